@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+# Every target makes what it needs, from a fresh clone on: `make run`, `make test`.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+
+# The locked requirements are for CPython 3.11; another one may be given: make PYTHON=python3.12 ...
+PYTHON ?= python3.11
+VENV := .venv
+VENV_RELAY := .venv-relay
+PIP_INSTALL := -m pip --disable-pip-version-check install --quiet
+# Workers of the test run.
+JOBS ?= 2
+# Another ONNX file for `make run` (default: a BERT encoder that scripts/run_demo.py builds).
+MODEL ?=
+
+.PHONY: help run test lint format venv venv-relay clean
+
+help:
+	@echo "make run         compile a transformer encoder with stitching, check it and time it (MODEL=file.onnx takes another)"
+	@echo "make test        run the test suite"
+	@echo "make lint        ruff and mypy"
+	@echo "make format      let ruff rewrite the sources"
+	@echo "make venv        the environment all of these use ($(VENV))"
+	@echo "make venv-relay  the environment with a Relay-era TVM ($(VENV_RELAY))"
+	@echo "make clean       remove build outputs and caches, keep the environments"
+
+run: venv
+	$(VENV)/bin/python scripts/run_demo.py $(if $(MODEL),--model "$(MODEL)")
+
+test: venv
+	$(VENV)/bin/python -m pytest -n $(JOBS) -q tests
+
+lint: venv
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+format: venv
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+# An environment that exists is kept and brought up to date; only a missing one is created.
+define create_venv
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	    || { echo "error: '$(PYTHON)' does not run as Python 3.11 or newer; say which does: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+	$(PYTHON) -m venv $(1)
+endef
+
+$(VENV)/bin/pip:
+	$(call create_venv,$(VENV))
+
+$(VENV_RELAY)/bin/pip:
+	$(call create_venv,$(VENV_RELAY))
+
+venv: $(VENV)/.installed
+
+$(VENV)/.installed: requirements/dev.txt setup.py pyproject.toml | $(VENV)/bin/pip
+	@echo "installing requirements/dev.txt into $(VENV)"
+	$(VENV)/bin/python $(PIP_INSTALL) -r requirements/dev.txt
+	$(VENV)/bin/python $(PIP_INSTALL) --no-build-isolation --no-deps --editable .
+	$(VENV)/bin/python -c 'import tvm'
+	@touch $@
+
+venv-relay: $(VENV_RELAY)/.installed
+
+# bitblas carries the Relay-era TVM; its own requirements are left out (that TVM's are in requirements/relay.txt).
+$(VENV_RELAY)/.installed: requirements/relay.txt requirements/relay-nodeps.txt setup.py pyproject.toml | $(VENV_RELAY)/bin/pip
+	@echo "installing requirements/relay.txt and relay-nodeps.txt into $(VENV_RELAY)"
+	$(VENV_RELAY)/bin/python $(PIP_INSTALL) -r requirements/relay.txt
+	$(VENV_RELAY)/bin/python $(PIP_INSTALL) --no-deps -r requirements/relay-nodeps.txt
+	$(VENV_RELAY)/bin/python $(PIP_INSTALL) --no-build-isolation --no-deps --editable .
+	@touch $@
+
+clean:
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find tvm_stitch tests scripts python -name __pycache__ -type d -prune -exec rm -rf {} +
