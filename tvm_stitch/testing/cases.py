@@ -1,0 +1,521 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Named memory-intensive workloads, written as Relax primitives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import ml_dtypes  # noqa: F401  (gives NumPy the name "bfloat16")
+import numpy as np
+import tvm
+from tvm import relax, tirx
+from tvm.relax import op as R
+
+#: Largest |actual - reference| allowed: (relative, absolute), by dtype of the output.
+DEFAULT_TOLERANCE: Mapping[str, tuple[float, float]] = {
+    "float32": (2e-5, 2e-5),
+    "float16": (4e-3, 4e-3),
+    "bfloat16": (3e-2, 3e-2),
+    "int8": (0.0, 1.0),  # a rounding decided the other way
+}
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Shape and dtype of one argument or result."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class Case:
+    """A workload: a Relax module whose ``main`` takes ``arguments`` and returns ``results``.
+
+    Attributes
+    ----------
+    build : makes the module, high-level operators only (nothing legalized).
+    inputs : draws fresh random inputs, one array per argument; bfloat16 arrays have ml_dtypes' dtype.
+    kernels : the most launches of memory-intensive kernels a stitched call may need.
+    stock_kernels : what TVM's default pipeline launches on llvm; None where it is not recorded.
+    tolerance : dtype of an output -> (relative, absolute) error allowed against the float64 reference.
+    matmuls : launches of compute-intensive kernels besides ``kernels``.
+    constant_bytes : bytes of weights bound into the module.
+    sizes : the extents that the case was made with, by name.
+    """
+
+    name: str
+    build: Callable[[], tvm.IRModule]
+    inputs: Callable[[np.random.Generator], list[np.ndarray]]
+    kernels: int
+    stock_kernels: int | None
+    tolerance: Mapping[str, tuple[float, float]]
+    arguments: tuple[Spec, ...]
+    results: tuple[Spec, ...]
+    matmuls: int = 0
+    constant_bytes: int = 0
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+    def bytes_least(self) -> int:
+        """Bytes that any implementation must move: each input read once, each output written once."""
+        return self.constant_bytes + sum(spec.nbytes for spec in (*self.arguments, *self.results))
+
+
+Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
+Body = Callable[..., Sequence[relax.Expr]]
+
+
+def _normal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    return rng.standard_normal(shape, dtype=np.float32)
+
+
+def _positive(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    return rng.random(shape, dtype=np.float32) * np.float32(1.5) + np.float32(0.5)
+
+
+def _additive_mask(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """0 where a position may be attended to, -10000 where not; the first position always may."""
+    mask = np.where(rng.random(shape) < 0.25, np.float32(-1e4), np.float32(0.0))
+    mask[..., 0] = 0.0
+    return mask
+
+
+def _dropout_multiplier(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    return np.where(rng.random(shape, dtype=np.float32) < 0.1, np.float32(0.0), np.float32(1 / 0.9))
+
+
+def _constant(value: float, dtype: str) -> relax.Constant:
+    return relax.const(value, dtype)
+
+
+def _case(
+    name: str,
+    arguments: Sequence[tuple[Spec, Draw]],
+    results: Sequence[Spec],
+    body: Body,
+    *,
+    stock_kernels: int | None = None,
+    symbolic: str | None = None,
+    tolerance: Mapping[str, tuple[float, float]] | None = None,
+    sizes: Mapping[str, int],
+) -> Case:
+    """Assemble a case; with ``symbolic``, the leading extent ``sizes[symbolic]`` becomes a variable."""
+    specs = tuple(spec for spec, _ in arguments)
+
+    def build() -> tvm.IRModule:
+        extent = sizes[symbolic] if symbolic else None
+        variable = tirx.Var(symbolic, "int64") if symbolic else None
+
+        def shape_of(spec: Spec) -> list[object]:
+            # One-dimensional arguments are scales and offsets: never of the symbolic extent.
+            is_symbolic = len(spec.shape) > 1 and spec.shape[0] == extent
+            first = variable if is_symbolic else spec.shape[0]
+            return [first, *spec.shape[1:]]
+
+        builder = relax.BlockBuilder()
+        params = [relax.Var(spec.name, relax.TensorType(shape_of(spec), spec.dtype)) for spec in specs]
+        with builder.function("main", params):
+            with builder.dataflow():
+                values = body(builder.emit, *params)
+                outputs = [builder.emit_output(value) for value in values]
+            builder.emit_func_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
+        return builder.get()
+
+    def inputs(rng: np.random.Generator) -> list[np.ndarray]:
+        return [draw(rng, spec.shape).astype(np.dtype(spec.dtype)) for spec, draw in arguments]
+
+    return Case(
+        name=name,
+        build=build,
+        inputs=inputs,
+        kernels=1,
+        stock_kernels=stock_kernels,
+        tolerance={**DEFAULT_TOLERANCE, **(tolerance or {})},
+        arguments=specs,
+        results=tuple(results),
+        sizes=dict(sizes),
+    )
+
+
+# Pieces that several workloads share; each emits primitives only.
+
+
+def _softmax(emit: Callable, x: relax.Expr) -> relax.Expr:
+    shifted = emit(R.subtract(x, emit(R.max(x, axis=-1, keepdims=True))))
+    exponential = emit(R.exp(shifted))
+    return emit(R.divide(exponential, emit(R.sum(exponential, axis=-1, keepdims=True))))
+
+
+def _layer_norm(emit: Callable, x: relax.Expr, gamma: relax.Expr, beta: relax.Expr, dtype: str) -> relax.Expr:
+    centred = emit(R.subtract(x, emit(R.mean(x, axis=-1, keepdims=True))))
+    variance = emit(R.mean(emit(R.multiply(centred, centred)), axis=-1, keepdims=True))
+    scale = emit(R.rsqrt(emit(R.add(variance, _constant(1e-5, dtype)))))
+    normal = emit(R.multiply(centred, scale))
+    return emit(R.add(emit(R.multiply(normal, gamma)), beta))
+
+
+def _gelu(emit: Callable, x: relax.Expr, dtype: str) -> relax.Expr:
+    """x * (1 + erf(x / sqrt 2)) / 2."""
+    erf = emit(R.erf(emit(R.multiply(x, _constant(math.sqrt(0.5), dtype)))))
+    half = emit(R.multiply(x, _constant(0.5, dtype)))
+    return emit(R.multiply(half, emit(R.add(erf, _constant(1.0, dtype)))))
+
+
+def softmax(rows: int, columns: int, dtype: str = "float32", symbolic: bool = False) -> Case:
+    """softmax over the last axis of <rows, columns>."""
+    x = Spec("x", (rows, columns), dtype)
+
+    def body(emit: Callable, x: relax.Expr) -> list[relax.Expr]:
+        return [_softmax(emit, x)]
+
+    return _case(
+        "softmax",
+        [(x, _normal)],
+        [Spec("y", x.shape, dtype)],
+        body,
+        stock_kernels=4,
+        symbolic="rows" if symbolic else None,
+        sizes={"rows": rows, "columns": columns},
+    )
+
+
+def log_softmax(rows: int, columns: int, dtype: str = "float32", symbolic: bool = False) -> Case:
+    """log(softmax) over the last axis of <rows, columns>."""
+    x = Spec("x", (rows, columns), dtype)
+
+    def body(emit: Callable, x: relax.Expr) -> list[relax.Expr]:
+        shifted = emit(R.subtract(x, emit(R.max(x, axis=-1, keepdims=True))))
+        total = emit(R.sum(emit(R.exp(shifted)), axis=-1, keepdims=True))
+        return [emit(R.subtract(shifted, emit(R.log(total))))]
+
+    return _case(
+        "log_softmax",
+        [(x, _normal)],
+        [Spec("y", x.shape, dtype)],
+        body,
+        symbolic="rows" if symbolic else None,
+        sizes={"rows": rows, "columns": columns},
+    )
+
+
+def attention_softmax(
+    batch: int, heads: int, queries: int, keys: int, dtype: str = "float32", symbolic: bool = False
+) -> Case:
+    """softmax(scores * scale + mask) * dropout on <batch, heads, queries, keys>, mask <batch, 1, 1, keys>."""
+    shape = (batch, heads, queries, keys)
+
+    def body(emit: Callable, scores: relax.Expr, mask: relax.Expr, dropout: relax.Expr) -> list[relax.Expr]:
+        scaled = emit(R.multiply(scores, _constant(0.125, dtype)))
+        probability = _softmax(emit, emit(R.add(scaled, mask)))
+        return [emit(R.multiply(probability, dropout))]
+
+    return _case(
+        "attention_softmax",
+        [
+            (Spec("scores", shape, dtype), _normal),
+            (Spec("mask", (batch, 1, 1, keys), dtype), _additive_mask),
+            (Spec("dropout", shape, dtype), _dropout_multiplier),
+        ],
+        [Spec("y", shape, dtype)],
+        body,
+        symbolic="batch" if symbolic else None,
+        sizes={"batch": batch, "heads": heads, "queries": queries, "keys": keys},
+    )
+
+
+def layer_norm(rows: int, columns: int, dtype: str = "float32", symbolic: bool = False) -> Case:
+    """Layer norm over the last axis of <rows, columns> with scale and offset."""
+    x = Spec("x", (rows, columns), dtype)
+
+    def body(emit: Callable, x: relax.Expr, gamma: relax.Expr, beta: relax.Expr) -> list[relax.Expr]:
+        return [_layer_norm(emit, x, gamma, beta, dtype)]
+
+    return _case(
+        "layer_norm",
+        [
+            (x, _normal),
+            (Spec("gamma", (columns,), dtype), _normal),
+            (Spec("beta", (columns,), dtype), _normal),
+        ],
+        [Spec("y", x.shape, dtype)],
+        body,
+        symbolic="rows" if symbolic else None,
+        sizes={"rows": rows, "columns": columns},
+    )
+
+
+def add_layer_norm_gelu(rows: int, columns: int, dtype: str = "float32", symbolic: bool = False) -> Case:
+    """s = x + residual; t = s + bias; returns (s, t, gelu(layer_norm(t)))."""
+    x = Spec("x", (rows, columns), dtype)
+
+    def body(
+        emit: Callable,
+        x: relax.Expr,
+        residual: relax.Expr,
+        bias: relax.Expr,
+        gamma: relax.Expr,
+        beta: relax.Expr,
+    ) -> list[relax.Expr]:
+        first = emit(R.add(x, residual))
+        second = emit(R.add(first, bias))
+        return [first, second, _gelu(emit, _layer_norm(emit, second, gamma, beta, dtype), dtype)]
+
+    vectors = [(Spec(name, (columns,), dtype), _normal) for name in ("bias", "gamma", "beta")]
+    return _case(
+        "add_layer_norm_gelu",
+        [(x, _normal), (Spec("residual", x.shape, dtype), _normal), *vectors],
+        [Spec("first_sum", x.shape, dtype), Spec("second_sum", x.shape, dtype), Spec("y", x.shape, dtype)],
+        body,
+        symbolic="rows" if symbolic else None,
+        sizes={"rows": rows, "columns": columns},
+    )
+
+
+def softmax_add_layer_norm_gelu(
+    rows: int, columns: int, dtype: str = "float32", symbolic: bool = False
+) -> Case:
+    """gelu(layer_norm(softmax(x) + residual)) on <rows, columns>."""
+    x = Spec("x", (rows, columns), dtype)
+
+    def body(
+        emit: Callable, x: relax.Expr, residual: relax.Expr, gamma: relax.Expr, beta: relax.Expr
+    ) -> list[relax.Expr]:
+        added = emit(R.add(_softmax(emit, x), residual))
+        return [_gelu(emit, _layer_norm(emit, added, gamma, beta, dtype), dtype)]
+
+    vectors = [(Spec(name, (columns,), dtype), _normal) for name in ("gamma", "beta")]
+    return _case(
+        "softmax_add_layer_norm_gelu",
+        [(x, _normal), (Spec("residual", x.shape, dtype), _normal), *vectors],
+        [Spec("y", x.shape, dtype)],
+        body,
+        stock_kernels=7,
+        symbolic="rows" if symbolic else None,
+        sizes={"rows": rows, "columns": columns},
+    )
+
+
+def group_norm_silu(
+    batch: int, channels: int, groups: int, pixels: int, dtype: str = "float32", symbolic: bool = False
+) -> Case:
+    """silu(group_norm(x)) on <batch, channels, pixels>, statistics over channels/groups x pixels."""
+    if channels % groups:
+        raise ValueError(f"channels ({channels}) must be a multiple of groups ({groups})")
+    shape = (batch, channels, pixels)
+    vector = (1, groups, channels // groups, 1)
+
+    def body(emit: Callable, x: relax.Expr, gamma: relax.Expr, beta: relax.Expr) -> list[relax.Expr]:
+        outer = x.ty.shape.values[0]
+        grouped = emit(R.reshape(x, (outer, groups, channels // groups, pixels)))
+        centred = emit(R.subtract(grouped, emit(R.mean(grouped, axis=[2, 3], keepdims=True))))
+        variance = emit(R.mean(emit(R.multiply(centred, centred)), axis=[2, 3], keepdims=True))
+        scale = emit(R.rsqrt(emit(R.add(variance, _constant(1e-5, dtype)))))
+        normal = emit(R.multiply(centred, scale))
+        scaled = emit(R.multiply(normal, emit(R.reshape(gamma, vector))))
+        shifted = emit(R.reshape(emit(R.add(scaled, emit(R.reshape(beta, vector)))), x.ty.shape))
+        return [emit(R.multiply(shifted, emit(R.sigmoid(shifted))))]
+
+    return _case(
+        "group_norm_silu",
+        [
+            (Spec("x", shape, dtype), _normal),
+            (Spec("gamma", (channels,), dtype), _normal),
+            (Spec("beta", (channels,), dtype), _normal),
+        ],
+        [Spec("y", shape, dtype)],
+        body,
+        symbolic="batch" if symbolic else None,
+        sizes={"batch": batch, "channels": channels, "groups": groups, "pixels": pixels},
+    )
+
+
+def rms_norm_quantize(rows: int, columns: int, dtype: str = "bfloat16", symbolic: bool = False) -> Case:
+    """Residual add, RMS norm and int8 quantization with one scale a token.
+
+    Returns (x + residual <rows, columns>, int8 <rows, columns>, float32 scale <rows, 1>). The mean square is
+    taken in float32; the quotient is rounded in ``dtype``, as models that quantize activations write it.
+    """
+    x = Spec("x", (rows, columns), dtype)
+
+    def body(emit: Callable, x: relax.Expr, residual: relax.Expr, weight: relax.Expr) -> list[relax.Expr]:
+        added = emit(R.add(x, residual))
+        wide = emit(R.astype(added, "float32"))
+        mean_square = emit(R.mean(emit(R.multiply(wide, wide)), axis=-1, keepdims=True))
+        inverse = emit(R.rsqrt(emit(R.add(mean_square, _constant(1e-6, "float32")))))
+        normal = emit(R.astype(emit(R.multiply(wide, inverse)), dtype))
+        weighted = emit(R.multiply(normal, weight))
+        largest = emit(R.max(emit(R.abs(weighted)), axis=-1, keepdims=True))
+        scale = emit(R.multiply(emit(R.astype(largest, "float32")), _constant(1 / 127, "float32")))
+        scale = emit(R.maximum(scale, _constant(1e-8, "float32")))
+        quotient = emit(R.divide(weighted, emit(R.astype(scale, dtype))))
+        limited = emit(R.clip(emit(R.round(quotient)), -127.0, 127.0))
+        return [added, emit(R.astype(limited, "int8")), scale]
+
+    return _case(
+        "rms_norm_quantize",
+        [
+            (x, _normal),
+            (Spec("residual", x.shape, dtype), _normal),
+            (Spec("weight", (columns,), dtype), _positive),
+        ],
+        [
+            Spec("sum", x.shape, dtype),
+            Spec("quantized", x.shape, "int8"),
+            Spec("scale", (rows, 1), "float32"),
+        ],
+        body,
+        symbolic="rows" if symbolic else None,
+        # The scale is the largest of values that an implementation may or may not have rounded to ``dtype``,
+        # and quotients past 64 are multiples of 0.5 in bfloat16.
+        tolerance={"float32": (2e-2, 1e-6), "int8": (0.0, 2.0)},
+        sizes={"rows": rows, "columns": columns},
+    )
+
+
+def lstm_cell(batch: int, hidden: int, dtype: str = "float32", symbolic: bool = False) -> Case:
+    """The element-wise part of an LSTM cell: gates <batch, 4*hidden> (i, f, g, o) and c -> (h', c')."""
+
+    def body(emit: Callable, gates: relax.Expr, cell: relax.Expr) -> list[relax.Expr]:
+        parts = emit(R.split(gates, 4, axis=1))
+        i, f, g, o = (emit(relax.TupleGetItem(parts, index)) for index in range(4))
+        kept = emit(R.multiply(emit(R.sigmoid(f)), cell))
+        written = emit(R.multiply(emit(R.sigmoid(i)), emit(R.tanh(g))))
+        new_cell = emit(R.add(kept, written))
+        return [emit(R.multiply(emit(R.sigmoid(o)), emit(R.tanh(new_cell)))), new_cell]
+
+    return _case(
+        "lstm_cell",
+        [
+            (Spec("gates", (batch, 4 * hidden), dtype), _normal),
+            (Spec("cell", (batch, hidden), dtype), _normal),
+        ],
+        [Spec("new_hidden", (batch, hidden), dtype), Spec("new_cell", (batch, hidden), dtype)],
+        body,
+        symbolic="batch" if symbolic else None,
+        sizes={"batch": batch, "hidden": hidden},
+    )
+
+
+def swiglu(rows: int, hidden: int, dtype: str = "float32", symbolic: bool = False) -> Case:
+    """silu(a) * b where <rows, 2*hidden> holds a and b side by side."""
+
+    def body(emit: Callable, x: relax.Expr) -> list[relax.Expr]:
+        gate = emit(R.strided_slice(x, axes=[1], begin=[0], end=[hidden]))
+        value = emit(R.strided_slice(x, axes=[1], begin=[hidden], end=[2 * hidden]))
+        return [emit(R.multiply(emit(R.multiply(gate, emit(R.sigmoid(gate)))), value))]
+
+    return _case(
+        "swiglu",
+        [(Spec("x", (rows, 2 * hidden), dtype), _normal)],
+        [Spec("y", (rows, hidden), dtype)],
+        body,
+        symbolic="rows" if symbolic else None,
+        sizes={"rows": rows, "hidden": hidden},
+    )
+
+
+def power_broadcast_add(rows: int, columns: int, dtype: str = "float32", symbolic: bool = False) -> Case:
+    """broadcast(x ** 2.5) + y with x <rows, 1> and y <rows, columns>: pow is due once a row."""
+
+    def body(emit: Callable, x: relax.Expr, y: relax.Expr) -> list[relax.Expr]:
+        power = emit(R.power(x, _constant(2.5, dtype)))
+        return [emit(R.add(emit(R.broadcast_to(power, y.ty.shape)), y))]
+
+    return _case(
+        "power_broadcast_add",
+        [(Spec("x", (rows, 1), dtype), _positive), (Spec("y", (rows, columns), dtype), _normal)],
+        [Spec("z", (rows, columns), dtype)],
+        body,
+        symbolic="rows" if symbolic else None,
+        sizes={"rows": rows, "columns": columns},
+    )
+
+
+def encoder_layer(batch: int, sequence: int, hidden: int, heads: int, ffn: int) -> Case:
+    """A transformer encoder layer through the PyTorch importer (needs torch); weights are constants."""
+
+    def build() -> tvm.IRModule:
+        from . import encoder  # torch is optional
+
+        return encoder.encoder_layer(batch, sequence, hidden, heads, ffn)[0]
+
+    x = Spec("x", (batch, sequence, hidden), "float32")
+    weights = 4 * hidden * (hidden + 1) + 2 * hidden * ffn + ffn + hidden + 4 * hidden
+    return Case(
+        name="encoder_layer",
+        build=build,
+        inputs=lambda rng: [_normal(rng, x.shape)],
+        kernels=6,
+        stock_kernels=16,
+        tolerance={**DEFAULT_TOLERANCE, "float32": (1e-4, 1e-4)},
+        arguments=(x,),
+        results=(Spec("y", x.shape, "float32"),),
+        matmuls=8,
+        constant_bytes=4 * weights,
+        sizes={"batch": batch, "sequence": sequence, "hidden": hidden, "heads": heads, "ffn": ffn},
+    )
+
+
+def cases(scale: str = "test") -> list[Case]:
+    """Every workload once, at the sizes of ``scale``.
+
+    ``"test"``: small and odd, a few thousand elements. ``"cpu"``: 4 to 16 MB of inputs and outputs.
+    ``"gpu"``: hundreds of MB, well past a GPU's cache.
+
+    Raises
+    ------
+    ValueError : unknown scale.
+    """
+    if scale == "test":
+        return [
+            softmax(7, 33),
+            attention_softmax(2, 3, 5, 17),
+            layer_norm(5, 100),
+            add_layer_norm_gelu(6, 65),
+            softmax_add_layer_norm_gelu(9, 130),
+            group_norm_silu(2, 12, 4, 35),
+            rms_norm_quantize(5, 72),
+            lstm_cell(3, 37),
+            swiglu(5, 43),
+            power_broadcast_add(11, 29),
+            log_softmax(3, 257),
+            encoder_layer(2, 7, 24, 3, 40),
+        ]
+    if scale == "cpu":
+        return [
+            softmax(1024, 1024),
+            attention_softmax(4, 8, 128, 256),
+            layer_norm(1024, 1024),
+            add_layer_norm_gelu(1024, 512),
+            softmax_add_layer_norm_gelu(1024, 1024),
+            group_norm_silu(8, 128, 32, 1024),
+            rms_norm_quantize(2048, 1024),
+            lstm_cell(512, 768),
+            swiglu(1024, 1024),
+            power_broadcast_add(1024, 1024),
+            log_softmax(64, 30000),
+            encoder_layer(4, 128, 384, 12, 1536),
+        ]
+    if scale == "gpu":
+        return [
+            softmax(65536, 1024),
+            attention_softmax(16, 12, 512, 512),
+            layer_norm(65536, 1024),
+            add_layer_norm_gelu(65536, 768),
+            softmax_add_layer_norm_gelu(65536, 1024),
+            group_norm_silu(64, 320, 32, 4096),
+            rms_norm_quantize(32768, 4096),
+            lstm_cell(32768, 1024),
+            swiglu(16384, 4096),
+            power_broadcast_add(65536, 1024),
+            log_softmax(4096, 30000),
+            encoder_layer(32, 512, 768, 12, 3072),
+        ]
+    raise ValueError(f"unknown scale {scale!r}: choose 'test', 'cpu' or 'gpu'")

@@ -1,0 +1,433 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NumPy meanings of Relax operators, for the float64 reference.
+
+Every rule takes the call and its evaluated arguments: tensors as arrays (floats widened to float64, integers and
+booleans in their own dtype), shapes as tuples of int, scalars as int or float, tuples as Python tuples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, NamedTuple
+
+import ml_dtypes  # noqa: F401  (gives NumPy the name "bfloat16")
+import numpy as np
+from tvm import relax
+
+
+class Kind(Enum):
+    """How an operator's result depends on small changes of its arguments."""
+
+    LIGHT = "element-wise, correctly rounded where the target is"
+    HEAVY = "element-wise, an approximation on most targets"
+    MOVE = "moves elements, changes none"
+    EXTREME = "picks one element (max, min)"
+    SUM = "adds elements along axes (sum, mean)"
+    PRODUCT = "multiplies elements along axes"
+    OTHER = "anything else"
+
+
+class Rule(NamedTuple):
+    kind: Kind
+    apply: Callable[..., Any]
+
+
+RULES: dict[str, Rule] = {}
+
+
+def _rule(kind: Kind, *names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        for name in names:
+            RULES[f"relax.{name}"] = Rule(kind, function)
+        return function
+
+    return register
+
+
+def is_float(dtype: str) -> bool:
+    return dtype.startswith(("float", "bfloat"))
+
+
+def storage_dtype(dtype: str) -> np.dtype:
+    """The dtype that the reference computes ``dtype`` in: float64 for floats, itself for the rest."""
+    return np.dtype("float64") if is_float(dtype) else np.dtype(dtype)
+
+
+def cast(x: np.ndarray, dtype: str) -> np.ndarray:
+    """Convert as a cast in the graph does: floats are rounded to ``dtype``, then held in float64 again."""
+    if dtype == "bool":
+        return np.asarray(x != 0)
+    if is_float(dtype):
+        with np.errstate(over="ignore"):
+            return np.asarray(x).astype(np.dtype(dtype)).astype(np.float64)
+    return np.asarray(x).astype(np.dtype(dtype))
+
+
+_ERF_KNOTS = np.arange(0.0, 6.0 + 1 / 128, 1 / 64)
+_ERF_AT_KNOTS = np.array([math.erf(knot) for knot in _ERF_KNOTS])
+
+
+def erf(x: np.ndarray) -> np.ndarray:
+    """erf in float64 to about 1e-15: Taylor's series of degree 7 about the nearest of 385 knots."""
+    magnitude = np.minimum(np.abs(x), 6.0)  # erf(6) rounds to 1
+    index = np.rint(np.nan_to_num(magnitude) * 64).astype(np.int64)
+    knot = _ERF_KNOTS[index]
+    d = magnitude - knot
+    # erf's n-th derivative is slope * h_n with h_1 = 1, h_2 = -2t and h_(n+2) = -2t h_(n+1) - 2n h_n.
+    slope = 2 / math.sqrt(math.pi) * np.exp(-knot * knot)
+    previous, current = np.zeros_like(knot), np.ones_like(knot)
+    total, term = np.zeros_like(knot), d.copy()
+    for n in range(1, 8):
+        total += current * term
+        previous, current = current, -2 * knot * current - 2 * (n - 1) * previous
+        term = term * d / (n + 1)
+    return np.copysign(_ERF_AT_KNOTS[index] + slope * total, x)
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return 0.5 * (1.0 + np.tanh(0.5 * x))
+
+
+def _truncated_divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Integer division towards zero, true division for floats."""
+    if np.issubdtype(np.result_type(a, b), np.inexact):
+        return a / b
+    quotient = np.floor_divide(a, b)
+    return quotient + ((quotient < 0) & (quotient * b != a)).astype(quotient.dtype)
+
+
+def _element_wise(kind: Kind, table: dict[str, Callable[..., np.ndarray]]) -> None:
+    for name, function in table.items():
+
+        def apply(call: relax.Call, *args: Any, function: Callable[..., np.ndarray] = function) -> np.ndarray:
+            with np.errstate(all="ignore"):
+                return np.asarray(function(*args)).astype(storage_dtype(dtype_of(call)), copy=False)
+
+        RULES[f"relax.{name}"] = Rule(kind, apply)
+
+
+def dtype_of(call: relax.Call) -> str:
+    """Dtype of a call's result as a string."""
+    return str(call.ty.dtype.dtype if hasattr(call.ty.dtype, "dtype") else call.ty.dtype)
+
+
+_element_wise(
+    Kind.LIGHT,
+    {
+        "add": np.add,
+        "subtract": np.subtract,
+        "multiply": np.multiply,
+        "divide": _truncated_divide,
+        "floor_divide": np.floor_divide,
+        "mod": np.mod,
+        "floor_mod": np.mod,
+        "maximum": np.maximum,
+        "minimum": np.minimum,
+        "abs": np.abs,
+        "negative": np.negative,
+        "square": np.square,
+        "sqrt": np.sqrt,
+        "sign": np.sign,
+        "floor": np.floor,
+        "ceil": np.ceil,
+        "trunc": np.trunc,
+        "round": np.rint,
+        "clip": np.clip,
+        "isnan": np.isnan,
+        "isinf": np.isinf,
+        "isfinite": np.isfinite,
+        "equal": np.equal,
+        "not_equal": np.not_equal,
+        "less": np.less,
+        "less_equal": np.less_equal,
+        "greater": np.greater,
+        "greater_equal": np.greater_equal,
+        "logical_and": np.logical_and,
+        "logical_or": np.logical_or,
+        "logical_xor": np.logical_xor,
+        "logical_not": np.logical_not,
+        "bitwise_and": np.bitwise_and,
+        "bitwise_or": np.bitwise_or,
+        "bitwise_xor": np.bitwise_xor,
+        "bitwise_not": np.bitwise_not,
+        "left_shift": np.left_shift,
+        "right_shift": np.right_shift,
+        "where": np.where,
+        "ewise_fma": lambda a, b, c: a * b + c,
+        "nn.relu": lambda x: np.maximum(x, 0),
+        "nn.relu6": lambda x: np.clip(x, 0, 6),
+    },
+)
+_element_wise(
+    Kind.HEAVY,
+    {
+        "exp": np.exp,
+        "log": np.log,
+        "rsqrt": lambda x: 1 / np.sqrt(x),
+        "power": np.power,
+        "tanh": np.tanh,
+        "sigmoid": _sigmoid,
+        "erf": erf,
+        "sin": np.sin,
+        "cos": np.cos,
+        "tan": np.tan,
+        "sinh": np.sinh,
+        "cosh": np.cosh,
+        "asin": np.arcsin,
+        "acos": np.arccos,
+        "atan": np.arctan,
+        "asinh": np.arcsinh,
+        "acosh": np.arccosh,
+        "atanh": np.arctanh,
+        "atan2": np.arctan2,
+        "log_add_exp": np.logaddexp,
+        "nn.gelu": lambda x: 0.5 * x * (1 + erf(x * math.sqrt(0.5))),
+        "nn.gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+        "nn.silu": lambda x: x * _sigmoid(x),
+        "nn.selu": lambda x: 1.0507009873554805 * np.where(x > 0, x, 1.6732632423543772 * np.expm1(x)),
+    },
+)
+
+
+@_rule(Kind.LIGHT, "astype")
+def _astype(call: relax.Call, x: np.ndarray) -> np.ndarray:
+    return cast(x, dtype_of(call))
+
+
+@_rule(Kind.LIGHT, "nn.leakyrelu")
+def _leaky_relu(call: relax.Call, x: np.ndarray) -> np.ndarray:
+    return np.where(x > 0, x, x * float(call.attrs.alpha))
+
+
+# Data movement.
+
+
+def _ints(values: Any) -> tuple[int, ...]:
+    return tuple(int(value) for value in values)
+
+
+@_rule(Kind.MOVE, "broadcast_to")
+def _broadcast_to(call: relax.Call, x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    return np.broadcast_to(x, shape)
+
+
+@_rule(Kind.MOVE, "reshape")
+def _reshape(call: relax.Call, x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    return np.reshape(x, shape)
+
+
+@_rule(Kind.MOVE, "permute_dims")
+def _permute_dims(call: relax.Call, x: np.ndarray) -> np.ndarray:
+    return np.transpose(x, _ints(call.attrs.axes) if call.attrs.axes is not None else None)
+
+
+@_rule(Kind.MOVE, "expand_dims")
+def _expand_dims(call: relax.Call, x: np.ndarray) -> np.ndarray:
+    return np.expand_dims(x, _ints(call.attrs.axis))
+
+
+@_rule(Kind.MOVE, "squeeze")
+def _squeeze(call: relax.Call, x: np.ndarray) -> np.ndarray:
+    return np.squeeze(x, _ints(call.attrs.axis) if call.attrs.axis is not None else None)
+
+
+@_rule(Kind.MOVE, "flatten")
+def _flatten(call: relax.Call, x: np.ndarray) -> np.ndarray:
+    return np.reshape(x, -1)
+
+
+@_rule(Kind.MOVE, "nn.batch_flatten")
+def _batch_flatten(call: relax.Call, x: np.ndarray) -> np.ndarray:
+    return np.reshape(x, (x.shape[0], -1))
+
+
+@_rule(Kind.MOVE, "concat")
+def _concat(call: relax.Call, tensors: tuple[np.ndarray, ...]) -> np.ndarray:
+    return np.concatenate(tensors, axis=None if call.attrs.axis is None else int(call.attrs.axis))
+
+
+@_rule(Kind.MOVE, "stack")
+def _stack(call: relax.Call, tensors: tuple[np.ndarray, ...]) -> np.ndarray:
+    return np.stack(tensors, axis=int(call.attrs.axis))
+
+
+@_rule(Kind.MOVE, "split")
+def _split(call: relax.Call, x: np.ndarray) -> tuple[np.ndarray, ...]:
+    sections, axis = call.attrs.indices_or_sections, int(call.attrs.axis)
+    if hasattr(sections, "value") or isinstance(sections, int):
+        size = -(-x.shape[axis] // int(sections))  # TVM gives the last part what is left
+        return tuple(np.split(x, range(size, size * int(sections), size), axis=axis))
+    return tuple(np.split(x, _ints(sections), axis=axis))
+
+
+@_rule(Kind.MOVE, "strided_slice")
+def _strided_slice(
+    call: relax.Call,
+    x: np.ndarray,
+    axes: tuple[int, ...],
+    begin: tuple[int, ...],
+    end: tuple[int, ...],
+    strides: tuple[int, ...] | None = None,
+) -> np.ndarray:
+    index = [slice(None)] * x.ndim
+    for place, axis in enumerate(axes):
+        index[axis] = slice(begin[place], end[place], strides[place] if strides else 1)
+    return x[tuple(index)]
+
+
+@_rule(Kind.MOVE, "dynamic_strided_slice")
+def _dynamic_strided_slice(
+    call: relax.Call, x: np.ndarray, begin: np.ndarray, end: np.ndarray, strides: np.ndarray
+) -> np.ndarray:
+    return x[tuple(slice(*_ints(bounds)) for bounds in zip(begin, end, strides, strict=True))]
+
+
+@_rule(Kind.MOVE, "flip")
+def _flip(call: relax.Call, x: np.ndarray) -> np.ndarray:
+    return np.flip(x, int(call.attrs.axis))
+
+
+@_rule(Kind.MOVE, "tile")
+def _tile(call: relax.Call, x: np.ndarray) -> np.ndarray:
+    return np.tile(x, _ints(call.attrs.repeats))
+
+
+@_rule(Kind.MOVE, "repeat")
+def _repeat(call: relax.Call, x: np.ndarray) -> np.ndarray:
+    return np.repeat(
+        x, int(call.attrs.repeats), axis=None if call.attrs.axis is None else int(call.attrs.axis)
+    )
+
+
+@_rule(Kind.MOVE, "take")
+def _take(call: relax.Call, x: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    return np.take(x, indices, axis=None if call.attrs.axis is None else int(call.attrs.axis))
+
+
+@_rule(Kind.MOVE, "gather_elements")
+def _gather_elements(call: relax.Call, x: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    return np.take_along_axis(x, indices, axis=int(call.attrs.axis))
+
+
+@_rule(Kind.MOVE, "nn.pad")
+def _pad(call: relax.Call, x: np.ndarray) -> np.ndarray:
+    widths = _ints(call.attrs.pad_width)
+    if call.attrs.pad_mode != "constant":
+        raise NotImplementedError(f"relax.nn.pad with pad_mode={call.attrs.pad_mode!r}")
+    pairs = list(zip(widths[::2], widths[1::2], strict=True))
+    return np.pad(x, pairs, constant_values=float(call.attrs.pad_value))
+
+
+@_rule(Kind.MOVE, "tril")
+def _tril(call: relax.Call, x: np.ndarray, k: int) -> np.ndarray:
+    return np.tril(x, k)
+
+
+@_rule(Kind.MOVE, "triu")
+def _triu(call: relax.Call, x: np.ndarray, k: int) -> np.ndarray:
+    return np.triu(x, k)
+
+
+@_rule(Kind.MOVE, "full")
+def _full(call: relax.Call, shape: tuple[int, ...], value: np.ndarray) -> np.ndarray:
+    return np.broadcast_to(cast(value, dtype_of(call)), shape)
+
+
+@_rule(Kind.MOVE, "full_like")
+def _full_like(call: relax.Call, x: np.ndarray, value: np.ndarray) -> np.ndarray:
+    return np.broadcast_to(cast(value, dtype_of(call)), x.shape)
+
+
+@_rule(Kind.MOVE, "zeros", "ones")
+def _filled(call: relax.Call, shape: tuple[int, ...]) -> np.ndarray:
+    make = np.ones if call.op.name == "relax.ones" else np.zeros
+    return make(shape, storage_dtype(dtype_of(call)))
+
+
+@_rule(Kind.MOVE, "zeros_like", "ones_like")
+def _filled_like(call: relax.Call, x: np.ndarray) -> np.ndarray:
+    make = np.ones if call.op.name == "relax.ones_like" else np.zeros
+    return make(x.shape, storage_dtype(dtype_of(call)))
+
+
+@_rule(Kind.MOVE, "arange")
+def _arange(call: relax.Call, start: float, stop: float, step: float) -> np.ndarray:
+    return np.arange(start, stop, step).astype(storage_dtype(dtype_of(call)))
+
+
+@_rule(Kind.MOVE, "shape_of")
+def _shape_of(call: relax.Call, x: np.ndarray) -> tuple[int, ...]:
+    return x.shape
+
+
+@_rule(Kind.MOVE, "shape_to_tensor")
+def _shape_to_tensor(call: relax.Call, shape: tuple[int, ...]) -> np.ndarray:
+    return np.array(shape, np.int64)
+
+
+@_rule(Kind.MOVE, "tensor_to_shape")
+def _tensor_to_shape(call: relax.Call, x: np.ndarray) -> tuple[int, ...]:
+    return _ints(x)
+
+
+# Reductions.
+
+
+def axes_of(call: relax.Call, rank: int) -> tuple[int, ...]:
+    """The axes a statistical operator reduces, non-negative."""
+    axis = call.attrs.axis
+    if axis is None:
+        return tuple(range(rank))
+    if hasattr(axis, "value") or isinstance(axis, int):
+        return (int(axis) % rank,)
+    return tuple(value % rank for value in _ints(axis))
+
+
+def _reduce(kind: Kind, name: str, function: Callable[..., np.ndarray]) -> None:
+    def apply(call: relax.Call, x: np.ndarray) -> np.ndarray:
+        result = function(x, axis=axes_of(call, x.ndim), keepdims=bool(call.attrs.keepdims))
+        return np.asarray(result).astype(storage_dtype(dtype_of(call)), copy=False)
+
+    RULES[f"relax.{name}"] = Rule(kind, apply)
+
+
+def _mean(x: np.ndarray, axis: tuple[int, ...], keepdims: bool) -> np.ndarray:
+    if not np.issubdtype(x.dtype, np.inexact):
+        raise NotImplementedError(f"relax.mean of {x.dtype}")
+    return np.mean(x, axis=axis, keepdims=keepdims)
+
+
+_reduce(Kind.SUM, "sum", lambda x, axis, keepdims: np.sum(x, axis=axis, keepdims=keepdims, dtype=x.dtype))
+_reduce(Kind.SUM, "mean", _mean)
+_reduce(Kind.EXTREME, "max", np.max)
+_reduce(Kind.EXTREME, "min", np.min)
+_reduce(
+    Kind.PRODUCT, "prod", lambda x, axis, keepdims: np.prod(x, axis=axis, keepdims=keepdims, dtype=x.dtype)
+)
+_reduce(Kind.OTHER, "variance", np.var)
+_reduce(Kind.OTHER, "std", np.std)
+
+
+@_rule(Kind.OTHER, "argmax", "argmin")
+def _arg_extreme(call: relax.Call, x: np.ndarray) -> np.ndarray:
+    function = np.argmax if call.op.name == "relax.argmax" else np.argmin
+    axis = None if call.attrs.axis is None else int(call.attrs.axis)
+    return function(x, axis=axis, keepdims=bool(call.attrs.keepdims)).astype(dtype_of(call))
+
+
+@_rule(Kind.OTHER, "cumsum", "cumprod")
+def _scan(call: relax.Call, x: np.ndarray) -> np.ndarray:
+    if call.attrs.exclusive:
+        raise NotImplementedError(f"{call.op.name} with exclusive=True")
+    function = np.cumsum if call.op.name == "relax.cumsum" else np.cumprod
+    axis = None if call.attrs.axis is None else int(call.attrs.axis)
+    return function(x, axis=axis, dtype=storage_dtype(dtype_of(call)))
+
+
+@_rule(Kind.OTHER, "collapse_sum_to")
+def _collapse_sum_to(call: relax.Call, x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    extra = x.ndim - len(shape)
+    axes = [*range(extra), *(extra + i for i, size in enumerate(shape) if size == 1)]
+    return np.sum(x, axis=tuple(axes), dtype=x.dtype).reshape(shape)
