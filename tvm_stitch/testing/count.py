@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Counts the kernels that one call of a compiled Relax module launches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
+from tvm.target import Target
+from tvm.tirx.build import split_host_device_mods
+
+# What tells a contraction by name, for matrix-vector products: as loops they look like a weighted sum.
+_CONTRACTION_NAMES = ("matmul", "dense", "conv", "einsum", "gemv", "linear", "bmm")
+
+
+@dataclass(frozen=True)
+class KernelCount:
+    """Kernels launched by one call.
+
+    ``compute_intensive`` kernels belong to a PrimFunc with a contraction (matmul, convolution), with whatever
+    is fused into it; ``external`` ones are calls of library functions (a sort, a BLAS); the rest is
+    ``memory_intensive``. ``names`` holds all of them in launch order, repeated as often as launched.
+    """
+
+    total: int
+    memory_intensive: int
+    compute_intensive: int
+    external: int
+    names: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as JSON-able data."""
+        return {
+            "total": self.total,
+            "memory_intensive": self.memory_intensive,
+            "compute_intensive": self.compute_intensive,
+            "external": self.external,
+            "names": list(self.names),
+        }
+
+
+def count_kernels(
+    mod: tvm.IRModule,
+    target: Target | str,
+    relax_pipeline: Callable[[tvm.IRModule], tvm.IRModule] | None = None,
+    *,
+    entry: str = "main",
+) -> KernelCount:
+    """Count what one call of ``entry`` launches when ``mod`` is compiled for ``target``.
+
+    Args:
+        mod: a Relax module, as handed to ``tvm.compile``.
+        target: on a CPU every call of a compiled PrimFunc is a kernel; on a GPU every ``__global__`` function
+            that such a call launches is one. Views, allocations and shape computations are none.
+        relax_pipeline: the pass given to ``tvm.compile``; the target's default pipeline when None.
+        entry: the Relax function called.
+
+    Of a conditional the branch with more kernels counts.
+
+    Raises:
+        ValueError: when ``entry`` is no Relax function of the module or calls itself, or when the number of launches
+            depends on run-time values (a host loop of symbolic extent around a launch).
+    """
+    target = Target(target)
+    if relax_pipeline is None:
+        relax_pipeline = relax.get_default_pipeline(target)
+    with target:
+        lowered = relax_pipeline(mod)
+    return count_lowered(lowered, target, entry=entry)
+
+
+def count_lowered(lowered: tvm.IRModule, target: Target | str, *, entry: str = "main") -> KernelCount:
+    """:func:`count_kernels` for a module that went through its Relax pipeline already."""
+    target = Target(target)
+    launches = _launches_of_primfuncs(lowered, target)
+    names: list[str] = []
+    compute = external = 0
+    for callee in _calls(lowered, entry, ()):
+        if isinstance(callee, str):
+            names.append(callee)
+            external += 1
+            continue
+        kernels = launches[callee.name_hint]
+        names += kernels
+        if is_compute_intensive(lowered[callee], callee.name_hint):
+            compute += len(kernels)
+    total = len(names)
+    return KernelCount(total, total - compute - external, compute, external, tuple(names))
+
+
+def is_compute_intensive(func: tirx.PrimFunc, name: str = "") -> bool:
+    """Whether a PrimFunc holds a contraction: a sum of products of two tensors, each spanning output axes of its own.
+
+    Works on PrimFuncs whose loops may be scheduled but whose SBlocks are still there, and on tensorized ones.
+    ``name`` decides where one factor only has such an axis (a matrix-vector product, or a weighted row sum).
+    """
+    found = False
+    named = any(word in name.lower() for word in _CONTRACTION_NAMES)
+
+    def visit_block(block: Any) -> None:
+        nonlocal found
+        spatial = {iv.var for iv in block.iter_vars if iv.iter_type == tirx.IterVar.DataPar}
+        reduced = {iv.var for iv in block.iter_vars if iv.iter_type == tirx.IterVar.CommReduce}
+        if not reduced:
+            return
+
+        def visit_product(product: tirx.Mul) -> None:
+            nonlocal found
+            left, right = _index_vars(product.a), _index_vars(product.b)
+            if not left or not right or not (left & right & reduced):
+                return
+            own = (bool((left - right) & spatial), bool((right - left) & spatial))
+            found |= all(own) or (any(own) and named)
+
+        tvm_ffi.structural_walk(block.body, (tirx.Mul, visit_product), order="post")
+
+    def visit_call(call: Any) -> None:
+        nonlocal found
+        op = getattr(call.op, "name", "")
+        found |= "mma" in op.replace("_", ".").split(".")
+
+    tvm_ffi.structural_walk(func.body, [(tvm.s_tir.SBlock, visit_block), (tvm.ir.Call, visit_call)], order="post")
+    return found
+
+
+def _index_vars(expr: Any) -> set[tirx.Var]:
+    """The variables in the indices of all loads under a scalar expression."""
+    found: set[tirx.Var] = set()
+
+    def visit_load(load: Any) -> None:
+        for index in load.indices:
+            tvm_ffi.structural_walk(index, (tirx.Var, found.add), order="post")
+
+    tvm_ffi.structural_walk(expr, (tvm.ir.TensorLoad, visit_load), order="post")
+    return found
+
+
+def _calls(mod: tvm.IRModule, entry: str, stack: tuple[str, ...]) -> list[tvm.ir.GlobalVar | str]:
+    """The PrimFuncs (by GlobalVar) and external functions (by name) that a Relax function calls, in order."""
+    if entry in stack:
+        raise ValueError(f"the Relax function '{entry}' calls itself: its kernels cannot be counted")
+    known = {gvar.name_hint for gvar in mod.get_global_vars()}
+    if entry not in known or not isinstance(mod[entry], relax.Function):
+        names = sorted(g.name_hint for g in mod.get_global_vars() if isinstance(mod[g], relax.Function))
+        raise ValueError(f"no Relax function '{entry}' in the module; it has {', '.join(names)}")
+
+    def block_calls(body: Any) -> list[tvm.ir.GlobalVar | str]:
+        if not isinstance(body, relax.SeqExpr):
+            return value_calls(body)
+        return [c for block in body.blocks for binding in block.bindings for c in value_calls(binding.value)]
+
+    def value_calls(value: Any) -> list[tvm.ir.GlobalVar | str]:
+        if isinstance(value, relax.If):
+            return max(block_calls(value.true_branch), block_calls(value.false_branch), key=len)
+        if isinstance(value, relax.SeqExpr):
+            return block_calls(value)
+        if not isinstance(value, relax.Call):
+            return []
+        if isinstance(value.op, relax.ExternFunc):
+            symbol = str(value.op.global_symbol)
+            own = [] if symbol.startswith(("vm.builtin.", "runtime.")) else [symbol]
+        elif isinstance(value.op, tvm.ir.GlobalVar):
+            return callee_calls(value.op)
+        else:
+            own = []
+        # Builtins such as call_tir_dyn or a CUDA graph's run_or_capture take what they call as an argument.
+        return own + [c for gvar in _global_vars(value.args) for c in callee_calls(gvar)]
+
+    def callee_calls(gvar: tvm.ir.GlobalVar) -> list[tvm.ir.GlobalVar | str]:
+        callee = mod[gvar]
+        if isinstance(callee, tirx.PrimFunc):
+            return [] if callee.attrs.get("tirx.is_host_func") else [gvar]
+        return list(_calls(mod, gvar.name_hint, (*stack, entry)))
+
+    return block_calls(mod[entry].body)
+
+
+def _global_vars(args: Any) -> Iterator[tvm.ir.GlobalVar]:
+    for arg in args:
+        if isinstance(arg, tvm.ir.GlobalVar):
+            yield arg
+        elif isinstance(arg, relax.Tuple):
+            yield from _global_vars(arg.fields)
+
+
+def _launches_of_primfuncs(mod: tvm.IRModule, target: Target) -> dict[str, list[str]]:
+    """The kernels that a call of each PrimFunc launches, by the PrimFunc's name."""
+    primfuncs = {g: f for g, f in mod.functions.items() if isinstance(f, tirx.PrimFunc)}
+    own = {g.name_hint: [g.name_hint] for g in primfuncs}
+    if "gpu" not in target.keys or not primfuncs:
+        return own
+    if target.host is None:
+        target = target.with_host(Target("llvm"))
+    pipeline, _, _ = tirx.get_default_tir_pipeline(target)
+    with target:
+        lowered = pipeline(tirx.transform.BindTarget(target)(tvm.IRModule(primfuncs, attrs=mod.attrs)))
+    host, devices = split_host_device_mods(lowered)
+    kernels = {g.name_hint for device in devices.values() for g in device.functions}
+    return own | {g.name_hint: _launches(f.body, kernels) for g, f in host.functions.items()}
+
+
+def _launches(stmt: Any, kernels: set[str]) -> list[str]:
+    """The kernels that a host statement launches, in order; a loop repeats its own."""
+    found: list[str] = []
+
+    def visit_call(call: Any) -> None:
+        first = call.args[0] if len(call.args) else None
+        if isinstance(first, tvm.ir.StringImm) and str(first.value) in kernels:
+            found.append(str(first.value))
+
+    def visit_loop(loop: tirx.For) -> tvm_ffi.WalkResult:
+        inner = _launches(loop.body, kernels)
+        if inner and not isinstance(loop.extent, tirx.IntImm):
+            raise ValueError(f"a host loop of extent {loop.extent} launches {inner[0]}: its kernels cannot be counted")
+        if inner:
+            found.extend(inner * int(loop.extent))
+        return tvm_ffi.WalkResult.SKIP
+
+    tvm_ffi.structural_walk(stmt, [(tvm.ir.Call, visit_call), (tirx.For, visit_loop)], order="pre")
+    return found
