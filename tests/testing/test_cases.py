@@ -9,6 +9,7 @@ import tvm
 from tvm import relax
 
 from tvm_stitch.testing import cases
+from tvm_stitch.testing.count import count_kernels
 from tvm_stitch.testing.reference import evaluate, mismatches
 
 SMALL = [case for case in cases.cases("test") if not case.matmuls]
@@ -36,6 +37,12 @@ def test_written_as_primitives(case: cases.Case) -> None:
         case.build()["main"], lambda e: names.append(e.op.name) if isinstance(e, relax.Call) else None
     )
     assert names and not any(name.startswith("relax.nn") for name in names)
+
+
+@pytest.mark.parametrize("case", cases.cases("test"), ids=lambda case: case.name)
+def test_recorded_stock_kernels(case: cases.Case) -> None:
+    counted = count_kernels(case.build(), "llvm")
+    assert (counted.memory_intensive, counted.compute_intensive) == (case.stock_kernels, case.matmuls)
 
 
 def test_symbolic_rows_accept_any_size() -> None:

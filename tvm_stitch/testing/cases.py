@@ -200,6 +200,7 @@ def log_softmax(rows: int, columns: int, dtype: str = "float32", symbolic: bool 
         [(x, _normal)],
         [Spec("y", x.shape, dtype)],
         body,
+        stock_kernels=4,
         symbolic="rows" if symbolic else None,
         sizes={"rows": rows, "columns": columns},
     )
@@ -225,6 +226,7 @@ def attention_softmax(
         ],
         [Spec("y", shape, dtype)],
         body,
+        stock_kernels=5,
         symbolic="batch" if symbolic else None,
         sizes={"batch": batch, "heads": heads, "queries": queries, "keys": keys},
     )
@@ -246,6 +248,7 @@ def layer_norm(rows: int, columns: int, dtype: str = "float32", symbolic: bool =
         ],
         [Spec("y", x.shape, dtype)],
         body,
+        stock_kernels=3,
         symbolic="rows" if symbolic else None,
         sizes={"rows": rows, "columns": columns},
     )
@@ -273,6 +276,7 @@ def add_layer_norm_gelu(rows: int, columns: int, dtype: str = "float32", symboli
         [(x, _normal), (Spec("residual", x.shape, dtype), _normal), *vectors],
         [Spec("first_sum", x.shape, dtype), Spec("second_sum", x.shape, dtype), Spec("y", x.shape, dtype)],
         body,
+        stock_kernels=5,
         symbolic="rows" if symbolic else None,
         sizes={"rows": rows, "columns": columns},
     )
@@ -331,6 +335,7 @@ def group_norm_silu(
         ],
         [Spec("y", shape, dtype)],
         body,
+        stock_kernels=4,
         symbolic="batch" if symbolic else None,
         sizes={"batch": batch, "channels": channels, "groups": groups, "pixels": pixels},
     )
@@ -371,6 +376,7 @@ def rms_norm_quantize(rows: int, columns: int, dtype: str = "bfloat16", symbolic
             Spec("scale", (rows, 1), "float32"),
         ],
         body,
+        stock_kernels=7,
         symbolic="rows" if symbolic else None,
         # The scale is the largest of values that an implementation may or may not have rounded to ``dtype``,
         # and quotients past 64 are multiples of 0.5 in bfloat16.
@@ -398,6 +404,7 @@ def lstm_cell(batch: int, hidden: int, dtype: str = "float32", symbolic: bool = 
         ],
         [Spec("new_hidden", (batch, hidden), dtype), Spec("new_cell", (batch, hidden), dtype)],
         body,
+        stock_kernels=3,
         symbolic="batch" if symbolic else None,
         sizes={"batch": batch, "hidden": hidden},
     )
@@ -416,6 +423,7 @@ def swiglu(rows: int, hidden: int, dtype: str = "float32", symbolic: bool = Fals
         [(Spec("x", (rows, 2 * hidden), dtype), _normal)],
         [Spec("y", (rows, hidden), dtype)],
         body,
+        stock_kernels=1,
         symbolic="rows" if symbolic else None,
         sizes={"rows": rows, "hidden": hidden},
     )
@@ -433,6 +441,7 @@ def power_broadcast_add(rows: int, columns: int, dtype: str = "float32", symboli
         [(Spec("x", (rows, 1), dtype), _positive), (Spec("y", (rows, columns), dtype), _normal)],
         [Spec("z", (rows, columns), dtype)],
         body,
+        stock_kernels=1,
         symbolic="rows" if symbolic else None,
         sizes={"rows": rows, "columns": columns},
     )
@@ -453,7 +462,7 @@ def encoder_layer(batch: int, sequence: int, hidden: int, heads: int, ffn: int) 
         build=build,
         inputs=lambda rng: [_normal(rng, x.shape)],
         kernels=6,
-        stock_kernels=16,
+        stock_kernels=14,
         tolerance={**DEFAULT_TOLERANCE, "float32": (1e-4, 1e-4)},
         arguments=(x,),
         results=(Spec("y", x.shape, "float32"),),

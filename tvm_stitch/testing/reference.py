@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Evaluates a Relax module in float64 NumPy: the reference that compiled results are compared with.
 
-What is rounded: inputs and constants are what their dtype holds, and a cast (``astype``) rounds to its dtype. Every
-other operator is computed in float64, whatever float its operands are: a float16 add is exact here. A compiled
-float16 or bfloat16 function therefore differs by as many roundings as it makes; choose tolerances accordingly
-(:mod:`tvm_stitch.testing.bounds` derives them). Integers and booleans are exact, with their dtype's wrap-around.
+What is rounded: inputs and constants are what their dtype holds, and a cast (``astype``) rounds to its dtype.
+Every other operator is computed in float64, whatever float its operands are: a float16 add is exact here. A
+compiled float16 or bfloat16 function therefore differs by as many roundings as it makes; choose tolerances
+accordingly (:mod:`tvm_stitch.testing.bounds` derives them). Integers and booleans are exact, with their
+dtype's wrap-around.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ def mismatches(
 ) -> list[str]:
     """What is wrong with ``outputs``, one line an output; empty when all is right.
 
-    ``tolerance`` gives (relative, absolute) by dtype of an output; a dtype without an entry must be equal. A NaN or
-    infinity is right only where the reference has the same.
+    ``tolerance`` gives (relative, absolute) by dtype of an output; a dtype without an entry must be equal. A
+    NaN or infinity is right only where the reference has the same.
     """
     if len(outputs) != len(reference):
         return [f"{len(outputs)} outputs, the reference has {len(reference)}"]
@@ -75,8 +76,8 @@ def mismatches(
                 np.argmin(np.where(right, np.inf, -np.nan_to_num(error, nan=np.inf))), right.shape
             )
             problems.append(
-                f"output {place} ({actual.dtype}{list(actual.shape)}): {np.count_nonzero(~right)} wrong, worst at "
-                f"{tuple(int(i) for i in worst)}: {wide[worst]!r} for {wanted[worst]!r}"
+                f"output {place} ({actual.dtype}{list(actual.shape)}): {np.count_nonzero(~right)} wrong, "
+                f"worst at {tuple(int(i) for i in worst)}: {wide[worst]!r} for {wanted[worst]!r}"
             )
     return problems
 

@@ -29,7 +29,7 @@ def _normalize(x: np.ndarray, axes: tuple[int, ...], epsilon: float) -> np.ndarr
 
 
 def _along(vector: np.ndarray, axes: tuple[int, ...], rank: int) -> np.ndarray:
-    """``vector``, whose dimensions are ``axes`` of a tensor of ``rank``, shaped to broadcast over that tensor."""
+    """``vector``, whose dimensions are ``axes`` of a tensor of ``rank``, shaped to broadcast over it."""
     shape = [1] * rank
     for size, axis in zip(vector.shape, axes, strict=True):
         shape[axis] = size

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """NumPy meanings of Relax operators, for the float64 reference.
 
-Every rule takes the call and its evaluated arguments: tensors as arrays (floats widened to float64, integers and
-booleans in their own dtype), shapes as tuples of int, scalars as int or float, tuples as Python tuples.
+Every rule takes the call and its evaluated arguments: tensors as arrays (floats widened to float64, integers
+and booleans in their own dtype), shapes as tuples of int, scalars as int or float, tuples as Python tuples.
 """
 
 from __future__ import annotations
