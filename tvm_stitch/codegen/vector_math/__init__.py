@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Math functions for llvm CPUs as expressions that vectorize, with stated errors."""
+
+from tvm_stitch.codegen.vector_math.errors import MATH_ERROR
+from tvm_stitch.codegen.vector_math.lowering import lower_math
+
+__all__ = ["MATH_ERROR", "lower_math"]

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""exp, exp2, exp10, sigmoid, tanh, sinh and cosh of float32, without branches, tables or libm calls."""
+
+from __future__ import annotations
+
+from tvm import tirx
+
+from tvm_stitch.codegen.vector_math.scope import (
+    INF,
+    Expr,
+    Scope,
+    at_most,
+    f32,
+    fabs,
+    horner,
+    i32,
+    nearest,
+    pow2,
+    to_int,
+    with_sign_of,
+)
+
+# Minimax fits by Lawson iteration; the error is that of the polynomial alone, relative to the function.
+_EXP = (0.4999999403953552, 0.1666652113199234, 0.04166838899254799, 0.008368724957108498, 0.0013814581325277686)
+_EXP2 = (
+    0.6931471824645996,
+    0.24022647738456726,
+    0.055503323674201965,
+    0.009618437848985195,
+    0.0013398900628089905,
+    0.00015353341586887836,
+)  # (2^r - 1) / r on [-1/2, 1/2], 2e-9
+_EXP10 = (
+    2.3025851249694824,
+    2.6509487628936768,
+    2.0346498489379883,
+    1.1712926626205444,
+    0.5420256853103638,
+    0.20632153749465942,
+)  # (10^r - 1) / r on [-log10(2)/2, log10(2)/2], 2e-9
+_SINH = (0.1666666716337204, 0.008333350531756878, 0.0001983606634894386, 2.8174395083624404e-06)
+_TANH_P = (0.9999999790124884, 0.13379718281770883, 0.0034940349596155706, 2.058348750066655e-05, 1.3319079728567004e-08)
+_TANH_Q = (1.0, 0.46713033521758196, 0.02587107473716513, 0.000328309347995184, 7.762022821485447e-07)
+
+# ln 2 and log10 2 in two parts; the first has so few bits that its product with an exponent is exact.
+_LN2_HI, _LN2_LO = 0.693359375, -2.12194440054690582e-4
+_LOG10_2_HI, _LOG10_2_LO = 0.301025390625, 4.60503896104668e-6
+_LOG2_E, _LOG2_10 = 1.4426950408889634, 3.321928094887362
+
+# Below 2**-150 a result rounds to zero. Lanes there are computed at 0 and replaced, since multiplying into a
+# denormal costs a microcode assist on many cores, and masked softmax is full of such lanes.
+_LOWEST = -252
+
+ERRORS = {
+    "exp": "",
+}
+
+
+def scale(scope: Scope, x: Expr, n: Expr) -> Expr:
+    """x * 2**n for float32 x and int32 n in [-252, 252], rounded once where the result is normal.
+
+    Two factors reach denormal and infinite results.
+    """
+    n = scope.let(n)
+    half = scope.let(n >> i32(1))
+    return x * pow2(half) * pow2(n - half)
+
+
+def _exp_parts(scope: Scope, x: Expr) -> tuple[Expr, Expr]:
+    """(p, n) with exp(x) = p * 2**n, for finite x in [-126, 126] or NaN (kept in p); n is integral, float32."""
+    x = scope.let(x)
+    n = scope.let(nearest(x * f32(_LOG2_E)))
+    r = scope.let((x - n * f32(_LN2_HI)) - n * f32(_LN2_LO))
+    return (r * r) * horner(r, _EXP) + r + f32(1.0), n
+
+
+def exp(scope: Scope, x: Expr) -> Expr:
+    """e**x."""
+    vanishes = scope.let(x < f32(-103.972084))
+    p, n = _exp_parts(scope, tirx.Select(vanishes, f32(0.0), at_most(f32(89.0), x)))
+    return tirx.Select(vanishes, f32(0.0), scale(scope, p, to_int(n, _LOWEST)))
+
+
+def exp2(scope: Scope, x: Expr) -> Expr:
+    """2**x."""
+    vanishes = scope.let(x <= f32(-150.0))
+    x = scope.let(tirx.Select(vanishes, f32(0.0), at_most(f32(129.0), x)))
+    n = scope.let(nearest(x))
+    r = scope.let(x - n)
+    return tirx.Select(vanishes, f32(0.0), scale(scope, r * horner(r, _EXP2) + f32(1.0), to_int(n, _LOWEST)))
+
+
+def exp10(scope: Scope, x: Expr) -> Expr:
+    """10**x."""
+    vanishes = scope.let(x < f32(-45.154499))
+    x = scope.let(tirx.Select(vanishes, f32(0.0), at_most(f32(39.0), x)))
+    n = scope.let(nearest(x * f32(_LOG2_10)))
+    r = scope.let((x - n * f32(_LOG10_2_HI)) - n * f32(_LOG10_2_LO))
+    return tirx.Select(vanishes, f32(0.0), scale(scope, r * horner(r, _EXP10) + f32(1.0), to_int(n, _LOWEST)))
+
+
+def sigmoid(scope: Scope, x: Expr) -> Expr:
+    """1 / (1 + e**-x), from e**-|x| so that neither end overflows and small results keep their digits."""
+    e = scope.let(exp(scope, scope.let(f32(0.0) - fabs(x))))
+    return tirx.Select(x < f32(0.0), e, f32(1.0)) / (e + f32(1.0))
+
+
+def tanh(scope: Scope, x: Expr) -> Expr:
+    """tanh(x), a rational function of degree 9 over 8 on |x| <= 9.02, beyond which the result is 1."""
+    a = scope.let(at_most(f32(9.02), fabs(x)))
+    u = scope.let(a * a)
+    ratio = a * horner(u, _TANH_P) / horner(u, _TANH_Q)
+    return with_sign_of(at_most(f32(1.0), ratio), x)
+
+
+def _half_exp(scope: Scope, a: Expr) -> Expr:
+    """e**a / 2 for a >= 0: finite a little beyond the point where e**a overflows."""
+    p, n = _exp_parts(scope, at_most(f32(90.0), a))
+    return scope.let(scale(scope, p, to_int(n, _LOWEST) - i32(1)))
+
+
+def cosh(scope: Scope, x: Expr) -> Expr:
+    """(e**x + e**-x) / 2."""
+    half = _half_exp(scope, scope.let(fabs(x)))
+    return half + f32(0.25) / half
+
+
+def sinh(scope: Scope, x: Expr) -> Expr:
+    """(e**x - e**-x) / 2, by a polynomial on [-1, 1] where that would cancel."""
+    a = scope.let(fabs(x))
+    half = _half_exp(scope, a)
+    u = scope.let(a * a)
+    near = u * a * horner(u, _SINH) + a
+    return with_sign_of(tirx.Select(a < f32(1.0), near, half - f32(0.25) / half), x)
+
+
+__all__ = ["ERRORS", "INF", "cosh", "exp", "exp10", "exp2", "scale", "sigmoid", "sinh", "tanh"]

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""lower_math: rewrites the math calls of a scalar expression into operations that stay vector code on LLVM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tvm
+from tvm import tirx
+
+from tvm_stitch.codegen.vector_math import exponential, hyperbolic, logarithm, power, special, trigonometric
+from tvm_stitch.codegen.vector_math.nodes import children, is_known, rebuild
+from tvm_stitch.codegen.vector_math.scope import (
+    EXPONENT_BITS,
+    Bind,
+    Expr,
+    Scope,
+    dtype_of,
+    i32,
+    magnitude_bits,
+    nearest,
+)
+
+MayLoad = Callable[[Expr], bool]
+
+_FUNCTIONS: dict[str, Callable[..., Expr]] = {
+    "exp": exponential.exp,
+    "exp2": exponential.exp2,
+    "exp10": exponential.exp10,
+    "sigmoid": exponential.sigmoid,
+    "tanh": exponential.tanh,
+    "sinh": exponential.sinh,
+    "cosh": exponential.cosh,
+    "log": logarithm.log,
+    "log2": logarithm.log2,
+    "log10": logarithm.log10,
+    "log1p": logarithm.log1p,
+    "pow": power.power,
+    "hypot": power.hypot,
+    "erf": special.erf,
+    "sin": trigonometric.sin,
+    "cos": trigonometric.cos,
+    "tan": trigonometric.tan,
+    "atan": trigonometric.atan,
+    "atan2": trigonometric.atan2,
+    "asin": trigonometric.asin,
+    "acos": trigonometric.acos,
+    "asinh": hyperbolic.asinh,
+    "acosh": hyperbolic.acosh,
+    "atanh": hyperbolic.atanh,
+}
+# LLVM code generation has no rule for these; libm has the function.
+_LIBM_ONLY = {"sinh": "sinh", "cosh": "cosh"}
+
+_INTEGER_DIVISION = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
+_HALF = ("float16", "bfloat16")
+
+
+def lower_math(expr: Expr, bind: Bind | None = None, may_load: MayLoad | None = None) -> Expr:
+    """Rewrite the float math calls in a scalar expression so that LLVM keeps a vectorized loop around it vector code.
+
+    float32 calls become polynomials (errors in ``MATH_ERROR``); float16 and bfloat16 calls are computed in float32
+    and cast back; float64 calls stay libm calls, except those for which LLVM or TVM's vectorizer has no rule. Anything
+    else is returned as it is. NaN goes through every function as in C.
+
+    Parameters
+    ----------
+    expr : a scalar TIR expression (vector-typed ones are returned unchanged).
+    bind : called with each sub-expression that is used several times, in order of evaluation; it emits the value
+        somewhere before the expression (a ``Bind`` statement, a store) and returns what stands for it there, a Var or
+        a load. By default the result holds ``Let`` expressions instead, which vectorize as well. In branches that stay
+        lazily evaluated ``Let`` is used in any case.
+    may_load : says of a buffer load whether it may run although its ``if_then_else`` would not choose it. Only an
+        ``if_then_else`` whose branches hold no other loads becomes a Select: by default those without any load.
+
+    Returns
+    -------
+    An expression of the same dtype.
+    """
+    scope = Scope(bind)
+    return scope.close(_Lowerer(scope, may_load or (lambda load: False)).visit(expr))
+
+
+def name_of(op: tvm.ir.Op) -> str:
+    """The operator's name without its dialect: most are ``tirx.name``, a few ``prim.name``."""
+    return str(op.name).rsplit(".", 1)[-1]
+
+
+class _Lowerer:
+    def __init__(self, scope: Scope, may_load: MayLoad) -> None:
+        self.scope = scope
+        self.may_load = may_load
+        self.renamed: dict[tirx.Var, Expr] = {}
+
+    def visit(self, expr: Expr) -> Expr:
+        if isinstance(expr, tirx.Var):
+            return self.renamed.get(expr, expr)
+        if isinstance(expr, tirx.Let):
+            self.renamed[expr.var] = self.scope.let(self.visit(expr.value))
+            return self.visit(expr.body)
+        if isinstance(expr, tvm.ir.Call) and isinstance(expr.op, tvm.ir.Op):
+            return self.visit_call(expr, name_of(expr.op))
+        old = children(expr)
+        return rebuild(expr, old, [self.visit(child) for child in old])
+
+    def visit_call(self, call: Expr, name: str) -> Expr:
+        if name == "if_then_else":
+            return self.visit_if(call)
+        if not all(isinstance(arg, Expr) for arg in call.args):
+            return call
+        args = [self.visit(arg) for arg in call.args]
+        dtype = dtype_of(args[0]) if args else ""
+        if dtype in _HALF and (name in _FUNCTIONS or name in ("nearbyint", "rsqrt", "copysign")):
+            wide = [tirx.Cast("float32", arg) for arg in args]
+            return tirx.Cast(dtype, self.lower(name, "float32", wide) or call)
+        lowered = self.lower(name, dtype, args)
+        if lowered is not None:
+            return lowered
+        return rebuild(call, list(call.args), args)
+
+    def lower(self, name: str, dtype: str, args: list[Expr]) -> Expr | None:
+        """The replacement of a call, or None where it may stay."""
+        scope = self.scope
+        if dtype == "float32" and name in _FUNCTIONS:
+            return scope.let(_FUNCTIONS[name](scope, *[scope.let(arg) for arg in args]))
+        if dtype == "float64" and name in _LIBM_ONLY:
+            return tirx.call_pure_extern(dtype, _LIBM_ONLY[name], *args)
+        if name == "isnan":
+            return self.is_nan(dtype, args[0])
+        if dtype not in ("float32", "float64"):
+            return None
+        if name == "nearbyint":
+            return nearest(args[0])
+        if name == "rsqrt":
+            return tirx.const(1.0, dtype) / tirx.sqrt(args[0])
+        if name == "copysign":
+            return tirx.call_llvm_pure_intrin(dtype, "llvm.copysign", *args)
+        if name == "fmod":
+            return tirx.Mod(*args)
+        return None
+
+    def is_nan(self, dtype: str, x: Expr) -> Expr | None:
+        """Compares bits: x != x is folded away, and tirx.isnan turns a vectorized loop scalar."""
+        if dtype in _HALF:
+            x, dtype = tirx.Cast("float32", x), "float32"
+        if dtype == "float32":
+            return magnitude_bits(x) > i32(EXPONENT_BITS)
+        if dtype == "float64":
+            bits = tirx.reinterpret("int64", x) & tirx.const(0x7FFFFFFFFFFFFFFF, "int64")
+            return bits > tirx.const(0x7FF0000000000000, "int64")
+        return None
+
+    def visit_if(self, call: Expr) -> Expr:
+        condition = self.visit(call.args[0])
+        if self.speculable(call.args[1]) and self.speculable(call.args[2]):
+            return tirx.Select(condition, self.visit(call.args[1]), self.visit(call.args[2]))
+        return tirx.if_then_else(condition, self.visit_lazily(call.args[1]), self.visit_lazily(call.args[2]))
+
+    def visit_lazily(self, expr: Expr) -> Expr:
+        """Lower in a scope of its own, so that nothing of it is evaluated outside."""
+        outer, renamed = self.scope, dict(self.renamed)
+        self.scope = Scope(parent=outer)
+        try:
+            return self.scope.close(self.visit(expr))
+        finally:
+            self.scope, self.renamed = outer, renamed
+
+    def speculable(self, expr: Expr) -> bool:
+        """Whether evaluating the expression when it is not asked for can neither trap nor be seen."""
+        if isinstance(expr, tvm.ir.TensorLoad):
+            return self.may_load(expr)
+        if isinstance(expr, tvm.ir.Call) and not (isinstance(expr.op, tvm.ir.Op) and name_of(expr.op) in _PURE):
+            return False
+        if isinstance(expr, _INTEGER_DIVISION) and "float" not in dtype_of(expr):
+            if not (isinstance(expr.b, tirx.IntImm) and expr.b.value > 0):
+                return False
+        return is_known(expr) and all(self.speculable(child) for child in children(expr))
+
+
+_PURE = frozenset(_FUNCTIONS) | frozenset(
+    "nearbyint rsqrt copysign fmod isnan sqrt floor ceil trunc round fabs fma reinterpret likely if_then_else "
+    "shift_left shift_right bitwise_and bitwise_or bitwise_xor bitwise_not".split()
+)
+
+__all__ = ["lower_math"]

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""pow and hypot of float32, computed in float64 lanes where float32 would lose digits."""
+
+from __future__ import annotations
+
+from tvm import tirx
+
+from tvm_stitch.codegen.vector_math.exponential import scale
+from tvm_stitch.codegen.vector_math.scope import (
+    EXPONENT_BITS,
+    INF,
+    NAN,
+    SIGN_BIT,
+    Expr,
+    Scope,
+    at_least,
+    at_most,
+    f32,
+    f64,
+    fabs,
+    from_bits,
+    horner,
+    i32,
+    magnitude_bits,
+    nearest,
+    to_bits,
+    to_int,
+)
+
+# log2((1 + s) / (1 - s)) / s in s^2 for mantissas in [sqrt(1/2), sqrt(2)], 1.3e-11 relative.
+_LOG2 = (2.8853900817901525, 0.9617966732680467, 0.5770835977703341, 0.41167200789175046, 0.3407424420615669)
+# (2^r - 1) / r on [-1/2, 1/2], 2e-9 relative to 2^r.
+_EXP2 = (
+    0.6931472028809935,
+    0.24022647910287126,
+    0.05550332409573075,
+    0.009618437606038832,
+    0.0013398900208517138,
+    0.00015353341121724948,
+)
+_SQRT_HALF_BITS = 0x3F3504F3
+_SMALLEST_NORMAL = 1.1754943508222875e-38
+_MAX = 3.4028234663852886e38
+# Stands for the infinite logarithms: finite, so that a zero exponent times it is zero and not NaN.
+_HUGE = 1e300
+_LARGEST_MULTIPLIED = 8
+
+
+def _log2(scope: Scope, x: Expr) -> Expr:
+    """log2(|x|) in float64 for any float32: -1e300 at zero, 1e300 at infinity, NaN for NaN."""
+    a = scope.let(fabs(x))
+    denormal = scope.let(a < f32(_SMALLEST_NORMAL))
+    bits = scope.let(to_bits(tirx.Select(denormal, a * f32(2.0**23), a)))
+    k = scope.let((bits - i32(_SQRT_HALF_BITS)) >> i32(23))
+    m = scope.let(tirx.Cast("float64", from_bits(bits - (k << i32(23)))))
+    s = scope.let((m - f64(1.0)) / (m + f64(1.0)))
+    k = tirx.Cast("float64", k - tirx.Select(denormal, i32(23), i32(0)))
+    result = s * horner(scope.let(s * s), _LOG2) + k
+    top = scope.let(magnitude_bits(x))
+    result = tirx.Select(top < i32(EXPONENT_BITS), result, f64(_HUGE))
+    result = tirx.Select(top > i32(EXPONENT_BITS), f64(NAN), result)
+    return tirx.Select(tirx.EQ(top, i32(0)), f64(-_HUGE), result)
+
+
+def _exp2(scope: Scope, t: Expr) -> Expr:
+    """2**t as float32 for a float64 t, infinite or zero past the ends of the range; NaN is kept."""
+    t = scope.let(at_most(f64(200.0), at_least(f64(-200.0), t)))
+    n = scope.let(nearest(t))
+    r = scope.let(t - n)
+    p = tirx.Cast("float32", r * horner(r, _EXP2) + f64(1.0))
+    return scale(scope, p, to_int(n, -200))
+
+
+def power(scope: Scope, x: Expr, y: Expr) -> Expr:
+    """x**y with C's special cases; short products, square roots and reciprocals for the usual constant exponents."""
+    if isinstance(y, tirx.FloatImm):
+        short = _constant_power(scope, x, float(y.value))
+        if short is not None:
+            return short
+    # An infinite exponent acts as the largest finite one, which is an even integer.
+    clamped = scope.let(at_most(f32(_MAX), at_least(f32(-_MAX), y)))
+    result = scope.let(_exp2(scope, tirx.Cast("float64", clamped) * _log2(scope, x)))
+    half = scope.let(clamped * f32(0.5))
+    integral = scope.let(tirx.EQ(tirx.floor(clamped), clamped))
+    odd = tirx.And(integral, tirx.NE(tirx.floor(half), half))
+    sign = tirx.Select(odd, to_bits(x) & i32(SIGN_BIT), i32(0))
+    undefined = tirx.And(tirx.And(x < f32(0.0), x > f32(-INF)), tirx.Not(integral))
+    result = tirx.Select(undefined, f32(NAN), from_bits(to_bits(result) | sign))
+    return tirx.Select(tirx.Or(tirx.EQ(y, f32(0.0)), tirx.EQ(x, f32(1.0))), f32(1.0), result)
+
+
+def _constant_power(scope: Scope, x: Expr, y: float) -> Expr | None:
+    if y == 0.0:
+        return f32(1.0)
+    if abs(y) == 0.5:
+        root = tirx.Select(tirx.EQ(x, f32(-INF)), f32(INF), tirx.sqrt(fabs_of_zero(x)))
+        return root if y > 0 else f32(1.0) / root
+    if y != int(y) if abs(y) <= _LARGEST_MULTIPLIED else True:
+        return None
+    base = x if y > 0 else scope.let(f32(1.0) / x)
+    return _product(scope, base, int(abs(y)))
+
+
+def fabs_of_zero(x: Expr) -> Expr:
+    """x, with -0 made 0."""
+    return tirx.Select(tirx.EQ(x, f32(0.0)), f32(0.0), x)
+
+
+def _product(scope: Scope, x: Expr, n: int) -> Expr:
+    """x**n by repeated squaring."""
+    result: Expr | None = None
+    square = x
+    while True:
+        if n & 1:
+            result = square if result is None else result * square
+        n >>= 1
+        if not n:
+            assert result is not None
+            return result
+        square = scope.let(square * square)
+
+
+def hypot(scope: Scope, x: Expr, y: Expr) -> Expr:
+    """sqrt(x*x + y*y) without overflow on the way; infinite when either is, even beside NaN."""
+    wide_x, wide_y = scope.let(tirx.Cast("float64", x)), scope.let(tirx.Cast("float64", y))
+    root = tirx.Cast("float32", tirx.sqrt(wide_x * wide_x + wide_y * wide_y))
+    infinite = tirx.Or(tirx.EQ(fabs(x), f32(INF)), tirx.EQ(fabs(y), f32(INF)))
+    return tirx.Select(infinite, f32(INF), root)

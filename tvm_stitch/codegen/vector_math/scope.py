@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small vocabulary for building vectorizable float expressions with shared sub-expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+Expr = tvm.ir.Expr
+Bind = Callable[[Expr], Expr]
+
+NAN = float("nan")
+INF = float("inf")
+SIGN_BIT = -(2**31)
+EXPONENT_BITS = 0x7F800000
+
+
+def dtype_of(expr: Expr) -> str:
+    """The dtype of a scalar or vector expression, as a string such as ``float32`` or ``int32x4``."""
+    return str(expr.ty)
+
+
+def f32(value: float) -> Expr:
+    """A float32 constant, rounded here so that every printer and code generator sees the same number."""
+    return tirx.const(float(np.float32(value)), "float32")
+
+
+def f64(value: float) -> Expr:
+    """A float64 constant."""
+    return tirx.const(float(value), "float64")
+
+
+def i32(value: int) -> Expr:
+    """An int32 constant."""
+    return tirx.const(value, "int32")
+
+
+def to_bits(x: Expr) -> Expr:
+    """The 32 bits of a float32 as int32."""
+    return tirx.reinterpret("int32", x)
+
+
+def from_bits(bits: Expr) -> Expr:
+    """The float32 of 32 bits held as int32."""
+    return tirx.reinterpret("float32", bits)
+
+
+def fabs(x: Expr) -> Expr:
+    """|x| of a float32 or float64; clears the sign of -0 and NaN too."""
+    return tirx.abs(x)
+
+
+def with_sign_of(magnitude: Expr, sign: Expr) -> Expr:
+    """A non-negative (or NaN) float32 ``magnitude`` with the sign bit of ``sign``."""
+    return from_bits(to_bits(magnitude) | (to_bits(sign) & i32(SIGN_BIT)))
+
+
+def magnitude_bits(x: Expr) -> Expr:
+    """The bits of a float32 without its sign: ordered as |x| is, with infinity at EXPONENT_BITS and NaN above."""
+    return to_bits(x) & i32(0x7FFFFFFF)
+
+
+def nearest(x: Expr) -> Expr:
+    """x rounded to an integer, ties to even.
+
+    The LLVM intrinsic is called by name: ``tirx.nearbyint`` turns a vectorized loop scalar, and a float constant
+    added and subtracted again is folded away.
+    """
+    return tirx.call_llvm_pure_intrin(dtype_of(x), "llvm.nearbyint", x)
+
+
+def at_most(limit: Expr, x: Expr) -> Expr:
+    """min(limit, x) that keeps a NaN in x: the comparison of a NaN is false and Min then takes its second operand."""
+    return tirx.Min(limit, x)
+
+
+def at_least(limit: Expr, x: Expr) -> Expr:
+    """max(limit, x) that keeps a NaN in x."""
+    return tirx.Max(limit, x)
+
+
+def to_int(x: Expr, lowest: int) -> Expr:
+    """An integral float as int32; NaN becomes ``lowest``, since converting it would be undefined."""
+    return tirx.Cast("int32", tirx.Max(x, tirx.const(float(lowest), dtype_of(x))))
+
+
+def horner(x: Expr, coefficients: Sequence[float]) -> Expr:
+    """c[0] + c[1] x + c[2] x^2 ... in the dtype of x (float32 or float64); LLVM contracts it to fused multiply-adds."""
+    const = f64 if dtype_of(x) == "float64" else f32
+    result = const(coefficients[-1])
+    for coefficient in reversed(coefficients[:-1]):
+        result = result * x + const(coefficient)
+    return result
+
+
+def pow2(n: Expr) -> Expr:
+    """2**n as float32 for an int32 n in [-126, 127]."""
+    return from_bits((n + i32(127)) << i32(23))
+
+
+class Scope:
+    """Holds the shared sub-expressions of one evaluation scope, in order.
+
+    Without ``bind`` they become nested ``Let`` expressions around the result (``close``); with it every one goes
+    through the callback, which returns the expression (a Var, or a load) that stands for the value.
+    """
+
+    def __init__(self, bind: Bind | None = None, parent: Scope | None = None) -> None:
+        self._bind = bind
+        self._parent = parent
+        self._bound: list[tuple[tirx.Var, Expr]] = []
+        self._known: dict[int, list[tuple[Expr, Expr]]] = {}
+
+    def let(self, value: Expr) -> Expr:
+        """An expression for ``value`` that is cheap to repeat; equal values of one scope are computed once."""
+        if isinstance(value, tirx.Var | tirx.IntImm | tirx.FloatImm):
+            return value
+        if dtype_of(value) == "bool":
+            # TVM's analyzer fails on a Let of a vector of bools; a comparison is cheap, and LLVM merges equal ones.
+            return value
+        key = tvm_ffi.structural_hash(value)
+        found = self._find(key, value)
+        if found is None:
+            if self._bind is not None:
+                found = self._bind(value)
+            else:
+                found = tirx.Var(f"t{self._depth()}", dtype_of(value))
+                self._bound.append((found, value))
+            self._known.setdefault(key, []).append((value, found))
+        return found
+
+    def define(self, var: tirx.Var, value: Expr) -> None:
+        """Bind a variable that exists already (that of a ``Let`` being lowered). Only without a callback."""
+        self._bound.append((var, value))
+
+    def close(self, result: Expr) -> Expr:
+        """``result`` inside the bindings made in this scope."""
+        for var, value in reversed(self._bound):
+            result = tirx.Let(var, value, result)
+        self._bound.clear()
+        return result
+
+    def _find(self, key: int, value: Expr) -> Expr | None:
+        scope: Scope | None = self
+        while scope is not None:
+            for known, found in scope._known.get(key, ()):
+                if tvm_ffi.structural_equal(known, value):
+                    return found
+            scope = scope._parent
+        return None
+
+    def _depth(self) -> int:
+        return len(self._bound) + (self._parent._depth() if self._parent is not None else 0)
