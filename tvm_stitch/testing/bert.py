@@ -133,9 +133,7 @@ class _Builder:
     def layer_norm(self, x: str, prefix: str) -> str:
         scale = self.random(f"{prefix}.scale", (self.config.hidden,), mean=1.0, std=0.1)
         bias = self.random(f"{prefix}.bias", (self.config.hidden,), std=0.1)
-        return self.node(
-            "LayerNormalization", [x, scale, bias], name=f"{prefix}.out", axis=-1, epsilon=1e-12
-        )
+        return self.node("LayerNormalization", [x, scale, bias], name=f"{prefix}.out", axis=-1, epsilon=1e-12)
 
     def gelu(self, x: str, prefix: str) -> str:
         """x * (1 + erf(x / sqrt(2))) / 2, as exporters write it."""

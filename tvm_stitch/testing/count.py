@@ -62,8 +62,8 @@ def count_kernels(
     Of a conditional the branch with more kernels counts.
 
     Raises:
-        ValueError: when ``entry`` is no Relax function of the module or calls itself, or when the number of launches
-            depends on run-time values (a host loop of symbolic extent around a launch).
+        ValueError: when ``entry`` is no Relax function of the module or calls itself, or when the number of
+            launches depends on run-time values (a host loop of symbolic extent around a launch).
     """
     target = Target(target)
     if relax_pipeline is None:
@@ -93,10 +93,11 @@ def count_lowered(lowered: tvm.IRModule, target: Target | str, *, entry: str = "
 
 
 def is_compute_intensive(func: tirx.PrimFunc, name: str = "") -> bool:
-    """Whether a PrimFunc holds a contraction: a sum of products of two tensors, each spanning output axes of its own.
+    """Whether a PrimFunc holds a contraction.
 
-    Works on PrimFuncs whose loops may be scheduled but whose SBlocks are still there, and on tensorized ones.
-    ``name`` decides where one factor only has such an axis (a matrix-vector product, or a weighted row sum).
+    That is a sum of products of two tensors, each of which spans output axes that the other does not.
+    PrimFuncs may be scheduled as long as their SBlocks are there, or tensorized. ``name`` decides where
+    only one factor has such an axis (a matrix-vector product, or a weighted row sum).
     """
     found = False
     named = any(word in name.lower() for word in _CONTRACTION_NAMES)
@@ -123,7 +124,9 @@ def is_compute_intensive(func: tirx.PrimFunc, name: str = "") -> bool:
         op = getattr(call.op, "name", "")
         found |= "mma" in op.replace("_", ".").split(".")
 
-    tvm_ffi.structural_walk(func.body, [(tvm.s_tir.SBlock, visit_block), (tvm.ir.Call, visit_call)], order="post")
+    tvm_ffi.structural_walk(
+        func.body, [(tvm.s_tir.SBlock, visit_block), (tvm.ir.Call, visit_call)], order="post"
+    )
     return found
 
 
@@ -215,7 +218,9 @@ def _launches(stmt: Any, kernels: set[str]) -> list[str]:
     def visit_loop(loop: tirx.For) -> tvm_ffi.WalkResult:
         inner = _launches(loop.body, kernels)
         if inner and not isinstance(loop.extent, tirx.IntImm):
-            raise ValueError(f"a host loop of extent {loop.extent} launches {inner[0]}: its kernels cannot be counted")
+            raise ValueError(
+                f"a host loop of extent {loop.extent} launches {inner[0]}: its kernels cannot be counted"
+            )
         if inner:
             found.extend(inner * int(loop.extent))
         return tvm_ffi.WalkResult.SKIP

@@ -113,14 +113,14 @@ class Interpreter:
         return self._run(function, values)
 
     def _run(self, function: relax.Function, values: list[Any]) -> Any:
-        frame = _Frame(self)
+        frame = Frame(self)
         for param, value in zip(function.params, values, strict=True):
             frame.values[param] = value
             frame.bind_extents(param.ty, value)
         return frame.expr(function.body)
 
 
-class _Frame:
+class Frame:
     """One call of one function: the values of its variables and symbolic extents."""
 
     def __init__(self, owner: Interpreter) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from tvm import tirx
 
 from tvm_stitch.codegen.vector_math.scope import (
-    INF,
     Expr,
     Scope,
     at_most,
@@ -14,9 +13,8 @@ from tvm_stitch.codegen.vector_math.scope import (
     fabs,
     horner,
     i32,
-    nearest,
+    nearest_int,
     pow2,
-    to_int,
     with_sign_of,
 )
 
@@ -49,11 +47,9 @@ _LOG2_E, _LOG2_10 = 1.4426950408889634, 3.321928094887362
 
 # Below 2**-150 a result rounds to zero. Lanes there are computed at 0 and replaced, since multiplying into a
 # denormal costs a microcode assist on many cores, and masked softmax is full of such lanes.
-_LOWEST = -252
-
-ERRORS = {
-    "exp": "",
-}
+_LOG_SMALLEST, _LOG10_SMALLEST, _LOG2_SMALLEST = -103.972084, -45.154499, -150.0
+# Exceeds every exponent n below.
+_BOUND = 256
 
 
 def scale(scope: Scope, x: Expr, n: Expr) -> Expr:
@@ -67,36 +63,38 @@ def scale(scope: Scope, x: Expr, n: Expr) -> Expr:
 
 
 def _exp_parts(scope: Scope, x: Expr) -> tuple[Expr, Expr]:
-    """(p, n) with exp(x) = p * 2**n, for finite x in [-126, 126] or NaN (kept in p); n is integral, float32."""
+    """(p, n) with exp(x) = p * 2**n for x in [-126, 126], or NaN in p; float32 and int32."""
     x = scope.let(x)
-    n = scope.let(nearest(x * f32(_LOG2_E)))
-    r = scope.let((x - n * f32(_LN2_HI)) - n * f32(_LN2_LO))
+    n = scope.let(nearest_int(x * f32(_LOG2_E), _BOUND))
+    k = scope.let(tirx.Cast("float32", n))
+    r = scope.let((x - k * f32(_LN2_HI)) - k * f32(_LN2_LO))
     return (r * r) * horner(r, _EXP) + r + f32(1.0), n
 
 
 def exp(scope: Scope, x: Expr) -> Expr:
     """e**x."""
-    vanishes = scope.let(x < f32(-103.972084))
+    vanishes = x < f32(_LOG_SMALLEST)
     p, n = _exp_parts(scope, tirx.Select(vanishes, f32(0.0), at_most(f32(89.0), x)))
-    return tirx.Select(vanishes, f32(0.0), scale(scope, p, to_int(n, _LOWEST)))
+    return tirx.Select(vanishes, f32(0.0), scale(scope, p, n))
 
 
 def exp2(scope: Scope, x: Expr) -> Expr:
     """2**x."""
-    vanishes = scope.let(x <= f32(-150.0))
+    vanishes = x <= f32(_LOG2_SMALLEST)
     x = scope.let(tirx.Select(vanishes, f32(0.0), at_most(f32(129.0), x)))
-    n = scope.let(nearest(x))
-    r = scope.let(x - n)
-    return tirx.Select(vanishes, f32(0.0), scale(scope, r * horner(r, _EXP2) + f32(1.0), to_int(n, _LOWEST)))
+    n = scope.let(nearest_int(x, _BOUND))
+    r = scope.let(x - tirx.Cast("float32", n))
+    return tirx.Select(vanishes, f32(0.0), scale(scope, r * horner(r, _EXP2) + f32(1.0), n))
 
 
 def exp10(scope: Scope, x: Expr) -> Expr:
     """10**x."""
-    vanishes = scope.let(x < f32(-45.154499))
+    vanishes = x < f32(_LOG10_SMALLEST)
     x = scope.let(tirx.Select(vanishes, f32(0.0), at_most(f32(39.0), x)))
-    n = scope.let(nearest(x * f32(_LOG2_10)))
-    r = scope.let((x - n * f32(_LOG10_2_HI)) - n * f32(_LOG10_2_LO))
-    return tirx.Select(vanishes, f32(0.0), scale(scope, r * horner(r, _EXP10) + f32(1.0), to_int(n, _LOWEST)))
+    n = scope.let(nearest_int(x * f32(_LOG2_10), _BOUND))
+    k = scope.let(tirx.Cast("float32", n))
+    r = scope.let((x - k * f32(_LOG10_2_HI)) - k * f32(_LOG10_2_LO))
+    return tirx.Select(vanishes, f32(0.0), scale(scope, r * horner(r, _EXP10) + f32(1.0), n))
 
 
 def sigmoid(scope: Scope, x: Expr) -> Expr:
@@ -116,7 +114,7 @@ def tanh(scope: Scope, x: Expr) -> Expr:
 def _half_exp(scope: Scope, a: Expr) -> Expr:
     """e**a / 2 for a >= 0: finite a little beyond the point where e**a overflows."""
     p, n = _exp_parts(scope, at_most(f32(90.0), a))
-    return scope.let(scale(scope, p, to_int(n, _LOWEST) - i32(1)))
+    return scope.let(scale(scope, p, n - i32(1)))
 
 
 def cosh(scope: Scope, x: Expr) -> Expr:
@@ -132,6 +130,3 @@ def sinh(scope: Scope, x: Expr) -> Expr:
     u = scope.let(a * a)
     near = u * a * horner(u, _SINH) + a
     return with_sign_of(tirx.Select(a < f32(1.0), near, half - f32(0.25) / half), x)
-
-
-__all__ = ["ERRORS", "INF", "cosh", "exp", "exp10", "exp2", "scale", "sigmoid", "sinh", "tanh"]

@@ -26,7 +26,7 @@ def asinh(scope: Scope, x: Expr) -> Expr:
 
 def acosh(scope: Scope, x: Expr) -> Expr:
     """The inverse hyperbolic cosine; NaN below 1."""
-    far = scope.let(x > f32(_FAR))
+    far = x > f32(_FAR)
     t = scope.let(at_most(f32(_FAR), x) - f32(1.0))
     y = log1p(scope, scope.let(tirx.Select(far, x, t + tirx.sqrt(t * t + t * f32(2.0)))))
     return tirx.Select(x < f32(1.0), f32(NAN), tirx.Select(far, y + f32(_LN2), y))

@@ -48,7 +48,7 @@ def _exponent(bits: Expr) -> Expr:
 
 def _parts(scope: Scope, x: Expr) -> tuple[Expr, Expr]:
     """(f, k) with x = (1 + f) * 2**k for positive finite x, denormals included; k is integral, float32."""
-    denormal = scope.let(x < f32(_SMALLEST_NORMAL))
+    denormal = x < f32(_SMALLEST_NORMAL)
     bits = scope.let(to_bits(tirx.Select(denormal, x * f32(2.0**23), x)))
     k = scope.let(_exponent(bits))
     f = from_bits(bits - (k << i32(23))) - f32(1.0)

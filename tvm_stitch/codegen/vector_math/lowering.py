@@ -18,7 +18,6 @@ from tvm_stitch.codegen.vector_math.scope import (
     dtype_of,
     i32,
     magnitude_bits,
-    nearest,
 )
 
 MayLoad = Callable[[Expr], bool]
@@ -130,7 +129,7 @@ class _Lowerer:
         if dtype not in ("float32", "float64"):
             return None
         if name == "nearbyint":
-            return nearest(args[0])
+            return tirx.call_llvm_pure_intrin(dtype, "llvm.nearbyint", *args)
         if name == "rsqrt":
             return tirx.const(1.0, dtype) / tirx.sqrt(args[0])
         if name == "copysign":

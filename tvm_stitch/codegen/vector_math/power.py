@@ -22,9 +22,8 @@ from tvm_stitch.codegen.vector_math.scope import (
     horner,
     i32,
     magnitude_bits,
-    nearest,
+    nearest_int,
     to_bits,
-    to_int,
 )
 
 # log2((1 + s) / (1 - s)) / s in s^2 for mantissas in [sqrt(1/2), sqrt(2)], 1.3e-11 relative.
@@ -43,13 +42,14 @@ _SMALLEST_NORMAL = 1.1754943508222875e-38
 _MAX = 3.4028234663852886e38
 # Stands for the infinite logarithms: finite, so that a zero exponent times it is zero and not NaN.
 _HUGE = 1e300
-_LARGEST_MULTIPLIED = 8
+# Constant integer exponents in between are multiplied out; each product adds half a unit of error.
+_FEWEST, _MOST = -3, 5
 
 
 def _log2(scope: Scope, x: Expr) -> Expr:
     """log2(|x|) in float64 for any float32: -1e300 at zero, 1e300 at infinity, NaN for NaN."""
     a = scope.let(fabs(x))
-    denormal = scope.let(a < f32(_SMALLEST_NORMAL))
+    denormal = a < f32(_SMALLEST_NORMAL)
     bits = scope.let(to_bits(tirx.Select(denormal, a * f32(2.0**23), a)))
     k = scope.let((bits - i32(_SQRT_HALF_BITS)) >> i32(23))
     m = scope.let(tirx.Cast("float64", from_bits(bits - (k << i32(23)))))
@@ -65,10 +65,10 @@ def _log2(scope: Scope, x: Expr) -> Expr:
 def _exp2(scope: Scope, t: Expr) -> Expr:
     """2**t as float32 for a float64 t, infinite or zero past the ends of the range; NaN is kept."""
     t = scope.let(at_most(f64(200.0), at_least(f64(-200.0), t)))
-    n = scope.let(nearest(t))
-    r = scope.let(t - n)
+    n = scope.let(nearest_int(t, 256))
+    r = scope.let(t - tirx.Cast("float64", n))
     p = tirx.Cast("float32", r * horner(r, _EXP2) + f64(1.0))
-    return scale(scope, p, to_int(n, -200))
+    return scale(scope, p, n)
 
 
 def power(scope: Scope, x: Expr, y: Expr) -> Expr:
@@ -81,7 +81,7 @@ def power(scope: Scope, x: Expr, y: Expr) -> Expr:
     clamped = scope.let(at_most(f32(_MAX), at_least(f32(-_MAX), y)))
     result = scope.let(_exp2(scope, tirx.Cast("float64", clamped) * _log2(scope, x)))
     half = scope.let(clamped * f32(0.5))
-    integral = scope.let(tirx.EQ(tirx.floor(clamped), clamped))
+    integral = tirx.EQ(tirx.floor(clamped), clamped)
     odd = tirx.And(integral, tirx.NE(tirx.floor(half), half))
     sign = tirx.Select(odd, to_bits(x) & i32(SIGN_BIT), i32(0))
     undefined = tirx.And(tirx.And(x < f32(0.0), x > f32(-INF)), tirx.Not(integral))
@@ -93,15 +93,15 @@ def _constant_power(scope: Scope, x: Expr, y: float) -> Expr | None:
     if y == 0.0:
         return f32(1.0)
     if abs(y) == 0.5:
-        root = tirx.Select(tirx.EQ(x, f32(-INF)), f32(INF), tirx.sqrt(fabs_of_zero(x)))
+        root = tirx.Select(tirx.EQ(x, f32(-INF)), f32(INF), tirx.sqrt(_unsigned_zero(x)))
         return root if y > 0 else f32(1.0) / root
-    if y != int(y) if abs(y) <= _LARGEST_MULTIPLIED else True:
+    if not (_FEWEST <= y <= _MOST and y == int(y)):
         return None
     base = x if y > 0 else scope.let(f32(1.0) / x)
     return _product(scope, base, int(abs(y)))
 
 
-def fabs_of_zero(x: Expr) -> Expr:
+def _unsigned_zero(x: Expr) -> Expr:
     """x, with -0 made 0."""
     return tirx.Select(tirx.EQ(x, f32(0.0)), f32(0.0), x)
 

@@ -64,15 +64,6 @@ def magnitude_bits(x: Expr) -> Expr:
     return to_bits(x) & i32(0x7FFFFFFF)
 
 
-def nearest(x: Expr) -> Expr:
-    """x rounded to an integer, ties to even.
-
-    The LLVM intrinsic is called by name: ``tirx.nearbyint`` turns a vectorized loop scalar, and a float constant
-    added and subtracted again is folded away.
-    """
-    return tirx.call_llvm_pure_intrin(dtype_of(x), "llvm.nearbyint", x)
-
-
 def at_most(limit: Expr, x: Expr) -> Expr:
     """min(limit, x) that keeps a NaN in x: the comparison of a NaN is false and Min then takes its second operand."""
     return tirx.Min(limit, x)
@@ -83,9 +74,17 @@ def at_least(limit: Expr, x: Expr) -> Expr:
     return tirx.Max(limit, x)
 
 
-def to_int(x: Expr, lowest: int) -> Expr:
-    """An integral float as int32; NaN becomes ``lowest``, since converting it would be undefined."""
-    return tirx.Cast("int32", tirx.Max(x, tirx.const(float(lowest), dtype_of(x))))
+def nearest_int(x: Expr, bound: int) -> Expr:
+    """The integer nearest to a float32 or float64 x with |x| < bound, as int32; -bound for NaN.
+
+    Shifting x to positive values makes truncation round: one instruction everywhere, while LLVM's rounding intrinsics
+    are libm calls on x86 without SSE4.1 and a constant added and subtracted again as a float is folded away. Near a
+    tie the neighbour may be returned (float32 x + 256 keeps 15 bits after the point). NaN must not reach the cast,
+    whose result would be undefined: Max drops it.
+    """
+    dtype = dtype_of(x)
+    shifted = tirx.Max(x + tirx.const(bound + 0.5, dtype), tirx.const(0.0, dtype))
+    return tirx.Cast("int32", shifted) - i32(bound)
 
 
 def horner(x: Expr, coefficients: Sequence[float]) -> Expr:

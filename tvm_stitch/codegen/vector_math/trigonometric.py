@@ -14,9 +14,8 @@ from tvm_stitch.codegen.vector_math.scope import (
     from_bits,
     horner,
     i32,
-    nearest,
+    nearest_int,
     to_bits,
-    to_int,
     with_sign_of,
 )
 
@@ -45,6 +44,7 @@ _ASIN = (
     0.014402597211301327,
     0.037565216422080994,
 )
+_ROUNDER = 1.5 * 2.0**52
 _HALF_PI, _PI = 1.5707963267948966, 3.141592653589793
 _HALF_PI_LO = _HALF_PI - 1.57079637050628662109375  # what float32's pi/2 lacks
 
@@ -65,18 +65,23 @@ def _reduce(scope: Scope, a: Expr) -> tuple[Expr, Expr]:
     for index in range(3):
         part: Expr = f64(_TWO_OVER_PI[0.0][index])
         for start in list(_TWO_OVER_PI)[1:]:
-            part = tirx.Select(scope.let(a >= f32(start)), f64(_TWO_OVER_PI[start][index]), part)
+            part = tirx.Select(a >= f32(start), f64(_TWO_OVER_PI[start][index]), part)
         parts.append(wide * part)
     # The first two products are exact in float64, and so is taking whole turns off them.
     first, second = (_off_turns(scope, scope.let(part)) for part in parts[:2])
-    quarter = scope.let(nearest(first + second))
-    r = ((first - quarter) + second) + parts[2]
-    return scope.let(tirx.Cast("float32", r * f64(_HALF_PI))), scope.let(to_int(quarter, -8))
+    quarter = scope.let(nearest_int(first + second, 8))
+    r = ((first - tirx.Cast("float64", quarter)) + second) + parts[2]
+    return scope.let(tirx.Cast("float32", r * f64(_HALF_PI))), quarter
 
 
 def _off_turns(scope: Scope, x: Expr) -> Expr:
-    """x modulo 4, in [-2, 2]."""
-    return scope.let(x - nearest(x * f64(0.25)) * f64(4.0))
+    """x modulo 4, in [-2, 2], for a float64 |x| < 2**53.
+
+    Adding and subtracting 1.5 * 2**52 rounds to an integer; passing through bits in between hides from TVM's
+    simplifier that the two would cancel if numbers were real.
+    """
+    rounded = tirx.reinterpret("int64", x * f64(0.25) + f64(_ROUNDER))
+    return scope.let(x - (tirx.reinterpret("float64", rounded) - f64(_ROUNDER)) * f64(4.0))
 
 
 def _sin_cos(scope: Scope, r: Expr) -> tuple[Expr, Expr]:
@@ -92,15 +97,15 @@ def _flip(x: Expr, bits: Expr) -> Expr:
     return from_bits(to_bits(x) ^ ((bits & i32(2)) << i32(30)))
 
 
-def _odd(scope: Scope, q: Expr) -> Expr:
-    return scope.let(tirx.EQ(q & i32(1), i32(1)))
+def _odd(q: Expr) -> Expr:
+    return tirx.EQ(q & i32(1), i32(1))
 
 
 def sin(scope: Scope, x: Expr) -> Expr:
     """sin(x), for every float32."""
     r, q = _reduce(scope, scope.let(fabs(x)))
     sine, cosine = _sin_cos(scope, r)
-    result = _flip(tirx.Select(_odd(scope, q), cosine, sine), q)
+    result = _flip(tirx.Select(_odd(q), cosine, sine), q)
     return from_bits(to_bits(result) ^ (to_bits(x) & i32(-(2**31))))
 
 
@@ -108,14 +113,14 @@ def cos(scope: Scope, x: Expr) -> Expr:
     """cos(x), for every float32."""
     r, q = _reduce(scope, scope.let(fabs(x)))
     sine, cosine = _sin_cos(scope, r)
-    return _flip(tirx.Select(_odd(scope, q), sine, cosine), q + i32(1))
+    return _flip(tirx.Select(_odd(q), sine, cosine), q + i32(1))
 
 
 def tan(scope: Scope, x: Expr) -> Expr:
     """tan(x), for every float32."""
     r, q = _reduce(scope, scope.let(fabs(x)))
     sine, cosine = _sin_cos(scope, r)
-    odd = _odd(scope, q)
+    odd = _odd(q)
     result = tirx.Select(odd, cosine, sine) / tirx.Select(odd, f32(0.0) - sine, cosine)
     return from_bits(to_bits(result) ^ (to_bits(x) & i32(-(2**31))))
 
@@ -129,7 +134,7 @@ def _atan_unit(scope: Scope, t: Expr) -> Expr:
 def atan(scope: Scope, x: Expr) -> Expr:
     """The arc tangent."""
     a = scope.let(fabs(x))
-    large = scope.let(a > f32(1.0))
+    large = a > f32(1.0)
     t = scope.let(_atan_unit(scope, scope.let(tirx.Select(large, f32(1.0) / a, a))))
     return with_sign_of(tirx.Select(large, f32(_HALF_PI) - (t - f32(_HALF_PI_LO)), t), x)
 
@@ -137,9 +142,9 @@ def atan(scope: Scope, x: Expr) -> Expr:
 def atan2(scope: Scope, y: Expr, x: Expr) -> Expr:
     """The angle of the point (x, y), with C's results on the axes and at infinity."""
     a, b = scope.let(fabs(y)), scope.let(fabs(x))
-    steep = scope.let(a > b)
+    steep = a > b
     # 0/0 counts as 0, inf/inf as 1. A NaN that the comparisons would drop is put back at the end by the sum.
-    equal = scope.let(tirx.And(tirx.EQ(a, b), tirx.Or(tirx.EQ(a, f32(0.0)), tirx.EQ(a, f32(float("inf"))))))
+    equal = tirx.And(tirx.EQ(a, b), tirx.Or(tirx.EQ(a, f32(0.0)), tirx.EQ(a, f32(float("inf")))))
     ratio = tirx.Select(steep, b, a) / tirx.Select(steep, a, b)
     ratio = tirx.Select(equal, tirx.Select(tirx.EQ(a, f32(0.0)), f32(0.0), f32(1.0)), ratio)
     t = scope.let(_atan_unit(scope, scope.let(ratio)))
@@ -157,7 +162,7 @@ def _asin_half(scope: Scope, t: Expr) -> Expr:
 def asin(scope: Scope, x: Expr) -> Expr:
     """The arc sine; NaN outside [-1, 1]."""
     a = scope.let(fabs(x))
-    large = scope.let(a > f32(0.5))
+    large = a > f32(0.5)
     s = _asin_half(scope, scope.let(tirx.Select(large, tirx.sqrt(f32(0.5) - a * f32(0.5)), a)))
     return with_sign_of(tirx.Select(large, f32(_HALF_PI) - (s + s - f32(_HALF_PI_LO)), s), x)
 
@@ -165,12 +170,10 @@ def asin(scope: Scope, x: Expr) -> Expr:
 def acos(scope: Scope, x: Expr) -> Expr:
     """The arc cosine; NaN outside [-1, 1]."""
     a = scope.let(fabs(x))
-    large = scope.let(a > f32(0.5))
+    large = a > f32(0.5)
     s = _asin_half(scope, scope.let(tirx.Select(large, tirx.sqrt(f32(0.5) - a * f32(0.5)), a)))
-    negative = scope.let(x < f32(0.0))
+    negative = x < f32(0.0)
     far = tirx.Select(negative, f32(_PI) - (s + s - f32(2 * _HALF_PI_LO)), s + s)
     near = f32(_HALF_PI) - (tirx.Select(negative, f32(0.0) - s, s) - f32(_HALF_PI_LO))
     return tirx.Select(large, far, near)
 
-
-__all__ = ["acos", "asin", "atan", "atan2", "cos", "sin", "tan"]

@@ -1,0 +1,382 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: tvm-stitch compile|explain|bench MODEL.onnx --target TARGET.
+
+Results go to stdout (with --json, JSON and nothing else), progress to stderr.
+Exit codes: 0 fine, 1 failure, 2 usage error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import dataclasses
+import json
+import platform
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+EXIT_OK, EXIT_FAILURE, EXIT_USAGE = 0, 1, 2
+
+_TARGET_HELP = (
+    "llvm; native (llvm for this CPU); cuda (this machine's device, sm_90 without one); "
+    "a tag such as nvidia/nvidia-h100; "
+    'JSON such as \'{"kind": "cuda", "arch": "sm_80"}\'; or options such as "cuda -arch=sm_80"'
+)
+_CUDA_ARCH_WITHOUT_DEVICE = "sm_90"
+
+
+class UsageError(Exception):
+    """Something the caller can put right: the message says what and how."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    try:
+        args = _parser().parse_args(argv)
+    except SystemExit as stop:  # argparse has written its message, or the help
+        return stop.code if isinstance(stop.code, int) else EXIT_USAGE
+    progress = _Progress(enabled=not args.quiet)
+    try:
+        # The compiler's own prints are no results.
+        with contextlib.redirect_stdout(sys.stderr):
+            data, text = args.run(args, progress)
+    except UsageError as error:
+        print(f"tvm-stitch: error: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except KeyboardInterrupt:
+        print("tvm-stitch: interrupted", file=sys.stderr)
+        return EXIT_FAILURE
+    except Exception as error:  # a failure ends in one line, not in a traceback
+        if args.debug:
+            raise
+        message = next((line for line in str(error).splitlines() if line.strip()), "no message")
+        print(
+            f"tvm-stitch: {args.command} failed: {type(error).__name__}: {message.strip()}", file=sys.stderr
+        )
+        print("tvm-stitch: --debug shows where", file=sys.stderr)
+        return EXIT_FAILURE
+    print(json.dumps(data, indent=2) if args.json else text)
+    return EXIT_OK
+
+
+def parse_target(text: str) -> Any:
+    """A TVM target from what ``--target`` takes.
+
+    Raises:
+        UsageError: when TVM knows no such target.
+    """
+    import tvm
+    from tvm.target import Target
+
+    words = text.split()
+    if not words:
+        raise UsageError(f"--target is empty; it takes {_TARGET_HELP}")
+    spec: Any = text
+    if text == "native":
+        spec = {"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu()}
+    elif text == "cuda" and not tvm.cuda(0).exist:
+        spec = {"kind": "cuda", "arch": _CUDA_ARCH_WITHOUT_DEVICE}
+    elif text.lstrip().startswith("{"):
+        try:
+            spec = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise UsageError(f"--target is no valid JSON ({error}); it takes {_TARGET_HELP}") from None
+    elif len(words) > 1:
+        spec = {"kind": words[0], **dict(_target_option(word) for word in words[1:])}
+    try:
+        target = Target(spec)
+        return target if "gpu" not in target.keys or target.host else target.with_host(Target("llvm"))
+    except Exception as error:  # TVM raises several kinds; all mean that the target is not one
+        reason = str(error).strip().splitlines()[-1].split(". Target creation", 1)[0]
+        raise UsageError(f"bad target {text!r}: {reason}; --target takes {_TARGET_HELP}") from None
+
+
+def parse_config(pairs: Sequence[str]) -> dict[str, Any]:
+    """Options from ``key=value`` pairs; values are Python literals, true, false, none, or plain strings."""
+    words = {"true": True, "false": False, "none": None}
+    options: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise UsageError(f"--config takes key=value, got {pair!r}")
+        if value.lower() in words:
+            options[key] = words[value.lower()]
+            continue
+        try:
+            options[key] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            options[key] = value
+    return options
+
+
+def parse_shapes(pairs: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Shapes from ``input=1,128`` pairs (``input=`` is a scalar's)."""
+    shapes = {}
+    for pair in pairs:
+        name, equals, dims = pair.rpartition("=")
+        try:
+            shape = tuple(int(d) for d in dims.split(",")) if dims else ()
+        except ValueError:
+            shape = (-1,)
+        if not equals or not name or any(d < 0 for d in shape):
+            raise UsageError(f"--shape takes input=1,128 (sizes, not negative), got {pair!r}")
+        shapes[name] = shape
+    return shapes
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tvm-stitch",
+        description="Compile ONNX models with memory-intensive operators stitched into single kernels.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="compile|explain|bench")
+    for run, summary in (
+        (_compile, "write a library and a manifest"),
+        (_explain, "say which kernels a model gets, how they run, and why each boundary stands"),
+        (
+            _bench,
+            "time stock TVM and stitching beside each other on this machine and compare with ONNX Runtime",
+        ),
+    ):
+        command = commands.add_parser(run.__name__.lstrip("_"), help=summary, description=summary)
+        command.set_defaults(run=run)
+        command.add_argument("model", metavar="MODEL.onnx", type=Path)
+        command.add_argument("--target", default="llvm", help=f"{_TARGET_HELP} (default: %(default)s)")
+        command.add_argument(
+            "--config",
+            metavar="KEY=VALUE",
+            nargs="+",
+            action="extend",
+            default=[],
+            help="options of StitchConfig",
+        )
+        command.add_argument(
+            "--shape",
+            metavar="INPUT=1,128",
+            nargs="+",
+            action="extend",
+            default=[],
+            help="shapes for symbolic dimensions",
+        )
+        command.add_argument("--json", action="store_true", help="print JSON, for programs")
+        command.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
+        command.add_argument("--debug", action="store_true", help="show the traceback of a failure")
+        if run is _compile:
+            command.add_argument(
+                "-o",
+                "--output",
+                metavar="DIR",
+                type=Path,
+                default=Path("stitched"),
+                help="(default: %(default)s)",
+            )
+        if run is _bench:
+            command.add_argument(
+                "--repeats", type=int, default=10, help="timed calls of each (default: %(default)s)"
+            )
+            command.add_argument(
+                "--seed", type=int, default=0, help="of the random inputs (default: %(default)s)"
+            )
+    return parser
+
+
+class _Progress:
+    """Says on stderr what is being done, and how long it took."""
+
+    def __init__(self, enabled: bool) -> None:
+        self.enabled = enabled
+
+    @contextlib.contextmanager
+    def __call__(self, what: str) -> Iterator[None]:
+        start = time.perf_counter()
+        if self.enabled:
+            print(f"{what} ...", file=sys.stderr, flush=True)
+        yield
+        if self.enabled:
+            print(f"{what}: {time.perf_counter() - start:.1f} s", file=sys.stderr, flush=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Job:
+    """What all commands start from."""
+
+    model: Any
+    target: Any
+    config: Any
+    options: dict[str, Any]
+
+
+def _job(args: argparse.Namespace, progress: _Progress) -> _Job:
+    if not args.model.is_file():
+        raise UsageError(f"no file {args.model}; give the path of an ONNX model")
+    shapes = parse_shapes(args.shape)
+    options = parse_config(args.config)
+    config = _config(options)
+    target = parse_target(args.target)
+    try:
+        import onnx
+
+        from tvm_stitch.testing.compare import load_onnx
+    except ImportError as error:
+        raise RuntimeError(f"{error}; ONNX models need: pip install 'tvm-stitch[onnx]'") from error
+    with progress(f"importing {args.model}"):
+        try:
+            proto = onnx.load(str(args.model))
+            onnx.checker.check_model(proto)
+        except Exception as error:  # protobuf and the checker raise kinds of their own
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise UsageError(f"{args.model} is no valid ONNX model: {reason}") from None
+        try:
+            model = load_onnx(proto, shapes)
+        except ValueError as error:
+            if shapes:
+                raise UsageError(str(error)) from None
+            raise
+    return _Job(model, target, config, options)
+
+
+def _config(options: dict[str, Any]) -> Any:
+    from tvm_stitch import StitchConfig
+
+    try:
+        return StitchConfig(**options)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"--config: {error}") from None
+
+
+def _target_option(word: str) -> tuple[str, Any]:
+    key, equals, value = word.lstrip("-").partition("=")
+    if not word.startswith("-") or not equals:
+        raise UsageError(f"target options are written -key=value, got {word!r}")
+    return key, int(value) if value.isdigit() else value.split(",") if "," in value else value
+
+
+def _compile(args: argparse.Namespace, progress: _Progress) -> tuple[dict[str, Any], str]:
+    job = _job(args, progress)
+    import tvm_stitch
+    from tvm_stitch.relax import pipeline
+    from tvm_stitch.testing.count import count_kernels
+
+    try:
+        args.output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write to {args.output}: {error.strerror}; give another folder with -o"
+        ) from None
+    with progress(f"compiling for {args.target}"):
+        executable = tvm_stitch.compile(job.model.mod, target=job.target, config=job.config)
+    with progress("counting kernels"):
+        kernels = count_kernels(job.model.mod, job.target, pipeline(job.target, job.config))
+    library = args.output / "model.so"
+    with progress(f"writing {library}"):
+        executable.export_library(str(library))
+    data = {
+        "model": str(args.model),
+        "library": library.name,
+        "target": json.loads(str(job.target)),
+        "config": job.options,
+        "inputs": [dataclasses.asdict(spec) for spec in job.model.inputs],
+        "outputs": [output.name for output in job.model.proto.graph.output],
+        "kernels": kernels.to_dict(),
+        "versions": _versions(),
+    }
+    (args.output / "manifest.json").write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+    return data, f"{library}: {_kernels_text(kernels)}"
+
+
+def _explain(args: argparse.Namespace, progress: _Progress) -> tuple[dict[str, Any], str]:
+    job = _job(args, progress)
+    import tvm_stitch
+
+    with progress(f"planning for {args.target}"):
+        report = tvm_stitch.explain(job.model.mod, job.target, job.config)
+    return report.to_dict(), str(report)
+
+
+def _bench(args: argparse.Namespace, progress: _Progress) -> tuple[dict[str, Any], str]:
+    if args.repeats < 1:
+        raise UsageError(f"--repeats must be at least 1, got {args.repeats}")
+    job = _job(args, progress)
+    import tvm
+    from tvm import relax
+
+    import tvm_stitch
+    from tvm_stitch.relax import pipeline
+    from tvm_stitch.testing import compare
+    from tvm_stitch.testing.count import count_kernels
+
+    if "gpu" in job.target.keys and not tvm.device(job.target.kind.name, 0).exist:
+        raise RuntimeError(f"no {job.target.kind.name} device here; compile and explain need none")
+    try:
+        inputs = compare.make_inputs(job.model.inputs, args.seed)
+    except ValueError as error:
+        raise UsageError(f"{error}: --shape INPUT=1,128") from None
+    mod, target = job.model.mod, job.target
+    stock_pipeline = relax.get_default_pipeline(target)
+    with progress("compiling with stock TVM"):
+        stock = compare.Runner(
+            tvm.compile(mod, target, relax_pipeline=stock_pipeline), target, list(inputs.values())
+        )
+    with progress("compiling with stitching"):
+        stitched = compare.Runner(
+            tvm_stitch.compile(mod, target=target, config=job.config), target, list(inputs.values())
+        )
+    with progress("running ONNX Runtime"):
+        expected = compare.onnxruntime_outputs(job.model.proto, inputs)
+    with progress(f"timing, {args.repeats} calls each"):
+        seconds = compare.interleaved_seconds([stock, stitched], args.repeats)
+    rows = {}
+    for name, runner, passes, median in (
+        ("stock", stock, stock_pipeline, seconds[0]),
+        ("stitched", stitched, pipeline(target, job.config), seconds[1]),
+    ):
+        kernels = count_kernels(mod, target, passes)
+        rows[name] = {
+            "median_ms": median * 1e3,
+            "max_abs_error": compare.greatest_error(runner.outputs(), expected),
+            "kernels": kernels.to_dict(),
+        }
+    ratio = seconds[0] / seconds[1]
+    data = {
+        "model": str(args.model),
+        "target": json.loads(str(target)),
+        "config": job.options,
+        "repeats": args.repeats,
+        "seed": args.seed,
+        **rows,
+        "speedup": ratio,
+        "versions": _versions(),
+    }
+    lines = [f"{'':10}{'median':>12}{'kernels':>9}{'memory-intensive':>18}{'error':>11}"]
+    for name, row in rows.items():
+        kernels_of = row["kernels"]
+        lines.append(
+            f"{name:10}{row['median_ms']:9.3f} ms{kernels_of['total']:9d}{kernels_of['memory_intensive']:18d}"
+            f"{row['max_abs_error']:11.1e}"
+        )
+    lines.append(
+        f"stitched is {ratio:.2f} times as fast as stock (error: the greatest absolute one to ONNX Runtime)"
+    )
+    return data, "\n".join(lines)
+
+
+def _kernels_text(kernels: Any) -> str:
+    return f"{kernels.total} kernels a call, {kernels.memory_intensive} of them memory-intensive"
+
+
+def _versions() -> dict[str, str]:
+    from importlib import metadata
+
+    found = {"python": platform.python_version()}
+    for package in ("tvm-stitch", "apache-tvm", "apache-tvm-ffi", "onnx"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A thin layer over TVM's IR builder: loops, conditions, bound scalars and local buffers as context managers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from .. import compat
+from ..compat import Buffer, Expr, IRBuilder, T, Var
+
+
+def i64(value: int) -> Expr:
+    """An int64 constant."""
+    return compat.const(value, "int64")
+
+
+@contextmanager
+def loop(kind: str, extent: int | Expr, name: str = "i") -> Iterator[Var]:
+    """A ``serial``, ``unroll``, ``vectorized`` or ``parallel`` loop with an int64 variable.
+
+    An extent of one makes no loop: the variable is the constant 0.
+    """
+    if isinstance(extent, int):
+        if extent == 1:
+            yield i64(0)
+            return
+        extent = i64(extent)
+    with getattr(T, kind)(i64(0), extent) as var:
+        IRBuilder.name(name, var)
+        yield var
+
+
+@contextmanager
+def when(condition: Expr | None) -> Iterator[None]:
+    """A conditional; no condition makes none."""
+    if condition is None:
+        yield
+        return
+    with T.If(condition), T.Then():
+        yield
+
+
+def bind(value: Expr, name: str) -> Var:
+    """Bind a scalar for the rest of the enclosing scope."""
+    var = T.Bind(value)
+    IRBuilder.name(name, var)
+    return var
+
+
+def local(shape: Sequence[int], dtype: str, name: str, scope: str = "local") -> Buffer:
+    """Allocate a buffer for the rest of the enclosing scope."""
+    buffer = T.alloc_buffer([i64(s) for s in shape], dtype, scope=scope)
+    IRBuilder.name(name, buffer)
+    return buffer
+
+
+def store(buffer: Buffer, value: Expr, indices: Sequence[Expr]) -> None:
+    """Store one element."""
+    T.buffer_store(buffer, value, list(indices))
+
+
+def fetch(buffer: Buffer, *indices: Expr | int) -> Expr:
+    """Load one element."""
+    return compat.load(buffer, [i64(i) if isinstance(i, int) else i for i in indices])
+
+
+def evaluate(call: Expr) -> None:
+    """Emit a call for its effect."""
+    T.evaluate(call)
+
+
+class Binder:
+    """Binds scalars so that each is computed once.
+
+    TVM's simplifier substitutes bound scalars back into their uses, which on a deep graph whose values are used twice
+    at each level doubles the code at every level. A scalar whose expression, so expanded, exceeds ``limit`` nodes is
+    therefore stored in a one-element local buffer, through which nothing is substituted.
+    """
+
+    def __init__(self, limit: int = 24):
+        self.limit = limit
+        self.weight: dict[Var, int] = {}
+
+    def bind(self, value: Expr, name: str) -> Expr:
+        """What stands for the value from here on: itself when trivial, a variable, or a local element."""
+        if compat.kind(value) in ("Var", "FloatImm", "IntImm"):
+            return value
+        weight = self._weigh(value)
+        if weight <= self.limit:
+            var = bind(value, name)
+            self.weight[var] = weight
+            return var
+        cell = local([1], compat.dtype_of(value), name)
+        store(cell, value, [i64(0)])
+        return fetch(cell, 0)
+
+    def _weigh(self, value: Expr) -> int:
+        if compat.kind(value) in ("Var", "SizeVar"):
+            return self.weight.get(value, 1)
+        if compat.is_load(value):
+            return 1
+        return 1 + sum(self._weigh(e) for e in compat.operands(value))
+
+
+@contextmanager
+def kernel() -> Iterator[list[Any]]:
+    """Build the body of a scheduled function: a root block. The body is in the list once the context is left."""
+    result: list[Any] = []
+    with IRBuilder() as builder:
+        with T.prim_func():
+            T.func_name("main")
+            if compat.HAS_RELAX_TIRX:
+                T.func_attr({"s_tir": True})
+            with T.sblock("root") if compat.HAS_RELAX_TIRX else T.block("root"):
+                T.reads([])
+                T.writes([])
+                yield result
+        result.append(builder.get().body)

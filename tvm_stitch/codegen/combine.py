@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reduction operators: how two partial results combine, on every level of a reduction."""
+
+from __future__ import annotations
+
+from .. import compat
+from ..compat import Expr, tir
+from ..graph.ir import Operator
+from .evaluator import compute_dtype
+
+
+def combine(combiner: str, a: Expr, b: Expr) -> Expr:
+    """Combine two partial results of equal dtype."""
+    if combiner == "sum":
+        return a + b
+    if combiner == "prod":
+        return a * b
+    if combiner == "max":
+        return tir.max(a, b)
+    if combiner == "min":
+        return tir.min(a, b)
+    if combiner == "all":
+        return tir.And(a, b)
+    if combiner == "any":
+        return tir.Or(a, b)
+    raise ValueError(f"unknown combiner {combiner!r}: one of sum, prod, max, min, all, any")
+
+
+def accumulator_dtype(op: Operator) -> str:
+    """The dtype a reduction accumulates in."""
+    return compute_dtype(op.output.dtype)
+
+
+def identity(op: Operator) -> Expr:
+    """The start value of a reduction in its accumulation dtype."""
+    value = op.identity
+    dtype = accumulator_dtype(op)
+    if compat.dtype_of(value) == dtype:
+        return value
+    if compat.kind(value) in ("FloatImm", "IntImm"):
+        return compat.const(value.value, dtype)
+    return tir.Cast(dtype, value)
+
+
+def through_shuffle(dtype: str) -> str:
+    """The dtype in which a value travels between lanes (shuffles move 4 or 8 bytes)."""
+    return "int32" if dtype in ("bool", "int8", "int16", "uint8", "uint16") else dtype

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Evaluate operators at points: expressions are substituted through index maps, and each value is bound once.
+
+The value cache and the index cache of AStitch's code generation (and of PAI's) are both here: a value is looked up by
+operator and point, and index arithmetic is written in variables that the caller hoists (row and column).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from .. import compat
+from ..compat import Analyzer, Buffer, Expr, tir
+from ..graph.ir import Access, Operator
+from ..plan.alignment import Alignment, Key
+from ..plan.domain import At, Point
+
+HALF = ("float16", "bfloat16")
+
+
+def compute_dtype(dtype: str) -> str:
+    """The dtype a value is computed and accumulated in: float32 for the half types, itself for the others."""
+    return "float32" if dtype in HALF else dtype
+
+
+def convert(value: Expr, dtype: str) -> Expr:
+    """Cast unless the value already has the dtype."""
+    return value if compat.dtype_of(value) == dtype else tir.Cast(dtype, value)
+
+
+class Reader(Protocol):
+    """How a backend supplies what lies outside an expression."""
+
+    def kept(self, key: Key) -> Expr | None:
+        """The value of an operator at the current column if it is kept in a tile, else None."""
+
+    def input(self, access: Access, point: Point) -> Expr | None:
+        """The current element of an input already loaded into a tile, else None."""
+
+    def bind(self, value: Expr, name: str) -> Expr:
+        """Name a value so that it is computed once; returns what stands for it."""
+
+
+class Evaluator:
+    """Builds the expression of any operator at any point of the current row and column."""
+
+    def __init__(
+        self, alignment: Alignment, row: Expr, reader: Reader, math: Callable[[Expr], Expr] | None = None
+    ):
+        self.al = alignment
+        self.reader = reader
+        self.math = math
+        self.row_cache: dict[Key, Expr] = {}
+        self.column_cache: dict[Key, Expr] = {}
+        self.row = row
+        self.column: Expr | None = None
+        self.inputs = {t: None for t in alignment.graph.inputs}
+        self.analyzer = Analyzer()
+
+    def at_column(self, column: Expr | None) -> None:
+        """Move to another column (None: between sweeps); forgets the values of the last one."""
+        self.column = column
+        self.column_cache = {}
+
+    def set_row_value(self, key: Key, value: Expr) -> None:
+        """Make a row's value known (a reduction's result)."""
+        self.row_cache[key] = value
+
+    def bind_row(self, key: Key) -> None:
+        """Evaluate a row value and bind it."""
+        if key not in self.row_cache:
+            self.row_cache[key] = self.reader.bind(self._expression(key, False), key[0].output.name)
+
+    def value(self, key: Key) -> Expr:
+        """The value of an operator at a point, bound on first use."""
+        if not key[1].per_column:
+            if key not in self.row_cache:
+                self.bind_row(key)
+            return self.row_cache[key]
+        kept = self.reader.kept(key)
+        if kept is not None:
+            return kept
+        if key not in self.column_cache:
+            self.column_cache[key] = self.reader.bind(self._expression(key, False), key[0].output.name)
+        return self.column_cache[key]
+
+    def operand(self, op: Operator) -> Expr:
+        """What a reduction combines, at the current column, in the accumulation dtype."""
+        assert self.column is not None
+        columns = next(p.columns for o, p in self.al.roots if o is op)
+        return convert(self._expression((op, self.al.domain.full(columns)), False), compute_dtype(op.output.dtype))
+
+    def indices(self, key: Key) -> list[Expr]:
+        """Where a value goes in its operator's output, in the current row and column."""
+        values = self.al.domain.axis_values(*key)
+        op = key[0]
+        return [self.localize(values[a.var]) for a in op.spatial[: len(op.output.shape)]]
+
+    def localize(self, index: Expr) -> Expr:
+        """Write an index in the current row and column instead of the domain's variables."""
+        domain = self.al.domain
+        values = {domain.row: self.row}
+        if self.column is not None:
+            values[domain.column] = self.column
+        return compat.substitute(index, values)
+
+    def _expression(self, key: Key, guarded: bool) -> Expr:
+        op, point = key
+        cursor = iter(self.al.children(key))
+        axis = {v: self.localize(e) for v, e in self.al.domain.axis_values(op, point).items()}
+
+        def visit(e: Expr, guarded: bool) -> Expr:
+            name = compat.kind(e)
+            if compat.is_load(e):
+                access, child = next(cursor)
+                if child is None:  # a gather: the indices are values themselves
+                    return self._read(access.buffer, [convert(visit(i, guarded), "int64") for i in e.indices])
+                return self._access(access, child, guarded)
+            if name in ("Var", "SizeVar"):
+                return axis.get(e, e)
+            if name == "Call" and compat.call_name(e) == "if_then_else":
+                condition = visit(e.args[0], guarded)
+                return tir.if_then_else(condition, *_level(visit(e.args[1], True), visit(e.args[2], True)))
+            return widen(e, lambda x: visit(x, guarded))
+
+        result = visit(op.value, guarded)
+        return self.math(result) if self.math is not None else result
+
+    def _access(self, access: Access, point: Point, guarded: bool) -> Expr:
+        producer = access.tensor.producer
+        if producer is None or access.tensor in self.inputs:
+            if not (access.guarded or guarded):
+                loaded = self.reader.input(access, point)
+                if loaded is not None:
+                    return loaded
+            return self._read(access.buffer, self._input_indices(access, point))
+        key = (producer, point)
+        if (guarded or access.guarded) and point.at is At.INDEX:
+            return self._expression(key, True)
+        return self.value(key)
+
+    def _input_indices(self, access: Access, point: Point) -> list[Expr]:
+        return [self.localize(i) for i in input_indices(self.al, access, point)]
+
+    @staticmethod
+    def _read(buffer: Buffer, indices: list[Expr]) -> Expr:
+        value = compat.load(buffer, indices)
+        return convert(value, compute_dtype(compat.buffer_dtype(buffer)))
+
+
+def input_indices(alignment: Alignment, access: Access, point: Point) -> list[Expr]:
+    """The indices into an input tensor at a point, in the domain's row and column variables."""
+    from ..graph.extent import unflatten
+
+    domain, shape = alignment.domain, access.tensor.shape
+    if point.at is At.INDEX:
+        return list(point.indices)
+    if point.at is At.ONE:
+        return [compat.const(0, "int64") for _ in shape]
+    if point.at is At.ROW:
+        return unflatten(domain.row, shape)
+    if point.at is At.COLUMN:
+        return unflatten(domain.column, shape)
+    return domain.full_values(shape, point.columns)
+
+
+def _level(a: Expr, b: Expr) -> tuple[Expr, Expr]:
+    """Bring two branch values to one dtype (one may have been widened)."""
+    da, db = compat.dtype_of(a), compat.dtype_of(b)
+    if da == db:
+        return a, b
+    return (a, tir.Cast(da, b)) if da == "float32" else (tir.Cast(db, a), b)
+
+
+def widen(e: Expr, visit: Callable[[Expr], Expr]) -> Expr:
+    """Rebuild a node over visited operands, computing in float32 where the dtype is float16 or bfloat16."""
+    name, dtype = compat.kind(e), compat.dtype_of(e)
+    if name == "FloatImm":
+        return compat.const(float(e.value), "float32") if dtype in HALF else e
+    if name in ("IntImm", "StringImm"):
+        return e
+    if name == "Cast":
+        value = visit(e.value)
+        if dtype in HALF:  # an explicit rounding is kept, then computed with in float32
+            if compat.dtype_of(e.value) in HALF and compat.dtype_of(e.value) == dtype:
+                return value
+            return tir.Cast("float32", tir.Cast(dtype, value))
+        return convert(value, dtype)
+    if name in compat.BINARY:
+        a, b = _level(visit(e.a), visit(e.b))
+        return type(e)(a, b)
+    if name == "Select":
+        return tir.Select(visit(e.condition), *_level(visit(e.true_value), visit(e.false_value)))
+    if name == "Call":
+        args = [visit(a) for a in e.args]
+        if dtype in HALF:
+            return compat.recast_call(e, "float32", args)
+        return compat.remake_call(e, args)
+    return compat.rebuild(e, visit)

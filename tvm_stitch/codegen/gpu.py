@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Emit a stitch op for a GPU: rows over blocks and threads, tiles in registers, reductions across lanes and warps."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+from .. import compat
+from ..compat import Buffer, Expr, T, tir
+from ..graph.extent import Extent, as_expr
+from ..graph.ir import Access, Operator, Span
+from ..plan.alignment import Key
+from ..plan.contiguity import vectorizable
+from ..plan.domain import Point
+from ..plan.mapping import ColumnMapping, item_bytes
+from ..plan.passes import Leaf, Pass
+from ..plan.plan import StitchPlan
+from . import builder as B
+from .combine import accumulator_dtype, combine, identity
+from .evaluator import Evaluator, compute_dtype, convert, input_indices
+from .gpu_reduce import row_reduce
+
+
+def emit_gpu(func: Any, plan: StitchPlan) -> Any:
+    """The scheduled PrimFunc (root block, thread bindings) that computes ``func`` as ``plan`` says."""
+    with B.kernel() as body:
+        _GpuEmitter(plan).emit()
+    return func.with_body(body[0]).with_attr("tirx.is_scheduled", True)
+
+
+class _GpuEmitter:
+    def __init__(self, plan: StitchPlan):
+        self.plan, self.al, self.mapping = plan, plan.alignment, plan.mapping
+        self.domain = plan.alignment.domain
+        self.value_tiles: dict[Key, Buffer] = {}
+        self.load_tiles: dict[Leaf, Buffer] = {}
+        self.element: Expr | None = None
+        self.lane: Expr = B.i64(0)
+        self.slot: Expr = B.i64(0)
+        self.block: Expr = B.i64(0)
+        self.in_range: Expr | None = None
+        self.binder = B.Binder()
+
+    # -- Reader: what the evaluator asks for --------------------------------------------------------------------
+    def kept(self, key: Key) -> Expr | None:
+        if key not in self.value_tiles or self.element is None:
+            return None
+        return B.fetch(self.value_tiles[key], self.element)
+
+    def input(self, access: Access, point: Point) -> Expr | None:
+        tile = self.load_tiles.get((access.tensor, point))
+        if tile is None or self.element is None:
+            return None
+        return convert(B.fetch(tile, self.element), compute_dtype(access.tensor.dtype))
+
+    def bind(self, value: Expr, name: str) -> Expr:
+        return self.binder.bind(value, name)
+
+    # -- the kernel ---------------------------------------------------------------------------------------------
+    def emit(self) -> None:
+        with ExitStack() as stack:
+            row = self._launch(stack)
+            self.eval = Evaluator(self.al, row, self)
+            for p in self.plan.schedule.passes:
+                self._pass(p)
+            self._row_outputs()
+
+    def _launch(self, stack: ExitStack) -> Expr:
+        m = self.mapping
+        if m.split:
+            p = self.plan.schedule.passes[0]
+            per_block = m.threads * m.of(p.columns).vector * m.of(p.columns).chunks
+            grid = _ceildiv(p.columns, per_block)
+        else:
+            grid = _ceildiv(self.domain.rows, m.rows_per_block)
+        if not isinstance(grid, int):  # no block for an empty input: a grid of zero is an error on CUDA
+            total = self.plan.schedule.passes[0].columns if m.split else self.domain.rows
+            stack.enter_context(B.when(as_expr(total) > B.i64(0)))
+        self.block = stack.enter_context(T.launch_thread("blockIdx.x", as_expr(grid)))
+        if m.rows_per_block > 1:
+            self.slot = stack.enter_context(T.launch_thread("threadIdx.y", B.i64(m.rows_per_block)))
+        if m.threads > 1:
+            self.lane = stack.enter_context(T.launch_thread("threadIdx.x", B.i64(m.threads)))
+        if m.split:
+            return B.i64(0)
+        rows = self.domain.rows
+        row = self.block if m.rows_per_block == 1 else self.block * B.i64(m.rows_per_block) + self.slot
+        if m.rows_per_block == 1 or (isinstance(rows, int) and rows % m.rows_per_block == 0):
+            return row
+        self.in_range = row < as_expr(rows)
+        # Lanes past the last row work on it too: barriers and shuffles see every thread, stores are predicated.
+        return B.bind(tir.min(row, as_expr(rows) - B.i64(1)), "row")
+
+    def _pass(self, p: Pass) -> None:
+        self.eval.at_column(None)
+        for key in p.row_values:
+            self.eval.bind_row(key)
+        cm = self.mapping.of(p.columns)
+        accumulators = []
+        for op in p.reduces:
+            acc = B.local([cm.vector], accumulator_dtype(op), f"{op.output.name}_acc")
+            for e in range(cm.vector):
+                B.store(acc, identity(op), [B.i64(e)])
+            accumulators.append(acc)
+        kept = [k for k in p.values if k in self.plan.schedule.kept_values and k not in self.value_tiles]
+        with B.loop("serial", cm.steps, "step") as step:
+            fresh = self._load(p, cm, step)
+            tiles = {k: self._tile(cm, compute_dtype(k[0].output.dtype), k[0].output.name) for k in kept}
+            out_tiles = {k: self._tile(cm, k[0].output.dtype, k[0].output.name + "_out") for k in p.outputs}
+            with B.loop("unroll", cm.chunks, "chunk") as chunk:
+                base = self._base(cm, step, chunk)
+                with B.when(self._tail(p.columns, cm, base)):
+                    with B.loop("unroll", cm.vector, "lane") as e:
+                        self._compute(p, cm, chunk, e, base, accumulators, tiles, out_tiles)
+            self._store(p, cm, step, out_tiles)
+            for leaf in fresh:
+                if leaf not in self.plan.schedule.kept_loads:
+                    del self.load_tiles[leaf]
+        self.eval.at_column(None)
+        self.element = None
+        if self.mapping.keep:
+            self.value_tiles.update(tiles)
+        self._reduce(p, cm, accumulators)
+
+    def _compute(
+        self, p: Pass, cm: ColumnMapping, chunk: Expr, e: Expr, base: Expr, accumulators: list[Buffer],
+        tiles: dict[Key, Buffer], out_tiles: dict[Key, Buffer],
+    ) -> None:  # fmt: skip
+        self.element = chunk * B.i64(cm.vector) + e
+        self.eval.at_column(base + e)
+        reduces = set(p.reduces)
+        for key in p.values:
+            if key[0] in reduces:
+                continue
+            value = self.eval.value(key)
+            if key in tiles:
+                B.store(tiles[key], value, [self.element])
+            if key in out_tiles:
+                B.store(out_tiles[key], convert(value, key[0].output.dtype), [self.element])
+        for op, acc in zip(p.reduces, accumulators):
+            B.store(acc, combine(op.combiner or "", B.fetch(acc, e), self.eval.operand(op)), [e])
+
+    def _reduce(self, p: Pass, cm: ColumnMapping, accumulators: list[Buffer]) -> None:
+        if not p.reduces:
+            return
+        partials = []
+        for op, acc in zip(p.reduces, accumulators):
+            parts = [B.fetch(acc, e) for e in range(cm.vector)]
+            while len(parts) > 1:
+                parts = [combine(op.combiner or "", a, b) for a, b in zip(parts[::2], parts[1::2])]
+            partials.append(B.bind(parts[0], "partial"))
+        m = self.mapping
+        results = row_reduce(p.reduces, partials, m.threads, m.rows_per_block, self.lane, self.slot)
+        for op, result in zip(p.reduces, results):
+            self.eval.set_row_value((op, self.al.row_point), result)
+
+    # -- tiles and memory ---------------------------------------------------------------------------------------
+    def _tile(self, cm: ColumnMapping, dtype: str, name: str) -> Buffer:
+        return B.local([cm.chunks * cm.vector], dtype, name)
+
+    def _base(self, cm: ColumnMapping, step: Expr, chunk: Expr) -> Expr:
+        group = (step * B.i64(cm.chunks) + chunk) if cm.steps > 1 else chunk
+        if self.mapping.split:
+            group = self.block * B.i64(cm.chunks) + chunk
+        return (group * B.i64(self.mapping.threads) + self.lane) * B.i64(cm.vector)
+
+    def _tail(self, columns: Extent, cm: ColumnMapping, base: Expr) -> Expr | None:
+        covered = cm.chunks * cm.steps * self.mapping.threads * cm.vector
+        if isinstance(columns, int):
+            if covered == columns or (self.mapping.split and columns % covered == 0):
+                return None
+        return base < as_expr(columns)
+
+    def _load(self, p: Pass, cm: ColumnMapping, step: Expr) -> list[Leaf]:
+        fresh = [leaf for leaf in p.loads if leaf not in self.load_tiles]
+        for leaf in fresh:
+            self.load_tiles[leaf] = self._tile(cm, leaf[0].dtype, leaf[0].name + "_in")
+        if not fresh:
+            return fresh
+        for leaf in fresh:
+            tensor, point = leaf
+            access = Access(tensor, tensor.buffer, (), False, Span.OTHER)
+            indices = input_indices(self.al, access, point)
+            piece = self._piece(indices, tensor.shape, tensor.dtype, p.columns, cm)
+            with B.loop("unroll", cm.chunks, "chunk") as chunk:
+                base = self._base(cm, step, chunk)
+                with B.when(self._tail(p.columns, cm, base)):
+                    self._copy(tensor.buffer, self.load_tiles[leaf], indices, base, chunk, cm, piece, to_tile=True)
+        return fresh
+
+    def _store(self, p: Pass, cm: ColumnMapping, step: Expr, out_tiles: dict[Key, Buffer]) -> None:
+        for key in p.outputs:
+            op = key[0]
+            values = self.domain.axis_values(*key)
+            indices = [values[a.var] for a in op.spatial[: len(op.output.shape)]]
+            piece = self._piece(indices, op.output.shape, op.output.dtype, p.columns, cm)
+            with B.loop("unroll", cm.chunks, "chunk") as chunk:
+                base = self._base(cm, step, chunk)
+                with B.when(_both(self.in_range, self._tail(p.columns, cm, base))):
+                    self._copy(op.output.buffer, out_tiles[key], indices, base, chunk, cm, piece, to_tile=False)
+
+    def _piece(self, indices: list[Expr], shape: Any, dtype: str, columns: Extent, cm: ColumnMapping) -> int:
+        """Elements one vector access moves (1: scalar accesses)."""
+        piece = min(cm.vector, 16 // item_bytes(dtype))
+        if dtype == "bool" or piece == 1:
+            return 1
+        return piece if vectorizable(self.domain, indices, shape, columns, cm.vector) else 1
+
+    def _copy(
+        self, memory: Buffer, tile: Buffer, indices: list[Expr], base: Expr, chunk: Expr, cm: ColumnMapping,
+        piece: int, to_tile: bool,
+    ) -> None:  # fmt: skip
+        with B.loop("unroll", cm.vector // piece, "part") as q:
+            with B.loop("vectorized", piece, "v") as v:
+                element = q * B.i64(piece) + v
+                self.eval.column = base + element
+                where = [self.eval.localize(i) for i in indices]
+                slot = chunk * B.i64(cm.vector) + element
+                if to_tile:
+                    B.store(tile, compat.load(memory, where), [slot])
+                else:
+                    B.store(memory, B.fetch(tile, slot), where)
+        self.eval.column = None
+
+    def _row_outputs(self) -> None:
+        sched = self.plan.schedule
+        for key in sched.final_values:
+            self.eval.bind_row(key)
+        if not sched.row_outputs:
+            return
+        first = tir.EQ(self.lane, B.i64(0)) if self.mapping.threads > 1 else None
+        with B.when(_both(self.in_range, first)):
+            for op, point in sched.row_outputs:
+                self._store_row(op, point)
+
+    def _store_row(self, op: Operator, point: Point) -> None:
+        values = self.domain.axis_values(op, point)
+        where = [self.eval.localize(values[a.var]) for a in op.spatial[: len(op.output.shape)]]
+        value = self.eval.value((op, point))
+        B.store(op.output.buffer, convert(value, op.output.dtype), where)
+
+
+def _ceildiv(total: Extent, part: int) -> Extent:
+    if isinstance(total, int):
+        return -(-total // part)
+    return total if part == 1 else tir.floordiv(total + B.i64(part - 1), B.i64(part))
+
+
+def _both(a: Expr | None, b: Expr | None) -> Expr | None:
+    if a is None or b is None:
+        return a if b is None else b
+    return tir.And(a, b)
+

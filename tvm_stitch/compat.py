@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one module that knows how the supported TVMs differ (names, constructors, builders).
+
+Apache TVM 0.27 keeps TIR in ``tvm.tirx`` and blocks in ``tvm.s_tir``; TVMs with Relay (0.12 to 0.19) keep both in
+``tvm.tir``. Everything else in the package speaks of TIR through the names defined here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tvm
+
+HAS_RELAX_TIRX: bool = hasattr(tvm, "tirx")
+"""True on Apache TVM 0.27 (``tirx``), False on a TVM that still has Relay."""
+
+if HAS_RELAX_TIRX:
+    from tvm import sym as arith
+    from tvm import tirx as tir
+    from tvm.script.ir_builder import IRBuilder
+    from tvm.tirx.script import builder as T
+else:  # pragma: no cover - exercised under the Relay-era TVM
+    from tvm import arith, tir
+    from tvm.script.ir_builder import IRBuilder
+    from tvm.script.ir_builder import tir as T
+
+Analyzer = arith.Analyzer
+Expr = Any
+Buffer = Any
+Var = Any
+
+BINARY = frozenset(
+    "Add Sub Mul Div Mod FloorDiv FloorMod Min Max EQ NE LT LE GT GE And Or".split()
+    + "BitwiseAnd BitwiseOr BitwiseXor LShift RShift".split()
+)
+"""Class names of the two-operand scalar expressions (operands ``a`` and ``b``)."""
+
+
+def kind(node: Any) -> str:
+    """The class name of an IR node: the key that this package dispatches on."""
+    return type(node).__name__
+
+
+def dtype_of(expr: Expr) -> str:
+    """The dtype of a scalar expression, as a string such as ``"float32"``."""
+    if HAS_RELAX_TIRX:
+        return str(expr.ty)
+    return str(expr.dtype)
+
+
+def is_load(expr: Expr) -> bool:
+    """True for a read of a buffer element."""
+    return kind(expr) in ("TensorLoad", "BufferLoad")
+
+
+def load_buffer(expr: Expr) -> Buffer:
+    """The buffer that a load reads."""
+    return expr.source if HAS_RELAX_TIRX else expr.buffer
+
+
+def load(buffer: Buffer, indices: Sequence[Expr]) -> Expr:
+    """Construct a load of ``buffer`` at ``indices``."""
+    return tir.BufferLoad(buffer, list(indices))
+
+
+def call_name(expr: Expr) -> str:
+    """The bare name of a call's operator (``"exp"`` for ``tirx.exp`` or ``tir.exp``), ``""`` when it has none."""
+    name = getattr(expr.op, "name", "")
+    return name.split(".", 1)[1] if name.startswith(("tirx.", "tir.")) else name
+
+
+def buffer_dtype(buffer: Buffer) -> str:
+    """The element dtype of a buffer."""
+    return str(buffer.dtype)
+
+
+def const(value: float | int | bool, dtype: str) -> Expr:
+    """A constant of the given dtype."""
+    return tir.const(value, dtype)
+
+
+def int_value(expr: Expr) -> int | None:
+    """The value of an integer constant (or a Python int), None for anything else."""
+    if isinstance(expr, int):
+        return int(expr)
+    if kind(expr) == "IntImm":
+        return int(expr.value)
+    return None
+
+
+def rebuild(expr: Expr, visit: Callable[[Expr], Expr]) -> Expr:
+    """Apply ``visit`` to the operands of ``expr`` and construct the same kind of node of the results.
+
+    Raises:
+        NotImplementedError: for a node kind this package does not know.
+    """
+    name = kind(expr)
+    if name in BINARY:
+        a, b = visit(expr.a), visit(expr.b)
+        return expr if a is expr.a and b is expr.b else type(expr)(a, b)
+    if name in ("IntImm", "FloatImm", "Var", "StringImm", "SizeVar"):
+        return expr
+    if is_load(expr):
+        return load(load_buffer(expr), [visit(i) for i in expr.indices])
+    if name == "Call":
+        return remake_call(expr, [visit(a) for a in expr.args])
+    if name == "Cast":
+        return tir.Cast(dtype_of(expr), visit(expr.value))
+    if name == "Select":
+        return tir.Select(visit(expr.condition), visit(expr.true_value), visit(expr.false_value))
+    if name == "Not":
+        return tir.Not(visit(expr.a))
+    if name == "Let":
+        return tir.Let(expr.var, visit(expr.value), visit(expr.body))
+    raise NotImplementedError(f"scalar expression of kind {name}")
+
+
+def operands(expr: Expr) -> list[Expr]:
+    """The direct sub-expressions of a scalar expression (indices for a load)."""
+    found: list[Expr] = []
+
+    def note(e: Expr) -> Expr:
+        found.append(e)
+        return e
+
+    rebuild(expr, note)
+    return found
+
+
+def remake_call(expr: Expr, args: Sequence[Expr]) -> Expr:
+    """The call ``expr`` with other arguments."""
+    if HAS_RELAX_TIRX:
+        return tir.call_intrin(expr.ty, expr.op, *args)
+    return tir.Call(expr.dtype, expr.op, list(args))
+
+
+def recast_call(expr: Expr, dtype: str, args: Sequence[Expr]) -> Expr:
+    """The call ``expr`` with other arguments and another result dtype."""
+    if HAS_RELAX_TIRX:
+        return tir.call_intrin(dtype, expr.op, *args)
+    return tir.Call(dtype, expr.op, list(args))
+
+
+def intrinsic(dtype: str, name: str, *args: Expr) -> Expr:
+    """A call of a TIR builtin by its bare name."""
+    return tir.call_intrin(dtype, ("tirx." if HAS_RELAX_TIRX else "tir.") + name, *args)
+
+
+def substitute(expr: Expr, values: Mapping[Var, Expr]) -> Expr:
+    """Replace variables in an expression (loads' indices included)."""
+    if not values:
+        return expr
+
+    def visit(e: Expr) -> Expr:
+        if kind(e) in ("Var", "SizeVar"):
+            return values.get(e, e)
+        return rebuild(e, visit)
+
+    return visit(expr)
+
+
+def free_vars(expr: Expr) -> set[Var]:
+    """The scalar variables an expression mentions (buffers excluded)."""
+    found: set[Var] = set()
+
+    def visit(e: Expr) -> Expr:
+        if kind(e) in ("Var", "SizeVar"):
+            found.add(e)
+            return e
+        return rebuild(e, visit)
+
+    visit(expr)
+    return found
+
+
+def prim_func_params(func: Any) -> list[tuple[Var, Buffer | None]]:
+    """Each parameter of a PrimFunc with its buffer (None for a scalar parameter)."""
+    if HAS_RELAX_TIRX:
+        return [(p, p if kind(p.ty) == "BufferType" else None) for p in func.params]
+    return [(p, func.buffer_map.get(p)) for p in func.params]
+
+
+def block_of(realize: Any) -> Any:
+    """The block under an ``SBlockRealize`` / ``BlockRealize`` node."""
+    return realize.block
+
+
+def is_block_realize(stmt: Any) -> bool:
+    """True for a block's realize node."""
+    return kind(stmt) in ("SBlockRealize", "BlockRealize")
+
+
+def is_let_stmt(stmt: Any) -> bool:
+    """True for a statement that binds a scalar."""
+    return kind(stmt) in ("LetStmt", "Bind")

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finding and classifying the reads of a scalar expression."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from .. import compat
+from ..compat import Analyzer, Expr
+from .extent import Extent, as_expr, flatten, product, same
+from .ir import Axis, Span
+
+
+def loads(value: Expr, guarded: bool = False) -> Iterator[tuple[Expr, bool]]:
+    """Every load in ``value`` with whether an ``if_then_else`` guards it (loads in indices included)."""
+    if compat.is_load(value):
+        yield value, guarded
+    if compat.kind(value) == "Call" and compat.call_name(value) == "if_then_else":
+        yield from loads(value.args[0], guarded)
+        yield from loads(value.args[1], True)
+        yield from loads(value.args[2], True)
+        return
+    for e in compat.operands(value):
+        yield from loads(e, guarded)
+
+
+def has_load(value: Expr) -> bool:
+    """True when the expression reads any buffer."""
+    return next(loads(value), None) is not None
+
+
+def span_of(indices: Sequence[Expr], shape: Sequence[Extent], axes: Sequence[Axis]) -> tuple[Span, int]:
+    """Classify an access by its flat index over the axes (see :class:`~tvm_stitch.graph.ir.Span`)."""
+    if any(has_load(i) for i in indices):
+        return Span.OTHER, 0
+    live = [i for i, a in enumerate(axes) if not _is_one(a.extent)]
+    kept = [(i, e) for i, e in zip(indices, shape) if not _is_one(e)]
+    used = {v for i, _ in kept for v in compat.free_vars(i)}
+    position = {axes[i].var: i for i in live}
+    mentioned = sorted(position[v] for v in used if v in position)
+    if not mentioned:
+        return (Span.NOTHING, 0) if not kept else (Span.OTHER, 0)
+    # The common case, decided without the analyzer: the kept indices are axis variables in order.
+    plain = [compat.kind(i) in ("Var", "SizeVar") and i in position for i, _ in kept]
+    order = [position[i] for (i, _), p in zip(kept, plain) if p]
+    first, last = mentioned[0], mentioned[-1]
+    leading, trailing = first == live[0], last == live[-1]
+    if not (leading or trailing):
+        return Span.OTHER, 0
+    if all(plain):
+        exact = order == [i for i in live if first <= i <= last]
+        exact = exact and all(same(axes[p].extent, e) for p, (_, e) in zip(order, kept))
+    else:
+        exact = _flat_equal(kept, [axes[i] for i in live if first <= i <= last], axes)
+    if not exact:
+        return Span.OTHER, 0
+    if leading and trailing:
+        return Span.ALL, len(axes)
+    return (Span.LEADING, last + 1) if leading else (Span.TRAILING, first)
+
+
+def _flat_equal(kept: list[tuple[Expr, Extent]], part: list[Axis], axes: Sequence[Axis]) -> bool:
+    """Is the flat index into the tensor the flat index over ``part``, and the sizes equal?"""
+    analyzer = Analyzer()
+    if not same(product(e for _, e in kept), product(a.extent for a in part), analyzer):
+        return False
+    values = {}
+    for a in axes:
+        if _is_one(a.extent):
+            values[a.var] = compat.const(0, "int64")
+        else:
+            _bind_range(analyzer, a)
+    access = compat.substitute(flatten([i for i, _ in kept], [e for _, e in kept]), values)
+    wanted = flatten([a.var for a in part], [a.extent for a in part])
+    return bool(analyzer.can_prove_equal(access, wanted))
+
+
+def _bind_range(analyzer: Analyzer, axis: Axis) -> None:
+    import tvm
+
+    analyzer.bind(axis.var, tvm.ir.Range(compat.const(0, "int64"), as_expr(axis.extent)))
+
+
+def _is_one(extent: Extent) -> bool:
+    return isinstance(extent, int) and extent == 1

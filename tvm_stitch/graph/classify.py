@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What kind of operator a block is, told by its expression and access patterns, never by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from .. import compat
+from ..compat import Expr
+from .ir import Access, OpClass, Span
+
+HEAVY_CALLS = frozenset(
+    "exp exp2 exp10 log log2 log10 log1p pow tanh erf sigmoid sin cos tan sinh cosh asin acos atan asinh acosh atanh"
+    " atan2 sqrt rsqrt hypot fmod".split()
+)
+"""Calls that cost several instructions an element (AStitch's 'expensive element-wise')."""
+
+
+def _nodes(value: Expr) -> Iterator[Expr]:
+    yield value
+    if not compat.is_load(value):
+        for e in compat.operands(value):
+            yield from _nodes(e)
+
+
+def is_heavy(value: Expr) -> bool:
+    """True when evaluating the expression costs more than a few simple instructions."""
+    for e in _nodes(value):
+        if compat.kind(e) == "Call" and compat.call_name(e) in HEAVY_CALLS:
+            return True
+        if compat.kind(e) in ("Div", "Mod") and compat.dtype_of(e).startswith(("float", "bfloat")):
+            if compat.kind(e.b) != "FloatImm":
+                return True
+    return False
+
+
+def classify(value: Expr, accesses: Sequence[Access], combiner: str | None) -> OpClass:
+    """The class of an operator with the given right-hand side."""
+    if combiner is not None:
+        return OpClass.REDUCE
+    if compat.is_load(value) or (compat.kind(value) == "Cast" and compat.is_load(value.value)):
+        span = accesses[0].span if len(accesses) == 1 else Span.OTHER
+        if span is Span.ALL and compat.kind(value) == "Cast":
+            return OpClass.LIGHT
+        if span in (Span.LEADING, Span.TRAILING, Span.NOTHING):
+            return OpClass.BROADCAST
+        return OpClass.MOVE
+    if compat.kind(value) == "Call" and compat.call_name(value) == "if_then_else":
+        return OpClass.MOVE
+    return OpClass.HEAVY if is_heavy(value) else OpClass.LIGHT
+
+
+def _strip_cast(value: Expr) -> Expr:
+    while compat.kind(value) == "Cast":
+        value = value.value
+    return value
+
+
+def is_contraction(value: Expr, combiner: str | None) -> bool:
+    """True for a sum of products of two differently indexed reads: matmul, conv, einsum (compute-intensive)."""
+    if combiner != "sum":
+        return False
+    value = _strip_cast(value)
+    if compat.kind(value) != "Mul":
+        return False
+    a, b = _first_load(value.a), _first_load(value.b)
+    if a is None or b is None:
+        return False
+    return [str(i) for i in a.indices] != [str(i) for i in b.indices]
+
+
+def _first_load(value: Expr) -> Expr | None:
+    for e in _nodes(value):
+        if compat.is_load(e):
+            return e
+    return None

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arithmetic on extents, which are Python ints where static and TIR expressions where symbolic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Union
+
+from .. import compat
+from ..compat import Analyzer, Expr
+
+Extent = Union[int, Expr]
+
+
+def as_extent(expr: Expr) -> Extent:
+    """A Python int for a constant, the expression itself otherwise."""
+    value = compat.int_value(expr)
+    return expr if value is None else value
+
+
+def as_expr(extent: Extent) -> Expr:
+    """The extent as an int64 TIR expression."""
+    return compat.const(extent, "int64") if isinstance(extent, int) else extent
+
+
+def product(extents: Iterable[Extent]) -> Extent:
+    """The product; constant factors are folded together."""
+    number, symbols = 1, None
+    for e in extents:
+        if isinstance(e, int):
+            number *= e
+        else:
+            symbols = e if symbols is None else symbols * e
+    if symbols is None or number == 0:
+        return number
+    return symbols if number == 1 else symbols * compat.const(number, "int64")
+
+
+def same(a: Extent, b: Extent, analyzer: Analyzer | None = None) -> bool:
+    """True when the two extents are provably equal."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a == b
+    if a is b:
+        return True
+    return bool((analyzer or Analyzer()).can_prove_equal(as_expr(a), as_expr(b)))
+
+
+def is_static(extents: Iterable[Extent]) -> bool:
+    """True when every extent is a Python int."""
+    return all(isinstance(e, int) for e in extents)
+
+
+def quotient(total: Extent, part: Extent, analyzer: Analyzer | None = None) -> Extent | None:
+    """``total / part`` when that is provably exact, else None."""
+    if isinstance(total, int) and isinstance(part, int):
+        return total // part if part and total % part == 0 else None
+    analyzer = analyzer or Analyzer()
+    if same(total, part, analyzer):
+        return 1
+    guess = as_extent(analyzer.simplify(compat.tir.floordiv(as_expr(total), as_expr(part))))
+    return guess if same(product([guess, part]), total, analyzer) else None
+
+
+def flatten(indices: Sequence[Expr], extents: Sequence[Extent]) -> Expr:
+    """The row-major flat index of a point."""
+    flat: Expr = compat.const(0, "int64")
+    for index, extent in zip(indices, extents):
+        flat = flat * as_expr(extent) + index
+    return flat
+
+
+def unflatten(flat: Expr, extents: Sequence[Extent]) -> list[Expr]:
+    """The point whose row-major flat index is ``flat`` (the outermost index carries no modulo)."""
+    tir = compat.tir
+    indices: list[Expr] = []
+    live = [i for i, e in enumerate(extents) if not (isinstance(e, int) and e == 1)]
+    outermost = live[0] if live else -1
+    for i in reversed(range(len(extents))):
+        if i not in live:
+            indices.append(compat.const(0, "int64"))
+        elif i == outermost:
+            indices.append(flat)
+        else:
+            extent = as_expr(extents[i])
+            indices.append(tir.floormod(flat, extent))
+            flat = tir.floordiv(flat, extent)
+    return indices[::-1]

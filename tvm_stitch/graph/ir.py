@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The StitchGraph data model: tensors, operators, and the accesses (edges) between them."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from .. import compat
+from ..compat import Buffer, Expr, Var
+from .extent import Extent, product
+
+
+class Dependency(enum.Enum):
+    """Element-level dependency of an edge, seen from the producer's elements (AStitch, section 3)."""
+
+    NONE = "none"
+    ONE_TO_ONE = "one-to-one"
+    ONE_TO_MANY = "one-to-many"
+    MANY_TO_ONE = "many-to-one"
+    GENERAL = "general"
+
+
+class OpClass(enum.Enum):
+    """What an operator does with its inputs' elements."""
+
+    LIGHT = "light element-wise"
+    HEAVY = "heavy element-wise"
+    BROADCAST = "broadcast"
+    REDUCE = "reduce"
+    MOVE = "data movement"
+
+
+class Span(enum.Enum):
+    """Which axes of an operator's iteration space an access depends on, when its flat index says so exactly.
+
+    With the operator's axes in the order spatial, then reduced: ``ALL`` is the identity on the flat index, ``LEADING``
+    a projection onto the first axes, ``TRAILING`` onto the last ones, ``NOTHING`` a single element; ``OTHER`` is
+    anything else (transposes, slices, gathers).
+    """
+
+    ALL = "all"
+    LEADING = "leading"
+    TRAILING = "trailing"
+    NOTHING = "nothing"
+    OTHER = "other"
+
+
+@dataclass(eq=False)
+class Axis:
+    """One axis of an operator's iteration space."""
+
+    var: Var
+    extent: Extent
+
+
+@dataclass(eq=False)
+class Tensor:
+    """A value of the graph. ``producer`` is None for an input; ``buffer`` is the function's buffer behind it."""
+
+    name: str
+    shape: tuple[Extent, ...]
+    dtype: str
+    buffer: Buffer = None
+    producer: Operator | None = None
+    consumers: list[Operator] = field(default_factory=list)
+
+    @property
+    def size(self) -> Extent:
+        """Number of elements."""
+        return product(self.shape)
+
+    def __repr__(self) -> str:
+        return f"{self.name}<{','.join(str(s) for s in self.shape)}>{self.dtype}"
+
+
+@dataclass(eq=False)
+class Access:
+    """An operator's read of a tensor: ``indices`` over the operator's axis variables.
+
+    ``guarded`` marks a read below ``if_then_else``: it may be out of bounds where the condition is false, so nothing
+    may move it out of there. ``span`` with ``cut`` says which axes it depends on: ``cut`` is the number of leading
+    axes of a ``LEADING`` access, and the position of the first axis of a ``TRAILING`` one.
+    """
+
+    tensor: Tensor
+    buffer: Buffer
+    indices: tuple[Expr, ...]
+    guarded: bool
+    span: Span
+    cut: int = 0
+
+
+@dataclass(eq=False)
+class Operator:
+    """One block of the function: ``output[spatial] = value`` or ``output[spatial] = combine over reduce of value``.
+
+    ``value`` is a scalar expression over the axes' variables whose loads read the buffers in ``operand``.
+    ``combiner`` is one of ``"sum" "max" "min" "prod" "all" "any"`` for a reduce (None otherwise), ``identity`` its
+    start value. Axes of ``spatial`` are in the order of the output's dimensions.
+    """
+
+    name: str
+    output: Tensor
+    spatial: tuple[Axis, ...]
+    reduce: tuple[Axis, ...]
+    value: Expr
+    accesses: tuple[Access, ...]
+    operand: dict[Buffer, Tensor]
+    op_class: OpClass
+    combiner: str | None = None
+    identity: Expr | None = None
+    contraction: bool = False
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """All axes, spatial ones first."""
+        return self.spatial + self.reduce
+
+    @property
+    def is_reduce(self) -> bool:
+        """True for a reduction."""
+        return self.combiner is not None
+
+    @property
+    def extents(self) -> tuple[Extent, ...]:
+        """The extents of ``axes``."""
+        return tuple(a.extent for a in self.axes)
+
+    @property
+    def inputs(self) -> list[Tensor]:
+        """The distinct tensors read, in order of first access."""
+        return list(dict.fromkeys(a.tensor for a in self.accesses))
+
+    def dependency(self, access: Access) -> Dependency:
+        """Element-level dependency of the edge behind ``access``."""
+        if access.span is Span.NOTHING and not self.spatial:
+            return Dependency.ONE_TO_ONE
+        if access.span is Span.ALL:
+            return Dependency.MANY_TO_ONE if self.is_reduce else Dependency.ONE_TO_ONE
+        if access.span in (Span.LEADING, Span.TRAILING, Span.NOTHING):
+            return Dependency.ONE_TO_MANY
+        vars_of = [i for i in access.indices if compat.kind(i) in ("Var", "SizeVar")]
+        if len(vars_of) == len(access.indices) == len(self.axes) == len(set(vars_of)):
+            return Dependency.MANY_TO_ONE if self.is_reduce else Dependency.ONE_TO_ONE
+        if len(vars_of) + sum(compat.int_value(i) == 0 for i in access.indices) == len(access.indices):
+            return Dependency.ONE_TO_MANY if len(vars_of) == len(set(vars_of)) else Dependency.GENERAL
+        return Dependency.GENERAL
+
+    def __repr__(self) -> str:
+        space = ",".join(str(a.extent) for a in self.spatial)
+        reduced = " over " + ",".join(str(a.extent) for a in self.reduce) if self.reduce else ""
+        return f"{self.output.name} = {self.name}<{space}>{reduced}"
+
+
+@dataclass(eq=False)
+class StitchGraph:
+    """The computation of one stitch op: operators in topological order between ``inputs`` and ``outputs``."""
+
+    name: str
+    inputs: list[Tensor]
+    operators: list[Operator]
+    outputs: list[Tensor]
+    symbols: list[Var] = field(default_factory=list)
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Inputs, then every operator's output."""
+        yield from self.inputs
+        for op in self.operators:
+            yield op.output
+
+    @property
+    def reduces(self) -> list[Operator]:
+        """The reductions, in topological order."""
+        return [op for op in self.operators if op.is_reduce]
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}({', '.join(map(repr, self.inputs))})"]
+        for op in self.operators:
+            edges = ", ".join(f"{a.tensor.name}:{op.dependency(a).value}" for a in op.accesses)
+            lines.append(f"  {op!r}  [{op.op_class.value}] <- {edges or 'nothing'}")
+        lines.append(f"  return {', '.join(map(repr, self.outputs))}")
+        return "\n".join(lines)

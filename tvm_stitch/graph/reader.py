@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read an unscheduled PrimFunc (one perfect loop nest per block) into a StitchGraph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import compat
+from ..compat import Buffer, Expr, Var
+from .access import loads, span_of
+from .classify import classify, is_contraction
+from .extent import as_extent, same
+from .ir import Access, Axis, Operator, StitchGraph, Tensor
+
+
+class Unreadable(ValueError):
+    """A function that no StitchGraph can express; the message names the construct."""
+
+
+def read(func: Any, name: str = "stitch") -> StitchGraph:
+    """Read ``func``.
+
+    Args:
+        func: a PrimFunc whose body is a root block over loop nests that each hold one block with one store; spatial
+            and reduce axes, init, ``if_then_else``, casts and gathers are understood.
+        name: the graph's name.
+
+    Raises:
+        Unreadable: when a block does anything else (several stores, extern calls, scatter writes, argmax-like tuple
+            reductions...).
+    """
+    try:
+        return _Reader(func, name).graph()
+    except NotImplementedError as err:
+        raise Unreadable(str(err)) from err
+
+
+class _Reader:
+    def __init__(self, func: Any, name: str):
+        self.name = name
+        self.tensor: dict[Buffer, Tensor] = {}
+        self.operators: list[Operator] = []
+        self.params: list[Buffer] = []
+        self.symbols: list[Var] = []
+        self.var_types: dict[Var, Expr] = {}
+        for var, buffer in compat.prim_func_params(func):
+            if buffer is None:
+                self.symbols.append(var)
+            else:
+                self.params.append(buffer)
+        self.body = func.body
+        self.written: set[Buffer] = set()
+
+    def graph(self) -> StitchGraph:
+        body = self.body
+        if not compat.is_block_realize(body):
+            raise Unreadable("the body is not a root block")
+        root = compat.block_of(body)
+        if len(root.iter_vars) or len(root.match_buffers) or root.init is not None:
+            raise Unreadable("the root block has axes, matched buffers or an init")
+        self._statement(root.body)
+        inputs = [self._tensor_of(b) for b in self.params if b not in self.written]
+        outputs = [self._tensor_of(b) for b in self.params if b in self.written]
+        if not outputs:
+            raise Unreadable("no parameter is written")
+        return StitchGraph(self.name, inputs, self.operators, outputs, self.symbols)
+
+    def _statement(self, stmt: Any) -> None:
+        if compat.kind(stmt) == "SeqStmt":
+            for s in stmt.seq:
+                self._statement(s)
+            return
+        loops: set[Var] = set()
+        while compat.kind(stmt) == "For":
+            if int(stmt.kind) != 0 or compat.int_value(stmt.min) != 0:
+                raise Unreadable("a loop is already scheduled or does not start at 0")
+            loops.add(stmt.loop_var)
+            stmt = stmt.body
+        if not compat.is_block_realize(stmt):
+            raise Unreadable(f"a loop nest ends in {compat.kind(stmt)}, not in a block")
+        self._block(stmt, loops)
+
+    def _block(self, realize: Any, loops: set[Var]) -> None:
+        block = compat.block_of(realize)
+        where = f"block {block.name_hint}"
+        if compat.int_value(realize.predicate) != 1:
+            raise Unreadable(f"{where} has a predicate")
+        if len(block.match_buffers) or len(block.alloc_buffers):
+            raise Unreadable(f"{where} matches or allocates buffers")
+        for value in realize.iter_values:
+            if not (value in loops or compat.int_value(value) == 0):
+                raise Unreadable(f"{where} binds an axis to an expression")
+        store = block.body
+        if compat.kind(store) != "BufferStore":
+            raise Unreadable(f"{where} holds {compat.kind(store)}, not one store")
+        if store.buffer in self.written:
+            raise Unreadable(f"{where} writes a buffer that another block wrote")
+        spatial = {iv.var: as_extent(iv.dom.extent) for iv in block.iter_vars if int(iv.iter_type) == 0}
+        reduce = [Axis(iv.var, as_extent(iv.dom.extent)) for iv in block.iter_vars if int(iv.iter_type) == 2]
+        if len(spatial) + len(reduce) != len(block.iter_vars):
+            raise Unreadable(f"{where} has an axis that is neither spatial nor reduced")
+        axes = self._output_axes(store, spatial, where)
+        output = self._tensor_of(store.buffer)
+        value, combiner, identity = self._combine(block, store, reduce, where)
+        accesses, operand = [], {}
+        for load, guarded in loads(value):
+            buffer = compat.load_buffer(load)
+            if buffer is store.buffer or store.buffer == buffer:
+                raise Unreadable(f"{where} reads what it writes")
+            tensor = self._tensor_of(buffer)
+            operand[buffer] = tensor
+            span, cut = span_of(load.indices, tensor.shape, axes + reduce)
+            accesses.append(Access(tensor, buffer, tuple(load.indices), guarded, span, cut))
+        op = Operator(
+            str(block.name_hint), output, tuple(axes), tuple(reduce), value, tuple(accesses), operand,
+            classify(value, accesses, combiner), combiner, identity, is_contraction(value, combiner),
+        )  # fmt: skip
+        output.producer = op
+        for t in op.inputs:
+            t.consumers.append(op)
+        self.written.add(store.buffer)
+        self.operators.append(op)
+
+    def _output_axes(self, store: Any, spatial: dict[Var, Any], where: str) -> list[Axis]:
+        """The spatial axes in the order of the output's dimensions."""
+        axes: list[Axis] = []
+        left = dict(spatial)
+        for index, dim in zip(store.indices, store.buffer.shape):
+            dim = as_extent(dim)
+            if compat.int_value(index) == 0 and isinstance(dim, int) and dim == 1:
+                axes.append(Axis(compat.tir.Var("unit", "int64"), 1))
+            elif compat.kind(index) in ("Var", "SizeVar") and index in left and same(left[index], dim):
+                axes.append(Axis(index, left.pop(index)))
+            else:
+                raise Unreadable(f"{where} does not write one element per point of its axes")
+        if any(not (isinstance(e, int) and e == 1) for e in left.values()):
+            raise Unreadable(f"{where} writes an element more than once")
+        axes += [Axis(v, 1) for v in left]
+        return axes
+
+    def _combine(
+        self, block: Any, store: Any, reduce: list[Axis], where: str
+    ) -> tuple[Expr, str | None, Expr | None]:
+        if block.init is None:
+            if reduce:
+                raise Unreadable(f"{where} reduces without an init")
+            return store.value, None, None
+        init = block.init
+        if compat.kind(init) != "BufferStore" or any(True for _ in loads(init.value)):
+            raise Unreadable(f"{where} initialises with more than a constant")
+        value = store.value
+        names = {"Add": "sum", "Mul": "prod", "Max": "max", "Min": "min", "And": "all", "Or": "any"}
+        combiner = names.get(compat.kind(value))
+        if combiner is None:
+            raise Unreadable(f"{where} combines with {compat.kind(value)}")
+        for own, other in ((value.a, value.b), (value.b, value.a)):
+            if compat.is_load(own) and compat.load_buffer(own) == store.buffer:
+                return other, combiner, init.value
+        raise Unreadable(f"{where} does not accumulate into its output")
+
+    def _tensor_of(self, buffer: Buffer) -> Tensor:
+        if buffer not in self.tensor:
+            shape = tuple(as_extent(s) for s in buffer.shape)
+            self.tensor[buffer] = Tensor(str(buffer.name), shape, compat.buffer_dtype(buffer), buffer)
+        return self.tensor[buffer]

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Align a graph's operators with one row domain: the locality check of in-block stitching (AStitch 4.2, 4.3).
+
+From the reductions and outputs, points are propagated backwards through every access. Whatever is element-wise can be
+evaluated anywhere; a reduction's result is available in its own row only, so every access to one must land there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .. import compat
+from ..graph.classify import is_heavy
+from ..graph.extent import Extent, quotient, same
+from ..graph.ir import Access, Operator, OpClass, Span, StitchGraph, Tensor
+from .domain import ONE, ROW, At, Domain, Point, is_zero
+
+Key = tuple[Operator, Point]
+
+RECOMPUTE_LIMIT = 4
+"""How many heavy operators may be evaluated again for every row instead of once (no in-block scheme shares them)."""
+
+
+class Misaligned(ValueError):
+    """No in-block row domain serves the graph; the message says which operators disagree."""
+
+
+@dataclass
+class Alignment:
+    """Where everything is evaluated.
+
+    ``roots`` lists the reductions and outputs with their points; ``reads`` gives, for each evaluated operator, the
+    point of each of its accesses (None for a gather's data, which is indexed by values).
+    """
+
+    graph: StitchGraph
+    domain: Domain
+    roots: list[Key] = field(default_factory=list)
+    reads: dict[Key, list[Point | None]] = field(default_factory=dict)
+    level: dict[Key, int] = field(default_factory=dict)
+
+    @property
+    def row_point(self) -> Point:
+        """The point of a reduction's result."""
+        rows = self.domain.rows
+        return ONE if isinstance(rows, int) and rows == 1 else ROW
+
+    def children(self, key: Key) -> list[tuple[Access, Point | None]]:
+        """The accesses of an evaluated operator with their points."""
+        return list(zip(key[0].accesses, self.reads[key]))
+
+
+def align(graph: StitchGraph) -> Alignment:
+    """Find a domain for the graph and evaluate its points.
+
+    Raises:
+        Misaligned: when there is none (rows differ, a symbolic reduce extent, an access to another row's reduction...).
+    """
+    for t in graph.tensors():
+        if any(is_zero(s) for s in t.shape):
+            raise Misaligned(f"{t.name} has no elements")
+    reasons: list[str] = []
+    for domain in _candidates(graph):
+        try:
+            return _Aligner(graph, domain).run()
+        except Misaligned as err:
+            reasons.append(str(err))
+    raise Misaligned(reasons[0] if reasons else "no output")
+
+
+def _candidates(graph: StitchGraph) -> list[Domain]:
+    """Row domains worth trying, best first."""
+    reduces = graph.reduces
+    if reduces:
+        rows = Domain(reduces[0].output.size)
+        for op in reduces[1:]:
+            if not same(op.output.size, rows.rows, rows.analyzer):
+                raise Misaligned(
+                    f"reductions {reduces[0].name} and {op.name} have {rows.rows} and {op.output.size} rows"
+                )
+        return [rows]
+    # Without a reduction, rows pay when a heavy value is broadcast along them (computed once a row).
+    found: list[Extent] = []
+    heavy_below: dict[Tensor, bool] = {}
+    for op in graph.operators:
+        heavy_below[op.output] = op.op_class is OpClass.HEAVY or any(heavy_below.get(t, False) for t in op.inputs)
+        for a in op.accesses:
+            if a.span is Span.LEADING and heavy_below.get(a.tensor, False):
+                if not any(same(a.tensor.size, f) for f in found):
+                    found.append(a.tensor.size)
+    return [Domain(size) for size in found] + [Domain(1, flat=True)]
+
+
+class _Aligner:
+    def __init__(self, graph: StitchGraph, domain: Domain):
+        self.graph, self.domain = graph, domain
+        self.result = Alignment(graph, domain)
+        self.own = set(graph.operators)
+        self.budget = 6 * len(graph.operators) + 64
+        self.recomputed: set[Key] = set()
+        self.placed: dict[Operator, Point] = {}
+        self.uneven: dict[Tensor, bool] = {}
+
+    def run(self) -> Alignment:
+        outputs = {t.producer for t in self.graph.outputs}
+        for op in self.graph.operators:
+            if op.is_reduce:
+                self._reduce(op)
+            elif op in outputs:
+                self.result.roots.append((op, self._output(op)))
+        return self.result
+
+    def _reduce(self, op: Operator) -> None:
+        columns = quotient(op_points(op), self.domain.rows, self.domain.analyzer)
+        if not isinstance(columns, int):
+            raise Misaligned(f"reduction {op.name} has a symbolic reduced extent")
+        point = self.domain.full(columns)
+        level = self._visit(op, point, root=True)
+        self.result.roots.append((op, point))
+        self.placed[op] = self.result.row_point
+        self.result.level[(op, self.result.row_point)] = level + 1
+
+    def _output(self, op: Operator) -> Point:
+        """Place an output: along the flat index first, else along the producer's place (observation A, onward)."""
+        if op in self.placed:
+            return self.placed[op]
+        reasons = []
+        for point in self._places(op):
+            before = dict(self.result.reads), dict(self.result.level)
+            try:
+                self._visit(op, point)
+            except Misaligned as err:
+                reasons.append(str(err))
+                self.result.reads, self.result.level = before
+                continue
+            self.placed[op] = point
+            return point
+        raise Misaligned(reasons[0] if reasons else f"output {op.output!r} does not divide into {self.domain.rows} rows")
+
+    def _places(self, op: Operator) -> list[Point]:
+        size, domain = op.output.size, self.domain
+        places: list[Point] = []
+        if domain.flat:
+            first = self.graph.outputs[0].size
+            if not same(size, first, domain.analyzer):
+                raise Misaligned(f"outputs of {first} and {size} elements without a common row")
+            return [domain.full(size)]
+        columns = quotient(size, domain.rows, domain.analyzer)
+        if columns is not None and isinstance(columns, int):
+            places.append(self.result.row_point if columns == 1 else domain.full(columns))
+            places += self._along_producer(op, columns)
+        elif columns is not None:
+            raise Misaligned(f"output {op.output!r} has rows of symbolic length {columns}")
+        return places
+
+    def _along_producer(self, op: Operator, columns: int) -> list[Point]:
+        """The points that follow from permuting accesses to producers placed along their own flat index."""
+        found = []
+        for a in op.accesses:
+            producer = a.tensor.producer
+            if producer not in self.own or producer is None or producer.is_reduce or a.guarded:
+                continue
+            position = {v: i for i, v in enumerate(a.indices) if compat.kind(v) in ("Var", "SizeVar")}
+            if len(position) != len(op.axes) or len(a.indices) != len(op.axes):
+                continue
+            own = self.domain.axis_values(producer, self.domain.full(columns))
+            values = [own[producer.axes[position[axis.var]].var] for axis in op.axes if axis.var in position]
+            if len(values) == len(op.axes):
+                text = ", ".join(str(v) for v in values)
+                found.append(Point(At.INDEX, columns, tuple(values), text))
+        return found
+
+    def _visit(self, op: Operator, point: Point, root: bool = False) -> int:
+        """Evaluate ``op`` at ``point``: record the points of its reads, return its level (reduces below it)."""
+        key = (op, point)
+        if key in self.result.level and not root:
+            return self.result.level[key]
+        if op.is_reduce and not root:
+            if point != self.result.row_point:
+                raise Misaligned(f"reduction {op.name} is read at {point}, outside its own row")
+            return self.result.level[key]
+        self.budget -= 1
+        if self.budget < 0:
+            raise Misaligned("operators are read at too many different places")
+        self._check_recompute(op, point)
+        level, reads = 0, []
+        for a in op.accesses:
+            if any(True for i in a.indices for _ in _loads(i)):
+                if a.tensor.producer in self.own:
+                    raise Misaligned(f"{op.name} gathers from {a.tensor.name}, which the same kernel computes")
+                reads.append(None)
+                continue
+            child = self.domain.move(op, point, a)
+            reads.append(child)
+            if a.tensor.producer is not None and a.tensor.producer in self.own:
+                level = max(level, self._visit(a.tensor.producer, child))
+        self.result.reads[key] = reads
+        if not root:
+            self.result.level[key] = level
+        return level
+
+    def _check_recompute(self, op: Operator, point: Point) -> None:
+        """Heavy values that every row computes anew are bounded: only a grid-wide scheme would share them."""
+        if point.at not in (At.COLUMN, At.INDEX) or not is_heavy(op.value):
+            return
+        if point.at is At.INDEX and self.domain.flat and _covers(op, self.graph.outputs[0].size):
+            return
+        self.recomputed.add((op, point))
+        if len(self.recomputed) > RECOMPUTE_LIMIT:
+            raise Misaligned(f"heavy {op.name} and others would be computed again for every row")
+
+
+def _covers(op: Operator, size: Extent) -> bool:
+    return isinstance(op.output.size, int) and isinstance(size, int) and op.output.size >= size
+
+
+def _loads(index: compat.Expr) -> list[compat.Expr]:
+    from ..graph.access import loads
+
+    return [load for load, _ in loads(index)]
+
+
+def op_points(op: Operator) -> Extent:
+    """Number of points of an operator's iteration space."""
+    from ..graph.extent import product
+
+    return product(op.extents)

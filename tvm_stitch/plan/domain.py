@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The domain a stitch op iterates, and where in it an operator is evaluated (index propagation, AStitch 4.2).
+
+In-block stitching iterates *rows* x *columns*: every reduction of the stitch op has one point per row, and all of a
+row is computed by one block, so whatever a reduction produces is consumed in the block that produced it (the passive
+locality check of AStitch 4.3 holds by construction). Rows may be symbolic; columns are static, and several column
+spaces (one for each inner size) may share the rows. A stitch op without reductions may be *flat*: one row.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from .. import compat
+from ..compat import Analyzer, Expr, Var
+from ..graph.extent import Extent, as_expr, flatten, product, same, unflatten
+from ..graph.ir import Access, Operator, Span, Tensor
+
+
+class At(enum.Enum):
+    """The canonical places at which a value is wanted."""
+
+    FULL = "full"  # flat index = row * columns + column
+    ROW = "row"  # flat index = row
+    COLUMN = "column"  # flat index = column
+    ONE = "one"  # a single element
+    INDEX = "index"  # explicit indices
+
+
+@dataclass(frozen=True)
+class Point:
+    """Where in the domain an operator's value is wanted: a canonical place, or explicit ``indices``.
+
+    ``columns`` is the size of the column space meant (0 when the point does not depend on the column).
+    """
+
+    at: At
+    columns: Extent = 0
+    indices: tuple[Expr, ...] = ()
+    text: str = ""
+
+    def __hash__(self) -> int:
+        return hash((self.at, self.text, self.columns if isinstance(self.columns, int) else -1))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Point) or (self.at, self.text) != (other.at, other.text):
+            return False
+        a, b = self.columns, other.columns
+        return a is b or (isinstance(a, int) and isinstance(b, int) and a == b)
+
+    def __str__(self) -> str:
+        return f"[{self.text}]" if self.at is At.INDEX else self.at.value
+
+    @property
+    def per_column(self) -> bool:
+        """True when the value differs between the columns of a row."""
+        return self.at in (At.FULL, At.COLUMN) or (self.at is At.INDEX and not is_zero(self.columns))
+
+
+def is_zero(extent: Extent) -> bool:
+    """True for a static 0."""
+    return isinstance(extent, int) and extent == 0
+
+
+ROW = Point(At.ROW)
+ONE = Point(At.ONE)
+
+
+@dataclass
+class Domain:
+    """Rows x columns of a stitch op. ``row`` and ``column`` are the variables that points' indices are written in."""
+
+    rows: Extent
+    flat: bool = False
+    row: Var = field(default_factory=lambda: compat.tir.Var("row", "int64"))
+    column: Var = field(default_factory=lambda: compat.tir.Var("col", "int64"))
+
+    def __post_init__(self) -> None:
+        self.analyzer = Analyzer()
+
+    def full(self, columns: Extent) -> Point:
+        """The point of an operator that has ``rows * columns`` points."""
+        return Point(At.FULL, columns)
+
+    def move(self, op: Operator, point: Point, access: Access) -> Point:
+        """Where ``access`` of ``op`` reads, when ``op`` is evaluated at ``point``."""
+        span, tensor = access.span, access.tensor
+        if point.at is At.FULL:
+            if span is Span.ALL:
+                return point
+            if span is Span.LEADING and not self.flat:
+                if same(product(op.extents[: access.cut]), self.rows, self.analyzer):
+                    return ROW if not self._single(self.rows) else ONE
+            if span is Span.TRAILING and same(product(op.extents[access.cut :]), point.columns, self.analyzer):
+                return Point(At.COLUMN, point.columns)
+        if point.at in (At.ROW, At.COLUMN, At.ONE) and span is Span.ALL:
+            return point
+        if span is Span.NOTHING:
+            return ONE
+        indices = compat_substitute(access.indices, self.axis_values(op, point))
+        return self.classify(tensor, indices, point)
+
+    def axis_values(self, op: Operator, point: Point) -> dict[Var, Expr]:
+        """The values of an operator's axis variables at a point."""
+        axes = op.axes
+        extents = op.extents
+        if point.at is At.INDEX:
+            values = list(point.indices)
+        elif point.at is At.ONE:
+            values = [compat.const(0, "int64")] * len(axes)
+        elif point.at is At.ROW:
+            values = unflatten(self.row, extents)
+        elif point.at is At.COLUMN:
+            values = unflatten(self.column, extents)
+        else:
+            values = self.full_values(extents, point.columns)
+        return {a.var: v for a, v in zip(axes, values)}
+
+    def full_values(self, extents: Sequence[Extent], columns: Extent) -> list[Expr]:
+        """The point with flat index ``row * columns + column`` in a space of the given extents."""
+        if self.flat:
+            return unflatten(self.column, extents)
+        for cut in range(len(extents) + 1):
+            if same(product(extents[:cut]), self.rows, self.analyzer):
+                if same(product(extents[cut:]), columns, self.analyzer):
+                    return unflatten(self.row, extents[:cut]) + unflatten(self.column, extents[cut:])
+        return unflatten(self.row * as_expr(columns) + self.column, extents)
+
+    def classify(self, tensor: Tensor, indices: Sequence[Expr], point: Point) -> Point:
+        """The canonical point for explicit indices into ``tensor``, or an ``INDEX`` point."""
+        simple = [self._simplify(i, point.columns) for i in indices]
+        used = set().union(*(compat.free_vars(i) for i in simple)) if simple else set()
+        columns = point.columns if self.column in used else 0
+        flat = self._simplify(flatten(simple, tensor.shape), columns)
+        text = str(flat) if compat.kind(flat) in ("Var", "IntImm") else ""
+        size = tensor.size
+        if text == "0" and same(size, 1):
+            return ONE
+        if flat is self.row or (text and flat == self.row):
+            if same(size, self.rows, self.analyzer):
+                return ROW
+        elif not is_zero(columns):
+            if self.flat or text == "col":
+                if flat == self.column and same(size, columns, self.analyzer):
+                    return self.full(columns) if self.flat else Point(At.COLUMN, columns)
+            elif same(size, product([self.rows, columns]), self.analyzer):
+                whole = self.row * as_expr(columns) + self.column
+                if self._bound(columns).can_prove_equal(flat, whole):
+                    return self.full(columns)
+        return Point(At.INDEX, columns, tuple(simple), ", ".join(str(i) for i in simple))
+
+    def _bound(self, columns: Extent) -> Analyzer:
+        import tvm
+
+        analyzer = Analyzer()
+        zero = compat.const(0, "int64")
+        analyzer.bind(self.row, tvm.ir.Range(zero, as_expr(self.rows)))
+        if not is_zero(columns):
+            analyzer.bind(self.column, tvm.ir.Range(zero, as_expr(columns)))
+        return analyzer
+
+    def _simplify(self, index: Expr, columns: Extent) -> Expr:
+        return self._bound(columns).simplify(index)
+
+    @staticmethod
+    def _single(extent: Extent) -> bool:
+        return isinstance(extent, int) and extent == 1
+
+
+def compat_substitute(indices: Sequence[Expr], values: dict[Var, Expr]) -> list[Expr]:
+    """Substitute in a list of index expressions."""
+    return [compat.substitute(i, values) for i in indices]

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Adaptive thread mapping on a GPU: which thread of which block handles which row and columns (AStitch 3.3, 4.3).
+
+Many small rows share a block (horizontal packing), long rows take more threads each, up to a whole block. Loads and
+stores are vectors of up to 16 bytes wherever divisibility allows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import gcd
+
+from .. import compat
+from ..compat import Analyzer
+from ..device import DeviceModel
+from ..graph.extent import Extent, as_expr
+from .alignment import Alignment
+from .domain import At
+from .passes import Schedule
+
+REGISTER_WORDS = 72
+"""32-bit registers a thread may spend on tiles before the row takes more threads."""
+LONG_WORDS = 112
+"""The same where the row already takes a whole block."""
+
+
+@dataclass(frozen=True)
+class ColumnMapping:
+    """How a column space is spread: column = ((step * chunks + chunk) * threads + lane) * vector + element."""
+
+    vector: int
+    chunks: int
+    steps: int = 1
+
+
+@dataclass
+class RowMapping:
+    """Rows over blocks and threads over a row's columns.
+
+    ``threads`` handle one row together and ``rows_per_block`` rows share a block; ``columns`` maps each column space
+    (by its text). ``split`` spreads a flat domain's columns over blocks instead. ``keep`` says whether values stay on
+    chip between passes or are read again.
+    """
+
+    threads: int
+    rows_per_block: int
+    columns: dict[str, ColumnMapping] = field(default_factory=dict)
+    split: bool = False
+    keep: bool = True
+
+    @property
+    def block(self) -> int:
+        """Threads of a block."""
+        return self.threads * self.rows_per_block
+
+    def of(self, columns: Extent) -> ColumnMapping:
+        """The mapping of a column space."""
+        return self.columns[str(columns)]
+
+
+def vector_length(alignment: Alignment, sched: Schedule, columns: Extent) -> int:
+    """Elements a 16-byte vector may hold for every tensor of the column space (a power of two, 8 at most)."""
+    sizes = [4]
+    for p in sched.passes:
+        if str(p.columns) == str(columns):
+            sizes += [item_bytes(t.dtype) for t, pt in p.loads if pt.at is At.FULL]
+            sizes += [item_bytes(op.output.dtype) for op, pt in p.outputs if pt.at is At.FULL]
+    vector = min(8, 16 // min(sizes))
+    return gcd(vector, divisor(columns))
+
+
+def divisor(columns: Extent) -> int:
+    """A number that certainly divides the extent."""
+    if isinstance(columns, int):
+        return columns
+    return max(1, int(Analyzer().modular_set(as_expr(columns)).coeff)) if _pure(columns) else 1
+
+
+def _pure(columns: Extent) -> bool:
+    modular = Analyzer().modular_set(as_expr(columns))
+    return int(modular.base) == 0
+
+
+def item_bytes(dtype: str) -> int:
+    """Bytes of one element in memory."""
+    if dtype == "bool":
+        return 1
+    digits = "".join(c for c in dtype.split("x")[0] if c.isdigit())
+    return max(1, int(digits) // 8)
+
+
+def tile_words(sched: Schedule, columns: Extent) -> int:
+    """Registers that one column of the space costs a thread: loads in flight and values kept."""
+    kept = sum(_words(op.output.dtype) for op, p in sched.kept_values if str(p.columns) == str(columns))
+    kept += sum(_words(t.dtype) for t, p in sched.kept_loads if str(p.columns) == str(columns))
+    flight = 0.0
+    for p in sched.passes:
+        if str(p.columns) == str(columns):
+            new = [leaf for leaf in p.loads if leaf not in sched.kept_loads]
+            flight = max(flight, sum(_words(t.dtype) for t, _ in new))
+            flight = max(flight, sum(_words(op.output.dtype) for op, _ in p.outputs))
+    return max(1, round(kept + flight + 0.25))
+
+
+def _words(dtype: str) -> float:
+    return max(0.25, item_bytes(dtype) / 4)
+
+
+def choose_mapping(alignment: Alignment, sched: Schedule, device: DeviceModel) -> RowMapping:
+    """The thread mapping of a stitch op on a GPU."""
+    spaces = list(dict.fromkeys(str(p.columns) for p in sched.passes))
+    extents = {str(p.columns): p.columns for p in sched.passes}
+    vectors = {s: vector_length(alignment, sched, extents[s]) for s in spaces}
+    if alignment.domain.flat:
+        return _flat(sched, extents, vectors, device)
+    rows = compat.int_value(as_expr(alignment.domain.rows))
+    static = {s: e for s, e in extents.items() if isinstance(e, int)}
+    threads = 1
+    for s, e in static.items():
+        threads = max(threads, _threads_for(e // vectors[s], vectors[s], tile_words(sched, e), rows, device))
+    mapping = RowMapping(threads, _rows_per_block(threads, rows, device))
+    for s, e in static.items():
+        chunks = -(-e // (vectors[s] * threads))
+        words = chunks * vectors[s] * tile_words(sched, e)
+        limit = LONG_WORDS if threads >= 512 else LONG_WORDS * 5 // 4
+        if threads == device.max_threads_per_block:
+            limit = device.registers_per_sm // threads - 16
+        if words > limit and len(sched.passes) > 0 and chunks > 1:
+            mapping.keep = False
+        mapping.columns[s] = ColumnMapping(vectors[s], chunks)
+    if not mapping.keep:
+        for s, m in mapping.columns.items():
+            chunks = max(1, min(m.chunks, 16 // m.vector))
+            mapping.columns[s] = ColumnMapping(m.vector, chunks, -(-m.chunks // chunks))
+    return mapping
+
+
+def _threads_for(vecs: int, vector: int, words: int, rows: int | None, device: DeviceModel) -> int:
+    """Threads for a row of ``vecs`` vectors: few enough to fill a warp, many enough for registers and occupancy."""
+    if vecs <= 1:
+        return 1
+    small = [t for t in (1, 2, 4, 8, 16, 32) if t <= vecs * 2]
+    best = min(small, key=lambda t: (_waste(vecs, t, vector, words), -t))
+    threads = best
+    while threads < device.max_threads_per_block and -(-vecs // threads) * vector * words > REGISTER_WORDS:
+        threads *= 2
+    if rows is not None:  # few rows: more threads each, so that the device is busy
+        wanted = device.sms * 512
+        while threads < device.max_threads_per_block and rows * threads < wanted and threads * 2 <= vecs:
+            threads *= 2
+    return threads
+
+
+def _waste(vecs: int, threads: int, vector: int, words: int) -> float:
+    """Idle fraction of the lanes, plus a penalty for too many elements a thread (uncoalesced, register-hungry)."""
+    chunks = -(-vecs // threads)
+    idle = chunks * threads / vecs - 1.0
+    return idle + max(0.0, chunks * vector * words / REGISTER_WORDS - 1.0) * 4 + (0.02 * chunks if threads < 32 else 0)
+
+
+def _rows_per_block(threads: int, rows: int | None, device: DeviceModel) -> int:
+    per_block = max(1, 256 // threads)
+    if rows is not None:
+        while per_block > 1 and per_block * threads > 64 and -(-rows // per_block) < device.sms * 2:
+            per_block //= 2
+    return max(per_block, -(-device.warp // threads))
+
+
+def _flat(
+    sched: Schedule, extents: dict[str, Extent], vectors: dict[str, int], device: DeviceModel
+) -> RowMapping:
+    mapping = RowMapping(256, 1, split=True)
+    for s, e in extents.items():
+        words = tile_words(sched, e) * vectors[s]
+        chunks = max(1, min(4, 32 // words))
+        if isinstance(e, int):
+            while chunks > 1 and e < 256 * vectors[s] * chunks * device.sms * 2:
+                chunks //= 2
+        mapping.columns[s] = ColumnMapping(vectors[s], chunks)
+    return mapping

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Order an aligned graph into passes over a row's columns, and choose which values are kept between passes.
+
+A pass lies between two reductions: it evaluates what its reductions and outputs need, column by column. Values used
+by several passes are either kept (Local: in registers; on long rows in shared memory) or computed again from kept ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..graph.classify import is_heavy
+from ..graph.extent import Extent
+from ..graph.ir import Operator, Tensor
+from .alignment import Alignment, Key
+from .domain import At, Point
+
+Leaf = tuple[Tensor, Point]
+
+
+@dataclass
+class Pass:
+    """One sweep over the columns of a row.
+
+    ``row_values`` are evaluated once a row before the sweep; ``values`` column by column, in order; ``loads`` are the
+    inputs that the values read at each column.
+    """
+
+    level: int
+    columns: Extent
+    reduces: list[Operator] = field(default_factory=list)
+    outputs: list[Key] = field(default_factory=list)
+    row_values: list[Key] = field(default_factory=list)
+    values: list[Key] = field(default_factory=list)
+    loads: list[Leaf] = field(default_factory=list)
+
+
+@dataclass
+class Schedule:
+    """All passes in order, the row values and outputs that follow the last one, and what is kept between passes."""
+
+    passes: list[Pass]
+    final_values: list[Key]
+    row_outputs: list[Key]
+    kept_values: set[Key]
+    kept_loads: set[Leaf]
+
+
+def schedule(alignment: Alignment, keep: bool = True) -> Schedule:
+    """Make the passes; with ``keep=False`` nothing is kept and later passes read their inputs again."""
+    return _Scheduler(alignment).run(keep)
+
+
+class _Scheduler:
+    def __init__(self, alignment: Alignment):
+        self.al = alignment
+        self.own = set(alignment.graph.operators)
+
+    def run(self, keep: bool) -> Schedule:
+        passes: dict[tuple[int, str], Pass] = {}
+        row_outputs: list[Key] = []
+        outputs = {t.producer for t in self.al.graph.outputs}
+        for op, point in self.al.roots:
+            if not point.per_column and not op.is_reduce:
+                row_outputs.append((op, point))
+                continue
+            level = self._root_level(op, point)
+            p = passes.setdefault((level, str(point.columns)), Pass(level, point.columns))
+            if op.is_reduce:
+                p.reduces.append(op)
+                if op in outputs:
+                    row_outputs.append((op, self.al.row_point))
+            else:
+                p.outputs.append((op, point))
+        order = [passes[k] for k in sorted(passes, key=lambda k: k[0])]
+        # Reductions of a level come before outputs of the same level only in so far as both need equal inputs.
+        needs = [self._closure(p, set()) for p in order]
+        kept_values, kept_loads = self._choose(order, needs) if keep else (set(), set())
+        self._fill(order, kept_values, kept_loads)
+        used = {leaf for i, p in enumerate(order) for leaf in p.loads if any(leaf in q.loads for q in order[:i])}
+        final: dict[Key, None] = {}
+        for key in row_outputs:
+            self._rows_below(key, final)
+        done = {k for p in order for k in p.row_values}
+        return Schedule(order, [k for k in final if k not in done], row_outputs, kept_values, kept_loads & used)
+
+    def _root_level(self, op: Operator, point: Point) -> int:
+        if not op.is_reduce:
+            return self.al.level[(op, point)]
+        return self.al.level[(op, self.al.row_point)] - 1
+
+    def _roots(self, p: Pass) -> list[Key]:
+        return [(op, self.al.domain.full(p.columns)) for op in p.reduces] + p.outputs
+
+    def _closure(self, p: Pass, cut: set[Key]) -> tuple[dict[Key, None], dict[Leaf, None]]:
+        """Per-column values (producers first) and loads that a pass's roots need, not looking below ``cut``."""
+        values: dict[Key, None] = {}
+        leaves: dict[Leaf, None] = {}
+
+        def visit(key: Key) -> None:
+            if key in values:
+                return
+            if key not in cut:
+                for access, point in self.al.children(key):
+                    if point is None or not point.per_column:
+                        continue
+                    producer = access.tensor.producer
+                    if producer in self.own and producer is not None:
+                        if not (access.guarded and point.at is At.INDEX):
+                            visit((producer, point))
+                    elif not access.guarded:
+                        leaves[(access.tensor, point)] = None
+            values[key] = None
+
+        for key in self._roots(p):
+            visit(key)
+        return values, leaves
+
+    def _choose(
+        self, order: list[Pass], needs: list[tuple[dict[Key, None], dict[Leaf, None]]]
+    ) -> tuple[set[Key], set[Leaf]]:
+        """Keep heavy values and values with several sources; compute the other ones again from what is kept."""
+        count: dict[Key, int] = {}
+        for values, _ in needs:
+            for key in values:
+                count[key] = count.get(key, 0) + 1
+        kept: set[Key] = set()
+        sources: dict[Key, frozenset] = {}
+        for values, _ in needs:
+            for key in values:
+                if key in sources:
+                    continue
+                below: set = set()
+                for access, point in self.al.children(key):
+                    if point is None or not point.per_column:
+                        continue
+                    producer = access.tensor.producer
+                    if producer in self.own and producer is not None:
+                        child = (producer, point)
+                        below |= {child} if child in kept else sources.get(child, frozenset())
+                    else:
+                        below.add((access.tensor, point))
+                wide = sum(1 for t, pt in below if pt.at is not At.COLUMN)
+                if count[key] > 1 and not key[0].is_reduce and (is_heavy(key[0].value) or wide > 1):
+                    kept.add(key)
+                sources[key] = frozenset(below)
+        leaves = {leaf for _, found in needs for leaf in found if leaf[1].at is not At.COLUMN}
+        return kept, leaves
+
+    def _fill(self, order: list[Pass], kept: set[Key], kept_loads: set[Leaf]) -> None:
+        """What each pass really evaluates, given what earlier passes kept; keeps only what a later pass uses."""
+        available: set[Key] = set()
+        used: set[Key] = set()
+        done_rows: set[Key] = set()
+        for p in order:
+            values, leaves = self._closure(p, available)
+            roots = set(self._roots(p))
+            used |= {k for k in values if k in available}
+            p.values = [k for k in values if k not in available or k in roots]
+            p.loads = list(leaves)
+            rows: dict[Key, None] = {}
+            for key in p.values:
+                for access, point in self.al.children(key):
+                    self._row_read(access.tensor, point, rows)
+            p.row_values = [k for k in rows if k not in done_rows]
+            done_rows |= set(p.row_values)
+            available |= {k for k in values if k in kept}
+        kept &= used
+        # A value is evaluated where it is first needed; dropping an unused 'kept' mark changes no pass.
+
+    def _row_read(self, tensor: Tensor, point: Point | None, rows: dict[Key, None]) -> None:
+        producer = tensor.producer
+        if point is None or producer is None or producer not in self.own:
+            return
+        if point.per_column:
+            if point.at is At.INDEX and (producer, point) in self.al.reads:
+                for access, below in self.al.children((producer, point)):
+                    self._row_read(access.tensor, below, rows)
+            return
+        self._rows_below((producer, point), rows)
+
+    def _rows_below(self, key: Key, rows: dict[Key, None]) -> None:
+        if key in rows or key[0].is_reduce:
+            return
+        for access, point in self.al.children(key):
+            if point is not None and access.tensor.producer in self.own:
+                assert access.tensor.producer is not None
+                self._rows_below((access.tensor.producer, point), rows)
+        rows[key] = None

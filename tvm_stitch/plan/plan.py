@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""StitchPlan: everything decided about one stitch op before code is written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..device import DeviceModel
+from ..graph.ir import StitchGraph
+from .alignment import Alignment, align
+from .mapping import RowMapping, choose_mapping
+from .passes import Schedule, schedule
+
+
+@dataclass
+class StitchPlan:
+    """A stitch op's domain and points (``alignment``), its passes (``schedule``) and its thread ``mapping``."""
+
+    graph: StitchGraph
+    device: DeviceModel
+    alignment: Alignment
+    schedule: Schedule
+    mapping: RowMapping
+
+
+def make_plan(graph: StitchGraph, device: DeviceModel) -> StitchPlan:
+    """Plan a graph for a device.
+
+    Raises:
+        Misaligned: when no in-block plan exists; the message is the reason that ``explain`` shows.
+    """
+    alignment = align(graph)
+    sched = schedule(alignment)
+    mapping = choose_mapping(alignment, sched, device)
+    if not mapping.keep:
+        sched = schedule(alignment, keep=False)
+    return StitchPlan(graph, device, alignment, sched, mapping)

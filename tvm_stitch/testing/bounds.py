@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bounds on what a correct compiled function may return: the float64 reference with an interval for each element.
+
+Each operator is evaluated at the ends of its operands' intervals and the result is widened by the rounding it may
+commit: so a comparison of nearly equal values, or a cast near a rounding boundary, yields both possible results,
+and an ill-conditioned value gets a wide interval where a fixed tolerance would raise a false alarm.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+import tvm
+from tvm import relax
+
+from .reference import Interpreter, flatten
+from .reference_ops import Kind, Rule, axes_of, dtype_of, is_float
+
+#: Distance between 1 and the next number.
+EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+
+#: Element-wise operators that commit no rounding.
+_EXACT = frozenset(
+    f"relax.{name}"
+    for name in "abs negative maximum minimum where clip floor ceil trunc round sign astype nn.relu nn.relu6".split()
+)
+
+
+class Bound(NamedTuple):
+    """The exact result and the least and greatest acceptable one, element by element, of one shape and dtype."""
+
+    value: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+def evaluate_bounds(
+    mod: tvm.IRModule, inputs: Sequence[np.ndarray], func: str = "main", half_accumulate: bool = False
+) -> list[Bound]:
+    """Like :func:`reference.evaluate`, with bounds.
+
+    Parameters
+    ----------
+    half_accumulate : whether sums of float16 and bfloat16 may be accumulated in those types, as stock TVM does;
+        otherwise they are expected to be accumulated in float32.
+
+    Raises
+    ------
+    NotImplementedError : for operators without a rule, and composite ones (softmax, matmul) whose error is not
+        modelled.
+    """
+    return flatten(BoundsInterpreter(mod, half_accumulate).call(func, inputs))
+
+
+def violations(outputs: Sequence[np.ndarray], bounds: Sequence[Bound]) -> list[str]:
+    """What is out of bounds in ``outputs``, one line an output; empty when all is right. NaN is never right."""
+    if len(outputs) != len(bounds):
+        return [f"{len(outputs)} outputs, expected {len(bounds)}"]
+    problems = []
+    for place, (actual, bound) in enumerate(zip(outputs, bounds, strict=True)):
+        if actual.shape != bound.value.shape:
+            problems.append(f"output {place}: shape {actual.shape}, expected {bound.value.shape}")
+            continue
+        wide = actual.astype(np.float64) if is_float(str(actual.dtype)) else actual
+        right = (wide >= bound.low) & (wide <= bound.high)
+        if not right.all():
+            distance = np.abs(wide.astype(np.float64) - bound.value.astype(np.float64))
+            excess = distance - np.maximum(bound.high - bound.value.astype(np.float64), 0)
+            worst = np.unravel_index(np.argmax(np.where(right, -1.0, np.nan_to_num(excess, nan=np.inf))), wide.shape)
+            problems.append(
+                f"output {place} ({actual.dtype}{list(actual.shape)}): {np.count_nonzero(~right)} out of bounds, "
+                f"worst at {tuple(int(i) for i in worst)}: {wide[worst]!r}, expected {bound.value[worst]!r} in "
+                f"[{bound.low[worst]!r}, {bound.high[worst]!r}]"
+            )
+    return problems
+
+
+class BoundsInterpreter(Interpreter):
+    """Evaluates a Relax function on :class:`Bound` values."""
+
+    def __init__(self, mod: tvm.IRModule, half_accumulate: bool = False) -> None:
+        super().__init__(mod)
+        self.half_accumulate = half_accumulate
+
+    def wrap(self, array: np.ndarray, dtype: str) -> Bound:
+        value = super().wrap(array, dtype)
+        return Bound(value, value, value)
+
+    def shape(self, value: Any) -> tuple[int, ...]:
+        return value.value.shape if isinstance(value, Bound) else value
+
+    def apply(self, rule: Rule, call: relax.Call, args: list[Any]) -> Any:
+        with np.errstate(all="ignore"):
+            if rule.kind in (Kind.LIGHT, Kind.HEAVY):
+                return self._element_wise(rule, call, args)
+            if rule.kind in (Kind.MOVE, Kind.EXTREME):
+                return _join(*(rule.apply(call, *_pick(args, end)) for end in Bound._fields))
+            if rule.kind is Kind.SUM:
+                return self._sum(rule, call, args)
+            if rule.kind is Kind.PRODUCT:
+                return self._product(rule, call, args)
+        raise NotImplementedError(f"bounds of {call.op.name}")
+
+    def _element_wise(self, rule: Rule, call: relax.Call, args: list[Any]) -> Bound:
+        value = np.asarray(rule.apply(call, *_pick(args, "value")))
+        low = high = value
+        choices = [_corners(arg, alone=len(args) == 1) for arg in args]
+        if any(len(choice) > 1 for choice in choices):
+            for corner in itertools.product(*choices):
+                result = rule.apply(call, *corner)
+                low, high = np.minimum(low, result), np.maximum(high, result)
+        dtype = dtype_of(call)
+        if not is_float(dtype) or call.op.name in _EXACT:
+            return Bound(value, low, high)
+        if call.op.name in ("relax.sin", "relax.cos"):  # the turning points are not at the ends
+            bend = np.square(args[0].high - args[0].low)
+            low, high = low - bend, high + bend
+        relative, absolute = _rounding(rule.kind, dtype)
+        return _widen(value, low, high, relative, absolute)
+
+    def _sum(self, rule: Rule, call: relax.Call, args: list[Any]) -> Bound:
+        (x,) = args
+        value, low, high = (rule.apply(call, *_pick(args, end)) for end in Bound._fields)
+        dtype = dtype_of(call)
+        if not is_float(dtype):
+            return Bound(value, low, high)
+        count = int(np.prod([x.value.shape[axis] for axis in axes_of(call, x.value.ndim)]))
+        step = EPSILON[dtype] if self.half_accumulate else min(EPSILON[dtype], EPSILON["float32"])
+        # Roundings of a sum are independent enough to grow with the root of their number, not the number.
+        grown = rule.apply(call, np.maximum(np.abs(x.low), np.abs(x.high))) * step * min(count, 4 * count**0.5 + 4)
+        relative, absolute = _rounding(Kind.LIGHT, dtype)
+        return _widen(value, low - grown, high + grown, relative, absolute)
+
+    def _product(self, rule: Rule, call: relax.Call, args: list[Any]) -> Bound:
+        (x,) = args
+        value = rule.apply(call, x.value)
+        if not is_float(dtype_of(call)):
+            return Bound(value, *(rule.apply(call, end) for end in (x.low, x.high)))
+        magnitude = np.abs(x.value)
+        far = magnitude + np.maximum(x.high - x.value, x.value - x.low)
+        count = int(np.prod([x.value.shape[axis] for axis in axes_of(call, x.value.ndim)]))
+        spread = rule.apply(call, far) - rule.apply(call, magnitude)
+        relative, absolute = _rounding(Kind.LIGHT, dtype_of(call))
+        return _widen(value, value - spread, value + spread, relative * (count + 1), absolute)
+
+
+def _pick(args: Sequence[Any], end: str) -> list[Any]:
+    """The arguments with every bound replaced by one of its ends."""
+    return [
+        getattr(arg, end)
+        if isinstance(arg, Bound)
+        else tuple(_pick(arg, end))
+        if type(arg) is tuple and arg and isinstance(arg[0], Bound)
+        else arg
+        for arg in args
+    ]
+
+
+def _join(value: Any, low: Any, high: Any) -> Any:
+    """Bounds from results at the three ends; a tuple of them if the operator returns several tensors."""
+    if type(value) is tuple and value and isinstance(value[0], np.ndarray):
+        return tuple(Bound(*parts) for parts in zip(value, low, high, strict=True))
+    return Bound(value, low, high) if isinstance(value, np.ndarray) else value
+
+
+def _corners(arg: Any, alone: bool) -> list[Any]:
+    """Where to evaluate an operator for this argument: its ends, and 0 between them, where |x| and x^2 turn."""
+    if not isinstance(arg, Bound):
+        return [arg]
+    if arg.low is arg.high or np.array_equal(arg.low, arg.high):
+        return [arg.value]
+    zero = [np.clip(np.zeros_like(arg.value), arg.low, arg.high)] if alone and arg.value.dtype != bool else []
+    return [arg.low, arg.high, *zero]
+
+
+def _rounding(kind: Kind, dtype: str) -> tuple[float, float]:
+    """(relative, absolute) error that one element-wise operator may commit.
+
+    In float32: two roundings for cheap operators (a fused multiply-add, a reciprocal), and what approximations of
+    exp, tanh, erf and others on GPUs and vector units commit for the rest. Half types: those, and a rounding.
+    """
+    relative = 2 * EPSILON["float32"] if kind is Kind.LIGHT else 16 * EPSILON["float32"]
+    absolute = 0.0 if kind is Kind.LIGHT else 16 * EPSILON["float32"]
+    if dtype in ("float16", "bfloat16"):
+        relative += 0.55 * EPSILON[dtype]
+    tiny = ml_dtypes.finfo(np.dtype(dtype)).smallest_subnormal if dtype == "float16" else 2.0**-126
+    return relative, absolute + float(tiny)
+
+
+def _widen(
+    value: np.ndarray, low: np.ndarray, high: np.ndarray, relative: float, absolute: float
+) -> Bound:
+    return Bound(value, low - relative * np.abs(low) - absolute, high + relative * np.abs(high) + absolute)
