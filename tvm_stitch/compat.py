@@ -80,6 +80,11 @@ def const(value: float | int | bool, dtype: str) -> Expr:
     return tir.const(value, dtype)
 
 
+def string(value: str) -> Expr:
+    """A string constant as an expression."""
+    return tvm.ir.StringImm(value) if HAS_RELAX_TIRX else tir.StringImm(value)
+
+
 def int_value(expr: Expr) -> int | None:
     """The value of an integer constant (or a Python int), None for anything else."""
     if isinstance(expr, int):

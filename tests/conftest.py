@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all tests share: the table of the ONNX node cases, printed after the run whatever the output options."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+_COLUMNS = ("passed", "stock fails too", "not imported", "ours fails")
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print how many ONNX node cases passed, by family; the counts reach here from all test processes."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if getattr(report, "when", None) == "call":
+                counts.update(tuple(v) for key, v in report.user_properties if key == "onnx_node")
+    if not counts:
+        return
+    write = terminalreporter.write_line
+    terminalreporter.section("ONNX node cases on llvm: stitched beside stock TVM")
+    write(f"{'family':24}" + "".join(f"{column:>17}" for column in _COLUMNS))
+    families = sorted({family for family, _ in counts})
+    for family in families:
+        write(f"{family:24}" + "".join(f"{counts[family, column]:17d}" for column in _COLUMNS))
+    totals = (sum(counts[family, column] for family in families) for column in _COLUMNS)
+    write(f"{'total':24}" + "".join(f"{total:17d}" for total in totals))

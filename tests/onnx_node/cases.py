@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ONNX's own node test cases that hold normalizations, softmaxes, reductions, GELU or cross-entropy losses."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+_OPERATORS = frozenset(
+    "Softmax LogSoftmax Hardmax LayerNormalization GroupNormalization RMSNormalization InstanceNormalization"
+    " MeanVarianceNormalization Gelu SoftmaxCrossEntropyLoss NegativeLogLikelihoodLoss".split()
+)
+# Inputs that TVM's importer takes as constants only; models have them as constants.
+_CONSTANT_INPUTS = ("axes",)
+
+
+@cache
+def node_cases() -> dict[str, Any]:
+    """The cases by name, in a fixed order and with the same data in every process."""
+    from onnx.backend.test.case.node import collect_testcases
+
+    state = np.random.get_state()
+    np.random.seed(0)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            collected = collect_testcases(None)
+    finally:
+        np.random.set_state(state)
+    return {case.name: case for case in sorted(collected, key=lambda case: case.name) if _selected(case.model)}
+
+
+def family(name: str) -> str:
+    """The row of the table that a case belongs to."""
+    for prefix in (
+        "attention flexattention nllloss sce logsoftmax softmax hardmax layer_normalization rms_normalization"
+        " group_normalization instancenorm gelu mvn reduce dynamicquantizelinear"
+    ).split():
+        if name.startswith(f"test_{prefix}"):
+            return prefix
+    return "other"
+
+
+def fold_shapes(model: onnx.ModelProto, inputs: dict[str, Any]) -> onnx.ModelProto:
+    """The model with all that its input shapes and constants determine computed beforehand.
+
+    TVM's importer refuses some arithmetic on shapes, and reductions whose axes are an input. A case's shapes are
+    fixed, so what depends on shapes alone becomes an initializer, and so do the inputs named for axes.
+    """
+    graph = model.graph
+    constant: set[str] = {tensor.name for tensor in graph.initializer} | {""}
+    constant |= {value.name for value in graph.input if value.name in _CONSTANT_INPUTS}
+    foldable: list[onnx.NodeProto] = []
+    for node in graph.node:
+        if node.op_type in ("Shape", "Size") or all(name in constant for name in node.input):
+            foldable.append(node)
+            constant |= set(node.output)
+    folded = {id(node) for node in foldable}
+    kept = [node for node in graph.node if id(node) not in folded]
+    results = [value.name for value in graph.output]
+    wanted = {name for node in kept for name in node.input} | set(results)
+    names = [name for node in foldable for name in node.output if name and name in wanted]
+    values = _evaluate(model, names, inputs)
+    values |= {name: np.asarray(inputs[name]) for name in _CONSTANT_INPUTS if name in inputs}
+    # A result that is folded still needs a node to come from.
+    for name in results:
+        if name in values:
+            kept.append(helper.make_node("Identity", [f"{name}_folded"], [name]))
+            values[f"{name}_folded"] = values.pop(name)
+    new = onnx.ModelProto()
+    new.CopyFrom(model)
+    for field in ("node", "initializer", "input"):
+        new.graph.ClearField(field)
+    new.graph.node.extend(kept)
+    new.graph.initializer.extend(graph.initializer)
+    new.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in values.items())
+    new.graph.input.extend(value for value in graph.input if value.name not in values)
+    return new
+
+
+def _evaluate(model: onnx.ModelProto, names: list[str], inputs: dict[str, Any]) -> dict[str, np.ndarray]:
+    """The values of intermediate results, from the nodes that they need."""
+    if not names:
+        return {}
+    needed, nodes = set(names), []
+    for node in reversed(model.graph.node):
+        if needed & set(node.output):
+            nodes.append(node)
+            needed |= set(node.input)
+    graph = helper.make_graph(
+        nodes[::-1],
+        "constants",
+        [value for value in model.graph.input if value.name in needed],
+        [onnx.ValueInfoProto(name=name) for name in names],
+        [tensor for tensor in model.graph.initializer if tensor.name in needed],
+    )
+    part = helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
+    outputs = ReferenceEvaluator(part).run(names, {k: v for k, v in inputs.items() if k in needed})
+    return {name: np.asarray(value) for name, value in zip(names, outputs, strict=True)}
+
+
+def _selected(model: onnx.ModelProto) -> bool:
+    return any(node.op_type in _OPERATORS or node.op_type.startswith("Reduce") for node in _nodes(model.graph.node))
+
+
+def _nodes(nodes: Iterable[onnx.NodeProto]) -> Iterable[onnx.NodeProto]:
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            yield from _nodes(attribute.g.node)

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every selected ONNX node case that stock TVM gets right on llvm is right stitched.
+
+The table at the end of a run (tests/conftest.py prints it) counts the cases by what became of them. The cases
+that stock TVM passes are listed in stock_passes.txt, so that none can drop out unseen; to write that list anew:
+STITCH_WRITE_STOCK_PASSES=1 pytest -n 0 tests/onnx_node
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+from tvm.relax.frontend.onnx import from_onnx
+
+from tests.onnx_node.cases import family, fold_shapes, node_cases
+
+LIST = Path(__file__).with_name("stock_passes.txt")
+TARGET = tvm.target.Target("llvm")
+WRITE = bool(os.environ.get("STITCH_WRITE_STOCK_PASSES"))
+STOCK_PASSES = frozenset(LIST.read_text(encoding="utf-8").split()) if LIST.exists() and not WRITE else frozenset()
+
+# What became of a case; the table's columns.
+PASSED, STOCK_FAILS, NOT_IMPORTED, OURS_FAILS = "passed", "stock fails too", "not imported", "ours fails"
+
+
+@pytest.mark.parametrize("name", list(node_cases()))
+def test_node_case(name: str, record_property: Callable[[str, object], None]) -> None:
+    outcome, reason = _grade(name)
+    record_property("onnx_node", [family(name), outcome])
+    if outcome == OURS_FAILS:
+        pytest.fail(f"right in stock TVM, wrong stitched: {reason}")
+    if WRITE:
+        if outcome == PASSED:
+            with LIST.open("a", encoding="utf-8") as file:
+                print(name, file=file)
+    elif name in STOCK_PASSES:
+        assert outcome == PASSED, f"listed in {LIST.name}, but {outcome}: {reason}"
+    if outcome != PASSED:
+        pytest.skip(f"{outcome}: {reason}")
+
+
+def test_list_names_known_cases() -> None:
+    assert WRITE or STOCK_PASSES
+    assert node_cases().keys() >= STOCK_PASSES
+
+
+def _grade(name: str) -> tuple[str, str]:
+    """What became of a case, and why."""
+    case = node_cases()[name]
+    try:
+        runs = [_import(case.model, inputs, outputs) for inputs, outputs in case.data_sets]
+    except Exception as error:
+        return NOT_IMPORTED, _line(error)
+    right_in_stock = 0
+    for mod, inputs, expected in runs:
+        try:
+            stock = _run(mod, relax.get_default_pipeline(TARGET), inputs)
+        except Exception as error:
+            return STOCK_FAILS, _line(error)
+        # The importer leaves some optional outputs unset: those that stock gets right count.
+        right = [i for i, want in enumerate(expected) if i < len(stock) and not _difference(stock[i], want, case)]
+        if not right:
+            return STOCK_FAILS, _difference(stock[0], expected[0], case)
+        right_in_stock += len(right)
+        try:
+            stitched = _run(mod, _stitch_pipeline(), inputs)
+        except Exception as error:
+            return OURS_FAILS, _line(error)
+        wrong = [f"output {i}: {text}" for i in right if (text := _difference(stitched[i], expected[i], case))]
+        if wrong:
+            return OURS_FAILS, "; ".join(wrong)
+    return PASSED, f"{right_in_stock} outputs right"
+
+
+def _stitch_pipeline() -> Any:
+    import tvm_stitch
+    from tvm_stitch.relax import pipeline
+
+    return pipeline(TARGET, tvm_stitch.StitchConfig())
+
+
+def _import(model: Any, inputs: list[Any], outputs: list[Any]) -> tuple[tvm.IRModule, list[np.ndarray], list[np.ndarray]]:
+    """Import a case as it stands, or else with its shapes folded; the inputs left and the expected outputs."""
+    named = {value.name: data for value, data in zip(model.graph.input, inputs, strict=True)}
+    try:
+        mod = from_onnx(model)
+    except Exception:
+        model = fold_shapes(model, named)
+        mod = from_onnx(model)
+    filled = {tensor.name for tensor in model.graph.initializer}
+    left = [np.asarray(named[value.name]) for value in model.graph.input if value.name not in filled]
+    return mod, left, [np.asarray(output) for output in outputs]
+
+
+def _run(mod: tvm.IRModule, pipeline: Any, inputs: list[np.ndarray]) -> list[np.ndarray]:
+    executable = tvm.compile(mod, TARGET, relax_pipeline=pipeline)
+    machine = relax.VirtualMachine(executable, tvm.cpu())
+    result = machine["main"](*[tvm.runtime.tensor(value) for value in inputs])
+    return [result.numpy()] if isinstance(result, tvm.runtime.Tensor) else [item.numpy() for item in result]
+
+
+def _difference(got: np.ndarray, want: np.ndarray, case: Any) -> str:
+    """How an output differs, empty when it does not: the case's own tolerances, and two steps of half types."""
+    if got.dtype != want.dtype:
+        return f"dtype {got.dtype}, not {want.dtype}"
+    rtol, atol = case.rtol, max(case.atol, 1e-6)
+    if got.dtype.name in ("float16", "bfloat16"):
+        step = 2 * float(ml_dtypes.finfo(got.dtype).eps)
+        rtol, atol = max(rtol, step), max(atol, step)
+        got, want = got.astype(np.float32), want.astype(np.float32)
+    try:
+        np.testing.assert_allclose(got, want, rtol=rtol, atol=atol)
+    except AssertionError as error:
+        return " ".join(str(error).split())[:200]
+    return ""
+
+
+def _line(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[-1][:150]}"
