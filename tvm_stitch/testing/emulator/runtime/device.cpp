@@ -10,7 +10,8 @@ namespace {
 
 Slot& shared_slot(const Block& b, int id) { return g_shared_slots[b.resident * kSharedPerBlock + uint64_t(id)]; }
 
-void* shared_array(int id, uint64_t bytes, unsigned itemsize, const char* name) {
+// The address is a multiple of `align` and of no higher power of two, so that a wider access than that is found out.
+void* shared_array(int id, uint64_t bytes, unsigned itemsize, unsigned align, const char* name) {
   Block& b = *g_thread->block;
   if (uint64_t(id) >= kSharedPerBlock) {
     add_report(kUnsupported, g_thread, 0, nullptr, 0, nullptr, "more than %d shared arrays in a kernel",
@@ -21,7 +22,7 @@ void* shared_array(int id, uint64_t bytes, unsigned itemsize, const char* name) 
   uint32_t& ready = b.shared_ready[id / 32];
   if (ready >> (id % 32) & 1) return reinterpret_cast<void*>(s.start);
   ready |= 1u << (id % 32);
-  s.start = g_shared_base + ((b.resident * kSharedPerBlock + uint64_t(id)) << kSharedShift) + kSharedMargin;
+  s.start = g_shared_base + ((b.resident * kSharedPerBlock + uint64_t(id)) << kSharedShift) + kSharedMargin + align;
   s.size = bytes;
   s.lo = s.start;
   s.hi = s.start + bytes;
@@ -76,10 +77,10 @@ uint3 emu_cluster_rank3() {
 }
 uint3 emu_cluster_dim() { return {g_launch.cluster.x, g_launch.cluster.y, g_launch.cluster.z}; }
 
-void* emu_shared(int id, unsigned long bytes, unsigned itemsize, const char* name) {
-  return shared_array(id, bytes, itemsize, name);
+void* emu_shared(int id, unsigned long bytes, unsigned itemsize, unsigned align, const char* name) {
+  return shared_array(id, bytes, itemsize, align, name);
 }
-void* emu_dynamic_shared() { return shared_array(0, g_launch.dynamic_shared, 1, "dynamic shared memory"); }
+void* emu_dynamic_shared() { return shared_array(0, g_launch.dynamic_shared, 1, 1024, "dynamic shared memory"); }
 
 int emu_block_barrier(int line, int op, int predicate) {
   Thread* t = g_thread;
@@ -151,7 +152,6 @@ unsigned emu_map_rank(unsigned a, unsigned rank) {
                g_launch.cluster_size);
     abort_launch();
   }
-  // The window of a rank does not fit beside 25 bits of array and byte for 16 ranks: bytes above 2^17 never are in use.
   return (a & 0x01ffffffu) | (rank + 1) << 25;
 }
 

@@ -527,6 +527,11 @@ void start_block(Block& b, uint32_t linear, uint32_t resident) {
   b.stamp = b.start = next_event();
   b.live = g_launch.threads;
   memset(b.shared_ready, 0, sizeof b.shared_ready);
+  if (g_launch.cluster_size > 1)  // the arrays of the block that was here before are no longer anybody's
+    for (uint64_t i = 0; i < kSharedPerBlock; ++i) {
+      Slot& s = g_shared_slots[resident * kSharedPerBlock + i];
+      s.hi = s.lo;
+    }
   if (b.threads.size() != g_launch.threads) b.threads = std::vector<Thread>(g_launch.threads);
   for (uint32_t i = 0; i < g_launch.threads; ++i) {
     Thread& t = b.threads[i];

@@ -55,7 +55,7 @@ uint3 emu_block_dim();
 uint3 emu_grid_dim();
 uint3 emu_cluster_rank3();
 uint3 emu_cluster_dim();
-void* emu_shared(int id, unsigned long bytes, unsigned itemsize, const char* name);
+void* emu_shared(int id, unsigned long bytes, unsigned itemsize, unsigned align, const char* name);
 void* emu_dynamic_shared();
 int emu_block_barrier(int line, int op, int predicate);
 void emu_grid_barrier(int line);
@@ -352,6 +352,18 @@ template <class T>
 inline T load_shared(unsigned address) { return *static_cast<T*>(emu_from_shared(address)); }
 template <class T>
 inline void store_shared(unsigned address, T v) { *static_cast<T*>(emu_from_shared(address)) = v; }
+
+// A register of PTX has no type: between operands of one size, values move as bits.
+template <class K, class O>
+EMU_NOSAN inline O read_bits(O, K v) {
+  if constexpr (sizeof(K) == sizeof(O)) return __builtin_bit_cast(O, v);
+  else return O(v);
+}
+template <class K, class V>
+EMU_NOSAN inline K to_bits(V v) {
+  if constexpr (sizeof(K) == sizeof(V)) return __builtin_bit_cast(K, v);
+  else return K(v);
+}
 
 // ---- the kernel's entry: unpacks 8-byte argument cells, and tells the types of its parameters ------------------------
 template <class T> struct Kind { static constexpr char value = T(-1) < T(0) ? 'i' : 'u'; };

@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs generated CUDA kernels on the CPU, one fiber per CUDA thread, and reports what a GPU would not forgive."""
+
+from .launch import EmulatedRun, Launch, Options, run_kernel
+from .reports import KINDS, Report
+
+__all__ = ["KINDS", "EmulatedRun", "Launch", "Options", "Report", "run_kernel"]

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Launches one compiled kernel in the emulator."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .build import compile_source, load_runtime
+from .memory import DeviceBuffer, unwritten
+from .reports import Report, ReportRecord
+from .source import PreparedSource, prepare_source
+
+Extent = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch: the kernel's name, (x, y, z) of grid, block and cluster, dynamic shared memory in bytes."""
+
+    name: str
+    grid: Extent
+    block: Extent
+    shared_bytes: int = 0
+    cluster: Extent = (1, 1, 1)
+    cooperative: bool = False
+
+
+@dataclass
+class EmulatedRun:
+    """What came of a run: the outputs on the host, every launch in order, and all findings."""
+
+    outputs: list[np.ndarray] = field(default_factory=list)
+    launches: list[Launch] = field(default_factory=list)
+    reports: list[Report] = field(default_factory=list)
+
+    def check(self) -> EmulatedRun:
+        """Returns itself; raises AssertionError listing the findings if there are any."""
+        if self.reports:
+            shown = "\n".join(str(r) for r in self.reports[:20])
+            raise AssertionError(f"the emulator found {len(self.reports)} faults:\n{shown}")
+        return self
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run kernels.
+
+    seed: 0 runs blocks and threads in their natural order, any other value in an order drawn from it.
+    poison: fill memory that nobody wrote with 0xFF bytes (NaN), else with zeros.
+    strict_rewrite: also report a thread that writes an output element of its own twice.
+    strict_shuffle: also report __shfl_up/down_sync that read an inactive lane (trees do, and drop the result).
+    volatile_sync: lanes of a warp make accesses of volatile memory in lock step, which older kernels rely on.
+    max_accesses: memory accesses after which a launch is given up.
+    opt_level: of the C++ compiler, for kernels.
+    """
+
+    seed: int = 0
+    poison: bool = True
+    strict_rewrite: bool = False
+    strict_shuffle: bool = False
+    volatile_sync: bool = True
+    max_accesses: int = 4_000_000_000
+    opt_level: str = "-O0"
+
+
+@dataclass(frozen=True)
+class ArrayArgument:
+    """A pointer argument: its address, the bytes that may be addressed, bytes of an element, whether it is an output."""
+
+    address: int
+    nbytes: int
+    itemsize: int
+    output: bool = False
+
+
+class _Request(ctypes.Structure):
+    """Mirror of LaunchRequest in runtime/schedule.cpp."""
+
+    _fields_ = [
+        ("entry", ctypes.c_void_p),
+        ("args", ctypes.c_void_p),
+        ("grid", ctypes.c_uint32 * 3),
+        ("block", ctypes.c_uint32 * 3),
+        ("cluster", ctypes.c_uint32 * 3),
+        ("cooperative", ctypes.c_uint32),
+        ("dynamic_shared", ctypes.c_uint64),
+        ("seed", ctypes.c_uint64),
+        ("budget", ctypes.c_int64),
+        ("flags", ctypes.c_uint32),
+        ("n_arrays", ctypes.c_uint32),
+        ("addresses", ctypes.c_void_p),
+        ("sizes", ctypes.c_void_p),
+        ("itemsizes", ctypes.c_void_p),
+        ("outputs", ctypes.c_void_p),
+        ("names", ctypes.c_void_p),
+    ]
+
+
+class KernelModule:
+    """The kernels of one CUDA source, compiled for the emulator."""
+
+    def __init__(self, cuda_source: str, opt_level: str = "-O0") -> None:
+        self.prepared: PreparedSource = prepare_source(cuda_source)
+        self._lib = compile_source(self.prepared, opt_level)
+
+    def parameters(self, name: str) -> list[tuple[str, str, int]]:
+        """(name, kind, size) of each parameter: kind is 'p', 'i', 'u', 'f', 'h' or 'b'; of a pointer, the pointee's size.
+
+        Raises KeyError if there is no such kernel.
+        """
+        names = self.prepared.kernels[name]
+        kinds = ctypes.create_string_buffer(len(names) + 1)
+        sizes = (ctypes.c_uint32 * (len(names) + 1))()
+        count = getattr(self._lib, f"emu_signature_{name}")(kinds, sizes)
+        if count != len(names):
+            raise ValueError(f"the parameters of {name} were not understood")
+        return [(n, chr(kinds.raw[i]), sizes[i]) for i, n in enumerate(names)]
+
+    def launch(
+        self, launch: Launch, args: Sequence[ArrayArgument | int | float | bool | np.generic], options: Options
+    ) -> tuple[bool, list[Report]]:
+        """Runs one launch. Returns whether all threads ended, and the findings. Raises TypeError on wrong arguments."""
+        runtime, _ = load_runtime()
+        parameters = self.parameters(launch.name)
+        if len(parameters) != len(args):
+            raise TypeError(f"{launch.name} takes {len(parameters)} arguments, got {len(args)}")
+        cells = (ctypes.c_uint64 * max(len(args), 1))()
+        pointers = (ctypes.c_void_p * max(len(args), 1))()
+        arrays: list[tuple[ArrayArgument, str]] = []
+        for i, (value, (name, kind, size)) in enumerate(zip(args, parameters, strict=True)):
+            pointers[i] = ctypes.addressof(cells) + 8 * i
+            if isinstance(value, ArrayArgument) != (kind == "p"):
+                raise TypeError(f"argument {i} ({name}) of {launch.name} does not match its parameter")
+            if isinstance(value, ArrayArgument):
+                cells[i] = value.address
+                arrays.append((value, name))
+            else:
+                cells[i] = _scalar_bits(value, kind, size)
+        n = max(len(arrays), 1)
+        addresses = (ctypes.c_uint64 * n)(*(a.address for a, _ in arrays))
+        sizes = (ctypes.c_uint64 * n)(*(a.nbytes for a, _ in arrays))
+        itemsizes = (ctypes.c_uint32 * n)(*(max(a.itemsize, 1) for a, _ in arrays))
+        outputs = (ctypes.c_uint32 * n)(*(int(a.output) for a, _ in arrays))
+        names = (ctypes.c_char_p * n)(*(name.removesuffix("_ptr").encode() for _, name in arrays))
+        flags = options.strict_rewrite | options.volatile_sync << 1 | options.strict_shuffle << 2 | options.poison << 3
+        request = _Request(
+            entry=ctypes.cast(getattr(self._lib, f"emu_entry_{launch.name}"), ctypes.c_void_p),
+            args=ctypes.addressof(pointers),
+            grid=launch.grid,
+            block=launch.block,
+            cluster=launch.cluster,
+            cooperative=launch.cooperative,
+            dynamic_shared=launch.shared_bytes,
+            seed=options.seed,
+            budget=options.max_accesses,
+            flags=flags,
+            n_arrays=len(arrays),
+            addresses=ctypes.addressof(addresses),
+            sizes=ctypes.addressof(sizes),
+            itemsizes=ctypes.addressof(itemsizes),
+            outputs=ctypes.addressof(outputs),
+            names=ctypes.addressof(names),
+        )
+        given_up = runtime.emu_launch(ctypes.byref(request))
+        reports = []
+        record = ReportRecord()
+        for i in range(runtime.emu_report_count()):
+            runtime.emu_report_get(i, ctypes.byref(record))
+            reports.append(record.to_report(launch.name))
+        return not given_up, reports
+
+
+def _scalar_bits(value: int | float | bool | np.generic, kind: str, size: int) -> int:
+    if kind == "f":
+        return int(np.array(value, np.float32 if size == 4 else np.float64).view(np.uint32 if size == 4 else np.uint64))
+    if kind == "h":
+        return int(np.array(value).view(np.uint16))
+    return int(value) & (1 << 64) - 1
+
+
+def extent(value: int | Sequence[int]) -> Extent:
+    """(x, y, z) of an int or of up to three ints."""
+    parts = [value] if isinstance(value, int) else list(value)
+    if not 1 <= len(parts) <= 3:
+        raise ValueError(f"an extent has one to three dimensions, got {value}")
+    x, y, z = (*parts, 1, 1)[:3]
+    return int(x), int(y), int(z)
+
+
+def run_kernel(
+    cuda_source: str,
+    kernel_name: str,
+    args: Sequence[np.ndarray | np.generic | int | float | bool],
+    grid: int | Sequence[int],
+    block: int | Sequence[int],
+    shared_bytes: int = 0,
+    cooperative: bool = False,
+    cluster: int | Sequence[int] = 1,
+    written: Sequence[int] = (),
+    inout: Sequence[int] = (),
+    scratch: Sequence[int] = (),
+    options: Options | None = None,
+) -> EmulatedRun:
+    """Runs one kernel of a CUDA source.
+
+    args: one numpy array per pointer parameter and a number per scalar; they are not modified.
+    written: indices of output arrays; they hold nothing at the start, each element must be written, by one thread.
+    inout: indices of arrays that are inputs and outputs; rewriting their elements is not reported.
+    scratch: indices of arrays that hold nothing at the start, and may be rewritten.
+    The outputs of the run are those of `written`, then of `inout`, in the order given.
+    """
+    options = options or Options()
+    module = KernelModule(cuda_source, options.opt_level)
+    buffers: dict[int, DeviceBuffer] = {}
+    arguments: list[ArrayArgument | int | float | bool | np.generic] = []
+    for i, value in enumerate(args):
+        if not isinstance(value, np.ndarray):
+            arguments.append(value)
+            continue
+        fresh = i in written or i in scratch
+        buffer = DeviceBuffer(value.nbytes, value.itemsize, options.poison) if fresh else DeviceBuffer.of(value)
+        buffers[i] = buffer
+        arguments.append(ArrayArgument(buffer.address, value.nbytes, value.itemsize, output=i in written))
+    launch = Launch(kernel_name, extent(grid), extent(block), shared_bytes, extent(cluster), cooperative)
+    finished, reports = module.launch(launch, arguments, options)
+    run = EmulatedRun(launches=[launch], reports=reports)
+    names = module.prepared.kernels[kernel_name]
+    for i in (*written, *inout):
+        array = args[i]
+        assert isinstance(array, np.ndarray)
+        run.outputs.append(buffers[i].numpy(array.shape, array.dtype))
+        if finished and i in written:
+            run.reports.extend(check_written(buffers[i].address, array.nbytes, array.itemsize, kernel_name, names[i]))
+    return run
+
+
+def check_written(address: int, nbytes: int, itemsize: int, kernel: str, name: str) -> list[Report]:
+    """A finding if some element of an output was never written."""
+    missing, first = unwritten(address, nbytes)
+    if not missing:
+        return []
+    message = f"{missing // itemsize} of {nbytes // itemsize} elements of an output were never written"
+    return [Report("unwritten", kernel, message, name.removesuffix("_ptr"), first // itemsize)]

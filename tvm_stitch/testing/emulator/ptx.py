@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rewrites inline PTX of a kernel into calls of the emulator's runtime."""
+
+from __future__ import annotations
+
+import re
+
+_TYPES = {
+    "f32": "float",
+    "f64": "double",
+    "b32": "unsigned",
+    "u32": "unsigned",
+    "s32": "int",
+    "b64": "unsigned long long",
+    "u64": "unsigned long long",
+    "s64": "long long",
+    "b16": "unsigned short",
+    "u16": "unsigned short",
+}
+_REGISTERS = {
+    "cluster_ctarank": "(emu_cluster_rank3().x + emu_cluster_dim().x * (emu_cluster_rank3().y"
+    " + emu_cluster_dim().y * emu_cluster_rank3().z))",
+    "cluster_nctarank": "(emu_cluster_dim().x * emu_cluster_dim().y * emu_cluster_dim().z)",
+    "laneid": "((emu_thread_idx().x + emu_block_dim().x * (emu_thread_idx().y"
+    " + emu_block_dim().y * emu_thread_idx().z)) % 32)",
+}
+for _axis in "xyz":
+    _REGISTERS[f"cluster_ctaid.{_axis}"] = f"emu_cluster_rank3().{_axis}"
+    _REGISTERS[f"cluster_nctaid.{_axis}"] = f"emu_cluster_dim().{_axis}"
+    _REGISTERS[f"clusterid.{_axis}"] = f"(emu_block_idx().{_axis} / emu_cluster_dim().{_axis})"
+    _REGISTERS[f"nclusterid.{_axis}"] = f"(emu_grid_dim().{_axis} / emu_cluster_dim().{_axis})"
+
+_ASM = re.compile(r"\b(?:__asm__|asm)\b\s*(?:(?:__volatile__|volatile)\b\s*)?\(")
+_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
+
+
+def rewrite_ptx(source: str) -> str:
+    """Replaces every inline assembly statement; lines keep their numbers.
+
+    An instruction that is not emulated becomes a call that reports "unsupported" when a thread reaches it.
+    """
+    pieces: list[str] = []
+    at = 0
+    while match := _ASM.search(source, at):
+        if _in_directive(source, match.start()):
+            pieces.append(source[at : match.end()])
+            at = match.end()
+            continue
+        end = _closing(source, match.end())
+        statement = source[match.end() : end]
+        pieces.append(source[at : match.start()])
+        pieces.append("(" + _translate(statement).rstrip() + ")" + "\n" * source.count("\n", match.start(), end))
+        at = end + 1
+    pieces.append(source[at:])
+    return "".join(pieces)
+
+
+def _in_directive(source: str, at: int) -> bool:
+    return source[source.rfind("\n", 0, at) + 1 : at].lstrip().startswith("#")
+
+
+def _closing(source: str, at: int) -> int:
+    """Index of the parenthesis that closes the one before `at`; strings are skipped."""
+    depth = 1
+    while at < len(source):
+        if source[at] == '"':
+            string = _STRING.match(source, at)
+            if string is None:
+                break
+            at = string.end()
+            continue
+        depth += {"(": 1, ")": -1}.get(source[at], 0)
+        if depth == 0:
+            return at
+        at += 1
+    raise ValueError("inline assembly without a closing parenthesis")
+
+
+def _sections(statement: str) -> list[str]:
+    """Splits at colons that stand outside parentheses and strings (`::` counts as two)."""
+    sections, start, depth, at = [], 0, 0, 0
+    while at < len(statement):
+        char = statement[at]
+        if char == '"' and (string := _STRING.match(statement, at)):
+            at = string.end()
+            continue
+        if char in "([":
+            depth += 1
+        elif char in ")]":
+            depth -= 1
+        elif char == ":" and depth == 0:
+            sections.append(statement[start:at])
+            start = at + 1
+        at += 1
+    return [*sections, statement[start:]]
+
+
+def _operands(section: str) -> list[str]:
+    """The C expressions of one operand list."""
+    expressions, at = [], 0
+    while (open_at := section.find("(", at)) >= 0:
+        end = _closing(section, open_at + 1)
+        expressions.append(section[open_at + 1 : end].replace("\n", " "))
+        at = end + 1
+    return expressions
+
+
+def _translate(statement: str) -> str:
+    sections = _sections(statement)
+    template = " ".join("".join(_STRING.findall(sections[0])).replace("\\n", " ").replace("\\t", " ").split())
+    outs = _operands(sections[1]) if len(sections) > 1 else []
+    ins = _operands(sections[2]) if len(sections) > 2 else []
+    operands = outs + ins
+
+    def operand(index: str) -> str:
+        return f"({operands[int(index)]})"
+
+    text = template.rstrip("; ")
+    if m := re.fullmatch(r"barrier\.cluster\.arrive(\.release|\.relaxed)?(\.aligned)?", text):
+        return "emu_cluster_arrive(__LINE__)"
+    if m := re.fullmatch(r"barrier\.cluster\.wait(\.acquire)?(\.aligned)?", text):
+        return "emu_cluster_wait(__LINE__)"
+    if m := re.fullmatch(r"mapa(?:\.shared::cluster)?\.u32 %(\d+), %(\d+), %(\d+)", text):
+        return f"{operand(m[1])} = emu_map_rank({operand(m[2])}, {operand(m[3])})"
+    if m := re.fullmatch(r"ld(?:\.volatile|\.relaxed\.\w+)?\.shared(?:::cluster|::cta)?\.(\w+) %(\d+), \[%(\d+)\]", text):
+        if m[1] in _TYPES:
+            kind = _TYPES[m[1]]
+            return f"{operand(m[2])} = emu::read_bits<{kind}>({operand(m[2])}, emu::load_shared<{kind}>({operand(m[3])}))"
+    if m := re.fullmatch(r"st(?:\.volatile|\.relaxed\.\w+)?\.shared(?:::cluster|::cta)?\.(\w+) \[%(\d+)\], %(\d+)", text):
+        if m[1] in _TYPES:
+            kind = _TYPES[m[1]]
+            return f"emu::store_shared<{kind}>({operand(m[2])}, emu::to_bits<{kind}>({operand(m[3])}))"
+    if m := re.fullmatch(r"mov\.u(?:32|64) %(\d+), %%?([\w.]+)", text):
+        if m[2] in _REGISTERS:
+            return f"{operand(m[1])} = {_REGISTERS[m[2]]}"
+    if re.fullmatch(r"\{ ?\.reg \.u64 \w+; cvta\.to\.shared\.u64 \w+, %1; cvt\.u32\.u64 %0, \w+; ?\}", text):
+        return f"{operand('0')} = emu_to_shared((const void*){operand('1')})"
+    if re.fullmatch(r"bar(?:rier)?\.(?:cta\.)?sync(?:\.aligned)? 0", text):
+        return "emu_block_barrier(__LINE__, 0, 0)"
+    if re.fullmatch(r"(membar|fence)[\w.:]*", text):
+        return "(void)0"
+    escaped = ("PTX is not emulated: " + template).replace("\\", "\\\\").replace('"', '\\"')
+    return f'emu_unsupported(__LINE__, "{escaped}")'
