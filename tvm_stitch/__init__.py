@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tvm_stitch: memory-intensive operators stitched into few, fast kernels, for Apache TVM."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .config import StitchConfig
+
+__version__ = "0.1.0"
+__all__ = ["StitchConfig", "compile", "__version__"]
+
+
+def compile(mod: Any, target: Any = "llvm", config: StitchConfig | None = None, **options: Any) -> Any:
+    """Compile a Relax module with stitching.
+
+    Args:
+        mod: a Relax IRModule, as an importer or BlockBuilder makes it.
+        target: ``"llvm"``, ``"cuda"``, or any TVM target.
+        config: stitching options.
+        options: passed on to ``tvm.compile`` (``params``, ``tir_pipeline``, ``exec_mode``...).
+
+    Returns: TVM's executable, for ``relax.VirtualMachine``.
+    """
+    import tvm
+
+    from .relax import pipeline
+
+    target = tvm.target.Target(target) if isinstance(target, str) else target
+    return tvm.compile(mod, target, relax_pipeline=pipeline(target, config), **options)

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The steps of the random-graph generator: each adds one operator, or a safe few, to a graph under construction."""
+"""The steps of the random-graph generator: each adds one operator, or a safe few, to a growing graph."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import tvm
@@ -21,7 +22,34 @@ _LIMIT = {"float32": 1e4, "float16": 200.0, "bfloat16": 1e4, "int32": 1e6}
 #: Greatest mean width of the bounds, relative to the values: beyond it a comparison would find no fault.
 _SHARPNESS = {"float32": 2e-3, "float16": 0.03, "bfloat16": 0.15}
 
-_DIMS = (1, 2, 3, 4, 5, 7, 8, 13, 16, 17, 31, 32, 33, 64, 97, 100, 127, 128, 129, 255, 257, 384, 509, 768, 1000, 1024)
+_DIMS = (
+    1,
+    2,
+    3,
+    4,
+    5,
+    7,
+    8,
+    13,
+    16,
+    17,
+    31,
+    32,
+    33,
+    64,
+    97,
+    100,
+    127,
+    128,
+    129,
+    255,
+    257,
+    384,
+    509,
+    768,
+    1000,
+    1024,
+)
 _LARGE_DIMS = (1031, 2048, 3001, 4096, 5003, 8192, 10007)
 
 FLOATS = ("float32", "float16", "bfloat16")
@@ -43,13 +71,13 @@ class Node:
 
 
 class Sketch:
-    """A graph under construction: emits an operator only if its result stays finite, bounded and well-conditioned."""
+    """A growing graph: takes an operator only if its result stays finite, bounded and well-conditioned."""
 
     def __init__(self, rng: np.random.Generator, builder: relax.BlockBuilder, max_elements: int) -> None:
         self.rng = rng
         self.builder = builder
         self.max_elements = max_elements
-        self.frame = Frame(BoundsInterpreter(tvm.IRModule(), half_accumulate=True))
+        self.frame = Frame(BoundsInterpreter(tvm.IRModule(), half_arithmetic=True))
         self.nodes: list[Node] = []
         self.operators: list[str] = []
 
@@ -86,7 +114,7 @@ class Sketch:
         weight = np.arange(1, len(found) + 1, dtype=np.float64)
         return found[self.rng.choice(len(found), p=weight / weight.sum())]
 
-    def choice(self, options: Sequence) -> object:
+    def choice(self, options: Sequence[Any]) -> Any:
         return options[int(self.rng.integers(len(options)))]
 
 
@@ -101,7 +129,9 @@ def _acceptable(bound: Bound, dtype: str) -> bool:
     if not is_float(dtype):
         return float(np.mean(width != 0)) < 0.02
     scale = float(np.sqrt(np.mean(value * value)))
-    return scale > 1e-3 and bool(np.isfinite(width).all()) and float(width.mean()) <= _SHARPNESS[dtype] * scale
+    return (
+        scale > 1e-3 and bool(np.isfinite(width).all()) and float(width.mean()) <= _SHARPNESS[dtype] * scale
+    )
 
 
 def random_shape(rng: np.random.Generator, max_elements: int) -> tuple[int, ...]:
@@ -133,7 +163,7 @@ def _unary_light(sketch: Sketch) -> Node | None:
         return x and sketch.emit(R.multiply(x.var, x.var), x)
     if kind == "clip" or not is_float(x.dtype):
         if kind in ("negative", "abs"):
-            return sketch.emit(getattr(R, str(kind))(x.var), x)
+            return sketch.emit(getattr(R, kind)(x.var), x)
         low, high = sorted(int(v) for v in sketch.rng.integers(-6, 7, 2))
         return sketch.emit(R.clip(x.var, low, high + 2), x)
     if kind == "sqrt":
@@ -143,18 +173,17 @@ def _unary_light(sketch: Sketch) -> Node | None:
     if kind == "relu":
         return sketch.emit(R.maximum(x.var, _const(0.0, x.dtype)), x)
     if kind == "round":
-        # CUDA has no rounding of half types by the name that TVM calls it; models round in float32.
-        return sketch.emit(getattr(R, str(sketch.choice(["round", "floor", "ceil", "trunc"])))(x.var), x) if (
-            x.dtype == "float32"
-        ) else None
-    return sketch.emit(getattr(R, str(kind))(x.var), x)
+        # CUDA has no rounding of half types under the name that TVM calls; models round in float32 anyway.
+        name = sketch.choice(["round", "floor", "ceil", "trunc"])
+        return sketch.emit(getattr(R, name)(x.var), x) if x.dtype == "float32" else None
+    return sketch.emit(getattr(R, kind)(x.var), x)
 
 
 def _unary_heavy(sketch: Sketch) -> Node | None:
     x = sketch.pick(FLOATS)
     if x is None:
         return None
-    kind = str(sketch.choice(["exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "rsqrt", "power"]))
+    kind = sketch.choice(["exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "rsqrt", "power"])
     if kind in ("tanh", "sigmoid", "erf"):
         return sketch.emit(getattr(R, kind)(x.var), x)
     if kind in ("exp", "sin", "cos"):
@@ -168,7 +197,9 @@ def _unary_heavy(sketch: Sketch) -> Node | None:
     if kind == "power":
         if x.dtype == "bfloat16":  # Relax refuses it
             return None
-        return sketch.emit(R.power(shifted.var, _const(float(sketch.choice([-1.5, 0.5, 1.7, 2.0])), x.dtype)), shifted)
+        return sketch.emit(
+            R.power(shifted.var, _const(float(sketch.choice([-1.5, 0.5, 1.7, 2.0])), x.dtype)), shifted
+        )
     return sketch.emit(getattr(R, kind)(shifted.var), shifted)
 
 
@@ -179,9 +210,9 @@ def _broadcastable(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
 def combine(sketch: Sketch, a: Node, b: Node) -> Node | None:
     """A binary operator on two values of one dtype whose shapes broadcast."""
     if not is_float(a.dtype):
-        name = str(sketch.choice(["add", "subtract", "multiply", "maximum", "minimum"]))
+        name = sketch.choice(["add", "subtract", "multiply", "maximum", "minimum"])
         return sketch.emit(getattr(R, name)(a.var, b.var), a, b)
-    name = str(sketch.choice(["add", "subtract", "multiply", "maximum", "minimum", "divide"]))
+    name = sketch.choice(["add", "subtract", "multiply", "maximum", "minimum", "divide"])
     if name == "divide":
         positive = sketch.emit(R.abs(b.var), b)
         b_safe = positive and sketch.emit(R.add(positive.var, _const(0.5, b.dtype)), positive)
@@ -198,7 +229,7 @@ def _binary(sketch: Sketch) -> Node | None:
         names = ["add", "subtract", "multiply", "maximum", "minimum", "divide"]
         if a.dtype == "int32":
             names = ["add", "subtract", "multiply", "floor_divide", "floor_mod"]
-        return sketch.emit(getattr(R, str(sketch.choice(names)))(a.var, _const(value, a.dtype)), a)
+        return sketch.emit(getattr(R, sketch.choice(names))(a.var, _const(value, a.dtype)), a)
     b = sketch.pick((a.dtype,), lambda node: node is not a and _broadcastable(node.shape, a.shape))
     return b and combine(sketch, a, b)
 
@@ -210,14 +241,14 @@ def _logical(sketch: Sketch) -> Node | None:
     b = sketch.pick(("bool",), lambda node: node is not a and _broadcastable(node.shape, a.shape))
     if b is None or sketch.rng.random() < 0.3:
         return sketch.emit(R.logical_not(a.var), a)
-    return sketch.emit(getattr(R, str(sketch.choice(["logical_and", "logical_or"])))(a.var, b.var), a, b)
+    return sketch.emit(getattr(R, sketch.choice(["logical_and", "logical_or"]))(a.var, b.var), a, b)
 
 
 def _compare(sketch: Sketch) -> Node | None:
     a = sketch.pick((*FLOATS, "int32"))
     if a is None:
         return None
-    operator = getattr(R, str(sketch.choice(["greater", "less", "greater_equal", "less_equal"])))
+    operator = getattr(R, sketch.choice(["greater", "less", "greater_equal", "less_equal"]))
     b = sketch.pick((a.dtype,), lambda node: node is not a and _broadcastable(node.shape, a.shape))
     if b is None or sketch.rng.random() < 0.4:
         return sketch.emit(operator(a.var, _const(1 if a.dtype == "int32" else 0.3, a.dtype)), a)
@@ -247,7 +278,7 @@ def _cast(sketch: Sketch) -> Node | None:
         targets = ["float32", "int32"]
     if x.dtype in ("float16", "bfloat16"):
         targets = ["float32", "float32", "int32"]
-    return sketch.emit(R.astype(x.var, str(sketch.choice(targets))), x)
+    return sketch.emit(R.astype(x.var, sketch.choice(targets)), x)
 
 
 def _reduce(sketch: Sketch, column_reduces: bool) -> Node | None:
@@ -256,7 +287,9 @@ def _reduce(sketch: Sketch, column_reduces: bool) -> Node | None:
         return None
     rank = len(x.shape)
     if column_reduces and sketch.rng.random() < 0.4:
-        axes = sorted(int(a) for a in sketch.rng.choice(rank, int(sketch.rng.integers(1, rank + 1)), replace=False))
+        axes = sorted(
+            int(a) for a in sketch.rng.choice(rank, int(sketch.rng.integers(1, rank + 1)), replace=False)
+        )
     else:
         count = 1 + int(sketch.rng.binomial(rank - 1, 0.3)) if rank > 1 else 1
         axes = list(range(rank - count, rank))
@@ -265,9 +298,11 @@ def _reduce(sketch: Sketch, column_reduces: bool) -> Node | None:
     if length <= 6:
         names.append("prod")
     keepdims = bool(sketch.rng.random() < 0.75)
-    reduced = sketch.emit(getattr(R, str(sketch.choice(names)))(x.var, axis=axes, keepdims=keepdims), x)
+    reduced = sketch.emit(getattr(R, sketch.choice(names))(x.var, axis=axes, keepdims=keepdims), x)
     if reduced is not None and keepdims and sketch.rng.random() < 0.6:
-        return combine(sketch, x, reduced) or reduced  # what makes reduces interesting: reduce, then broadcast
+        return (
+            combine(sketch, x, reduced) or reduced
+        )  # what makes reduces interesting: reduce, then broadcast
     return reduced
 
 
@@ -287,7 +322,7 @@ def _reshape(sketch: Sketch) -> Node | None:
     if x is None:
         return None
     rank = len(x.shape)
-    kind = str(sketch.choice(["merge", "split", "any", "unit"]))
+    kind = sketch.choice(["merge", "split", "any", "unit"])
     shape = list(x.shape)
     if kind == "merge" and rank >= 2:
         axis = int(sketch.rng.integers(rank - 1))
@@ -335,9 +370,13 @@ def _concat(sketch: Sketch) -> Node | None:
             a == b for i, (a, b) in enumerate(zip(node.shape, x.shape, strict=True)) if i != axis
         )
 
-    others = [node for node in (sketch.pick((x.dtype,), fits) for _ in range(int(sketch.rng.integers(1, 3)))) if node]
+    others = [
+        node
+        for node in (sketch.pick((x.dtype,), fits) for _ in range(int(sketch.rng.integers(1, 3))))
+        if node
+    ]
     parts = [x, *others]
-    sketch.rng.shuffle(parts)  # type: ignore[arg-type]
+    sketch.rng.shuffle(parts)
     return sketch.emit(R.concat([node.var for node in parts], axis=axis), *parts)
 
 
@@ -345,7 +384,10 @@ def _broadcast(sketch: Sketch) -> Node | None:
     x = sketch.pick((*FLOATS, "int32"), lambda node: len(node.shape) < 5 or 1 in node.shape)
     if x is None:
         return None
-    shape = [int(sketch.choice((2, 3, 8, 17, 33))) if dim == 1 and sketch.rng.random() < 0.6 else dim for dim in x.shape]
+    shape = [
+        int(sketch.choice((2, 3, 8, 17, 33))) if dim == 1 and sketch.rng.random() < 0.6 else dim
+        for dim in x.shape
+    ]
     if len(shape) < 5 and sketch.rng.random() < 0.5:
         shape.insert(0, int(sketch.choice((1, 2, 3, 5, 7))))
     return sketch.emit(R.broadcast_to(x.var, shape), x) if tuple(shape) != x.shape else None

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Emit a plan for the kind of device it was made for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..plan.plan import StitchPlan
+from .gpu import emit_gpu
+
+
+def emit(func: Any, plan: StitchPlan) -> Any:
+    """The scheduled PrimFunc for ``func`` under ``plan``."""
+    if plan.device.is_gpu:
+        return emit_gpu(func, plan)
+    from .cpu import emit_cpu
+
+    return emit_cpu(func, plan)

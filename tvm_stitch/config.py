@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""StitchConfig: every option, validated and documented."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+
+@dataclass(frozen=True, init=False)
+class StitchConfig:
+    """Options of stitching.
+
+    Attributes:
+        strict: raise instead of leaving to TVM what cannot be stitched.
+        max_operators: most operators (blocks) in one stitch op; bounds the size of a kernel's code.
+        max_arguments: most tensors a stitch op reads and writes; a kernel's parameter space is bounded.
+        epilogues: leave biases and activations in the kernel of the matmul or convolution before them when that saves
+            a kernel or a round trip through memory.
+        remote: join independent stitch ops of equal domain into one launch (remote stitching).
+        min_operators: smallest number of operators worth a stitch op of our own on CPU and GPU.
+
+    Raises:
+        ValueError: for an unknown option or a bad value; the message names the choices.
+    """
+
+    strict: bool = False
+    max_operators: int = 160
+    max_arguments: int = 60
+    epilogues: bool = True
+    remote: bool = True
+    min_operators: int = 1
+
+    def __init__(self, **options: Any):
+        known = {f.name: f for f in fields(self)}
+        for name in options:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise ValueError(f"unknown option {name!r}{hint} (options: {', '.join(sorted(known))})")
+        for name, field in known.items():
+            value = options.get(name, field.default)
+            object.__setattr__(self, name, _checked(name, value, field.default))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The options as plain data."""
+        return asdict(self)
+
+
+_LEAST = {"max_operators": 1, "max_arguments": 2, "min_operators": 1}
+
+
+def _checked(name: str, value: Any, default: Any) -> Any:
+    if isinstance(default, bool):
+        if not isinstance(value, bool):
+            raise ValueError(f"option {name!r} must be True or False, not {value!r}")
+    elif isinstance(default, int):
+        if isinstance(value, bool) or not isinstance(value, int) or value < _LEAST.get(name, 0):
+            raise ValueError(f"option {name!r} must be an integer of at least {_LEAST.get(name, 0)}, not {value!r}")
+    return value

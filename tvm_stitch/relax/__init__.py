@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stitching for Relax: the passes, one file each, and the pipeline that puts them together."""
+
+from .pipeline import pipeline
+from .schedule_stitch_ops import ScheduleStitchOps
+from .stitch_ops import StitchOps
+
+__all__ = ["ScheduleStitchOps", "StitchOps", "pipeline"]

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""See a Relax dataflow block as the nodes that scope identification works on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from ..graph.ir import StitchGraph
+from ..graph.reader import Unreadable, read
+from ..scope.node import Node, NodeKind, Value, kind_of, specialize
+
+
+@dataclass
+class BlockView:
+    """The nodes of a dataflow block, each with its bindings, and what stands for each value.
+
+    A value is the Relax variable or constant, or ``(variable, index)`` for one result of a call with several.
+    ``item`` maps such a result to the variable that names it in the program.
+    """
+
+    nodes: list[Node] = field(default_factory=list)
+    bindings: dict[Node, Any] = field(default_factory=dict)
+    item: dict[Value, Any] = field(default_factory=dict)
+
+
+class GraphReader:
+    """Reads the PrimFuncs of a module, each once."""
+
+    def __init__(self, mod: tvm.IRModule):
+        self.mod = mod
+        self.cache: dict[Any, StitchGraph | str] = {}
+
+    def graph(self, gvar: Any, args: list[Any]) -> StitchGraph:
+        """The graph of a function, its symbolic shapes written in the caller's.
+
+        Raises:
+            Unreadable: with the reason.
+        """
+        func = self.mod[gvar]
+        if gvar not in self.cache:
+            try:
+                self.cache[gvar] = read(func, gvar.name_hint)
+            except Unreadable as err:
+                self.cache[gvar] = str(err)
+        found = self.cache[gvar]
+        if isinstance(found, str):
+            raise Unreadable(found)
+        if found.symbols:
+            raise Unreadable("the function takes scalar arguments")
+        if all(isinstance(s, int) for t in found.tensors() for s in t.shape):
+            return found
+        values: dict[Any, Any] = {}
+        for t, arg in zip(found.inputs, args):
+            shape = getattr(arg.ty, "shape", None)
+            if shape is None:
+                raise Unreadable("an argument's shape is unknown")
+            for formal, actual in zip(t.buffer.shape, shape):
+                if type(formal).__name__ == "Var":
+                    values.setdefault(formal, actual)
+        return specialize(found, values)
+
+
+def view_block(block: Any, reader: GraphReader) -> BlockView:
+    """The nodes of a dataflow block."""
+    view = BlockView()
+    tuples = _splittable(block, reader)
+    for binding in block.bindings:
+        value, var = binding.value, binding.var
+        if type(value).__name__ == "TupleGetItem" and value.tuple_value in tuples:
+            view.item[(value.tuple_value, int(value.index))] = var
+            continue
+        view.nodes.append(_node(binding, reader, tuples))
+        view.bindings[view.nodes[-1]] = binding
+    alias = {var: key for key, var in view.item.items()}
+    for node in view.nodes:
+        node.inputs = [alias.get(v, v) if not isinstance(v, tuple) else v for v in node.inputs]
+        for out in node.outputs:
+            name = view.item.get(out, out)
+            if not isinstance(name, tuple) and type(name).__name__ != "DataflowVar":
+                node.escapes.add(out)
+    return view
+
+
+def _splittable(block: Any, reader: GraphReader) -> set[Any]:
+    """Variables of calls with several results whose every use takes one of them."""
+    found: set[Any] = set()
+    for binding in block.bindings:
+        if is_call_tir(binding.value) and len(_out_types(binding.value)) > 1:
+            if type(binding.var).__name__ == "DataflowVar":
+                found.add(binding.var)
+    for binding in block.bindings:
+        if type(binding.value).__name__ == "TupleGetItem":
+            if type(binding.var).__name__ != "DataflowVar":
+                found.discard(binding.value.tuple_value)
+            continue
+        for v in relax.analysis.free_vars(binding.value):
+            found.discard(v)
+    return found
+
+
+def is_call_tir(value: Any) -> bool:
+    """True for ``R.call_tir(gvar, (...))``."""
+    return type(value).__name__ == "Call" and getattr(value.op, "name", "") == "relax.call_tir"
+
+
+def call_args(value: Any) -> list[Any]:
+    """The tensor arguments of a ``call_tir``."""
+    args = value.args[1]
+    return list(args.fields) if type(args).__name__ == "Tuple" else [args]
+
+
+def _out_types(value: Any) -> list[Any]:
+    ty = value.ty_args[0]
+    return list(ty.fields) if type(ty).__name__ == "TupleType" else [ty]
+
+
+def _node(binding: Any, reader: GraphReader, tuples: set[Any]) -> Node:
+    value, var = binding.value, binding.var
+    name = str(var.name)
+    if is_call_tir(value):
+        name = f"{value.args[0].name_hint}"
+        args = call_args(value)
+        several = len(_out_types(value)) > 1
+        outputs = [(var, i) for i in range(len(_out_types(value)))] if several else [var]
+        if several and var not in tuples:
+            return Node(name, NodeKind.OPAQUE, args, [var], reason="its results are used as one tuple")
+        try:
+            if len(value.args) > 2:
+                raise Unreadable("the function takes scalar arguments")
+            graph = reader.graph(value.args[0], args)
+            if len(graph.inputs) != len(args) or len(graph.outputs) != len(outputs):
+                raise Unreadable("a parameter is both read and written")
+            kind = kind_of(graph)
+            reason = "compute-intensive" if kind is NodeKind.COMPUTE else ""
+            return Node(name, kind, args, outputs, graph, reason)
+        except Unreadable as err:
+            return Node(name, NodeKind.OPAQUE, args, outputs, reason=str(err))
+    used = list(relax.analysis.free_vars(value))
+    return Node(name, NodeKind.OPAQUE, used, [var], reason="not a tensor function's call")

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compilation pipeline with stitching: TVM's own for the target, its fusion replaced by ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from ..config import StitchConfig
+from ..plan.plan import StitchPlan
+from ..scope.identify import Boundary
+from .mark import MergeStitchOps
+from .schedule_stitch_ops import ScheduleStitchOps
+from .stitch_ops import StitchOps
+
+
+class Recorder:
+    """Collects what the passes decide, for ``explain``: plans and refusals by function, and kernel boundaries."""
+
+    def __init__(self) -> None:
+        self.plans: dict[str, StitchPlan] = {}
+        self.declined: dict[str, str] = {}
+        self.boundaries: list[Boundary] = []
+
+
+def stitch_passes(target: Any, config: StitchConfig, recorder: Recorder | None = None) -> list[Any]:
+    """The passes from legalized operators to scheduled stitch ops; what is left is fused as TVM fuses it."""
+    recorder = recorder or Recorder()
+    return [
+        relax.transform.LegalizeOps(),
+        relax.transform.AnnotateTIROpPattern(),
+        relax.transform.FoldConstant(),
+        relax.transform.ConvertToDataflow(min_size=1),
+        StitchOps(config, recorder.boundaries),
+        MergeStitchOps(),
+        ScheduleStitchOps(target, config, recorder.plans, recorder.declined),
+        # What no scope took: TVM's own fusion and schedules.
+        relax.transform.FuseOps(),
+        relax.transform.FuseTIR(),
+        relax.transform.DeadCodeElimination(),
+    ]
+
+
+def pipeline(target: Any, config: StitchConfig | None = None, recorder: Recorder | None = None) -> Any:
+    """A pass for ``tvm.compile(mod, target, relax_pipeline=...)``.
+
+    Args:
+        target: a Target, or a string that ``tvm.target.Target`` takes.
+        config: options; the defaults suit most models.
+        recorder: receives plans, refusals and boundaries.
+    """
+    target = tvm.target.Target(target) if isinstance(target, str) else target
+    config = config or StitchConfig()
+    backend = _backend(target)
+
+    @tvm.transform.module_pass(opt_level=0, name="StitchPipeline")
+    def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        passes = [
+            *backend.library_dispatch_passes(target),
+            *stitch_passes(target, config, recorder),
+            *_default_schedules(target),
+            *backend.dataflow_lower_passes(target),
+            *backend.finalize_passes(target),
+        ]
+        with target:
+            return tvm.transform.Sequential(passes)(mod)
+
+    return run
+
+
+def _backend(target: Any) -> Any:
+    kind = target.kind.name
+    if kind == "cuda":
+        from tvm.relax.backend import cuda
+
+        return cuda.pipeline
+    if kind in ("llvm", "c"):
+        from tvm.relax.backend import cpu_generic
+
+        return cpu_generic.pipeline
+    from tvm.relax.backend import gpu_generic
+
+    return gpu_generic.pipeline
+
+
+def _default_schedules(target: Any) -> list[Any]:
+    """TVM's schedules for what is not stitched (none on CPU, as in TVM's own pipeline)."""
+    if "gpu" not in target.keys:
+        return []
+    from tvm.s_tir import dlight as dl
+
+    gpu = dl.gpu
+    rules = (gpu.Matmul(), gpu.GEMV(), gpu.Reduction(), gpu.GeneralReduction(), gpu.Fallback())
+    return [dl.ApplyDefaultSchedule(*rules)]

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ScheduleStitchOps: plan and emit every stitch op that FuseTIR has merged into one PrimFunc."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+
+from ..codegen.emit import emit
+from ..config import StitchConfig
+from ..device import device_model
+from ..graph.reader import Unreadable, read
+from ..plan.alignment import Misaligned
+from ..plan.plan import StitchPlan, make_plan
+from .stitch_ops import STITCH_ATTR
+
+
+@tvm.transform.module_pass(opt_level=0, name="ScheduleStitchOps")
+class ScheduleStitchOps:
+    """Replace the PrimFunc of every stitch op by its scheduled kernel.
+
+    Functions marked ``tvm_stitch.stitch_op`` are planned and emitted for ``target``; ``plans`` and ``declined``, if
+    given, receive each function's plan, or the reason why it is left to TVM's own schedules.
+
+    Raises:
+        StitchError: under ``StitchConfig(strict=True)``, when a stitch op cannot be scheduled.
+    """
+
+    def __init__(
+        self,
+        target: Any,
+        config: StitchConfig | None = None,
+        plans: dict[str, StitchPlan] | None = None,
+        declined: dict[str, str] | None = None,
+    ):
+        self.target = tvm.target.Target(target) if isinstance(target, str) else target
+        self.config = config or StitchConfig()
+        self.plans = plans
+        self.declined = declined
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Schedule the marked functions."""
+        device = device_model(self.target)
+        updates = {}
+        for gvar, func in mod.functions_items():
+            if not isinstance(func, tirx.PrimFunc) or not (func.attrs and STITCH_ATTR in func.attrs):
+                continue
+            if "tirx.is_scheduled" in func.attrs:
+                continue
+            try:
+                plan = make_plan(read(func, gvar.name_hint), device)
+                updates[gvar] = emit(func, plan)
+            except (Unreadable, Misaligned) as err:
+                self._decline(gvar.name_hint, str(err))
+                continue
+            if self.plans is not None:
+                self.plans[gvar.name_hint] = plan
+        if not updates:
+            return mod
+        mod = mod.clone()
+        for gvar, func in updates.items():
+            mod.update_func(gvar, func)
+        return mod
+
+    def _decline(self, name: str, reason: str) -> None:
+        if self.config.strict:
+            raise StitchError(f"{name} cannot be stitched: {reason}")
+        if self.declined is not None:
+            self.declined[name] = reason
+
+
+class StitchError(RuntimeError):
+    """A stitch op that could not be made under ``StitchConfig(strict=True)``."""
+
+
+

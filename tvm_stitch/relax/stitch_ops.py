@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""StitchOps: outline every stitch scope of a Relax module into one Primitive function."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from ..config import StitchConfig
+from ..scope.identify import Boundary, Identified, identify
+from ..scope.node import Node, Value
+from .dataflow import BlockView, GraphReader, view_block
+
+STITCH_ATTR = "tvm_stitch.stitch_op"
+"""Function attribute that marks a stitch op, on the Primitive function and on what FuseTIR makes of it."""
+
+
+@tvm.transform.module_pass(opt_level=0, name="StitchOps")
+class StitchOps:
+    """Replace TVM's fusion for memory-intensive operators.
+
+    Runs after ``LegalizeOps``. Every stitch scope (AStitch 4.1) becomes a Primitive function, marked with
+    ``tvm_stitch.stitch_op``; matmul epilogues become Primitive functions of their own, unmarked. ``FuseTIR`` merges
+    each into one PrimFunc. The boundaries between kernels are appended to ``boundaries``, if given.
+    """
+
+    def __init__(self, config: StitchConfig | None = None, boundaries: list[Boundary] | None = None):
+        self.config = config or StitchConfig()
+        self.boundaries = boundaries
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Outline the scopes of every function of the module."""
+        stitcher = _Stitcher(mod, self.config)
+        for gvar, func in mod.functions_items():
+            if isinstance(func, relax.Function) and not _is_primitive(func):
+                stitcher.builder_.update_func(gvar, stitcher.visit_expr(func))
+        if self.boundaries is not None:
+            self.boundaries += stitcher.boundaries
+        return stitcher.builder_.get()
+
+
+def _is_primitive(func: Any) -> bool:
+    return bool(func.attrs and ("Primitive" in func.attrs or "Codegen" in func.attrs))
+
+
+@mutator
+class _Stitcher(PyExprMutator):
+    def __init__(self, mod: tvm.IRModule, config: StitchConfig):
+        super().__init__(mod)
+        self.reader = GraphReader(mod)
+        self.config = config
+        self.boundaries: list[Boundary] = []
+
+    def visit_dataflow_block_(self, block: Any) -> Any:
+        view = view_block(block, self.reader)
+        found = identify(view.nodes, self.config)
+        self.boundaries += found.boundaries
+        scope_of = {n: s for s in found.scopes for n in s.nodes}
+        self.builder_._begin_dataflow_block()
+        for nodes in found.order:
+            scope = scope_of.get(nodes[0])
+            if scope is not None and len(nodes[0].graph.operators if nodes[0].graph else []) > 0:
+                self._outline(view, nodes, scope.inputs, scope.outputs, stitch=True)
+            elif len(nodes) > 1:
+                inputs, outputs = _interface(nodes, found)
+                self._outline(view, nodes, inputs, outputs, stitch=False)
+            else:
+                self._keep(view, nodes[0])
+        return self.builder_._end_block()
+
+    def _keep(self, view: BlockView, node: Node) -> None:
+        self.visit_binding(view.bindings[node])
+        for out in node.outputs:  # name the results of a call with several, as the program did
+            if isinstance(out, tuple) and out in view.item:
+                var = view.item[out]
+                item = relax.TupleGetItem(self.visit_expr(out[0]), out[1])
+                self.set_var_remap(var, self.builder_.emit(self.builder_.normalize(item), var.name))
+
+    def _outline(
+        self, view: BlockView, nodes: list[Node], inputs: list[Value], outputs: list[Value], stitch: bool
+    ) -> None:
+        func, extra = _function(view, nodes, inputs, outputs)
+        prefix = "stitch" if stitch else "fused"
+        func = func.with_attr("Primitive", True)
+        if stitch:
+            func = func.with_attr(STITCH_ATTR, True)
+        gvar = self.builder_.add_func(relax.utils.copy_with_new_vars(func), _name(prefix, nodes))
+        args = [self.visit_expr(view.item.get(v, v)) for v in inputs] + extra
+        call = self.builder_.normalize(relax.Call(gvar, args))
+        if len(outputs) == 1:
+            self._define(view, outputs[0], call)
+            return
+        result = self.builder_.emit(call)
+        for i, value in enumerate(outputs):
+            self._define(view, value, relax.TupleGetItem(result, i))
+
+    def _define(self, view: BlockView, value: Value, expr: Any) -> None:
+        var = view.item.get(value, value)
+        if isinstance(var, tuple):  # a result of a call with several that the program never names
+            self.builder_.emit(self.builder_.normalize(expr))
+            return
+        is_output = type(var).__name__ != "DataflowVar"
+        emit = self.builder_.emit_output if is_output else self.builder_.emit
+        self.set_var_remap(var, emit(self.builder_.normalize(expr), var.name))
+
+
+def _name(prefix: str, nodes: list[Node]) -> str:
+    names = [n.name.removeprefix("tir_") for n in nodes]
+    shown = names if len(names) <= 5 else names[:3] + [f"x{len(names) - 4}", names[-1]]
+    return "_".join([prefix, *shown])
+
+
+def _interface(nodes: list[Node], found: Identified) -> tuple[list[Value], list[Value]]:
+    """Inputs and outputs of a set of nodes that is not a stitch scope (an epilogue)."""
+    made = {v for n in nodes for v in n.outputs}
+    inputs = list(dict.fromkeys(v for n in nodes for v in n.inputs if v not in made))
+    inside = set(nodes)
+    needed = {v for unit in found.order for n in unit if n not in inside for v in n.inputs}
+    escaping = {v for n in nodes for v in n.escapes}
+    return inputs, [v for n in nodes for v in n.outputs if v in needed or v in escaping]
+
+
+def _function(
+    view: BlockView, nodes: list[Node], inputs: list[Value], outputs: list[Value]
+) -> tuple[relax.Function, list[Any]]:
+    """The outlined function, and the shape argument that passes symbols no tensor argument carries."""
+    names: dict[Value, Any] = {}
+    params = []
+    for i, value in enumerate(inputs):
+        source = view.item.get(value, value)
+        hint = getattr(source, "name", None) or f"const{i}"
+        param = relax.Var(str(hint), source.ty)
+        names[value] = param
+        params.append(param)
+    bindings = []
+    for node in nodes:
+        old = view.bindings[node]
+        args = [names[v] if v in names else v for v in node.inputs]
+        call = relax.Call(
+            old.value.op, [old.value.args[0], relax.Tuple(args)], old.value.attrs, list(old.value.ty_args)
+        )
+        call = _typed(call, old.value.ty)
+        if not isinstance(node.outputs[0], tuple):
+            names[node.outputs[0]] = _bind(bindings, call, old.var.name, old.var.ty, node.outputs[0] in outputs)
+            continue
+        result = _bind(bindings, call, old.var.name, old.var.ty, False)
+        for k, value in enumerate(node.outputs):
+            item = _typed(relax.TupleGetItem(result, k), old.var.ty.fields[k])
+            names[value] = _bind(bindings, item, f"{old.var.name}_{k}", item.ty, value in outputs)
+    results = [names[v] for v in outputs]
+    body: Any = results[0] if len(results) == 1 else relax.Tuple(results)
+    ret_ty = results[0].ty if len(results) == 1 else relax.TupleType([r.ty for r in results])
+    seq = _typed(relax.SeqExpr([relax.DataflowBlock(bindings)], body), ret_ty)
+    func = relax.Function(params, seq, ret_ty)
+    free = list(relax.analysis.free_symbolic_vars(func))
+    if free:
+        shape = relax.ShapeExpr(free)
+        func = relax.Function([*params, relax.Var("shape", relax.ShapeType(free))], seq, ret_ty)
+        return func, [shape]
+    return func, []
+
+
+def _bind(bindings: list[Any], value: Any, hint: str, ty: Any, output: bool) -> Any:
+    var = (relax.Var if output else relax.DataflowVar)(hint, ty)
+    bindings.append(relax.VarBinding(var, value))
+    return var
+
+
+def _typed(expr: Any, ty: Any) -> Any:
+    """The expression with its type filled in (what normalization would infer)."""
+    relax.expr._update_type(expr, ty)
+    return expr

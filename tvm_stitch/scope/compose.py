@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compose the graphs of several nodes into the graph of one stitch op."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from ..graph.ir import StitchGraph, Tensor
+from .node import Node, Value, copy_operator
+
+
+def compose(nodes: Sequence[Node], outputs: Collection[Value], name: str = "stitch") -> StitchGraph:
+    """One graph for ``nodes`` (in topological order), returning the values in ``outputs``.
+
+    Values that no node of the set makes become the graph's inputs.
+    """
+    values: dict[Value, Tensor] = {}
+    inputs: list[Tensor] = []
+    operators = []
+    for node in nodes:
+        graph = node.graph
+        assert graph is not None
+        tensors: dict[Tensor, Tensor] = {}
+        for value, t in zip(node.inputs, graph.inputs):
+            if value not in values:
+                values[value] = Tensor(t.name, t.shape, t.dtype, t.buffer)
+                inputs.append(values[value])
+            tensors[t] = values[value]
+        for op in graph.operators:
+            tensors[op.output] = Tensor(op.output.name, op.output.shape, op.output.dtype, op.output.buffer)
+        for value, t in zip(node.outputs, graph.outputs):
+            values[value] = tensors[t]
+        operators += [copy_operator(op, tensors) for op in graph.operators]
+    return StitchGraph(name, inputs, operators, [values[v] for n in nodes for v in n.outputs if v in outputs])

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nodes of the graph in which stitch scopes are identified: calls of tensor functions, and everything else."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+
+from ..compat import Var, substitute
+from ..graph.extent import as_expr, as_extent
+from ..graph.ir import Access, Axis, OpClass, Operator, Span, StitchGraph, Tensor
+
+Value = Hashable
+"""A tensor value of the host program, by identity (the front end chooses what stands for it)."""
+
+
+class NodeKind(enum.Enum):
+    """How scope identification treats a node."""
+
+    MEMORY = "memory-intensive"
+    COMPUTE = "compute-intensive"
+    OPAQUE = "opaque"
+
+
+@dataclass(eq=False)
+class Node:
+    """One call. ``graph`` is what it computes (None unless readable), over ``inputs`` and ``outputs`` in order.
+
+    ``reason`` says why a node is not memory-intensive; ``escapes`` marks outputs needed beyond the graph.
+    """
+
+    name: str
+    kind: NodeKind
+    inputs: Sequence[Value]
+    outputs: Sequence[Value]
+    graph: StitchGraph | None = None
+    reason: str = ""
+    escapes: set[Value] = field(default_factory=set)
+    index: int = -1
+
+    @property
+    def is_view(self) -> bool:
+        """True for a reshape, which moves nothing outside a kernel."""
+        g = self.graph
+        if g is None or len(g.operators) != 1 or len(g.inputs) != 1:
+            return False
+        op = g.operators[0]
+        return (
+            op.op_class is OpClass.MOVE and len(op.accesses) == 1 and op.accesses[0].span is Span.ALL
+            and not op.accesses[0].guarded and op.output.dtype == g.inputs[0].dtype
+        )  # fmt: skip
+
+
+def kind_of(graph: StitchGraph) -> NodeKind:
+    """Memory-intensive unless some block is a contraction."""
+    return NodeKind.COMPUTE if any(op.contraction for op in graph.operators) else NodeKind.MEMORY
+
+
+def specialize(graph: StitchGraph, values: dict[Var, object]) -> StitchGraph:
+    """The graph with its symbolic shape variables replaced (by expressions of the caller)."""
+    if not values:
+        return graph
+    exprs = {k: as_expr(v) for k, v in values.items()}
+
+    def ext(e: object) -> object:
+        return e if isinstance(e, int) else as_extent(substitute(e, exprs))
+
+    tensors: dict[Tensor, Tensor] = {}
+    for t in graph.tensors():
+        tensors[t] = Tensor(t.name, tuple(ext(s) for s in t.shape), t.dtype, t.buffer)
+    return _copy(graph, tensors, exprs)
+
+
+def _copy(graph: StitchGraph, tensors: dict[Tensor, Tensor], exprs: dict) -> StitchGraph:
+    operators = [copy_operator(op, tensors, exprs) for op in graph.operators]
+    return StitchGraph(
+        graph.name, [tensors[t] for t in graph.inputs], operators, [tensors[t] for t in graph.outputs], graph.symbols
+    )
+
+
+def copy_operator(op: Operator, tensors: dict[Tensor, Tensor], exprs: dict | None = None) -> Operator:
+    """The operator over other tensors, wired as their producer and consumer."""
+    exprs = exprs or {}
+
+    def axis(a: Axis) -> Axis:
+        return a if isinstance(a.extent, int) or not exprs else Axis(a.var, as_extent(substitute(a.extent, exprs)))
+
+    def access(a: Access) -> Access:
+        indices = tuple(substitute(i, exprs) for i in a.indices) if exprs else a.indices
+        return Access(tensors[a.tensor], a.buffer, indices, a.guarded, a.span, a.cut)
+
+    new = Operator(
+        op.name, tensors[op.output], tuple(map(axis, op.spatial)), tuple(map(axis, op.reduce)),
+        substitute(op.value, exprs) if exprs else op.value, tuple(map(access, op.accesses)),
+        {b: tensors[t] for b, t in op.operand.items()}, op.op_class, op.combiner, op.identity, op.contraction,
+    )  # fmt: skip
+    new.output.producer = new
+    for t in new.inputs:
+        t.consumers.append(new)
+    return new

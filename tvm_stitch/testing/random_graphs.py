@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Seeded random memory-intensive Relax graphs, checked against float64 bounds on llvm, on CUDA and emulated.
+
+``python -m tvm_stitch.testing.random_graphs --count 3000 --target llvm`` makes a long run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ml_dtypes  # noqa: F401  (gives NumPy the name "bfloat16")
+import numpy as np
+import tvm
+from tvm import relax
+
+from .bounds import Bound, evaluate_bounds, violations
+from .random_steps import FLOATS, STEPS, Sketch, random_shape
+
+Pipeline = Callable[[tvm.IRModule], tvm.IRModule]
+
+
+@dataclass(frozen=True)
+class RandomGraph:
+    """A generated graph: ``mod["main"]`` takes tensors of ``arguments`` ((shape, dtype) each)."""
+
+    seed: int
+    mod: tvm.IRModule
+    arguments: tuple[tuple[tuple[int, ...], str], ...]
+    operators: tuple[str, ...]
+    outputs: int
+
+    @property
+    def description(self) -> str:
+        """One line: seed, arguments, and how often each operator occurs."""
+        arguments = ", ".join(f"{dtype}{list(shape)}" for shape, dtype in self.arguments)
+        counts = Counter(self.operators)
+        operators = " ".join(f"{name}*{n}" if n > 1 else name for name, n in counts.items())
+        return f"seed {self.seed}: ({arguments}) -> {self.outputs} outputs: {operators}"
+
+    def inputs(self, rng: np.random.Generator) -> list[np.ndarray]:
+        """Fresh random inputs: floats in [-2, 2], integers in [-9, 9]."""
+        return [_draw(rng, shape, dtype) for shape, dtype in self.arguments]
+
+    def tolerance(self, inputs: Sequence[np.ndarray], half_arithmetic: bool = True) -> list[Bound]:
+        """For every output the float64 reference and the least and greatest values allowed.
+
+        ``half_arithmetic`` allows for sums of half types accumulated in those types.
+        """
+        return evaluate_bounds(self.mod, inputs, half_arithmetic=half_arithmetic)
+
+
+@dataclass
+class CheckResult:
+    """What came of running one graph."""
+
+    graph: RandomGraph
+    problems: list[str] = field(default_factory=list)
+    error: str | None = None
+    launches: int | None = None
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        return self.error is None and not self.problems
+
+    def __str__(self) -> str:
+        return "\n  ".join([self.graph.description, *self.problems, *([self.error] if self.error else [])])
+
+
+def _draw(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    if dtype == "bool":
+        return rng.random(shape) < 0.5
+    if dtype == "int32":
+        return rng.integers(-9, 10, shape, dtype=np.int32)
+    return rng.uniform(-2.0, 2.0, shape).astype(np.dtype(dtype))
+
+
+def random_graph(seed: int, max_elements: int = 40_000, column_reduces: bool = False) -> RandomGraph:
+    """A graph of 3 to 40 memory-intensive operators; equal arguments give equal graphs.
+
+    Parameters
+    ----------
+    max_elements : the most elements that any value may have.
+    column_reduces : allow reduces over any axes; otherwise over the innermost only.
+    """
+    rng = np.random.default_rng([seed, max_elements, int(column_reduces)])
+    builder = relax.BlockBuilder()
+    main_dtype = str(rng.choice([*FLOATS, "int32"], p=[0.6, 0.16, 0.16, 0.08]))
+    base = random_shape(rng, max_elements)
+    arguments: list[tuple[tuple[int, ...], str]] = [(base, main_dtype)]
+    for _ in range(int(rng.integers(0, 4))):
+        shape = base
+        if rng.random() < 0.5:  # something to broadcast: a vector, a column, one scale a channel
+            shape = tuple(1 if rng.random() < 0.4 else dim for dim in base)[int(rng.integers(0, len(base))) :]
+        dtype = main_dtype if rng.random() < 0.8 else str(rng.choice(["bool", "int32", "float32"]))
+        arguments.append((shape, dtype))
+    params = [
+        relax.Var(f"x{place}", relax.TensorType(shape, dtype))
+        for place, (shape, dtype) in enumerate(arguments)
+    ]
+    sketch = Sketch(rng, builder, max_elements)
+    wanted = int(rng.integers(3, 41))
+    frequencies = np.array([frequency for frequency, _ in STEPS])
+    with builder.function("main", params):
+        with builder.dataflow():
+            for param, (shape, dtype) in zip(params, arguments, strict=True):
+                sketch.add_input(param, _draw(rng, shape, dtype))
+            tries = 0
+            while len(sketch.operators) < wanted and (tries < 8 * wanted or len(sketch.operators) < 3):
+                tries += 1
+                STEPS[int(rng.choice(len(STEPS), p=frequencies / frequencies.sum()))][1](
+                    sketch, column_reduces
+                )
+            results = [node for node in sketch.nodes[len(params) :] if not node.used]
+            interior = [node for node in sketch.nodes[len(params) :] if node.used]
+            if interior and rng.random() < 0.3:
+                results.append(interior[int(rng.integers(len(interior)))])
+            outputs = [builder.emit_output(node.var) for node in results]
+        builder.emit_func_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
+    return RandomGraph(seed, builder.get(), tuple(arguments), tuple(sketch.operators), len(outputs))
+
+
+def _checked(
+    graph: RandomGraph, half_arithmetic: bool, run: Callable[[list[np.ndarray]], Any]
+) -> CheckResult:
+    """Run on inputs of the graph's seed; ``run`` returns (outputs, launches or None, further problems)."""
+    result = CheckResult(graph)
+    start = time.perf_counter()
+    try:
+        inputs = graph.inputs(np.random.default_rng([graph.seed, 1]))
+        outputs, result.launches, result.problems = run([x.copy() for x in inputs])
+        result.problems = [*result.problems, *violations(outputs, graph.tolerance(inputs, half_arithmetic))]
+    except Exception:  # a compiler's failure is a finding, and a long run goes on after it
+        result.error = traceback.format_exc(limit=-4)
+    result.seconds = time.perf_counter() - start
+    return result
+
+
+def _on_device(
+    mod: tvm.IRModule, target: tvm.target.Target, device: tvm.runtime.Device, pipeline: Pipeline | None
+) -> Callable[[list[np.ndarray]], tuple[list[np.ndarray], None, list[str]]]:
+    def run(inputs: list[np.ndarray]) -> tuple[list[np.ndarray], None, list[str]]:
+        executable = tvm.compile(mod, target, relax_pipeline=pipeline or "default")
+        vm = relax.VirtualMachine(executable, device)
+        result = vm["main"](*(tvm.runtime.tensor(x, device) for x in inputs))
+        tensors = [result] if isinstance(result, tvm.runtime.Tensor) else list(result)
+        return [tensor.numpy() for tensor in tensors], None, []
+
+    return run
+
+
+def check_graph_llvm(graph: RandomGraph, pipeline: Pipeline | None = None) -> CheckResult:
+    """Compile for llvm with ``pipeline`` (TVM's default if None), run, and compare."""
+    run = _on_device(graph.mod, tvm.target.Target("llvm"), tvm.cpu(), pipeline)
+    return _checked(graph, True, run)
+
+
+def check_graph_cuda(graph: RandomGraph, pipeline: Pipeline | None = None) -> CheckResult:
+    """Compile for the first CUDA device with ``pipeline``, run there, and compare."""
+    target = tvm.target.Target.from_device(tvm.cuda(0))
+    return _checked(graph, True, _on_device(graph.mod, target, tvm.cuda(0), pipeline))
+
+
+def check_graph_cuda_emulated(graph: RandomGraph, pipeline: Pipeline | None = None) -> CheckResult:
+    """Compile for CUDA with ``pipeline``, run in the emulator, and compare; its reports count as problems."""
+    from .emulator import run_cuda
+
+    def run(inputs: list[np.ndarray]) -> tuple[list[np.ndarray], int, list[str]]:
+        done = run_cuda(graph.mod, inputs, relax_pipeline=pipeline)
+        return list(done.outputs), len(done.launches), [str(report) for report in done.reports]
+
+    return _checked(graph, True, run)
+
+
+CHECKS: dict[str, Callable[[RandomGraph, Pipeline | None], CheckResult]] = {
+    "llvm": check_graph_llvm,
+    "cuda": check_graph_cuda,
+    "emulated-cuda": check_graph_cuda_emulated,
+}
+
+
+def stitched_pipeline(target: str) -> Pipeline:
+    """The stitching pipeline for ``"llvm"``, ``"cuda"`` (the device present) or ``"emulated-cuda"``."""
+    import tvm_stitch.relax
+
+    made = {
+        "llvm": lambda: tvm.target.Target("llvm"),
+        "cuda": lambda: tvm.target.Target.from_device(tvm.cuda(0)),
+        "emulated-cuda": lambda: tvm.target.Target("nvidia/nvidia-h100"),
+    }
+    return tvm_stitch.relax.pipeline(made[target]())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Check many graphs, print the failures and a summary; the exit code is 1 if any failed."""
+    parser = argparse.ArgumentParser(prog="random_graphs", description=main.__doc__)
+    parser.add_argument("--count", type=int, default=300, help="graphs to check")
+    parser.add_argument("--start", type=int, default=0, help="first seed")
+    parser.add_argument("--target", choices=sorted(CHECKS), default="llvm")
+    parser.add_argument("--max-elements", type=int, default=40_000, help="elements of the largest value")
+    parser.add_argument("--column-reduces", action="store_true", help="reduce over any axes")
+    parser.add_argument("--stock", action="store_true", help="TVM's default pipeline instead of stitching")
+    parser.add_argument("--show", action="store_true", help="print the module of every failure")
+    args = parser.parse_args(argv)
+    pipeline = None if args.stock else stitched_pipeline(args.target)
+    failed: list[int] = []
+    start = time.perf_counter()
+    for seed in range(args.start, args.start + args.count):
+        graph = random_graph(seed, args.max_elements, args.column_reduces)
+        result = CHECKS[args.target](graph, pipeline)
+        if not result.ok:
+            failed.append(seed)
+            print(f"FAIL {result}", flush=True)
+            if args.show:
+                print(graph.mod.script(), flush=True)
+        if (seed - args.start + 1) % 100 == 0:
+            spent = time.perf_counter() - start
+            print(f"{seed - args.start + 1} graphs, {len(failed)} failed, {spent:.0f} s", flush=True)
+    print(f"{args.count} graphs on {args.target}: {args.count - len(failed)} right, {len(failed)} failed")
+    if failed:
+        print("failed seeds:", " ".join(map(str, failed)))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
