@@ -171,5 +171,6 @@ def _bind(bindings: list[Any], value: Any, hint: str, ty: Any, output: bool) -> 
 
 def _typed(expr: Any, ty: Any) -> Any:
     """The expression with its type filled in (what normalization would infer)."""
-    relax.expr._update_type(expr, ty)
+    if expr.ty.is_missing():
+        relax.expr._update_type(expr, ty)
     return expr
