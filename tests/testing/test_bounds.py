@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bounds: they hold correct results, exclude wrong ones, and admit both sides of a discontinuity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+from tvm.relax import op as R
+
+from tvm_stitch.testing import cases
+from tvm_stitch.testing.bounds import Bound, evaluate_bounds, violations
+
+F32 = "float32"
+
+
+def bounds_of(body: Callable[..., relax.Expr], *inputs: np.ndarray, half_arithmetic: bool = False) -> Bound:
+    builder = relax.BlockBuilder()
+    params = [relax.Var(f"x{i}", relax.TensorType(x.shape, str(x.dtype))) for i, x in enumerate(inputs)]
+    with builder.function("main", params):
+        with builder.dataflow():
+            output = builder.emit_output(body(builder.emit, *params))
+        builder.emit_func_output(output)
+    (bound,) = evaluate_bounds(builder.get(), list(inputs), half_arithmetic=half_arithmetic)
+    return bound
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in cases.cases("test") if not c.matmuls], ids=lambda case: case.name
+)
+def test_stock_results_lie_inside(case: cases.Case) -> None:
+    mod, inputs = case.build(), case.inputs(np.random.default_rng(5))
+    vm = relax.VirtualMachine(tvm.compile(mod, tvm.target.Target("llvm")), tvm.cpu())
+    result = vm["main"](*map(tvm.runtime.tensor, inputs))
+    outputs = [t.numpy() for t in ([result] if isinstance(result, tvm.runtime.Tensor) else result)]
+    bounds = evaluate_bounds(mod, inputs, half_arithmetic=True)
+    assert violations(outputs, bounds) == []
+    spoiled = [x.copy() for x in outputs]
+    spoiled[-1].reshape(-1)[3] = spoiled[-1].reshape(-1)[3] * 1.05 + 0.05
+    assert len(violations(spoiled, bounds)) == 1
+
+
+def test_one_lost_element_of_a_long_sum_is_seen() -> None:
+    x = np.random.default_rng(0).uniform(0.5, 1.5, (1, 5000)).astype(F32)
+    bound = bounds_of(lambda emit, x: R.sum(x, axis=-1), x)
+    lost = (x.astype(np.float64).sum() - x[0, 17]).astype(F32).reshape(1)
+    sequential = np.add.accumulate(x[0])[-1:]
+    assert violations([sequential], [bound]) == [] and violations([lost], [bound])
+
+
+def test_half_sums_may_be_accumulated_in_half_only_on_request() -> None:
+    x = np.random.default_rng(0).uniform(0.5, 1.5, (1, 1500)).astype("float16")
+    sequential = np.add.accumulate(x[0])[-1:].astype("float16")
+    assert not violations(
+        [sequential], [bounds_of(lambda emit, x: R.sum(x, axis=-1), x, half_arithmetic=True)]
+    )
+    assert violations([sequential], [bounds_of(lambda emit, x: R.sum(x, axis=-1), x)])
+
+
+def test_close_comparisons_admit_both_results_and_clear_ones_do_not() -> None:
+    x = np.array([0.1, 1.0, 2.0], F32)
+    bound = bounds_of(lambda emit, x: R.greater(emit(R.multiply(x, x)), emit(R.exp(emit(R.log(x))))), x)
+    assert list(bound.low) == [False, False, True] and list(bound.high) == [False, True, True]
+
+
+def test_casts_near_a_boundary_admit_both_neighbours() -> None:
+    x = np.array([0.5, 2.0], F32)
+    third = relax.const(3.0, F32)
+    bound = bounds_of(
+        lambda emit, x: R.astype(emit(R.divide(emit(R.multiply(x, third)), relax.const(1.5, F32))), "int32"),
+        x,
+    )
+    assert list(bound.low) == [0, 3] and list(bound.high) == [1, 4]
+
+
+def test_turning_points_inside_an_interval_count() -> None:
+    x = np.array([1.0], F32)
+    bound = bounds_of(
+        lambda emit, x: R.abs(emit(R.subtract(emit(R.exp(emit(R.log(x)))), relax.const(1.0, F32)))), x
+    )
+    assert bound.low[0] == 0.0 and 0 < bound.high[0] < 1e-4
+
+
+def test_products_of_mixed_signs() -> None:
+    x = np.array([[-1.5, 0.3, 2.0]], F32)
+    bound = bounds_of(lambda emit, x: R.prod(emit(R.tanh(x)), axis=-1), x)
+    exact = np.prod(np.tanh(x.astype(np.float64)))
+    assert bound.low[0] < exact < bound.high[0] and bound.high[0] - bound.low[0] < 1e-4
+
+
+def test_nan_shape_and_count_are_violations() -> None:
+    x = np.array([1.0, 2.0], F32)
+    bound = bounds_of(lambda emit, x: R.add(x, x), x)
+    assert "out of bounds" in violations([np.array([2.0, np.nan], F32)], [bound])[0]
+    assert "shape" in violations([np.array([2.0], F32)], [bound])[0]
+    assert violations([], [bound]) == ["0 outputs, expected 1"]
+
+
+def test_composite_operators_have_no_bounds() -> None:
+    with pytest.raises(NotImplementedError, match="softmax"):
+        bounds_of(lambda emit, x: R.nn.softmax(x), np.zeros((2, 2), F32))
