@@ -2,6 +2,7 @@
 """Runs generated CUDA kernels on the CPU, one fiber per CUDA thread, and reports what a GPU would not forgive."""
 
 from .launch import EmulatedRun, Launch, Options, run_kernel
+from .relax import run_cuda, run_lowered
 from .reports import KINDS, Report
 
-__all__ = ["KINDS", "EmulatedRun", "Launch", "Options", "Report", "run_kernel"]
+__all__ = ["KINDS", "EmulatedRun", "Launch", "Options", "Report", "run_cuda", "run_kernel", "run_lowered"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import tvm
 from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
-from tvm.relax.vm_build import _filter_tir, _vmcodegen
+from tvm.relax.vm_build import VMExecutable, _ffi_api, _filter_tir, _vmcodegen
 from tvm.tirx.build import codegen_build, split_host_device_mods
 
 # Kernels and PrimFuncs are looked up by name among all global functions: a prefix keeps them apart from those.
@@ -18,22 +18,19 @@ ALLOC_STORAGE = "tvm_stitch.emulator.alloc_storage"
 ALLOC_TENSOR = "tvm_stitch.emulator.alloc_tensor"
 
 
-@dataclass(frozen=True)
-class KernelInfo:
-    """A device function: the thread axes that its launch arguments give, in order, after its own arguments."""
-
-    launch_params: tuple[str, ...]
-    cluster: tuple[int, int, int]
-
-
 @dataclass
 class Lowered:
-    """A lowered module: `vm` runs the Relax functions, `host` has the PrimFuncs' host code, `source` the CUDA C."""
+    """A lowered module.
 
-    executable: relax.VMExecutable
+    executable: the Relax functions; host: the host code of the PrimFuncs, None if there are none; source: the CUDA C.
+    kernels: of each kernel (with PREFIX) what its launch arguments mean; they follow its own arguments.
+    host_functions: names of PrimFuncs that run on the host only.
+    """
+
+    executable: VMExecutable
     host: tvm.runtime.Module | None
     source: str
-    kernels: dict[str, KernelInfo]
+    kernels: dict[str, tuple[str, ...]]
     host_functions: frozenset[str]
 
 
@@ -52,42 +49,88 @@ class _Redirect(PyExprMutator):
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:  # pylint: disable=arguments-renamed
         """Visits a call."""
-        call = self.visit_expr_post_order(call)
-        op, args = call.op, list(call.args)
+        op = call.op
         if isinstance(op, tvm.ir.GlobalVar) and isinstance(self.mod[op], tirx.PrimFunc):
-            return _packed(CALL, [relax.StringImm(op.name_hint), *args])
+            return self._packed(CALL, [tvm.ir.StringImm(op.name_hint), *call.args], call)
         if isinstance(op, tvm.ir.Op):
             if op.name == "relax.vm.alloc_storage":
-                return _packed(ALLOC_STORAGE, [args[0]])
+                return self._packed(ALLOC_STORAGE, [call.args[0]], call)
             if op.name == "relax.vm.alloc_tensor":
-                return _packed(ALLOC_TENSOR, args[:4])
+                return self._packed(ALLOC_TENSOR, list(call.args)[:4], call)
             if op.name == "relax.vm.call_tir_dyn":
-                return _packed(CALL, [relax.StringImm(args[0].name_hint), *args[1].fields])
-        return call
+                function, operands = call.args
+                return self._packed(CALL, [tvm.ir.StringImm(function.name_hint), *operands.fields], call)
+        return self.visit_expr_post_order(call)
+
+    def _packed(self, name: str, args: list[relax.Expr], call: relax.Call) -> relax.Call:
+        """A call of a global function that keeps the type of the call it replaces."""
+        new_args = [arg if isinstance(arg, tvm.ir.StringImm) else self.visit_expr(arg) for arg in args]
+        return relax.Call(relax.ExternFunc(name), new_args, ty_args=[call.ty])
 
 
-def _packed(name: str, args: list[relax.Expr]) -> relax.Call:
-    return relax.Call(relax.ExternFunc(name), args, ty_args=[relax.AnyType()])
+def lower(mod: tvm.IRModule, target: tvm.target.Target, relax_pipeline: tvm.transform.Pass | None = None) -> Lowered:
+    """Runs the Relax pipeline, TVM's own TIR pipeline for CUDA, and both code generators. No GPU, no nvcc is needed.
 
-
-def lower(
-    mod: tvm.IRModule, target: tvm.target.Target, relax_pipeline: tvm.transform.Pass | None
-) -> Lowered:
-    """Runs the Relax pipeline, TVM's own TIR pipeline for CUDA, and both code generators. No GPU, no nvcc is needed."""
-    with tvm.transform.PassContext.current() if False else _no_cuda_graph(), target:
+    Raises ValueError if the module needs external libraries.
+    """
+    with _without_cuda_graph(), target:
         mod = (relax_pipeline or relax.get_default_pipeline(target))(mod)
-    constants = dict(mod.attrs["const_name_to_constant"]) if mod.attrs and "const_name_to_constant" in mod.attrs else {}
-    if mod.attrs and len(mod.attrs.get("external_mods", [])):
+    attrs = dict(mod.attrs) if mod.attrs else {}
+    if attrs.get("external_mods"):
         raise ValueError("the emulator runs no external libraries (the module has external_mods)")
     prim_funcs = _filter_tir(mod)
-    redirected = _Redirect(mod)
+    redirect = _Redirect(mod)
     relax_mod = tvm.IRModule(attrs=mod.attrs)
     for gvar, func in mod.functions_items():
         if isinstance(func, relax.Function):
-            relax_mod[gvar] = redirected.visit_expr(func)
+            relax_mod[gvar] = redirect.visit_expr(func)
     builder = relax.ExecBuilder()
     _vmcodegen(builder, relax_mod)
-    executable = relax.VMExecutable(relax.vm_build._ffi_api.VMLink(builder, target.host, None, [], constants))
+    constants = dict(attrs.get("const_name_to_constant", {}))
+    executable = VMExecutable(_ffi_api.VMLink(builder, target.host, None, [], constants))
     if prim_funcs is None:
         return Lowered(executable, None, "", {}, frozenset())
-    return _lower_prim_funcs(executable, prim_funcs, target)
+    host_functions = frozenset(
+        gvar.name_hint for gvar, func in prim_funcs.functions_items() if func.attrs.get("tirx.is_host_func")
+    )
+    host_mod, device_mods = _split(_prefixed(prim_funcs), target)
+    kernels, sources = {}, []
+    for device_target, device_mod in device_mods.items():
+        sources.append(codegen_build(device_mod, device_target).inspect_source().replace(PREFIX, ""))
+        for gvar, func in device_mod.functions_items():
+            if "tirx.kernel_launch_params" in func.attrs:
+                kernels[gvar.name_hint] = tuple(str(p) for p in func.attrs["tirx.kernel_launch_params"])
+    if len(sources) > 1:
+        raise ValueError("the emulator runs modules with one device target")
+    host = codegen_build(host_mod, target.host)
+    return Lowered(executable, host, sources[0] if sources else "", kernels, host_functions)
+
+
+def _without_cuda_graph() -> tvm.transform.PassContext:
+    """The current pass context, but with no capture of CUDA graphs."""
+    now = tvm.transform.PassContext.current()
+    return tvm.transform.PassContext(
+        opt_level=now.opt_level,
+        required_pass=list(now.required_pass),
+        disabled_pass=list(now.disabled_pass),
+        instruments=list(now.instruments),
+        config={**dict(now.config), "relax.backend.use_cuda_graph": False},
+    )
+
+
+def _prefixed(mod: tvm.IRModule) -> tvm.IRModule:
+    renamed = {}
+    for gvar, func in mod.functions_items():
+        name = PREFIX + gvar.name_hint
+        renamed[tvm.ir.GlobalVar(name)] = func.with_attr("global_symbol", name)
+    return tvm.IRModule(renamed, attrs=mod.attrs)
+
+
+def _split(
+    mod: tvm.IRModule, target: tvm.target.Target
+) -> tuple[tvm.IRModule, dict[tvm.target.Target, tvm.IRModule]]:
+    """What tirx.build does before it generates code."""
+    mod = tirx.transform.BindTarget(target)(mod)
+    pipeline, finalize_host, finalize_device = tirx.get_default_tir_pipeline(target)
+    host_mod, device_mods = split_host_device_mods(pipeline(mod))
+    return finalize_host()(host_mod), {t: finalize_device()(m) for t, m in device_mods.items()}
