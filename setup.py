@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Packaging of tvm-stitch: metadata and dependencies (tool settings are in pyproject.toml)."""
 
+import re
 from pathlib import Path
 
 from setuptools import find_packages, setup
@@ -20,11 +21,14 @@ RELAY_RUNTIME = [
     "typing_extensions",
 ]
 
+ROOT = Path(__file__).resolve().parent
+VERSION = re.search(r'^__version__ = "(.+)"$', (ROOT / "tvm_stitch/__init__.py").read_text(), re.M)[1]
+
 setup(
     name="tvm-stitch",
-    version="0.1.0",
+    version=VERSION,
     description="Stitches memory-intensive operators of a model into single kernels, in Apache TVM",
-    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     license_files=["LICENSE"],

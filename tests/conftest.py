@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all tests share: the table of the ONNX node cases, printed after the run whatever the output options."""
+"""What all tests share: the table of the ONNX node cases, printed after every run that had some."""
 
 from __future__ import annotations
 

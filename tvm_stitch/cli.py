@@ -207,15 +207,13 @@ class _Job:
     model: Any
     target: Any
     config: Any
-    options: dict[str, Any]
 
 
 def _job(args: argparse.Namespace, progress: _Progress) -> _Job:
     if not args.model.is_file():
         raise UsageError(f"no file {args.model}; give the path of an ONNX model")
     shapes = parse_shapes(args.shape)
-    options = parse_config(args.config)
-    config = _config(options)
+    config = _config(parse_config(args.config))
     target = parse_target(args.target)
     try:
         import onnx
@@ -236,7 +234,7 @@ def _job(args: argparse.Namespace, progress: _Progress) -> _Job:
             if shapes:
                 raise UsageError(str(error)) from None
             raise
-    return _Job(model, target, config, options)
+    return _Job(model, target, config)
 
 
 def _config(options: dict[str, Any]) -> Any:
@@ -278,7 +276,7 @@ def _compile(args: argparse.Namespace, progress: _Progress) -> tuple[dict[str, A
         "model": str(args.model),
         "library": library.name,
         "target": json.loads(str(job.target)),
-        "config": job.options,
+        "config": job.config.to_dict(),
         "inputs": [dataclasses.asdict(spec) for spec in job.model.inputs],
         "outputs": [output.name for output in job.model.proto.graph.output],
         "kernels": kernels.to_dict(),
@@ -329,7 +327,7 @@ def _bench(args: argparse.Namespace, progress: _Progress) -> tuple[dict[str, Any
         expected = compare.onnxruntime_outputs(job.model.proto, inputs)
     with progress(f"timing, {args.repeats} calls each"):
         seconds = compare.interleaved_seconds([stock, stitched], args.repeats)
-    rows = {}
+    rows: dict[str, dict[str, Any]] = {}
     for name, runner, passes, median in (
         ("stock", stock, stock_pipeline, seconds[0]),
         ("stitched", stitched, pipeline(target, job.config), seconds[1]),
@@ -344,7 +342,7 @@ def _bench(args: argparse.Namespace, progress: _Progress) -> tuple[dict[str, Any
     data = {
         "model": str(args.model),
         "target": json.loads(str(target)),
-        "config": job.options,
+        "config": job.config.to_dict(),
         "repeats": args.repeats,
         "seed": args.seed,
         **rows,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ONNX's own node test cases that hold normalizations, softmaxes, reductions, GELU or cross-entropy losses."""
+"""ONNX's own node test cases with normalizations, softmaxes, reductions, GELU or cross-entropy losses."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.inliner
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
@@ -17,6 +18,8 @@ _OPERATORS = frozenset(
     "Softmax LogSoftmax Hardmax LayerNormalization GroupNormalization RMSNormalization InstanceNormalization"
     " MeanVarianceNormalization Gelu SoftmaxCrossEntropyLoss NegativeLogLikelihoodLoss".split()
 )
+# Operators unknown to TVM's importer that ONNX defines as functions of others.
+_DEFINED = [("", "SoftmaxCrossEntropyLoss"), ("", "NegativeLogLikelihoodLoss")]
 # Inputs that TVM's importer takes as constants only; models have them as constants.
 _CONSTANT_INPUTS = ("axes",)
 
@@ -34,7 +37,9 @@ def node_cases() -> dict[str, Any]:
             collected = collect_testcases(None)
     finally:
         np.random.set_state(state)
-    return {case.name: case for case in sorted(collected, key=lambda case: case.name) if _selected(case.model)}
+    return {
+        case.name: case for case in sorted(collected, key=lambda case: case.name) if _selected(case.model)
+    }
 
 
 def family(name: str) -> str:
@@ -48,11 +53,18 @@ def family(name: str) -> str:
     return "other"
 
 
+def simplify(model: onnx.ModelProto, inputs: dict[str, Any]) -> onnx.ModelProto:
+    """The same model in terms that TVM's importer takes: losses by their ONNX definitions, shapes folded."""
+    if any((node.domain, node.op_type) in _DEFINED for node in model.graph.node):
+        model = onnx.inliner.inline_selected_functions(model, _DEFINED, inline_schema_functions=True)
+    return fold_shapes(model, inputs)
+
+
 def fold_shapes(model: onnx.ModelProto, inputs: dict[str, Any]) -> onnx.ModelProto:
     """The model with all that its input shapes and constants determine computed beforehand.
 
-    TVM's importer refuses some arithmetic on shapes, and reductions whose axes are an input. A case's shapes are
-    fixed, so what depends on shapes alone becomes an initializer, and so do the inputs named for axes.
+    TVM's importer refuses some arithmetic on shapes, and reductions whose axes are an input. A case's shapes
+    are fixed, so what depends on shapes alone becomes an initializer, and so do the inputs named for axes.
     """
     graph = model.graph
     constant: set[str] = {tensor.name for tensor in graph.initializer} | {""}
@@ -107,7 +119,9 @@ def _evaluate(model: onnx.ModelProto, names: list[str], inputs: dict[str, Any]) 
 
 
 def _selected(model: onnx.ModelProto) -> bool:
-    return any(node.op_type in _OPERATORS or node.op_type.startswith("Reduce") for node in _nodes(model.graph.node))
+    return any(
+        node.op_type in _OPERATORS or node.op_type.startswith("Reduce") for node in _nodes(model.graph.node)
+    )
 
 
 def _nodes(nodes: Iterable[onnx.NodeProto]) -> Iterable[onnx.NodeProto]:
