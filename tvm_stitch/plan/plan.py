@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..device import DeviceModel
 from ..graph.ir import StitchGraph
 from .alignment import Alignment, align
+from .cpu_mapping import choose_cpu_mapping
 from .mapping import RowMapping, choose_mapping
 from .passes import Schedule, schedule
 
@@ -31,7 +32,7 @@ def make_plan(graph: StitchGraph, device: DeviceModel) -> StitchPlan:
     """
     alignment = align(graph)
     sched = schedule(alignment)
-    mapping = choose_mapping(alignment, sched, device)
+    mapping = (choose_mapping if device.is_gpu else choose_cpu_mapping)(alignment, sched, device)
     if not mapping.keep:
         sched = schedule(alignment, keep=False)
     return StitchPlan(graph, device, alignment, sched, mapping)
