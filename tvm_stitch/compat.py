@@ -67,7 +67,7 @@ def load(buffer: Buffer, indices: Sequence[Expr]) -> Expr:
 def call_name(expr: Expr) -> str:
     """The bare name of a call's operator (``"exp"`` for ``tirx.exp`` or ``tir.exp``), ``""`` when it has none."""
     name = getattr(expr.op, "name", "")
-    return name.split(".", 1)[1] if name.startswith(("tirx.", "tir.")) else name
+    return name.split(".", 1)[1] if name.startswith(("tirx.", "tir.", "prim.")) else name
 
 
 def buffer_dtype(buffer: Buffer) -> str:
@@ -78,6 +78,11 @@ def buffer_dtype(buffer: Buffer) -> str:
 def const(value: float | int | bool, dtype: str) -> Expr:
     """A constant of the given dtype."""
     return tir.const(value, dtype)
+
+
+def same_var(expr: Expr, var: Var) -> bool:
+    """True when the expression is that very variable."""
+    return kind(expr) in ("Var", "SizeVar") and bool(expr.same_as(var))
 
 
 def string(value: str) -> Expr:

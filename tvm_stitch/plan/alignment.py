@@ -13,7 +13,7 @@ from .. import compat
 from ..graph.classify import is_heavy
 from ..graph.extent import Extent, quotient, same
 from ..graph.ir import Access, Operator, OpClass, Span, StitchGraph, Tensor
-from .domain import ONE, ROW, At, Domain, Point, is_zero
+from .domain import At, Domain, Point, is_zero
 
 Key = tuple[Operator, Point]
 
@@ -42,8 +42,7 @@ class Alignment:
     @property
     def row_point(self) -> Point:
         """The point of a reduction's result."""
-        rows = self.domain.rows
-        return ONE if isinstance(rows, int) and rows == 1 else ROW
+        return self.domain.row_point
 
     def children(self, key: Key) -> list[tuple[Access, Point | None]]:
         """The accesses of an evaluated operator with their points."""

@@ -80,6 +80,11 @@ class Domain:
     def __post_init__(self) -> None:
         self.analyzer = Analyzer()
 
+    @property
+    def row_point(self) -> Point:
+        """The point of a value that a row has one of."""
+        return ONE if self._single(self.rows) else ROW
+
     def full(self, columns: Extent) -> Point:
         """The point of an operator that has ``rows * columns`` points."""
         return Point(At.FULL, columns)
@@ -89,10 +94,10 @@ class Domain:
         span, tensor = access.span, access.tensor
         if point.at is At.FULL:
             if span is Span.ALL:
-                return point
+                return self.row_point if self._single(point.columns) and not self.flat else point
             if span is Span.LEADING and not self.flat:
                 if same(product(op.extents[: access.cut]), self.rows, self.analyzer):
-                    return ROW if not self._single(self.rows) else ONE
+                    return self.row_point
             if span is Span.TRAILING and same(product(op.extents[access.cut :]), point.columns, self.analyzer):
                 return Point(At.COLUMN, point.columns)
         if point.at in (At.ROW, At.COLUMN, At.ONE) and span is Span.ALL:
@@ -110,13 +115,13 @@ class Domain:
             values = list(point.indices)
         elif point.at is At.ONE:
             values = [compat.const(0, "int64")] * len(axes)
-        elif point.at is At.ROW:
-            values = unflatten(self.row, extents)
+        elif point.at is At.ROW:  # of a reduction: the point of its result
+            values = unflatten(self.row, [a.extent for a in op.spatial])
         elif point.at is At.COLUMN:
             values = unflatten(self.column, extents)
         else:
             values = self.full_values(extents, point.columns)
-        return {a.var: v for a, v in zip(axes, values)}
+        return {a.var: v for a, v in zip(axes, values)}  # a reduction's own axes are unset at ROW
 
     def full_values(self, extents: Sequence[Extent], columns: Extent) -> list[Expr]:
         """The point with flat index ``row * columns + column`` in a space of the given extents."""
@@ -138,12 +143,12 @@ class Domain:
         size = tensor.size
         if text == "0" and same(size, 1):
             return ONE
-        if flat is self.row or (text and flat == self.row):
+        if compat.same_var(flat, self.row):
             if same(size, self.rows, self.analyzer):
                 return ROW
         elif not is_zero(columns):
-            if self.flat or text == "col":
-                if flat == self.column and same(size, columns, self.analyzer):
+            if self.flat or compat.same_var(flat, self.column):
+                if compat.same_var(flat, self.column) and same(size, columns, self.analyzer):
                     return self.full(columns) if self.flat else Point(At.COLUMN, columns)
             elif same(size, product([self.rows, columns]), self.analyzer):
                 whole = self.row * as_expr(columns) + self.column
