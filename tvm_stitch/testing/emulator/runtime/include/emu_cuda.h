@@ -100,34 +100,90 @@ static const emu::Builtin<emu_grid_dim> gridDim{};
 #define warpSize 32
 
 // ---- vector types --------------------------------------------------------------------------------------------------
-#define EMU_VECTORS(NAME, T, A1, A2, A3, A4)                                                              \
-  struct alignas(A1) NAME##1 { T x; };                                                                    \
-  struct alignas(A2) NAME##2 { T x, y; };                                                                 \
-  struct alignas(A3) NAME##3 { T x, y, z; };                                                              \
-  struct alignas(A4) NAME##4 { T x, y, z, w; };                                                           \
-  EMU_VALUE NAME##1 make_##NAME##1(T x) { return NAME##1{x}; }                                            \
-  EMU_VALUE NAME##2 make_##NAME##2(T x, T y) { return NAME##2{x, y}; }                                    \
-  EMU_VALUE NAME##3 make_##NAME##3(T x, T y, T z) { return NAME##3{x, y, z}; }                            \
-  EMU_VALUE NAME##4 make_##NAME##4(T x, T y, T z, T w) { return NAME##4{x, y, z, w}; }
-EMU_VECTORS(char, signed char, 1, 2, 1, 4)
-EMU_VECTORS(uchar, unsigned char, 1, 2, 1, 4)
-EMU_VECTORS(short, short, 2, 4, 2, 8)
-EMU_VECTORS(ushort, unsigned short, 2, 4, 2, 8)
-EMU_VECTORS(int, int, 4, 8, 4, 16)
-EMU_VECTORS(long, long, 8, 16, 8, 16)
-EMU_VECTORS(ulong, unsigned long, 8, 16, 8, 16)
-EMU_VECTORS(longlong, long long, 8, 16, 8, 16)
-EMU_VECTORS(ulonglong, unsigned long long, 8, 16, 8, 16)
-EMU_VECTORS(float, float, 4, 8, 4, 16)
-EMU_VECTORS(double, double, 8, 16, 8, 16)
-#undef EMU_VECTORS
-struct alignas(4) uint1 { unsigned x; };
-struct alignas(8) uint2 { unsigned x, y; };
-struct alignas(16) uint4 { unsigned x, y, z, w; };
-EMU_VALUE uint1 make_uint1(unsigned x) { return uint1{x}; }
-EMU_VALUE uint2 make_uint2(unsigned x, unsigned y) { return uint2{x, y}; }
+// The compiler instruments assignments only, not class values that a call takes or returns in memory. All class types
+// here therefore copy themselves by functions of their own, in which one assignment moves the whole value.
+namespace emu {
+template <unsigned N> struct Bits;
+template <> struct Bits<1> { typedef unsigned char __attribute__((may_alias)) type; };
+template <> struct Bits<2> { typedef unsigned short __attribute__((may_alias)) type; };
+template <> struct Bits<4> { typedef unsigned __attribute__((may_alias)) type; };
+template <> struct Bits<8> { typedef unsigned long __attribute__((may_alias)) type; };
+template <> struct Bits<16> { typedef unsigned __attribute__((vector_size(16), may_alias)) type; };
+}  // namespace emu
+#define EMU_COPY(SELF, N)                                                       \
+  SELF() = default;                                                             \
+  __attribute__((always_inline)) SELF(const SELF& o) { *this = o; }             \
+  __attribute__((always_inline)) SELF& operator=(const SELF& o) {               \
+    using B = emu::Bits<N>::type;                                               \
+    *reinterpret_cast<B*>(this) = *reinterpret_cast<const B*>(&o);              \
+    return *this;                                                               \
+  }
+// Twice 16 bytes.
+#define EMU_COPY_PAIR(SELF)                                                             \
+  SELF() = default;                                                                     \
+  __attribute__((always_inline)) SELF(const SELF& o) { *this = o; }                     \
+  __attribute__((always_inline)) SELF& operator=(const SELF& o) {                       \
+    using B = emu::Bits<16>::type;                                                      \
+    reinterpret_cast<B*>(this)[0] = reinterpret_cast<const B*>(&o)[0];                  \
+    reinterpret_cast<B*>(this)[1] = reinterpret_cast<const B*>(&o)[1];                  \
+    return *this;                                                                       \
+  }
+#define EMU_COPY_THREE(SELF)                                                            \
+  SELF() = default;                                                                     \
+  __attribute__((always_inline)) SELF(const SELF& o) : x(o.x), y(o.y), z(o.z) {}        \
+  __attribute__((always_inline)) SELF& operator=(const SELF& o) {                       \
+    x = o.x, y = o.y, z = o.z;                                                          \
+    return *this;                                                                       \
+  }
+#define EMU_VECTOR1(NAME, T)                                                            \
+  struct NAME##1 {                                                                      \
+    T x;                                                                                \
+    EMU_COPY(NAME##1, sizeof(T))                                                        \
+    EMU_NOSAN NAME##1(T x) : x(x) {}                                                    \
+  };                                                                                    \
+  EMU_VALUE NAME##1 make_##NAME##1(T x) { return {x}; }
+#define EMU_VECTOR2(NAME, T)                                                            \
+  struct alignas(2 * sizeof(T)) NAME##2 {                                               \
+    T x, y;                                                                             \
+    EMU_COPY(NAME##2, 2 * sizeof(T))                                                    \
+    EMU_NOSAN NAME##2(T x, T y) : x(x), y(y) {}                                         \
+  };                                                                                    \
+  EMU_VALUE NAME##2 make_##NAME##2(T x, T y) { return {x, y}; }
+#define EMU_VECTOR3(NAME, T)                                                            \
+  struct NAME##3 {                                                                      \
+    T x, y, z;                                                                          \
+    EMU_COPY_THREE(NAME##3)                                                             \
+    EMU_NOSAN NAME##3(T x, T y, T z) : x(x), y(y), z(z) {}                              \
+  };                                                                                    \
+  EMU_VALUE NAME##3 make_##NAME##3(T x, T y, T z) { return {x, y, z}; }
+#define EMU_VECTOR4(NAME, T, COPY, ALIGN)                                               \
+  struct alignas(ALIGN) NAME##4 {                                                       \
+    T x, y, z, w;                                                                       \
+    COPY                                                                                \
+    EMU_NOSAN NAME##4(T x, T y, T z, T w) : x(x), y(y), z(z), w(w) {}                   \
+  };                                                                                    \
+  EMU_VALUE NAME##4 make_##NAME##4(T x, T y, T z, T w) { return {x, y, z, w}; }
+#define EMU_SMALL(NAME, T)                                                              \
+  EMU_VECTOR1(NAME, T) EMU_VECTOR2(NAME, T) EMU_VECTOR3(NAME, T)                        \
+  EMU_VECTOR4(NAME, T, EMU_COPY(NAME##4, 4 * sizeof(T)), 4 * sizeof(T))
+#define EMU_LARGE(NAME, T)                                                              \
+  EMU_VECTOR1(NAME, T) EMU_VECTOR2(NAME, T) EMU_VECTOR3(NAME, T)                        \
+  EMU_VECTOR4(NAME, T, EMU_COPY_PAIR(NAME##4), 16)
+EMU_SMALL(char, signed char)
+EMU_SMALL(uchar, unsigned char)
+EMU_SMALL(short, short)
+EMU_SMALL(ushort, unsigned short)
+EMU_SMALL(int, int)
+EMU_SMALL(float, float)
+EMU_LARGE(long, long)
+EMU_LARGE(ulong, unsigned long)
+EMU_LARGE(longlong, long long)
+EMU_LARGE(ulonglong, unsigned long long)
+EMU_LARGE(double, double)
+EMU_VECTOR1(uint, unsigned)
+EMU_VECTOR2(uint, unsigned)
+EMU_VECTOR4(uint, unsigned, EMU_COPY(uint4, 16), 16)
 EMU_VALUE uint3 make_uint3(unsigned x, unsigned y, unsigned z) { return uint3{x, y, z}; }
-EMU_VALUE uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return uint4{x, y, z, w}; }
 
 // ---- math ----------------------------------------------------------------------------------------------------------
 #define EMU_MATH1(NAME)                                                       \

@@ -20,7 +20,7 @@ EMU_VALUE float bf16_to_float(unsigned short h) { return __builtin_bit_cast(floa
 #define EMU_HALF_TYPE(T, FROM, TO)                                                                              \
   struct alignas(2) T {                                                                                         \
     unsigned short __x;                                                                                         \
-    T() = default;                                                                                              \
+    EMU_COPY(T, 2)                                                                                              \
     /* Templates, because a copy constructor from volatile would make the type non-trivial. */                  \
     template <class U> T(const volatile U& o) : __x(o.__x) {}                                                   \
     template <class U> void operator=(const U& o) volatile { __x = T(o).__x; }                                  \
@@ -138,7 +138,7 @@ EMU_VALUE float bf16_to_float(unsigned short h) { return __builtin_bit_cast(floa
 #define EMU_HALF2_TYPE(T2, T)                                                                              \
   struct alignas(4) T2 {                                                                                   \
     T x, y;                                                                                                \
-    T2() = default;                                                                                        \
+    EMU_COPY(T2, 4)                                                                                        \
     T2(T a, T b) : x(a), y(b) {}                                                                           \
   };                                                                                                       \
   EMU_VALUE T2 operator+(T2 a, T2 b) { return T2(a.x + b.x, a.y + b.y); }                                  \
