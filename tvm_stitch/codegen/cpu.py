@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Emit a stitch op for an llvm CPU: rows or columns over parallel tasks, SIMD lanes inside, polynomials for math."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..compat import Expr, T, tir
+from ..graph.extent import as_expr
+from ..plan.cpu_mapping import CpuMapping, Lanes, Split
+from ..plan.plan import StitchPlan
+from . import builder as B
+from .cpu_base import CpuEmitter
+from .cpu_columns import ColumnEmitter, SplitEmitter
+from .cpu_rows import RowEmitter
+
+BOTH_WAYS = 40
+"""Operators up to which a symbolic domain gets a serial copy for few rows beside the parallel one."""
+
+
+def emit_cpu(func: Any, plan: StitchPlan) -> Any:
+    """The scheduled PrimFunc that computes ``func`` as ``plan`` says.
+
+    Raises:
+        ValueError: when the plan was made for a GPU.
+    """
+    if not isinstance(plan.mapping, CpuMapping):
+        raise ValueError("the plan was not made for a CPU")
+    with B.kernel() as body:
+        _emit(plan, plan.mapping)
+    return func.with_body(body[0]).with_attr("tirx.is_scheduled", True)
+
+
+def _emit(plan: StitchPlan, mapping: CpuMapping) -> None:
+    if mapping.parallel is not None:
+        _emitter(plan, mapping).emit(mapping.parallel)
+        return
+    few = _few(plan, mapping)
+    if len(plan.graph.operators) > BOTH_WAYS or few is None:
+        _emitter(plan, mapping).emit(True)
+        return
+    with T.If(few):
+        with T.Then():
+            _emitter(plan, mapping).emit(False)
+        with T.Else():
+            _emitter(plan, mapping).emit(True)
+
+
+def _few(plan: StitchPlan, mapping: CpuMapping) -> Expr | None:
+    """Whether there is too little work for a parallel region."""
+    domain = plan.alignment.domain
+    total = plan.schedule.passes[0].columns if domain.flat and plan.schedule.passes else domain.rows
+    return tir.LE(as_expr(total), B.i64(mapping.serial_rows)) if not isinstance(total, int) else None
+
+
+def _emitter(plan: StitchPlan, mapping: CpuMapping) -> CpuEmitter:
+    if mapping.divide is Split.COLUMNS:
+        return SplitEmitter(plan)
+    return RowEmitter(plan) if mapping.lanes is Lanes.ROWS else ColumnEmitter(plan)

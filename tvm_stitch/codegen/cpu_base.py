@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the CPU emitters share: the reader behind the evaluator, row buffers, and the work on one piece of a pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from .. import compat
+from ..compat import Buffer, Expr, tir
+from ..graph.extent import Extent, as_expr
+from ..graph.ir import Access, Operator
+from ..plan.alignment import Key
+from ..plan.cpu_mapping import CpuMapping
+from ..plan.domain import Point
+from ..plan.passes import Leaf, Pass
+from ..plan.plan import StitchPlan
+from . import builder as B
+from .combine import accumulator_dtype, combine, identity
+from .cpu_half import lower_rounding
+from .cpu_lanes import LaneWriter
+from .evaluator import Evaluator, compute_dtype, convert, input_indices
+from .vector_math import lower_math
+
+
+class CpuEmitter:
+    """Evaluates values for the lanes of a piece (``self.lanes`` set), or as scalars (``self.lanes`` None)."""
+
+    def __init__(self, plan: StitchPlan):
+        assert isinstance(plan.mapping, CpuMapping)
+        self.plan, self.al = plan, plan.alignment
+        self.mapping: CpuMapping = plan.mapping
+        self.domain = plan.alignment.domain
+        self.sched = plan.schedule
+        self.tiles: dict[Key, Buffer] = {}
+        self.ready: set[Key] = set()
+        self.loaded: dict[Leaf, Expr] = {}
+        self.lanes: LaneWriter | None = None
+        self.binder = B.Binder()
+        self.eval = self.evaluator(B.i64(0))
+
+    def evaluator(self, row: Expr) -> Evaluator:
+        """An evaluator of the given row."""
+        return Evaluator(self.al, row, self, self.math)
+
+    def math(self, value: Expr) -> Expr:
+        """Math calls as polynomials, whose shared parts are bound where the value is."""
+        return self._round(lower_math(value, lambda part: self._name(self._round(part))))
+
+    def _round(self, value: Expr) -> Expr:
+        return lower_rounding(value, self._name)
+
+    def _name(self, part: Expr) -> Expr:
+        return self.bind(part, "part")
+
+    # -- Reader -------------------------------------------------------------------------------------------------
+    def kept(self, key: Key) -> Expr | None:
+        """The value in its row buffer, once a whole pass has filled that."""
+        if key not in self.ready or self.eval.column is None:
+            return None
+        if key not in self.eval.column_cache:
+            self.eval.column_cache[key] = compat.load(self.tiles[key], self.slot())
+        return self.eval.column_cache[key]
+
+    def input(self, access: Access, point: Point) -> Expr | None:
+        """The input's element in the compute dtype, loaded once a piece."""
+        if self.lanes is None or not point.per_column:
+            return None
+        leaf = (access.tensor, point)
+        if leaf not in self.loaded:
+            where = [self.eval.localize(i) for i in input_indices(self.al, access.tensor, point)]
+            value = convert(compat.load(access.tensor.buffer, where), compute_dtype(access.tensor.dtype))
+            self.loaded[leaf] = self.bind(value, access.tensor.name)
+        return self.loaded[leaf]
+
+    def bind(self, value: Expr, name: str) -> Expr:
+        """Name a value, over the lanes where there are any."""
+        return self.binder.bind(value, name) if self.lanes is None else self.lanes.bind(value, name)
+
+    def slot(self) -> list[Expr]:
+        """Where the current column is in a row buffer."""
+        raise NotImplementedError
+
+    # -- a piece ------------------------------------------------------------------------------------------------
+    def new_tiles(self, shape_of: Pass, extra: int = 1) -> None:
+        """Allocate the row buffers of the values that a pass keeps (``extra`` elements a column)."""
+        columns = shape_of.columns
+        assert isinstance(columns, int)
+        for key in shape_of.values:
+            if key in self.sched.kept_values and key not in self.tiles:
+                dtype = compute_dtype(key[0].output.dtype)
+                self.tiles[key] = B.local([columns * extra], dtype, key[0].output.name, scope="global")
+
+    @contextmanager
+    def piece(self, width: int, column: Expr) -> Iterator[LaneWriter]:
+        """Evaluate at a column (that mentions the lane or not) for all lanes."""
+        assert self.lanes is not None and self.lanes.width == width
+        self.loaded = {}
+        self.eval.at_column(column)
+        yield self.lanes
+        self.eval.at_column(None)
+        self.loaded = {}
+
+    def evaluate(self, p: Pass, fresh: list[Key]) -> None:
+        """Compute the pass's values and outputs at the current column; keep those of ``fresh``."""
+        lanes = self.lanes
+        assert lanes is not None
+        reduces = set(p.reduces)
+        outputs = set(p.outputs)
+        for key in p.values:
+            if key[0] in reduces:
+                continue
+            value = self.eval.value(key)
+            if key in fresh:
+                lanes.store(self.tiles[key], value, self.slot())
+            if key in outputs:
+                op = key[0]
+                lanes.store(op.output.buffer, convert(value, op.output.dtype), self.eval.indices(key))
+
+    def accumulate(self, p: Pass, accumulators: list[Buffer], at: Expr, mask: Expr | None = None) -> None:
+        """Combine the pass's reductions' operands into their accumulators; lanes outside ``mask`` add nothing."""
+        assert self.lanes is not None
+        for op, acc in zip(p.reduces, accumulators):
+            value = self.eval.operand(op)
+            if mask is not None:
+                value = tir.Select(mask, value, identity(op))
+            self.lanes.store(acc, combine(op.combiner or "", compat.load(acc, [at]), value), [at])
+
+    def fresh_tiles(self, p: Pass) -> list[Key]:
+        """The values that the pass is the first to compute and that later ones read."""
+        return [k for k in p.values if k in self.sched.kept_values and k not in self.ready]
+
+    def store_row_outputs(self) -> None:
+        """Evaluate what follows the last pass, and write the outputs that have one element a row."""
+        for key in self.sched.final_values:
+            self.eval.bind_row(key)
+        for key in self.sched.row_outputs:
+            op = key[0]
+            value = convert(self.eval.value(key), op.output.dtype)
+            if self.lanes is None:
+                B.store(op.output.buffer, value, self.eval.indices(key))
+            else:
+                self.lanes.store(op.output.buffer, value, self.eval.indices(key))
+
+
+def fold(op: Operator, acc: Buffer, width: int) -> Expr:
+    """Combine the ``width`` (a power of two) lanes of an accumulator; overwrites it."""
+    half = width // 2
+    while half >= 4:
+        with B.loop("vectorized", half, "v") as v:
+            B.store(acc, combine(op.combiner or "", B.fetch(acc, v), B.fetch(acc, v + B.i64(half))), [v])
+        half //= 2
+    parts = [B.fetch(acc, e) for e in range(min(width, 4))]
+    while len(parts) > 1:
+        parts = [combine(op.combiner or "", a, b) for a, b in zip(parts[::2], parts[1::2])]
+    cell = B.local([1], accumulator_dtype(op), f"{op.output.name}_total")
+    B.store(cell, parts[0], [B.i64(0)])
+    return B.fetch(cell, 0)
+
+
+def ceildiv(total: Extent, part: int) -> Extent:
+    """Rounded-up quotient of an extent."""
+    if isinstance(total, int):
+        return -(-total // part)
+    return total if part == 1 else tir.floordiv(total + B.i64(part - 1), B.i64(part))
+
+
+def extent_min(limit: int, left: Expr) -> Expr:
+    """The smaller of a constant and what is left."""
+    return tir.min(B.i64(limit), left)
+
+
+def times(kind: str, extent: Extent, name: str):  # type: ignore[no-untyped-def]
+    """A loop over an extent."""
+    return B.loop(kind, extent if isinstance(extent, int) else as_expr(extent), name)

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rounding to bfloat16 as integer arithmetic: TVM drops a cast there and back again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .. import compat
+from ..compat import Expr, tir
+
+
+def lower_rounding(expr: Expr, bind: Callable[[Expr], Expr] | None) -> Expr:
+    """Replace every float32 -> bfloat16 -> float32 pair of casts by arithmetic on the bits that rounds the same way.
+
+    ``bind`` names a value that is used several times; below an ``if_then_else`` nothing is bound.
+    """
+    if compat.kind(expr) == "Call" and compat.call_name(expr) == "if_then_else":
+        return compat.rebuild(expr, lambda e: lower_rounding(e, None))
+    if compat.kind(expr) == "Cast" and compat.dtype_of(expr) == "float32":
+        inner = expr.value
+        if compat.kind(inner) == "Cast" and compat.dtype_of(inner) == "bfloat16":
+            value = lower_rounding(inner.value, bind)
+            if compat.dtype_of(value) == "float32":
+                return round_bfloat16(value, bind)
+    return compat.rebuild(expr, lambda e: lower_rounding(e, bind))
+
+
+def round_bfloat16(value: Expr, bind: Callable[[Expr], Expr] | None = None) -> Expr:
+    """The float32 nearest to ``value`` among the bfloat16 numbers (ties to even; NaN and infinities stay)."""
+
+    def i32(number: int) -> Expr:
+        return compat.const(number, "int32")
+
+    bits = tir.reinterpret("int32", value)
+    if bind is not None:
+        bits = bind(bits)
+    odd = (bits >> i32(16)) & i32(1)
+    rounded = (bits + i32(0x7FFF) + odd) & i32(-0x10000)
+    is_nan = (bits & i32(0x7FFFFFFF)) > i32(0x7F800000)
+    return tir.reinterpret("float32", tir.Select(is_nan, bits, rounded))

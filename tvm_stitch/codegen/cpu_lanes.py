@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Vector statements: every value is computed for all lanes of a piece and stored by a vectorized loop of its own.
+
+TVM makes a vectorized loop scalar as a whole when a single operator in it has no vector form, so each value gets its
+own loop; and it substitutes bound scalars back into their uses, so values are named by lane buffers. LLVM turns both
+into registers again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .. import compat
+from ..compat import Buffer, Expr, tir
+from . import builder as B
+
+
+class LaneWriter:
+    """Writes statements over ``width`` lanes; expressions mention the lane as the variable ``lane``."""
+
+    def __init__(self, width: int):
+        self.width = width
+        self.lane: Expr = tir.Var("lane", "int64") if width > 1 else B.i64(0)
+        self.own: set[Buffer] = set()
+
+    def store(self, buffer: Buffer, value: Expr, indices: Sequence[Expr]) -> None:
+        """``buffer[indices] = value`` for every lane."""
+        if self.width == 1:
+            B.store(buffer, value, indices)
+            return
+        with B.loop("vectorized", self.width, "v") as v:
+            here = {self.lane: v}
+            B.store(buffer, compat.substitute(value, here), [compat.substitute(i, here) for i in indices])
+
+    def bind(self, value: Expr, name: str) -> Expr:
+        """What stands for the value from here on: itself when trivial, else an element of a lane buffer."""
+        if compat.kind(value) in ("Var", "FloatImm", "IntImm"):
+            return value
+        if compat.is_load(value) and compat.load_buffer(value) in self.own:
+            return value
+        buffer = self.buffer(compat.dtype_of(value), name)
+        self.store(buffer, value, [self.lane])
+        return compat.load(buffer, [self.lane])
+
+    def buffer(self, dtype: str, name: str) -> Buffer:
+        """A buffer of one element a lane."""
+        buffer = B.local([self.width], dtype, name)
+        self.own.add(buffer)
+        return buffer
+
+    def fill(self, buffer: Buffer, value: Expr, start: Expr | None = None) -> None:
+        """Set ``width`` elements from ``start`` on."""
+        self.store(buffer, value, [self.lane if start is None else start + self.lane])

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lanes over neighbouring rows: strips of rows walk down the columns together, each lane with a row of its own."""
+
+from __future__ import annotations
+
+from .. import compat
+from ..compat import Buffer, Expr, tir
+from ..graph.extent import as_expr
+from ..plan.alignment import Key
+from ..plan.passes import Pass
+from . import builder as B
+from .combine import accumulator_dtype, identity
+from .cpu_base import CpuEmitter, ceildiv, extent_min, times
+from .cpu_columns import quotient_of
+from .cpu_lanes import LaneWriter
+
+BLOCK = 8
+"""Columns that a piece takes in one go, so that its accumulators stay in registers meanwhile."""
+
+
+class RowEmitter(CpuEmitter):
+    """Strips of ``strip`` rows, in pieces of ``width`` lanes; row values are buffers of one element a row."""
+
+    def emit(self, parallel: bool) -> None:
+        m = self.mapping
+        segment = m.row_segment
+        assert isinstance(segment, int) and segment >= m.width
+        self.segment, self.width, self.strip = segment, m.width, m.strip
+        self.column: Expr | None = None
+        per_segment = -(-segment // m.strip)
+        outer = quotient_of(self.domain.rows, segment)
+        total = outer * per_segment if isinstance(outer, int) else as_expr(outer) * B.i64(per_segment)
+        each = m.rows_per_task
+        with times("parallel" if parallel else "serial", ceildiv(total, each), "task") as task:
+            for p in self.sched.passes:
+                self.new_tiles(p, self.strip)
+            first = task * B.i64(each)
+            exact = isinstance(total, int) and total % each == 0
+            with B.loop("serial", each if exact else extent_min(each, as_expr(total) - first), "s") as s:
+                index = B.bind(first + s, "strip") if not (each == 1 and per_segment == 1) else first + s
+                self._strip(
+                    tir.floordiv(index, B.i64(per_segment)) * B.i64(segment),
+                    tir.floormod(index, B.i64(per_segment)) * B.i64(self.strip),
+                )
+
+    def _strip(self, base: Expr, start: Expr) -> None:
+        """All passes of the rows from ``base + start`` on."""
+        self.ready = set()
+        self.row_buffers: dict[Key, Buffer] = {}
+        self.base, self.start = base, start
+        whole = -(-self.segment // self.width)
+        per_strip = self.strip // self.width
+        self.pieces = per_strip if whole % per_strip == 0 else extent_min(
+            per_strip, B.i64(whole) - tir.floordiv(start, B.i64(self.width))
+        )  # fmt: skip
+        for p in self.sched.passes:
+            self._pass(p)
+        if self.sched.row_outputs or self.sched.final_values:
+            with self._each_piece():
+                self.store_row_outputs()
+
+    def _each_piece(self):  # type: ignore[no-untyped-def]
+        return _Pieces(self)
+
+    def enter(self, piece: Expr) -> None:
+        """Move to a piece of the strip."""
+        row = self.start + piece * B.i64(self.width)
+        if self.segment % self.width:  # the last piece overlaps the one before
+            row = tir.min(row, B.i64(self.segment - self.width))
+        self.at = piece * B.i64(self.width)
+        self.lanes = LaneWriter(self.width)
+        self.eval = self.evaluator(self.base + row + self.lanes.lane)
+        for key, buffer in self.row_buffers.items():
+            self.eval.set_row_value(key, compat.load(buffer, [self.at + self.lanes.lane]))
+
+    def slot(self) -> list[Expr]:
+        assert self.eval.column is not None and self.lanes is not None
+        return [self.eval.column * B.i64(self.strip) + self.at + self.lanes.lane]
+
+    def _pass(self, p: Pass) -> None:
+        self._row_values(p.row_values)
+        fresh = self.fresh_tiles(p)
+        accumulators = []
+        for op in p.reduces:
+            acc = B.local([self.strip], accumulator_dtype(op), op.output.name)
+            with times("serial", self.pieces, "piece") as piece:
+                LaneWriter(self.width).fill(acc, identity(op), piece * B.i64(self.width))
+            accumulators.append(acc)
+        columns = p.columns
+        assert isinstance(columns, int)
+        block = next((b for b in range(BLOCK, 3, -1) if columns % b == 0), min(BLOCK, columns))
+        with B.loop("serial", -(-columns // block), "block") as outer:
+            left = block if columns % block == 0 else extent_min(block, B.i64(columns) - outer * B.i64(block))
+            with self._each_piece():
+                with B.loop("serial", left, "col") as inner:
+                    assert self.lanes is not None
+                    with self.piece(self.width, outer * B.i64(block) + inner) as lanes:
+                        self.evaluate(p, fresh)
+                        self.accumulate(p, accumulators, self.at + lanes.lane)
+        self.ready |= set(fresh)
+        for op, acc in zip(p.reduces, accumulators):
+            self.row_buffers[(op, self.al.row_point)] = acc
+
+    def _row_values(self, keys: list[Key]) -> None:
+        """Evaluate values that have one element a row into buffers."""
+        wanted = [k for k in keys if k not in self.row_buffers]
+        if not wanted:
+            return
+        buffers = {k: B.local([self.strip], compat.dtype_of(_probe(k)), k[0].output.name) for k in wanted}
+        with self._each_piece():
+            assert self.lanes is not None
+            for key in wanted:
+                self.lanes.store(buffers[key], self.eval.value(key), [self.at + self.lanes.lane])
+        self.row_buffers.update(buffers)
+
+
+class _Pieces:
+    """A loop over the pieces of the current strip."""
+
+    def __init__(self, emitter: RowEmitter):
+        self.emitter = emitter
+        self.loop = times("serial", emitter.pieces, "piece")
+
+    def __enter__(self) -> None:
+        self.emitter.enter(self.loop.__enter__())
+
+    def __exit__(self, *error) -> None:  # type: ignore[no-untyped-def]
+        self.emitter.lanes = None
+        self.loop.__exit__(*error)
+
+
+def _probe(key: Key) -> Expr:
+    from .evaluator import compute_dtype
+
+    return compat.const(0, compute_dtype(key[0].output.dtype))
