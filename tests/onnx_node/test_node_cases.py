@@ -2,7 +2,7 @@
 """Every selected ONNX node case that stock TVM gets right on llvm is right stitched.
 
 The table at the end of a run (tests/conftest.py prints it) counts the cases by what became of them. Those
-that stock TVM passes are listed in stock_passes.txt, so that none can drop out unseen. To write the list anew:
+that stock TVM passes are listed in stock_passes.txt, so that none can drop out unseen. To write it anew:
 
     rm tests/onnx_node/stock_passes.txt; STITCH_WRITE_STOCK_PASSES=1 pytest -n 0 tests/onnx_node
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import tvm
 import tvm_ffi
@@ -17,23 +17,50 @@ from tvm.tirx.build import split_host_device_mods
 _CONTRACTION_NAMES = ("matmul", "dense", "conv", "einsum", "gemv", "linear", "bmm")
 
 
+Kind = Literal["memory", "compute", "external"]
+
+
 @dataclass(frozen=True)
 class KernelCount:
-    """Kernels launched by one call.
+    """Kernels launched by one call, in launch order, repeated as often as launched: each its name and kind.
 
-    ``compute_intensive`` kernels belong to a PrimFunc with a contraction (matmul, convolution), with whatever
-    is fused into it; ``external`` ones are calls of library functions (a sort, a BLAS); the rest is
-    ``memory_intensive``. ``names`` holds all of them in launch order, repeated as often as launched.
+    ``compute`` kernels belong to a PrimFunc with a contraction (matmul, convolution), whatever is fused into
+    it; ``external`` ones are calls of library functions (a sort, a BLAS); the rest is memory-intensive.
     """
 
-    total: int
-    memory_intensive: int
-    compute_intensive: int
-    external: int
-    names: tuple[str, ...]
+    launches: tuple[tuple[str, Kind], ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The kernels' names."""
+        return tuple(name for name, _ in self.launches)
+
+    @property
+    def total(self) -> int:
+        """All kernels."""
+        return len(self.launches)
+
+    @property
+    def memory_intensive(self) -> int:
+        """Kernels without a contraction."""
+        return self._of("memory")
+
+    @property
+    def compute_intensive(self) -> int:
+        """Kernels of PrimFuncs with a contraction."""
+        return self._of("compute")
+
+    @property
+    def external(self) -> int:
+        """Calls of library functions."""
+        return self._of("external")
+
+    def names_of(self, kind: Kind) -> frozenset[str]:
+        """The names of the kernels of one kind."""
+        return frozenset(name for name, own in self.launches if own == kind)
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as JSON-able data."""
+        """The counts and names as JSON-able data."""
         return {
             "total": self.total,
             "memory_intensive": self.memory_intensive,
@@ -41,6 +68,9 @@ class KernelCount:
             "external": self.external,
             "names": list(self.names),
         }
+
+    def _of(self, kind: Kind) -> int:
+        return sum(own == kind for _, own in self.launches)
 
 
 def count_kernels(
@@ -77,19 +107,15 @@ def count_lowered(lowered: tvm.IRModule, target: Target | str, *, entry: str = "
     """:func:`count_kernels` for a module that went through its Relax pipeline already."""
     target = Target(target)
     launches = _launches_of_primfuncs(lowered, target)
-    names: list[str] = []
-    compute = external = 0
+    counted: list[tuple[str, Kind]] = []
     for callee in _calls(lowered, entry, ()):
         if isinstance(callee, str):
-            names.append(callee)
-            external += 1
+            counted.append((callee, "external"))
             continue
-        kernels = launches[callee.name_hint]
-        names += kernels
-        if is_compute_intensive(lowered[callee], callee.name_hint):
-            compute += len(kernels)
-    total = len(names)
-    return KernelCount(total, total - compute - external, compute, external, tuple(names))
+        name = callee.name_hint
+        kind: Kind = "compute" if is_compute_intensive(lowered[callee], name) else "memory"
+        counted += [(kernel, kind) for kernel in launches[name]]
+    return KernelCount(tuple(counted))
 
 
 def is_compute_intensive(func: tirx.PrimFunc, name: str = "") -> bool:
