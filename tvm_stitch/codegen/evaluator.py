@@ -12,7 +12,7 @@ from typing import Protocol
 
 from .. import compat
 from ..compat import Analyzer, Buffer, Expr, tir
-from ..graph.ir import Access, Operator
+from ..graph.ir import Access, Operator, Tensor
 from ..plan.alignment import Alignment, Key
 from ..plan.domain import At, Point
 
@@ -125,7 +125,8 @@ class Evaluator:
             return widen(e, lambda x: visit(x, guarded))
 
         result = visit(op.value, guarded)
-        return self.math(result) if self.math is not None else result
+        # Below a guard nothing may be bound outside of it: the guarding expression is lowered as a whole.
+        return self.math(result) if self.math is not None and not guarded else result
 
     def _access(self, access: Access, point: Point, guarded: bool) -> Expr:
         producer = access.tensor.producer
@@ -141,7 +142,7 @@ class Evaluator:
         return self.value(key)
 
     def _input_indices(self, access: Access, point: Point) -> list[Expr]:
-        return [self.localize(i) for i in input_indices(self.al, access, point)]
+        return [self.localize(i) for i in input_indices(self.al, access.tensor, point)]
 
     @staticmethod
     def _read(buffer: Buffer, indices: list[Expr]) -> Expr:
@@ -149,11 +150,11 @@ class Evaluator:
         return convert(value, compute_dtype(compat.buffer_dtype(buffer)))
 
 
-def input_indices(alignment: Alignment, access: Access, point: Point) -> list[Expr]:
+def input_indices(alignment: Alignment, tensor: Tensor, point: Point) -> list[Expr]:
     """The indices into an input tensor at a point, in the domain's row and column variables."""
     from ..graph.extent import unflatten
 
-    domain, shape = alignment.domain, access.tensor.shape
+    domain, shape = alignment.domain, tensor.shape
     if point.at is At.INDEX:
         return list(point.indices)
     if point.at is At.ONE:

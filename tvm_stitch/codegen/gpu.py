@@ -9,12 +9,12 @@ from typing import Any
 from .. import compat
 from ..compat import Buffer, Expr, T, tir
 from ..graph.extent import Extent, as_expr
-from ..graph.ir import Access, Operator, Span
+from ..graph.ir import Access, Operator
 from ..plan.alignment import Key
 from ..plan.contiguity import vectorizable
 from ..plan.domain import Point
 from ..plan.mapping import ColumnMapping, item_bytes
-from ..plan.passes import Leaf, Pass
+from ..plan.passes import Leaf, Pass, is_streamed
 from ..plan.plan import StitchPlan
 from . import builder as B
 from .combine import accumulator_dtype, combine, identity
@@ -35,7 +35,8 @@ class _GpuEmitter:
         self.domain = plan.alignment.domain
         self.value_tiles: dict[Key, Buffer] = {}
         self.load_tiles: dict[Leaf, Buffer] = {}
-        self.element: Expr | None = None
+        self.element: Expr | None = None  # the column's place in the tiles of a pass, and in its vector
+        self.lane_element: Expr | None = None
         self.lane: Expr = B.i64(0)
         self.slot: Expr = B.i64(0)
         self.block: Expr = B.i64(0)
@@ -52,7 +53,8 @@ class _GpuEmitter:
         tile = self.load_tiles.get((access.tensor, point))
         if tile is None or self.element is None:
             return None
-        return convert(B.fetch(tile, self.element), compute_dtype(access.tensor.dtype))
+        element = self.element if self._streamed((access.tensor, point)) else self.lane_element
+        return convert(B.fetch(tile, element), compute_dtype(access.tensor.dtype))
 
     def bind(self, value: Expr, name: str) -> Expr:
         return self.binder.bind(value, name)
@@ -107,18 +109,20 @@ class _GpuEmitter:
         with B.loop("serial", cm.steps, "step") as step:
             fresh = self._load(p, cm, step)
             tiles = {k: self._tile(cm, compute_dtype(k[0].output.dtype), k[0].output.name) for k in kept}
-            out_tiles = {k: self._tile(cm, k[0].output.dtype, k[0].output.name + "_out") for k in p.outputs}
             with B.loop("unroll", cm.chunks, "chunk") as chunk:
                 base = self._base(cm, step, chunk)
                 with B.when(self._tail(p.columns, cm, base)):
+                    fresh += self._load_shared(p, cm, base)
+                    out_tiles = {k: B.local([cm.vector], k[0].output.dtype, f"{k[0].output.name}_out") for k in p.outputs}
                     with B.loop("unroll", cm.vector, "lane") as e:
                         self._compute(p, cm, chunk, e, base, accumulators, tiles, out_tiles)
-            self._store(p, cm, step, out_tiles)
+                    with B.when(self.in_range if p.outputs else None):
+                        self._store(p, cm, base, out_tiles)
             for leaf in fresh:
                 if leaf not in self.plan.schedule.kept_loads:
                     del self.load_tiles[leaf]
         self.eval.at_column(None)
-        self.element = None
+        self.element = self.lane_element = None
         if self.mapping.keep:
             self.value_tiles.update(tiles)
         self._reduce(p, cm, accumulators)
@@ -127,7 +131,7 @@ class _GpuEmitter:
         self, p: Pass, cm: ColumnMapping, chunk: Expr, e: Expr, base: Expr, accumulators: list[Buffer],
         tiles: dict[Key, Buffer], out_tiles: dict[Key, Buffer],
     ) -> None:  # fmt: skip
-        self.element = chunk * B.i64(cm.vector) + e
+        self.element, self.lane_element = chunk * B.i64(cm.vector) + e, e
         self.eval.at_column(base + e)
         reduces = set(p.reduces)
         for key in p.values:
@@ -137,7 +141,7 @@ class _GpuEmitter:
             if key in tiles:
                 B.store(tiles[key], value, [self.element])
             if key in out_tiles:
-                B.store(out_tiles[key], convert(value, key[0].output.dtype), [self.element])
+                B.store(out_tiles[key], convert(value, key[0].output.dtype), [e])
         for op, acc in zip(p.reduces, accumulators):
             B.store(acc, combine(op.combiner or "", B.fetch(acc, e), self.eval.operand(op)), [e])
 
@@ -154,6 +158,9 @@ class _GpuEmitter:
         results = row_reduce(p.reduces, partials, m.threads, m.rows_per_block, self.lane, self.slot)
         for op, result in zip(p.reduces, results):
             self.eval.set_row_value((op, self.al.row_point), result)
+
+    def _streamed(self, leaf: Leaf) -> bool:
+        return is_streamed(self.domain.rows, leaf)
 
     # -- tiles and memory ---------------------------------------------------------------------------------------
     def _tile(self, cm: ColumnMapping, dtype: str, name: str) -> Buffer:
@@ -173,32 +180,37 @@ class _GpuEmitter:
         return base < as_expr(columns)
 
     def _load(self, p: Pass, cm: ColumnMapping, step: Expr) -> list[Leaf]:
-        fresh = [leaf for leaf in p.loads if leaf not in self.load_tiles]
+        """Bring what the pass reads of every row into tiles: all loads are in flight before the first use."""
+        fresh = [leaf for leaf in p.loads if leaf not in self.load_tiles and self._streamed(leaf)]
         for leaf in fresh:
             self.load_tiles[leaf] = self._tile(cm, leaf[0].dtype, leaf[0].name + "_in")
-        if not fresh:
-            return fresh
-        for leaf in fresh:
-            tensor, point = leaf
-            access = Access(tensor, tensor.buffer, (), False, Span.OTHER)
-            indices = input_indices(self.al, access, point)
-            piece = self._piece(indices, tensor.shape, tensor.dtype, p.columns, cm)
             with B.loop("unroll", cm.chunks, "chunk") as chunk:
                 base = self._base(cm, step, chunk)
                 with B.when(self._tail(p.columns, cm, base)):
-                    self._copy(tensor.buffer, self.load_tiles[leaf], indices, base, chunk, cm, piece, to_tile=True)
+                    self._read_vector(leaf, p, cm, base, chunk * B.i64(cm.vector))
         return fresh
 
-    def _store(self, p: Pass, cm: ColumnMapping, step: Expr, out_tiles: dict[Key, Buffer]) -> None:
+    def _load_shared(self, p: Pass, cm: ColumnMapping, base: Expr) -> list[Leaf]:
+        """Bring one vector of what all rows share (scales, biases) into tiles."""
+        fresh = [leaf for leaf in p.loads if not self._streamed(leaf)]
+        for leaf in fresh:
+            self.load_tiles[leaf] = B.local([cm.vector], leaf[0].dtype, leaf[0].name + "_in")
+            self._read_vector(leaf, p, cm, base, B.i64(0))
+        return fresh
+
+    def _read_vector(self, leaf: Leaf, p: Pass, cm: ColumnMapping, base: Expr, start: Expr) -> None:
+        tensor, point = leaf
+        indices = input_indices(self.al, tensor, point)
+        piece = self._piece(indices, tensor.shape, tensor.dtype, p.columns, cm)
+        self._copy(tensor.buffer, self.load_tiles[leaf], indices, base, start, cm, piece, to_tile=True)
+
+    def _store(self, p: Pass, cm: ColumnMapping, base: Expr, out_tiles: dict[Key, Buffer]) -> None:
         for key in p.outputs:
             op = key[0]
             values = self.domain.axis_values(*key)
             indices = [values[a.var] for a in op.spatial[: len(op.output.shape)]]
             piece = self._piece(indices, op.output.shape, op.output.dtype, p.columns, cm)
-            with B.loop("unroll", cm.chunks, "chunk") as chunk:
-                base = self._base(cm, step, chunk)
-                with B.when(_both(self.in_range, self._tail(p.columns, cm, base))):
-                    self._copy(op.output.buffer, out_tiles[key], indices, base, chunk, cm, piece, to_tile=False)
+            self._copy(op.output.buffer, out_tiles[key], indices, base, B.i64(0), cm, piece, to_tile=False)
 
     def _piece(self, indices: list[Expr], shape: Any, dtype: str, columns: Extent, cm: ColumnMapping) -> int:
         """Elements one vector access moves (1: scalar accesses)."""
@@ -208,7 +220,7 @@ class _GpuEmitter:
         return piece if vectorizable(self.domain, indices, shape, columns, cm.vector) else 1
 
     def _copy(
-        self, memory: Buffer, tile: Buffer, indices: list[Expr], base: Expr, chunk: Expr, cm: ColumnMapping,
+        self, memory: Buffer, tile: Buffer, indices: list[Expr], base: Expr, start: Expr, cm: ColumnMapping,
         piece: int, to_tile: bool,
     ) -> None:  # fmt: skip
         with B.loop("unroll", cm.vector // piece, "part") as q:
@@ -216,7 +228,7 @@ class _GpuEmitter:
                 element = q * B.i64(piece) + v
                 self.eval.column = base + element
                 where = [self.eval.localize(i) for i in indices]
-                slot = chunk * B.i64(cm.vector) + element
+                slot = start + element
                 if to_tile:
                     B.store(tile, compat.load(memory, where), [slot])
                 else:

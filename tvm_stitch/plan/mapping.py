@@ -16,7 +16,7 @@ from ..device import DeviceModel
 from ..graph.extent import Extent, as_expr
 from .alignment import Alignment
 from .domain import At
-from .passes import Schedule
+from .passes import Schedule, is_streamed
 
 REGISTER_WORDS = 72
 """32-bit registers a thread may spend on tiles before the row takes more threads."""
@@ -89,17 +89,32 @@ def item_bytes(dtype: str) -> int:
     return max(1, int(digits) // 8)
 
 
-def tile_words(sched: Schedule, columns: Extent) -> int:
-    """Registers that one column of the space costs a thread: loads in flight and values kept."""
-    kept = sum(_words(op.output.dtype) for op, p in sched.kept_values if str(p.columns) == str(columns))
-    kept += sum(_words(t.dtype) for t, p in sched.kept_loads if str(p.columns) == str(columns))
-    flight = 0.0
-    for p in sched.passes:
-        if str(p.columns) == str(columns):
-            new = [leaf for leaf in p.loads if leaf not in sched.kept_loads]
-            flight = max(flight, sum(_words(t.dtype) for t, _ in new))
-            flight = max(flight, sum(_words(op.output.dtype) for op, _ in p.outputs))
-    return max(1, round(kept + flight + 0.25))
+def tile_words(alignment: Alignment, sched: Schedule, columns: Extent) -> float:
+    """Registers that one column of the space costs a thread: the most that is alive before or after a pass.
+
+    Values alive are the kept ones still to be read and the loads in flight; what a pass stores takes the place of
+    what it read last. Shared values (a scale or bias) live for one vector only and are not counted.
+    """
+    passes = [p for p in sched.passes if str(p.columns) == str(columns)]
+    first: dict[object, int] = {}
+    last: dict[object, int] = {}
+    size: dict[object, float] = {}
+    for i, p in enumerate(passes):
+        keys: list[tuple[object, float]] = [
+            (leaf, _words(leaf[0].dtype)) for leaf in p.loads if is_streamed(alignment.domain.rows, leaf)
+        ]
+        keys += [(k, _words(k[0].output.dtype)) for k in [*p.values, *p.reads] if k in sched.kept_values]
+        for key, words in keys:
+            first.setdefault(key, i)
+            last[key], size[key] = i, words
+    most = 0.5
+    for i, p in enumerate(passes):
+        loads = set(p.loads)
+        before = sum(size[k] for k in size if last[k] >= i and (first[k] < i or k in loads))
+        after = sum(size[k] for k in size if first[k] <= i < last[k])
+        after += sum(0.25 * _words(op.output.dtype) for op, _ in p.outputs)
+        most = max(most, before, after)
+    return most
 
 
 def _words(dtype: str) -> float:
@@ -112,19 +127,19 @@ def choose_mapping(alignment: Alignment, sched: Schedule, device: DeviceModel) -
     extents = {str(p.columns): p.columns for p in sched.passes}
     vectors = {s: vector_length(alignment, sched, extents[s]) for s in spaces}
     if alignment.domain.flat:
-        return _flat(sched, extents, vectors, device)
+        return _flat(alignment, sched, extents, vectors, device)
     rows = compat.int_value(as_expr(alignment.domain.rows))
     static = {s: e for s, e in extents.items() if isinstance(e, int)}
     threads = 1
     for s, e in static.items():
-        threads = max(threads, _threads_for(e // vectors[s], vectors[s], tile_words(sched, e), rows, device))
+        threads = max(threads, _threads_for(e // vectors[s], vectors[s], tile_words(alignment, sched, e), rows, device))
     mapping = RowMapping(threads, _rows_per_block(threads, rows, device))
     for s, e in static.items():
         chunks = -(-e // (vectors[s] * threads))
-        words = chunks * vectors[s] * tile_words(sched, e)
+        words = chunks * vectors[s] * tile_words(alignment, sched, e)
         limit = LONG_WORDS if threads >= 512 else LONG_WORDS * 5 // 4
         if threads == device.max_threads_per_block:
-            limit = device.registers_per_sm // threads - 16
+            limit = device.registers_per_sm // threads - 20
         if words > limit and len(sched.passes) > 0 and chunks > 1:
             mapping.keep = False
         mapping.columns[s] = ColumnMapping(vectors[s], chunks)
@@ -135,7 +150,7 @@ def choose_mapping(alignment: Alignment, sched: Schedule, device: DeviceModel) -
     return mapping
 
 
-def _threads_for(vecs: int, vector: int, words: int, rows: int | None, device: DeviceModel) -> int:
+def _threads_for(vecs: int, vector: int, words: float, rows: int | None, device: DeviceModel) -> int:
     """Threads for a row of ``vecs`` vectors: few enough to fill a warp, many enough for registers and occupancy."""
     if vecs <= 1:
         return 1
@@ -151,7 +166,7 @@ def _threads_for(vecs: int, vector: int, words: int, rows: int | None, device: D
     return threads
 
 
-def _waste(vecs: int, threads: int, vector: int, words: int) -> float:
+def _waste(vecs: int, threads: int, vector: int, words: float) -> float:
     """Idle fraction of the lanes, plus a penalty for too many elements a thread (uncoalesced, register-hungry)."""
     chunks = -(-vecs // threads)
     idle = chunks * threads / vecs - 1.0
@@ -167,12 +182,12 @@ def _rows_per_block(threads: int, rows: int | None, device: DeviceModel) -> int:
 
 
 def _flat(
-    sched: Schedule, extents: dict[str, Extent], vectors: dict[str, int], device: DeviceModel
+    alignment: Alignment, sched: Schedule, extents: dict[str, Extent], vectors: dict[str, int], device: DeviceModel
 ) -> RowMapping:
     mapping = RowMapping(256, 1, split=True)
     for s, e in extents.items():
-        words = tile_words(sched, e) * vectors[s]
-        chunks = max(1, min(4, 32 // words))
+        words = tile_words(alignment, sched, e) * vectors[s]
+        chunks = max(1, min(4, int(32 // words)))
         if isinstance(e, int):
             while chunks > 1 and e < 256 * vectors[s] * chunks * device.sms * 2:
                 chunks //= 2

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..graph.classify import is_heavy
-from ..graph.extent import Extent
+from ..graph.extent import Extent, product
 from ..graph.ir import Operator, Tensor
 from .alignment import Alignment, Key
 from .domain import At, Point
@@ -23,7 +23,7 @@ class Pass:
     """One sweep over the columns of a row.
 
     ``row_values`` are evaluated once a row before the sweep; ``values`` column by column, in order; ``loads`` are the
-    inputs that the values read at each column.
+    inputs and ``reads`` the values kept by earlier passes that they read at each column.
     """
 
     level: int
@@ -33,6 +33,7 @@ class Pass:
     row_values: list[Key] = field(default_factory=list)
     values: list[Key] = field(default_factory=list)
     loads: list[Leaf] = field(default_factory=list)
+    reads: list[Key] = field(default_factory=list)
 
 
 @dataclass
@@ -49,6 +50,20 @@ class Schedule:
 def schedule(alignment: Alignment, keep: bool = True) -> Schedule:
     """Make the passes; with ``keep=False`` nothing is kept and later passes read their inputs again."""
     return _Scheduler(alignment).run(keep)
+
+
+def is_streamed(rows: Extent, leaf: Leaf) -> bool:
+    """True for an input of about the domain's size, which every row reads its own part of.
+
+    Smaller ones (scales, biases, masks) are shared by rows and live in the caches: nothing is gained by keeping them.
+    """
+    tensor, point = leaf
+    if point.at is At.FULL:
+        return True
+    points = product([rows, point.columns])
+    if point.at is At.INDEX and isinstance(points, int) and isinstance(tensor.size, int):
+        return 2 * tensor.size > points
+    return False
 
 
 class _Scheduler:
@@ -120,6 +135,7 @@ class _Scheduler:
         self, order: list[Pass], needs: list[tuple[dict[Key, None], dict[Leaf, None]]]
     ) -> tuple[set[Key], set[Leaf]]:
         """Keep heavy values and values with several sources; compute the other ones again from what is kept."""
+        rows = self.al.domain.rows
         count: dict[Key, int] = {}
         for values, _ in needs:
             for key in values:
@@ -140,11 +156,11 @@ class _Scheduler:
                         below |= {child} if child in kept else sources.get(child, frozenset())
                     else:
                         below.add((access.tensor, point))
-                wide = sum(1 for t, pt in below if pt.at is not At.COLUMN)
+                wide = sum(1 for source in below if isinstance(source[0], Operator) or is_streamed(rows, source))
                 if count[key] > 1 and not key[0].is_reduce and (is_heavy(key[0].value) or wide > 1):
                     kept.add(key)
                 sources[key] = frozenset(below)
-        leaves = {leaf for _, found in needs for leaf in found if leaf[1].at is not At.COLUMN}
+        leaves = {leaf for _, found in needs for leaf in found if is_streamed(rows, leaf)}
         return kept, leaves
 
     def _fill(self, order: list[Pass], kept: set[Key], kept_loads: set[Leaf]) -> None:
@@ -155,7 +171,8 @@ class _Scheduler:
         for p in order:
             values, leaves = self._closure(p, available)
             roots = set(self._roots(p))
-            used |= {k for k in values if k in available}
+            p.reads = [k for k in values if k in available]
+            used |= set(p.reads)
             p.values = [k for k in values if k not in available or k in roots]
             p.loads = list(leaves)
             rows: dict[Key, None] = {}

@@ -126,6 +126,8 @@ class Scope:
         if found is None:
             if self._bind is not None:
                 found = self._bind(value)
+                # What stands for a value (a load) needs no binding of its own.
+                self._known.setdefault(tvm_ffi.structural_hash(found), []).append((found, found))
             else:
                 found = tirx.Var(f"t{self._depth()}", dtype_of(value))
                 self._bound.append((found, value))
