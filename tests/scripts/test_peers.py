@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The workloads as written for PyTorch compute what the Relax ones compute."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from tvm_stitch.testing import cases
+from tvm_stitch.testing.reference import evaluate, mismatches
+
+torch = pytest.importorskip("torch")
+
+
+def load(name: str) -> ModuleType:
+    """A module of scripts/, which is no package."""
+    directory = Path(__file__).resolve().parents[2] / "scripts"
+    if str(directory) not in sys.path:
+        sys.path.insert(0, str(directory))
+    return importlib.import_module(name)
+
+
+peers = load("_peers")
+
+
+@pytest.mark.parametrize("case", cases.cases("test"), ids=lambda case: case.name)
+def test_torch_function_equals_the_case(case: cases.Case) -> None:
+    inputs = case.inputs(np.random.default_rng(4))
+    with torch.no_grad():
+        result = peers.torch_function(case.name, case.sizes)(*map(peers.to_torch, inputs))
+    outputs = [peers.from_torch(t) for t in (result if isinstance(result, tuple) else (result,))]
+    assert [str(out.dtype) for out in outputs] == [spec.dtype for spec in case.results]
+    assert mismatches(outputs, evaluate(case.build(), inputs), case.tolerance) == []
+
+
+def test_every_case_but_the_layer_is_written_once_for_all_backends() -> None:
+    assert set(peers.FUNCTIONS) | {"encoder_layer"} == {case.name for case in cases.cases("test")}
+    with pytest.raises(KeyError):
+        peers.torch_function("no_such_case", {})
+
+
+def test_bfloat16_survives_the_way_to_torch_and_back() -> None:
+    import ml_dtypes
+
+    x = np.array([1.5, -2.25, np.inf], ml_dtypes.bfloat16)
+    assert np.array_equal(peers.from_torch(peers.to_torch(x)), x)
