@@ -51,6 +51,7 @@ class Evaluator:
         self.al = alignment
         self.reader = reader
         self.math = math
+        self.guard: Expr | None = None
         self.row_cache: dict[Key, Expr] = {}
         self.column_cache: dict[Key, Expr] = {}
         self.row = row
@@ -74,10 +75,8 @@ class Evaluator:
 
     def value(self, key: Key) -> Expr:
         """The value of an operator at a point, bound on first use."""
-        if not key[1].per_column:
-            if key not in self.row_cache:
-                self.bind_row(key)
-            return self.row_cache[key]
+        if not key[1].per_column:  # bound before the sweep, or evaluated in place
+            return self.row_cache[key] if key in self.row_cache else self._expression(key, False)
         kept = self.reader.kept(key)
         if kept is not None:
             return kept
@@ -144,9 +143,10 @@ class Evaluator:
     def _input_indices(self, access: Access, point: Point) -> list[Expr]:
         return [self.localize(i) for i in input_indices(self.al, access.tensor, point)]
 
-    @staticmethod
-    def _read(buffer: Buffer, indices: list[Expr]) -> Expr:
+    def _read(self, buffer: Buffer, indices: list[Expr]) -> Expr:
         value = compat.load(buffer, indices)
+        if self.guard is not None:  # the row may not exist: read nothing, go on with a harmless value
+            value = tir.if_then_else(self.guard, value, compat.const(1, compat.buffer_dtype(buffer)))
         return convert(value, compute_dtype(compat.buffer_dtype(buffer)))
 
 

@@ -41,6 +41,7 @@ class _GpuEmitter:
         self.slot: Expr = B.i64(0)
         self.block: Expr = B.i64(0)
         self.in_range: Expr | None = None
+        self.guarded = False
         self.binder = B.Binder()
 
     # -- Reader: what the evaluator asks for --------------------------------------------------------------------
@@ -64,6 +65,7 @@ class _GpuEmitter:
         with ExitStack() as stack:
             row = self._launch(stack)
             self.eval = Evaluator(self.al, row, self)
+            self.eval.guard = self.in_range if self.guarded else None
             for p in self.plan.schedule.passes:
                 self._pass(p)
             self._row_outputs()
@@ -76,9 +78,8 @@ class _GpuEmitter:
             grid = _ceildiv(p.columns, per_block)
         else:
             grid = _ceildiv(self.domain.rows, m.rows_per_block)
-        if not isinstance(grid, int):  # no block for an empty input: a grid of zero is an error on CUDA
-            total = self.plan.schedule.passes[0].columns if m.split else self.domain.rows
-            stack.enter_context(B.when(as_expr(total) > B.i64(0)))
+        if not isinstance(grid, int):  # an empty input gets one idle block: a grid of zero is an error on CUDA
+            grid = tir.max(grid, B.i64(1))
         self.block = stack.enter_context(T.launch_thread("blockIdx.x", as_expr(grid)))
         if m.rows_per_block > 1:
             self.slot = stack.enter_context(T.launch_thread("threadIdx.y", B.i64(m.rows_per_block)))
@@ -88,10 +89,12 @@ class _GpuEmitter:
             return B.i64(0)
         rows = self.domain.rows
         row = self.block if m.rows_per_block == 1 else self.block * B.i64(m.rows_per_block) + self.slot
-        if m.rows_per_block == 1 or (isinstance(rows, int) and rows % m.rows_per_block == 0):
+        if isinstance(rows, int) and rows % m.rows_per_block == 0:
             return row
         self.in_range = row < as_expr(rows)
-        # Lanes past the last row work on it too: barriers and shuffles see every thread, stores are predicated.
+        # Threads past the last row work on it too: barriers and shuffles see every thread, stores are predicated.
+        # With symbolic rows there may be no row at all, so that loads are predicated as well.
+        self.guarded = not isinstance(rows, int)
         return B.bind(tir.min(row, as_expr(rows) - B.i64(1)), "row")
 
     def _pass(self, p: Pass) -> None:
@@ -223,16 +226,20 @@ class _GpuEmitter:
         self, memory: Buffer, tile: Buffer, indices: list[Expr], base: Expr, start: Expr, cm: ColumnMapping,
         piece: int, to_tile: bool,
     ) -> None:  # fmt: skip
-        with B.loop("unroll", cm.vector // piece, "part") as q:
-            with B.loop("vectorized", piece, "v") as v:
-                element = q * B.i64(piece) + v
-                self.eval.column = base + element
-                where = [self.eval.localize(i) for i in indices]
-                slot = start + element
-                if to_tile:
-                    B.store(tile, compat.load(memory, where), [slot])
-                else:
-                    B.store(memory, B.fetch(tile, slot), where)
+        if to_tile and self.guarded:
+            with B.loop("unroll", cm.vector, "v") as v:
+                B.store(tile, compat.const(1, compat.buffer_dtype(tile)), [start + v])
+        with B.when(self.in_range if to_tile and self.guarded else None):
+            with B.loop("unroll", cm.vector // piece, "part") as q:
+                with B.loop("vectorized", piece, "v") as v:
+                    element = q * B.i64(piece) + v
+                    self.eval.column = base + element
+                    where = [self.eval.localize(i) for i in indices]
+                    slot = start + element
+                    if to_tile:
+                        B.store(tile, compat.load(memory, where), [slot])
+                    else:
+                        B.store(memory, B.fetch(tile, slot), where)
         self.eval.column = None
 
     def _row_outputs(self) -> None:

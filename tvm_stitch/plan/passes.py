@@ -177,30 +177,27 @@ class _Scheduler:
             p.loads = list(leaves)
             rows: dict[Key, None] = {}
             for key in p.values:
-                for access, point in self.al.children(key):
-                    self._row_read(access.tensor, point, rows)
+                self._row_reads(key, False, rows)
             p.row_values = [k for k in rows if k not in done_rows]
             done_rows |= set(p.row_values)
             available |= {k for k in values if k in kept}
         kept &= used
         # A value is evaluated where it is first needed; dropping an unused 'kept' mark changes no pass.
 
-    def _row_read(self, tensor: Tensor, point: Point | None, rows: dict[Key, None]) -> None:
-        producer = tensor.producer
-        if point is None or producer is None or producer not in self.own:
-            return
-        if point.per_column:
-            if point.at is At.INDEX and (producer, point) in self.al.reads:
-                for access, below in self.al.children((producer, point)):
-                    self._row_read(access.tensor, below, rows)
-            return
-        self._rows_below((producer, point), rows)
+    def _row_reads(self, key: Key, guarded: bool, rows: dict[Key, None]) -> None:
+        """Add the row values that evaluating ``key`` reads, looking through what is evaluated in place."""
+        for access, point in self.al.children(key):
+            producer = access.tensor.producer
+            if point is None or producer is None or producer not in self.own:
+                continue
+            inside = guarded or access.guarded
+            if inside and point.at is At.INDEX:  # evaluated in place, below its condition
+                self._row_reads((producer, point), True, rows)
+            elif not point.per_column:
+                self._rows_below((producer, point), rows)
 
     def _rows_below(self, key: Key, rows: dict[Key, None]) -> None:
         if key in rows or key[0].is_reduce:
             return
-        for access, point in self.al.children(key):
-            if point is not None and access.tensor.producer in self.own:
-                assert access.tensor.producer is not None
-                self._rows_below((access.tensor.producer, point), rows)
+        self._row_reads(key, False, rows)
         rows[key] = None

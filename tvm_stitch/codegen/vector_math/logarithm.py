@@ -38,8 +38,6 @@ _LOG2_E_MINUS_1 = 0.44269504088896340736
 _SQRT_HALF_BITS = 0x3F3504F3
 _SMALLEST_NORMAL = 1.1754943508222875e-38
 
-ERRORS: dict[str, str] = {}
-
 
 def _exponent(bits: Expr) -> Expr:
     """k with x = m * 2**k and m in [sqrt(1/2), sqrt(2)), from the bits of a positive normal x."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""lower_math: rewrites the math calls of a scalar expression into operations that stay vector code on LLVM."""
+"""lower_math: rewrites the math calls of a scalar expression into operations that LLVM keeps vector code."""
 
 from __future__ import annotations
 
@@ -51,26 +51,36 @@ _FUNCTIONS: dict[str, Callable[..., Expr]] = {
 # LLVM code generation has no rule for these; libm has the function.
 _LIBM_ONLY = {"sinh": "sinh", "cosh": "cosh"}
 
+_SIMPLE = ("nearbyint", "rsqrt", "copysign", "fmod")
 _INTEGER_DIVISION = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
 _HALF = ("float16", "bfloat16")
 
 
 def lower_math(expr: Expr, bind: Bind | None = None, may_load: MayLoad | None = None) -> Expr:
-    """Rewrite the float math calls in a scalar expression so that LLVM keeps a vectorized loop around it vector code.
+    """Rewrite the float math calls of a scalar expression so that a vectorized loop around it stays so.
 
-    float32 calls become polynomials (errors in ``MATH_ERROR``); float16 and bfloat16 calls are computed in float32
-    and cast back; float64 calls stay libm calls, except those for which LLVM or TVM's vectorizer has no rule. Anything
-    else is returned as it is. NaN goes through every function as in C.
+    float32 calls become polynomials (errors in ``MATH_ERROR``); float16 and bfloat16 calls are computed in
+    float32 and cast back; float64 calls stay libm calls, except where TVM's vectorizer or LLVM's code
+    generator has no rule. Anything else is returned as it is. NaN goes through every function as in C. Equal
+    calls are computed once.
 
     Parameters
     ----------
-    expr : a scalar TIR expression (vector-typed ones are returned unchanged).
-    bind : called with each sub-expression that is used several times, in order of evaluation; it emits the value
-        somewhere before the expression (a ``Bind`` statement, a store) and returns what stands for it there, a Var or
-        a load. By default the result holds ``Let`` expressions instead, which vectorize as well. In branches that stay
-        lazily evaluated ``Let`` is used in any case.
-    may_load : says of a buffer load whether it may run although its ``if_then_else`` would not choose it. Only an
-        ``if_then_else`` whose branches hold no other loads becomes a Select: by default those without any load.
+    expr : a scalar TIR expression (vector-typed calls are left alone).
+    bind : called with each sub-expression that is used several times, in order of evaluation. It arranges for
+        the value to be computed before the expression and returns what stands for it there. In a vectorized
+        loop that should be a load from a local buffer with one element a lane, allocated outside the loop:
+        LLVM makes it a register, and compile time stays linear. (``Bind`` statements are expanded into each
+        other by TVM's simplifier; a buffer allocated inside the loop gives every lane the value of lane 0.)
+        Without ``bind`` the result holds nested ``Let`` expressions, which vectorize as well, but TVM's
+        passes take twice as long with each: only for an expression with one or two calls.
+    may_load : says of a buffer load whether it may run although its ``if_then_else`` would not choose it. An
+        ``if_then_else`` whose branches hold no other loads becomes a Select. By default no load may. The rest
+        stay, with ``Let`` in their branches, and keep their loop scalar unless all lanes share the condition.
+
+    Raises
+    ------
+    ValueError : without ``bind``, when more than 16 Lets would nest.
 
     Returns
     -------
@@ -105,11 +115,11 @@ class _Lowerer:
     def visit_call(self, call: Expr, name: str) -> Expr:
         if name == "if_then_else":
             return self.visit_if(call)
-        if not all(isinstance(arg, Expr) for arg in call.args):
+        if not all(isinstance(arg, tvm.ir.Expr) for arg in call.args):
             return call
         args = [self.visit(arg) for arg in call.args]
         dtype = dtype_of(args[0]) if args else ""
-        if dtype in _HALF and (name in _FUNCTIONS or name in ("nearbyint", "rsqrt", "copysign")):
+        if dtype in _HALF and (name in _FUNCTIONS or name in _SIMPLE):
             wide = [tirx.Cast("float32", arg) for arg in args]
             return tirx.Cast(dtype, self.lower(name, "float32", wide) or call)
         lowered = self.lower(name, dtype, args)
@@ -161,6 +171,8 @@ class _Lowerer:
         self.scope = Scope(parent=outer)
         try:
             return self.scope.close(self.visit(expr))
+        except ValueError:  # too many Lets: libm calls are as good, in a loop that is scalar most likely
+            return expr
         finally:
             self.scope, self.renamed = outer, renamed
 
@@ -168,7 +180,9 @@ class _Lowerer:
         """Whether evaluating the expression when it is not asked for can neither trap nor be seen."""
         if isinstance(expr, tvm.ir.TensorLoad):
             return self.may_load(expr)
-        if isinstance(expr, tvm.ir.Call) and not (isinstance(expr.op, tvm.ir.Op) and name_of(expr.op) in _PURE):
+        if isinstance(expr, tvm.ir.Call) and not (
+            isinstance(expr.op, tvm.ir.Op) and name_of(expr.op) in _PURE
+        ):
             return False
         if isinstance(expr, _INTEGER_DIVISION) and "float" not in dtype_of(expr):
             if not (isinstance(expr.b, tirx.IntImm) and expr.b.value > 0):
@@ -177,8 +191,8 @@ class _Lowerer:
 
 
 _PURE = frozenset(_FUNCTIONS) | frozenset(
-    "nearbyint rsqrt copysign fmod isnan sqrt floor ceil trunc round fabs fma reinterpret likely if_then_else "
-    "shift_left shift_right bitwise_and bitwise_or bitwise_xor bitwise_not".split()
+    "nearbyint rsqrt copysign fmod isnan sqrt floor ceil trunc round fabs fma reinterpret likely "
+    "if_then_else shift_left shift_right bitwise_and bitwise_or bitwise_xor bitwise_not".split()
 )
 
 __all__ = ["lower_math"]

@@ -72,7 +72,7 @@ def _exp2(scope: Scope, t: Expr) -> Expr:
 
 
 def power(scope: Scope, x: Expr, y: Expr) -> Expr:
-    """x**y with C's special cases; short products, square roots and reciprocals for the usual constant exponents."""
+    """x**y with C's special cases; products and square roots for the usual constant exponents."""
     if isinstance(y, tirx.FloatImm):
         short = _constant_power(scope, x, float(y.value))
         if short is not None:

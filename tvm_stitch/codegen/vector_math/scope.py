@@ -4,17 +4,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
-import tvm
 import tvm_ffi
 from tvm import tirx
 
-Expr = tvm.ir.Expr
+Expr: TypeAlias = Any  # a tvm.ir.Expr, whose Python class shows its operators to no type checker
 Bind = Callable[[Expr], Expr]
 
 NAN = float("nan")
 INF = float("inf")
+# Several of TVM's passes visit a Let's body twice: time doubles with every nested Let (20 take seconds).
+LET_LIMIT = 16
 SIGN_BIT = -(2**31)
 EXPONENT_BITS = 0x7F800000
 
@@ -60,12 +62,12 @@ def with_sign_of(magnitude: Expr, sign: Expr) -> Expr:
 
 
 def magnitude_bits(x: Expr) -> Expr:
-    """The bits of a float32 without its sign: ordered as |x| is, with infinity at EXPONENT_BITS and NaN above."""
+    """The bits of |x| of a float32: ordered as |x| is, infinity is EXPONENT_BITS and NaN lies above."""
     return to_bits(x) & i32(0x7FFFFFFF)
 
 
 def at_most(limit: Expr, x: Expr) -> Expr:
-    """min(limit, x) that keeps a NaN in x: the comparison of a NaN is false and Min then takes its second operand."""
+    """min(limit, x) that keeps a NaN in x: comparing NaN is false, and Min then takes its second operand."""
     return tirx.Min(limit, x)
 
 
@@ -77,10 +79,10 @@ def at_least(limit: Expr, x: Expr) -> Expr:
 def nearest_int(x: Expr, bound: int) -> Expr:
     """The integer nearest to a float32 or float64 x with |x| < bound, as int32; -bound for NaN.
 
-    Shifting x to positive values makes truncation round: one instruction everywhere, while LLVM's rounding intrinsics
-    are libm calls on x86 without SSE4.1 and a constant added and subtracted again as a float is folded away. Near a
-    tie the neighbour may be returned (float32 x + 256 keeps 15 bits after the point). NaN must not reach the cast,
-    whose result would be undefined: Max drops it.
+    Shifting x to positive values makes truncation round: one instruction everywhere, while LLVM's rounding
+    intrinsics are libm calls on x86 without SSE4.1, and a float constant added and subtracted again is folded
+    away. Near a tie the neighbour may be returned (float32 x + 256 keeps 15 bits after the point). NaN must
+    not reach the cast, whose result would be undefined: Max drops it.
     """
     dtype = dtype_of(x)
     shifted = tirx.Max(x + tirx.const(bound + 0.5, dtype), tirx.const(0.0, dtype))
@@ -88,7 +90,7 @@ def nearest_int(x: Expr, bound: int) -> Expr:
 
 
 def horner(x: Expr, coefficients: Sequence[float]) -> Expr:
-    """c[0] + c[1] x + c[2] x^2 ... in the dtype of x (float32 or float64); LLVM contracts it to fused multiply-adds."""
+    """c[0] + c[1] x + c[2] x^2 ... in the dtype of x, float32 or float64; it becomes fused multiply-adds."""
     const = f64 if dtype_of(x) == "float64" else f32
     result = const(coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
@@ -104,8 +106,8 @@ def pow2(n: Expr) -> Expr:
 class Scope:
     """Holds the shared sub-expressions of one evaluation scope, in order.
 
-    Without ``bind`` they become nested ``Let`` expressions around the result (``close``); with it every one goes
-    through the callback, which returns the expression (a Var, or a load) that stands for the value.
+    Without ``bind`` they become nested ``Let`` expressions around the result (``close``); with it every one
+    goes through the callback, which returns what stands for the value: a load, or a Var.
     """
 
     def __init__(self, bind: Bind | None = None, parent: Scope | None = None) -> None:
@@ -115,31 +117,33 @@ class Scope:
         self._known: dict[int, list[tuple[Expr, Expr]]] = {}
 
     def let(self, value: Expr) -> Expr:
-        """An expression for ``value`` that is cheap to repeat; equal values of one scope are computed once."""
+        """An expression for ``value`` that is cheap to repeat; equal values are computed once.
+
+        Raises ValueError when more than LET_LIMIT values would become nested Lets.
+        """
         if isinstance(value, tirx.Var | tirx.IntImm | tirx.FloatImm):
             return value
         if dtype_of(value) == "bool":
-            # TVM's analyzer fails on a Let of a vector of bools; a comparison is cheap, and LLVM merges equal ones.
+            # TVM's analyzer fails on a Let of a vector of bools; comparisons are cheap, and LLVM merges them.
             return value
         key = tvm_ffi.structural_hash(value)
         found = self._find(key, value)
-        if found is None:
-            if self._bind is not None:
-                found = self._bind(value)
-                # What stands for a value (a load) needs no binding of its own.
-                self._known.setdefault(tvm_ffi.structural_hash(found), []).append((found, found))
-            else:
-                found = tirx.Var(f"t{self._depth()}", dtype_of(value))
-                self._bound.append((found, value))
-            self._known.setdefault(key, []).append((value, found))
+        if found is not None:
+            return found
+        if self._bind is not None:
+            found = self._bind(value)
+            # What stands for a value (a load) needs no binding of its own.
+            self._known.setdefault(tvm_ffi.structural_hash(found), []).append((found, found))
+        else:
+            if self._depth() >= LET_LIMIT:
+                raise ValueError(f"more than {LET_LIMIT} shared sub-expressions in one expression: pass bind")
+            found = tirx.Var(f"t{self._depth()}", dtype_of(value))
+            self._bound.append((found, value))
+        self._known.setdefault(key, []).append((value, found))
         return found
 
-    def define(self, var: tirx.Var, value: Expr) -> None:
-        """Bind a variable that exists already (that of a ``Let`` being lowered). Only without a callback."""
-        self._bound.append((var, value))
-
     def close(self, result: Expr) -> Expr:
-        """``result`` inside the bindings made in this scope."""
+        """``result`` inside the Lets made in this scope."""
         for var, value in reversed(self._bound):
             result = tirx.Let(var, value, result)
         self._bound.clear()

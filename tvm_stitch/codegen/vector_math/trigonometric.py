@@ -48,8 +48,8 @@ _ROUNDER = 1.5 * 2.0**52
 _HALF_PI, _PI = 1.5707963267948966, 3.141592653589793
 _HALF_PI_LO = _HALF_PI - 1.57079637050628662109375  # what float32's pi/2 lacks
 
-# 2 / pi in parts of 28, 28 and 53 bits, per range of |x| (its lower end is the key). Bits of 2 / pi so high that every
-# x of the range times them is a multiple of 4, whole turns, are left out, so any float32 is reduced exactly enough.
+# 2 / pi in parts of 28, 28 and 53 bits, per range of |x| (its lower end is the key). Bits of 2 / pi so high
+# that every x of the range times them is a multiple of 4, whole turns, are left out: no float32 loses digits.
 _TWO_OVER_PI = {
     0.0: (0.6366197690367699, 3.3308114738561656e-09, 2.276010073078396e-18),
     2.0**45: (2.0449648729936598e-07, 2.937095479631555e-16, 6.074026489649846e-24),
@@ -59,7 +59,7 @@ _TWO_OVER_PI = {
 
 
 def _reduce(scope: Scope, a: Expr) -> tuple[Expr, Expr]:
-    """(r, q) with a = r + q * pi / 2 modulo 2 pi, |r| <= pi / 4, for a >= 0; float32 and int32. NaN from infinity."""
+    """(r, q) with a = r + q * pi / 2 modulo 2 pi, |r| <= pi / 4, for a >= 0; inf gives NaN."""
     wide = scope.let(tirx.Cast("float64", a))
     parts: list[Expr] = []
     for index in range(3):
@@ -176,4 +176,3 @@ def acos(scope: Scope, x: Expr) -> Expr:
     far = tirx.Select(negative, f32(_PI) - (s + s - f32(2 * _HALF_PI_LO)), s + s)
     near = f32(_HALF_PI) - (tirx.Select(negative, f32(0.0) - s, s) - f32(_HALF_PI_LO))
     return tirx.Select(large, far, near)
-
