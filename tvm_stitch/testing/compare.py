@@ -125,7 +125,8 @@ def greatest_error(outputs: Sequence[np.ndarray], expected: Sequence[np.ndarray]
             return float("inf")
         a, b = got.astype(np.float64), want.astype(np.float64)
         same = (a == b) | (np.isnan(a) & np.isnan(b))
-        difference = np.where(same, 0.0, np.abs(a - np.where(same, a, b)))
+        with np.errstate(invalid="ignore"):
+            difference = np.where(same, 0.0, np.abs(a - b))
         if difference.size:
             peak = float(difference.max())
             worst = max(worst, float("inf") if np.isnan(peak) else peak)

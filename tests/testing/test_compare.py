@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Importing ONNX models, making inputs, measuring errors and times."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import onnx
+import pytest
+import tvm
+from onnx import TensorProto, helper
+from tvm import relax
+from tvm.target import Target
+
+from tvm_stitch.testing.compare import (
+    InputSpec,
+    Runner,
+    greatest_error,
+    input_specs,
+    interleaved_seconds,
+    load_onnx,
+    make_inputs,
+    onnxruntime_outputs,
+)
+
+CPU = Target("llvm")
+
+
+@pytest.fixture
+def model() -> onnx.ModelProto:
+    """y = exp(x) + bias, s = the sum of y's rows; x is (batch, 4)."""
+    bias = helper.make_tensor("bias", TensorProto.FLOAT, [4], [0.5, -1.0, 2.0, 0.0])
+    graph = helper.make_graph(
+        [
+            helper.make_node("Exp", ["x.1"], ["e"]),
+            helper.make_node("Add", ["e", "bias"], ["y"]),
+            helper.make_node("Softmax", ["y"], ["s"]),
+        ],
+        "exp_add",
+        [
+            helper.make_tensor_value_info("x.1", TensorProto.FLOAT, ["batch", 4]),
+            helper.make_tensor_value_info("bias", TensorProto.FLOAT, [4]),
+        ],
+        [
+            helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 4]),
+            helper.make_tensor_value_info("s", TensorProto.FLOAT, ["batch", 4]),
+        ],
+        [bias],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_inputs_are_what_no_initializer_fills(model: onnx.ModelProto) -> None:
+    assert input_specs(model) == (InputSpec("x.1", ("batch", 4), "float32"),)
+    assert str(input_specs(model)[0]) == "x.1: float32[batch, 4]"
+
+
+def test_loaded_model_runs_like_onnxruntime(model: onnx.ModelProto) -> None:
+    loaded = load_onnx(model, {"x.1": [3, 4]})
+    assert loaded.inputs == (InputSpec("x.1", (3, 4), "float32"),)
+    inputs = make_inputs(loaded.inputs, seed=5)
+    executable = tvm.compile(loaded.mod, CPU, relax_pipeline=relax.get_default_pipeline(CPU))
+    runner = Runner(executable, CPU, list(inputs.values()))
+    expected = onnxruntime_outputs(model, inputs)
+    assert len(expected) == 2
+    assert greatest_error(runner.outputs(), expected) < 1e-5
+    np.testing.assert_allclose(expected[0], np.exp(inputs["x.1"]) + [0.5, -1.0, 2.0, 0.0], rtol=1e-5)
+
+
+def test_symbolic_dimensions_stay_symbolic(model: onnx.ModelProto) -> None:
+    loaded = load_onnx(model)
+    executable = tvm.compile(loaded.mod, CPU, relax_pipeline=relax.get_default_pipeline(CPU))
+    for batch in (1, 5):
+        inputs = make_inputs([InputSpec("x.1", (batch, 4), "float32")])
+        outputs = Runner(executable, CPU, list(inputs.values())).outputs()
+        assert greatest_error(outputs, onnxruntime_outputs(model, inputs)) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ({"y": [3, 4]}, "no input 'y'; its inputs are x.1: float32"),
+        ({"x.1": [3, 5]}, r"shape \[3, 5\] does not fit the input x.1: float32\[batch, 4\]"),
+        ({"x.1": [4]}, r"shape \[4\] does not fit"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused(
+    model: onnx.ModelProto, shapes: dict[str, list[int]], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_onnx(model, shapes)
+
+
+def test_made_inputs_are_seeded_and_of_the_right_kind() -> None:
+    specs = [
+        InputSpec("f", (64,), "float16"),
+        InputSpec("i", (64,), "int64"),
+        InputSpec("b", (64,), "bool"),
+        InputSpec("h", (64,), "bfloat16"),
+    ]
+    made = make_inputs(specs, seed=1)
+    assert [str(value.dtype) for value in made.values()] == ["float16", "int64", "bool", "bfloat16"]
+    assert set(np.unique(made["i"])) == {0, 1} and set(np.unique(made["b"])) == {False, True}
+    assert made["f"].astype(np.float32).std() > 0.5
+    np.testing.assert_array_equal(made["f"], make_inputs(specs, seed=1)["f"])
+    assert not np.array_equal(made["f"], make_inputs(specs, seed=2)["f"])
+    with pytest.raises(ValueError, match=r"x: int32\[n, 2\] has a symbolic dimension"):
+        make_inputs([InputSpec("x", ("n", 2), "int32")])
+
+
+def test_greatest_error() -> None:
+    a = np.array([1.0, np.nan, np.inf], np.float32)
+    assert greatest_error([a], [a]) == 0.0
+    assert greatest_error([a + np.array([0.25, 0, 0], np.float32)], [a]) == 0.25
+    assert greatest_error([np.array([1.0, 2.0, np.inf], np.float32)], [a]) == np.inf
+    assert greatest_error([np.array([1.0, np.nan, -np.inf], np.float32)], [a]) == np.inf
+    assert greatest_error([a[:2]], [a]) == np.inf
+    assert greatest_error([a], [a, a]) == np.inf
+    assert greatest_error([np.zeros(0)], [np.zeros(0)]) == 0.0
+
+
+def test_interleaved_runs_alternate_and_are_timed() -> None:
+    order: list[str] = []
+
+    def slow() -> None:
+        order.append("slow")
+        time.sleep(0.02)
+
+    def fast() -> None:
+        order.append("fast")
+
+    slow_s, fast_s = interleaved_seconds([slow, fast], repeats=3)
+    assert order == ["slow", "fast", "slow", "fast", "fast", "slow", "slow", "fast"]
+    assert slow_s >= 0.02 and fast_s < slow_s
+    with pytest.raises(ValueError, match="repeats must be at least 1"):
+        interleaved_seconds([fast], repeats=0)
+
+
+def test_kernel_seconds_are_a_part_of_the_call(model: onnx.ModelProto) -> None:
+    loaded = load_onnx(model, {"x.1": [2000, 4]})
+    executable = tvm.compile(loaded.mod, CPU, relax_pipeline=relax.get_default_pipeline(CPU))
+    runner = Runner(executable, CPU, list(make_inputs(loaded.inputs).values()))
+    kernels = [name for name in runner.calls() if not name.startswith("vm.builtin.")]
+    assert len(kernels) == 2
+    start = time.perf_counter()
+    both = runner.kernel_seconds(kernels)
+    assert 0 < both < time.perf_counter() - start
+    assert runner.kernel_seconds([]) == 0.0
+    assert runner.kernel_seconds(["no_such_kernel"]) == 0.0
