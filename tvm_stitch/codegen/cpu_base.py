@@ -18,7 +18,7 @@ from ..plan.plan import StitchPlan
 from . import builder as B
 from .combine import accumulator_dtype, combine, identity
 from .cpu_half import lower_rounding
-from .cpu_lanes import LaneWriter
+from .cpu_lanes import LaneWriter, from_held, held, to_held
 from .evaluator import Evaluator, compute_dtype, convert, input_indices
 from .vector_math import lower_math
 
@@ -59,7 +59,8 @@ class CpuEmitter:
         if key not in self.ready or self.eval.column is None:
             return None
         if key not in self.eval.column_cache:
-            self.eval.column_cache[key] = compat.load(self.tiles[key], self.slot())
+            value = compat.load(self.tiles[key], self.slot())
+            self.eval.column_cache[key] = from_held(value, compute_dtype(key[0].output.dtype))
         return self.eval.column_cache[key]
 
     def input(self, access: Access, point: Point) -> Expr | None:
@@ -75,7 +76,9 @@ class CpuEmitter:
 
     def bind(self, value: Expr, name: str) -> Expr:
         """Name a value, over the lanes where there are any."""
-        return self.binder.bind(value, name) if self.lanes is None else self.lanes.bind(value, name)
+        if self.lanes is not None:
+            return self.lanes.bind(value, name)
+        return from_held(self.binder.bind(to_held(value), name), compat.dtype_of(value))
 
     def slot(self) -> list[Expr]:
         """Where the current column is in a row buffer."""
@@ -88,7 +91,7 @@ class CpuEmitter:
         assert isinstance(columns, int)
         for key in shape_of.values:
             if key in self.sched.kept_values and key not in self.tiles:
-                dtype = compute_dtype(key[0].output.dtype)
+                dtype = held(compute_dtype(key[0].output.dtype))
                 self.tiles[key] = B.local([columns * extra], dtype, key[0].output.name, scope="global")
 
     @contextmanager
@@ -112,7 +115,7 @@ class CpuEmitter:
                 continue
             value = self.eval.value(key)
             if key in fresh:
-                lanes.store(self.tiles[key], value, self.slot())
+                lanes.store(self.tiles[key], to_held(value), self.slot())
             if key in outputs:
                 op = key[0]
                 lanes.store(op.output.buffer, convert(value, op.output.dtype), self.eval.indices(key))
@@ -124,7 +127,7 @@ class CpuEmitter:
             value = self.eval.operand(op)
             if mask is not None:
                 value = tir.Select(mask, value, identity(op))
-            self.lanes.store(acc, combine(op.combiner or "", compat.load(acc, [at]), value), [at])
+            self.lanes.store(acc, merged(op, compat.load(acc, [at]), to_held(value)), [at])
 
     def fresh_tiles(self, p: Pass) -> list[Key]:
         """The values that the pass is the first to compute and that later ones read."""
@@ -143,19 +146,30 @@ class CpuEmitter:
                 self.lanes.store(op.output.buffer, value, self.eval.indices(key))
 
 
+def merged(op: Operator, a: Expr, b: Expr) -> Expr:
+    """Two partial results of a reduction combined, all three as buffers hold them."""
+    dtype = accumulator_dtype(op)
+    return to_held(combine(op.combiner or "", from_held(a, dtype), from_held(b, dtype)))
+
+
+def accumulator(op: Operator, extent: int, name: str, scope: str = "local") -> Buffer:
+    """A buffer for partial results of a reduction."""
+    return B.local([extent], held(accumulator_dtype(op)), f"{op.output.name}_{name}", scope=scope)
+
+
 def fold(op: Operator, acc: Buffer, width: int) -> Expr:
-    """Combine the ``width`` (a power of two) lanes of an accumulator; overwrites it."""
+    """Combine the ``width`` (a power of two) lanes of an accumulator, as the buffer holds them; overwrites it."""
     half = width // 2
     while half >= 4:
         with B.loop("vectorized", half, "v") as v:
-            B.store(acc, combine(op.combiner or "", B.fetch(acc, v), B.fetch(acc, v + B.i64(half))), [v])
+            B.store(acc, merged(op, B.fetch(acc, v), B.fetch(acc, v + B.i64(half))), [v])
         half //= 2
     parts = [B.fetch(acc, e) for e in range(min(width, 4))]
     while len(parts) > 1:
-        parts = [combine(op.combiner or "", a, b) for a, b in zip(parts[::2], parts[1::2])]
-    cell = B.local([1], accumulator_dtype(op), f"{op.output.name}_total")
-    B.store(cell, parts[0], [B.i64(0)])
-    return B.fetch(cell, 0)
+        parts = [merged(op, a, b) for a, b in zip(parts[::2], parts[1::2])]
+    total = accumulator(op, 1, "total")
+    B.store(total, parts[0], [B.i64(0)])
+    return B.fetch(total, 0)
 
 
 def ceildiv(total: Extent, part: int) -> Extent:

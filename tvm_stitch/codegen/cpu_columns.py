@@ -12,8 +12,8 @@ from ..plan.cpu_mapping import Lanes
 from ..plan.passes import Pass
 from . import builder as B
 from .combine import accumulator_dtype, identity
-from .cpu_base import CpuEmitter, ceildiv, extent_min, fold, times
-from .cpu_lanes import LaneWriter
+from .cpu_base import CpuEmitter, accumulator, ceildiv, extent_min, fold, merged, times
+from .cpu_lanes import LaneWriter, from_held, to_held
 
 Body = Callable[[Expr, LaneWriter, "Expr | None"], None]
 
@@ -59,14 +59,15 @@ class ColumnEmitter(CpuEmitter):
         self.walk(p.columns, self.body(p, accumulators, fresh))
         self.ready |= set(fresh)
         for op, acc in zip(p.reduces, accumulators):
-            self.eval.set_row_value((op, self.al.row_point), fold(op, acc, self.width))
+            total = from_held(fold(op, acc, self.width), accumulator_dtype(op))
+            self.eval.set_row_value((op, self.al.row_point), total)
 
     def accumulators(self, p: Pass) -> list[Buffer]:
         """An accumulator of one element a lane for each of the pass's reductions, at its identity."""
         found = []
         for op in p.reduces:
-            acc = B.local([self.width], accumulator_dtype(op), f"{op.output.name}_acc")
-            LaneWriter(self.width).fill(acc, identity(op))
+            acc = accumulator(op, self.width, "acc")
+            LaneWriter(self.width).fill(acc, to_held(identity(op)))
             found.append(acc)
         return found
 
@@ -204,8 +205,7 @@ class SplitEmitter(ColumnEmitter):
         self.partials = []
         for op in p.reduces:
             assert isinstance(tasks, int)
-            name = f"{op.output.name}_partial"
-            self.partials.append(B.local([tasks], accumulator_dtype(op), name, scope="global"))
+            self.partials.append(accumulator(op, tasks, "partial", scope="global"))
         return self.partials
 
     def _finish(self, p: Pass, accumulators: list[Buffer], partials: list[Buffer], task: Expr) -> None:
@@ -213,15 +213,13 @@ class SplitEmitter(ColumnEmitter):
             B.store(partial, fold(op, acc, self.width), [task])
 
     def _combine(self, p: Pass, tasks: Extent) -> None:
-        from .combine import combine
-
         for op, partial in zip(p.reduces, self.partials):
-            cell = B.local([1], accumulator_dtype(op), f"{op.output.name}_whole")
-            B.store(cell, identity(op), [B.i64(0)])
+            whole = accumulator(op, 1, "whole")
+            B.store(whole, to_held(identity(op)), [B.i64(0)])
             with times("serial", tasks, "task") as task:
-                both = combine(op.combiner or "", B.fetch(cell, 0), compat.load(partial, [task]))
-                B.store(cell, both, [B.i64(0)])
-            self.eval.set_row_value((op, self.al.row_point), B.fetch(cell, 0))
+                B.store(whole, merged(op, B.fetch(whole, 0), compat.load(partial, [task])), [B.i64(0)])
+            value = from_held(B.fetch(whole, 0), accumulator_dtype(op))
+            self.eval.set_row_value((op, self.al.row_point), value)
 
 
 def quotient_of(total: Extent, part: Extent) -> Extent:

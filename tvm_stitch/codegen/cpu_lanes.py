@@ -15,6 +15,21 @@ from ..compat import Buffer, Expr, tir
 from . import builder as B
 
 
+def held(dtype: str) -> str:
+    """The dtype in which a value is held in a buffer of the function's own (TVM cannot lower those of bool)."""
+    return "int8" if dtype == "bool" else dtype
+
+
+def to_held(value: Expr) -> Expr:
+    """The value as it is stored in a buffer of the function's own."""
+    return tir.Cast("int8", value) if compat.dtype_of(value) == "bool" else value
+
+
+def from_held(value: Expr, dtype: str) -> Expr:
+    """A value of ``dtype`` from what such a buffer holds."""
+    return tir.NE(value, compat.const(0, "int8")) if dtype == "bool" else value
+
+
 class LaneWriter:
     """Writes statements over ``width`` lanes; expressions mention the lane as the variable ``lane``."""
 
@@ -38,9 +53,10 @@ class LaneWriter:
             return value
         if compat.is_load(value) and compat.load_buffer(value) in self.own:
             return value
-        buffer = self.buffer(compat.dtype_of(value), name)
-        self.store(buffer, value, [self.lane])
-        return compat.load(buffer, [self.lane])
+        dtype = compat.dtype_of(value)
+        buffer = self.buffer(held(dtype), name)
+        self.store(buffer, to_held(value), [self.lane])
+        return from_held(compat.load(buffer, [self.lane]), dtype)
 
     def buffer(self, dtype: str, name: str) -> Buffer:
         """A buffer of one element a lane."""

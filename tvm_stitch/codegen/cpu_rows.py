@@ -9,10 +9,11 @@ from ..graph.extent import as_expr
 from ..plan.alignment import Key
 from ..plan.passes import Pass
 from . import builder as B
-from .combine import accumulator_dtype, identity
-from .cpu_base import CpuEmitter, ceildiv, extent_min, times
+from .combine import identity
+from .cpu_base import CpuEmitter, accumulator, ceildiv, extent_min, times
 from .cpu_columns import quotient_of
-from .cpu_lanes import LaneWriter
+from .cpu_lanes import LaneWriter, from_held, held, to_held
+from .evaluator import compute_dtype
 
 BLOCK = 8
 """Columns that a piece takes in one go, so that its accumulators stay in registers meanwhile."""
@@ -71,7 +72,8 @@ class RowEmitter(CpuEmitter):
         self.lanes = LaneWriter(self.width)
         self.eval = self.evaluator(self.base + row + self.lanes.lane)
         for key, buffer in self.row_buffers.items():
-            self.eval.set_row_value(key, compat.load(buffer, [self.at + self.lanes.lane]))
+            value = compat.load(buffer, [self.at + self.lanes.lane])
+            self.eval.set_row_value(key, from_held(value, compute_dtype(key[0].output.dtype)))
 
     def slot(self) -> list[Expr]:
         assert self.eval.column is not None and self.lanes is not None
@@ -82,9 +84,9 @@ class RowEmitter(CpuEmitter):
         fresh = self.fresh_tiles(p)
         accumulators = []
         for op in p.reduces:
-            acc = B.local([self.strip], accumulator_dtype(op), op.output.name)
+            acc = accumulator(op, self.strip, "acc")
             with times("serial", self.pieces, "piece") as piece:
-                LaneWriter(self.width).fill(acc, identity(op), piece * B.i64(self.width))
+                LaneWriter(self.width).fill(acc, to_held(identity(op)), piece * B.i64(self.width))
             accumulators.append(acc)
         columns = p.columns
         assert isinstance(columns, int)
@@ -106,11 +108,14 @@ class RowEmitter(CpuEmitter):
         wanted = [k for k in keys if k not in self.row_buffers]
         if not wanted:
             return
-        buffers = {k: B.local([self.strip], compat.dtype_of(_probe(k)), k[0].output.name) for k in wanted}
+        buffers = {}
+        for key in wanted:
+            dtype = held(compute_dtype(key[0].output.dtype))
+            buffers[key] = B.local([self.strip], dtype, key[0].output.name)
         with self._each_piece():
             assert self.lanes is not None
             for key in wanted:
-                self.lanes.store(buffers[key], self.eval.value(key), [self.at + self.lanes.lane])
+                self.lanes.store(buffers[key], to_held(self.eval.value(key)), [self.at + self.lanes.lane])
         self.row_buffers.update(buffers)
 
 
@@ -128,8 +133,3 @@ class _Pieces:
         self.emitter.lanes = None
         self.loop.__exit__(*error)
 
-
-def _probe(key: Key) -> Expr:
-    from .evaluator import compute_dtype
-
-    return compat.const(0, compute_dtype(key[0].output.dtype))
