@@ -56,6 +56,16 @@ def local(shape: Sequence[int], dtype: str, name: str, scope: str = "local") -> 
     return buffer
 
 
+def flat_view(buffer: Buffer) -> Buffer:
+    """The same memory as a buffer of one dimension."""
+    size = i64(1)
+    for extent in buffer.shape:
+        size = size * extent
+    view = T.decl_buffer([size], compat.buffer_dtype(buffer), data=buffer.data)
+    IRBuilder.name(f"{buffer.name}_flat", view)
+    return view
+
+
 def store(buffer: Buffer, value: Expr, indices: Sequence[Expr]) -> None:
     """Store one element."""
     T.buffer_store(buffer, value, list(indices))

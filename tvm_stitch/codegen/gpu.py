@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import compat
 from ..compat import Buffer, Expr, T, tir
-from ..graph.extent import Extent, as_expr
+from ..graph.extent import Extent, as_expr, as_extent, flatten
 from ..graph.ir import Access, Operator
 from ..plan.alignment import Key
 from ..plan.contiguity import vectorizable
@@ -231,16 +231,30 @@ class _GpuEmitter:
                 B.store(tile, compat.const(1, compat.buffer_dtype(tile)), [start + v])
         with B.when(self.in_range if to_tile and self.guarded else None):
             with B.loop("unroll", cm.vector // piece, "part") as q:
+                where, memory = self._vector_address(memory, indices, base + q * B.i64(piece), piece)
                 with B.loop("vectorized", piece, "v") as v:
-                    element = q * B.i64(piece) + v
-                    self.eval.column = base + element
-                    where = [self.eval.localize(i) for i in indices]
-                    slot = start + element
+                    slot = start + q * B.i64(piece) + v
+                    place = [*where[:-1], where[-1] + v] if where else []
                     if to_tile:
-                        B.store(tile, compat.load(memory, where), [slot])
+                        B.store(tile, compat.load(memory, place), [slot])
                     else:
-                        B.store(memory, B.fetch(tile, slot), where)
+                        B.store(memory, B.fetch(tile, slot), place)
         self.eval.column = None
+
+    def _vector_address(
+        self, memory: Buffer, indices: list[Expr], column: Expr, piece: int
+    ) -> tuple[list[Expr], Buffer]:
+        """Where a vector's first element is, in a buffer whose last dimension the vector runs along.
+
+        When the column runs through several dimensions the buffer is seen flat: TVM makes one vector access of an
+        index only if it sees the stride.
+        """
+        self.eval.column = column
+        where = [self.eval.localize(i) for i in indices]
+        if piece == 1 or _runs_along_last(indices, self.domain.column):
+            return where, memory
+        flat = B.flat_view(memory)
+        return [self.eval.analyzer.simplify(flatten(where, [as_extent(s) for s in memory.shape]))], flat
 
     def _row_outputs(self) -> None:
         sched = self.plan.schedule
@@ -258,6 +272,11 @@ class _GpuEmitter:
         where = [self.eval.localize(values[a.var]) for a in op.spatial[: len(op.output.shape)]]
         value = self.eval.value((op, point))
         B.store(op.output.buffer, convert(value, op.output.dtype), where)
+
+
+def _runs_along_last(indices: list[Expr], column: Expr) -> bool:
+    """True when the column is the last index itself, and occurs in no other."""
+    return compat.same_var(indices[-1], column) and not any(column in compat.free_vars(i) for i in indices[:-1])
 
 
 def _ceildiv(total: Extent, part: int) -> Extent:
