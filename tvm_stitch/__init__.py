@@ -6,9 +6,10 @@ from __future__ import annotations
 from typing import Any
 
 from .config import StitchConfig
+from .explain import Report, explain
 
 __version__ = "0.1.0"
-__all__ = ["StitchConfig", "compile", "__version__"]
+__all__ = ["Report", "StitchConfig", "__version__", "compile", "explain"]
 
 
 def compile(mod: Any, target: Any = "llvm", config: StitchConfig | None = None, **options: Any) -> Any:

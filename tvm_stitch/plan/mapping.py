@@ -53,6 +53,18 @@ class RowMapping:
         """Threads of a block."""
         return self.threads * self.rows_per_block
 
+    def describe(self) -> dict[str, object]:
+        """The mapping as plain data, for ``explain``."""
+        spaces = {s: f"vectors of {m.vector} x {m.chunks} x {m.steps} steps" for s, m in self.columns.items()}
+        return {
+            "threads a row": self.threads,
+            "rows a block": self.rows_per_block,
+            "block": self.block,
+            "columns": spaces,
+            "between passes": "kept in registers" if self.keep else "read again",
+            "columns over blocks": self.split,
+        }
+
     def of(self, columns: Extent) -> ColumnMapping:
         """The mapping of a column space."""
         return self.columns[str(columns)]

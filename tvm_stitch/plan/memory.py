@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a plan moves and holds: bytes of device memory against the least possible, and shared memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .. import compat
+from ..graph.extent import Extent, product
+from ..graph.ir import Tensor
+from .domain import At
+from .mapping import item_bytes
+from .plan import StitchPlan
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes read and written by a kernel, and the least any kernel could: each input and output once.
+
+    Expressions where a shape is symbolic.
+    """
+
+    read: Extent
+    written: Extent
+    least: Extent
+
+
+def bytes_of(tensor: Tensor) -> Extent:
+    """Size of a tensor in memory."""
+    return product([tensor.size, item_bytes(tensor.dtype)])
+
+
+def traffic(plan: StitchPlan) -> Traffic:
+    """Count the kernel's traffic; an input that several passes load counts each time, unless it is kept."""
+    times: dict[Tensor, int] = {t: 0 for t in plan.graph.inputs}
+    for p in plan.schedule.passes:
+        for tensor, point in p.loads:
+            kept = (tensor, point) in plan.schedule.kept_loads
+            first = not any((tensor, point) in q.loads for q in plan.schedule.passes[: plan.schedule.passes.index(p)])
+            if point.at is At.FULL and (first or not kept):
+                times[tensor] += 1
+    read = total(product([bytes_of(t), max(1, n)]) for t, n in times.items())
+    written = total(bytes_of(t) for t in plan.graph.outputs)
+    least = total([*(bytes_of(t) for t in plan.graph.inputs), written])
+    return Traffic(read, written, least)
+
+
+def total(extents: object) -> Extent:
+    """The sum of extents."""
+    number, symbols = 0, None
+    for e in extents:  # type: ignore[attr-defined]
+        if isinstance(e, int):
+            number += e
+        else:
+            symbols = e if symbols is None else symbols + e
+    if symbols is None:
+        return number
+    return symbols if number == 0 else symbols + compat.const(number, "int64")
+
+
+def shared_bytes(plan: StitchPlan) -> int:
+    """Shared memory of a block: one partial result per warp and reduction, where a row spans several warps.
+
+    The partials of a pass are dead once the next pass has its own, so that passes share the space.
+    """
+    m = plan.mapping
+    if not plan.device.is_gpu or m.threads <= 32:
+        return 0
+    warps = m.block // 32
+    return max((sum(warps * max(4, item_bytes(_acc(op))) for op in p.reduces) for p in plan.schedule.passes), default=0)
+
+
+def _acc(op: object) -> str:
+    from ..graph.ir import Operator
+
+    assert isinstance(op, Operator)
+    return "float32" if op.output.dtype in ("float16", "bfloat16") else op.output.dtype
