@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import time
 import traceback
@@ -63,6 +64,7 @@ class CheckResult:
     graph: RandomGraph
     problems: list[str] = field(default_factory=list)
     error: str | None = None
+    traceback: str | None = None
     launches: int | None = None
     seconds: float = 0.0
 
@@ -72,6 +74,12 @@ class CheckResult:
 
     def __str__(self) -> str:
         return "\n  ".join([self.graph.description, *self.problems, *([self.error] if self.error else [])])
+
+
+def _last_line(error: Exception) -> str:
+    """TVM's messages begin with the native stack and end with what went wrong."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[-1].strip() if lines else ""
 
 
 def _draw(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
@@ -137,8 +145,9 @@ def _checked(
         inputs = graph.inputs(np.random.default_rng([graph.seed, 1]))
         outputs, result.launches, result.problems = run([x.copy() for x in inputs])
         result.problems = [*result.problems, *violations(outputs, graph.tolerance(inputs, half_arithmetic))]
-    except Exception:  # a compiler's failure is a finding, and a long run goes on after it
-        result.error = traceback.format_exc(limit=-4)
+    except Exception as error:  # a compiler's failure is a finding, and a long run goes on after it
+        result.error = f"{type(error).__name__}: {_last_line(error)}"
+        result.traceback = traceback.format_exc()
     result.seconds = time.perf_counter() - start
     return result
 
@@ -207,25 +216,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--max-elements", type=int, default=40_000, help="elements of the largest value")
     parser.add_argument("--column-reduces", action="store_true", help="reduce over any axes")
     parser.add_argument("--stock", action="store_true", help="TVM's default pipeline instead of stitching")
-    parser.add_argument("--show", action="store_true", help="print the module of every failure")
+    parser.add_argument("--show", action="store_true", help="print module and traceback of every failure")
     args = parser.parse_args(argv)
     pipeline = None if args.stock else stitched_pipeline(args.target)
-    failed: list[int] = []
+    failed: dict[int, str] = {}
     start = time.perf_counter()
     for seed in range(args.start, args.start + args.count):
         graph = random_graph(seed, args.max_elements, args.column_reduces)
         result = CHECKS[args.target](graph, pipeline)
         if not result.ok:
-            failed.append(seed)
+            failed[seed] = result.error or "out of bounds"
             print(f"FAIL {result}", flush=True)
             if args.show:
-                print(graph.mod.script(), flush=True)
+                print(graph.mod.script(), result.traceback or "", sep="\n", flush=True)
         if (seed - args.start + 1) % 100 == 0:
             spent = time.perf_counter() - start
             print(f"{seed - args.start + 1} graphs, {len(failed)} failed, {spent:.0f} s", flush=True)
     print(f"{args.count} graphs on {args.target}: {args.count - len(failed)} right, {len(failed)} failed")
     if failed:
         print("failed seeds:", " ".join(map(str, failed)))
+        for kind, count in Counter(re.sub(r"\d+", "#", why) for why in failed.values()).most_common():
+            print(f"{count} times: {kind[:300]}")
     return 1 if failed else 0
 
 

@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs stitched workloads, random graphs and a symbolic encoder layer on a GPU against a float64 reference.
+
+    python scripts/gpu_check.py
+    python scripts/gpu_check.py --target llvm --jobs 2
+    python scripts/gpu_check.py --random 0 --scales test --sanitizer racecheck
+
+Every function runs on fresh random inputs into memory filled with NaN, and twice: results that differ between
+equal runs are a race. Prints a table last; the exit code is 0 only if everything is right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import shutil
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np  # noqa: E402
+import tvm  # noqa: E402
+from tvm import relax  # noqa: E402
+
+from tvm_stitch.testing import cases, random_graphs  # noqa: E402
+from tvm_stitch.testing.bounds import violations  # noqa: E402
+from tvm_stitch.testing.count import count_kernels  # noqa: E402
+from tvm_stitch.testing.reference import evaluate, mismatches  # noqa: E402
+
+SANITIZERS = ("memcheck", "racecheck", "synccheck", "initcheck")
+ENCODER_SIZES = ((1, 1), (1, 7), (2, 16), (3, 31), (4, 64), (2, 128), (8, 37), (1, 512))
+
+
+@dataclass(frozen=True)
+class Task:
+    """One thing to check, small enough to send to a worker: what, its name or seed, and at which scale."""
+
+    kind: str
+    name: str
+    scale: str = ""
+    target: str = "cuda"
+    stock: bool = False
+
+    @property
+    def pipeline(self) -> Any:
+        """Stitching, or None for TVM's default."""
+        return None if self.stock else random_graphs.stitched_pipeline(self.target)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    task: Task
+    problems: tuple[str, ...]
+    kernels: str = ""
+    poisoned: str = ""
+    seconds: float = 0.0
+
+
+class Runner:
+    """A compiled module on the device, run into poisoned memory."""
+
+    def __init__(self, mod: tvm.IRModule, task: Task) -> None:
+        self.device = tvm.cuda(0) if task.target == "cuda" else tvm.cpu()
+        self.target = (
+            tvm.target.Target.from_device(self.device) if task.target == "cuda" else tvm.target.Target("llvm")
+        )
+        executable = tvm.compile(mod, self.target, relax_pipeline=task.pipeline or "default")
+        self.main = relax.VirtualMachine(executable, self.device, memory_cfg="pooled")["main"]
+        self._poison: set[int] = set()
+        self.outputs_poisoned = self.outputs = 0
+
+    def _call(self, inputs: Sequence[np.ndarray]) -> list[Any]:
+        result = self.main(*(tvm.runtime.tensor(x, self.device) for x in inputs))
+        return [result] if isinstance(result, tvm.runtime.Tensor) else list(result)
+
+    def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Outputs of a run whose output buffers held NaN (or 0x55 bytes) before.
+
+        TVM's pool hands freed buffers out again: so outputs of a first run are overwritten and freed, and the
+        run that counts writes into them.
+        """
+        import torch
+
+        doomed = self._call(inputs)
+        for tensor in doomed:
+            view = torch.from_dlpack(tensor)
+            fill = 0xFF if view.is_floating_point() else 0x55
+            view.reshape(-1).view(torch.uint8).fill_(fill if view.dtype != torch.bool else 1)
+            self._poison.add(view.data_ptr())
+        if view.is_cuda:
+            torch.cuda.synchronize()
+        del doomed, tensor, view
+        tensors = self._call(inputs)
+        self.device.sync()
+        self.outputs += len(tensors)
+        self.outputs_poisoned += sum(
+            torch.from_dlpack(tensor).data_ptr() in self._poison for tensor in tensors
+        )
+        return [tensor.numpy() for tensor in tensors]
+
+    def check(
+        self,
+        draw: Callable[[], list[np.ndarray]],
+        judge: Callable[[list[np.ndarray], list[np.ndarray]], list[str]],
+    ) -> list[str]:
+        """Run twice on one set of fresh inputs; what is wrong, and whether equal runs differ."""
+        inputs = draw()
+        first = self.run(inputs)
+        problems = judge(first, inputs)
+        second = self.run(inputs)
+        for place, (a, b) in enumerate(zip(first, second, strict=True)):
+            if a.tobytes() != b.tobytes():
+                problems.append(f"output {place} differs between equal runs")
+        return problems
+
+
+def check_case(task: Task) -> Outcome:
+    """One named workload at one scale."""
+    case = next(case for case in cases.cases(task.scale) if case.name == task.name)
+    mod, rng = case.build(), np.random.default_rng()
+    runner = Runner(mod, task)
+    problems = runner.check(
+        lambda: case.inputs(rng), lambda out, ins: mismatches(out, evaluate(mod, ins), case.tolerance)
+    )
+    counted = count_kernels(mod, runner.target, task.pipeline).memory_intensive
+    if counted > case.kernels and not task.stock:
+        problems.append(f"{counted} memory-intensive kernels, {case.kernels} expected")
+    return _outcome(task, runner, problems, f"{counted}/{case.kernels}")
+
+
+def check_random(task: Task) -> Outcome:
+    """One random graph."""
+    seed = int(task.name)
+    graph = random_graphs.random_graph(seed, 40_000, column_reduces=seed % 5 == 0)
+    runner = Runner(graph.mod, task)
+    rng = np.random.default_rng()
+    problems = runner.check(lambda: graph.inputs(rng), lambda out, ins: violations(out, graph.tolerance(ins)))
+    return _outcome(task, runner, [*problems, graph.description] if problems else [])
+
+
+def check_encoder(task: Task) -> Outcome:
+    """An encoder layer with symbolic batch and sequence: compiled once, run at many sizes."""
+    from tvm_stitch.testing.encoder import encoder_layer
+
+    hidden, heads, ffn = 192, 6, 384
+    mod, _, _ = encoder_layer(2, 16, hidden, heads, ffn, symbolic=True, masked=True)
+    runner = Runner(mod, task)
+    rng = np.random.default_rng()
+    problems = []
+    for batch, sequence in ENCODER_SIZES:
+
+        def draw(batch: int = batch, sequence: int = sequence) -> list[np.ndarray]:
+            mask = np.where(rng.random((batch, 1, 1, sequence)) < 0.2, np.float32(-1e4), np.float32(0))
+            mask[..., 0] = 0
+            return [rng.standard_normal((batch, sequence, hidden), dtype=np.float32), mask]
+
+        found = runner.check(
+            draw, lambda out, ins: mismatches(out, evaluate(mod, ins), {"float32": (1e-4, 1e-4)})
+        )
+        problems += [f"batch {batch}, sequence {sequence}: {line}" for line in found]
+    return _outcome(task, runner, problems)
+
+
+def _outcome(task: Task, runner: Runner, problems: Sequence[str], kernels: str = "") -> Outcome:
+    return Outcome(task, tuple(problems), kernels, f"{runner.outputs_poisoned}/{runner.outputs}")
+
+
+CHECKS: dict[str, Callable[[Task], Outcome]] = {
+    "case": check_case,
+    "random": check_random,
+    "encoder": check_encoder,
+}
+
+
+def check(task: Task) -> Outcome:
+    """Check one task; a failure to compile or run is an outcome too."""
+    start = time.perf_counter()
+    try:
+        done = CHECKS[task.kind](task)
+    except Exception:
+        done = Outcome(task, (traceback.format_exc(limit=-3).strip(),))
+    return Outcome(task, done.problems, done.kernels, done.poisoned, time.perf_counter() - start)
+
+
+def tasks(args: argparse.Namespace) -> list[Task]:
+    """What the arguments ask for, in the order of the table."""
+    how = {"target": args.target, "stock": args.stock}
+    found = [Task("case", case.name, scale, **how) for scale in args.scales for case in cases.cases(scale)]
+    if args.cases:
+        found = [task for task in found if task.name in args.cases.split(",")]
+    else:
+        found.append(Task("encoder", "symbolic", **how))
+    return found + [Task("random", str(args.start + i), **how) for i in range(args.random)]
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """A line for every case, one for all random graphs, and what failed."""
+    lines = [f"{'check':<40} {'kernels':>8} {'poisoned':>9} {'s':>6}  result"]
+    shown = [o for o in outcomes if o.task.kind != "random"]
+    for o in shown:
+        name = f"{o.task.kind} {o.task.name} {o.task.scale}"
+        result = "right" if not o.problems else "WRONG"
+        lines.append(f"{name:<40} {o.kernels:>8} {o.poisoned:>9} {o.seconds:6.1f}  {result}")
+    graphs = [o for o in outcomes if o.task.kind == "random"]
+    if graphs:
+        wrong = [o.task.name for o in graphs if o.problems]
+        lines.append(f"random graphs: {len(graphs) - len(wrong)} of {len(graphs)} right")
+        if wrong:
+            lines.append(f"wrong seeds: {' '.join(wrong)}")
+    failed = sum(bool(o.problems) for o in outcomes)
+    lines.append(
+        f"{len(outcomes) - failed} of {len(outcomes)} right" + (f", {failed} WRONG" if failed else "")
+    )
+    return "\n".join(lines)
+
+
+def sanitize(tool: str, argv: Sequence[str]) -> int:
+    """This script again, in one process under compute-sanitizer."""
+    program = shutil.which("compute-sanitizer") or shutil.which(
+        "compute-sanitizer", path="/usr/local/cuda/bin"
+    )
+    if program is None:
+        print("compute-sanitizer is not installed", file=sys.stderr)
+        return 2
+    own = [sys.executable, str(Path(__file__).resolve()), *argv, "--jobs", "1"]
+    command = [program, "--tool", tool, "--error-exitcode", "9", "--print-limit", "20", *own]
+    print(" ".join(command), flush=True)
+    return subprocess.run(command, check=False).returncode
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--target", choices=["cuda", "llvm"], default="cuda")
+    parser.add_argument("--scales", nargs="+", choices=["test", "cpu", "gpu"], default=["test", "cpu"])
+    parser.add_argument(
+        "--cases", help="comma-separated names; all by default, and the symbolic encoder layer"
+    )
+    parser.add_argument("--random", type=int, default=100, help="random graphs to check")
+    parser.add_argument("--start", type=int, default=0, help="first seed of the random graphs")
+    parser.add_argument("--jobs", type=int, default=8, help="processes; most of the time goes into compiling")
+    parser.add_argument("--stock", action="store_true", help="TVM's default pipeline instead of stitching")
+    parser.add_argument(
+        "--sanitizer", choices=SANITIZERS, help="run under compute-sanitizer, small cases only"
+    )
+    args = parser.parse_args(argv)
+    if args.sanitizer:
+        forwarded = ["--scales", "test", "--random", str(args.random), "--start", str(args.start)]
+        forwarded += ["--cases", args.cases] if args.cases else []
+        return sanitize(args.sanitizer, forwarded + (["--stock"] if args.stock else []))
+    outcomes = []
+    wanted = tasks(args)
+    with multiprocessing.get_context("spawn").Pool(args.jobs) if args.jobs > 1 else _InProcess() as pool:
+        for outcome in pool.imap(check, wanted):
+            outcomes.append(outcome)
+            for problem in outcome.problems:
+                print(f"{outcome.task.kind} {outcome.task.name} {outcome.task.scale}: {problem}", flush=True)
+    print(table(outcomes))
+    return 1 if any(outcome.problems for outcome in outcomes) else 0
+
+
+class _InProcess:
+    """A pool of none: what a sanitizer can follow."""
+
+    def __enter__(self) -> _InProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def imap(self, function: Callable[[Task], Outcome], wanted: Sequence[Task]) -> Any:
+        return map(function, wanted)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
