@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""StitchRule: a dlight rule that schedules any stitchable PrimFunc with our plan."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import s_tir
+from tvm.s_tir import dlight as dl
+
+from ..codegen.emit import emit
+from ..device import device_model
+from ..graph.reader import Unreadable, read
+from ..plan.alignment import Misaligned
+from ..plan.plan import make_plan
+from ..scope.node import NodeKind, kind_of
+
+
+class StitchRule(dl.ScheduleRule):
+    """Schedule memory-intensive functions, whoever fused them.
+
+    Use it before other rules: ``dl.ApplyDefaultSchedule(StitchRule(), dl.gpu.Fallback())``. Declines (returns None)
+    what is compute-intensive, what cannot be read, and what no in-block plan serves.
+    """
+
+    def apply(self, func: Any, target: Any, _tunable: bool) -> Any:
+        """The scheduled function as a Schedule, or None."""
+        try:
+            graph = read(func)
+            if kind_of(graph) is not NodeKind.MEMORY:
+                return None
+            return s_tir.Schedule(emit(func, make_plan(graph, device_model(target))))
+        except (Unreadable, Misaligned):
+            return None
