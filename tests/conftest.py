@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-_COLUMNS = ("passed", "stock fails too", "not imported", "ours fails")
+_COLUMNS = ("passed", "stock fails too", "not imported", "ours fails", "stitch ops", "left to TVM")
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
@@ -14,8 +14,14 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     counts: Counter[tuple[str, str]] = Counter()
     for reports in terminalreporter.stats.values():
         for report in reports:
-            if getattr(report, "when", None) == "call":
-                counts.update(tuple(v) for key, v in report.user_properties if key == "onnx_node")
+            if getattr(report, "when", None) != "call":
+                continue
+            for key, value in report.user_properties:
+                if key == "onnx_node":
+                    family, outcome, stitched, declined = value
+                    counts[family, outcome] += 1
+                    counts[family, "stitch ops"] += stitched
+                    counts[family, "left to TVM"] += declined
     if not counts:
         return
     write = terminalreporter.write_line

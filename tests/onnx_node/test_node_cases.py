@@ -23,6 +23,7 @@ from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
 
 from tests.onnx_node.cases import family, node_cases, simplify
+from tvm_stitch.relax.pipeline import Recorder, pipeline
 
 LIST = Path(__file__).with_name("stock_passes.txt")
 TARGET = tvm.target.Target("llvm")
@@ -49,8 +50,9 @@ def poisoned_memory() -> Iterator[None]:
 
 @pytest.mark.parametrize("name", list(node_cases()))
 def test_node_case(name: str, record_property: Callable[[str, object], None]) -> None:
-    outcome, reason = _grade(name)
-    record_property("onnx_node", [family(name), outcome])
+    recorder = Recorder()
+    outcome, reason = _grade(name, recorder)
+    record_property("onnx_node", [family(name), outcome, len(recorder.plans), len(recorder.declined)])
     if outcome == OURS_FAILS:
         pytest.fail(f"right in stock TVM, wrong stitched: {reason}")
     if WRITE:
@@ -68,8 +70,8 @@ def test_list_names_known_cases() -> None:
     assert node_cases().keys() >= STOCK_PASSES
 
 
-def _grade(name: str) -> tuple[str, str]:
-    """What became of a case, and why."""
+def _grade(name: str, recorder: Recorder) -> tuple[str, str]:
+    """What became of a case, and why; the recorder gets its stitch ops."""
     case = node_cases()[name]
     try:
         runs = [_import(case.model, inputs, outputs) for inputs, outputs in case.data_sets]
@@ -89,7 +91,7 @@ def _grade(name: str) -> tuple[str, str]:
             return STOCK_FAILS, _difference(stock[0], expected[0], case)
         right_in_stock += len(right)
         try:
-            stitched = _run(mod, _stitch_pipeline(), inputs)
+            stitched = _run(mod, pipeline(TARGET, recorder=recorder), inputs)
         except Exception as error:
             return OURS_FAILS, _line(error)
         wrong = [
@@ -98,13 +100,6 @@ def _grade(name: str) -> tuple[str, str]:
         if wrong:
             return OURS_FAILS, "; ".join(wrong)
     return PASSED, f"{right_in_stock} outputs right"
-
-
-def _stitch_pipeline() -> Any:
-    import tvm_stitch
-    from tvm_stitch.relax import pipeline
-
-    return pipeline(TARGET, tvm_stitch.StitchConfig())
 
 
 def _import(
