@@ -98,7 +98,8 @@ class Binder:
         if compat.kind(value) in ("Var", "FloatImm", "IntImm"):
             return value
         weight = self._weigh(value)
-        if weight <= self.limit:
+        # TVM's interval analysis of bound integers and booleans fails on float comparisons inside them.
+        if weight <= self.limit and compat.dtype_of(value).startswith("float"):
             var = bind(value, name)
             self.weight[var] = weight
             return var
