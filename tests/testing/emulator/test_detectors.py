@@ -115,7 +115,7 @@ def test_race_between_blocks() -> None:
             "#include <cooperative_groups.h>\n"
             'extern "C" __global__ void k(float* out, float* x, float* scratch) {' + body.replace("@", barrier) + "}"
         )
-        return run_kernel(source, "k", args, 4, 32, cooperative=True, written=[0], scratch=[2])
+        return run_kernel(source, "k", [out(128), ramp(4), out(4)], 4, 32, cooperative=True, written=[0], scratch=[2])
 
     good = with_barrier(include)
     assert not good.reports
@@ -349,9 +349,10 @@ def test_division_by_zero_and_unknown_ptx() -> None:
     assert kinds(run('asm volatile("wgmma.fence.sync.aligned;"); out[threadIdx.x] = 1;', out(64), ramp(64), written=[0])) == {"unsupported"}
 
 
-def test_endless_kernel_is_given_up() -> None:
-    body = "while (x[0] == 0.0f) {} out[threadIdx.x] = 1;"
-    result = run(body, out(64), ramp(64), written=[0], options=Options(max_accesses=10000))
+@pytest.mark.parametrize("body", ["while (atomicAdd(x, 1.0f) >= 0.0f) {}", "while (threadIdx.x < 100) { asm volatile(\"\"); }"])
+def test_endless_kernel_is_given_up(body: str) -> None:
+    limits = Options(max_accesses=10000, max_seconds=0.2)
+    result = run(body + " out[threadIdx.x] = 1;", out(64), ramp(64), written=[0], options=limits)
     assert kinds(result) == {"timeout"}
 
 

@@ -12,11 +12,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from .source import PreparedSource
-
 RUNTIME = Path(__file__).parent / "runtime"
 RUNTIME_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fno-exceptions", "-fno-rtti")
-# -O0 compiles fastest and keeps a vector access one access; locals whose address stays at home are not instrumented.
 KERNEL_FLAGS = (
     "-std=c++17",
     "-fPIC",
@@ -121,8 +118,3 @@ def load_kernels(prepared_text: str, opt_level: str = "-O0") -> ctypes.CDLL:
             os.unlink(source.name)
     del runtime
     return ctypes.CDLL(str(path))
-
-
-def compile_source(prepared: PreparedSource, opt_level: str = "-O0") -> ctypes.CDLL:
-    """load_kernels for a PreparedSource."""
-    return load_kernels(prepared.text, opt_level)

@@ -4,17 +4,20 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from .build import compile_source, load_runtime
+from .build import load_kernels, load_runtime
 from .memory import DeviceBuffer, unwritten
 from .reports import Report, ReportRecord
 from .source import PreparedSource, prepare_source
 
 Extent = tuple[int, int, int]
+# Threads times characters of a kernel's text beyond which "auto" optimises: about a second at -O0, more with loops.
+_LARGE = 100_000_000
 
 
 @dataclass(frozen=True)
@@ -54,8 +57,9 @@ class Options:
     strict_rewrite: also report a thread that writes an output element of its own twice.
     strict_shuffle: also report __shfl_up/down_sync that read an inactive lane (trees do, and drop the result).
     volatile_sync: lanes of a warp make accesses of volatile memory in lock step, which older kernels rely on.
-    max_accesses: memory accesses after which a launch is given up.
-    opt_level: of the C++ compiler, for kernels.
+    max_accesses, max_seconds: memory accesses and CPU seconds after which a launch is given up.
+    opt_level: of the C++ compiler, for kernels: "-O0" compiles fastest and drops no access, "-O1" runs large launches
+        three times as fast but drops stores that the same thread overwrites at once; "auto" takes -O1 for those only.
     """
 
     seed: int = 0
@@ -64,7 +68,8 @@ class Options:
     strict_shuffle: bool = False
     volatile_sync: bool = True
     max_accesses: int = 4_000_000_000
-    opt_level: str = "-O0"
+    max_seconds: float = 300.0
+    opt_level: str = "auto"
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,7 @@ class _Request(ctypes.Structure):
         ("dynamic_shared", ctypes.c_uint64),
         ("seed", ctypes.c_uint64),
         ("budget", ctypes.c_int64),
+        ("seconds", ctypes.c_double),
         ("flags", ctypes.c_uint32),
         ("n_arrays", ctypes.c_uint32),
         ("addresses", ctypes.c_void_p),
@@ -103,11 +109,24 @@ class _Request(ctypes.Structure):
 class KernelModule:
     """The kernels of one CUDA source, compiled for the emulator."""
 
-    def __init__(self, cuda_source: str, opt_level: str = "-O0") -> None:
+    def __init__(self, cuda_source: str) -> None:
         self.prepared: PreparedSource = prepare_source(cuda_source)
-        self._lib = compile_source(self.prepared, opt_level)
+        self._libs: dict[str, ctypes.CDLL] = {}
 
-    def parameters(self, name: str) -> list[tuple[str, str, int]]:
+    def _library(self, opt_level: str) -> ctypes.CDLL:
+        if opt_level not in self._libs:
+            self._libs[opt_level] = load_kernels(self.prepared.text, opt_level)
+        return self._libs[opt_level]
+
+    def _opt_level(self, launch: Launch, options: Options) -> str:
+        if options.opt_level != "auto":
+            return options.opt_level
+        if options.strict_rewrite:
+            return "-O0"
+        threads = math.prod(launch.grid) * math.prod(launch.block)
+        return "-O1" if threads * self.prepared.lengths[launch.name] > _LARGE else "-O0"
+
+    def parameters(self, name: str, opt_level: str = "-O0") -> list[tuple[str, str, int]]:
         """(name, kind, size) of each parameter: kind is 'p', 'i', 'u', 'f', 'h' or 'b'; of a pointer, the pointee's size.
 
         Raises KeyError if there is no such kernel.
@@ -115,7 +134,7 @@ class KernelModule:
         names = self.prepared.kernels[name]
         kinds = ctypes.create_string_buffer(len(names) + 1)
         sizes = (ctypes.c_uint32 * (len(names) + 1))()
-        count = getattr(self._lib, f"emu_signature_{name}")(kinds, sizes)
+        count = getattr(self._library(opt_level), f"emu_signature_{name}")(kinds, sizes)
         if count != len(names):
             raise ValueError(f"the parameters of {name} were not understood")
         return [(n, chr(kinds.raw[i]), sizes[i]) for i, n in enumerate(names)]
@@ -125,7 +144,8 @@ class KernelModule:
     ) -> tuple[bool, list[Report]]:
         """Runs one launch. Returns whether all threads ended, and the findings. Raises TypeError on wrong arguments."""
         runtime, _ = load_runtime()
-        parameters = self.parameters(launch.name)
+        opt_level = self._opt_level(launch, options)
+        parameters = self.parameters(launch.name, opt_level)
         if len(parameters) != len(args):
             raise TypeError(f"{launch.name} takes {len(parameters)} arguments, got {len(args)}")
         cells = (ctypes.c_uint64 * max(len(args), 1))()
@@ -148,7 +168,7 @@ class KernelModule:
         names = (ctypes.c_char_p * n)(*(name.removesuffix("_ptr").encode() for _, name in arrays))
         flags = options.strict_rewrite | options.volatile_sync << 1 | options.strict_shuffle << 2 | options.poison << 3
         request = _Request(
-            entry=ctypes.cast(getattr(self._lib, f"emu_entry_{launch.name}"), ctypes.c_void_p),
+            entry=ctypes.cast(getattr(self._library(opt_level), f"emu_entry_{launch.name}"), ctypes.c_void_p),
             args=ctypes.addressof(pointers),
             grid=launch.grid,
             block=launch.block,
@@ -157,6 +177,7 @@ class KernelModule:
             dynamic_shared=launch.shared_bytes,
             seed=options.seed,
             budget=options.max_accesses,
+            seconds=options.max_seconds,
             flags=flags,
             n_arrays=len(arrays),
             addresses=ctypes.addressof(addresses),
@@ -214,7 +235,7 @@ def run_kernel(
     The outputs of the run are those of `written`, then of `inout`, in the order given.
     """
     options = options or Options()
-    module = KernelModule(cuda_source, options.opt_level)
+    module = KernelModule(cuda_source)
     buffers: dict[int, DeviceBuffer] = {}
     arguments: list[ArrayArgument | int | float | bool | np.generic] = []
     for i, value in enumerate(args):

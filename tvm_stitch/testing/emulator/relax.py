@@ -36,7 +36,7 @@ class _Session:
         self.options = options
         self.rewritable = rewritable
         self.run = EmulatedRun()
-        self.kernels = KernelModule(lowered.source, options.opt_level) if lowered.kernels else None
+        self.kernels = KernelModule(lowered.source) if lowered.kernels else None
         self.buffers: dict[int, DeviceBuffer] = {}  # by address; storage that tensors are cut from
         self.copies: dict[int, tuple[Any, tvm.runtime.Tensor]] = {}  # constants: the original and its device copy
         self.inputs: set[int] = set()  # addresses that kernels are to leave alone or may rewrite

@@ -24,10 +24,11 @@ _BUILTINS = (
 
 @dataclass(frozen=True)
 class PreparedSource:
-    """C++ text, and for each kernel the names of its parameters in order."""
+    """C++ text, and for each kernel the names of its parameters in order and the length of its text."""
 
     text: str
     kernels: dict[str, tuple[str, ...]]
+    lengths: dict[str, int]
 
 
 def prepare_source(cuda_source: str) -> PreparedSource:
@@ -48,11 +49,13 @@ def prepare_source(cuda_source: str) -> PreparedSource:
         return match[0] + _BUILTINS
 
     starts = [m.start() for m in _KERNEL.finditer(text) if m["end"] == "{"]
+    ends = [*starts[1:], len(text)]
     text = _KERNEL.sub(enter, _share(text, starts))
     if not kernels:
         raise ValueError("the source defines no kernel (__global__ function)")
+    lengths = {name: end - start for name, start, end in zip(kernels, starts, ends, strict=True)}
     entries = "".join(f"EMU_ENTRY({name})\n" for name in kernels)
-    return PreparedSource(f'#include "emu_cuda.h"\n#line 1 "kernel.cu"\n{text}\n{entries}', kernels)
+    return PreparedSource(f'#include "emu_cuda.h"\n#line 1 "kernel.cu"\n{text}\n{entries}', kernels, lengths)
 
 
 def _share(text: str, kernel_starts: list[int]) -> str:

@@ -4,9 +4,9 @@
 // A thread runs until it waits (barrier, warp operation) or ends. When every lane of a warp has stopped, warp operations
 // whose lanes are all there complete; when every thread of a block has stopped, its barrier opens; then cluster and grid
 // barriers. If nothing can go on, that is a deadlock, with the reason known.
-#include <setjmp.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/time.h>
 #if !defined(__x86_64__)
 #include <ucontext.h>
 #endif
@@ -83,8 +83,7 @@ emu_switch:
 )");
 void prepare_fiber(Thread& t) {
   void** top = reinterpret_cast<void**>(t.stack + kStackBytes);
-  *--top = nullptr;  // keeps the stack aligned as after a call
-  *--top = nullptr;
+  *--top = nullptr;  // the return address of a call that never returns: aligns the stack as functions expect it
   *--top = reinterpret_cast<void*>(&fiber_main);
   for (int i = 0; i < 6; ++i) *--top = nullptr;
   t.sp = top;
@@ -162,6 +161,38 @@ void on_signal(int number, siginfo_t* info, void*) {
     add_report(kOutOfBounds, t, 0, nullptr, 0, nullptr, "access of address 0x%llx, which is in no array",
                (unsigned long long)at);
   abort_launch();
+}
+
+// The time limit. The first signal lets the next memory access give up; the second one comes to a loop that makes none.
+struct sigaction g_old_timer_action;
+int g_timer_ticks = 0;
+
+void on_timer(int) {
+  if (!g_launch.active) return;
+  g_launch.budget = -1;
+  if (++g_timer_ticks < 2 || !g_thread) return;
+  add_report(kTimeout, g_thread, 0, nullptr, 0, nullptr, "the kernel ran longer than the limit allows");
+  abort_launch();
+}
+
+void start_timer(double seconds) {
+  g_timer_ticks = 0;
+  struct sigaction action{};
+  action.sa_handler = on_timer;
+  action.sa_flags = SA_NODEFER | SA_RESTART;
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGVTALRM, &action, &g_old_timer_action);
+  itimerval timer{};
+  timer.it_value.tv_sec = time_t(seconds);
+  timer.it_value.tv_usec = suseconds_t((seconds - double(time_t(seconds))) * 1e6) + 1;
+  timer.it_interval.tv_usec = 500000;
+  setitimer(ITIMER_VIRTUAL, &timer, nullptr);
+}
+
+void stop_timer() {
+  const itimerval none{};
+  setitimer(ITIMER_VIRTUAL, &none, nullptr);
+  sigaction(SIGVTALRM, &g_old_timer_action, nullptr);
 }
 
 void install_signals() {
@@ -607,6 +638,7 @@ struct LaunchRequest {  // mirrored by launch.py
   uint64_t dynamic_shared;
   uint64_t seed;
   int64_t budget;
+  double seconds;
   uint32_t flags;  // 1 strict_rewrite, 2 volatile accesses run in lock step, 4 strict_shuffle, 8 poison shared memory
   uint32_t n_arrays;
   const uint64_t* addresses;
@@ -699,6 +731,7 @@ int emu_launch(const LaunchRequest* q) {
   mix(groups);
   l.active = true;
   install_signals();
+  start_timer(q->seconds);
   for (uint32_t group : groups) {
     l.residents.clear();
     for (uint64_t i = 0; i < together; ++i) {
@@ -709,6 +742,7 @@ int emu_launch(const LaunchRequest* q) {
     for (Block* b : l.residents) drop_stacks(*b);
     if (l.aborted) break;
   }
+  stop_timer();
   restore_signals();
   l.active = false;
   g_thread = nullptr;

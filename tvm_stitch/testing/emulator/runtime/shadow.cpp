@@ -152,7 +152,7 @@ bool in_ranges(const Slot& s, uint64_t address, unsigned bytes) {
 }
 
 [[gnu::noinline]] void out_of_time() {
-  add_report(kTimeout, g_thread, 0, nullptr, 0, nullptr, "the kernel made more memory accesses than the limit allows");
+  add_report(kTimeout, g_thread, 0, nullptr, 0, nullptr, "the kernel made more memory accesses, or ran longer, than the limits allow");
   abort_launch();
 }
 
