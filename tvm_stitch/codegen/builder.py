@@ -9,6 +9,7 @@ from typing import Any
 
 from .. import compat
 from ..compat import Buffer, Expr, IRBuilder, T, Var
+from ..graph.classify import is_heavy
 
 
 def i64(value: int) -> Expr:
@@ -43,7 +44,7 @@ def when(condition: Expr | None) -> Iterator[None]:
 
 
 def bind(value: Expr, name: str) -> Var:
-    """Bind a scalar for the rest of the enclosing scope."""
+    """Bind an index for the rest of the enclosing scope."""
     var = T.Bind(value)
     IRBuilder.name(name, var)
     return var
@@ -81,35 +82,31 @@ def evaluate(call: Expr) -> None:
     T.evaluate(call)
 
 
-class Binder:
-    """Binds scalars so that each is computed once.
+def cell(value: Expr, name: str) -> Expr:
+    """Store a scalar in a one-element local buffer; returns its load.
 
-    TVM's simplifier substitutes bound scalars back into their uses, which on a deep graph whose values are used twice
-    at each level doubles the code at every level. A scalar whose expression, so expanded, exceeds ``limit`` nodes is
-    therefore stored in a one-element local buffer, through which nothing is substituted.
+    Values are named this way and not by ``bind``: TVM's simplifier substitutes bound scalars back into their uses
+    (which doubles the code at every level of a graph whose values are used twice), and its interval analysis of
+    bound scalars fails on some float expressions.
     """
+    buffer = local([1], compat.dtype_of(value), name)
+    store(buffer, value, [i64(0)])
+    return fetch(buffer, 0)
 
-    def __init__(self, limit: int = 24):
+
+class Binder:
+    """Names values so that each is computed once: small light expressions stay expressions, others become cells."""
+
+    def __init__(self, limit: int = 12):
         self.limit = limit
-        self.weight: dict[Var, int] = {}
 
     def bind(self, value: Expr, name: str) -> Expr:
-        """What stands for the value from here on: itself when trivial, a variable, or a local element."""
-        if compat.kind(value) in ("Var", "FloatImm", "IntImm"):
+        """What stands for the value from here on."""
+        if self._weigh(value) <= self.limit and not is_heavy(value):
             return value
-        weight = self._weigh(value)
-        # TVM's interval analysis of bound integers and booleans fails on float comparisons inside them.
-        if weight <= self.limit and compat.dtype_of(value).startswith("float"):
-            var = bind(value, name)
-            self.weight[var] = weight
-            return var
-        cell = local([1], compat.dtype_of(value), name)
-        store(cell, value, [i64(0)])
-        return fetch(cell, 0)
+        return cell(value, name)
 
     def _weigh(self, value: Expr) -> int:
-        if compat.kind(value) in ("Var", "SizeVar"):
-            return self.weight.get(value, 1)
         if compat.is_load(value):
             return 1
         return 1 + sum(self._weigh(e) for e in compat.operands(value))

@@ -156,7 +156,7 @@ class _GpuEmitter:
             parts = [B.fetch(acc, e) for e in range(cm.vector)]
             while len(parts) > 1:
                 parts = [combine(op.combiner or "", a, b) for a, b in zip(parts[::2], parts[1::2])]
-            partials.append(B.bind(parts[0], "partial"))
+            partials.append(B.cell(parts[0], "partial"))
         m = self.mapping
         results = row_reduce(p.reduces, partials, m.threads, m.rows_per_block, self.lane, self.slot)
         for op, result in zip(p.reduces, results):

@@ -23,11 +23,11 @@ def shuffle_reduce(op: Operator, value: Expr, lanes: int) -> Expr:
     width = compat.const(32, "int32")
     offset = lanes // 2
     while offset:
-        carried = B.bind(convert(value, moved), "carry")
+        carried = B.cell(convert(value, moved), "carry")
         other = compat.intrinsic(
             moved, "tvm_warp_shuffle_xor", mask, carried, compat.const(offset, "int32"), width, width
         )
-        value = B.bind(combine(op.combiner or "", convert(carried, dtype), convert(other, dtype)), "fold")
+        value = B.cell(combine(op.combiner or "", convert(carried, dtype), convert(other, dtype)), "fold")
         offset //= 2
     return value
 
@@ -65,8 +65,8 @@ def row_reduce(
             value = convert(B.fetch(buffer, slot, 0), dtype)
             for w in range(1, warps):
                 value = combine(op.combiner or "", value, convert(B.fetch(buffer, slot, w), dtype))
-            results.append(B.bind(value, "total"))
+            results.append(B.cell(value, "total"))
         else:
-            own = B.bind(convert(B.fetch(buffer, slot, tir.floormod(lane, B.i64(warps))), dtype), "part")
+            own = B.cell(convert(B.fetch(buffer, slot, tir.floormod(lane, B.i64(warps))), dtype), "part")
             results.append(shuffle_reduce(op, own, warps))
     return results
