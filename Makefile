@@ -5,8 +5,9 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 
-# The locked requirements are for CPython 3.11; another one may be given: make PYTHON=python3.12 ...
-PYTHON ?= python3.11
+# The locked requirements were made with CPython 3.11, so that one is preferred; make PYTHON=... takes any other.
+PYTHON ?= $(or $(shell for p in python3.11 python3.12 python3.13 python3; do \
+    $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done),python3.11)
 VENV := .venv
 VENV_RELAY := .venv-relay
 PIP_INSTALL := -m pip --disable-pip-version-check install --quiet
@@ -75,4 +76,4 @@ $(VENV_RELAY)/.installed: requirements/relay.txt requirements/relay-nodeps.txt s
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find tvm_stitch tests scripts python -name __pycache__ -type d -prune -exec rm -rf {} +
+	find . -path './.venv*' -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
