@@ -22,7 +22,7 @@ BOUNDS: dict[str, Bound] = {
     "exp": Bound(1.0),
     "exp2": Bound(1.25),
     "exp10": Bound(1.25),
-    "sigmoid": Bound(2.2),
+    "sigmoid": Bound(2.5),
     "tanh": Bound(6.5, "all float32; at most 1 in magnitude"),
     "sinh": Bound(1.7),
     "cosh": Bound(1.5),

@@ -100,8 +100,16 @@ class _Lowerer:
         self.scope = scope
         self.may_load = may_load
         self.renamed: dict[tirx.Var, Expr] = {}
+        self.visited: dict[int, tuple[Expr, Expr]] = {}
 
     def visit(self, expr: Expr) -> Expr:
+        """Lower an expression; one that several others share (the same object) is visited once."""
+        key = hash(expr)  # the object's address, which holds since the entry keeps the object alive
+        if key not in self.visited:
+            self.visited[key] = expr, self.lower_node(expr)
+        return self.visited[key][1]
+
+    def lower_node(self, expr: Expr) -> Expr:
         if isinstance(expr, tirx.Var):
             return self.renamed.get(expr, expr)
         if isinstance(expr, tirx.Let):
@@ -121,7 +129,7 @@ class _Lowerer:
         dtype = dtype_of(args[0]) if args else ""
         if dtype in _HALF and (name in _FUNCTIONS or name in _SIMPLE):
             wide = [tirx.Cast("float32", arg) for arg in args]
-            return tirx.Cast(dtype, self.lower(name, "float32", wide) or call)
+            return tirx.Cast(dtype, self.lower(name, "float32", wide))
         lowered = self.lower(name, dtype, args)
         if lowered is not None:
             return lowered
@@ -167,17 +175,28 @@ class _Lowerer:
 
     def visit_lazily(self, expr: Expr) -> Expr:
         """Lower in a scope of its own, so that nothing of it is evaluated outside."""
-        outer, renamed = self.scope, dict(self.renamed)
+        outer, renamed, visited = self.scope, dict(self.renamed), dict(self.visited)
         self.scope = Scope(parent=outer)
         try:
             return self.scope.close(self.visit(expr))
         except ValueError:  # too many Lets: libm calls are as good, in a loop that is scalar most likely
             return expr
         finally:
-            self.scope, self.renamed = outer, renamed
+            self.scope, self.renamed, self.visited = outer, renamed, visited
 
     def speculable(self, expr: Expr) -> bool:
         """Whether evaluating the expression when it is not asked for can neither trap nor be seen."""
+        pending, seen = [expr], set()
+        while pending:
+            node = pending.pop()
+            if hash(node) not in seen:
+                seen.add(hash(node))
+                if not self.node_speculable(node):
+                    return False
+                pending.extend(children(node))
+        return True
+
+    def node_speculable(self, expr: Expr) -> bool:
         if isinstance(expr, tvm.ir.TensorLoad):
             return self.may_load(expr)
         if isinstance(expr, tvm.ir.Call) and not (
@@ -187,7 +206,7 @@ class _Lowerer:
         if isinstance(expr, _INTEGER_DIVISION) and "float" not in dtype_of(expr):
             if not (isinstance(expr.b, tirx.IntImm) and expr.b.value > 0):
                 return False
-        return is_known(expr) and all(self.speculable(child) for child in children(expr))
+        return is_known(expr)
 
 
 _PURE = frozenset(_FUNCTIONS) | frozenset(

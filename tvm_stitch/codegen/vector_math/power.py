@@ -80,9 +80,11 @@ def power(scope: Scope, x: Expr, y: Expr) -> Expr:
     # An infinite exponent acts as the largest finite one, which is an even integer.
     clamped = scope.let(at_most(f32(_MAX), at_least(f32(-_MAX), y)))
     result = scope.let(_exp2(scope, tirx.Cast("float64", clamped) * _log2(scope, x)))
-    half = scope.let(clamped * f32(0.5))
-    integral = tirx.EQ(tirx.floor(clamped), clamped)
-    odd = tirx.And(integral, tirx.NE(tirx.floor(half), half))
+    # From 2**24 on every float is an even integer. Min and Max in this order drop NaN, undefined in the cast.
+    small = scope.let(tirx.Max(tirx.Min(y, f32(2.0**24)), f32(-(2.0**24))))
+    whole = scope.let(tirx.Cast("int32", small))
+    integral = tirx.EQ(tirx.Cast("float32", whole), small)
+    odd = tirx.And(integral, tirx.EQ(whole & i32(1), i32(1)))
     sign = tirx.Select(odd, to_bits(x) & i32(SIGN_BIT), i32(0))
     undefined = tirx.And(tirx.And(x < f32(0.0), x > f32(-INF)), tirx.Not(integral))
     result = tirx.Select(undefined, f32(NAN), from_bits(to_bits(result) | sign))
