@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from .. import compat
 from ..compat import Buffer, Expr, tir
@@ -184,6 +185,6 @@ def extent_min(limit: int, left: Expr) -> Expr:
     return tir.min(B.i64(limit), left)
 
 
-def times(kind: str, extent: Extent, name: str):  # type: ignore[no-untyped-def]
+def times(kind: str, extent: Extent, name: str) -> Any:
     """A loop over an extent."""
     return B.loop(kind, extent if isinstance(extent, int) else as_expr(extent), name)

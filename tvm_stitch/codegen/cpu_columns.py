@@ -4,16 +4,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from .. import compat
 from ..compat import Buffer, Expr, tir
-from ..graph.extent import Extent, as_expr
+from ..graph.extent import Extent, as_expr, product
+from ..plan.alignment import Key
 from ..plan.cpu_mapping import Lanes
+from ..plan.cpu_segments import Segment
 from ..plan.passes import Pass
 from . import builder as B
 from .combine import accumulator_dtype, identity
 from .cpu_base import CpuEmitter, accumulator, ceildiv, extent_min, fold, merged, times
 from .cpu_lanes import LaneWriter, from_held, to_held
+
+BLOCK = 16
+"""Segments whose strided accesses are made together: their neighbours share cache lines."""
 
 Body = Callable[[Expr, LaneWriter, "Expr | None"], None]
 
@@ -37,9 +43,7 @@ class ColumnEmitter(CpuEmitter):
             for p in self.sched.passes:
                 self.new_tiles(p)
             first = task * B.i64(each)
-            exact = isinstance(rows, int) and rows % each == 0
-            count = B.i64(each) if exact else extent_min(each, as_expr(rows) - first)
-            with B.loop("serial", each if exact else count, "r") as r:
+            with times("serial", count_of(rows, each, first), "r") as r:
                 self.row(first + r)
 
     def row(self, row: Expr) -> None:
@@ -71,7 +75,7 @@ class ColumnEmitter(CpuEmitter):
             found.append(acc)
         return found
 
-    def body(self, p: Pass, accumulators: list[Buffer], fresh: list) -> Body:
+    def body(self, p: Pass, accumulators: list[Buffer], fresh: list[Key]) -> Body:
         """What a pass does at a piece."""
 
         def work(base: Expr, lanes: LaneWriter, mask: Expr | None) -> None:
@@ -86,39 +90,37 @@ class ColumnEmitter(CpuEmitter):
     def walk(self, columns: Extent, body: Body) -> None:
         """Visit all columns, segment by segment."""
         segment = self.mapping.segment(columns)
-        if segment is columns or (isinstance(segment, int) and segment == columns):
-            self.segment(B.i64(0), segment, body)
-            return
-        assert isinstance(columns, int) and isinstance(segment, int)
-        with B.loop("serial", columns // segment, "outer") as outer:
-            self.segment(outer * B.i64(segment), segment, body)
+        with times("serial", quotient_of(columns, segment.extent), "outer") as outer:
+            base = outer * as_expr(segment.extent)
+            for start, extent in segment.parts:
+                self.part(base + B.i64(start), extent, body)
 
-    def segment(self, base: Expr, segment: Extent, body: Body) -> None:
-        """Visit a segment: whole pieces, then what is left."""
-        width = self.width
-        pieces = segment // width if isinstance(segment, int) else tir.floordiv(as_expr(segment), B.i64(width))
+    def part(self, base: Expr, extent: Extent, body: Body) -> None:
+        """Visit a part of a segment: whole pieces, then what is left."""
+        pieces = self.pieces(extent)
         if not (isinstance(pieces, int) and pieces == 0):
             with times("serial", pieces, "piece") as piece:
-                body(base + piece * B.i64(width), LaneWriter(width), None)
-        self.tail(base, segment, body)
+                body(base + piece * B.i64(self.width), LaneWriter(self.width), None)
+        self.tail(base, extent, body)
 
-    def tail(self, base: Expr, segment: Extent, body: Body) -> None:
+    def pieces(self, extent: Extent) -> Extent:
+        """Whole pieces in a part."""
+        if isinstance(extent, int):
+            return extent // self.width
+        return tir.floordiv(as_expr(extent), B.i64(self.width))
+
+    def tail(self, base: Expr, extent: Extent, body: Body) -> None:
         """The columns after the last whole piece: a piece that overlaps it, else column by column."""
         width = self.width
-        if width == 1 or (isinstance(segment, int) and segment % width == 0):
+        if width == 1 or (isinstance(extent, int) and extent % width == 0):
             return
-        if isinstance(segment, int) and segment > width:
+        if isinstance(extent, int) and extent > width:
             lanes = LaneWriter(width)
-            body(base + B.i64(segment - width), lanes, lanes.lane >= B.i64(width - segment % width))
+            body(base + B.i64(extent - width), lanes, lanes.lane >= B.i64(width - extent % width))
             return
-        if isinstance(segment, int):
-            left: int | Expr = segment % width
-            start: Expr = base + B.i64(segment - segment % width)
-        else:
-            left = tir.floormod(as_expr(segment), B.i64(width))
-            start = base + as_expr(segment) - left
-        with B.loop("serial", left, "rest") as rest:
-            body(start + rest, LaneWriter(1), None)
+        left = extent % width if isinstance(extent, int) else tir.floormod(as_expr(extent), B.i64(width))
+        with times("serial", left, "rest") as rest:
+            body(base + as_expr(extent) - as_expr(left) + rest, LaneWriter(1), None)
 
 
 class SplitEmitter(ColumnEmitter):
@@ -139,91 +141,111 @@ class SplitEmitter(ColumnEmitter):
         for key in p.row_values:
             self.eval.bind_row(key)
         fresh = self.fresh_tiles(p)
-        columns, segment = p.columns, self.mapping.segment(p.columns)
-        whole = segment is columns or (isinstance(segment, int) and segment == columns)
-        outer = 1 if whole else quotient_of(columns, segment)
-        each = self.mapping.elements_per_task
-        if whole or (isinstance(segment, int) and segment > 2 * each):
-            tasks = self._within(p, outer, segment, fresh, each)
+        segment, each = self.mapping.segment(p.columns), self.mapping.elements_per_task
+        outer = quotient_of(p.columns, segment.extent)
+        self.partials: list[tuple[list[Buffer], Extent]] = []
+        if isinstance(segment.extent, int) and segment.extent <= 2 * each and not _is_one(outer):
+            self._across(p, outer, segment, fresh, max(1, each // segment.extent))
         else:
-            assert isinstance(segment, int)
-            tasks = self._across(p, outer, segment, fresh, max(1, each // segment))
+            for start, extent in segment.parts:
+                self._within(p, outer, segment, start, extent, fresh)
         self.ready |= set(fresh)
-        self._combine(p, tasks)
+        self._combine(p)
 
-    def _tasks(self, count: Extent):  # type: ignore[no-untyped-def]
+    def _tasks(self, count: Extent) -> Any:
         return times("parallel" if self.parallel else "serial", count, "task")
 
-    def _across(self, p: Pass, outer: Extent, segment: int, fresh: list, each: int) -> Extent:
-        """Tasks of ``each`` segments."""
-        tasks = ceildiv(outer, each)
-        partials = self._partials(p, tasks)
-        with self._tasks(tasks) as task:
+    def _across(self, p: Pass, outer: Extent, segment: Segment, fresh: list[Key], each: int) -> None:
+        """Tasks of ``each`` segments, in blocks whose accesses share cache lines where some are strided."""
+        block = BLOCK if segment.strided and not p.reduces else 1
+        each = -(-each // block) * block
+        partials = self._partials(p, ceildiv(outer, each))
+        with self._tasks(ceildiv(outer, each)) as task:
             accumulators = self.accumulators(p)
+            body = self.body(p, accumulators, fresh)
             first = task * B.i64(each)
-            exact = isinstance(outer, int) and outer % each == 0
-            count = each if exact else extent_min(each, as_expr(outer) - first)
-            with B.loop("serial", count, "outer") as o:
-                self.segment((first + o) * B.i64(segment), segment, self.body(p, accumulators, fresh))
-            self._finish(p, accumulators, partials, task)
-        return tasks
+            count = count_of(outer, each, first)
+            with times("serial", ceildiv(count, block), "block") as index:
+                start = first + index * B.i64(block)
+                inside = 1 if block == 1 else count_of(count, block, index * B.i64(block))
 
-    def _within(self, p: Pass, outer: Extent, segment: Extent, fresh: list, each: int) -> Extent:
-        """Tasks of ``each`` columns inside a segment."""
+                def repeat(at: Expr, lanes: LaneWriter, mask: Expr | None) -> None:
+                    with times("serial", inside, "outer") as o:
+                        body((start + o) * as_expr(segment.extent) + at, lanes, mask)
+
+                for begin, extent in segment.parts:
+                    self.part(B.i64(begin), extent, repeat)
+            self._finish(p, accumulators, partials, task)
+
+    def _within(
+        self, p: Pass, outer: Extent, segment: Segment, start: int, extent: Extent, fresh: list[Key]
+    ) -> None:
+        """Tasks of ``elements_per_task`` columns inside one part of a segment."""
         width = self.width
-        per_task = max(1, each // width)
-        pieces = segment // width if isinstance(segment, int) else tir.floordiv(as_expr(segment), B.i64(width))
-        chunks = ceildiv(pieces, per_task)
-        if not isinstance(chunks, int):
-            chunks = tir.max(chunks, B.i64(1))
-        elif chunks == 0:
-            chunks = 1
-        tasks: Extent = outer * chunks if isinstance(outer, int) and isinstance(chunks, int) else (
-            as_expr(outer) * as_expr(chunks)
-        )  # fmt: skip
+        each = max(1, self.mapping.elements_per_task // width)
+        pieces = self.pieces(extent)
+        chunks = ceildiv(pieces, each)
+        chunks = max(chunks, 1) if isinstance(chunks, int) else tir.max(chunks, B.i64(1))
+        tasks = product([outer, chunks])
         partials = self._partials(p, tasks)
-        body_of = self.body
         with self._tasks(tasks) as task:
             accumulators = self.accumulators(p)
-            one = isinstance(outer, int) and outer == 1
+            body = self.body(p, accumulators, fresh)
+            one = _is_one(outer)
             chunk = task if one else tir.floormod(task, as_expr(chunks))
-            base = B.i64(0) if one else tir.floordiv(task, as_expr(chunks)) * as_expr(segment)
-            body = body_of(p, accumulators, fresh)
-            first = chunk * B.i64(per_task)
-            exact = isinstance(pieces, int) and pieces % per_task == 0
-            count = per_task if exact else extent_min(per_task, as_expr(pieces) - first)
-            with B.loop("serial", count, "piece") as piece:
+            base = B.i64(start)
+            if not one:
+                base = base + tir.floordiv(task, as_expr(chunks)) * as_expr(segment.extent)
+            first = chunk * B.i64(each)
+            with times("serial", count_of(pieces, each, first), "piece") as piece:
                 body(base + (first + piece) * B.i64(width), LaneWriter(width), None)
-            if not (isinstance(segment, int) and segment % width == 0):
-                single = isinstance(chunks, int) and chunks == 1
-                with B.when(None if single else tir.EQ(chunk, as_expr(chunks) - B.i64(1))):
-                    self.tail(base, segment, body)
+            if not (isinstance(extent, int) and extent % width == 0):
+                last = None if _is_one(chunks) else tir.EQ(chunk, as_expr(chunks) - B.i64(1))
+                with B.when(last):
+                    self.tail(base, extent, body)
             self._finish(p, accumulators, partials, task)
-        return tasks
 
     def _partials(self, p: Pass, tasks: Extent) -> list[Buffer]:
-        self.partials = []
+        """A buffer for the tasks' partial results of each of the pass's reductions."""
+        buffers = []
         for op in p.reduces:
             assert isinstance(tasks, int)
-            self.partials.append(accumulator(op, tasks, "partial", scope="global"))
-        return self.partials
+            buffers.append(accumulator(op, tasks, "partial", scope="global"))
+        self.partials.append((buffers, tasks))
+        return buffers
 
     def _finish(self, p: Pass, accumulators: list[Buffer], partials: list[Buffer], task: Expr) -> None:
         for op, acc, partial in zip(p.reduces, accumulators, partials):
             B.store(partial, fold(op, acc, self.width), [task])
 
-    def _combine(self, p: Pass, tasks: Extent) -> None:
-        for op, partial in zip(p.reduces, self.partials):
+    def _combine(self, p: Pass) -> None:
+        """Combine the partial results of all tasks into the row's values."""
+        for place, op in enumerate(p.reduces):
             whole = accumulator(op, 1, "whole")
             B.store(whole, to_held(identity(op)), [B.i64(0)])
-            with times("serial", tasks, "task") as task:
-                B.store(whole, merged(op, B.fetch(whole, 0), compat.load(partial, [task])), [B.i64(0)])
+            for buffers, tasks in self.partials:
+                with times("serial", tasks, "task") as task:
+                    value = merged(op, B.fetch(whole, 0), compat.load(buffers[place], [task]))
+                    B.store(whole, value, [B.i64(0)])
             value = from_held(B.fetch(whole, 0), accumulator_dtype(op))
             self.eval.set_row_value((op, self.al.row_point), value)
 
 
+def _is_one(extent: Extent) -> bool:
+    return isinstance(extent, int) and extent == 1
+
+
+def count_of(total: Extent, each: int, first: Expr) -> Extent:
+    """How many of ``total`` things a group of ``each`` that starts at ``first`` has."""
+    if isinstance(total, int) and total % each == 0:
+        return each
+    return each if each == 1 and isinstance(total, int) else extent_min(each, as_expr(total) - first)
+
+
 def quotient_of(total: Extent, part: Extent) -> Extent:
     """``total / part``, known to be exact."""
+    if part is total:
+        return 1
     if isinstance(total, int) and isinstance(part, int):
         return total // part
     return tir.floordiv(as_expr(total), as_expr(part))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .. import compat
-from ..compat import Buffer, Expr, tir
+from ..compat import Buffer, Expr, T, tir
 from . import builder as B
 
 
@@ -40,12 +40,9 @@ class LaneWriter:
 
     def store(self, buffer: Buffer, value: Expr, indices: Sequence[Expr]) -> None:
         """``buffer[indices] = value`` for every lane."""
-        if self.width == 1:
-            B.store(buffer, value, indices)
-            return
         with B.loop("vectorized", self.width, "v") as v:
-            here = {self.lane: v}
-            B.store(buffer, compat.substitute(value, here), [compat.substitute(i, here) for i in indices])
+            here = {self.lane: v} if self.width > 1 else {}
+            _store(buffer, compat.substitute(value, here), [compat.substitute(i, here) for i in indices])
 
     def bind(self, value: Expr, name: str) -> Expr:
         """What stands for the value from here on: itself when trivial, else an element of a lane buffer."""
@@ -67,3 +64,15 @@ class LaneWriter:
     def fill(self, buffer: Buffer, value: Expr, start: Expr | None = None) -> None:
         """Set ``width`` elements from ``start`` on."""
         self.store(buffer, value, [self.lane if start is None else start + self.lane])
+
+
+def _store(buffer: Buffer, value: Expr, indices: Sequence[Expr]) -> None:
+    """Store; a conditional value becomes a statement, which stays vector code where all lanes decide alike."""
+    if compat.kind(value) == "Call" and compat.call_name(value) == "if_then_else":
+        with T.If(value.args[0]):
+            with T.Then():
+                _store(buffer, value.args[1], indices)
+            with T.Else():
+                _store(buffer, value.args[2], indices)
+        return
+    B.store(buffer, value, indices)

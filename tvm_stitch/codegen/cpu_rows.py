@@ -11,7 +11,7 @@ from ..plan.passes import Pass
 from . import builder as B
 from .combine import identity
 from .cpu_base import CpuEmitter, accumulator, ceildiv, extent_min, times
-from .cpu_columns import quotient_of
+from .cpu_columns import count_of, quotient_of
 from .cpu_lanes import LaneWriter, from_held, held, to_held
 from .evaluator import compute_dtype
 
@@ -36,8 +36,7 @@ class RowEmitter(CpuEmitter):
             for p in self.sched.passes:
                 self.new_tiles(p, self.strip)
             first = task * B.i64(each)
-            exact = isinstance(total, int) and total % each == 0
-            with B.loop("serial", each if exact else extent_min(each, as_expr(total) - first), "s") as s:
+            with times("serial", count_of(total, each, first), "s") as s:
                 index = B.bind(first + s, "strip") if not (each == 1 and per_segment == 1) else first + s
                 self._strip(
                     tir.floordiv(index, B.i64(per_segment)) * B.i64(segment),
