@@ -100,14 +100,18 @@ class _Lowerer:
         self.scope = scope
         self.may_load = may_load
         self.renamed: dict[tirx.Var, Expr] = {}
-        self.visited: dict[int, tuple[Expr, Expr]] = {}
+        self.visited: dict[int, list[tuple[Expr, Expr]]] = {}
 
     def visit(self, expr: Expr) -> Expr:
         """Lower an expression; one that several others share (the same object) is visited once."""
-        key = hash(expr)  # the object's address, which holds since the entry keeps the object alive
-        if key not in self.visited:
-            self.visited[key] = expr, self.lower_node(expr)
-        return self.visited[key][1]
+        # A hash says little: equal constants of different dtypes share one.
+        known = self.visited.setdefault(hash(expr), [])
+        for seen, lowered in known:
+            if seen.same_as(expr):
+                return lowered
+        lowered = self.lower_node(expr)
+        known.append((expr, lowered))
+        return lowered
 
     def lower_node(self, expr: Expr) -> Expr:
         if isinstance(expr, tirx.Var):
