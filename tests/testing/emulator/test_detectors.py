@@ -11,7 +11,14 @@ from tvm_stitch.testing.emulator import EmulatedRun, Options, run_kernel
 FULL = "0xffffffffu"
 
 
-def run(body: str, *args: object, grid: object = 1, block: object = 64, params: str = "float* out, float* x", **more: object) -> EmulatedRun:
+def run(
+    body: str,
+    *args: object,
+    grid: object = 1,
+    block: object = 64,
+    params: str = "float* out, float* x",
+    **more: object,
+) -> EmulatedRun:
     source = f'extern "C" __global__ void __launch_bounds__(1024) k({params}) {{\n{body}\n}}\n'
     return run_kernel(source, "k", args, grid, block, **more)  # type: ignore[arg-type]
 
@@ -113,9 +120,13 @@ def test_race_between_blocks() -> None:
     def with_barrier(barrier: str) -> EmulatedRun:
         source = (
             "#include <cooperative_groups.h>\n"
-            'extern "C" __global__ void k(float* out, float* x, float* scratch) {' + body.replace("@", barrier) + "}"
+            'extern "C" __global__ void k(float* out, float* x, float* scratch) {'
+            + body.replace("@", barrier)
+            + "}"
         )
-        return run_kernel(source, "k", [out(128), ramp(4), out(4)], 4, 32, cooperative=True, written=[0], scratch=[2])
+        return run_kernel(
+            source, "k", [out(128), ramp(4), out(4)], 4, 32, cooperative=True, written=[0], scratch=[2]
+        )
 
     good = with_barrier(include)
     assert not good.reports
@@ -132,7 +143,9 @@ def test_grid_barrier_needs_a_cooperative_launch() -> None:
     assert "launch" in kinds(run_kernel(source, "k", [out(4)], 4, 1, written=[0]))
 
 
-@pytest.mark.parametrize("index, caught", [("threadIdx.x", False), ("threadIdx.x + 1", True), ("(int)threadIdx.x - 1", True)])
+@pytest.mark.parametrize(
+    "index, caught", [("threadIdx.x", False), ("threadIdx.x + 1", True), ("(int)threadIdx.x - 1", True)]
+)
 @pytest.mark.parametrize("write", [False, True])
 def test_out_of_bounds_global(index: str, caught: bool, write: bool) -> None:
     body = f"x[{index}] = 1.0f; out[threadIdx.x] = 0;" if write else f"out[threadIdx.x] = x[{index}];"
@@ -212,7 +225,9 @@ def test_double_write_between_blocks() -> None:
 def test_rewriting_by_the_same_thread_only_when_asked() -> None:
     body = "out[threadIdx.x] = 0; out[threadIdx.x] = 1;"
     assert not run(body, out(64), ramp(64), written=[0]).reports
-    assert kinds(run(body, out(64), ramp(64), written=[0], options=Options(strict_rewrite=True))) == {"double-write"}
+    assert kinds(run(body, out(64), ramp(64), written=[0], options=Options(strict_rewrite=True))) == {
+        "double-write"
+    }
 
 
 def test_unwritten_output() -> None:
@@ -226,7 +241,9 @@ def test_unwritten_and_double_writes_of_other_sizes(dtype: str) -> None:
     ctype = {"int8": "signed char", "float16": "unsigned short", "float64": "double"}[dtype]
     params = f"{ctype}* out"
     assert not run("out[threadIdx.x] = 1;", out(64, dtype), params=params, written=[0]).reports
-    assert kinds(run("out[threadIdx.x ^ (threadIdx.x == 9)] = 1;", out(64, dtype), params=params, written=[0])) >= {
+    assert kinds(
+        run("out[threadIdx.x ^ (threadIdx.x == 9)] = 1;", out(64, dtype), params=params, written=[0])
+    ) >= {
         "double-write",
         "unwritten",
     }
@@ -285,7 +302,9 @@ def test_block_that_skips_a_grid_barrier() -> None:
         "#include <cooperative_groups.h>\n"
         'extern "C" __global__ void k(float* out) { out[blockIdx.x] = 1; if (blockIdx.x) cooperative_groups::this_grid().sync(); }'
     )
-    assert "divergent-barrier" in kinds(run_kernel(source, "k", [out(3)], 3, 1, cooperative=True, written=[0]))
+    assert "divergent-barrier" in kinds(
+        run_kernel(source, "k", [out(3)], 3, 1, cooperative=True, written=[0])
+    )
 
 
 def test_warp_waits_for_lanes_at_a_barrier() -> None:
@@ -296,7 +315,9 @@ def test_warp_waits_for_lanes_at_a_barrier() -> None:
 
 
 def test_shuffle_from_a_lane_outside_the_mask() -> None:
-    body = "float v = threadIdx.x; if (threadIdx.x < 16) v = __shfl_sync(0xffffu, v, @); out[threadIdx.x] = v;"
+    body = (
+        "float v = threadIdx.x; if (threadIdx.x < 16) v = __shfl_sync(0xffffu, v, @); out[threadIdx.x] = v;"
+    )
     good = run(body.replace("@", "15"), out(32), ramp(32), block=32, written=[0])
     assert not good.reports
     assert (good.outputs[0][:16] == 15).all()
@@ -337,7 +358,13 @@ def test_atomics_do_not_race_with_each_other_but_with_plain_accesses() -> None:
 
 
 def test_atomics_over_blocks() -> None:
-    good = run("atomicAdd(out, x[threadIdx.x]); atomicMax((int*)out + 1, (int)threadIdx.x);", np.zeros(2, "float32"), ramp(64), grid=3, inout=[0])
+    good = run(
+        "atomicAdd(out, x[threadIdx.x]); atomicMax((int*)out + 1, (int)threadIdx.x);",
+        np.zeros(2, "float32"),
+        ramp(64),
+        grid=3,
+        inout=[0],
+    )
     assert not good.reports
     assert good.outputs[0][0] == 3 * ramp(64).sum()
     assert good.outputs[0].view("int32")[1] == 63
@@ -345,24 +372,36 @@ def test_atomics_over_blocks() -> None:
 
 
 def test_division_by_zero_and_unknown_ptx() -> None:
-    assert kinds(run("out[threadIdx.x] = 7 / (int)x[threadIdx.x];", out(64), ramp(64), written=[0])) == {"crash"}
-    assert kinds(run('asm volatile("wgmma.fence.sync.aligned;"); out[threadIdx.x] = 1;', out(64), ramp(64), written=[0])) == {"unsupported"}
+    assert kinds(run("out[threadIdx.x] = 7 / (int)x[threadIdx.x];", out(64), ramp(64), written=[0])) == {
+        "crash"
+    }
+    assert kinds(
+        run(
+            'asm volatile("wgmma.fence.sync.aligned;"); out[threadIdx.x] = 1;', out(64), ramp(64), written=[0]
+        )
+    ) == {"unsupported"}
 
 
-@pytest.mark.parametrize("body", ["while (atomicAdd(x, 1.0f) >= 0.0f) {}", "while (threadIdx.x < 100) { asm volatile(\"\"); }"])
+@pytest.mark.parametrize(
+    "body", ["while (atomicAdd(x, 1.0f) >= 0.0f) {}", 'while (threadIdx.x < 100) { asm volatile(""); }']
+)
 def test_endless_kernel_is_given_up(body: str) -> None:
     limits = Options(max_accesses=10000, max_seconds=0.2)
     result = run(body + " out[threadIdx.x] = 1;", out(64), ramp(64), written=[0], options=limits)
     assert kinds(result) == {"timeout"}
 
 
-@pytest.mark.parametrize("launch", [{"block": 1025}, {"grid": (1, 70000)}, {"block": (1, 1, 65)}, {"grid": 3, "cluster": 2}])
+@pytest.mark.parametrize(
+    "launch", [{"block": 1025}, {"grid": (1, 70000)}, {"block": (1, 1, 65)}, {"grid": 3, "cluster": 2}]
+)
 def test_impossible_launches(launch: dict[str, object]) -> None:
     result = run("out[0] = 1;", out(1), ramp(1), **launch)
     assert kinds(result) == {"launch"}
 
 
-@pytest.mark.parametrize("barrier, caught", [("cg::this_cluster().sync();", False), ("__syncthreads();", True)])
+@pytest.mark.parametrize(
+    "barrier, caught", [("cg::this_cluster().sync();", False), ("__syncthreads();", True)]
+)
 def test_cluster_distributed_shared_memory(barrier: str, caught: bool) -> None:
     source = f"""
 #include <cooperative_groups.h>

@@ -53,7 +53,9 @@ def _compiler() -> tuple[str, str]:
     command = os.environ.get("CXX", "g++")
     path = shutil.which(command)
     if path is None:
-        raise RuntimeError(f"the emulator needs a C++ compiler with -fsanitize=thread: {command} was not found")
+        raise RuntimeError(
+            f"the emulator needs a C++ compiler with -fsanitize=thread: {command} was not found"
+        )
     done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
     return path, done.stdout
 
@@ -69,10 +71,14 @@ def _runtime_hash() -> str:
 
 def _compile(arguments: list[str], output: Path) -> None:
     """Runs the compiler; the output appears at once and whole, so that processes may share the cache."""
-    with tempfile.NamedTemporaryFile(dir=output.parent, prefix=output.stem, suffix=".tmp", delete=False) as scratch:
+    with tempfile.NamedTemporaryFile(
+        dir=output.parent, prefix=output.stem, suffix=".tmp", delete=False
+    ) as scratch:
         pass
     try:
-        done = subprocess.run([_compiler()[0], *arguments, "-o", scratch.name], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [_compiler()[0], *arguments, "-o", scratch.name], capture_output=True, text=True, check=False
+        )
         if done.returncode != 0:
             raise RuntimeError("the C++ compiler rejected a kernel:\n" + done.stderr[:6000])
         os.replace(scratch.name, output)
@@ -106,14 +112,28 @@ def load_kernels(prepared_text: str, opt_level: str = "-O0") -> ctypes.CDLL:
     Raises RuntimeError with the compiler's messages if it does not compile.
     """
     runtime, runtime_path = load_runtime()
-    key = hashlib.sha256(repr((prepared_text, opt_level, KERNEL_FLAGS, _runtime_hash())).encode()).hexdigest()[:32]
+    key = hashlib.sha256(
+        repr((prepared_text, opt_level, KERNEL_FLAGS, _runtime_hash())).encode()
+    ).hexdigest()[:32]
     path = cache_folder() / f"kernels-{key}.so"
     if not path.exists():
         with tempfile.NamedTemporaryFile("w", suffix=".cpp", delete=False) as source:
             source.write(prepared_text)
         try:
-            flags = [opt_level, *KERNEL_FLAGS, "-I", str(RUNTIME / "include"), "-x", "c++", source.name, "-x", "none"]
-            _compile([*flags, str(runtime_path), f"-Wl,-rpath,{runtime_path.parent}", "-lm", "-lgcc", "-lc"], path)
+            flags = [
+                opt_level,
+                *KERNEL_FLAGS,
+                "-I",
+                str(RUNTIME / "include"),
+                "-x",
+                "c++",
+                source.name,
+                "-x",
+                "none",
+            ]
+            _compile(
+                [*flags, str(runtime_path), f"-Wl,-rpath,{runtime_path.parent}", "-lm", "-lgcc", "-lc"], path
+            )
         finally:
             os.unlink(source.name)
     del runtime

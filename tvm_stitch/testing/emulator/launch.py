@@ -140,7 +140,10 @@ class KernelModule:
         return [(n, chr(kinds.raw[i]), sizes[i]) for i, n in enumerate(names)]
 
     def launch(
-        self, launch: Launch, args: Sequence[ArrayArgument | int | float | bool | np.generic], options: Options
+        self,
+        launch: Launch,
+        args: Sequence[ArrayArgument | int | float | bool | np.generic],
+        options: Options,
     ) -> tuple[bool, list[Report]]:
         """Runs one launch. Returns whether all threads ended, and the findings. Raises TypeError on wrong arguments."""
         runtime, _ = load_runtime()
@@ -166,7 +169,12 @@ class KernelModule:
         itemsizes = (ctypes.c_uint32 * n)(*(max(a.itemsize, 1) for a, _ in arrays))
         outputs = (ctypes.c_uint32 * n)(*(int(a.output) for a, _ in arrays))
         names = (ctypes.c_char_p * n)(*(name.removesuffix("_ptr").encode() for _, name in arrays))
-        flags = options.strict_rewrite | options.volatile_sync << 1 | options.strict_shuffle << 2 | options.poison << 3
+        flags = (
+            options.strict_rewrite
+            | options.volatile_sync << 1
+            | options.strict_shuffle << 2
+            | options.poison << 3
+        )
         request = _Request(
             entry=ctypes.cast(getattr(self._library(opt_level), f"emu_entry_{launch.name}"), ctypes.c_void_p),
             args=ctypes.addressof(pointers),
@@ -197,7 +205,11 @@ class KernelModule:
 
 def _scalar_bits(value: int | float | bool | np.generic, kind: str, size: int) -> int:
     if kind == "f":
-        return int(np.array(value, np.float32 if size == 4 else np.float64).view(np.uint32 if size == 4 else np.uint64))
+        return int(
+            np.array(value, np.float32 if size == 4 else np.float64).view(
+                np.uint32 if size == 4 else np.uint64
+            )
+        )
     if kind == "h":
         return int(np.array(value).view(np.uint16))
     return int(value) & (1 << 64) - 1
@@ -243,7 +255,9 @@ def run_kernel(
             arguments.append(value)
             continue
         fresh = i in written or i in scratch
-        buffer = DeviceBuffer(value.nbytes, value.itemsize, options.poison) if fresh else DeviceBuffer.of(value)
+        buffer = (
+            DeviceBuffer(value.nbytes, value.itemsize, options.poison) if fresh else DeviceBuffer.of(value)
+        )
         buffers[i] = buffer
         arguments.append(ArrayArgument(buffer.address, value.nbytes, value.itemsize, output=i in written))
     launch = Launch(kernel_name, extent(grid), extent(block), shared_bytes, extent(cluster), cooperative)
@@ -255,7 +269,9 @@ def run_kernel(
         assert isinstance(array, np.ndarray)
         run.outputs.append(buffers[i].numpy(array.shape, array.dtype))
         if finished and i in written:
-            run.reports.extend(check_written(buffers[i].address, array.nbytes, array.itemsize, kernel_name, names[i]))
+            run.reports.extend(
+                check_written(buffers[i].address, array.nbytes, array.itemsize, kernel_name, names[i])
+            )
     return run
 
 

@@ -68,7 +68,9 @@ class _Redirect(PyExprMutator):
         return relax.Call(relax.ExternFunc(name), new_args, ty_args=[call.ty])
 
 
-def lower(mod: tvm.IRModule, target: tvm.target.Target, relax_pipeline: tvm.transform.Pass | None = None) -> Lowered:
+def lower(
+    mod: tvm.IRModule, target: tvm.target.Target, relax_pipeline: tvm.transform.Pass | None = None
+) -> Lowered:
     """Runs the Relax pipeline, TVM's own TIR pipeline for CUDA, and both code generators. No GPU, no nvcc is needed.
 
     Raises ValueError if the module needs external libraries.

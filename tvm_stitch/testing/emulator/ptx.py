@@ -49,7 +49,9 @@ def rewrite_ptx(source: str) -> str:
         end = _closing(source, match.end())
         statement = source[match.end() : end]
         pieces.append(source[at : match.start()])
-        pieces.append("(" + _translate(statement).rstrip() + ")" + "\n" * source.count("\n", match.start(), end))
+        pieces.append(
+            "(" + _translate(statement).rstrip() + ")" + "\n" * source.count("\n", match.start(), end)
+        )
         at = end + 1
     pieces.append(source[at:])
     return "".join(pieces)
@@ -122,11 +124,15 @@ def _translate(statement: str) -> str:
         return "emu_cluster_wait(__LINE__)"
     if m := re.fullmatch(r"mapa(?:\.shared::cluster)?\.u32 %(\d+), %(\d+), %(\d+)", text):
         return f"{operand(m[1])} = emu_map_rank({operand(m[2])}, {operand(m[3])})"
-    if m := re.fullmatch(r"ld(?:\.volatile|\.relaxed\.\w+)?\.shared(?:::cluster|::cta)?\.(\w+) %(\d+), \[%(\d+)\]", text):
+    if m := re.fullmatch(
+        r"ld(?:\.volatile|\.relaxed\.\w+)?\.shared(?:::cluster|::cta)?\.(\w+) %(\d+), \[%(\d+)\]", text
+    ):
         if m[1] in _TYPES:
             kind = _TYPES[m[1]]
             return f"{operand(m[2])} = emu::read_bits<{kind}>({operand(m[2])}, emu::load_shared<{kind}>({operand(m[3])}))"
-    if m := re.fullmatch(r"st(?:\.volatile|\.relaxed\.\w+)?\.shared(?:::cluster|::cta)?\.(\w+) \[%(\d+)\], %(\d+)", text):
+    if m := re.fullmatch(
+        r"st(?:\.volatile|\.relaxed\.\w+)?\.shared(?:::cluster|::cta)?\.(\w+) \[%(\d+)\], %(\d+)", text
+    ):
         if m[1] in _TYPES:
             kind = _TYPES[m[1]]
             return f"emu::store_shared<{kind}>({operand(m[2])}, emu::to_bits<{kind}>({operand(m[3])}))"

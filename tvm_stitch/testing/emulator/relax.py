@@ -22,6 +22,8 @@ from .reports import Report
 from .tensors import device_tensor, itemsize_of, nbytes_of
 
 _AXES = {"x": 0, "y": 1, "z": 2}
+_COOPERATIVE = "tirx.use_cooperative_launch"
+_FLAGS = (_COOPERATIVE, "tirx.use_programtic_dependent_launch")  # launch parameters without a value
 
 
 class LaunchAborted(RuntimeError):
@@ -38,9 +40,13 @@ class _Session:
         self.run = EmulatedRun()
         self.kernels = KernelModule(lowered.source) if lowered.kernels else None
         self.buffers: dict[int, DeviceBuffer] = {}  # by address; storage that tensors are cut from
-        self.copies: dict[int, tuple[Any, tvm.runtime.Tensor]] = {}  # constants: the original and its device copy
+        self.copies: dict[
+            int, tuple[Any, tvm.runtime.Tensor]
+        ] = {}  # constants: the original and its device copy
         self.inputs: set[int] = set()  # addresses that kernels are to leave alone or may rewrite
-        self.tensors: dict[int, tuple[int, int]] = {}  # arguments of the running PrimFunc: address -> bytes, item
+        self.tensors: dict[
+            int, tuple[int, int]
+        ] = {}  # arguments of the running PrimFunc: address -> bytes, item
         self.producer: dict[int, tuple[str, str]] = {}  # address -> kernel and parameter that last took it
 
     def new_input(self, array: np.ndarray, dtype: str, shape: Sequence[int]) -> tvm.runtime.Tensor:
@@ -57,7 +63,9 @@ class _Session:
         self.buffers[buffer.address] = buffer
         return device_tensor(buffer, [nbytes], "uint8")
 
-    def alloc_tensor(self, storage: tvm.runtime.Tensor, offset: int, shape: Any, dtype: Any) -> tvm.runtime.Tensor:
+    def alloc_tensor(
+        self, storage: tvm.runtime.Tensor, offset: int, shape: Any, dtype: Any
+    ) -> tvm.runtime.Tensor:
         """A tensor in a storage; what was there before counts as gone."""
         buffer = self.buffers[_address(storage)]
         tensor = device_tensor(buffer, [int(e) for e in shape], str(dtype), int(offset))
@@ -107,7 +115,7 @@ class _Session:
         assert self.kernels is not None
         params = self.lowered.kernels[kernel]
         name = kernel.removeprefix(PREFIX)
-        valued = [p for p in params if not p.startswith("tirx.use_")]
+        valued = [p for p in params if p not in _FLAGS]
         own, extents = args[: len(args) - len(valued)], args[len(args) - len(valued) :]
         launch = _read_launch(name, params, dict(zip(valued, (int(e) for e in extents), strict=True)))
         names = [n.removesuffix("_ptr") for n in self.kernels.prepared.kernels[name]]
@@ -118,7 +126,9 @@ class _Session:
                 continue
             address = int(arg.value or 0)
             if address not in self.tensors:
-                raise NotImplementedError(f"{name}: {param} is a workspace of the host code, which the emulator lacks")
+                raise NotImplementedError(
+                    f"{name}: {param} is a workspace of the host code, which the emulator lacks"
+                )
             nbytes, itemsize = self.tensors[address]
             rewritable = address in self.inputs or any(fnmatch.fnmatch(param, p) for p in self.rewritable)
             arguments.append(ArrayArgument(address, nbytes, itemsize, output=not rewritable))
@@ -190,7 +200,7 @@ def _read_launch(name: str, params: Sequence[str], values: dict[str, int]) -> La
             raise NotImplementedError(f"{name}: launch parameter {param} is not known to the emulator")
     grid, block, cluster = (tuple(sizes[k]) for k in ("blockIdx", "threadIdx", "clusterCtaIdx"))
     shared = values.get("tirx.use_dyn_shared_memory", 0)
-    return Launch(name, grid, block, shared, cluster, "tirx.use_cooperative_launch" in params)  # type: ignore[arg-type]
+    return Launch(name, grid, block, shared, cluster, _COOPERATIVE in params)  # type: ignore[arg-type]
 
 
 @contextmanager
@@ -199,7 +209,9 @@ def _installed(session: _Session) -> Iterator[None]:
     set_device = tvm.get_global_func("__tvm_set_device")
     names = list(session.lowered.kernels)
     for kernel in names:
-        tvm_ffi.register_global_func(kernel, lambda *args, k=kernel: _sessions[-1].launch(k, *args), override=True)
+        tvm_ffi.register_global_func(
+            kernel, lambda *args, k=kernel: _sessions[-1].launch(k, *args), override=True
+        )
     tvm_ffi.register_global_func("__tvm_set_device", lambda *_: None, override=True)
     _sessions.append(session)
     try:
@@ -231,7 +243,15 @@ def run_cuda(
     elements several threads may write in turn (scratch). options: the rest; its seed and poison are not used.
     After a launch that was given up the outputs are missing and the reports say why.
     """
-    return run_lowered(lower(mod, target or default_target(), relax_pipeline), inputs, func, seed, poison, rewritable, options)
+    return run_lowered(
+        lower(mod, target or default_target(), relax_pipeline),
+        inputs,
+        func,
+        seed,
+        poison,
+        rewritable,
+        options,
+    )
 
 
 def run_lowered(

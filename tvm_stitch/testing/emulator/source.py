@@ -10,10 +10,14 @@ from .ptx import rewrite_ptx
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _QUALIFIERS = r"(?:\s|void\b|__\w+__\s*\([^()]*(?:\([^()]*\)[^()]*)*\))*"
-_KERNEL = re.compile(r"__global__(?P<qualifiers>" + _QUALIFIERS + r")\b(?P<name>\w+)\s*\((?P<params>[^)]*)\)\s*(?P<end>[{;])")
+_KERNEL = re.compile(
+    r"__global__(?P<qualifiers>" + _QUALIFIERS + r")\b(?P<name>\w+)\s*\((?P<params>[^)]*)\)\s*(?P<end>[{;])"
+)
 _ALIGN = r"(?:alignas|__align__)\s*\(\s*(?P<align>\d+)\s*\)"
 _SHARED = re.compile(
-    r"(?P<extern>extern\s+)?__shared__\s+(?:" + _ALIGN + r"\s*)?(?P<type>[A-Za-z_][\w:\s<>,]*?[\w>])\s+(?P<name>[A-Za-z_]\w*)\s*"
+    r"(?P<extern>extern\s+)?__shared__\s+(?:"
+    + _ALIGN
+    + r"\s*)?(?P<type>[A-Za-z_][\w:\s<>,]*?[\w>])\s+(?P<name>[A-Za-z_]\w*)\s*"
     r"(?P<dims>(?:\[[^\]]*\]\s*)*);"
 )
 _BUILTINS = (

@@ -64,7 +64,9 @@ class _Exporter:
         return _CUDA, 0
 
 
-def device_tensor(buffer: DeviceBuffer, shape: Sequence[int], dtype: str, offset: int = 0) -> tvm.runtime.Tensor:
+def device_tensor(
+    buffer: DeviceBuffer, shape: Sequence[int], dtype: str, offset: int = 0
+) -> tvm.runtime.Tensor:
     """A compact tensor of `shape` and `dtype` that starts `offset` bytes into a buffer and keeps it alive."""
     kind = tvm.DataType(dtype)
     code = int(kind.type_code)
