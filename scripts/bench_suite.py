@@ -26,6 +26,7 @@ import _contenders  # noqa: E402
 from _measure import Contender, Timing, time_on_cpu, time_on_gpu  # noqa: E402
 
 from tvm_stitch.testing.cases import Case, cases  # noqa: E402
+from tvm_stitch.testing.random_graphs import describe_error  # noqa: E402
 from tvm_stitch.testing.reference import mismatches  # noqa: E402
 
 DEFAULT_CONTENDERS = {"llvm": "stitched,stock,inductor,eager", "cuda": "stitched,stock,inductor"}
@@ -50,8 +51,7 @@ def bench(case: Case, target: str, names: Sequence[str]) -> dict[str, Any]:
             prepared = _contenders.MAKERS[name](case, sets, target)
             problem = _wrong(case, prepared, expected)
         except Exception as error:
-            lines = str(error).strip().splitlines()
-            problem = f"{type(error).__name__}: {lines[-1] if lines else ''}"
+            problem = describe_error(error)
         if problem:
             failed[name] = problem[:300]
         else:

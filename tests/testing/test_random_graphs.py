@@ -115,3 +115,13 @@ def test_wrong_results_are_reported(
     assert "FAIL seed 0" in printed and "output 0: wrong" in printed and "failed seeds: 0 1" in printed
     monkeypatch.undo()
     assert random_graphs.main(["--count", "2", "--stock", "--max-elements", "500"]) == 0
+
+
+def test_errors_are_described_in_one_line() -> None:
+    noisy = RuntimeError(
+        'kernel.cu(3): warning: x\nkernel.cu(7): error: identifier "h" is undefined\n1 error\n\0'
+    )
+    assert random_graphs.describe_error(noisy).endswith('error: identifier "h" is undefined')
+    native = ValueError('File "ir.cc", line 3\nCheck failed: a == b')
+    assert random_graphs.describe_error(native) == "ValueError: Check failed: a == b"
+    assert random_graphs.describe_error(KeyError()) == "KeyError: no message"

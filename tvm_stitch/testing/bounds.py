@@ -155,8 +155,8 @@ class BoundsInterpreter(Interpreter):
         approximations of exp, tanh, erf and others on GPUs and vector units commit for the rest. Half types:
         those and one rounding, or up to three where an approximation is evaluated in the type itself.
         """
-        relative = (2 if kind is Kind.LIGHT else 16) * EPSILON["float32"]
-        absolute = 0.0 if kind is Kind.LIGHT else 16 * EPSILON["float32"]
+        relative = (2 if kind is Kind.LIGHT else 32) * EPSILON["float32"]
+        absolute = 0.0 if kind is Kind.LIGHT else 32 * EPSILON["float32"]
         if dtype in ("float16", "bfloat16"):
             in_half = kind is Kind.HEAVY and self.half_arithmetic
             relative += (1.6 if in_half else 0.55) * EPSILON[dtype]

@@ -76,10 +76,11 @@ class CheckResult:
         return "\n  ".join([self.graph.description, *self.problems, *([self.error] if self.error else [])])
 
 
-def _last_line(error: Exception) -> str:
-    """TVM's messages begin with the native stack and end with what went wrong."""
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[-1].strip() if lines else ""
+def describe_error(error: Exception) -> str:
+    """One line on what went wrong: TVM's messages put native stacks, sources and warnings around it."""
+    lines = [line.strip() for line in str(error).replace("\0", "").splitlines() if line.strip()]
+    told = [line for line in lines if "error:" in line.lower()] or lines[-1:]
+    return f"{type(error).__name__}: {told[0] if told else 'no message'}"
 
 
 def _draw(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
@@ -146,7 +147,7 @@ def _checked(
         outputs, result.launches, result.problems = run([x.copy() for x in inputs])
         result.problems = [*result.problems, *violations(outputs, graph.tolerance(inputs, half_arithmetic))]
     except Exception as error:  # a compiler's failure is a finding, and a long run goes on after it
-        result.error = f"{type(error).__name__}: {_last_line(error)}"
+        result.error = describe_error(error)
         result.traceback = traceback.format_exc()
     result.seconds = time.perf_counter() - start
     return result
@@ -177,12 +178,18 @@ def check_graph_cuda(graph: RandomGraph, pipeline: Pipeline | None = None) -> Ch
     return _checked(graph, True, _on_device(graph.mod, target, tvm.cuda(0), pipeline))
 
 
+def emulated_target() -> tvm.target.Target:
+    """What emulated kernels are compiled for: an H100."""
+    return tvm.target.Target("nvidia/nvidia-h100", host="llvm")
+
+
 def check_graph_cuda_emulated(graph: RandomGraph, pipeline: Pipeline | None = None) -> CheckResult:
     """Compile for CUDA with ``pipeline``, run in the emulator, and compare; its reports count as problems."""
     from .emulator import run_cuda
 
     def run(inputs: list[np.ndarray]) -> tuple[list[np.ndarray], int, list[str]]:
-        done = run_cuda(graph.mod, inputs, relax_pipeline=pipeline)
+        # The graph's seed also picks the order in which blocks and threads run.
+        done = run_cuda(graph.mod, inputs, target=emulated_target(), relax_pipeline=pipeline, seed=graph.seed)
         return list(done.outputs), len(done.launches), [str(report) for report in done.reports]
 
     return _checked(graph, True, run)
@@ -202,7 +209,7 @@ def stitched_pipeline(target: str) -> Pipeline:
     made = {
         "llvm": lambda: tvm.target.Target("llvm"),
         "cuda": lambda: tvm.target.Target.from_device(tvm.cuda(0)),
-        "emulated-cuda": lambda: tvm.target.Target("nvidia/nvidia-h100"),
+        "emulated-cuda": emulated_target,
     }
     return tvm_stitch.relax.pipeline(made[target]())
 
