@@ -33,14 +33,42 @@ def stitch_passes(target: Any, config: StitchConfig, recorder: Recorder | None =
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),
         relax.transform.ConvertToDataflow(min_size=1),
-        StitchOps(config, recorder.boundaries),
-        MergeStitchOps(),
-        ScheduleStitchOps(target, config, recorder.plans, recorder.declined),
+        _stitch(target, config, recorder),
         # What no scope took: TVM's own fusion and schedules.
         relax.transform.FuseOps(),
         relax.transform.FuseTIR(),
         relax.transform.DeadCodeElimination(),
     ]
+
+
+def _stitch(target: Any, config: StitchConfig, recorder: Recorder) -> Any:
+    """Outline, merge and schedule the stitch ops; scopes that cannot be scheduled are given back whole to TVM."""
+
+    @tvm.transform.module_pass(opt_level=0, name="Stitch")
+    def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        refused: dict[str, str] = {}
+        excluded: set[str] = set()
+        while True:
+            boundaries: list[Boundary] = []
+            plans: dict[str, StitchPlan] = {}
+            declined: dict[str, str] = {}
+            scopes: dict[str, str] = {}
+            passes = [
+                StitchOps(config, boundaries, excluded, scopes),
+                MergeStitchOps(),
+                ScheduleStitchOps(target, config, plans, declined),
+            ]
+            result = tvm.transform.Sequential(passes)(mod)
+            if not declined:
+                break
+            refused |= declined
+            excluded |= {scopes[name] for name in declined}
+        recorder.boundaries += boundaries
+        recorder.plans |= plans
+        recorder.declined |= refused
+        return result
+
+    return run
 
 
 def pipeline(target: Any, config: StitchConfig | None = None, recorder: Recorder | None = None) -> Any:

@@ -22,7 +22,7 @@ class ScheduleStitchOps:
     """Replace the PrimFunc of every stitch op by its scheduled kernel.
 
     Functions marked ``tvm_stitch.stitch_op`` are planned and emitted for ``target``; ``plans`` and ``declined``, if
-    given, receive each function's plan, or the reason why it is left to TVM's own schedules.
+    given, receive each function's plan, or the reason why it has none.
 
     Raises:
         StitchError: under ``StitchConfig(strict=True)``, when a stitch op cannot be scheduled.
@@ -52,7 +52,7 @@ class ScheduleStitchOps:
             try:
                 plan = make_plan(read(func, gvar.name_hint), device)
                 updates[gvar] = emit(func, plan)
-            except (Unreadable, Misaligned) as err:
+            except (Unreadable, Misaligned, NotImplementedError) as err:
                 self._decline(gvar.name_hint, str(err))
                 continue
             if self.plans is not None:

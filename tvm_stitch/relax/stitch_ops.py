@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import tvm
@@ -24,21 +25,32 @@ class StitchOps:
 
     Runs after ``LegalizeOps``. Every stitch scope (AStitch 4.1) becomes a Primitive function, marked with
     ``tvm_stitch.stitch_op``; matmul epilogues become Primitive functions of their own, unmarked. ``FuseTIR`` merges
-    each into one PrimFunc. The boundaries between kernels are appended to ``boundaries``, if given.
+    each into one PrimFunc. The boundaries between kernels are appended to ``boundaries``, if given. Scopes named in
+    ``exclude`` are left to TVM; ``scopes``, if given, receives each function's name with what names its scope there.
     """
 
-    def __init__(self, config: StitchConfig | None = None, boundaries: list[Boundary] | None = None):
+    def __init__(
+        self,
+        config: StitchConfig | None = None,
+        boundaries: list[Boundary] | None = None,
+        exclude: Collection[str] = (),
+        scopes: dict[str, str] | None = None,
+    ):
         self.config = config or StitchConfig()
         self.boundaries = boundaries
+        self.exclude = frozenset(exclude)
+        self.scopes = scopes
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Outline the scopes of every function of the module."""
-        stitcher = _Stitcher(mod, self.config)
+        stitcher = _Stitcher(mod, self.config, self.exclude)
         for gvar, func in mod.functions_items():
             if isinstance(func, relax.Function) and not _is_primitive(func):
                 stitcher.builder_.update_func(gvar, stitcher.visit_expr(func))
         if self.boundaries is not None:
             self.boundaries += stitcher.boundaries
+        if self.scopes is not None:
+            self.scopes |= stitcher.scopes
         return stitcher.builder_.get()
 
 
@@ -48,8 +60,10 @@ def _is_primitive(func: Any) -> bool:
 
 @mutator
 class _Stitcher(PyExprMutator):
-    def __init__(self, mod: tvm.IRModule, config: StitchConfig):
+    def __init__(self, mod: tvm.IRModule, config: StitchConfig, exclude: frozenset[str]):
         super().__init__(mod)
+        self.exclude = exclude
+        self.scopes: dict[str, str] = {}
         self.reader = GraphReader(mod)
         self.config = config
         self.boundaries: list[Boundary] = []
@@ -62,8 +76,12 @@ class _Stitcher(PyExprMutator):
         self.builder_._begin_dataflow_block()
         for nodes in found.order:
             scope = scope_of.get(nodes[0])
-            if scope is not None and len(nodes[0].graph.operators if nodes[0].graph else []) > 0:
-                self._outline(view, nodes, scope.inputs, scope.outputs, stitch=True)
+            if scope is not None and str(scope.graph) in self.exclude:
+                for node in nodes:
+                    self._keep(view, node)
+            elif scope is not None:
+                gvar = self._outline(view, nodes, scope.inputs, scope.outputs, stitch=True)
+                self.scopes[gvar.name_hint] = str(scope.graph)
             elif len(nodes) > 1:
                 inputs, outputs = _interface(nodes, found)
                 self._outline(view, nodes, inputs, outputs, stitch=False)
@@ -81,7 +99,7 @@ class _Stitcher(PyExprMutator):
 
     def _outline(
         self, view: BlockView, nodes: list[Node], inputs: list[Value], outputs: list[Value], stitch: bool
-    ) -> None:
+    ) -> Any:
         func, extra = _function(view, nodes, inputs, outputs)
         prefix = "stitch" if stitch else "fused"
         func = func.with_attr("Primitive", True)
@@ -92,10 +110,11 @@ class _Stitcher(PyExprMutator):
         call = self.builder_.normalize(relax.Call(gvar, args))
         if len(outputs) == 1:
             self._define(view, outputs[0], call)
-            return
+            return gvar
         result = self.builder_.emit(call)
         for i, value in enumerate(outputs):
             self._define(view, value, relax.TupleGetItem(result, i))
+        return gvar
 
     def _define(self, view: BlockView, value: Value, expr: Any) -> None:
         var = view.item.get(value, value)
