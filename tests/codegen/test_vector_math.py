@@ -202,7 +202,7 @@ def pairs(name):
         # Results from denormal to overflowing, then negative bases with integer exponents.
         columns.append((base, rng.uniform(-104, 90, 200_000) / np.log(base)))
         columns.append((rng.uniform(-3, 3, 100_000), rng.integers(-60, 60, 100_000)))
-    return [np.concatenate(parts).astype(np.float32) for parts in zip(*columns, strict=True)]
+    return [np.concatenate([p.astype(np.float32) for p in parts]) for parts in zip(*columns, strict=True)]
 
 
 @pytest.mark.parametrize("cpu", CPUS)

@@ -17,7 +17,7 @@ class Bound(NamedTuple):
     domain: str = "all float32"
 
 
-# Measured over every 73rd float32, dense grids and random pairs, with and without fused multiply-add, and rounded up.
+# Measured over every 73rd float32, dense grids and random pairs, with and without fused multiply-add; rounded up.
 BOUNDS: dict[str, Bound] = {
     "exp": Bound(1.1),
     "exp2": Bound(1.25),
