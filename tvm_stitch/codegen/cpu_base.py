@@ -20,7 +20,8 @@ from . import builder as B
 from .combine import accumulator_dtype, combine, identity
 from .cpu_half import lower_rounding
 from .cpu_lanes import LaneWriter, from_held, held, to_held
-from .evaluator import Evaluator, compute_dtype, convert, input_indices
+from .cpu_frame import Frame, FrameEvaluator
+from .evaluator import compute_dtype, convert, input_indices
 from .vector_math import lower_math
 
 
@@ -40,9 +41,9 @@ class CpuEmitter:
         self.binder = B.Binder()
         self.eval = self.evaluator(B.i64(0))
 
-    def evaluator(self, row: Expr) -> Evaluator:
+    def evaluator(self, row: Expr) -> FrameEvaluator:
         """An evaluator of the given row."""
-        return Evaluator(self.al, row, self, self.math)
+        return FrameEvaluator(self.al, row, self, self.math)
 
     def math(self, value: Expr) -> Expr:
         """Math calls as polynomials, whose shared parts are bound where the value is."""
@@ -96,12 +97,14 @@ class CpuEmitter:
                 self.tiles[key] = B.local([columns * extra], dtype, key[0].output.name, scope="global")
 
     @contextmanager
-    def piece(self, width: int, column: Expr) -> Iterator[LaneWriter]:
-        """Evaluate at a column (that mentions the lane or not) for all lanes."""
-        assert self.lanes is not None and self.lanes.width == width
+    def piece(self, frame: Frame, column: Expr) -> Iterator[LaneWriter]:
+        """Evaluate at a column (that mentions the lane or not), to which ``frame`` has moved, for all lanes."""
+        assert self.lanes is not None
         self.loaded = {}
         self.eval.at_column(column)
+        before, self.eval.frame = self.eval.frame, frame
         yield self.lanes
+        self.eval.frame = before
         self.eval.at_column(None)
         self.loaded = {}
 

@@ -16,12 +16,13 @@ from ..plan.passes import Pass
 from . import builder as B
 from .combine import accumulator_dtype, identity
 from .cpu_base import CpuEmitter, accumulator, ceildiv, extent_min, fold, merged, times
+from .cpu_frame import Coordinate, Frame
 from .cpu_lanes import LaneWriter, from_held, to_held
 
 BLOCK = 16
 """Segments whose strided accesses are made together: their neighbours share cache lines."""
 
-Body = Callable[[Expr, LaneWriter, "Expr | None"], None]
+Body = Callable[[Expr, Expr, LaneWriter, "Expr | None"], None]
 
 
 class ColumnEmitter(CpuEmitter):
@@ -77,10 +78,14 @@ class ColumnEmitter(CpuEmitter):
 
     def body(self, p: Pass, accumulators: list[Buffer], fresh: list[Key]) -> Body:
         """What a pass does at a piece."""
+        row = Coordinate("row", self.domain.rows, self.domain.rows)
+        row.move(B.i64(0), self.eval.row)
+        column = Coordinate("col", p.columns, self.mapping.segment(p.columns).extent)
+        frame = Frame(self.domain, row, column)
 
-        def work(base: Expr, lanes: LaneWriter, mask: Expr | None) -> None:
+        def work(outer: Expr, inner: Expr, lanes: LaneWriter, mask: Expr | None) -> None:
             self.lanes = lanes
-            with self.piece(lanes.width, base + lanes.lane):
+            with self.piece(frame, column.move(outer, inner + lanes.lane)):
                 self.evaluate(p, fresh)
                 self.accumulate(p, accumulators, lanes.lane, mask)
             self.lanes = None
@@ -91,17 +96,16 @@ class ColumnEmitter(CpuEmitter):
         """Visit all columns, segment by segment."""
         segment = self.mapping.segment(columns)
         with times("serial", quotient_of(columns, segment.extent), "outer") as outer:
-            base = outer * as_expr(segment.extent)
             for start, extent in segment.parts:
-                self.part(base + B.i64(start), extent, body)
+                self.part(outer, B.i64(start), extent, body)
 
-    def part(self, base: Expr, extent: Extent, body: Body) -> None:
+    def part(self, outer: Expr, start: Expr, extent: Extent, body: Body) -> None:
         """Visit a part of a segment: whole pieces, then what is left."""
         pieces = self.pieces(extent)
         if not (isinstance(pieces, int) and pieces == 0):
             with times("serial", pieces, "piece") as piece:
-                body(base + piece * B.i64(self.width), LaneWriter(self.width), None)
-        self.tail(base, extent, body)
+                body(outer, start + piece * B.i64(self.width), LaneWriter(self.width), None)
+        self.tail(outer, start, extent, body)
 
     def pieces(self, extent: Extent) -> Extent:
         """Whole pieces in a part."""
@@ -109,18 +113,19 @@ class ColumnEmitter(CpuEmitter):
             return extent // self.width
         return tir.floordiv(as_expr(extent), B.i64(self.width))
 
-    def tail(self, base: Expr, extent: Extent, body: Body) -> None:
+    def tail(self, outer: Expr, start: Expr, extent: Extent, body: Body) -> None:
         """The columns after the last whole piece: a piece that overlaps it, else column by column."""
         width = self.width
         if width == 1 or (isinstance(extent, int) and extent % width == 0):
             return
         if isinstance(extent, int) and extent > width:
             lanes = LaneWriter(width)
-            body(base + B.i64(extent - width), lanes, lanes.lane >= B.i64(width - extent % width))
+            fresh = lanes.lane >= B.i64(width - extent % width)
+            body(outer, start + B.i64(extent - width), lanes, fresh)
             return
         left = extent % width if isinstance(extent, int) else tir.floormod(as_expr(extent), B.i64(width))
         with times("serial", left, "rest") as rest:
-            body(base + as_expr(extent) - as_expr(left) + rest, LaneWriter(1), None)
+            body(outer, start + as_expr(extent) - as_expr(left) + rest, LaneWriter(1), None)
 
 
 class SplitEmitter(ColumnEmitter):
@@ -166,15 +171,15 @@ class SplitEmitter(ColumnEmitter):
             first = task * B.i64(each)
             count = count_of(outer, each, first)
             with times("serial", ceildiv(count, block), "block") as index:
-                start = first + index * B.i64(block)
+                base = first + index * B.i64(block)
                 inside = 1 if block == 1 else count_of(count, block, index * B.i64(block))
 
-                def repeat(at: Expr, lanes: LaneWriter, mask: Expr | None) -> None:
+                def repeat(at: Expr, inner: Expr, lanes: LaneWriter, mask: Expr | None) -> None:
                     with times("serial", inside, "outer") as o:
-                        body((start + o) * as_expr(segment.extent) + at, lanes, mask)
+                        body(at + o, inner, lanes, mask)
 
-                for begin, extent in segment.parts:
-                    self.part(B.i64(begin), extent, repeat)
+                for start, extent in segment.parts:
+                    self.part(base, B.i64(start), extent, repeat)
             self._finish(p, accumulators, partials, task)
 
     def _within(
@@ -193,16 +198,14 @@ class SplitEmitter(ColumnEmitter):
             body = self.body(p, accumulators, fresh)
             one = _is_one(outer)
             chunk = task if one else tir.floormod(task, as_expr(chunks))
-            base = B.i64(start)
-            if not one:
-                base = base + tir.floordiv(task, as_expr(chunks)) * as_expr(segment.extent)
+            base = B.i64(0) if one else tir.floordiv(task, as_expr(chunks))
             first = chunk * B.i64(each)
             with times("serial", count_of(pieces, each, first), "piece") as piece:
-                body(base + (first + piece) * B.i64(width), LaneWriter(width), None)
+                body(base, B.i64(start) + (first + piece) * B.i64(width), LaneWriter(width), None)
             if not (isinstance(extent, int) and extent % width == 0):
                 last = None if _is_one(chunks) else tir.EQ(chunk, as_expr(chunks) - B.i64(1))
                 with B.when(last):
-                    self.tail(base, extent, body)
+                    self.tail(base, B.i64(start), extent, body)
             self._finish(p, accumulators, partials, task)
 
     def _partials(self, p: Pass, tasks: Extent) -> list[Buffer]:

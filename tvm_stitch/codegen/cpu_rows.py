@@ -12,6 +12,7 @@ from . import builder as B
 from .combine import identity
 from .cpu_base import CpuEmitter, accumulator, ceildiv, extent_min, times
 from .cpu_columns import count_of, quotient_of
+from .cpu_frame import Coordinate, Frame
 from .cpu_lanes import LaneWriter, from_held, held, to_held
 from .evaluator import compute_dtype
 
@@ -27,7 +28,7 @@ class RowEmitter(CpuEmitter):
         segment = m.row_segment
         assert isinstance(segment, int) and segment >= m.width
         self.segment, self.width, self.strip = segment, m.width, m.strip
-        self.column: Expr | None = None
+        self.row = Coordinate("row", self.domain.rows, segment)
         per_segment = -(-segment // m.strip)
         outer = quotient_of(self.domain.rows, segment)
         total = outer * per_segment if isinstance(outer, int) else as_expr(outer) * B.i64(per_segment)
@@ -39,15 +40,15 @@ class RowEmitter(CpuEmitter):
             with times("serial", count_of(total, each, first), "s") as s:
                 index = B.bind(first + s, "strip") if not (each == 1 and per_segment == 1) else first + s
                 self._strip(
-                    tir.floordiv(index, B.i64(per_segment)) * B.i64(segment),
+                    tir.floordiv(index, B.i64(per_segment)),
                     tir.floormod(index, B.i64(per_segment)) * B.i64(self.strip),
                 )
 
-    def _strip(self, base: Expr, start: Expr) -> None:
-        """All passes of the rows from ``base + start`` on."""
+    def _strip(self, outer: Expr, start: Expr) -> None:
+        """All passes of the rows from ``start`` on in a segment."""
         self.ready = set()
         self.row_buffers: dict[Key, Buffer] = {}
-        self.base, self.start = base, start
+        self.outer, self.start = outer, start
         whole = -(-self.segment // self.width)
         per_strip = self.strip // self.width
         self.pieces = per_strip if whole % per_strip == 0 else extent_min(
@@ -69,7 +70,8 @@ class RowEmitter(CpuEmitter):
             row = tir.min(row, B.i64(self.segment - self.width))
         self.at = piece * B.i64(self.width)
         self.lanes = LaneWriter(self.width)
-        self.eval = self.evaluator(self.base + row + self.lanes.lane)
+        self.eval = self.evaluator(self.row.move(self.outer, row + self.lanes.lane))
+        self.eval.frame = Frame(self.domain, self.row, None)
         for key, buffer in self.row_buffers.items():
             value = compat.load(buffer, [self.at + self.lanes.lane])
             self.eval.set_row_value(key, from_held(value, compute_dtype(key[0].output.dtype)))
@@ -89,13 +91,14 @@ class RowEmitter(CpuEmitter):
             accumulators.append(acc)
         columns = p.columns
         assert isinstance(columns, int)
+        column = Coordinate("col", columns, columns)
         block = next((b for b in range(BLOCK, 3, -1) if columns % b == 0), min(BLOCK, columns))
         with B.loop("serial", -(-columns // block), "block") as outer:
             left = block if columns % block == 0 else extent_min(block, B.i64(columns) - outer * B.i64(block))
             with self._each_piece():
                 with B.loop("serial", left, "col") as inner:
-                    assert self.lanes is not None
-                    with self.piece(self.width, outer * B.i64(block) + inner) as lanes:
+                    frame = Frame(self.domain, self.row, column)
+                    with self.piece(frame, column.move(B.i64(0), outer * B.i64(block) + inner)) as lanes:
                         self.evaluate(p, fresh)
                         self.accumulate(p, accumulators, self.at + lanes.lane)
         self.ready |= set(fresh)
