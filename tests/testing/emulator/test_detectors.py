@@ -9,6 +9,7 @@ import pytest
 from tvm_stitch.testing.emulator import EmulatedRun, Options, run_kernel
 
 FULL = "0xffffffffu"
+_SHORT = "#define tid threadIdx.x\n#define bid blockIdx.x\n"
 
 
 def run(
@@ -19,7 +20,7 @@ def run(
     params: str = "float* out, float* x",
     **more: object,
 ) -> EmulatedRun:
-    source = f'extern "C" __global__ void __launch_bounds__(1024) k({params}) {{\n{body}\n}}\n'
+    source = _SHORT + f'extern "C" __global__ void __launch_bounds__(1024) k({params}) {{\n{body}\n}}\n'
     return run_kernel(source, "k", args, grid, block, **more)  # type: ignore[arg-type]
 
 
@@ -37,8 +38,7 @@ def out(n: int, dtype: str = "float32") -> np.ndarray:
 
 def reverse_through_shared(barrier: str) -> EmulatedRun:
     return run(
-        f"__shared__ alignas(64) float s[64]; s[threadIdx.x] = x[threadIdx.x]; {barrier}"
-        "out[threadIdx.x] = s[63 - threadIdx.x];",
+        f"__shared__ alignas(64) float s[64]; s[tid] = x[tid]; {barrier}out[tid] = s[63 - tid];",
         out(64),
         ramp(64),
         written=[0],
@@ -58,8 +58,8 @@ def test_race_shared_missing_barrier() -> None:
 def test_race_read_then_write_is_found_in_any_order(seed: int) -> None:
     def twice(barrier: str) -> EmulatedRun:
         body = (
-            "__shared__ float s[64]; s[threadIdx.x] = x[threadIdx.x]; __syncthreads();"
-            f"float v = s[63 - threadIdx.x]; {barrier} s[threadIdx.x] = v; __syncthreads(); out[threadIdx.x] = s[threadIdx.x];"
+            "__shared__ float s[64]; s[tid] = x[tid]; __syncthreads();"
+            f"float v = s[63 - tid]; {barrier} s[tid] = v; __syncthreads(); out[tid] = s[tid];"
         )
         return run(body, out(64), ramp(64), written=[0], options=Options(seed=seed))
 
@@ -70,17 +70,17 @@ def test_race_read_then_write_is_found_in_any_order(seed: int) -> None:
 
 
 def test_race_reader_hidden_by_later_reads() -> None:
-    # Thread 0 reads, then the writer itself reads: a cell that keeps only the last reader would forget thread 0.
+    # Thread 0 reads, then the writer itself reads: keeping only the last reader forgets thread 0.
     body = (
-        "__shared__ float s[1]; if (threadIdx.x == 32) s[0] = x[0]; __syncthreads();"
-        "float v = 0; if (threadIdx.x == 0) v = s[0];"
-        "if (threadIdx.x == 32) { v = s[0]; @ s[0] = v + 1; } @@ out[threadIdx.x] = v;"
+        "__shared__ float s[1]; if (tid == 32) s[0] = x[0]; __syncthreads();"
+        "float v = 0; if (tid == 0) v = s[0];"
+        "if (tid == 32) { v = s[0]; @ s[0] = v + 1; } @@ out[tid] = v;"
     )
     bad = run(body.replace("@@", "").replace("@", ""), out(64), ramp(64), written=[0])
     assert kinds(bad) == {"race"}
     good = run(
-        body.replace("if (threadIdx.x == 32) { v = s[0]; @ s[0] = v + 1; } @@", "if (threadIdx.x == 32) v = s[0];"
-                     "__syncthreads(); if (threadIdx.x == 32) s[0] = v + 1;"),
+        body.replace("if (tid == 32) { v = s[0]; @ s[0] = v + 1; } @@", "if (tid == 32) v = s[0];"
+                     "__syncthreads(); if (tid == 32) s[0] = v + 1;"),
         out(64), ramp(64), written=[0],
     )  # fmt: skip
     assert not good.reports
@@ -89,10 +89,7 @@ def test_race_reader_hidden_by_later_reads() -> None:
 @pytest.mark.parametrize("sync", ["__syncwarp();", f"__shfl_xor_sync({FULL}, 1.0f, 1);"])
 def test_warp_synchronisation_orders_within_the_warp_only(sync: str) -> None:
     def neighbour(sync: str, distance: int) -> EmulatedRun:
-        body = (
-            f"__shared__ float s[128]; s[threadIdx.x] = x[threadIdx.x]; {sync}"
-            f"out[threadIdx.x] = s[threadIdx.x ^ {distance}];"
-        )
+        body = f"__shared__ float s[128]; s[tid] = x[tid]; {sync}out[tid] = s[tid ^ {distance}];"
         return run(body, out(64), ramp(64), written=[0])
 
     assert not neighbour(sync, 1).reports
@@ -103,9 +100,9 @@ def test_warp_synchronisation_orders_within_the_warp_only(sync: str) -> None:
 def test_partial_warp_synchronisation_orders_its_lanes() -> None:
     def neighbour(distance: int) -> EmulatedRun:
         body = (
-            "unsigned group = 0xffu << (threadIdx.x / 8 % 4 * 8);"
-            "__shared__ float s[64]; s[threadIdx.x] = x[threadIdx.x]; __syncwarp(group);"
-            f"out[threadIdx.x] = s[threadIdx.x ^ {distance}];"
+            "unsigned group = 0xffu << (tid / 8 % 4 * 8);"
+            "__shared__ float s[64]; s[tid] = x[tid]; __syncwarp(group);"
+            f"out[tid] = s[tid ^ {distance}];"
         )
         return run(body, out(64), ramp(64), written=[0])
 
@@ -114,7 +111,10 @@ def test_partial_warp_synchronisation_orders_its_lanes() -> None:
 
 
 def test_race_between_blocks() -> None:
-    body = "if (threadIdx.x == 0) scratch[blockIdx.x] = x[blockIdx.x]; @ out[blockIdx.x * 32 + threadIdx.x] = scratch[(blockIdx.x + 1) % 4];"
+    body = (
+        "if (threadIdx.x == 0) scratch[blockIdx.x] = x[blockIdx.x]; @ "
+        "out[blockIdx.x * 32 + threadIdx.x] = scratch[(blockIdx.x + 1) % 4];"
+    )
     include = "namespace cg = cooperative_groups; cg::this_grid().sync();"
 
     def with_barrier(barrier: str) -> EmulatedRun:
@@ -137,18 +137,17 @@ def test_race_between_blocks() -> None:
 def test_grid_barrier_needs_a_cooperative_launch() -> None:
     source = (
         "#include <cooperative_groups.h>\n"
-        'extern "C" __global__ void k(float* out) { cooperative_groups::this_grid().sync(); out[blockIdx.x] = 1; }'
+        'extern "C" __global__ void k(float* out) { cooperative_groups::this_grid().sync(); '
+        "out[blockIdx.x] = 1; }"
     )
     assert not run_kernel(source, "k", [out(4)], 4, 1, cooperative=True, written=[0]).reports
     assert "launch" in kinds(run_kernel(source, "k", [out(4)], 4, 1, written=[0]))
 
 
-@pytest.mark.parametrize(
-    "index, caught", [("threadIdx.x", False), ("threadIdx.x + 1", True), ("(int)threadIdx.x - 1", True)]
-)
+@pytest.mark.parametrize("index, caught", [("tid", False), ("tid + 1", True), ("(int)tid - 1", True)])
 @pytest.mark.parametrize("write", [False, True])
 def test_out_of_bounds_global(index: str, caught: bool, write: bool) -> None:
-    body = f"x[{index}] = 1.0f; out[threadIdx.x] = 0;" if write else f"out[threadIdx.x] = x[{index}];"
+    body = f"x[{index}] = 1.0f; out[tid] = 0;" if write else f"out[tid] = x[{index}];"
     result = run(body, out(64), ramp(64), written=[0])
     assert kinds(result) == ({"out-of-bounds"} if caught else set())
     if caught:
@@ -159,7 +158,7 @@ def test_out_of_bounds_global(index: str, caught: bool, write: bool) -> None:
 
 @pytest.mark.parametrize("size, caught", [(64, False), (63, True)])
 def test_out_of_bounds_shared(size: int, caught: bool) -> None:
-    body = f"__shared__ float a[{size}]; __shared__ float b[64]; a[threadIdx.x] = 1; b[threadIdx.x] = 2; out[threadIdx.x] = b[threadIdx.x];"
+    body = f"__shared__ float a[{size}]; __shared__ float b[64]; a[tid] = 1; b[tid] = 2; out[tid] = b[tid];"
     result = run(body, out(64), ramp(64), written=[0])
     assert kinds(result) == ({"out-of-bounds"} if caught else set())
     if caught:
@@ -168,8 +167,9 @@ def test_out_of_bounds_shared(size: int, caught: bool) -> None:
 
 @pytest.mark.parametrize("nbytes, caught", [(256, False), (252, True)])
 def test_out_of_bounds_dynamic_shared(nbytes: int, caught: bool) -> None:
-    body = "extern __shared__ uchar buf[]; ((float*)buf)[threadIdx.x] = 1; out[threadIdx.x] = ((float*)buf)[threadIdx.x];"
-    source = "#define uchar unsigned char\n" + f'extern "C" __global__ void k(float* out) {{ {body} }}'
+    body = "extern __shared__ uchar buf[]; ((float*)buf)[tid] = 1; out[tid] = ((float*)buf)[tid];"
+    defines = "#define tid threadIdx.x\n#define uchar unsigned char\n"
+    source = defines + f'extern "C" __global__ void k(float* out) {{ {body} }}'
     result = run_kernel(source, "k", [out(64)], 1, 64, shared_bytes=nbytes, written=[0])
     assert ("out-of-bounds" in kinds(result)) == caught
     if not caught:
@@ -177,15 +177,15 @@ def test_out_of_bounds_dynamic_shared(nbytes: int, caught: bool) -> None:
 
 
 def test_wild_access_is_reported_and_ends_the_launch() -> None:
-    result = run("out[threadIdx.x] = x[threadIdx.x * 1000000000ll];", out(64), ramp(64), written=[0])
+    result = run("out[tid] = x[tid * 1000000000ll];", out(64), ramp(64), written=[0])
     assert kinds(result) == {"out-of-bounds"}
-    result = run("out[threadIdx.x] = *(float*)8;", out(64), ramp(64), written=[0])
+    result = run("out[tid] = *(float*)8;", out(64), ramp(64), written=[0])
     assert kinds(result) == {"out-of-bounds"}
 
 
 def test_uninitialized_shared() -> None:
     def half(limit: int) -> EmulatedRun:
-        body = f"__shared__ float s[64]; if (threadIdx.x < {limit}) s[threadIdx.x] = 1; __syncthreads(); out[threadIdx.x] = s[threadIdx.x];"
+        body = f"__shared__ float s[64]; if (tid < {limit}) s[tid] = 1; __syncthreads(); out[tid] = s[tid];"
         return run(body, out(64), ramp(64), grid=1, written=[0])
 
     assert not half(64).reports
@@ -196,34 +196,37 @@ def test_uninitialized_shared() -> None:
 
 
 def test_shared_memory_does_not_outlive_its_block() -> None:
-    body = "__shared__ float s[1]; if (blockIdx.x == 0 && threadIdx.x == 0) s[0] = 1; __syncthreads(); if (threadIdx.x == 0) out[blockIdx.x] = s[0];"
+    body = (
+        "__shared__ float s[1]; if (bid == 0 && tid == 0) s[0] = 1; __syncthreads(); "
+        "if (tid == 0) out[bid] = s[0];"
+    )
     assert kinds(run(body, out(2), ramp(1), grid=2, written=[0])) == {"uninitialized-read"}
     assert not run(body, out(1), ramp(1), grid=1, written=[0]).reports
 
 
 def test_uninitialized_output_read() -> None:
-    assert kinds(run("out[threadIdx.x] += 1;", out(64), ramp(64), written=[0])) == {"uninitialized-read"}
-    assert not run("out[threadIdx.x] += 1;", ramp(64), ramp(64), inout=[0]).reports
+    assert kinds(run("out[tid] += 1;", out(64), ramp(64), written=[0])) == {"uninitialized-read"}
+    assert not run("out[tid] += 1;", ramp(64), ramp(64), inout=[0]).reports
 
 
-@pytest.mark.parametrize("value", ["1.0f", "x[threadIdx.x]"])
+@pytest.mark.parametrize("value", ["1.0f", "x[tid]"])
 def test_double_write(value: str) -> None:
-    assert not run(f"out[threadIdx.x] = {value};", out(64), ramp(64), written=[0]).reports
-    bad = run(f"out[threadIdx.x / 2] = {value};", out(32), ramp(64), written=[0])
+    assert not run(f"out[tid] = {value};", out(64), ramp(64), written=[0]).reports
+    bad = run(f"out[tid / 2] = {value};", out(32), ramp(64), written=[0])
     assert "double-write" in kinds(bad)
     assert bad.reports[0].array == "out"
-    ordered = run(f"if (threadIdx.x < 32) out[threadIdx.x] = 0; __syncthreads(); if (threadIdx.x >= 32) out[threadIdx.x - 32] = {value};",
+    ordered = run(f"if (tid < 32) out[tid] = 0; __syncthreads(); if (tid >= 32) out[tid - 32] = {value};",
                   out(32), ramp(64), written=[0])  # fmt: skip
     assert kinds(ordered) == {"double-write"}
 
 
 def test_double_write_between_blocks() -> None:
-    bad = run("out[threadIdx.x] = 1;", out(64), ramp(64), grid=2, written=[0])
+    bad = run("out[tid] = 1;", out(64), ramp(64), grid=2, written=[0])
     assert kinds(bad) == {"double-write", "race"}
 
 
 def test_rewriting_by_the_same_thread_only_when_asked() -> None:
-    body = "out[threadIdx.x] = 0; out[threadIdx.x] = 1;"
+    body = "out[tid] = 0; out[tid] = 1;"
     assert not run(body, out(64), ramp(64), written=[0]).reports
     assert kinds(run(body, out(64), ramp(64), written=[0], options=Options(strict_rewrite=True))) == {
         "double-write"
@@ -231,7 +234,7 @@ def test_rewriting_by_the_same_thread_only_when_asked() -> None:
 
 
 def test_unwritten_output() -> None:
-    bad = run("if (threadIdx.x != 7) out[threadIdx.x] = 1;", out(64), ramp(64), written=[0])
+    bad = run("if (tid != 7) out[tid] = 1;", out(64), ramp(64), written=[0])
     assert kinds(bad) == {"unwritten"}
     assert (bad.reports[0].array, bad.reports[0].offset) == ("out", 7)
 
@@ -240,17 +243,15 @@ def test_unwritten_output() -> None:
 def test_unwritten_and_double_writes_of_other_sizes(dtype: str) -> None:
     ctype = {"int8": "signed char", "float16": "unsigned short", "float64": "double"}[dtype]
     params = f"{ctype}* out"
-    assert not run("out[threadIdx.x] = 1;", out(64, dtype), params=params, written=[0]).reports
-    assert kinds(
-        run("out[threadIdx.x ^ (threadIdx.x == 9)] = 1;", out(64, dtype), params=params, written=[0])
-    ) >= {
+    assert not run("out[tid] = 1;", out(64, dtype), params=params, written=[0]).reports
+    assert kinds(run("out[tid ^ (tid == 9)] = 1;", out(64, dtype), params=params, written=[0])) >= {
         "double-write",
         "unwritten",
     }
 
 
 def test_misaligned_vector_access() -> None:
-    body = "*(float4*)(out + 4 * threadIdx.x) = *(float4*)(x + 4 * threadIdx.x + @);"
+    body = "*(float4*)(out + 4 * tid) = *(float4*)(x + 4 * tid + @);"
     good = run(body.replace("@", "0"), out(256), ramp(256), written=[0])
     assert not good.reports
     np.testing.assert_array_equal(good.outputs[0], ramp(256))
@@ -261,27 +262,30 @@ def test_misaligned_vector_access() -> None:
 
 @pytest.mark.parametrize("align, caught", [("alignas(16) ", False), ("", True)])
 def test_misaligned_shared_declaration(align: str, caught: bool) -> None:
-    body = f"__shared__ {align}float s[256]; *(float4*)(s + 4 * threadIdx.x) = *(float4*)(x + 4 * threadIdx.x); out[threadIdx.x] = s[4 * threadIdx.x];"
+    body = (
+        f"__shared__ {align}float s[256]; *(float4*)(s + 4 * tid) = *(float4*)(x + 4 * tid); "
+        "out[tid] = s[4 * tid];"
+    )
     result = run(body, out(64), ramp(256), written=[0])
     assert kinds(result) == ({"misaligned"} if caught else set())
 
 
 def test_barrier_after_exit_of_some_threads() -> None:
-    body = "out[threadIdx.x] = 1; if (threadIdx.x >= 40) return; __syncthreads();"
+    body = "out[tid] = 1; if (tid >= 40) return; __syncthreads();"
     bad = run(body, out(64), ramp(64), written=[0])
     assert kinds(bad) == {"divergent-barrier"}
     assert not run(body.replace("40", "64"), out(64), ramp(64), written=[0]).reports
 
 
 def test_different_barriers_in_a_branch() -> None:
-    body = "out[threadIdx.x] = 1; if (threadIdx.x < @) {\n__syncthreads();\n} else {\n__syncthreads();\n}"
+    body = "out[tid] = 1; if (tid < @) {\n__syncthreads();\n} else {\n__syncthreads();\n}"
     bad = run(body.replace("@", "32"), out(64), ramp(64), written=[0])
     assert kinds(bad) == {"divergent-barrier"}
     assert not run(body.replace("@", "64"), out(64), ramp(64), written=[0]).reports
 
 
 def test_barrier_in_a_uniform_branch_is_fine() -> None:
-    body = "if (blockIdx.x == 0) { __syncthreads(); } out[blockIdx.x * 64 + threadIdx.x] = 1;"
+    body = "if (bid == 0) { __syncthreads(); } out[bid * 64 + tid] = 1;"
     assert not run(body, out(128), ramp(64), grid=2, written=[0]).reports
 
 
@@ -300,7 +304,8 @@ def test_deadlock_between_grid_and_block_barrier() -> None:
 def test_block_that_skips_a_grid_barrier() -> None:
     source = (
         "#include <cooperative_groups.h>\n"
-        'extern "C" __global__ void k(float* out) { out[blockIdx.x] = 1; if (blockIdx.x) cooperative_groups::this_grid().sync(); }'
+        'extern "C" __global__ void k(float* out) { out[blockIdx.x] = 1; '
+        "if (blockIdx.x) cooperative_groups::this_grid().sync(); }"
     )
     assert "divergent-barrier" in kinds(
         run_kernel(source, "k", [out(3)], 3, 1, cooperative=True, written=[0])
@@ -308,16 +313,14 @@ def test_block_that_skips_a_grid_barrier() -> None:
 
 
 def test_warp_waits_for_lanes_at_a_barrier() -> None:
-    body = f"float v = 1; if (threadIdx.x < 16) v = __shfl_xor_sync({FULL}, v, 1); __syncthreads(); out[threadIdx.x] = v;"
+    body = f"float v = 1; if (tid < 16) v = __shfl_xor_sync({FULL}, v, 1); __syncthreads(); out[tid] = v;"
     assert kinds(run(body, out(32), ramp(32), block=32, written=[0])) == {"shuffle"}
     good = body.replace(FULL, "0xffffu")
     assert not run(good, out(32), ramp(32), block=32, written=[0]).reports
 
 
 def test_shuffle_from_a_lane_outside_the_mask() -> None:
-    body = (
-        "float v = threadIdx.x; if (threadIdx.x < 16) v = __shfl_sync(0xffffu, v, @); out[threadIdx.x] = v;"
-    )
+    body = "float v = tid; if (tid < 16) v = __shfl_sync(0xffffu, v, @); out[tid] = v;"
     good = run(body.replace("@", "15"), out(32), ramp(32), block=32, written=[0])
     assert not good.reports
     assert (good.outputs[0][:16] == 15).all()
@@ -327,18 +330,18 @@ def test_shuffle_from_a_lane_outside_the_mask() -> None:
 
 
 def test_shuffle_by_a_lane_outside_its_mask() -> None:
-    body = "out[threadIdx.x] = __shfl_sync(0xffffu, x[threadIdx.x], 0);"
+    body = "out[tid] = __shfl_sync(0xffffu, x[tid], 0);"
     assert kinds(run(body, out(32), ramp(32), block=32, written=[0])) == {"shuffle"}
 
 
 def test_shuffle_from_lanes_that_never_were() -> None:
-    body = f"out[threadIdx.x] = __shfl_xor_sync({FULL}, x[threadIdx.x], 16);"
+    body = f"out[tid] = __shfl_xor_sync({FULL}, x[tid], 16);"
     assert kinds(run(body, out(16), ramp(16), block=16, written=[0])) == {"shuffle"}
     assert not run(body, out(32), ramp(32), block=32, written=[0]).reports
 
 
 def test_down_shuffle_past_the_end_is_poison_and_a_fault_only_when_strict() -> None:
-    body = f"out[threadIdx.x] = __shfl_down_sync({FULL}, x[threadIdx.x], 1);"
+    body = f"out[tid] = __shfl_down_sync({FULL}, x[tid], 1);"
     loose = run(body, out(16), ramp(16), block=16, written=[0])
     assert not loose.reports
     np.testing.assert_array_equal(loose.outputs[0][:15], ramp(16)[1:])
@@ -348,7 +351,10 @@ def test_down_shuffle_past_the_end_is_poison_and_a_fault_only_when_strict() -> N
 
 
 def test_atomics_do_not_race_with_each_other_but_with_plain_accesses() -> None:
-    body = "__shared__ int n[1]; if (threadIdx.x == 0) n[0] = 0; __syncthreads(); atomicAdd(n, 1); @ if (threadIdx.x == 0) out[0] = n[0];"
+    body = (
+        "__shared__ int n[1]; if (tid == 0) n[0] = 0; __syncthreads(); atomicAdd(n, 1); "
+        "@ if (tid == 0) out[0] = n[0];"
+    )
     good = run(body.replace("@", "__syncthreads();"), out(1), ramp(1), written=[0])
     assert not good.reports
     assert good.outputs[0][0] == 64
@@ -359,7 +365,7 @@ def test_atomics_do_not_race_with_each_other_but_with_plain_accesses() -> None:
 
 def test_atomics_over_blocks() -> None:
     good = run(
-        "atomicAdd(out, x[threadIdx.x]); atomicMax((int*)out + 1, (int)threadIdx.x);",
+        "atomicAdd(out, x[tid]); atomicMax((int*)out + 1, (int)tid);",
         np.zeros(2, "float32"),
         ramp(64),
         grid=3,
@@ -372,22 +378,18 @@ def test_atomics_over_blocks() -> None:
 
 
 def test_division_by_zero_and_unknown_ptx() -> None:
-    assert kinds(run("out[threadIdx.x] = 7 / (int)x[threadIdx.x];", out(64), ramp(64), written=[0])) == {
-        "crash"
-    }
+    assert kinds(run("out[tid] = 7 / (int)x[tid];", out(64), ramp(64), written=[0])) == {"crash"}
     assert kinds(
-        run(
-            'asm volatile("wgmma.fence.sync.aligned;"); out[threadIdx.x] = 1;', out(64), ramp(64), written=[0]
-        )
+        run('asm volatile("wgmma.fence.sync.aligned;"); out[tid] = 1;', out(64), ramp(64), written=[0])
     ) == {"unsupported"}
 
 
 @pytest.mark.parametrize(
-    "body", ["while (atomicAdd(x, 1.0f) >= 0.0f) {}", 'while (threadIdx.x < 100) { asm volatile(""); }']
+    "body", ["while (atomicAdd(x, 1.0f) >= 0.0f) {}", 'while (tid < 100) { asm volatile(""); }']
 )
 def test_endless_kernel_is_given_up(body: str) -> None:
     limits = Options(max_accesses=10000, max_seconds=0.2)
-    result = run(body + " out[threadIdx.x] = 1;", out(64), ramp(64), written=[0], options=limits)
+    result = run(body + " out[tid] = 1;", out(64), ramp(64), written=[0], options=limits)
     assert kinds(result) == {"timeout"}
 
 
@@ -425,6 +427,6 @@ extern "C" __global__ void k(float* out, float* x) {{
 
 
 def test_check_lists_the_faults() -> None:
-    bad = run("out[threadIdx.x + 1] = 1;", out(64), ramp(64), written=[0])
+    bad = run("out[tid + 1] = 1;", out(64), ramp(64), written=[0])
     with pytest.raises(AssertionError, match="out-of-bounds: k out"):
         bad.check()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs generated CUDA kernels on the CPU, one fiber per CUDA thread, and reports what a GPU would not forgive."""
+"""Runs generated CUDA kernels on the CPU, one fiber per thread, and reports what a GPU would not forgive."""
 
 from .launch import EmulatedRun, Launch, Options, run_kernel
 from .relax import run_cuda, run_lowered

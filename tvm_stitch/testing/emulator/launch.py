@@ -16,7 +16,7 @@ from .reports import Report, ReportRecord
 from .source import PreparedSource, prepare_source
 
 Extent = tuple[int, int, int]
-# Threads times characters of a kernel's text beyond which "auto" optimises: about a second at -O0, more with loops.
+# Threads times characters of a kernel's text beyond which "auto" optimises: a second at -O0, more with loops.
 _LARGE = 100_000_000
 
 
@@ -55,11 +55,12 @@ class Options:
     seed: 0 runs blocks and threads in their natural order, any other value in an order drawn from it.
     poison: fill memory that nobody wrote with 0xFF bytes (NaN), else with zeros.
     strict_rewrite: also report a thread that writes an output element of its own twice.
-    strict_shuffle: also report __shfl_up/down_sync that read an inactive lane (trees do, and drop the result).
+    strict_shuffle: also report __shfl_up/down_sync from an inactive lane (trees do, and drop it).
     volatile_sync: lanes of a warp make accesses of volatile memory in lock step, which older kernels rely on.
     max_accesses, max_seconds: memory accesses and CPU seconds after which a launch is given up.
-    opt_level: of the C++ compiler, for kernels: "-O0" compiles fastest and drops no access, "-O1" runs large launches
-        three times as fast but drops stores that the same thread overwrites at once; "auto" takes -O1 for those only.
+    opt_level: of the C++ compiler, for kernels: "-O0" compiles fastest and drops no access, "-O1" runs large
+        launches three times as fast but drops stores that the same thread overwrites; "auto" takes -O1
+        for large launches only.
     """
 
     seed: int = 0
@@ -74,7 +75,7 @@ class Options:
 
 @dataclass(frozen=True)
 class ArrayArgument:
-    """A pointer argument: its address, the bytes that may be addressed, bytes of an element, whether it is an output."""
+    """A pointer: its address, the bytes behind it, bytes of an element, whether it is an output."""
 
     address: int
     nbytes: int
@@ -127,7 +128,9 @@ class KernelModule:
         return "-O1" if threads * self.prepared.lengths[launch.name] > _LARGE else "-O0"
 
     def parameters(self, name: str, opt_level: str = "-O0") -> list[tuple[str, str, int]]:
-        """(name, kind, size) of each parameter: kind is 'p', 'i', 'u', 'f', 'h' or 'b'; of a pointer, the pointee's size.
+        """(name, kind, size) of each parameter: kind is 'p', 'i', 'u', 'f', 'h' or 'b', size in bytes.
+
+        The size of a pointer is that of what it points to.
 
         Raises KeyError if there is no such kernel.
         """
@@ -145,7 +148,10 @@ class KernelModule:
         args: Sequence[ArrayArgument | int | float | bool | np.generic],
         options: Options,
     ) -> tuple[bool, list[Report]]:
-        """Runs one launch. Returns whether all threads ended, and the findings. Raises TypeError on wrong arguments."""
+        """Runs one launch. Returns whether all threads ended, and the findings.
+
+        Raises TypeError on wrong arguments.
+        """
         runtime, _ = load_runtime()
         opt_level = self._opt_level(launch, options)
         parameters = self.parameters(launch.name, opt_level)
@@ -241,7 +247,7 @@ def run_kernel(
     """Runs one kernel of a CUDA source.
 
     args: one numpy array per pointer parameter and a number per scalar; they are not modified.
-    written: indices of output arrays; they hold nothing at the start, each element must be written, by one thread.
+    written: indices of output arrays; they hold nothing at the start; one thread must write each element.
     inout: indices of arrays that are inputs and outputs; rewriting their elements is not reported.
     scratch: indices of arrays that hold nothing at the start, and may be rewritten.
     The outputs of the run are those of `written`, then of `inout`, in the order given.

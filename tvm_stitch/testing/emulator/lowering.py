@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lowers a Relax module for CUDA as TVM does, into what the emulator can run: host code, CUDA C, VM bytecode."""
+"""Lowers a Relax module for CUDA as TVM does, into what the emulator runs: host code, CUDA C, bytecode."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.relax.vm_build import VMExecutable, _ffi_api, _filter_tir, _vmcodegen
 from tvm.tirx.build import codegen_build, split_host_device_mods
 
-# Kernels and PrimFuncs are looked up by name among all global functions: a prefix keeps them apart from those.
+# Kernels are looked up by name among all global functions: a prefix keeps them apart from those.
 PREFIX = "tvm_stitch_emulated_"
 CALL = "tvm_stitch.emulator.call"
 ALLOC_STORAGE = "tvm_stitch.emulator.alloc_storage"
@@ -22,7 +22,7 @@ ALLOC_TENSOR = "tvm_stitch.emulator.alloc_tensor"
 class Lowered:
     """A lowered module.
 
-    executable: the Relax functions; host: the host code of the PrimFuncs, None if there are none; source: the CUDA C.
+    executable: the Relax functions; host: the PrimFuncs' host code, if any; source: the CUDA C.
     kernels: of each kernel (with PREFIX) what its launch arguments mean; they follow its own arguments.
     host_functions: names of PrimFuncs that run on the host only.
     """
@@ -71,7 +71,7 @@ class _Redirect(PyExprMutator):
 def lower(
     mod: tvm.IRModule, target: tvm.target.Target, relax_pipeline: tvm.transform.Pass | None = None
 ) -> Lowered:
-    """Runs the Relax pipeline, TVM's own TIR pipeline for CUDA, and both code generators. No GPU, no nvcc is needed.
+    """Runs the Relax pipeline, TVM's own TIR pipeline for CUDA, and both code generators. No GPU is needed.
 
     Raises ValueError if the module needs external libraries.
     """

@@ -25,7 +25,7 @@ class DeviceBuffer:
         self.nbytes = nbytes
         raw = (ctypes.c_uint8 * max(nbytes, 1)).from_address(self.address)
         weakref.finalize(raw, lib.emu_free, self.address)
-        self.data: np.ndarray = np.frombuffer(raw, dtype=np.uint8)[:nbytes]
+        self.data: np.ndarray = np.frombuffer(memoryview(raw), dtype=np.uint8)[:nbytes]
 
     @classmethod
     def of(cls, array: np.ndarray) -> DeviceBuffer:
@@ -39,6 +39,12 @@ class DeviceBuffer:
     def numpy(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """A copy on the host."""
         return self.data.copy().view(dtype).reshape(shape)
+
+
+def copy_bytes(address: int, nbytes: int) -> np.ndarray:
+    """A copy of bytes that lie anywhere in this process, as uint8."""
+    raw = (ctypes.c_uint8 * max(nbytes, 1)).from_address(address)
+    return np.frombuffer(memoryview(raw), dtype=np.uint8)[:nbytes].copy()
 
 
 def owns(address: int) -> bool:

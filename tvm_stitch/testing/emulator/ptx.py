@@ -129,7 +129,8 @@ def _translate(statement: str) -> str:
     ):
         if m[1] in _TYPES:
             kind = _TYPES[m[1]]
-            return f"{operand(m[2])} = emu::read_bits<{kind}>({operand(m[2])}, emu::load_shared<{kind}>({operand(m[3])}))"
+            value = f"emu::load_shared<{kind}>({operand(m[3])})"
+            return f"{operand(m[2])} = emu::read_bits<{kind}>({operand(m[2])}, {value})"
     if m := re.fullmatch(
         r"st(?:\.volatile|\.relaxed\.\w+)?\.shared(?:::cluster|::cta)?\.(\w+) \[%(\d+)\], %(\d+)", text
     ):

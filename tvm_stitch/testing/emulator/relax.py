@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a whole Relax function compiled for CUDA: every kernel in the emulator, everything else as TVM runs it."""
+"""Runs a whole Relax function compiled for CUDA: kernels in the emulator, everything else as TVM runs it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tvm import relax
 from . import lowering
 from .launch import ArrayArgument, EmulatedRun, KernelModule, Launch, Options, check_written
 from .lowering import PREFIX, Lowered, default_target, lower
-from .memory import POISON, DeviceBuffer, mark, owns
+from .memory import POISON, DeviceBuffer, copy_bytes, mark, owns
 from .reports import Report
 from .tensors import device_tensor, itemsize_of, nbytes_of
 
@@ -104,9 +104,9 @@ class _Session:
         if owns(address):
             return tensor
         if address not in self.copies:
-            raw = (ctypes.c_uint8 * max(nbytes_of(tensor), 1)).from_address(address)
-            data = np.frombuffer(raw, np.uint8)[: nbytes_of(tensor)]
-            copy = self.new_input(data, str(tensor.dtype), [int(e) for e in tensor.shape])
+            copy = self.new_input(
+                copy_bytes(address, nbytes_of(tensor)), str(tensor.dtype), [int(e) for e in tensor.shape]
+            )
             self.copies[address] = (tensor, copy)
         return self.copies[address][1]
 
@@ -144,8 +144,7 @@ class _Session:
         if isinstance(result, tvm.runtime.Tensor):
             shape, dtype = tuple(int(e) for e in result.shape), str(result.dtype)
             nbytes, address = nbytes_of(result), _address(result)
-            raw = (ctypes.c_uint8 * max(nbytes, 1)).from_address(address)
-            data = np.frombuffer(raw, np.uint8)[:nbytes].copy()
+            data = copy_bytes(address, nbytes)
             self.run.outputs.append(data.view(_numpy_dtype(dtype)).reshape(shape))
             if owns(address):
                 kernel, name = self.producer.get(address, ("", f"output {len(self.run.outputs) - 1}"))
@@ -205,7 +204,7 @@ def _read_launch(name: str, params: Sequence[str], values: dict[str, int]) -> La
 
 @contextmanager
 def _installed(session: _Session) -> Iterator[None]:
-    """Makes the session's kernels global functions, and lets host code choose a CUDA device that is not there."""
+    """Makes the session's kernels global functions, and lets host code choose a device that is not there."""
     set_device = tvm.get_global_func("__tvm_set_device")
     names = list(session.lowered.kernels)
     for kernel in names:
@@ -236,11 +235,13 @@ def run_cuda(
 ) -> EmulatedRun:
     """Compiles a Relax module for CUDA and runs one of its functions without a GPU.
 
-    mod: the module before lowering. inputs: numpy arrays (ml_dtypes.bfloat16 for bfloat16), numbers, tuples of ints
-    for shapes, nested lists for tuples of tensors. target: default sm_90 with an llvm host. relax_pipeline: default
-    relax.get_default_pipeline(target). seed: 0 runs blocks and threads in their natural order, others in an order of
-    their own. poison: memory that nobody wrote holds NaN. rewritable: patterns of names of kernel parameters whose
-    elements several threads may write in turn (scratch). options: the rest; its seed and poison are not used.
+    mod: the module before lowering.
+    inputs: numpy arrays (ml_dtypes.bfloat16 for bfloat16), numbers, tuples for shapes, lists for tuples.
+    target: default sm_90 with an llvm host; relax_pipeline: default relax.get_default_pipeline(target).
+    seed: 0 runs blocks and threads in their natural order, any other value in an order drawn from it.
+    poison: memory that nobody wrote holds NaN.
+    rewritable: patterns of names of kernel parameters whose elements may be rewritten (scratch).
+    options: the rest; its seed and poison are not used.
     After a launch that was given up the outputs are missing and the reports say why.
     """
     return run_lowered(

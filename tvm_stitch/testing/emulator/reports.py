@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass
 
-# The order is that of ReportKind in runtime/emulator.h; "unwritten" is found by the host after the last launch.
+# The order is that of ReportKind in runtime/emulator.h; the host finds "unwritten" after the last launch.
 KINDS = (
     "out-of-bounds",
     "uninitialized-read",
@@ -28,8 +28,8 @@ KINDS = (
 class Report:
     """One finding. `kind` is one of KINDS.
 
-    `array` names the kernel parameter or shared array ("" if none), `offset` is in elements of it (-1 if none),
-    `block` and `thread` are (x, y, z) of the thread that noticed, `count` is how often the launch met it.
+    `array` names the kernel parameter or shared array ("" if none), `offset` is in elements; `block` and
+    `thread` are (x, y, z) of the thread that noticed; `count` is how often the launch met it.
     """
 
     kind: str

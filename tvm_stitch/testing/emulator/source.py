@@ -36,7 +36,7 @@ class PreparedSource:
 
 
 def prepare_source(cuda_source: str) -> PreparedSource:
-    """Rewrites shared arrays, built-in variables and inline PTX, and adds an entry per kernel; line numbers are kept.
+    """Rewrites shared arrays, built-in variables and inline PTX, and adds an entry per kernel; lines stay.
 
     Raises ValueError if the source has no kernel or uses __shared__ in a way that is not understood.
     """
@@ -63,7 +63,7 @@ def prepare_source(cuda_source: str) -> PreparedSource:
 
 
 def _share(text: str, kernel_starts: list[int]) -> str:
-    """Replaces shared array declarations. Arrays are numbered per kernel, after those of device functions; 0 is dynamic."""
+    """Replaces shared array declarations. Numbers count per kernel, after device functions'; 0 is dynamic."""
     first = kernel_starts[0] if kernel_starts else len(text)
     helpers = sum(1 for m in _SHARED.finditer(text) if m.start() < first)
     counts: dict[int, int] = {}

@@ -4,15 +4,7 @@
 // A thread runs until it waits (barrier, warp operation) or ends. When every lane of a warp has stopped, warp operations
 // whose lanes are all there complete; when every thread of a block has stopped, its barrier opens; then cluster and grid
 // barriers. If nothing can go on, that is a deadlock, with the reason known.
-#include <signal.h>
-#include <sys/mman.h>
-#include <sys/time.h>
-#if !defined(__x86_64__)
-#include <ucontext.h>
-#endif
-
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <numeric>
@@ -28,367 +20,6 @@ Stamp g_event = 16;
 Stamp next_event() { return ++g_event; }
 
 namespace {
-
-// ---- fibers ----------------------------------------------------------------------------------------------------------
-constexpr size_t kStackBytes = 256 << 10;
-constexpr size_t kStacksPerChunk = 64;
-constexpr size_t kGuardedStacks = 16000;  // each guard page splits a mapping, and a process may have 65530 of them
-
-std::vector<char*> g_free_stacks;
-size_t g_stack_count = 0;
-void* g_scheduler_sp = nullptr;
-
-char* take_stack() {
-  if (g_free_stacks.empty()) {
-    void* p = mmap(nullptr, kStackBytes * kStacksPerChunk, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (p == MAP_FAILED) return nullptr;
-    char* base = static_cast<char*>(p);
-    for (size_t i = kStacksPerChunk; i-- > 0;) {
-      if (g_stack_count++ < kGuardedStacks) mprotect(base + i * kStackBytes, 4096, PROT_NONE);
-      g_free_stacks.push_back(base + i * kStackBytes);
-    }
-  }
-  char* s = g_free_stacks.back();
-  g_free_stacks.pop_back();
-  return s;
-}
-
-void fiber_main();
-
-#if defined(__x86_64__)
-extern "C" void emu_switch(void** save, void* load);
-asm(R"(
-.text
-.globl emu_switch
-.hidden emu_switch
-.type emu_switch, @function
-emu_switch:
-  pushq %rbp
-  pushq %rbx
-  pushq %r12
-  pushq %r13
-  pushq %r14
-  pushq %r15
-  movq %rsp, (%rdi)
-  movq %rsi, %rsp
-  popq %r15
-  popq %r14
-  popq %r13
-  popq %r12
-  popq %rbx
-  popq %rbp
-  ret
-.size emu_switch, .-emu_switch
-)");
-void prepare_fiber(Thread& t) {
-  void** top = reinterpret_cast<void**>(t.stack + kStackBytes);
-  *--top = nullptr;  // the return address of a call that never returns: aligns the stack as functions expect it
-  *--top = reinterpret_cast<void*>(&fiber_main);
-  for (int i = 0; i < 6; ++i) *--top = nullptr;
-  t.sp = top;
-}
-#else
-void emu_switch(void** save, void* load) {
-  ucontext_t self;
-  *save = &self;
-  swapcontext(&self, static_cast<ucontext_t*>(load));
-}
-void prepare_fiber(Thread& t) {
-  // The context lives at the low end of the fiber's own stack, above the guard page.
-  auto* c = reinterpret_cast<ucontext_t*>(t.stack + 8192);
-  getcontext(c);
-  c->uc_stack.ss_sp = t.stack + 16384;
-  c->uc_stack.ss_size = kStackBytes - 16384;
-  c->uc_link = nullptr;
-  makecontext(c, reinterpret_cast<void (*)()>(&fiber_main), 0);
-  t.sp = c;
-}
-#endif
-
-using Entry = void (*)(void**);
-Entry g_entry = nullptr;
-void** g_args = nullptr;
-
-void fiber_main() {
-  g_entry(g_args);
-  Thread* t = g_thread;
-  t->state = kExited;
-  --t->block->live;
-  emu_switch(&t->sp, g_scheduler_sp);
-  __builtin_unreachable();
-}
-
-void resume(Thread& t) {
-  if (t.state == kNew) {
-    t.stack = take_stack();
-    if (!t.stack) {
-      add_report(kCrash, &t, 0, nullptr, 0, nullptr, "no memory for another stack");
-      g_launch.aborted = true;
-      return;
-    }
-    prepare_fiber(t);
-  }
-  t.state = kReady;
-  g_thread = &t;
-  emu_switch(&g_scheduler_sp, t.sp);
-  g_thread = nullptr;
-  if (t.state == kExited) {
-    g_free_stacks.push_back(t.stack);
-    t.stack = nullptr;
-  }
-}
-
-// ---- signals: an access outside every array, a stack overflow, an integer division by zero -----------------------------
-const int kSignals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
-struct sigaction g_old_actions[4];
-stack_t g_old_stack;
-alignas(16) char g_signal_stack[64 << 10];
-
-void on_signal(int number, siginfo_t* info, void*) {
-  Thread* t = g_thread;
-  if (!t) {  // not in a kernel: let the process see it
-    for (int i = 0; i < 4; ++i)
-      if (kSignals[i] == number) sigaction(number, &g_old_actions[i], nullptr);
-    return;
-  }
-  const uint64_t at = reinterpret_cast<uint64_t>(info->si_addr), stack = reinterpret_cast<uint64_t>(t->stack);
-  if (number == SIGFPE)
-    add_report(kCrash, t, 0, nullptr, 0, nullptr, "integer division by zero");
-  else if (at >= stack && at < stack + 4096)
-    add_report(kCrash, t, 0, nullptr, 0, nullptr, "the thread's local variables need more than %zu KiB", kStackBytes >> 10);
-  else
-    add_report(kOutOfBounds, t, 0, nullptr, 0, nullptr, "access of address 0x%llx, which is in no array",
-               (unsigned long long)at);
-  abort_launch();
-}
-
-// The time limit. The first signal lets the next memory access give up; the second one comes to a loop that makes none.
-struct sigaction g_old_timer_action;
-int g_timer_ticks = 0;
-
-void on_timer(int) {
-  if (!g_launch.active) return;
-  g_launch.budget = -1;
-  if (++g_timer_ticks < 2 || !g_thread) return;
-  add_report(kTimeout, g_thread, 0, nullptr, 0, nullptr, "the kernel ran longer than the limit allows");
-  abort_launch();
-}
-
-void start_timer(double seconds) {
-  g_timer_ticks = 0;
-  struct sigaction action{};
-  action.sa_handler = on_timer;
-  action.sa_flags = SA_NODEFER | SA_RESTART;
-  sigemptyset(&action.sa_mask);
-  sigaction(SIGVTALRM, &action, &g_old_timer_action);
-  itimerval timer{};
-  timer.it_value.tv_sec = time_t(seconds);
-  timer.it_value.tv_usec = suseconds_t((seconds - double(time_t(seconds))) * 1e6) + 1;
-  timer.it_interval.tv_usec = 500000;
-  setitimer(ITIMER_VIRTUAL, &timer, nullptr);
-}
-
-void stop_timer() {
-  const itimerval none{};
-  setitimer(ITIMER_VIRTUAL, &none, nullptr);
-  sigaction(SIGVTALRM, &g_old_timer_action, nullptr);
-}
-
-void install_signals() {
-  stack_t ss{};
-  ss.ss_sp = g_signal_stack;
-  ss.ss_size = sizeof g_signal_stack;
-  sigaltstack(&ss, &g_old_stack);
-  struct sigaction action{};
-  action.sa_sigaction = on_signal;
-  action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
-  sigemptyset(&action.sa_mask);
-  for (int i = 0; i < 4; ++i) sigaction(kSignals[i], &action, &g_old_actions[i]);
-}
-
-void restore_signals() {
-  for (int i = 0; i < 4; ++i) sigaction(kSignals[i], &g_old_actions[i], nullptr);
-  if (!(g_old_stack.ss_flags & SS_DISABLE)) sigaltstack(&g_old_stack, nullptr);
-}
-
-// ---- warp operations -------------------------------------------------------------------------------------------------
-const char* op_name(WarpOp op) {
-  switch (op) {
-    case kShuffleOp: return "shuffle";
-    case kSyncWarpOp: return "__syncwarp";
-    case kCollectiveOp: return "warp vote or reduction";
-    case kActiveMaskOp: return "__activemask";
-    default: return "volatile access";
-  }
-}
-
-struct Warp {
-  Thread* lanes[32] = {};
-  uint32_t waiting = 0;  // lanes that wait at a warp operation
-  uint32_t live = 0;
-};
-
-Warp look_at(Block& b, uint32_t first) {
-  Warp w;
-  const uint32_t end = std::min<uint32_t>(first + 32, uint32_t(b.threads.size()));
-  for (uint32_t i = first; i < end; ++i) {
-    Thread& t = b.threads[i];
-    w.lanes[i - first] = &t;
-    if (t.state != kExited) w.live |= 1u << (i - first);
-    if (t.state == kWaitWarp) w.waiting |= 1u << (i - first);
-  }
-  return w;
-}
-
-bool same_operation(const Thread& a, const Thread& b) {
-  if (a.op != b.op) return false;
-  switch (a.op) {
-    case kSyncWarpOp: return a.mask == b.mask;
-    case kActiveMaskOp: return a.line == b.line;
-    case kVolatileOp: return a.site == b.site;
-    default: return a.mask == b.mask && a.line == b.line && a.mode == b.mode;
-  }
-}
-
-void finish_shuffle(Warp& w, uint32_t group) {
-  uint64_t results[32];
-  for (uint32_t m = group; m; m &= m - 1) {
-    const int lane = __builtin_ctz(m);
-    Thread& t = *w.lanes[lane];
-    const int width = t.width <= 0 || t.width > 32 ? 32 : t.width;
-    const int low = lane & ~(width - 1), high = low + width - 1;
-    int source = lane;
-    switch (t.mode) {
-      case 0: source = low + (t.arg & (width - 1)); break;
-      case 1: source = lane - t.arg < low ? lane : lane - t.arg; break;
-      case 2: source = lane + t.arg > high ? lane : lane + t.arg; break;
-      default: source = (lane ^ t.arg) > high ? lane : lane ^ t.arg;
-    }
-    source &= 31;
-    if (group >> source & 1) {
-      results[lane] = w.lanes[source]->value;
-      continue;
-    }
-    results[lane] = ~0ull;
-    // Trees of up and down shuffles read past the last active lane and drop the result: only its value is poisoned.
-    if (t.mode == 0 || t.mode == 3 || g_launch.strict_shuffle)
-      add_report(kShuffle, &t, t.line, nullptr, 0, nullptr, "shuffle reads lane %d, which %s", source,
-                 !w.lanes[source] || w.lanes[source]->state == kExited ? "has ended or never was"
-                 : t.mask >> source & 1                               ? "does not take part"
-                                                                      : "is not in the mask");
-  }
-  for (uint32_t m = group; m; m &= m - 1) w.lanes[__builtin_ctz(m)]->result = results[__builtin_ctz(m)];
-}
-
-uint64_t collective(Warp& w, uint32_t group, const Thread& t) {
-  if (t.mode == 9) {  // match_any
-    uint32_t same = 0;
-    for (uint32_t m = group; m; m &= m - 1)
-      if (w.lanes[__builtin_ctz(m)]->value == t.value) same |= m & -m;
-    return same;
-  }
-  bool first = true;
-  int64_t acc = 0;
-  uint32_t ballot = 0;
-  for (uint32_t m = group; m; m &= m - 1) {
-    const int64_t v = int64_t(w.lanes[__builtin_ctz(m)]->value);
-    if (v) ballot |= m & -m;
-    if (first) {
-      acc = v;
-      first = false;
-      continue;
-    }
-    switch (t.mode) {
-      case 3: acc += v; break;
-      case 4: acc = std::min(acc, v); break;
-      case 5: acc = std::max(acc, v); break;
-      case 6: acc &= v; break;
-      case 7: acc |= v; break;
-      case 8: acc ^= v; break;
-      default: break;
-    }
-  }
-  if (t.mode == 0) return ballot == group;
-  if (t.mode == 1) return ballot != 0;
-  if (t.mode == 2) return ballot;
-  return uint64_t(acc);
-}
-
-// Lets the lanes of `group` go on; afterwards each knows all that any of them knew.
-void release_warp(Warp& w, uint32_t group) {
-  const Stamp now = next_event();
-  Stamp known[32] = {};
-  for (uint32_t m = group; m; m &= m - 1) {
-    const Thread& t = *w.lanes[__builtin_ctz(m)];
-    for (int i = 0; i < 32; ++i) known[i] = std::max(known[i], t.known[i]);
-  }
-  for (uint32_t m = group; m; m &= m - 1) known[__builtin_ctz(m)] = now;
-  for (uint32_t m = group; m; m &= m - 1) {
-    Thread& t = *w.lanes[__builtin_ctz(m)];
-    memcpy(t.known, known, sizeof known);
-    t.stamp = now;
-    t.state = kReady;
-  }
-}
-
-void finish(Warp& w, uint32_t group) {
-  const WarpOp op = w.lanes[__builtin_ctz(group)]->op;
-  if (op == kShuffleOp) {
-    finish_shuffle(w, group);
-  } else if (op == kCollectiveOp) {
-    uint64_t results[32];
-    for (uint32_t m = group; m; m &= m - 1) results[__builtin_ctz(m)] = collective(w, group, *w.lanes[__builtin_ctz(m)]);
-    for (uint32_t m = group; m; m &= m - 1) w.lanes[__builtin_ctz(m)]->result = results[__builtin_ctz(m)];
-  } else if (op == kActiveMaskOp) {
-    // Asking for the mask orders nothing: only the lanes go on.
-    for (uint32_t m = group; m; m &= m - 1) {
-      w.lanes[__builtin_ctz(m)]->result = group;
-      w.lanes[__builtin_ctz(m)]->state = kReady;
-    }
-    return;
-  }
-  release_warp(w, group);
-}
-
-// All lanes of the warp have stopped: completes what can be completed. False: no lane waits at a warp operation.
-bool resolve_warp(Block& b, uint32_t first) {
-  Warp w = look_at(b, first);
-  if (!w.waiting) return false;
-  uint32_t groups[32], count = 0;
-  for (uint32_t rest = w.waiting; rest;) {
-    const Thread& t = *w.lanes[__builtin_ctz(rest)];
-    uint32_t group = 0;
-    for (uint32_t m = rest; m; m &= m - 1)
-      if (same_operation(t, *w.lanes[__builtin_ctz(m)])) group |= m & -m;
-    groups[count++] = group;
-    rest &= ~group;
-  }
-  bool progress = false;
-  for (uint32_t i = 0; i < count; ++i) {
-    const Thread& t = *w.lanes[__builtin_ctz(groups[i])];
-    if (t.op == kActiveMaskOp || t.op == kVolatileOp || (t.mask & w.live) != groups[i]) continue;
-    finish(w, groups[i]);
-    progress = true;
-  }
-  if (progress) return true;
-  // Nobody else can arrive any more: the lanes that are together at one place are the active ones.
-  for (uint32_t i = 0; i < count; ++i) {
-    const Thread& t = *w.lanes[__builtin_ctz(groups[i])];
-    if (t.op != kActiveMaskOp && t.op != kVolatileOp) continue;
-    finish(w, groups[i]);
-    return true;
-  }
-  Thread& t = *w.lanes[__builtin_ctz(groups[0])];
-  if (!(t.mask >> t.lane & 1))
-    add_report(kShuffle, &t, t.line, nullptr, 0, nullptr, "%s by a lane that is not in its mask 0x%08x", op_name(t.op),
-               t.mask);
-  else
-    add_report(kShuffle, &t, t.line, nullptr, 0, nullptr, "%s with mask 0x%08x reached by lanes 0x%08x only", op_name(t.op),
-               t.mask, groups[0]);
-  finish(w, groups[0]);
-  return true;
-}
 
 // ---- barriers --------------------------------------------------------------------------------------------------------
 void release_block(Block& b, State from, Stamp now) {
@@ -595,34 +226,7 @@ void run_group() {
     }
 }
 
-void drop_stacks(Block& b) {
-  for (Thread& t : b.threads)
-    if (t.stack) {
-      g_free_stacks.push_back(t.stack);
-      t.stack = nullptr;
-    }
-}
-
 }  // namespace
-
-void abort_launch() {
-  g_launch.aborted = true;
-  emu_switch(&g_thread->sp, g_scheduler_sp);
-  __builtin_unreachable();
-}
-
-void wait_here(State state) {
-  Thread* t = g_thread;
-  t->state = state;
-  emu_switch(&t->sp, g_scheduler_sp);
-}
-
-void volatile_rendezvous(uint64_t site) {
-  if (!g_thread || !g_launch.volatile_sync) return;
-  g_thread->op = kVolatileOp;
-  g_thread->site = site;
-  wait_here(kWaitWarp);
-}
 
 }  // namespace emu
 
@@ -712,8 +316,6 @@ int emu_launch(const LaunchRequest* q) {
     if (s->ranges.size() == 1) s->ranges.clear();
   }
 
-  g_entry = reinterpret_cast<Entry>(q->entry);
-  g_args = q->args;
   // Blocks that may wait for each other are resident together: all of a cooperative launch, else one cluster.
   static std::vector<std::unique_ptr<Block>> pool;
   const uint64_t together = l.cooperative ? blocks : l.cluster_size;
@@ -730,8 +332,7 @@ int emu_launch(const LaunchRequest* q) {
   std::iota(groups.begin(), groups.end(), 0);
   mix(groups);
   l.active = true;
-  install_signals();
-  start_timer(q->seconds);
+  begin_run(q->entry, q->args, q->seconds);
   for (uint32_t group : groups) {
     l.residents.clear();
     for (uint64_t i = 0; i < together; ++i) {
@@ -742,8 +343,7 @@ int emu_launch(const LaunchRequest* q) {
     for (Block* b : l.residents) drop_stacks(*b);
     if (l.aborted) break;
   }
-  stop_timer();
-  restore_signals();
+  end_run();
   l.active = false;
   g_thread = nullptr;
   if (l.cooperative) pool.clear();
