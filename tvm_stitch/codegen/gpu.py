@@ -40,6 +40,8 @@ class _GpuEmitter:
         self.lane: Expr = B.i64(0)
         self.slot: Expr = B.i64(0)
         self.block: Expr = B.i64(0)
+        self.staged: dict[Key | Leaf, Buffer] = {}  # in shared memory, where a row is too long for registers
+        self.stage_element: Expr = B.i64(0)
         self.in_range: Expr | None = None
         self.guarded = False
         self.binder = B.Binder()
@@ -48,14 +50,18 @@ class _GpuEmitter:
     def kept(self, key: Key) -> Expr | None:
         if key not in self.value_tiles or self.element is None:
             return None
-        return B.fetch(self.value_tiles[key], self.element)
+        return self._tile_element(self.value_tiles[key], self.element)
 
     def input(self, access: Access, point: Point) -> Expr | None:
         tile = self.load_tiles.get((access.tensor, point))
         if tile is None or self.element is None:
             return None
         element = self.element if self._streamed((access.tensor, point)) else self.lane_element
-        return convert(B.fetch(tile, element), compute_dtype(access.tensor.dtype))
+        assert element is not None
+        return convert(self._tile_element(tile, element), compute_dtype(access.tensor.dtype))
+
+    def _tile_element(self, tile: Buffer, element: Expr) -> Expr:
+        return B.fetch(tile, self.stage_element if tile in self.staged.values() else element)
 
     def bind(self, value: Expr, name: str) -> Expr:
         return self.binder.bind(value, name)
@@ -66,6 +72,8 @@ class _GpuEmitter:
             row = self._launch(stack)
             self.eval = Evaluator(self.al, row, self)
             self.eval.guard = self.in_range if self.guarded else None
+            if self.mapping.shared:
+                self._allocate_stage()
             for p in self.plan.schedule.passes:
                 self._pass(p)
             self._row_outputs()
@@ -111,42 +119,66 @@ class _GpuEmitter:
         kept = [k for k in p.values if k in self.plan.schedule.kept_values and k not in self.value_tiles]
         with B.loop("serial", cm.steps, "step") as step:
             fresh = self._load(p, cm, step)
-            tiles = {k: self._tile(cm, compute_dtype(k[0].output.dtype), k[0].output.name) for k in kept}
+            tiles = {k: self._kept_tile(cm, k) for k in kept}
             with B.loop("unroll", cm.chunks, "chunk") as chunk:
-                base = self._base(cm, step, chunk)
-                with B.when(self._tail(p.columns, cm, base)):
-                    fresh += self._load_shared(p, cm, base)
-                    out_tiles = {k: B.local([cm.vector], k[0].output.dtype, f"{k[0].output.name}_out") for k in p.outputs}
-                    with B.loop("unroll", cm.vector, "lane") as e:
-                        self._compute(p, cm, chunk, e, base, accumulators, tiles, out_tiles)
-                    with B.when(self.in_range if p.outputs else None):
-                        self._store(p, cm, base, out_tiles)
+                self._chunk(p, cm, step, chunk, fresh, accumulators, tiles)
             for leaf in fresh:
-                if leaf not in self.plan.schedule.kept_loads:
+                if leaf not in self.plan.schedule.kept_loads or self.mapping.shared:
                     del self.load_tiles[leaf]
         self.eval.at_column(None)
         self.element = self.lane_element = None
         if self.mapping.keep:
             self.value_tiles.update(tiles)
+            self.load_tiles.update({k: t for k, t in self.staged.items() if k in fresh})
         self._reduce(p, cm, accumulators)
 
-    def _compute(
-        self, p: Pass, cm: ColumnMapping, chunk: Expr, e: Expr, base: Expr, accumulators: list[Buffer],
-        tiles: dict[Key, Buffer], out_tiles: dict[Key, Buffer],
+    def _chunk(
+        self, p: Pass, cm: ColumnMapping, step: Expr, chunk: Expr, fresh: list[Leaf], accumulators: list[Buffer],
+        tiles: dict[Key, Buffer],
     ) -> None:  # fmt: skip
-        self.element, self.lane_element = chunk * B.i64(cm.vector) + e, e
-        self.eval.at_column(base + e)
+        """One vector of columns: evaluate, keep, accumulate, store.
+
+        Columns past the row's end are skipped. Where tiles are in shared memory nothing may be skipped (TVM places
+        barriers around such accesses, and none may stand in a condition): the last vector is evaluated instead, kept
+        in the column's own place, and left out of reductions and stores.
+        """
+        base = self._base(cm, step, chunk)
+        tail = self._tail(p.columns, cm, base)
+        skip, valid = (None, tail) if self.mapping.shared else (tail, None)
+        with B.when(skip):
+            safe = self._inside(base, p.columns, cm)
+            fresh += self._load_shared(p, cm, safe)
+            out_tiles = {k: B.local([cm.vector], k[0].output.dtype, f"{k[0].output.name}_out") for k in p.outputs}
+            with B.loop("unroll", cm.vector, "lane") as e:
+                self.element, self.lane_element = chunk * B.i64(cm.vector) + e, e
+                self.stage_element = base + e
+                self.eval.at_column(safe + e)
+                self._compute(p, e, valid, accumulators, tiles, out_tiles)
+            with B.when(_both(self.in_range, valid) if p.outputs else None):
+                self._store(p, cm, safe, out_tiles)
+
+    def _compute(
+        self, p: Pass, e: Expr, valid: Expr | None, accumulators: list[Buffer], tiles: dict[Key, Buffer],
+        out_tiles: dict[Key, Buffer],
+    ) -> None:  # fmt: skip
+        assert self.element is not None
+        for leaf, tile in self.staged.items():
+            if leaf in self.load_tiles and self.load_tiles[leaf] is not tile:
+                B.store(tile, B.fetch(self.load_tiles[leaf], self.element), [self.stage_element])
         reduces = set(p.reduces)
         for key in p.values:
             if key[0] in reduces:
                 continue
             value = self.eval.value(key)
             if key in tiles:
-                B.store(tiles[key], value, [self.element])
+                B.store(tiles[key], value, [self.stage_element if key in self.staged else self.element])
             if key in out_tiles:
                 B.store(out_tiles[key], convert(value, key[0].output.dtype), [e])
         for op, acc in zip(p.reduces, accumulators):
-            B.store(acc, combine(op.combiner or "", B.fetch(acc, e), self.eval.operand(op)), [e])
+            operand = self.eval.operand(op)
+            if valid is not None:
+                operand = tir.Select(valid, operand, identity(op))
+            B.store(acc, combine(op.combiner or "", B.fetch(acc, e), operand), [e])
 
     def _reduce(self, p: Pass, cm: ColumnMapping, accumulators: list[Buffer]) -> None:
         if not p.reduces:
@@ -166,8 +198,28 @@ class _GpuEmitter:
         return is_streamed(self.domain.rows, leaf)
 
     # -- tiles and memory ---------------------------------------------------------------------------------------
+    def _kept_tile(self, cm: ColumnMapping, key: Key) -> Buffer:
+        if key in self.staged:
+            return self.staged[key]
+        return self._tile(cm, compute_dtype(key[0].output.dtype), key[0].output.name)
+
     def _tile(self, cm: ColumnMapping, dtype: str, name: str) -> Buffer:
         return B.local([cm.chunks * cm.vector], dtype, name)
+
+    def _allocate_stage(self) -> None:
+        sched, m = self.plan.schedule, self.mapping
+        for key in sched.kept_values:
+            dtype = compute_dtype(key[0].output.dtype)
+            self.staged[key] = B.local([m.covered(key[1].columns)], dtype, key[0].output.name, "shared.dyn")
+        for leaf in sched.kept_loads:
+            size = [m.covered(leaf[1].columns)]
+            self.staged[leaf] = B.local(size, leaf[0].dtype, leaf[0].name + "_stage", "shared.dyn")
+
+    def _inside(self, base: Expr, columns: Extent, cm: ColumnMapping) -> Expr:
+        """The column a thread works on: in shared memory's mode never past the last vector of the row."""
+        if not self.mapping.shared or self._tail(columns, cm, base) is None:
+            return base
+        return B.bind(tir.min(base, as_expr(columns) - B.i64(cm.vector)), "col")
 
     def _base(self, cm: ColumnMapping, step: Expr, chunk: Expr) -> Expr:
         group = (step * B.i64(cm.chunks) + chunk) if cm.steps > 1 else chunk
@@ -176,7 +228,7 @@ class _GpuEmitter:
         return (group * B.i64(self.mapping.threads) + self.lane) * B.i64(cm.vector)
 
     def _tail(self, columns: Extent, cm: ColumnMapping, base: Expr) -> Expr | None:
-        covered = cm.chunks * cm.steps * self.mapping.threads * cm.vector
+        covered = self.mapping.covered(columns)
         if isinstance(columns, int):
             if covered == columns or (self.mapping.split and columns % covered == 0):
                 return None
@@ -189,8 +241,8 @@ class _GpuEmitter:
             self.load_tiles[leaf] = self._tile(cm, leaf[0].dtype, leaf[0].name + "_in")
             with B.loop("unroll", cm.chunks, "chunk") as chunk:
                 base = self._base(cm, step, chunk)
-                with B.when(self._tail(p.columns, cm, base)):
-                    self._read_vector(leaf, p, cm, base, chunk * B.i64(cm.vector))
+                with B.when(None if self.mapping.shared else self._tail(p.columns, cm, base)):
+                    self._read_vector(leaf, p, cm, self._inside(base, p.columns, cm), chunk * B.i64(cm.vector))
         return fresh
 
     def _load_shared(self, p: Pass, cm: ColumnMapping, base: Expr) -> list[Leaf]:

@@ -148,6 +148,7 @@ class _Aligner:
         if columns is not None and isinstance(columns, int):
             places.append(self.result.row_point if columns == 1 else domain.full(columns))
             places += self._along_producer(op, columns)
+            places += [p for p in self._along_reduces(op) if p not in places]
         elif columns is not None:
             raise Misaligned(f"output {op.output!r} has rows of symbolic length {columns}")
         return places
@@ -167,6 +168,20 @@ class _Aligner:
             if len(values) == len(op.axes):
                 text = ", ".join(str(v) for v in values)
                 found.append(Point(At.INDEX, columns, tuple(values), text))
+        return found
+
+    def _along_reduces(self, op: Operator) -> list[Point]:
+        """The points at which reductions walk tensors of the output's shape (softmax along an axis not the last)."""
+        found = []
+        for reduce, at in self.result.roots:
+            if not reduce.is_reduce:
+                continue
+            for access, point in self.result.children((reduce, at)):
+                shape = access.tensor.shape
+                if point is None or point.at is not At.INDEX or len(shape) != len(op.output.shape):
+                    continue
+                if all(same(a, b, self.domain.analyzer) for a, b in zip(shape, op.output.shape)):
+                    found.append(point)
         return found
 
     def _visit(self, op: Operator, point: Point, root: bool = False) -> int:

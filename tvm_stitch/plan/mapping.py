@@ -39,7 +39,7 @@ class RowMapping:
 
     ``threads`` handle one row together and ``rows_per_block`` rows share a block; ``columns`` maps each column space
     (by its text). ``split`` spreads a flat domain's columns over blocks instead. ``keep`` says whether values stay on
-    chip between passes or are read again.
+    chip between passes (in registers, or in shared memory with ``shared``) or are read again.
     """
 
     threads: int
@@ -47,6 +47,7 @@ class RowMapping:
     columns: dict[str, ColumnMapping] = field(default_factory=dict)
     split: bool = False
     keep: bool = True
+    shared: bool = False
 
     @property
     def block(self) -> int:
@@ -61,9 +62,21 @@ class RowMapping:
             "rows a block": self.rows_per_block,
             "block": self.block,
             "columns": spaces,
-            "between passes": "kept in registers" if self.keep else "read again",
+            "between passes": self.storage,
             "columns over blocks": self.split,
         }
+
+    @property
+    def storage(self) -> str:
+        """Where values stay between passes."""
+        if not self.keep:
+            return "read again"
+        return "kept in shared memory" if self.shared else "kept in registers"
+
+    def covered(self, columns: Extent) -> int:
+        """Columns that the threads of a row cover, those past its end included."""
+        m = self.of(columns)
+        return m.steps * m.chunks * self.threads * m.vector
 
     def of(self, columns: Extent) -> ColumnMapping:
         """The mapping of a column space."""
@@ -157,9 +170,49 @@ def choose_mapping(alignment: Alignment, sched: Schedule, device: DeviceModel) -
         mapping.columns[s] = ColumnMapping(vectors[s], chunks)
     if not mapping.keep:
         for s, m in mapping.columns.items():
-            chunks = max(1, min(m.chunks, 16 // m.vector))
-            mapping.columns[s] = ColumnMapping(m.vector, chunks, -(-m.chunks // chunks))
+            mapping.columns[s] = ColumnMapping(m.vector, min(m.chunks, max(1, 16 // m.vector)), 1)
+            mapping.columns[s] = _stepped(mapping.columns[s], m.chunks)
+        keep_in_shared(sched, mapping, device)
     return mapping
+
+
+def _stepped(m: ColumnMapping, vectors: int) -> ColumnMapping:
+    """The same chunks, in as many steps as ``vectors`` vectors a thread take."""
+    return ColumnMapping(m.vector, m.chunks, -(-vectors // m.chunks))
+
+
+def keep_in_shared(sched: Schedule, mapping: RowMapping, device: DeviceModel) -> bool:
+    """Keep values in shared memory if a row's fit, in steps small enough not to cover much more than the row."""
+    before = dict(mapping.columns)
+    extents = {str(p.columns): p.columns for p in sched.passes if isinstance(p.columns, int)}
+    vectors = {s: -(-e // (before[s].vector * mapping.threads)) for s, e in extents.items()}
+    for s, m in before.items():
+        chunks = min((c for c in (4, 2, 1) if c <= m.chunks), key=lambda c: (-(-vectors[s] // c) * c, -c))
+        mapping.columns[s] = _stepped(ColumnMapping(m.vector, chunks), vectors[s])
+    mapping.shared = 0 < stage_bytes(sched, mapping) <= device.shared_per_block - 1024
+    mapping.keep = mapping.shared
+    if not mapping.shared:
+        mapping.columns = before
+    return mapping.shared
+
+
+def stage_bytes(sched: Schedule, mapping: RowMapping) -> int:
+    """Shared memory that a row's kept values and loads take, were they kept there: the most alive during a pass."""
+    size: dict[object, int] = {}
+    for op, point in sched.kept_values:
+        size[(op, point)] = mapping.covered(point.columns) * _accumulated(op.output.dtype)
+    for tensor, point in sched.kept_loads:
+        size[(tensor, point)] = mapping.covered(point.columns) * item_bytes(tensor.dtype)
+    used = [{k for k in [*p.values, *p.reads, *p.loads] if k in size} for p in sched.passes]
+    most = 0
+    for i in range(len(used)):
+        alive = {k for u in used[: i + 1] for k in u} & {k for u in used[i:] for k in u}
+        most = max(most, sum(size[k] for k in alive))
+    return most
+
+
+def _accumulated(dtype: str) -> int:
+    return 4 if dtype in ("float16", "bfloat16") else item_bytes(dtype)
 
 
 def _threads_for(vecs: int, vector: int, words: float, rows: int | None, device: DeviceModel) -> int:

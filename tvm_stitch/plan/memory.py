@@ -9,7 +9,7 @@ from .. import compat
 from ..graph.extent import Extent, product
 from ..graph.ir import Tensor
 from .domain import At
-from .mapping import item_bytes
+from .mapping import item_bytes, stage_bytes
 from .plan import StitchPlan
 
 
@@ -61,13 +61,15 @@ def total(extents: object) -> Extent:
 def shared_bytes(plan: StitchPlan) -> int:
     """Shared memory of a block: one partial result per warp and reduction, where a row spans several warps.
 
-    The partials of a pass are dead once the next pass has its own, so that passes share the space.
+    The partials of a pass are dead once the next pass has its own, so that passes share the space. Rows too long for
+    registers keep their values there as well.
     """
     m = plan.mapping
     if not plan.device.is_gpu or m.threads <= 32:
         return 0
     warps = m.block // 32
-    return max((sum(warps * max(4, item_bytes(_acc(op))) for op in p.reduces) for p in plan.schedule.passes), default=0)
+    staged = stage_bytes(plan.schedule, m) if m.shared else 0
+    return staged + max((sum(warps * max(4, item_bytes(_acc(op))) for op in p.reduces) for p in plan.schedule.passes), default=0)
 
 
 def _acc(op: object) -> str:

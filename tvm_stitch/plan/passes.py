@@ -7,6 +7,7 @@ by several passes are either kept (Local: in registers; on long rows in shared m
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass, field
 
 from ..graph.classify import is_heavy
@@ -47,8 +48,16 @@ class Schedule:
     kept_loads: set[Leaf]
 
 
-def schedule(alignment: Alignment, keep: bool = True) -> Schedule:
-    """Make the passes; with ``keep=False`` nothing is kept and later passes read their inputs again."""
+class Keep(enum.Enum):
+    """What may stay on chip between passes."""
+
+    ALL = "loads and values"
+    LOADS = "loads only; values are computed again"
+    NOTHING = "nothing; later passes read their inputs again"
+
+
+def schedule(alignment: Alignment, keep: Keep = Keep.ALL) -> Schedule:
+    """Make the passes."""
     return _Scheduler(alignment).run(keep)
 
 
@@ -71,7 +80,7 @@ class _Scheduler:
         self.al = alignment
         self.own = set(alignment.graph.operators)
 
-    def run(self, keep: bool) -> Schedule:
+    def run(self, keep: Keep) -> Schedule:
         passes: dict[tuple[int, str], Pass] = {}
         row_outputs: list[Key] = []
         outputs = {t.producer for t in self.al.graph.outputs}
@@ -90,7 +99,9 @@ class _Scheduler:
         order = [passes[k] for k in sorted(passes, key=lambda k: k[0])]
         # Reductions of a level come before outputs of the same level only in so far as both need equal inputs.
         needs = [self._closure(p, set()) for p in order]
-        kept_values, kept_loads = self._choose(order, needs) if keep else (set(), set())
+        kept_values, kept_loads = self._choose(order, needs) if keep is not Keep.NOTHING else (set(), set())
+        if keep is Keep.LOADS:
+            kept_values = set()
         self._fill(order, kept_values, kept_loads)
         used = {leaf for i, p in enumerate(order) for leaf in p.loads if any(leaf in q.loads for q in order[:i])}
         final: dict[Key, None] = {}

@@ -9,8 +9,8 @@ from ..device import DeviceModel
 from ..graph.ir import StitchGraph
 from .alignment import Alignment, align
 from .cpu_mapping import choose_cpu_mapping
-from .mapping import RowMapping, choose_mapping
-from .passes import Schedule, schedule
+from .mapping import RowMapping, choose_mapping, keep_in_shared
+from .passes import Keep, Schedule, schedule
 
 
 @dataclass
@@ -34,5 +34,7 @@ def make_plan(graph: StitchGraph, device: DeviceModel) -> StitchPlan:
     sched = schedule(alignment)
     mapping = (choose_mapping if device.is_gpu else choose_cpu_mapping)(alignment, sched, device)
     if not mapping.keep:
-        sched = schedule(alignment, keep=False)
+        sched = schedule(alignment, Keep.LOADS)
+        if not (device.is_gpu and keep_in_shared(sched, mapping, device)):
+            sched = schedule(alignment, Keep.NOTHING)
     return StitchPlan(graph, device, alignment, sched, mapping)
