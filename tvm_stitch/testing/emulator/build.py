@@ -92,7 +92,7 @@ def load_runtime() -> tuple[ctypes.CDLL, Path]:
     """Compiles the runtime if needed and loads it. Returns it and its path."""
     path = cache_folder() / f"libemulator-{_runtime_hash()}.so"
     if not path.exists():
-        _compile([*RUNTIME_FLAGS, *(str(p) for p in sorted(RUNTIME.glob("*.cpp")))], path)
+        _compile([*RUNTIME_FLAGS, *(str(p) for p in sorted(RUNTIME.glob("*.cc")))], path)
     lib = ctypes.CDLL(str(path))
     lib.emu_alloc.restype = ctypes.c_uint64
     lib.emu_alloc.argtypes = [ctypes.c_uint64, ctypes.c_uint32, ctypes.c_int]

@@ -84,7 +84,7 @@ class ArrayArgument:
 
 
 class _Request(ctypes.Structure):
-    """Mirror of LaunchRequest in runtime/schedule.cpp."""
+    """Mirror of LaunchRequest in runtime/schedule.cc."""
 
     _fields_ = [
         ("entry", ctypes.c_void_p),

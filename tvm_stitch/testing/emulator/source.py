@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from .ptx import rewrite_ptx
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+# Headers of CUDA's C++ library have no suffix; ours stand beside the others.
+_LIBRARY_HEADER = re.compile(r"#include <cuda/([\w/]+)>")
 _QUALIFIERS = r"(?:\s|void\b|__\w+__\s*\([^()]*(?:\([^()]*\)[^()]*)*\))*"
 _KERNEL = re.compile(
     r"__global__(?P<qualifiers>" + _QUALIFIERS + r")\b(?P<name>\w+)\s*\((?P<params>[^)]*)\)\s*(?P<end>[{;])"
@@ -42,7 +44,7 @@ def prepare_source(cuda_source: str) -> PreparedSource:
     """
     # Comments go first (newlines stay), so that nothing below is found inside one.
     text = _COMMENT.sub(lambda m: " " + "\n" * m[0].count("\n"), cuda_source)
-    text = rewrite_ptx(text)
+    text = rewrite_ptx(_LIBRARY_HEADER.sub(lambda m: f'#include "cuda_{m[1].replace("/", "_")}.h"', text))
     kernels: dict[str, tuple[str, ...]] = {}
 
     def enter(match: re.Match[str]) -> str:

@@ -159,7 +159,7 @@ Dim block_of(uint32_t who);
 void add_report(ReportKind kind, const Thread* t, int line, const Slot* slot, int64_t byte_offset, const uint32_t* other,
                 const char* format, ...) __attribute__((format(printf, 7, 8)));
 void clear_reports();
-// fibers.cpp
+// fibers.cc
 void begin_run(void* entry, void** args, double seconds);
 void end_run();
 void resume(Thread& t);       // runs a thread until it waits or ends
@@ -167,7 +167,7 @@ void drop_stacks(Block& b);
 [[noreturn]] void abort_launch();  // called on a fiber: never returns to it
 void wait_here(State state);       // called on a fiber: runs others until this thread may go on
 
-// warp.cpp
+// warp.cc
 bool resolve_warp(Block& b, uint32_t first);  // of the warp that starts at thread `first`; false: no lane waits for it
 void volatile_rendezvous(uint64_t site);
 
