@@ -127,9 +127,7 @@ def _run_on_cpu(
         print(f"{'':13}{kind:15}{seconds[kind] * 1e3:9.1f} ms{own[kind] * 1e3:24.2f} ms{errors[kind]:12.1e}")
     ratios = seconds["stock"] / seconds["stitched"], own["stock"] / own["stitched"]
     print(f"{'':13}{'stock/stitched':15}{ratios[0]:10.2f} x{ratios[1]:25.2f} x")
-    print(
-        "memory-intensive kernels: those without a matmul; operators fused into a matmul's kernel are not in them"
-    )
+    print("memory-intensive kernels: those without a matmul; what is fused into a matmul is not in them")
     print("error: the greatest absolute difference to ONNX Runtime")
     return errors["stitched"]
 
