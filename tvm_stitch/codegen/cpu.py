@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Emit a stitch op for an llvm CPU: rows or columns over parallel tasks, SIMD lanes inside, polynomials for math."""
+"""Emit a stitch op for an llvm CPU: parallel tasks, SIMD lanes, polynomials for math."""
 
 from __future__ import annotations
 

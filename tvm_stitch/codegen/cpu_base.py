@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the CPU emitters share: the reader behind the evaluator, row buffers, and the work on one piece of a pass."""
+"""What the CPU emitters share: the evaluator's reader, row buffers, the work on one piece of a pass."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ..plan.passes import Leaf, Pass
 from ..plan.plan import StitchPlan
 from . import builder as B
 from .combine import accumulator_dtype, combine, identity
+from .cpu_frame import Frame, FrameEvaluator
 from .cpu_half import lower_rounding
 from .cpu_lanes import LaneWriter, from_held, held, to_held
-from .cpu_frame import Frame, FrameEvaluator
 from .evaluator import compute_dtype, convert, input_indices
 from .vector_math import lower_math
 
@@ -55,7 +55,7 @@ class CpuEmitter:
     def _name(self, part: Expr) -> Expr:
         return self.bind(part, "part")
 
-    # -- Reader -------------------------------------------------------------------------------------------------
+    # -- Reader ------------------------------------------------------------------------------------------
     def kept(self, key: Key) -> Expr | None:
         """The value in its row buffer, once a whole pass has filled that."""
         if key not in self.ready or self.eval.column is None:
@@ -82,11 +82,15 @@ class CpuEmitter:
             return self.lanes.bind(value, name)
         return from_held(self.binder.bind(to_held(value), name), compat.dtype_of(value))
 
+    def emit(self, parallel: bool) -> None:
+        """Write the whole kernel, its tasks in parallel or one after the other."""
+        raise NotImplementedError
+
     def slot(self) -> list[Expr]:
         """Where the current column is in a row buffer."""
         raise NotImplementedError
 
-    # -- a piece ------------------------------------------------------------------------------------------------
+    # -- a piece ------------------------------------------------------------------------------------------
     def new_tiles(self, shape_of: Pass, extra: int = 1) -> None:
         """Allocate the row buffers of the values that a pass keeps (``extra`` elements a column)."""
         columns = shape_of.columns
@@ -98,7 +102,7 @@ class CpuEmitter:
 
     @contextmanager
     def piece(self, frame: Frame, column: Expr) -> Iterator[LaneWriter]:
-        """Evaluate at a column (that mentions the lane or not), to which ``frame`` has moved, for all lanes."""
+        """Evaluate at a column, to which ``frame`` has moved, for all lanes."""
         assert self.lanes is not None
         self.loaded = {}
         self.eval.at_column(column)
@@ -125,9 +129,9 @@ class CpuEmitter:
                 lanes.store(op.output.buffer, convert(value, op.output.dtype), self.eval.indices(key))
 
     def accumulate(self, p: Pass, accumulators: list[Buffer], at: Expr, mask: Expr | None = None) -> None:
-        """Combine the pass's reductions' operands into their accumulators; lanes outside ``mask`` add nothing."""
+        """Combine the reductions' operands into their accumulators; lanes outside ``mask`` add nothing."""
         assert self.lanes is not None
-        for op, acc in zip(p.reduces, accumulators):
+        for op, acc in zip(p.reduces, accumulators, strict=True):
             value = self.eval.operand(op)
             if mask is not None:
                 value = tir.Select(mask, value, identity(op))
@@ -162,7 +166,7 @@ def accumulator(op: Operator, extent: int, name: str, scope: str = "local") -> B
 
 
 def fold(op: Operator, acc: Buffer, width: int) -> Expr:
-    """Combine the ``width`` (a power of two) lanes of an accumulator, as the buffer holds them; overwrites it."""
+    """Combine the ``width`` (a power of two) lanes of an accumulator, which is overwritten."""
     half = width // 2
     while half >= 4:
         with B.loop("vectorized", half, "v") as v:
@@ -170,7 +174,7 @@ def fold(op: Operator, acc: Buffer, width: int) -> Expr:
         half //= 2
     parts = [B.fetch(acc, e) for e in range(min(width, 4))]
     while len(parts) > 1:
-        parts = [merged(op, a, b) for a, b in zip(parts[::2], parts[1::2])]
+        parts = [merged(op, a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
     total = accumulator(op, 1, "total")
     B.store(total, parts[0], [B.i64(0)])
     return B.fetch(total, 0)

@@ -63,7 +63,7 @@ class ColumnEmitter(CpuEmitter):
         accumulators = self.accumulators(p)
         self.walk(p.columns, self.body(p, accumulators, fresh))
         self.ready |= set(fresh)
-        for op, acc in zip(p.reduces, accumulators):
+        for op, acc in zip(p.reduces, accumulators, strict=True):
             total = from_held(fold(op, acc, self.width), accumulator_dtype(op))
             self.eval.set_row_value((op, self.al.row_point), total)
 
@@ -218,7 +218,7 @@ class SplitEmitter(ColumnEmitter):
         return buffers
 
     def _finish(self, p: Pass, accumulators: list[Buffer], partials: list[Buffer], task: Expr) -> None:
-        for op, acc, partial in zip(p.reduces, accumulators, partials):
+        for op, acc, partial in zip(p.reduces, accumulators, partials, strict=True):
             B.store(partial, fold(op, acc, self.width), [task])
 
     def _combine(self, p: Pass) -> None:

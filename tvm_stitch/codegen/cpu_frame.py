@@ -13,7 +13,7 @@ from .evaluator import Evaluator
 
 
 class Coordinate:
-    """A row or column as ``outer * extent + inner``, with the expressions that stand for both at the moment."""
+    """A row or column as ``outer * extent + inner``, and where both are at the moment."""
 
     def __init__(self, name: str, total: Extent, extent: Extent):
         self.total, self.extent = total, extent

@@ -10,7 +10,7 @@ from ..compat import Expr, tir
 
 
 def lower_rounding(expr: Expr, bind: Callable[[Expr], Expr] | None) -> Expr:
-    """Replace every float32 -> bfloat16 -> float32 pair of casts by arithmetic on the bits that rounds the same way.
+    """Replace every pair of casts float32 -> bfloat16 -> float32 by equal arithmetic on the bits.
 
     ``bind`` names a value that is used several times; below an ``if_then_else`` nothing is bound.
     """

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vector statements: every value is computed for all lanes of a piece and stored by a vectorized loop of its own.
+"""Vector statements: a value is computed for all lanes of a piece and stored by a vectorized loop of its own.
 
-TVM makes a vectorized loop scalar as a whole when a single operator in it has no vector form, so each value gets its
-own loop; and it substitutes bound scalars back into their uses, so values are named by lane buffers. LLVM turns both
-into registers again.
+TVM makes a vectorized loop scalar as a whole when a single operator in it has no vector form, so each value
+gets its own loop; and it substitutes bound scalars back into their uses, so values are named by lane buffers.
+LLVM turns both into registers again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from . import builder as B
 
 
 def held(dtype: str) -> str:
-    """The dtype in which a value is held in a buffer of the function's own (TVM cannot lower those of bool)."""
+    """The dtype in which the function's own buffers hold a value (TVM cannot lower those of bool)."""
     return "int8" if dtype == "bool" else dtype
 
 
@@ -67,7 +67,7 @@ class LaneWriter:
 
 
 def _store(buffer: Buffer, value: Expr, indices: Sequence[Expr]) -> None:
-    """Store; a conditional value becomes a statement, which stays vector code where all lanes decide alike."""
+    """Store; a conditional value becomes a statement: vector code where all lanes decide alike."""
     if compat.kind(value) == "Call" and compat.call_name(value) == "if_then_else":
         with T.If(value.args[0]):
             with T.Then():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lanes over neighbouring rows: strips of rows walk down the columns together, each lane with a row of its own."""
+"""Lanes over neighbouring rows: strips of rows walk down the columns together, a lane for each row."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class RowEmitter(CpuEmitter):
                         self.evaluate(p, fresh)
                         self.accumulate(p, accumulators, self.at + lanes.lane)
         self.ready |= set(fresh)
-        for op, acc in zip(p.reduces, accumulators):
+        for op, acc in zip(p.reduces, accumulators, strict=True):
             self.row_buffers[(op, self.al.row_point)] = acc
 
     def _row_values(self, keys: list[Key]) -> None:
@@ -134,4 +134,3 @@ class _Pieces:
     def __exit__(self, *error) -> None:  # type: ignore[no-untyped-def]
         self.emitter.lanes = None
         self.loop.__exit__(*error)
-

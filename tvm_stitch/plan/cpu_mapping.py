@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a stitch op is spread over a CPU: parallel tasks over rows or columns, SIMD lanes along columns or rows.
+"""How a stitch op is spread over a CPU: parallel tasks and SIMD lanes along rows and columns.
 
-Lanes usually run along a row's columns. They run over neighbouring rows instead where these, and not the columns,
-are neighbours in memory (softmax over the channels of an image, column sums) and where rows are shorter than a
-vector.
+Lanes usually run along a row's columns. They run over neighbouring rows instead where these, and not the
+columns, are neighbours in memory (softmax over the channels of an image, column sums) and where rows are
+shorter than a vector.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class CpuMapping(RowMapping):
 
     Attributes:
         lanes: what vectors run over; ``width`` is their length in elements.
-        divide: what tasks divide. With ``Split.COLUMNS`` each pass is a parallel loop of its own over pieces of
-            the columns, whose partial results are combined after it (few long rows, and flat domains).
+        divide: what tasks divide. With ``Split.COLUMNS`` each pass is a parallel loop of its own over pieces
+            of the columns, whose partial results are combined after it (few long rows, and flat domains).
         parallel: False runs all tasks one after the other; None decides at run time by the number of rows.
         rows_per_task: rows of a task (strips of ``strip`` rows where lanes run over rows).
-        segments: for each column space (by its text) the inner extent along which every access advances evenly.
+        segments: for each column space (by its text) the inner part where accesses advance evenly.
         row_segment: the same for rows, where lanes run over them; it divides the rows.
         elements_per_task: columns of a task where columns are divided.
         serial_rows: the number of rows up to which a symbolic domain runs serially.
@@ -130,7 +130,7 @@ def _flat(mapping: CpuMapping, sched: Schedule, cost: float, device: DeviceModel
 def _strips(
     mapping: CpuMapping, sched: Schedule, cost: float, rows: int | None, device: DeviceModel
 ) -> CpuMapping:
-    """Lanes over rows: a task handles strips of neighbouring rows, as wide as its kept values leave cache for."""
+    """Lanes over rows: tasks handle strips of neighbouring rows, as wide as caches allow."""
     mapping.lanes = Lanes.ROWS
     segment = mapping.row_segment
     if isinstance(segment, int) and segment < mapping.width:
@@ -156,7 +156,7 @@ def _strips(
 
 
 def _row_cost(sched: Schedule) -> float:
-    """Nanoseconds that a row takes, roughly (a flat domain is one row; per element where that is symbolic)."""
+    """Nanoseconds of a row, roughly (a flat domain is one row; of an element where that is symbolic)."""
     total = 20.0
     for p in sched.passes:
         heavy = sum(is_heavy(op.value) for op, _ in p.values)

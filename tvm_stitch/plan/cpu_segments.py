@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Segments: the inner part of a row's columns (or of the rows) along which all memory accesses advance evenly.
+"""Segments: the inner part of the columns (or rows) along which all memory accesses advance evenly.
 
-Lanes run along a segment, so that the elements they read are neighbours or evenly spaced, and no index arithmetic is
-left inside. A segment is cut where a condition on the position (of a concatenation, a padding) changes.
+Lanes run along a segment, so that the elements they read are neighbours or evenly spaced, and no index
+arithmetic is left inside. A segment is cut where a condition on the position (of a concatenation, a padding)
+changes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .mapping import item_bytes
 from .passes import Schedule
 
 MOST_CUTS = 8
-"""Parts of a segment, each with code of its own, beyond which conditions are evaluated element by element instead."""
+"""Parts of a segment, each with code of its own; with more, conditions are evaluated element by element."""
 
 _HOLDS: dict[str, Callable[[int], bool]] = {
     "LT": lambda d: d < 0,
@@ -36,8 +37,8 @@ _HOLDS: dict[str, Callable[[int], bool]] = {
 class Segment:
     """The inner ``extent`` of a column space, which divides it.
 
-    ``cuts`` are the positions in it where conditions change, 0 and the extent included (empty when the extent is
-    symbolic); ``strided`` says that some access is neither constant nor contiguous along it.
+    ``cuts`` are the positions in it where conditions change, 0 and the extent included (empty when the extent
+    is symbolic); ``strided`` says that some access is neither constant nor contiguous along it.
     """
 
     extent: Extent
@@ -49,14 +50,16 @@ class Segment:
         """Start and length of the parts between cuts."""
         if not self.cuts:
             return [(0, self.extent)]
-        return [(a, b - a) for a, b in zip(self.cuts, self.cuts[1:])]
+        return [(a, b - a) for a, b in zip(self.cuts[:-1], self.cuts[1:], strict=True)]
 
 
 def column_segment(alignment: Alignment, sched: Schedule, columns: Extent) -> Segment:
     """The largest trailing part of a column space along which no access jumps."""
     domain = alignment.domain
     keys = _reachable(alignment, sched, columns)
-    flats = [f for f in _flat_indices(alignment, sched, keys, columns) if domain.column in compat.free_vars(f)]
+    flats = [
+        f for f in _flat_indices(alignment, sched, keys, columns) if domain.column in compat.free_vars(f)
+    ]
     candidates = _trailing(keys, columns, domain.analyzer)
     chosen: Extent | None = None
     strides: list[int | None] = []
@@ -159,8 +162,10 @@ def _trailing(keys: Iterable[Key], total: Extent, analyzer: Analyzer) -> list[Ex
     return [total, *sorted(found, key=int, reverse=True)]
 
 
-def _split(domain: Domain, var: Var, total: Extent, extent: Extent, last: int) -> tuple[Analyzer, Expr, Var] | None:
-    """An analyzer, the expression ``outer * extent + inner`` for ``var``, and its ``inner`` below extent - last."""
+def _split(
+    domain: Domain, var: Var, total: Extent, extent: Extent, last: int
+) -> tuple[Analyzer, Expr, Var] | None:
+    """An analyzer, ``outer * extent + inner`` for ``var``, and its ``inner``, below extent - last."""
     import tvm
 
     analyzer = Analyzer()
@@ -179,7 +184,7 @@ def _split(domain: Domain, var: Var, total: Extent, extent: Extent, last: int) -
 
 
 def _stride(domain: Domain, flat: Expr, var: Var, total: Extent, extent: Extent) -> int | None:
-    """By how much a flat index advances with ``var`` inside a segment, None where that is not one constant."""
+    """The step of a flat index along ``var`` inside a segment, None where that is not one constant."""
     if isinstance(extent, int) and extent == 1:
         return 0
     split = _split(domain, var, total, extent, 1)
@@ -212,11 +217,15 @@ def _cuts(alignment: Alignment, keys: Iterable[Key], columns: Extent, extent: in
             first = compat.int_value(start)
             if first is None:
                 continue
-            slope = compat.int_value(analyzer.simplify(compat.substitute(step, {inner: compat.const(1, "int64")})))
+            slope = compat.int_value(
+                analyzer.simplify(compat.substitute(step, {inner: compat.const(1, "int64")}))
+            )
             if not slope or not analyzer.can_prove_equal(step, inner * compat.const(slope, "int64")):
                 continue
             zero_at = -first // slope  # the difference changes sign here or at the next position
-            found |= {at for at in (zero_at, zero_at + 1) if 0 < at < extent and _changes(name, first, slope, at)}
+            found |= {
+                at for at in (zero_at, zero_at + 1) if 0 < at < extent and _changes(name, first, slope, at)
+            }
     return tuple(sorted(found))
 
 
@@ -258,4 +267,3 @@ def _row_candidates(keys: Iterable[Key], domain: Domain) -> list[Extent]:
                 found |= {part for part in parts if isinstance(part, int) and part >= 8}
     rows = [domain.rows] if isinstance(domain.rows, int) else []
     return [*rows, *sorted(found, reverse=True)]
-
