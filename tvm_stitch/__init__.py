@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 from .config import StitchConfig
@@ -25,7 +26,15 @@ def compile(mod: Any, target: Any = "llvm", config: StitchConfig | None = None, 
     """
     import tvm
 
+    from .device import resolve_target
     from .relax import pipeline
 
-    target = tvm.target.Target(target) if isinstance(target, str) else target
+    target = resolve_target(target)
     return tvm.compile(mod, target, relax_pipeline=pipeline(target, config), **options)
+
+
+def __getattr__(name: str) -> Any:
+    """Sub-packages on first use: they need different TVMs, or packages that only tests have."""
+    if name in ("relax", "rules", "testing"):
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -18,12 +18,8 @@ HAS_RELAX_TIRX: bool = hasattr(tvm, "tirx")
 if HAS_RELAX_TIRX:
     from tvm import sym as arith
     from tvm import tirx as tir
-    from tvm.script.ir_builder import IRBuilder
-    from tvm.tirx.script import builder as T
 else:  # pragma: no cover - exercised under the Relay-era TVM
     from tvm import arith, tir
-    from tvm.script.ir_builder import IRBuilder
-    from tvm.script.ir_builder import tir as T
 
 Analyzer = arith.Analyzer
 Expr = Any

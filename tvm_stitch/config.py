@@ -57,5 +57,7 @@ def _checked(name: str, value: Any, default: Any) -> Any:
             raise ValueError(f"option {name!r} must be True or False, not {value!r}")
     elif isinstance(default, int):
         if isinstance(value, bool) or not isinstance(value, int) or value < _LEAST.get(name, 0):
-            raise ValueError(f"option {name!r} must be an integer of at least {_LEAST.get(name, 0)}, not {value!r}")
+            raise ValueError(
+                f"option {name!r} must be an integer of at least {_LEAST.get(name, 0)}, not {value!r}"
+            )
     return value

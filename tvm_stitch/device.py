@@ -35,7 +35,9 @@ class DeviceModel:
         return self.kind == "gpu"
 
 
-def _gpu(name: str, sms: int, threads: int, block_kb: float, sm_kb: float, l2_mb: float, tbs: float) -> DeviceModel:
+def _gpu(
+    name: str, sms: int, threads: int, block_kb: float, sm_kb: float, l2_mb: float, tbs: float
+) -> DeviceModel:
     return DeviceModel(
         name, "gpu", sms, 32, 1024, threads, 65536, int(block_kb * 1024), int(sm_kb * 1024),
         int(l2_mb * 2**20), tbs * 1e12,
@@ -51,7 +53,24 @@ GPUS: dict[str, DeviceModel] = {
 }
 """Datasheet figures; the peaks are leads to be measured, the limits are exact."""
 
+DEFAULT_ARCH = "sm_90"
+
 _BY_ARCH = {"sm_90": "h200", "sm_90a": "h200", "sm_80": "a100", "sm_70": "v100", "sm_75": "t4"}
+
+
+def resolve_target(target: Any) -> Any:
+    """A TVM Target with a host, from a Target or what ``tvm.target.Target`` takes.
+
+    ``"cuda"`` means the device of this machine, and ``DEFAULT_ARCH`` where there is none (TVM would assume an
+    architecture too old for what current models need).
+    """
+    if target == "cuda" and not tvm.cuda(0).exist:
+        target = {"kind": "cuda", "arch": DEFAULT_ARCH}
+    if not isinstance(target, tvm.target.Target):
+        target = tvm.target.Target(target)
+    if "gpu" in target.keys and target.host is None:
+        target = target.with_host(tvm.target.Target("llvm"))
+    return target
 
 
 def device_model(target: Any) -> DeviceModel:
@@ -61,8 +80,8 @@ def device_model(target: Any) -> DeviceModel:
     (``max_shared_memory_per_block`` below the architecture's) are respected. Unknown architectures get the most
     conservative limits.
     """
-    target = tvm.target.Target(target) if not isinstance(target, tvm.target.Target) else target
-    kind = str(target.kind.name) if hasattr(target.kind, "name") else str(target.kind)
+    target = resolve_target(target)
+    kind = str(target.kind.name)
     if kind in ("cuda", "rocm", "vulkan", "metal", "opencl"):
         attrs = dict(target.attrs)
         arch = str(attrs.get("arch", ""))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .config import StitchConfig
+from .device import resolve_target
 from .graph.extent import Extent
 from .plan.dominants import group, schemes
 from .plan.memory import shared_bytes, traffic
@@ -92,7 +93,7 @@ def explain(mod: Any, target: Any = "cuda", config: StitchConfig | None = None) 
 
     from .relax.pipeline import Recorder, stitch_passes
 
-    target = tvm.target.Target(target) if isinstance(target, str) else target
+    target = resolve_target(target)
     recorder = Recorder()
     with target:
         tvm.transform.Sequential(stitch_passes(target, config or StitchConfig(), recorder))(mod)
@@ -106,7 +107,8 @@ def describe(name: str, plan: StitchPlan) -> Kernel:
     """A plan as plain data."""
     scheme = schemes(plan.graph)
     operators = [
-        {"operator": repr(op), "class": op.op_class.value, "scheme": scheme[op].value} for op in plan.graph.operators
+        {"operator": repr(op), "class": op.op_class.value, "scheme": scheme[op].value}
+        for op in plan.graph.operators
     ]
     groups = [
         {

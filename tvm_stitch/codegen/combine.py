@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import ml_dtypes  # noqa: F401  (gives NumPy the name "bfloat16")
+import numpy as np
+
 from .. import compat
 from ..compat import Expr, tir
 from ..graph.ir import Operator
-from .evaluator import compute_dtype
+from .evaluator import HALF, compute_dtype
 
 
 def combine(combiner: str, a: Expr, b: Expr) -> Expr:
@@ -32,14 +35,18 @@ def accumulator_dtype(op: Operator) -> str:
 
 
 def identity(op: Operator) -> Expr:
-    """The start value of a reduction in its accumulation dtype."""
+    """The start value of a reduction in its accumulation dtype, rounded as the operator's own dtype rounds it.
+
+    The least bfloat16 as TVM writes it lies beyond bfloat16's range, where it means minus infinity.
+    """
     value = op.identity
     dtype = accumulator_dtype(op)
-    if compat.dtype_of(value) == dtype:
-        return value
+    if compat.kind(value) == "FloatImm" and op.output.dtype in HALF:
+        with np.errstate(over="ignore"):
+            return compat.const(float(np.asarray(float(value.value)).astype(op.output.dtype)), dtype)
     if compat.kind(value) in ("FloatImm", "IntImm"):
         return compat.const(value.value, dtype)
-    return tir.Cast(dtype, value)
+    return value if compat.dtype_of(value) == dtype else tir.Cast(dtype, value)
 
 
 def through_shuffle(dtype: str) -> str:

@@ -56,7 +56,7 @@ class Evaluator:
         self.column_cache: dict[Key, Expr] = {}
         self.row = row
         self.column: Expr | None = None
-        self.inputs = {t: None for t in alignment.graph.inputs}
+        self.inputs = dict.fromkeys(alignment.graph.inputs)
         self.analyzer = Analyzer()
 
     def at_column(self, column: Expr | None) -> None:
@@ -88,7 +88,9 @@ class Evaluator:
         """What a reduction combines, at the current column, in the accumulation dtype."""
         assert self.column is not None
         columns = next(p.columns for o, p in self.al.roots if o is op)
-        return convert(self._expression((op, self.al.domain.full(columns)), False), compute_dtype(op.output.dtype))
+        return convert(
+            self._expression((op, self.al.domain.full(columns)), False), compute_dtype(op.output.dtype)
+        )
 
     def indices(self, key: Key) -> list[Expr]:
         """Where a value goes in its operator's output, in the current row and column."""

@@ -86,7 +86,9 @@ class _GpuEmitter:
             grid = _ceildiv(p.columns, per_block)
         else:
             grid = _ceildiv(self.domain.rows, m.rows_per_block)
-        if not isinstance(grid, int):  # an empty input gets one idle block: a grid of zero is an error on CUDA
+        if not isinstance(
+            grid, int
+        ):  # an empty input gets one idle block: a grid of zero is an error on CUDA
             grid = tir.max(grid, B.i64(1))
         self.block = stack.enter_context(T.launch_thread("blockIdx.x", as_expr(grid)))
         if m.rows_per_block > 1:
@@ -148,7 +150,9 @@ class _GpuEmitter:
         with B.when(skip):
             safe = self._inside(base, p.columns, cm)
             fresh += self._load_shared(p, cm, safe)
-            out_tiles = {k: B.local([cm.vector], k[0].output.dtype, f"{k[0].output.name}_out") for k in p.outputs}
+            out_tiles = {
+                k: B.local([cm.vector], k[0].output.dtype, f"{k[0].output.name}_out") for k in p.outputs
+            }
             with B.loop("unroll", cm.vector, "lane") as e:
                 self.element, self.lane_element = chunk * B.i64(cm.vector) + e, e
                 self.stage_element = base + e
@@ -242,7 +246,9 @@ class _GpuEmitter:
             with B.loop("unroll", cm.chunks, "chunk") as chunk:
                 base = self._base(cm, step, chunk)
                 with B.when(None if self.mapping.shared else self._tail(p.columns, cm, base)):
-                    self._read_vector(leaf, p, cm, self._inside(base, p.columns, cm), chunk * B.i64(cm.vector))
+                    self._read_vector(
+                        leaf, p, cm, self._inside(base, p.columns, cm), chunk * B.i64(cm.vector)
+                    )
         return fresh
 
     def _load_shared(self, p: Pass, cm: ColumnMapping, base: Expr) -> list[Leaf]:
@@ -328,7 +334,9 @@ class _GpuEmitter:
 
 def _runs_along_last(indices: list[Expr], column: Expr) -> bool:
     """True when the column is the last index itself, and occurs in no other."""
-    return compat.same_var(indices[-1], column) and not any(column in compat.free_vars(i) for i in indices[:-1])
+    return compat.same_var(indices[-1], column) and not any(
+        column in compat.free_vars(i) for i in indices[:-1]
+    )
 
 
 def _ceildiv(total: Extent, part: int) -> Extent:
@@ -341,4 +349,3 @@ def _both(a: Expr | None, b: Expr | None) -> Expr | None:
     if a is None or b is None:
         return a if b is None else b
     return tir.And(a, b)
-

@@ -56,7 +56,9 @@ def row_reduce(
     zero = compat.const(0, "int64")
     for buffer, value in zip(buffers, folded):
         with B.when(tir.EQ(tir.floormod(lane, B.i64(32)), zero)):
-            B.store(buffer, convert(value, compat.buffer_dtype(buffer)), [slot, tir.floordiv(lane, B.i64(32))])
+            B.store(
+                buffer, convert(value, compat.buffer_dtype(buffer)), [slot, tir.floordiv(lane, B.i64(32))]
+            )
     B.evaluate(compat.intrinsic("int32", "tvm_storage_sync", compat.string("shared")))
     results = []
     for op, buffer in zip(ops, buffers):

@@ -27,7 +27,9 @@ def validate(graph: StitchGraph) -> None:
         _require(op.output not in known, f"{op.output.name} is made twice")
         known.add(op.output)
     for t in graph.outputs:
-        _require(t in known and t.producer is not None, f"output {t.name} is not made by an operator of the graph")
+        _require(
+            t in known and t.producer is not None, f"output {t.name} is not made by an operator of the graph"
+        )
     _require(len(set(graph.outputs)) == len(graph.outputs), "an output is returned twice")
 
 
@@ -35,7 +37,9 @@ def _operator(op: Operator, known: set[Tensor]) -> None:
     _require(op.output.producer is op, f"{op.name}: its output names another producer")
     _require(len(op.spatial) >= len(op.output.shape), f"{op.name}: fewer spatial axes than output dimensions")
     for axis, extent in zip(op.spatial, op.output.shape):
-        _require(same(axis.extent, extent), f"{op.name}: axis extent {axis.extent} for a dimension of {extent}")
+        _require(
+            same(axis.extent, extent), f"{op.name}: axis extent {axis.extent} for a dimension of {extent}"
+        )
     _require(bool(op.reduce) <= op.is_reduce, f"{op.name}: reduced axes without a combiner")
     _require(op.is_reduce == (op.identity is not None), f"{op.name}: combiner and identity go together")
     found = list(loads(op.value))
@@ -45,8 +49,14 @@ def _operator(op: Operator, known: set[Tensor]) -> None:
         _require(access.tensor in known, f"{op.name} reads {access.tensor.name} before it is made")
         _require(op in access.tensor.consumers, f"{op.name} is no consumer of {access.tensor.name}")
         _require(guarded == access.guarded, f"{op.name}: the guard of a read of {access.tensor.name} is lost")
-        _require(len(access.indices) == len(access.tensor.shape), f"{op.name}: rank of a read of {access.tensor.name}")
-        _require(op.operand.get(compat.load_buffer(load)) is access.tensor, f"{op.name}: a load reads another tensor")
+        _require(
+            len(access.indices) == len(access.tensor.shape),
+            f"{op.name}: rank of a read of {access.tensor.name}",
+        )
+        _require(
+            op.operand.get(compat.load_buffer(load)) is access.tensor,
+            f"{op.name}: a load reads another tensor",
+        )
         for index in access.indices:
             loose = {v for v in compat.free_vars(index) if v not in axes and str(v) not in _symbols(op)}
             _require(not loose, f"{op.name}: index {index} mentions {', '.join(map(str, loose))}")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from .. import compat
 from ..graph.classify import is_heavy
 from ..graph.extent import Extent, quotient, same
-from ..graph.ir import Access, Operator, OpClass, Span, StitchGraph, Tensor
+from ..graph.ir import Access, OpClass, Operator, Span, StitchGraph, Tensor
 from .domain import At, Domain, Point, is_zero
 
 Key = tuple[Operator, Point]
@@ -82,7 +82,9 @@ def _candidates(graph: StitchGraph) -> list[Domain]:
     found: list[Extent] = []
     heavy_below: dict[Tensor, bool] = {}
     for op in graph.operators:
-        heavy_below[op.output] = op.op_class is OpClass.HEAVY or any(heavy_below.get(t, False) for t in op.inputs)
+        heavy_below[op.output] = op.op_class is OpClass.HEAVY or any(
+            heavy_below.get(t, False) for t in op.inputs
+        )
         for a in op.accesses:
             if a.span is Span.LEADING and heavy_below.get(a.tensor, False):
                 if not any(same(a.tensor.size, f) for f in found):
@@ -134,7 +136,9 @@ class _Aligner:
                 continue
             self.placed[op] = point
             return point
-        raise Misaligned(reasons[0] if reasons else f"output {op.output!r} does not divide into {self.domain.rows} rows")
+        raise Misaligned(
+            reasons[0] if reasons else f"output {op.output!r} does not divide into {self.domain.rows} rows"
+        )
 
     def _places(self, op: Operator) -> list[Point]:
         size, domain = op.output.size, self.domain
@@ -201,7 +205,9 @@ class _Aligner:
         for a in op.accesses:
             if any(True for i in a.indices for _ in _loads(i)):
                 if a.tensor.producer in self.own:
-                    raise Misaligned(f"{op.name} gathers from {a.tensor.name}, which the same kernel computes")
+                    raise Misaligned(
+                        f"{op.name} gathers from {a.tensor.name}, which the same kernel computes"
+                    )
                 reads.append(None)
                 continue
             child = self.domain.move(op, point, a)

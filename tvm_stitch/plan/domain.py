@@ -98,7 +98,9 @@ class Domain:
             if span is Span.LEADING and not self.flat:
                 if same(product(op.extents[: access.cut]), self.rows, self.analyzer):
                     return self.row_point
-            if span is Span.TRAILING and same(product(op.extents[access.cut :]), point.columns, self.analyzer):
+            if span is Span.TRAILING and same(
+                product(op.extents[access.cut :]), point.columns, self.analyzer
+            ):
                 return Point(At.COLUMN, point.columns)
         if point.at in (At.ROW, At.COLUMN, At.ONE) and span is Span.ALL:
             return point

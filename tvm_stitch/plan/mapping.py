@@ -157,7 +157,9 @@ def choose_mapping(alignment: Alignment, sched: Schedule, device: DeviceModel) -
     static = {s: e for s, e in extents.items() if isinstance(e, int)}
     threads = 1
     for s, e in static.items():
-        threads = max(threads, _threads_for(e // vectors[s], vectors[s], tile_words(alignment, sched, e), rows, device))
+        threads = max(
+            threads, _threads_for(e // vectors[s], vectors[s], tile_words(alignment, sched, e), rows, device)
+        )
     mapping = RowMapping(threads, _rows_per_block(threads, rows, device))
     for s, e in static.items():
         chunks = -(-e // (vectors[s] * threads))
@@ -249,7 +251,11 @@ def _rows_per_block(threads: int, rows: int | None, device: DeviceModel) -> int:
 
 
 def _flat(
-    alignment: Alignment, sched: Schedule, extents: dict[str, Extent], vectors: dict[str, int], device: DeviceModel
+    alignment: Alignment,
+    sched: Schedule,
+    extents: dict[str, Extent],
+    vectors: dict[str, int],
+    device: DeviceModel,
 ) -> RowMapping:
     mapping = RowMapping(256, 1, split=True)
     for s, e in extents.items():

@@ -32,11 +32,13 @@ def bytes_of(tensor: Tensor) -> Extent:
 
 def traffic(plan: StitchPlan) -> Traffic:
     """Count the kernel's traffic; an input that several passes load counts each time, unless it is kept."""
-    times: dict[Tensor, int] = {t: 0 for t in plan.graph.inputs}
+    times: dict[Tensor, int] = dict.fromkeys(plan.graph.inputs, 0)
     for p in plan.schedule.passes:
         for tensor, point in p.loads:
             kept = (tensor, point) in plan.schedule.kept_loads
-            first = not any((tensor, point) in q.loads for q in plan.schedule.passes[: plan.schedule.passes.index(p)])
+            first = not any(
+                (tensor, point) in q.loads for q in plan.schedule.passes[: plan.schedule.passes.index(p)]
+            )
             if point.at is At.FULL and (first or not kept):
                 times[tensor] += 1
     read = total(product([bytes_of(t), max(1, n)]) for t, n in times.items())
@@ -69,7 +71,10 @@ def shared_bytes(plan: StitchPlan) -> int:
         return 0
     warps = m.block // 32
     staged = stage_bytes(plan.schedule, m) if m.shared else 0
-    return staged + max((sum(warps * max(4, item_bytes(_acc(op))) for op in p.reduces) for p in plan.schedule.passes), default=0)
+    return staged + max(
+        (sum(warps * max(4, item_bytes(_acc(op))) for op in p.reduces) for p in plan.schedule.passes),
+        default=0,
+    )
 
 
 def _acc(op: object) -> str:

@@ -103,12 +103,16 @@ class _Scheduler:
         if keep is Keep.LOADS:
             kept_values = set()
         self._fill(order, kept_values, kept_loads)
-        used = {leaf for i, p in enumerate(order) for leaf in p.loads if any(leaf in q.loads for q in order[:i])}
+        used = {
+            leaf for i, p in enumerate(order) for leaf in p.loads if any(leaf in q.loads for q in order[:i])
+        }
         final: dict[Key, None] = {}
         for key in row_outputs:
             self._rows_below(key, final)
         done = {k for p in order for k in p.row_values}
-        return Schedule(order, [k for k in final if k not in done], row_outputs, kept_values, kept_loads & used)
+        return Schedule(
+            order, [k for k in final if k not in done], row_outputs, kept_values, kept_loads & used
+        )
 
     def _root_level(self, op: Operator, point: Point) -> int:
         if not op.is_reduce:
@@ -167,7 +171,9 @@ class _Scheduler:
                         below |= {child} if child in kept else sources.get(child, frozenset())
                     else:
                         below.add((access.tensor, point))
-                wide = sum(1 for source in below if isinstance(source[0], Operator) or is_streamed(rows, source))
+                wide = sum(
+                    1 for source in below if isinstance(source[0], Operator) or is_streamed(rows, source)
+                )
                 if count[key] > 1 and not key[0].is_reduce and (is_heavy(key[0].value) or wide > 1):
                     kept.add(key)
                 sources[key] = frozenset(below)

@@ -9,6 +9,7 @@ import tvm
 from tvm import relax
 
 from ..config import StitchConfig
+from ..device import resolve_target
 from ..plan.plan import StitchPlan
 from ..scope.identify import Boundary
 from .mark import MergeStitchOps
@@ -79,7 +80,7 @@ def pipeline(target: Any, config: StitchConfig | None = None, recorder: Recorder
         config: options; the defaults suit most models.
         recorder: receives plans, refusals and boundaries.
     """
-    target = tvm.target.Target(target) if isinstance(target, str) else target
+    target = resolve_target(target)
     config = config or StitchConfig()
     backend = _backend(target)
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-from tvm import relax, tirx
+from tvm import tirx
 
 from ..codegen.emit import emit
 from ..config import StitchConfig
-from ..device import device_model
+from ..device import device_model, resolve_target
 from ..graph.reader import Unreadable, read
 from ..plan.alignment import Misaligned
 from ..plan.plan import StitchPlan, make_plan
@@ -35,7 +35,7 @@ class ScheduleStitchOps:
         plans: dict[str, StitchPlan] | None = None,
         declined: dict[str, str] | None = None,
     ):
-        self.target = tvm.target.Target(target) if isinstance(target, str) else target
+        self.target = resolve_target(target)
         self.config = config or StitchConfig()
         self.plans = plans
         self.declined = declined
@@ -73,6 +73,3 @@ class ScheduleStitchOps:
 
 class StitchError(RuntimeError):
     """A stitch op that could not be made under ``StitchConfig(strict=True)``."""
-
-
-

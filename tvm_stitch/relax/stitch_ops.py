@@ -163,7 +163,9 @@ def _function(
         )
         call = _typed(call, old.value.ty)
         if not isinstance(node.outputs[0], tuple):
-            names[node.outputs[0]] = _bind(bindings, call, old.var.name, old.var.ty, node.outputs[0] in outputs)
+            names[node.outputs[0]] = _bind(
+                bindings, call, old.var.name, old.var.ty, node.outputs[0] in outputs
+            )
             continue
         result = _bind(bindings, call, old.var.name, old.var.ty, False)
         for k, value in enumerate(node.outputs):

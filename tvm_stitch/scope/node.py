@@ -75,7 +75,11 @@ def specialize(graph: StitchGraph, values: dict[Var, object]) -> StitchGraph:
 def _copy(graph: StitchGraph, tensors: dict[Tensor, Tensor], exprs: dict) -> StitchGraph:
     operators = [copy_operator(op, tensors, exprs) for op in graph.operators]
     return StitchGraph(
-        graph.name, [tensors[t] for t in graph.inputs], operators, [tensors[t] for t in graph.outputs], graph.symbols
+        graph.name,
+        [tensors[t] for t in graph.inputs],
+        operators,
+        [tensors[t] for t in graph.outputs],
+        graph.symbols,
     )
 
 
@@ -84,7 +88,11 @@ def copy_operator(op: Operator, tensors: dict[Tensor, Tensor], exprs: dict | Non
     exprs = exprs or {}
 
     def axis(a: Axis) -> Axis:
-        return a if isinstance(a.extent, int) or not exprs else Axis(a.var, as_extent(substitute(a.extent, exprs)))
+        return (
+            a
+            if isinstance(a.extent, int) or not exprs
+            else Axis(a.var, as_extent(substitute(a.extent, exprs)))
+        )
 
     def access(a: Access) -> Access:
         indices = tuple(substitute(i, exprs) for i in a.indices) if exprs else a.indices

@@ -83,7 +83,7 @@ class Quotient:
         """Scope names in an order in which every scope comes after the ones it needs, near the original order."""
         import heapq
 
-        waiting = {s: 0 for s in self.members}
+        waiting = dict.fromkeys(self.members, 0)
         users: dict[int, set[int]] = {s: set() for s in self.members}
         for i, ps in enumerate(self.producers):
             for p in ps:
