@@ -335,3 +335,11 @@ def test_optimised_kernels_find_the_same() -> None:
         for level in ("-O0", "-O1")
     ]
     assert found[0] == found[1] and len(found[0]) == 3
+
+
+def test_a_launch_that_is_given_up_leaves_no_outputs() -> None:
+    script = VectorAdd.script().replace("x[bx * 256 + tx] +", "x[bx * 256 + tx * 100000000] +")
+    x = np.ones(1000, "float32")
+    run = run_cuda(tvm.script.from_source(script), [x, x])
+    assert {r.kind for r in run.reports} == {"out-of-bounds"} and not run.outputs
+    assert run_cuda(VectorAdd, [x, x]).check().outputs[0][0] == 2  # the emulator is still usable

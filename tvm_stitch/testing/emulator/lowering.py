@@ -69,10 +69,14 @@ class _Redirect(PyExprMutator):
 
 
 def lower(
-    mod: tvm.IRModule, target: tvm.target.Target, relax_pipeline: tvm.transform.Pass | None = None
+    mod: tvm.IRModule,
+    target: tvm.target.Target,
+    relax_pipeline: tvm.transform.Pass | None = None,
+    tir_pipeline: str | None = None,
 ) -> Lowered:
     """Runs the Relax pipeline, TVM's own TIR pipeline for CUDA, and both code generators. No GPU is needed.
 
+    relax_pipeline and tir_pipeline are those of tvm.compile; None takes TVM's own for the target.
     Raises ValueError if the module needs external libraries.
     """
     with _without_cuda_graph(), target:
@@ -95,7 +99,7 @@ def lower(
     host_functions = frozenset(
         gvar.name_hint for gvar, func in prim_funcs.functions_items() if func.attrs.get("tirx.is_host_func")
     )
-    host_mod, device_mods = _split(_prefixed(prim_funcs), target)
+    host_mod, device_mods = _split(_prefixed(prim_funcs), target, tir_pipeline)
     kernels, sources = {}, []
     for device_target, device_mod in device_mods.items():
         sources.append(codegen_build(device_mod, device_target).inspect_source().replace(PREFIX, ""))
@@ -129,10 +133,11 @@ def _prefixed(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _split(
-    mod: tvm.IRModule, target: tvm.target.Target
+    mod: tvm.IRModule, target: tvm.target.Target, tir_pipeline: str | None
 ) -> tuple[tvm.IRModule, dict[tvm.target.Target, tvm.IRModule]]:
     """What tirx.build does before it generates code."""
     mod = tirx.transform.BindTarget(target)(mod)
-    pipeline, finalize_host, finalize_device = tirx.get_default_tir_pipeline(target)
+    chosen = tirx.get_tir_pipeline(tir_pipeline) if tir_pipeline else tirx.get_default_tir_pipeline(target)
+    pipeline, finalize_host, finalize_device = chosen
     host_mod, device_mods = split_host_device_mods(pipeline(mod))
     return finalize_host()(host_mod), {t: finalize_device()(m) for t, m in device_mods.items()}

@@ -26,10 +26,6 @@ _COOPERATIVE = "tirx.use_cooperative_launch"
 _FLAGS = (_COOPERATIVE, "tirx.use_programtic_dependent_launch")  # launch parameters without a value
 
 
-class LaunchAborted(RuntimeError):
-    """A launch was given up; what follows it cannot be run."""
-
-
 class _Session:
     """One call of a Relax function: its memory, launches and findings."""
 
@@ -38,6 +34,7 @@ class _Session:
         self.options = options
         self.rewritable = rewritable
         self.run = EmulatedRun()
+        self.aborted = False  # by a launch that was given up
         self.kernels = KernelModule(lowered.source) if lowered.kernels else None
         self.buffers: dict[int, DeviceBuffer] = {}  # by address; storage that tensors are cut from
         self.copies: dict[
@@ -48,6 +45,10 @@ class _Session:
             int, tuple[int, int]
         ] = {}  # arguments of the running PrimFunc: address -> bytes, item
         self.producer: dict[int, tuple[str, str]] = {}  # address -> kernel and parameter that last took it
+
+    def _abort(self, message: str) -> RuntimeError:
+        self.aborted = True
+        return RuntimeError(message)
 
     def new_input(self, array: np.ndarray, dtype: str, shape: Sequence[int]) -> tvm.runtime.Tensor:
         """A device copy of a host array."""
@@ -73,7 +74,7 @@ class _Session:
         if int(offset) + nbytes > buffer.nbytes:
             message = f"a tensor of {nbytes} bytes at {offset} in a storage of {buffer.nbytes} bytes"
             self.run.reports.append(Report("out-of-bounds", "", message))
-            raise LaunchAborted(message)
+            raise self._abort(message)
         buffer.data[offset : offset + nbytes] = POISON if self.options.poison else 0
         mark(buffer.address + int(offset), nbytes, written=False)
         return tensor
@@ -96,7 +97,13 @@ class _Session:
                 flat.extend(int(e) for e in arg)
             else:
                 flat.append(arg)
-        function(*flat)
+        try:
+            function(*flat)
+        except tvm.error.InternalError as error:
+            if "Device API cuda is not enabled" not in str(error):
+                raise
+            message = f"{name}: its host code allocates device memory of its own, which the emulator lacks"
+            raise NotImplementedError(message) from error
 
     def _on_device(self, tensor: tvm.runtime.Tensor) -> tvm.runtime.Tensor:
         """The tensor itself, or the device copy of a constant."""
@@ -137,7 +144,7 @@ class _Session:
         finished, reports = self.kernels.launch(launch, arguments, self.options)
         self.run.reports.extend(reports)
         if not finished:
-            raise LaunchAborted(f"{name} was given up")
+            raise self._abort(f"{name} was given up")
 
     def collect(self, result: Any) -> None:
         """Copies the outputs to the host; those never written are a finding."""
@@ -232,12 +239,14 @@ def run_cuda(
     poison: bool = True,
     rewritable: Sequence[str] = (),
     options: Options | None = None,
+    tir_pipeline: str | None = None,
 ) -> EmulatedRun:
     """Compiles a Relax module for CUDA and runs one of its functions without a GPU.
 
     mod: the module before lowering.
     inputs: numpy arrays (ml_dtypes.bfloat16 for bfloat16), numbers, tuples for shapes, lists for tuples.
-    target: default sm_90 with an llvm host; relax_pipeline: default relax.get_default_pipeline(target).
+    target: default sm_90 with an llvm host; relax_pipeline: default relax.get_default_pipeline(target);
+    tir_pipeline: as in tvm.compile.
     seed: 0 runs blocks and threads in their natural order, any other value in an order drawn from it.
     poison: memory that nobody wrote holds NaN.
     rewritable: patterns of names of kernel parameters whose elements may be rewritten (scratch).
@@ -245,7 +254,7 @@ def run_cuda(
     After a launch that was given up the outputs are missing and the reports say why.
     """
     return run_lowered(
-        lower(mod, target or default_target(), relax_pipeline),
+        lower(mod, target or default_target(), relax_pipeline, tir_pipeline),
         inputs,
         func,
         seed,
@@ -272,8 +281,9 @@ def run_lowered(
         machine = relax.VirtualMachine(lowered.executable, tvm.cpu())
         try:
             session.collect(machine[func](*(_convert(session, value) for value in inputs)))
-        except Exception as error:  # the VM wraps what its callbacks raise
-            if "LaunchAborted" not in repr(error) and not isinstance(error, LaunchAborted):
+        except Exception:
+            # The type of what a callback raises is lost on its way through the virtual machine.
+            if not session.aborted:
                 raise
             session.run.outputs.clear()
     return session.run
