@@ -7,6 +7,7 @@ Apache TVM 0.27 keeps TIR in ``tvm.tirx`` and blocks in ``tvm.s_tir``; TVMs with
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,13 +16,14 @@ import tvm
 HAS_RELAX_TIRX: bool = hasattr(tvm, "tirx")
 """True on Apache TVM 0.27 (``tirx``), False on a TVM that still has Relay."""
 
-if HAS_RELAX_TIRX:
-    from tvm import sym as arith
-    from tvm import tirx as tir
-else:  # pragma: no cover - exercised under the Relay-era TVM
-    from tvm import arith, tir
+_TIR = "tvm.tirx" if HAS_RELAX_TIRX else "tvm.tir"
 
-Analyzer = arith.Analyzer
+tir: Any = importlib.import_module(_TIR)
+arith: Any = importlib.import_module("tvm.sym" if HAS_RELAX_TIRX else "tvm.arith")
+IRBuilder: Any = importlib.import_module("tvm.script.ir_builder").IRBuilder
+T: Any = importlib.import_module("tvm.tirx.script.builder" if HAS_RELAX_TIRX else "tvm.script.ir_builder.tir")
+
+Analyzer: Any = arith.Analyzer
 Expr = Any
 Buffer = Any
 Var = Any

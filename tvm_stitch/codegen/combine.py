@@ -39,7 +39,7 @@ def identity(op: Operator) -> Expr:
 
     The least bfloat16 as TVM writes it lies beyond bfloat16's range, where it means minus infinity.
     """
-    value = op.identity
+    value: Expr = op.identity
     dtype = accumulator_dtype(op)
     if compat.kind(value) == "FloatImm" and op.output.dtype in HALF:
         with np.errstate(over="ignore"):

@@ -201,7 +201,8 @@ class _Aligner:
         if self.budget < 0:
             raise Misaligned("operators are read at too many different places")
         self._check_recompute(op, point)
-        level, reads = 0, []
+        level = 0
+        reads: list[Point | None] = []
         for a in op.accesses:
             if any(True for i in a.indices for _ in _loads(i)):
                 if a.tensor.producer in self.own:

@@ -154,7 +154,7 @@ def _function(
         param = relax.Var(str(hint), source.ty)
         names[value] = param
         params.append(param)
-    bindings = []
+    bindings: list[Any] = []
     for node in nodes:
         old = view.bindings[node]
         args = [names[v] if v in names else v for v in node.inputs]
