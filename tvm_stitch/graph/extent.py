@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Union
+from typing import TypeAlias
 
 from .. import compat
 from ..compat import Analyzer, Expr
 
-Extent = Union[int, Expr]
+Extent: TypeAlias = int | Expr
 
 
 def as_extent(expr: Expr) -> Extent:
