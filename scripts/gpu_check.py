@@ -12,7 +12,6 @@ equal runs are a race. Prints a table last; the exit code is 0 only if everythin
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import shutil
 import subprocess
 import sys
@@ -31,6 +30,7 @@ from tvm import relax  # noqa: E402
 from tvm_stitch.testing import cases, random_graphs  # noqa: E402
 from tvm_stitch.testing.bounds import violations  # noqa: E402
 from tvm_stitch.testing.count import count_kernels  # noqa: E402
+from tvm_stitch.testing.isolated import Crash, run_isolated  # noqa: E402
 from tvm_stitch.testing.reference import evaluate, mismatches  # noqa: E402
 
 SANITIZERS = ("memcheck", "racecheck", "synccheck", "initcheck")
@@ -232,7 +232,7 @@ def sanitize(tool: str, argv: Sequence[str]) -> int:
     if program is None:
         print("compute-sanitizer is not installed", file=sys.stderr)
         return 2
-    own = [sys.executable, str(Path(__file__).resolve()), *argv, "--jobs", "1"]
+    own = [sys.executable, str(Path(__file__).resolve()), *argv, "--jobs", "0"]
     command = [program, "--tool", tool, "--error-exitcode", "9", "--print-limit", "20", *own]
     print(" ".join(command), flush=True)
     return subprocess.run(command, check=False).returncode
@@ -249,7 +249,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--random", type=int, default=100, help="random graphs to check")
     parser.add_argument("--start", type=int, default=0, help="first seed of the random graphs")
-    parser.add_argument("--jobs", type=int, default=8, help="processes; most of the time goes into compiling")
+    parser.add_argument(
+        "--jobs", type=int, default=8, help="processes, 0 for this one; compiling takes longest"
+    )
     parser.add_argument("--stock", action="store_true", help="TVM's default pipeline instead of stitching")
     parser.add_argument(
         "--sanitizer", choices=SANITIZERS, help="run under compute-sanitizer, small cases only"
@@ -261,26 +263,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return sanitize(args.sanitizer, forwarded + (["--stock"] if args.stock else []))
     outcomes = []
     wanted = tasks(args)
-    with multiprocessing.get_context("spawn").Pool(args.jobs) if args.jobs > 1 else _InProcess() as pool:
-        for outcome in pool.imap(check, wanted):
-            outcomes.append(outcome)
-            for problem in outcome.problems:
-                print(f"{outcome.task.kind} {outcome.task.name} {outcome.task.scale}: {problem}", flush=True)
+    results = map(check, wanted) if args.jobs == 0 else run_isolated(check, wanted, args.jobs, 600, _spoiled)
+    for result in results:
+        outcome = Outcome(result.item, (result.reason,)) if isinstance(result, Crash) else result
+        outcomes.append(outcome)
+        for problem in outcome.problems:
+            print(f"{outcome.task.kind} {outcome.task.name} {outcome.task.scale}: {problem}", flush=True)
     print(table(outcomes))
     return 1 if any(outcome.problems for outcome in outcomes) else 0
 
 
-class _InProcess:
-    """A pool of none: what a sanitizer can follow."""
-
-    def __enter__(self) -> _InProcess:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-    def imap(self, function: Callable[[Task], Outcome], wanted: Sequence[Task]) -> Any:
-        return map(function, wanted)
+def _spoiled(result: Outcome | Crash[Task]) -> bool:
+    """Whether the process may carry a fault on: after an illegal access every later CUDA call of it fails."""
+    return isinstance(result, Crash) or bool(result.problems)
 
 
 if __name__ == "__main__":

@@ -106,15 +106,20 @@ def test_a_compiler_failure_is_reported_and_does_not_raise() -> None:
     assert not result.ok and result.error is not None and "no such schedule" in result.error
 
 
-def test_wrong_results_are_reported(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_results_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(random_graphs, "violations", lambda outputs, bounds: ["output 0: wrong"])
-    assert random_graphs.main(["--count", "2", "--stock", "--max-elements", "500"]) == 1
+    why, shown = random_graphs._work(random_graphs._Job(0, "llvm", 500, False, True, True))
+    assert why == "out of bounds" and shown.startswith("FAIL seed 0") and "output 0: wrong" in shown
+    assert "def main" in shown
+
+
+def test_long_run(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--count", "2", "--stock", "--max-elements", "500"]
+    assert random_graphs.main(arguments) == 0
+    assert "2 graphs on llvm: 2 right, 0 failed" in capsys.readouterr().out
+    assert random_graphs.main([*arguments, "--timeout", "0.01"]) == 1
     printed = capsys.readouterr().out
-    assert "FAIL seed 0" in printed and "output 0: wrong" in printed and "failed seeds: 0 1" in printed
-    monkeypatch.undo()
-    assert random_graphs.main(["--count", "2", "--stock", "--max-elements", "500"]) == 0
+    assert "failed seeds: 0 1" in printed and "2 times: no answer in # s" in printed
 
 
 def test_errors_are_described_in_one_line() -> None:

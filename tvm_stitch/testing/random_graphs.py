@@ -22,6 +22,7 @@ import tvm
 from tvm import relax
 
 from .bounds import Bound, evaluate_bounds, violations
+from .isolated import Crash, run_isolated
 from .random_steps import FLOATS, STEPS, Sketch, random_shape
 
 Pipeline = Callable[[tvm.IRModule], tvm.IRModule]
@@ -214,6 +215,31 @@ def stitched_pipeline(target: str) -> Pipeline:
     return tvm_stitch.relax.pipeline(made[target]())
 
 
+@dataclass(frozen=True)
+class _Job:
+    """One graph of a long run, as sent to the process that checks it."""
+
+    seed: int
+    target: str
+    max_elements: int
+    column_reduces: bool
+    stock: bool
+    show: bool
+
+
+def _work(job: _Job) -> tuple[str | None, str]:
+    """(why it failed, or None; what to print) for one graph."""
+    graph = random_graph(job.seed, job.max_elements, job.column_reduces)
+    pipeline = None if job.stock else stitched_pipeline(job.target)
+    result = CHECKS[job.target](graph, pipeline)
+    if result.ok:
+        return None, ""
+    shown = f"FAIL {result}"
+    if job.show:
+        shown = "\n".join([shown, graph.mod.script(), result.traceback or ""])
+    return result.error or "out of bounds", shown
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Check many graphs, print the failures and a summary; the exit code is 1 if any failed."""
     parser = argparse.ArgumentParser(prog="random_graphs", description=main.__doc__)
@@ -224,27 +250,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--column-reduces", action="store_true", help="reduce over any axes")
     parser.add_argument("--stock", action="store_true", help="TVM's default pipeline instead of stitching")
     parser.add_argument("--show", action="store_true", help="print module and traceback of every failure")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--timeout", type=float, default=300, help="seconds that one graph may take")
     args = parser.parse_args(argv)
-    pipeline = None if args.stock else stitched_pipeline(args.target)
+    jobs = [
+        _Job(seed, args.target, args.max_elements, args.column_reduces, args.stock, args.show)
+        for seed in range(args.start, args.start + args.count)
+    ]
     failed: dict[int, str] = {}
     start = time.perf_counter()
-    for seed in range(args.start, args.start + args.count):
-        graph = random_graph(seed, args.max_elements, args.column_reduces)
-        result = CHECKS[args.target](graph, pipeline)
-        if not result.ok:
-            failed[seed] = result.error or "out of bounds"
-            print(f"FAIL {result}", flush=True)
-            if args.show:
-                print(graph.mod.script(), result.traceback or "", sep="\n", flush=True)
-        if (seed - args.start + 1) % 100 == 0:
-            spent = time.perf_counter() - start
-            print(f"{seed - args.start + 1} graphs, {len(failed)} failed, {spent:.0f} s", flush=True)
+    for done, result in enumerate(run_isolated(_work, jobs, args.jobs, args.timeout, _untrusted), start=1):
+        why: str | None
+        if isinstance(result, Crash):
+            why, shown = result.reason, f"FAIL seed {result.item.seed}: {result.reason}"
+        else:
+            why, shown = result
+        if why is not None:
+            failed[jobs[done - 1].seed] = why
+            print(shown, flush=True)
+        if done % 100 == 0:
+            print(f"{done} graphs, {len(failed)} failed, {time.perf_counter() - start:.0f} s", flush=True)
     print(f"{args.count} graphs on {args.target}: {args.count - len(failed)} right, {len(failed)} failed")
     if failed:
         print("failed seeds:", " ".join(map(str, failed)))
         for kind, count in Counter(re.sub(r"\d+", "#", why) for why in failed.values()).most_common():
             print(f"{count} times: {kind[:300]}")
     return 1 if failed else 0
+
+
+def _untrusted(result: tuple[str | None, str] | Crash[_Job]) -> bool:
+    """Whether a process may be spoiled for the next graph: a GPU fault, or memory written out of bounds."""
+    return isinstance(result, Crash) or result[0] is not None
 
 
 if __name__ == "__main__":
