@@ -4,6 +4,9 @@
 #include <sys/mman.h>
 #include <sys/time.h>
 #if !defined(__x86_64__)
+#define EMU_UCONTEXT 1
+#endif
+#if defined(EMU_UCONTEXT)
 #include <ucontext.h>
 #endif
 
@@ -42,7 +45,7 @@ char* take_stack() {
 
 void fiber_main();
 
-#if defined(__x86_64__)
+#if !defined(EMU_UCONTEXT)
 extern "C" void emu_switch(void** save, void* load);
 asm(R"(
 .text

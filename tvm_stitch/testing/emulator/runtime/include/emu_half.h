@@ -6,6 +6,8 @@
 #pragma once
 
 namespace emu {
+template <class A, class B> struct Same {};
+template <class A> struct Same<A, A> { using type = A; };
 EMU_VALUE unsigned short half_from_float(float f) { return __builtin_bit_cast(unsigned short, static_cast<_Float16>(f)); }
 EMU_VALUE float half_to_float(unsigned short h) { return static_cast<float>(__builtin_bit_cast(_Float16, h)); }
 EMU_VALUE unsigned short bf16_from_float(float f) {
@@ -22,8 +24,9 @@ EMU_VALUE float bf16_to_float(unsigned short h) { return __builtin_bit_cast(floa
     unsigned short __x;                                                                                         \
     EMU_COPY(T, 2)                                                                                              \
     /* Templates, because a copy constructor from volatile would make the type non-trivial. */                  \
-    template <class U> T(const volatile U& o) : __x(o.__x) {}                                                   \
+    template <class U, class = typename emu::Same<U, T>::type> T(const volatile U& o) : __x(o.__x) {}           \
     template <class U> void operator=(const U& o) volatile { __x = T(o).__x; }                                  \
+    T(char v) : __x(FROM(static_cast<float>(v))) {}                                                             \
     T(float f) : __x(FROM(f)) {}                                                                                \
     T(double f) : __x(FROM(static_cast<float>(f))) {}                                                           \
     T(int v) : __x(FROM(static_cast<float>(v))) {}                                                              \
