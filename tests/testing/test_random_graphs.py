@@ -122,6 +122,13 @@ def test_long_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert "failed seeds: 0 1" in printed and "2 times: no answer in # s" in printed
 
 
+def test_a_cut_graph_is_a_working_part_of_the_whole() -> None:
+    graph = random_graph(11, 2000)
+    part = random_graphs.cut(graph, 3)
+    assert part.outputs == 1 and len(part.mod["main"].body.blocks[0].bindings) <= 4
+    assert random_graphs.check_graph_llvm(part).ok
+
+
 def test_errors_are_described_in_one_line() -> None:
     noisy = RuntimeError(
         'kernel.cu(3): warning: x\nkernel.cu(7): error: identifier "h" is undefined\n1 error\n\0'

@@ -13,7 +13,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ml_dtypes  # noqa: F401  (gives NumPy the name "bfloat16")
@@ -137,6 +137,17 @@ def random_graph(seed: int, max_elements: int = 40_000, column_reduces: bool = F
     return RandomGraph(seed, builder.get(), tuple(arguments), tuple(sketch.operators), len(outputs))
 
 
+def cut(graph: RandomGraph, bindings: int) -> RandomGraph:
+    """The graph up to its first ``bindings`` bindings, returning the last and holding only what that needs."""
+    main = graph.mod["main"]
+    kept = list(main.body.blocks[0].bindings)[:bindings]
+    result = relax.Var("result", kept[-1].var.ty)
+    block = relax.DataflowBlock([*kept, relax.VarBinding(result, kept[-1].var)])
+    function = relax.Function(main.params, relax.SeqExpr([block], result), result.ty)
+    mod = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+    return replace(graph, mod=relax.transform.DeadCodeElimination()(mod), outputs=1)
+
+
 def _checked(
     graph: RandomGraph, half_arithmetic: bool, run: Callable[[list[np.ndarray]], Any]
 ) -> CheckResult:
@@ -225,11 +236,13 @@ class _Job:
     column_reduces: bool
     stock: bool
     show: bool
+    bindings: int | None = None
 
 
 def _work(job: _Job) -> tuple[str | None, str]:
     """(why it failed, or None; what to print) for one graph."""
     graph = random_graph(job.seed, job.max_elements, job.column_reduces)
+    graph = graph if job.bindings is None else cut(graph, job.bindings)
     pipeline = None if job.stock else stitched_pipeline(job.target)
     result = CHECKS[job.target](graph, pipeline)
     if result.ok:
@@ -238,6 +251,18 @@ def _work(job: _Job) -> tuple[str | None, str]:
     if job.show:
         shown = "\n".join([shown, graph.mod.script(), result.traceback or ""])
     return result.error or "out of bounds", shown
+
+
+def _reduce(job: _Job, timeout: float) -> str:
+    """The shortest beginning of a failing graph that fails as well, as text."""
+    graph = random_graph(job.seed, job.max_elements, job.column_reduces)
+    last = len(graph.mod["main"].body.blocks[0].bindings)
+    jobs = [replace(job, bindings=bindings) for bindings in range(1, last + 1)]
+    for attempt, result in zip(jobs, run_isolated(_work, jobs, 1, timeout, _untrusted), strict=False):
+        why = result.reason if isinstance(result, Crash) else result[0]
+        if why is not None:
+            return f"seed {job.seed} reduced: {why}\n{cut(graph, attempt.bindings or last).mod.script()}"
+    return f"seed {job.seed}: only the whole graph fails"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -250,6 +275,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--column-reduces", action="store_true", help="reduce over any axes")
     parser.add_argument("--stock", action="store_true", help="TVM's default pipeline instead of stitching")
     parser.add_argument("--show", action="store_true", help="print module and traceback of every failure")
+    parser.add_argument(
+        "--reduce", action="store_true", help="print the least part of failing graphs that fails"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--timeout", type=float, default=300, help="seconds that one graph may take")
     args = parser.parse_args(argv)
@@ -275,6 +303,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("failed seeds:", " ".join(map(str, failed)))
         for kind, count in Counter(re.sub(r"\d+", "#", why) for why in failed.values()).most_common():
             print(f"{count} times: {kind[:300]}")
+    for job in jobs if args.reduce else []:
+        if job.seed in failed:
+            print(_reduce(replace(job, show=False), args.timeout), flush=True)
     return 1 if failed else 0
 
 
