@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Short ways from a few Relax operators to graphs, plans and emulated runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ml_dtypes  # noqa: F401  (gives NumPy the name "bfloat16")
+import numpy as np
+import tvm
+from tvm import relax, tirx
+
+import tvm_stitch.relax
+from tvm_stitch.config import StitchConfig
+from tvm_stitch.device import GPUS, DeviceModel
+from tvm_stitch.graph.ir import Operator, StitchGraph
+from tvm_stitch.graph.reader import read
+from tvm_stitch.plan.plan import StitchPlan, make_plan
+from tvm_stitch.relax.mark import MergeStitchOps
+from tvm_stitch.relax.stitch_ops import STITCH_ATTR, StitchOps
+from tvm_stitch.testing.bounds import evaluate_bounds, violations
+from tvm_stitch.testing.emulator import EmulatedRun, run_cuda
+from tvm_stitch.testing.random_graphs import emulated_target
+
+H200 = GPUS["h200"]
+Spec = tuple[Sequence[Any], str]
+
+
+def build(body: Callable[..., Any], *specs: Spec) -> tvm.IRModule:
+    """A module whose ``main`` takes tensors of ``specs`` ((shape, dtype) each) and returns what ``body`` makes.
+
+    ``body`` gets the builder's ``emit`` and the parameters, and returns an expression or a list of them.
+    """
+    builder = relax.BlockBuilder()
+    params = [relax.Var(f"x{i}", relax.TensorType(list(s), d)) for i, (s, d) in enumerate(specs)]
+    with builder.function("main", params):
+        with builder.dataflow():
+            made = body(builder.emit, *params)
+            outputs = [builder.emit_output(v) for v in (made if isinstance(made, list) else [made])]
+        builder.emit_func_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
+    return builder.get()
+
+
+def symbol(name: str = "n") -> tirx.Var:
+    """A symbolic extent."""
+    return tirx.Var(name, "int64")
+
+
+def legalize(mod: tvm.IRModule) -> tvm.IRModule:
+    """Operators as calls of PrimFuncs."""
+    passes = [relax.transform.LegalizeOps(), relax.transform.FoldConstant()]
+    return tvm.transform.Sequential([*passes, relax.transform.ConvertToDataflow(min_size=1)])(mod)
+
+
+def prim_funcs(mod: tvm.IRModule) -> dict[str, tirx.PrimFunc]:
+    """The PrimFuncs of a module by name."""
+    return {g.name_hint: f for g, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)}
+
+
+def stitch_functions(mod: tvm.IRModule, config: StitchConfig | None = None) -> dict[str, tirx.PrimFunc]:
+    """The merged PrimFunc of every stitch op of a module."""
+    merged = MergeStitchOps()(StitchOps(config)(legalize(mod)))
+    return {n: f for n, f in prim_funcs(merged).items() if f.attrs and STITCH_ATTR in f.attrs}
+
+
+def graphs(mod: tvm.IRModule, config: StitchConfig | None = None) -> list[StitchGraph]:
+    """The graph of every stitch op."""
+    return [read(f, n) for n, f in stitch_functions(mod, config).items()]
+
+
+def graph(mod: tvm.IRModule) -> StitchGraph:
+    """The graph of a module that becomes one stitch op."""
+    (found,) = graphs(mod)
+    return found
+
+
+def single(body: Callable[..., Any], *specs: Spec) -> StitchGraph:
+    """The graph of one legalized operator."""
+    (func,) = prim_funcs(legalize(build(body, *specs))).values()
+    return read(func)
+
+
+def plan(mod: tvm.IRModule, device: DeviceModel = H200) -> StitchPlan:
+    """The plan of a module that becomes one stitch op."""
+    return make_plan(graph(mod), device)
+
+
+def operator(found: StitchGraph, name: str) -> Operator:
+    """The one operator whose name starts so."""
+    (op,) = [op for op in found.operators if op.name.startswith(name)]
+    return op
+
+
+def draw(specs: Sequence[Spec], seed: int = 0, low: float = -2.0, high: float = 2.0) -> list[np.ndarray]:
+    """Random arrays: floats in [low, high], integers in [-9, 9], booleans."""
+    rng = np.random.default_rng(seed)
+    arrays = []
+    for shape, dtype in specs:
+        if dtype == "bool":
+            arrays.append(rng.random(shape) < 0.5)
+        elif "int" in dtype:
+            arrays.append(rng.integers(0 if dtype.startswith("u") else -9, 10, shape).astype(dtype))
+        else:
+            arrays.append(rng.uniform(low, high, shape).astype(np.dtype(dtype)))
+    return arrays
+
+
+def check_emulated(
+    mod: tvm.IRModule,
+    inputs: Sequence[np.ndarray],
+    launches: int | None = 1,
+    config: StitchConfig | None = None,
+    seed: int = 0,
+) -> EmulatedRun:
+    """Run a module stitched in the emulator: no findings, so many launches, outputs within float64 bounds."""
+    target = emulated_target()
+    pipeline = tvm_stitch.relax.pipeline(target, config)
+    done = run_cuda(
+        mod, [x.copy() for x in inputs], target=target, relax_pipeline=pipeline, seed=seed
+    ).check()
+    assert launches is None or len(done.launches) == launches, [launch.name for launch in done.launches]
+    assert violations(list(done.outputs), evaluate_bounds(mod, list(inputs), half_arithmetic=True)) == []
+    return done
+
+
+def cuda_source(mod: tvm.IRModule, config: StitchConfig | None = None) -> str:
+    """The CUDA C of a stitched module's kernels."""
+    from tvm_stitch.testing.emulator.lowering import lower
+
+    target = emulated_target()
+    return lower(mod, target, tvm_stitch.relax.pipeline(target, config), None).source
