@@ -83,15 +83,19 @@ class RowMapping:
         return self.columns[str(columns)]
 
 
-def vector_length(alignment: Alignment, sched: Schedule, columns: Extent) -> int:
-    """Elements a 16-byte vector may hold for every tensor of the column space (a power of two, 8 at most)."""
+def full_vector(sched: Schedule, columns: Extent) -> int:
+    """Elements of a 16-byte vector of the column space's smallest type (8 at most)."""
     sizes = [4]
     for p in sched.passes:
         if str(p.columns) == str(columns):
             sizes += [item_bytes(t.dtype) for t, pt in p.loads if pt.at is At.FULL]
             sizes += [item_bytes(op.output.dtype) for op, pt in p.outputs if pt.at is At.FULL]
-    vector = min(8, 16 // min(sizes))
-    return gcd(vector, divisor(columns))
+    return min(8, 16 // min(sizes))
+
+
+def vector_length(sched: Schedule, columns: Extent) -> int:
+    """Elements that a vector may hold for every tensor of the column space: a power of two that divides it."""
+    return gcd(full_vector(sched, columns), divisor(columns))
 
 
 def divisor(columns: Extent) -> int:
@@ -150,16 +154,18 @@ def choose_mapping(alignment: Alignment, sched: Schedule, device: DeviceModel) -
     """The thread mapping of a stitch op on a GPU."""
     spaces = list(dict.fromkeys(str(p.columns) for p in sched.passes))
     extents = {str(p.columns): p.columns for p in sched.passes}
-    vectors = {s: vector_length(alignment, sched, extents[s]) for s in spaces}
+    vectors = {s: vector_length(sched, extents[s]) for s in spaces}
     if alignment.domain.flat:
-        return _flat(alignment, sched, extents, vectors, device)
+        # One vector a thread: the more blocks there are, the more loads are in flight.
+        return RowMapping(256, 1, {s: ColumnMapping(v, 1) for s, v in vectors.items()}, split=True)
     rows = compat.int_value(as_expr(alignment.domain.rows))
     static = {s: e for s, e in extents.items() if isinstance(e, int)}
     threads = 1
     for s, e in static.items():
-        threads = max(
-            threads, _threads_for(e // vectors[s], vectors[s], tile_words(alignment, sched, e), rows, device)
-        )
+        words = tile_words(alignment, sched, e)
+        threads = max(threads, _threads_for(e, vectors[s], full_vector(sched, e), words, rows, device))
+    if not alignment.graph.reduces:  # one warp a row evaluates the row's values (a heavy one, broadcast) once
+        threads = min(threads, device.warp)
     mapping = RowMapping(threads, _rows_per_block(threads, rows, device))
     for s, e in static.items():
         chunks = -(-e // (vectors[s] * threads))
@@ -217,20 +223,37 @@ def _accumulated(dtype: str) -> int:
     return 4 if dtype in ("float16", "bfloat16") else item_bytes(dtype)
 
 
-def _threads_for(vecs: int, vector: int, words: float, rows: int | None, device: DeviceModel) -> int:
-    """Threads for a row of ``vecs`` vectors: few enough to fill a warp, many enough for registers and occupancy."""
-    if vecs <= 1:
-        return 1
-    small = [t for t in (1, 2, 4, 8, 16, 32) if t <= vecs * 2]
-    best = min(small, key=lambda t: (_waste(vecs, t, vector, words), -t))
-    threads = best
-    while threads < device.max_threads_per_block and -(-vecs // threads) * vector * words > REGISTER_WORDS:
+def _threads_for(columns: int, vector: int, full: int, words: float, rows: int | None, device: DeviceModel) -> int:
+    """Threads for a row of ``columns`` columns, moved by vectors of ``vector`` (``full`` where all were aligned).
+
+    Two full vectors a thread were best on an H200 at every row length from 256 to 8192: one leaves too little in
+    flight, and many need registers that cost occupancy. Blocks of 1024 threads are left to rows that need them.
+    """
+    vecs = -(-columns // vector)
+    most = device.max_threads_per_block
+    if vecs <= 32:
+        small = [t for t in (1, 2, 4, 8, 16, 32) if t <= vecs * 2]
+        threads = min(small, key=lambda t: (_waste(vecs, t, vector, words), -t))
+    else:
+        threads = min(max(32, _power_of_two(-(-columns // (2 * full)))), most // 2)
+
+    def crowded(limit: float) -> bool:
+        return -(-vecs // threads) * vector * words > limit
+
+    while threads < most // 2 and crowded(REGISTER_WORDS):
         threads *= 2
+    if threads < most and crowded(LONG_WORDS * 0.55):
+        threads = most
     if rows is not None:  # few rows: more threads each, so that the device is busy
         wanted = device.sms * 512
-        while threads < device.max_threads_per_block and rows * threads < wanted and threads * 2 <= vecs:
+        while threads < most and rows * threads < wanted and threads * 2 <= vecs:
             threads *= 2
     return threads
+
+
+def _power_of_two(number: int) -> int:
+    """The least power of two that is not smaller."""
+    return 1 << max(0, number - 1).bit_length()
 
 
 def _waste(vecs: int, threads: int, vector: int, words: float) -> float:
@@ -243,26 +266,8 @@ def _waste(vecs: int, threads: int, vector: int, words: float) -> float:
 
 
 def _rows_per_block(threads: int, rows: int | None, device: DeviceModel) -> int:
-    per_block = max(1, 256 // threads)
+    per_block = max(1, 128 // threads)
     if rows is not None:
         while per_block > 1 and per_block * threads > 64 and -(-rows // per_block) < device.sms * 2:
             per_block //= 2
     return max(per_block, -(-device.warp // threads))
-
-
-def _flat(
-    alignment: Alignment,
-    sched: Schedule,
-    extents: dict[str, Extent],
-    vectors: dict[str, int],
-    device: DeviceModel,
-) -> RowMapping:
-    mapping = RowMapping(256, 1, split=True)
-    for s, e in extents.items():
-        words = tile_words(alignment, sched, e) * vectors[s]
-        chunks = max(1, min(4, int(32 // words)))
-        if isinstance(e, int):
-            while chunks > 1 and e < 256 * vectors[s] * chunks * device.sms * 2:
-                chunks //= 2
-        mapping.columns[s] = ColumnMapping(vectors[s], chunks)
-    return mapping
