@@ -24,6 +24,11 @@ def compute_dtype(dtype: str) -> str:
     return "float32" if dtype in HALF else dtype
 
 
+def short_name(op: Operator) -> str:
+    """A readable name for what holds an operator's value (TVM's own grow with the depth of the graph)."""
+    return op.output.name.split("_intermediate")[0][:24]
+
+
 def convert(value: Expr, dtype: str) -> Expr:
     """Cast unless the value already has the dtype."""
     return value if compat.dtype_of(value) == dtype else tir.Cast(dtype, value)
@@ -71,7 +76,7 @@ class Evaluator:
     def bind_row(self, key: Key) -> None:
         """Evaluate a row value and bind it."""
         if key not in self.row_cache:
-            self.row_cache[key] = self.reader.bind(self._expression(key, False), key[0].output.name)
+            self.row_cache[key] = self.reader.bind(self._expression(key, False), short_name(key[0]))
 
     def value(self, key: Key) -> Expr:
         """The value of an operator at a point, bound on first use."""
@@ -81,7 +86,7 @@ class Evaluator:
         if kept is not None:
             return kept
         if key not in self.column_cache:
-            self.column_cache[key] = self.reader.bind(self._expression(key, False), key[0].output.name)
+            self.column_cache[key] = self.reader.bind(self._expression(key, False), short_name(key[0]))
         return self.column_cache[key]
 
     def operand(self, op: Operator) -> Expr:

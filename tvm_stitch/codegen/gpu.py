@@ -18,7 +18,7 @@ from ..plan.passes import Leaf, Pass, is_streamed
 from ..plan.plan import StitchPlan
 from . import builder as B
 from .combine import accumulator_dtype, combine, identity
-from .evaluator import Evaluator, compute_dtype, convert, input_indices
+from .evaluator import Evaluator, compute_dtype, convert, input_indices, short_name
 from .gpu_reduce import row_reduce
 
 
@@ -114,7 +114,7 @@ class _GpuEmitter:
         cm = self.mapping.of(p.columns)
         accumulators = []
         for op in p.reduces:
-            acc = B.local([cm.vector], accumulator_dtype(op), f"{op.output.name}_acc")
+            acc = B.local([cm.vector], accumulator_dtype(op), f"{short_name(op)}_acc")
             for e in range(cm.vector):
                 B.store(acc, identity(op), [B.i64(e)])
             accumulators.append(acc)
@@ -151,7 +151,7 @@ class _GpuEmitter:
             safe = self._inside(base, p.columns, cm)
             fresh += self._load_shared(p, cm, safe)
             out_tiles = {
-                k: B.local([cm.vector], k[0].output.dtype, f"{k[0].output.name}_out") for k in p.outputs
+                k: B.local([cm.vector], k[0].output.dtype, f"{short_name(k[0])}_out") for k in p.outputs
             }
             with B.loop("unroll", cm.vector, "lane") as e:
                 self.element, self.lane_element = chunk * B.i64(cm.vector) + e, e
@@ -205,7 +205,7 @@ class _GpuEmitter:
     def _kept_tile(self, cm: ColumnMapping, key: Key) -> Buffer:
         if key in self.staged:
             return self.staged[key]
-        return self._tile(cm, compute_dtype(key[0].output.dtype), key[0].output.name)
+        return self._tile(cm, compute_dtype(key[0].output.dtype), short_name(key[0]))
 
     def _tile(self, cm: ColumnMapping, dtype: str, name: str) -> Buffer:
         return B.local([cm.chunks * cm.vector], dtype, name)
@@ -214,7 +214,7 @@ class _GpuEmitter:
         sched, m = self.plan.schedule, self.mapping
         for key in sched.kept_values:
             dtype = compute_dtype(key[0].output.dtype)
-            self.staged[key] = B.local([m.covered(key[1].columns)], dtype, key[0].output.name, "shared.dyn")
+            self.staged[key] = B.local([m.covered(key[1].columns)], dtype, short_name(key[0]), "shared.dyn")
         for leaf in sched.kept_loads:
             size = [m.covered(leaf[1].columns)]
             self.staged[leaf] = B.local(size, leaf[0].dtype, leaf[0].name + "_stage", "shared.dyn")
