@@ -12,6 +12,7 @@ from ..graph.extent import Extent, as_expr, product
 from ..plan.alignment import Key
 from ..plan.cpu_mapping import Lanes
 from ..plan.cpu_segments import Segment
+from ..plan.domain import is_zero
 from ..plan.passes import Pass
 from . import builder as B
 from .combine import accumulator_dtype, identity
@@ -101,31 +102,36 @@ class ColumnEmitter(CpuEmitter):
 
     def part(self, outer: Expr, start: Expr, extent: Extent, body: Body) -> None:
         """Visit a part of a segment: whole pieces, then what is left."""
-        pieces = self.pieces(extent)
-        if not (isinstance(pieces, int) and pieces == 0):
-            with times("serial", pieces, "piece") as piece:
-                body(outer, start + piece * B.i64(self.width), LaneWriter(self.width), None)
+        width = self.lanes_for(extent)
+        if not is_zero(self.pieces(extent)):
+            with times("serial", self.pieces(extent), "piece") as piece:
+                body(outer, start + piece * B.i64(width), LaneWriter(width), None)
         self.tail(outer, start, extent, body)
+
+    def lanes_for(self, extent: Extent) -> int:
+        """Lanes of a piece of a part: short parts take narrower vectors."""
+        if not isinstance(extent, int) or extent >= self.width:
+            return self.width
+        return next((w for w in (16, 8) if w <= extent and w <= self.width), 1)
 
     def pieces(self, extent: Extent) -> Extent:
         """Whole pieces in a part."""
-        if isinstance(extent, int):
-            return extent // self.width
-        return tir.floordiv(as_expr(extent), B.i64(self.width))
+        width = self.lanes_for(extent)
+        return extent // width if isinstance(extent, int) else tir.floordiv(as_expr(extent), B.i64(width))
 
     def tail(self, outer: Expr, start: Expr, extent: Extent, body: Body) -> None:
         """The columns after the last whole piece: a piece that overlaps it, else column by column."""
-        width = self.width
+        width = self.lanes_for(extent)
         if width == 1 or (isinstance(extent, int) and extent % width == 0):
             return
-        if isinstance(extent, int) and extent > width:
+        if isinstance(extent, int):
             lanes = LaneWriter(width)
             fresh = lanes.lane >= B.i64(width - extent % width)
             body(outer, start + B.i64(extent - width), lanes, fresh)
             return
-        left = extent % width if isinstance(extent, int) else tir.floormod(as_expr(extent), B.i64(width))
+        left = tir.floormod(as_expr(extent), B.i64(width))
         with times("serial", left, "rest") as rest:
-            body(outer, start + as_expr(extent) - as_expr(left) + rest, LaneWriter(1), None)
+            body(outer, start + as_expr(extent) - left + rest, LaneWriter(1), None)
 
 
 class SplitEmitter(ColumnEmitter):
@@ -186,7 +192,7 @@ class SplitEmitter(ColumnEmitter):
         self, p: Pass, outer: Extent, segment: Segment, start: int, extent: Extent, fresh: list[Key]
     ) -> None:
         """Tasks of ``elements_per_task`` columns inside one part of a segment."""
-        width = self.width
+        width = self.lanes_for(extent)
         each = max(1, self.mapping.elements_per_task // width)
         pieces = self.pieces(extent)
         chunks = ceildiv(pieces, each)
@@ -202,7 +208,7 @@ class SplitEmitter(ColumnEmitter):
             first = chunk * B.i64(each)
             with times("serial", count_of(pieces, each, first), "piece") as piece:
                 body(base, B.i64(start) + (first + piece) * B.i64(width), LaneWriter(width), None)
-            if not (isinstance(extent, int) and extent % width == 0):
+            if width > 1 and not (isinstance(extent, int) and extent % width == 0):
                 last = None if _is_one(chunks) else tir.EQ(chunk, as_expr(chunks) - B.i64(1))
                 with B.when(last):
                     self.tail(base, B.i64(start), extent, body)
@@ -239,9 +245,9 @@ def _is_one(extent: Extent) -> bool:
 
 
 def count_of(total: Extent, each: int, first: Expr) -> Extent:
-    """How many of ``total`` things a group of ``each`` that starts at ``first`` has."""
-    if isinstance(total, int) and total % each == 0:
-        return each
+    """How many of ``total`` things a group of at most ``each`` that starts at ``first`` has."""
+    if isinstance(total, int) and (total <= each or total % each == 0):
+        return min(total, each)
     return each if each == 1 and isinstance(total, int) else extent_min(each, as_expr(total) - first)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from .. import compat
 from ..compat import Analyzer, Expr, Var
+from ..graph.classify import is_heavy
 from ..graph.extent import Extent, as_expr, flatten, product, quotient, same
 from ..graph.ir import Tensor
 from .alignment import Alignment, Key
@@ -22,6 +23,11 @@ from .passes import Schedule
 
 MOST_CUTS = 8
 """Parts of a segment, each with code of its own; with more, conditions are evaluated element by element."""
+
+SHORTEST = 8
+"""The shortest segment that fills a vector."""
+LONG = 32
+"""Columns from which vectors with gathered elements are better than short segments."""
 
 _HOLDS: dict[str, Callable[[int], bool]] = {
     "LT": lambda d: d < 0,
@@ -54,23 +60,25 @@ class Segment:
 
 
 def column_segment(alignment: Alignment, sched: Schedule, columns: Extent) -> Segment:
-    """The largest trailing part of a column space along which no access jumps."""
+    """The largest trailing part of a column space along which no access jumps, or the fewest do."""
     domain = alignment.domain
     keys = _reachable(alignment, sched, columns)
     flats = [
         f for f in _flat_indices(alignment, sched, keys, columns) if domain.column in compat.free_vars(f)
     ]
     candidates = _trailing(keys, columns, domain.analyzer)
-    chosen: Extent | None = None
-    strides: list[int | None] = []
+    chosen, strides = columns, [None] * (len(flats) + 1)  # type: tuple[Extent, list[int | None]]
     for extent in candidates:
-        strides = [_stride(domain, f, domain.column, columns, extent) for f in flats]
-        if None not in strides:
-            chosen = extent
+        if isinstance(extent, int) and extent < SHORTEST and chosen is not columns:
             break
-    if chosen is None:
-        static = [c for c in candidates if isinstance(c, int)]
-        chosen = static[-1] if static and static[-1] >= 8 else columns
+        steps = [_stride(domain, f, domain.column, columns, extent) for f in flats]
+        if steps.count(None) < strides.count(None):
+            chosen, strides = extent, steps
+        if None not in steps:
+            break
+    if isinstance(chosen, int) and chosen < SHORTEST and isinstance(columns, int) and columns >= LONG:
+        if not domain.flat or any(is_heavy(op.value) for op, _ in keys):
+            chosen = columns  # vectors whose elements are gathered where they jump, rather than none
     strided = any(s is None or s not in (0, 1) for s in strides)
     cuts = _cuts(alignment, keys, columns, chosen) if isinstance(chosen, int) else ()
     return Segment(chosen, cuts if len(cuts) <= MOST_CUTS + 1 else (0, int(chosen)), strided)
