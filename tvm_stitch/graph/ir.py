@@ -135,9 +135,8 @@ class Operator:
 
     def dependency(self, access: Access) -> Dependency:
         """Element-level dependency of the edge behind ``access``."""
-        if access.span is Span.NOTHING and not self.spatial:
-            return Dependency.ONE_TO_ONE
-        if access.span is Span.ALL:
+        one_point = all(isinstance(e, int) and e == 1 for e in self.extents)
+        if access.span is Span.ALL or (access.span is Span.NOTHING and one_point):
             return Dependency.MANY_TO_ONE if self.is_reduce else Dependency.ONE_TO_ONE
         if access.span in (Span.LEADING, Span.TRAILING, Span.NOTHING):
             return Dependency.ONE_TO_MANY
