@@ -13,13 +13,12 @@ class StitchConfig:
     """Options of stitching.
 
     Attributes:
-        strict: raise instead of leaving to TVM what cannot be stitched.
+        strict: raise StitchError instead of leaving a memory-intensive operator that cannot be stitched to TVM.
         max_operators: most operators (blocks) in one stitch op; bounds the size of a kernel's code.
         max_arguments: most tensors a stitch op reads and writes; a kernel's parameter space is bounded.
         epilogues: leave biases and activations in the kernel of the matmul or convolution before them when that saves
             a kernel or a round trip through memory.
         remote: join independent stitch ops of equal domain into one launch (remote stitching).
-        min_operators: smallest number of operators worth a stitch op of our own on CPU and GPU.
 
     Raises:
         ValueError: for an unknown option or a bad value; the message names the choices.
@@ -30,7 +29,6 @@ class StitchConfig:
     max_arguments: int = 60
     epilogues: bool = True
     remote: bool = True
-    min_operators: int = 1
 
     def __init__(self, **options: Any):
         known = {f.name: f for f in fields(self)}
@@ -48,7 +46,7 @@ class StitchConfig:
         return asdict(self)
 
 
-_LEAST = {"max_operators": 1, "max_arguments": 2, "min_operators": 1}
+_LEAST = {"max_operators": 1, "max_arguments": 2}
 
 
 def _checked(name: str, value: Any, default: Any) -> Any:

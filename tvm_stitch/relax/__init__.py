@@ -3,6 +3,6 @@
 
 from .pipeline import pipeline
 from .schedule_stitch_ops import ScheduleStitchOps
-from .stitch_ops import StitchOps
+from .stitch_ops import StitchError, StitchOps
 
-__all__ = ["ScheduleStitchOps", "StitchOps", "pipeline"]
+__all__ = ["ScheduleStitchOps", "StitchError", "StitchOps", "pipeline"]

@@ -127,7 +127,9 @@ def _node(binding: Any, reader: GraphReader, tuples: set[Any]) -> Node:
         several = len(_out_types(value)) > 1
         outputs = [(var, i) for i in range(len(_out_types(value)))] if several else [var]
         if several and var not in tuples:
-            return Node(name, NodeKind.OPAQUE, args, [var], reason="its results are used as one tuple")
+            return Node(
+                name, NodeKind.OPAQUE, args, [var], reason="its results are used as one tuple", is_call=True
+            )
         try:
             if len(value.args) > 2:
                 raise Unreadable("the function takes scalar arguments")
@@ -138,6 +140,6 @@ def _node(binding: Any, reader: GraphReader, tuples: set[Any]) -> Node:
             reason = "compute-intensive" if kind is NodeKind.COMPUTE else ""
             return Node(name, kind, args, outputs, graph, reason)
         except Unreadable as err:
-            return Node(name, NodeKind.OPAQUE, args, outputs, reason=str(err))
+            return Node(name, NodeKind.OPAQUE, args, outputs, reason=str(err), is_call=True)
     used = list(relax.analysis.free_vars(value))
     return Node(name, NodeKind.OPAQUE, used, [var], reason="not a tensor function's call")

@@ -54,8 +54,9 @@ def _stitch(target: Any, config: StitchConfig, recorder: Recorder) -> Any:
             plans: dict[str, StitchPlan] = {}
             declined: dict[str, str] = {}
             scopes: dict[str, str] = {}
+            left: dict[str, str] = {}
             passes = [
-                StitchOps(config, boundaries, excluded, scopes),
+                StitchOps(config, boundaries, excluded, scopes, left),
                 MergeStitchOps(),
                 ScheduleStitchOps(target, config, plans, declined),
             ]
@@ -66,7 +67,7 @@ def _stitch(target: Any, config: StitchConfig, recorder: Recorder) -> Any:
             excluded |= {scopes[name] for name in declined}
         recorder.boundaries += boundaries
         recorder.plans |= plans
-        recorder.declined |= refused
+        recorder.declined |= refused | left
         return result
 
     return run

@@ -14,7 +14,7 @@ from ..device import device_model, resolve_target
 from ..graph.reader import Unreadable, read
 from ..plan.alignment import Misaligned
 from ..plan.plan import StitchPlan, make_plan
-from .stitch_ops import STITCH_ATTR
+from .stitch_ops import STITCH_ATTR, StitchError
 
 
 @tvm.transform.module_pass(opt_level=0, name="ScheduleStitchOps")
@@ -69,7 +69,3 @@ class ScheduleStitchOps:
             raise StitchError(f"{name} cannot be stitched: {reason}")
         if self.declined is not None:
             self.declined[name] = reason
-
-
-class StitchError(RuntimeError):
-    """A stitch op that could not be made under ``StitchConfig(strict=True)``."""

@@ -19,6 +19,10 @@ STITCH_ATTR = "tvm_stitch.stitch_op"
 """Function attribute that marks a stitch op, on the Primitive function and on what FuseTIR makes of it."""
 
 
+class StitchError(RuntimeError):
+    """Something that could not be stitched under ``StitchConfig(strict=True)``."""
+
+
 @tvm.transform.module_pass(opt_level=0, name="StitchOps")
 class StitchOps:
     """Replace TVM's fusion for memory-intensive operators.
@@ -26,7 +30,11 @@ class StitchOps:
     Runs after ``LegalizeOps``. Every stitch scope (AStitch 4.1) becomes a Primitive function, marked with
     ``tvm_stitch.stitch_op``; matmul epilogues become Primitive functions of their own, unmarked. ``FuseTIR`` merges
     each into one PrimFunc. The boundaries between kernels are appended to ``boundaries``, if given. Scopes named in
-    ``exclude`` are left to TVM; ``scopes``, if given, receives each function's name with what names its scope there.
+    ``exclude`` are left to TVM; ``scopes``, if given, receives each function's name with what names its scope
+    there, and ``left`` the calls that no scope could take, with the reasons.
+
+    Raises:
+        StitchError: under ``StitchConfig(strict=True)``, when there is such a call.
     """
 
     def __init__(
@@ -35,11 +43,13 @@ class StitchOps:
         boundaries: list[Boundary] | None = None,
         exclude: Collection[str] = (),
         scopes: dict[str, str] | None = None,
+        left: dict[str, str] | None = None,
     ):
         self.config = config or StitchConfig()
         self.boundaries = boundaries
         self.exclude = frozenset(exclude)
         self.scopes = scopes
+        self.left = left
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Outline the scopes of every function of the module."""
@@ -51,6 +61,8 @@ class StitchOps:
             self.boundaries += stitcher.boundaries
         if self.scopes is not None:
             self.scopes |= stitcher.scopes
+        if self.left is not None:
+            self.left |= stitcher.left
         return stitcher.builder_.get()
 
 
@@ -64,6 +76,7 @@ class _Stitcher(PyExprMutator):
         super().__init__(mod)
         self.exclude = exclude
         self.scopes: dict[str, str] = {}
+        self.left: dict[str, str] = {}
         self.reader = GraphReader(mod)
         self.config = config
         self.boundaries: list[Boundary] = []
@@ -72,6 +85,7 @@ class _Stitcher(PyExprMutator):
         view = view_block(block, self.reader)
         found = identify(view.nodes, self.config)
         self.boundaries += found.boundaries
+        self._leave(found)
         scope_of = {n: s for s in found.scopes for n in s.nodes}
         self.builder_._begin_dataflow_block()
         for nodes in found.order:
@@ -88,6 +102,12 @@ class _Stitcher(PyExprMutator):
             else:
                 self._keep(view, nodes[0])
         return self.builder_._end_block()
+
+    def _leave(self, found: Identified) -> None:
+        if self.config.strict and found.left:
+            name, reason = next(iter(found.left.items()))
+            raise StitchError(f"{name} cannot be stitched: {reason}")
+        self.left |= found.left
 
     def _keep(self, view: BlockView, node: Node) -> None:
         self.visit_binding(view.bindings[node])

@@ -39,12 +39,16 @@ class Boundary:
 
 @dataclass
 class Identified:
-    """The result: scopes, matmul epilogues left to TVM, every unit in an executable order, and the boundaries."""
+    """The result: scopes, matmul epilogues left to TVM, every unit in an executable order, and the boundaries.
+
+    ``left`` names the calls that no scope could take, with the reason; compute-intensive ones are not among them.
+    """
 
     scopes: list[Scope]
     epilogues: list[list[Node]]
     order: list[list[Node]]
     boundaries: list[Boundary] = field(default_factory=list)
+    left: dict[str, str] = field(default_factory=dict)
 
 
 def identify(nodes: Sequence[Node], config: StitchConfig) -> Identified:
@@ -258,4 +262,6 @@ class _Identifier:
             made = {v for n in nodes for v in n.outputs}
             inputs = list(dict.fromkeys(v for n in nodes for v in n.inputs if v not in made))
             scopes.append(Scope(nodes, inputs, outputs, compose(nodes, found)))
-        return Identified(scopes, epilogues, order, self.boundaries)
+        left = {self.nodes[i].name: why for i, why in self.declined.items()}
+        left |= {n.name: n.reason for n in self.nodes if n.kind is NodeKind.OPAQUE and n.is_call}
+        return Identified(scopes, epilogues, order, self.boundaries, left)

@@ -27,7 +27,8 @@ class NodeKind(enum.Enum):
 class Node:
     """One call. ``graph`` is what it computes (None unless readable), over ``inputs`` and ``outputs`` in order.
 
-    ``reason`` says why a node is not memory-intensive; ``escapes`` marks outputs needed beyond the graph.
+    ``reason`` says why a node is not memory-intensive; ``escapes`` marks outputs needed beyond the graph, ``is_call``
+    a call of a tensor function (readable or not).
     """
 
     name: str
@@ -38,6 +39,7 @@ class Node:
     reason: str = ""
     escapes: set[Value] = field(default_factory=set)
     index: int = -1
+    is_call: bool = False
 
     @property
     def is_view(self) -> bool:
