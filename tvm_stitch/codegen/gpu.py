@@ -85,7 +85,7 @@ class _GpuEmitter:
             per_block = m.threads * m.of(p.columns).vector * m.of(p.columns).chunks
             grid = _ceildiv(p.columns, per_block)
         else:
-            grid = _ceildiv(self.domain.rows, m.rows_per_block)
+            grid = _ceildiv(self.domain.rows, m.rows_per_block * m.tasks)
         if not isinstance(
             grid, int
         ):  # an empty input gets one idle block: a grid of zero is an error on CUDA
@@ -98,8 +98,11 @@ class _GpuEmitter:
         if m.split:
             return B.i64(0)
         rows = self.domain.rows
-        row = self.block if m.rows_per_block == 1 else self.block * B.i64(m.rows_per_block) + self.slot
-        if isinstance(rows, int) and rows % m.rows_per_block == 0:
+        group = self.block
+        if m.tasks > 1:
+            group = self.block * B.i64(m.tasks) + stack.enter_context(B.loop("serial", m.tasks, "task"))
+        row = group if m.rows_per_block == 1 else group * B.i64(m.rows_per_block) + self.slot
+        if isinstance(rows, int) and rows % (m.rows_per_block * m.tasks) == 0:
             return row
         self.in_range = row < as_expr(rows)
         # Threads past the last row work on it too: barriers and shuffles see every thread, stores are predicated.

@@ -37,7 +37,8 @@ class ColumnMapping:
 class RowMapping:
     """Rows over blocks and threads over a row's columns.
 
-    ``threads`` handle one row together and ``rows_per_block`` rows share a block; ``columns`` maps each column space
+    ``threads`` handle one row together, ``rows_per_block`` rows share a block (horizontal packing), and a block takes
+    ``tasks`` such groups of rows in order (vertical packing). ``columns`` maps each column space
     (by its text). ``split`` spreads a flat domain's columns over blocks instead. ``keep`` says whether values stay on
     chip between passes (in registers, or in shared memory with ``shared``) or are read again.
     """
@@ -48,6 +49,7 @@ class RowMapping:
     split: bool = False
     keep: bool = True
     shared: bool = False
+    tasks: int = 1
 
     @property
     def block(self) -> int:
@@ -61,6 +63,7 @@ class RowMapping:
             "threads a row": self.threads,
             "rows a block": self.rows_per_block,
             "block": self.block,
+            "tasks a block": self.tasks,
             "columns": spaces,
             "between passes": self.storage,
             "columns over blocks": self.split,
