@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from .. import compat
-from ..compat import Buffer, Expr, tir
+from ..compat import Buffer, Expr, T, tir
+from ..graph.classify import is_heavy
 from ..graph.extent import Extent, as_expr
 from ..graph.ir import Access, Operator
 from ..plan.alignment import Key
@@ -46,8 +47,46 @@ class CpuEmitter:
         return FrameEvaluator(self.al, row, self, self.math)
 
     def math(self, value: Expr) -> Expr:
-        """Math calls as polynomials, whose shared parts are bound where the value is."""
+        """Math calls as polynomials, whose shared parts are bound where the value is; conditions decided."""
+        value = self._decide(value)
         return self._round(lower_math(value, lambda part: self._name(self._round(part))))
+
+    def _decide(self, value: Expr) -> Expr:
+        """Resolve conditions that hold or fail everywhere in the part; branch on those that lanes share."""
+        if compat.kind(value) != "Call" or compat.call_name(value) != "if_then_else":
+            return compat.rebuild(value, self._decide)
+        condition, yes, no = value.args
+        if self.eval.frame is not None and self.lanes is not None:
+            condition = self.eval.frame.simplify(condition)
+        known = compat.int_value(condition)
+        if known is not None:
+            return self._decide(yes if known else no)
+        dtype = compat.dtype_of(value)
+        if self.lanes is None:
+            cell = B.local([1], held(dtype), "chosen")
+            with T.If(condition):
+                with T.Then():
+                    B.store(cell, to_held(self.math(yes)), [B.i64(0)])
+                with T.Else():
+                    B.store(cell, to_held(self.math(no)), [B.i64(0)])
+            return from_held(B.fetch(cell, 0), dtype)
+        lanes = self.lanes
+        if lanes.differ(condition):
+            if not is_heavy(value):
+                return value
+            chosen = lanes.buffer(held(dtype), "chosen")
+            with B.loop("serial", lanes.width, "l") as lane:
+                self.lanes = None
+                B.store(chosen, to_held(self.math(lanes.at(value, lane))), [lane])
+                self.lanes = lanes
+        else:
+            chosen = lanes.buffer(held(dtype), "chosen")
+            with T.If(lanes.actual(condition)):
+                with T.Then():
+                    lanes.store(chosen, to_held(self.math(yes)), [lanes.lane])
+                with T.Else():
+                    lanes.store(chosen, to_held(self.math(no)), [lanes.lane])
+        return from_held(compat.load(chosen, [lanes.lane]), dtype)
 
     def _round(self, value: Expr) -> Expr:
         return lower_rounding(value, self._name)
@@ -106,9 +145,9 @@ class CpuEmitter:
         assert self.lanes is not None
         self.loaded = {}
         self.eval.at_column(column)
-        before, self.eval.frame = self.eval.frame, frame
+        before, self.eval.frame, self.lanes.frame = self.eval.frame, frame, frame
         yield self.lanes
-        self.eval.frame = before
+        self.eval.frame = self.lanes.frame = before
         self.eval.at_column(None)
         self.loaded = {}
 

@@ -23,7 +23,8 @@ from .cpu_lanes import LaneWriter, from_held, to_held
 BLOCK = 16
 """Segments whose strided accesses are made together: their neighbours share cache lines."""
 
-Body = Callable[[Expr, Expr, LaneWriter, "Expr | None"], None]
+Part = tuple[int, Extent]
+Body = Callable[[Part, Expr, Expr, LaneWriter, "Expr | None"], None]
 
 
 class ColumnEmitter(CpuEmitter):
@@ -82,10 +83,10 @@ class ColumnEmitter(CpuEmitter):
         row = Coordinate("row", self.domain.rows, self.domain.rows)
         row.move(B.i64(0), self.eval.row)
         column = Coordinate("col", p.columns, self.mapping.segment(p.columns).extent)
-        frame = Frame(self.domain, row, column)
 
-        def work(outer: Expr, inner: Expr, lanes: LaneWriter, mask: Expr | None) -> None:
+        def work(part: Part, outer: Expr, inner: Expr, lanes: LaneWriter, mask: Expr | None) -> None:
             self.lanes = lanes
+            frame = Frame(self.domain, row, column, part)
             with self.piece(frame, column.move(outer, inner + lanes.lane)):
                 self.evaluate(p, fresh)
                 self.accumulate(p, accumulators, lanes.lane, mask)
@@ -97,16 +98,17 @@ class ColumnEmitter(CpuEmitter):
         """Visit all columns, segment by segment."""
         segment = self.mapping.segment(columns)
         with times("serial", quotient_of(columns, segment.extent), "outer") as outer:
-            for start, extent in segment.parts:
-                self.part(outer, B.i64(start), extent, body)
+            for part in segment.parts:
+                self.part(outer, part, body)
 
-    def part(self, outer: Expr, start: Expr, extent: Extent, body: Body) -> None:
+    def part(self, outer: Expr, part: Part, body: Body) -> None:
         """Visit a part of a segment: whole pieces, then what is left."""
+        start, extent = part
         width = self.lanes_for(extent)
         if not is_zero(self.pieces(extent)):
             with times("serial", self.pieces(extent), "piece") as piece:
-                body(outer, start + piece * B.i64(width), LaneWriter(width), None)
-        self.tail(outer, start, extent, body)
+                body(part, outer, B.i64(start) + piece * B.i64(width), LaneWriter(width), None)
+        self.tail(outer, part, body)
 
     def lanes_for(self, extent: Extent) -> int:
         """Lanes of a piece of a part: short parts take narrower vectors."""
@@ -119,19 +121,20 @@ class ColumnEmitter(CpuEmitter):
         width = self.lanes_for(extent)
         return extent // width if isinstance(extent, int) else tir.floordiv(as_expr(extent), B.i64(width))
 
-    def tail(self, outer: Expr, start: Expr, extent: Extent, body: Body) -> None:
+    def tail(self, outer: Expr, part: Part, body: Body) -> None:
         """The columns after the last whole piece: a piece that overlaps it, else column by column."""
+        start, extent = part
         width = self.lanes_for(extent)
         if width == 1 or (isinstance(extent, int) and extent % width == 0):
             return
         if isinstance(extent, int):
             lanes = LaneWriter(width)
             fresh = lanes.lane >= B.i64(width - extent % width)
-            body(outer, start + B.i64(extent - width), lanes, fresh)
+            body(part, outer, B.i64(start + extent - width), lanes, fresh)
             return
         left = tir.floormod(as_expr(extent), B.i64(width))
         with times("serial", left, "rest") as rest:
-            body(outer, start + as_expr(extent) - left + rest, LaneWriter(1), None)
+            body(part, outer, B.i64(start) + as_expr(extent) - left + rest, LaneWriter(1), None)
 
 
 class SplitEmitter(ColumnEmitter):
@@ -158,8 +161,8 @@ class SplitEmitter(ColumnEmitter):
         if isinstance(segment.extent, int) and segment.extent <= 2 * each and not _is_one(outer):
             self._across(p, outer, segment, fresh, max(1, each // segment.extent))
         else:
-            for start, extent in segment.parts:
-                self._within(p, outer, segment, start, extent, fresh)
+            for part in segment.parts:
+                self._within(p, outer, part, fresh)
         self.ready |= set(fresh)
         self._combine(p)
 
@@ -180,18 +183,17 @@ class SplitEmitter(ColumnEmitter):
                 base = first + index * B.i64(block)
                 inside = 1 if block == 1 else count_of(count, block, index * B.i64(block))
 
-                def repeat(at: Expr, inner: Expr, lanes: LaneWriter, mask: Expr | None) -> None:
+                def repeat(part: Part, at: Expr, inner: Expr, lanes: LaneWriter, mask: Expr | None) -> None:
                     with times("serial", inside, "outer") as o:
-                        body(at + o, inner, lanes, mask)
+                        body(part, at + o, inner, lanes, mask)
 
-                for start, extent in segment.parts:
-                    self.part(base, B.i64(start), extent, repeat)
+                for part in segment.parts:
+                    self.part(base, part, repeat)
             self._finish(p, accumulators, partials, task)
 
-    def _within(
-        self, p: Pass, outer: Extent, segment: Segment, start: int, extent: Extent, fresh: list[Key]
-    ) -> None:
+    def _within(self, p: Pass, outer: Extent, part: Part, fresh: list[Key]) -> None:
         """Tasks of ``elements_per_task`` columns inside one part of a segment."""
+        start, extent = part
         width = self.lanes_for(extent)
         each = max(1, self.mapping.elements_per_task // width)
         pieces = self.pieces(extent)
@@ -207,11 +209,12 @@ class SplitEmitter(ColumnEmitter):
             base = B.i64(0) if one else tir.floordiv(task, as_expr(chunks))
             first = chunk * B.i64(each)
             with times("serial", count_of(pieces, each, first), "piece") as piece:
-                body(base, B.i64(start) + (first + piece) * B.i64(width), LaneWriter(width), None)
+                inner = B.i64(start) + (first + piece) * B.i64(width)
+                body(part, base, inner, LaneWriter(width), None)
             if width > 1 and not (isinstance(extent, int) and extent % width == 0):
                 last = None if _is_one(chunks) else tir.EQ(chunk, as_expr(chunks) - B.i64(1))
                 with B.when(last):
-                    self.tail(base, B.i64(start), extent, body)
+                    self.tail(base, part, body)
             self._finish(p, accumulators, partials, task)
 
     def _partials(self, p: Pass, tasks: Extent) -> list[Buffer]:

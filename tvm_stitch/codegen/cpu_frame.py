@@ -26,10 +26,11 @@ class Coordinate:
         """The coordinate in its own variables."""
         return self.inner if self.outer is None else self.outer * as_expr(self.extent) + self.inner
 
-    def bind_ranges(self, analyzer: Analyzer) -> None:
-        """Tell an analyzer the ranges of the variables."""
+    def bind_ranges(self, analyzer: Analyzer, start: int = 0, extent: Extent | None = None) -> None:
+        """Tell an analyzer the ranges of the variables, of the inner one within a part of the segment."""
         zero = compat.const(0, "int64")
-        analyzer.bind(self.inner, tvm.ir.Range(zero, as_expr(self.extent)))
+        first, length = compat.const(start, "int64"), as_expr(self.extent if extent is None else extent)
+        analyzer.bind(self.inner, tvm.ir.Range.from_min_extent(first, length))
         if self.outer is not None:
             count = quotient(self.total, self.extent)
             assert count is not None
@@ -45,26 +46,42 @@ class Coordinate:
 
 
 class Frame:
-    """The row and the column of a pass, in which the indices of its accesses are simplified."""
+    """The row and the column of a pass, in whose variables indices and conditions are simplified.
 
-    def __init__(self, domain: Domain, row: Coordinate, column: Coordinate | None):
+    ``part`` is the start and the extent of the part of the column's segment that is being visited.
+    """
+
+    def __init__(
+        self,
+        domain: Domain,
+        row: Coordinate,
+        column: Coordinate | None,
+        part: tuple[int, Extent] | None = None,
+    ):
         self.row, self.column = row, column
         self.analyzer = Analyzer()
         self.symbolic = {domain.row: row.symbolic}
         row.bind_ranges(self.analyzer)
         if column is not None:
-            column.bind_ranges(self.analyzer)
+            column.bind_ranges(self.analyzer, *(part or (0, None)))
             self.symbolic[domain.column] = column.symbolic
 
     def localize(self, index: Expr) -> Expr:
-        """An index written in the domain's variables, at the current place."""
+        """An index written in the domain's variables, in those of the frame."""
         if not compat.free_vars(index):
             return index
-        simple = self.analyzer.simplify(compat.substitute(index, self.symbolic))
+        return self.simplify(compat.substitute(index, self.symbolic))
+
+    def simplify(self, value: Expr) -> Expr:
+        """Simplify what is written in the frame's variables."""
+        return self.analyzer.simplify(value)
+
+    def actual(self, value: Expr) -> Expr:
+        """What is written in the frame's variables, at the current place."""
         values = dict(self.row.values)
         if self.column is not None:
             values.update(self.column.values)
-        return compat.substitute(simple, values)
+        return compat.substitute(value, values)
 
 
 class FrameEvaluator(Evaluator):
@@ -73,5 +90,5 @@ class FrameEvaluator(Evaluator):
     frame: Frame | None = None
 
     def localize(self, index: Expr) -> Expr:
-        """Write an index in the current row and column instead of the domain's variables."""
+        """Write an index in the frame's variables (without a frame: in the current row and column)."""
         return super().localize(index) if self.frame is None else self.frame.localize(index)

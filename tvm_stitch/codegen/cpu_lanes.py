@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from .. import compat
 from ..compat import Buffer, Expr, T, tir
 from . import builder as B
+from .cpu_frame import Frame
 
 
 def held(dtype: str) -> str:
@@ -35,14 +36,27 @@ class LaneWriter:
 
     def __init__(self, width: int):
         self.width = width
+        self.frame: Frame | None = None
         self.lane: Expr = tir.Var("lane", "int64") if width > 1 else B.i64(0)
         self.own: set[Buffer] = set()
 
     def store(self, buffer: Buffer, value: Expr, indices: Sequence[Expr]) -> None:
         """``buffer[indices] = value`` for every lane."""
         with B.loop("vectorized", self.width, "v") as v:
-            here = {self.lane: v} if self.width > 1 else {}
-            _store(buffer, compat.substitute(value, here), [compat.substitute(i, here) for i in indices])
+            _store(buffer, self.at(value, v), [self.at(i, v) for i in indices])
+
+    def at(self, value: Expr, lane: Expr) -> Expr:
+        """The value in one lane, at the frame's current place."""
+        value = self.actual(value)
+        return compat.substitute(value, {self.lane: lane}) if self.width > 1 else value
+
+    def actual(self, value: Expr) -> Expr:
+        """The value at the frame's current place, in terms of the lane."""
+        return value if self.frame is None else self.frame.actual(value)
+
+    def differ(self, value: Expr) -> bool:
+        """May the value differ between lanes?"""
+        return self.width > 1 and self.lane in compat.free_vars(self.actual(value))
 
     def bind(self, value: Expr, name: str) -> Expr:
         """What stands for the value from here on: itself when trivial, else an element of a lane buffer."""

@@ -71,7 +71,7 @@ class RowEmitter(CpuEmitter):
         self.at = piece * B.i64(self.width)
         self.lanes = LaneWriter(self.width)
         self.eval = self.evaluator(self.row.move(self.outer, row + self.lanes.lane))
-        self.eval.frame = Frame(self.domain, self.row, None)
+        self.eval.frame = self.lanes.frame = Frame(self.domain, self.row, None)
         for key, buffer in self.row_buffers.items():
             value = compat.load(buffer, [self.at + self.lanes.lane])
             self.eval.set_row_value(key, from_held(value, compute_dtype(key[0].output.dtype)))
