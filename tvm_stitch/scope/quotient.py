@@ -54,18 +54,22 @@ class Quotient:
     def merge(self, a: int, b: int) -> int:
         """Merge two scopes (the caller has checked ``would_cycle``); returns the merged scope's name."""
         a, b = min(a, b), max(a, b)
-        old = {a: (self.above[a], self.below[a]), b: (self.above[b], self.below[b])}
-        both = self.mask(a) | self.mask(b)
-        above = (old[a][0] | old[b][0]) & ~both
-        below = (old[a][1] | old[b][1]) & ~both
+        parts = {s: (self.above[s], self.below[s], self.mask(s)) for s in (a, b)}
+        both = parts[a][2] | parts[b][2]
+        above = (parts[a][0] | parts[b][0]) & ~both
+        below = (parts[a][1] | parts[b][1]) & ~both
         self.members[a] = sorted(self.members[a] + self.members.pop(b))
         for i in self.members[a]:
             self.scope_of[i] = a
-        # Reachability is stored at scope names; nodes above either part now reach what is below both, and back.
-        for s in self._scopes(above):
-            self.below[s] |= below | both
-        for s in self._scopes(below):
-            self.above[s] |= above | both
+        # Reachability is stored at scope names. What is above one part only now reaches the other part and what is
+        # below it, and back; what is above both knows that already, so that merging neighbours touches few scopes.
+        for one, other in ((a, b), (b, a)):
+            above_one, below_one, _ = parts[one]
+            above_other, below_other, mask_other = parts[other]
+            for s in self._scopes(above_one & ~above_other & ~both):
+                self.below[s] |= below_other | mask_other
+            for s in self._scopes(below_one & ~below_other & ~both):
+                self.above[s] |= above_other | mask_other
         self.above[a], self.below[a] = above, below
         return a
 
