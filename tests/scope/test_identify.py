@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which nodes join: cycles, limits, views, epilogues, reasons, and time on large graphs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from tests.scope.nodes import compute, memory
+from tvm_stitch.config import StitchConfig
+from tvm_stitch.graph.validate import validate
+from tvm_stitch.scope.identify import Identified, identify
+from tvm_stitch.scope.node import Node
+
+
+def found(nodes: Sequence[Node], **options: object) -> Identified:
+    result = identify(nodes, StitchConfig(**options))
+    check(nodes, result)
+    return result
+
+
+def scopes(result: Identified) -> set[frozenset[str]]:
+    return {frozenset(n.name for n in s.nodes) for s in result.scopes}
+
+
+def check(nodes: Sequence[Node], result: Identified) -> None:
+    """Every node once, units executable in order, interfaces complete, graphs valid."""
+    units = [n for unit in result.order for n in unit]
+    assert sorted(n.index for n in units) == list(range(len(nodes)))
+    made = {v for n in nodes for v in n.outputs}
+    seen: set[object] = set()
+    for unit in result.order:
+        inside = {v for n in unit for v in n.outputs}
+        for n in unit:
+            assert all(v in seen or v in inside for v in n.inputs if v in made)
+        seen |= inside
+    for s in result.scopes:
+        members = set(s.nodes)
+        needed = {v for n in nodes if n not in members for v in n.inputs} | {
+            v for n in nodes for v in n.escapes
+        }
+        inside = {v for n in s.nodes for v in n.outputs}
+        unused = {v for n in s.nodes for v in n.outputs if not any(v in m.inputs for m in nodes)}
+        assert set(s.outputs) == inside & (needed | unused)
+        assert set(s.inputs) == {v for n in s.nodes for v in n.inputs} - inside
+        assert len(s.inputs) == len(s.graph.inputs) and len(s.outputs) == len(s.graph.outputs)
+        validate(s.graph)
+
+
+def test_a_chain_is_one_scope() -> None:
+    nodes = [
+        memory("exp", ["x"], "a"),
+        memory("add", ["a", "y"], "b"),
+        memory("exp", ["b"], "c", escapes=True),
+    ]
+    result = found(nodes)
+    assert scopes(result) == {frozenset("abc")}
+    (scope,) = result.scopes
+    assert scope.inputs == ["x", "y"] and scope.outputs == ["c"]
+
+
+def test_two_reductions_of_equal_rows_are_one_scope() -> None:
+    nodes = [
+        memory("sum", ["x"], "a"), memory("spread", ["x", "a"], "b"), memory("sum", ["b"], "c"),
+        memory("spread", ["b", "c"], "d", escapes=True),
+    ]  # fmt: skip
+    assert scopes(found(nodes)) == {frozenset("abcd")}
+
+
+def test_values_used_outside_are_outputs() -> None:
+    nodes = [
+        memory("exp", ["x"], "a"), memory("add", ["a", "a"], "b", escapes=True), memory("exp", ["b"], "c"),
+        compute(["a"], "m", escapes=True), memory("exp", ["c"], "d", escapes=True),
+    ]  # fmt: skip
+    (scope,) = found(nodes).scopes
+    assert scope.outputs == ["a", "b", "d"]
+
+
+def test_a_matmul_in_the_middle_separates() -> None:
+    nodes = [
+        memory("exp", ["x"], "a"),
+        compute(["a", "w"], "m"),
+        memory("sum", ["m"], "b"),
+        memory("spread", ["m", "b"], "c"),
+    ]
+    assert scopes(found(nodes)) == {frozenset("a"), frozenset("bc")}
+
+
+def test_a_diamond_around_a_matmul_makes_no_cycle() -> None:
+    nodes = [
+        memory("exp", ["x"], "a"), compute(["a", "w"], "m"), memory("exp", ["a"], "b"),
+        memory("add", ["m", "b"], "c", escapes=True),
+    ]  # fmt: skip
+    result = found(nodes, epilogues=False)
+    assert scopes(result) in ({frozenset("ab"), frozenset("c")}, {frozenset("a"), frozenset("bc")})
+    assert not any({"a", "c"} <= s for s in scopes(result))
+
+
+def test_two_diamonds_that_cross() -> None:
+    """a -> m -> d and b -> n -> c with a, c and b, d of one kind: joining both pairs would be a cycle."""
+    nodes = [
+        memory("exp", ["x"], "a"), memory("exp", ["y"], "b"), compute(["a"], "m"), compute(["b"], "n"),
+        memory("add", ["n", "a"], "c"), memory("add", ["m", "b"], "d"), memory("add", ["c", "d"], "e", escapes=True),
+    ]  # fmt: skip
+    result = found(nodes, epilogues=False)
+    assert sum(len(s.nodes) for s in result.scopes) == 5
+
+
+def test_the_reason_for_a_boundary() -> None:
+    nodes = [
+        memory("exp", ["x"], "a"),
+        compute(["a"], "m"),
+        memory("exp", ["a"], "b"),
+        memory("add", ["b", "m"], "c"),
+    ]
+    reasons = {(b.producer, b.consumer): b.reason for b in found(nodes, epilogues=False).boundaries}
+    assert reasons["m", "c"] == "compute-intensive"
+    assert "cycle" in reasons["b", "c"]
+
+
+def test_reductions_of_other_rows_separate_with_a_reason() -> None:
+    nodes = [memory("sum", ["x"], "a"), memory("spread", ["x", "a"], "b"), memory("columns", ["b"], "c")]
+    result = found(nodes, remote=False)
+    assert scopes(result) == {frozenset("ab"), frozenset("c")}
+    assert "8 and 64 rows" in {(b.producer, b.consumer): b.reason for b in result.boundaries}["b", "c"]
+
+
+@pytest.mark.parametrize("limit", [1, 3, 10])
+def test_the_limit_of_operators(limit: int) -> None:
+    nodes = [memory("exp", [f"v{i}"], f"v{i + 1}") for i in range(25)]
+    result = found(nodes, max_operators=limit)
+    assert max(len(s.graph.operators) for s in result.scopes) == limit
+    assert len(result.scopes) <= -(-25 // limit) + 1
+    assert any("max_operators" in b.reason for b in result.boundaries)
+
+
+@pytest.mark.parametrize("limit", [4, 8])
+def test_the_limit_of_arguments(limit: int) -> None:
+    nodes = [memory("add", [f"v{i}", f"w{i}"], f"v{i + 1}") for i in range(25)]
+    result = found(nodes, max_arguments=limit)
+    assert max(len(s.inputs) + len(s.outputs) for s in result.scopes) == limit
+    assert any("arguments exceed the limit" in b.reason for b in result.boundaries)
+
+
+def test_views_at_a_border_stay_views() -> None:
+    nodes = [
+        memory("exp", ["x"], "a", (8, 64)), memory("view", ["a"], "v", (8, 64)), compute(["v"], "m"),
+        memory("view", ["m"], "u", (8, 64)), memory("exp", ["u"], "b", (64, 8), escapes=True),
+    ]  # fmt: skip
+    result = found(nodes, epilogues=False)
+    assert not any("v" in s for s in scopes(result))
+    assert frozenset("a") in scopes(result)
+
+
+def test_a_view_between_operators_is_inside() -> None:
+    nodes = [
+        memory("exp", ["x"], "a", (8, 64)),
+        memory("view", ["a"], "v", (8, 64)),
+        memory("exp", ["v"], "b", (64, 8)),
+    ]
+    assert scopes(found(nodes)) == {frozenset("avb")}
+
+
+def test_a_view_alone_is_no_kernel() -> None:
+    nodes = [compute(["x"], "m"), memory("view", ["m"], "v", (8, 64)), compute(["v"], "n")]
+    result = found(nodes)
+    assert scopes(result) == set()
+
+
+def test_epilogues_stay_with_their_matmul() -> None:
+    nodes = [compute(["x", "w"], "m"), memory("exp", ["m"], "a"), compute(["a"], "n", escapes=True)]
+    result = found(nodes)
+    assert scopes(result) == set()
+    assert [[n.name for n in e] for e in result.epilogues] == [["m", "a"]]
+    assert scopes(found(nodes, epilogues=False)) == {frozenset("a")}
+
+
+def test_what_is_stitched_anyway_is_no_epilogue() -> None:
+    nodes = [compute(["x", "w"], "m"), memory("exp", ["m"], "a"), memory("sum", ["a"], "b", escapes=True)]
+    result = found(nodes)
+    assert scopes(result) == {frozenset("ab")} and result.epilogues == []
+
+
+def test_a_value_needed_beside_is_no_epilogue() -> None:
+    """The matmul's own result has two users: an epilogue would have to write it as well."""
+    nodes = [compute(["x"], "m", escapes=True), memory("exp", ["m"], "a", escapes=True)]
+    result = found(nodes)
+    assert result.epilogues == [] and scopes(result) == {frozenset("a")}
+
+
+def test_results_nobody_uses_are_written() -> None:
+    nodes = [memory("exp", ["x"], "a"), memory("exp", ["a"], "b", escapes=True), memory("exp", ["a"], "c")]
+    outputs = {v for s in found(nodes).scopes for v in s.outputs}
+    assert {"b", "c"} <= outputs
+
+
+def mixture(count: int) -> list[Node]:
+    """Chains, diamonds, reductions and matmuls: about ``count`` nodes in blocks of ten."""
+    nodes: list[Node] = []
+    last = "x"
+    for k in range(count // 10):
+
+        def name(i: int, k: int = k) -> str:
+            return f"b{k}_{i}"
+
+        nodes += [
+            memory("exp", [last], name(0)), memory("exp", [name(0)], name(1)), memory("exp", [name(0)], name(2)),
+            memory("add", [name(1), name(2)], name(3)), memory("sum", [name(3)], name(4)),
+            memory("spread", [name(3), name(4)], name(5)), compute([name(5)], name(6)) if k % 3 == 0 else memory(
+                "exp", [name(5)], name(6)),
+            memory("add", [name(6), name(3)], name(7)), memory("exp", [name(7)], name(8)),
+            memory("add", [name(8), name(0)], name(9)),
+        ]  # fmt: skip
+        last = name(9)
+    return nodes
+
+
+def test_large_graphs_take_seconds_and_grow_about_linearly() -> None:
+    seconds = []
+    for count in (1250, 2500, 5000):
+        nodes = mixture(count)
+        start = time.process_time()
+        result = identify(nodes, StitchConfig())
+        seconds.append(time.process_time() - start)
+        limit = StitchConfig().max_operators
+        assert max(len(s.graph.operators) for s in result.scopes) <= limit
+        assert len(result.scopes) < count / 10
+    assert seconds[2] < 60, seconds
+    assert seconds[1] < 3 * seconds[0] and seconds[2] < 3 * seconds[1], seconds
+
+
+@pytest.mark.parametrize("shape", ["chain", "wide", "independent"])
+def test_large_graphs_of_one_kind(shape: str) -> None:
+    count = 1500
+    if shape == "chain":
+        nodes = [memory("exp", [f"v{i}"], f"v{i + 1}") for i in range(count)]
+    elif shape == "wide":
+        nodes = [memory("exp", ["x"], f"v{i}", escapes=True) for i in range(count)]
+    else:
+        nodes = [memory("exp", [f"x{i}"], f"v{i}", escapes=True) for i in range(count)]
+    start = time.process_time()
+    result = identify(nodes, StitchConfig())
+    assert time.process_time() - start < 30
+    config = StitchConfig()
+    assert max(len(s.graph.operators) for s in result.scopes) <= config.max_operators
+    assert max(len(s.inputs) + len(s.outputs) for s in result.scopes) <= config.max_arguments
