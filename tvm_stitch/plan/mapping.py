@@ -18,6 +18,8 @@ from .alignment import Alignment
 from .domain import At
 from .passes import Schedule, is_streamed
 
+MOST_BLOCKS = 2**31 - 1
+"""Blocks of a grid's first dimension."""
 REGISTER_WORDS = 72
 """32-bit registers a thread may spend on tiles before the row takes more threads."""
 LONG_WORDS = 112
@@ -170,6 +172,8 @@ def choose_mapping(alignment: Alignment, sched: Schedule, device: DeviceModel) -
     if not alignment.graph.reduces:  # one warp a row evaluates the row's values (a heavy one, broadcast) once
         threads = min(threads, device.warp)
     mapping = RowMapping(threads, _rows_per_block(threads, rows, device))
+    if rows is not None:  # one task a block was fastest on an H200 at every size; more only where the grid ends
+        mapping.tasks = -(-rows // (mapping.rows_per_block * MOST_BLOCKS))
     for s, e in static.items():
         chunks = -(-e // (vectors[s] * threads))
         words = chunks * vectors[s] * tile_words(alignment, sched, e)
