@@ -12,6 +12,7 @@ equal runs are a race. Prints a table last; the exit code is 0 only if everythin
 from __future__ import annotations
 
 import argparse
+import secrets
 import shutil
 import subprocess
 import sys
@@ -46,6 +47,7 @@ class Task:
     scale: str = ""
     target: str = "cuda"
     stock: bool = False
+    inputs: int = 0  # seed of the random inputs
 
     @property
     def pipeline(self) -> Any:
@@ -127,7 +129,7 @@ class Runner:
 def check_case(task: Task) -> Outcome:
     """One named workload at one scale."""
     case = next(case for case in cases.cases(task.scale) if case.name == task.name)
-    mod, rng = case.build(), np.random.default_rng()
+    mod, rng = case.build(), np.random.default_rng(task.inputs)
     runner = Runner(mod, task)
     problems = runner.check(
         lambda: case.inputs(rng), lambda out, ins: mismatches(out, evaluate(mod, ins), case.tolerance)
@@ -143,7 +145,7 @@ def check_random(task: Task) -> Outcome:
     seed = int(task.name)
     graph = random_graphs.random_graph(seed, 40_000, column_reduces=seed % 5 == 0)
     runner = Runner(graph.mod, task)
-    rng = np.random.default_rng()
+    rng = np.random.default_rng(task.inputs)
     problems = runner.check(lambda: graph.inputs(rng), lambda out, ins: violations(out, graph.tolerance(ins)))
     return _outcome(task, runner, [*problems, graph.description] if problems else [])
 
@@ -155,7 +157,7 @@ def check_encoder(task: Task) -> Outcome:
     hidden, heads, ffn = 192, 6, 384
     mod, _, _ = encoder_layer(2, 16, hidden, heads, ffn, symbolic=True, masked=True)
     runner = Runner(mod, task)
-    rng = np.random.default_rng()
+    rng = np.random.default_rng(task.inputs)
     problems = []
     for batch, sequence in ENCODER_SIZES:
 
@@ -194,7 +196,7 @@ def check(task: Task) -> Outcome:
 
 def tasks(args: argparse.Namespace) -> list[Task]:
     """What the arguments ask for, in the order of the table."""
-    how = {"target": args.target, "stock": args.stock}
+    how = {"target": args.target, "stock": args.stock, "inputs": args.inputs}
     found = [Task("case", case.name, scale, **how) for scale in args.scales for case in cases.cases(scale)]
     if args.cases:
         found = [task for task in found if task.name in args.cases.split(",")]
@@ -252,6 +254,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--jobs", type=int, default=8, help="processes, 0 for this one; compiling takes longest"
     )
+    parser.add_argument("--inputs", type=int, help="seed of the inputs; another each time by default")
     parser.add_argument("--stock", action="store_true", help="TVM's default pipeline instead of stitching")
     parser.add_argument(
         "--sanitizer", choices=SANITIZERS, help="run under compute-sanitizer, small cases only"
@@ -260,7 +263,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.sanitizer:
         forwarded = ["--scales", "test", "--random", str(args.random), "--start", str(args.start)]
         forwarded += ["--cases", args.cases] if args.cases else []
+        forwarded += ["--inputs", str(args.inputs)] if args.inputs is not None else []
         return sanitize(args.sanitizer, forwarded + (["--stock"] if args.stock else []))
+    if args.inputs is None:
+        args.inputs = secrets.randbits(32)
+    print(f"inputs of seed {args.inputs}", flush=True)
     outcomes = []
     wanted = tasks(args)
     results = map(check, wanted) if args.jobs == 0 else run_isolated(check, wanted, args.jobs, 600, _spoiled)

@@ -69,9 +69,10 @@ def test_exit_code_and_table(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_tasks_follow_the_arguments() -> None:
     args = argparse.Namespace(
-        target="cuda", stock=False, scales=["test", "cpu"], cases=None, random=3, start=10
+        target="cuda", stock=False, scales=["test", "cpu"], cases=None, random=3, start=10, inputs=5
     )
     found = gpu_check.tasks(args)
     assert len(found) == 2 * 12 + 1 + 3 and [task.name for task in found[-3:]] == ["10", "11", "12"]
+    assert {task.inputs for task in found} == {5}
     args.cases = "softmax,swiglu"
     assert [task.kind for task in gpu_check.tasks(args)] == ["case"] * 4 + ["random"] * 3
