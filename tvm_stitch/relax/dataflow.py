@@ -94,8 +94,6 @@ def _splittable(block: Any, reader: GraphReader) -> set[Any]:
                 found.add(binding.var)
     for binding in block.bindings:
         if type(binding.value).__name__ == "TupleGetItem":
-            if type(binding.var).__name__ != "DataflowVar":
-                found.discard(binding.value.tuple_value)
             continue
         for v in relax.analysis.free_vars(binding.value):
             found.discard(v)

@@ -115,7 +115,7 @@ class _Stitcher(PyExprMutator):
             if isinstance(out, tuple) and out in view.item:
                 var = view.item[out]
                 item = relax.TupleGetItem(self.visit_expr(out[0]), out[1])
-                self.set_var_remap(var, self.builder_.emit(self.builder_.normalize(item), var.name))
+                self._name_result(var, item)
 
     def _outline(
         self, view: BlockView, nodes: list[Node], inputs: list[Value], outputs: list[Value], stitch: bool
@@ -141,6 +141,9 @@ class _Stitcher(PyExprMutator):
         if isinstance(var, tuple):  # a result of a call with several that the program never names
             self.builder_.emit(self.builder_.normalize(expr))
             return
+        self._name_result(var, expr)
+
+    def _name_result(self, var: Any, expr: Any) -> None:
         is_output = type(var).__name__ != "DataflowVar"
         emit = self.builder_.emit_output if is_output else self.builder_.emit
         self.set_var_remap(var, emit(self.builder_.normalize(expr), var.name))
