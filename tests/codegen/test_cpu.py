@@ -217,6 +217,23 @@ MOVES: dict[str, tuple[list[tuple[int, ...]], Body]] = {
         [(9, 30), (9, 47)],
         lambda e, x, y: softmax(-1)(e, e(R.concat([e(R.tanh(x)), y], axis=1))),
     ),
+    "concat short": (
+        [(3, 5), (3, 5), (3, 5)],
+        lambda e, x, y, z: [e(R.add(e(R.concat([x, y, z], axis=1)), one()))],
+    ),
+    "concat of one row's parts": (
+        [(1, 5), (1, 5)],
+        lambda e, x, y: [e(R.add(e(R.concat([x, y], axis=1)), one()))],
+    ),
+    # Math below conditions that differ between rows, and between the lanes of a vector.
+    "concat sines": (
+        [(9, 11), (9, 11)],
+        lambda e, x, y: [e(R.concat([e(R.sin(x)), e(R.power(y, x))], axis=0))],
+    ),
+    "many parts": (
+        [(7, 3)] * 12,
+        lambda e, *xs: [e(R.add(e(R.concat([e(R.sin(x)) for x in xs], axis=1)), one()))],
+    ),
     "pad": ([(9, 30)], lambda e, x: [e(R.exp(e(R.nn.pad(x, (1, 2, 3, 4)))))]),
     "pad image": ([(2, 3, 40, 41)], lambda e, x: [e(R.add(e(R.nn.pad(x, (0, 0, 0, 0, 1, 1, 1, 1))), one()))]),
     "halves": (
