@@ -86,14 +86,19 @@ def view_block(block: Any, reader: GraphReader) -> BlockView:
 
 
 def _splittable(block: Any, reader: GraphReader) -> set[Any]:
-    """Variables of calls with several results whose every use takes one of them."""
+    """Variables of calls with several results whose every use takes one of them, under one name each."""
     found: set[Any] = set()
+    named: set[Any] = set()
     for binding in block.bindings:
         if is_call_tir(binding.value) and len(_out_types(binding.value)) > 1:
             if type(binding.var).__name__ == "DataflowVar":
                 found.add(binding.var)
     for binding in block.bindings:
         if type(binding.value).__name__ == "TupleGetItem":
+            result = (binding.value.tuple_value, int(binding.value.index))
+            if result in named:
+                found.discard(result[0])
+            named.add(result)
             continue
         for v in relax.analysis.free_vars(binding.value):
             found.discard(v)

@@ -34,6 +34,7 @@ def stitch_passes(target: Any, config: StitchConfig, recorder: Recorder | None =
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),
         relax.transform.ConvertToDataflow(min_size=1),
+        relax.transform.CanonicalizeBindings(),  # an alias would part what is one scope
         _stitch(target, config, recorder),
         # What no scope took: TVM's own fusion and schedules.
         relax.transform.FuseOps(),

@@ -77,13 +77,15 @@ class _Stitcher(PyExprMutator):
         self.exclude = exclude
         self.scopes: dict[str, str] = {}
         self.left: dict[str, str] = {}
+        target = tvm.target.Target.current(allow_none=True)
+        self.heavy_epilogues = target is None or "gpu" in target.keys
         self.reader = GraphReader(mod)
         self.config = config
         self.boundaries: list[Boundary] = []
 
     def visit_dataflow_block_(self, block: Any) -> Any:
         view = view_block(block, self.reader)
-        found = identify(view.nodes, self.config)
+        found = identify(view.nodes, self.config, heavy_epilogues=self.heavy_epilogues)
         self.boundaries += found.boundaries
         self._leave(found)
         scope_of = {n: s for s in found.scopes for n in s.nodes}

@@ -14,6 +14,7 @@ from ..config import StitchConfig
 from ..graph.ir import StitchGraph
 from ..plan.alignment import Misaligned, align
 from .compose import compose
+from .epilogue import find_epilogues
 from .node import Node, NodeKind, Value
 from .quotient import Quotient
 
@@ -51,14 +52,21 @@ class Identified:
     left: dict[str, str] = field(default_factory=dict)
 
 
-def identify(nodes: Sequence[Node], config: StitchConfig) -> Identified:
-    """Partition ``nodes`` (in topological order) into stitch scopes, epilogues and single nodes."""
-    return _Identifier(nodes, config).run()
+def identify(nodes: Sequence[Node], config: StitchConfig, heavy_epilogues: bool = True) -> Identified:
+    """Partition ``nodes`` (in topological order) into stitch scopes, epilogues and single nodes.
+
+    Args:
+        nodes: the calls of a dataflow block.
+        config: limits, and what is allowed.
+        heavy_epilogues: whether an epilogue may hold heavy element-wise operators. TVM's CPU code computes those
+            element by element, so that a vectorized kernel of their own is faster there.
+    """
+    return _Identifier(nodes, config, heavy_epilogues).run()
 
 
 class _Identifier:
-    def __init__(self, nodes: Sequence[Node], config: StitchConfig):
-        self.nodes, self.config = nodes, config
+    def __init__(self, nodes: Sequence[Node], config: StitchConfig, heavy_epilogues: bool):
+        self.nodes, self.config, self.heavy_epilogues = nodes, config, heavy_epilogues
         for i, n in enumerate(nodes):
             n.index = i
         self.quotient = Quotient(nodes)
@@ -78,6 +86,16 @@ class _Identifier:
         self._release_views()
         return self._result(epilogues)
 
+    def _epilogues(self) -> list[list[Node]]:
+        found = []
+        for chain in find_epilogues(self.quotient, self.stitchable, self.heavy_epilogues):
+            scope = chain[0]
+            for i in chain[1:]:
+                scope = self.quotient.merge(scope, i)
+                self.stitchable[i] = False
+            found.append([self.nodes[i] for i in chain])
+        return found
+
     def _alone(self, node: Node) -> bool:
         try:
             assert node.graph is not None
@@ -89,76 +107,6 @@ class _Identifier:
 
     def _is_scope(self, scope: int) -> bool:
         return all(self.stitchable[i] for i in self.quotient.members[scope])
-
-    # -- epilogues ----------------------------------------------------------------------------------------------
-    def _epilogues(self) -> list[list[Node]]:
-        """Biases and activations after a compute-intensive node that would otherwise cost a kernel or a round trip."""
-        found = []
-        for i, node in enumerate(self.nodes):
-            if node.kind is not NodeKind.COMPUTE or len(node.outputs) != 1:
-                continue
-            chain = self._chain(i)
-            # A chain whose one consumer is stitched anyway costs nothing there, and keeps the matmul bare.
-            while chain:
-                users = self.quotient.consumers[chain[-1]]
-                if len(users) == 1 and self.stitchable[users[0]] and not self.nodes[chain[-1]].escapes:
-                    chain = [] if not self._only_views_after(users[0]) else chain
-                break
-            if chain:
-                scope = i
-                for c in chain:
-                    if self.quotient.would_cycle(scope, c):
-                        break
-                    scope = self.quotient.merge(scope, c)
-                    self.stitchable[c] = False
-                found.append([self.nodes[k] for k in self.quotient.members[scope]])
-        return found
-
-    def _only_views_after(self, user: int) -> bool:
-        """Does the value only pass through reshapes (which cost nothing) to nodes that are not stitched?"""
-        while self.nodes[user].is_view:
-            users = self.quotient.consumers[user]
-            if len(users) != 1 or self.nodes[user].escapes:
-                return not users
-            user = users[0]
-        return not self.stitchable[user]
-
-    def _chain(self, start: int) -> list[int]:
-        chain: list[int] = []
-        last = start
-        while True:
-            users = self.quotient.consumers[last]
-            if len(users) != 1 or self.nodes[last].escapes or not self.stitchable[users[0]]:
-                return chain
-            user = users[0]
-            if not self._pointwise_on(user, last):
-                return chain
-            chain.append(user)
-            last = user
-
-    def _pointwise_on(self, user: int, producer: int) -> bool:
-        """Is ``user`` element-wise on ``producer``'s output, all else it reads being smaller (a bias)?"""
-        node = self.nodes[user]
-        graph = node.graph
-        assert graph is not None
-        if graph.reduces or len(node.outputs) != 1 or node.is_view:
-            return False
-        main = set(self.nodes[producer].outputs)
-        out = graph.outputs[0]
-        for value, t in zip(node.inputs, graph.inputs):
-            if value in main:
-                if [str(s) for s in t.shape] != [str(s) for s in out.shape]:
-                    return False
-            elif not (isinstance(t.size, int) and len([s for s in t.shape if s != 1]) <= 1):
-                return False
-        from ..graph.ir import Dependency, Span
-
-        for op in graph.operators:
-            for a in op.accesses:
-                whole = a.tensor.producer is not None or node.inputs[graph.inputs.index(a.tensor)] in main
-                if whole and (a.span is not Span.ALL or op.dependency(a) is not Dependency.ONE_TO_ONE):
-                    return False
-        return True
 
     # -- growing ------------------------------------------------------------------------------------------------
     def _join_producers(self, i: int) -> None:
