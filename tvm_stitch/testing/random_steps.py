@@ -90,9 +90,11 @@ class Sketch:
     def emit(self, expr: relax.Expr, *sources: Node) -> Node | None:
         """Add ``expr``, whose operands are ``sources``; None, and no change, if its result would not do."""
         call = self.builder.normalize(expr)
+        if math.prod(int(extent) for extent in call.ty.shape.values) > self.max_elements:
+            return None  # before evaluating it: two vectors that broadcast can make gigabytes
         bound = self.frame.expr(call)
         dtype = str(call.ty.dtype.dtype)
-        if bound.value.size > self.max_elements or not _acceptable(bound, dtype):
+        if not _acceptable(bound, dtype):
             return None
         var = self.builder.emit(call)
         self.frame.values[var] = bound
