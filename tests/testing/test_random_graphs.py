@@ -8,13 +8,16 @@ from collections import Counter
 import numpy as np
 import pytest
 import tvm_ffi
+from tvm import relax
 
 from tvm_stitch.testing import random_graphs
 from tvm_stitch.testing.random_graphs import RandomGraph, random_graph
+from tvm_stitch.testing.random_steps import Sketch
 
 LLVM_GRAPHS, EMULATED_GRAPHS, CHUNK = 300, 100, 10
 #: What the emulator runs: every CUDA thread is interpreted with all checks on.
 EMULATED_ELEMENTS = 4_000
+SHAPES = {"row": (1, 50), "column": (50, 1)}
 
 
 def failures(target: str, seeds: range, max_elements: int) -> list[str]:
@@ -137,3 +140,15 @@ def test_errors_are_described_in_one_line() -> None:
     native = ValueError('File "ir.cc", line 3\nCheck failed: a == b')
     assert random_graphs.describe_error(native) == "ValueError: Check failed: a == b"
     assert random_graphs.describe_error(KeyError()) == "KeyError: no message"
+
+
+def test_sizes_are_checked_before_anything_is_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
+    builder = relax.BlockBuilder()
+    sketch = Sketch(np.random.default_rng(0), builder, max_elements=100)
+    row, column = (relax.Var(name, relax.TensorType(shape, "float32")) for name, shape in SHAPES.items())
+    with builder.function("main", [row, column]):
+        for var, shape in zip((row, column), SHAPES.values(), strict=True):
+            sketch.add_input(var, np.ones(shape, "float32"))
+        monkeypatch.setattr(sketch.frame, "expr", None)
+        assert sketch.emit(relax.op.add(row, column), *sketch.nodes) is None
+        builder.emit_func_output(row)
