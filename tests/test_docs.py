@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The documentation is true: its Python runs, prints what the pages show, and no option or link is missing.
+
+After a change that alters what the pages show, ``python tests/test_docs.py`` runs the pages' Python and writes what
+it prints into them; the difference is then part of the change.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import dataclasses
+import io
+import os
+import re
+import shlex
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from unittest import mock
+
+import pytest
+
+from tvm_stitch import StitchConfig, cli
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+#: Pages whose Python runs. The README's has a test of its own; the emulator's page shows calls of things not defined there.
+RUNNABLE = [page for page in PAGES if page.name != "emulator.md"]
+#: Layers of the package: a module imports those of its own number and of smaller ones.
+LAYERS = {"compat": 0, "device": 1, "config": 1, "graph": 1, "plan": 2, "scope": 3, "codegen": 3, "rules": 4, "relax": 4}
+
+
+@dataclasses.dataclass(frozen=True)
+class Fence:
+    """A fenced block: what follows the backticks, its lines, and the number (from 0) of the first of these."""
+
+    info: str
+    text: str
+    first: int
+
+
+def fences(text: str) -> list[Fence]:
+    """The fenced blocks of a page, in order."""
+    found, lines = [], text.splitlines()
+    start: int | None = None
+    for i, line in enumerate(lines):
+        if not line.startswith("```"):
+            continue
+        if start is None:
+            start = i
+        else:
+            body = "".join(f"{inner}\n" for inner in lines[start + 1 : i])
+            found.append(Fence(lines[start][3:].strip(), body, start + 1))
+            start = None
+    assert start is None, "a block is not closed"
+    return found
+
+
+@contextlib.contextmanager
+def _module_for(page: Path) -> Iterator[tuple[ModuleType, str]]:
+    """A module over a file that holds the page's Python on the lines it has there: TVMScript reads its own source."""
+    text = page.read_text(encoding="utf-8")
+    lines = [""] * len(text.splitlines())
+    for fence in fences(text):
+        if fence.info == "python":
+            inner = fence.text.splitlines()
+            lines[fence.first : fence.first + len(inner)] = inner
+    with tempfile.TemporaryDirectory() as folder:
+        name = f"docs_{page.stem.replace('-', '_')}"
+        source = Path(folder) / f"{name}.py"
+        source.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        module = ModuleType(name)
+        module.__file__ = str(source)
+        with mock.patch.dict(sys.modules, {name: module}):
+            before = os.getcwd()
+            os.chdir(folder)
+            try:
+                yield module, str(source)
+            finally:
+                os.chdir(before)
+
+
+def run(page: Path) -> list[tuple[Fence, str]]:
+    """Run the page's Python in order, in one namespace: each output block with what the code before it printed."""
+    shown: list[tuple[Fence, str]] = []
+    printed = ""
+    with _module_for(page) as (module, source):
+        for fence in fences(page.read_text(encoding="utf-8")):
+            if fence.info == "python":
+                out = io.StringIO()
+                code = compile("\n" * fence.first + fence.text, source, "exec")
+                with contextlib.redirect_stdout(out):
+                    exec(code, module.__dict__)
+                printed = "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
+            elif fence.info == "text output":
+                shown.append((fence, printed))
+    return shown
+
+
+def _same_everywhere(text: str) -> str:
+    """The text without what differs between machines."""
+    return re.sub(r'"mtriple":"[^"]*"', '"mtriple":"..."', text)
+
+
+@pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: page.stem)
+def test_python_runs_and_prints_what_is_shown(page: Path) -> None:
+    for fence, printed in run(page):
+        where = f"{page.relative_to(ROOT)}, line {fence.first + 1}; if it should: python {Path(__file__).relative_to(ROOT)}"
+        assert _same_everywhere(printed) == _same_everywhere(fence.text), f"what is printed differs: {where}"
+
+
+def test_the_readme_shows_the_kernels_that_are_counted() -> None:
+    """Its table says what the block in docs/results.md prints."""
+    results = (ROOT / "docs/results.md").read_text(encoding="utf-8")
+    counted = next(f.text for f in fences(results) if f.info == "text output")
+    rows = [line.split() for line in counted.splitlines()[1:]]
+    table = re.findall(r"^\| `(\w+)`[^|]*\| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", _readme(), re.M)
+    assert len(table) >= 10
+    assert [row for row in map(list, table) if row not in rows] == []
+
+
+# -- links ------------------------------------------------------------------------------------------------------------
+def _readme() -> str:
+    return (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def _anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    titles = re.findall(r"^#+ (.+)$", text, re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.stem)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if link.startswith("https://"):
+            continue
+        path, _, anchor = link.partition("#")
+        goal = (page.parent / path).resolve() if path else page
+        if not goal.exists() or (anchor and anchor not in _anchors(goal)):
+            broken.append(link)
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.stem)
+def test_named_sources_exist(page: Path) -> None:
+    """Files of the project that a page names by their path."""
+    text = page.read_text(encoding="utf-8")
+    named = re.findall(r"\b((?:tvm_stitch|scripts|tests|docs)/[\w/]+\.(?:py|md|h|cc|txt))\b", text)
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_every_page_is_linked_from_the_readme() -> None:
+    assert [page.name for page in PAGES if f"(docs/{page.name})" not in _readme()] == []
+
+
+# -- the user guide is complete ------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def guide() -> str:
+    return (ROOT / "docs/user-guide.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("field", dataclasses.fields(StitchConfig), ids=lambda field: field.name)
+def test_every_config_option_is_documented(guide: str, field: dataclasses.Field[object]) -> None:
+    assert re.search(rf"^\| `{field.name}` \| `{re.escape(str(field.default))}` \| \w", guide, re.M)
+
+
+def _commands() -> dict[str, argparse.ArgumentParser]:
+    parser = cli._parser()
+    (subparsers,) = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
+    return dict(subparsers.choices)
+
+
+def test_every_command_line_option_is_documented(guide: str) -> None:
+    commands = _commands()
+    assert [name for name in commands if f"`tvm-stitch {name}`" not in guide] == []
+    options = {option for command in commands.values() for a in command._actions for option in a.option_strings}
+    assert len(options) > 10
+    assert sorted(o for o in options - {"-h", "--help"} if not re.search(rf"`{o}[ `]", guide)) == []
+
+
+def test_every_math_function_is_documented(guide: str) -> None:
+    from tvm_stitch.codegen.vector_math import MATH_ERROR
+
+    assert [name for name in MATH_ERROR if not re.search(rf"^{name} ", guide, re.M)] == []
+
+
+def _shown_commands(page: Path) -> list[list[str]]:
+    lines = [f.text for f in fences(page.read_text(encoding="utf-8")) if f.info == "console"]
+    found = [line[2:] for text in lines for line in text.splitlines() if line.startswith("$ ")]
+    return [shlex.split(line, comments=True) for line in found]
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.stem)
+def test_shown_commands_are_understood(page: Path) -> None:
+    """Options exist, scripts are there, make has the targets."""
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
+    for words in _shown_commands(page):
+        while "=" in words[0]:
+            words = words[1:]
+        if words[0] == "tvm-stitch":
+            cli._parser().parse_args(words[1:])
+        elif words[0] == "make":
+            assert set(w for w in words[1:] if "=" not in w) <= targets, words
+        elif words[0].startswith("python") and words[1] not in ("-m", "-c"):
+            script = ROOT / words[1]
+            assert script.is_file(), words
+            source = script.read_text(encoding="utf-8")
+            options = [w for w in words[2:] if w.startswith("--")]
+            assert [o for o in options if f'"{o}"' not in source] == [], words
+
+
+# -- the design page's claims about the sources --------------------------------------------------------------------------
+def _imports(path: Path) -> set[str]:
+    """The parts of the package that a module imports, by their first name."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = parts[: len(parts) - node.level] + tuple((node.module or "").split("."))
+            names = [base[1]] if len(base) > 1 and base[1] else [alias.name for alias in node.names]
+            found |= set(names)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tvm_stitch."):
+            found.add(str(node.module).split(".")[1])
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tvm.relax"):
+            found.add("tvm.relax")
+    return found
+
+
+@pytest.mark.parametrize("layer", [layer for layer in LAYERS if (ROOT / "tvm_stitch" / layer).is_dir()])
+def test_dependencies_point_one_way(layer: str) -> None:
+    paths = list((ROOT / "tvm_stitch" / layer).rglob("*.py"))
+    assert paths
+    for path in paths:
+        imports = _imports(path)
+        up = [name for name in imports if LAYERS.get(name, 0) > LAYERS[layer]]
+        sideways = [n for n in imports if LAYERS.get(n) == LAYERS[layer] and n != layer and LAYERS[layer] > 2]
+        assert (path.name, up, sideways) == (path.name, [], [])
+        assert layer == "relax" or "tvm.relax" not in imports
+
+
+def update(page: Path) -> None:
+    """Write what the page's Python prints into its output blocks."""
+    lines = page.read_text(encoding="utf-8").splitlines()
+    for fence, printed in reversed(run(page)):
+        lines[fence.first : fence.first + len(fence.text.splitlines())] = printed.splitlines()
+    page.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    for page in RUNNABLE:
+        update(page)
+        print(f"{page.relative_to(ROOT)}: up to date")
