@@ -182,6 +182,11 @@ def free_vars(expr: Expr) -> set[Var]:
     return found
 
 
+def bind_range(analyzer: Any, var: Var, extent: Expr) -> None:
+    """Tell an analyzer that ``0 <= var < extent``."""
+    analyzer.bind(var, tvm.ir.Range(const(0, "int64"), extent))
+
+
 def prim_func_params(func: Any) -> list[tuple[Var, Buffer | None]]:
     """Each parameter of a PrimFunc with its buffer (None for a scalar parameter)."""
     if HAS_RELAX_TIRX:

@@ -69,16 +69,10 @@ def _flat_equal(kept: list[tuple[Expr, Extent]], part: list[Axis], axes: Sequenc
         if _is_one(a.extent):
             values[a.var] = compat.const(0, "int64")
         else:
-            _bind_range(analyzer, a)
+            compat.bind_range(analyzer, a.var, as_expr(a.extent))
     access = compat.substitute(flatten([i for i, _ in kept], [e for _, e in kept]), values)
     wanted = flatten([a.var for a in part], [a.extent for a in part])
     return bool(analyzer.can_prove_equal(access, wanted))
-
-
-def _bind_range(analyzer: Analyzer, axis: Axis) -> None:
-    import tvm
-
-    analyzer.bind(axis.var, tvm.ir.Range(compat.const(0, "int64"), as_expr(axis.extent)))
 
 
 def _is_one(extent: Extent) -> bool:

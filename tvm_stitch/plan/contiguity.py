@@ -18,16 +18,13 @@ def vectorizable(
 
     ``indices`` are written in the domain's row and column variables.
     """
-    import tvm
-
     if vector == 1:
         return True
     analyzer = Analyzer()
     group = compat.tir.Var("group", "int64")
-    zero = compat.const(0, "int64")
-    analyzer.bind(domain.row, tvm.ir.Range(zero, as_expr(domain.rows)))
+    compat.bind_range(analyzer, domain.row, as_expr(domain.rows))
     groups = columns // vector if isinstance(columns, int) else compat.tir.floordiv(as_expr(columns), vector)
-    analyzer.bind(group, tvm.ir.Range(zero, as_expr(groups)))
+    compat.bind_range(analyzer, group, as_expr(groups))
 
     def offset(element: int) -> Expr:
         column = group * vector + element

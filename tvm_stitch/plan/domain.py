@@ -106,7 +106,7 @@ class Domain:
             return point
         if span is Span.NOTHING:
             return ONE
-        indices = compat_substitute(access.indices, self.axis_values(op, point))
+        indices = substitute_all(access.indices, self.axis_values(op, point))
         return self.classify(tensor, indices, point)
 
     def axis_values(self, op: Operator, point: Point) -> dict[Var, Expr]:
@@ -159,13 +159,10 @@ class Domain:
         return Point(At.INDEX, columns, tuple(simple), ", ".join(str(i) for i in simple))
 
     def _bound(self, columns: Extent) -> Analyzer:
-        import tvm
-
         analyzer = Analyzer()
-        zero = compat.const(0, "int64")
-        analyzer.bind(self.row, tvm.ir.Range(zero, as_expr(self.rows)))
+        compat.bind_range(analyzer, self.row, as_expr(self.rows))
         if not is_zero(columns):
-            analyzer.bind(self.column, tvm.ir.Range(zero, as_expr(columns)))
+            compat.bind_range(analyzer, self.column, as_expr(columns))
         return analyzer
 
     def _simplify(self, index: Expr, columns: Extent) -> Expr:
@@ -176,6 +173,6 @@ class Domain:
         return isinstance(extent, int) and extent == 1
 
 
-def compat_substitute(indices: Sequence[Expr], values: dict[Var, Expr]) -> list[Expr]:
+def substitute_all(indices: Sequence[Expr], values: dict[Var, Expr]) -> list[Expr]:
     """Substitute in a list of index expressions."""
     return [compat.substitute(i, values) for i in indices]

@@ -19,6 +19,7 @@ STITCH_ATTR = "tvm_stitch.stitch_op"
 """Function attribute that marks a stitch op, on the Primitive function and on what FuseTIR makes of it."""
 
 
+@tvm.error.register_error  # keeps its type on the way through a pass
 class StitchError(RuntimeError):
     """Something that could not be stitched under ``StitchConfig(strict=True)``."""
 
