@@ -387,6 +387,27 @@ def test_results_of_a_call_that_is_left_keep_their_names() -> None:
     assert main_calls(after) == ["halves", "add"]
 
 
+def test_a_result_with_two_names() -> None:
+    after = run(
+        script(
+            """
+            @R.function
+            def main(x: FULL):
+                cls = Module
+                with R.dataflow():
+                    p = R.call_tir(cls.halves, (x,), [FULL, FULL])
+                    u: FULL = p[0]
+                    v: FULL = p[0]
+                    w: FULL = p[1]
+                    c = R.call_tir(cls.add, (u, v), FULL)
+                    R.output(u, w, c)
+                return (u, w, c)
+            """
+        )
+    )
+    assert main_calls(after) == ["halves", "stitch_add"]
+
+
 def test_every_function_of_a_module() -> None:
     after = run(
         script(
