@@ -7,9 +7,9 @@ from typing import Any
 
 from .. import compat
 from ..compat import Buffer, Expr, Var
-from .access import loads, span_of
+from .access import has_load, loads, span_of
 from .classify import classify, is_contraction
-from .extent import as_extent, same
+from .extent import Extent, as_extent, same
 from .ir import Access, Axis, Operator, StitchGraph, Tensor
 
 
@@ -70,26 +70,24 @@ class _Reader:
             for s in stmt.seq:
                 self._statement(s)
             return
-        loops: set[Var] = set()
+        loops: dict[Var, Extent] = {}
         while compat.kind(stmt) == "For":
             if int(stmt.kind) != 0 or compat.int_value(stmt.min) != 0:
                 raise Unreadable("a loop is already scheduled or does not start at 0")
-            loops.add(stmt.loop_var)
+            loops[stmt.loop_var] = as_extent(stmt.extent)
             stmt = stmt.body
         if not compat.is_block_realize(stmt):
             raise Unreadable(f"a loop nest ends in {compat.kind(stmt)}, not in a block")
         self._block(stmt, loops)
 
-    def _block(self, realize: Any, loops: set[Var]) -> None:
+    def _block(self, realize: Any, loops: dict[Var, Extent]) -> None:
         block = compat.block_of(realize)
         where = f"block {block.name_hint}"
         if compat.int_value(realize.predicate) != 1:
             raise Unreadable(f"{where} has a predicate")
         if len(block.match_buffers) or len(block.alloc_buffers):
             raise Unreadable(f"{where} matches or allocates buffers")
-        for value in realize.iter_values:
-            if not (value in loops or compat.int_value(value) == 0):
-                raise Unreadable(f"{where} binds an axis to an expression")
+        self._bindings(block, realize.iter_values, dict(loops), where)
         store = block.body
         if compat.kind(store) != "BufferStore":
             raise Unreadable(f"{where} holds {compat.kind(store)}, not one store")
@@ -121,6 +119,24 @@ class _Reader:
         self.written.add(store.buffer)
         self.operators.append(op)
 
+    @staticmethod
+    def _bindings(block: Any, values: Any, loops: dict[Var, Extent], where: str) -> None:
+        """Every axis runs over a loop of its own, and every loop over an axis: the block is its whole space."""
+        for axis, value in zip(block.iter_vars, values):
+            extent = as_extent(axis.dom.extent)
+            if compat.dtype_of(axis.var) != "int64" and compat.HAS_RELAX_TIRX:
+                raise Unreadable(f"{where} has an axis of {compat.dtype_of(axis.var)}, not int64")
+            if compat.int_value(axis.dom.min) != 0:
+                raise Unreadable(f"{where} has an axis that does not start at 0")
+            if compat.int_value(value) == 0 and isinstance(extent, int) and extent == 1:
+                continue
+            if compat.kind(value) not in ("Var", "SizeVar") or value not in loops:
+                raise Unreadable(f"{where} binds an axis to an expression, or a loop to two axes")
+            if not same(loops.pop(value), extent):
+                raise Unreadable(f"{where} has an axis of another extent than its loop")
+        if any(not (isinstance(e, int) and e == 1) for e in loops.values()):
+            raise Unreadable(f"{where} repeats in a loop that no axis names")
+
     def _output_axes(self, store: Any, spatial: dict[Var, Any], where: str) -> list[Axis]:
         """The spatial axes in the order of the output's dimensions."""
         axes: list[Axis] = []
@@ -146,15 +162,21 @@ class _Reader:
                 raise Unreadable(f"{where} reduces without an init")
             return store.value, None, None
         init = block.init
-        if compat.kind(init) != "BufferStore" or any(True for _ in loads(init.value)):
+        if compat.kind(init) != "BufferStore" or has_load(init.value) or compat.free_vars(init.value):
             raise Unreadable(f"{where} initialises with more than a constant")
         value = store.value
         names = {"Add": "sum", "Mul": "prod", "Max": "max", "Min": "min", "And": "all", "Or": "any"}
         combiner = names.get(compat.kind(value))
         if combiner is None:
             raise Unreadable(f"{where} combines with {compat.kind(value)}")
+        if init.buffer != store.buffer or not _equal_indices(init.indices, store.indices):
+            raise Unreadable(f"{where} initialises another element than it accumulates into")
+        if not _is_neutral(combiner, init.value):
+            raise Unreadable(f"{where} starts a {combiner} from {init.value}, which is not its identity")
         for own, other in ((value.a, value.b), (value.b, value.a)):
             if compat.is_load(own) and compat.load_buffer(own) == store.buffer:
+                if not _equal_indices(own.indices, store.indices):
+                    raise Unreadable(f"{where} accumulates from another element of its output")
                 return other, combiner, init.value
         raise Unreadable(f"{where} does not accumulate into its output")
 
@@ -163,3 +185,23 @@ class _Reader:
             shape = tuple(as_extent(s) for s in buffer.shape)
             self.tensor[buffer] = Tensor(str(buffer.name), shape, compat.buffer_dtype(buffer), buffer)
         return self.tensor[buffer]
+
+
+def _equal_indices(a: Any, b: Any) -> bool:
+    """True when two accesses have the same indices, variable by variable."""
+    return len(a) == len(b) and all(
+        compat.same_var(i, j)
+        or (compat.int_value(i) is not None and compat.int_value(i) == compat.int_value(j))
+        for i, j in zip(a, b)
+    )
+
+
+def _is_neutral(combiner: str, value: Expr) -> bool:
+    """May every partial result of a reduction start from this value?
+
+    A maximum or minimum may start from anything, since taking it in twice changes nothing.
+    """
+    if combiner in ("max", "min"):
+        return True
+    wanted = {"sum": 0, "any": 0, "prod": 1, "all": 1}[combiner]
+    return compat.kind(value) in ("IntImm", "FloatImm") and float(value.value) == wanted

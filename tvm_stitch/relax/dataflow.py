@@ -42,10 +42,7 @@ class GraphReader:
         """
         func = self.mod[gvar]
         if gvar not in self.cache:
-            try:
-                self.cache[gvar] = read(func, gvar.name_hint)
-            except Unreadable as err:
-                self.cache[gvar] = str(err)
+            self.cache[gvar] = self._read(func, gvar.name_hint)
         found = self.cache[gvar]
         if isinstance(found, str):
             raise Unreadable(found)
@@ -62,6 +59,19 @@ class GraphReader:
                 if type(formal).__name__ == "Var":
                     values.setdefault(formal, actual)
         return specialize(found, values)
+
+    @staticmethod
+    def _read(func: Any, name: str) -> StitchGraph | str:
+        try:
+            graph = read(func, name)
+        except Unreadable as err:
+            return str(err)
+        except Exception as err:  # whatever a hand-written function does, it compiles without us
+            return f"{type(err).__name__} while reading it: {err}"
+        for t in [*graph.inputs, *graph.outputs]:
+            if any(str(s.ty) != "int64" for s in t.buffer.shape):
+                return f"the shape of {t.name} is not int64, which FuseTIR does not merge"
+        return graph
 
 
 def view_block(block: Any, reader: GraphReader) -> BlockView:

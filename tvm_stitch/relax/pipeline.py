@@ -61,7 +61,13 @@ def _stitch(target: Any, config: StitchConfig, recorder: Recorder) -> Any:
                 MergeStitchOps(),
                 ScheduleStitchOps(target, config, plans, declined),
             ]
-            result = tvm.transform.Sequential(passes)(mod)
+            try:
+                result = tvm.transform.Sequential(passes)(mod)
+            except Exception as err:
+                if config.strict:
+                    raise
+                recorder.declined["all"] = f"{type(err).__name__}: {err}"
+                return mod
             if not declined:
                 break
             refused |= declined

@@ -52,8 +52,11 @@ class ScheduleStitchOps:
             try:
                 plan = make_plan(read(func, gvar.name_hint), device)
                 updates[gvar] = emit(func, plan)
-            except (Unreadable, Misaligned, NotImplementedError) as err:
+            except (Unreadable, Misaligned) as err:
                 self._decline(gvar.name_hint, str(err))
+                continue
+            except Exception as err:  # a fault of ours or of TVM's must not cost the user a working model
+                self._decline(gvar.name_hint, f"{type(err).__name__}: {err}")
                 continue
             if self.plans is not None:
                 self.plans[gvar.name_hint] = plan

@@ -103,7 +103,9 @@ class _Identifier:
             return True
         except Misaligned as err:
             self.declined[node.index] = str(err)
-            return False
+        except Exception as err:  # an expression TVM's own analysis refuses: TVM keeps the operator
+            self.declined[node.index] = f"{type(err).__name__}: {err}"
+        return False
 
     def _is_scope(self, scope: int) -> bool:
         return all(self.stitchable[i] for i in self.quotient.members[scope])
@@ -143,6 +145,8 @@ class _Identifier:
             align(compose(nodes, outputs))
         except Misaligned as err:
             return str(err)
+        except Exception as err:
+            return f"{type(err).__name__}: {err}"
         q.merge(a, b)
         return ""
 
