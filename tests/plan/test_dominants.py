@@ -40,8 +40,9 @@ def figure7(rows: int = 16, columns: int = 128) -> StitchGraph:
     return graph(build(body, full, ((rows, 1), F32), full))
 
 
-NAMES = ["broadcast.1", "add.1", "reduce.1", "divide.1", "power.1", "broadcast.2", "divide.2", "reduce.2", "broadcast.3",
-         "multiply.1"]  # fmt: skip
+NAMES = (
+    "broadcast.1 add.1 reduce.1 divide.1 power.1 broadcast.2 divide.2 reduce.2 broadcast.3 multiply.1".split()
+)
 
 
 def named(found: StitchGraph) -> dict[Any, str]:
@@ -53,7 +54,9 @@ def test_figure_7_candidates() -> None:
     found = figure7()
     name = named(found)
     assert {name[op] for op in candidates(found)} == {"reduce.1", "power.1", "reduce.2", "multiply.1"}
-    assert [name[op] for op in one_to_many_consumers(found.operators[NAMES.index("power.1")])] == ["broadcast.2"]
+    assert [name[op] for op in one_to_many_consumers(found.operators[NAMES.index("power.1")])] == [
+        "broadcast.2"
+    ]
 
 
 def test_figure_7_groups() -> None:
@@ -61,7 +64,8 @@ def test_figure_7_groups() -> None:
     found = figure7()
     name = named(found)
     shown = {
-        name[g.dominant]: ([name[op] for op in g.sub_dominants], {name[op] for op in g.members}) for g in group(found)
+        name[g.dominant]: ([name[op] for op in g.sub_dominants], {name[op] for op in g.members})
+        for g in group(found)
     }
     assert shown == {
         "reduce.1": (["power.1"], {"broadcast.1", "add.1", "reduce.1", "divide.1", "power.1"}),

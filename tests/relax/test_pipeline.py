@@ -113,12 +113,17 @@ def test_every_model_compiles_for_llvm(name: str) -> None:
     compare(name, mod, inputs, run_llvm(mod, inputs, pipeline("llvm")))
 
 
-@pytest.mark.parametrize("name", [name for name in AWKWARD if name != "no columns"])  # stock TVM divides by zero there
+@pytest.mark.parametrize(
+    "name", [name for name in AWKWARD if name != "no columns"]
+)  # stock TVM divides by zero there
 def test_every_model_compiles_for_cuda(name: str) -> None:
     body, specs = AWKWARD[name]
     mod, inputs = build(body, *specs), arrays(specs)
     target = emulated_target()
-    if name in ("no rows", "cumulative sum"):  # host code of TVM's own there allocates memory, which is not emulated
+    if name in (
+        "no rows",
+        "cumulative sum",
+    ):  # host code of TVM's own there allocates memory, which is not emulated
         assert tvm_stitch.compile(mod, target)
         return
     done = run_cuda(mod, inputs, target=target, relax_pipeline=pipeline(target)).check()
