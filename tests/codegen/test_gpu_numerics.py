@@ -218,3 +218,14 @@ def test_the_order_of_threads_does_not_matter(seed: int) -> None:
     mod = cases.add_layer_norm_gelu(9, 515).build()
     inputs = cases.add_layer_norm_gelu(9, 515).inputs(np.random.default_rng(seed))
     check_emulated(mod, inputs, seed=seed)
+
+
+@pytest.mark.parametrize("rows", [1, 9, 64, 100])
+@pytest.mark.parametrize("columns", [24, 200, 3000])
+def test_blocks_that_take_several_groups_of_rows(
+    monkeypatch: pytest.MonkeyPatch, rows: int, columns: int
+) -> None:
+    """As where a grid has not enough blocks, here with a grid of three."""
+    monkeypatch.setattr("tvm_stitch.plan.mapping.MOST_BLOCKS", 3)
+    done = check_emulated(softmax_of((rows, columns)), draw([((rows, columns), "float32")]))
+    assert done.launches[0].grid[0] <= 3

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bytes moved and held, counted by hand for known kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tvm.relax import op as R
+
+from tests.graph.helpers import build, plan, symbol
+from tvm_stitch import compat
+from tvm_stitch.plan.memory import bytes_of, shared_bytes, total, traffic
+from tvm_stitch.testing import cases
+
+F32 = "float32"
+
+
+@pytest.mark.parametrize(("dtype", "size"), [(F32, 4), ("float16", 2), ("bfloat16", 2)])
+def test_softmax_reads_and_writes_its_size(dtype: str, size: int) -> None:
+    moved = traffic(plan(cases.softmax(64, 1024, dtype).build()))
+    assert (moved.read, moved.written, moved.least) == (
+        64 * 1024 * size,
+        64 * 1024 * size,
+        2 * 64 * 1024 * size,
+    )
+
+
+def test_rows_that_are_read_again_count_again() -> None:
+    moved = traffic(plan(cases.softmax(64, 100_000).build()))
+    assert moved.read == 3 * 64 * 100_000 * 4 and moved.least == 2 * 64 * 100_000 * 4
+
+
+def test_rows_in_shared_memory_are_read_once() -> None:
+    moved = traffic(plan(cases.softmax(64, 50_000).build()))
+    assert moved.read + moved.written == moved.least
+
+
+@pytest.mark.parametrize("case", [c for c in cases.cases("gpu") if not c.matmuls], ids=lambda case: case.name)
+def test_the_least_is_what_the_case_counts(case: cases.Case) -> None:
+    moved = traffic(plan(case.build()))
+    assert moved.least == case.bytes_least()
+    assert moved.read + moved.written >= moved.least
+    if case.name != "group_norm_silu":
+        assert moved.read + moved.written == moved.least
+
+
+def test_symbolic_sizes_are_expressions() -> None:
+    n = symbol()
+    moved = traffic(plan(build(lambda emit, x: R.exp(x), ((n, 24), F32))))
+    assert not isinstance(moved.read, int)
+    (variable,) = compat.free_vars(moved.read)
+    ten = compat.substitute(moved.read, {variable: compat.const(10, "int64")})
+    assert int(compat.Analyzer().simplify(ten).value) == 10 * 24 * 4
+
+
+def test_totals() -> None:
+    n = symbol()
+    assert total([]) == 0 and total([2, 3]) == 5
+    mixed = compat.Analyzer().simplify(total([n, 2, n * 2, 3]) - n * 3)
+    assert int(mixed.value) == 5
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"), [("bool", 12), ("int8", 12), ("float16", 24), (F32, 48), ("int64", 96)]
+)
+def test_bytes_of_a_tensor(dtype: str, size: int) -> None:
+    def body(emit: Any, x: Any) -> Any:
+        return [R.logical_not(x) if dtype == "bool" else R.add(x, x)]
+
+    made = plan(build(body, ((3, 4), dtype)))
+    assert bytes_of(made.graph.inputs[0]) == size
+
+
+def test_shared_memory_of_partial_results() -> None:
+    """Four warps a row need a partial each; a row within a warp needs none."""
+    wide = plan(cases.softmax(64, 1024).build())
+    assert wide.mapping.threads > 32 and shared_bytes(wide) == wide.mapping.block // 32 * 4
+    assert shared_bytes(plan(cases.softmax(65536, 128).build())) == 0

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole plans: for a GPU and a CPU, and again the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tvm.relax import op as R
+
+from tests.graph.helpers import H200, build, graph, graphs
+from tvm_stitch.device import device_model
+from tvm_stitch.plan.cpu_mapping import CpuMapping
+from tvm_stitch.plan.mapping import RowMapping
+from tvm_stitch.plan.plan import make_plan
+from tvm_stitch.testing.cases import cases, softmax
+from tvm_stitch.testing.random_graphs import random_graph
+
+
+def test_the_device_decides_the_mapping() -> None:
+    found = graph(softmax(64, 1024).build())
+    assert isinstance(make_plan(found, H200).mapping, RowMapping)
+    assert isinstance(make_plan(found, device_model("llvm")).mapping, CpuMapping)
+
+
+@pytest.mark.parametrize("case", cases("test"), ids=lambda case: case.name)
+def test_plans_are_deterministic(case: Any) -> None:
+    for found in graphs(case.build()):
+        first, second = make_plan(found, H200), make_plan(found, H200)
+        assert first.mapping == second.mapping
+        assert [p.loads for p in first.schedule.passes] == [p.loads for p in second.schedule.passes]
+        assert [p.values for p in first.schedule.passes] == [p.values for p in second.schedule.passes]
+
+
+def test_planning_leaves_the_graph_as_it_is() -> None:
+    found = graph(softmax(64, 70000).build())
+    before = str(found)
+    make_plan(found, H200)
+    assert str(found) == before
+
+
+def test_rows_read_again_keep_nothing() -> None:
+    made = make_plan(graph(softmax(64, 100_000).build()), H200)
+    assert made.schedule.kept_values == set() and made.schedule.kept_loads == set()
+    made = make_plan(graph(softmax(64, 50_000).build()), H200)
+    assert made.schedule.kept_values == set() and len(made.schedule.kept_loads) == 1
+
+
+@pytest.mark.parametrize("first", range(0, 30, 10))
+def test_random_graphs_have_plans(first: int) -> None:
+    for seed in range(first, first + 10):
+        for found in graphs(random_graph(seed, max_elements=600).mod):
+            assert make_plan(found, H200).schedule.passes or make_plan(found, H200).schedule.row_outputs
+
+
+def test_a_scope_of_scalars() -> None:
+    found = graph(build(lambda emit, x, y: R.exp(emit(R.add(x, y))), ((), "float32"), ((), "float32")))
+    made = make_plan(found, H200)
+    assert made.mapping.block <= 256
