@@ -20,17 +20,17 @@ def compile(mod: Any, target: Any = "llvm", config: StitchConfig | None = None, 
         mod: a Relax IRModule, as an importer or BlockBuilder makes it.
         target: ``"llvm"``, ``"cuda"``, or any TVM target.
         config: stitching options.
-        options: passed on to ``tvm.compile`` (``params``, ``tir_pipeline``, ``exec_mode``...).
+        options: passed on to ``tvm.relax.build`` (``params``, ``tir_pipeline``, ``exec_mode``...).
 
     Returns: TVM's executable, for ``relax.VirtualMachine``.
     """
-    import tvm
+    from tvm import relax as tvm_relax
 
     from .device import resolve_target
     from .relax import pipeline
 
     target = resolve_target(target)
-    return tvm.compile(mod, target, relax_pipeline=pipeline(target, config), **options)
+    return tvm_relax.build(mod, target, relax_pipeline=pipeline(target, config), **options)
 
 
 def __getattr__(name: str) -> Any:

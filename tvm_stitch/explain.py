@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from . import compat
 from .config import StitchConfig
 from .device import resolve_target
 from .graph.extent import Extent
@@ -137,4 +139,6 @@ def describe(name: str, plan: StitchPlan) -> Kernel:
 
 
 def _plain(extent: Extent) -> Any:
-    return extent if isinstance(extent, int) else str(extent)
+    if isinstance(extent, int):
+        return extent
+    return re.sub(r"T\.int64\((-?\d+)\)", r"\1", str(compat.Analyzer().simplify(extent)))
