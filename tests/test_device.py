@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Devices from targets."""
+
+from __future__ import annotations
+
+import pytest
+import tvm
+
+from tvm_stitch.device import DEFAULT_ARCH, GPUS, device_model, resolve_target
+
+
+@pytest.mark.parametrize(
+    ("arch", "name"),
+    [("sm_90", "h200"), ("sm_90a", "h200"), ("sm_80", "a100"), ("sm_70", "v100"), ("sm_75", "t4")],
+)
+def test_the_architecture_picks_the_model(arch: str, name: str) -> None:
+    assert device_model({"kind": "cuda", "arch": arch}) is GPUS[name]
+
+
+def test_unknown_architectures_get_the_most_careful_limits() -> None:
+    model = device_model({"kind": "cuda", "arch": "sm_61"})
+    assert model.shared_per_block == min(g.shared_per_block for g in GPUS.values())
+    assert model.threads_per_sm == min(g.threads_per_sm for g in GPUS.values())
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_limits_are_consistent(name: str) -> None:
+    gpu = GPUS[name]
+    assert (
+        gpu.is_gpu and gpu.warp == 32 and gpu.max_threads_per_block == 1024 and gpu.registers_per_sm == 65536
+    )
+    assert 48 * 1024 <= gpu.shared_per_block <= gpu.shared_per_sm
+    assert gpu.threads_per_sm % gpu.warp == 0 and gpu.l2_bytes >= 4 << 20 and gpu.bandwidth > 1e11
+
+
+def test_h200_as_its_datasheet_says() -> None:
+    h200 = GPUS["h200"]
+    assert (h200.sms, h200.shared_per_block, h200.bandwidth) == (132, 227 * 1024, 4.8e12)
+
+
+def test_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TVM_NUM_THREADS", "3")
+    model = device_model("llvm")
+    assert not model.is_gpu and model.sms == 3 and model.shared_per_block == 32 * 1024
+    monkeypatch.delenv("TVM_NUM_THREADS")
+    assert device_model(tvm.target.Target("llvm")).sms >= 1
+
+
+def test_cuda_means_this_machine_or_the_default() -> None:
+    target = resolve_target("cuda")
+    assert target.host is not None and str(target.host.kind.name) == "llvm"
+    if not tvm.cuda(0).exist:
+        assert target.attrs["arch"] == DEFAULT_ARCH
+
+
+def test_targets_pass_through() -> None:
+    target = tvm.target.Target({"kind": "cuda", "arch": "sm_80"}, host="llvm")
+    assert resolve_target(target) is target
+    llvm = tvm.target.Target("llvm")
+    assert resolve_target(llvm) is llvm and resolve_target("llvm").kind.name == "llvm"
+
+
+def test_what_tvm_does_not_know_is_an_error() -> None:
+    with pytest.raises(Exception, match="no_such_target"):
+        resolve_target("no_such_target")
