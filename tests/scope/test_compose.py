@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Graphs of several nodes: wiring, inputs in order, outputs, and the nodes' own graphs left alone."""
+
+from __future__ import annotations
+
+from tests.scope.nodes import memory
+from tvm_stitch.graph.validate import validate
+from tvm_stitch.scope.compose import compose
+
+
+def test_values_are_wired() -> None:
+    nodes = [memory("exp", ["x"], "a"), memory("sum", ["a"], "b"), memory("spread", ["a", "b"], "c")]
+    found = compose(nodes, {"c"}, "softmax")
+    validate(found)
+    assert found.name == "softmax" and len(found.inputs) == 1 and len(found.outputs) == 1
+    exp, total, spread = found.operators
+    assert exp.output.consumers == [total, spread] and total.output.producer is total
+    assert [t.producer for t in spread.inputs] == [exp, total]
+
+
+def test_inputs_come_in_order_and_once() -> None:
+    nodes = [memory("add", ["y", "x"], "a"), memory("add", ["a", "y"], "b"), memory("add", ["z", "b"], "c")]
+    found = compose(nodes, {"c"})
+    assert len(found.inputs) == 3
+    add, again, last = found.operators
+    assert (
+        add.inputs == found.inputs[:2]
+        and again.inputs[1] is found.inputs[0]
+        and last.inputs[0] is found.inputs[2]
+    )
+
+
+def test_one_value_as_both_operands() -> None:
+    found = compose([memory("add", ["x", "x"], "a")], {"a"})
+    validate(found)
+    assert len(found.inputs) == 1 and len(found.operators[0].accesses) == 2
+
+
+def test_outputs_are_those_asked_for_in_the_order_of_nodes() -> None:
+    nodes = [memory("exp", ["x"], "a"), memory("exp", ["a"], "b"), memory("exp", ["b"], "c")]
+    found = compose(nodes, {"c", "a"})
+    assert [t.producer for t in found.outputs] == [found.operators[0], found.operators[2]]
+
+
+def test_the_nodes_graphs_are_left_alone() -> None:
+    """The same function called twice has one graph: composing must not wire its tensors."""
+    nodes = [memory("exp", ["x"], "a"), memory("exp", ["a"], "b")]
+    assert nodes[0].graph is nodes[1].graph
+    before = [(t, list(t.consumers), t.producer) for t in nodes[0].graph.tensors()]
+    compose(nodes, {"b"})
+    assert before == [(t, t.consumers, t.producer) for t in nodes[0].graph.tensors()]

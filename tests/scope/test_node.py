@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nodes: views, kinds, and copies of graphs."""
+
+from __future__ import annotations
+
+from tvm.relax import op as R
+
+from tests.graph.helpers import build, legalize, prim_funcs, single, symbol
+from tests.scope.nodes import compute, memory
+from tvm_stitch import compat
+from tvm_stitch.graph.reader import read
+from tvm_stitch.graph.validate import validate
+from tvm_stitch.scope.node import NodeKind, kind_of, specialize
+
+F32 = "float32"
+
+
+def test_views() -> None:
+    assert memory("view", ["x"], "v").is_view
+    assert not memory("exp", ["x"], "v").is_view and not compute(["x"], "m").is_view
+
+
+def test_a_transposition_is_no_view() -> None:
+    node = memory("exp", ["x"], "v")
+    node.graph = single(lambda emit, x: R.permute_dims(x), ((4, 8), F32))
+    assert not node.is_view
+    node.graph = single(lambda emit, x: R.permute_dims(x), ((1, 8), F32))
+    assert node.is_view, "moving a dimension of one element moves nothing"
+    node.graph = single(lambda emit, x: R.astype(x, "float16"), ((4, 8), F32))
+    assert not node.is_view
+    node.graph = single(lambda emit, x: R.strided_slice(x, [0], [0], [2]), ((4, 8), F32))
+    assert not node.is_view
+
+
+def test_kinds() -> None:
+    assert kind_of(single(lambda emit, x: R.exp(x), ((4, 8), F32))) is NodeKind.MEMORY
+    matmul = single(lambda emit, x, y: R.matmul(x, y), ((4, 8), F32), ((8, 3), F32))
+    assert kind_of(matmul) is NodeKind.COMPUTE
+
+
+def test_specialize_replaces_symbols_everywhere() -> None:
+    n = symbol()
+    mod = legalize(build(lambda emit, x: R.sum(emit(R.exp(x)), -1, True), ((n, 8), F32)))
+    for func in prim_funcs(mod).values():
+        found = read(func)
+        formal = {
+            v for t in found.tensors() for s in t.shape if not isinstance(s, int) for v in compat.free_vars(s)
+        }
+        assert len(formal) == 1
+        before = str(found)
+        made = specialize(found, dict.fromkeys(formal, 5))
+        validate(made)
+        assert all(isinstance(s, int) for t in made.tensors() for s in t.shape)
+        assert all(isinstance(e, int) for op in made.operators for e in op.extents)
+        assert str(found) == before and specialize(found, {}) is found
+        other = symbol("other")
+        renamed = specialize(found, dict.fromkeys(formal, other))
+        validate(renamed)
+        assert any(s is other for t in renamed.tensors() for s in t.shape)
+
+
+def test_copies_are_wired_anew() -> None:
+    n = symbol()
+    found = single(lambda emit, x: R.exp(x), ((n, 8), F32))
+    (formal,) = {v for s in found.inputs[0].shape if not isinstance(s, int) for v in compat.free_vars(s)}
+    made = specialize(found, {formal: 3})
+    assert made.operators[0] is not found.operators[0]
+    assert made.inputs[0].consumers == [made.operators[0]] and found.inputs[0].consumers == [
+        found.operators[0]
+    ]
