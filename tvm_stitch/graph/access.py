@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from .. import compat
 from ..compat import Analyzer, Expr
-from .extent import Extent, as_expr, flatten, product, same
+from .extent import Extent, as_expr, flatten, is_static, product, same
 from .ir import Axis, Span
+from .sampling import equal_on_samples
 
 
 def loads(value: Expr, guarded: bool = False) -> Iterator[tuple[Expr, bool]]:
@@ -72,7 +73,9 @@ def _flat_equal(kept: list[tuple[Expr, Extent]], part: list[Axis], axes: Sequenc
             compat.bind_range(analyzer, a.var, as_expr(a.extent))
     access = compat.substitute(flatten([i for i, _ in kept], [e for _, e in kept]), values)
     wanted = flatten([a.var for a in part], [a.extent for a in part])
-    return bool(analyzer.can_prove_equal(access, wanted))
+    if is_static(a.extent for a in axes) and is_static(e for _, e in kept):
+        return bool(analyzer.can_prove_equal(access, wanted))
+    return equal_on_samples(access, wanted, [(a.var, a.extent) for a in axes if not _is_one(a.extent)])
 
 
 def _is_one(extent: Extent) -> bool:

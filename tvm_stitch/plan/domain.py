@@ -17,6 +17,7 @@ from .. import compat
 from ..compat import Analyzer, Expr, Var
 from ..graph.extent import Extent, as_expr, flatten, product, same, unflatten
 from ..graph.ir import Access, Operator, Span, Tensor
+from .reshape import IndexReshaper
 
 
 class At(enum.Enum):
@@ -79,6 +80,7 @@ class Domain:
 
     def __post_init__(self) -> None:
         self.analyzer = Analyzer()
+        self.reshaper = IndexReshaper(self.analyzer)
 
     @property
     def row_point(self) -> Point:
@@ -106,6 +108,8 @@ class Domain:
             return point
         if span is Span.NOTHING:
             return ONE
+        if point.at is At.INDEX and span is Span.ALL:
+            return self.classify(tensor, self.reshaper.reshape(point.indices, op.extents, tensor.shape), point)
         indices = substitute_all(access.indices, self.axis_values(op, point))
         return self.classify(tensor, indices, point)
 

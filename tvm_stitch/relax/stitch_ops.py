@@ -113,12 +113,25 @@ class _Stitcher(PyExprMutator):
         self.left |= found.left
 
     def _keep(self, view: BlockView, node: Node) -> None:
+        if node.is_view and not node.escapes and isinstance(node.outputs[0], relax.DataflowVar):
+            self._view(node)
+            return
         self.visit_binding(view.bindings[node])
         for out in node.outputs:  # name the results of a call with several, as the program did
             if isinstance(out, tuple) and out in view.item:
                 var = view.item[out]
                 item = relax.TupleGetItem(self.visit_expr(out[0]), out[1])
                 self._name_result(var, item)
+
+    def _view(self, node: Node) -> None:
+        """A reshape that stays outside every kernel: the runtime makes a view of it, whatever it was fused with."""
+        var: Any = node.outputs[0]
+        source = self.visit_expr(node.inputs[0])
+        if [str(s) for s in var.ty.shape] == [str(s) for s in source.ty.shape]:
+            self.set_var_remap(var, source)
+            return
+        reshape = self.builder_.normalize(relax.op.reshape(source, var.ty.shape))
+        self.set_var_remap(var, self.builder_.emit(reshape, var.name))
 
     def _outline(
         self, view: BlockView, nodes: list[Node], inputs: list[Value], outputs: list[Value], stitch: bool
