@@ -77,6 +77,11 @@ def fetch(buffer: Buffer, *indices: Expr | int) -> Expr:
     return compat.load(buffer, [i64(i) if isinstance(i, int) else i for i in indices])
 
 
+def leave() -> None:
+    """End the thread (every thread of a block alike, before any barrier)."""
+    T.evaluate(T.thread_return())
+
+
 def evaluate(call: Expr) -> None:
     """Emit a call for its effect."""
     T.evaluate(call)

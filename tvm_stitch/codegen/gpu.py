@@ -86,15 +86,17 @@ class _GpuEmitter:
             grid = _ceildiv(p.columns, per_block)
         else:
             grid = _ceildiv(self.domain.rows, m.rows_per_block * m.tasks)
-        if not isinstance(
-            grid, int
-        ):  # an empty input gets one idle block: a grid of zero is an error on CUDA
+        total = self.plan.schedule.passes[0].columns if m.split else self.domain.rows
+        if not isinstance(grid, int):  # an empty input gets one idle block: a grid of zero is an error on CUDA
             grid = tir.max(grid, B.i64(1))
         self.block = stack.enter_context(T.launch_thread("blockIdx.x", as_expr(grid)))
         if m.rows_per_block > 1:
             self.slot = stack.enter_context(T.launch_thread("threadIdx.y", B.i64(m.rows_per_block)))
         if m.threads > 1:
             self.lane = stack.enter_context(T.launch_thread("threadIdx.x", B.i64(m.threads)))
+        if not isinstance(grid, int):  # nor may that block divide by an extent of zero
+            with B.when(tir.LE(as_expr(total), B.i64(0))):
+                B.leave()
         if m.split:
             return B.i64(0)
         rows = self.domain.rows

@@ -34,8 +34,8 @@ class GraphReader:
         self.mod = mod
         self.cache: dict[Any, StitchGraph | str] = {}
 
-    def graph(self, gvar: Any, args: list[Any]) -> StitchGraph:
-        """The graph of a function, its symbolic shapes written in the caller's.
+    def graph(self, gvar: Any, args: list[Any], scalars: list[Any]) -> StitchGraph:
+        """The graph of a function, its symbolic shapes and scalar parameters written in the caller's.
 
         Raises:
             Unreadable: with the reason.
@@ -46,11 +46,11 @@ class GraphReader:
         found = self.cache[gvar]
         if isinstance(found, str):
             raise Unreadable(found)
-        if found.symbols:
+        if len(found.symbols) != len(scalars):
             raise Unreadable("the function takes scalar arguments")
         if all(isinstance(s, int) for t in found.tensors() for s in t.shape):
             return found
-        values: dict[Any, Any] = {}
+        values: dict[Any, Any] = dict(zip(found.symbols, scalars))
         for t, arg in zip(found.inputs, args):
             shape = getattr(arg.ty, "shape", None)
             if shape is None:
@@ -144,9 +144,8 @@ def _node(binding: Any, reader: GraphReader, tuples: set[Any]) -> Node:
                 name, NodeKind.OPAQUE, args, [var], reason="its results are used as one tuple", is_call=True
             )
         try:
-            if len(value.args) > 2:
-                raise Unreadable("the function takes scalar arguments")
-            graph = reader.graph(value.args[0], args)
+            scalars = list(value.args[2].values) if len(value.args) > 2 else []
+            graph = reader.graph(value.args[0], args, scalars)
             if len(graph.inputs) != len(args) or len(graph.outputs) != len(outputs):
                 raise Unreadable("a parameter is both read and written")
             kind = kind_of(graph)

@@ -197,9 +197,8 @@ def _function(
     for node in nodes:
         old = view.bindings[node]
         args = [names[v] if v in names else v for v in node.inputs]
-        call = relax.Call(
-            old.value.op, [old.value.args[0], relax.Tuple(args)], old.value.attrs, list(old.value.ty_args)
-        )
+        tensors = [old.value.args[0], relax.Tuple(args), *old.value.args[2:]]
+        call = relax.Call(old.value.op, tensors, old.value.attrs, list(old.value.ty_args))
         call = _typed(call, old.value.ty)
         if not isinstance(node.outputs[0], tuple):
             names[node.outputs[0]] = _bind(
