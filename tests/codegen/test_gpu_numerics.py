@@ -229,3 +229,82 @@ def test_blocks_that_take_several_groups_of_rows(
     monkeypatch.setattr("tvm_stitch.plan.mapping.MOST_BLOCKS", 3)
     done = check_emulated(softmax_of((rows, columns)), draw([((rows, columns), "float32")]))
     assert done.launches[0].grid[0] <= 3
+
+
+@pytest.mark.parametrize(
+    ("dtype", "columns"), [("float16", 100_000), ("float16", 60_001), ("bfloat16", 100_008)]
+)
+def test_long_rows_of_half_types(dtype: str, columns: int) -> None:
+    check_emulated(softmax_of((1, columns), dtype), draw([((1, columns), dtype)]))
+
+
+@pytest.mark.parametrize("columns", [50_000, 70_000])
+@pytest.mark.parametrize("rows", [0, 2])
+def test_symbolic_numbers_of_long_rows(rows: int, columns: int) -> None:
+    mod = cases.softmax(4, columns, symbolic=True).build()
+    check_emulated(mod, draw([((rows, columns), "float32")]), launches=None)
+
+
+@pytest.mark.parametrize("shape", [(2, 12, 4, 35), (1, 8, 2, 4096), (2, 6, 3, 20_000)], ids=str)
+def test_group_norm(shape: tuple[int, int, int, int]) -> None:
+    case = cases.group_norm_silu(*shape)
+    check_emulated(case.build(), case.inputs(np.random.default_rng(0)))
+
+
+@pytest.mark.parametrize("columns", [31, 96, 2000])
+def test_masked_rows(columns: int) -> None:
+    """Attention scores where a mask leaves one position of a row, or half of them."""
+    rng = np.random.default_rng(columns)
+    mask = np.where(rng.random((6, columns)) < 0.5, np.float32(-1e9), np.float32(0))
+    mask[0], mask[0, 3] = -1e9, 0
+    mod = build(
+        lambda emit, x, m: softmax(emit, emit(R.add(x, m))),
+        ((6, columns), "float32"),
+        ((6, columns), "float32"),
+    )
+    check_emulated(mod, [draw([((6, columns), "float32")])[0], mask])
+
+
+@pytest.mark.parametrize("columns", [7, 40, 1000])
+def test_float64(columns: int) -> None:
+    def body(emit: Emit, x: Any) -> Any:
+        centred = emit(R.subtract(x, emit(R.mean(x, -1, True))))
+        return [R.divide(centred, emit(R.sqrt(emit(R.sum(emit(R.multiply(centred, centred)), -1, True)))))]
+
+    check_emulated(build(body, ((5, columns), "float64")), draw([((5, columns), "float64")]))
+
+
+@pytest.mark.parametrize("sizes", [(16, 5), (5, 16), (1, 64), (33, 33)], ids=str)
+def test_columns_of_two_lengths(sizes: tuple[int, int]) -> None:
+    """Rows reduced over two lengths: two column spaces share the rows."""
+    a, b = sizes
+
+    def body(emit: Emit, x: Any, y: Any) -> Any:
+        high, total = emit(R.max(x, -1, True)), emit(R.sum(emit(R.exp(y)), -1, True))
+        return [R.multiply(x, total), R.multiply(y, high)]
+
+    specs = [((9, a), "float32"), ((9, b), "float32")]
+    check_emulated(build(body, *specs), draw(specs), launches=None)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+def test_every_kind_of_value_leaves_one_kernel(dtype: str) -> None:
+    """A row's value, a full one, a converted one and a transposed one."""
+
+    def body(emit: Emit, x: Any) -> Any:
+        high = emit(R.max(x, -1, True))
+        moved = emit(R.subtract(x, high))
+        return [high, moved, R.astype(moved, "int32"), R.permute_dims(moved), R.greater(moved, high)]
+
+    specs = [((12, 48), dtype)]
+    check_emulated(build(body, *specs), draw(specs), launches=None)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_graphs_with_column_reductions(seed: int) -> None:
+    from tvm_stitch.testing.random_graphs import check_graph_cuda_emulated, random_graph, stitched_pipeline
+
+    result = check_graph_cuda_emulated(
+        random_graph(5000 + seed, max_elements=4000, column_reduces=True), stitched_pipeline("emulated-cuda")
+    )
+    assert result.ok, str(result)
