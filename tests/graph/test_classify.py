@@ -60,14 +60,16 @@ def test_a_name_says_nothing() -> None:
     from tvm.script import tirx as T
 
     @T.prim_func(private=True, s_tir=True)
-    def func(a: T.Buffer((8,), F32), b: T.Buffer((8,), F32), c: T.Buffer((8,), F32)) -> None:
-        for i in T.serial(8):
+    def func(
+        a: T.Buffer((T.int64(8),), F32), b: T.Buffer((T.int64(8),), F32), c: T.Buffer((T.int64(8),), F32)
+    ) -> None:
+        for i in T.serial(T.int64(8)):
             with T.sblock("exp"):
-                v = T.axis.spatial(8, i)
+                v = T.axis.spatial(T.int64(8), i)
                 b[v] = a[v] * T.float32(2)
-        for i in T.serial(8):
+        for i in T.serial(T.int64(8)):
             with T.sblock("add"):
-                v = T.axis.spatial(8, i)
+                v = T.axis.spatial(T.int64(8), i)
                 c[v] = T.exp(a[v])
 
     assert [op.op_class for op in read(func).operators] == [OpClass.LIGHT, OpClass.HEAVY]

@@ -59,8 +59,8 @@ def test_reduced_axes(axis: list[int], span: Span, keepdims: bool) -> None:
 
 def test_boolean_reductions() -> None:
     @T.prim_func(private=True, s_tir=True)
-    def every(a: T.Buffer((4, 8), "bool"), b: T.Buffer((4,), "bool")) -> None:
-        for i, k in T.grid(4, 8):
+    def every(a: T.Buffer((T.int64(4), T.int64(8)), "bool"), b: T.Buffer((T.int64(4),), "bool")) -> None:
+        for i, k in T.grid(T.int64(4), T.int64(8)):
             with T.sblock("every"):
                 vi, vk = T.axis.remap("SR", [i, k])
                 with T.init():
@@ -157,10 +157,10 @@ def test_scatters_are_declined() -> None:
 
 def scheduled() -> tirx.PrimFunc:
     @T.prim_func(private=True, s_tir=True)
-    def func(a: T.Buffer((8,), F32), b: T.Buffer((8,), F32)) -> None:
-        for i in T.parallel(8):
+    def func(a: T.Buffer((T.int64(8),), F32), b: T.Buffer((T.int64(8),), F32)) -> None:
+        for i in T.parallel(T.int64(8)):
             with T.sblock("b"):
-                v = T.axis.spatial(8, i)
+                v = T.axis.spatial(T.int64(8), i)
                 b[v] = a[v] + T.float32(1)
 
     return func
@@ -168,10 +168,10 @@ def scheduled() -> tirx.PrimFunc:
 
 def predicated() -> tirx.PrimFunc:
     @T.prim_func(private=True, s_tir=True)
-    def func(a: T.Buffer((8,), F32), b: T.Buffer((8,), F32)) -> None:
-        for i in T.serial(8):
+    def func(a: T.Buffer((T.int64(8),), F32), b: T.Buffer((T.int64(8),), F32)) -> None:
+        for i in T.serial(T.int64(8)):
             with T.sblock("b"):
-                v = T.axis.spatial(8, i)
+                v = T.axis.spatial(T.int64(8), i)
                 T.where(i < 5)
                 b[v] = a[v] + T.float32(1)
 
@@ -180,10 +180,10 @@ def predicated() -> tirx.PrimFunc:
 
 def shifted_binding() -> tirx.PrimFunc:
     @T.prim_func(private=True, s_tir=True)
-    def func(a: T.Buffer((9,), F32), b: T.Buffer((9,), F32)) -> None:
-        for i in T.serial(8):
+    def func(a: T.Buffer((T.int64(9),), F32), b: T.Buffer((T.int64(9),), F32)) -> None:
+        for i in T.serial(T.int64(8)):
             with T.sblock("b"):
-                v = T.axis.spatial(9, i + 1)
+                v = T.axis.spatial(T.int64(9), i + 1)
                 b[v] = a[v] + T.float32(1)
 
     return func
@@ -191,10 +191,10 @@ def shifted_binding() -> tirx.PrimFunc:
 
 def scatter_store() -> tirx.PrimFunc:
     @T.prim_func(private=True, s_tir=True)
-    def func(a: T.Buffer((8,), F32), b: T.Buffer((16,), F32)) -> None:
-        for i in T.serial(8):
+    def func(a: T.Buffer((T.int64(8),), F32), b: T.Buffer((T.int64(16),), F32)) -> None:
+        for i in T.serial(T.int64(8)):
             with T.sblock("b"):
-                v = T.axis.spatial(8, i)
+                v = T.axis.spatial(T.int64(8), i)
                 b[v * 2] = a[v]
 
     return func
@@ -202,14 +202,14 @@ def scatter_store() -> tirx.PrimFunc:
 
 def twice_written() -> tirx.PrimFunc:
     @T.prim_func(private=True, s_tir=True)
-    def func(a: T.Buffer((8,), F32), b: T.Buffer((8,), F32)) -> None:
-        for i in T.serial(8):
+    def func(a: T.Buffer((T.int64(8),), F32), b: T.Buffer((T.int64(8),), F32)) -> None:
+        for i in T.serial(T.int64(8)):
             with T.sblock("b"):
-                v = T.axis.spatial(8, i)
+                v = T.axis.spatial(T.int64(8), i)
                 b[v] = a[v]
-        for i in T.serial(8):
+        for i in T.serial(T.int64(8)):
             with T.sblock("c"):
-                v = T.axis.spatial(8, i)
+                v = T.axis.spatial(T.int64(8), i)
                 b[v] = a[v] * T.float32(2)
 
     return func
@@ -217,10 +217,10 @@ def twice_written() -> tirx.PrimFunc:
 
 def in_place() -> tirx.PrimFunc:
     @T.prim_func(private=True, s_tir=True)
-    def func(a: T.Buffer((8,), F32), b: T.Buffer((8,), F32)) -> None:
-        for i in T.serial(8):
+    def func(a: T.Buffer((T.int64(8),), F32), b: T.Buffer((T.int64(8),), F32)) -> None:
+        for i in T.serial(T.int64(8)):
             with T.sblock("b"):
-                v = T.axis.spatial(8, i)
+                v = T.axis.spatial(T.int64(8), i)
                 b[v] = a[v] + b[v]
 
     return func
@@ -228,8 +228,8 @@ def in_place() -> tirx.PrimFunc:
 
 def without_init() -> tirx.PrimFunc:
     @T.prim_func(private=True, s_tir=True)
-    def func(a: T.Buffer((8, 4), F32), b: T.Buffer((8,), F32)) -> None:
-        for i, k in T.grid(8, 4):
+    def func(a: T.Buffer((T.int64(8), T.int64(4)), F32), b: T.Buffer((T.int64(8),), F32)) -> None:
+        for i, k in T.grid(T.int64(8), T.int64(4)):
             with T.sblock("b"):
                 v, r = T.axis.remap("SR", [i, k])
                 b[v] = b[v] + a[v, r]
@@ -239,8 +239,12 @@ def without_init() -> tirx.PrimFunc:
 
 def init_of_a_load() -> tirx.PrimFunc:
     @T.prim_func(private=True, s_tir=True)
-    def func(a: T.Buffer((8, 4), F32), c: T.Buffer((8,), F32), b: T.Buffer((8,), F32)) -> None:
-        for i, k in T.grid(8, 4):
+    def func(
+        a: T.Buffer((T.int64(8), T.int64(4)), F32),
+        c: T.Buffer((T.int64(8),), F32),
+        b: T.Buffer((T.int64(8),), F32),
+    ) -> None:
+        for i, k in T.grid(T.int64(8), T.int64(4)):
             with T.sblock("b"):
                 v, r = T.axis.remap("SR", [i, k])
                 with T.init():
@@ -252,8 +256,8 @@ def init_of_a_load() -> tirx.PrimFunc:
 
 def odd_combiner() -> tirx.PrimFunc:
     @T.prim_func(private=True, s_tir=True)
-    def func(a: T.Buffer((8, 4), F32), b: T.Buffer((8,), F32)) -> None:
-        for i, k in T.grid(8, 4):
+    def func(a: T.Buffer((T.int64(8), T.int64(4)), F32), b: T.Buffer((T.int64(8),), F32)) -> None:
+        for i, k in T.grid(T.int64(8), T.int64(4)):
             with T.sblock("b"):
                 v, r = T.axis.remap("SR", [i, k])
                 with T.init():
@@ -284,8 +288,8 @@ def test_reasons(make: Callable[[], tirx.PrimFunc]) -> None:
 
 def test_a_combination_with_the_accumulator_on_the_right() -> None:
     @T.prim_func(private=True, s_tir=True)
-    def func(a: T.Buffer((8, 4), F32), b: T.Buffer((8,), F32)) -> None:
-        for i, k in T.grid(8, 4):
+    def func(a: T.Buffer((T.int64(8), T.int64(4)), F32), b: T.Buffer((T.int64(8),), F32)) -> None:
+        for i, k in T.grid(T.int64(8), T.int64(4)):
             with T.sblock("b"):
                 v, r = T.axis.remap("SR", [i, k])
                 with T.init():

@@ -195,13 +195,14 @@ def test_strict_raises_where_a_scope_cannot_be_scheduled(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(schedule_stitch_ops, "emit", refuse)
     mod, target = softmax(5, 33).build(), tvm.target.Target("llvm")
-    with pytest.raises(StitchError, match="cannot be stitched: no such thing"):
+    with pytest.raises(StitchError, match="cannot be stitched: NotImplementedError: no such thing"):
         lowered(mod, target, strict=True)
     # Otherwise TVM takes the scope over, whole, and the reason is kept.
     recorder = Recorder()
     with target:
         after = tvm.transform.Sequential(stitch_passes(target, StitchConfig(), recorder))(mod)
-    assert list(recorder.declined.values()) == ["no such thing"] and recorder.plans == {}
+    (reason,) = recorder.declined.values()
+    assert "no such thing" in reason and recorder.plans == {}
     assert not any(f.attrs and STITCH_ATTR in f.attrs for f in after.functions.values())
     assert count_kernels(mod, target, pipeline(target)).total == count_kernels(mod, target).total
 

@@ -547,7 +547,8 @@ def test_reshapes_at_a_border_stay_views() -> None:
     after = run(legalize(build(body, ((4, 8), F32), ((4, 4), F32))))
     # Behind exp it is left to TVM; in front of the sum it is an index map of the kernel, which costs nothing either.
     assert sorted(map(len, outlined(after).values())) == [1, 3]
-    assert [c for c in main_calls(after) if "reshape" in c and "stitch" not in c] == ["reshape"]
+    views = [c for c in main_calls(after) if "reshape" in c and "stitch" not in c]
+    assert len(views) == 1 and "relax.reshape" in views[0]
 
 
 def test_bias_and_activation_after_a_matmul() -> None:
