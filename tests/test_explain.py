@@ -54,7 +54,7 @@ def test_reports_are_json(case: Case, kind: str) -> None:
 
 def test_the_text() -> None:
     text = str(report(softmax(64, 1024).build()))
-    assert text.startswith("1 stitch ops for ") or text.startswith("1 stitch op for ")
+    assert text.startswith(("1 stitch ops for ", "1 stitch op for "))
     for part in (
         "5 operators, 64 rows", "sub-dominant T_divide", "Regional", "Local", "Independent", "reducing x_red",
         "threads a row", "kept in registers", "shared memory", "least possible traffic 524288 B",

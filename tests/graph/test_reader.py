@@ -267,6 +267,17 @@ def odd_combiner() -> tirx.PrimFunc:
     return func
 
 
+def narrow_axis() -> tirx.PrimFunc:
+    @T.prim_func(private=True, s_tir=True)
+    def func(a: T.Buffer((8,), F32), b: T.Buffer((8,), F32)) -> None:
+        for i in T.serial(8):
+            with T.sblock("b"):
+                v = T.axis.spatial(8, i)
+                b[v] = a[v]
+
+    return func
+
+
 REASONS: dict[Callable[[], tirx.PrimFunc], str] = {
     scheduled: "already scheduled",
     predicated: "has a predicate",
@@ -277,6 +288,7 @@ REASONS: dict[Callable[[], tirx.PrimFunc], str] = {
     without_init: "reduces without an init",
     init_of_a_load: "initialises with more than a constant",
     odd_combiner: "combines with Sub",
+    narrow_axis: "has an axis of int32, not int64",
 }
 
 
