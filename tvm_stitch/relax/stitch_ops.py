@@ -13,7 +13,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from ..config import StitchConfig
 from ..scope.identify import Boundary, Identified, identify
 from ..scope.node import Node, Value
-from .dataflow import BlockView, GraphReader, view_block
+from .dataflow import BlockView, GraphReader, call_args, view_block
 
 STITCH_ATTR = "tvm_stitch.stitch_op"
 """Function attribute that marks a stitch op, on the Primitive function and on what FuseTIR makes of it."""
@@ -197,8 +197,9 @@ def _function(
     for node in nodes:
         old = view.bindings[node]
         args = [names[v] if v in names else v for v in node.inputs]
-        tensors = [old.value.args[0], relax.Tuple(args), *old.value.args[2:]]
-        call = relax.Call(old.value.op, tensors, old.value.attrs, list(old.value.ty_args))
+        fields = relax.Tuple([*args, *call_args(old.value)[1]])
+        operands = [old.value.args[0], fields, *old.value.args[2:]]
+        call = relax.Call(old.value.op, operands, old.value.attrs, list(old.value.ty_args))
         call = _typed(call, old.value.ty)
         if not isinstance(node.outputs[0], tuple):
             names[node.outputs[0]] = _bind(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from tvm import s_tir
@@ -14,6 +15,8 @@ from ..graph.reader import Unreadable, read
 from ..plan.alignment import Misaligned
 from ..plan.plan import make_plan
 from ..scope.node import NodeKind, kind_of
+
+logger = logging.getLogger(__name__)
 
 
 class StitchRule(dl.ScheduleRule):
@@ -31,4 +34,7 @@ class StitchRule(dl.ScheduleRule):
                 return None
             return s_tir.Schedule(emit(func, make_plan(graph, device_model(target))))
         except (Unreadable, Misaligned):
+            return None
+        except Exception as err:  # another rule may take what makes ours fail
+            logger.warning("StitchRule leaves a function alone: %s: %s", type(err).__name__, err)
             return None

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from tvm_stitch.codegen.vector_math.scope import Expr, Scope, at_most, f32, fabs, horner, with_sign_of
+from tvm_stitch.compat import tir
 
 # erf(x) / x as P(x^2) / Q(x^2) on |x| <= 3.93, 2e-8 relative; all coefficients positive, so nothing cancels.
 _P = (
@@ -25,7 +26,8 @@ _Q = (
 
 
 def erf(scope: Scope, x: Expr) -> Expr:
-    """erf(x); beyond |x| = 3.93 it rounds to 1."""
+    """erf(x), exactly 1 in magnitude from |x| = 3.92 on: GELU multiplies 1 + erf(x) by any x, however large."""
     a = scope.let(at_most(f32(3.93), fabs(x)))
     u = scope.let(a * a)
-    return with_sign_of(at_most(f32(1.0), a * horner(u, _P) / horner(u, _Q)), x)
+    inner = at_most(f32(1.0), a * horner(u, _P) / horner(u, _Q))
+    return with_sign_of(tir.Select(a >= f32(3.92), f32(1.0), inner), x)
