@@ -226,8 +226,15 @@ def test_symbols_in_products(sizes: tuple[int, int]) -> None:
     check_emulated(mod, inputs, launches=None)
 
 
-@pytest.mark.xfail(strict=True, reason="functions with scalar arguments are left to TVM")
 def test_symbols_in_products_are_stitched() -> None:
+    target = emulated_target()
+    assert count_kernels(flattened(), target, pipeline(target)).total <= 2
+
+
+@pytest.mark.xfail(
+    strict=True, reason="the size n * m * 16 is not seen to divide into n * m rows from <n, m, 16>"
+)
+def test_unflattening_is_in_the_same_kernel() -> None:
     target = emulated_target()
     assert count_kernels(flattened(), target, pipeline(target)).total == 1
 
