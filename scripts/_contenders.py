@@ -50,10 +50,24 @@ def input_sets(case: Case, target: str, cache_bytes: int = 60 << 20) -> list[lis
     return [case.inputs(rng) for _ in range(min(count, 16))]
 
 
+def tvm_target(target: str, mcpu: str = "native") -> Any:
+    """The TVM target of both TVM contenders: this machine's GPU, or its CPU (``"generic"``: baseline x86-64)."""
+    if target == "cuda":
+        return tvm.target.Target.from_device(tvm.cuda(0))
+    if mcpu == "generic":
+        return tvm.target.Target("llvm")
+    name = tvm.target.codegen.llvm_get_system_cpu() if mcpu == "native" else mcpu
+    return tvm.target.Target({"kind": "llvm", "mcpu": name})
+
+
+MCPU = "native"
+"""What the TVM contenders compile for on a CPU, as PyTorch does: set by the caller before anything is compiled."""
+
+
 def _relax(case: Case, sets: Sequence[list[np.ndarray]], target: str, stitched: bool) -> Prepared:
     device = tvm.cuda(0) if target == "cuda" else tvm.cpu()
-    made = tvm.target.Target.from_device(device) if target == "cuda" else tvm.target.Target("llvm")
-    pipeline: Any = "default"
+    made = tvm_target(target, MCPU)
+    pipeline: Any = relax.get_default_pipeline(made)
     if stitched:
         import tvm_stitch.relax
 

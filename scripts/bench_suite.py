@@ -136,6 +136,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--threads", type=int, default=os.cpu_count(), help="threads of every contender (llvm)"
     )
+    parser.add_argument(
+        "--mcpu",
+        default="native",
+        help="processor the TVM contenders compile for: native (as PyTorch does), generic, or LLVM's name for one",
+    )
     parser.add_argument("--json", metavar="FILE", help="write the numbers there too")
     args = parser.parse_args(argv)
     names = (args.contenders or DEFAULT_CONTENDERS[args.target]).split(",")
@@ -150,6 +155,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.error(f"unknown cases {', '.join(sorted(unknown))}: choose from {', '.join(known)}")
         chosen = [known[name] for name in args.cases.split(",")]
     _set_threads(args.threads)
+    _contenders.MCPU = args.mcpu
     rows = []
     for case in chosen:
         print(f"{case.name} {dict(case.sizes)}", file=sys.stderr, flush=True)
@@ -160,6 +166,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for row in rows:
         for name, problem in row["failed"].items():
             print(f"{row['case']}: {name} left out: {problem}")
+    print(f"target: {_contenders.tvm_target(args.target, args.mcpu)}")
     print(table(rows, args.target, names))
     return 1 if any("stitched" in row["failed"] for row in rows) else 0
 

@@ -73,6 +73,16 @@ class CpuMapping(RowMapping):
     elements_per_task: int = 1 << 14
     serial_rows: int = 0
 
+    def describe(self) -> dict[str, object]:
+        """The mapping as plain data, for ``explain``."""
+        return {
+            "lanes along": self.lanes.value,
+            "vector": self.width,
+            "tasks over": self.divide.value,
+            "parallel": "decided at run time" if self.parallel is None else self.parallel,
+            "of a task": self.rows_per_task if self.divide is Split.ROWS else self.elements_per_task,
+        }
+
     def segment(self, columns: Extent) -> Segment:
         """The inner part of a column space."""
         return self.segments[str(columns)]

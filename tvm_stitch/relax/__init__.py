@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stitching for Relax: the passes, one file each, and the pipeline that puts them together."""
 
+from .mark import MergeStitchOps
 from .pipeline import pipeline
 from .schedule_stitch_ops import ScheduleStitchOps
 from .stitch_ops import StitchError, StitchOps
 
-__all__ = ["ScheduleStitchOps", "StitchError", "StitchOps", "pipeline"]
+__all__ = ["MergeStitchOps", "ScheduleStitchOps", "StitchError", "StitchOps", "pipeline"]

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
@@ -22,6 +23,9 @@ STITCH_ATTR = "tvm_stitch.stitch_op"
 @tvm.error.register_error  # keeps its type on the way through a pass
 class StitchError(RuntimeError):
     """Something that could not be stitched under ``StitchConfig(strict=True)``."""
+
+
+tvm_ffi.register_error("StitchError", StitchError)  # or it would reach the caller as a plain RuntimeError
 
 
 @tvm.transform.module_pass(opt_level=0, name="StitchOps")
