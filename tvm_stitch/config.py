@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import difflib
+import operator
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -41,6 +42,14 @@ class StitchConfig:
             value = options.get(name, field.default)
             object.__setattr__(self, name, _checked(name, value, field.default))
 
+    def limited(self, max_operators: int, max_arguments: int) -> StitchConfig:
+        """The same configuration with limits no higher than those given."""
+        limits = {
+            "max_operators": min(self.max_operators, max_operators),
+            "max_arguments": min(self.max_arguments, max_arguments),
+        }
+        return StitchConfig(**{**self.to_dict(), **limits})
+
     def to_dict(self) -> dict[str, Any]:
         """The options as plain data."""
         return asdict(self)
@@ -54,8 +63,23 @@ def _checked(name: str, value: Any, default: Any) -> Any:
         if not isinstance(value, bool):
             raise ValueError(f"option {name!r} must be True or False, not {value!r}")
     elif isinstance(default, int):
+        if not isinstance(value, (bool, int)) and hasattr(value, "__index__"):
+            value = operator.index(value)  # NumPy's integers
         if isinstance(value, bool) or not isinstance(value, int) or value < _LEAST.get(name, 0):
             raise ValueError(
                 f"option {name!r} must be an integer of at least {_LEAST.get(name, 0)}, not {value!r}"
             )
     return value
+
+
+def checked_config(config: StitchConfig | None) -> StitchConfig:
+    """The configuration given, or the default one.
+
+    Raises:
+        TypeError: when it is neither a StitchConfig nor None.
+    """
+    if config is None:
+        return StitchConfig()
+    if not isinstance(config, StitchConfig):
+        raise TypeError(f"config must be a StitchConfig, such as StitchConfig(strict=True), not {config!r}")
+    return config

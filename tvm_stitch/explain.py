@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import compat
-from .config import StitchConfig
+from .config import StitchConfig, checked_config
 from .device import resolve_target
 from .graph.extent import Extent
 from .plan.dominants import group, schemes
@@ -98,7 +98,7 @@ def explain(mod: Any, target: Any = "cuda", config: StitchConfig | None = None) 
     target = resolve_target(target)
     recorder = Recorder()
     with target:
-        tvm.transform.Sequential(stitch_passes(target, config or StitchConfig(), recorder))(mod)
+        tvm.transform.Sequential(stitch_passes(target, checked_config(config), recorder))(mod)
     report = Report(str(target), left=dict(recorder.declined))
     report.kernels = [describe(name, plan) for name, plan in recorder.plans.items()]
     report.boundaries = [vars(b) for b in recorder.boundaries]

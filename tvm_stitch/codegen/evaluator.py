@@ -12,11 +12,16 @@ from typing import Protocol
 
 from .. import compat
 from ..compat import Analyzer, Buffer, Expr, tir
+from ..graph.classify import HEAVY_CALLS
 from ..graph.ir import Access, Operator, Tensor
 from ..plan.alignment import Alignment, Key
 from ..plan.domain import At, Point
 
 HALF = ("float16", "bfloat16")
+FLOAT_CALLS = HEAVY_CALLS | frozenset(
+    "fabs floor ceil round trunc nearbyint isnan isinf isfinite copysign fma abs likely".split()
+)
+"""Calls that mean the same on float32 as on the half types, but for rounding."""
 
 
 def compute_dtype(dtype: str) -> str:
@@ -202,7 +207,9 @@ def widen(e: Expr, visit: Callable[[Expr], Expr]) -> Expr:
         return tir.Select(visit(e.condition), *_level(visit(e.true_value), visit(e.false_value)))
     if name == "Call":
         args = [visit(a) for a in e.args]
-        if dtype in HALF:
-            return compat.recast_call(e, "float32", args)
-        return compat.remake_call(e, args)
+        if compat.call_name(e) not in FLOAT_CALLS:  # its meaning depends on its operands' own dtypes
+            args = [convert(new, compat.dtype_of(old)) for new, old in zip(args, e.args)]
+            call = compat.remake_call(e, args)
+            return tir.Cast("float32", call) if dtype in HALF else call
+        return compat.recast_call(e, "float32", args) if dtype in HALF else compat.remake_call(e, args)
     return compat.rebuild(e, visit)

@@ -87,7 +87,9 @@ class _GpuEmitter:
         else:
             grid = _ceildiv(self.domain.rows, m.rows_per_block * m.tasks)
         total = self.plan.schedule.passes[0].columns if m.split else self.domain.rows
-        if not isinstance(grid, int):  # an empty input gets one idle block: a grid of zero is an error on CUDA
+        if not isinstance(
+            grid, int
+        ):  # an empty input gets one idle block: a grid of zero is an error on CUDA
             grid = tir.max(grid, B.i64(1))
         self.block = stack.enter_context(T.launch_thread("blockIdx.x", as_expr(grid)))
         if m.rows_per_block > 1:

@@ -24,9 +24,11 @@ def shuffle_reduce(op: Operator, value: Expr, lanes: int) -> Expr:
     offset = lanes // 2
     while offset:
         carried = B.cell(convert(value, moved), "carry")
-        other = compat.intrinsic(
+        shuffle = compat.intrinsic(
             moved, "tvm_warp_shuffle_xor", mask, carried, compat.const(offset, "int32"), width, width
         )
+        # In a cell of its own: C evaluates the second operand of && and || only where the first leaves it open.
+        other = B.cell(shuffle, "other")
         value = B.cell(combine(op.combiner or "", convert(carried, dtype), convert(other, dtype)), "fold")
         offset //= 2
     return value

@@ -109,7 +109,9 @@ class Domain:
         if span is Span.NOTHING:
             return ONE
         if point.at is At.INDEX and span is Span.ALL:
-            return self.classify(tensor, self.reshaper.reshape(point.indices, op.extents, tensor.shape), point)
+            return self.classify(
+                tensor, self.reshaper.reshape(point.indices, op.extents, tensor.shape), point
+            )
         indices = substitute_all(access.indices, self.axis_values(op, point))
         return self.classify(tensor, indices, point)
 

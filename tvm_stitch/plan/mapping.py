@@ -172,7 +172,9 @@ def choose_mapping(alignment: Alignment, sched: Schedule, device: DeviceModel) -
     if not alignment.graph.reduces:  # one warp a row evaluates the row's values (a heavy one, broadcast) once
         threads = min(threads, device.warp)
     mapping = RowMapping(threads, _rows_per_block(threads, rows, device))
-    if rows is not None:  # one task a block was fastest on an H200 at every size; more only where the grid ends
+    if (
+        rows is not None
+    ):  # one task a block was fastest on an H200 at every size; more only where the grid ends
         mapping.tasks = -(-rows // (mapping.rows_per_block * MOST_BLOCKS))
     for s, e in static.items():
         chunks = -(-e // (vectors[s] * threads))
@@ -230,7 +232,9 @@ def _accumulated(dtype: str) -> int:
     return 4 if dtype in ("float16", "bfloat16") else item_bytes(dtype)
 
 
-def _threads_for(columns: int, vector: int, full: int, words: float, rows: int | None, device: DeviceModel) -> int:
+def _threads_for(
+    columns: int, vector: int, full: int, words: float, rows: int | None, device: DeviceModel
+) -> int:
     """Threads for a row of ``columns`` columns, moved by vectors of ``vector`` (``full`` where all were aligned).
 
     Two full vectors a thread were best on an H200 at every row length from 256 to 8192: one leaves too little in

@@ -23,7 +23,9 @@ class IndexReshaper:
         self.analyzer = analyzer
         self.merged: dict[str, list[Part]] = {}
 
-    def reshape(self, indices: Sequence[Expr], source: Sequence[Extent], target: Sequence[Extent]) -> list[Expr]:
+    def reshape(
+        self, indices: Sequence[Expr], source: Sequence[Extent], target: Sequence[Extent]
+    ) -> list[Expr]:
         """The point ``indices`` of a space of extents ``source``, as a point of the space ``target``."""
         parts: list[Part] = []
         for index, extent in zip(indices, source):
@@ -60,4 +62,3 @@ class IndexReshaper:
 
 def _is_one(extent: Extent) -> bool:
     return isinstance(extent, int) and extent == 1
-

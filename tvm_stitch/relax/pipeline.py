@@ -8,13 +8,16 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..config import StitchConfig
+from ..config import StitchConfig, checked_config
 from ..device import resolve_target
 from ..plan.plan import StitchPlan
 from ..scope.identify import Boundary
 from .mark import MergeStitchOps
 from .schedule_stitch_ops import ScheduleStitchOps
 from .stitch_ops import StitchOps
+
+EMITTED = ("cuda", "llvm")
+"""Kinds of target that stitch ops are emitted for; models for others compile as without stitching."""
 
 
 class Recorder:
@@ -48,6 +51,11 @@ def _stitch(target: Any, config: StitchConfig, recorder: Recorder) -> Any:
 
     @tvm.transform.module_pass(opt_level=0, name="Stitch")
     def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        if target.kind.name not in EMITTED:
+            recorder.declined["all"] = (
+                f"kernels are emitted for {', '.join(EMITTED)}, not for {target.kind.name}"
+            )
+            return mod
         refused: dict[str, str] = {}
         excluded: set[str] = set()
         while True:
@@ -89,7 +97,7 @@ def pipeline(target: Any, config: StitchConfig | None = None, recorder: Recorder
         recorder: receives plans, refusals and boundaries.
     """
     target = resolve_target(target)
-    config = config or StitchConfig()
+    config = checked_config(config)
     backend = _backend(target)
 
     @tvm.transform.module_pass(opt_level=0, name="StitchPipeline")

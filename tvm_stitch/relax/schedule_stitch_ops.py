@@ -9,7 +9,7 @@ import tvm
 from tvm import tirx
 
 from ..codegen.emit import emit
-from ..config import StitchConfig
+from ..config import StitchConfig, checked_config
 from ..device import device_model, resolve_target
 from ..graph.reader import Unreadable, read
 from ..plan.alignment import Misaligned
@@ -36,7 +36,7 @@ class ScheduleStitchOps:
         declined: dict[str, str] | None = None,
     ):
         self.target = resolve_target(target)
-        self.config = config or StitchConfig()
+        self.config = checked_config(config)
         self.plans = plans
         self.declined = declined
 

@@ -7,11 +7,10 @@ from collections.abc import Collection
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from ..config import StitchConfig
+from ..config import StitchConfig, checked_config
 from ..scope.identify import Boundary, Identified, identify
 from ..scope.node import Node, Value
 from .dataflow import BlockView, GraphReader, call_args, view_block
@@ -20,12 +19,13 @@ STITCH_ATTR = "tvm_stitch.stitch_op"
 """Function attribute that marks a stitch op, on the Primitive function and on what FuseTIR makes of it."""
 
 
+CPU_OPERATORS, CPU_ARGUMENTS = 64, 32
+"""Limits of a stitch op on a CPU, where compile time grows faster with its size than any gain does."""
+
+
 @tvm.error.register_error  # keeps its type on the way through a pass
 class StitchError(RuntimeError):
     """Something that could not be stitched under ``StitchConfig(strict=True)``."""
-
-
-tvm_ffi.register_error("StitchError", StitchError)  # or it would reach the caller as a plain RuntimeError
 
 
 @tvm.transform.module_pass(opt_level=0, name="StitchOps")
@@ -50,7 +50,7 @@ class StitchOps:
         scopes: dict[str, str] | None = None,
         left: dict[str, str] | None = None,
     ):
-        self.config = config or StitchConfig()
+        self.config = checked_config(config)
         self.boundaries = boundaries
         self.exclude = frozenset(exclude)
         self.scopes = scopes
@@ -83,9 +83,9 @@ class _Stitcher(PyExprMutator):
         self.scopes: dict[str, str] = {}
         self.left: dict[str, str] = {}
         target = tvm.target.Target.current(allow_none=True)
-        self.heavy_epilogues = target is None or "gpu" in target.keys
+        self.heavy_epilogues = target is None or "gpu" in target.keys  # see identify
         self.reader = GraphReader(mod)
-        self.config = config
+        self.config = config if self.heavy_epilogues else config.limited(CPU_OPERATORS, CPU_ARGUMENTS)
         self.boundaries: list[Boundary] = []
 
     def visit_dataflow_block_(self, block: Any) -> Any:

@@ -99,6 +99,8 @@ class _Identifier:
     def _alone(self, node: Node) -> bool:
         try:
             assert node.graph is not None
+            if len(node.inputs) + len(node.outputs) > self.config.max_arguments:
+                raise Misaligned(f"it has more than {self.config.max_arguments} arguments (max_arguments)")
             align(node.graph)
             return True
         except Misaligned as err:

@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 import tvm
 from tvm import relax
@@ -58,6 +59,16 @@ def evaluate_bounds(
     return flatten(BoundsInterpreter(mod, half_arithmetic).call(func, inputs))
 
 
+def _largest(dtype: np.dtype) -> float:
+    """The largest finite value of a half or single type; infinity for others, which overflow nowhere here."""
+    return float(ml_dtypes.finfo(dtype).max) if str(dtype) in ("float16", "bfloat16", "float32") else np.inf
+
+
+def _overflow(values: np.ndarray, top: float) -> np.ndarray:
+    """Values beyond a dtype's range, infinite or not, made one and the same: there they are rightly infinite."""
+    return np.where(np.abs(values) > top, np.sign(values) * 2 * min(top, 1e300), values)
+
+
 def violations(outputs: Sequence[np.ndarray], bounds: Sequence[Bound]) -> list[str]:
     """What is out of bounds, one line an output; empty when all is right. NaN is never right."""
     if len(outputs) != len(bounds):
@@ -67,7 +78,10 @@ def violations(outputs: Sequence[np.ndarray], bounds: Sequence[Bound]) -> list[s
         if actual.shape != bound.value.shape:
             problems.append(f"output {place}: shape {actual.shape}, expected {bound.value.shape}")
             continue
-        wide, low, high = (np.asarray(x).astype(np.float64) for x in (actual, bound.low, bound.high))
+        top = _largest(actual.dtype)
+        wide, low, high = (
+            _overflow(np.asarray(x).astype(np.float64), top) for x in (actual, bound.low, bound.high)
+        )
         excess = np.nan_to_num(np.maximum(low - wide, wide - high), nan=np.inf)
         if (excess > 0).any():
             worst = np.unravel_index(np.argmax(excess), excess.shape)
