@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import tvm
@@ -15,6 +16,8 @@ from ..scope.identify import Boundary
 from .mark import MergeStitchOps
 from .schedule_stitch_ops import ScheduleStitchOps
 from .stitch_ops import StitchOps
+
+logger = logging.getLogger(__name__)
 
 EMITTED = ("cuda", "llvm")
 """Kinds of target that stitch ops are emitted for; models for others compile as without stitching."""
@@ -75,6 +78,7 @@ def _stitch(target: Any, config: StitchConfig, recorder: Recorder) -> Any:
                 if config.strict:
                     raise
                 recorder.declined["all"] = f"{type(err).__name__}: {err}"
+                logger.warning("stitching failed; compiling without it: %s", recorder.declined["all"])
                 return mod
             if not declined:
                 break

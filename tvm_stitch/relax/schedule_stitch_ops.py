@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import tvm
@@ -15,6 +16,8 @@ from ..graph.reader import Unreadable, read
 from ..plan.alignment import Misaligned
 from ..plan.plan import StitchPlan, make_plan
 from .stitch_ops import STITCH_ATTR, StitchError
+
+logger = logging.getLogger(__name__)
 
 
 @tvm.transform.module_pass(opt_level=0, name="ScheduleStitchOps")
@@ -56,6 +59,7 @@ class ScheduleStitchOps:
                 self._decline(gvar.name_hint, str(err))
                 continue
             except Exception as err:  # a fault of ours or of TVM's must not cost the user a working model
+                logger.warning("%s is left to TVM: %s: %s", gvar.name_hint, type(err).__name__, err)
                 self._decline(gvar.name_hint, f"{type(err).__name__}: {err}")
                 continue
             if self.plans is not None:
