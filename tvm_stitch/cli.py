@@ -26,7 +26,6 @@ _TARGET_HELP = (
     "a tag such as nvidia/nvidia-h100; "
     'JSON such as \'{"kind": "cuda", "arch": "sm_80"}\'; or options such as "cuda -arch=sm_80"'
 )
-_CUDA_ARCH_WITHOUT_DEVICE = "sm_90"
 
 
 class UsageError(Exception):
@@ -70,7 +69,8 @@ def parse_target(text: str) -> Any:
         UsageError: when TVM knows no such target.
     """
     import tvm
-    from tvm.target import Target
+
+    from .device import resolve_target
 
     words = text.split()
     if not words:
@@ -78,8 +78,6 @@ def parse_target(text: str) -> Any:
     spec: Any = text
     if text == "native":
         spec = {"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu()}
-    elif text == "cuda" and not tvm.cuda(0).exist:
-        spec = {"kind": "cuda", "arch": _CUDA_ARCH_WITHOUT_DEVICE}
     elif text.lstrip().startswith("{"):
         try:
             spec = json.loads(text)
@@ -88,8 +86,7 @@ def parse_target(text: str) -> Any:
     elif len(words) > 1:
         spec = {"kind": words[0], **dict(_target_option(word) for word in words[1:])}
     try:
-        target = Target(spec)
-        return target if "gpu" not in target.keys or target.host else target.with_host(Target("llvm"))
+        return resolve_target(spec)
     except Exception as error:  # TVM raises several kinds; all mean that the target is not one
         reason = str(error).strip().splitlines()[-1].split(". Target creation", 1)[0]
         raise UsageError(f"bad target {text!r}: {reason}; --target takes {_TARGET_HELP}") from None

@@ -202,8 +202,3 @@ def block_of(realize: Any) -> Any:
 def is_block_realize(stmt: Any) -> bool:
     """True for a block's realize node."""
     return kind(stmt) in ("SBlockRealize", "BlockRealize")
-
-
-def is_let_stmt(stmt: Any) -> bool:
-    """True for a statement that binds a scalar."""
-    return kind(stmt) in ("LetStmt", "Bind")

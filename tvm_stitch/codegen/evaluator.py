@@ -13,20 +13,15 @@ from typing import Protocol
 from .. import compat
 from ..compat import Analyzer, Buffer, Expr, tir
 from ..graph.classify import HEAVY_CALLS
+from ..graph.dtype import HALF, compute_dtype
 from ..graph.ir import Access, Operator, Tensor
 from ..plan.alignment import Alignment, Key
 from ..plan.domain import At, Point
 
-HALF = ("float16", "bfloat16")
 FLOAT_CALLS = HEAVY_CALLS | frozenset(
     "fabs floor ceil round trunc nearbyint isnan isinf isfinite copysign fma abs likely".split()
 )
 """Calls that mean the same on float32 as on the half types, but for rounding."""
-
-
-def compute_dtype(dtype: str) -> str:
-    """The dtype a value is computed and accumulated in: float32 for the half types, itself for the others."""
-    return "float32" if dtype in HALF else dtype
 
 
 def short_name(op: Operator) -> str:

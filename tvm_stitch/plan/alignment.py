@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from .. import compat
+from ..graph.access import has_load
 from ..graph.classify import is_heavy
-from ..graph.extent import Extent, quotient, same
+from ..graph.extent import Extent, product, quotient, same
 from ..graph.ir import Access, OpClass, Operator, Span, StitchGraph, Tensor
 from .domain import At, Domain, Point, is_zero
 
@@ -204,7 +205,7 @@ class _Aligner:
         level = 0
         reads: list[Point | None] = []
         for a in op.accesses:
-            if any(True for i in a.indices for _ in _loads(i)):
+            if any(has_load(i) for i in a.indices):
                 if a.tensor.producer in self.own:
                     raise Misaligned(
                         f"{op.name} gathers from {a.tensor.name}, which the same kernel computes"
@@ -235,14 +236,6 @@ def _covers(op: Operator, size: Extent) -> bool:
     return isinstance(op.output.size, int) and isinstance(size, int) and op.output.size >= size
 
 
-def _loads(index: compat.Expr) -> list[compat.Expr]:
-    from ..graph.access import loads
-
-    return [load for load, _ in loads(index)]
-
-
 def op_points(op: Operator) -> Extent:
     """Number of points of an operator's iteration space."""
-    from ..graph.extent import product
-
     return product(op.extents)

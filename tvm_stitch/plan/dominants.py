@@ -7,7 +7,7 @@ import enum
 from dataclasses import dataclass
 
 from ..graph.classify import is_heavy
-from ..graph.ir import Dependency, Operator, StitchGraph
+from ..graph.ir import Access, Dependency, Operator, StitchGraph
 
 
 class Scheme(enum.Enum):
@@ -36,14 +36,8 @@ def one_to_many_consumers(op: Operator) -> list[Operator]:
     return found
 
 
-def _spreads(consumer: Operator, access: object) -> bool:
-    from ..graph.ir import Access
-
-    assert isinstance(access, Access)
-    dependency = consumer.dependency(access)
-    if dependency is Dependency.ONE_TO_MANY:
-        return True
-    return False
+def _spreads(consumer: Operator, access: Access) -> bool:
+    return consumer.dependency(access) is Dependency.ONE_TO_MANY
 
 
 def candidates(graph: StitchGraph) -> list[Operator]:

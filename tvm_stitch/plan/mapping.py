@@ -13,6 +13,7 @@ from math import gcd
 from .. import compat
 from ..compat import Analyzer
 from ..device import DeviceModel
+from ..graph.dtype import compute_dtype, item_bytes
 from ..graph.extent import Extent, as_expr
 from .alignment import Alignment
 from .domain import At
@@ -115,14 +116,6 @@ def _pure(columns: Extent) -> bool:
     return int(modular.base) == 0
 
 
-def item_bytes(dtype: str) -> int:
-    """Bytes of one element in memory."""
-    if dtype == "bool":
-        return 1
-    digits = "".join(c for c in dtype.split("x")[0] if c.isdigit())
-    return max(1, int(digits) // 8)
-
-
 def tile_words(alignment: Alignment, sched: Schedule, columns: Extent) -> float:
     """Registers that one column of the space costs a thread: the most that is alive before or after a pass.
 
@@ -217,7 +210,7 @@ def stage_bytes(sched: Schedule, mapping: RowMapping) -> int:
     """Shared memory that a row's kept values and loads take, were they kept there: the most alive during a pass."""
     size: dict[object, int] = {}
     for op, point in sched.kept_values:
-        size[(op, point)] = mapping.covered(point.columns) * _accumulated(op.output.dtype)
+        size[(op, point)] = mapping.covered(point.columns) * item_bytes(compute_dtype(op.output.dtype))
     for tensor, point in sched.kept_loads:
         size[(tensor, point)] = mapping.covered(point.columns) * item_bytes(tensor.dtype)
     used = [{k for k in [*p.values, *p.reads, *p.loads] if k in size} for p in sched.passes]
@@ -226,10 +219,6 @@ def stage_bytes(sched: Schedule, mapping: RowMapping) -> int:
         alive = {k for u in used[: i + 1] for k in u} & {k for u in used[i:] for k in u}
         most = max(most, sum(size[k] for k in alive))
     return most
-
-
-def _accumulated(dtype: str) -> int:
-    return 4 if dtype in ("float16", "bfloat16") else item_bytes(dtype)
 
 
 def _threads_for(

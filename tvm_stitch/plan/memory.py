@@ -6,10 +6,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .. import compat
+from ..graph.dtype import compute_dtype, item_bytes
 from ..graph.extent import Extent, product
 from ..graph.ir import Tensor
 from .domain import At
-from .mapping import item_bytes, stage_bytes
+from .mapping import stage_bytes
 from .plan import StitchPlan
 
 
@@ -71,14 +72,7 @@ def shared_bytes(plan: StitchPlan) -> int:
         return 0
     warps = m.block // 32
     staged = stage_bytes(plan.schedule, m) if m.shared else 0
-    return staged + max(
-        (sum(warps * max(4, item_bytes(_acc(op))) for op in p.reduces) for p in plan.schedule.passes),
-        default=0,
-    )
-
-
-def _acc(op: object) -> str:
-    from ..graph.ir import Operator
-
-    assert isinstance(op, Operator)
-    return "float32" if op.output.dtype in ("float16", "bfloat16") else op.output.dtype
+    sizes = [
+        [max(4, item_bytes(compute_dtype(op.output.dtype))) for op in p.reduces] for p in plan.schedule.passes
+    ]
+    return staged + warps * max(map(sum, sizes), default=0)

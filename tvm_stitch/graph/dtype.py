@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Element types: their size in memory, and the type values of them are computed in."""
+
+from __future__ import annotations
+
+HALF = ("float16", "bfloat16")
+
+
+def compute_dtype(dtype: str) -> str:
+    """The dtype a value is computed and accumulated in: float32 for the half types, itself for the others."""
+    return "float32" if dtype in HALF else dtype
+
+
+def item_bytes(dtype: str) -> int:
+    """Bytes of one element in memory."""
+    if dtype == "bool":
+        return 1
+    digits = "".join(c for c in dtype.split("x")[0] if c.isdigit())
+    return max(1, int(digits) // 8)
