@@ -194,6 +194,15 @@ def prim_func_params(func: Any) -> list[tuple[Var, Buffer | None]]:
     return [(p, func.buffer_map.get(p)) for p in func.params]
 
 
+def with_buffer_params(func: Any, buffers: Sequence[Buffer]) -> Any:
+    """The PrimFunc with further buffers as its last parameters."""
+    if HAS_RELAX_TIRX:
+        return tir.PrimFunc([*func.params, *buffers], func.body, func.ret_type, func.attrs)
+    handles = [tir.Var(b.name, "handle") for b in buffers]
+    buffer_map = {**dict(func.buffer_map.items()), **dict(zip(handles, buffers))}
+    return tir.PrimFunc([*func.params, *handles], func.body, func.ret_type, buffer_map, func.attrs)
+
+
 def block_of(realize: Any) -> Any:
     """The block under an ``SBlockRealize`` / ``BlockRealize`` node."""
     return realize.block

@@ -20,18 +20,23 @@ from . import builder as B
 from .combine import accumulator_dtype, combine, identity
 from .evaluator import Evaluator, compute_dtype, convert, input_indices, short_name
 from .gpu_reduce import row_reduce
+from .scratch import declare_scratch, finish
 
 
 def emit_gpu(func: Any, plan: StitchPlan) -> Any:
     """The scheduled PrimFunc (root block, thread bindings) that computes ``func`` as ``plan`` says."""
+    scratch = declare_scratch(plan.scratch)
     with B.kernel() as body:
-        _GpuEmitter(plan).emit()
-    return func.with_body(body[0]).with_attr("tirx.is_scheduled", True)
+        RowEmitter(plan, scratch).emit()
+    return finish(func, body[0], scratch)
 
 
-class _GpuEmitter:
-    def __init__(self, plan: StitchPlan):
+class RowEmitter:
+    """Emits one row domain's passes, for the rows of one block and thread."""
+
+    def __init__(self, plan: StitchPlan, scratch: dict[str, Buffer] | None = None):
         self.plan, self.al, self.mapping = plan, plan.alignment, plan.mapping
+        self.scratch = scratch or {}
         self.domain = plan.alignment.domain
         self.value_tiles: dict[Key, Buffer] = {}
         self.load_tiles: dict[Leaf, Buffer] = {}
@@ -105,8 +110,13 @@ class _GpuEmitter:
         group = self.block
         if m.tasks > 1:
             group = self.block * B.i64(m.tasks) + stack.enter_context(B.loop("serial", m.tasks, "task"))
+        return self.row_of(group, isinstance(rows, int) and rows % (m.rows_per_block * m.tasks) == 0)
+
+    def row_of(self, group: Expr, exact: bool) -> Expr:
+        """The row of this thread's slot in a group of rows; ``exact`` when no group reaches past the last row."""
+        rows, m = self.domain.rows, self.mapping
         row = group if m.rows_per_block == 1 else group * B.i64(m.rows_per_block) + self.slot
-        if isinstance(rows, int) and rows % (m.rows_per_block * m.tasks) == 0:
+        if exact:
             return row
         self.in_range = row < as_expr(rows)
         # Threads past the last row work on it too: barriers and shuffles see every thread, stores are predicated.

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..device import DeviceModel
 from ..graph.ir import StitchGraph
@@ -11,17 +11,19 @@ from .alignment import Alignment, align
 from .cpu_mapping import choose_cpu_mapping
 from .mapping import RowMapping, choose_mapping, keep_in_shared
 from .passes import Keep, Schedule, schedule
+from .scratch import Scratch
 
 
 @dataclass
 class StitchPlan:
-    """A stitch op's domain and points (``alignment``), its passes (``schedule``) and its thread ``mapping``."""
+    """A stitch op: domain and points (``alignment``), passes (``schedule``), thread ``mapping`` and ``scratch``."""
 
     graph: StitchGraph
     device: DeviceModel
     alignment: Alignment
     schedule: Schedule
     mapping: RowMapping
+    scratch: list[Scratch] = field(default_factory=list)
 
 
 def make_plan(graph: StitchGraph, device: DeviceModel) -> StitchPlan:

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scratch buffers as trailing parameters of an emitted function."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from .. import compat
+from ..compat import Buffer, tir
+from ..graph.extent import as_expr
+from ..plan.scratch import Scratch
+
+WORKSPACE_ATTR = "tvm_stitch.workspace"
+"""Function attribute: how many of the last parameters are scratch."""
+
+
+def declare_scratch(wanted: Iterable[Scratch]) -> dict[str, Buffer]:
+    """A buffer for each scratch, by its name."""
+    return {s.name: tir.decl_buffer([as_expr(e) for e in s.shape], s.dtype, s.name) for s in wanted}
+
+
+def finish(func: Any, body: Any, scratch: Mapping[str, Buffer], attrs: Mapping[str, Any] | None = None) -> Any:
+    """``func`` with the emitted body, its scratch as trailing parameters, marked as scheduled."""
+    func = func.with_body(body)
+    if scratch:
+        func = compat.with_buffer_params(func, list(scratch.values()))
+        func = func.with_attr(WORKSPACE_ATTR, len(scratch))
+    for key, value in (attrs or {}).items():
+        func = func.with_attr(key, value)
+    return func.with_attr("tirx.is_scheduled", True)
