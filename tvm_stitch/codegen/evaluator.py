@@ -91,11 +91,8 @@ class Evaluator:
 
     def operand(self, op: Operator) -> Expr:
         """What a reduction combines, at the current column, in the accumulation dtype."""
-        assert self.column is not None
-        columns = next(p.columns for o, p in self.al.roots if o is op)
-        return convert(
-            self._expression((op, self.al.domain.full(columns)), False), compute_dtype(op.output.dtype)
-        )
+        point = next(p for o, p in self.al.roots if o is op)
+        return convert(self._expression((op, point), False), compute_dtype(op.output.dtype))
 
     def indices(self, key: Key) -> list[Expr]:
         """Where a value goes in its operator's output, in the current row and column."""
@@ -141,7 +138,7 @@ class Evaluator:
                 loaded = self.reader.input(access, point)
                 if loaded is not None:
                     return loaded
-            return self._read(access.buffer, self._input_indices(access, point))
+            return self._read(access.tensor.buffer, self._input_indices(access, point))
         key = (producer, point)
         if (guarded or access.guarded) and point.at is At.INDEX:
             return self._expression(key, True)
@@ -151,6 +148,8 @@ class Evaluator:
         return [self.localize(i) for i in input_indices(self.al, access.tensor, point)]
 
     def _read(self, buffer: Buffer, indices: list[Expr]) -> Expr:
+        if not indices and len(buffer.shape):  # a scalar that lives in a one-element buffer
+            indices = [compat.const(0, "int64")]
         value = compat.load(buffer, indices)
         if self.guard is not None:  # the row may not exist: read nothing, go on with a harmless value
             value = tir.if_then_else(self.guard, value, compat.const(1, compat.buffer_dtype(buffer)))

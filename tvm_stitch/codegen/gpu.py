@@ -186,9 +186,8 @@ class RowEmitter:
         for leaf, tile in self.staged.items():
             if leaf in self.load_tiles and self.load_tiles[leaf] is not tile:
                 B.store(tile, B.fetch(self.load_tiles[leaf], self.element), [self.stage_element])
-        reduces = set(p.reduces)
         for key in p.values:
-            if key[0] in reduces:
+            if key[0].is_reduce:
                 continue
             value = self.eval.value(key)
             if key in tiles:

@@ -7,12 +7,13 @@ evaluated anywhere; a reduction's result is available in its own row only, so ev
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from .. import compat
 from ..graph.access import has_load
 from ..graph.classify import is_heavy
-from ..graph.extent import Extent, product, quotient, same
+from ..graph.extent import Extent, product, quotient, same, unflatten
 from ..graph.ir import Access, OpClass, Operator, Span, StitchGraph, Tensor
 from .domain import At, Domain, Point, is_zero
 
@@ -31,7 +32,8 @@ class Alignment:
     """Where everything is evaluated.
 
     ``roots`` lists the reductions and outputs with their points; ``reads`` gives, for each evaluated operator, the
-    point of each of its accesses (None for a gather's data, which is indexed by values).
+    point of each of its accesses (None for a gather's data, which is indexed by values). ``folds`` are the reductions
+    across rows: their results are known only when every row is done, so nothing here reads them.
     """
 
     graph: StitchGraph
@@ -39,6 +41,7 @@ class Alignment:
     roots: list[Key] = field(default_factory=list)
     reads: dict[Key, list[Point | None]] = field(default_factory=dict)
     level: dict[Key, int] = field(default_factory=dict)
+    folds: frozenset[Operator] = frozenset()
 
     @property
     def row_point(self) -> Point:
@@ -50,8 +53,10 @@ class Alignment:
         return list(zip(key[0].accesses, self.reads[key]))
 
 
-def align(graph: StitchGraph) -> Alignment:
-    """Find a domain for the graph and evaluate its points.
+def align(graph: StitchGraph, domain: Domain | None = None, folds: Collection[Operator] = ()) -> Alignment:
+    """Find a domain for the graph (or take the one given) and evaluate its points.
+
+    ``folds`` names reductions that run across the rows instead of along them: one result a column, or one in all.
 
     Raises:
         Misaligned: when there is none (rows differ, a symbolic reduce extent, an access to another row's reduction...).
@@ -60,9 +65,9 @@ def align(graph: StitchGraph) -> Alignment:
         if any(is_zero(s) for s in t.shape):
             raise Misaligned(f"{t.name} has no elements")
     reasons: list[str] = []
-    for domain in _candidates(graph):
+    for candidate in [domain] if domain is not None else _candidates(graph):
         try:
-            return _Aligner(graph, domain).run()
+            return _Aligner(graph, candidate, frozenset(folds)).run()
         except Misaligned as err:
             reasons.append(str(err))
     raise Misaligned(reasons[0] if reasons else "no output")
@@ -94,9 +99,9 @@ def _candidates(graph: StitchGraph) -> list[Domain]:
 
 
 class _Aligner:
-    def __init__(self, graph: StitchGraph, domain: Domain):
+    def __init__(self, graph: StitchGraph, domain: Domain, folds: frozenset[Operator]):
         self.graph, self.domain = graph, domain
-        self.result = Alignment(graph, domain)
+        self.result = Alignment(graph, domain, folds=folds)
         self.own = set(graph.operators)
         self.budget = 6 * len(graph.operators) + 64
         self.recomputed: set[Key] = set()
@@ -106,7 +111,9 @@ class _Aligner:
     def run(self) -> Alignment:
         outputs = {t.producer for t in self.graph.outputs}
         for op in self.graph.operators:
-            if op.is_reduce:
+            if op in self.result.folds:
+                self._fold(op)
+            elif op.is_reduce:
                 self._reduce(op)
             elif op in outputs:
                 self.result.roots.append((op, self._output(op)))
@@ -121,6 +128,23 @@ class _Aligner:
         self.result.roots.append((op, point))
         self.placed[op] = self.result.row_point
         self.result.level[(op, self.result.row_point)] = level + 1
+
+    def _fold(self, op: Operator) -> None:
+        """Place a reduction across rows: its result's axes along the columns, its reduced axes along the rows."""
+        domain, size = self.domain, op.output.size
+        if same(size, 1):
+            columns = quotient(op_points(op), domain.rows, domain.analyzer)
+            if not isinstance(columns, int):
+                raise Misaligned(f"the points of {op.name} do not divide into {domain.rows} rows")
+            point = self.result.row_point if columns == 1 else domain.full(columns)
+        else:
+            if not same(product([a.extent for a in op.reduce]), domain.rows, domain.analyzer):
+                raise Misaligned(f"{op.name} reduces over other rows than the domain's {domain.rows}")
+            values = unflatten(domain.column, [a.extent for a in op.spatial])
+            values += unflatten(domain.row, [a.extent for a in op.reduce])
+            point = Point(At.INDEX, size, tuple(values), ", ".join(str(v) for v in values))
+        self.result.level[(op, point)] = self._visit(op, point, root=True)
+        self.result.roots.append((op, point))
 
     def _output(self, op: Operator) -> Point:
         """Place an output: along the flat index first, else along the producer's place (observation A, onward)."""
@@ -195,7 +219,7 @@ class _Aligner:
         if key in self.result.level and not root:
             return self.result.level[key]
         if op.is_reduce and not root:
-            if point != self.result.row_point:
+            if point != self.result.row_point or op in self.result.folds:
                 raise Misaligned(f"reduction {op.name} is read at {point}, outside its own row")
             return self.result.level[key]
         self.budget -= 1
@@ -225,11 +249,16 @@ class _Aligner:
         """Heavy values that every row computes anew are bounded: only a grid-wide scheme would share them."""
         if point.at not in (At.COLUMN, At.INDEX) or not is_heavy(op.value):
             return
-        if point.at is At.INDEX and self.domain.flat and _covers(op, self.graph.outputs[0].size):
+        if point.at is At.INDEX and _covers(op, self._points(point)):
             return
         self.recomputed.add((op, point))
         if len(self.recomputed) > RECOMPUTE_LIMIT:
             raise Misaligned(f"heavy {op.name} and others would be computed again for every row")
+
+    def _points(self, point: Point) -> Extent:
+        if self.domain.flat:
+            return self.graph.outputs[0].size
+        return product([self.domain.rows, point.columns])
 
 
 def _covers(op: Operator, size: Extent) -> bool:

@@ -24,7 +24,8 @@ class Pass:
     """One sweep over the columns of a row.
 
     ``row_values`` are evaluated once a row before the sweep; ``values`` column by column, in order; ``loads`` are the
-    inputs and ``reads`` the values kept by earlier passes that they read at each column.
+    inputs and ``reads`` the values kept by earlier passes that they read at each column. ``folds`` are reductions
+    across rows, accumulated over all rows of a block.
     """
 
     level: int
@@ -35,17 +36,27 @@ class Pass:
     values: list[Key] = field(default_factory=list)
     loads: list[Leaf] = field(default_factory=list)
     reads: list[Key] = field(default_factory=list)
+    folds: list[Key] = field(default_factory=list)
 
 
 @dataclass
 class Schedule:
-    """All passes in order, the row values and outputs that follow the last one, and what is kept between passes."""
+    """All passes in order, the row values and outputs that follow the last one, and what is kept between passes.
+
+    ``row_folds`` are reductions across rows whose operand is a row value.
+    """
 
     passes: list[Pass]
     final_values: list[Key]
     row_outputs: list[Key]
     kept_values: set[Key]
     kept_loads: set[Leaf]
+    row_folds: list[Key] = field(default_factory=list)
+
+    @property
+    def folds(self) -> list[Key]:
+        """All reductions across rows: of columns pass by pass, then those of row values."""
+        return [k for p in self.passes for k in p.folds] + self.row_folds
 
 
 class Keep(enum.Enum):
@@ -83,14 +94,17 @@ class _Scheduler:
     def run(self, keep: Keep) -> Schedule:
         passes: dict[tuple[int, str], Pass] = {}
         row_outputs: list[Key] = []
+        row_folds: list[Key] = []
         outputs = {t.producer for t in self.al.graph.outputs}
         for op, point in self.al.roots:
-            if not point.per_column and not op.is_reduce:
-                row_outputs.append((op, point))
+            if not point.per_column and (op in self.al.folds or not op.is_reduce):
+                (row_folds if op in self.al.folds else row_outputs).append((op, point))
                 continue
             level = self._root_level(op, point)
             p = passes.setdefault((level, str(point.columns)), Pass(level, point.columns))
-            if op.is_reduce:
+            if op in self.al.folds:
+                p.folds.append((op, point))
+            elif op.is_reduce:
                 p.reduces.append(op)
                 if op in outputs:
                     row_outputs.append((op, self.al.row_point))
@@ -109,18 +123,20 @@ class _Scheduler:
         final: dict[Key, None] = {}
         for key in row_outputs:
             self._rows_below(key, final)
+        for key in row_folds:
+            self._row_reads(key, False, final)
         done = {k for p in order for k in p.row_values}
         return Schedule(
-            order, [k for k in final if k not in done], row_outputs, kept_values, kept_loads & used
+            order, [k for k in final if k not in done], row_outputs, kept_values, kept_loads & used, row_folds
         )
 
     def _root_level(self, op: Operator, point: Point) -> int:
-        if not op.is_reduce:
+        if not op.is_reduce or op in self.al.folds:
             return self.al.level[(op, point)]
         return self.al.level[(op, self.al.row_point)] - 1
 
     def _roots(self, p: Pass) -> list[Key]:
-        return [(op, self.al.domain.full(p.columns)) for op in p.reduces] + p.outputs
+        return [(op, self.al.domain.full(p.columns)) for op in p.reduces] + p.folds + p.outputs
 
     def _closure(self, p: Pass, cut: set[Key]) -> tuple[dict[Key, None], dict[Leaf, None]]:
         """Per-column values (producers first) and loads that a pass's roots need, not looking below ``cut``."""
