@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -58,6 +58,8 @@ class Options:
     strict_shuffle: also report __shfl_up/down_sync from an inactive lane (trees do, and drop it).
     volatile_sync: lanes of a warp make accesses of volatile memory in lock step, which older kernels rely on.
     max_accesses, max_seconds: memory accesses and CPU seconds after which a launch is given up.
+    resident_blocks: how many blocks of a kernel the device holds at once, a number or a function of the launch; a
+        cooperative launch of more is refused and reported, as by a driver. None: no such limit.
     opt_level: of the C++ compiler, for kernels: "-O0" compiles fastest and drops no access, "-O1" runs large
         launches three times as fast but drops stores that the same thread overwrites; "auto" takes -O1
         for large launches only.
@@ -70,6 +72,7 @@ class Options:
     volatile_sync: bool = True
     max_accesses: int = 4_000_000_000
     max_seconds: float = 300.0
+    resident_blocks: int | Callable[[Launch], int] | None = None
     opt_level: str = "auto"
 
 
@@ -153,6 +156,8 @@ class KernelModule:
         Raises TypeError on wrong arguments.
         """
         runtime, _ = load_runtime()
+        if refused := _too_large(launch, options):
+            return False, [refused]
         opt_level = self._opt_level(launch, options)
         parameters = self.parameters(launch.name, opt_level)
         if len(parameters) != len(args):
@@ -207,6 +212,18 @@ class KernelModule:
             runtime.emu_report_get(i, ctypes.byref(record))
             reports.append(record.to_report(launch.name))
         return not given_up, reports
+
+
+def _too_large(launch: Launch, options: Options) -> Report | None:
+    """The finding if a cooperative launch has more blocks than the device holds at once."""
+    limit = options.resident_blocks
+    if limit is None or not launch.cooperative:
+        return None
+    held, blocks = limit(launch) if callable(limit) else limit, math.prod(launch.grid)
+    if blocks <= held:
+        return None
+    message = f"a cooperative launch of {blocks} blocks on a device that holds {held} of them at once"
+    return Report("launch", launch.name, message)
 
 
 def _scalar_bits(value: int | float | bool | np.generic, kind: str, size: int) -> int:

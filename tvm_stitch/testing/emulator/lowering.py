@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import tvm
 from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.relax.vm_build import VMExecutable, _ffi_api, _filter_tir, _vmcodegen
 from tvm.tirx.build import codegen_build, split_host_device_mods
+
+from ...codegen.scratch import WORKSPACE_ATTR
 
 # Kernels are looked up by name among all global functions: a prefix keeps them apart from those.
 PREFIX = "tvm_stitch_emulated_"
@@ -25,6 +27,7 @@ class Lowered:
     executable: the Relax functions; host: the PrimFuncs' host code, if any; source: the CUDA C.
     kernels: of each kernel (with PREFIX) what its launch arguments mean; they follow its own arguments.
     host_functions: names of PrimFuncs that run on the host only.
+    workspace: how many of a PrimFunc's last parameters are scratch, where there are any.
     """
 
     executable: VMExecutable
@@ -32,6 +35,7 @@ class Lowered:
     source: str
     kernels: dict[str, tuple[str, ...]]
     host_functions: frozenset[str]
+    workspace: dict[str, int] = field(default_factory=dict)
 
 
 def default_target() -> tvm.target.Target:
@@ -99,6 +103,11 @@ def lower(
     host_functions = frozenset(
         gvar.name_hint for gvar, func in prim_funcs.functions_items() if func.attrs.get("tirx.is_host_func")
     )
+    workspace = {
+        gvar.name_hint: int(func.attrs[WORKSPACE_ATTR])
+        for gvar, func in prim_funcs.functions_items()
+        if WORKSPACE_ATTR in func.attrs
+    }
     host_mod, device_mods = _split(_prefixed(prim_funcs), target, tir_pipeline)
     kernels, sources = {}, []
     for device_target, device_mod in device_mods.items():
@@ -109,7 +118,7 @@ def lower(
     if len(sources) > 1:
         raise ValueError("the emulator runs modules with one device target")
     host = codegen_build(host_mod, target.host)
-    return Lowered(executable, host, sources[0] if sources else "", kernels, host_functions)
+    return Lowered(executable, host, sources[0] if sources else "", kernels, host_functions, workspace)
 
 
 def _without_cuda_graph() -> tvm.transform.PassContext:

@@ -44,6 +44,7 @@ class _Session:
         self.tensors: dict[
             int, tuple[int, int]
         ] = {}  # arguments of the running PrimFunc: address -> bytes, item
+        self.scratch: set[int] = set()  # those of them that are workspace
         self.producer: dict[int, tuple[str, str]] = {}  # address -> kernel and parameter that last took it
 
     def _abort(self, message: str) -> RuntimeError:
@@ -97,6 +98,9 @@ class _Session:
                 flat.extend(int(e) for e in arg)
             else:
                 flat.append(arg)
+        tensors = [arg for arg in flat if isinstance(arg, tvm.runtime.Tensor)]
+        first = len(tensors) - self.lowered.workspace.get(name, 0)
+        self.scratch = {_address(tensor) for tensor in tensors[first:]}
         try:
             function(*flat)
         except tvm.error.InternalError as error:
@@ -137,7 +141,8 @@ class _Session:
                     f"{name}: {param} is a workspace of the host code, which the emulator lacks"
                 )
             nbytes, itemsize = self.tensors[address]
-            rewritable = address in self.inputs or any(fnmatch.fnmatch(param, p) for p in self.rewritable)
+            rewritable = address in self.inputs or address in self.scratch
+            rewritable |= any(fnmatch.fnmatch(param, p) for p in self.rewritable)
             arguments.append(ArrayArgument(address, nbytes, itemsize, output=not rewritable))
             self.producer[address] = (name, param)
         self.run.launches.append(launch)
@@ -249,7 +254,7 @@ def run_cuda(
     tir_pipeline: as in tvm.compile.
     seed: 0 runs blocks and threads in their natural order, any other value in an order drawn from it.
     poison: memory that nobody wrote holds NaN.
-    rewritable: patterns of names of kernel parameters whose elements may be rewritten (scratch).
+    rewritable: patterns of names of kernel parameters whose elements may be rewritten (workspace always may).
     options: the rest; its seed and poison are not used.
     After a launch that was given up the outputs are missing and the reports say why.
     """

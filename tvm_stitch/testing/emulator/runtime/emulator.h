@@ -133,6 +133,8 @@ struct Block {
   Stamp stamp = 0;       // of its last barrier
   Stamp start = 0;
   uint32_t live = 0;
+  Stamp visited = 0;     // of the last access of its shared memory by another block of the cluster
+  uint32_t visitor = 0;  // the thread that made it
   std::vector<Thread> threads;
   uint32_t shared_ready[kSharedPerBlock / 32] = {};
 };
@@ -164,6 +166,7 @@ void begin_run(void* entry, void** args, double seconds);
 void end_run();
 void resume(Thread& t);       // runs a thread until it waits or ends
 void drop_stacks(Block& b);
+void block_ended(const Block& b);  // called on the fiber of its last thread (shadow.cc)
 [[noreturn]] void abort_launch();  // called on a fiber: never returns to it
 void wait_here(State state);       // called on a fiber: runs others until this thread may go on
 

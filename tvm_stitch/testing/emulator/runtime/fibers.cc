@@ -103,7 +103,7 @@ void fiber_main() {
   g_entry(g_args);
   Thread* t = g_thread;
   t->state = kExited;
-  --t->block->live;
+  if (!--t->block->live) block_ended(*t->block);
   emu_switch(&t->sp, g_scheduler_sp);
   __builtin_unreachable();
 }

@@ -188,6 +188,7 @@ void start_block(Block& b, uint32_t linear, uint32_t resident) {
   b.rank = b.index.x % c.x + c.x * (b.index.y % c.y + c.y * (b.index.z % c.z));
   b.stamp = b.start = next_event();
   b.live = g_launch.threads;
+  b.visited = 0;
   memset(b.shared_ready, 0, sizeof b.shared_ready);
   if (g_launch.cluster_size > 1)  // the arrays of the block that was here before are no longer anybody's
     for (uint64_t i = 0; i < kSharedPerBlock; ++i) {

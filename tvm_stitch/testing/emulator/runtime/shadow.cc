@@ -30,6 +30,7 @@ Dim block_of(uint32_t who) {
 
 void add_report(ReportKind kind, const Thread* t, int line, const Slot* slot, int64_t byte_offset, const uint32_t* other,
                 const char* format, ...) {
+  if (slot && !slot->itemsize) slot = nullptr;  // shared memory that no block of this process has used yet
   const char* array = slot ? slot->name : "";
   int alike = 0;
   for (ReportRecord& r : g_reports) {
@@ -65,6 +66,12 @@ void add_report(ReportKind kind, const Thread* t, int line, const Slot* slot, in
 }
 
 void clear_reports() { g_reports.clear(); }
+
+void block_ended(const Block& b) {
+  if (!b.visited || b.visited < g_launch.cluster_stamps[b.cluster]) return;
+  add_report(kRace, g_thread, 0, nullptr, 0, &b.visitor,
+             "the block ends after an access of its shared memory by another block, with no cluster barrier between");
+}
 
 namespace {
 
@@ -173,19 +180,53 @@ constexpr bool kAligned = true, kUnaligned = false;
              "%s after %s, with no barrier between", now, then);
 }
 
+// The other block of this thread's cluster whose shared memory this is, or null.
+Block* neighbour(uint64_t address) {
+  const uint64_t resident = ((address - g_shared_base) >> kSharedShift) / kSharedPerBlock;
+  if (address < g_shared_base || resident >= g_launch.residents.size()) return nullptr;
+  Block* b = g_launch.residents[resident];
+  return b != g_thread->block && b->cluster == g_thread->block->cluster ? b : nullptr;
+}
+
+// An access of another block's shared memory: a cluster barrier must lie between it and the owner's start, and another
+// between it and the owner's end, whatever the order in which the blocks happen to run here.
+bool too_early(const Block& owner, const Slot& s, uint64_t address) {
+  if (g_launch.cluster_stamps[owner.cluster] >= owner.start) return false;
+  add_report(kRace, g_thread, 0, &s, int64_t(address - s.lo), &owner.threads[0].who,
+             "access of the shared memory of a block that may not have begun: no cluster barrier before it");
+  return true;
+}
+
+void visit(Block& owner, const Slot& s, uint64_t address) {
+  const Thread* t = g_thread;
+  too_early(owner, s, address);
+  if (!owner.live)
+    add_report(kRace, t, 0, &s, int64_t(address - s.lo), &owner.threads[0].who,
+               "access of the shared memory of a block that has ended: no cluster barrier after it");
+  if (t->stamp >= owner.visited) {
+    owner.visited = t->stamp;
+    owner.visitor = t->who;
+  }
+}
+
 template <bool kWrite, bool kAtomic>
 void check(Slot& s, uint64_t address, unsigned bytes, bool aligned) {
   Thread* t = g_thread;
   if (--g_launch.budget < 0) out_of_time();
   if (address < s.lo || address + bytes > s.hi || !in_ranges(s, address, bytes)) {
+    // An array of a block that has not come to its declaration has no bounds yet.
+    if (Block* owner = s.lo == s.hi ? neighbour(address) : nullptr; owner && too_early(*owner, s, address)) return;
     bad_bounds(&s, address, bytes, kWrite);
     return;
   }
   if (aligned && (address & (bytes - 1))) bad_alignment(&s, address, bytes, kWrite);
-  if (s.shared && s.resident != int32_t(t->block->resident) &&
-      g_launch.residents[s.resident]->cluster != t->block->cluster) {
-    bad_bounds(&s, address, bytes, kWrite);
-    return;
+  if (s.shared && s.resident != int32_t(t->block->resident)) {
+    Block& owner = *g_launch.residents[s.resident];
+    if (owner.cluster != t->block->cluster) {
+      bad_bounds(&s, address, bytes, kWrite);
+      return;
+    }
+    visit(owner, s, address);
   }
   const uint64_t at = address - s.start;
   const uint64_t mask = (1ull << s.granule) - 1;
