@@ -13,6 +13,7 @@ from ..config import StitchConfig, checked_config
 from ..device import resolve_target
 from ..plan.plan import StitchPlan
 from ..scope.identify import Boundary
+from .lift_workspace import LiftWorkspace
 from .mark import MergeStitchOps
 from .schedule_stitch_ops import ScheduleStitchOps
 from .stitch_ops import StitchOps
@@ -71,6 +72,7 @@ def _stitch(target: Any, config: StitchConfig, recorder: Recorder) -> Any:
                 StitchOps(config, boundaries, excluded, scopes, left),
                 MergeStitchOps(),
                 ScheduleStitchOps(target, config, plans, declined),
+                LiftWorkspace(),
             ]
             try:
                 result = tvm.transform.Sequential(passes)(mod)
