@@ -46,6 +46,7 @@ def test_erf_is_accurate_to_float64() -> None:
 
 
 VECTOR = relax.const(np.linspace(0.5, 1.5, 8).astype("float32"))
+TARGETS = relax.const(np.array([3, 2, 7, 0, 2, 5], "int64"))
 
 #: Operators whose NumPy meaning is worth holding against TVM's own, on x <6, 8> float32.
 AGAINST_STOCK: dict[str, Callable[[relax.Expr], relax.Expr]] = {
@@ -54,6 +55,12 @@ AGAINST_STOCK: dict[str, Callable[[relax.Expr], relax.Expr]] = {
     "layer_norm": lambda x: R.nn.layer_norm(x, VECTOR, VECTOR, axes=[-1]),
     "rms_norm": lambda x: R.nn.rms_norm(x, VECTOR, axes=[-1]),
     "group_norm": lambda x: R.nn.group_norm(R.reshape(x, (3, 8, 2)), VECTOR, VECTOR, 4, 1, [2]),
+    "batch_norm": lambda x: R.nn.batch_norm(x, *[VECTOR] * 4, axis=1, training=False)[0],
+    "batch_norm_training": lambda x: R.nn.batch_norm(R.reshape(x, (2, 8, 3)), *[VECTOR] * 4, axis=1)[0],
+    "running_variance": lambda x: R.nn.batch_norm(x, *[VECTOR] * 4, axis=1, momentum=0.3)[2],
+    "nll_loss": lambda x: R.nn.nll_loss(x, TARGETS, VECTOR, "mean", ignore_index=2),
+    "nll_loss_sum": lambda x: R.nn.nll_loss(R.reshape(x, (2, 8, 3)), R.reshape(TARGETS, (2, 3)), None, "sum"),
+    "nll_loss_each": lambda x: R.nn.nll_loss(x, TARGETS, None, "none", ignore_index=7),
     "instance_norm": lambda x: R.nn.instance_norm(R.reshape(x, (1, 8, 6)), VECTOR, VECTOR, 1, [2]),
     "gelu": lambda x: R.nn.gelu(x),
     "gelu_tanh": lambda x: R.nn.gelu_tanh(x),

@@ -65,6 +65,44 @@ def _group_norm(call: relax.Call, x: np.ndarray, gamma: np.ndarray, beta: np.nda
     return _scale_and_shift(call, normal, gamma, beta, (channel,))
 
 
+def _batch_norm(
+    call: relax.Call,
+    x: np.ndarray,
+    gamma: np.ndarray,
+    beta: np.ndarray,
+    running_mean: np.ndarray,
+    running_variance: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(y, running mean, running variance); the statistics move, and are the batch's, in training only."""
+    channel = int(call.attrs.axis) % x.ndim
+    axes = tuple(axis for axis in range(x.ndim) if axis != channel)
+    mean, variance = running_mean, running_variance
+    if call.attrs.training:
+        momentum = float(call.attrs.momentum)
+        mean, variance = np.mean(x, axis=axes), np.var(x, axis=axes)
+        running_mean = (1 - momentum) * running_mean + momentum * mean
+        running_variance = (1 - momentum) * running_variance + momentum * variance
+    deviation = _along(np.sqrt(variance + float(call.attrs.epsilon)), (channel,), x.ndim)
+    normal = (x - _along(mean, (channel,), x.ndim)) / deviation
+    return _scale_and_shift(call, normal, gamma, beta, (channel,)), running_mean, running_variance
+
+
+def _nll_loss(
+    call: relax.Call, predictions: np.ndarray, targets: np.ndarray, weights: np.ndarray | None = None
+) -> np.ndarray:
+    """Negative log-likelihood; classes are axis 1, or axis 0 where there is no other."""
+    axis = 1 if predictions.ndim > 1 else 0
+    counted = targets != int(call.attrs.ignore_index)
+    safe = np.where(counted, targets, 0).astype(np.int64)
+    picked = np.take_along_axis(predictions, np.expand_dims(safe, axis), axis).squeeze(axis)
+    weight = np.where(counted, 1.0 if weights is None else weights[safe], 0.0)
+    loss = -picked * weight
+    if call.attrs.reduction == "none":
+        return loss
+    total = np.asarray(np.sum(loss))
+    return total / np.sum(weight) if call.attrs.reduction == "mean" else total
+
+
 def _rms_norm(call: relax.Call, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     axes = tuple(axis % x.ndim for axis in _ints(call.attrs.axes))
     mean_square = np.mean(x * x, axis=axes, keepdims=True)
@@ -99,6 +137,8 @@ RULES: dict[str, Rule] = {
     "relax.nn.layer_norm": Rule(Kind.OTHER, _layer_norm),
     "relax.nn.instance_norm": Rule(Kind.OTHER, _instance_norm),
     "relax.nn.group_norm": Rule(Kind.OTHER, _group_norm),
+    "relax.nn.batch_norm": Rule(Kind.OTHER, _batch_norm),
+    "relax.nn.nll_loss": Rule(Kind.OTHER, _nll_loss),
     "relax.nn.rms_norm": Rule(Kind.OTHER, _rms_norm),
     "relax.nn.dropout": Rule(Kind.OTHER, _dropout),
     "relax.nn.softplus": Rule(Kind.OTHER, _softplus),

@@ -1,0 +1,450 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Named workloads that one row domain does not serve: column and full reductions, and rows that meet across blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Literal
+
+import numpy as np
+from tvm import relax
+from tvm.relax import op as R
+
+from .cases import Body, Case, Spec, _case, group_norm_silu
+
+EPSILON = 1e-5
+"""Added to variances."""
+MOMENTUM = 0.1
+"""Weight of the batch in batch norm's running statistics."""
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Constants of the optimizer step: rates, and the step that the bias corrections are for."""
+
+    rate: float = 0.05
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    step: int = 3
+
+    @property
+    def correction1(self) -> float:
+        """What the first moment is multiplied by: 1 / (1 - beta1 ** step)."""
+        return 1 / (1 - self.beta1**self.step)
+
+    @property
+    def correction2(self) -> float:
+        """What the second moment is multiplied by: 1 / (1 - beta2 ** step)."""
+        return 1 / (1 - self.beta2**self.step)
+
+    @staticmethod
+    def max_norm(elements: int) -> float:
+        """Half of what the norm of ``elements`` standard normal gradients comes to, so that clipping takes place."""
+        return 0.5 * math.sqrt(elements)
+
+
+ADAM = Adam()
+
+
+@dataclass(frozen=True)
+class Domain:
+    """What an argument's elements are drawn from, so that any array library can draw them where it runs.
+
+    ``"normal"``: mean ``low``, standard deviation ``high``. ``"uniform"``: [low, high). ``"integer"``: low to high - 1.
+    """
+
+    kind: Literal["normal", "uniform", "integer"] = "normal"
+    low: float = 0.0
+    high: float = 1.0
+
+    def draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+        """float32 (int64 for ``"integer"``) of ``shape``."""
+        if self.kind == "normal":
+            drawn = rng.standard_normal(shape, dtype=np.float32) * np.float32(self.high) + np.float32(
+                self.low
+            )
+            return np.asarray(drawn, np.float32)
+        if self.kind == "uniform":
+            return np.asarray(rng.uniform(self.low, self.high, shape), np.float32)
+        return rng.integers(int(self.low), int(self.high), shape)
+
+
+NORMAL = Domain()
+POSITIVE = Domain("uniform", 0.5, 2.0)
+
+
+@dataclass(frozen=True)
+class GridCase(Case):
+    """A :class:`Case` that says what each argument is drawn from: the large ones are drawn on the device."""
+
+    domains: tuple[Domain, ...] = field(default=())
+
+    @property
+    def label(self) -> str:
+        """Name and sizes: one workload stands in several sizes."""
+        return f"{self.name}<{','.join(str(size) for size in self.sizes.values())}>"
+
+
+def _grid_case(
+    name: str,
+    arguments: Sequence[tuple[Spec, Domain]],
+    results: Sequence[Spec],
+    body: Body,
+    *,
+    sizes: Mapping[str, int],
+    stock_kernels: int,
+    longest: int = 1,
+) -> GridCase:
+    """Assemble a case; ``longest`` is how many elements its longest sum has that no division makes small again."""
+    case = _case(
+        name,
+        [(spec, domain.draw) for spec, domain in arguments],
+        results,
+        body,
+        stock_kernels=stock_kernels,
+        sizes=sizes,
+        # The error of a sum of n numbers of magnitude 1, added one after the other, is about 3e-8 n; 7 times that.
+        tolerance={"float32": (2e-5, max(2e-5, 2e-7 * longest))},
+    )
+    return _as_grid_case(case, [domain for _, domain in arguments])
+
+
+def _as_grid_case(case: Case, domains: Sequence[Domain]) -> GridCase:
+    return GridCase(**{f.name: getattr(case, f.name) for f in fields(case)}, domains=tuple(domains))
+
+
+def _f32(value: float) -> relax.Constant:
+    return relax.const(value, "float32")
+
+
+def layer_norm_backward(rows: int, columns: int) -> GridCase:
+    """Gradients of layer norm over <rows, columns> from x, dy and gamma: (dx, dgamma, dbeta); statistics made anew."""
+    shape, vector = (rows, columns), (columns,)
+
+    def body(emit: Callable, x: relax.Expr, dy: relax.Expr, gamma: relax.Expr) -> list[relax.Expr]:
+        def mean(value: relax.Expr) -> relax.Expr:
+            return emit(R.mean(value, axis=-1, keepdims=True))
+
+        centred = emit(R.subtract(x, mean(x)))
+        variance = mean(emit(R.multiply(centred, centred)))
+        rstd = emit(R.rsqrt(emit(R.add(variance, _f32(EPSILON)))))
+        normal = emit(R.multiply(centred, rstd))
+        scaled = emit(R.multiply(dy, gamma))
+        along = emit(R.multiply(normal, mean(emit(R.multiply(scaled, normal)))))
+        inner = emit(R.subtract(emit(R.subtract(scaled, mean(scaled))), along))
+        dgamma = emit(R.sum(emit(R.multiply(dy, normal)), axis=0))
+        return [emit(R.multiply(inner, rstd)), dgamma, emit(R.sum(dy, axis=0))]
+
+    return _grid_case(
+        "layer_norm_backward",
+        [(Spec("x", shape, "float32"), NORMAL), (Spec("dy", shape, "float32"), NORMAL)]
+        + [(Spec("gamma", vector, "float32"), NORMAL)],
+        [
+            Spec("dx", shape, "float32"),
+            Spec("dgamma", vector, "float32"),
+            Spec("dbeta", vector, "float32"),
+        ],
+        body,
+        sizes={"rows": rows, "columns": columns},
+        stock_kernels=10,
+        longest=rows,
+    )
+
+
+def batch_norm_training(rows: int, channels: int) -> GridCase:
+    """Batch norm of <rows, channels> by the batch's statistics: (y, new running mean, new running variance).
+
+    The running variance takes the biased variance, as Relax does.
+    """
+    shape, vector = (rows, channels), (channels,)
+
+    def body(
+        emit: Callable, x: relax.Expr, gamma: relax.Expr, beta: relax.Expr, mean: relax.Expr, var: relax.Expr
+    ) -> list[relax.Expr]:
+        def running(old: relax.Expr, new: relax.Expr) -> relax.Expr:
+            kept = emit(R.multiply(old, _f32(1 - MOMENTUM)))
+            return emit(R.add(kept, emit(R.multiply(new, _f32(MOMENTUM)))))
+
+        batch_mean = emit(R.mean(x, axis=0))
+        centred = emit(R.subtract(x, batch_mean))
+        variance = emit(R.mean(emit(R.multiply(centred, centred)), axis=0))
+        scale = emit(R.rsqrt(emit(R.add(variance, _f32(EPSILON)))))
+        scaled = emit(R.multiply(emit(R.multiply(centred, scale)), gamma))
+        return [emit(R.add(scaled, beta)), running(mean, batch_mean), running(var, variance)]
+
+    return _grid_case(
+        "batch_norm_training",
+        _batch_norm_arguments(shape, channels),
+        _batch_norm_results(shape, vector),
+        body,
+        sizes={"rows": rows, "channels": channels},
+        stock_kernels=7,
+    )
+
+
+def batch_norm_training_nchw(batch: int, channels: int, height: int, width: int) -> GridCase:
+    """The same of <batch, channels, height, width> over all axes but the channels, as Relax's own operator."""
+    shape, vector = (batch, channels, height, width), (channels,)
+
+    def body(emit: Callable, *args: relax.Expr) -> list[relax.Expr]:
+        done = emit(R.nn.batch_norm(*args, axis=1, epsilon=EPSILON, momentum=MOMENTUM, training=True))
+        return [emit(relax.TupleGetItem(done, place)) for place in range(3)]
+
+    return _grid_case(
+        "batch_norm_training_nchw",
+        _batch_norm_arguments(shape, channels),
+        _batch_norm_results(shape, vector),
+        body,
+        sizes={"batch": batch, "channels": channels, "height": height, "width": width},
+        stock_kernels=1,
+    )
+
+
+def _batch_norm_arguments(shape: tuple[int, ...], channels: int) -> list[tuple[Spec, Domain]]:
+    drawn = {"gamma": NORMAL, "beta": NORMAL, "running_mean": NORMAL, "running_var": POSITIVE}
+    vectors = [(Spec(name, (channels,), "float32"), domain) for name, domain in drawn.items()]
+    return [(Spec("x", shape, "float32"), NORMAL), *vectors]
+
+
+def _batch_norm_results(shape: tuple[int, ...], vector: tuple[int, ...]) -> list[Spec]:
+    names = ("new_running_mean", "new_running_var")
+    return [Spec("y", shape, "float32"), *(Spec(name, vector, "float32") for name in names)]
+
+
+def cross_entropy(rows: int, classes: int) -> GridCase:
+    """Log-softmax of <rows, classes> and the mean negative log-likelihood of int32 targets <rows>: one scalar."""
+
+    def body(emit: Callable, logits: relax.Expr, targets: relax.Expr) -> list[relax.Expr]:
+        return [emit(R.nn.nll_loss(emit(R.nn.log_softmax(logits, axis=-1)), targets, reduction="mean"))]
+
+    return _grid_case(
+        "cross_entropy",
+        [
+            (Spec("logits", (rows, classes), "float32"), NORMAL),
+            (Spec("targets", (rows,), "int32"), Domain("integer", 0, classes)),
+        ],
+        [Spec("loss", (), "float32")],
+        body,
+        sizes={"rows": rows, "classes": classes},
+        stock_kernels=2,
+    )
+
+
+def row_sum(rows: int, columns: int) -> GridCase:
+    """<rows, columns> summed over the columns."""
+
+    def body(emit: Callable, x: relax.Expr) -> list[relax.Expr]:
+        return [emit(R.sum(x, axis=1))]
+
+    return _grid_case(
+        "row_sum",
+        [(Spec("x", (rows, columns), "float32"), NORMAL)],
+        [Spec("y", (rows,), "float32")],
+        body,
+        sizes={"rows": rows, "columns": columns},
+        stock_kernels=1,
+        longest=columns,
+    )
+
+
+def column_sum(rows: int, columns: int) -> GridCase:
+    """<rows, columns> summed over the rows."""
+
+    def body(emit: Callable, x: relax.Expr) -> list[relax.Expr]:
+        return [emit(R.sum(x, axis=0))]
+
+    return _grid_case(
+        "column_sum",
+        [(Spec("x", (rows, columns), "float32"), NORMAL)],
+        [Spec("y", (columns,), "float32")],
+        body,
+        sizes={"rows": rows, "columns": columns},
+        stock_kernels=1,
+        longest=rows,
+    )
+
+
+def clip_adam(shapes: Sequence[tuple[int, ...]], adam: Adam = ADAM) -> GridCase:
+    """Gradients clipped by their global norm, then one Adam step.
+
+    Takes all gradients, first moments, second moments and parameters, one of each a shape, in that order; returns
+    the new first moments, second moments and parameters. Raises ValueError without shapes.
+    """
+    if not shapes:
+        raise ValueError("clip_adam needs at least one shape")
+    elements = sum(math.prod(shape) for shape in shapes)
+    count = len(shapes)
+
+    def body(emit: Callable, *args: relax.Expr) -> list[relax.Expr]:
+        gradients, firsts, seconds, parameters = (args[at * count : (at + 1) * count] for at in range(4))
+        squares = [emit(R.sum(emit(R.multiply(g, g)))) for g in gradients]
+        total = squares[0]
+        for square in squares[1:]:
+            total = emit(R.add(total, square))
+        norm = emit(R.add(emit(R.sqrt(total)), _f32(1e-6)))
+        scale = emit(R.minimum(emit(R.divide(_f32(adam.max_norm(elements)), norm)), _f32(1.0)))
+
+        def blend(old: relax.Expr, new: relax.Expr, kept: float) -> relax.Expr:
+            return emit(R.add(emit(R.multiply(old, _f32(kept))), emit(R.multiply(new, _f32(1 - kept)))))
+
+        clipped = [emit(R.multiply(g, scale)) for g in gradients]
+        new_firsts = [blend(m, g, adam.beta1) for m, g in zip(firsts, clipped)]
+        new_seconds = [
+            blend(v, emit(R.multiply(g, g)), adam.beta2) for v, g in zip(seconds, clipped, strict=True)
+        ]
+        new_parameters = []
+        for p, m, v in zip(parameters, new_firsts, new_seconds, strict=True):
+            root = emit(R.sqrt(emit(R.multiply(v, _f32(adam.correction2)))))
+            step = emit(R.divide(m, emit(R.add(root, _f32(adam.epsilon)))))
+            new_parameters.append(
+                emit(R.subtract(p, emit(R.multiply(step, _f32(adam.rate * adam.correction1)))))
+            )
+        return [*new_firsts, *new_seconds, *new_parameters]
+
+    kinds = {"gradient": NORMAL, "first": NORMAL, "second": POSITIVE, "parameter": NORMAL}
+
+    def specs(name: str) -> list[Spec]:
+        return [Spec(f"{name}{place}", shape, "float32") for place, shape in enumerate(shapes)]
+
+    return _grid_case(
+        "clip_adam" if count == 1 else "clip_adam_tensors",
+        [(spec, domain) for name, domain in kinds.items() for spec in specs(name)],
+        [spec for name in ("new_first", "new_second", "new_parameter") for spec in specs(name)],
+        body,
+        sizes={"tensors": count, "elements": elements},
+        stock_kernels=5 if count == 1 else 5 * count + 1,
+    )
+
+
+def deviation_sum(rows: int, columns: int) -> GridCase:
+    """Two chained full reductions: the sum of (x - mean(x)) ** 2 over all of <rows, columns>."""
+
+    def body(emit: Callable, x: relax.Expr) -> list[relax.Expr]:
+        centred = emit(R.subtract(x, emit(R.mean(x))))
+        return [emit(R.sum(emit(R.multiply(centred, centred))))]
+
+    return _grid_case(
+        "deviation_sum",
+        [(Spec("x", (rows, columns), "float32"), Domain("normal", 0.5, 1.0))],
+        [Spec("y", (), "float32")],
+        body,
+        sizes={"rows": rows, "columns": columns},
+        stock_kernels=2,
+        longest=rows * columns,
+    )
+
+
+def standardize_by_max(rows: int, columns: int) -> GridCase:
+    """Three chained full reductions: x less its mean, by its standard deviation, by the largest magnitude."""
+
+    def body(emit: Callable, x: relax.Expr) -> list[relax.Expr]:
+        centred = emit(R.subtract(x, emit(R.mean(x))))
+        variance = emit(R.mean(emit(R.multiply(centred, centred))))
+        normal = emit(R.multiply(centred, emit(R.rsqrt(emit(R.add(variance, _f32(EPSILON)))))))
+        return [emit(R.divide(normal, emit(R.max(emit(R.abs(normal))))))]
+
+    shape = (rows, columns)
+    return _grid_case(
+        "standardize_by_max",
+        [(Spec("x", shape, "float32"), Domain("normal", 0.5, 1.0))],
+        [Spec("y", shape, "float32")],
+        body,
+        sizes={"rows": rows, "columns": columns},
+        stock_kernels=5,
+    )
+
+
+def figure7(rows: int, columns: int, others: int) -> GridCase:
+    """The graph of AStitch's Fig. 7, in shapes for which its locality check says what the figure says.
+
+    p1 <rows, columns>, p2 <rows>, p3 <others, rows>. reduce.1 is made and consumed for a row, so it stays in a block
+    (Regional); power.1 <rows> is read along the other axis, by blocks that did not make it, and reduce.2 <rows> sums
+    over what all blocks hold, so both are Global; multiply.1 is an output (Independent).
+    """
+    wide, crossed = (rows, columns), (others, rows)
+
+    def body(emit: Callable, p1: relax.Expr, p2: relax.Expr, p3: relax.Expr) -> list[relax.Expr]:
+        broadcast1 = emit(R.broadcast_to(emit(R.reshape(p2, (rows, 1))), wide))
+        reduce1 = emit(R.sum(emit(R.add(p1, broadcast1)), axis=1))
+        power1 = emit(R.power(emit(R.divide(reduce1, p2)), _f32(0.7)))
+        broadcast2 = emit(R.broadcast_to(power1, crossed))
+        reduce2 = emit(R.sum(emit(R.divide(p3, broadcast2)), axis=0))
+        broadcast3 = emit(R.broadcast_to(reduce2, crossed))
+        return [emit(R.multiply(broadcast2, broadcast3))]
+
+    return _grid_case(
+        "figure7",
+        [
+            (Spec("p1", wide, "float32"), POSITIVE),
+            (Spec("p2", (rows,), "float32"), POSITIVE),
+            (Spec("p3", crossed, "float32"), POSITIVE),
+        ],
+        [Spec("y", crossed, "float32")],
+        body,
+        sizes={"rows": rows, "columns": columns, "others": others},
+        stock_kernels=4,
+    )
+
+
+def group_norm(batch: int, channels: int, groups: int, pixels: int) -> GridCase:
+    """``cases.group_norm_silu`` with rows of channels / groups x pixels elements, too many for a few warps."""
+    return _as_grid_case(group_norm_silu(batch, channels, groups, pixels), [NORMAL] * 3)
+
+
+#: The tensors of a small BERT: matrices, vectors, and a few numbers.
+_TENSORS = (
+    [(30522, 768), (512, 768), (2, 768), (2,), (1001,)]
+    + [(768, 768)] * 4
+    + [(768, 3072), (3072, 768)] * 2
+    + [(768,)] * 5
+    + [(3072,)] * 2
+)
+_SMALL_TENSORS = [(31, 8), (257,), (1,), (5, 3, 7), (64,)]
+
+
+def grid_cases(scale: str = "test") -> list[GridCase]:
+    """Every workload at the sizes of ``scale``; some stand in it in several sizes.
+
+    ``"test"``: small and odd, a few thousand elements. ``"gpu"``: a few to 2,800 MB; the shapes that the kernel
+    tables show.
+
+    Raises
+    ------
+    ValueError : unknown scale.
+    """
+    if scale == "test":
+        return [
+            layer_norm_backward(37, 96),
+            batch_norm_training(67, 24),
+            batch_norm_training_nchw(3, 5, 6, 7),
+            cross_entropy(6, 301),
+            row_sum(301, 32),
+            column_sum(203, 40),
+            clip_adam([(1237,)]),
+            clip_adam(_SMALL_TENSORS),
+            deviation_sum(23, 64),
+            standardize_by_max(19, 128),
+            figure7(48, 33, 21),
+            group_norm(2, 12, 4, 35),
+        ]
+    if scale == "gpu":
+        return [
+            layer_norm_backward(65536, 768),
+            layer_norm_backward(4096, 768),
+            batch_norm_training(131072, 256),
+            batch_norm_training(8192, 256),
+            batch_norm_training_nchw(32, 64, 56, 56),
+            cross_entropy(64, 30000),
+            row_sum(750000, 32),
+            column_sum(262144, 256),
+            clip_adam([(100_000_000,)]),
+            clip_adam(_TENSORS),
+            deviation_sum(4096, 4096),
+            standardize_by_max(4096, 4096),
+            figure7(4096, 1024, 8192),
+            group_norm(32, 320, 32, 4096),
+        ]
+    raise ValueError(f"unknown scale {scale!r}: choose 'test' or 'gpu'")
