@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import tvm
@@ -28,6 +29,7 @@ class Lowered:
     kernels: of each kernel (with PREFIX) what its launch arguments mean; they follow its own arguments.
     host_functions: names of PrimFuncs that run on the host only.
     workspace: how many of a PrimFunc's last parameters are scratch, where there are any.
+    extra_blocks: of a kernel (with PREFIX), clusters to launch beyond what the host code asks for (to try detectors).
     """
 
     executable: VMExecutable
@@ -36,6 +38,7 @@ class Lowered:
     kernels: dict[str, tuple[str, ...]]
     host_functions: frozenset[str]
     workspace: dict[str, int] = field(default_factory=dict)
+    extra_blocks: Mapping[str, int] = field(default_factory=dict)
 
 
 def default_target() -> tvm.target.Target:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import fnmatch
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -129,6 +130,9 @@ class _Session:
         valued = [p for p in params if p not in _FLAGS]
         own, extents = args[: len(args) - len(valued)], args[len(args) - len(valued) :]
         launch = _read_launch(name, params, dict(zip(valued, (int(e) for e in extents), strict=True)))
+        if more := self.lowered.extra_blocks.get(kernel, 0):
+            grid = (launch.grid[0] + more * launch.cluster[0], *launch.grid[1:])
+            launch = dataclasses.replace(launch, grid=grid)
         names = [n.removesuffix("_ptr") for n in self.kernels.prepared.kernels[name]]
         arguments: list[Any] = []
         for arg, param in zip(own, names, strict=True):
