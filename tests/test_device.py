@@ -38,6 +38,27 @@ def test_h200_as_its_datasheet_says() -> None:
     assert (h200.sms, h200.shared_per_block, h200.bandwidth) == (132, 227 * 1024, 4.8e12)
 
 
+def test_only_hopper_has_clusters() -> None:
+    assert {name for name, gpu in GPUS.items() if gpu.max_cluster > 1} == {"h200", "h100"}
+    assert all(gpu.gpc_sms * (gpu.sms // gpu.gpc_sms) <= gpu.sms for gpu in GPUS.values() if gpu.gpc_sms)
+    assert all(bool(gpu.gpc_sms) == (gpu.max_cluster > 1) for gpu in GPUS.values())
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ({"kind": "cuda", "arch": "sm_90"}, True),
+        ({"kind": "cuda", "arch": "sm_120a"}, True),
+        ({"kind": "cuda", "arch": "sm_61"}, True),
+        ({"kind": "cuda", "arch": "sm_52"}, False),
+        ("vulkan", False),
+        ("llvm", False),
+    ],
+)
+def test_which_devices_have_grid_barriers(target: object, expected: bool) -> None:
+    assert device_model(target).cooperative == expected
+
+
 def test_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TVM_NUM_THREADS", "3")
     model = device_model("llvm")
