@@ -177,7 +177,7 @@ class _Aligner:
         if columns is not None and isinstance(columns, int):
             places.append(self.result.row_point if columns == 1 else domain.full(columns))
             places += self._along_producer(op, columns)
-            places += [p for p in self._along_reduces(op) if p not in places]
+            places += [p for p in self._along_reduces(op, columns) if p not in places]
         elif columns is not None:
             raise Misaligned(f"output {op.output!r} has rows of symbolic length {columns}")
         return places
@@ -199,18 +199,19 @@ class _Aligner:
                 found.append(Point(At.INDEX, columns, tuple(values), text))
         return found
 
-    def _along_reduces(self, op: Operator) -> list[Point]:
+    def _along_reduces(self, op: Operator, columns: int) -> list[Point]:
         """The points at which reductions walk tensors of the output's shape (softmax along an axis not the last)."""
         found = []
         for reduce, at in self.result.roots:
-            if not reduce.is_reduce:
+            if not reduce.is_reduce or at.columns != columns:
                 continue
             for access, point in self.result.children((reduce, at)):
                 shape = access.tensor.shape
                 if point is None or point.at is not At.INDEX or len(shape) != len(op.output.shape):
                     continue
                 if all(same(a, b, self.domain.analyzer) for a, b in zip(shape, op.output.shape)):
-                    found.append(point)
+                    if _permutes(reduce, access):  # or else not every element would be visited
+                        found.append(point)
         return found
 
     def _visit(self, op: Operator, point: Point, root: bool = False) -> int:
@@ -259,6 +260,13 @@ class _Aligner:
         if self.domain.flat:
             return self.graph.outputs[0].size
         return product([self.domain.rows, point.columns])
+
+
+def _permutes(op: Operator, access: Access) -> bool:
+    """Does an access of a tensor as large as the iteration space read each element once?"""
+    live = {a.var for a in op.axes if not same(a.extent, 1)}
+    read = [i for i in access.indices if compat.int_value(i) != 0]
+    return all(compat.kind(i) in ("Var", "SizeVar") for i in read) and live <= set(read)
 
 
 def _covers(op: Operator, size: Extent) -> bool:

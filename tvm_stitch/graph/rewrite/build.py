@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make tensors and operators of a StitchGraph, and assemble a graph of operators old and new."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ... import compat
+from ...compat import Buffer, Expr, Var, tir
+from ..access import loads, span_of
+from ..classify import classify, is_contraction
+from ..extent import Extent, as_expr
+from ..ir import Access, Axis, Operator, StitchGraph, Tensor
+
+
+def new_tensor(name: str, shape: Sequence[Extent], dtype: str) -> Tensor:
+    """A tensor with a buffer of its own."""
+    return Tensor(name, tuple(shape), dtype, tir.decl_buffer([as_expr(e) for e in shape], dtype, name))
+
+
+def fresh_axes(axes: Sequence[Axis]) -> tuple[tuple[Axis, ...], dict[Var, Expr]]:
+    """Axes of the same extents over new variables, and what each old variable becomes."""
+    made = tuple(Axis(tir.Var(str(a.var), "int64"), a.extent) for a in axes)
+    return made, {old.var: new.var for old, new in zip(axes, made, strict=True)}
+
+
+def make_operator(
+    name: str,
+    output: Tensor,
+    axes: tuple[Sequence[Axis], Sequence[Axis]],
+    value: Expr,
+    operand: Mapping[Buffer, Tensor],
+    combiner: str | None = None,
+    identity: Expr | None = None,
+) -> Operator:
+    """An operator over ``axes`` (spatial, reduced), not wired to its tensors: :func:`assemble` does that.
+
+    ``operand`` holds at least the buffers that ``value`` reads.
+    """
+    spatial, reduce = axes
+    accesses = []
+    for load, guarded in loads(value):
+        tensor = operand[compat.load_buffer(load)]
+        span, cut = span_of(load.indices, tensor.shape, [*spatial, *reduce])
+        accesses.append(Access(tensor, compat.load_buffer(load), tuple(load.indices), guarded, span, cut))
+    return Operator(
+        name, output, tuple(spatial), tuple(reduce), value, tuple(accesses),
+        {a.buffer: a.tensor for a in accesses}, classify(value, accesses, combiner), combiner, identity,
+        is_contraction(value, combiner),
+    )  # fmt: skip
+
+
+def assemble(graph: StitchGraph, operators: Sequence[Operator]) -> StitchGraph:
+    """The graph of ``operators`` (in topological order) with tensors of its own; what nothing needs is left out.
+
+    ``graph`` gives name, inputs, outputs and symbols, and is not changed, nor is any operator. All inputs are kept.
+    """
+    made_by = {op.output: op for op in operators}
+    needed: set[Tensor] = set()
+    pending = list(graph.outputs)
+    while pending:
+        tensor = pending.pop()
+        if tensor not in needed:
+            needed.add(tensor)
+            pending += made_by[tensor].inputs if tensor in made_by else []
+    kept = [op for op in operators if op.output in needed]
+    tensors = {
+        t: Tensor(t.name, t.shape, t.dtype, t.buffer) for t in [*graph.inputs, *(op.output for op in kept)]
+    }
+    return StitchGraph(
+        graph.name,
+        [tensors[t] for t in graph.inputs],
+        [_copy(op, tensors) for op in kept],
+        [tensors[t] for t in graph.outputs],
+        list(graph.symbols),
+    )
+
+
+def _copy(op: Operator, tensors: Mapping[Tensor, Tensor]) -> Operator:
+    accesses = tuple(
+        Access(tensors[a.tensor], a.buffer, a.indices, a.guarded, a.span, a.cut) for a in op.accesses
+    )
+    new = Operator(
+        op.name, tensors[op.output], op.spatial, op.reduce, op.value, accesses,
+        {b: tensors[t] for b, t in op.operand.items()}, op.op_class, op.combiner, op.identity, op.contraction,
+    )  # fmt: skip
+    new.output.producer = new
+    for t in new.inputs:
+        t.consumers.append(new)
+    return new

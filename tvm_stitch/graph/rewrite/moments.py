@@ -1,0 +1,344 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mean and sum of squared deviations in one pass over the data instead of two.
+
+Variances are written as two reductions in a row, ``s = sum(f)`` and ``q = sum((f - s/n)^2)``, so what does not fit on
+chip is read twice before it can be normalised. With a shift ``k`` close to the mean both become independent::
+
+    k = mean of J of f's own elements        S = sum(f - k)        Q = sum((f - k)^2)
+    s/n = k + S/n                            q = Q - S*S/n
+
+**Error.** Let mu and sigma^2 be the exact mean and variance, u the unit roundoff, and g u the relative error of
+summing n positive terms (g is about log n in trees, at most n one by one). Because Q = q + n (mu-k)^2, and S*S/n is
+the second term, rounding changes q by at most about ``g u (q + 2 n (mu-k)^2)``; relative to ``q = n sigma^2``::
+
+    g u (1 + 2 (mu-k)^2 / sigma^2)
+
+Unshifted (k = 0) that is unbounded: data of mean 1e4 and deviation 1e-2 keeps no digit in float32. But k is a mean
+of own elements, ``k - mu = sum over samples of (f_j - mu) / J``. If m of the J samples hold what deviates, Cauchy and
+Schwarz give ``(k-mu)^2 <= m/J^2 * sum (f_j - mu)^2 <= m n sigma^2 / J^2``, so the relative error is at most about
+
+* ``g u (1 + 2/J)`` for samples that are like the rest,
+* ``g u (1 + 2 n/J^2)`` where one sample is an outlier larger than everything else together,
+* ``g u (1 + 2 n/J)`` at the very worst: all J samples deviate, and nothing else does.
+
+The shift is taken as ``f_0 + sum(f_j - f_0)/J``, so that equal elements give k = f_0 exactly, S = Q = 0 and a variance
+of exactly 0. Rounding may make the difference negative: it is clamped at 0; NaN and infinity stay what they are.
+
+Half types: the new tensors have f's dtype, and like all values of a stitch op are held in
+:func:`~tvm_stitch.graph.dtype.compute_dtype`. Only k may be rounded to a half type: any k will do, if all use it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ... import compat
+from ...compat import Analyzer, Buffer, Expr, Var, tir
+from ..extent import product, same, unflatten
+from ..ir import Axis, Operator, StitchGraph, Tensor
+from .build import assemble, fresh_axes, make_operator, new_tensor
+from .terms import Inexpressible, Terms, widens
+
+SAMPLES = 32
+"""Elements that the shift is the mean of (J): one row of a warp's lanes."""
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Two reductions over the same ``count`` elements: ``total`` = sum(f), ``squares`` = sum((f - total/count)^2).
+
+    ``where`` are the indices of ``total``'s result over the axes of ``squares``.
+    """
+
+    total: Operator
+    squares: Operator
+    count: int
+    where: tuple[Expr, ...]
+
+
+def candidates(graph: StitchGraph) -> list[Moments]:
+    """The pairs of reductions that :func:`merge_moments` can make independent of each other, in order.
+
+    It pays where the elements are read from memory again for the second reduction. Where a row stays on chip it costs a
+    barrier for the shift and gains nothing.
+    """
+    found: list[Moments] = []
+    squares: set[Operator] = set()
+    for op in graph.reduces:
+        pair = _match(op)
+        if pair is not None and pair.total not in squares:
+            found.append(pair)
+            squares.add(op)
+    totals = {pair.total for pair in found}
+    return [pair for pair in found if pair.squares not in totals]
+
+
+def merge_moments(graph: StitchGraph, pairs: Sequence[Moments] | None = None) -> StitchGraph:
+    """The graph with ``pairs`` (of :func:`candidates` of this graph; None: all of them) computed in one pass.
+
+    ``graph`` is not changed; it is returned itself where there is nothing to rewrite.
+    """
+    pairs = candidates(graph) if pairs is None else pairs
+    return _Rewriter(graph, pairs).run() if pairs else graph
+
+
+def _match(squares: Operator) -> Moments | None:
+    dtype = squares.output.dtype
+    if squares.combiner != "sum" or not dtype.startswith(("float", "bfloat")):
+        return None
+    terms = Terms(squares.axes)
+    try:
+        root = _root_of_square(terms, terms.value(squares, terms.var))
+        if root is None:
+            return None
+        a, b = terms.nodes[root].args
+        return _deviation(terms, squares, a, b) or _deviation(terms, squares, b, a)
+    except Inexpressible:
+        return None
+
+
+def _root_of_square(terms: Terms, term: int) -> int | None:
+    """The difference whose square a term is."""
+    node = terms.nodes[term]
+    if node.head[0] == "Mul" and node.args[0] == node.args[1]:
+        root = node.args[0]
+    elif node.head[0] == "Call" and node.head[-1] == "pow" and terms.constant(node.args[1]) == 2:
+        root = node.args[0]
+    else:
+        return None
+    return root if terms.is_kind(root, "Sub") else None
+
+
+def _deviation(terms: Terms, squares: Operator, element: int, mean: int) -> Moments | None:
+    """The pair, if ``mean`` is the mean of ``element`` over the axes that ``squares`` reduces."""
+    scaled = terms.scaled(mean)
+    total = scaled[0].tensor.producer if scaled is not None and scaled[0].tensor is not None else None
+    if (
+        scaled is None
+        or total is None
+        or total.combiner != "sum"
+        or total.output.dtype != squares.output.dtype
+    ):
+        return None
+    count = product(a.extent for a in total.reduce)
+    if not isinstance(count, int) or not _is_reciprocal(scaled[1], count, total.output.dtype):
+        return None
+    where = scaled[0].indices
+    values = _map_axes(terms, total, squares, where)
+    if values is None or terms.value(total, values) != element:
+        return None
+    back = {
+        v: a.var for a in squares.axes for v in [terms.var[a.var]] if compat.kind(v) in ("Var", "SizeVar")
+    }
+    return Moments(total, squares, count, tuple(compat.substitute(i, back) for i in where))
+
+
+def _is_reciprocal(factor: float, count: int, dtype: str) -> bool:
+    """Is it 1/count, as exactly as constants of the dtype say it?"""
+    digits = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}.get(dtype, 53)
+    means = (1 / count, 1 / _rounded(count, digits), _rounded(1 / count, digits))
+    return any(abs(factor / m - 1) <= 2.0**-50 for m in means)
+
+
+def _rounded(value: float, digits: int) -> float:
+    mantissa, exponent = math.frexp(value)
+    return math.ldexp(round(math.ldexp(mantissa, digits)), exponent - digits)
+
+
+def _map_axes(
+    terms: Terms, total: Operator, squares: Operator, where: Sequence[Expr]
+) -> dict[Var, Expr] | None:
+    """What the axes of ``total`` are at the axes of ``squares``, if each result covers the same index space."""
+    values: dict[Var, Expr] = {a.var: compat.const(0, "int64") for a in total.axes}
+    left = {str(terms.var[a.var]): a for a in _live(squares.spatial)}
+    for axis, index in zip(total.spatial, where):
+        if isinstance(axis.extent, int) and axis.extent == 1:
+            continue
+        if compat.kind(index) not in ("Var", "SizeVar") or str(index) not in left:
+            return None
+        if not same(left.pop(str(index)).extent, axis.extent, terms.analyzer):
+            return None
+        values[axis.var] = index
+    mine, other = _live(total.reduce), _live(squares.reduce)
+    if left or [a.extent for a in mine] != [a.extent for a in other]:
+        return None
+    values.update({a.var: terms.var[b.var] for a, b in zip(mine, other)})
+    return values
+
+
+def _live(axes: Sequence[Axis]) -> list[Axis]:
+    return [a for a in axes if not (isinstance(a.extent, int) and a.extent == 1)]
+
+
+@dataclass
+class _Shifted:
+    """The tensors that replace a pair's results, all of the shape of ``total``'s."""
+
+    count: int
+    shift: Tensor
+    sum: Tensor
+    squares: Tensor
+
+    def mean(self, where: Sequence[Expr]) -> Expr:
+        return _at(self.shift, where) + _at(self.sum, where) / self._count
+
+    def total(self, where: Sequence[Expr]) -> Expr:
+        return _at(self.shift, where) * self._count + _at(self.sum, where)
+
+    def rest(self, where: Sequence[Expr]) -> Expr:
+        """Q - S*S/n, up to rounding not negative."""
+        part = _at(self.sum, where)
+        return _at(self.squares, where) - part * (part / self._count)
+
+    def clamped(self, rest: Expr, where: Sequence[Expr]) -> Expr:
+        """``rest``, at least 0. A Q that is infinite (equal to its double) stays so, and so does NaN."""
+        whole, zero = _at(self.squares, where), compat.const(0.0, self.squares.dtype)
+        return tir.Select(tir.EQ(whole, whole + whole), whole, tir.Select(tir.LT(rest, zero), zero, rest))
+
+    @property
+    def _count(self) -> Expr:
+        return compat.const(float(self.count), self.sum.dtype)
+
+    @property
+    def operand(self) -> dict[Buffer, Tensor]:
+        return {t.buffer: t for t in (self.shift, self.sum, self.squares)}
+
+
+class _Rewriter:
+    def __init__(self, graph: StitchGraph, pairs: Sequence[Moments]):
+        self.graph = graph
+        self.pairs = {p.squares: p for p in pairs}
+        self.totals = {p.total: p.count for p in pairs}
+        self.shifted: dict[Tensor, _Shifted] = {}
+        self.operators: list[Operator] = []
+
+    def run(self) -> StitchGraph:
+        # Tensors of the old graph serve as keys only: ``assemble`` makes all of them anew.
+        for op in self.graph.operators:
+            if op in self.totals:
+                self._total(op, self.totals[op])
+            elif op in self.pairs:
+                self._squares(op, self.pairs[op])
+            else:
+                value, operand = self._with_means(op)
+                if value is not op.value:
+                    self._add(op.name, op.output, op.spatial, op.reduce, value, operand, op)
+                else:
+                    self.operators.append(op)
+        return assemble(self.graph, self.operators)
+
+    def _total(self, op: Operator, count: int) -> None:
+        """The shift, both shifted sums, and what the old sum was (dropped again unless something needs it)."""
+        element_of, operand = self._with_means(op)
+        zero, used = compat.const(0, "int64"), min(SAMPLES, count)
+        first = {a.var: zero for a in op.reduce}
+        name, shape, dtype = op.output.name, op.output.shape, op.output.dtype
+
+        def element(names: dict[Var, Expr], place: dict[Var, Expr]) -> Expr:
+            return compat.substitute(element_of, {**names, **place})
+
+        shift = new_tensor(f"{name}_shift", shape, dtype)
+        spatial, names = fresh_axes(op.spatial)
+        middle = element(names, first)
+        known = dict(operand)
+        if used > 1:
+            # The last sample is near the last element, and the stride divides n hardly ever: where data repeats with
+            # an inner extent, samples come from different places in the period.
+            stride = compat.const((count - 1) // (used - 1), "int64")
+            sampled = new_tensor(f"{name}_samples", shape, dtype)
+            inner, inner_names = fresh_axes(op.spatial)
+            sample = Axis(tir.Var("sample", "int64"), used)
+            analyzer = Analyzer()
+            compat.bind_range(analyzer, sample.var, compat.const(used, "int64"))
+            place = [
+                analyzer.simplify(i) for i in unflatten(sample.var * stride, [a.extent for a in op.reduce])
+            ]
+            difference = element(inner_names, {a.var: i for a, i in zip(op.reduce, place)}) - element(
+                inner_names, first
+            )
+            self._add(f"{op.name}_samples", sampled, inner, [sample], difference, known, op)
+            known[sampled.buffer] = sampled
+            middle = middle + _at(sampled, [a.var for a in spatial]) / compat.const(float(used), dtype)
+        self._add(f"{op.name}_shift", shift, spatial, [], middle, known)
+        sums = [new_tensor(f"{name}_{what}", shape, dtype) for what in ("shifted", "squares")]
+        made = _Shifted(count, shift, *sums)
+        known = {**operand, shift.buffer: shift}
+        for tensor in sums:
+            spatial, names = fresh_axes(op.spatial)
+            reduce, more = fresh_axes(op.reduce)
+            value = element(names, more) - _at(shift, [a.var for a in spatial])
+            self._add(
+                tensor.name,
+                tensor,
+                spatial,
+                reduce,
+                value if tensor is made.sum else value * value,
+                known,
+                op,
+            )
+        self.shifted[op.output] = made
+        self._add(op.name, op.output, op.spatial, [], made.total([a.var for a in op.spatial]), made.operand)
+
+    def _add(
+        self, name: str, output: Tensor, spatial: Sequence[Axis], reduce: Sequence[Axis], value: Expr,
+        operand: dict[Buffer, Tensor], like: Operator | None = None,
+    ) -> None:  # fmt: skip
+        """Append an operator: a sum as ``like`` is one, or an element-wise one."""
+        combiner, identity = (like.combiner, like.identity) if like is not None else (None, None)
+        self.operators.append(
+            make_operator(name, output, (spatial, reduce), value, operand, combiner, identity)
+        )
+
+    def _squares(self, op: Operator, pair: Moments) -> None:
+        """The sum of squared deviations from the mean, of those from the shift."""
+        shifted, shape = self.shifted[pair.total.output], op.output.shape
+        rest = new_tensor(f"{op.output.name}_rest", shape, op.output.dtype)
+        spatial, names = fresh_axes(op.spatial)
+        where = [compat.substitute(i, names) for i in pair.where]
+        self._add(f"{op.name}_rest", rest, spatial, [], shifted.rest(where), shifted.operand)
+        own = _at(rest, [a.var for a in op.spatial])
+        operand = {**shifted.operand, rest.buffer: rest}
+        self._add(op.name, op.output, op.spatial, [], shifted.clamped(own, pair.where), operand)
+
+    def _with_means(self, op: Operator) -> tuple[Expr, dict[Buffer, Tensor]]:
+        """The operator's value with every ``sum/n`` of a pair replaced, and the tensors it reads then."""
+        operand = dict(op.operand)
+
+        def visit(e: Expr) -> Expr:
+            found = _scaled(e)
+            if found is not None:
+                load, factor = found
+                tensor = op.operand[compat.load_buffer(load)]
+                shifted = self.shifted.get(tensor)
+                if shifted is not None and _is_reciprocal(factor, shifted.count, tensor.dtype):
+                    operand.update(shifted.operand)
+                    mean = shifted.mean(load.indices)
+                    return mean if compat.dtype_of(e) == tensor.dtype else tir.Cast(compat.dtype_of(e), mean)
+            return compat.rebuild(e, visit) if self._reads_total(op, e) else e
+
+        return visit(op.value), operand
+
+    def _reads_total(self, op: Operator, e: Expr) -> bool:
+        if compat.is_load(e) and op.operand[compat.load_buffer(e)] in self.shifted:
+            return True
+        return any(self._reads_total(op, o) for o in compat.operands(e))
+
+
+def _scaled(e: Expr) -> tuple[Expr, float] | None:
+    """A load times or divided by a constant: the load and the factor."""
+    if compat.kind(e) not in ("Mul", "Div"):
+        return None
+    a, b = e.a, e.b
+    if compat.kind(e) == "Mul" and compat.kind(a) == "FloatImm":
+        a, b = b, a
+    while compat.kind(a) == "Cast" and widens(compat.dtype_of(a.value), compat.dtype_of(a)):
+        a = a.value
+    if compat.kind(b) != "FloatImm" or not compat.is_load(a) or float(b.value) == 0:
+        return None
+    return a, float(b.value) if compat.kind(e) == "Mul" else 1 / float(b.value)
+
+
+def _at(tensor: Tensor, where: Sequence[Expr]) -> Expr:
+    return compat.load(tensor.buffer, list(where)[: len(tensor.shape)])

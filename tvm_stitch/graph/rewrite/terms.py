@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scalar expressions expanded through element-wise producers, hash-consed so that equal ones are one number.
+
+Two values of a graph are the same function of an operator's axes when their terms are equal, whatever chain of
+broadcasts, reshapes and casts to wider types computes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ... import compat
+from ...compat import Analyzer, Expr, Var, tir
+from ..access import has_load
+from ..dtype import compute_dtype, item_bytes
+from ..extent import as_expr, flatten
+from ..ir import Axis, Operator, Tensor
+
+
+class Inexpressible(ValueError):
+    """An expression that no term stands for (a read whose index is itself read)."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """One node: what it does (``head``), to which terms; a load also has its ``tensor`` and ``indices``."""
+
+    head: tuple[object, ...]
+    args: tuple[int, ...] = ()
+    tensor: Tensor | None = None
+    indices: tuple[Expr, ...] = ()
+
+
+class Terms:
+    """The terms of expressions over one set of axes.
+
+    Axes get variables with names of their own, so that an index is known by its text; ``var`` maps each axis to its
+    variable (to 0 where the extent is one).
+    """
+
+    def __init__(self, axes: Sequence[Axis]):
+        self.analyzer = Analyzer()
+        self.var: dict[Var, Expr] = {}
+        self.axis_of: dict[str, Axis] = {}
+        for i, a in enumerate(axes):
+            if isinstance(a.extent, int) and a.extent == 1:
+                self.var[a.var] = compat.const(0, "int64")
+                continue
+            var = tir.Var(f"axis{i}", "int64")
+            compat.bind_range(self.analyzer, var, as_expr(a.extent))
+            self.var[a.var] = var
+            self.axis_of[str(var)] = a
+        self.nodes: list[Term] = []
+        self.known: dict[tuple[object, ...], int] = {}
+        self.expanded: dict[tuple[Operator, tuple[str, ...]], int] = {}
+
+    def value(self, op: Operator, values: Mapping[Var, Expr]) -> int:
+        """The term of an operator's value (of what it combines, for a reduction) at the given axes.
+
+        Raises:
+            Inexpressible: when the value reads at an index that is itself read.
+        """
+        if any(has_load(i) for a in op.accesses for i in a.indices):
+            raise Inexpressible(f"{op.name} reads at indices that it reads")
+        return self._visit(op, op.value, values)
+
+    def _visit(self, op: Operator, e: Expr, values: Mapping[Var, Expr]) -> int:
+        name = compat.kind(e)
+        if compat.is_load(e):
+            return self._load(
+                op.operand[compat.load_buffer(e)], [compat.substitute(i, values) for i in e.indices]
+            )
+        if name in ("Var", "SizeVar"):
+            return self._make(("index", str(self.analyzer.simplify(values.get(e, e)))))
+        if name in ("IntImm", "FloatImm", "StringImm"):
+            return self._make(("const", e.value))
+        if name == "Cast" and widens(compat.dtype_of(e.value), compat.dtype_of(e)):
+            return self._visit(op, e.value, values)
+        head: tuple[object, ...] = (
+            name,
+            compute_dtype(compat.dtype_of(e)) if name != "Cast" else compat.dtype_of(e),
+        )
+        if name == "Call":
+            head = (*head, compat.call_name(e))
+        return self._make(head, tuple(self._visit(op, o, values) for o in compat.operands(e)))
+
+    def _load(self, tensor: Tensor, indices: Sequence[Expr]) -> int:
+        simple = [self.analyzer.simplify(i) for i in indices]
+        producer = tensor.producer
+        if producer is None or producer.is_reduce or _gathers(producer):
+            flat = str(self.analyzer.simplify(flatten(simple, tensor.shape)))
+            return self._make(("load", id(tensor), flat), (), tensor, tuple(simple))
+        key = (producer, tuple(map(str, simple)))
+        if key not in self.expanded:
+            zero = compat.const(0, "int64")
+            values = {a.var: zero for a in producer.axes}
+            values.update({a.var: i for a, i in zip(producer.spatial, simple)})
+            self.expanded[key] = self._visit(producer, producer.value, values)
+        return self.expanded[key]
+
+    def _make(
+        self,
+        head: tuple[object, ...],
+        args: tuple[int, ...] = (),
+        tensor: Tensor | None = None,
+        indices: tuple[Expr, ...] = (),
+    ) -> int:
+        key = (*head, "of", *args)
+        if key not in self.known:
+            self.known[key] = len(self.nodes)
+            self.nodes.append(Term(head, args, tensor, indices))
+        return self.known[key]
+
+    def constant(self, term: int) -> float | None:
+        """The value of a constant."""
+        head = self.nodes[term].head
+        return float(head[1]) if head[0] == "const" and isinstance(head[1], (int, float)) else None
+
+    def is_kind(self, term: int, name: str) -> bool:
+        """Is the term's node of that kind (the class name of the expression, or ``load``)?"""
+        return self.nodes[term].head[0] == name
+
+    def scaled(self, term: int) -> tuple[Term, float] | None:
+        """The load and the constant factor, if the term is a load multiplied or divided by constants."""
+        node = self.nodes[term]
+        if node.head[0] == "load":
+            return node, 1.0
+        if node.head[0] not in ("Mul", "Div"):
+            return None
+        a, b = node.args
+        if node.head[0] == "Mul" and self.constant(a) is not None:
+            a, b = b, a
+        factor, inner = self.constant(b), self.scaled(a)
+        if factor is None or inner is None or factor == 0:
+            return None
+        return inner[0], inner[1] * factor if node.head[0] == "Mul" else inner[1] / factor
+
+
+def _gathers(op: Operator) -> bool:
+    return any(has_load(i) for a in op.accesses for i in a.indices)
+
+
+def widens(source: str, target: str) -> bool:
+    """Does a cast between these floats change no value?"""
+    floats = source.startswith(("float", "bfloat")) and target.startswith(("float", "bfloat"))
+    return source == target or (floats and item_bytes(source) < item_bytes(target))
