@@ -20,6 +20,11 @@ class StitchConfig:
         epilogues: leave biases and activations in the kernel of the matmul or convolution before them when that saves
             a kernel or a round trip through memory.
         remote: join independent stitch ops of equal domain into one launch (remote stitching).
+        clusters: spread a long row over the blocks of a thread-block cluster, where the device has clusters.
+        grid_barriers: let values of one kernel cross blocks through device memory, behind a grid barrier. Such a kernel
+            is launched cooperatively and needs the whole device to itself; without, there are more kernels.
+        deterministic: forbid sums whose order varies from run to run. No plan makes one so far (partial sums are combined
+            in a fixed order); with False, later versions may use atomics.
 
     Raises:
         ValueError: for an unknown option or a bad value; the message names the choices.
@@ -27,9 +32,12 @@ class StitchConfig:
 
     strict: bool = False
     max_operators: int = 160
-    max_arguments: int = 60
+    max_arguments: int = 160
     epilogues: bool = True
     remote: bool = True
+    clusters: bool = True
+    grid_barriers: bool = True
+    deterministic: bool = True
 
     def __init__(self, **options: Any):
         known = {f.name: f for f in fields(self)}

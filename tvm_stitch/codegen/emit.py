@@ -5,12 +5,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..plan.grid import GridPlan
 from ..plan.plan import StitchPlan
 from .gpu import emit_gpu
+from .gpu_grid import emit_grid
 
 
-def emit(func: Any, plan: StitchPlan) -> Any:
+def emit(func: Any, plan: StitchPlan | GridPlan) -> Any:
     """The scheduled PrimFunc for ``func`` under ``plan``."""
+    if isinstance(plan, GridPlan):
+        return emit_grid(func, plan)
     if plan.device.is_gpu:
         return emit_gpu(func, plan)
     from .cpu import emit_cpu

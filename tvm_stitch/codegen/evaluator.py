@@ -12,6 +12,7 @@ from typing import Protocol
 
 from .. import compat
 from ..compat import Analyzer, Buffer, Expr, tir
+from ..graph.access import branches, has_load, loads
 from ..graph.classify import HEAVY_CALLS
 from ..graph.dtype import HALF, compute_dtype
 from ..graph.ir import Access, Operator, Tensor
@@ -111,7 +112,7 @@ class Evaluator:
     def _expression(self, key: Key, guarded: bool) -> Expr:
         op, point = key
         cursor = iter(self.al.children(key))
-        axis = {v: self.localize(e) for v, e in self.al.domain.axis_values(op, point).items()}
+        axis = {v: self._index(e) for v, e in self.al.domain.axis_values(op, point).items()}
 
         def visit(e: Expr, guarded: bool) -> Expr:
             name = compat.kind(e)
@@ -119,12 +120,15 @@ class Evaluator:
                 access, child = next(cursor)
                 if child is None:  # a gather: the indices are values themselves
                     return self._read(access.buffer, [convert(visit(i, guarded), "int64") for i in e.indices])
+                for _ in range(sum(1 for i in e.indices for _ in loads(i))):
+                    next(cursor)  # the reads in a gather's indices are in the point itself
                 return self._access(access, child, guarded)
             if name in ("Var", "SizeVar"):
                 return axis.get(e, e)
-            if name == "Call" and compat.call_name(e) == "if_then_else":
-                condition = visit(e.args[0], guarded)
-                return tir.if_then_else(condition, *_level(visit(e.args[1], True), visit(e.args[2], True)))
+            chosen = branches(e)
+            if chosen is not None:
+                condition = visit(chosen[0], guarded)
+                return tir.if_then_else(condition, *_level(visit(chosen[1], True), visit(chosen[2], True)))
             return widen(e, lambda x: visit(x, guarded))
 
         result = visit(op.value, guarded)
@@ -143,6 +147,13 @@ class Evaluator:
         if (guarded or access.guarded) and point.at is At.INDEX:
             return self._expression(key, True)
         return self.value(key)
+
+    def _index(self, index: Expr) -> Expr:
+        """An index in the current row and column; one that is read from an input is read only if the row exists."""
+        here = self.localize(index)
+        if self.guard is None or not has_load(index):
+            return here
+        return tir.if_then_else(self.guard, here, compat.const(0, "int64"))
 
     def _input_indices(self, access: Access, point: Point) -> list[Expr]:
         return [self.localize(i) for i in input_indices(self.al, access.tensor, point)]

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import ExitStack
+from itertools import groupby
 from typing import Any
 
 from .. import compat
@@ -13,12 +15,13 @@ from ..graph.ir import Access, Operator
 from ..plan.alignment import Key
 from ..plan.contiguity import vectorizable
 from ..plan.domain import Point
-from ..plan.mapping import ColumnMapping, item_bytes
+from ..plan.mapping import ColumnMapping, Exchange, item_bytes
 from ..plan.passes import Leaf, Pass, is_streamed
 from ..plan.plan import StitchPlan
 from . import builder as B
 from .combine import accumulator_dtype, combine, identity
 from .evaluator import Evaluator, compute_dtype, convert, input_indices, short_name
+from .exchange import Exchanger, make_exchange
 from .gpu_reduce import row_reduce
 from .scratch import declare_scratch, finish
 
@@ -28,7 +31,13 @@ def emit_gpu(func: Any, plan: StitchPlan) -> Any:
     scratch = declare_scratch(plan.scratch)
     with B.kernel() as body:
         RowEmitter(plan, scratch).emit()
-    return finish(func, body[0], scratch)
+    return finish(func, body[0], scratch, COOPERATIVE if plan.mapping.exchange is Exchange.GRID else None)
+
+
+COOPERATIVE = {"tirx.kernel_launch_params": ["tirx.use_cooperative_launch"]}
+"""Function attributes of a kernel with a grid barrier."""
+LAUNCH_BOUND = "tirx.launch_bounds_min_blocks_per_sm"
+"""Attribute in a kernel's body: blocks that a multiprocessor must be able to hold."""
 
 
 class RowEmitter:
@@ -45,6 +54,8 @@ class RowEmitter:
         self.lane: Expr = B.i64(0)
         self.slot: Expr = B.i64(0)
         self.block: Expr = B.i64(0)
+        self.segment: Expr = B.i64(0)  # which part of the row's columns the block has
+        self.exchange: Exchanger | None = None
         self.staged: dict[Key | Leaf, Buffer] = {}  # in shared memory, where a row is too long for registers
         self.stage_element: Expr = B.i64(0)
         self.in_range: Expr | None = None
@@ -79,8 +90,11 @@ class RowEmitter:
             self.eval.guard = self.in_range if self.guarded else None
             if self.mapping.shared:
                 self._allocate_stage()
-            for p in self.plan.schedule.passes:
-                self._pass(p)
+            self.exchange = make_exchange(self.plan, self.scratch, row, self.segment, self.lane)
+            if self.exchange is not None and self.mapping.shared:
+                self.exchange.meet()  # TVM places block barriers among accesses to staged values
+            for _, passes in groupby(self.plan.schedule.passes, key=lambda p: p.level):
+                self._level(passes)
             self._row_outputs()
 
     def _launch(self, stack: ExitStack) -> Expr:
@@ -90,17 +104,23 @@ class RowEmitter:
             per_block = m.threads * m.of(p.columns).vector * m.of(p.columns).chunks
             grid = _ceildiv(p.columns, per_block)
         else:
-            grid = _ceildiv(self.domain.rows, m.rows_per_block * m.tasks)
+            groups = _ceildiv(self.domain.rows, m.rows_per_block * m.tasks)
+            grid = groups if m.segments == 1 else groups * m.segments
         total = self.plan.schedule.passes[0].columns if m.split else self.domain.rows
         if not isinstance(
             grid, int
         ):  # an empty input gets one idle block: a grid of zero is an error on CUDA
             grid = tir.max(grid, B.i64(1))
         self.block = stack.enter_context(T.launch_thread("blockIdx.x", as_expr(grid)))
+        if m.exchange is Exchange.CLUSTER:
+            stack.enter_context(T.launch_thread("clusterCtaIdx.x", B.i64(m.segments)))
         if m.rows_per_block > 1:
             self.slot = stack.enter_context(T.launch_thread("threadIdx.y", B.i64(m.rows_per_block)))
         if m.threads > 1:
             self.lane = stack.enter_context(T.launch_thread("threadIdx.x", B.i64(m.threads)))
+        if m.blocks_per_sm:
+            bound = compat.const(m.blocks_per_sm, "int32")
+            stack.enter_context(T.attr(compat.const(0, "int32"), LAUNCH_BOUND, bound))
         if not isinstance(grid, int):  # nor may that block divide by an extent of zero
             with B.when(tir.LE(as_expr(total), B.i64(0))):
                 B.leave()
@@ -108,8 +128,11 @@ class RowEmitter:
             return B.i64(0)
         rows = self.domain.rows
         group = self.block
+        if m.segments > 1:
+            self.segment = B.bind(tir.floormod(self.block, B.i64(m.segments)), "segment")
+            group = tir.floordiv(self.block, B.i64(m.segments))
         if m.tasks > 1:
-            group = self.block * B.i64(m.tasks) + stack.enter_context(B.loop("serial", m.tasks, "task"))
+            group = group * B.i64(m.tasks) + stack.enter_context(B.loop("serial", m.tasks, "task"))
         return self.row_of(group, isinstance(rows, int) and rows % (m.rows_per_block * m.tasks) == 0)
 
     def row_of(self, group: Expr, exact: bool) -> Expr:
@@ -124,7 +147,29 @@ class RowEmitter:
         self.guarded = not isinstance(rows, int)
         return B.bind(tir.min(row, as_expr(rows) - B.i64(1)), "row")
 
+    def _level(self, passes: Iterable[Pass]) -> None:
+        """The passes between two levels of reductions; what several blocks of a row reduce is exchanged once."""
+        if self.exchange is None:
+            for p in passes:
+                self._pass(p)
+            return
+        ops: list[Operator] = []
+        partials: list[Expr] = []
+        for p in passes:
+            partials += self._thread_partials(p, self._sweep(p))
+            ops += p.reduces
+        if not ops:
+            return
+        self.exchange.meet()
+        totals = row_reduce(ops, partials, self.mapping.threads, 1, self.lane, self.slot)
+        self._set_results(ops, self.exchange.fold(ops, totals))
+
     def _pass(self, p: Pass) -> None:
+        """One sweep over the row's columns and the reductions that it feeds, where a row has one block."""
+        self._reduce(p, self.mapping.of(p.columns), self._sweep(p))
+
+    def _sweep(self, p: Pass) -> list[Buffer]:
+        """Evaluate, keep, accumulate and store all of the thread's columns; returns its accumulators."""
         self.eval.at_column(None)
         for key in p.row_values:
             self.eval.bind_row(key)
@@ -149,7 +194,7 @@ class RowEmitter:
         if self.mapping.keep:
             self.value_tiles.update(tiles)
             self.load_tiles.update({k: t for k, t in self.staged.items() if k in fresh})
-        self._reduce(p, cm, accumulators)
+        return accumulators
 
     def _chunk(
         self, p: Pass, cm: ColumnMapping, step: Expr, chunk: Expr, fresh: list[Leaf], accumulators: list[Buffer],
@@ -172,7 +217,7 @@ class RowEmitter:
             }
             with B.loop("unroll", cm.vector, "lane") as e:
                 self.element, self.lane_element = chunk * B.i64(cm.vector) + e, e
-                self.stage_element = base + e
+                self.stage_element = self._place(cm, step, chunk) + e
                 self.eval.at_column(safe + e)
                 self._compute(p, e, valid, accumulators, tiles, out_tiles)
             with B.when(_both(self.in_range, valid) if p.outputs else None):
@@ -203,15 +248,23 @@ class RowEmitter:
     def _reduce(self, p: Pass, cm: ColumnMapping, accumulators: list[Buffer]) -> None:
         if not p.reduces:
             return
+        m, partials = self.mapping, self._thread_partials(p, accumulators)
+        self._set_results(
+            p.reduces, row_reduce(p.reduces, partials, m.threads, m.rows_per_block, self.lane, self.slot)
+        )
+
+    def _thread_partials(self, p: Pass, accumulators: list[Buffer]) -> list[Expr]:
+        """The thread's partial result of each reduction: its accumulators, one for each place in a vector, folded."""
         partials = []
         for op, acc in zip(p.reduces, accumulators):
-            parts = [B.fetch(acc, e) for e in range(cm.vector)]
+            parts = [B.fetch(acc, e) for e in range(self.mapping.of(p.columns).vector)]
             while len(parts) > 1:
                 parts = [combine(op.combiner or "", a, b) for a, b in zip(parts[::2], parts[1::2])]
             partials.append(B.cell(parts[0], "partial"))
-        m = self.mapping
-        results = row_reduce(p.reduces, partials, m.threads, m.rows_per_block, self.lane, self.slot)
-        for op, result in zip(p.reduces, results):
+        return partials
+
+    def _set_results(self, ops: Iterable[Operator], results: Iterable[Expr]) -> None:
+        for op, result in zip(ops, results):
             self.eval.set_row_value((op, self.al.row_point), result)
 
     def _streamed(self, leaf: Leaf) -> bool:
@@ -230,9 +283,9 @@ class RowEmitter:
         sched, m = self.plan.schedule, self.mapping
         for key in sched.kept_values:
             dtype = compute_dtype(key[0].output.dtype)
-            self.staged[key] = B.local([m.covered(key[1].columns)], dtype, short_name(key[0]), "shared.dyn")
+            self.staged[key] = B.local([m.segment(key[1].columns)], dtype, short_name(key[0]), "shared.dyn")
         for leaf in sched.kept_loads:
-            size = [m.covered(leaf[1].columns)]
+            size = [m.segment(leaf[1].columns)]
             self.staged[leaf] = B.local(size, leaf[0].dtype, leaf[0].name + "_stage", "shared.dyn")
 
     def _inside(self, base: Expr, columns: Extent, cm: ColumnMapping) -> Expr:
@@ -242,6 +295,14 @@ class RowEmitter:
         return B.bind(tir.min(base, as_expr(columns) - B.i64(cm.vector)), "col")
 
     def _base(self, cm: ColumnMapping, step: Expr, chunk: Expr) -> Expr:
+        """The first column of a vector."""
+        place = self._place(cm, step, chunk)
+        if self.mapping.segments == 1:
+            return place
+        return self.segment * B.i64(cm.steps * cm.chunks * self.mapping.threads * cm.vector) + place
+
+    def _place(self, cm: ColumnMapping, step: Expr, chunk: Expr) -> Expr:
+        """A vector's place in the block's segment."""
         group = (step * B.i64(cm.chunks) + chunk) if cm.steps > 1 else chunk
         if self.mapping.split:
             group = self.block * B.i64(cm.chunks) + chunk
@@ -337,6 +398,8 @@ class RowEmitter:
         if not sched.row_outputs:
             return
         first = tir.EQ(self.lane, B.i64(0)) if self.mapping.threads > 1 else None
+        if self.mapping.segments > 1:
+            first = _both(first, tir.EQ(self.segment, B.i64(0)))
         with B.when(_both(self.in_range, first)):
             for op, point in sched.row_outputs:
                 self._store_row(op, point)

@@ -16,15 +16,12 @@ from ..graph.classify import is_heavy
 from ..graph.extent import Extent, product, quotient, same, unflatten
 from ..graph.ir import Access, OpClass, Operator, Span, StitchGraph, Tensor
 from .domain import At, Domain, Point, is_zero
+from .gather import GatherPoints, Misaligned
 
 Key = tuple[Operator, Point]
 
 RECOMPUTE_LIMIT = 4
 """How many heavy operators may be evaluated again for every row instead of once (no in-block scheme shares them)."""
-
-
-class Misaligned(ValueError):
-    """No in-block row domain serves the graph; the message says which operators disagree."""
 
 
 @dataclass
@@ -107,6 +104,7 @@ class _Aligner:
         self.recomputed: set[Key] = set()
         self.placed: dict[Operator, Point] = {}
         self.uneven: dict[Tensor, bool] = {}
+        self.gathered = GatherPoints(domain)
 
     def run(self) -> Alignment:
         outputs = {t.producer for t in self.graph.outputs}
@@ -230,14 +228,11 @@ class _Aligner:
         level = 0
         reads: list[Point | None] = []
         for a in op.accesses:
-            if any(has_load(i) for i in a.indices):
-                if a.tensor.producer in self.own:
-                    raise Misaligned(
-                        f"{op.name} gathers from {a.tensor.name}, which the same kernel computes"
-                    )
+            gathered = any(has_load(i) for i in a.indices)
+            if gathered and a.tensor.producer not in self.own:
                 reads.append(None)
                 continue
-            child = self.domain.move(op, point, a)
+            child = self.gathered.point(op, point, a) if gathered else self.domain.move(op, point, a)
             reads.append(child)
             if a.tensor.producer is not None and a.tensor.producer in self.own:
                 level = max(level, self._visit(a.tensor.producer, child))
@@ -252,6 +247,8 @@ class _Aligner:
             return
         if point.at is At.INDEX and _covers(op, self._points(point)):
             return
+        if is_zero(point.columns) and _covers(op, self.domain.rows):
+            return  # once a row is no more often than once an element
         self.recomputed.add((op, point))
         if len(self.recomputed) > RECOMPUTE_LIMIT:
             raise Misaligned(f"heavy {op.name} and others would be computed again for every row")

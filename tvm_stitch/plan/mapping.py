@@ -2,11 +2,13 @@
 """Adaptive thread mapping on a GPU: which thread of which block handles which row and columns (AStitch 3.3, 4.3).
 
 Many small rows share a block (horizontal packing), long rows take more threads each, up to a whole block. Loads and
-stores are vectors of up to 16 bytes wherever divisibility allows.
+stores are vectors of up to 16 bytes wherever divisibility allows. A row may be spread over several blocks as well, its
+*segments* (task splitting, see splitting.py).
 """
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass, field
 from math import gcd
 
@@ -27,9 +29,20 @@ LONG_WORDS = 112
 """The same where the row already takes a whole block."""
 
 
+class Exchange(enum.Enum):
+    """How the blocks that share a row combine their partial results."""
+
+    NONE = "none"
+    CLUSTER = "distributed shared memory"
+    GRID = "device memory and a grid barrier"
+
+
 @dataclass(frozen=True)
 class ColumnMapping:
-    """How a column space is spread: column = ((step * chunks + chunk) * threads + lane) * vector + element."""
+    """How a column space is spread over a block: ((step * chunks + chunk) * threads + lane) * vector + element.
+
+    That is the column itself, or its place in the block's segment where a row has several.
+    """
 
     vector: int
     chunks: int
@@ -44,6 +57,10 @@ class RowMapping:
     ``tasks`` such groups of rows in order (vertical packing). ``columns`` maps each column space
     (by its text). ``split`` spreads a flat domain's columns over blocks instead. ``keep`` says whether values stay on
     chip between passes (in registers, or in shared memory with ``shared``) or are read again.
+
+    ``segments`` blocks share a row (task splitting): block ``row * segments + segment`` takes a contiguous part of the
+    row's columns, and ``exchange`` combines what the segments reduce. ``blocks_per_sm`` blocks of a multiprocessor are
+    resident at once, which the kernel's launch bounds enforce (0: no bound).
     """
 
     threads: int
@@ -53,6 +70,9 @@ class RowMapping:
     keep: bool = True
     shared: bool = False
     tasks: int = 1
+    segments: int = 1
+    exchange: Exchange = Exchange.NONE
+    blocks_per_sm: int = 0
 
     @property
     def block(self) -> int:
@@ -69,6 +89,8 @@ class RowMapping:
             "tasks a block": self.tasks,
             "columns": spaces,
             "between passes": self.storage,
+            "blocks a row": self.segments,
+            "exchange": self.exchange.value,
             "columns over blocks": self.split,
         }
 
@@ -79,10 +101,14 @@ class RowMapping:
             return "read again"
         return "kept in shared memory" if self.shared else "kept in registers"
 
-    def covered(self, columns: Extent) -> int:
-        """Columns that the threads of a row cover, those past its end included."""
+    def segment(self, columns: Extent) -> int:
+        """Columns of a row that a block covers, those past the row's end included."""
         m = self.of(columns)
         return m.steps * m.chunks * self.threads * m.vector
+
+    def covered(self, columns: Extent) -> int:
+        """Columns that all blocks of a row cover, those past its end included."""
+        return self.segments * self.segment(columns)
 
     def of(self, columns: Extent) -> ColumnMapping:
         """The mapping of a column space."""
@@ -148,8 +174,11 @@ def _words(dtype: str) -> float:
     return max(0.25, item_bytes(dtype) / 4)
 
 
-def choose_mapping(alignment: Alignment, sched: Schedule, device: DeviceModel) -> RowMapping:
-    """The thread mapping of a stitch op on a GPU."""
+def map_rows(alignment: Alignment, sched: Schedule, device: DeviceModel, segments: int = 1) -> RowMapping:
+    """The thread mapping of a stitch op on a GPU whose rows take ``segments`` blocks each.
+
+    Several segments are for static shapes only; how they exchange what they reduce is left open.
+    """
     spaces = list(dict.fromkeys(str(p.columns) for p in sched.passes))
     extents = {str(p.columns): p.columns for p in sched.passes}
     vectors = {s: vector_length(sched, extents[s]) for s in spaces}
@@ -157,21 +186,25 @@ def choose_mapping(alignment: Alignment, sched: Schedule, device: DeviceModel) -
         # One vector a thread: the more blocks there are, the more loads are in flight.
         return RowMapping(256, 1, {s: ColumnMapping(v, 1) for s, v in vectors.items()}, split=True)
     rows = compat.int_value(as_expr(alignment.domain.rows))
-    static = {s: e for s, e in extents.items() if isinstance(e, int)}
-    threads = 1
+    static = {s: -(-e // segments) for s, e in extents.items() if isinstance(e, int)}
+    parts = None if rows is None else rows * segments
+    threads = 1 if segments == 1 else 4 * device.warp
     for s, e in static.items():
-        words = tile_words(alignment, sched, e)
-        threads = max(threads, _threads_for(e, vectors[s], full_vector(sched, e), words, rows, device))
-    if not alignment.graph.reduces:  # one warp a row evaluates the row's values (a heavy one, broadcast) once
+        words = tile_words(alignment, sched, extents[s])
+        full = full_vector(sched, extents[s])
+        threads = max(threads, _threads_for(e, vectors[s], full, words, parts, device))
+    if not alignment.graph.reduces and segments == 1:
+        # One warp a row evaluates the row's values (a heavy one, broadcast) once.
         threads = min(threads, device.warp)
-    mapping = RowMapping(threads, _rows_per_block(threads, rows, device))
-    if (
-        rows is not None
-    ):  # one task a block was fastest on an H200 at every size; more only where the grid ends
-        mapping.tasks = -(-rows // (mapping.rows_per_block * MOST_BLOCKS))
+    mapping = RowMapping(threads, 1, segments=segments)
+    if segments == 1:
+        mapping.rows_per_block = _rows_per_block(threads, rows, device)
+        if rows is not None:
+            # One task a block was fastest on an H200 at every size; more only where the grid ends.
+            mapping.tasks = -(-rows // (mapping.rows_per_block * MOST_BLOCKS))
     for s, e in static.items():
         chunks = -(-e // (vectors[s] * threads))
-        words = chunks * vectors[s] * tile_words(alignment, sched, e)
+        words = chunks * vectors[s] * tile_words(alignment, sched, extents[s])
         limit = LONG_WORDS if threads >= 512 else LONG_WORDS * 5 // 4
         if threads == device.max_threads_per_block:
             limit = device.registers_per_sm // threads - 20
@@ -179,11 +212,15 @@ def choose_mapping(alignment: Alignment, sched: Schedule, device: DeviceModel) -
             mapping.keep = False
         mapping.columns[s] = ColumnMapping(vectors[s], chunks)
     if not mapping.keep:
-        for s, m in mapping.columns.items():
-            mapping.columns[s] = ColumnMapping(m.vector, min(m.chunks, max(1, 16 // m.vector)), 1)
-            mapping.columns[s] = _stepped(mapping.columns[s], m.chunks)
+        in_steps(mapping)
         keep_in_shared(sched, mapping, device)
     return mapping
+
+
+def in_steps(mapping: RowMapping) -> None:
+    """Take columns in steps of a few vectors a thread, where nothing is kept in registers."""
+    for s, m in mapping.columns.items():
+        mapping.columns[s] = _stepped(ColumnMapping(m.vector, min(m.chunks, max(1, 16 // m.vector))), m.chunks)
 
 
 def _stepped(m: ColumnMapping, vectors: int) -> ColumnMapping:
@@ -195,7 +232,8 @@ def keep_in_shared(sched: Schedule, mapping: RowMapping, device: DeviceModel) ->
     """Keep values in shared memory if a row's fit, in steps small enough not to cover much more than the row."""
     before = dict(mapping.columns)
     extents = {str(p.columns): p.columns for p in sched.passes if isinstance(p.columns, int)}
-    vectors = {s: -(-e // (before[s].vector * mapping.threads)) for s, e in extents.items()}
+    span = mapping.threads * mapping.segments
+    vectors = {s: -(-e // (before[s].vector * span)) for s, e in extents.items()}
     for s, m in before.items():
         chunks = min((c for c in (4, 2, 1) if c <= m.chunks), key=lambda c: (-(-vectors[s] // c) * c, -c))
         mapping.columns[s] = _stepped(ColumnMapping(m.vector, chunks), vectors[s])
@@ -210,9 +248,9 @@ def stage_bytes(sched: Schedule, mapping: RowMapping) -> int:
     """Shared memory that a row's kept values and loads take, were they kept there: the most alive during a pass."""
     size: dict[object, int] = {}
     for op, point in sched.kept_values:
-        size[(op, point)] = mapping.covered(point.columns) * item_bytes(compute_dtype(op.output.dtype))
+        size[(op, point)] = mapping.segment(point.columns) * item_bytes(compute_dtype(op.output.dtype))
     for tensor, point in sched.kept_loads:
-        size[(tensor, point)] = mapping.covered(point.columns) * item_bytes(tensor.dtype)
+        size[(tensor, point)] = mapping.segment(point.columns) * item_bytes(tensor.dtype)
     used = [{k for k in [*p.values, *p.reads, *p.loads] if k in size} for p in sched.passes]
     most = 0
     for i in range(len(used)):

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ..config import StitchConfig
 from ..device import DeviceModel
 from ..graph.ir import StitchGraph
 from .alignment import Alignment, align
 from .cpu_mapping import choose_cpu_mapping
-from .mapping import RowMapping, choose_mapping, keep_in_shared
+from .mapping import RowMapping, keep_in_shared
 from .passes import Keep, Schedule, schedule
 from .scratch import Scratch
+from .splitting import choose_mapping, partial_scratch
 
 
 @dataclass
@@ -26,17 +28,34 @@ class StitchPlan:
     scratch: list[Scratch] = field(default_factory=list)
 
 
-def make_plan(graph: StitchGraph, device: DeviceModel) -> StitchPlan:
+def make_plan(graph: StitchGraph, device: DeviceModel, config: StitchConfig | None = None) -> StitchPlan:
     """Plan a graph for a device.
 
+    Args:
+        graph: a stitch op's graph.
+        device: the device that the kernel is for.
+        config: options; by default all are as StitchConfig has them.
+
     Raises:
-        Misaligned: when no in-block plan exists; the message is the reason that ``explain`` shows.
+        Misaligned: when no row domain serves the graph; the message is the reason that ``explain`` shows.
     """
     alignment = align(graph)
     sched = schedule(alignment)
-    mapping = (choose_mapping if device.is_gpu else choose_cpu_mapping)(alignment, sched, device)
+    if not device.is_gpu:
+        return _plan_cpu(graph, device, alignment, sched)
+    mapping = choose_mapping(alignment, sched, device, config or StitchConfig())
     if not mapping.keep:
         sched = schedule(alignment, Keep.LOADS)
-        if not (device.is_gpu and keep_in_shared(sched, mapping, device)):
+        if not keep_in_shared(sched, mapping, device):
             sched = schedule(alignment, Keep.NOTHING)
+    scratch = list(partial_scratch(sched, alignment.domain.rows, mapping).values())
+    return StitchPlan(graph, device, alignment, sched, mapping, scratch)
+
+
+def _plan_cpu(
+    graph: StitchGraph, device: DeviceModel, alignment: Alignment, sched: Schedule
+) -> StitchPlan:
+    mapping = choose_cpu_mapping(alignment, sched, device)
+    if not mapping.keep:
+        sched = schedule(alignment, Keep.NOTHING)
     return StitchPlan(graph, device, alignment, sched, mapping)

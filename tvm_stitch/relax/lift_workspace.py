@@ -47,7 +47,9 @@ class LiftWorkspace:
         for gvar, func in mod.functions_items():
             if isinstance(func, relax.Function):
                 lifter.builder_.update_func(gvar, lifter.lift(func))
-        return lifter.builder_.get()
+        lifted = lifter.builder_.get()
+        functions = {lifter.renewed.get(g, g): f for g, f in lifted.functions_items()}
+        return tvm.IRModule(functions, attrs=lifted.attrs, global_infos=lifted.global_infos)
 
 
 @visitor
@@ -77,6 +79,11 @@ class _Lifter(PyExprMutator):
         super().__init__(mod)
         self.mod, self.wanted = mod, wanted
         self.whole: set[Any] = set()
+        # A global variable keeps the type it got first; scheduling has given the function more parameters since.
+        self.renewed: dict[Any, Any] = {}
+        for gvar in wanted:
+            self.renewed[gvar] = tvm.ir.GlobalVar(gvar.name_hint)
+            relax.expr._update_type(self.renewed[gvar], mod[gvar].ty)
 
     def lift(self, func: relax.Function) -> relax.Function:
         uses = _WholeUses()
@@ -100,7 +107,8 @@ class _Lifter(PyExprMutator):
     def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
         if not self._lacks_workspace(call):
             if is_call_tir(call) and call.args[0] in self.wanted:
-                return call
+                args = [self.renewed[call.args[0]], *(self.visit_expr(a) for a in call.args[1:])]
+                return relax.Call(call.op, args, call.attrs, call.ty_args)
             return super().visit_call_(call)
         results = len(_fields(call.ty_args[0]))
         longer = self.builder_.emit(self._extended(call))
@@ -131,7 +139,7 @@ class _Lifter(PyExprMutator):
         args, results = _arguments(call), _fields(call.ty_args[0])
         workspace = workspace_types(self.mod[gvar], self.wanted[gvar], [*args, *results], name=gvar.name_hint)
         visited = relax.Tuple([self.visit_expr(a) for a in args])
-        return self.builder_.normalize(relax.call_tir(gvar, visited, [*results, *workspace]))
+        return self.builder_.normalize(relax.call_tir(self.renewed[gvar], visited, [*results, *workspace]))
 
 
 def workspace_types(func: Any, count: int, given: Sequence[Any], name: str = "the function") -> list[Any]:

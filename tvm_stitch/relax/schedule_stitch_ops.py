@@ -14,7 +14,9 @@ from ..config import StitchConfig, checked_config
 from ..device import device_model, resolve_target
 from ..graph.reader import Unreadable, read
 from ..plan.alignment import Misaligned
-from ..plan.plan import StitchPlan, make_plan
+from ..plan.choose import choose_plan
+from ..plan.grid import GridPlan
+from ..plan.plan import StitchPlan
 from .stitch_ops import STITCH_ATTR, StitchError
 
 logger = logging.getLogger(__name__)
@@ -35,7 +37,7 @@ class ScheduleStitchOps:
         self,
         target: Any,
         config: StitchConfig | None = None,
-        plans: dict[str, StitchPlan] | None = None,
+        plans: dict[str, StitchPlan | GridPlan] | None = None,
         declined: dict[str, str] | None = None,
     ):
         self.target = resolve_target(target)
@@ -53,7 +55,7 @@ class ScheduleStitchOps:
             if "tirx.is_scheduled" in func.attrs:
                 continue
             try:
-                plan = make_plan(read(func, gvar.name_hint), device)
+                plan = choose_plan(read(func, gvar.name_hint), device, self.config)
                 updates[gvar] = emit(func, plan)
             except (Unreadable, Misaligned) as err:
                 self._decline(gvar.name_hint, str(err))

@@ -11,6 +11,8 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ..config import StitchConfig, checked_config
+from ..device import device_model
+from ..plan.choose import check_plannable
 from ..scope.identify import Boundary, Identified, identify
 from ..scope.node import Node, Value
 from .dataflow import BlockView, GraphReader, call_args, view_block
@@ -84,13 +86,19 @@ class _Stitcher(PyExprMutator):
         self.left: dict[str, str] = {}
         target = tvm.target.Target.current(allow_none=True)
         self.heavy_epilogues = target is None or "gpu" in target.keys  # see identify
+        self.device = device_model(target) if target is not None else None
         self.reader = GraphReader(mod)
         self.config = config if self.heavy_epilogues else config.limited(CPU_OPERATORS, CPU_ARGUMENTS)
         self.boundaries: list[Boundary] = []
 
     def visit_dataflow_block_(self, block: Any) -> Any:
         view = view_block(block, self.reader)
-        found = identify(view.nodes, self.config, heavy_epilogues=self.heavy_epilogues)
+        found = identify(
+            view.nodes,
+            self.config,
+            heavy_epilogues=self.heavy_epilogues,
+            check=lambda graph: check_plannable(graph, self.device, self.config),
+        )
         self.boundaries += found.boundaries
         self._leave(found)
         scope_of = {n: s for s in found.scopes for n in s.nodes}

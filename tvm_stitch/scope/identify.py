@@ -7,7 +7,7 @@ cycle arises, a kernel's limits hold, and one row domain serves the whole scope.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ..config import StitchConfig
@@ -52,7 +52,12 @@ class Identified:
     left: dict[str, str] = field(default_factory=dict)
 
 
-def identify(nodes: Sequence[Node], config: StitchConfig, heavy_epilogues: bool = True) -> Identified:
+def identify(
+    nodes: Sequence[Node],
+    config: StitchConfig,
+    heavy_epilogues: bool = True,
+    check: Callable[[StitchGraph], object] = align,
+) -> Identified:
     """Partition ``nodes`` (in topological order) into stitch scopes, epilogues and single nodes.
 
     Args:
@@ -60,13 +65,21 @@ def identify(nodes: Sequence[Node], config: StitchConfig, heavy_epilogues: bool 
         config: limits, and what is allowed.
         heavy_epilogues: whether an epilogue may hold heavy element-wise operators. TVM's CPU code computes those
             element by element, so that a vectorized kernel of their own is faster there.
+        check: raises Misaligned, with the reason, for a graph that cannot be one kernel.
     """
-    return _Identifier(nodes, config, heavy_epilogues).run()
+    return _Identifier(nodes, config, heavy_epilogues, check).run()
 
 
 class _Identifier:
-    def __init__(self, nodes: Sequence[Node], config: StitchConfig, heavy_epilogues: bool):
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        config: StitchConfig,
+        heavy_epilogues: bool,
+        check: Callable[[StitchGraph], object],
+    ):
         self.nodes, self.config, self.heavy_epilogues = nodes, config, heavy_epilogues
+        self.check = check
         for i, n in enumerate(nodes):
             n.index = i
         self.quotient = Quotient(nodes)
@@ -101,7 +114,7 @@ class _Identifier:
             assert node.graph is not None
             if len(node.inputs) + len(node.outputs) > self.config.max_arguments:
                 raise Misaligned(f"it has more than {self.config.max_arguments} arguments (max_arguments)")
-            align(node.graph)
+            self.check(node.graph)
             return True
         except Misaligned as err:
             self.declined[node.index] = str(err)
@@ -144,7 +157,7 @@ class _Identifier:
         if len(inputs) + len(outputs) > self.config.max_arguments:
             return f"{len(inputs) + len(outputs)} arguments exceed the limit of {self.config.max_arguments}"
         try:
-            align(compose(nodes, outputs))
+            self.check(compose(nodes, outputs))
         except Misaligned as err:
             return str(err)
         except Exception as err:

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Emit a grid-wide plan: phases of parts, divided by grid barriers, on blocks that stay for all of it."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+from .. import compat
+from ..compat import Buffer, Expr, T, tir
+from ..graph.dtype import compute_dtype
+from ..graph.extent import Extent, as_expr
+from ..graph.ir import Operator, Tensor
+from ..plan.grid import GridPart, GridPlan
+from ..plan.mapping import ColumnMapping
+from ..plan.passes import Pass
+from ..plan.plan import StitchPlan
+from . import builder as B
+from .combine import combine, identity
+from .evaluator import Evaluator, convert
+from .gpu import COOPERATIVE, LAUNCH_BOUND, RowEmitter
+from .gpu_fold import accumulator, store_columns, store_scalars, total
+from .scratch import declare_scratch, finish
+
+
+def emit_grid(func: Any, plan: GridPlan) -> Any:
+    """The scheduled PrimFunc that computes ``func`` in the plan's phases."""
+    scratch = declare_scratch(plan.scratch)
+    with B.kernel() as body:
+        GridEmitter(plan, scratch).emit()
+    return finish(func, body[0], scratch, COOPERATIVE if plan.cooperative else None)
+
+
+class GridEmitter:
+    """Emits the kernel around the parts: launch, barriers, and the values that cross between phases."""
+
+    def __init__(self, plan: GridPlan, scratch: dict[str, Buffer]):
+        self.plan, self.scratch = plan, scratch
+        self.buffer: dict[Tensor, Buffer] = {t: t.buffer for t in [*plan.graph.inputs, *plan.graph.outputs]}
+
+    def emit(self) -> None:
+        plan = self.plan
+        with ExitStack() as stack:
+            self.block = stack.enter_context(T.launch_thread("blockIdx.x", B.i64(plan.blocks)))
+            self.thread = stack.enter_context(T.launch_thread("threadIdx.x", B.i64(plan.threads)))
+            if plan.cooperative:
+                bound = compat.const(plan.blocks_per_sm, "int32")
+                stack.enter_context(T.attr(compat.const(0, "int32"), LAUNCH_BOUND, bound))
+            self._views()
+            for number, parts in enumerate(plan.phases):
+                if number:
+                    B.evaluate(T.cuda.grid_sync())
+                    self._finish_scalars(number - 1)
+                for part in parts:
+                    PartEmitter(part, plan, self.buffer, self.block, self.thread).run()
+
+    def _views(self) -> None:
+        """Scratch buffers in the shapes of the tensors that live in them."""
+        for tensor, name in self.plan.place.items():
+            shape = [as_expr(e) for e in tensor.shape] or [B.i64(1)]
+            view = T.decl_buffer(shape, tensor.dtype, data=self.scratch[name].data)
+            B.IRBuilder.name(f"{tensor.name.split('_intermediate')[0]}_global", view)
+            self.buffer[tensor] = view
+
+    def _finish_scalars(self, phase: int) -> None:
+        """Every block finishes the reductions to one result that ended in a phase."""
+        found = self.plan.partition
+        ops = [op for op, f in found.scalars.items() if f == phase]
+        if not ops:
+            return
+        partials = [self.buffer[found.partials[op]] for op in ops]
+        counts = [int(found.partials[op].shape[-1]) for op in ops]
+        results = total(ops, partials, counts, self.plan.threads, self.thread)
+        for op, result in zip(ops, results):
+            if op.output in self.plan.graph.outputs:
+                first = tir.And(tir.EQ(self.block, B.i64(0)), tir.EQ(self.thread, B.i64(0)))
+                with B.when(first):
+                    value = convert(result, op.output.dtype)
+                    B.store(op.output.buffer, value, [B.i64(0)] * len(op.output.shape))
+            held = B.local([1] * max(1, len(op.output.shape)), compute_dtype(op.output.dtype), "total")
+            B.store(held, result, [B.i64(0)] * max(1, len(op.output.shape)))
+            self.buffer[op.output] = held
+
+
+class PartEmitter(RowEmitter):
+    """Emits one part: a loop over the block's tasks around the passes of its rows, then the sums across rows."""
+
+    def __init__(
+        self, part: GridPart, plan: GridPlan, buffer: dict[Tensor, Buffer], block: Expr, thread: Expr
+    ):
+        super().__init__(StitchPlan(part.graph, plan.device, part.alignment, part.schedule, part.mapping))
+        self.part, self.grid = part, plan
+        self.global_buffer = buffer
+        for tensor, copy in part.part.tensors.items():
+            if tensor in buffer:
+                copy.buffer = buffer[tensor]
+        m = part.mapping
+        self.grid_block, self.thread = block, thread
+        self.lane, self.slot = B.i64(0), B.i64(0)
+        if m.threads > 1:
+            self.lane = thread if m.rows_per_block == 1 else tir.floormod(thread, B.i64(m.threads))
+        if m.rows_per_block > 1:
+            self.slot = thread if m.threads == 1 else tir.floordiv(thread, B.i64(m.threads))
+        self.sums: dict[Operator, Buffer] = {}
+
+    def run(self) -> None:
+        """Emit the part."""
+        part = self.part
+        blocks = self.grid.blocks
+        turn = self.grid_block
+        if part.offset:
+            turn = tir.floormod(turn + B.i64(blocks - part.offset), B.i64(blocks))
+        self.segment = B.i64(0)
+        worker = turn
+        if part.tiles > 1:
+            self.segment = B.cell(tir.floormod(turn, B.i64(part.tiles)), "tile")
+            worker = tir.floordiv(turn, B.i64(part.tiles))
+        worker = B.cell(worker, "worker")
+        for key in self.plan.schedule.folds:
+            self.sums[key[0]] = accumulator(key[0], self._sums_of(key[0]))
+        step = part.stride * part.unroll
+        steps = tir.floordiv(B.i64(part.tasks + step - 1) - worker, B.i64(step))
+        working = None
+        if part.stride * part.tiles < blocks:
+            working = worker < B.i64(part.stride)
+            steps = tir.Select(working, steps, B.i64(0))
+        with B.loop("serial", steps, "task") as task:
+            for k in range(part.unroll):
+                self._task(worker + (task * B.i64(part.unroll) + B.i64(k)) * B.i64(part.stride))
+        self._store_sums(worker, working)
+
+    def _task(self, group: Expr) -> None:
+        m, rows = self.mapping, self.domain.rows
+        assert isinstance(rows, int)
+        self.value_tiles, self.load_tiles = {}, {}
+        self.in_range = None
+        self.block = group
+        if m.split:
+            row: Expr = B.i64(0)
+        else:
+            spare = self.part.unroll > 1 and self.part.tasks % (self.part.stride * self.part.unroll) != 0
+            row = self.row_of(group, rows % m.rows_per_block == 0 and not spare)
+        self.eval = Evaluator(self.al, row, self)
+        for p in self.plan.schedule.passes:
+            self._pass(p)
+        self._row_outputs()
+        for key in self.plan.schedule.row_folds:
+            self._accumulate(key, B.i64(0), None)
+
+    def _tail(self, columns: Extent, cm: ColumnMapping, base: Expr) -> Expr | None:
+        if not self.mapping.split:
+            return super()._tail(columns, cm, base)
+        covered = self.part.tasks * self.mapping.covered(columns)
+        return None if covered == columns else base < as_expr(columns)
+
+    # -- folds --------------------------------------------------------------------------------------------------
+    def _sums_of(self, op: Operator) -> int:
+        point = next(p for o, p in self.plan.schedule.folds if o is op)
+        if not point.per_column:
+            return 1
+        m = self.mapping.of(point.columns)
+        return m.vector if op.output.size == 1 else m.vector * m.chunks
+
+    def _compute(self, p: Pass, e: Expr, valid: Expr | None, *rest: Any) -> None:
+        super()._compute(p, e, valid, *rest)
+        for key in p.folds:
+            assert self.element is not None
+            self._accumulate(key, e if key[0].output.size == 1 else self.element, valid)
+
+    def _accumulate(self, key: Any, place: Expr, valid: Expr | None) -> None:
+        op = key[0]
+        value = self.eval.operand(op)
+        inside = self.in_range if valid is None else valid
+        if valid is not None and self.in_range is not None:
+            inside = tir.And(valid, self.in_range)
+        if inside is not None:
+            value = tir.Select(inside, value, identity(op))
+        acc = self.sums[op]
+        B.store(acc, combine(op.combiner or "", B.fetch(acc, place), value), [place])
+
+    def _store_sums(self, worker: Expr, working: Expr | None) -> None:
+        folds = self.plan.schedule.folds
+        m, original = self.mapping, {copy: op for op, copy in self.part.part.copies.items()}
+
+        def partial(op: Operator) -> Buffer:
+            return self.global_buffer[self.grid.partition.partials[original[op]]]
+
+        scalars = [op for op, _ in folds if op.output.size == 1]
+        if scalars:
+            rows = {op for op, point in folds if not point.per_column}
+            if rows and m.threads > 1:  # every lane of a row has the row's value: one of them counts
+                for op in rows:
+                    first = tir.EQ(self.lane, B.i64(0))
+                    held = self.sums[op]
+                    B.store(held, tir.Select(first, B.fetch(held, 0), identity(op)), [B.i64(0)])
+            self._store_scalars(scalars, [partial(op) for op in scalars], worker, working)
+        for text in dict.fromkeys(str(point.columns) for op, point in folds if op.output.size != 1):
+            ops = [op for op, point in folds if op.output.size != 1 and str(point.columns) == text]
+            extent = next(int(point.columns) for op, point in folds if op is ops[0])
+            store_columns(
+                ops, [self.sums[op] for op in ops], [partial(op) for op in ops], m, m.of(extent), extent,
+                self.lane, self.slot, self.segment, worker, working,
+            )  # fmt: skip
+
+    def _store_scalars(
+        self, ops: list[Operator], partials: list[Buffer], worker: Expr, working: Expr | None
+    ) -> None:
+        accs = [self.sums[op] for op in ops]
+        store_scalars(ops, accs, partials, self.grid.threads, self.thread, worker, working)

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Points at which values of the graph itself are gathered: the indices are read from integer inputs.
+
+What is element-wise can be evaluated anywhere, so also at an index that is loaded: the log-softmax of a row at the
+row's label needs the logit there, and the row's maximum and sum.
+"""
+
+from __future__ import annotations
+
+from .. import compat
+from ..compat import Expr, Var
+from ..graph.ir import Access, Operator, Tensor
+from .domain import Domain, Point
+
+
+class Misaligned(ValueError):
+    """No in-block row domain serves the graph; the message says which operators disagree."""
+
+
+class GatherPoints:
+    """Makes the points, for one domain."""
+
+    def __init__(self, domain: Domain):
+        self.domain = domain
+        self.named: dict[str, Tensor] = {}
+
+    def point(self, op: Operator, point: Point, access: Access) -> Point:
+        """Where ``access`` of ``op`` gathers, when ``op`` is evaluated at ``point``.
+
+        Raises:
+            Misaligned: when an index depends on a reduction, or on floats.
+        """
+        values = self.domain.axis_values(op, point)
+        indices = [_wide(self._resolve(op, i, values)) for i in access.indices]
+        return self.domain.classify(access.tensor, indices, point)
+
+    def _resolve(self, op: Operator, e: Expr, values: dict[Var, Expr]) -> Expr:
+        """An integer expression of an operator at the given axes, over reads of inputs only."""
+        if compat.kind(e) in ("Var", "SizeVar"):
+            return values.get(e, e)
+        if not compat.is_load(e):
+            return compat.rebuild(e, lambda x: self._resolve(op, x, values))
+        buffer = compat.load_buffer(e)
+        tensor, indices = op.operand[buffer], [_wide(self._resolve(op, i, values)) for i in e.indices]
+        if not tensor.dtype.startswith(("int", "uint", "bool")):
+            raise Misaligned(f"{op.name} gathers at indices computed from {tensor!r}")
+        producer = tensor.producer
+        if producer is None:
+            # Points are told apart by their text, so each name must stand for one tensor.
+            if self.named.setdefault(str(buffer.name), tensor) is not tensor:
+                raise Misaligned(f"two inputs that are indices have the name {buffer.name}")
+            return compat.load(buffer, indices)
+        if producer.is_reduce:
+            raise Misaligned(f"{op.name} gathers at indices that {producer.name} reduces to")
+        inner: dict[Var, Expr] = {a.var: compat.const(0, "int64") for a in producer.axes}
+        inner.update({a.var: i for a, i in zip(producer.spatial, indices)})
+        return self._resolve(producer, producer.value, inner)
+
+
+def _wide(index: Expr) -> Expr:
+    """The index as int64."""
+    return index if compat.dtype_of(index) == "int64" else compat.tir.Cast("int64", index)

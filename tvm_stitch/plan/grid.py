@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GridPlan: a stitch op whose values cross blocks, as phases of parts on a grid that is resident as a whole.
+
+The launch follows AStitch 4.5: the grid is one wave of blocks, and the registers are bounded so that it fits. Every
+block takes tasks of every part in turn (vertical packing); a part's first task goes to the block after the one that
+got the last task of the part before it, so that small parts of a phase run side by side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..device import DeviceModel
+from ..graph.dtype import compute_dtype, item_bytes
+from ..graph.extent import as_extent
+from ..graph.ir import Operator, StitchGraph, Tensor
+from .alignment import Alignment, Misaligned
+from .launch import blocks_per_sm
+from .mapping import ColumnMapping, RowMapping, tile_words, vector_length
+from .partition import Partition, partition
+from .parts import Part, align_part
+from .passes import Keep, Schedule, schedule
+from .scratch import Scratch
+
+BLOCK_SHAPES = ((512, 1, 128), (1024, 1, 64))
+"""Threads of a block, blocks of a multiprocessor, and the registers a thread then may have."""
+OVERHEAD = 36
+"""Registers a thread needs besides its tiles and accumulators: addresses, loop counters, what is being computed."""
+UNROLLED_VECTORS = 4
+"""Vectors a thread has in flight where nothing else bounds them."""
+
+
+@dataclass(eq=False)
+class GridPart:
+    """A part with its schedule and mapping.
+
+    ``tasks`` groups of rows (or pieces of a flat domain) are shared out over ``stride`` blocks, ``unroll`` of them in
+    one step; ``tiles`` pieces of the columns have blocks of their own; ``offset`` is the block of the first task.
+    """
+
+    part: Part
+    schedule: Schedule
+    mapping: RowMapping
+    tasks: int
+    stride: int
+    tiles: int = 1
+    offset: int = 0
+    unroll: int = 1
+
+    @property
+    def graph(self) -> StitchGraph:
+        """The part's own graph."""
+        return self.part.graph
+
+    @property
+    def alignment(self) -> Alignment:
+        """The part's alignment."""
+        assert self.part.alignment is not None
+        return self.part.alignment
+
+
+@dataclass
+class GridPlan:
+    """Phases of parts, the launch, and the scratch between them.
+
+    ``blocks`` of ``threads`` threads are launched, ``blocks_per_sm`` of them resident on each multiprocessor.
+    ``place`` gives the scratch buffer of each global tensor that is not an output of the stitch op.
+    """
+
+    graph: StitchGraph
+    device: DeviceModel
+    partition: Partition
+    phases: list[list[GridPart]]
+    threads: int
+    blocks: int
+    blocks_per_sm: int
+    scratch: list[Scratch] = field(default_factory=list)
+    place: dict[Tensor, str] = field(default_factory=dict)
+
+    @property
+    def cooperative(self) -> bool:
+        """True when the kernel has a grid barrier."""
+        return len(self.phases) > 1
+
+
+def make_grid_plan(graph: StitchGraph, device: DeviceModel) -> GridPlan:
+    """Partition the graph, map every part, lay out the launch and the scratch.
+
+    Raises:
+        Misaligned: when no partition serves the graph, or the device cannot hold its grid.
+    """
+    found = partition(graph, device.sms)
+    reasons = []
+    for threads, per_sm, registers in BLOCK_SHAPES:
+        if not blocks_per_sm(device, threads, registers):
+            continue
+        try:
+            plan = _Mapper(found, device, threads, per_sm, registers).run()
+        except Misaligned as err:
+            reasons.append(str(err))
+            continue
+        if plan is not None:
+            return plan
+    raise Misaligned(reasons[0] if reasons else f"{device.name} cannot hold the grid")
+
+
+class _Mapper:
+    def __init__(self, found: Partition, device: DeviceModel, threads: int, per_sm: int, registers: int):
+        self.found, self.device = found, device
+        self.threads, self.per_sm = threads, per_sm
+        self.words = registers - OVERHEAD
+        self.blocks = device.sms * per_sm
+
+    def run(self) -> GridPlan:
+        phases = []
+        for parts in self.found.phases:
+            offset = 0
+            mapped = []
+            for part in parts:
+                grid_part = self._map(part)
+                grid_part.offset = offset % self.blocks
+                offset += grid_part.tasks * grid_part.tiles
+                mapped.append(grid_part)
+            phases.append(mapped)
+        blocks = self.blocks
+        if len(phases) == 1:  # no barrier: as many blocks as there is work
+            blocks = max(1, sum(p.tasks * p.tiles for p in phases[0]))
+        plan = GridPlan(self.found.graph, self.device, self.found, phases, self.threads, blocks, self.per_sm)
+        if blocks != self.blocks:
+            for p in phases[0]:
+                p.stride = blocks // p.tiles
+        _lay_out_scratch(plan)
+        return plan
+
+    # -- mapping ------------------------------------------------------------------------------------------------
+    def _map(self, part: Part) -> GridPart:
+        self._fit_partials(part)
+        assert part.alignment is not None
+        al = part.alignment
+        sched = schedule(al)
+        if al.domain.flat:
+            mapped = self._flat(part, sched)
+        else:
+            mapped = self._rows(part, sched)
+        for op in part.folds:
+            self._set_blocks(op, mapped.stride)
+        return mapped
+
+    def _set_blocks(self, op: Operator, blocks: int) -> None:
+        partial = self.found.partials[op]
+        partial.shape = (*partial.shape[:-1], blocks)
+
+    def _fit_partials(self, part: Part) -> None:
+        """Finish reductions over as many partial results as the mapping of the fold's part makes."""
+        changed = False
+        for root in part.roots:
+            for access in root.accesses:
+                if root.is_reduce and access.tensor in self.found.partials.values():
+                    (block,) = root.reduce
+                    if block.extent != access.tensor.shape[-1]:
+                        block.extent = as_extent(access.tensor.shape[-1])
+                        changed = True
+        if changed:
+            align_part(self.found.cut, part, part.roots, part.folds, part.stored)
+
+    def _flat(self, part: Part, sched: Schedule) -> GridPart:
+        al = part.alignment
+        assert al is not None
+        columns = {str(p.columns): p.columns for p in sched.passes}
+        mapping = RowMapping(self.threads, 1, split=True)
+        tasks = 0
+        for text, extent in columns.items():
+            vector = vector_length(sched, extent)
+            words = max(1.0, tile_words(al, sched, extent)) * vector
+            pieces = -(-int(extent) // (self.threads * vector))
+            chunks = max(1, min(UNROLLED_VECTORS, int(self.words // (2 * words)), pieces // self.blocks))
+            mapping.columns[text] = ColumnMapping(vector, chunks)
+            tasks = max(tasks, -(-int(extent) // (self.threads * vector * chunks)))
+        return GridPart(part, sched, mapping, tasks, self.blocks)
+
+    def _rows(self, part: Part, sched: Schedule) -> GridPart:
+        al = part.alignment
+        assert al is not None
+        rows = int(al.domain.rows)
+        extents = {str(p.columns): int(p.columns) for p in sched.passes}
+        tiled = bool(sched.passes) and not any(p.reduces for p in sched.passes) and not sched.row_outputs
+        tiled = tiled and not sched.row_folds and len(extents) == 1
+        best: tuple[float, int] | None = None
+        threads = 1
+        while threads <= self.threads:
+            cost = self._cost(al, sched, extents, threads, rows, tiled)
+            if best is None or cost < best[0]:
+                best = (cost, threads)
+            threads *= 2
+        assert best is not None
+        threads = best[1]
+        mapping = RowMapping(threads, self.threads // threads)
+        tiles = 1
+        for text, extent in extents.items():
+            vector = vector_length(sched, extent)
+            chunks = -(-extent // (vector * threads))
+            if tiled and chunks > 1:
+                most = max(1, int(self.words // max(1.0, vector * self._words(al, sched, extent))))
+                chunks = min(chunks, most, 2)
+                tiles = -(-extent // (vector * threads * chunks))
+                mapping.segments = tiles
+                mapping.columns[text] = ColumnMapping(vector, chunks)
+                continue
+            mapping.columns[text] = ColumnMapping(vector, chunks)
+            if chunks * vector * self._words(al, sched, extent) > self.words and chunks > 1:
+                mapping.keep = False
+        if not mapping.keep:
+            if any(p.folds for p in sched.passes):
+                raise Misaligned("the sums of all columns do not fit the registers of a block")
+            for text, m in mapping.columns.items():
+                chunks = max(1, 16 // m.vector)
+                mapping.columns[text] = ColumnMapping(m.vector, chunks, -(-m.chunks // chunks))
+            sched = schedule(al, Keep.NOTHING)
+        tasks = -(-rows // mapping.rows_per_block)
+        if tiles > self.blocks:
+            raise Misaligned(f"{tiles} tiles of columns on {self.blocks} blocks")
+        stride = self.blocks // tiles
+        return GridPart(
+            part, sched, mapping, tasks, min(stride, tasks), tiles, unroll=self._unroll(al, sched, mapping)
+        )
+
+    def _unroll(self, al: Alignment, sched: Schedule, mapping: RowMapping) -> int:
+        """Groups of rows in flight at once where rows only feed folds: no barrier or store stands between them."""
+        if len(sched.passes) != 1 or sched.row_outputs or sched.row_folds:
+            return 1
+        (p,) = sched.passes
+        if p.reduces or p.outputs:
+            return 1
+        m = mapping.of(p.columns)
+        words = m.vector * m.chunks * max(1.0, tile_words(al, sched, p.columns))
+        room = self.words - m.vector * m.chunks * len(p.folds)
+        return max(1, min(UNROLLED_VECTORS // m.chunks, int(room // max(1.0, words))))
+
+    def _words(self, al: Alignment, sched: Schedule, extent: int) -> float:
+        """Registers a column costs a thread: its tile, and an accumulator for each fold."""
+        folds = [op for p in sched.passes if str(p.columns) == str(extent) for op, _ in p.folds]
+        sums = sum(
+            max(1.0, item_bytes(compute_dtype(op.output.dtype)) / 4) for op in folds if op.output.size != 1
+        )
+        return tile_words(al, sched, extent) + sums
+
+    def _cost(
+        self, al: Alignment, sched: Schedule, extents: dict[str, int], threads: int, rows: int, tiled: bool
+    ) -> float:
+        """Idle lanes, registers beyond the bound, scattered loads, barriers, idle blocks: less is better."""
+        cost = 0.0
+        for extent in extents.values():
+            vector = vector_length(sched, extent)
+            vectors = -(-extent // vector)
+            chunks = -(-vectors // threads)
+            words = chunks * vector * self._words(al, sched, extent)
+            if tiled:
+                chunks = min(chunks, 2)
+                idle = -(-vectors // (threads * chunks)) * threads * chunks / vectors - 1.0
+                cost += (
+                    idle + max(0.0, 1.0 - threads * vector * 4 / 512) * 0.3 + 0.001 * (self.threads / threads)
+                )
+                continue
+            idle = chunks * threads / vectors - 1.0
+            over = max(0.0, words / self.words - 1.0)
+            scattered = max(0.0, 1.0 - threads * vector * 4 / 128) * 0.6
+            cost += idle + (2.0 + over if over else 0.0) + scattered
+        if threads > self.device.warp and any(p.reduces for p in sched.passes):
+            cost += 0.15
+        groups = -(-rows // max(1, self.threads // threads))
+        cost += max(0.0, 1.0 - groups / self.device.sms) * 0.5
+        return cost
+
+
+def _lay_out_scratch(plan: GridPlan) -> None:
+    """A buffer for every global tensor that is no output; tensors that do not live at once share one.
+
+    A tensor lives from the phase that writes it to the last one that reads it. Between the last reads of a buffer's
+    tensor and the first writes of the next there is a barrier.
+    """
+    found = plan.partition
+    first: dict[Tensor, int] = {}
+    for op, tensor in found.partials.items():
+        first[tensor] = next(f for f, parts in enumerate(plan.phases) for p in parts if op in p.part.folds)
+    first |= found.stored
+    last = dict(first)
+    for f, parts in enumerate(plan.phases):
+        for p in parts:
+            for tensor in first:
+                if f > first[tensor] and any(tensor in op.inputs for op in p.part.copies):
+                    last[tensor] = f
+    for op, f in found.scalars.items():
+        last[found.partials[op]] = f + 1
+    outputs = set(plan.graph.outputs)
+    free: list[tuple[str, str, int, int]] = []  # name, dtype, elements, last phase
+    for tensor in sorted((t for t in first if t not in outputs), key=lambda t: first[t]):
+        size = int(tensor.size)
+        for i, (name, dtype, room, until) in enumerate(free):
+            if dtype == tensor.dtype and until < first[tensor]:
+                free[i] = (name, dtype, max(room, size), last[tensor])
+                plan.place[tensor] = name
+                break
+        else:
+            name = f"scratch{len(free)}"
+            free.append((name, tensor.dtype, size, last[tensor]))
+            plan.place[tensor] = name
+    plan.scratch = [Scratch(name, (size,), dtype) for name, dtype, size, _ in free]
