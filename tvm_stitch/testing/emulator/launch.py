@@ -60,6 +60,7 @@ class Options:
     max_accesses, max_seconds: memory accesses and CPU seconds after which a launch is given up.
     resident_blocks: how many blocks of a kernel the device holds at once, a number or a function of the launch; a
         cooperative launch of more is refused and reported, as by a driver. None: no such limit.
+    multiprocessors: how many of them host code is told that the device has.
     opt_level: of the C++ compiler, for kernels: "-O0" compiles fastest and drops no access, "-O1" runs large
         launches three times as fast but drops stores that the same thread overwrites; "auto" takes -O1
         for large launches only.
@@ -73,6 +74,7 @@ class Options:
     max_accesses: int = 4_000_000_000
     max_seconds: float = 300.0
     resident_blocks: int | Callable[[Launch], int] | None = None
+    multiprocessors: int = 132
     opt_level: str = "auto"
 
 

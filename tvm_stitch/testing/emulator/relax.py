@@ -20,10 +20,11 @@ from .launch import ArrayArgument, EmulatedRun, KernelModule, Launch, Options, c
 from .lowering import PREFIX, Lowered, default_target, lower
 from .memory import POISON, DeviceBuffer, copy_bytes, mark, owns
 from .reports import Report
-from .tensors import device_tensor, itemsize_of, nbytes_of
+from .tensors import CUDA, device_tensor, itemsize_of, nbytes_of
 
 _AXES = {"x": 0, "y": 1, "z": 2}
 _COOPERATIVE = "tirx.use_cooperative_launch"
+_EXISTS, _THREADS, _WARP, _MULTIPROCESSORS = 0, 1, 2, 7  # DeviceAttrKind
 _FLAGS = (_COOPERATIVE, "tirx.use_programtic_dependent_launch")  # launch parameters without a value
 
 
@@ -173,6 +174,17 @@ class _Session:
         elif result is not None:
             self.run.outputs.append(np.asarray(result))
 
+    def device_attribute(self, device_type: int, device: int, kind: int) -> int | None:
+        """What host code asks of the emulated device, one of DeviceAttrKind."""
+        if (device_type, device) != (CUDA, 0):
+            raise ValueError(
+                f"host code asks for device {device} of type {device_type}, there is CUDA device 0"
+            )
+        known = {_EXISTS: 1, _THREADS: 1024, _WARP: 32, _MULTIPROCESSORS: self.options.multiprocessors}
+        if kind not in known:
+            raise NotImplementedError(f"device attribute {kind} is not known to the emulator")
+        return known[kind]
+
 
 _sessions: list[_Session] = []
 
@@ -220,20 +232,26 @@ def _read_launch(name: str, params: Sequence[str], values: dict[str, int]) -> La
 
 @contextmanager
 def _installed(session: _Session) -> Iterator[None]:
-    """Makes the session's kernels global functions, and lets host code choose a device that is not there."""
-    set_device = tvm.get_global_func("__tvm_set_device")
+    """Makes the session's kernels global functions, and lets host code choose and ask a device that is not there."""
+    replaced = {
+        "__tvm_set_device": lambda *_: None,
+        "runtime.GetDeviceAttr": lambda *args: _sessions[-1].device_attribute(*map(int, args)),
+    }
+    originals = {name: tvm.get_global_func(name) for name in replaced}
     names = list(session.lowered.kernels)
     for kernel in names:
         tvm_ffi.register_global_func(
             kernel, lambda *args, k=kernel: _sessions[-1].launch(k, *args), override=True
         )
-    tvm_ffi.register_global_func("__tvm_set_device", lambda *_: None, override=True)
+    for name, function in replaced.items():
+        tvm_ffi.register_global_func(name, function, override=True)
     _sessions.append(session)
     try:
         yield
     finally:
         _sessions.pop()
-        tvm_ffi.register_global_func("__tvm_set_device", set_device, override=True)
+        for name, function in originals.items():
+            tvm_ffi.register_global_func(name, function, override=True)
         for kernel in names:
             tvm_ffi.registry.remove_global_func(kernel)
 

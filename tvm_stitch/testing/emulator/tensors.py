@@ -12,7 +12,8 @@ import tvm_ffi
 
 from .memory import DeviceBuffer
 
-_CUDA = 2
+CUDA = 2
+"""DLDeviceType of the device that tensors claim to be on."""
 
 
 class _Tensor(ctypes.Structure):
@@ -61,7 +62,7 @@ class _Exporter:
         return self._capsule
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return _CUDA, 0
+        return CUDA, 0
 
 
 def device_tensor(
@@ -79,7 +80,7 @@ def device_tensor(
     managed = _Managed(
         tensor=_Tensor(
             data=buffer.address + offset,
-            device_type=_CUDA,
+            device_type=CUDA,
             device_id=0,
             ndim=len(shape),
             code=code,
