@@ -305,6 +305,6 @@ def test_random_graphs_with_column_reductions(seed: int) -> None:
     from tvm_stitch.testing.random_graphs import check_graph_cuda_emulated, random_graph, stitched_pipeline
 
     result = check_graph_cuda_emulated(
-        random_graph(5000 + seed, max_elements=4000, column_reduces=True), stitched_pipeline("emulated-cuda")
+        random_graph(5000 + seed, max_elements=4000, level="column"), stitched_pipeline("emulated-cuda")
     )
     assert result.ok, str(result)

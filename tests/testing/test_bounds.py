@@ -51,6 +51,34 @@ def test_one_lost_element_of_a_long_sum_is_seen() -> None:
     assert violations([sequential], [bound]) == [] and violations([lost], [bound])
 
 
+@pytest.mark.parametrize("value", [0.1, 0.7, 1.3])
+def test_long_column_sums_of_a_repeated_value_drift(value: float) -> None:
+    """Added one after the other, 40,000 equal numbers are off by more than roundings at random would be."""
+    x = np.full((40_000, 3), value, F32)
+    bound = bounds_of(lambda emit, x: R.sum(x, axis=0), x)
+    mean = bounds_of(lambda emit, x: R.mean(x, axis=0), x)
+    total = np.zeros(3, F32)
+    for row in x:
+        total += row
+    exact = x.astype(np.float64).sum(0)
+    assert violations([total], [bound]) == [] and violations([exact.astype(F32)], [bound]) == []
+    assert violations([total / np.float32(40_000)], [mean]) == []
+    assert violations([np.asarray(exact * 1.01, F32)], [bound])
+
+
+@pytest.mark.parametrize("axes", [(0,), (1,), (0, 2), (2, 0, 1), (1, 2)])
+def test_sums_in_any_order_lie_inside(axes: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(sum(axes))
+    x = rng.uniform(-0.5, 1.5, (37, 40, 41)).astype(F32)
+    bound = bounds_of(lambda emit, x: R.sum(x, axis=list(axes)), x)
+    moved = np.moveaxis(x, axes, range(len(axes)))
+    flat = moved.reshape(-1, *moved.shape[len(axes) :])
+    for order in (flat, flat[::-1], flat[rng.permutation(len(flat))], np.sort(flat, axis=0)):
+        assert violations([np.add.accumulate(order, axis=0)[-1]], [bound]) == []
+    lost = (flat.astype(np.float64).sum(0) - flat[np.abs(flat).argmax(0).reshape(-1)[0]]).astype(F32)
+    assert violations([lost], [bound])
+
+
 def test_half_sums_may_be_accumulated_in_half_only_on_request() -> None:
     x = np.random.default_rng(0).uniform(0.5, 1.5, (1, 1500)).astype("float16")
     sequential = np.add.accumulate(x[0])[-1:].astype("float16")

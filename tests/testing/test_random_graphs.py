@@ -11,7 +11,7 @@ import tvm_ffi
 from tvm import relax
 
 from tvm_stitch.testing import random_graphs
-from tvm_stitch.testing.random_graphs import RandomGraph, random_graph
+from tvm_stitch.testing.random_graphs import LEVELS, RandomGraph, random_graph
 from tvm_stitch.testing.random_steps import Sketch
 
 LLVM_GRAPHS, EMULATED_GRAPHS, CHUNK = 300, 100, 10
@@ -22,7 +22,8 @@ SHAPES = {"row": (1, 50), "column": (50, 1)}
 
 def failures(target: str, seeds: range, max_elements: int) -> list[str]:
     pipeline = random_graphs.stitched_pipeline(target)
-    graphs = (random_graph(seed, max_elements, column_reduces=seed % 5 == 0) for seed in seeds)
+    levels = ("row", "grid", "row", "grid", "column")
+    graphs = (random_graph(seed, max_elements, levels[seed % 5]) for seed in seeds)
     return [
         str(result) for result in (random_graphs.CHECKS[target](g, pipeline) for g in graphs) if not result.ok
     ]
@@ -41,12 +42,13 @@ def test_emulated_cuda(start: int) -> None:
 @pytest.mark.parametrize("start", range(7000, 7020, CHUNK))
 def test_stock_llvm_passes_too(start: int) -> None:
     """A generator that raises false alarms would raise them here."""
-    results = [random_graphs.check_graph_llvm(random_graph(seed)) for seed in range(start, start + CHUNK)]
+    graphs = (random_graph(seed, level=LEVELS[seed % 3]) for seed in range(start, start + CHUNK))
+    results = [random_graphs.check_graph_llvm(graph) for graph in graphs]
     assert [str(result) for result in results if not result.ok] == []
 
 
 def some_graphs() -> list[RandomGraph]:
-    return [random_graph(seed) for seed in range(150)]
+    return [random_graph(seed, level="row") for seed in range(150)]
 
 
 def test_graphs_cover_what_they_promise() -> None:
@@ -68,15 +70,16 @@ def test_graphs_cover_what_they_promise() -> None:
     assert max(graph.outputs for graph in graphs) > 5
 
 
-def test_same_seed_same_graph() -> None:
-    first, second = random_graph(11), random_graph(11)
+@pytest.mark.parametrize("level", LEVELS)
+def test_same_seed_same_graph(level: random_graphs.Level) -> None:
+    first, second = random_graph(11, level=level), random_graph(11, level=level)
     assert tvm_ffi.structural_equal(first.mod, second.mod) and first.description == second.description
-    assert not tvm_ffi.structural_equal(first.mod, random_graph(12).mod)
+    assert not tvm_ffi.structural_equal(first.mod, random_graph(12, level=level).mod)
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_row_reduces_only_unless_asked(seed: int) -> None:
-    graph = random_graph(seed, 2000)
+    graph = random_graph(seed, 2000, "row")
     bounds = graph.tolerance(graph.inputs(np.random.default_rng(0)))
     assert len(bounds) == graph.outputs and all(bound.value.size <= 2000 for bound in bounds)
     for binding in graph.mod["main"].body.blocks[0].bindings:
@@ -87,11 +90,97 @@ def test_row_reduces_only_unless_asked(seed: int) -> None:
             assert axes == list(range(rank - len(axes), rank))
 
 
+def test_an_unknown_level_is_refused() -> None:
+    with pytest.raises(ValueError, match="choose from row, column, grid"):
+        random_graph(0, level="colum")  # type: ignore[arg-type]
+
+
+REDUCES = frozenset(f"relax.{name}" for name in ("sum", "mean", "max", "min", "prod"))
+
+
+def traits(graph: RandomGraph) -> set[str]:
+    """What a graph has of the things that the grid level is for, read off its module."""
+    found: set[str] = set()
+    depth: dict[relax.Var, int] = {}  # reductions on the longest path to a value
+    small: set[relax.Var] = set()  # reduced, and not yet broadcast
+    kinds: dict[relax.Var, set[str]] = {}
+    part: dict[relax.Var, relax.Var] = {param: param for param in graph.mod["main"].params}
+    operators: Counter[relax.Var] = Counter()
+
+    def find(var: relax.Var) -> relax.Var:
+        while part[var] is not var:
+            var = part[var]
+        return var
+
+    for binding in graph.mod["main"].body.blocks[0].bindings:
+        var, value = binding.var, binding.value
+        sources = [v for v in relax.analysis.free_vars(value) if v in part]
+        part[var] = var
+        for source in sources:
+            part[find(source)] = var
+        depth[var] = max((depth.get(source, 0) for source in sources), default=0)
+        if not isinstance(value, relax.Call):
+            continue
+        operators[var] += 1
+        name = value.op.name
+        if name in REDUCES:
+            (source,) = sources
+            shape = [int(extent) for extent in source.ty.shape.values]
+            axes = {int(a) % len(shape) for a in value.attrs.axis}
+            true = {axis for axis, extent in enumerate(shape) if extent > 1}
+            reduced, kept = true & axes, true - axes
+            depth[var] += bool(reduced)
+            small.add(var)
+            kind = "all" if not kept else "row" if min(reduced, default=99) > max(kept) else "column"
+            kinds.setdefault(source, set()).add(kind)
+            found |= {kind} if len(true) > 1 and reduced else set()
+            found |= {"several"} if len(reduced) > 1 and kept else set()
+            found |= {"long column"} if kind == "column" and min(reduced) == 0 and shape[0] >= 100 else set()
+        elif name == "relax.permute_dims" and sources[0] in small:
+            found.add("transposed")
+        elif any(source in small for source in sources):
+            wide = all(source in small for source in sources)
+            size = np.prod([int(extent) for extent in var.ty.shape.values])
+            if wide and size <= max(np.prod([int(e) for e in s.ty.shape.values]) for s in sources):
+                small.add(var)
+            else:
+                found.add("read back")
+    found |= {"both ways"} if any({"row", "column"} <= kind for kind in kinds.values()) else set()
+    found |= {f"chain of {n}" for n in (2, 3) if max(depth.values()) >= n}
+    sizes = Counter(find(var) for var in operators)
+    found |= {"unconnected"} if sum(size >= 3 for size in sizes.values()) > 1 else set()
+    return found
+
+
+@pytest.mark.parametrize("max_elements", [40_000, EMULATED_ELEMENTS])
+def test_the_grid_level_makes_what_it_is_for(max_elements: int) -> None:
+    counts = Counter(t for seed in range(300) for t in traits(random_graph(seed, max_elements)))
+    for trait, least in {
+        "row": 100,
+        "column": 150,
+        "all": 80,
+        "several": 60,
+        "long column": 25,
+        "both ways": 60,
+        "chain of 2": 120,
+        "chain of 3": 60,
+        "read back": 150,
+        "transposed": 60,
+        "unconnected": 40,
+    }.items():
+        assert counts[trait] >= least, (trait, counts)
+
+
+def test_the_row_level_reduces_rows() -> None:
+    counts = Counter(t for seed in range(100) for t in traits(random_graph(seed, level="row")))
+    assert counts["column"] == counts["long column"] == 0
+
+
 def test_bounds_are_sharp_enough_to_see_a_fault() -> None:
     """A result off by 10% of its magnitude somewhere is out of bounds, for nearly every output."""
     seen = total = 0
     for seed in range(40):
-        graph = random_graph(seed)
+        graph = random_graph(seed, level=LEVELS[seed % 3])
         for bound in graph.tolerance(graph.inputs(np.random.default_rng(2))):
             if bound.value.dtype == np.float64:
                 place = np.argmax(np.abs(bound.value))
@@ -111,7 +200,7 @@ def test_a_compiler_failure_is_reported_and_does_not_raise() -> None:
 
 def test_wrong_results_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(random_graphs, "violations", lambda outputs, bounds: ["output 0: wrong"])
-    why, shown = random_graphs._work(random_graphs._Job(0, "llvm", 500, False, True, True))
+    why, shown = random_graphs._work(random_graphs._Job(0, "llvm", 500, "row", True, True))
     assert why == "out of bounds" and shown.startswith("FAIL seed 0") and "output 0: wrong" in shown
     assert "def main" in shown
 

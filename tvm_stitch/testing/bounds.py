@@ -33,6 +33,10 @@ _EXACT = frozenset(
 _COARSE = {"relax.tanh": 2e-5}
 
 
+#: Sums of up to so many elements need no look at their order: the bound grows with their number.
+_FEW = 24
+
+
 class Bound(NamedTuple):
     """The exact result, and the least and greatest acceptable one: three arrays of one shape and dtype."""
 
@@ -143,14 +147,21 @@ class BoundsInterpreter(Interpreter):
         dtype = dtype_of(call)
         if not is_float(dtype):
             return Bound(value, low, high)
-        count = int(np.prod([x.value.shape[axis] for axis in axes_of(call, x.value.ndim)]))
-        step = EPSILON[dtype] if self.half_arithmetic else min(EPSILON[dtype], EPSILON["float32"])
+        axes = axes_of(call, x.value.ndim)
+        count = int(np.prod([x.value.shape[axis] for axis in axes]))
+        narrow = (
+            dtype if self.half_arithmetic else "float32" if EPSILON[dtype] > EPSILON["float32"] else dtype
+        )
         # Roundings of a sum are independent enough to grow with the root of their number, not the number.
         grown = (
             rule.apply(call, np.maximum(np.abs(x.low), np.abs(x.high)))
-            * step
+            * EPSILON[narrow]
             * min(count, 4 * count**0.5 + 4)
         )
+        if count > _FEW:
+            # Unless values repeat (what was broadcast is summed): then every rounding goes the same way.
+            drift = _sequential_error(x.value, axes, narrow)
+            grown = grown + 2 * drift.reshape(grown.shape) / (count if call.op.name == "relax.mean" else 1)
         relative, absolute = self._rounding(Kind.LIGHT, dtype)
         return _widen(value, low - grown, high + grown, relative, absolute)
 
@@ -180,6 +191,21 @@ class BoundsInterpreter(Interpreter):
             relative += (1.6 if in_half else 0.55) * EPSILON[dtype]
             absolute += 0.25 * EPSILON[dtype] if in_half else 0.0
         return relative, absolute + (2.0**-24 if dtype == "float16" else 2.0**-126)
+
+
+def _sequential_error(x: np.ndarray, axes: tuple[int, ...], dtype: str) -> np.ndarray:
+    """What adding elements one after the other in ``dtype`` comes to more or less than their sum, over ``axes``.
+
+    Any other order adds fewer to one accumulator. The result has the remaining axes, in order.
+    """
+    last = np.moveaxis(x, axes, range(x.ndim - len(axes), x.ndim))
+    flat = last.reshape(*last.shape[: x.ndim - len(axes)], -1)
+    total = np.zeros(flat.shape[:-1], np.dtype(dtype))
+    for block in range(0, flat.shape[-1], 1024):  # a running sum as large as ``x`` would be needless
+        part = flat[..., block : block + 1024].astype(np.dtype(dtype))
+        part[..., 0] += total
+        total = np.add.accumulate(part, axis=-1, dtype=np.dtype(dtype))[..., -1]
+    return np.abs(total.astype(np.float64) - flat.sum(axis=-1))
 
 
 def _pick(args: Sequence[Any], end: str) -> list[Any]:

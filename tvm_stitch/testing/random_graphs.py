@@ -14,7 +14,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal, get_args
 
 import ml_dtypes  # noqa: F401  (gives NumPy the name "bfloat16")
 import numpy as np
@@ -23,9 +23,16 @@ from tvm import relax
 
 from .bounds import Bound, evaluate_bounds, violations
 from .isolated import Crash, run_isolated
-from .random_steps import FLOATS, STEPS, Sketch, random_shape
+from .random_grid_steps import GRID_STEPS, random_matrix
+from .random_steps import FLOATS, Node, Sketch, Step, column_reduce, random_shape, row_reduce, steps
 
 Pipeline = Callable[[tvm.IRModule], tvm.IRModule]
+
+Level = Literal["row", "column", "grid"]
+"""What a graph reduces over: ``"row"``: the innermost axes. ``"column"``: any. ``"grid"``: any, with row and column
+reductions of the same data, chains of them, reduced values read along other axes, and unconnected parts."""
+
+LEVELS: tuple[Level, ...] = get_args(Level)
 
 
 @dataclass(frozen=True)
@@ -92,44 +99,81 @@ def _draw(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.nd
     return rng.uniform(-2.0, 2.0, shape).astype(np.dtype(dtype))
 
 
-def random_graph(seed: int, max_elements: int = 40_000, column_reduces: bool = False) -> RandomGraph:
-    """A graph of 3 to 40 memory-intensive operators; equal arguments give equal graphs.
-
-    Parameters
-    ----------
-    max_elements : the most elements that any value may have.
-    column_reduces : allow reduces over any axes; otherwise over the innermost only.
-    """
-    rng = np.random.default_rng([seed, max_elements, int(column_reduces)])
-    builder = relax.BlockBuilder()
-    main_dtype = str(rng.choice([*FLOATS, "int32"], p=[0.6, 0.16, 0.16, 0.08]))
-    base = random_shape(rng, max_elements)
-    arguments: list[tuple[tuple[int, ...], str]] = [(base, main_dtype)]
+def _arguments(
+    rng: np.random.Generator, base: tuple[int, ...], dtype: str
+) -> list[tuple[tuple[int, ...], str]]:
+    """One tensor of ``base`` and up to three more that go with it."""
+    arguments = [(base, dtype)]
     for _ in range(int(rng.integers(0, 4))):
         shape = base
         if rng.random() < 0.5:  # something to broadcast: a vector, a column, one scale a channel
             shape = tuple(1 if rng.random() < 0.4 else dim for dim in base)[int(rng.integers(0, len(base))) :]
-        dtype = main_dtype if rng.random() < 0.8 else str(rng.choice(["bool", "int32", "float32"]))
-        arguments.append((shape, dtype))
+        other = dtype if rng.random() < 0.8 else str(rng.choice(["bool", "int32", "float32"]))
+        arguments.append((shape, other))
+    return arguments
+
+
+def _grow(sketch: Sketch, options: Sequence[tuple[float, Step]], wanted: int) -> None:
+    """Add about ``wanted`` operators."""
+    frequencies = np.array([frequency for frequency, _ in options])
+    tries, start = 0, len(sketch.operators)
+    while (have := len(sketch.operators) - start) < wanted and (tries < 8 * wanted or have < 3):
+        tries += 1
+        options[int(sketch.rng.choice(len(options), p=frequencies / frequencies.sum()))][1](sketch)
+
+
+#: What each level adds to a graph, and how often.
+_STEPS: dict[Level, tuple[tuple[float, Step], ...]] = {
+    "row": steps(row_reduce),
+    "column": steps(column_reduce),
+    "grid": GRID_STEPS,
+}
+
+
+def random_graph(seed: int, max_elements: int = 40_000, level: Level = "grid") -> RandomGraph:
+    """A graph of 3 to some 45 memory-intensive operators; equal arguments give equal graphs.
+
+    Parameters
+    ----------
+    max_elements : the most elements that any value may have.
+    level : what is reduced, and how the results are read; see :data:`Level`.
+
+    Raises
+    ------
+    ValueError : unknown level.
+    """
+    if level not in LEVELS:
+        raise ValueError(f"unknown level {level!r}: choose from {', '.join(LEVELS)}")
+    rng = np.random.default_rng([seed, max_elements, LEVELS.index(level)])
+    builder = relax.BlockBuilder()
+    dtype = str(rng.choice([*FLOATS, "int32"], p=[0.6, 0.16, 0.16, 0.08]))
+    parts = 1
+    if level == "grid":
+        parts = 2 if rng.random() < 0.25 else 1
+    groups = []
+    for _ in range(parts):
+        matrix = level == "grid" and rng.random() < 0.7
+        base = random_matrix(rng, max_elements) if matrix else random_shape(rng, max_elements)
+        groups.append(_arguments(rng, base, dtype))
+    arguments = [argument for group in groups for argument in group]
     params = [
         relax.Var(f"x{place}", relax.TensorType(shape, dtype))
         for place, (shape, dtype) in enumerate(arguments)
     ]
     sketch = Sketch(rng, builder, max_elements)
     wanted = int(rng.integers(3, 41))
-    frequencies = np.array([frequency for frequency, _ in STEPS])
+    made: list[Node] = []
     with builder.function("main", params):
         with builder.dataflow():
-            for param, (shape, dtype) in zip(params, arguments, strict=True):
-                sketch.add_input(param, _draw(rng, shape, dtype))
-            tries = 0
-            while len(sketch.operators) < wanted and (tries < 8 * wanted or len(sketch.operators) < 3):
-                tries += 1
-                STEPS[int(rng.choice(len(STEPS), p=frequencies / frequencies.sum()))][1](
-                    sketch, column_reduces
-                )
-            results = [node for node in sketch.nodes[len(params) :] if not node.used]
-            interior = [node for node in sketch.nodes[len(params) :] if node.used]
+            waiting = iter(params)
+            for group in groups:
+                sketch.nodes = []  # parts do not see each other
+                for (shape, dtype), param in zip(group, waiting):
+                    sketch.add_input(param, _draw(rng, shape, dtype))
+                _grow(sketch, _STEPS[level], max(3, wanted // parts))
+                made += sketch.nodes[len(group) :]
+            results = [node for node in made if not node.used]
+            interior = [node for node in made if node.used]
             if interior and rng.random() < 0.3:
                 results.append(interior[int(rng.integers(len(interior)))])
             outputs = [builder.emit_output(node.var) for node in results]
@@ -233,7 +277,7 @@ class _Job:
     seed: int
     target: str
     max_elements: int
-    column_reduces: bool
+    level: Level
     stock: bool
     show: bool
     bindings: int | None = None
@@ -241,7 +285,7 @@ class _Job:
 
 def _work(job: _Job) -> tuple[str | None, str]:
     """(why it failed, or None; what to print) for one graph."""
-    graph = random_graph(job.seed, job.max_elements, job.column_reduces)
+    graph = random_graph(job.seed, job.max_elements, job.level)
     graph = graph if job.bindings is None else cut(graph, job.bindings)
     pipeline = None if job.stock else stitched_pipeline(job.target)
     result = CHECKS[job.target](graph, pipeline)
@@ -255,7 +299,7 @@ def _work(job: _Job) -> tuple[str | None, str]:
 
 def _reduce(job: _Job, timeout: float) -> str:
     """The shortest beginning of a failing graph that fails as well, as text."""
-    graph = random_graph(job.seed, job.max_elements, job.column_reduces)
+    graph = random_graph(job.seed, job.max_elements, job.level)
     last = len(graph.mod["main"].body.blocks[0].bindings)
     jobs = [replace(job, bindings=bindings) for bindings in range(1, last + 1)]
     for attempt, result in zip(jobs, run_isolated(_work, jobs, 1, timeout, _untrusted), strict=False):
@@ -272,7 +316,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--start", type=int, default=0, help="first seed")
     parser.add_argument("--target", choices=sorted(CHECKS), default="llvm")
     parser.add_argument("--max-elements", type=int, default=40_000, help="elements of the largest value")
-    parser.add_argument("--column-reduces", action="store_true", help="reduce over any axes")
+    parser.add_argument(
+        "--level",
+        choices=LEVELS,
+        default="grid",
+        help="what is reduced: innermost axes, any, any and crossed",
+    )
     parser.add_argument("--stock", action="store_true", help="TVM's default pipeline instead of stitching")
     parser.add_argument("--show", action="store_true", help="print module and traceback of every failure")
     parser.add_argument(
@@ -282,7 +331,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--timeout", type=float, default=300, help="seconds that one graph may take")
     args = parser.parse_args(argv)
     jobs = [
-        _Job(seed, args.target, args.max_elements, args.column_reduces, args.stock, args.show)
+        _Job(seed, args.target, args.max_elements, args.level, args.stock, args.show)
         for seed in range(args.start, args.start + args.count)
     ]
     failed: dict[int, str] = {}

@@ -395,19 +395,33 @@ def _broadcast(sketch: Sketch) -> Node | None:
     return sketch.emit(R.broadcast_to(x.var, shape), x) if tuple(shape) != x.shape else None
 
 
-#: (relative frequency, step).
-STEPS: tuple[tuple[float, Callable[[Sketch, bool], Node | None]], ...] = (
-    (2.0, lambda sketch, columns: _unary_light(sketch)),
-    (2.5, lambda sketch, columns: _unary_heavy(sketch)),
-    (4.0, lambda sketch, columns: _binary(sketch)),
-    (3.5, _reduce),
-    (1.2, lambda sketch, columns: _reshape(sketch)),
-    (1.0, lambda sketch, columns: _transpose(sketch)),
-    (0.8, lambda sketch, columns: _slice(sketch)),
-    (0.8, lambda sketch, columns: _concat(sketch)),
-    (0.8, lambda sketch, columns: _broadcast(sketch)),
-    (1.0, lambda sketch, columns: _cast(sketch)),
-    (0.7, lambda sketch, columns: _compare(sketch)),
-    (0.8, lambda sketch, columns: _where(sketch)),
-    (0.3, lambda sketch, columns: _logical(sketch)),
-)
+Step = Callable[[Sketch], Node | None]
+
+
+def row_reduce(sketch: Sketch) -> Node | None:
+    """A reduction over the innermost axes."""
+    return _reduce(sketch, column_reduces=False)
+
+
+def column_reduce(sketch: Sketch) -> Node | None:
+    """A reduction over the innermost axes, or any."""
+    return _reduce(sketch, column_reduces=True)
+
+
+def steps(reduce: Step) -> tuple[tuple[float, Step], ...]:
+    """(relative frequency, step), with ``reduce`` as the step that reduces."""
+    return (
+        (2.0, _unary_light),
+        (2.5, _unary_heavy),
+        (4.0, _binary),
+        (3.5, reduce),
+        (1.2, _reshape),
+        (1.0, _transpose),
+        (0.8, _slice),
+        (0.8, _concat),
+        (0.8, _broadcast),
+        (1.0, _cast),
+        (0.7, _compare),
+        (0.8, _where),
+        (0.3, _logical),
+    )
