@@ -13,16 +13,37 @@ from .sampling import equal_on_samples
 
 
 def loads(value: Expr, guarded: bool = False) -> Iterator[tuple[Expr, bool]]:
-    """Every load in ``value`` with whether an ``if_then_else`` guards it (loads in indices included)."""
+    """Every load in ``value`` with whether a condition guards it (loads in indices included)."""
     if compat.is_load(value):
         yield value, guarded
-    if compat.kind(value) == "Call" and compat.call_name(value) == "if_then_else":
-        yield from loads(value.args[0], guarded)
-        yield from loads(value.args[1], True)
-        yield from loads(value.args[2], True)
+    chosen = branches(value)
+    if chosen is not None:
+        yield from loads(chosen[0], guarded)
+        yield from loads(chosen[1], True)
+        yield from loads(chosen[2], True)
         return
     for e in compat.operands(value):
         yield from loads(e, guarded)
+
+
+def branches(value: Expr) -> tuple[Expr, Expr, Expr] | None:
+    """Condition and branches of what evaluates one branch only: ``if_then_else``, and a ``Select`` that gathers.
+
+    A Select may evaluate both, but TVM makes it an ``if_then_else`` where a branch reads at an index that is itself
+    read: the index may be out of bounds where the branch is not chosen (an ignored label of a loss).
+    """
+    if compat.kind(value) == "Call" and compat.call_name(value) == "if_then_else":
+        return value.args[0], value.args[1], value.args[2]
+    if compat.kind(value) == "Select" and (gathers(value.true_value) or gathers(value.false_value)):
+        return value.condition, value.true_value, value.false_value
+    return None
+
+
+def gathers(value: Expr) -> bool:
+    """True when the expression reads at an index that is itself read."""
+    if compat.is_load(value) and any(has_load(i) for i in value.indices):
+        return True
+    return any(gathers(e) for e in compat.operands(value))
 
 
 def has_load(value: Expr) -> bool:

@@ -79,9 +79,10 @@ class Tensor:
 class Access:
     """An operator's read of a tensor: ``indices`` over the operator's axis variables.
 
-    ``guarded`` marks a read below ``if_then_else``: it may be out of bounds where the condition is false, so nothing
-    may move it out of there. ``span`` with ``cut`` says which axes it depends on: ``cut`` is the number of leading
-    axes of a ``LEADING`` access, and the position of the first axis of a ``TRAILING`` one.
+    ``guarded`` marks a read below ``if_then_else`` (or a ``Select`` that gathers): it may be out of bounds where the
+    condition is false, so nothing may move it out of there. ``span`` with ``cut`` says which axes it depends on:
+    ``cut`` is the number of leading axes of a ``LEADING`` access, and the position of the first axis of a
+    ``TRAILING`` one.
     """
 
     tensor: Tensor

@@ -131,7 +131,12 @@ def _one_hot(call: relax.Call, indices: np.ndarray, on: Any, off: Any) -> np.nda
     return np.where(hot, on, off).astype(storage_dtype(dtype_of(call)))
 
 
+def _cross_entropy(call: relax.Call, predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    return -np.sum(predictions * labels) / (predictions.shape[0] if predictions.ndim > 1 else 1)
+
+
 RULES: dict[str, Rule] = {
+    "relax.nn.cross_entropy_with_logits": Rule(Kind.OTHER, _cross_entropy),
     "relax.nn.softmax": Rule(Kind.OTHER, _softmax),
     "relax.nn.log_softmax": Rule(Kind.OTHER, _log_softmax),
     "relax.nn.layer_norm": Rule(Kind.OTHER, _layer_norm),

@@ -303,12 +303,20 @@ def _repeat(call: relax.Call, x: np.ndarray) -> np.ndarray:
 
 @_rule(Kind.MOVE, "take")
 def _take(call: relax.Call, x: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    return np.take(x, indices, axis=None if call.attrs.axis is None else int(call.attrs.axis))
+    axis, mode = None if call.attrs.axis is None else int(call.attrs.axis), str(call.attrs.mode)
+    return np.take(x, indices, axis, mode="clip" if mode == "clip" else "wrap" if mode == "wrap" else "raise")
 
 
 @_rule(Kind.MOVE, "gather_elements")
 def _gather_elements(call: relax.Call, x: np.ndarray, indices: np.ndarray) -> np.ndarray:
     return np.take_along_axis(x, indices, axis=int(call.attrs.axis))
+
+
+@_rule(Kind.MOVE, "gather_nd")
+def _gather_nd(call: relax.Call, x: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    batch = int(call.attrs.batch_dims)
+    places = np.indices(indices.shape[:-1], sparse=True)[:batch]
+    return x[(*places, *np.moveaxis(indices, -1, 0))]
 
 
 @_rule(Kind.MOVE, "nn.pad")
