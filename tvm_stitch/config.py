@@ -23,8 +23,8 @@ class StitchConfig:
         clusters: spread a long row over the blocks of a thread-block cluster, where the device has clusters.
         grid_barriers: let values of one kernel cross blocks through device memory, behind a grid barrier. Such a kernel
             is launched cooperatively and needs the whole device to itself; without, there are more kernels.
-        deterministic: forbid sums whose order varies from run to run. No plan makes one so far (partial sums are combined
-            in a fixed order); with False, later versions may use atomics.
+        deterministic: forbid sums whose order varies from run to run. No plan makes one so far (partial sums are
+            combined in a fixed order); with False, later versions may use atomics.
 
     Raises:
         ValueError: for an unknown option or a bad value; the message names the choices.

@@ -14,10 +14,11 @@ from ..device import DeviceModel
 from ..graph.dtype import compute_dtype, item_bytes
 from ..graph.extent import as_extent
 from ..graph.ir import Operator, StitchGraph, Tensor
+from ..graph.rewrite.moments import candidates, merge_moments
 from .alignment import Alignment, Misaligned
 from .launch import blocks_per_sm
 from .mapping import ColumnMapping, RowMapping, tile_words, vector_length
-from .partition import Partition, partition
+from .partition import Orientation, Partition, orientation, partition
 from .parts import Part, align_part
 from .passes import Keep, Schedule, schedule
 from .scratch import Scratch
@@ -89,6 +90,7 @@ def make_grid_plan(graph: StitchGraph, device: DeviceModel) -> GridPlan:
     Raises:
         Misaligned: when no partition serves the graph, or the device cannot hold its grid.
     """
+    graph = merge_moments(graph, [m for m in candidates(graph) if orientation(m.total) != Orientation.ROW])
     found = partition(graph, device.sms)
     reasons = []
     for threads, per_sm, registers in BLOCK_SHAPES:

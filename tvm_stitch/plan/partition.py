@@ -22,6 +22,8 @@ from .parts import Cut, Part, align_part, final_reduce, partial_tensor, slice_op
 
 MOST_PHASES = 8
 MOST_PARTS = 48
+FEW_ELEMENTS = 32
+"""Elements of a reduction that one thread may as well take in turn, wherever they lie."""
 WINDOW = 6
 """How many parts of a phase a root without row values of its own is tried on."""
 
@@ -141,6 +143,9 @@ class _Partitioner:
     # -- placing ------------------------------------------------------------------------------------------------
     def _place(self, root: Operator, fold: bool = False, stored: bool = False) -> Part:
         while True:
+            part = self._finishing(root)
+            if part is not None and not fold and self._join(part, root, fold, stored):
+                return part
             sources = self._sources(root)
             phase = self._earliest(root)
             homes = {self.home[s] for s in sources}
@@ -153,6 +158,21 @@ class _Partitioner:
             if not sources:
                 return self._open(root, phase, fold, stored)
             self._make_global(root)
+
+    def _finishing(self, root: Operator) -> Part | None:
+        """The part whose stored row values the root only carries on, row by row: it belongs there, a phase earlier."""
+        if root.is_reduce:
+            return None
+        reads = {t for op in slice_operators(self.cut, [root], MOST_PHASES) for t in op.inputs}
+        for t in reads:
+            producer = self.cut.producer.get(t)
+            if producer is None or t not in self.result.stored or root.output.size != self.home[producer].domain.rows:
+                continue
+            part = self.home[producer]
+            needed = slice_operators(self.cut, [root], part.phase)
+            if all(op in part.roots for op in needed if op.is_reduce):
+                return part
+        return None
 
     def _sources(self, root: Operator) -> list[Operator]:
         """The reductions placed in parts, and not global, whose results the root reads."""
@@ -316,7 +336,7 @@ class _Partitioner:
 def has_many_results(op: Operator, blocks: int) -> bool:
     """A thread for every result keeps the device busy, and neighbouring threads read neighbouring elements."""
     size = as_int(op.output.size)
-    return size >= blocks * 1024 or as_int(op_points(op)) <= 8 * size
+    return size >= blocks * 1024 or as_int(op_points(op)) <= FEW_ELEMENTS * size
 
 
 def wants_partition(graph: StitchGraph, blocks: int) -> bool:
