@@ -78,8 +78,14 @@ MISALIGNED: dict[str, tuple[Any, Sequence[Any], str]] = {
     "a transposed reduction": (
         lambda emit, x: [R.add(x, emit(R.permute_dims(emit(R.max(x, 1, True)))))], [((8, 8), F32)], "its own row",
     ),
-    "a gather of what the kernel makes": (
-        lambda emit, x, i: [R.take(emit(R.exp(x)), i, 0)], [X, ((4,), "int64")], "gathers from",
+    "a gather of other rows": (
+        lambda emit, x, i: [R.take(emit(R.nn.softmax(x)), i, 0)], [X, ((6,), "int64")], "outside its own row",
+    ),
+    "labels that are reduced": (
+        lambda emit, x, i: [
+            R.gather_elements(emit(R.exp(x)), emit(R.max(i, 1, True)), 1), R.sum(x, 1)
+        ],
+        [X, ((6, 4), "int64")], "gathers at indices that",
     ),
     "no elements": (lambda emit, x: [R.exp(x)], [((0, 3), F32)], "has no elements"),
     "a symbolic reduced extent": (

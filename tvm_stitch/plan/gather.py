@@ -8,8 +8,8 @@ row's label needs the logit there, and the row's maximum and sum.
 from __future__ import annotations
 
 from .. import compat
-from ..compat import Expr, Var
-from ..graph.ir import Access, Operator, Tensor
+from ..compat import Buffer, Expr, Var
+from ..graph.ir import Access, Operator
 from .domain import Domain, Point
 
 
@@ -22,7 +22,7 @@ class GatherPoints:
 
     def __init__(self, domain: Domain):
         self.domain = domain
-        self.named: dict[str, Tensor] = {}
+        self.named: dict[str, Buffer] = {}
 
     def point(self, op: Operator, point: Point, access: Access) -> Point:
         """Where ``access`` of ``op`` gathers, when ``op`` is evaluated at ``point``.
@@ -46,8 +46,8 @@ class GatherPoints:
             raise Misaligned(f"{op.name} gathers at indices computed from {tensor!r}")
         producer = tensor.producer
         if producer is None:
-            # Points are told apart by their text, so each name must stand for one tensor.
-            if self.named.setdefault(str(buffer.name), tensor) is not tensor:
+            # Points are told apart by their text, so each name must stand for one buffer.
+            if not self.named.setdefault(str(buffer.name), buffer).same_as(buffer):
                 raise Misaligned(f"two inputs that are indices have the name {buffer.name}")
             return compat.load(buffer, indices)
         if producer.is_reduce:
