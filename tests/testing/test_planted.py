@@ -130,6 +130,27 @@ extern "C" __global__ void k(float* out, float* a, float* b, const float* x) {
         assert kinds(run) == ({"race"} if caught else set())
 
 
+def test_scratch_shared_within_a_phase_is_caught_where_the_same_thread_writes_both() -> None:
+    source = """
+#include <cooperative_groups.h>
+extern "C" __global__ void k(float* out, float* a, float* b, const float* x) {
+  int i = blockIdx.x * 32 + threadIdx.x, j = (i + 32) % 64;
+  a[i] = x[i];
+  b[i] = 2.0f * x[i];
+  cooperative_groups::this_grid().sync();
+  out[i] = a[j] + b[j];
+}
+"""
+    x = np.arange(64, dtype=np.float32)
+    args = [np.empty_like(x), np.empty_like(x), np.empty_like(x), x]
+    options = Options(strict_rewrite=True)
+    for text, found in ((source, set()), (planted(source, "shared-scratch"), {"double-write"})):
+        run = run_kernel(
+            text, "k", args, 2, 32, cooperative=True, written=[0], scratch=[1, 2], options=options
+        )
+        assert kinds(run) == found
+
+
 def test_one_block_too_many_is_caught(reductions: Lowered) -> None:
     broken = planted(reductions, "extra-block")
     run = run_lowered(broken, [X], options=Options(resident_blocks=BLOCKS))

@@ -54,7 +54,8 @@ class Options:
 
     seed: 0 runs blocks and threads in their natural order, any other value in an order drawn from it.
     poison: fill memory that nobody wrote with 0xFF bytes (NaN), else with zeros.
-    strict_rewrite: also report a thread that writes an output element of its own twice.
+    strict_rewrite: also report a thread that writes an output element of its own twice, and a value of scratch that is
+        overwritten before anyone read it, as when two live buffers share memory.
     strict_shuffle: also report __shfl_up/down_sync from an inactive lane (trees do, and drop it).
     volatile_sync: lanes of a warp make accesses of volatile memory in lock step, which older kernels rely on.
     max_accesses, max_seconds: memory accesses and CPU seconds after which a launch is given up.

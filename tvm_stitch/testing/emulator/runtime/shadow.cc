@@ -260,6 +260,10 @@ void check(Slot& s, uint64_t address, unsigned bytes, bool aligned) {
       const uint32_t other = w.who;
       add_report(kDoubleWrite, t, 0, &s, int64_t(where - s.lo), &other, "an output element is written twice");
     }
+    if (!kAtomic && g_launch.strict_rewrite && !s.output && !s.shared && w.stamp >= g_launch.start && !c->read.stamp) {
+      const uint32_t other = w.who;
+      add_report(kDoubleWrite, t, 0, &s, int64_t(where - s.lo), &other, "a value is overwritten before anyone read it");
+    }
     c->read.stamp = 0;
     c->read_level = kThread;
     if (kAtomic && both_atomic) {
