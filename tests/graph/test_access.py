@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.graph.helpers import symbol
 from tvm_stitch import compat
 from tvm_stitch.compat import tir
-from tvm_stitch.graph.access import has_load, loads, span_of
+from tvm_stitch.graph.access import branches, gathers, has_load, loads, span_of
 from tvm_stitch.graph.extent import flatten
 from tvm_stitch.graph.ir import Axis, Span
 
@@ -141,3 +141,21 @@ def test_loads_in_indices_are_loads() -> None:
     gather = compat.load(data, [compat.load(index, [i])])
     assert [compat.load_buffer(e).name for e, _ in loads(gather)] == ["data", "index"]
     assert span_of(list(gather.indices), (8,), [Axis(i, 8)]) == (Span.OTHER, 0)
+
+
+@pytest.mark.parametrize("gathering", [True, False])
+def test_selects_that_gather_guard_their_branches(gathering: bool) -> None:
+    """Both branches of a Select may be evaluated, unless one reads at an index that may be out of bounds there."""
+    data = tir.decl_buffer((8,), "float32", name="data")
+    index = tir.decl_buffer((8,), "int64", name="index")
+    i = tir.Var("i", "int64")
+    label = compat.load(index, [i])
+    value = tir.Select(
+        label >= 0, compat.load(data, [label if gathering else i]), compat.const(0.0, "float32")
+    )
+    found = [(compat.load_buffer(e).name, g) for e, g in loads(value)]
+    expected = [("index", False), ("data", gathering)] + [("index", True)] * gathering
+    assert found == expected
+    chosen = branches(value)
+    assert (chosen is not None) == gathering == gathers(value)
+    assert not gathers(label)

@@ -86,6 +86,14 @@ AGAINST_STOCK: dict[str, Callable[[relax.Expr], relax.Expr]] = {
     "collapse": lambda x: R.collapse_sum_to(x, (1, 8)),
     "one_hot": lambda x: R.one_hot(R.argmax(x, axis=1), relax.prim_value(3), relax.prim_value(1), 8),
     "take": lambda x: R.take(x, R.argmax(x, axis=1), axis=1),
+    "take_clipped": lambda x: R.take(x, relax.const([-3, 1, 99], "int64"), axis=1, mode="clip"),
+    "take_wrapped": lambda x: R.take(x, relax.const([-3, 1, 15], "int64"), axis=1, mode="wrap"),
+    "gather_nd": lambda x: R.gather_nd(x, relax.const([[1, 7], [5, 0], [0, 3]], "int64")),
+    "gather_nd_in_batches": lambda x: R.gather_nd(
+        x, R.astype(R.reshape(TARGETS, (6, 1)), "int64"), batch_dims=1
+    ),
+    "cross_entropy": lambda x: R.nn.cross_entropy_with_logits(x, R.multiply(x, VECTOR)),
+    "cross_entropy_of_one": lambda x: R.nn.cross_entropy_with_logits(VECTOR, VECTOR),
     "integer_divide": lambda x: R.divide(
         R.astype(R.multiply(x, relax.const(9.0)), "int32"), relax.const(4, "int32")
     ),

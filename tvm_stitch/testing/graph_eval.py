@@ -42,7 +42,10 @@ def evaluate_graph(graph: StitchGraph, inputs: Sequence[np.ndarray], exact: bool
     for op in graph.operators:
         values[op.output] = _Evaluation(op, values, exact).run()
     found = [values[t] for t in graph.outputs]
-    return found if exact else [v.astype(np.dtype(t.dtype)) for v, t in zip(found, graph.outputs)]
+    if exact:
+        return found
+    with np.errstate(over="ignore"):
+        return [v.astype(np.dtype(t.dtype)) for v, t in zip(found, graph.outputs)]
 
 
 def _static(extents: Sequence[Extent]) -> tuple[int, ...]:
