@@ -143,3 +143,19 @@ def test_symbolic_rows(rows: int) -> None:
     done = run_cuda(mod, inputs, target=target, relax_pipeline=tvm_stitch.relax.pipeline(target)).check()
     check(list(done.outputs), mod, inputs)
     check(run_cpu(mod, inputs), mod, inputs)
+
+
+@pytest.mark.parametrize("shape", [(64, 1000), (300, 30)])
+def test_mean_loss_is_one_launch(shape: tuple[int, int]) -> None:
+    """The mean crosses rows: it is finished behind a grid barrier."""
+
+    def body(emit: Any, x: Any, labels: Any, weights: Any) -> Any:
+        return R.nn.nll_loss(emit(R.nn.log_softmax(x, -1)), labels, weights, reduction="mean")
+
+    specs = [(shape, F32), ((shape[0],), "int64"), ((shape[1],), F32)]
+    mod, inputs = build(body, *specs), inputs_of("cross entropy", specs)
+    inputs[2] = np.abs(inputs[2]) + np.float32(0.1)
+    target = emulated_target()
+    done = run_cuda(mod, inputs, target=target, relax_pipeline=tvm_stitch.relax.pipeline(target)).check()
+    assert len(done.launches) == 1, [launch.name for launch in done.launches]
+    check(list(done.outputs), mod, inputs)
