@@ -27,9 +27,14 @@ class Backend(Protocol):
     def abs(self, x: Any) -> Any: ...
     def clip(self, x: Any, low: float, high: float) -> Any: ...
     def maximum(self, x: Any, least: float) -> Any: ...
-    def max(self, x: Any) -> Any: ...
-    def sum(self, x: Any) -> Any: ...
+    def minimum(self, x: Any, most: float) -> Any: ...
+    def max(self, x: Any, axes: tuple[int, ...] = (-1,)) -> Any: ...
+    def sum(self, x: Any, axes: tuple[int, ...] = (-1,), keepdims: bool = True) -> Any: ...
     def mean(self, x: Any, axes: tuple[int, ...] = (-1,)) -> Any: ...
+    def var_mean(self, x: Any, axes: tuple[int, ...] = (-1,)) -> tuple[Any, Any]: ...
+    def sqrt(self, x: Any) -> Any: ...
+    def broadcast_to(self, x: Any, shape: tuple[int, ...]) -> Any: ...
+    def cross_entropy(self, logits: Any, targets: Any) -> Any: ...
     def cast(self, x: Any, dtype: str) -> Any: ...
 
 
@@ -41,6 +46,7 @@ class TorchBackend:
 
         self.exp, self.log, self.erf, self.tanh = torch.exp, torch.log, torch.erf, torch.tanh
         self.sigmoid, self.rsqrt, self.round, self.abs = torch.sigmoid, torch.rsqrt, torch.round, torch.abs
+        self.sqrt, self.broadcast_to = torch.sqrt, torch.broadcast_to
         self._torch = torch
 
     def clip(self, x: Any, low: float, high: float) -> Any:
@@ -49,14 +55,24 @@ class TorchBackend:
     def maximum(self, x: Any, least: float) -> Any:
         return x.clamp(min=least)
 
-    def max(self, x: Any) -> Any:
-        return x.amax(dim=-1, keepdim=True)
+    def minimum(self, x: Any, most: float) -> Any:
+        return x.clamp(max=most)
 
-    def sum(self, x: Any) -> Any:
-        return x.sum(dim=-1, keepdim=True)
+    def max(self, x: Any, axes: tuple[int, ...] = (-1,)) -> Any:
+        return x.amax(dim=axes, keepdim=True)
+
+    def sum(self, x: Any, axes: tuple[int, ...] = (-1,), keepdims: bool = True) -> Any:
+        return x.sum(dim=axes, keepdim=keepdims)
 
     def mean(self, x: Any, axes: tuple[int, ...] = (-1,)) -> Any:
         return x.mean(dim=axes, keepdim=True)
+
+    def var_mean(self, x: Any, axes: tuple[int, ...] = (-1,)) -> tuple[Any, Any]:
+        """Biased variance and mean, the form that PyTorch's own norms take."""
+        return self._torch.var_mean(x, dim=axes, correction=0, keepdim=True)
+
+    def cross_entropy(self, logits: Any, targets: Any) -> Any:
+        return self._torch.nn.functional.cross_entropy(logits, targets.long())
 
     def cast(self, x: Any, dtype: str) -> Any:
         return x.to(getattr(self._torch, dtype))
@@ -69,17 +85,26 @@ class JaxBackend:
         jax, jnp = importlib.import_module("jax"), importlib.import_module("jax.numpy")
         self.exp, self.log, self.erf, self.tanh = jnp.exp, jnp.log, jax.scipy.special.erf, jnp.tanh
         self.sigmoid, self.rsqrt, self.round, self.abs = jax.nn.sigmoid, jax.lax.rsqrt, jnp.round, jnp.abs
-        self.clip, self.maximum = jnp.clip, jnp.maximum
-        self._jnp = jnp
+        self.clip, self.maximum, self.minimum, self.sqrt = jnp.clip, jnp.maximum, jnp.minimum, jnp.sqrt
+        self.broadcast_to = jnp.broadcast_to
+        self._jax, self._jnp = jax, jnp
 
-    def max(self, x: Any) -> Any:
-        return self._jnp.max(x, axis=-1, keepdims=True)
+    def max(self, x: Any, axes: tuple[int, ...] = (-1,)) -> Any:
+        return self._jnp.max(x, axis=axes, keepdims=True)
 
-    def sum(self, x: Any) -> Any:
-        return self._jnp.sum(x, axis=-1, keepdims=True)
+    def sum(self, x: Any, axes: tuple[int, ...] = (-1,), keepdims: bool = True) -> Any:
+        return self._jnp.sum(x, axis=axes, keepdims=keepdims)
 
     def mean(self, x: Any, axes: tuple[int, ...] = (-1,)) -> Any:
         return self._jnp.mean(x, axis=axes, keepdims=True)
+
+    def var_mean(self, x: Any, axes: tuple[int, ...] = (-1,)) -> tuple[Any, Any]:
+        """Biased variance and mean."""
+        return self._jnp.var(x, axis=axes, keepdims=True), self.mean(x, axes)
+
+    def cross_entropy(self, logits: Any, targets: Any) -> Any:
+        log_probability = self._jax.nn.log_softmax(logits, axis=-1)
+        return -self._jnp.take_along_axis(log_probability, targets[:, None], axis=1).mean()
 
     def cast(self, x: Any, dtype: str) -> Any:
         return x.astype(dtype)

@@ -38,12 +38,12 @@ def run_isolated(
     renew : says of a result that its process is not to be trusted with another item, as after a GPU fault.
     """
     local = threading.local()
-    children: list[_Child] = []
+    children: list[Child] = []
 
     def one(item: Item) -> Result | Crash[Item]:
         child = getattr(local, "child", None)
         if child is None or not child.alive:
-            child = local.child = _Child(function)
+            child = local.child = Child(function)
             children.append(child)
         result = child.ask(item, timeout)
         if not isinstance(result, Crash) and renew(result):
@@ -59,8 +59,11 @@ def run_isolated(
                 child.stop()
 
 
-class _Child:
-    """A process that answers one item after another."""
+class Child:
+    """A process that answers one item after another, and keeps what the function leaves in its modules.
+
+    ``alive`` says whether it can be asked again: not after a crash, a time-out or :meth:`stop`.
+    """
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         context = multiprocessing.get_context("spawn")
@@ -71,6 +74,7 @@ class _Child:
         self.alive = True
 
     def ask(self, item: Any, timeout: float) -> Any:
+        """The function's result for ``item``, or a :class:`Crash` after ``timeout`` seconds or the process's death."""
         try:
             self._pipe.send(item)
             if self._pipe.poll(timeout):
@@ -83,6 +87,7 @@ class _Child:
         return Crash(item, reason)
 
     def stop(self) -> None:
+        """End the process, whatever it is doing."""
         if self.alive:
             self.alive = False
             self._process.kill()

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernel time on a GPU with the cache flushed before every call, by the CUPTI records of PyTorch's profiler."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from _grid_jobs import Measured
+
+#: More than the L2 cache of any GPU.
+_FLUSH_BYTES = 256 << 20
+#: Calls that are timed, by how long one takes: (seconds at most, calls).
+_CALLS = ((0.02, 20), (0.2, 5), (float("inf"), 1))
+
+
+Event = tuple[str, float]
+
+
+def split(events: Sequence[Event], mark: str) -> list[list[Event]]:
+    """What lies between events named ``mark``: one list for each of them, of what follows it."""
+    groups: list[list[Event]] = []
+    for event in events:
+        if event[0] == mark:
+            groups.append([])
+        elif groups:
+            groups[-1].append(event)
+    return groups
+
+
+def summarize(groups: Sequence[Sequence[Event]]) -> Measured | None:
+    """The calls' events as a result; None if a call has no event. Counts are those of the most frequent call."""
+    if not groups or not all(groups):
+        return None
+    spent = [sum(seconds for _, seconds in group) for group in groups]
+    usual = statistics.mode(tuple(name for name, _ in group) for group in groups)
+    copies = sum(name.startswith(("Memcpy", "Memset")) for name in usual)
+    return Measured(
+        statistics.median(spent), min(spent), max(spent), len(usual) - copies, copies, tuple(usual)
+    )
+
+
+class FlushedTimer:
+    """Times calls on the current CUDA device; each finds a cache full of other, clean data."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self._torch = torch
+        self._buffer = torch.zeros(4096, _FLUSH_BYTES // 4 // 4096, device="cuda")
+        self._out = torch.empty(4096, device="cuda")
+        found = self._record([self._flush])
+        if len(found) != 1:
+            raise RuntimeError(
+                f"the profiler recorded {[name for name, _ in found]} for one flush of the cache, expected one "
+                "kernel: CUPTI may be in use by another profiler, or not installed"
+            )
+        self._mark = found[0][0]
+
+    def _flush(self) -> None:
+        # Reading leaves no lines that would have to be written back during what is timed.
+        self._torch.amax(self._buffer, dim=1, out=self._out)
+
+    def _record(self, calls: Sequence[Callable[[], object]]) -> list[Event]:
+        """(name, seconds) of all that ran on the GPU during the calls, each waited for, in order of start."""
+        from torch.profiler import ProfilerActivity, profile
+
+        self._torch.cuda.synchronize()
+        with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as session:
+            for call in calls:
+                call()
+                self._torch.cuda.synchronize()  # other libraries have streams of their own
+        kind = self._torch.autograd.DeviceType.CUDA
+        events: list[Any] = [event for event in session.events() if event.device_type == kind]
+        events.sort(key=lambda event: event.time_range.start)
+        return [(event.name, event.time_range.elapsed_us() * 1e-6) for event in events]
+
+    def __call__(self, run: Callable[[], object]) -> Measured:
+        """Time ``run``, which must have been called before."""
+        start = time.perf_counter()
+        run()
+        self._torch.cuda.synchronize()
+        once = time.perf_counter() - start
+        calls = next(count for limit, count in _CALLS if once <= limit)
+        if found := summarize(split(self._record([self._flush, run] * calls), self._mark)):
+            return found
+        spent = []
+        for _ in range(calls):
+            self._flush()
+            self._torch.cuda.synchronize()
+            start = time.perf_counter()
+            run()
+            self._torch.cuda.synchronize()
+            spent.append(time.perf_counter() - start)
+        return Measured(statistics.median(spent), min(spent), max(spent), None)
