@@ -11,15 +11,17 @@ from ..compat import Buffer, Expr, T, tir
 from ..graph.dtype import compute_dtype
 from ..graph.extent import Extent, as_expr
 from ..graph.ir import Operator, Tensor
+from ..plan.alignment import Key
 from ..plan.grid import GridPart, GridPlan
 from ..plan.mapping import ColumnMapping
 from ..plan.passes import Pass
 from ..plan.plan import StitchPlan
 from . import builder as B
 from .combine import combine, identity
-from .evaluator import Evaluator, convert
+from .evaluator import Evaluator, convert, short_name
 from .gpu import COOPERATIVE, LAUNCH_BOUND, RowEmitter
 from .gpu_fold import accumulator, store_columns, store_scalars, total
+from .launch_check import check_multiprocessors
 from .scratch import declare_scratch, finish
 
 
@@ -40,19 +42,28 @@ class GridEmitter:
 
     def emit(self) -> None:
         plan = self.plan
-        with ExitStack() as stack:
-            self.block = stack.enter_context(T.launch_thread("blockIdx.x", B.i64(plan.blocks)))
-            self.thread = stack.enter_context(T.launch_thread("threadIdx.x", B.i64(plan.threads)))
-            if plan.cooperative:
-                bound = compat.const(plan.blocks_per_sm, "int32")
-                stack.enter_context(T.attr(compat.const(0, "int32"), LAUNCH_BOUND, bound))
-            self._views()
-            for number, parts in enumerate(plan.phases):
-                if number:
-                    B.evaluate(T.cuda.grid_sync())
-                    self._finish_scalars(number - 1)
-                for part in parts:
-                    PartEmitter(part, plan, self.buffer, self.block, self.thread).run()
+        if plan.cooperative:
+            check_multiprocessors(
+                plan.device, plan.graph.outputs[0].buffer, -(-plan.blocks // plan.blocks_per_sm)
+            )
+        kernels = [range(len(plan.phases))] if plan.cooperative else [[f] for f in range(len(plan.phases))]
+        for phases in kernels:
+            with ExitStack() as stack:
+                self._launch(stack)
+                for number in phases:
+                    if number != phases[0]:
+                        B.evaluate(T.cuda.grid_sync())
+                    self._finish_scalars(number, number != phases[0])
+                    for part in plan.phases[number]:
+                        PartEmitter(part, plan, self.buffer, self.block, self.thread).run()
+
+    def _launch(self, stack: ExitStack) -> None:
+        plan = self.plan
+        self.block = stack.enter_context(T.launch_thread("blockIdx.x", B.i64(plan.blocks)))
+        self.thread = stack.enter_context(T.launch_thread("threadIdx.x", B.i64(plan.threads)))
+        bound = compat.const(plan.blocks_per_sm, "int32")
+        stack.enter_context(T.attr(compat.const(0, "int32"), LAUNCH_BOUND, bound))
+        self._views()
 
     def _views(self) -> None:
         """Scratch buffers in the shapes of the tensors that live in them."""
@@ -62,17 +73,25 @@ class GridEmitter:
             B.IRBuilder.name(f"{tensor.name.split('_intermediate')[0]}_global", view)
             self.buffer[tensor] = view
 
-    def _finish_scalars(self, phase: int) -> None:
-        """Every block finishes the reductions to one result that ended in a phase."""
+    def _finish_scalars(self, phase: int, resident: bool) -> None:
+        """Every block finishes the reductions to one result that the phase reads or that the last one made.
+
+        A ``resident`` block has those of earlier phases already.
+        """
         found = self.plan.partition
-        ops = [op for op, f in found.scalars.items() if f == phase]
+        read = {t for part in self.plan.phases[phase] for t in part.part.tensors}
+        ops = [
+            op
+            for op, f in found.scalars.items()
+            if f == phase - 1 or (f < phase and not resident and op.output in read)
+        ]
         if not ops:
             return
         partials = [self.buffer[found.partials[op]] for op in ops]
         counts = [int(found.partials[op].shape[-1]) for op in ops]
         results = total(ops, partials, counts, self.plan.threads, self.thread)
         for op, result in zip(ops, results):
-            if op.output in self.plan.graph.outputs:
+            if op.output in self.plan.graph.outputs and found.scalars[op] == phase - 1:
                 first = tir.And(tir.EQ(self.block, B.i64(0)), tir.EQ(self.thread, B.i64(0)))
                 with B.when(first):
                     value = convert(result, op.output.dtype)
@@ -102,6 +121,8 @@ class PartEmitter(RowEmitter):
         if m.rows_per_block > 1:
             self.slot = thread if m.threads == 1 else tir.floordiv(thread, B.i64(m.threads))
         self.sums: dict[Operator, Buffer] = {}
+        self.hoisted: dict[Key, Buffer] = {}
+        self.hoisted_values: dict[Key, Expr] = {}
 
     def run(self) -> None:
         """Emit the part."""
@@ -118,6 +139,7 @@ class PartEmitter(RowEmitter):
         worker = B.cell(worker, "worker")
         for key in self.plan.schedule.folds:
             self.sums[key[0]] = accumulator(key[0], self._sums_of(key[0]))
+        self._hoist()
         step = part.stride * part.unroll
         steps = tir.floordiv(B.i64(part.tasks + step - 1) - worker, B.i64(step))
         working = None
@@ -126,21 +148,51 @@ class PartEmitter(RowEmitter):
             steps = tir.Select(working, steps, B.i64(0))
         with B.loop("serial", steps, "task") as task:
             for k in range(part.unroll):
-                self._task(worker + (task * B.i64(part.unroll) + B.i64(k)) * B.i64(part.stride))
+                group = worker + (task * B.i64(part.unroll) + B.i64(k)) * B.i64(part.stride)
+                self._task(group)
         self._store_sums(worker, working)
 
+    def _hoist(self) -> None:
+        """Evaluate what no row changes: a value in all, or one for each of the thread's columns."""
+        self.eval = Evaluator(self.al, B.i64(0), self)
+        for key in self.plan.schedule.hoisted:
+            if not key[1].per_column:
+                self.eval.bind_row(key)
+                self.hoisted_values[key] = B.cell(self.eval.value(key), short_name(key[0]))
+                continue
+            cm = self.mapping.of(key[1].columns)
+            tile = self._tile(cm, compute_dtype(key[0].output.dtype), short_name(key[0]))
+            for chunk in range(cm.chunks):
+                base = self._base(cm, B.i64(0), B.i64(chunk))
+                with B.when(self._tail(key[1].columns, cm, base)):
+                    for e in range(cm.vector):
+                        self.element = B.i64(chunk * cm.vector + e)
+                        self.eval.at_column(base + B.i64(e))
+                        B.store(tile, self.eval.value(key), [self.element])
+            self.eval.at_column(None)
+            self.element = None
+            self.hoisted[key] = self.value_tiles[key] = tile
+
     def _task(self, group: Expr) -> None:
-        m, rows = self.mapping, self.domain.rows
+        m, rows, part = self.mapping, self.domain.rows, self.part
         assert isinstance(rows, int)
-        self.value_tiles, self.load_tiles = {}, {}
-        self.in_range = None
+        self.value_tiles, self.load_tiles = dict(self.hoisted), {}
+        self.in_range = alive = None
+        if part.unroll > 1 and part.tasks % (part.stride * part.unroll) != 0:
+            alive = group < B.i64(part.tasks)
+            group = tir.min(group, B.i64(part.tasks - 1))
+        if part.backwards:
+            group = B.i64(part.tasks - 1) - group
         self.block = group
         if m.split:
             row: Expr = B.i64(0)
         else:
-            spare = self.part.unroll > 1 and self.part.tasks % (self.part.stride * self.part.unroll) != 0
-            row = self.row_of(group, rows % m.rows_per_block == 0 and not spare)
+            row = self.row_of(group, rows % m.rows_per_block == 0)
+        if alive is not None:
+            self.in_range = alive if self.in_range is None else tir.And(alive, self.in_range)
         self.eval = Evaluator(self.al, row, self)
+        for key, value in self.hoisted_values.items():
+            self.eval.set_row_value(key, value)
         for p in self.plan.schedule.passes:
             self._pass(p)
         self._row_outputs()

@@ -65,7 +65,7 @@ def row_reduce(
     results = []
     for op, buffer in zip(ops, buffers):
         dtype = accumulator_dtype(op)
-        if warps <= 8:
+        if warps <= 8 or warps & (warps - 1):
             value = convert(B.fetch(buffer, slot, 0), dtype)
             for w in range(1, warps):
                 value = combine(op.combiner or "", value, convert(B.fetch(buffer, slot, w), dtype))

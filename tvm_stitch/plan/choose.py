@@ -25,14 +25,14 @@ def choose_plan(
         return make_plan(graph, device, config)
     if wants_partition(graph, device.sms):
         try:
-            return make_grid_plan(graph, device)
+            return make_grid_plan(graph, device, config.grid_barriers)
         except Misaligned:
             return make_plan(graph, device, config)
     try:
         return make_plan(graph, device, config)
     except Misaligned as err:
         try:
-            return make_grid_plan(graph, device)
+            return make_grid_plan(graph, device, config.grid_barriers)
         except Misaligned as grid:
             raise Misaligned(f"{err}; grid-wide: {grid}") from None
 
@@ -56,4 +56,4 @@ def check_plannable(graph: StitchGraph, device: DeviceModel | None, config: Stit
 
 def may_cross_blocks(device: DeviceModel, config: StitchConfig) -> bool:
     """May values of one kernel cross blocks through device memory?"""
-    return device.is_gpu and config.grid_barriers
+    return device.is_gpu and device.cooperative and config.grid_barriers

@@ -8,7 +8,7 @@ got the last task of the part before it, so that small parts of a phase run side
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..device import DeviceModel
 from ..graph.dtype import compute_dtype, item_bytes
@@ -16,15 +16,16 @@ from ..graph.extent import as_extent
 from ..graph.ir import Operator, StitchGraph, Tensor
 from ..graph.rewrite.moments import candidates, merge_moments
 from .alignment import Alignment, Misaligned
-from .launch import blocks_per_sm
+from .launch import MAX_REGISTERS
 from .mapping import ColumnMapping, RowMapping, tile_words, vector_length
 from .partition import Orientation, Partition, orientation, partition
 from .parts import Part, align_part
 from .passes import Keep, Schedule, schedule
 from .scratch import Scratch
 
-BLOCK_SHAPES = ((512, 1, 128), (1024, 1, 64))
-"""Threads of a block, blocks of a multiprocessor, and the registers a thread then may have."""
+BLOCK_SHAPES = {(512, 1): 0.0, (512, 2): 0.03, (384, 1): 0.05, (256, 1): 0.15, (1024, 1): 0.1}
+"""Threads of a block and blocks of a multiprocessor, with what speaks against them: few warps to hide latency, or many
+blocks, which make barriers and partial sums dearer."""
 OVERHEAD = 36
 """Registers a thread needs besides its tiles and accumulators: addresses, loop counters, what is being computed."""
 UNROLLED_VECTORS = 4
@@ -37,6 +38,7 @@ class GridPart:
 
     ``tasks`` groups of rows (or pieces of a flat domain) are shared out over ``stride`` blocks, ``unroll`` of them in
     one step; ``tiles`` pieces of the columns have blocks of their own; ``offset`` is the block of the first task.
+    ``backwards``: from the last task to the first, where the caches hold the end of what an earlier phase read.
     """
 
     part: Part
@@ -47,6 +49,7 @@ class GridPart:
     tiles: int = 1
     offset: int = 0
     unroll: int = 1
+    backwards: bool = False
 
     @property
     def graph(self) -> StitchGraph:
@@ -65,7 +68,8 @@ class GridPlan:
     """Phases of parts, the launch, and the scratch between them.
 
     ``blocks`` of ``threads`` threads are launched, ``blocks_per_sm`` of them resident on each multiprocessor.
-    ``place`` gives the scratch buffer of each global tensor that is not an output of the stitch op.
+    ``place`` gives the scratch buffer of each global tensor that is not an output of the stitch op. Without
+    ``barriers`` every phase is a kernel of its own.
     """
 
     graph: StitchGraph
@@ -77,41 +81,55 @@ class GridPlan:
     blocks_per_sm: int
     scratch: list[Scratch] = field(default_factory=list)
     place: dict[Tensor, str] = field(default_factory=dict)
+    barriers: bool = True
 
     @property
     def cooperative(self) -> bool:
         """True when the kernel has a grid barrier."""
-        return len(self.phases) > 1
+        return self.barriers and len(self.phases) > 1
 
 
-def make_grid_plan(graph: StitchGraph, device: DeviceModel) -> GridPlan:
+def make_grid_plan(graph: StitchGraph, device: DeviceModel, barriers: bool = True) -> GridPlan:
     """Partition the graph, map every part, lay out the launch and the scratch.
+
+    Args:
+        graph: a stitch op's graph.
+        device: the device that the kernel is for.
+        barriers: put barriers between the phases, where the device can; otherwise each phase is a kernel.
 
     Raises:
         Misaligned: when no partition serves the graph, or the device cannot hold its grid.
     """
-    graph = merge_moments(graph, [m for m in candidates(graph) if orientation(m.total) != Orientation.ROW])
-    found = partition(graph, device.sms)
-    reasons = []
-    for threads, per_sm, registers in BLOCK_SHAPES:
-        if not blocks_per_sm(device, threads, registers):
+    twice = [m for m in candidates(graph) if orientation(m.total) != Orientation.ROW]
+    found = partition(merge_moments(graph, twice, unrolled=True), device.sms)
+    reasons: list[str] = []
+    best: tuple[float, int, int] | None = None
+    for (threads, per_sm), penalty in BLOCK_SHAPES.items():
+        if threads * per_sm > device.threads_per_sm:
             continue
+        mapper = _Mapper(found, device, threads, per_sm)
         try:
-            plan = _Mapper(found, device, threads, per_sm, registers).run()
+            mapper.run()
         except Misaligned as err:
             reasons.append(str(err))
             continue
-        if plan is not None:
-            return plan
-    raise Misaligned(reasons[0] if reasons else f"{device.name} cannot hold the grid")
+        if best is None or mapper.cost + penalty < best[0]:
+            best = (mapper.cost + penalty, threads, per_sm)
+    if best is None:
+        raise Misaligned(reasons[0] if reasons else f"{device.name} cannot hold the grid")
+    plan = _Mapper(
+        found, device, *best[1:]
+    ).run()  # once more: mapping sets how many partial results there are
+    return replace(plan, barriers=barriers and device.cooperative)
 
 
 class _Mapper:
-    def __init__(self, found: Partition, device: DeviceModel, threads: int, per_sm: int, registers: int):
+    def __init__(self, found: Partition, device: DeviceModel, threads: int, per_sm: int):
         self.found, self.device = found, device
         self.threads, self.per_sm = threads, per_sm
-        self.words = registers - OVERHEAD
+        self.words = min(MAX_REGISTERS, device.registers_per_sm // (threads * per_sm)) - OVERHEAD
         self.blocks = device.sms * per_sm
+        self.cost = 0.0  # what is wasted, most by the part that wastes most
 
     def run(self) -> GridPlan:
         phases = []
@@ -124,6 +142,7 @@ class _Mapper:
                 offset += grid_part.tasks * grid_part.tiles
                 mapped.append(grid_part)
             phases.append(mapped)
+        _turn_around(phases)
         blocks = self.blocks
         if len(phases) == 1:  # no barrier: as many blocks as there is work
             blocks = max(1, sum(p.tasks * p.tiles for p in phases[0]))
@@ -139,7 +158,7 @@ class _Mapper:
         self._fit_partials(part)
         assert part.alignment is not None
         al = part.alignment
-        sched = schedule(al)
+        sched = schedule(al, hoist=True)
         if al.domain.flat:
             mapped = self._flat(part, sched)
         else:
@@ -189,13 +208,14 @@ class _Mapper:
         tiled = tiled and not sched.row_folds and len(extents) == 1
         best: tuple[float, int] | None = None
         threads = 1
-        while threads <= self.threads:
+        while self.threads % threads == 0:  # a power of two, so that lanes fold in halves
             cost = self._cost(al, sched, extents, threads, rows, tiled)
             if best is None or cost < best[0]:
                 best = (cost, threads)
             threads *= 2
         assert best is not None
         threads = best[1]
+        self.cost = max(self.cost, best[0])
         mapping = RowMapping(threads, self.threads // threads)
         tiles = 1
         for text, extent in extents.items():
@@ -209,15 +229,15 @@ class _Mapper:
                 mapping.columns[text] = ColumnMapping(vector, chunks)
                 continue
             mapping.columns[text] = ColumnMapping(vector, chunks)
-            if chunks * vector * self._words(al, sched, extent) > self.words and chunks > 1:
-                mapping.keep = False
+            if chunks * vector * self._words(al, sched, extent) > self.words:
+                mapping.keep = mapping.keep and chunks == 1
         if not mapping.keep:
-            if any(p.folds for p in sched.passes):
+            if any(p.folds for p in sched.passes) or any(k[1].per_column for k in sched.hoisted):
                 raise Misaligned("the sums of all columns do not fit the registers of a block")
             for text, m in mapping.columns.items():
                 chunks = max(1, 16 // m.vector)
                 mapping.columns[text] = ColumnMapping(m.vector, chunks, -(-m.chunks // chunks))
-            sched = schedule(al, Keep.NOTHING)
+            sched = schedule(al, Keep.NOTHING, hoist=True)
         tasks = -(-rows // mapping.rows_per_block)
         if tiles > self.blocks:
             raise Misaligned(f"{tiles} tiles of columns on {self.blocks} blocks")
@@ -244,7 +264,8 @@ class _Mapper:
         sums = sum(
             max(1.0, item_bytes(compute_dtype(op.output.dtype)) / 4) for op in folds if op.output.size != 1
         )
-        return tile_words(al, sched, extent) + sums
+        same_rows = sum(1 for _, point in sched.hoisted if str(point.columns) == str(extent))
+        return tile_words(al, sched, extent) + sums + same_rows
 
     def _cost(
         self, al: Alignment, sched: Schedule, extents: dict[str, int], threads: int, rows: int, tiled: bool
@@ -268,10 +289,26 @@ class _Mapper:
             scattered = max(0.0, 1.0 - threads * vector * 4 / 128) * 0.6
             cost += idle + (2.0 + over if over else 0.0) + scattered
         if threads > self.device.warp and any(p.reduces for p in sched.passes):
-            cost += 0.15
+            cost += 0.3
         groups = -(-rows // max(1, self.threads // threads))
         cost += max(0.0, 1.0 - groups / self.device.sms) * 0.5
         return cost
+
+
+CACHED_BYTES = 1 << 22
+"""Inputs smaller than this stay in the second-level cache whatever the order of tasks."""
+
+
+def _turn_around(phases: list[list[GridPart]]) -> None:
+    """Let parts that read a large input again begin where the last one that read it ended."""
+    direction: dict[Tensor, bool] = {}
+    for parts in phases:
+        for p in parts:
+            tensors = {copy: t for t, copy in p.part.tensors.items()}
+            large = [tensors[t] for t in p.graph.inputs if int(t.size) * item_bytes(t.dtype) >= CACHED_BYTES]
+            before = [direction[t] for t in large if t in direction]
+            p.backwards = bool(before) and not before[0]
+            direction |= dict.fromkeys(large, p.backwards)
 
 
 def _lay_out_scratch(plan: GridPlan) -> None:

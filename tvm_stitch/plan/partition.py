@@ -104,6 +104,10 @@ class _Partitioner:
         for part in self.parts:
             phases.setdefault(part.phase, []).append(part)
         self.result.phases = [phases[f] for f in sorted(phases)]
+        if any(
+            op.output in self.graph.outputs and f + 1 > max(phases) for op, f in self.result.scalars.items()
+        ):
+            self.result.phases.append([])  # in which a result is finished and written
         if sorted(phases) != list(range(len(phases))):
             self._renumber(sorted(phases))
         self.result.cut = self.cut
@@ -166,7 +170,11 @@ class _Partitioner:
         reads = {t for op in slice_operators(self.cut, [root], MOST_PHASES) for t in op.inputs}
         for t in reads:
             producer = self.cut.producer.get(t)
-            if producer is None or t not in self.result.stored or root.output.size != self.home[producer].domain.rows:
+            if (
+                producer is None
+                or t not in self.result.stored
+                or root.output.size != self.home[producer].domain.rows
+            ):
                 continue
             part = self.home[producer]
             needed = slice_operators(self.cut, [root], part.phase)

@@ -43,7 +43,8 @@ class Pass:
 class Schedule:
     """All passes in order, the row values and outputs that follow the last one, and what is kept between passes.
 
-    ``row_folds`` are reductions across rows whose operand is a row value.
+    ``row_folds`` are reductions across rows whose operand is a row value; ``hoisted`` are values that no row changes,
+    to be evaluated before the first one.
     """
 
     passes: list[Pass]
@@ -52,11 +53,16 @@ class Schedule:
     kept_values: set[Key]
     kept_loads: set[Leaf]
     row_folds: list[Key] = field(default_factory=list)
+    hoisted: list[Key] = field(default_factory=list)
 
     @property
     def folds(self) -> list[Key]:
         """All reductions across rows: of columns pass by pass, then those of row values."""
         return [k for p in self.passes for k in p.folds] + self.row_folds
+
+
+HOISTED_READS = 4
+"""Reads from which on a value that no row changes is worth a register for each column."""
 
 
 class Keep(enum.Enum):
@@ -67,9 +73,19 @@ class Keep(enum.Enum):
     NOTHING = "nothing; later passes read their inputs again"
 
 
-def schedule(alignment: Alignment, keep: Keep = Keep.ALL) -> Schedule:
-    """Make the passes."""
-    return _Scheduler(alignment).run(keep)
+def schedule(alignment: Alignment, keep: Keep = Keep.ALL, hoist: bool = False) -> Schedule:
+    """Make the passes; with ``hoist``, costly values that are the same for all rows are left out of them."""
+    return _Scheduler(alignment, _invariant(alignment) if hoist else []).run(keep)
+
+
+def _invariant(alignment: Alignment) -> list[Key]:
+    """Values at points without a row that take more than a load or two, producers first."""
+    found = []
+    for op, point in alignment.reads:
+        if point.at in (At.COLUMN, At.ONE) and not op.is_reduce:
+            if len(op.accesses) >= HOISTED_READS or is_heavy(op.value):
+                found.append((op, point))
+    return found
 
 
 def is_streamed(rows: Extent, leaf: Leaf) -> bool:
@@ -87,8 +103,9 @@ def is_streamed(rows: Extent, leaf: Leaf) -> bool:
 
 
 class _Scheduler:
-    def __init__(self, alignment: Alignment):
+    def __init__(self, alignment: Alignment, hoisted: list[Key]):
         self.al = alignment
+        self.hoisted = hoisted
         self.own = set(alignment.graph.operators)
 
     def run(self, keep: Keep) -> Schedule:
@@ -112,7 +129,7 @@ class _Scheduler:
                 p.outputs.append((op, point))
         order = [passes[k] for k in sorted(passes, key=lambda k: k[0])]
         # Reductions of a level come before outputs of the same level only in so far as both need equal inputs.
-        needs = [self._closure(p, set()) for p in order]
+        needs = [self._closure(p, set(self.hoisted)) for p in order]
         kept_values, kept_loads = self._choose(order, needs) if keep is not Keep.NOTHING else (set(), set())
         if keep is Keep.LOADS:
             kept_values = set()
@@ -127,7 +144,13 @@ class _Scheduler:
             self._row_reads(key, False, final)
         done = {k for p in order for k in p.row_values}
         return Schedule(
-            order, [k for k in final if k not in done], row_outputs, kept_values, kept_loads & used, row_folds
+            order,
+            [k for k in final if k not in done],
+            row_outputs,
+            kept_values,
+            kept_loads & used,
+            row_folds,
+            self.hoisted,
         )
 
     def _root_level(self, op: Operator, point: Point) -> int:
@@ -198,7 +221,7 @@ class _Scheduler:
 
     def _fill(self, order: list[Pass], kept: set[Key], kept_loads: set[Leaf]) -> None:
         """What each pass really evaluates, given what earlier passes kept; keeps only what a later pass uses."""
-        available: set[Key] = set()
+        available: set[Key] = set(self.hoisted)
         used: set[Key] = set()
         done_rows: set[Key] = set()
         for p in order:
