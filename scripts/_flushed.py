@@ -19,11 +19,13 @@ _CALLS = ((0.02, 20), (0.2, 5), (float("inf"), 1))
 Event = tuple[str, float]
 
 
-def split(events: Sequence[Event], mark: str) -> list[list[Event]]:
-    """What lies between events named ``mark``: one list for each of them, of what follows it."""
+def split(events: Sequence[Event], flush: Sequence[str]) -> list[list[Event]]:
+    """What lies between flushes, each of which is events of the names ``flush``, the last of which nothing else has."""
     groups: list[list[Event]] = []
     for event in events:
-        if event[0] == mark:
+        if event[0] == flush[-1]:
+            if groups and len(flush) > 1:
+                del groups[-1][1 - len(flush) :]  # the beginning of this flush
             groups.append([])
         elif groups:
             groups[-1].append(event)
@@ -51,13 +53,12 @@ class FlushedTimer:
         self._torch = torch
         self._buffer = torch.zeros(4096, _FLUSH_BYTES // 4 // 4096, device="cuda")
         self._out = torch.empty(4096, device="cuda")
-        found = self._record([self._flush])
-        if len(found) != 1:
+        self._record([self._flush])  # loads the kernel, and CUPTI
+        self._mark = [name for name, _ in self._record([self._flush])]
+        if not self._mark:
             raise RuntimeError(
-                f"the profiler recorded {[name for name, _ in found]} for one flush of the cache, expected one "
-                "kernel: CUPTI may be in use by another profiler, or not installed"
+                "the profiler recorded nothing on the GPU: CUPTI is not installed, or in use by another profiler"
             )
-        self._mark = found[0][0]
 
     def _flush(self) -> None:
         # Reading leaves no lines that would have to be written back during what is timed.

@@ -13,8 +13,15 @@ FLUSH = ("flush", 1e-3)
 
 def test_calls_are_what_lies_between_flushes() -> None:
     events = [("early", 9.0), FLUSH, ("a", 1.0), ("b", 2.0), FLUSH, ("a", 3.0), FLUSH]
-    assert flushed.split(events, "flush") == [[("a", 1.0), ("b", 2.0)], [("a", 3.0)], []]
-    assert flushed.split([("a", 1.0)], "flush") == []
+    assert flushed.split(events, ["flush"]) == [[("a", 1.0), ("b", 2.0)], [("a", 3.0)], []]
+    assert flushed.split([("a", 1.0)], ["flush"]) == []
+
+
+def test_a_flush_of_several_events_is_left_out_whole() -> None:
+    begin = ("Memset (Device)", 1e-3)
+    events = [begin, FLUSH, ("a", 1.0), begin, begin, FLUSH, ("b", 2.0)]
+    found = flushed.split(events, ["Memset (Device)", "flush"])
+    assert found == [[("a", 1.0), begin], [("b", 2.0)]]
 
 
 def test_times_are_summed_by_call_and_copies_are_no_kernels() -> None:
