@@ -14,6 +14,7 @@ from tvm.relax import op as R
 import tvm_stitch
 from tests.graph.helpers import build, symbol
 from tvm_stitch import Report, StitchConfig, explain
+from tvm_stitch.testing import grid_cases
 from tvm_stitch.testing.cases import Case, cases, power_broadcast_add, softmax
 from tvm_stitch.testing.random_graphs import emulated_target
 
@@ -52,6 +53,86 @@ def test_reports_are_json(case: Case, kind: str) -> None:
         assert all(o["operator"] in text for o in kernel.operators)
 
 
+@pytest.mark.parametrize("case", grid_cases.grid_cases("test"), ids=lambda case: case.label)
+def test_reports_of_reductions_across_rows_are_json(case: grid_cases.GridCase) -> None:
+    found = report(case.build())
+    assert json.loads(json.dumps(found.to_dict())) == found.to_dict()
+    (kernel,) = found.kernels
+    text = str(found)
+    assert all(o["operator"] in text and f" {o['scheme']}" in text for o in kernel.operators)
+    assert bool(kernel.phases) == (kernel.rows == "grid-wide") != bool(kernel.passes)
+    for phase in kernel.phases:
+        assert f"phase {phase['phase']}:" in text
+        for part in phase["parts"]:
+            assert f"reads {part['bytes_read']} B, writes {part['bytes_written']} B" in text
+    assert kernel.bytes_read + kernel.bytes_written >= kernel.bytes_least == case.bytes_least()
+
+
+def test_a_grid_wide_plan() -> None:
+    """The gradients of layer norm: all rows in the first phase, the sums across them finished in the second."""
+    (kernel,) = report(grid_cases.layer_norm_backward(4096, 768).build()).kernels
+    first, second = kernel.phases
+    (rows,), (columns,) = first["parts"], second["parts"]
+    assert (rows["rows"], columns["rows"]) == ("4096", "768")
+    assert len(rows["folds"]) == 2 and rows["folds"] == columns["finishes"] == columns["stores"]
+    assert sum(len(p["reduces"]) for p in rows["passes"]) == 4 and len(rows["stores"]) == 1
+    folded = [name for p in rows["passes"] for name in p["folds"]]
+    assert sorted(folded) == sorted(rows["folds"])
+    launch = kernel.launch
+    assert (launch["kernels"], launch["grid barriers"]) == (1, 1)
+    assert launch["blocks"] == launch["blocks an SM"] * 132
+    partials = 768 * rows["mapping"]["blocks"] * 4
+    assert [(s["bytes"], s["holds"]) for s in kernel.scratch] == [
+        (partials, [f"{name}'s partials"]) for name in rows["folds"]
+    ]
+    # x and dy and gamma are read once and dx is written, and the partial sums cross through device memory.
+    size = 4096 * 768 * 4
+    assert (rows["bytes_read"], rows["bytes_written"]) == (2 * size + 768 * 4, size + 2 * partials)
+    assert (columns["bytes_read"], columns["bytes_written"]) == (2 * partials, 2 * 768 * 4)
+    assert kernel.bytes_read == rows["bytes_read"] + columns["bytes_read"]
+    assert kernel.bytes_written == rows["bytes_written"] + columns["bytes_written"]
+
+
+def test_the_text_of_a_grid_wide_plan() -> None:
+    text = str(report(grid_cases.layer_norm_backward(4096, 768).build()))
+    for part in (
+        "grid-wide, 2 phases", "phase 0:", "part, 4096 rows: computes ", "; folds ", "; stores ", "finishes ",
+        "grid barriers 1", "kernels 1", "of device memory holds ", "'s partials", "Global",
+    ):  # fmt: skip
+        assert part in text
+    assert "tiles of columns" not in text  # of which every part has one
+
+
+def test_reductions_to_one_result_are_finished_by_every_block() -> None:
+    (kernel,) = report(grid_cases.cross_entropy(64, 3000).build()).kernels
+    first, second = kernel.phases
+    assert first["finishes"] == [] and second["finishes"] == first["parts"][0]["folds"] != []
+    assert f"every block finishes {', '.join(second['finishes'])}" in str(
+        report(grid_cases.cross_entropy(64, 3000).build())
+    )
+
+
+def test_rows_spread_over_all_blocks() -> None:
+    """One row, two reductions after each other: both cross blocks through scratch behind a grid barrier."""
+    (kernel,) = report(grid_cases.deviation_sum(4096, 4096).build()).kernels
+    assert (kernel.rows, kernel.phases) == ("1", [])
+    assert kernel.mapping["exchange"] == "device memory and a grid barrier"
+    assert kernel.launch["blocks"] == kernel.mapping["blocks a row"] and kernel.launch["grid barriers"] == 2
+    reduces = [o for o in kernel.operators if o["class"] == "reduce"]
+    assert [o["scheme"] for o in reduces] == ["Global", "Global"]
+    assert [s["bytes"] for s in kernel.scratch] == [4 * kernel.launch["blocks"]] * 2
+    assert all(len(s["holds"]) == 1 for s in kernel.scratch)
+
+
+def test_rows_spread_over_a_cluster() -> None:
+    (kernel,) = report(softmax(64, 100_000).build()).kernels
+    assert kernel.mapping["exchange"] == "distributed shared memory"
+    assert kernel.launch["cluster"] == kernel.mapping["blocks a row"] > 1
+    assert (kernel.launch["grid barriers"], kernel.scratch) == (0, [])
+    reduces = [o for o in kernel.operators if o["class"] == "reduce"]
+    assert [o["scheme"] for o in reduces] == ["Cluster", "Cluster"]
+
+
 def test_the_text() -> None:
     text = str(report(softmax(64, 1024).build()))
     assert text.startswith(("1 stitch ops for ", "1 stitch op for "))
@@ -79,7 +160,7 @@ def test_every_boundary_has_a_reason() -> None:
         z = emit(R.subtract(y, emit(R.max(y, -1, True))))
         return [R.sum(z, 0)]
 
-    found = report(build(body, ((16, 24), F32), ((24, 32), F32)), remote=False)
+    found = report(build(body, ((16, 24), F32), ((24, 32), F32)), remote=False, grid_barriers=False)
     reasons = {(b["producer"], b["consumer"]): b["reason"] for b in found.boundaries}
     assert reasons["matmul", "max"] == "compute-intensive"
     assert "16 and 32 rows" in reasons["subtract", "sum"]

@@ -1,13 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dominant operators, merging and groups (AStitch 4.3, step 1), and the scheme of every operator (section 3)."""
+"""Dominant operators, merging and groups (AStitch 4.3, step 1), and the scheme of every operator (section 3).
+
+Groups follow from the graph alone. Schemes are final only when a plan says where each value is made and read
+(``final_schemes``; step 3 of the paper).
+"""
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from ..graph.classify import is_heavy
-from ..graph.ir import Access, Dependency, Operator, StitchGraph
+from ..graph.ir import Access, Dependency, Operator, StitchGraph, Tensor
+from .alignment import Alignment
+from .grid import GridPlan
+from .mapping import Exchange
+from .parts import Part
+from .plan import StitchPlan
 
 
 class Scheme(enum.Enum):
@@ -16,6 +26,8 @@ class Scheme(enum.Enum):
     INDEPENDENT = "Independent"
     LOCAL = "Local"
     REGIONAL = "Regional"
+    CLUSTER = "Cluster"
+    GLOBAL = "Global"
 
 
 @dataclass
@@ -40,20 +52,27 @@ def _spreads(consumer: Operator, access: Access) -> bool:
     return consumer.dependency(access) is Dependency.ONE_TO_MANY
 
 
-def candidates(graph: StitchGraph) -> list[Operator]:
-    """Reduces, heavy element-wise operators followed by a broadcast, and outputs."""
+def candidates(graph: StitchGraph, crossing: Collection[Tensor] = ()) -> list[Operator]:
+    """Reduces, heavy element-wise operators followed by a broadcast, outputs, and what makes ``crossing`` values."""
     outputs = {t.producer for t in graph.outputs}
     return [
         op
         for op in graph.operators
-        if op.is_reduce or op in outputs or (is_heavy(op.value) and one_to_many_consumers(op))
+        if op.is_reduce
+        or op in outputs
+        or op.output in crossing
+        or (is_heavy(op.value) and one_to_many_consumers(op))
     ]
 
 
-def group(graph: StitchGraph) -> list[Group]:
-    """Merge candidates that Local operators connect; a reduce is preferred as the dominant."""
-    found = candidates(graph)
-    shared = {op for op in found if op.is_reduce or is_heavy(op.value)}
+def group(graph: StitchGraph, crossing: Collection[Tensor] = ()) -> list[Group]:
+    """Merge candidates that Local operators connect; a reduce is preferred as the dominant.
+
+    ``crossing`` are values that a plan passes through device memory (``crossing_tensors``): they are not Local, so
+    groups meet there as well.
+    """
+    found = candidates(graph, crossing)
+    shared = {op for op in found if op.is_reduce or is_heavy(op.value) or op.output in crossing}
     leader: dict[Operator, Operator] = {op: op for op in graph.operators}
 
     def find(op: Operator) -> Operator:
@@ -84,18 +103,71 @@ def group(graph: StitchGraph) -> list[Group]:
 
 
 def schemes(graph: StitchGraph) -> dict[Operator, Scheme]:
-    """The scheme of every operator of an in-block plan.
+    """The scheme of every operator if all consumers work on the rows of the block that produced a value.
 
-    Every consumer works on the rows of the block that produced a value (the alignment saw to it), so one-to-many
-    results of candidates are Regional: through shared memory, or through shuffles where a row is within a warp.
+    One-to-many results of candidates are Regional then: through shared memory, or through shuffles where a row is
+    within a warp.
     """
-    found = set(candidates(graph))
     result = {}
     for op in graph.operators:
         if not op.output.consumers:
             result[op] = Scheme.INDEPENDENT
-        elif op in found and (op.is_reduce or (is_heavy(op.value) and one_to_many_consumers(op))):
+        elif op.is_reduce or (is_heavy(op.value) and one_to_many_consumers(op)):
             result[op] = Scheme.REGIONAL
         else:
             result[op] = Scheme.LOCAL
     return result
+
+
+def final_schemes(plan: StitchPlan | GridPlan) -> dict[Operator, Scheme]:
+    """The scheme of every operator of ``plan.graph``, as the plan carries it out.
+
+    Reductions and heavy values that several elements read are Regional where a row stays in its block. Reductions that
+    several blocks put together, outputs among them, are Cluster or Global by their exchange; those across rows, and
+    what another part reads from device memory, are Global. A heavy value that is computed again wherever it is read is
+    Local.
+    """
+    if isinstance(plan, GridPlan):
+        return _grid_schemes(plan)
+    result = schemes(plan.graph)
+    whole = {
+        Exchange.NONE: Scheme.REGIONAL, Exchange.CLUSTER: Scheme.CLUSTER, Exchange.GRID: Scheme.GLOBAL,
+    }[plan.mapping.exchange]  # fmt: skip
+    for op, scheme in result.items():
+        if op.is_reduce and (scheme is Scheme.REGIONAL or whole is not Scheme.REGIONAL):
+            result[op] = whole
+        elif scheme is Scheme.REGIONAL:
+            result[op] = _shared(op, plan.alignment)
+    return result
+
+
+def _grid_schemes(plan: GridPlan) -> dict[Operator, Scheme]:
+    crossing = crossing_tensors(plan)
+    result = schemes(plan.graph)
+    for op, scheme in result.items():
+        if op in plan.partition.partials or op.output in crossing:
+            result[op] = Scheme.GLOBAL
+        elif scheme is Scheme.REGIONAL and not op.is_reduce:
+            copies = [(p.part.copies[op], p.alignment) for f in plan.phases for p in f if op in p.part.copies]
+            found = {_shared(copy, alignment) for copy, alignment in copies}
+            result[op] = Scheme.REGIONAL if Scheme.REGIONAL in found else Scheme.LOCAL
+    return result
+
+
+def crossing_tensors(plan: GridPlan) -> set[Tensor]:
+    """The values of the graph that a part reads without computing them: they come through device memory."""
+    made = {op.output for op in plan.graph.operators}
+    return {t for phase in plan.phases for p in phase for t in read_tensors(p.part) if t in made}
+
+
+def read_tensors(part: Part) -> list[Tensor]:
+    """What a part reads from device memory: tensors of the whole graph, and partial results."""
+    inside = {op.output for op in part.copies}
+    return list(dict.fromkeys(t for op in part.copies for t in op.inputs if t not in inside))
+
+
+def _shared(op: Operator, alignment: Alignment) -> Scheme:
+    """Regional where a row evaluates a heavy value once; Local where its columns compute it again."""
+    points = [point for found, point in alignment.reads if found is op]
+    once = not alignment.domain.flat and points and not any(point.per_column for point in points)
+    return Scheme.REGIONAL if once else Scheme.LOCAL
