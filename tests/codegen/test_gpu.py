@@ -15,7 +15,9 @@ from tvm import relax
 from tvm.relax import op as R
 
 import tvm_stitch.relax
-from tests.graph.helpers import build, check_emulated, cuda_source, draw, plan
+from tests.graph.helpers import H200, build, check_emulated, cuda_source, draw, graph, plan
+from tvm_stitch.config import StitchConfig
+from tvm_stitch.plan.plan import make_plan
 from tvm_stitch.testing import cases
 from tvm_stitch.testing.count import count_kernels
 from tvm_stitch.testing.emulator import run_cuda
@@ -167,10 +169,11 @@ def test_power_is_computed_once_a_row(dtype: str, columns: int) -> None:
 )
 def test_how_often_a_heavy_value_is_computed(rows: int, columns: int, storage: str, times: int) -> None:
     """softmax's exponential: once where it is kept, twice where only the row is, or not even that."""
+    config = StitchConfig(clusters=False, grid_barriers=False)
     case = cases.softmax(rows, columns)
-    mapping = plan(case.build()).mapping
+    mapping = make_plan(graph(case.build()), H200, config).mapping
     assert mapping.storage == storage
-    (kernel,) = kernel_bodies(cuda_source(case.build()))
+    (kernel,) = kernel_bodies(cuda_source(case.build(), config))
     unrolled = mapping.of(columns).vector * mapping.of(columns).chunks
     assert len(re.findall(r"expf?\(", kernel)) == times * unrolled
 

@@ -13,11 +13,15 @@ from tvm import relax
 from tvm.relax import op as R
 
 import tvm_stitch.relax
-from tests.graph.helpers import build, check_emulated, draw, plan, symbol
+from tests.graph.helpers import H200, build, check_emulated, draw, graph, symbol
+from tvm_stitch.config import StitchConfig
+from tvm_stitch.plan.plan import make_plan
 from tvm_stitch.testing import cases
 from tvm_stitch.testing.emulator import run_cuda
 from tvm_stitch.testing.random_graphs import emulated_target
 
+ONE_BLOCK = StitchConfig(clusters=False, grid_barriers=False)
+"""A row stays in one block."""
 Emit = Callable[[relax.Expr], relax.Expr]
 
 
@@ -48,15 +52,15 @@ def test_many_small_rows_share_a_block(rows: int, columns: int) -> None:
 
 @pytest.mark.parametrize("columns", [8192, 16384, 12289, 40000])
 def test_a_whole_block_works_on_a_long_row(columns: int) -> None:
-    done = check_emulated(softmax_of((2, columns)), draw([((2, columns), "float32")]))
+    done = check_emulated(softmax_of((2, columns)), draw([((2, columns), "float32")]), config=ONE_BLOCK)
     assert done.launches[0].block[0] >= 512 and done.launches[0].grid[0] == 2
 
 
 @pytest.mark.parametrize("columns", [50000, 50001, 56320, 59392, 65537, 70000])
 def test_rows_beyond_the_registers(columns: int) -> None:
     mod = softmax_of((2, columns))
-    assert plan(mod).mapping.storage != "kept in registers"
-    check_emulated(mod, draw([((2, columns), "float32")]))
+    assert make_plan(graph(mod), H200, ONE_BLOCK).mapping.storage != "kept in registers"
+    check_emulated(mod, draw([((2, columns), "float32")]), config=ONE_BLOCK)
 
 
 @pytest.mark.parametrize("columns", [70000, 70001])
@@ -66,8 +70,8 @@ def test_rows_that_no_memory_on_chip_holds_are_read_again(columns: int) -> None:
 
     specs = [((2, columns), "float32")] * 2
     mod = build(body, *specs)
-    assert plan(mod).mapping.storage == "read again"
-    check_emulated(mod, draw(specs))
+    assert make_plan(graph(mod), H200, ONE_BLOCK).mapping.storage == "read again"
+    check_emulated(mod, draw(specs), config=ONE_BLOCK)
 
 
 @pytest.mark.parametrize(

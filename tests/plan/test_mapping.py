@@ -11,8 +11,17 @@ from hypothesis import strategies as st
 from tvm.relax import op as R
 
 from tests.graph.helpers import H200, build, graph, plan, symbol
+from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import GPUS
-from tvm_stitch.plan.mapping import MOST_BLOCKS, ColumnMapping, RowMapping, item_bytes, stage_bytes
+from tvm_stitch.plan.launch import blocks_per_sm
+from tvm_stitch.plan.mapping import (
+    MOST_BLOCKS,
+    ColumnMapping,
+    Exchange,
+    RowMapping,
+    item_bytes,
+    stage_bytes,
+)
 from tvm_stitch.plan.memory import shared_bytes
 from tvm_stitch.plan.plan import StitchPlan, make_plan
 from tvm_stitch.testing import cases
@@ -20,8 +29,12 @@ from tvm_stitch.testing import cases
 F32 = "float32"
 
 
-def softmax(rows: Any, columns: int, dtype: str = F32) -> StitchPlan:
-    return plan(cases.softmax(rows, columns, dtype).build())
+ONE_BLOCK = StitchConfig(clusters=False, grid_barriers=False)
+"""A row stays in one block."""
+
+
+def softmax(rows: Any, columns: int, dtype: str = F32, config: StitchConfig | None = None) -> StitchPlan:
+    return make_plan(graph(cases.softmax(rows, columns, dtype).build()), H200, config)
 
 
 @pytest.mark.parametrize("columns", [1, 2, 4, 8, 16, 24, 32, 64, 100, 128, 1000, 1024, 4096, 8192])
@@ -44,7 +57,7 @@ def test_a_quarter_warp_takes_a_row_of_32() -> None:
 
 def test_few_long_rows_take_whole_blocks() -> None:
     """AStitch's <64,30000>."""
-    mapping = softmax(64, 30000).mapping
+    mapping = softmax(64, 30000, config=ONE_BLOCK).mapping
     assert mapping.threads == 1024 and mapping.rows_per_block == 1 and mapping.storage == "kept in registers"
 
 
@@ -75,24 +88,26 @@ def test_element_wise_splits_columns_over_blocks() -> None:
 
 
 def test_storage_of_long_rows() -> None:
-    assert [softmax(64, c).mapping.storage for c in (1024, 30000, 50000, 100000)] == [
+    lengths = (1024, 30000, 50000, 100000)
+    assert [softmax(64, c, config=ONE_BLOCK).mapping.storage for c in lengths] == [
         "kept in registers", "kept in registers", "kept in shared memory", "read again",
     ]  # fmt: skip
 
 
 def test_a_device_with_less_shared_memory_keeps_less() -> None:
     found = graph(cases.softmax(64, 50000).build())
-    assert make_plan(found, GPUS["h200"]).mapping.shared
+    assert make_plan(found, GPUS["h200"], ONE_BLOCK).mapping.shared
     for name in ("t4", "v100"):
-        assert make_plan(found, GPUS[name]).mapping.storage == "read again"
+        assert make_plan(found, GPUS[name], ONE_BLOCK).mapping.storage == "read again"
 
 
 def test_describe_is_plain_data() -> None:
     import json
 
-    shown = softmax(4096, 1024).mapping.describe()
+    mapping = softmax(4096, 1024).mapping
+    shown = mapping.describe()
     assert json.loads(json.dumps(shown)) == shown
-    assert shown["block"] == shown["threads a row"] * shown["rows a block"]
+    assert shown["block"] == mapping.block and shown["rows a block"] == mapping.rows_per_block
 
 
 SIZES = {
@@ -122,7 +137,15 @@ def check(made: StitchPlan) -> None:
     assert shared_bytes(made) <= device.shared_per_block
     rows = made.alignment.domain.rows
     if isinstance(rows, int) and not mapping.split:
-        assert -(-rows // (mapping.rows_per_block * mapping.tasks)) <= MOST_BLOCKS
+        assert -(-rows // (mapping.rows_per_block * mapping.tasks)) * mapping.segments <= MOST_BLOCKS
+    if mapping.segments > 1:
+        assert mapping.rows_per_block == mapping.tasks == 1 and mapping.threads >= 32
+        assert mapping.segments <= device.max_cluster or mapping.exchange is not Exchange.CLUSTER
+    if mapping.exchange is Exchange.GRID:
+        registers = device.registers_per_sm // (mapping.block * mapping.blocks_per_sm)
+        held = blocks_per_sm(device, mapping.block, min(255, registers), shared_bytes(made))
+        assert held >= mapping.blocks_per_sm
+        assert isinstance(rows, int) and rows * mapping.segments <= device.sms * held
     if mapping.shared:
         assert mapping.keep and 0 < stage_bytes(made.schedule, mapping) <= device.shared_per_block
     for p in made.schedule.passes:
@@ -132,7 +155,10 @@ def check(made: StitchPlan) -> None:
             assert p.columns % cm.vector == 0
             assert mapping.split or mapping.covered(p.columns) >= p.columns
             waste = mapping.covered(p.columns) - p.columns
-            assert mapping.split or waste < max(p.columns, mapping.threads * cm.vector * cm.chunks)
+            if mapping.segments == 1:
+                assert mapping.split or waste < max(p.columns, mapping.threads * cm.vector * cm.chunks)
+            else:  # at most one round of vectors too much a block
+                assert waste < mapping.segments * mapping.threads * cm.vector * cm.chunks
         if mapping.keep and not mapping.shared and not mapping.split and made.schedule.kept_values:
             assert cm.steps == 1, "what is kept in registers is covered in one step"
 
@@ -165,7 +191,7 @@ def test_symbolic_rows_are_within_limits(columns: int) -> None:
     made = plan(cases.softmax(4, columns, symbolic=True).build())
     check(made)
     # Nothing is known of the number of rows: they are taken for many.
-    assert made.mapping == softmax(10**6, columns).mapping
+    assert made.mapping == softmax(10**6, columns, config=ONE_BLOCK).mapping
 
 
 def test_symbolic_element_wise() -> None:

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from tvm.relax import op as R
 
-from tests.graph.helpers import build, plan, symbol
+from tests.graph.helpers import H200, build, graph, plan, symbol
 from tvm_stitch import compat
+from tvm_stitch.config import StitchConfig
 from tvm_stitch.plan.memory import bytes_of, shared_bytes, total, traffic
+from tvm_stitch.plan.plan import make_plan
 from tvm_stitch.testing import cases
 
 F32 = "float32"
@@ -27,8 +29,31 @@ def test_softmax_reads_and_writes_its_size(dtype: str, size: int) -> None:
 
 
 def test_rows_that_are_read_again_count_again() -> None:
-    moved = traffic(plan(cases.softmax(64, 100_000).build()))
+    config = StitchConfig(clusters=False, grid_barriers=False)
+    moved = traffic(make_plan(graph(cases.softmax(64, 100_000).build()), H200, config))
     assert moved.read == 3 * 64 * 100_000 * 4 and moved.least == 2 * 64 * 100_000 * 4
+
+
+def test_rows_of_a_cluster_are_read_once() -> None:
+    made = plan(cases.softmax(64, 100_000).build())
+    moved = traffic(made)
+    assert made.mapping.segments == 2 and moved.read + moved.written == moved.least
+
+
+def test_rows_read_again_through_other_axes() -> None:
+    """Normalisation of a channel of <32, 300, 8, 8>: no access is along the flat index, and each pass reads again."""
+
+    def body(emit: Any, x: Any) -> Any:
+        centred = emit(R.subtract(x, emit(R.mean(x, [0, 2, 3], True))))
+        return R.divide(
+            centred, emit(R.sqrt(emit(R.sum(emit(R.multiply(centred, centred)), [0, 2, 3], True))))
+        )
+
+    shape = (4096, 300, 8, 8)
+    config = StitchConfig(clusters=False, grid_barriers=False)
+    made = make_plan(graph(build(body, (shape, F32))), H200, config)
+    size = 4096 * 300 * 64 * 4
+    assert made.mapping.storage == "read again" and traffic(made).read == len(made.schedule.passes) * size
 
 
 def test_rows_in_shared_memory_are_read_once() -> None:

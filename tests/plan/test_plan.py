@@ -9,6 +9,7 @@ import pytest
 from tvm.relax import op as R
 
 from tests.graph.helpers import H200, build, graph, graphs
+from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import device_model
 from tvm_stitch.plan.cpu_mapping import CpuMapping
 from tvm_stitch.plan.mapping import RowMapping
@@ -40,9 +41,10 @@ def test_planning_leaves_the_graph_as_it_is() -> None:
 
 
 def test_rows_read_again_keep_nothing() -> None:
-    made = make_plan(graph(softmax(64, 100_000).build()), H200)
+    config = StitchConfig(clusters=False, grid_barriers=False)
+    made = make_plan(graph(softmax(64, 100_000).build()), H200, config)
     assert made.schedule.kept_values == set() and made.schedule.kept_loads == set()
-    made = make_plan(graph(softmax(64, 50_000).build()), H200)
+    made = make_plan(graph(softmax(64, 50_000).build()), H200, config)
     assert made.schedule.kept_values == set() and len(made.schedule.kept_loads) == 1
 
 

@@ -14,9 +14,9 @@ from .. import compat
 from ..compat import Buffer, Expr, T, tir
 from ..graph.dtype import item_bytes
 from ..graph.ir import Operator
-from ..plan.mapping import Exchange
+from ..plan.mapping import Exchange, partial_dtype
 from ..plan.plan import StitchPlan
-from ..plan.splitting import partial_dtype, partial_scratch
+from ..plan.splitting import partial_scratch
 from . import builder as B
 from .combine import accumulator_dtype, combine, identity
 from .evaluator import convert

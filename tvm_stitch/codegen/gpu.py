@@ -23,6 +23,7 @@ from .combine import accumulator_dtype, combine, identity
 from .evaluator import Evaluator, compute_dtype, convert, input_indices, short_name
 from .exchange import Exchanger, make_exchange
 from .gpu_reduce import row_reduce
+from .launch_check import check_multiprocessors
 from .scratch import declare_scratch, finish
 
 
@@ -30,6 +31,11 @@ def emit_gpu(func: Any, plan: StitchPlan) -> Any:
     """The scheduled PrimFunc (root block, thread bindings) that computes ``func`` as ``plan`` says."""
     scratch = declare_scratch(plan.scratch)
     with B.kernel() as body:
+        if plan.mapping.exchange is Exchange.GRID:
+            m, rows = plan.mapping, plan.alignment.domain.rows
+            assert isinstance(rows, int), "rows with a grid barrier are static"
+            needed = -(-rows * m.segments // m.blocks_per_sm) if m.blocks_per_sm else None
+            check_multiprocessors(plan.device, plan.graph.outputs[0].buffer, needed)
         RowEmitter(plan, scratch).emit()
     return finish(func, body[0], scratch, COOPERATIVE if plan.mapping.exchange is Exchange.GRID else None)
 
@@ -283,9 +289,11 @@ class RowEmitter:
         sched, m = self.plan.schedule, self.mapping
         for key in sched.kept_values:
             dtype = compute_dtype(key[0].output.dtype)
-            self.staged[key] = B.local([m.segment(key[1].columns)], dtype, short_name(key[0]), "shared.dyn")
+            self.staged[key] = B.local(
+                [m.block_columns(key[1].columns)], dtype, short_name(key[0]), "shared.dyn"
+            )
         for leaf in sched.kept_loads:
-            size = [m.segment(leaf[1].columns)]
+            size = [m.block_columns(leaf[1].columns)]
             self.staged[leaf] = B.local(size, leaf[0].dtype, leaf[0].name + "_stage", "shared.dyn")
 
     def _inside(self, base: Expr, columns: Extent, cm: ColumnMapping) -> Expr:

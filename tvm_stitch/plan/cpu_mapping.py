@@ -68,7 +68,7 @@ class CpuMapping(RowMapping):
     parallel: bool | None = True
     rows_per_task: int = 64
     strip: int = LANES
-    segments: dict[str, Segment] = field(default_factory=dict)
+    segments: dict[str, Segment] = field(default_factory=dict)  # type: ignore[assignment]
     row_segment: Extent = 1
     elements_per_task: int = 1 << 14
     serial_rows: int = 0

@@ -17,9 +17,10 @@ from ..compat import Analyzer
 from ..device import DeviceModel
 from ..graph.dtype import compute_dtype, item_bytes
 from ..graph.extent import Extent, as_expr
+from ..graph.ir import Operator
 from .alignment import Alignment
 from .domain import At
-from .passes import Schedule, is_streamed
+from .passes import Keep, Schedule, is_streamed, schedule
 
 MOST_BLOCKS = 2**31 - 1
 """Blocks of a grid's first dimension."""
@@ -101,14 +102,14 @@ class RowMapping:
             return "read again"
         return "kept in shared memory" if self.shared else "kept in registers"
 
-    def segment(self, columns: Extent) -> int:
+    def block_columns(self, columns: Extent) -> int:
         """Columns of a row that a block covers, those past the row's end included."""
         m = self.of(columns)
         return m.steps * m.chunks * self.threads * m.vector
 
     def covered(self, columns: Extent) -> int:
         """Columns that all blocks of a row cover, those past its end included."""
-        return self.segments * self.segment(columns)
+        return self.segments * self.block_columns(columns)
 
     def of(self, columns: Extent) -> ColumnMapping:
         """The mapping of a column space."""
@@ -156,7 +157,8 @@ def tile_words(alignment: Alignment, sched: Schedule, columns: Extent) -> float:
         keys: list[tuple[object, float]] = [
             (leaf, _words(leaf[0].dtype)) for leaf in p.loads if is_streamed(alignment.domain.rows, leaf)
         ]
-        keys += [(k, _words(k[0].output.dtype)) for k in [*p.values, *p.reads] if k in sched.kept_values]
+        kept = [k for k in [*p.values, *p.reads] if k in sched.kept_values]
+        keys += [(k, _words(compute_dtype(k[0].output.dtype))) for k in kept]
         for key, words in keys:
             first.setdefault(key, i)
             last[key], size[key] = i, words
@@ -220,7 +222,9 @@ def map_rows(alignment: Alignment, sched: Schedule, device: DeviceModel, segment
 def in_steps(mapping: RowMapping) -> None:
     """Take columns in steps of a few vectors a thread, where nothing is kept in registers."""
     for s, m in mapping.columns.items():
-        mapping.columns[s] = _stepped(ColumnMapping(m.vector, min(m.chunks, max(1, 16 // m.vector))), m.chunks)
+        mapping.columns[s] = _stepped(
+            ColumnMapping(m.vector, min(m.chunks, max(1, 16 // m.vector))), m.chunks
+        )
 
 
 def _stepped(m: ColumnMapping, vectors: int) -> ColumnMapping:
@@ -229,7 +233,7 @@ def _stepped(m: ColumnMapping, vectors: int) -> ColumnMapping:
 
 
 def keep_in_shared(sched: Schedule, mapping: RowMapping, device: DeviceModel) -> bool:
-    """Keep values in shared memory if a row's fit, in steps small enough not to cover much more than the row."""
+    """Keep values in shared memory if a block's fit, in steps small enough not to cover much more than its columns."""
     before = dict(mapping.columns)
     extents = {str(p.columns): p.columns for p in sched.passes if isinstance(p.columns, int)}
     span = mapping.threads * mapping.segments
@@ -237,20 +241,64 @@ def keep_in_shared(sched: Schedule, mapping: RowMapping, device: DeviceModel) ->
     for s, m in before.items():
         chunks = min((c for c in (4, 2, 1) if c <= m.chunks), key=lambda c: (-(-vectors[s] // c) * c, -c))
         mapping.columns[s] = _stepped(ColumnMapping(m.vector, chunks), vectors[s])
-    mapping.shared = 0 < stage_bytes(sched, mapping) <= device.shared_per_block - 1024
+    most = device.shared_per_block
+    if mapping.blocks_per_sm:
+        most = min(most, device.shared_per_sm // mapping.blocks_per_sm - device.shared_reserved)
+    mapping.shared = 0 < stage_bytes(sched, mapping) <= most - max(1024, partial_bytes(sched, mapping) + 256)
     mapping.keep = mapping.shared
     if not mapping.shared:
         mapping.columns = before
     return mapping.shared
 
 
+def partial_bytes(sched: Schedule, mapping: RowMapping) -> int:
+    """Shared memory for partial results: one a warp and reduction where a row spans several warps, and the slots of a
+    cluster's exchange.
+
+    Reductions that are folded together, those of a pass or (where blocks exchange them) of a level, have partials at
+    the same time; later ones take the same space.
+    """
+    if mapping.threads <= 32:
+        return 0
+    folded: dict[int, int] = {}
+    for i, p in enumerate(sched.passes):
+        together = i if mapping.exchange is Exchange.NONE else p.level
+        folded[together] = folded.get(together, 0) + sum(item_bytes(partial_dtype(op)) for op in p.reduces)
+    return mapping.block // 32 * max(folded.values(), default=0) + exchange_bytes(sched, mapping)
+
+
+def partial_dtype(op: Operator) -> str:
+    """The dtype in which a partial result travels between threads or blocks (4 or 8 bytes)."""
+    dtype = compute_dtype(op.output.dtype)
+    return dtype if item_bytes(dtype) >= 4 else "int32"
+
+
+def exchange_bytes(sched: Schedule, mapping: RowMapping) -> int:
+    """Shared memory of a block that a cluster's exchange takes: a slot for each reduction and segment.
+
+    A slot has 8 bytes where any reduction accumulates in 8, else 4.
+    """
+    if mapping.exchange is not Exchange.CLUSTER:
+        return 0
+    sizes = [item_bytes(partial_dtype(op)) for p in sched.passes for op in p.reduces]
+    return max(sizes, default=0) * len(sizes) * mapping.segments
+
+
+def settle(alignment: Alignment, sched: Schedule, mapping: RowMapping, device: DeviceModel) -> Schedule:
+    """The schedule for where the mapping keeps values; one that does not fit registers tries shared memory first."""
+    if mapping.keep:
+        return sched
+    loads = schedule(alignment, Keep.LOADS)
+    return loads if keep_in_shared(loads, mapping, device) else schedule(alignment, Keep.NOTHING)
+
+
 def stage_bytes(sched: Schedule, mapping: RowMapping) -> int:
     """Shared memory that a row's kept values and loads take, were they kept there: the most alive during a pass."""
     size: dict[object, int] = {}
     for op, point in sched.kept_values:
-        size[(op, point)] = mapping.segment(point.columns) * item_bytes(compute_dtype(op.output.dtype))
+        size[(op, point)] = mapping.block_columns(point.columns) * item_bytes(compute_dtype(op.output.dtype))
     for tensor, point in sched.kept_loads:
-        size[(tensor, point)] = mapping.segment(point.columns) * item_bytes(tensor.dtype)
+        size[(tensor, point)] = mapping.block_columns(point.columns) * item_bytes(tensor.dtype)
     used = [{k for k in [*p.values, *p.reads, *p.loads] if k in size} for p in sched.passes]
     most = 0
     for i in range(len(used)):

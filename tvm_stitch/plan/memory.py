@@ -6,11 +6,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .. import compat
-from ..graph.dtype import compute_dtype, item_bytes
+from ..graph.dtype import item_bytes
 from ..graph.extent import Extent, product
 from ..graph.ir import Tensor
-from .domain import At
-from .mapping import stage_bytes
+from .mapping import partial_bytes, stage_bytes
+from .passes import Leaf, is_streamed
 from .plan import StitchPlan
 
 
@@ -32,17 +32,19 @@ def bytes_of(tensor: Tensor) -> Extent:
 
 
 def traffic(plan: StitchPlan) -> Traffic:
-    """Count the kernel's traffic; an input that several passes load counts each time, unless it is kept."""
-    times: dict[Tensor, int] = dict.fromkeys(plan.graph.inputs, 0)
+    """Count the kernel's traffic; an input that several passes load counts each time, unless it is kept.
+
+    What blocks exchange through scratch stays in the L2 cache and is not counted.
+    """
+    rows, kept = plan.alignment.domain.rows, plan.schedule.kept_loads
+    times: dict[Leaf, int] = {}
     for p in plan.schedule.passes:
-        for tensor, point in p.loads:
-            kept = (tensor, point) in plan.schedule.kept_loads
-            first = not any(
-                (tensor, point) in q.loads for q in plan.schedule.passes[: plan.schedule.passes.index(p)]
-            )
-            if point.at is At.FULL and (first or not kept):
-                times[tensor] += 1
-    read = total(product([bytes_of(t), max(1, n)]) for t, n in times.items())
+        for leaf in p.loads:
+            if is_streamed(rows, leaf) and not (leaf in times and leaf in kept):
+                times[leaf] = times.get(leaf, 0) + 1
+    # Different places of one tensor are taken for different parts of it, such as the slices of a gate.
+    most = {t: max([1, *(n for (u, _), n in times.items() if u is t)]) for t in plan.graph.inputs}
+    read = total(product([bytes_of(t), n]) for t, n in most.items())
     written = total(bytes_of(t) for t in plan.graph.outputs)
     least = total([*(bytes_of(t) for t in plan.graph.inputs), written])
     return Traffic(read, written, least)
@@ -62,17 +64,9 @@ def total(extents: object) -> Extent:
 
 
 def shared_bytes(plan: StitchPlan) -> int:
-    """Shared memory of a block: one partial result per warp and reduction, where a row spans several warps.
-
-    The partials of a pass are dead once the next pass has its own, so that passes share the space. Rows too long for
-    registers keep their values there as well.
-    """
+    """Shared memory of a block: partial results, and the values that are kept there."""
     m = plan.mapping
-    if not plan.device.is_gpu or m.threads <= 32:
+    if not plan.device.is_gpu:
         return 0
-    warps = m.block // 32
     staged = stage_bytes(plan.schedule, m) if m.shared else 0
-    sizes = [
-        [max(4, item_bytes(compute_dtype(op.output.dtype))) for op in p.reduces] for p in plan.schedule.passes
-    ]
-    return staged + warps * max(map(sum, sizes), default=0)
+    return staged + partial_bytes(plan.schedule, m)

@@ -10,7 +10,7 @@ from ..device import DeviceModel
 from ..graph.ir import StitchGraph
 from .alignment import Alignment, align
 from .cpu_mapping import choose_cpu_mapping
-from .mapping import RowMapping, keep_in_shared
+from .mapping import RowMapping, settle
 from .passes import Keep, Schedule, schedule
 from .scratch import Scratch
 from .splitting import choose_mapping, partial_scratch
@@ -44,17 +44,12 @@ def make_plan(graph: StitchGraph, device: DeviceModel, config: StitchConfig | No
     if not device.is_gpu:
         return _plan_cpu(graph, device, alignment, sched)
     mapping = choose_mapping(alignment, sched, device, config or StitchConfig())
-    if not mapping.keep:
-        sched = schedule(alignment, Keep.LOADS)
-        if not keep_in_shared(sched, mapping, device):
-            sched = schedule(alignment, Keep.NOTHING)
+    sched = settle(alignment, sched, mapping, device)
     scratch = list(partial_scratch(sched, alignment.domain.rows, mapping).values())
     return StitchPlan(graph, device, alignment, sched, mapping, scratch)
 
 
-def _plan_cpu(
-    graph: StitchGraph, device: DeviceModel, alignment: Alignment, sched: Schedule
-) -> StitchPlan:
+def _plan_cpu(graph: StitchGraph, device: DeviceModel, alignment: Alignment, sched: Schedule) -> StitchPlan:
     mapping = choose_cpu_mapping(alignment, sched, device)
     if not mapping.keep:
         sched = schedule(alignment, Keep.NOTHING)

@@ -1,42 +1,206 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Task splitting: how many blocks share a row, and how they combine what they reduce (AStitch 4.3)."""
+"""Task splitting: how many blocks share a row, and how they combine what they reduce (AStitch 4.3).
+
+The paper splits rows that are fewer than the blocks of a wave and longer than 1024 elements, and packs others. Here
+such rows are split where an estimate says that the time saved is more than the exchange costs; and rows too long for
+the registers of one block are spread over a cluster that can hold them, however many there are.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
+from .. import compat
 from ..config import StitchConfig
 from ..device import DeviceModel
-from ..graph.dtype import compute_dtype, item_bytes
-from ..graph.extent import Extent
+from ..graph.dtype import item_bytes
+from ..graph.extent import Extent, as_expr
 from ..graph.ir import Operator
 from .alignment import Alignment
-from .mapping import Exchange, RowMapping, map_rows
-from .passes import Schedule
+from .launch import blocks_per_sm
+from .mapping import (
+    MOST_BLOCKS,
+    ColumnMapping,
+    Exchange,
+    RowMapping,
+    keep_in_shared,
+    map_rows,
+    partial_bytes,
+    partial_dtype,
+    settle,
+    stage_bytes,
+    tile_words,
+    vector_length,
+)
+from .passes import Schedule, is_streamed
 from .scratch import Scratch
+
+SPLIT_COLUMNS = 1024
+"""Rows up to this length are never split (the paper's bound)."""
+SECONDS = {Exchange.NONE: 0.0, Exchange.CLUSTER: 0.6e-6, Exchange.GRID: 2.5e-6}
+"""What an exchange costs, all its reductions together."""
+GAIN = 0.9
+"""A split must bring the estimated time down to this part of what it is without."""
+ALONE = 1.3
+"""How much longer rows take one after another when no second block of the multiprocessor fills the pauses."""
+CACHED = 0.4
+"""What reading again from the L2 cache costs, reading from memory being 1."""
+HIDDEN = 0.25
+"""The part of an exchange that is felt while another block of the multiprocessor has work."""
+OVERHEAD = 36
+"""Registers a thread needs besides its tiles."""
+GRID_BLOCKS = ((512, 2), (512, 1))
+"""Threads of a block and blocks of a multiprocessor, where blocks exchange through a grid barrier."""
 
 
 def choose_mapping(
     alignment: Alignment, sched: Schedule, device: DeviceModel, config: StitchConfig
 ) -> RowMapping:
-    """The thread mapping of a stitch op on a GPU."""
-    return map_rows(alignment, sched, device)
+    """The thread mapping of a stitch op on a GPU; rows of static length may be split."""
+    best = map_rows(alignment, sched, device)
+    rows = compat.int_value(as_expr(alignment.domain.rows))
+    lengths = [p.columns for p in sched.passes]
+    static = [e for e in lengths if isinstance(e, int)]
+    if rows is None or alignment.domain.flat or len(static) < len(lengths):
+        return best
+    if max(static, default=0) <= SPLIT_COLUMNS or (
+        rows >= device.sms and best.storage == "kept in registers"
+    ):
+        return best
+    time = GAIN * estimate(alignment, sched, best, device)
+    for mapping in _candidates(alignment, sched, device, config, rows, max(static)):
+        found = estimate(alignment, sched, mapping, device)
+        if found < time:
+            best, time = mapping, 0.97 * found  # of splits that are about as good, the one of fewest blocks
+    return best
 
 
-def partial_dtype(op: Operator) -> str:
-    """The dtype in which a block's part of a reduction travels to other blocks (4 or 8 bytes)."""
-    dtype = compute_dtype(op.output.dtype)
-    return dtype if item_bytes(dtype) >= 4 else "int32"
+def _candidates(
+    alignment: Alignment, sched: Schedule, device: DeviceModel, config: StitchConfig, rows: int, longest: int
+) -> Iterator[RowMapping]:
+    """Split mappings worth an estimate, fewest segments first."""
+    reduces = bool(alignment.graph.reduces)
+    most = device.max_cluster if config.clusters else 1
+    if not reduces:  # nothing to exchange: as many blocks as fill the device
+        most = max(1, 4 * device.sms // rows)
+    segments = 2
+    while segments <= most and rows * segments <= MOST_BLOCKS and longest >= segments * SPLIT_COLUMNS // 2:
+        mapping = map_rows(alignment, sched, device, segments)
+        mapping.exchange = Exchange.CLUSTER if reduces else Exchange.NONE
+        if mapping.shared:  # decided without the slots of the exchange
+            keep_in_shared(sched, mapping, device)
+        yield mapping
+        segments *= 2
+    if reduces and config.grid_barriers and device.cooperative:
+        grid = grid_mapping(alignment, sched, device)
+        if grid is not None:
+            yield grid
 
 
-def slot_bytes(sched: Schedule) -> int:
-    """Bytes of a slot of a cluster's exchange: 8 where a reduction accumulates in 8, else 4."""
-    return max([4, *(item_bytes(partial_dtype(op)) for p in sched.passes for op in p.reduces)])
+def grid_mapping(alignment: Alignment, sched: Schedule, device: DeviceModel) -> RowMapping | None:
+    """Rows over all blocks that the device holds at once; None where two a row are too many.
+
+    Values stay in registers if all of a block's fit; else the plan keeps them in shared memory, or reads them again.
+    """
+    rows = compat.int_value(as_expr(alignment.domain.rows))
+    assert rows is not None
+    extents = {str(p.columns): int(p.columns) for p in sched.passes}
+    vectors = {s: vector_length(sched, e) for s, e in extents.items()}
+    mappings = []
+    for threads, blocks in GRID_BLOCKS:
+        if threads * blocks > device.threads_per_sm:
+            continue
+        most = max(-(-e // (threads * vectors[s])) for s, e in extents.items())
+        segments = min(device.sms * blocks // rows, most)
+        if segments < 2:
+            continue
+        mapping = RowMapping(threads, 1, segments=segments, exchange=Exchange.GRID, blocks_per_sm=blocks)
+        for s, e in extents.items():
+            mapping.columns[s] = ColumnMapping(vectors[s], -(-e // (segments * threads * vectors[s])))
+        mappings.append(mapping)
+        if _tile_registers(alignment, sched, mapping) + OVERHEAD <= device.registers_per_sm // (
+            threads * blocks
+        ):
+            return mapping
+    if not mappings:
+        return None
+    mapping = mappings[0]
+    mapping.keep = False
+    for s, m in mapping.columns.items():
+        loads = _loads_words(alignment, sched, extents[s])
+        chunks = max(1, min(m.chunks, int(24 // (m.vector * loads))))
+        mapping.columns[s] = ColumnMapping(m.vector, chunks, -(-m.chunks // chunks))
+    keep_in_shared(sched, mapping, device)
+    return mapping
 
 
-def exchange_bytes(sched: Schedule, mapping: RowMapping) -> int:
-    """Shared memory of a block that a cluster's exchange takes: a slot for each reduction and segment."""
-    if mapping.exchange is not Exchange.CLUSTER:
-        return 0
-    return slot_bytes(sched) * mapping.segments * sum(len(p.reduces) for p in sched.passes)
+def _tile_registers(alignment: Alignment, sched: Schedule, mapping: RowMapping) -> float:
+    """Registers of a thread that hold tiles: of all column spaces where they are kept, else of the widest."""
+    extents = {str(p.columns): p.columns for p in sched.passes}
+    if mapping.keep and not mapping.shared:
+        return sum(
+            m.chunks * m.vector * tile_words(alignment, sched, extents[s]) for s, m in mapping.columns.items()
+        )
+    return max(
+        m.chunks * m.vector * _loads_words(alignment, sched, extents[s]) for s, m in mapping.columns.items()
+    )
+
+
+def _loads_words(alignment: Alignment, sched: Schedule, columns: Extent) -> float:
+    """Registers that the loads of one column take, in the pass of the space that loads most."""
+    most = 0.25
+    for p in sched.passes:
+        if str(p.columns) == str(columns):
+            sizes = [
+                item_bytes(leaf[0].dtype) for leaf in p.loads if is_streamed(alignment.domain.rows, leaf)
+            ]
+            most = max(most, sum(sizes) / 4)
+    return most
+
+
+def estimate(alignment: Alignment, sched: Schedule, mapping: RowMapping, device: DeviceModel) -> float:
+    """Seconds that a kernel takes, roughly: the busiest multiprocessor's share of the memory traffic, and exchanges.
+
+    It compares mappings of one stitch op; what all of them have alike (the launch, the computation) is left out.
+    """
+    mapping = replace(mapping, columns=dict(mapping.columns))
+    sched = settle(alignment, sched, mapping, device)
+    rows = compat.int_value(as_expr(alignment.domain.rows))
+    assert rows is not None
+    grid = -(-rows // mapping.rows_per_block) * mapping.segments
+    registers = int(_tile_registers(alignment, sched, mapping)) + OVERHEAD
+    registers = min(registers, 255, device.registers_per_sm // mapping.block)
+    shared = partial_bytes(sched, mapping) + (stage_bytes(sched, mapping) if mapping.shared else 0)
+    resident = max(1, blocks_per_sm(device, mapping.block, registers, shared))
+    busiest = -(-grid // device.sms)
+    waves = -(-grid // (device.sms * resident))
+    block_bytes = _row_bytes(alignment, sched, rows, device) * mapping.rows_per_block / mapping.segments
+    seconds = busiest * block_bytes * device.sms / device.bandwidth
+    if resident == 1 and busiest > 1:
+        seconds *= ALONE
+    exchanges = len({p.level for p in sched.passes if p.reduces})
+    exposed = waves if resident == 1 else 1 + HIDDEN * (waves - 1)
+    return seconds + exposed * exchanges * SECONDS[mapping.exchange]
+
+
+def _row_bytes(alignment: Alignment, sched: Schedule, rows: int, device: DeviceModel) -> float:
+    """Traffic of a row, with what is read again counted for less where all of it fits the L2 cache."""
+    first = again = 0.0
+    seen = set()
+    for p in sched.passes:
+        columns = int(p.columns) if isinstance(p.columns, int) else 0
+        for leaf in p.loads:
+            size = columns * item_bytes(leaf[0].dtype)
+            if not is_streamed(alignment.domain.rows, leaf) or (leaf in seen and leaf in sched.kept_loads):
+                continue
+            if leaf in seen:
+                again += size
+            else:
+                first += size
+                seen.add(leaf)
+        first += sum(columns * item_bytes(op.output.dtype) for op, _ in p.outputs)
+    return first + again * (CACHED if rows * first < device.l2_bytes / 2 else 1.0)
 
 
 def partial_scratch(sched: Schedule, rows: Extent, mapping: RowMapping) -> dict[Operator, Scratch]:
