@@ -101,7 +101,7 @@ def make_grid_plan(graph: StitchGraph, device: DeviceModel, barriers: bool = Tru
         Misaligned: when no partition serves the graph, or the device cannot hold its grid.
     """
     twice = [m for m in candidates(graph) if orientation(m.total) != Orientation.ROW]
-    found = partition(merge_moments(graph, twice, unrolled=True), device.sms)
+    found = partition(merge_moments(graph, twice), device.sms)
     reasons: list[str] = []
     best: tuple[float, int, int] | None = None
     for (threads, per_sm), penalty in BLOCK_SHAPES.items():
@@ -129,7 +129,12 @@ class _Mapper:
         self.threads, self.per_sm = threads, per_sm
         self.words = min(MAX_REGISTERS, device.registers_per_sm // (threads * per_sm)) - OVERHEAD
         self.blocks = device.sms * per_sm
-        self.cost = 0.0  # what is wasted, most by the part that wastes most
+        self.wasted: list[tuple[float, int]] = []  # of every part: the fraction wasted, and the bytes it reads
+
+    @property
+    def cost(self) -> float:
+        """The fraction wasted of all that is read."""
+        return sum(c * size for c, size in self.wasted) / max(1, sum(size for _, size in self.wasted))
 
     def run(self) -> GridPlan:
         phases = []
@@ -215,7 +220,8 @@ class _Mapper:
             threads *= 2
         assert best is not None
         threads = best[1]
-        self.cost = max(self.cost, best[0])
+        read = sum(int(t.size) * item_bytes(t.dtype) for t in part.graph.inputs)
+        self.wasted.append((best[0], read))
         mapping = RowMapping(threads, self.threads // threads)
         tiles = 1
         for text, extent in extents.items():
@@ -272,6 +278,8 @@ class _Mapper:
     ) -> float:
         """Idle lanes, registers beyond the bound, scattered loads, barriers, idle blocks: less is better."""
         cost = 0.0
+        # Idle lanes matter as far as there is work for all.
+        work = min(1.0, rows * max(extents.values(), default=1) / (self.blocks * self.threads * 16))
         for extent in extents.values():
             vector = vector_length(sched, extent)
             vectors = -(-extent // vector)
@@ -287,7 +295,7 @@ class _Mapper:
             idle = chunks * threads / vectors - 1.0
             over = max(0.0, words / self.words - 1.0)
             scattered = max(0.0, 1.0 - threads * vector * 4 / 128) * 0.6
-            cost += idle + (2.0 + over if over else 0.0) + scattered
+            cost += idle * work + (2.0 + over if over else 0.0) + scattered
         if threads > self.device.warp and any(p.reduces for p in sched.passes):
             cost += 0.3
         groups = -(-rows // max(1, self.threads // threads))

@@ -43,8 +43,6 @@ from .terms import Inexpressible, Terms, widens
 
 SAMPLES = 32
 """Elements that the shift is the mean of (J): one row of a warp's lanes."""
-UNROLLED_SAMPLES = 16
-"""The same where they are read one by one."""
 
 
 @dataclass(frozen=True)
@@ -77,16 +75,13 @@ def candidates(graph: StitchGraph) -> list[Moments]:
     return [pair for pair in found if pair.squares not in totals]
 
 
-def merge_moments(
-    graph: StitchGraph, pairs: Sequence[Moments] | None = None, unrolled: bool = False
-) -> StitchGraph:
+def merge_moments(graph: StitchGraph, pairs: Sequence[Moments] | None = None) -> StitchGraph:
     """The graph with ``pairs`` (of :func:`candidates` of this graph; None: all of them) computed in one pass.
 
-    ``graph`` is not changed; it is returned itself where there is nothing to rewrite. ``unrolled``: the shift is an
-    element-wise operator that reads its (fewer) samples one by one, instead of a reduction.
+    ``graph`` is not changed; it is returned itself where there is nothing to rewrite.
     """
     pairs = candidates(graph) if pairs is None else pairs
-    return _Rewriter(graph, pairs, unrolled).run() if pairs else graph
+    return _Rewriter(graph, pairs).run() if pairs else graph
 
 
 def _match(squares: Operator) -> Moments | None:
@@ -212,8 +207,8 @@ class _Shifted:
 
 
 class _Rewriter:
-    def __init__(self, graph: StitchGraph, pairs: Sequence[Moments], unrolled: bool):
-        self.graph, self.unrolled = graph, unrolled
+    def __init__(self, graph: StitchGraph, pairs: Sequence[Moments]):
+        self.graph = graph
         self.pairs = {p.squares: p for p in pairs}
         self.totals = {p.total: p.count for p in pairs}
         self.shifted: dict[Tensor, _Shifted] = {}
@@ -237,7 +232,7 @@ class _Rewriter:
     def _total(self, op: Operator, count: int) -> None:
         """The shift, both shifted sums, and what the old sum was (dropped again unless something needs it)."""
         element_of, operand = self._with_means(op)
-        zero, used = compat.const(0, "int64"), min(UNROLLED_SAMPLES if self.unrolled else SAMPLES, count)
+        zero, used = compat.const(0, "int64"), min(SAMPLES, count)
         first = {a.var: zero for a in op.reduce}
         name, shape, dtype = op.output.name, op.output.shape, op.output.dtype
 
@@ -263,13 +258,7 @@ class _Rewriter:
             difference = element(inner_names, {a.var: i for a, i in zip(op.reduce, place)}) - element(
                 inner_names, first
             )
-            if self.unrolled:
-                each = [
-                    compat.substitute(difference, {sample.var: compat.const(j, "int64")}) for j in range(used)
-                ]
-                self._add(f"{op.name}_samples", sampled, inner, [], _tree_sum(each), known)
-            else:
-                self._add(f"{op.name}_samples", sampled, inner, [sample], difference, known, op)
+            self._add(f"{op.name}_samples", sampled, inner, [sample], difference, known, op)
             known[sampled.buffer] = sampled
             middle = middle + _at(sampled, [a.var for a in spatial]) / compat.const(float(used), dtype)
         self._add(f"{op.name}_shift", shift, spatial, [], middle, known)
@@ -335,13 +324,6 @@ class _Rewriter:
         if compat.is_load(e) and op.operand[compat.load_buffer(e)] in self.shifted:
             return True
         return any(self._reads_total(op, o) for o in compat.operands(e))
-
-
-def _tree_sum(terms: list[Expr]) -> Expr:
-    while len(terms) > 1:
-        pairs = [a + b for a, b in zip(terms[::2], terms[1::2])]
-        terms = pairs + terms[2 * len(pairs) :]
-    return terms[0]
 
 
 def _scaled(e: Expr) -> tuple[Expr, float] | None:
