@@ -119,10 +119,10 @@ def _phase_lines(phase: dict[str, Any]) -> list[str]:
     return lines
 
 
-_PART_LISTS = ("computes", "folds", "finishes", "stores")
+_PART_LISTS = ("hoists", "computes", "folds", "finishes", "stores")
 """What a part does, in the order in which the text names it."""
 
-_USUAL = {"tiles of columns": 1, "tasks at once": 1}
+_USUAL = {"tiles of columns": 1, "tasks at once": 1, "from the last task": False}
 """What the text leaves out of a part's mapping."""
 
 
@@ -254,6 +254,7 @@ def _part(plan: GridPlan, part: GridPart) -> dict[str, Any]:
     moved = part_traffic(plan, part)
     return {
         "rows": "flat" if domain.flat else str(domain.rows),
+        "hoists": [op.name for op, _ in part.schedule.hoisted],
         "computes": [op.name for op in found.roots if op not in found.folds and op not in ends],
         "folds": [op.name for op in found.roots if op in found.folds],
         "finishes": [op.name for op in ends],
@@ -270,6 +271,7 @@ def _part(plan: GridPlan, part: GridPart) -> dict[str, Any]:
             "blocks": part.stride * part.tiles,
             "tiles of columns": part.tiles,
             "tasks at once": part.unroll,
+            "from the last task": part.backwards,
         },
         "bytes_read": moved.read,
         "bytes_written": moved.written,

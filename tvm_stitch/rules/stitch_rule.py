@@ -10,6 +10,7 @@ from tvm import s_tir
 from tvm.s_tir import dlight as dl
 
 from ..codegen.emit import emit
+from ..config import StitchConfig
 from ..device import device_model
 from ..graph.reader import Unreadable, read
 from ..plan.alignment import Misaligned
@@ -23,7 +24,8 @@ class StitchRule(dl.ScheduleRule):
     """Schedule memory-intensive functions, whoever fused them.
 
     Use it before other rules: ``dl.ApplyDefaultSchedule(StitchRule(), dl.gpu.Fallback())``. Declines (returns None)
-    what is compute-intensive, what cannot be read, and what no in-block plan serves.
+    what is compute-intensive, what cannot be read, and what no plan serves whose blocks stay apart or share a cluster:
+    a rule cannot give a function the scratch that a grid barrier needs.
     """
 
     def apply(self, func: Any, target: Any, _tunable: bool) -> Any:
@@ -32,7 +34,8 @@ class StitchRule(dl.ScheduleRule):
             graph = read(func)
             if kind_of(graph) is not NodeKind.MEMORY:
                 return None
-            return s_tir.Schedule(emit(func, make_plan(graph, device_model(target))))
+            plan = make_plan(graph, device_model(target), StitchConfig(grid_barriers=False))
+            return None if plan.scratch else s_tir.Schedule(emit(func, plan))
         except (Unreadable, Misaligned):
             return None
         except Exception as err:  # another rule may take what makes ours fail
