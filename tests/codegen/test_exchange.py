@@ -236,6 +236,26 @@ def test_chained_full_reductions(seed: int) -> None:
     assert done.launches[0].cooperative
 
 
+def test_a_norm_over_tensors_of_several_sizes_takes_one_barrier() -> None:
+    """Every tensor is reduced to a scalar and scaled by the norm of all: clipping by the global norm."""
+    sizes = [(300_000,), (77, 129), (5,), (1, 4096)]
+
+    def body(emit: Emit, *tensors: Any) -> Any:
+        total = None
+        for x in tensors:
+            square = emit(R.sum(emit(R.multiply(x, x))))
+            total = square if total is None else emit(R.add(total, square))
+        norm = emit(R.sqrt(total))
+        return [emit(R.divide(x, norm)) for x in tensors] + [norm]
+
+    specs = [(size, F32) for size in sizes]
+    mod = build(body, *specs)
+    for seed in range(2):
+        done = check_emulated(mod, draw(specs, seed), seed=seed)
+        assert done.launches[0].cooperative and done.launches[0].grid[0] > 32
+    assert kernel(mod).count("grid_sync();") == 1
+
+
 def test_heavy_rows_without_reductions() -> None:
     """Segments that have nothing to exchange."""
     specs = [((3, 1), F32), ((3, 70_001), F32)]
