@@ -118,6 +118,8 @@ class _Aligner:
         return self.result
 
     def _reduce(self, op: Operator) -> None:
+        if not same(op.output.size, self.domain.rows, self.domain.analyzer):
+            raise Misaligned(f"reduction {op.name} has {op.output.size} results, not {self.domain.rows}")
         columns = quotient(op_points(op), self.domain.rows, self.domain.analyzer)
         if not isinstance(columns, int):
             raise Misaligned(f"reduction {op.name} has a symbolic reduced extent")
