@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bytes of grid-wide plans: counted by hand for known kernels, and shared memory as the kernels really ask for it."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import tvm_stitch.relax
+from tests.graph.helpers import H200
+from tvm_stitch.plan.grid import GridPlan, make_grid_plan
+from tvm_stitch.plan.grid_memory import finished_bytes, grid_shared_bytes, grid_traffic, part_traffic
+from tvm_stitch.relax.pipeline import Recorder
+from tvm_stitch.testing import grid_cases
+from tvm_stitch.testing.emulator import run_cuda
+from tvm_stitch.testing.emulator.lowering import lower
+from tvm_stitch.testing.plan_checks import stitch_graph
+from tvm_stitch.testing.random_graphs import emulated_target
+
+
+def planned(case: grid_cases.GridCase) -> GridPlan:
+    return make_grid_plan(stitch_graph(case.build()), H200)
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in grid_cases.grid_cases("gpu") if len(c.arguments) < 60], ids=lambda c: c.label
+)
+def test_the_least_is_what_the_case_counts(case: grid_cases.GridCase) -> None:
+    moved = grid_traffic(planned(case))
+    assert moved.least == case.bytes_least() <= moved.read + moved.written
+
+
+def test_sums_of_columns() -> None:
+    """The data once, partial results there and back, the sums."""
+    plan = planned(grid_cases.column_sum(262144, 256))
+    (first,), (second,) = plan.phases
+    partials = 256 * first.stride * 4
+    assert (part_traffic(plan, first).read, part_traffic(plan, first).written) == (262144 * 256 * 4, partials)
+    assert (part_traffic(plan, second).read, part_traffic(plan, second).written) == (partials, 256 * 4)
+    moved = grid_traffic(plan)
+    assert (moved.read, moved.written) == (262144 * 256 * 4 + partials, partials + 256 * 4)
+
+
+def test_an_input_that_two_phases_read_counts_twice() -> None:
+    plan = planned(grid_cases.standardize_by_max(1024, 1024))
+    moved = grid_traffic(plan)
+    size, totals = 1024 * 1024 * 4, sum(finished_bytes(plan, f) for f in range(len(plan.phases)))
+    readers = [p for parts in plan.phases for p in parts if part_traffic(plan, p).read >= size]
+    assert len(readers) >= 3
+    assert moved.read - totals - len(readers) * size < 1024  # and samples for a shift, at most
+    assert totals == sum(int(t.size) * 4 for t in plan.partition.partials.values())
+
+
+def test_rows_that_are_gathered_count_alone() -> None:
+    """Statistics that start from 32 samples of a column read these, not all the data."""
+    plan = planned(grid_cases.batch_norm_training(8192, 256))
+    size = 8192 * 256 * 4
+    moved = grid_traffic(plan)
+    assert 2 * size < int(str(moved.read)) < 2.1 * size
+
+
+@pytest.mark.parametrize(
+    "name", ["layer_norm_backward", "batch_norm_training", "cross_entropy", "column_sum"]
+)
+def test_shared_memory_is_what_the_kernel_takes(name: str) -> None:
+    case = next(c for c in grid_cases.grid_cases("test") if c.name == name)
+    target, recorder, mod = emulated_target(), Recorder(), case.build()
+    pipeline = tvm_stitch.relax.pipeline(target, None, recorder)
+    source = lower(mod, target, pipeline).source
+    (plan,) = recorder.plans.values()
+    assert isinstance(plan, GridPlan)
+    arrays = re.findall(r"^\s*__shared__ .*?(float|int) \w+\[(\d+)\];", source, re.M)
+    static = sum(4 * int(count) for _, count in arrays)
+    done = run_cuda(
+        mod, case.inputs(np.random.default_rng(0)), target=target,
+        relax_pipeline=tvm_stitch.relax.pipeline(target),
+    )  # fmt: skip
+    (launch,) = done.launches
+    assert static + launch.shared_bytes == grid_shared_bytes(plan) > 0
