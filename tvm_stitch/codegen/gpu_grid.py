@@ -150,6 +150,9 @@ class PartEmitter(RowEmitter):
             for k in range(part.unroll):
                 group = worker + (task * B.i64(part.unroll) + B.i64(k)) * B.i64(part.stride)
                 self._task(group)
+        if working is not None and self.mapping.threads > self.grid.device.warp:
+            # Blocks without a task miss the barriers in the loop, which TVM counts on for what follows.
+            B.evaluate(compat.intrinsic("int32", "tvm_storage_sync", compat.string("shared")))
         self._store_sums(worker, working)
 
     def _hoist(self) -> None:
