@@ -88,3 +88,21 @@ def test_without_barriers_there_are_kernels_instead() -> None:
     assert plan_problems(plan) == []
     told = describe("k", plan)
     assert (told.launch["kernels"], told.launch["grid barriers"]) == (2, 0)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="totals that later kernels finish again may have lost their partial results"
+)
+def test_partial_results_outlive_the_kernels_that_finish_them_again() -> None:
+    found = stitch_graph(grid_cases.standardize_by_max(64, 512).build())
+    assert plan_problems(make_grid_plan(found, H200, barriers=False)) == []
+
+
+@pytest.mark.xfail(
+    strict=True, reason="a fold that moves to another part while its neighbour cannot is in both"
+)
+def test_every_fold_is_in_one_part() -> None:
+    for found in stitch_graphs(random_graph(1005, 3000).mod):
+        plan = choose_plan(found, H200)
+        if isinstance(plan, GridPlan):
+            assert plan_problems(plan) == []
