@@ -52,14 +52,20 @@ def store_scalars(
 def store_columns(
     ops: Sequence[Operator], accs: Sequence[Buffer], partials: Sequence[Buffer], mapping: RowMapping,
     columns: ColumnMapping, extent: int, lane: Expr, slot: Expr, tile: Expr, block: Expr, working: Expr | None,
+    name: str,
 ) -> None:  # fmt: skip
     """Combine the sums of the block's slots, column by column, and write the partial results of its columns.
 
-    ``working`` is false on blocks without a task: they write nothing. Through shared memory, one chunk at a time.
+    ``working`` is false on blocks without a task: they write nothing. ``name`` is the part's. Sums go through shared
+    memory, one chunk at a time.
     """
     width, slots = mapping.threads * columns.vector, mapping.rows_per_block
     start = tile * B.i64(columns.chunks * width)
-    stages = [B.local([slots * width], _staged(op), "slots", "shared.dyn") for op in ops] if slots > 1 else []
+    stages = [  # each with a name of its own: TVM's merging of shared memory declares them all in one scope
+        B.local([slots * width], _staged(op), f"slots_{name}_{i}", "shared.dyn")
+        for i, op in enumerate(ops)
+        if slots > 1
+    ]
     for chunk in range(columns.chunks):
         first = start + B.i64(chunk * width)
         if slots == 1:

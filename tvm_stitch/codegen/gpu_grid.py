@@ -54,8 +54,9 @@ class GridEmitter:
                     if number != phases[0]:
                         B.evaluate(T.cuda.grid_sync())
                     self._finish_scalars(number, number != phases[0])
-                    for part in plan.phases[number]:
-                        PartEmitter(part, plan, self.buffer, self.block, self.thread).run()
+                    for k, part in enumerate(plan.phases[number]):
+                        name = f"{number}_{k}"
+                        PartEmitter(part, plan, self.buffer, self.block, self.thread, name).run()
 
     def _launch(self, stack: ExitStack) -> None:
         plan = self.plan
@@ -69,7 +70,8 @@ class GridEmitter:
         """Scratch buffers in the shapes of the tensors that live in them."""
         for tensor, name in self.plan.place.items():
             shape = [as_expr(e) for e in tensor.shape] or [B.i64(1)]
-            view = T.decl_buffer(shape, tensor.dtype, data=self.scratch[name].data)
+            dtype = compat.buffer_dtype(self.scratch[name])
+            view = T.decl_buffer(shape, dtype, data=self.scratch[name].data)
             B.IRBuilder.name(f"{tensor.name.split('_intermediate')[0]}_global", view)
             self.buffer[tensor] = view
 
@@ -105,7 +107,13 @@ class PartEmitter(RowEmitter):
     """Emits one part: a loop over the block's tasks around the passes of its rows, then the sums across rows."""
 
     def __init__(
-        self, part: GridPart, plan: GridPlan, buffer: dict[Tensor, Buffer], block: Expr, thread: Expr
+        self,
+        part: GridPart,
+        plan: GridPlan,
+        buffer: dict[Tensor, Buffer],
+        block: Expr,
+        thread: Expr,
+        name: str,
     ):
         super().__init__(StitchPlan(part.graph, plan.device, part.alignment, part.schedule, part.mapping))
         self.part, self.grid = part, plan
@@ -113,6 +121,9 @@ class PartEmitter(RowEmitter):
         for tensor, copy in part.part.tensors.items():
             if tensor in buffer:
                 copy.buffer = buffer[tensor]
+                copy.dtype = compat.buffer_dtype(
+                    buffer[tensor]
+                )  # scratch is as wide as what is computed with
         m = part.mapping
         self.grid_block, self.thread = block, thread
         self.lane, self.slot = B.i64(0), B.i64(0)
@@ -120,6 +131,7 @@ class PartEmitter(RowEmitter):
             self.lane = thread if m.rows_per_block == 1 else tir.floormod(thread, B.i64(m.threads))
         if m.rows_per_block > 1:
             self.slot = thread if m.threads == 1 else tir.floordiv(thread, B.i64(m.threads))
+        self.name = name
         self.sums: dict[Operator, Buffer] = {}
         self.hoisted: dict[Key, Buffer] = {}
         self.hoisted_values: dict[Key, Expr] = {}
@@ -248,13 +260,14 @@ class PartEmitter(RowEmitter):
                     first = tir.EQ(self.lane, B.i64(0))
                     held = self.sums[op]
                     B.store(held, tir.Select(first, B.fetch(held, 0), identity(op)), [B.i64(0)])
-            self._store_scalars(scalars, [partial(op) for op in scalars], worker, working)
+            own = worker if self.part.tiles == 1 else worker * B.i64(self.part.tiles) + self.segment
+            self._store_scalars(scalars, [partial(op) for op in scalars], own, working)
         for text in dict.fromkeys(str(point.columns) for op, point in folds if op.output.size != 1):
             ops = [op for op, point in folds if op.output.size != 1 and str(point.columns) == text]
             extent = next(int(point.columns) for op, point in folds if op is ops[0])
             store_columns(
                 ops, [self.sums[op] for op in ops], [partial(op) for op in ops], m, m.of(extent), extent,
-                self.lane, self.slot, self.segment, worker, working,
+                self.lane, self.slot, self.segment, worker, working, self.name,
             )  # fmt: skip
 
     def _store_scalars(

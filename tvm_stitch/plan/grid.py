@@ -129,7 +129,9 @@ class _Mapper:
         self.threads, self.per_sm = threads, per_sm
         self.words = min(MAX_REGISTERS, device.registers_per_sm // (threads * per_sm)) - OVERHEAD
         self.blocks = device.sms * per_sm
-        self.wasted: list[tuple[float, int]] = []  # of every part: the fraction wasted, and the bytes it reads
+        self.wasted: list[
+            tuple[float, int]
+        ] = []  # of every part: the fraction wasted, and the bytes it reads
 
     @property
     def cost(self) -> float:
@@ -169,7 +171,7 @@ class _Mapper:
         else:
             mapped = self._rows(part, sched)
         for op in part.folds:
-            self._set_blocks(op, mapped.stride)
+            self._set_blocks(op, mapped.stride * (mapped.tiles if op.output.size == 1 else 1))
         return mapped
 
     def _set_blocks(self, op: Operator, blocks: int) -> None:
@@ -341,14 +343,14 @@ def _lay_out_scratch(plan: GridPlan) -> None:
     outputs = set(plan.graph.outputs)
     free: list[tuple[str, str, int, int]] = []  # name, dtype, elements, last phase
     for tensor in sorted((t for t in first if t not in outputs), key=lambda t: first[t]):
-        size = int(tensor.size)
+        size, wide = int(tensor.size), compute_dtype(tensor.dtype)
         for i, (name, dtype, room, until) in enumerate(free):
-            if dtype == tensor.dtype and until < first[tensor]:
+            if dtype == wide and until < first[tensor]:
                 free[i] = (name, dtype, max(room, size), last[tensor])
                 plan.place[tensor] = name
                 break
         else:
             name = f"scratch{len(free)}"
-            free.append((name, tensor.dtype, size, last[tensor]))
+            free.append((name, wide, size, last[tensor]))
             plan.place[tensor] = name
     plan.scratch = [Scratch(name, (size,), dtype) for name, dtype, size, _ in free]
