@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The workloads with reductions across rows: one launch each, right in the emulator; at full size, within a wave."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+
+import tvm_stitch
+from tests.graph.helpers import H200
+from tvm_stitch.config import StitchConfig
+from tvm_stitch.plan.choose import choose_plan
+from tvm_stitch.plan.grid import GridPlan
+from tvm_stitch.plan.grid_memory import grid_shared_bytes
+from tvm_stitch.plan.launch import blocks_per_wave
+from tvm_stitch.plan.mapping import Exchange
+from tvm_stitch.testing import grid_cases, resources
+from tvm_stitch.testing.emulator import Lowered, lower, run_lowered
+from tvm_stitch.testing.grid_cases import GridCase
+from tvm_stitch.testing.plan_checks import stitch_graph
+from tvm_stitch.testing.random_graphs import emulated_target
+from tvm_stitch.testing.reference import evaluate, mismatches
+
+needs_nvcc = pytest.mark.skipif(not resources.has_compiler(), reason="needs nvcc")
+
+MANY_TENSORS = StitchConfig(max_operators=400)
+"""Adam over 20 tensors is 343 operators, more than one kernel has by default."""
+GPU = grid_cases.grid_cases("gpu")
+
+#: Several blocks work in all phases; no extent is a multiple of a vector, a warp or a block.
+AWKWARD = [
+    grid_cases.layer_norm_backward(301, 97),
+    grid_cases.layer_norm_backward(1, 97),
+    grid_cases.layer_norm_backward(530, 1),
+    grid_cases.layer_norm_backward(40, 5003),
+    grid_cases.layer_norm_backward(1201, 64),
+    grid_cases.layer_norm_backward(263, 768),
+    grid_cases.batch_norm_training(1009, 1),
+    grid_cases.batch_norm_training(1, 37),
+    grid_cases.batch_norm_training(700, 257),
+    grid_cases.batch_norm_training(2003, 13),
+    grid_cases.batch_norm_training(150, 4099),
+    grid_cases.batch_norm_training_nchw(2, 3, 1, 1),
+    grid_cases.batch_norm_training_nchw(5, 7, 11, 13),
+    grid_cases.batch_norm_training_nchw(3, 2, 64, 65),
+    grid_cases.batch_norm_training_nchw(9, 137, 5, 5),
+    grid_cases.cross_entropy(300, 31),
+    grid_cases.cross_entropy(1, 1009),
+    grid_cases.cross_entropy(2, 30011),
+    grid_cases.cross_entropy(1009, 1),
+    grid_cases.cross_entropy(97, 4001),
+    grid_cases.row_sum(1, 1),
+    grid_cases.row_sum(1, 50021),
+    grid_cases.row_sum(5003, 32),
+    grid_cases.row_sum(137, 997),
+    grid_cases.column_sum(1, 997),
+    grid_cases.column_sum(997, 1),
+    grid_cases.column_sum(4001, 31),
+    grid_cases.column_sum(300, 4099),
+    grid_cases.column_sum(1009, 509),
+    grid_cases.column_sum(50000, 3),
+    grid_cases.clip_adam([(70001,)]),
+    grid_cases.clip_adam([(1,)]),
+    grid_cases.clip_adam([(300, 41), (1,), (257,), (5, 3, 7), (64,), (20000,)]),
+    grid_cases.deviation_sum(301, 257),
+    grid_cases.deviation_sum(1, 70001),
+    grid_cases.deviation_sum(70001, 1),
+    grid_cases.standardize_by_max(301, 257),
+    grid_cases.standardize_by_max(1, 70001),
+    grid_cases.standardize_by_max(1009, 67),
+    grid_cases.figure7(301, 33, 521),
+    grid_cases.figure7(1009, 1, 700),
+    grid_cases.figure7(1, 77, 600),
+    grid_cases.figure7(300, 5003, 3),
+    grid_cases.figure7(600, 31, 4001),
+    grid_cases.group_norm(2, 12, 4, 3501),
+    grid_cases.group_norm(1, 2, 1, 30011),
+    grid_cases.group_norm(3, 4, 2, 1),
+]
+
+
+def label(case: GridCase) -> str:
+    return case.label
+
+
+def config_of(case: GridCase) -> StitchConfig:
+    return MANY_TENSORS if case.sizes.get("tensors", 0) > 10 else StitchConfig()
+
+
+@functools.cache
+def lowered(name: str) -> Lowered:
+    """A case at full size, by its label."""
+    (case,) = (case for case in GPU if case.label == name)
+    target = emulated_target()
+    return lower(case.build(), target, tvm_stitch.relax.pipeline(target, config_of(case)))
+
+
+@pytest.mark.parametrize("case", [*grid_cases.grid_cases("test"), *AWKWARD], ids=label)
+def test_one_launch_and_right(case: GridCase) -> None:
+    mod, target = case.build(), emulated_target()
+    artifact = lower(mod, target, tvm_stitch.relax.pipeline(target))
+    inputs = case.inputs(np.random.default_rng(11))
+    expected = evaluate(mod, inputs)
+    for seed in (0, 1):
+        run = run_lowered(artifact, inputs, seed=seed).check()
+        assert len(run.launches) == 1, [launch.name for launch in run.launches]
+        assert mismatches(run.outputs, expected, case.tolerance) == []
+        assert [(out.shape, str(out.dtype)) for out in run.outputs] == [
+            (spec.shape, spec.dtype) for spec in case.results
+        ]
+
+
+@pytest.mark.parametrize("case", GPU, ids=label)
+def test_one_kernel_at_full_size(case: GridCase) -> None:
+    assert len(lowered(case.label).kernels) == 1
+
+
+@needs_nvcc
+@pytest.mark.parametrize("case", GPU, ids=label)
+def test_resources_at_full_size(case: GridCase) -> None:
+    """No spills; where blocks wait for each other, all of them are resident with the registers they got."""
+    artifact = lowered(case.label)
+    ((_, params),) = artifact.kernels.items()
+    (used,) = resources.kernel_resources(artifact.source).values()
+    assert used.spilled == used.stack == 0
+    plan = choose_plan(stitch_graph(case.build(), config_of(case)), H200, config_of(case))
+    if isinstance(plan, GridPlan):
+        barriers, blocks, threads, shared = (
+            plan.cooperative,
+            plan.blocks,
+            plan.threads,
+            grid_shared_bytes(plan),
+        )
+    else:
+        m, shared = plan.mapping, 0
+        barriers, threads = m.exchange is Exchange.GRID, m.block
+        blocks = int(plan.alignment.domain.rows) * m.segments if barriers else 0
+    assert ("tirx.use_cooperative_launch" in params) == barriers
+    if barriers:
+        assert blocks <= blocks_per_wave(H200, threads, used.registers, max(used.shared, shared))
+        assert blocks > 0.9 * H200.sms  # and hardly any of the device is idle
