@@ -248,7 +248,7 @@ class RowEmitter:
         for op, acc in zip(p.reduces, accumulators):
             operand = self.eval.operand(op)
             if valid is not None:
-                operand = tir.Select(valid, operand, identity(op))
+                operand = B.cell(tir.Select(valid, operand, identity(op)), "operand")
             B.store(acc, combine(op.combiner or "", B.fetch(acc, e), operand), [e])
 
     def _reduce(self, p: Pass, cm: ColumnMapping, accumulators: list[Buffer]) -> None:

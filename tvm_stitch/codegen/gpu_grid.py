@@ -241,7 +241,8 @@ class PartEmitter(RowEmitter):
         if valid is not None and self.in_range is not None:
             inside = tir.And(valid, self.in_range)
         if inside is not None:
-            value = tir.Select(inside, value, identity(op))
+            # In a cell: C has no int literal for the least int32, so that a choice between both has another type.
+            value = B.cell(tir.Select(inside, value, identity(op)), "operand")
         acc = self.sums[op]
         B.store(acc, combine(op.combiner or "", B.fetch(acc, place), value), [place])
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from .. import compat
 from ..graph.dtype import compute_dtype
@@ -249,22 +250,26 @@ class _Partitioner:
         roots = part.roots if root in part.roots else [*part.roots, root]
         folds = part.folds | {root} if fold else part.folds
         kept = part.stored | {root} if stored else part.stored
-        before = (part.alignment, part.domain, part.copies, part.tensors, part.roots, part.folds, part.stored)
+        before = self._state(part)
+        aligned = part.alignment
         try:
-            align_part(self.cut, part, self._ordered(roots), folds, kept)
+            align_part(self.cut, part, roots, folds, kept)
             assert part.alignment is not None
-            if before[0] is not None and is_strided(part.alignment) and not is_strided(before[0]):
+            if aligned is not None and is_strided(part.alignment) and not is_strided(aligned):
                 raise Misaligned("its rows lie across memory")
         except Misaligned:
-            part.alignment, part.domain, part.copies, part.tensors, part.roots, part.folds, part.stored = (
-                before
-            )
+            self._restore(part, before)
             return False
         self.home[root] = part
         return True
 
-    def _ordered(self, roots: list[Operator]) -> list[Operator]:
-        return roots  # each was placed after the ones it reads
+    @staticmethod
+    def _state(part: Part) -> dict[str, Any]:
+        return dict(vars(part))
+
+    @staticmethod
+    def _restore(part: Part, state: dict[str, Any]) -> None:
+        vars(part).update(state)
 
     def _open(self, root: Operator, phase: int, fold: bool, stored: bool) -> Part:
         if phase >= MOST_PHASES:
@@ -306,8 +311,12 @@ class _Partitioner:
             leaves = self._leaves(other.roots, other.phase)
             if not (other.folds and leaves & inputs) or any(r not in other.folds for r in other.roots):
                 continue
+            before = self._state(part)
             if all(self._fits(part, r, True) and self._join(part, r, True, False) for r in other.roots):
                 self.parts.remove(other)
+            else:
+                self._restore(part, before)
+                self.home |= dict.fromkeys(other.roots, other)
 
     # -- global values ------------------------------------------------------------------------------------------
     def _make_global(self, root: Operator) -> None:
