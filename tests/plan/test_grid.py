@@ -90,9 +90,6 @@ def test_without_barriers_there_are_kernels_instead() -> None:
     assert (told.launch["kernels"], told.launch["grid barriers"]) == (2, 0)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="totals that later kernels finish again may have lost their partial results"
-)
 def test_partial_results_outlive_the_kernels_that_finish_them_again() -> None:
     found = stitch_graph(grid_cases.standardize_by_max(64, 512).build())
     assert plan_problems(make_grid_plan(found, H200, barriers=False)) == []

@@ -120,7 +120,9 @@ def make_grid_plan(graph: StitchGraph, device: DeviceModel, barriers: bool = Tru
     plan = _Mapper(
         found, device, *best[1:]
     ).run()  # once more: mapping sets how many partial results there are
-    return replace(plan, barriers=barriers and device.cooperative)
+    plan = replace(plan, barriers=barriers and device.cooperative)
+    _lay_out_scratch(plan)
+    return plan
 
 
 class _Mapper:
@@ -157,7 +159,6 @@ class _Mapper:
         if blocks != self.blocks:
             for p in phases[0]:
                 p.stride = blocks // p.tiles
-        _lay_out_scratch(plan)
         return plan
 
     # -- mapping ------------------------------------------------------------------------------------------------
@@ -339,7 +340,9 @@ def _lay_out_scratch(plan: GridPlan) -> None:
                 if f > first[tensor] and any(tensor in op.inputs for op in p.part.copies):
                     last[tensor] = f
     for op, f in found.scalars.items():
-        last[found.partials[op]] = f + 1
+        later = [g for g, parts in enumerate(plan.phases) if any(op.output in p.part.tensors for p in parts)]
+        # Blocks that stay hold the result; kernels of their own finish it again.
+        last[found.partials[op]] = f + 1 if plan.cooperative else max([f + 1, *later])
     outputs = set(plan.graph.outputs)
     free: list[tuple[str, str, int, int]] = []  # name, dtype, elements, last phase
     for tensor in sorted((t for t in first if t not in outputs), key=lambda t: first[t]):
