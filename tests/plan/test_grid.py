@@ -95,9 +95,6 @@ def test_partial_results_outlive_the_kernels_that_finish_them_again() -> None:
     assert plan_problems(make_grid_plan(found, H200, barriers=False)) == []
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a fold that moves to another part while its neighbour cannot is in both"
-)
 def test_every_fold_is_in_one_part() -> None:
     for found in stitch_graphs(random_graph(1005, 3000).mod):
         plan = choose_plan(found, H200)
