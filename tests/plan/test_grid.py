@@ -96,6 +96,7 @@ def test_partial_results_outlive_the_kernels_that_finish_them_again() -> None:
 
 
 def test_every_fold_is_in_one_part() -> None:
+    """Totals of one part that move to another move together, or not at all."""
     for found in stitch_graphs(random_graph(1005, 3000).mod):
         plan = choose_plan(found, H200)
         if isinstance(plan, GridPlan):

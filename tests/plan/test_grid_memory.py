@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
+from tvm.relax import op as R
 
 import tvm_stitch.relax
-from tests.graph.helpers import H200
+from tests.graph.helpers import H200, build
 from tvm_stitch.plan.grid import GridPlan, make_grid_plan
 from tvm_stitch.plan.grid_memory import finished_bytes, grid_shared_bytes, grid_traffic, part_traffic
 from tvm_stitch.relax.pipeline import Recorder
@@ -79,3 +81,21 @@ def test_shared_memory_is_what_the_kernel_takes(name: str) -> None:
     )  # fmt: skip
     (launch,) = done.launches
     assert static + launch.shared_bytes == grid_shared_bytes(plan) > 0
+
+
+def test_scratch_is_as_wide_as_what_is_computed_with() -> None:
+    """A float16 value that crosses blocks is written and read as float32; inputs and outputs are float16."""
+
+    def body(emit: Any, x: Any) -> Any:
+        total = emit(R.sum(emit(R.exp(x)), 0, True))
+        return [R.divide(emit(R.exp(x)), emit(R.exp(total)))]
+
+    rows, columns = 65536, 256
+    plan = make_grid_plan(stitch_graph(build(body, ((rows, columns), "float16"))), H200)
+    half = [t for t in plan.place if t.dtype == "float16"]
+    assert half and all(t.size == columns for t in half)
+    (last,) = plan.phases[-1]
+    assert part_traffic(plan, last).read == rows * columns * 2 + len(half) * columns * 4
+    assert part_traffic(plan, last).written == rows * columns * 2
+    (finish,) = plan.phases[-2]
+    assert part_traffic(plan, finish).written == len(half) * columns * 4

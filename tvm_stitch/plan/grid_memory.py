@@ -32,9 +32,10 @@ def part_traffic(plan: GridPlan, part: GridPart) -> Traffic:
     once, since it stays in the caches.
     """
     elements = {t: _elements_read(part, t) for t in part.graph.inputs if t not in _totals(plan, part)}
-    read = sum(n * item_bytes(t.dtype) for t, n in elements.items())
-    once = sum(min(n, int(t.size)) * item_bytes(t.dtype) for t, n in elements.items())
-    written = sum(_size(op.output) for op in part.part.stored)
+    whole = {copy: t for t, copy in part.part.tensors.items()}
+    read = sum(n * _item(plan, whole[t]) for t, n in elements.items())
+    once = sum(min(n, int(t.size)) * _item(plan, whole[t]) for t, n in elements.items())
+    written = sum(int(op.output.size) * _item(plan, op.output) for op in part.part.stored)
     written += sum(_size(plan.partition.partials[op]) for op in part.part.folds)
     return Traffic(read, written, once + written)
 
@@ -90,6 +91,11 @@ def _staged_bytes(part: GridPart) -> int:
 
 def _words(ops: list[Operator]) -> int:
     return sum(max(4, item_bytes(compute_dtype(op.output.dtype))) for op in ops)
+
+
+def _item(plan: GridPlan, tensor: Tensor) -> int:
+    """Bytes of an element in memory: scratch is as wide as what is computed with."""
+    return item_bytes(compute_dtype(tensor.dtype) if tensor in plan.place else tensor.dtype)
 
 
 def _size(tensor: Tensor) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 import tvm
 
 from ..config import StitchConfig
+from ..graph.dtype import compute_dtype
 from ..graph.ir import Operator, StitchGraph, Tensor
 from ..graph.reader import read
 from ..plan.grid import GridPart, GridPlan
@@ -144,7 +145,7 @@ def _lives(plan: GridPlan) -> dict[Tensor, tuple[int, int]]:
 
 
 def _scratch(plan: GridPlan) -> list[str]:
-    """Values that share a buffer fit it, have its dtype, and never live in the same phase."""
+    """Values that share a buffer fit it, are computed in its dtype, and never live in the same phase."""
     problems = []
     lives = _lives(plan)
     buffers = {s.name: s for s in plan.scratch}
@@ -159,7 +160,7 @@ def _scratch(plan: GridPlan) -> list[str]:
         for extent in buffers[name].shape:
             assert isinstance(extent, int)
             size *= extent
-        if int(t.size) > size or t.dtype != buffers[name].dtype:
+        if int(t.size) > size or compute_dtype(t.dtype) != buffers[name].dtype:
             problems.append(f"{t!r} does not fit {name} of {size} {buffers[name].dtype}")
         if t not in lives:
             problems.append(f"{t!r} has a place and is never written")
@@ -211,10 +212,9 @@ def _partials(plan: GridPlan) -> list[str]:
     for f, part in _parts(plan):
         for op in part.part.folds & set(partials):
             blocks = int(partials[op].shape[-1])
-            if blocks != part.stride:
-                problems.append(
-                    f"{op.name} of phase {f} has {blocks} partial results from {part.stride} blocks"
-                )
+            writers = part.stride * (part.tiles if int(op.output.size) == 1 else 1)  # a column is in one tile
+            if blocks != writers:
+                problems.append(f"{op.name} of phase {f} has {blocks} partial results from {writers} blocks")
         problems += [p for op in part.part.roots for p in _finish(op, partials)]
     return problems
 
