@@ -160,7 +160,7 @@ def test_every_boundary_has_a_reason() -> None:
         z = emit(R.subtract(y, emit(R.max(y, -1, True))))
         return [R.sum(z, 0)]
 
-    found = report(build(body, ((16, 24), F32), ((24, 32), F32)), remote=False, grid_barriers=False)
+    found = report(build(body, ((16, 24), F32), ((24, 32), F32)), "llvm", remote=False)
     reasons = {(b["producer"], b["consumer"]): b["reason"] for b in found.boundaries}
     assert reasons["matmul", "max"] == "compute-intensive"
     assert "16 and 32 rows" in reasons["subtract", "sum"]

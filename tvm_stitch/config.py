@@ -22,7 +22,8 @@ class StitchConfig:
         remote: join independent stitch ops of equal domain into one launch (remote stitching).
         clusters: spread a long row over the blocks of a thread-block cluster, where the device has clusters.
         grid_barriers: let values of one kernel cross blocks through device memory, behind a grid barrier. Such a kernel
-            is launched cooperatively and needs the whole device to itself; without, there are more kernels.
+            is launched cooperatively and needs the whole device to itself; without, a kernel ends where a barrier
+            would stand.
         deterministic: forbid sums whose order varies from run to run. No plan makes one so far (partial sums are
             combined in a fixed order); with False, later versions may use atomics.
 

@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choose the kind of plan: one row domain, or phases of parts with grid barriers between them."""
+"""Choose the kind of plan: one row domain, or phases of parts with grid barriers between them.
+
+Where grid barriers are not to be had, the phases become kernels, one after the other: the same plan without the
+barrier. Against stitch ops that end where rows would cross, it has about as many launches, but a value is read once for
+all that a phase makes of it (half the traffic for the gradients of layer norm), and sums across rows are read row by
+row, on all blocks.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +23,14 @@ def choose_plan(
 ) -> StitchPlan | GridPlan:
     """Plan a graph for a device: on one row domain where that serves it well, else grid-wide.
 
+    A grid-wide plan has grid barriers if the device can launch cooperatively and the configuration allows them; else
+    it is the same plan without the barrier, of a kernel for each phase.
+
     Raises:
         Misaligned: when no plan exists; the message is the reason that ``explain`` shows.
     """
     config = config or StitchConfig()
-    if not may_cross_blocks(device, config):
+    if not device.is_gpu:
         return make_plan(graph, device, config)
     if wants_partition(graph, device.sms):
         try:
@@ -37,8 +46,12 @@ def choose_plan(
             raise Misaligned(f"{err}; grid-wide: {grid}") from None
 
 
-def check_plannable(graph: StitchGraph, device: DeviceModel | None, config: StitchConfig) -> None:
+def check_plannable(graph: StitchGraph, device: DeviceModel | None) -> None:
     """Find out, without making it, whether there is a plan.
+
+    Args:
+        graph: the operators of a scope.
+        device: what it is for; None, where that is not known, asks for one row domain.
 
     Raises:
         Misaligned: when there is none.
@@ -46,14 +59,9 @@ def check_plannable(graph: StitchGraph, device: DeviceModel | None, config: Stit
     try:
         align(graph)
     except Misaligned as err:
-        if device is None or not may_cross_blocks(device, config):
+        if device is None or not device.is_gpu:
             raise
         try:
             partition(graph, device.sms)
         except Misaligned as grid:
             raise Misaligned(f"{err}; grid-wide: {grid}") from None
-
-
-def may_cross_blocks(device: DeviceModel, config: StitchConfig) -> bool:
-    """May values of one kernel cross blocks through device memory?"""
-    return device.is_gpu and device.cooperative and config.grid_barriers

@@ -97,7 +97,7 @@ class _Stitcher(PyExprMutator):
             view.nodes,
             self.config,
             heavy_epilogues=self.heavy_epilogues,
-            check=lambda graph: check_plannable(graph, self.device, self.config),
+            check=lambda graph: check_plannable(graph, self.device),
         )
         self.boundaries += found.boundaries
         self._leave(found)
