@@ -397,7 +397,12 @@ class RowEmitter:
         if piece == 1 or _runs_along_last(indices, self.domain.column):
             return where, memory
         flat = B.flat_view(memory)
-        return [self.eval.analyzer.simplify(flatten(where, [as_extent(s) for s in memory.shape]))], flat
+        address = self.eval.analyzer.simplify(flatten(where, [as_extent(s) for s in memory.shape]))
+        if _divides(address):
+            # Later passes would weave the lane into the quotients and lose sight of stride and alignment.
+            vector = B.cell(self.eval.analyzer.simplify(tir.floordiv(address, B.i64(piece))), "vector")
+            address = vector * B.i64(piece)
+        return [address], flat
 
     def _row_outputs(self) -> None:
         sched = self.plan.schedule
@@ -424,6 +429,10 @@ def _runs_along_last(indices: list[Expr], column: Expr) -> bool:
     return compat.same_var(indices[-1], column) and not any(
         column in compat.free_vars(i) for i in indices[:-1]
     )
+
+
+def _divides(index: Expr) -> bool:
+    return compat.kind(index) in ("FloorDiv", "FloorMod") or any(map(_divides, compat.operands(index)))
 
 
 def _ceildiv(total: Extent, part: int) -> Extent:

@@ -268,7 +268,7 @@ class PartEmitter(RowEmitter):
             extent = next(int(point.columns) for op, point in folds if op is ops[0])
             store_columns(
                 ops, [self.sums[op] for op in ops], [partial(op) for op in ops], m, m.of(extent), extent,
-                self.lane, self.slot, self.segment, worker, working, self.name,
+                self.lane, self.slot, self.segment, worker, working, f"{self.name}_{text}",
             )  # fmt: skip
 
     def _store_scalars(
