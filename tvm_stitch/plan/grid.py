@@ -197,7 +197,7 @@ class _Mapper:
         assert al is not None
         columns = {str(p.columns): p.columns for p in sched.passes}
         mapping = RowMapping(self.threads, 1, split=True)
-        tasks = 0
+        tasks = 1  # also where no value has columns: a total of one element
         for text, extent in columns.items():
             vector = vector_length(sched, extent)
             words = max(1.0, tile_words(al, sched, extent)) * vector
