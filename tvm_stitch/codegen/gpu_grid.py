@@ -211,8 +211,10 @@ class PartEmitter(RowEmitter):
         for p in self.plan.schedule.passes:
             self._pass(p)
         self._row_outputs()
+        # All tasks of a flat domain are of its one row, which counts once.
+        counts = tir.EQ(self.block, B.i64(0)) if m.split and part.tasks > 1 else None
         for key in self.plan.schedule.row_folds:
-            self._accumulate(key, B.i64(0), None)
+            self._accumulate(key, B.i64(0), counts)
 
     def _tail(self, columns: Extent, cm: ColumnMapping, base: Expr) -> Expr | None:
         if not self.mapping.split:
