@@ -80,7 +80,7 @@ def store_columns(
                 place = slot * B.i64(width) + lane * B.i64(columns.vector) + B.i64(e)
                 value = convert(B.fetch(acc, chunk * columns.vector + e), compat.buffer_dtype(stage))
                 B.store(stage, value, [place])
-        B.evaluate(compat.intrinsic("int32", "tvm_storage_sync", compat.string("shared")))
+        B.evaluate(compat.intrinsic("int32", "tvm_storage_sync", compat.string("shared.dyn")))
         thread = slot * B.i64(mapping.threads) + lane
         block_threads = mapping.threads * slots
         for k in range(-(-width // block_threads)):
@@ -99,7 +99,7 @@ def store_columns(
                         ]
                         sums = pairs + sums[len(pairs) * 2 :]
                     _store_partial(partial, sums[0], column, block)
-        B.evaluate(compat.intrinsic("int32", "tvm_storage_sync", compat.string("shared")))
+        B.evaluate(compat.intrinsic("int32", "tvm_storage_sync", compat.string("shared.dyn")))
 
 
 def total(

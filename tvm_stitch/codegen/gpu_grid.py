@@ -67,7 +67,10 @@ class GridEmitter:
         self._views()
 
     def _views(self) -> None:
-        """Scratch buffers in the shapes of the tensors that live in them."""
+        """Scratch buffers in the shapes of the tensors that live in them; shared memory for a block's own values."""
+        for k, tensor in enumerate(self.plan.partition.shared):
+            shape = [int(e) for e in tensor.shape] or [1]
+            self.buffer[tensor] = B.local(shape, compute_dtype(tensor.dtype), f"own_{k}", "shared")
         for tensor, name in self.plan.place.items():
             shape = [as_expr(e) for e in tensor.shape] or [B.i64(1)]
             dtype = compat.buffer_dtype(self.scratch[name])
@@ -148,22 +151,23 @@ class PartEmitter(RowEmitter):
         if part.tiles > 1:
             self.segment = B.cell(tir.floormod(turn, B.i64(part.tiles)), "tile")
             worker = tir.floordiv(turn, B.i64(part.tiles))
-        worker = B.cell(worker, "worker")
+        worker = B.i64(0) if part.part.replicated else B.cell(worker, "worker")
         for key in self.plan.schedule.folds:
             self.sums[key[0]] = accumulator(key[0], self._sums_of(key[0]))
         self._hoist()
         step = part.stride * part.unroll
         steps = tir.floordiv(B.i64(part.tasks + step - 1) - worker, B.i64(step))
         working = None
-        if part.stride * part.tiles < blocks:
+        if part.stride * part.tiles < blocks and not part.part.replicated:
             working = worker < B.i64(part.stride)
             steps = tir.Select(working, steps, B.i64(0))
         with B.loop("serial", steps, "task") as task:
             for k in range(part.unroll):
                 group = worker + (task * B.i64(part.unroll) + B.i64(k)) * B.i64(part.stride)
                 self._task(group)
-        if working is not None and self.mapping.threads > self.grid.device.warp:
-            # Blocks without a task miss the barriers in the loop, which TVM counts on for what follows.
+        if part.part.replicated or (working is not None and self.mapping.threads > self.grid.device.warp):
+            # Before others read what a replicated part stored; and blocks without a task miss the barriers in the
+            # loop, which TVM counts on for what follows.
             B.evaluate(compat.intrinsic("int32", "tvm_storage_sync", compat.string("shared")))
         self._store_sums(worker, working)
 

@@ -101,7 +101,8 @@ def make_grid_plan(graph: StitchGraph, device: DeviceModel, barriers: bool = Tru
         Misaligned: when no partition serves the graph, or the device cannot hold its grid.
     """
     twice = [m for m in candidates(graph) if orientation(m.total) != Orientation.ROW]
-    found = partition(merge_moments(graph, twice), device.sms)
+    barriers = barriers and device.cooperative
+    found = partition(merge_moments(graph, twice), device.sms, replicate=barriers)
     reasons: list[str] = []
     best: tuple[float, int, int] | None = None
     for (threads, per_sm), penalty in BLOCK_SHAPES.items():
@@ -147,8 +148,9 @@ class _Mapper:
             mapped = []
             for part in parts:
                 grid_part = self._map(part)
-                grid_part.offset = offset % self.blocks
-                offset += grid_part.tasks * grid_part.tiles
+                if not part.replicated:
+                    grid_part.offset = offset % self.blocks
+                    offset += grid_part.tasks * grid_part.tiles
                 mapped.append(grid_part)
             phases.append(mapped)
         _turn_around(phases)
@@ -223,6 +225,11 @@ class _Mapper:
             threads *= 2
         assert best is not None
         threads = best[1]
+        if part.replicated:  # all at once, if the block has the threads
+            threads = max(1, self.threads // rows)
+            threads = min(1 << (threads.bit_length() - 1), self.device.warp)
+            while self.threads % threads:
+                threads //= 2
         read = sum(int(t.size) * item_bytes(t.dtype) for t in part.graph.inputs)
         self.wasted.append((best[0], read))
         mapping = RowMapping(threads, self.threads // threads)
@@ -250,10 +257,8 @@ class _Mapper:
         tasks = -(-rows // mapping.rows_per_block)
         if tiles > self.blocks:
             raise Misaligned(f"{tiles} tiles of columns on {self.blocks} blocks")
-        stride = self.blocks // tiles
-        return GridPart(
-            part, sched, mapping, tasks, min(stride, tasks), tiles, unroll=self._unroll(al, sched, mapping)
-        )
+        stride = 1 if part.replicated else min(self.blocks // tiles, tasks)
+        return GridPart(part, sched, mapping, tasks, stride, tiles, unroll=self._unroll(al, sched, mapping))
 
     def _unroll(self, al: Alignment, sched: Schedule, mapping: RowMapping) -> int:
         """Groups of rows in flight at once where rows only feed folds: no barrier or store stands between them."""
@@ -315,6 +320,8 @@ def _turn_around(phases: list[list[GridPart]]) -> None:
     direction: dict[Tensor, bool] = {}
     for parts in phases:
         for p in parts:
+            if p.part.replicated:
+                continue
             tensors = {copy: t for t, copy in p.part.tensors.items()}
             large = [tensors[t] for t in p.graph.inputs if int(t.size) * item_bytes(t.dtype) >= CACHED_BYTES]
             before = [direction[t] for t in large if t in direction]

@@ -35,7 +35,8 @@ def part_traffic(plan: GridPlan, part: GridPart) -> Traffic:
     whole = {copy: t for t, copy in part.part.tensors.items()}
     read = sum(n * _item(plan, whole[t]) for t, n in elements.items())
     once = sum(min(n, int(t.size)) * _item(plan, whole[t]) for t, n in elements.items())
-    written = sum(int(op.output.size) * _item(plan, op.output) for op in part.part.stored)
+    stored = [] if part.part.replicated else part.part.stored
+    written = sum(int(op.output.size) * _item(plan, op.output) for op in stored)
     written += sum(_size(plan.partition.partials[op]) for op in part.part.folds)
     return Traffic(read, written, once + written)
 
@@ -66,7 +67,8 @@ def grid_shared_bytes(plan: GridPlan) -> int:
     for f in range(len(plan.phases)):
         done = [op for op, at in plan.partition.scalars.items() if at == f]
         static = max(static, plan.threads // 32 * _words(done))
-    return static + dynamic
+    own = sum(int(t.size) * max(4, item_bytes(compute_dtype(t.dtype))) for t in plan.partition.shared)
+    return static + dynamic + own
 
 
 def _bytes(extent: object) -> int:

@@ -25,6 +25,8 @@ MOST_PHASES = 8
 MOST_PARTS = 48
 FEW_ELEMENTS = 32
 """Elements of a reduction that one thread may as well take in turn, wherever they lie."""
+REPLICATED_ROWS, REPLICATED_POINTS, REPLICATED_VALUES = 512, 8192, 16
+"""Rows and points to reduce of a part that every block may evaluate for itself, and values kept so."""
 WINDOW = 6
 """How many parts of a phase a root without row values of its own is tried on."""
 
@@ -35,7 +37,7 @@ class Partition:
 
     ``partials`` maps each fold to the tensor of its partial results, one a block (the last dimension); ``scalars``
     are the folds with one result, which every block finishes for itself; ``stored`` are the global tensors that are
-    written as they are.
+    written as they are, ``shared`` those that every block has in its shared memory, with the phase of their parts.
     """
 
     graph: StitchGraph
@@ -44,11 +46,18 @@ class Partition:
     partials: dict[Operator, Tensor] = field(default_factory=dict)
     scalars: dict[Operator, int] = field(default_factory=dict)
     stored: dict[Tensor, int] = field(default_factory=dict)
+    shared: dict[Tensor, int] = field(default_factory=dict)
     cut: Cut = field(default_factory=lambda: Cut({}))
 
 
-def partition(graph: StitchGraph, blocks: int) -> Partition:
+def partition(graph: StitchGraph, blocks: int, replicate: bool = True) -> Partition:
     """Partition a graph for a grid of ``blocks`` blocks.
+
+    Args:
+        graph: a stitch op's graph.
+        blocks: how many blocks share the work.
+        replicate: let every block evaluate small parts whole, which saves a barrier; their results do not outlive a
+            kernel.
 
     Raises:
         Misaligned: when it has symbolic extents or takes more phases or parts than a kernel should have.
@@ -56,7 +65,7 @@ def partition(graph: StitchGraph, blocks: int) -> Partition:
     for t in graph.tensors():
         if not all(isinstance(e, int) and e > 0 for e in t.shape):
             raise Misaligned(f"{t.name} has a symbolic or empty shape, which a grid-wide plan does not serve")
-    return _Partitioner(graph, blocks).run()
+    return _Partitioner(graph, blocks, replicate).run()
 
 
 class Orientation:
@@ -87,8 +96,8 @@ def as_int(extent: Extent) -> int:
 
 
 class _Partitioner:
-    def __init__(self, graph: StitchGraph, blocks: int):
-        self.graph, self.blocks = graph, blocks
+    def __init__(self, graph: StitchGraph, blocks: int, replicate: bool):
+        self.graph, self.blocks, self.replicate = graph, blocks, replicate
         self.cut = Cut({op.output: op for op in graph.operators})
         self.parts: list[Part] = []
         self.home: dict[Operator, Part] = {}
@@ -104,7 +113,7 @@ class _Partitioner:
         phases: dict[int, list[Part]] = {}
         for part in self.parts:
             phases.setdefault(part.phase, []).append(part)
-        self.result.phases = [phases[f] for f in sorted(phases)]
+        self.result.phases = [sorted(phases[f], key=lambda p: not p.replicated) for f in sorted(phases)]
         if any(
             op.output in self.graph.outputs and f + 1 > max(phases) for op, f in self.result.scalars.items()
         ):
@@ -125,6 +134,7 @@ class _Partitioner:
         self.cut.ready = {t: after(f) for t, f in self.cut.ready.items()}
         self.result.scalars = {op: number[f] for op, f in self.result.scalars.items()}
         self.result.stored = {t: number[f] for t, f in self.result.stored.items()}
+        self.result.shared = {t: number[f] for t, f in self.result.shared.items()}
 
     # -- reductions ---------------------------------------------------------------------------------------------
     def _reduce(self, op: Operator) -> None:
@@ -250,6 +260,8 @@ class _Partitioner:
         roots = part.roots if root in part.roots else [*part.roots, root]
         folds = part.folds | {root} if fold else part.folds
         kept = part.stored | {root} if stored else part.stored
+        if part.replicated and root not in part.roots:
+            return False
         before = self._state(part)
         aligned = part.alignment
         try:
@@ -346,8 +358,24 @@ class _Partitioner:
     def _store(self, op: Operator, part: Part) -> None:
         if not self._join(part, op, False, True):
             raise Misaligned(f"{op.name} cannot be stored where it is computed")
+        if self._is_small(part):
+            part.replicated = True
+            self.cut.ready[op.output] = self.result.shared[op.output] = part.phase
+            return
         self.cut.ready[op.output] = part.phase + 1
         self.result.stored[op.output] = part.phase
+
+    def _is_small(self, part: Part) -> bool:
+        """Can every block evaluate the part for itself in about the time of a barrier?"""
+        if part.replicated:
+            return True
+        if not self.replicate or part.domain.flat or part.folds or part.stored & self.outputs:
+            return False
+        if as_int(part.domain.rows) > REPLICATED_ROWS or len(self.result.shared) >= REPLICATED_VALUES:
+            return False
+        if any(op.output in self.result.stored for op in part.stored):
+            return False
+        return sum(as_int(op_points(r)) for r in part.roots if r.is_reduce) <= REPLICATED_POINTS
 
 
 def has_many_results(op: Operator, blocks: int) -> bool:

@@ -21,7 +21,9 @@ from .domain import Domain
 
 @dataclass(eq=False)
 class Part:
-    """Operators evaluated over one domain in one phase.
+    """Operators evaluated over one domain in one phase, shared out over the blocks.
+
+    A ``replicated`` part is small: every block evaluates all of it, and keeps what it stores in shared memory.
 
     ``roots`` (operators of the whole graph, in topological order) are what the part computes; those in ``folds`` are
     reductions across its rows, those in ``stored`` leave their result in device memory. ``alignment`` is of the
@@ -36,6 +38,7 @@ class Part:
     alignment: Alignment | None = None
     copies: dict[Operator, Operator] = field(default_factory=dict)
     tensors: dict[Tensor, Tensor] = field(default_factory=dict)
+    replicated: bool = False
 
     @property
     def graph(self) -> StitchGraph:

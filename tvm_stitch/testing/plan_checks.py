@@ -72,7 +72,7 @@ def _writes(plan: GridPlan) -> dict[Tensor, list[int]]:
     """The phases in which each value is written to device memory."""
     found: dict[Tensor, list[int]] = {}
     for f, part in _parts(plan):
-        for op in part.part.stored:
+        for op in [] if part.part.replicated else part.part.stored:
             found.setdefault(op.output, []).append(f)
         for op in part.part.folds:
             found.setdefault(plan.partition.partials[op], []).append(f)
@@ -82,6 +82,7 @@ def _writes(plan: GridPlan) -> dict[Tensor, list[int]]:
 def _ready(plan: GridPlan) -> dict[Tensor, int]:
     """The first phase that may read each value that is not an input: the one after all of it is written."""
     ready = {t: max(phases) + 1 for t, phases in _writes(plan).items()}
+    ready |= plan.partition.shared  # a block's own, made in the same phase
     for op in plan.partition.scalars:  # finished by every block, after the barrier
         ready[op.output] = ready.get(plan.partition.partials[op], len(plan.phases) + 1)
     return ready
