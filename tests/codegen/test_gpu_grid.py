@@ -108,11 +108,12 @@ def test_devices_without_cooperative_launches(monkeypatch: pytest.MonkeyPatch, c
     on(monkeypatch, ALONE)
     launches = check_case(case)
     assert not any(launch.cooperative or launch.cluster[0] > 1 for launch in launches)
-    with_barriers = choose_plan(stitch_graph(case.build()), H200)
-    if isinstance(with_barriers, GridPlan):  # the same plan
-        assert len(launches) == len(with_barriers.phases)
-    else:
-        assert len(launches) == 1
+    found = stitch_graph(case.build())
+    plan, with_barriers = choose_plan(found, ALONE), choose_plan(found, H200)
+    if isinstance(plan, GridPlan):
+        assert len(launches) == len(plan.phases)
+    if isinstance(with_barriers, GridPlan):  # a small part is evaluated by every block only where blocks stay
+        assert isinstance(plan, GridPlan) and len(plan.phases) >= len(with_barriers.phases)
 
 
 def test_the_option_does_what_such_a_device_does() -> None:
@@ -169,7 +170,7 @@ def test_one_wave_and_one_barrier_between_phases() -> None:
     artifact = lower(case.build(), target, tvm_stitch.relax.pipeline(target))
     plan = choose_plan(stitch_graph(case.build()), H200)
     assert isinstance(plan, GridPlan)
-    assert barriers(artifact) == len(plan.phases) - 1 > 1
+    assert barriers(artifact) == len(plan.phases) - 1 > 0
     assert len(cooperative_kernels(artifact)) == len(artifact.kernels) == 1
     bound = re.search(r"__launch_bounds__\((\d+), (\d+)\)", artifact.source)
     assert bound is not None

@@ -24,7 +24,7 @@ def choose_plan(
     """Plan a graph for a device: on one row domain where that serves it well, else grid-wide.
 
     A grid-wide plan has grid barriers if the device can launch cooperatively and the configuration allows them; else
-    it is the same plan without the barrier, of a kernel for each phase.
+    it is the same plan without the barrier, of a kernel for each phase, with no part evaluated by every block.
 
     Raises:
         Misaligned: when no plan exists; the message is the reason that ``explain`` shows.
@@ -46,12 +46,13 @@ def choose_plan(
             raise Misaligned(f"{err}; grid-wide: {grid}") from None
 
 
-def check_plannable(graph: StitchGraph, device: DeviceModel | None) -> None:
+def check_plannable(graph: StitchGraph, device: DeviceModel | None, config: StitchConfig) -> None:
     """Find out, without making it, whether there is a plan.
 
     Args:
         graph: the operators of a scope.
         device: what it is for; None, where that is not known, asks for one row domain.
+        config: options.
 
     Raises:
         Misaligned: when there is none.
@@ -62,6 +63,6 @@ def check_plannable(graph: StitchGraph, device: DeviceModel | None) -> None:
         if device is None or not device.is_gpu:
             raise
         try:
-            partition(graph, device.sms)
+            partition(graph, device.sms, replicate=device.cooperative and config.grid_barriers)
         except Misaligned as grid:
             raise Misaligned(f"{err}; grid-wide: {grid}") from None
