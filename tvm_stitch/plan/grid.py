@@ -114,8 +114,9 @@ def make_grid_plan(graph: StitchGraph, device: DeviceModel, barriers: bool = Tru
         except Misaligned as err:
             reasons.append(str(err))
             continue
-        if best is None or mapper.cost + penalty < best[0]:
-            best = (mapper.cost + penalty, threads, per_sm)
+        cost = mapper.cost + penalty * mapper.tasks_in_turn
+        if best is None or cost < best[0]:
+            best = (cost, threads, per_sm)
     if best is None:
         raise Misaligned(reasons[0] if reasons else f"{device.name} cannot hold the grid")
     plan = _Mapper(
@@ -132,14 +133,19 @@ class _Mapper:
         self.threads, self.per_sm = threads, per_sm
         self.words = min(MAX_REGISTERS, device.registers_per_sm // (threads * per_sm)) - OVERHEAD
         self.blocks = device.sms * per_sm
-        self.wasted: list[
-            tuple[float, int]
-        ] = []  # of every part: the fraction wasted, and the bytes it reads
+        # Of every part: the fraction wasted, and the bytes it reads.
+        self.wasted: list[tuple[float, int]] = []
+        self.most_tasks = 1
 
     @property
     def cost(self) -> float:
         """The fraction wasted of all that is read."""
         return sum(c * size for c, size in self.wasted) / max(1, sum(size for _, size in self.wasted))
+
+    @property
+    def tasks_in_turn(self) -> float:
+        """Whether blocks take several tasks in turn (1), or have one each at most (0)."""
+        return min(1.0, max(0.0, self.most_tasks / self.blocks - 1.0))
 
     def run(self) -> GridPlan:
         phases = []
@@ -207,6 +213,7 @@ class _Mapper:
             chunks = max(1, min(UNROLLED_VECTORS, int(self.words // (2 * words)), pieces // self.blocks))
             mapping.columns[text] = ColumnMapping(vector, chunks)
             tasks = max(tasks, -(-int(extent) // (self.threads * vector * chunks)))
+        self.most_tasks = max(self.most_tasks, tasks)
         return GridPart(part, sched, mapping, tasks, self.blocks)
 
     def _rows(self, part: Part, sched: Schedule) -> GridPart:
@@ -257,6 +264,7 @@ class _Mapper:
         tasks = -(-rows // mapping.rows_per_block)
         if tiles > self.blocks:
             raise Misaligned(f"{tiles} tiles of columns on {self.blocks} blocks")
+        self.most_tasks = max(self.most_tasks, tasks * tiles)
         stride = 1 if part.replicated else min(self.blocks // tiles, tasks)
         return GridPart(part, sched, mapping, tasks, stride, tiles, unroll=self._unroll(al, sched, mapping))
 
@@ -305,7 +313,7 @@ class _Mapper:
             scattered = max(0.0, 1.0 - threads * vector * 4 / 128) * 0.6
             cost += idle * work + (2.0 + over if over else 0.0) + scattered
         if threads > self.device.warp and any(p.reduces for p in sched.passes):
-            cost += 0.3
+            cost += 0.2 + 0.02 * (threads // self.device.warp).bit_length()
         groups = -(-rows // max(1, self.threads // threads))
         cost += max(0.0, 1.0 - groups / self.device.sms) * 0.5
         return cost

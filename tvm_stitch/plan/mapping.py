@@ -347,8 +347,8 @@ def _waste(vecs: int, threads: int, vector: int, words: float) -> float:
     chunks = -(-vecs // threads)
     idle = chunks * threads / vecs - 1.0
     crowded = max(0.0, chunks * vector * words / REGISTER_WORDS - 1.0) * 4
-    scattered = max(0.0, 1.0 - threads * vector * 4 / 128) * 0.6  # a warp touches a sector line per row
-    return idle + crowded + scattered + (0.02 * chunks if threads < 32 else 0)
+    scattered = max(0.0, 1.0 - threads * vector * 4 / 64) * 0.6  # two sectors of each row at a time
+    return idle + crowded + scattered + (0.02 * abs(chunks - 2) if threads < 32 else 0)
 
 
 def _rows_per_block(threads: int, rows: int | None, device: DeviceModel) -> int:

@@ -369,7 +369,9 @@ class _Partitioner:
         """Can every block evaluate the part for itself in about the time of a barrier?"""
         if part.replicated:
             return True
-        if not self.replicate or part.domain.flat or part.folds or part.stored & self.outputs:
+        if not self.replicate or part.domain.flat or part.folds:
+            return False
+        if any(op.output in self.graph.outputs for op in part.stored):
             return False
         if as_int(part.domain.rows) > REPLICATED_ROWS or len(self.result.shared) >= REPLICATED_VALUES:
             return False

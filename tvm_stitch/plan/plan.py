@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from ..config import StitchConfig
 from ..device import DeviceModel
 from ..graph.ir import StitchGraph
+from ..graph.rewrite.moments import merge_moments
 from .alignment import Alignment, align
 from .cpu_mapping import choose_cpu_mapping
 from .mapping import RowMapping, settle
@@ -39,11 +40,23 @@ def make_plan(graph: StitchGraph, device: DeviceModel, config: StitchConfig | No
     Raises:
         Misaligned: when no row domain serves the graph; the message is the reason that ``explain`` shows.
     """
+    if not device.is_gpu:
+        alignment = align(graph)
+        return _plan_cpu(graph, device, alignment, schedule(alignment))
+    plan = _plan_gpu(graph, device, config or StitchConfig())
+    if (
+        not plan.mapping.keep
+    ):  # rows that are read again for every reduction: let mean and variance share one reading
+        merged = merge_moments(graph)
+        if merged is not graph:
+            return _plan_gpu(merged, device, config or StitchConfig())
+    return plan
+
+
+def _plan_gpu(graph: StitchGraph, device: DeviceModel, config: StitchConfig) -> StitchPlan:
     alignment = align(graph)
     sched = schedule(alignment)
-    if not device.is_gpu:
-        return _plan_cpu(graph, device, alignment, sched)
-    mapping = choose_mapping(alignment, sched, device, config or StitchConfig())
+    mapping = choose_mapping(alignment, sched, device, config)
     sched = settle(alignment, sched, mapping, device)
     scratch = list(partial_scratch(sched, alignment.domain.rows, mapping).values())
     return StitchPlan(graph, device, alignment, sched, mapping, scratch)
