@@ -48,11 +48,11 @@ def test_threads_of_a_row_grow_with_it(columns: int) -> None:
         assert mapping.threads <= 32, "no barrier for a row that a warp can take"
 
 
-def test_a_quarter_warp_takes_a_row_of_32() -> None:
-    """AStitch's <750000,32>: many rows in a block, no idle lanes."""
+def test_four_lanes_take_a_row_of_32() -> None:
+    """AStitch's <750000,32>: many rows in a block, no idle lanes, two vectors a thread."""
     mapping = softmax(750_000, 32).mapping
-    assert mapping.threads == 8 and mapping.rows_per_block >= 8
-    assert mapping.of(32) == ColumnMapping(4, 1)
+    assert mapping.threads == 4 and mapping.rows_per_block >= 8
+    assert mapping.of(32) == ColumnMapping(4, 2)
 
 
 def test_few_long_rows_take_whole_blocks() -> None:

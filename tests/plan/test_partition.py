@@ -67,14 +67,15 @@ def test_batch_norm() -> None:
     """Both sums in one reading of the data; the statistics are finished once, and read by all."""
     case = grid_cases.batch_norm_training(8192, 256)
     found = partition(merge_moments(stitch_graph(case.build())), H200.sms)
-    *before, folding, finishing, writing = (only(parts) for parts in found.phases)
+    (shift, folding), (finishing,), (writing,) = found.phases
+    assert shift.replicated and set(found.shared) == {op.output for op in shift.stored}
     assert folding.domain.rows == 8192 and len(folding.folds) == 2 and folding.stored == set()
     assert finishing.domain.rows == 256
     assert read_by(finishing) >= {found.partials[op] for op in folding.folds}
     running = {t for t in found.graph.outputs if t.size == 256}
     assert len(running) == 2 and running <= {op.output for op in finishing.stored}
     assert {op.output for op in writing.stored} == {t for t in found.graph.outputs if t.size != 256}
-    assert all(not part.folds for part in (*before, finishing, writing))
+    assert all(not part.folds for part in (shift, finishing, writing))
     assert all(f < len(found.phases) - 1 for f in found.stored.values())
 
 
