@@ -28,7 +28,7 @@ import numpy as np  # noqa: E402
 import tvm  # noqa: E402
 from tvm import relax  # noqa: E402
 
-from tvm_stitch.testing import cases, random_graphs  # noqa: E402
+from tvm_stitch.testing import cases, grid_cases, random_graphs  # noqa: E402
 from tvm_stitch.testing.bounds import violations  # noqa: E402
 from tvm_stitch.testing.count import count_kernels  # noqa: E402
 from tvm_stitch.testing.isolated import Crash, run_isolated  # noqa: E402
@@ -126,9 +126,14 @@ class Runner:
         return problems
 
 
+def workloads(scale: str) -> Sequence[cases.Case]:
+    """The named workloads at one scale; ``"grid"`` is those with reductions across rows, at sizes for many blocks."""
+    return grid_cases.grid_cases("blocks") if scale == "grid" else cases.cases(scale)
+
+
 def check_case(task: Task) -> Outcome:
     """One named workload at one scale."""
-    case = next(case for case in cases.cases(task.scale) if case.name == task.name)
+    case = next(case for case in workloads(task.scale) if case.name == task.name)
     mod, rng = case.build(), np.random.default_rng(task.inputs)
     runner = Runner(mod, task)
     problems = runner.check(
@@ -197,7 +202,7 @@ def check(task: Task) -> Outcome:
 def tasks(args: argparse.Namespace) -> list[Task]:
     """What the arguments ask for, in the order of the table."""
     how = {"target": args.target, "stock": args.stock, "inputs": args.inputs}
-    found = [Task("case", case.name, scale, **how) for scale in args.scales for case in cases.cases(scale)]
+    found = [Task("case", case.name, scale, **how) for scale in args.scales for case in workloads(scale)]
     if args.cases:
         found = [task for task in found if task.name in args.cases.split(",")]
     else:
@@ -245,7 +250,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--target", choices=["cuda", "llvm"], default="cuda")
-    parser.add_argument("--scales", nargs="+", choices=["test", "cpu", "gpu"], default=["test", "cpu"])
+    parser.add_argument("--scales", nargs="+", choices=["test", "cpu", "gpu", "grid"], default=["test", "cpu"])
     parser.add_argument(
         "--cases", help="comma-separated names; all by default, and the symbolic encoder layer"
     )
@@ -261,7 +266,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     args = parser.parse_args(argv)
     if args.sanitizer:
-        forwarded = ["--scales", "test", "--random", str(args.random), "--start", str(args.start)]
+        small = [scale for scale in args.scales if scale in ("test", "grid")] or ["test"]
+        forwarded = ["--scales", *small, "--random", str(args.random), "--start", str(args.start)]
         forwarded += ["--cases", args.cases] if args.cases else []
         forwarded += ["--inputs", str(args.inputs)] if args.inputs is not None else []
         return sanitize(args.sanitizer, forwarded + (["--stock"] if args.stock else []))

@@ -136,7 +136,7 @@ def test_gpu_sizes_are_the_published_ones() -> None:
     assert found["clip_adam<1,100000000>"].bytes_least() == 7 * 400_000_000
     names = {case.name for case in SMALL}
     assert names == {case.name for case in found.values()}
-    with pytest.raises(ValueError, match="choose 'test' or 'gpu'"):
+    with pytest.raises(ValueError, match="choose 'test', 'blocks' or 'gpu'"):
         grid_cases.grid_cases("cpu")
     with pytest.raises(ValueError, match="at least one shape"):
         grid_cases.clip_adam([])

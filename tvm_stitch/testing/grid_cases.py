@@ -408,7 +408,8 @@ _SMALL_TENSORS = [(31, 8), (257,), (1,), (5, 3, 7), (64,)]
 def grid_cases(scale: str = "test") -> list[GridCase]:
     """Every workload at the sizes of ``scale``; some stand in it in several sizes.
 
-    ``"test"``: small and odd, a few thousand elements. ``"gpu"``: a few to 2,800 MB; the shapes that the kernel
+    ``"test"``: small and odd, a few thousand elements. ``"blocks"``: odd as well, and enough work for many blocks, small
+    enough for sanitizers. ``"gpu"``: a few to 2,800 MB; the shapes that the kernel
     tables show.
 
     Raises
@@ -430,6 +431,21 @@ def grid_cases(scale: str = "test") -> list[GridCase]:
             figure7(48, 33, 21),
             group_norm(2, 12, 4, 35),
         ]
+    if scale == "blocks":
+        return [
+            layer_norm_backward(3001, 96),
+            batch_norm_training(2999, 24),
+            batch_norm_training_nchw(8, 16, 28, 28),
+            cross_entropy(64, 3001),
+            row_sum(7001, 32),
+            column_sum(5003, 40),
+            clip_adam([(300_001,)]),
+            clip_adam(_SMALL_TENSORS),
+            deviation_sum(257, 640),
+            standardize_by_max(129, 1280),
+            figure7(480, 130, 330),
+            group_norm(2, 12, 4, 5000),
+        ]
     if scale == "gpu":
         return [
             layer_norm_backward(65536, 768),
@@ -447,4 +463,4 @@ def grid_cases(scale: str = "test") -> list[GridCase]:
             figure7(4096, 1024, 8192),
             group_norm(32, 320, 32, 4096),
         ]
-    raise ValueError(f"unknown scale {scale!r}: choose 'test' or 'gpu'")
+    raise ValueError(f"unknown scale {scale!r}: choose 'test', 'blocks' or 'gpu'")
