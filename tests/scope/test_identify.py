@@ -10,9 +10,14 @@ import pytest
 
 from tests.scope.nodes import compute, memory
 from tvm_stitch.config import StitchConfig
+from tvm_stitch.device import GPUS
+from tvm_stitch.graph.ir import StitchGraph
 from tvm_stitch.graph.validate import validate
+from tvm_stitch.scope.appraise import Appraisal, Appraise, appraise, in_block
 from tvm_stitch.scope.identify import Identified, identify
 from tvm_stitch.scope.node import Node
+
+H200 = GPUS["h200"]
 
 
 def found(nodes: Sequence[Node], **options: object) -> Identified:
@@ -217,18 +222,75 @@ def mixture(count: int) -> list[Node]:
     return nodes
 
 
-def test_large_graphs_take_seconds_and_grow_about_linearly() -> None:
-    seconds = []
+class Counting:
+    """Appraises as ``identify`` does by default, and counts the graphs and their operators."""
+
+    def __init__(self, appraise: Appraise = in_block) -> None:
+        self.appraise, self.graphs, self.operators = appraise, 0, 0
+
+    def __call__(self, graph: StitchGraph) -> Appraisal:
+        self.graphs += 1
+        self.operators += len(graph.operators)
+        return self.appraise(graph)
+
+
+def test_large_graphs_are_appraised_in_proportion_to_their_size() -> None:
+    asked = []
     for count in (1250, 2500, 5000):
         nodes = mixture(count)
-        start = time.process_time()
-        result = identify(nodes, StitchConfig())
-        seconds.append(time.process_time() - start)
+        counting = Counting()
+        result = identify(nodes, StitchConfig(), appraise=counting)
         limit = StitchConfig().max_operators
         assert max(len(s.graph.operators) for s in result.scopes) <= limit
         assert len(result.scopes) < count / 10
-    assert seconds[2] < 60, seconds
-    assert seconds[1] < 3 * seconds[0] and seconds[2] < 3 * seconds[1], seconds
+        asked.append((counting.graphs / count, counting.operators / count))
+    # One appraisal a merge would be about one a node, of scopes half as large as the limit.
+    assert all(graphs < 0.25 and operators < 8 for graphs, operators in asked), asked
+    assert asked[2][1] < 1.2 * asked[0][1], asked
+
+
+def on_a_gpu(graph: StitchGraph) -> Appraisal:
+    return appraise(graph, H200, StitchConfig())
+
+
+def grid_chain(count: int) -> list[Node]:
+    """Blocks of a softmax-like part, sums of columns of it, and a matmul: as layers going backwards have them."""
+    nodes: list[Node] = []
+    last = "x"
+    for k in range(count // 8):
+
+        def name(i: int, k: int = k) -> str:
+            return f"b{k}_{i}"
+
+        nodes += [
+            memory("exp", [last], name(0)), memory("sum", [name(0)], name(1)),
+            memory("spread", [name(0), name(1)], name(2)), memory("columns", [name(2)], name(3), escapes=True),
+            memory("add", [name(2), name(0)], name(4)), memory("columns", [name(4)], name(5), escapes=True),
+            memory("add", [name(4), name(2)], name(6)), compute([name(6)], name(7)),
+        ]  # fmt: skip
+        last = name(7)
+    return nodes
+
+
+def test_grid_wide_scopes_are_appraised_in_proportion_to_their_number() -> None:
+    asked = []
+    for count in (80, 320):
+        counting = Counting(on_a_gpu)
+        result = identify(grid_chain(count), StitchConfig(), appraise=counting)
+        asked.append((counting.graphs / count, counting.operators / count))
+        assert len(result.scopes) == count // 8
+    assert asked[1][0] < 1 and asked[1][1] < 1.2 * asked[0][1], asked
+
+
+def test_grid_wide_scopes_that_grow_are_not_appraised_at_every_step() -> None:
+    """One scope of 120 operators: a look at each merge would be at 7,000 operators."""
+    nodes = [memory("columns", ["x"], "s", (600, 40)), memory("exp", ["x"], "v0", (600, 40))]
+    nodes += [memory("add", [f"v{i}", f"v{max(0, i - 3)}"], f"v{i + 1}", (600, 40)) for i in range(118)]
+    nodes.append(memory("columns", ["v118"], "t", (600, 40), escapes=True))
+    counting = Counting(on_a_gpu)
+    (scope,) = identify(nodes, StitchConfig(), appraise=counting).scopes
+    assert len(scope.nodes) == 121
+    assert counting.operators < 1500, (counting.graphs, counting.operators)
 
 
 @pytest.mark.parametrize("shape", ["chain", "wide", "independent"])

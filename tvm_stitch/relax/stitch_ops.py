@@ -12,7 +12,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ..config import StitchConfig, checked_config
 from ..device import device_model
-from ..plan.choose import check_plannable
+from ..scope.appraise import appraise
 from ..scope.identify import Boundary, Identified, identify
 from ..scope.node import Node, Value
 from .dataflow import BlockView, GraphReader, call_args, view_block
@@ -97,7 +97,7 @@ class _Stitcher(PyExprMutator):
             view.nodes,
             self.config,
             heavy_epilogues=self.heavy_epilogues,
-            check=lambda graph: check_plannable(graph, self.device),
+            appraise=lambda graph: appraise(graph, self.device, self.config),
         )
         self.boundaries += found.boundaries
         self._leave(found)

@@ -2,21 +2,27 @@
 """Stitching-scope identification (AStitch 4.1): grow maximal sets of memory-intensive nodes that may form a kernel.
 
 Nodes are visited in topological (breadth-first) order and each is joined with the scopes that feed it, as long as no
-cycle arises, a kernel's limits hold, and one row domain serves the whole scope. Every refusal is recorded.
+cycle arises, a kernel's limits hold, and there is a plan for the whole scope that does not lose against two kernels.
+Every refusal is recorded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ..config import StitchConfig
 from ..graph.ir import StitchGraph
-from ..plan.alignment import Misaligned, align
+from .appraise import Appraise, in_block
 from .compose import compose
 from .epilogue import find_epilogues
+from .merging import Merger
 from .node import Node, NodeKind, Value
 from .quotient import Quotient
+from .remote import join_remote
+
+MOST_AT_ONCE = 32
+"""Nodes that are joined before the scopes they make are appraised."""
 
 
 @dataclass
@@ -56,7 +62,7 @@ def identify(
     nodes: Sequence[Node],
     config: StitchConfig,
     heavy_epilogues: bool = True,
-    check: Callable[[StitchGraph], object] = align,
+    appraise: Appraise = in_block,
 ) -> Identified:
     """Partition ``nodes`` (in topological order) into stitch scopes, epilogues and single nodes.
 
@@ -65,37 +71,31 @@ def identify(
         config: limits, and what is allowed.
         heavy_epilogues: whether an epilogue may hold heavy element-wise operators. TVM's CPU code computes those
             element by element, so that a vectorized kernel of their own is faster there.
-        check: raises Misaligned, with the reason, for a graph that cannot be one kernel.
+        appraise: says what a graph would be as one kernel; raises Misaligned, with the reason, where it cannot be.
     """
-    return _Identifier(nodes, config, heavy_epilogues, check).run()
+    return _Identifier(nodes, config, heavy_epilogues, appraise).run()
 
 
 class _Identifier:
     def __init__(
-        self,
-        nodes: Sequence[Node],
-        config: StitchConfig,
-        heavy_epilogues: bool,
-        check: Callable[[StitchGraph], object],
+        self, nodes: Sequence[Node], config: StitchConfig, heavy_epilogues: bool, appraise: Appraise
     ):
         self.nodes, self.config, self.heavy_epilogues = nodes, config, heavy_epilogues
-        self.check = check
         for i, n in enumerate(nodes):
             n.index = i
         self.quotient = Quotient(nodes)
-        self.boundaries: list[Boundary] = []
+        self.merger = Merger(nodes, self.quotient, config, appraise)
+        self.refused: list[tuple[int, int, str]] = []
+        self.lossy: list[tuple[int, int]] = []
         self.declined: dict[int, str] = {}
 
     def run(self) -> Identified:
         self.stitchable = [n.kind is NodeKind.MEMORY and self._alone(n) for n in self.nodes]
         epilogues = self._epilogues() if self.config.epilogues else []
-        for i in range(len(self.nodes)):
-            if self.stitchable[i]:
-                self._join_producers(i)
+        self._grow([i for i in range(len(self.nodes)) if self.stitchable[i]])
+        self._reconsider()
         if self.config.remote:
-            from .remote import join_remote
-
-            join_remote(self.quotient, self._is_scope, self._try_merge)
+            join_remote(self.merger, self._is_scope)
         self._release_views()
         return self._result(epilogues)
 
@@ -110,74 +110,94 @@ class _Identifier:
         return found
 
     def _alone(self, node: Node) -> bool:
-        try:
-            assert node.graph is not None
-            if len(node.inputs) + len(node.outputs) > self.config.max_arguments:
-                raise Misaligned(f"it has more than {self.config.max_arguments} arguments (max_arguments)")
-            self.check(node.graph)
-            return True
-        except Misaligned as err:
-            self.declined[node.index] = str(err)
-        except Exception as err:  # an expression TVM's own analysis refuses: TVM keeps the operator
-            self.declined[node.index] = f"{type(err).__name__}: {err}"
-        return False
+        why = self.merger.alone(node.index)
+        if why:
+            self.declined[node.index] = why
+        return not why
 
     def _is_scope(self, scope: int) -> bool:
         return all(self.stitchable[i] for i in self.quotient.members[scope])
 
     # -- growing ------------------------------------------------------------------------------------------------
-    def _join_producers(self, i: int) -> None:
+    def _grow(self, order: Sequence[int]) -> None:
+        """Join every node with its producers, more nodes at a time as long as that succeeds.
+
+        Where it fails, halving finds the first node that has to be looked at alone.
+        """
+        at, many = 0, 1
+        wrong: int | None = None  # the end of a batch that failed
+        while at < len(order):
+            count = many if wrong is None else max(1, (wrong - at) // 2)
+            batch = order[at : at + count]
+            if len(batch) == 1:
+                self._join_producers(batch[0])
+            elif not self._join_many(batch):
+                wrong, many = at + len(batch), max(1, len(batch) // 2)
+                continue
+            at += len(batch)
+            if wrong is None:
+                many = min(2 * many, MOST_AT_ONCE)
+            elif at >= wrong:
+                wrong = None
+
+    def _join_many(self, batch: Sequence[int]) -> bool:
+        """Join nodes with their producers as if no scope could be too much for a kernel, and see whether none is."""
+        before, noted = self.quotient.snapshot(), len(self.refused)
+        touched = set()
+        for i in batch:
+            for p, a, b in self._edges(i):
+                why = self.merger.obstacle(a, b)
+                if why:
+                    self.refused.append((p, i, why))
+                else:
+                    self.quotient.merge(a, b)
+                    touched.add(i)
+        if self.merger.settle(before, touched):
+            return True
+        del self.refused[noted:]
+        return False
+
+    def _edges(self, i: int) -> Iterator[tuple[int, int, int]]:
+        """The node's producers in other scopes, with those scopes and the node's own as they are by then."""
         for p in self.quotient.producers[i]:
             a, b = self.quotient.scope_of[p], self.quotient.scope_of[i]
             if a == b:
                 continue
-            if not self._is_scope(a):
+            if self._is_scope(a):
+                yield p, a, b
+            else:
                 why = self.declined.get(p) or self.nodes[p].reason or f"{self.nodes[p].kind.value}"
-                self._note(p, i, why)
-                continue
-            reason = self._try_merge(a, b)
-            if reason:
-                self._note(p, i, reason)
+                self.refused.append((p, i, why))
 
-    def _note(self, p: int, i: int, reason: str) -> None:
-        self.boundaries.append(Boundary(self.nodes[p].name, self.nodes[i].name, reason))
+    def _join_producers(self, i: int) -> None:
+        """Join a node with its producers: first where one row domain goes on, then where it would be grid-wide."""
+        self.merger.forget()
+        later = []
+        for p, a, b in self._edges(i):
+            refusal = self.merger.try_merge(a, b, turn=False)
+            if refusal is not None and refusal.lossy:
+                later.append(p)
+            elif refusal is not None:
+                self.refused.append((p, i, refusal.reason))
+        for p in later:
+            self._join_edge(p, i)
 
-    def _try_merge(self, a: int, b: int) -> str:
-        """Merge two scopes if that is legal; the reason why not otherwise (empty when merged)."""
-        q = self.quotient
-        if q.would_cycle(a, b):
-            return "joining them would make a cycle through an operator outside"
-        members = sorted(q.members[a] + q.members[b])
-        nodes = [self.nodes[i] for i in members]
-        count = sum(len(n.graph.operators) for n in nodes if n.graph is not None)
-        if count > self.config.max_operators:
-            return f"{count} operators exceed the limit of {self.config.max_operators} (max_operators)"
-        outputs = self._outputs(members)
-        inputs = {v for n in nodes for v in n.inputs} - {v for n in nodes for v in n.outputs}
-        if len(inputs) + len(outputs) > self.config.max_arguments:
-            return f"{len(inputs) + len(outputs)} arguments exceed the limit of {self.config.max_arguments}"
-        try:
-            self.check(compose(nodes, outputs))
-        except Misaligned as err:
-            return str(err)
-        except Exception as err:
-            return f"{type(err).__name__}: {err}"
-        q.merge(a, b)
-        return ""
+    def _join_edge(self, p: int, i: int) -> None:
+        a, b = self.quotient.scope_of[p], self.quotient.scope_of[i]
+        if a == b:
+            return
+        refusal = self.merger.try_merge(a, b)
+        if refusal is not None:
+            self.refused.append((p, i, refusal.reason))
+            if refusal.lossy:
+                self.lossy.append((p, i))
 
-    def _outputs(self, members: Sequence[int]) -> set[Value]:
-        inside = set(members)
-        found: set[Value] = set()
-        for i in members:
-            node = self.nodes[i]
-            found |= node.escapes
-            for c in self.quotient.consumers[i]:
-                if c not in inside:
-                    found |= set(node.outputs) & set(self.nodes[c].inputs)
-        for i in members:  # a result nobody uses is still written, as its caller declared it
-            if not self.quotient.consumers[i]:
-                found |= set(self.nodes[i].outputs)
-        return found
+    def _reconsider(self) -> None:
+        """Merges that lost once may win now that the scopes have grown."""
+        lossy, self.lossy = self.lossy, []
+        for p, i in lossy:
+            self.merger.forget()
+            self._join_edge(p, i)
 
     # -- views --------------------------------------------------------------------------------------------------
     def _release_views(self) -> None:
@@ -224,11 +244,21 @@ class _Identifier:
             order.append(nodes)
             if not self._is_scope(s) or all(n.is_view for n in nodes):
                 continue
-            found = self._outputs(members)
+            found = self.merger.outputs(members)
             outputs = [v for n in nodes for v in n.outputs if v in found]
             made = {v for n in nodes for v in n.outputs}
             inputs = list(dict.fromkeys(v for n in nodes for v in n.inputs if v not in made))
             scopes.append(Scope(nodes, inputs, outputs, compose(nodes, found)))
         left = {self.nodes[i].name: why for i, why in self.declined.items()}
         left |= {n.name: n.reason for n in self.nodes if n.kind is NodeKind.OPAQUE and n.is_call}
-        return Identified(scopes, epilogues, order, self.boundaries, left)
+        return Identified(scopes, epilogues, order, self._boundaries(), left)
+
+    def _boundaries(self) -> list[Boundary]:
+        """The edges that were refused and are still between scopes, each with its last reason."""
+        reasons = {(p, i): why for p, i, why in self.refused}
+        scope_of = self.quotient.scope_of
+        return [
+            Boundary(self.nodes[p].name, self.nodes[i].name, why)
+            for (p, i), why in reasons.items()
+            if scope_of[p] != scope_of[i]
+        ]

@@ -7,6 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from .node import Node, Value
 
+State = tuple[list[int], dict[int, list[int]], list[int], list[int]]
+"""``scope_of``, ``members``, ``above`` and ``below`` of a quotient graph at some time."""
+
 
 class Quotient:
     """Scopes over nodes 0..n-1 (topologically ordered). A scope is named by its least node.
@@ -33,6 +36,14 @@ class Quotient:
         for i in reversed(range(len(nodes))):
             for c in self.consumers[i]:
                 self.below[i] |= self.below[c] | 1 << c
+
+    def snapshot(self) -> State:
+        """The scopes as they are, for :meth:`restore`."""
+        return list(self.scope_of), dict(self.members), list(self.above), list(self.below)
+
+    def restore(self, state: State) -> None:
+        """Undo all merges since a snapshot, which is used up by that."""
+        self.scope_of, self.members, self.above, self.below = state
 
     def mask(self, scope: int) -> int:
         """The scope's nodes as a bit set."""

@@ -1,55 +1,189 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Remote stitching (AStitch 4.1): join scopes with no path between them when one domain serves both.
+"""Remote stitching (AStitch 4.1): join scopes with no path between them into one launch.
 
-Siblings, which read the same large input, save reading it again; scopes of equal shape save a launch.
+Siblings, which read the same large input, save reading it again. Others save a launch: scopes of equal shape share a
+row domain, scopes of different shapes lie side by side in a grid. Nothing is joined that would make an operator wait:
+its *level* says after how many kernels, one behind the other, a scope is done.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
+from ..cost.sol import LAUNCH_SECONDS, SIDE_BY_SIDE
 from ..graph.extent import Extent
+from .merging import Merger
 from .node import Value
 from .quotient import Quotient
 
-WINDOW = 8
-"""How many following scopes a scope is compared with: keeps the work linear in the size of the graph."""
+OPEN_BINS = 8
+"""How many bins a scope is tried on: keeps the work linear in the size of the graph."""
 
 
-def join_remote(
-    quotient: Quotient, is_scope: Callable[[int], bool], try_merge: Callable[[int, int], str]
-) -> None:
-    """Merge siblings, then independent scopes of equal shape that become ready at about the same time."""
-    _join_siblings(quotient, is_scope, try_merge)
-    order = [s for s in quotient.topological() if is_scope(s)]
-    shape = {s: _signature(quotient, s) for s in order}
-    alive = set(order)
-    for k, a in enumerate(order):
-        if a not in alive or shape[a] is None:
-            continue
-        for b in order[k + 1 : k + 1 + WINDOW]:
-            if b in alive and shape[b] == shape[a] and not quotient.connected(a, b):
-                if not try_merge(a, b):
-                    alive.discard(max(a, b))
-                    if a > b:
-                        break
+def join_remote(merger: Merger, is_scope: Callable[[int], bool]) -> None:
+    """Merge siblings, then independent scopes of equal shape, then any that gain by sharing a launch.
+
+    Args:
+        merger: the scopes, which are merged in place.
+        is_scope: tells stitch scopes from other units.
+    """
+    remote = _Remote(merger, is_scope)
+    remote.join_siblings()
+    remote.join_bins(remote.signature)
+    remote.join_bins(remote.whatever)
 
 
-def _join_siblings(
-    quotient: Quotient, is_scope: Callable[[int], bool], try_merge: Callable[[int, int], str]
-) -> None:
-    readers: dict[Value, list[int]] = {}
-    for i, node in enumerate(quotient.nodes):
-        if node.graph is None or not is_scope(quotient.scope_of[i]):
-            continue
-        for value, tensor in zip(node.inputs, node.graph.inputs):
-            if _is_large(tensor.size, [t.size for t in [*node.graph.inputs, *node.graph.outputs]]):
-                readers.setdefault(value, []).append(i)
-    for nodes in readers.values():
-        for first, second in zip(nodes, nodes[1:]):
-            a, b = quotient.scope_of[first], quotient.scope_of[second]
-            if a != b and not quotient.connected(a, b):
-                try_merge(a, b)
+@dataclass
+class _Bin:
+    """Scopes to be merged, with the unions of their bit sets, and the operators that wait for them."""
+
+    scopes: list[int] = field(default_factory=list)
+    inside: int = 0
+    above: int = 0
+    below: int = 0
+    level: int = 0
+    moving: float = 0.0
+    idle: float = 0.0
+    consumers: list[int] = field(default_factory=list)
+
+
+class _Remote:
+    def __init__(self, merger: Merger, is_scope: Callable[[int], bool]):
+        self.merger, self.is_scope = merger, is_scope
+        self.quotient: Quotient = merger.quotient
+        self.ready: dict[int, int] = {}
+        self.level: dict[int, int] = {}
+        for s in self.quotient.topological():
+            self._set_level(s)
+
+    def _set_level(self, scope: int) -> None:
+        q = self.quotient
+        before = {q.scope_of[p] for i in q.members[scope] for p in q.producers[i]} - {scope}
+        self.ready[scope] = max((self.level[s] for s in before), default=0)
+        moves = not all(q.nodes[i].is_view for i in q.members[scope])
+        self.level[scope] = self.ready[scope] + moves
+
+    # -- siblings -----------------------------------------------------------------------------------------------
+    def join_siblings(self) -> None:
+        """Merge scopes that read the same large input."""
+        q = self.quotient
+        readers: dict[Value, list[int]] = {}
+        for i, node in enumerate(q.nodes):
+            if node.graph is None or not self.is_scope(q.scope_of[i]):
+                continue
+            for value, tensor in zip(node.inputs, node.graph.inputs):
+                if _is_large(tensor.size, [t.size for t in [*node.graph.inputs, *node.graph.outputs]]):
+                    readers.setdefault(value, []).append(i)
+        for nodes in readers.values():
+            for first, second in zip(nodes, nodes[1:]):
+                a, b = q.scope_of[first], q.scope_of[second]
+                if a == b or q.connected(a, b) or self._delay(self._bin(a), self._bin(b), weigh=False):
+                    continue
+                level, ready = max(self.level[a], self.level[b]), max(self.ready[a], self.ready[b])
+                if self.merger.try_merge(a, b) is None:
+                    self.level[min(a, b)], self.ready[min(a, b)] = level, ready
+        self.merger.forget()
+
+    # -- bins ---------------------------------------------------------------------------------------------------
+    def signature(self, scope: int) -> str | None:
+        """What makes scopes alike: the sizes of their outputs and reductions; None for views."""
+        sizes = set()
+        for i in self.quotient.members[scope]:
+            node = self.quotient.nodes[i]
+            if node.graph is None or node.is_view:
+                continue
+            sizes |= {str(op.output.size) for op in node.graph.reduces}
+            sizes |= {str(t.size) for t in node.graph.outputs}
+        return ",".join(sorted(sizes)) or None
+
+    def whatever(self, scope: int) -> str | None:
+        """The same for all scopes that may share a launch with others; None where that costs more than it saves."""
+        moving = self.merger.worth[scope].moving
+        if not moving or moving * (1 / SIDE_BY_SIDE - 1) > LAUNCH_SECONDS:
+            return None
+        return ""
+
+    def join_bins(self, kind: Callable[[int], str | None]) -> None:
+        """Merge independent scopes of one kind that become ready at about the same time."""
+        alike = kind == self.signature
+        order = [s for s in self.quotient.topological() if self.is_scope(s) and kind(s) is not None]
+        bins: dict[str, list[_Bin]] = {}
+        closed: list[_Bin] = []
+        for s in sorted(order, key=lambda s: self.level[s]):
+            opened = bins.setdefault(kind(s) or "", [])
+            new = self._bin(s)
+            for found in reversed(opened):
+                if self._fits(found, new, weigh=not alike):
+                    self._put(found, new)
+                    break
+            else:
+                opened.append(new)
+                if len(opened) > OPEN_BINS:
+                    closed.append(opened.pop(0))
+        for found in [*closed, *(b for opened in bins.values() for b in opened)]:
+            self._merge(found.scopes)
+
+    def _merge(self, scopes: Sequence[int]) -> None:
+        """Merge all of them, or else halves."""
+        if len(scopes) < 2:
+            return
+        level, ready = max(self.level[s] for s in scopes), max(self.ready[s] for s in scopes)
+        if self.merger.merge_all(scopes):
+            self.level[min(scopes)], self.ready[min(scopes)] = level, ready
+            return
+        half = len(scopes) // 2
+        self._merge(scopes[:half])
+        self._merge(scopes[half:])
+
+    def _bin(self, scope: int) -> _Bin:
+        q, worth = self.quotient, self.merger.worth[scope]
+        inside = q.mask(scope)
+        consumers = [c for i in q.members[scope] for c in q.consumers[i] if q.scope_of[c] != scope]
+        return _Bin(
+            [scope], inside, q.above[scope], q.below[scope], self.level[scope], worth.moving or 0.0, worth.idle,
+            consumers,
+        )  # fmt: skip
+
+    @staticmethod
+    def _put(a: _Bin, b: _Bin) -> None:
+        a.scopes += b.scopes
+        a.inside |= b.inside
+        a.above |= b.above
+        a.below |= b.below
+        a.level = max(a.level, b.level)
+        a.moving += b.moving
+        a.idle = max(0.0, max(a.idle, b.idle) - min(a.moving, b.moving))
+        a.consumers += b.consumers
+
+    def _fits(self, a: _Bin, b: _Bin, weigh: bool) -> bool:
+        both = a.inside | b.inside
+        if a.below & b.inside or b.below & a.inside:
+            return False
+        if (a.below | b.below) & (a.above | b.above) & ~both:
+            return False
+        if self._delay(a, b, weigh):
+            return False
+        members = sorted(i for s in (*a.scopes, *b.scopes) for i in self.quotient.members[s])
+        return not self.merger.limits(members)
+
+    # -- the critical path --------------------------------------------------------------------------------------
+    def _delay(self, a: _Bin, b: _Bin, weigh: bool) -> bool:
+        """Would an operator that needs one of them wait for the other?
+
+        It waits for both anyway, or until a level at which the other is done; but with ``weigh`` not for one whose
+        data takes longer to move than a launch takes, unless it runs while the first one's last wave does.
+        """
+        return any(self._waits(x, y, weigh) for x, y in ((a, b), (b, a)))
+
+    def _waits(self, a: _Bin, b: _Bin, weigh: bool) -> bool:
+        small = not weigh or b.moving <= max(LAUNCH_SECONDS, a.idle)
+        for c in a.consumers:
+            if b.below >> c & 1:
+                continue
+            if not small or b.level > self.ready[self.quotient.scope_of[c]]:
+                return True
+        return False
 
 
 def _is_large(size: Extent, others: list[Extent]) -> bool:
@@ -58,15 +192,3 @@ def _is_large(size: Extent, others: list[Extent]) -> bool:
     if isinstance(size, int):
         return len(static) == len(others) and 2 * size >= max(static)
     return True
-
-
-def _signature(quotient: Quotient, scope: int) -> str | None:
-    """What two scopes must share to be worth joining: the sizes of their outputs and reductions."""
-    sizes = set()
-    for i in quotient.members[scope]:
-        node = quotient.nodes[i]
-        if node.graph is None or node.is_view:
-            continue
-        sizes |= {str(op.output.size) for op in node.graph.reduces}
-        sizes |= {str(t.size) for t in node.graph.outputs}
-    return ",".join(sorted(sizes)) or None

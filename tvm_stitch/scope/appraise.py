@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Appraise a scope before it is one: what kind of plan it would have, and how long its kernel would take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..config import StitchConfig
+from ..cost.sol import Load, Work, moving_seconds, seconds, tail_seconds
+from ..device import DeviceModel
+from ..graph.dtype import item_bytes
+from ..graph.ir import StitchGraph, Tensor
+from ..plan.alignment import Alignment, Misaligned, align, op_points
+from ..plan.partition import Partition, partition, wants_partition
+from ..plan.parts import Part
+
+
+@dataclass(frozen=True)
+class Appraisal:
+    """A scope as a kernel.
+
+    ``grid``: it would have a grid-wide plan. ``seconds`` in all, of which data moves for ``moving``; for ``idle`` of
+    them the last wave leaves room. All None where a shape is symbolic or the device is not a GPU: nothing is known.
+    """
+
+    grid: bool = False
+    seconds: float | None = None
+    moving: float | None = None
+    idle: float = 0.0
+
+
+FREE = Appraisal(False, 0.0, 0.0)
+"""A view outside a kernel."""
+
+Appraise = Callable[[StitchGraph], Appraisal]
+
+
+def in_block(graph: StitchGraph) -> Appraisal:
+    """Appraise a graph for one row domain, of which only the kind is told.
+
+    Raises:
+        Misaligned: when no domain serves it.
+    """
+    align(graph)
+    return Appraisal()
+
+
+def appraise(graph: StitchGraph, device: DeviceModel | None, config: StitchConfig) -> Appraisal:
+    """Find out what ``choose_plan`` would make of a graph, without mapping it to threads.
+
+    Args:
+        graph: the operators of a scope.
+        device: what it is for; None, where that is not known, asks for one row domain.
+        config: says whether there may be grid barriers.
+
+    Raises:
+        Misaligned: when there is no plan, with the reason.
+    """
+    if device is None or not device.is_gpu:
+        return in_block(graph)
+    barriers = device.cooperative and config.grid_barriers
+    if wants_partition(graph, device.sms):
+        try:
+            return _grid_wide(graph, device, barriers)
+        except Misaligned:
+            return _one_domain(align(graph), device)
+    try:
+        return _one_domain(align(graph), device)
+    except Misaligned as err:
+        try:
+            return _grid_wide(graph, device, barriers)
+        except Misaligned as grid:
+            raise Misaligned(f"{err}; grid-wide: {grid}") from None
+
+
+def _is_static(graph: StitchGraph) -> bool:
+    return all(isinstance(e, int) for t in graph.tensors() for e in t.shape)
+
+
+def _one_domain(alignment: Alignment, device: DeviceModel) -> Appraisal:
+    if not _is_static(alignment.graph):
+        return Appraisal()
+    work = Work(((Load(_moved(alignment.graph)),),))
+    rows = 0 if alignment.domain.flat else int(alignment.domain.rows)
+    moving, idle = moving_seconds(work, device), tail_seconds(work, rows, device)
+    return Appraisal(False, seconds(work, device), moving, idle)
+
+
+def _grid_wide(graph: StitchGraph, device: DeviceModel, barriers: bool) -> Appraisal:
+    found = partition(graph, device.sms, replicate=barriers)
+    phases = [[_load(part, found, device) for part in parts] for parts in found.phases]
+    resident = barriers and (len(phases) > 1 or bool(found.shared))
+    work = Work(phases, True, resident, barriers)
+    return Appraisal(True, seconds(work, device), moving_seconds(work, device))
+
+
+def _load(part: Part, found: Partition, device: DeviceModel) -> Load:
+    moved = _moved(part.graph) + sum(_bytes(found.partials[op]) for op in part.folds)
+    if part.replicated:
+        return Load(moved, 1 / device.sms)
+    in_rows = any(op.is_reduce and op not in part.folds for op in part.roots)
+    share = min(1.0, int(part.domain.rows) / device.sms) if in_rows and not part.domain.flat else 1.0
+    return Load(moved, share)
+
+
+def _moved(graph: StitchGraph) -> int:
+    """Bytes that a kernel for the graph reads and writes, each once."""
+    return sum(_touched(t) for t in graph.inputs) + sum(_bytes(t) for t in graph.outputs)
+
+
+def _touched(tensor: Tensor) -> int:
+    """Bytes of a tensor that its readers touch: of an embedding's table only the rows that are looked up."""
+    points = sum(int(op_points(op)) for op in tensor.consumers)
+    return min(int(tensor.size), points) * item_bytes(tensor.dtype)
+
+
+def _bytes(tensor: Tensor) -> int:
+    return int(tensor.size) * item_bytes(tensor.dtype)

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Merge scopes: what forbids it, what it is worth, and one by one or many at a time.
+
+Planning what a merge would give takes time that grows with the scope, so that a scope grown node by node would be
+planned over and over. Merges are therefore tried many at a time, and one by one only where that fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from ..config import StitchConfig
+from ..cost.sol import LAUNCH_SECONDS
+from ..plan.alignment import Misaligned
+from .appraise import FREE, Appraisal, Appraise
+from .compose import compose
+from .node import Node, Value
+from .quotient import Quotient, State
+
+SMALL = 4 * LAUNCH_SECONDS
+"""Reductions that take less join a grid-wide scope without a look at each: they cannot lose much."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why two scopes are not merged; ``lossy`` when they could be, but two kernels take less time than one."""
+
+    reason: str
+    lossy: bool = False
+
+
+class Merger:
+    """The scopes of a graph of nodes, with what each is worth as a kernel.
+
+    ``worth`` is kept for every scope that may be merged, by its name in the quotient graph. ``asked`` counts the
+    graphs that were appraised.
+    """
+
+    def __init__(self, nodes: Sequence[Node], quotient: Quotient, config: StitchConfig, appraise: Appraise):
+        self.nodes, self.quotient, self.config = nodes, quotient, config
+        self._appraise = appraise
+        self.worth: dict[int, Appraisal] = {}
+        self.asked = 0
+        self._alone: dict[object, Appraisal | Exception] = {}
+        self._pairs: dict[tuple[int, ...], Appraisal | str] = {}
+
+    # -- appraising ---------------------------------------------------------------------------------------------
+    def alone(self, i: int) -> str:
+        """Appraise a node as a scope; the reason why it is none otherwise (empty when it is one)."""
+        node = self.nodes[i]
+        assert node.graph is not None
+        if len(node.inputs) + len(node.outputs) > self.config.max_arguments:
+            return f"it has more than {self.config.max_arguments} arguments (max_arguments)"
+        if node.graph not in self._alone:  # calls of one function share its graph
+            found = self._ask(node.graph)
+            self._alone[node.graph] = FREE if node.is_view and not isinstance(found, Exception) else found
+        known = self._alone[node.graph]
+        if isinstance(known, Exception):
+            return _told(known)
+        self.worth[i] = known
+        return ""
+
+    def _ask(self, graph: object) -> Appraisal | Exception:
+        self.asked += 1
+        try:
+            return self._appraise(graph)  # type: ignore[arg-type]
+        except (
+            Exception
+        ) as err:  # Misaligned, or an expression TVM's own analysis refuses: TVM keeps the operator
+            return err
+
+    def _of(self, members: Sequence[int]) -> Appraisal | str:
+        nodes = [self.nodes[i] for i in members]
+        try:
+            graph = compose(nodes, self.outputs(members))
+        except Exception as err:
+            return _told(err)
+        found = self._ask(graph)
+        return _told(found) if isinstance(found, Exception) else found
+
+    def outputs(self, members: Sequence[int]) -> set[Value]:
+        """The values that leave a set of nodes."""
+        inside = set(members)
+        found: set[Value] = set()
+        for i in members:
+            node = self.nodes[i]
+            found |= node.escapes
+            for c in self.quotient.consumers[i]:
+                if c not in inside:
+                    found |= set(node.outputs) & set(self.nodes[c].inputs)
+        for i in members:  # a result nobody uses is still written, as its caller declared it
+            if not self.quotient.consumers[i]:
+                found |= set(self.nodes[i].outputs)
+        return found
+
+    # -- one by one ---------------------------------------------------------------------------------------------
+    def limits(self, members: Sequence[int]) -> str:
+        """Which limit of a kernel the nodes exceed (empty when none)."""
+        nodes = [self.nodes[i] for i in members]
+        count = sum(len(n.graph.operators) for n in nodes if n.graph is not None)
+        if count > self.config.max_operators:
+            return f"{count} operators exceed the limit of {self.config.max_operators} (max_operators)"
+        inputs = {v for n in nodes for v in n.inputs} - {v for n in nodes for v in n.outputs}
+        arguments = len(inputs) + len(self.outputs(members))
+        if arguments > self.config.max_arguments:
+            return f"{arguments} arguments exceed the limit of {self.config.max_arguments}"
+        return ""
+
+    def obstacle(self, a: int, b: int) -> str:
+        """What forbids merging two scopes whatever they compute (empty when nothing does)."""
+        if self.quotient.would_cycle(a, b):
+            return "joining them would make a cycle through an operator outside"
+        return self.limits(self._members(a, b))
+
+    def forget(self) -> None:
+        """Drop what is remembered of pairs that were not merged: it is of use while one node is placed."""
+        self._pairs.clear()
+
+    def _members(self, *scopes: int) -> list[int]:
+        return sorted(i for s in scopes for i in self.quotient.members[s])
+
+    def try_merge(self, a: int, b: int, turn: bool = True) -> Refusal | None:
+        """Merge two scopes if that is legal and does not lose; why not otherwise.
+
+        ``turn``: two scopes that each run on one row domain may become one that is grid-wide.
+        """
+        if why := self.obstacle(a, b):
+            return Refusal(why)
+        members = self._members(a, b)
+        key = tuple(members)
+        if key not in self._pairs:
+            self._pairs[key] = self._of(members)
+        found = self._pairs[key]
+        if isinstance(found, str):
+            return Refusal(found)
+        before = [self.worth[a], self.worth[b]]
+        if found.grid and not turn and not any(w.grid for w in before):
+            return Refusal("left for later", True)
+        if why := loss(found, before):
+            return Refusal(why, True)
+        self._merge(a, b, found)
+        return None
+
+    def _merge(self, a: int, b: int, found: Appraisal) -> None:
+        del self.worth[a], self.worth[b]
+        self.worth[self.quotient.merge(a, b)] = found
+
+    # -- many at a time -----------------------------------------------------------------------------------------
+    def merge_all(self, scopes: Sequence[int]) -> bool:
+        """Merge scopes into one if that is legal and does not lose; else nothing changes."""
+        before = self.quotient.snapshot()
+        into = scopes[0]
+        for s in scopes[1:]:
+            if self.obstacle(into, s):
+                self.quotient.restore(before)
+                return False
+            into = self.quotient.merge(into, s)
+        found = self._of(self.quotient.members[into])
+        if isinstance(found, str) or loss(found, [self.worth[s] for s in scopes]):
+            self.quotient.restore(before)
+            return False
+        for s in scopes:
+            del self.worth[s]
+        self.worth[into] = found
+        return True
+
+    def settle(self, before: State, touched: Collection[int]) -> bool:
+        """Appraise scopes that were merged in the quotient graph since a snapshot; undo all of it if one is wrong.
+
+        What turns a scope on one row domain into a grid-wide one is wrong here, since that has to be weighed.
+        """
+        scope_of, members = before[0], before[1]
+        found: dict[int, Appraisal] = {}
+        for s in {self.quotient.scope_of[i] for i in touched}:
+            olds = {scope_of[i] for i in self.quotient.members[s]}
+            got = self._of(self.quotient.members[s])
+            if isinstance(got, str) or (got.grid and not self._stays_grid(olds, members, got)):
+                self.quotient.restore(before)
+                return False
+            found[s] = got
+        for s in found:
+            for old in {scope_of[i] for i in self.quotient.members[s]}:
+                del self.worth[old]
+        self.worth |= found
+        return True
+
+    def _stays_grid(self, olds: Collection[int], members: dict[int, list[int]], found: Appraisal) -> bool:
+        """Is a grid-wide scope the result of small ones, or of one and what is light beside it?"""
+        worth = {o: self.worth[o] for o in olds}
+        if loss(found, list(worth.values())):
+            return False
+        if (found.moving or 0.0) <= SMALL:
+            return True
+        rest = [o for o, w in worth.items() if not w.grid and (w.moving or 0.0) > SMALL]
+        return len(rest) < len(worth) and all(self._is_light(members[o]) for o in rest)
+
+    def _is_light(self, members: Sequence[int]) -> bool:
+        graph = self.nodes[members[0]].graph
+        return len(members) == 1 and graph is not None and not graph.reduces
+
+
+def loss(found: Appraisal, before: Sequence[Appraisal]) -> str:
+    """Why kernels apart are faster than a grid-wide one (empty when they are not, or that is not known)."""
+    if not found.grid or found.seconds is None or any(w.seconds is None for w in before):
+        return ""
+    apart = sum(w.seconds or 0.0 for w in before)
+    if found.seconds <= apart:
+        return ""
+    return (
+        f"one grid-wide kernel would take {found.seconds * 1e6:.1f} us, apart they take {apart * 1e6:.1f} us"
+    )
+
+
+def _told(err: Exception) -> str:
+    return str(err) if isinstance(err, Misaligned) else f"{type(err).__name__}: {err}"
