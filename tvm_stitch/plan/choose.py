@@ -14,8 +14,13 @@ from ..device import DeviceModel
 from ..graph.ir import StitchGraph
 from .alignment import Misaligned, align
 from .grid import GridPlan, make_grid_plan
+from .mapping import Exchange
+from .memory import traffic
 from .partition import partition, wants_partition
 from .plan import StitchPlan, make_plan
+
+BLOCK_BYTES = 1 << 20
+"""What a block moves in the time of a few launches."""
 
 
 def choose_plan(
@@ -38,12 +43,29 @@ def choose_plan(
         except Misaligned:
             return make_plan(graph, device, config)
     try:
-        return make_plan(graph, device, config)
+        plan = make_plan(graph, device, config)
     except Misaligned as err:
         try:
             return make_grid_plan(graph, device, config.grid_barriers)
         except Misaligned as grid:
             raise Misaligned(f"{err}; grid-wide: {grid}") from None
+    if _leaves_device_idle(plan):
+        try:
+            return make_grid_plan(graph, device, config.grid_barriers)
+        except Misaligned:
+            pass
+    return plan
+
+
+def _leaves_device_idle(plan: StitchPlan) -> bool:
+    """True where few blocks would share one long row, for want of a barrier across more."""
+    m = plan.mapping
+    if plan.alignment.domain.rows != 1 or plan.alignment.domain.flat or m.exchange is Exchange.GRID:
+        return False
+    moved = traffic(plan)
+    if not (isinstance(moved.read, int) and isinstance(moved.written, int)):
+        return False
+    return m.segments < plan.device.sms and moved.read + moved.written > m.segments * BLOCK_BYTES
 
 
 def check_plannable(graph: StitchGraph, device: DeviceModel | None, config: StitchConfig) -> None:
