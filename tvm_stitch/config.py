@@ -32,7 +32,7 @@ class StitchConfig:
     """
 
     strict: bool = False
-    max_operators: int = 160
+    max_operators: int = 400
     max_arguments: int = 160
     epilogues: bool = True
     remote: bool = True
