@@ -166,7 +166,7 @@ class _Mapper:
         plan = GridPlan(self.found.graph, self.device, self.found, phases, self.threads, blocks, self.per_sm)
         if blocks != self.blocks:
             for p in phases[0]:
-                p.stride = blocks // p.tiles
+                p.stride = 1 if p.part.replicated else blocks // p.tiles
         return plan
 
     # -- mapping ------------------------------------------------------------------------------------------------
