@@ -14,6 +14,8 @@ from ..device import DeviceModel
 
 LAUNCH_SECONDS = 2.5e-6
 """From one kernel of a stream to the next: 2 to 3 us."""
+LAUNCH_DOUBT = 0.5e-6
+"""How far that figure may be off. Decisions that close go to fewer launches, which are certain."""
 BARRIER_SECONDS = 1.3e-6
 """A grid barrier, on an H200."""
 COPY_SHARE = 0.86
@@ -25,11 +27,13 @@ RESIDENT = 0.87
 BLOCK_BYTES = 16 * 1024
 """What a block of 512 threads with two vectors each moves at once."""
 RESIDENT_THREADS = 512
+ALONE = 2.5
+"""How many times its share of the bandwidth a multiprocessor draws while most others are idle."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """What one part of a kernel reads and writes, and the share of the device that its blocks can keep busy."""
+    """What one part of a kernel reads and writes, and the share of the bandwidth that its blocks can draw."""
 
     bytes: int
     share: float = 1.0
@@ -52,6 +56,11 @@ class Work:
     def bytes(self) -> int:
         """Everything read and written."""
         return sum(load.bytes for phase in self.phases for load in phase)
+
+
+def share_of(blocks: int, device: DeviceModel) -> float:
+    """The share of the device's bandwidth that so many blocks, each on a multiprocessor of its own, can draw."""
+    return min(1.0, blocks * ALONE / device.sms)
 
 
 def moving_seconds(work: Work, device: DeviceModel) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..config import StitchConfig
-from ..cost.sol import Load, Work, moving_seconds, seconds, tail_seconds
+from ..cost.sol import Load, Work, moving_seconds, seconds, share_of, tail_seconds
 from ..device import DeviceModel
 from ..graph.dtype import item_bytes
 from ..graph.ir import StitchGraph, Tensor
@@ -98,9 +98,9 @@ def _grid_wide(graph: StitchGraph, device: DeviceModel, barriers: bool) -> Appra
 def _load(part: Part, found: Partition, device: DeviceModel) -> Load:
     moved = _moved(part.graph) + sum(_bytes(found.partials[op]) for op in part.folds)
     if part.replicated:
-        return Load(moved, 1 / device.sms)
+        return Load(moved, share_of(1, device))
     in_rows = any(op.is_reduce and op not in part.folds for op in part.roots)
-    share = min(1.0, int(part.domain.rows) / device.sms) if in_rows and not part.domain.flat else 1.0
+    share = share_of(int(part.domain.rows), device) if in_rows and not part.domain.flat else 1.0
     return Load(moved, share)
 
 

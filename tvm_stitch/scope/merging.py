@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from ..config import StitchConfig
-from ..cost.sol import LAUNCH_SECONDS
+from ..cost.sol import LAUNCH_DOUBT, LAUNCH_SECONDS
 from ..plan.alignment import Misaligned
 from .appraise import FREE, Appraisal, Appraise
 from .compose import compose
@@ -205,7 +205,7 @@ def loss(found: Appraisal, before: Sequence[Appraisal]) -> str:
     if not found.grid or found.seconds is None or any(w.seconds is None for w in before):
         return ""
     apart = sum(w.seconds or 0.0 for w in before)
-    if found.seconds <= apart:
+    if found.seconds <= apart + LAUNCH_DOUBT * (len(before) - 1):
         return ""
     return (
         f"one grid-wide kernel would take {found.seconds * 1e6:.1f} us, apart they take {apart * 1e6:.1f} us"

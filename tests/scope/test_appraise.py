@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Appraisals: the kind of plan that choose_plan would make, and times that tell gains from losses."""
+
+from __future__ import annotations
+
+import pytest
+from tvm.relax import op as R
+
+from tests.graph.helpers import H200, build, graph, graphs, symbol
+from tests.scope.nodes import memory
+from tvm_stitch.config import StitchConfig
+from tvm_stitch.cost.sol import LAUNCH_SECONDS
+from tvm_stitch.device import device_model
+from tvm_stitch.graph.ir import StitchGraph
+from tvm_stitch.plan.alignment import Misaligned
+from tvm_stitch.plan.choose import choose_plan
+from tvm_stitch.plan.grid import GridPlan
+from tvm_stitch.scope.appraise import Appraisal, appraise
+from tvm_stitch.scope.compose import compose
+from tvm_stitch.testing import cases, grid_cases
+
+CONFIG = StitchConfig()
+
+
+def at(found: StitchGraph) -> Appraisal:
+    return appraise(found, H200, CONFIG)
+
+
+def softmax_and_columns(rows: int, columns: int) -> list[StitchGraph]:
+    """Row sums taken off a matrix, the sums of its columns, and both in one graph."""
+    shape = (rows, columns)
+    nodes = [memory("sum", ["x"], "a", shape), memory("spread", ["x", "a"], "b", shape, escapes=True)]
+    last = memory("columns", ["b"], "c", shape, escapes=True)
+    return [compose(nodes, {"b"}), compose([last], {"c"}), compose([*nodes, last], {"b", "c"})]
+
+
+@pytest.mark.parametrize("case", [*cases.cases(), *grid_cases.grid_cases()], ids=lambda c: c.name)
+def test_the_kind_is_the_one_that_is_chosen(case: cases.Case) -> None:
+    for found in graphs(case.build(), StitchConfig(max_operators=400)):
+        plan = choose_plan(found, H200)
+        assert at(found).grid == isinstance(plan, GridPlan)
+
+
+def test_times_add_up() -> None:
+    rows, columns, both = map(at, softmax_and_columns(65536, 1024))
+    assert rows.seconds is not None and columns.seconds is not None and both.seconds is not None
+    assert rows.moving == pytest.approx(130e-6, rel=0.02)  # 537 MB
+    assert not rows.grid and columns.grid and both.grid
+    assert columns.moving == pytest.approx(65e-6 / 0.87, rel=0.05)
+    # Together they read what is between them never, and both at the pace of a resident grid.
+    assert (
+        both.moving == pytest.approx(130e-6 / 0.87, rel=0.02)
+        and both.seconds < rows.seconds + columns.seconds
+    )
+
+
+def test_a_table_counts_by_what_is_looked_up() -> None:
+    mod = build(lambda emit, t, i: R.take(t, i, axis=0), ((500_000, 768), "float32"), ((64,), "int64"))
+    assert (at(graph(mod)).moving or 1.0) < 1e-6
+
+
+def test_few_rows_keep_few_multiprocessors_busy() -> None:
+    """Two long rows beside a sum of columns: what serves the sums leaves the rows to two blocks."""
+
+    few, many = (
+        at(compose([memory("sum", ["x"], "a", s), memory("columns", ["y"], "b", (700, 64))], {"a", "b"}))
+        for s in ((2, 1_000_000), (2000, 1000))
+    )
+    assert few.grid and many.grid and (few.moving or 0.0) > 10 * (many.moving or 0.0)
+
+
+def test_symbolic_shapes_have_no_time() -> None:
+    n = symbol()
+    found = graph(build(lambda emit, x: R.nn.softmax(x), ((n, 64), "float32")))
+    assert at(found) == Appraisal(False, None, None)
+
+
+def test_without_a_gpu_only_the_row_domain_counts() -> None:
+    (_, _, both) = softmax_and_columns(64, 32)
+    for device in (None, device_model("llvm")):
+        with pytest.raises(Misaligned, match="64 and 32 rows"):
+            appraise(both, device, CONFIG)
+
+
+def test_without_barriers_every_phase_is_a_launch() -> None:
+    found = softmax_and_columns(4096, 256)[2]
+    with_barriers, without = at(found), appraise(found, H200, StitchConfig(grid_barriers=False))
+    assert (without.seconds or 0.0) >= 2 * LAUNCH_SECONDS and (without.seconds or 0.0) > (
+        with_barriers.seconds or 1.0
+    )

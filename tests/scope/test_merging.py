@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Merges that lose are refused with the reason; batches are undone whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.graph.helpers import H200
+from tests.scope.nodes import memory
+from tvm_stitch.config import StitchConfig
+from tvm_stitch.graph.ir import StitchGraph
+from tvm_stitch.scope.appraise import Appraisal, appraise
+from tvm_stitch.scope.identify import Identified, identify
+from tvm_stitch.scope.merging import Merger, loss
+from tvm_stitch.scope.node import Node
+from tvm_stitch.scope.quotient import Quotient
+
+LARGE = (65536, 1024)
+
+
+def on_a_gpu(graph: StitchGraph) -> Appraisal:
+    return appraise(graph, H200, StitchConfig())
+
+
+def found(nodes: Sequence[Node]) -> Identified:
+    return identify(nodes, StitchConfig(), appraise=on_a_gpu)
+
+
+def scopes(nodes: Sequence[Node]) -> set[frozenset[str]]:
+    return {frozenset(n.name for n in s.nodes) for s in found(nodes).scopes}
+
+
+def merger(nodes: Sequence[Node]) -> Merger:
+    for i, n in enumerate(nodes):
+        n.index = i
+    made = Merger(nodes, Quotient(nodes), StitchConfig(), on_a_gpu)
+    assert not any(made.alone(i) for i in range(len(nodes)))
+    return made
+
+
+def rows(shape: tuple[int, int]) -> list[Node]:
+    return [memory("sum", ["x"], "a", shape), memory("spread", ["x", "a"], "b", shape, escapes=True)]
+
+
+def test_reading_a_large_tensor_once_pays_for_a_grid() -> None:
+    assert scopes([*rows(LARGE), memory("columns", ["b"], "c", LARGE, escapes=True)]) == {frozenset("abc")}
+
+
+def test_a_launch_saved_pays_for_a_barrier() -> None:
+    small = (512, 64)
+    assert scopes([*rows(small), memory("columns", ["b"], "c", small, escapes=True)]) == {frozenset("abc")}
+
+
+def follower(shape: tuple[int, int]) -> list[Node]:
+    """A kernel over large rows, and little work on the rows' sums that its row domain does not serve."""
+    vector = (shape[0], 1)
+    return [*rows(shape), memory("columns", ["a"], "c", vector, escapes=True)]
+
+
+def test_little_work_does_not_slow_a_large_kernel_down() -> None:
+    result = found(follower(LARGE))
+    assert {frozenset(n.name for n in s.nodes) for s in result.scopes} == {frozenset("ab"), frozenset("c")}
+    (boundary,) = result.boundaries
+    assert (boundary.producer, boundary.consumer) == ("a", "c") and "us, apart they take" in boundary.reason
+    assert scopes(follower((2048, 64))) == {frozenset("abc")}
+
+
+def test_what_lost_alone_may_win_when_the_rest_is_there() -> None:
+    """c loses against the rows alone; d makes them grid-wide anyway, and then c joins too."""
+    nodes = [*follower(LARGE), memory("columns", ["b"], "d", LARGE, escapes=True)]
+    result = found(nodes)
+    assert {frozenset(n.name for n in s.nodes) for s in result.scopes} == {frozenset("abcd")}
+    assert result.boundaries == []
+
+
+def test_one_row_domain_goes_on_before_a_grid_is_made() -> None:
+    """d joins the rows it continues (b), whichever of its producers comes first."""
+    tall = (65536, 1)
+    nodes = [
+        memory("columns", ["y"], "s", tall),
+        *rows(LARGE),
+        memory("exp", ["b"], "d", LARGE, escapes=True),
+    ]
+    assert frozenset("abd") in scopes(nodes)
+
+
+def test_loss_is_told_only_where_times_are_known() -> None:
+    grid, small = Appraisal(True, 9e-6, 5e-6), Appraisal(False, 3e-6, 1e-6)
+    assert "9.0 us, apart they take 6.0 us" in loss(grid, [small, small])
+    assert loss(grid, [small, small, small, small]) == ""
+    assert loss(grid, [small, Appraisal()]) == "" and loss(Appraisal(False, 9e-6), [small, small]) == ""
+
+
+def test_a_batch_is_undone_whole() -> None:
+    made = merger(follower(LARGE))
+    worth = dict(made.worth)
+    before = made.quotient.snapshot()
+    made.quotient.merge(made.quotient.merge(0, 1), 2)
+    assert not made.settle(before, {1, 2})
+    assert made.quotient.members == {0: [0], 1: [1], 2: [2]} and made.worth == worth
+    assert made.merge_all([0, 1]) and set(made.worth) == {0, 2}
+    assert not made.merge_all([0, 2])
+    assert made.quotient.members == {0: [0, 1], 2: [2]} and set(made.worth) == {0, 2}
+
+
+def test_calls_of_one_function_are_appraised_once() -> None:
+    made = merger([memory("exp", [f"x{i}"], f"v{i}") for i in range(20)])
+    assert made.asked == 1 and len(made.worth) == 20
