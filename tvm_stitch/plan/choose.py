@@ -12,11 +12,11 @@ from __future__ import annotations
 from ..config import StitchConfig
 from ..device import DeviceModel
 from ..graph.ir import StitchGraph
-from .alignment import Misaligned, align
+from .alignment import Misaligned
 from .grid import GridPlan, make_grid_plan
 from .mapping import Exchange
 from .memory import traffic
-from .partition import partition, wants_partition
+from .partition import wants_partition
 from .plan import StitchPlan, make_plan
 
 BLOCK_BYTES = 1 << 20
@@ -66,25 +66,3 @@ def _leaves_device_idle(plan: StitchPlan) -> bool:
     if not (isinstance(moved.read, int) and isinstance(moved.written, int)):
         return False
     return m.segments < plan.device.sms and moved.read + moved.written > m.segments * BLOCK_BYTES
-
-
-def check_plannable(graph: StitchGraph, device: DeviceModel | None, config: StitchConfig) -> None:
-    """Find out, without making it, whether there is a plan.
-
-    Args:
-        graph: the operators of a scope.
-        device: what it is for; None, where that is not known, asks for one row domain.
-        config: options.
-
-    Raises:
-        Misaligned: when there is none.
-    """
-    try:
-        align(graph)
-    except Misaligned as err:
-        if device is None or not device.is_gpu:
-            raise
-        try:
-            partition(graph, device.sms, replicate=device.cooperative and config.grid_barriers)
-        except Misaligned as grid:
-            raise Misaligned(f"{err}; grid-wide: {grid}") from None
