@@ -250,7 +250,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--target", choices=["cuda", "llvm"], default="cuda")
-    parser.add_argument("--scales", nargs="+", choices=["test", "cpu", "gpu", "grid"], default=["test", "cpu"])
+    parser.add_argument(
+        "--scales", nargs="+", choices=["test", "cpu", "gpu", "grid"], default=["test", "cpu"]
+    )
     parser.add_argument(
         "--cases", help="comma-separated names; all by default, and the symbolic encoder layer"
     )

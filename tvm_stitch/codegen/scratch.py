@@ -20,7 +20,9 @@ def declare_scratch(wanted: Iterable[Scratch]) -> dict[str, Buffer]:
     return {s.name: tir.decl_buffer([as_expr(e) for e in s.shape], s.dtype, s.name) for s in wanted}
 
 
-def finish(func: Any, body: Any, scratch: Mapping[str, Buffer], attrs: Mapping[str, Any] | None = None) -> Any:
+def finish(
+    func: Any, body: Any, scratch: Mapping[str, Buffer], attrs: Mapping[str, Any] | None = None
+) -> Any:
     """``func`` with the emitted body, its scratch as trailing parameters, marked as scheduled."""
     func = func.with_body(body)
     if scratch:

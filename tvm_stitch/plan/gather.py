@@ -47,7 +47,8 @@ class GatherPoints:
         producer = tensor.producer
         if producer is None:
             # Points are told apart by their text, so each name must stand for one buffer.
-            if not self.named.setdefault(str(buffer.name), buffer).same_as(buffer):
+            first: Buffer = self.named.setdefault(str(buffer.name), buffer)
+            if not first.same_as(buffer):
                 raise Misaligned(f"two inputs that are indices have the name {buffer.name}")
             return compat.load(buffer, indices)
         if producer.is_reduce:

@@ -11,6 +11,7 @@ from tvm import relax
 
 from ..config import StitchConfig, checked_config
 from ..device import resolve_target
+from ..plan.grid import GridPlan
 from ..plan.plan import StitchPlan
 from ..scope.identify import Boundary
 from .lift_workspace import LiftWorkspace
@@ -28,7 +29,7 @@ class Recorder:
     """Collects what the passes decide, for ``explain``: plans and refusals by function, and kernel boundaries."""
 
     def __init__(self) -> None:
-        self.plans: dict[str, StitchPlan] = {}
+        self.plans: dict[str, StitchPlan | GridPlan] = {}
         self.declined: dict[str, str] = {}
         self.boundaries: list[Boundary] = []
 
@@ -64,7 +65,7 @@ def _stitch(target: Any, config: StitchConfig, recorder: Recorder) -> Any:
         excluded: set[str] = set()
         while True:
             boundaries: list[Boundary] = []
-            plans: dict[str, StitchPlan] = {}
+            plans: dict[str, StitchPlan | GridPlan] = {}
             declined: dict[str, str] = {}
             scopes: dict[str, str] = {}
             left: dict[str, str] = {}

@@ -408,9 +408,8 @@ _SMALL_TENSORS = [(31, 8), (257,), (1,), (5, 3, 7), (64,)]
 def grid_cases(scale: str = "test") -> list[GridCase]:
     """Every workload at the sizes of ``scale``; some stand in it in several sizes.
 
-    ``"test"``: small and odd, a few thousand elements. ``"blocks"``: odd as well, and enough work for many blocks, small
-    enough for sanitizers. ``"gpu"``: a few to 2,800 MB; the shapes that the kernel
-    tables show.
+    ``"test"``: small and odd, a few thousand elements. ``"blocks"``: odd as well, enough work for many blocks, small
+    enough for sanitizers. ``"gpu"``: a few to 2,800 MB; the shapes that the kernel tables show.
 
     Raises
     ------
