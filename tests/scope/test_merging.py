@@ -9,9 +9,9 @@ from tests.graph.helpers import H200
 from tests.scope.nodes import memory
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.graph.ir import StitchGraph
-from tvm_stitch.scope.appraise import Appraisal, appraise
+from tvm_stitch.scope.appraise import Appraisal, appraise, in_block
 from tvm_stitch.scope.identify import Identified, identify
-from tvm_stitch.scope.merging import Merger, loss
+from tvm_stitch.scope.merging import FULL_NODES, FULL_REFUSALS, Merger, loss
 from tvm_stitch.scope.node import Node
 from tvm_stitch.scope.quotient import Quotient
 
@@ -101,6 +101,23 @@ def test_a_batch_is_undone_whole() -> None:
     assert made.merge_all([0, 1]) and set(made.worth) == {0, 2}
     assert not made.merge_all([0, 2])
     assert made.quotient.members == {0: [0, 1], 2: [2]} and set(made.worth) == {0, 2}
+
+
+def test_a_large_scope_that_is_refused_again_and_again_is_not_asked_about_any_more() -> None:
+    """A scope of more nodes than FULL_NODES; many readers of its rows' sums that have no plan beside it."""
+    nodes = [memory("exp", ["x"], "v0"), memory("sum", ["v0"], "t", escapes=True)]
+    nodes += [memory("exp", [f"v{i}"], f"v{i + 1}") for i in range(FULL_NODES)]
+    nodes += [memory("columns", [f"v{i}"], f"c{i}", escapes=True) for i in range(60)]
+    graphs = []
+
+    def on_row_domains(graph: StitchGraph) -> Appraisal:
+        graphs.append(graph)
+        return in_block(graph)
+
+    result = identify(nodes, StitchConfig(remote=False), appraise=on_row_domains)
+    assert [b.reason for b in result.boundaries] == [result.boundaries[0].reason] * 60
+    assert len([g for g in graphs if len(g.operators) > FULL_NODES]) < 5 * FULL_REFUSALS
+    assert max(len(s.nodes) for s in result.scopes) == FULL_NODES + 2
 
 
 def test_calls_of_one_function_are_appraised_once() -> None:

@@ -116,3 +116,25 @@ def test_the_order_stays_near_the_program() -> None:
     rng = random.Random(0)
     q = Quotient(random_nodes(rng, 30, 0.2))
     assert q.topological() == list(range(30))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_snapshot_brings_everything_back(seed: int) -> None:
+    rng = random.Random(seed)
+    q = Quotient(random_nodes(rng, 30, 0.2))
+
+    def merge_some(count: int) -> None:
+        for _ in range(count):
+            a, b = rng.sample(sorted(q.members), 2)
+            if not q.would_cycle(a, b):
+                q.merge(a, b)
+
+    merge_some(6)
+    before, state = q.snapshot(), q.snapshot()
+    merge_some(20)
+    assert q.scope_of != before[0]
+    q.restore(state)
+    assert (q.scope_of, q.members, q.above, q.below) == before
+    check(q)
+    merge_some(6)
+    check(q)

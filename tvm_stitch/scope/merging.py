@@ -7,7 +7,7 @@ planned over and over. Merges are therefore tried many at a time, and one by one
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from ..config import StitchConfig
@@ -20,6 +20,10 @@ from .quotient import Quotient, State
 
 SMALL = 4 * LAUNCH_SECONDS
 """Reductions that take less join a grid-wide scope without a look at each: they cannot lose much."""
+
+FULL_NODES, FULL_REFUSALS = 100, 6
+"""A scope of more nodes that was refused more often, for lack of a plan, is not asked about again: it is about as large
+as it can get, and planning it takes long."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,7 @@ class Merger:
         self._appraise = appraise
         self.worth: dict[int, Appraisal] = {}
         self.asked = 0
+        self._refused: dict[int, list[str]] = {}
         self._alone: dict[object, Appraisal | Exception] = {}
         self._pairs: dict[tuple[int, ...], Appraisal | str] = {}
 
@@ -111,6 +116,10 @@ class Merger:
         """What forbids merging two scopes whatever they compute (empty when nothing does)."""
         if self.quotient.would_cycle(a, b):
             return "joining them would make a cycle through an operator outside"
+        for s in (a, b):
+            refused = self._refused.get(s, [])
+            if len(refused) > FULL_REFUSALS and len(self.quotient.members[s]) > FULL_NODES:
+                return refused[-1]
         return self.limits(self._members(a, b))
 
     def forget(self) -> None:
@@ -133,6 +142,8 @@ class Merger:
             self._pairs[key] = self._of(members)
         found = self._pairs[key]
         if isinstance(found, str):
+            for s in (a, b):
+                self._refused.setdefault(s, []).append(found)
             return Refusal(found)
         before = [self.worth[a], self.worth[b]]
         if found.grid and not turn and not any(w.grid for w in before):
@@ -143,8 +154,17 @@ class Merger:
         return None
 
     def _merge(self, a: int, b: int, found: Appraisal) -> None:
-        del self.worth[a], self.worth[b]
-        self.worth[self.quotient.merge(a, b)] = found
+        self._replace([a, b], self.quotient.merge(a, b), found)
+
+    def _replace(self, olds: Iterable[int], new: int, found: Appraisal) -> None:
+        """Keep what is known of a scope that has taken the place of others."""
+        refused: list[str] = []
+        for s in olds:
+            del self.worth[s]
+            refused += self._refused.pop(s, [])
+        self.worth[new] = found
+        if refused:
+            self._refused[new] = refused
 
     # -- many at a time -----------------------------------------------------------------------------------------
     def merge_all(self, scopes: Sequence[int]) -> bool:
@@ -160,9 +180,7 @@ class Merger:
         if isinstance(found, str) or loss(found, [self.worth[s] for s in scopes]):
             self.quotient.restore(before)
             return False
-        for s in scopes:
-            del self.worth[s]
-        self.worth[into] = found
+        self._replace(scopes, into, found)
         return True
 
     def settle(self, before: State, touched: Collection[int]) -> bool:
@@ -179,10 +197,8 @@ class Merger:
                 self.quotient.restore(before)
                 return False
             found[s] = got
-        for s in found:
-            for old in {scope_of[i] for i in self.quotient.members[s]}:
-                del self.worth[old]
-        self.worth |= found
+        for s, got in found.items():
+            self._replace({scope_of[i] for i in self.quotient.members[s]}, s, got)
         return True
 
     def _stays_grid(self, olds: Collection[int], members: dict[int, list[int]], found: Appraisal) -> bool:
