@@ -30,7 +30,7 @@ PAGES = sorted((ROOT / "docs").glob("*.md"))
 #: Pages whose Python runs. The README's has a test of its own; the emulator's page calls things not defined there.
 RUNNABLE = [page for page in PAGES if page.name != "emulator.md"]
 #: Layers of the package: a module imports those of its own number and of smaller ones.
-LAYERS = {"compat": 0, "device": 1, "config": 1, "graph": 1, "plan": 2, "scope": 3, "codegen": 3}
+LAYERS = {"compat": 0, "device": 1, "config": 1, "graph": 1, "cost": 2, "plan": 2, "scope": 3, "codegen": 3}
 LAYERS |= {"rules": 4, "relax": 4}
 
 

@@ -247,18 +247,13 @@ class _Aligner:
         """Heavy values that every row computes anew are bounded: only a grid-wide scheme would share them."""
         if point.at not in (At.COLUMN, At.INDEX) or not is_heavy(op.value):
             return
-        if point.at is At.INDEX and _covers(op, self._points(point)):
+        if point.at is At.INDEX and _covers(op, product([self.domain.rows, point.columns])):
             return
         if is_zero(point.columns) and _covers(op, self.domain.rows):
             return  # once a row is no more often than once an element
         self.recomputed.add((op, point))
         if len(self.recomputed) > RECOMPUTE_LIMIT:
             raise Misaligned(f"heavy {op.name} and others would be computed again for every row")
-
-    def _points(self, point: Point) -> Extent:
-        if self.domain.flat:
-            return self.graph.outputs[0].size
-        return product([self.domain.rows, point.columns])
 
 
 def _permutes(op: Operator, access: Access) -> bool:

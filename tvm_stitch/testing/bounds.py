@@ -199,7 +199,8 @@ def _sequential_error(x: np.ndarray, axes: tuple[int, ...], dtype: str) -> np.nd
     Any other order adds fewer to one accumulator. The result has the remaining axes, in order.
     """
     last = np.moveaxis(x, axes, range(x.ndim - len(axes), x.ndim))
-    flat = last.reshape(*last.shape[: x.ndim - len(axes)], -1)
+    kept = last.shape[: x.ndim - len(axes)]
+    flat = last.reshape(*kept, int(np.prod(last.shape[len(kept) :])))  # -1 has no meaning without elements
     total = np.zeros(flat.shape[:-1], np.dtype(dtype))
     for block in range(0, flat.shape[-1], 1024):  # a running sum as large as ``x`` would be needless
         part = flat[..., block : block + 1024].astype(np.dtype(dtype))
