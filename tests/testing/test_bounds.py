@@ -75,8 +75,10 @@ def test_sums_in_any_order_lie_inside(axes: tuple[int, ...]) -> None:
     flat = moved.reshape(-1, *moved.shape[len(axes) :])
     for order in (flat, flat[::-1], flat[rng.permutation(len(flat))], np.sort(flat, axis=0)):
         assert violations([np.add.accumulate(order, axis=0)[-1]], [bound]) == []
-    lost = (flat.astype(np.float64).sum(0) - flat[np.abs(flat).argmax(0).reshape(-1)[0]]).astype(F32)
-    assert violations([lost], [bound])
+    off = (flat.astype(np.float64).sum(0) * 0.999).astype(
+        F32
+    )  # one addition after the other may lose a few elements
+    assert violations([off], [bound])
 
 
 def test_half_sums_may_be_accumulated_in_half_only_on_request() -> None:
