@@ -51,8 +51,8 @@ def store_scalars(
 
 def store_columns(
     ops: Sequence[Operator], accs: Sequence[Buffer], partials: Sequence[Buffer], mapping: RowMapping,
-    columns: ColumnMapping, extent: int, lane: Expr, slot: Expr, tile: Expr, block: Expr, working: Expr | None,
-    name: str,
+    columns: ColumnMapping, extent: int, lane: Expr, slot: Expr, thread: Expr, tile: Expr, block: Expr,
+    working: Expr | None, name: str,
 ) -> None:  # fmt: skip
     """Combine the sums of the block's slots, column by column, and write the partial results of its columns.
 
@@ -81,7 +81,6 @@ def store_columns(
                 value = convert(B.fetch(acc, chunk * columns.vector + e), compat.buffer_dtype(stage))
                 B.store(stage, value, [place])
         B.evaluate(compat.intrinsic("int32", "tvm_storage_sync", compat.string("shared.dyn")))
-        thread = slot * B.i64(mapping.threads) + lane
         block_threads = mapping.threads * slots
         for k in range(-(-width // block_threads)):
             place = thread + B.i64(k * block_threads)

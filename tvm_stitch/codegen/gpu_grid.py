@@ -130,10 +130,15 @@ class PartEmitter(RowEmitter):
         m = part.mapping
         self.grid_block, self.thread = block, thread
         self.lane, self.slot = B.i64(0), B.i64(0)
+        # Powers of two, in bits: TVM 0.27 takes (x % 32 + y) // 8 for (x + y) % 32 // 8 in indices of reshapes.
         if m.threads > 1:
-            self.lane = thread if m.rows_per_block == 1 else tir.floormod(thread, B.i64(m.threads))
+            self.lane = thread
+            if m.rows_per_block > 1:
+                self.lane = thread & B.i64(m.threads - 1)
         if m.rows_per_block > 1:
-            self.slot = thread if m.threads == 1 else tir.floordiv(thread, B.i64(m.threads))
+            self.slot = thread
+            if m.threads > 1:
+                self.slot = thread >> B.i64(m.threads.bit_length() - 1)
         self.name = name
         self.sums: dict[Operator, Buffer] = {}
         self.hoisted: dict[Key, Buffer] = {}
@@ -151,10 +156,10 @@ class PartEmitter(RowEmitter):
         if part.tiles > 1:
             self.segment = B.cell(tir.floormod(turn, B.i64(part.tiles)), "tile")
             worker = tir.floordiv(turn, B.i64(part.tiles))
-        worker = B.i64(0) if part.part.replicated else B.cell(worker, "worker")
+        worker = B.cell(B.i64(0) if part.part.replicated else worker, "worker")
         for key in self.plan.schedule.folds:
             self.sums[key[0]] = accumulator(key[0], self._sums_of(key[0]))
-        self._hoist()
+        self._hoist(tir.Select(tir.GE(worker, B.i64(0)), B.i64(1), B.i64(0)))
         step = part.stride * part.unroll
         steps = tir.floordiv(B.i64(part.tasks + step - 1) - worker, B.i64(step))
         working = None
@@ -171,8 +176,11 @@ class PartEmitter(RowEmitter):
             B.evaluate(compat.intrinsic("int32", "tvm_storage_sync", compat.string("shared")))
         self._store_sums(worker, working)
 
-    def _hoist(self) -> None:
-        """Evaluate what no row changes: a value in all, or one for each of the thread's columns."""
+    def _hoist(self, once: Expr) -> None:
+        """Evaluate what no row changes: a value in all, or one for each of the thread's columns.
+
+        In a loop of ``once`` steps, which is 1: TVM takes no cells in conditions that stand in no loop.
+        """
         self.eval = Evaluator(self.al, B.i64(0), self)
         for key in self.plan.schedule.hoisted:
             if not key[1].per_column:
@@ -181,13 +189,14 @@ class PartEmitter(RowEmitter):
                 continue
             cm = self.mapping.of(key[1].columns)
             tile = self._tile(cm, compute_dtype(key[0].output.dtype), short_name(key[0]))
-            for chunk in range(cm.chunks):
-                base = self._base(cm, B.i64(0), B.i64(chunk))
-                with B.when(self._tail(key[1].columns, cm, base)):
-                    for e in range(cm.vector):
-                        self.element = B.i64(chunk * cm.vector + e)
-                        self.eval.at_column(base + B.i64(e))
-                        B.store(tile, self.eval.value(key), [self.element])
+            with B.loop("serial", once, "once"):
+                for chunk in range(cm.chunks):
+                    base = self._base(cm, B.i64(0), B.i64(chunk))
+                    with B.when(self._tail(key[1].columns, cm, base)):
+                        for e in range(cm.vector):
+                            self.element = B.i64(chunk * cm.vector + e)
+                            self.eval.at_column(base + B.i64(e))
+                            B.store(tile, self.eval.value(key), [self.element])
             self.eval.at_column(None)
             self.element = None
             self.hoisted[key] = self.value_tiles[key] = tile
@@ -274,7 +283,7 @@ class PartEmitter(RowEmitter):
             extent = next(int(point.columns) for op, point in folds if op is ops[0])
             store_columns(
                 ops, [self.sums[op] for op in ops], [partial(op) for op in ops], m, m.of(extent), extent,
-                self.lane, self.slot, self.segment, worker, working, f"{self.name}_{text}",
+                self.lane, self.slot, self.thread, self.segment, worker, working, f"{self.name}_{text}",
             )  # fmt: skip
 
     def _store_scalars(
