@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import tvm
@@ -24,6 +25,7 @@ IRBuilder: Any = importlib.import_module("tvm.script.ir_builder").IRBuilder
 T: Any = importlib.import_module("tvm.tirx.script.builder" if HAS_RELAX_TIRX else "tvm.script.ir_builder.tir")
 
 Analyzer: Any = arith.Analyzer
+_STRUCTURE: Any = importlib.import_module("tvm_ffi" if HAS_RELAX_TIRX else "tvm.ir")
 Expr = Any
 Buffer = Any
 Var = Any
@@ -66,6 +68,26 @@ def call_name(expr: Expr) -> str:
     """The bare name of a call's operator (``"exp"`` for ``tirx.exp`` or ``tir.exp``), ``""`` when it has none."""
     name = getattr(expr.op, "name", "")
     return name.split(".", 1)[1] if name.startswith(("tirx.", "tir.", "prim.")) else name
+
+
+def is_expr(value: Any) -> bool:
+    """True for a scalar expression (or a string constant), False for what else a call may take."""
+    return isinstance(value, tvm.ir.Expr if HAS_RELAX_TIRX else tvm.ir.PrimExpr)
+
+
+def is_operator_call(expr: Expr) -> bool:
+    """True for a call of a registered operator (not of a function)."""
+    return kind(expr) == "Call" and isinstance(expr.op, tvm.ir.Op)
+
+
+def structural_hash(node: Any) -> int:
+    """A hash that nodes of equal structure share."""
+    return int(_STRUCTURE.structural_hash(node))
+
+
+def structural_equal(a: Any, b: Any) -> bool:
+    """True for nodes of equal structure over the same variables."""
+    return bool(_STRUCTURE.structural_equal(a, b))
 
 
 def buffer_dtype(buffer: Buffer) -> str:
@@ -139,7 +161,7 @@ def operands(expr: Expr) -> list[Expr]:
 def remake_call(expr: Expr, args: Sequence[Expr]) -> Expr:
     """The call ``expr`` with other arguments."""
     if HAS_RELAX_TIRX:
-        return tir.call_intrin(expr.ty, expr.op, *args)
+        return tir.call_intrin(expr.ty, expr.op, *args, attrs=expr.attrs)
     return tir.Call(expr.dtype, expr.op, list(args))
 
 
@@ -153,6 +175,11 @@ def recast_call(expr: Expr, dtype: str, args: Sequence[Expr]) -> Expr:
 def intrinsic(dtype: str, name: str, *args: Expr) -> Expr:
     """A call of a TIR builtin by its bare name."""
     return tir.call_intrin(dtype, ("tirx." if HAS_RELAX_TIRX else "tir.") + name, *args)
+
+
+def attribute(name: str) -> str:
+    """The full name of one of TIR's function attributes (``"is_scheduled"``, ``"noalias"``)."""
+    return ("tirx." if HAS_RELAX_TIRX else "tir.") + name
 
 
 def substitute(expr: Expr, values: Mapping[Var, Expr]) -> Expr:
@@ -211,3 +238,36 @@ def block_of(realize: Any) -> Any:
 def is_block_realize(stmt: Any) -> bool:
     """True for a block's realize node."""
     return kind(stmt) in ("SBlockRealize", "BlockRealize")
+
+
+def open_frame(frame: Any) -> Any:
+    """Enter a frame of a Relay-era TVM's IR builder for the rest of the enclosing one; returns what it makes."""
+    frame.add_callback(partial(frame.__exit__, None, None, None))
+    return frame.__enter__()
+
+
+def bind_scalar(value: Expr, name: str) -> Var:
+    """While a function is built: bind a scalar for the rest of the enclosing scope."""
+    var = T.Bind(value) if HAS_RELAX_TIRX else open_frame(T.LetStmt(value))
+    IRBuilder.name(name, var)
+    return var
+
+
+def allocate(shape: Sequence[Expr], dtype: str, scope: str, name: str) -> Buffer:
+    """While a function is built: allocate a buffer for the rest of the enclosing scope."""
+    if HAS_RELAX_TIRX:
+        buffer = T.alloc_buffer(list(shape), dtype, scope=scope)
+        IRBuilder.name(name, buffer)
+        return buffer
+    data = open_frame(T.allocate(list(shape), dtype, scope))
+    IRBuilder.name(name, data)
+    return tir.decl_buffer(list(shape), dtype, name, data=data, scope=scope)
+
+
+def view(buffer: Buffer, shape: Sequence[Expr], name: str) -> Buffer:
+    """While a function is built: the memory of a compact buffer as a buffer of another shape."""
+    if HAS_RELAX_TIRX:
+        result = T.decl_buffer(list(shape), buffer_dtype(buffer), data=buffer.data)
+        IRBuilder.name(name, result)
+        return result
+    return tir.decl_buffer(list(shape), buffer_dtype(buffer), name, data=buffer.data, scope=buffer.scope())

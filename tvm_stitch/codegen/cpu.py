@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .. import compat
 from ..compat import Expr, T, tir
 from ..graph.extent import as_expr
 from ..plan.cpu_mapping import CpuMapping, Lanes, Split
@@ -28,7 +29,7 @@ def emit_cpu(func: Any, plan: StitchPlan) -> Any:
         raise ValueError("the plan was not made for a CPU")
     with B.kernel() as body:
         _emit(plan, plan.mapping)
-    return func.with_body(body[0]).with_attr("tirx.is_scheduled", True)
+    return func.with_body(body[0]).with_attr(compat.attribute("is_scheduled"), True)
 
 
 def _emit(plan: StitchPlan, mapping: CpuMapping) -> None:

@@ -30,4 +30,4 @@ def finish(
         func = func.with_attr(WORKSPACE_ATTR, len(scratch))
     for key, value in (attrs or {}).items():
         func = func.with_attr(key, value)
-    return func.with_attr("tirx.is_scheduled", True)
+    return func.with_attr(compat.attribute("is_scheduled"), True)

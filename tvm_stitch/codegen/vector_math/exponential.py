@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from tvm import tirx
-
 from tvm_stitch.codegen.vector_math.scope import (
     Expr,
     Scope,
@@ -17,6 +15,7 @@ from tvm_stitch.codegen.vector_math.scope import (
     pow2,
     with_sign_of,
 )
+from tvm_stitch.compat import tir
 
 # Minimax fits by Lawson iteration; the error is that of the polynomial alone, relative to the function.
 _EXP = (
@@ -80,7 +79,7 @@ def _exp_parts(scope: Scope, x: Expr) -> tuple[Expr, Expr]:
     """(p, n) with exp(x) = p * 2**n for x in [-126, 126], or NaN in p; float32 and int32."""
     x = scope.let(x)
     n = scope.let(nearest_int(x * f32(_LOG2_E), _BOUND))
-    k = scope.let(tirx.Cast("float32", n))
+    k = scope.let(tir.Cast("float32", n))
     r = scope.let((x - k * f32(_LN2_HI)) - k * f32(_LN2_LO))
     return (r * r) * horner(r, _EXP) + r + f32(1.0), n
 
@@ -88,33 +87,33 @@ def _exp_parts(scope: Scope, x: Expr) -> tuple[Expr, Expr]:
 def exp(scope: Scope, x: Expr) -> Expr:
     """e**x."""
     vanishes = x < f32(_LOG_SMALLEST)
-    p, n = _exp_parts(scope, tirx.Select(vanishes, f32(0.0), at_most(f32(89.0), x)))
-    return tirx.Select(vanishes, f32(0.0), scale(scope, p, n))
+    p, n = _exp_parts(scope, tir.Select(vanishes, f32(0.0), at_most(f32(89.0), x)))
+    return tir.Select(vanishes, f32(0.0), scale(scope, p, n))
 
 
 def exp2(scope: Scope, x: Expr) -> Expr:
     """2**x."""
     vanishes = x <= f32(_LOG2_SMALLEST)
-    x = scope.let(tirx.Select(vanishes, f32(0.0), at_most(f32(129.0), x)))
+    x = scope.let(tir.Select(vanishes, f32(0.0), at_most(f32(129.0), x)))
     n = scope.let(nearest_int(x, _BOUND))
-    r = scope.let(x - tirx.Cast("float32", n))
-    return tirx.Select(vanishes, f32(0.0), scale(scope, r * horner(r, _EXP2) + f32(1.0), n))
+    r = scope.let(x - tir.Cast("float32", n))
+    return tir.Select(vanishes, f32(0.0), scale(scope, r * horner(r, _EXP2) + f32(1.0), n))
 
 
 def exp10(scope: Scope, x: Expr) -> Expr:
     """10**x."""
     vanishes = x < f32(_LOG10_SMALLEST)
-    x = scope.let(tirx.Select(vanishes, f32(0.0), at_most(f32(39.0), x)))
+    x = scope.let(tir.Select(vanishes, f32(0.0), at_most(f32(39.0), x)))
     n = scope.let(nearest_int(x * f32(_LOG2_10), _BOUND))
-    k = scope.let(tirx.Cast("float32", n))
+    k = scope.let(tir.Cast("float32", n))
     r = scope.let((x - k * f32(_LOG10_2_HI)) - k * f32(_LOG10_2_LO))
-    return tirx.Select(vanishes, f32(0.0), scale(scope, r * horner(r, _EXP10) + f32(1.0), n))
+    return tir.Select(vanishes, f32(0.0), scale(scope, r * horner(r, _EXP10) + f32(1.0), n))
 
 
 def sigmoid(scope: Scope, x: Expr) -> Expr:
     """1 / (1 + e**-x), from e**-|x| so that neither end overflows and small results keep their digits."""
     e = scope.let(exp(scope, scope.let(f32(0.0) - fabs(x))))
-    return tirx.Select(x < f32(0.0), e, f32(1.0)) / (e + f32(1.0))
+    return tir.Select(x < f32(0.0), e, f32(1.0)) / (e + f32(1.0))
 
 
 def tanh(scope: Scope, x: Expr) -> Expr:
@@ -143,4 +142,4 @@ def sinh(scope: Scope, x: Expr) -> Expr:
     half = _half_exp(scope, a)
     u = scope.let(a * a)
     near = u * a * horner(u, _SINH) + a
-    return with_sign_of(tirx.Select(a < f32(1.0), near, half - f32(0.25) / half), x)
+    return with_sign_of(tir.Select(a < f32(1.0), near, half - f32(0.25) / half), x)

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from tvm import tirx
-
 from tvm_stitch.codegen.vector_math.logarithm import log1p
 from tvm_stitch.codegen.vector_math.scope import NAN, Expr, Scope, at_most, f32, fabs, with_sign_of
+from tvm_stitch.compat import tir
 
 _LN2 = 0.6931471805599453
 # Beyond, x^2 may overflow, and log(2x) is the result to the last digit.
@@ -18,18 +17,18 @@ def asinh(scope: Scope, x: Expr) -> Expr:
     a = scope.let(fabs(x))
     near = scope.let(at_most(f32(_FAR), a))
     u = scope.let(near * near)
-    t = near + u / (tirx.sqrt(u + f32(1.0)) + f32(1.0))
+    t = near + u / (tir.sqrt(u + f32(1.0)) + f32(1.0))
     far = a > f32(_FAR)
-    y = log1p(scope, scope.let(tirx.Select(far, a, t)))
-    return with_sign_of(tirx.Select(far, y + f32(_LN2), y), x)
+    y = log1p(scope, scope.let(tir.Select(far, a, t)))
+    return with_sign_of(tir.Select(far, y + f32(_LN2), y), x)
 
 
 def acosh(scope: Scope, x: Expr) -> Expr:
     """The inverse hyperbolic cosine; NaN below 1."""
     far = x > f32(_FAR)
     t = scope.let(at_most(f32(_FAR), x) - f32(1.0))
-    y = log1p(scope, scope.let(tirx.Select(far, x, t + tirx.sqrt(t * t + t * f32(2.0)))))
-    return tirx.Select(x < f32(1.0), f32(NAN), tirx.Select(far, y + f32(_LN2), y))
+    y = log1p(scope, scope.let(tir.Select(far, x, t + tir.sqrt(t * t + t * f32(2.0)))))
+    return tir.Select(x < f32(1.0), f32(NAN), tir.Select(far, y + f32(_LN2), y))
 
 
 def atanh(scope: Scope, x: Expr) -> Expr:

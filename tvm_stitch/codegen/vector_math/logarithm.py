@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from tvm import tirx
-
 from tvm_stitch.codegen.vector_math.scope import (
     INF,
     NAN,
@@ -17,6 +15,7 @@ from tvm_stitch.codegen.vector_math.scope import (
     pow2,
     to_bits,
 )
+from tvm_stitch.compat import tir
 
 # (log(1 + f) - f + f^2 / 2) / f^3 for 1 + f in [sqrt(1/2), sqrt(2)], 6e-9 relative to the logarithm.
 _LOG = (
@@ -47,10 +46,10 @@ def _exponent(bits: Expr) -> Expr:
 def _parts(scope: Scope, x: Expr) -> tuple[Expr, Expr]:
     """(f, k) with x = (1 + f) * 2**k for positive finite x, denormals included; k is integral, float32."""
     denormal = x < f32(_SMALLEST_NORMAL)
-    bits = scope.let(to_bits(tirx.Select(denormal, x * f32(2.0**23), x)))
+    bits = scope.let(to_bits(tir.Select(denormal, x * f32(2.0**23), x)))
     k = scope.let(_exponent(bits))
     f = from_bits(bits - (k << i32(23))) - f32(1.0)
-    return scope.let(f), scope.let(tirx.Cast("float32", k) - tirx.Select(denormal, f32(23.0), f32(0.0)))
+    return scope.let(f), scope.let(tir.Cast("float32", k) - tir.Select(denormal, f32(23.0), f32(0.0)))
 
 
 def _tail(scope: Scope, f: Expr) -> Expr:
@@ -60,8 +59,8 @@ def _tail(scope: Scope, f: Expr) -> Expr:
 
 def _special(x: Expr, pole: float, result: Expr) -> Expr:
     """``result`` for x between ``pole`` and infinity; -inf at the pole, inf at infinity, else NaN."""
-    rest = tirx.Select(x > f32(pole), x, tirx.Select(tirx.EQ(x, f32(pole)), f32(-INF), f32(NAN)))
-    return tirx.Select(tirx.And(x > f32(pole), x < f32(INF)), result, rest)
+    rest = tir.Select(x > f32(pole), x, tir.Select(tir.EQ(x, f32(pole)), f32(-INF), f32(NAN)))
+    return tir.Select(tir.And(x > f32(pole), x < f32(INF)), result, rest)
 
 
 def log(scope: Scope, x: Expr) -> Expr:
@@ -91,7 +90,7 @@ def log1p(scope: Scope, x: Expr) -> Expr:
     half = scope.let(i32(0) - (k >> i32(1)))
     up, down = scope.let(pow2(half)), scope.let(pow2(i32(0) - k - half))
     f = scope.let(x * up * down + (up * down - f32(1.0)))
-    k = scope.let(tirx.Cast("float32", k))
+    k = scope.let(tir.Cast("float32", k))
     result = k * f32(_LN2_HI) + (f + (_tail(scope, f) + k * f32(_LN2_LO)))
     # Zero keeps its sign; the sum above would lose it.
-    return tirx.Select(tirx.EQ(x, f32(0.0)), x, _special(x, -1.0, result))
+    return tir.Select(tir.EQ(x, f32(0.0)), x, _special(x, -1.0, result))

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import tvm
-from tvm import tirx
 
+from tvm_stitch import compat
 from tvm_stitch.codegen.vector_math import exponential, hyperbolic, logarithm, power, special, trigonometric
 from tvm_stitch.codegen.vector_math.nodes import children, is_known, rebuild
 from tvm_stitch.codegen.vector_math.scope import (
@@ -19,6 +19,7 @@ from tvm_stitch.codegen.vector_math.scope import (
     i32,
     magnitude_bits,
 )
+from tvm_stitch.compat import tir
 
 MayLoad = Callable[[Expr], bool]
 
@@ -52,7 +53,7 @@ _FUNCTIONS: dict[str, Callable[..., Expr]] = {
 _LIBM_ONLY = {"sinh": "sinh", "cosh": "cosh"}
 
 _SIMPLE = ("nearbyint", "rsqrt", "copysign", "fmod")
-_INTEGER_DIVISION = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
+_INTEGER_DIVISION = (tir.Div, tir.Mod, tir.FloorDiv, tir.FloorMod)
 _HALF = ("float16", "bfloat16")
 
 
@@ -91,7 +92,7 @@ def lower_math(expr: Expr, bind: Bind | None = None, may_load: MayLoad | None = 
 
 
 def name_of(op: tvm.ir.Op) -> str:
-    """The operator's name without its dialect: most are ``tirx.name``, a few ``prim.name``."""
+    """The operator's name without its dialect: most are ``tirx.name`` or ``tir.name``, a few ``prim.name``."""
     return str(op.name).rsplit(".", 1)[-1]
 
 
@@ -99,7 +100,7 @@ class _Lowerer:
     def __init__(self, scope: Scope, may_load: MayLoad) -> None:
         self.scope = scope
         self.may_load = may_load
-        self.renamed: dict[tirx.Var, Expr] = {}
+        self.renamed: dict[compat.Var, Expr] = {}
         self.visited: dict[int, list[tuple[Expr, Expr]]] = {}
 
     def visit(self, expr: Expr) -> Expr:
@@ -114,12 +115,12 @@ class _Lowerer:
         return lowered
 
     def lower_node(self, expr: Expr) -> Expr:
-        if isinstance(expr, tirx.Var):
+        if isinstance(expr, tir.Var):
             return self.renamed.get(expr, expr)
-        if isinstance(expr, tirx.Let):
+        if isinstance(expr, tir.Let):
             self.renamed[expr.var] = self.scope.let(self.visit(expr.value))
             return self.visit(expr.body)
-        if isinstance(expr, tvm.ir.Call) and isinstance(expr.op, tvm.ir.Op):
+        if compat.is_operator_call(expr):
             return self.visit_call(expr, name_of(expr.op))
         old = children(expr)
         return rebuild(expr, old, [self.visit(child) for child in old])
@@ -127,13 +128,13 @@ class _Lowerer:
     def visit_call(self, call: Expr, name: str) -> Expr:
         if name == "if_then_else":
             return self.visit_if(call)
-        if not all(isinstance(arg, tvm.ir.Expr) for arg in call.args):
+        if not all(compat.is_expr(arg) for arg in call.args):
             return call
         args = [self.visit(arg) for arg in call.args]
         dtype = dtype_of(args[0]) if args else ""
         if dtype in _HALF and (name in _FUNCTIONS or name in _SIMPLE):
-            wide = [tirx.Cast("float32", arg) for arg in args]
-            return tirx.Cast(dtype, self.lower(name, "float32", wide))
+            wide = [tir.Cast("float32", arg) for arg in args]
+            return tir.Cast(dtype, self.lower(name, "float32", wide))
         lowered = self.lower(name, dtype, args)
         if lowered is not None:
             return lowered
@@ -145,37 +146,37 @@ class _Lowerer:
         if dtype == "float32" and name in _FUNCTIONS:
             return scope.let(_FUNCTIONS[name](scope, *[scope.let(arg) for arg in args]))
         if dtype == "float64" and name in _LIBM_ONLY:
-            return tirx.call_pure_extern(dtype, _LIBM_ONLY[name], *args)
+            return tir.call_pure_extern(dtype, _LIBM_ONLY[name], *args)
         if name == "isnan":
             return self.is_nan(dtype, args[0])
         if dtype not in ("float32", "float64"):
             return None
         if name == "nearbyint":
-            return tirx.call_llvm_pure_intrin(dtype, "llvm.nearbyint", *args)
+            return tir.call_llvm_pure_intrin(dtype, "llvm.nearbyint", *args)
         if name == "rsqrt":
-            return tirx.const(1.0, dtype) / tirx.sqrt(args[0])
+            return tir.const(1.0, dtype) / tir.sqrt(args[0])
         if name == "copysign":
-            return tirx.call_llvm_pure_intrin(dtype, "llvm.copysign", *args)
+            return tir.call_llvm_pure_intrin(dtype, "llvm.copysign", *args)
         if name == "fmod":
-            return tirx.Mod(*args)
+            return tir.Mod(*args)
         return None
 
     def is_nan(self, dtype: str, x: Expr) -> Expr | None:
-        """Compares bits: x != x is folded away, and tirx.isnan turns a vectorized loop scalar."""
+        """Compares bits: x != x is folded away, and TVM's isnan turns a vectorized loop scalar."""
         if dtype in _HALF:
-            x, dtype = tirx.Cast("float32", x), "float32"
+            x, dtype = tir.Cast("float32", x), "float32"
         if dtype == "float32":
             return magnitude_bits(x) > i32(EXPONENT_BITS)
         if dtype == "float64":
-            bits = tirx.reinterpret("int64", x) & tirx.const(0x7FFFFFFFFFFFFFFF, "int64")
-            return bits > tirx.const(0x7FF0000000000000, "int64")
+            bits = tir.reinterpret("int64", x) & tir.const(0x7FFFFFFFFFFFFFFF, "int64")
+            return bits > tir.const(0x7FF0000000000000, "int64")
         return None
 
     def visit_if(self, call: Expr) -> Expr:
         condition = self.visit(call.args[0])
         if self.speculable(call.args[1]) and self.speculable(call.args[2]):
-            return tirx.Select(condition, self.visit(call.args[1]), self.visit(call.args[2]))
-        return tirx.if_then_else(condition, self.visit_lazily(call.args[1]), self.visit_lazily(call.args[2]))
+            return tir.Select(condition, self.visit(call.args[1]), self.visit(call.args[2]))
+        return tir.if_then_else(condition, self.visit_lazily(call.args[1]), self.visit_lazily(call.args[2]))
 
     def visit_lazily(self, expr: Expr) -> Expr:
         """Lower in a scope of its own, so that nothing of it is evaluated outside."""
@@ -201,14 +202,12 @@ class _Lowerer:
         return True
 
     def node_speculable(self, expr: Expr) -> bool:
-        if isinstance(expr, tvm.ir.TensorLoad):
+        if compat.is_load(expr):
             return self.may_load(expr)
-        if isinstance(expr, tvm.ir.Call) and not (
-            isinstance(expr.op, tvm.ir.Op) and name_of(expr.op) in _PURE
-        ):
+        if compat.kind(expr) == "Call" and not (compat.is_operator_call(expr) and name_of(expr.op) in _PURE):
             return False
         if isinstance(expr, _INTEGER_DIVISION) and "float" not in dtype_of(expr):
-            if not (isinstance(expr.b, tirx.IntImm) and expr.b.value > 0):
+            if not (isinstance(expr.b, tir.IntImm) and expr.b.value > 0):
                 return False
         return is_known(expr)
 

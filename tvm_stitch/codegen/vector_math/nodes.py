@@ -3,42 +3,37 @@
 
 from __future__ import annotations
 
-import tvm
-from tvm import tirx
-
+from tvm_stitch import compat
 from tvm_stitch.codegen.vector_math.scope import Expr, dtype_of
+from tvm_stitch.compat import tir
 
-_prim = tvm.ir.prim.expr
-_BINARY = (
-    *(tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod, tirx.Min, tirx.Max),
-    *(tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.And, tirx.Or),
-    *(_prim.BitwiseAnd, _prim.BitwiseOr, _prim.BitwiseXor, _prim.LShift, _prim.RShift),
-)
-_UNARY = (tirx.Not, _prim.BitwiseNot)
-_LEAVES = (tirx.Var, tirx.IntImm, tirx.FloatImm, tvm.ir.StringImm)
+_UNARY = frozenset({"Not", "BitwiseNot"})
+_LEAVES = frozenset({"Var", "SizeVar", "IntImm", "FloatImm", "StringImm"})
+_INNER = compat.BINARY | _UNARY | {"Cast", "Select", "Let", "Call"}
 
 
 def is_known(expr: Expr) -> bool:
     """Whether ``children`` sees all of the expression."""
-    inner = (*_BINARY, *_UNARY, tirx.Cast, tirx.Select, tirx.Let, tvm.ir.Call, tvm.ir.TensorLoad)
-    return isinstance(expr, _LEAVES) or isinstance(expr, inner)
+    name = compat.kind(expr)
+    return name in _LEAVES or name in _INNER or compat.is_load(expr)
 
 
 def children(expr: Expr) -> list[Expr]:
     """Sub-expressions in order; none for leaves and for nodes with a body of their own (a Reduce)."""
-    if isinstance(expr, _BINARY):
+    name = compat.kind(expr)
+    if name in compat.BINARY:
         return [expr.a, expr.b]
-    if isinstance(expr, _UNARY):
+    if name in _UNARY:
         return [expr.a]
-    if isinstance(expr, tirx.Cast):
+    if name == "Cast":
         return [expr.value]
-    if isinstance(expr, tirx.Select):
+    if name == "Select":
         return [expr.condition, expr.true_value, expr.false_value]
-    if isinstance(expr, tirx.Let):
+    if name == "Let":
         return [expr.value, expr.body]
-    if isinstance(expr, tvm.ir.TensorLoad):
+    if compat.is_load(expr):
         return list(expr.indices)
-    if isinstance(expr, tvm.ir.Call):
+    if name == "Call":
         return list(expr.args)
     return []
 
@@ -47,12 +42,13 @@ def rebuild(expr: Expr, old: list[Expr], new: list[Expr]) -> Expr:
     """``expr`` with its children ``old`` replaced by ``new``; the same object where nothing changed."""
     if all(after.same_as(before) for after, before in zip(new, old, strict=True)):
         return expr
-    if isinstance(expr, (*_BINARY, *_UNARY, tirx.Select)):
+    name = compat.kind(expr)
+    if name in compat.BINARY or name in _UNARY or name == "Select":
         return type(expr)(*new)
-    if isinstance(expr, tirx.Cast):
-        return tirx.Cast(dtype_of(expr), *new)
-    if isinstance(expr, tvm.ir.TensorLoad):
-        return tirx.BufferLoad(expr.source, new)
-    if isinstance(expr, tvm.ir.Call):
-        return tvm.ir.Call(expr.op, new, expr.attrs, ret_ty=expr.ty)
-    raise TypeError(f"cannot rebuild {type(expr).__name__}")
+    if name == "Cast":
+        return tir.Cast(dtype_of(expr), *new)
+    if compat.is_load(expr):
+        return compat.load(compat.load_buffer(expr), new)
+    if name == "Call":
+        return compat.remake_call(expr, new)
+    raise TypeError(f"cannot rebuild {name}")

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from tvm import tirx
-
 from tvm_stitch.codegen.vector_math.exponential import scale
 from tvm_stitch.codegen.vector_math.scope import (
     EXPONENT_BITS,
@@ -25,6 +23,7 @@ from tvm_stitch.codegen.vector_math.scope import (
     nearest_int,
     to_bits,
 )
+from tvm_stitch.compat import tir
 
 # log2((1 + s) / (1 - s)) / s in s^2 for mantissas in [sqrt(1/2), sqrt(2)], 1.3e-11 relative.
 _LOG2 = (2.8853900817901525, 0.9617966732680467, 0.5770835977703341, 0.41167200789175046, 0.3407424420615669)
@@ -50,52 +49,52 @@ def _log2(scope: Scope, x: Expr) -> Expr:
     """log2(|x|) in float64 for any float32: -1e300 at zero, 1e300 at infinity, NaN for NaN."""
     a = scope.let(fabs(x))
     denormal = a < f32(_SMALLEST_NORMAL)
-    bits = scope.let(to_bits(tirx.Select(denormal, a * f32(2.0**23), a)))
+    bits = scope.let(to_bits(tir.Select(denormal, a * f32(2.0**23), a)))
     k = scope.let((bits - i32(_SQRT_HALF_BITS)) >> i32(23))
-    m = scope.let(tirx.Cast("float64", from_bits(bits - (k << i32(23)))))
+    m = scope.let(tir.Cast("float64", from_bits(bits - (k << i32(23)))))
     s = scope.let((m - f64(1.0)) / (m + f64(1.0)))
-    k = tirx.Cast("float64", k - tirx.Select(denormal, i32(23), i32(0)))
+    k = tir.Cast("float64", k - tir.Select(denormal, i32(23), i32(0)))
     result = s * horner(scope.let(s * s), _LOG2) + k
     top = scope.let(magnitude_bits(x))
-    result = tirx.Select(top < i32(EXPONENT_BITS), result, f64(_HUGE))
-    result = tirx.Select(top > i32(EXPONENT_BITS), f64(NAN), result)
-    return tirx.Select(tirx.EQ(top, i32(0)), f64(-_HUGE), result)
+    result = tir.Select(top < i32(EXPONENT_BITS), result, f64(_HUGE))
+    result = tir.Select(top > i32(EXPONENT_BITS), f64(NAN), result)
+    return tir.Select(tir.EQ(top, i32(0)), f64(-_HUGE), result)
 
 
 def _exp2(scope: Scope, t: Expr) -> Expr:
     """2**t as float32 for a float64 t, infinite or zero past the ends of the range; NaN is kept."""
     t = scope.let(at_most(f64(200.0), at_least(f64(-200.0), t)))
     n = scope.let(nearest_int(t, 256))
-    r = scope.let(t - tirx.Cast("float64", n))
-    p = tirx.Cast("float32", r * horner(r, _EXP2) + f64(1.0))
+    r = scope.let(t - tir.Cast("float64", n))
+    p = tir.Cast("float32", r * horner(r, _EXP2) + f64(1.0))
     return scale(scope, p, n)
 
 
 def power(scope: Scope, x: Expr, y: Expr) -> Expr:
     """x**y with C's special cases; products and square roots for the usual constant exponents."""
-    if isinstance(y, tirx.FloatImm):
+    if isinstance(y, tir.FloatImm):
         short = _constant_power(scope, x, float(y.value))
         if short is not None:
             return short
     # An infinite exponent acts as the largest finite one, which is an even integer.
     clamped = scope.let(at_most(f32(_MAX), at_least(f32(-_MAX), y)))
-    result = scope.let(_exp2(scope, tirx.Cast("float64", clamped) * _log2(scope, x)))
+    result = scope.let(_exp2(scope, tir.Cast("float64", clamped) * _log2(scope, x)))
     # From 2**24 on every float is an even integer. Min and Max in this order drop NaN, undefined in the cast.
-    small = scope.let(tirx.Max(tirx.Min(y, f32(2.0**24)), f32(-(2.0**24))))
-    whole = scope.let(tirx.Cast("int32", small))
-    integral = tirx.EQ(tirx.Cast("float32", whole), small)
-    odd = tirx.And(integral, tirx.EQ(whole & i32(1), i32(1)))
-    sign = tirx.Select(odd, to_bits(x) & i32(SIGN_BIT), i32(0))
-    undefined = tirx.And(tirx.And(x < f32(0.0), x > f32(-INF)), tirx.Not(integral))
-    result = tirx.Select(undefined, f32(NAN), from_bits(to_bits(result) | sign))
-    return tirx.Select(tirx.Or(tirx.EQ(y, f32(0.0)), tirx.EQ(x, f32(1.0))), f32(1.0), result)
+    small = scope.let(tir.Max(tir.Min(y, f32(2.0**24)), f32(-(2.0**24))))
+    whole = scope.let(tir.Cast("int32", small))
+    integral = tir.EQ(tir.Cast("float32", whole), small)
+    odd = tir.And(integral, tir.EQ(whole & i32(1), i32(1)))
+    sign = tir.Select(odd, to_bits(x) & i32(SIGN_BIT), i32(0))
+    undefined = tir.And(tir.And(x < f32(0.0), x > f32(-INF)), tir.Not(integral))
+    result = tir.Select(undefined, f32(NAN), from_bits(to_bits(result) | sign))
+    return tir.Select(tir.Or(tir.EQ(y, f32(0.0)), tir.EQ(x, f32(1.0))), f32(1.0), result)
 
 
 def _constant_power(scope: Scope, x: Expr, y: float) -> Expr | None:
     if y == 0.0:
         return f32(1.0)
     if abs(y) == 0.5:
-        root = tirx.Select(tirx.EQ(x, f32(-INF)), f32(INF), tirx.sqrt(_unsigned_zero(x)))
+        root = tir.Select(tir.EQ(x, f32(-INF)), f32(INF), tir.sqrt(_unsigned_zero(x)))
         return root if y > 0 else f32(1.0) / root
     if not (_FEWEST <= y <= _MOST and y == int(y)):
         return None
@@ -105,7 +104,7 @@ def _constant_power(scope: Scope, x: Expr, y: float) -> Expr | None:
 
 def _unsigned_zero(x: Expr) -> Expr:
     """x, with -0 made 0."""
-    return tirx.Select(tirx.EQ(x, f32(0.0)), f32(0.0), x)
+    return tir.Select(tir.EQ(x, f32(0.0)), f32(0.0), x)
 
 
 def _product(scope: Scope, x: Expr, n: int) -> Expr:
@@ -124,7 +123,7 @@ def _product(scope: Scope, x: Expr, n: int) -> Expr:
 
 def hypot(scope: Scope, x: Expr, y: Expr) -> Expr:
     """sqrt(x*x + y*y) without overflow on the way; infinite when either is, even beside NaN."""
-    wide_x, wide_y = scope.let(tirx.Cast("float64", x)), scope.let(tirx.Cast("float64", y))
-    root = tirx.Cast("float32", tirx.sqrt(wide_x * wide_x + wide_y * wide_y))
-    infinite = tirx.Or(tirx.EQ(fabs(x), f32(INF)), tirx.EQ(fabs(y), f32(INF)))
-    return tirx.Select(infinite, f32(INF), root)
+    wide_x, wide_y = scope.let(tir.Cast("float64", x)), scope.let(tir.Cast("float64", y))
+    root = tir.Cast("float32", tir.sqrt(wide_x * wide_x + wide_y * wide_y))
+    infinite = tir.Or(tir.EQ(fabs(x), f32(INF)), tir.EQ(fabs(y), f32(INF)))
+    return tir.Select(infinite, f32(INF), root)

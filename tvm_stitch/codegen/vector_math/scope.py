@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-import tvm_ffi
-from tvm import tirx
 
-Expr: TypeAlias = Any  # a tvm.ir.Expr, whose Python class shows its operators to no type checker
+from tvm_stitch import compat
+from tvm_stitch.compat import tir
+
+Expr: TypeAlias = Any  # an expression of TVM, whose Python class shows its operators to no type checker
 Bind = Callable[[Expr], Expr]
 
 NAN = float("nan")
@@ -23,37 +24,37 @@ EXPONENT_BITS = 0x7F800000
 
 def dtype_of(expr: Expr) -> str:
     """The dtype of a scalar or vector expression, as a string such as ``float32`` or ``int32x4``."""
-    return str(expr.ty)
+    return compat.dtype_of(expr)
 
 
 def f32(value: float) -> Expr:
     """A float32 constant, rounded here so that every printer and code generator sees the same number."""
-    return tirx.const(float(np.float32(value)), "float32")
+    return tir.const(float(np.float32(value)), "float32")
 
 
 def f64(value: float) -> Expr:
     """A float64 constant."""
-    return tirx.const(float(value), "float64")
+    return tir.const(float(value), "float64")
 
 
 def i32(value: int) -> Expr:
     """An int32 constant."""
-    return tirx.const(value, "int32")
+    return tir.const(value, "int32")
 
 
 def to_bits(x: Expr) -> Expr:
     """The 32 bits of a float32 as int32."""
-    return tirx.reinterpret("int32", x)
+    return tir.reinterpret("int32", x)
 
 
 def from_bits(bits: Expr) -> Expr:
     """The float32 of 32 bits held as int32."""
-    return tirx.reinterpret("float32", bits)
+    return tir.reinterpret("float32", bits)
 
 
 def fabs(x: Expr) -> Expr:
     """|x| of a float32 or float64; clears the sign of -0 and NaN too."""
-    return tirx.abs(x)
+    return tir.abs(x)
 
 
 def with_sign_of(magnitude: Expr, sign: Expr) -> Expr:
@@ -68,12 +69,12 @@ def magnitude_bits(x: Expr) -> Expr:
 
 def at_most(limit: Expr, x: Expr) -> Expr:
     """min(limit, x) that keeps a NaN in x: comparing NaN is false, and Min then takes its second operand."""
-    return tirx.Min(limit, x)
+    return tir.Min(limit, x)
 
 
 def at_least(limit: Expr, x: Expr) -> Expr:
     """max(limit, x) that keeps a NaN in x."""
-    return tirx.Max(limit, x)
+    return tir.Max(limit, x)
 
 
 def nearest_int(x: Expr, bound: int) -> Expr:
@@ -85,8 +86,8 @@ def nearest_int(x: Expr, bound: int) -> Expr:
     not reach the cast, whose result would be undefined: Max drops it.
     """
     dtype = dtype_of(x)
-    shifted = tirx.Max(x + tirx.const(bound + 0.5, dtype), tirx.const(0.0, dtype))
-    return tirx.Cast("int32", shifted) - i32(bound)
+    shifted = tir.Max(x + tir.const(bound + 0.5, dtype), tir.const(0.0, dtype))
+    return tir.Cast("int32", shifted) - i32(bound)
 
 
 def horner(x: Expr, coefficients: Sequence[float]) -> Expr:
@@ -113,7 +114,7 @@ class Scope:
     def __init__(self, bind: Bind | None = None, parent: Scope | None = None) -> None:
         self._bind = bind
         self._parent = parent
-        self._bound: list[tuple[tirx.Var, Expr]] = []
+        self._bound: list[tuple[compat.Var, Expr]] = []
         self._known: dict[int, list[tuple[Expr, Expr]]] = {}
 
     def let(self, value: Expr) -> Expr:
@@ -121,23 +122,23 @@ class Scope:
 
         Raises ValueError when more than LET_LIMIT values would become nested Lets.
         """
-        if isinstance(value, tirx.Var | tirx.IntImm | tirx.FloatImm):
+        if isinstance(value, (tir.Var, tir.IntImm, tir.FloatImm)):
             return value
         if dtype_of(value) == "bool":
             # TVM's analyzer fails on a Let of a vector of bools; comparisons are cheap, and LLVM merges them.
             return value
-        key = tvm_ffi.structural_hash(value)
+        key = compat.structural_hash(value)
         found = self._find(key, value)
         if found is not None:
             return found
         if self._bind is not None:
             found = self._bind(value)
             # What stands for a value (a load) needs no binding of its own.
-            self._known.setdefault(tvm_ffi.structural_hash(found), []).append((found, found))
+            self._known.setdefault(compat.structural_hash(found), []).append((found, found))
         else:
             if self._depth() >= LET_LIMIT:
                 raise ValueError(f"more than {LET_LIMIT} shared sub-expressions in one expression: pass bind")
-            found = tirx.Var(f"t{self._depth()}", dtype_of(value))
+            found = tir.Var(f"t{self._depth()}", dtype_of(value))
             self._bound.append((found, value))
         self._known.setdefault(key, []).append((value, found))
         return found
@@ -145,7 +146,7 @@ class Scope:
     def close(self, result: Expr) -> Expr:
         """``result`` inside the Lets made in this scope."""
         for var, value in reversed(self._bound):
-            result = tirx.Let(var, value, result)
+            result = tir.Let(var, value, result)
         self._bound.clear()
         return result
 
@@ -153,7 +154,7 @@ class Scope:
         scope: Scope | None = self
         while scope is not None:
             for known, found in scope._known.get(key, ()):
-                if tvm_ffi.structural_equal(known, value):
+                if compat.structural_equal(known, value):
                     return found
             scope = scope._parent
         return None

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from tvm import tirx
-
 from tvm_stitch.codegen.vector_math.scope import (
     Expr,
     Scope,
@@ -18,6 +16,7 @@ from tvm_stitch.codegen.vector_math.scope import (
     to_bits,
     with_sign_of,
 )
+from tvm_stitch.compat import tir
 
 # (sin(x) / x - 1) / x^2 and (cos(x) - 1 + x^2 / 2) / x^4 in x^2 for |x| <= pi / 4; 5e-12 and 1e-10.
 _SIN = (-0.1666666716337204, 0.008333329111337662, -0.0001983933470910415, 2.7183041311218403e-06)
@@ -60,18 +59,18 @@ _TWO_OVER_PI = {
 
 def _reduce(scope: Scope, a: Expr) -> tuple[Expr, Expr]:
     """(r, q) with a = r + q * pi / 2 modulo 2 pi, |r| <= pi / 4, for a >= 0; inf gives NaN."""
-    wide = scope.let(tirx.Cast("float64", a))
+    wide = scope.let(tir.Cast("float64", a))
     parts: list[Expr] = []
     for index in range(3):
         part: Expr = f64(_TWO_OVER_PI[0.0][index])
         for start in list(_TWO_OVER_PI)[1:]:
-            part = tirx.Select(a >= f32(start), f64(_TWO_OVER_PI[start][index]), part)
+            part = tir.Select(a >= f32(start), f64(_TWO_OVER_PI[start][index]), part)
         parts.append(wide * part)
     # The first two products are exact in float64, and so is taking whole turns off them.
     first, second = (_off_turns(scope, scope.let(part)) for part in parts[:2])
     quarter = scope.let(nearest_int(first + second, 8))
-    r = ((first - tirx.Cast("float64", quarter)) + second) + parts[2]
-    return scope.let(tirx.Cast("float32", r * f64(_HALF_PI))), quarter
+    r = ((first - tir.Cast("float64", quarter)) + second) + parts[2]
+    return scope.let(tir.Cast("float32", r * f64(_HALF_PI))), quarter
 
 
 def _off_turns(scope: Scope, x: Expr) -> Expr:
@@ -80,8 +79,8 @@ def _off_turns(scope: Scope, x: Expr) -> Expr:
     Adding and subtracting 1.5 * 2**52 rounds to an integer; passing through bits in between hides from TVM's
     simplifier that the two would cancel if numbers were real.
     """
-    rounded = tirx.reinterpret("int64", x * f64(0.25) + f64(_ROUNDER))
-    return scope.let(x - (tirx.reinterpret("float64", rounded) - f64(_ROUNDER)) * f64(4.0))
+    rounded = tir.reinterpret("int64", x * f64(0.25) + f64(_ROUNDER))
+    return scope.let(x - (tir.reinterpret("float64", rounded) - f64(_ROUNDER)) * f64(4.0))
 
 
 def _sin_cos(scope: Scope, r: Expr) -> tuple[Expr, Expr]:
@@ -98,14 +97,14 @@ def _flip(x: Expr, bits: Expr) -> Expr:
 
 
 def _odd(q: Expr) -> Expr:
-    return tirx.EQ(q & i32(1), i32(1))
+    return tir.EQ(q & i32(1), i32(1))
 
 
 def sin(scope: Scope, x: Expr) -> Expr:
     """sin(x), for every float32."""
     r, q = _reduce(scope, scope.let(fabs(x)))
     sine, cosine = _sin_cos(scope, r)
-    result = _flip(tirx.Select(_odd(q), cosine, sine), q)
+    result = _flip(tir.Select(_odd(q), cosine, sine), q)
     return from_bits(to_bits(result) ^ (to_bits(x) & i32(-(2**31))))
 
 
@@ -113,7 +112,7 @@ def cos(scope: Scope, x: Expr) -> Expr:
     """cos(x), for every float32."""
     r, q = _reduce(scope, scope.let(fabs(x)))
     sine, cosine = _sin_cos(scope, r)
-    return _flip(tirx.Select(_odd(q), sine, cosine), q + i32(1))
+    return _flip(tir.Select(_odd(q), sine, cosine), q + i32(1))
 
 
 def tan(scope: Scope, x: Expr) -> Expr:
@@ -121,7 +120,7 @@ def tan(scope: Scope, x: Expr) -> Expr:
     r, q = _reduce(scope, scope.let(fabs(x)))
     sine, cosine = _sin_cos(scope, r)
     odd = _odd(q)
-    result = tirx.Select(odd, cosine, sine) / tirx.Select(odd, f32(0.0) - sine, cosine)
+    result = tir.Select(odd, cosine, sine) / tir.Select(odd, f32(0.0) - sine, cosine)
     return from_bits(to_bits(result) ^ (to_bits(x) & i32(-(2**31))))
 
 
@@ -135,8 +134,8 @@ def atan(scope: Scope, x: Expr) -> Expr:
     """The arc tangent."""
     a = scope.let(fabs(x))
     large = a > f32(1.0)
-    t = scope.let(_atan_unit(scope, scope.let(tirx.Select(large, f32(1.0) / a, a))))
-    return with_sign_of(tirx.Select(large, f32(_HALF_PI) - (t - f32(_HALF_PI_LO)), t), x)
+    t = scope.let(_atan_unit(scope, scope.let(tir.Select(large, f32(1.0) / a, a))))
+    return with_sign_of(tir.Select(large, f32(_HALF_PI) - (t - f32(_HALF_PI_LO)), t), x)
 
 
 def atan2(scope: Scope, y: Expr, x: Expr) -> Expr:
@@ -144,13 +143,13 @@ def atan2(scope: Scope, y: Expr, x: Expr) -> Expr:
     a, b = scope.let(fabs(y)), scope.let(fabs(x))
     steep = a > b
     # 0/0 counts as 0, inf/inf as 1. A NaN that the comparisons would drop is put back at the end by the sum.
-    equal = tirx.And(tirx.EQ(a, b), tirx.Or(tirx.EQ(a, f32(0.0)), tirx.EQ(a, f32(float("inf")))))
-    ratio = tirx.Select(steep, b, a) / tirx.Select(steep, a, b)
-    ratio = tirx.Select(equal, tirx.Select(tirx.EQ(a, f32(0.0)), f32(0.0), f32(1.0)), ratio)
+    equal = tir.And(tir.EQ(a, b), tir.Or(tir.EQ(a, f32(0.0)), tir.EQ(a, f32(float("inf")))))
+    ratio = tir.Select(steep, b, a) / tir.Select(steep, a, b)
+    ratio = tir.Select(equal, tir.Select(tir.EQ(a, f32(0.0)), f32(0.0), f32(1.0)), ratio)
     t = scope.let(_atan_unit(scope, scope.let(ratio)))
-    t = scope.let(tirx.Select(steep, f32(_HALF_PI) - (t - f32(_HALF_PI_LO)), t))
+    t = scope.let(tir.Select(steep, f32(_HALF_PI) - (t - f32(_HALF_PI_LO)), t))
     left = to_bits(x) < i32(0)
-    return with_sign_of(tirx.Select(left, f32(_PI) - (t - f32(2 * _HALF_PI_LO)), t), y)
+    return with_sign_of(tir.Select(left, f32(_PI) - (t - f32(2 * _HALF_PI_LO)), t), y)
 
 
 def _asin_half(scope: Scope, t: Expr) -> Expr:
@@ -163,16 +162,16 @@ def asin(scope: Scope, x: Expr) -> Expr:
     """The arc sine; NaN outside [-1, 1]."""
     a = scope.let(fabs(x))
     large = a > f32(0.5)
-    s = _asin_half(scope, scope.let(tirx.Select(large, tirx.sqrt(f32(0.5) - a * f32(0.5)), a)))
-    return with_sign_of(tirx.Select(large, f32(_HALF_PI) - (s + s - f32(_HALF_PI_LO)), s), x)
+    s = _asin_half(scope, scope.let(tir.Select(large, tir.sqrt(f32(0.5) - a * f32(0.5)), a)))
+    return with_sign_of(tir.Select(large, f32(_HALF_PI) - (s + s - f32(_HALF_PI_LO)), s), x)
 
 
 def acos(scope: Scope, x: Expr) -> Expr:
     """The arc cosine; NaN outside [-1, 1]."""
     a = scope.let(fabs(x))
     large = a > f32(0.5)
-    s = _asin_half(scope, scope.let(tirx.Select(large, tirx.sqrt(f32(0.5) - a * f32(0.5)), a)))
+    s = _asin_half(scope, scope.let(tir.Select(large, tir.sqrt(f32(0.5) - a * f32(0.5)), a)))
     negative = x < f32(0.0)
-    far = tirx.Select(negative, f32(_PI) - (s + s - f32(2 * _HALF_PI_LO)), s + s)
-    near = f32(_HALF_PI) - (tirx.Select(negative, f32(0.0) - s, s) - f32(_HALF_PI_LO))
-    return tirx.Select(large, far, near)
+    far = tir.Select(negative, f32(_PI) - (s + s - f32(2 * _HALF_PI_LO)), s + s)
+    near = f32(_HALF_PI) - (tir.Select(negative, f32(0.0) - s, s) - f32(_HALF_PI_LO))
+    return tir.Select(large, far, near)
