@@ -43,29 +43,14 @@ def when(condition: Expr | None) -> Iterator[None]:
         yield
 
 
-def _enter(frame: Any) -> Any:
-    """Enter a frame of the older IR builder, to be left with the scope around it; returns what it defines."""
-    frame.add_callback(lambda: frame.__exit__(None, None, None))
-    return frame.__enter__()
-
-
 def bind(value: Expr, name: str) -> Var:
     """Bind an index for the rest of the enclosing scope."""
-    var = T.Bind(value) if compat.HAS_RELAX_TIRX else _enter(T.LetStmt(value))
-    IRBuilder.name(name, var)
-    return var
+    return compat.bind_scalar(value, name)
 
 
 def local(shape: Sequence[int], dtype: str, name: str, scope: str = "local") -> Buffer:
     """Allocate a buffer for the rest of the enclosing scope."""
-    extents = [i64(s) for s in shape]
-    if compat.HAS_RELAX_TIRX:
-        buffer = T.alloc_buffer(extents, dtype, scope=scope)
-    else:
-        data = _enter(T.allocate(extents, dtype, scope))
-        buffer = compat.tir.decl_buffer(extents, dtype, name, data, scope=scope)
-    IRBuilder.name(name, buffer)
-    return buffer
+    return compat.allocate([i64(s) for s in shape], dtype, scope, name)
 
 
 def flat_view(buffer: Buffer) -> Buffer:
@@ -73,11 +58,7 @@ def flat_view(buffer: Buffer) -> Buffer:
     size = i64(1)
     for extent in buffer.shape:
         size = size * extent
-    view = T.decl_buffer([size], compat.buffer_dtype(buffer), data=buffer.data)
-    if not compat.HAS_RELAX_TIRX:
-        view = _enter(view)
-    IRBuilder.name(f"{buffer.name}_flat", view)
-    return view
+    return compat.view(buffer, [size], f"{buffer.name}_flat")
 
 
 def store(buffer: Buffer, value: Expr, indices: Sequence[Expr]) -> None:
