@@ -73,10 +73,8 @@ class GridEmitter:
             self.buffer[tensor] = B.local(shape, compute_dtype(tensor.dtype), f"own_{k}", "shared")
         for tensor, name in self.plan.place.items():
             shape = [as_expr(e) for e in tensor.shape] or [B.i64(1)]
-            dtype = compat.buffer_dtype(self.scratch[name])
-            view = T.decl_buffer(shape, dtype, data=self.scratch[name].data)
-            B.IRBuilder.name(f"{tensor.name.split('_intermediate')[0]}_global", view)
-            self.buffer[tensor] = view
+            label = f"{tensor.name.split('_intermediate')[0]}_global"
+            self.buffer[tensor] = compat.view(self.scratch[name], shape, label)
 
     def _finish_scalars(self, phase: int, resident: bool) -> None:
         """Every block finishes the reductions to one result that the phase reads or that the last one made.
