@@ -10,9 +10,10 @@ import pytest
 import tvm_ffi
 from tvm import relax
 
-from tvm_stitch.testing import random_graphs
+from tvm_stitch.testing import random_checks, random_graphs
 from tvm_stitch.testing.random_graphs import LEVELS, RandomGraph, random_graph
 from tvm_stitch.testing.random_steps import Sketch
+from tvm_stitch.testing.relax_front_end import RelaxFrontEnd
 
 LLVM_GRAPHS, EMULATED_GRAPHS, CHUNK = 300, 100, 10
 #: What the emulator runs: every CUDA thread is interpreted with all checks on.
@@ -199,7 +200,7 @@ def test_a_compiler_failure_is_reported_and_does_not_raise() -> None:
 
 
 def test_wrong_results_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(random_graphs, "violations", lambda outputs, bounds: ["output 0: wrong"])
+    monkeypatch.setattr(random_checks, "violations", lambda outputs, bounds: ["output 0: wrong"])
     why, shown = random_graphs._work(random_graphs._Job(0, "llvm", 500, "row", True, True))
     assert why == "out of bounds" and shown.startswith("FAIL seed 0") and "output 0: wrong" in shown
     assert "def main" in shown
@@ -232,12 +233,11 @@ def test_errors_are_described_in_one_line() -> None:
 
 
 def test_sizes_are_checked_before_anything_is_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
-    builder = relax.BlockBuilder()
-    sketch = Sketch(np.random.default_rng(0), builder, max_elements=100)
-    row, column = (relax.Var(name, relax.TensorType(shape, "float32")) for name, shape in SHAPES.items())
-    with builder.function("main", [row, column]):
+    front = RelaxFrontEnd()
+    sketch = Sketch(np.random.default_rng(0), front, max_elements=100)
+    with front.function([(shape, "float32") for shape in SHAPES.values()]) as (row, column):
         for var, shape in zip((row, column), SHAPES.values(), strict=True):
             sketch.add_input(var, np.ones(shape, "float32"))
-        monkeypatch.setattr(sketch.frame, "expr", None)
+        monkeypatch.setattr(front, "evaluate", None)
         assert sketch.emit(relax.op.add(row, column), *sketch.nodes) is None
-        builder.emit_func_output(row)
+        front.finish([row])

@@ -10,27 +10,27 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
-import tvm
-from tvm import relax
 
-from .reference import Interpreter, flatten
-from .reference_ops import Kind, Rule, axes_of, dtype_of, is_float
+from .reference_ops import Kind, Operation, Rule, axes_of, is_float
+from .values import Exact, flatten
+
+if TYPE_CHECKING:
+    import tvm
 
 #: Distance between 1 and the next number.
 EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 #: Element-wise operators that commit no rounding.
 _EXACT = frozenset(
-    f"relax.{name}"
-    for name in "abs negative maximum minimum where clip floor ceil trunc round sign astype nn.relu".split()
+    "abs negative maximum minimum where clip floor ceil trunc round sign astype nn.relu".split()
 )
 
 #: Absolute error of approximations coarser than the rest: CUDA's tanh under fast-math, 1e-5 as seen on an H200.
-_COARSE = {"relax.tanh": 2e-5}
+_COARSE = {"tanh": 2e-5}
 
 
 #: Sums of up to so many elements need no look at their order: the bound grows with their number.
@@ -48,7 +48,7 @@ class Bound(NamedTuple):
 def evaluate_bounds(
     mod: tvm.IRModule, inputs: Sequence[np.ndarray], func: str = "main", half_arithmetic: bool = False
 ) -> list[Bound]:
-    """Like :func:`reference.evaluate`, with bounds.
+    """Like :func:`reference.evaluate`, of a Relax module, with bounds.
 
     Parameters
     ----------
@@ -60,7 +60,9 @@ def evaluate_bounds(
     NotImplementedError : for operators without a rule, and composite ones (softmax, matmul), whose error is
         not modelled.
     """
-    return flatten(BoundsInterpreter(mod, half_arithmetic).call(func, inputs))
+    from .reference import Interpreter  # needs Relax of Apache TVM 0.27; the bounds themselves do not
+
+    return flatten(Interpreter(mod, Bounds(half_arithmetic)).call(func, inputs))
 
 
 def _largest(dtype: np.dtype) -> float:
@@ -97,11 +99,10 @@ def violations(outputs: Sequence[np.ndarray], bounds: Sequence[Bound]) -> list[s
     return problems
 
 
-class BoundsInterpreter(Interpreter):
-    """Evaluates a Relax function on :class:`Bound` values."""
+class Bounds(Exact):
+    """Tensors as :class:`Bound` values: an evaluator given this finds what correct results may be."""
 
-    def __init__(self, mod: tvm.IRModule, half_arithmetic: bool = False) -> None:
-        super().__init__(mod)
+    def __init__(self, half_arithmetic: bool = False) -> None:
         self.half_arithmetic = half_arithmetic
 
     def wrap(self, array: np.ndarray, dtype: str) -> Bound:
@@ -111,70 +112,70 @@ class BoundsInterpreter(Interpreter):
     def shape(self, value: Any) -> tuple[int, ...]:
         return value.value.shape if isinstance(value, Bound) else value
 
-    def apply(self, rule: Rule, call: relax.Call, args: list[Any]) -> Any:
+    def apply(self, rule: Rule, operation: Operation, args: list[Any]) -> Any:
         with np.errstate(all="ignore"):
             if rule.kind in (Kind.LIGHT, Kind.HEAVY):
-                return self._element_wise(rule, call, args)
+                return self._element_wise(rule, operation, args)
             if rule.kind in (Kind.MOVE, Kind.EXTREME):
-                return _join(*(rule.apply(call, *_pick(args, end)) for end in Bound._fields))
+                return _join(*(rule.apply(operation, *_pick(args, end)) for end in Bound._fields))
             if rule.kind is Kind.SUM:
-                return self._sum(rule, call, args)
+                return self._sum(rule, operation, args)
             if rule.kind is Kind.PRODUCT:
-                return self._product(rule, call, args)
-        raise NotImplementedError(f"bounds of {call.op.name}")
+                return self._product(rule, operation, args)
+        raise NotImplementedError(f"bounds of {operation.name}")
 
-    def _element_wise(self, rule: Rule, call: relax.Call, args: list[Any]) -> Bound:
-        value = np.asarray(rule.apply(call, *_pick(args, "value")))
+    def _element_wise(self, rule: Rule, operation: Operation, args: list[Any]) -> Bound:
+        value = np.asarray(rule.apply(operation, *_pick(args, "value")))
         low = high = value
         choices = [_corners(arg, alone=len(args) == 1) for arg in args]
         if any(len(choice) > 1 for choice in choices):
             for corner in itertools.product(*choices):
-                result = rule.apply(call, *corner)
+                result = rule.apply(operation, *corner)
                 low, high = np.minimum(low, result), np.maximum(high, result)
-        dtype = dtype_of(call)
-        if not is_float(dtype) or call.op.name in _EXACT:
+        dtype = operation.dtype
+        if not is_float(dtype) or operation.name in _EXACT:
             return Bound(value, low, high)
-        if call.op.name in ("relax.sin", "relax.cos"):  # the turning points are not at the ends
+        if operation.name in ("sin", "cos"):  # the turning points are not at the ends
             bend = np.square(args[0].high - args[0].low)
             low, high = low - bend, high + bend
         relative, absolute = self._rounding(rule.kind, dtype)
-        absolute = max(absolute, _COARSE.get(call.op.name, 0.0))
+        absolute = max(absolute, _COARSE.get(operation.name, 0.0))
         return _widen(value, low, high, relative, absolute)
 
-    def _sum(self, rule: Rule, call: relax.Call, args: list[Any]) -> Bound:
+    def _sum(self, rule: Rule, operation: Operation, args: list[Any]) -> Bound:
         (x,) = args
-        value, low, high = (rule.apply(call, *_pick(args, end)) for end in Bound._fields)
-        dtype = dtype_of(call)
+        value, low, high = (rule.apply(operation, *_pick(args, end)) for end in Bound._fields)
+        dtype = operation.dtype
         if not is_float(dtype):
             return Bound(value, low, high)
-        axes = axes_of(call, x.value.ndim)
+        axes = axes_of(operation, x.value.ndim)
         count = int(np.prod([x.value.shape[axis] for axis in axes]))
         narrow = (
             dtype if self.half_arithmetic else "float32" if EPSILON[dtype] > EPSILON["float32"] else dtype
         )
         # Roundings of a sum are independent enough to grow with the root of their number, not the number.
         grown = (
-            rule.apply(call, np.maximum(np.abs(x.low), np.abs(x.high)))
+            rule.apply(operation, np.maximum(np.abs(x.low), np.abs(x.high)))
             * EPSILON[narrow]
             * min(count, 4 * count**0.5 + 4)
         )
         if count > _FEW:
             # Unless values repeat (what was broadcast is summed): then every rounding goes the same way.
             drift = _sequential_error(x.value, axes, narrow)
-            grown = grown + 2 * drift.reshape(grown.shape) / (count if call.op.name == "relax.mean" else 1)
+            grown = grown + 2 * drift.reshape(grown.shape) / (count if operation.name == "mean" else 1)
         relative, absolute = self._rounding(Kind.LIGHT, dtype)
         return _widen(value, low - grown, high + grown, relative, absolute)
 
-    def _product(self, rule: Rule, call: relax.Call, args: list[Any]) -> Bound:
+    def _product(self, rule: Rule, operation: Operation, args: list[Any]) -> Bound:
         (x,) = args
-        value = rule.apply(call, x.value)
-        if not is_float(dtype_of(call)):
-            return Bound(value, *(rule.apply(call, end) for end in (x.low, x.high)))
+        value = rule.apply(operation, x.value)
+        if not is_float(operation.dtype):
+            return Bound(value, *(rule.apply(operation, end) for end in (x.low, x.high)))
         magnitude = np.abs(x.value)
         far = magnitude + np.maximum(x.high - x.value, x.value - x.low)
-        count = int(np.prod([x.value.shape[axis] for axis in axes_of(call, x.value.ndim)]))
-        spread = rule.apply(call, far) - rule.apply(call, magnitude)
-        relative, absolute = self._rounding(Kind.LIGHT, dtype_of(call))
+        count = int(np.prod([x.value.shape[axis] for axis in axes_of(operation, x.value.ndim)]))
+        spread = rule.apply(operation, far) - rule.apply(operation, magnitude)
+        relative, absolute = self._rounding(Kind.LIGHT, operation.dtype)
         return _widen(value, value - spread, value + spread, relative * (count + 1), absolute)
 
     def _rounding(self, kind: Kind, dtype: str) -> tuple[float, float]:

@@ -7,9 +7,8 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from tvm.relax import op as R
 
-from .random_steps import FLOATS, Node, Sketch, Step, combine, steps
+from .random_steps import Node, Sketch, Step, combine, steps
 from .reference_ops import is_float
 
 #: Sums of half types longer than this are taken in float32, as models do: in the type itself they say nothing.
@@ -45,21 +44,21 @@ def reduce_over(sketch: Sketch, x: Node, axes: Sequence[int], keepdims: bool) ->
     length = math.prod(x.shape[axis] for axis in axes)
     source: Node | None = x
     if is_float(x.dtype) and x.dtype != "float32" and length > _LONG_FOR_HALF:
-        source = sketch.emit(R.astype(x.var, "float32"), x)
+        source = sketch.emit(sketch.ops.astype(x.var, "float32"), x)
     if source is None:
         return None
     names = ["sum", "max", "min"] + (["mean", "sum"] if is_float(source.dtype) else [])
     sketch.rng.shuffle(names)
     for name in names[:2]:
-        done = sketch.emit(getattr(R, name)(source.var, axis=list(axes), keepdims=keepdims), source)
+        done = sketch.emit(getattr(sketch.ops, name)(source.var, axis=list(axes), keepdims=keepdims), source)
         if done is not None:
             return done
     # Numbers of both signs cancel in a long sum; their magnitudes do not.
-    magnitude = sketch.emit(R.abs(source.var), source)
+    magnitude = sketch.emit(sketch.ops.abs(source.var), source)
     return magnitude and sketch.emit(
-        R.mean(magnitude.var, axis=list(axes), keepdims=keepdims)
+        sketch.ops.mean(magnitude.var, axis=list(axes), keepdims=keepdims)
         if is_float(magnitude.dtype)
-        else R.max(magnitude.var, axis=list(axes), keepdims=keepdims),
+        else sketch.ops.max(magnitude.var, axis=list(axes), keepdims=keepdims),
         magnitude,
     )
 
@@ -78,7 +77,7 @@ def _some_axes(sketch: Sketch, rank: int) -> list[int]:
 
 def reduce_any(sketch: Sketch) -> Node | None:
     """One reduction over any axes, often read back by what it was made of."""
-    x = sketch.pick((*FLOATS, "int32"), lambda node: node.size > 1)
+    x = sketch.pick(sketch.numbers, lambda node: node.size > 1)
     if x is None:
         return None
     axes = _some_axes(sketch, len(x.shape))
@@ -123,7 +122,8 @@ def chain(sketch: Sketch) -> Node | None:
             return None
         if is_float(reduced.dtype) and sketch.rng.random() < 0.3:
             reduced = (
-                sketch.emit(getattr(R, sketch.choice(["tanh", "sigmoid"]))(reduced.var), reduced) or reduced
+                sketch.emit(getattr(sketch.ops, sketch.choice(["tanh", "sigmoid"]))(reduced.var), reduced)
+                or reduced
             )
         x = combine(sketch, x, reduced)
     return x
@@ -142,11 +142,11 @@ def crossed(sketch: Sketch) -> Node | None:
         order = [int(axis) for axis in sketch.rng.permutation(rank)]
         if order == sorted(order):
             order = order[::-1]
-        turned = reduced and sketch.emit(R.permute_dims(_heavy(sketch, reduced).var, order), reduced)
+        turned = reduced and sketch.emit(sketch.ops.permute_dims(_heavy(sketch, reduced).var, order), reduced)
         if turned is None:
             return None
         partner = sketch.pick(("float32",), lambda node: _meets(node, turned.shape))
-        partner = partner or sketch.emit(R.permute_dims(x.var, order), x)
+        partner = partner or sketch.emit(sketch.ops.permute_dims(x.var, order), x)
         return (partner and combine(sketch, partner, turned)) or turned
     vector = reduce_over(sketch, x, others, keepdims=False)
     if vector is None:
@@ -155,7 +155,7 @@ def crossed(sketch: Sketch) -> Node | None:
     partner = sketch.pick(("float32",), lambda node: node is not x and _meets(node, (extent,)))
     if partner is None:  # <others, extent>, whose rows every element of the vector is read by
         count = int(sketch.choice([2, 3, 8, 17, 33]))
-        return sketch.emit(R.broadcast_to(vector.var, (count, extent)), vector) or vector
+        return sketch.emit(sketch.ops.broadcast_to(vector.var, (count, extent)), vector) or vector
     return combine(sketch, partner, vector) or vector
 
 
@@ -171,7 +171,7 @@ def _heavy(sketch: Sketch, x: Node) -> Node:
     """``x`` or, half of the time, a heavy function of it."""
     if sketch.rng.random() < 0.5:
         return x
-    return sketch.emit(getattr(R, sketch.choice(["tanh", "sigmoid", "erf"]))(x.var), x) or x
+    return sketch.emit(getattr(sketch.ops, sketch.choice(["tanh", "sigmoid", "erf"]))(x.var), x) or x
 
 
 #: (relative frequency, step).

@@ -9,12 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import tvm
-from tvm import relax
-from tvm.relax import op as R
 
-from .bounds import Bound, BoundsInterpreter
-from .reference import Frame
+from .bounds import Bound
+from .front_end import FrontEnd
 from .reference_ops import is_float
 
 #: Magnitude that a value may reach; far enough from overflow that fresh inputs stay away from it too.
@@ -52,14 +49,12 @@ _DIMS = (
 )
 _LARGE_DIMS = (1031, 2048, 3001, 4096, 5003, 8192, 10007)
 
-FLOATS = ("float32", "float16", "bfloat16")
-
 
 @dataclass
 class Node:
     """A value of the graph: its variable, and its bounds on the sample that the generator carries along."""
 
-    var: relax.Var
+    var: Any
     bound: Bound
     shape: tuple[int, ...]
     dtype: str
@@ -73,36 +68,50 @@ class Node:
 class Sketch:
     """A growing graph: takes an operator only if its result stays finite, bounded and well-conditioned."""
 
-    def __init__(self, rng: np.random.Generator, builder: relax.BlockBuilder, max_elements: int) -> None:
+    def __init__(self, rng: np.random.Generator, front: FrontEnd, max_elements: int) -> None:
         self.rng = rng
-        self.builder = builder
+        self.front = front
         self.max_elements = max_elements
-        self.frame = Frame(BoundsInterpreter(tvm.IRModule(), half_arithmetic=True))
         self.nodes: list[Node] = []
         self.operators: list[str] = []
 
-    def add_input(self, var: relax.Var, sample: np.ndarray) -> None:
-        dtype = str(sample.dtype)
-        bound = self.frame.owner.wrap(sample, dtype)
-        self.frame.values[var] = bound
-        self.nodes.append(Node(var, bound, sample.shape, dtype))
+    @property
+    def ops(self) -> Any:
+        """Constructors of operators' calls."""
+        return self.front.ops
 
-    def emit(self, expr: relax.Expr, *sources: Node) -> Node | None:
+    @property
+    def floats(self) -> tuple[str, ...]:
+        """The float dtypes that values may have."""
+        return self.front.floats
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The dtypes of numbers that values may have."""
+        return (*self.front.floats, "int32")
+
+    def const(self, value: float, dtype: str) -> Any:
+        """A scalar constant."""
+        return self.front.const(value, dtype)
+
+    def add_input(self, var: Any, sample: np.ndarray) -> None:
+        """Make a parameter of the function, with its value in the sample, available."""
+        self.nodes.append(Node(var, self.front.sample(var, sample), sample.shape, str(sample.dtype)))
+
+    def emit(self, expr: Any, *sources: Node) -> Node | None:
         """Add ``expr``, whose operands are ``sources``; None, and no change, if its result would not do."""
-        call = self.builder.normalize(expr)
-        if math.prod(int(extent) for extent in call.ty.shape.values) > self.max_elements:
+        made = self.front.inspect(expr)
+        if math.prod(made.shape) > self.max_elements:
             return None  # before evaluating it: two vectors that broadcast can make gigabytes
-        bound = self.frame.expr(call)
-        dtype = str(call.ty.dtype.dtype)
-        if not _acceptable(bound, dtype):
+        bound = self.front.evaluate(made.call)
+        if not _acceptable(bound, made.dtype):
             return None
-        var = self.builder.emit(call)
-        self.frame.values[var] = bound
+        var = self.front.bind(made.call, bound)
         for source in sources:
             source.used = True
-        node = Node(var, bound, bound.value.shape, dtype)
+        node = Node(var, bound, bound.value.shape, made.dtype)
         self.nodes.append(node)
-        self.operators.append(call.op.name.removeprefix("relax."))
+        self.operators.append(made.name)
         return node
 
     def pick(self, dtypes: Sequence[str], where: Callable[[Node], bool] = lambda node: True) -> Node | None:
@@ -151,58 +160,57 @@ def random_shape(rng: np.random.Generator, max_elements: int) -> tuple[int, ...]
     return tuple(shape)
 
 
-def _const(value: float, dtype: str) -> relax.Expr:
-    return relax.const(value, dtype)
-
-
 def _unary_light(sketch: Sketch) -> Node | None:
-    x = sketch.pick((*FLOATS, "int32"))
+    x = sketch.pick(sketch.numbers)
     if x is None:
         return None
     kind = sketch.choice(["negative", "abs", "square", "clip", "relu", "sqrt", "round"])
     if kind == "square":
-        x = x if np.abs(x.bound.value).max() <= 12 else sketch.emit(R.clip(x.var, -6, 6), x)
-        return x and sketch.emit(R.multiply(x.var, x.var), x)
+        x = x if np.abs(x.bound.value).max() <= 12 else sketch.emit(sketch.ops.clip(x.var, -6, 6), x)
+        return x and sketch.emit(sketch.ops.multiply(x.var, x.var), x)
     if kind == "clip" or not is_float(x.dtype):
         if kind in ("negative", "abs"):
-            return sketch.emit(getattr(R, kind)(x.var), x)
+            return sketch.emit(getattr(sketch.ops, kind)(x.var), x)
         low, high = sorted(int(v) for v in sketch.rng.integers(-6, 7, 2))
-        return sketch.emit(R.clip(x.var, low, high + 2), x)
+        return sketch.emit(sketch.ops.clip(x.var, low, high + 2), x)
     if kind == "sqrt":
-        positive = sketch.emit(R.abs(x.var), x)
-        shifted = positive and sketch.emit(R.add(positive.var, _const(0.25, x.dtype)), positive)
-        return shifted and sketch.emit(R.sqrt(shifted.var), shifted)
+        positive = sketch.emit(sketch.ops.abs(x.var), x)
+        shifted = positive and sketch.emit(
+            sketch.ops.add(positive.var, sketch.const(0.25, x.dtype)), positive
+        )
+        return shifted and sketch.emit(sketch.ops.sqrt(shifted.var), shifted)
     if kind == "relu":
-        return sketch.emit(R.maximum(x.var, _const(0.0, x.dtype)), x)
+        return sketch.emit(sketch.ops.maximum(x.var, sketch.const(0.0, x.dtype)), x)
     if kind == "round":
         # CUDA has no rounding of half types under the name that TVM calls; models round in float32 anyway.
         name = sketch.choice(["round", "floor", "ceil", "trunc"])
-        return sketch.emit(getattr(R, name)(x.var), x) if x.dtype == "float32" else None
-    return sketch.emit(getattr(R, kind)(x.var), x)
+        return sketch.emit(getattr(sketch.ops, name)(x.var), x) if x.dtype == "float32" else None
+    return sketch.emit(getattr(sketch.ops, kind)(x.var), x)
 
 
 def _unary_heavy(sketch: Sketch) -> Node | None:
-    x = sketch.pick(FLOATS)
+    x = sketch.pick(sketch.floats)
     if x is None:
         return None
     kind = sketch.choice(["exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "rsqrt", "power"])
     if kind in ("tanh", "sigmoid", "erf"):
-        return sketch.emit(getattr(R, kind)(x.var), x)
+        return sketch.emit(getattr(sketch.ops, kind)(x.var), x)
     if kind in ("exp", "sin", "cos"):
         if np.abs(x.bound.value).max() > 4.5:
-            x = sketch.emit(R.clip(x.var, -4, 4), x) or x
-        return sketch.emit(getattr(R, kind)(x.var), x)
-    positive = sketch.emit(R.abs(x.var), x)
-    shifted = positive and sketch.emit(R.add(positive.var, _const(0.5, x.dtype)), positive)
+            x = sketch.emit(sketch.ops.clip(x.var, -4, 4), x) or x
+        return sketch.emit(getattr(sketch.ops, kind)(x.var), x)
+    positive = sketch.emit(sketch.ops.abs(x.var), x)
+    shifted = positive and sketch.emit(sketch.ops.add(positive.var, sketch.const(0.5, x.dtype)), positive)
     if shifted is None:
         return None
     if kind == "power":
         if x.dtype == "bfloat16":  # Relax refuses it
             return None
         return sketch.emit(
-            R.power(shifted.var, _const(float(sketch.choice([-1.5, 0.5, 1.7, 2.0])), x.dtype)), shifted
+            sketch.ops.power(shifted.var, sketch.const(float(sketch.choice([-1.5, 0.5, 1.7, 2.0])), x.dtype)),
+            shifted,
         )
-    return sketch.emit(getattr(R, kind)(shifted.var), shifted)
+    return sketch.emit(getattr(sketch.ops, kind)(shifted.var), shifted)
 
 
 def _broadcastable(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
@@ -213,17 +221,17 @@ def combine(sketch: Sketch, a: Node, b: Node) -> Node | None:
     """A binary operator on two values of one dtype whose shapes broadcast."""
     if not is_float(a.dtype):
         name = sketch.choice(["add", "subtract", "multiply", "maximum", "minimum"])
-        return sketch.emit(getattr(R, name)(a.var, b.var), a, b)
+        return sketch.emit(getattr(sketch.ops, name)(a.var, b.var), a, b)
     name = sketch.choice(["add", "subtract", "multiply", "maximum", "minimum", "divide"])
     if name == "divide":
-        positive = sketch.emit(R.abs(b.var), b)
-        b_safe = positive and sketch.emit(R.add(positive.var, _const(0.5, b.dtype)), positive)
-        return b_safe and sketch.emit(R.divide(a.var, b_safe.var), a, b_safe)
-    return sketch.emit(getattr(R, name)(a.var, b.var), a, b)
+        positive = sketch.emit(sketch.ops.abs(b.var), b)
+        b_safe = positive and sketch.emit(sketch.ops.add(positive.var, sketch.const(0.5, b.dtype)), positive)
+        return b_safe and sketch.emit(sketch.ops.divide(a.var, b_safe.var), a, b_safe)
+    return sketch.emit(getattr(sketch.ops, name)(a.var, b.var), a, b)
 
 
 def _binary(sketch: Sketch) -> Node | None:
-    a = sketch.pick((*FLOATS, "int32"))
+    a = sketch.pick(sketch.numbers)
     if a is None:
         return None
     if sketch.rng.random() < 0.25:
@@ -231,7 +239,7 @@ def _binary(sketch: Sketch) -> Node | None:
         names = ["add", "subtract", "multiply", "maximum", "minimum", "divide"]
         if a.dtype == "int32":
             names = ["add", "subtract", "multiply", "floor_divide", "floor_mod"]
-        return sketch.emit(getattr(R, sketch.choice(names))(a.var, _const(value, a.dtype)), a)
+        return sketch.emit(getattr(sketch.ops, sketch.choice(names))(a.var, sketch.const(value, a.dtype)), a)
     b = sketch.pick((a.dtype,), lambda node: node is not a and _broadcastable(node.shape, a.shape))
     return b and combine(sketch, a, b)
 
@@ -242,18 +250,18 @@ def _logical(sketch: Sketch) -> Node | None:
         return None
     b = sketch.pick(("bool",), lambda node: node is not a and _broadcastable(node.shape, a.shape))
     if b is None or sketch.rng.random() < 0.3:
-        return sketch.emit(R.logical_not(a.var), a)
-    return sketch.emit(getattr(R, sketch.choice(["logical_and", "logical_or"]))(a.var, b.var), a, b)
+        return sketch.emit(sketch.ops.logical_not(a.var), a)
+    return sketch.emit(getattr(sketch.ops, sketch.choice(["logical_and", "logical_or"]))(a.var, b.var), a, b)
 
 
 def _compare(sketch: Sketch) -> Node | None:
-    a = sketch.pick((*FLOATS, "int32"))
+    a = sketch.pick(sketch.numbers)
     if a is None:
         return None
-    operator = getattr(R, sketch.choice(["greater", "less", "greater_equal", "less_equal"]))
+    operator = getattr(sketch.ops, sketch.choice(["greater", "less", "greater_equal", "less_equal"]))
     b = sketch.pick((a.dtype,), lambda node: node is not a and _broadcastable(node.shape, a.shape))
     if b is None or sketch.rng.random() < 0.4:
-        return sketch.emit(operator(a.var, _const(1 if a.dtype == "int32" else 0.3, a.dtype)), a)
+        return sketch.emit(operator(a.var, sketch.const(1 if a.dtype == "int32" else 0.3, a.dtype)), a)
     return sketch.emit(operator(a.var, b.var), a, b)
 
 
@@ -261,30 +269,30 @@ def _where(sketch: Sketch) -> Node | None:
     condition = sketch.pick(("bool",))
     if condition is None:
         return None
-    a = sketch.pick((*FLOATS, "int32"), lambda node: _broadcastable(node.shape, condition.shape))
+    a = sketch.pick(sketch.numbers, lambda node: _broadcastable(node.shape, condition.shape))
     if a is None:
         return None
     shape = np.broadcast_shapes(a.shape, condition.shape)
     b = sketch.pick((a.dtype,), lambda node: node is not a and _broadcastable(node.shape, shape))
     if b is None or sketch.rng.random() < 0.4:
-        return sketch.emit(R.where(condition.var, a.var, _const(0, a.dtype)), condition, a)
-    return sketch.emit(R.where(condition.var, a.var, b.var), condition, a, b)
+        return sketch.emit(sketch.ops.where(condition.var, a.var, sketch.const(0, a.dtype)), condition, a)
+    return sketch.emit(sketch.ops.where(condition.var, a.var, b.var), condition, a, b)
 
 
 def _cast(sketch: Sketch) -> Node | None:
-    x = sketch.pick((*FLOATS, "int32", "bool"))
+    x = sketch.pick((*sketch.numbers, "bool"))
     if x is None:
         return None
-    targets = [dtype for dtype in (*FLOATS, "int32") if dtype != x.dtype]
+    targets = [dtype for dtype in sketch.numbers if dtype != x.dtype]
     if x.dtype == "bool":
         targets = ["float32", "int32"]
     if x.dtype in ("float16", "bfloat16"):
         targets = ["float32", "float32", "int32"]
-    return sketch.emit(R.astype(x.var, sketch.choice(targets)), x)
+    return sketch.emit(sketch.ops.astype(x.var, sketch.choice(targets)), x)
 
 
 def _reduce(sketch: Sketch, column_reduces: bool) -> Node | None:
-    x = sketch.pick((*FLOATS, "int32"), lambda node: len(node.shape) > 0 and node.size > 1)
+    x = sketch.pick(sketch.numbers, lambda node: len(node.shape) > 0 and node.size > 1)
     if x is None:
         return None
     rank = len(x.shape)
@@ -300,7 +308,7 @@ def _reduce(sketch: Sketch, column_reduces: bool) -> Node | None:
     if length <= 6:
         names.append("prod")
     keepdims = bool(sketch.rng.random() < 0.75)
-    reduced = sketch.emit(getattr(R, sketch.choice(names))(x.var, axis=axes, keepdims=keepdims), x)
+    reduced = sketch.emit(getattr(sketch.ops, sketch.choice(names))(x.var, axis=axes, keepdims=keepdims), x)
     if reduced is not None and keepdims and sketch.rng.random() < 0.6:
         return (
             combine(sketch, x, reduced) or reduced
@@ -320,7 +328,7 @@ def _factor(rng: np.random.Generator, size: int, rank: int) -> list[int]:
 
 
 def _reshape(sketch: Sketch) -> Node | None:
-    x = sketch.pick((*FLOATS, "int32", "bool"))
+    x = sketch.pick((*sketch.numbers, "bool"))
     if x is None:
         return None
     rank = len(x.shape)
@@ -334,23 +342,25 @@ def _reshape(sketch: Sketch) -> Node | None:
         shape[axis : axis + 1] = _factor(sketch.rng, shape[axis], 2)
     elif kind == "unit" and rank <= 4:
         axis = int(sketch.rng.integers(rank + 1))
-        return sketch.emit(R.expand_dims(x.var, axis), x)
+        return sketch.emit(sketch.ops.expand_dims(x.var, axis), x)
     elif kind == "unit" and 1 in shape and rank >= 2:
-        return sketch.emit(R.squeeze(x.var, [shape.index(1)]), x)
+        return sketch.emit(sketch.ops.squeeze(x.var, [shape.index(1)]), x)
     else:
         shape = _factor(sketch.rng, x.size, int(sketch.rng.integers(1, 6)))
-    return sketch.emit(R.reshape(x.var, shape), x)
+    return sketch.emit(sketch.ops.reshape(x.var, shape), x)
 
 
 def _transpose(sketch: Sketch) -> Node | None:
-    x = sketch.pick((*FLOATS, "int32", "bool"), lambda node: len(node.shape) >= 2)
+    x = sketch.pick((*sketch.numbers, "bool"), lambda node: len(node.shape) >= 2)
     if x is None:
         return None
-    return sketch.emit(R.permute_dims(x.var, [int(a) for a in sketch.rng.permutation(len(x.shape))]), x)
+    return sketch.emit(
+        sketch.ops.permute_dims(x.var, [int(a) for a in sketch.rng.permutation(len(x.shape))]), x
+    )
 
 
 def _slice(sketch: Sketch) -> Node | None:
-    x = sketch.pick((*FLOATS, "int32", "bool"), lambda node: node.size > 1)
+    x = sketch.pick((*sketch.numbers, "bool"), lambda node: node.size > 1)
     if x is None:
         return None
     axis = int(sketch.choice([a for a, dim in enumerate(x.shape) if dim > 1]))
@@ -358,11 +368,11 @@ def _slice(sketch: Sketch) -> Node | None:
     begin = int(sketch.rng.integers(0, dim))
     end = int(sketch.rng.integers(begin + 1, dim + 1))
     stride = int(sketch.choice([1, 1, 1, 2, 3]))
-    return sketch.emit(R.strided_slice(x.var, [axis], [begin], [end], [stride]), x)
+    return sketch.emit(sketch.ops.strided_slice(x.var, [axis], [begin], [end], [stride]), x)
 
 
 def _concat(sketch: Sketch) -> Node | None:
-    x = sketch.pick((*FLOATS, "int32"), lambda node: len(node.shape) >= 1)
+    x = sketch.pick(sketch.numbers, lambda node: len(node.shape) >= 1)
     if x is None:
         return None
     axis = int(sketch.rng.integers(len(x.shape)))
@@ -379,11 +389,11 @@ def _concat(sketch: Sketch) -> Node | None:
     ]
     parts = [x, *others]
     sketch.rng.shuffle(parts)
-    return sketch.emit(R.concat([node.var for node in parts], axis=axis), *parts)
+    return sketch.emit(sketch.ops.concat([node.var for node in parts], axis=axis), *parts)
 
 
 def _broadcast(sketch: Sketch) -> Node | None:
-    x = sketch.pick((*FLOATS, "int32"), lambda node: len(node.shape) < 5 or 1 in node.shape)
+    x = sketch.pick(sketch.numbers, lambda node: len(node.shape) < 5 or 1 in node.shape)
     if x is None:
         return None
     shape = [
@@ -392,7 +402,7 @@ def _broadcast(sketch: Sketch) -> Node | None:
     ]
     if len(shape) < 5 and sketch.rng.random() < 0.5:
         shape.insert(0, int(sketch.choice((1, 2, 3, 5, 7))))
-    return sketch.emit(R.broadcast_to(x.var, shape), x) if tuple(shape) != x.shape else None
+    return sketch.emit(sketch.ops.broadcast_to(x.var, shape), x) if tuple(shape) != x.shape else None
 
 
 Step = Callable[[Sketch], Node | None]

@@ -10,17 +10,17 @@ dtype's wrap-around.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tvm
 from tvm import relax, sym, tirx
 
-from . import reference_nn, reference_ops
-from .reference_ops import Rule, is_float
+from .reference_ops import Operation
+from .values import RULES, Exact, flatten, mismatches
 
-_RULES: Mapping[str, Rule] = {**reference_ops.RULES, **reference_nn.RULES}
+__all__ = ["Frame", "Interpreter", "evaluate", "flatten", "mismatches", "operation_of"]
 
 
 def evaluate(mod: tvm.IRModule, inputs: Sequence[np.ndarray], func: str = "main") -> list[np.ndarray]:
@@ -43,62 +43,18 @@ def evaluate(mod: tvm.IRModule, inputs: Sequence[np.ndarray], func: str = "main"
     return flatten(Interpreter(mod).call(func, inputs))
 
 
-def flatten(value: Any) -> list[Any]:
-    """The leaves of nested tuples, in order."""
-    return [leaf for part in value for leaf in flatten(part)] if type(value) is tuple else [value]
-
-
-def mismatches(
-    outputs: Sequence[np.ndarray],
-    reference: Sequence[np.ndarray],
-    tolerance: Mapping[str, tuple[float, float]],
-) -> list[str]:
-    """What is wrong with ``outputs``, one line an output; empty when all is right.
-
-    ``tolerance`` gives (relative, absolute) by dtype of an output; a dtype without an entry must be equal. A
-    NaN or infinity is right only where the reference has the same.
-    """
-    if len(outputs) != len(reference):
-        return [f"{len(outputs)} outputs, the reference has {len(reference)}"]
-    problems = []
-    for place, (actual, expected) in enumerate(zip(outputs, reference, strict=True)):
-        if actual.shape != expected.shape:
-            problems.append(f"output {place}: shape {actual.shape}, the reference has {expected.shape}")
-            continue
-        relative, absolute = tolerance.get(str(actual.dtype), (0.0, 0.0))
-        wide, wanted = np.asarray(actual).astype(np.float64), expected.astype(np.float64)
-        with np.errstate(invalid="ignore"):
-            error = np.abs(wide - wanted)
-            allowed = absolute + relative * np.abs(wanted)
-            right = (error <= allowed) | (wide == wanted) | (np.isnan(wide) & np.isnan(wanted))
-        if not right.all():
-            worst = np.unravel_index(
-                np.argmin(np.where(right, np.inf, -np.nan_to_num(error, nan=np.inf))), right.shape
-            )
-            problems.append(
-                f"output {place} ({actual.dtype}{list(actual.shape)}): {np.count_nonzero(~right)} wrong, "
-                f"worst at {tuple(int(i) for i in worst)}: {wide[worst]!r} for {wanted[worst]!r}"
-            )
-    return problems
+def operation_of(call: relax.Call) -> Operation:
+    """What the rules want to know of an operator's call."""
+    dtype = _dtype(call.ty) if isinstance(call.ty, relax.TensorType) else ""
+    return Operation(call.op.name.removeprefix("relax."), call.attrs, dtype)
 
 
 class Interpreter:
-    """Walks a Relax function; :meth:`wrap` and :meth:`apply` say what a tensor's value is."""
+    """Walks a Relax function; ``values`` says what a tensor's value is and how operators act on it."""
 
-    def __init__(self, mod: tvm.IRModule) -> None:
+    def __init__(self, mod: tvm.IRModule, values: Exact | None = None) -> None:
         self.mod = mod
-
-    def wrap(self, array: np.ndarray, dtype: str) -> Any:
-        """The value of an input or constant of ``dtype``."""
-        return np.asarray(array).astype(np.float64) if is_float(dtype) else np.asarray(array, np.dtype(dtype))
-
-    def apply(self, rule: Rule, call: relax.Call, args: list[Any]) -> Any:
-        """The value of an operator's call."""
-        return rule.apply(call, *args)
-
-    def shape(self, value: Any) -> tuple[int, ...]:
-        """The shape of a tensor's value."""
-        return value.shape
+        self.values = values or Exact()
 
     def call(self, name: str | tvm.ir.GlobalVar, inputs: Sequence[np.ndarray]) -> Any:
         """Value of function ``name`` on raw arrays."""
@@ -109,7 +65,7 @@ class Interpreter:
         for param, array in zip(function.params, inputs, strict=True):
             if not isinstance(param.ty, relax.TensorType):
                 raise NotImplementedError(f"parameter {param.name_hint} of type {param.ty}")
-            values.append(self.wrap(np.asarray(array), _dtype(param.ty)))
+            values.append(self.values.wrap(np.asarray(array), _dtype(param.ty)))
         return self._run(function, values)
 
     def _run(self, function: relax.Function, values: list[Any]) -> Any:
@@ -136,7 +92,7 @@ class Frame:
                 self.bind_extents(field, part)
             return
         if isinstance(ty, relax.TensorType) and ty.shape is not None:
-            declared, actual = ty.shape.values, self.owner.shape(value)
+            declared, actual = ty.shape.values, self.owner.values.shape(value)
         elif isinstance(ty, relax.ShapeType) and ty.values is not None:
             declared, actual = ty.values, value
         else:
@@ -164,7 +120,7 @@ class Frame:
         if isinstance(expr, relax.Var) and expr in self.values:
             return self.values[expr]
         if isinstance(expr, tvm.ir.GenericConst):
-            return self.owner.wrap(expr.value.numpy(), _dtype(expr.ty))
+            return self.owner.values.wrap(expr.value.numpy(), _dtype(expr.ty))
         if isinstance(expr, relax.ShapeExpr):
             return tuple(int(self.scalar(value)) for value in expr.values)
         if isinstance(expr, relax.Tuple):
@@ -213,10 +169,11 @@ class Frame:
             return self.owner._run(function, args)
         if not isinstance(call.op, tvm.ir.Op):
             raise NotImplementedError(f"call of {call.op}")
-        rule = _RULES.get(call.op.name)
+        operation = operation_of(call)
+        rule = RULES.get(operation.name)
         if rule is None:
             raise NotImplementedError(f"operator {call.op.name}")
-        return self.owner.apply(rule, call, args)
+        return self.owner.values.apply(rule, operation, args)
 
 
 def _dtype(ty: relax.TensorType) -> str:

@@ -1,24 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NumPy meanings of Relax's composite operators (softmax, norms, matmul), for the float64 reference."""
+"""NumPy meanings of composite operators (softmax, norms, matmul), under Relax's names, for the float64 references."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from tvm import relax
 
-from .reference_ops import Kind, Rule, _ints, dtype_of, storage_dtype
+from .reference_ops import Kind, Operation, Rule, _ints, storage_dtype
 
 
-def _softmax(call: relax.Call, x: np.ndarray) -> np.ndarray:
-    axis = int(call.attrs.axis)
+def _softmax(operation: Operation, x: np.ndarray) -> np.ndarray:
+    axis = int(operation.attrs.axis)
     exponential = np.exp(x - np.max(x, axis=axis, keepdims=True))
     return exponential / np.sum(exponential, axis=axis, keepdims=True)
 
 
-def _log_softmax(call: relax.Call, x: np.ndarray) -> np.ndarray:
-    axis = int(call.attrs.axis)
+def _log_softmax(operation: Operation, x: np.ndarray) -> np.ndarray:
+    axis = int(operation.attrs.axis)
     shifted = x - np.max(x, axis=axis, keepdims=True)
     return shifted - np.log(np.sum(np.exp(shifted), axis=axis, keepdims=True))
 
@@ -37,36 +36,38 @@ def _along(vector: np.ndarray, axes: tuple[int, ...], rank: int) -> np.ndarray:
 
 
 def _scale_and_shift(
-    call: relax.Call, x: np.ndarray, gamma: np.ndarray, beta: np.ndarray, axes: tuple[int, ...]
+    operation: Operation, x: np.ndarray, gamma: np.ndarray, beta: np.ndarray, axes: tuple[int, ...]
 ) -> np.ndarray:
-    if call.attrs.scale:
+    if operation.attrs.scale:
         x = x * _along(gamma, axes, x.ndim)
-    return x + _along(beta, axes, x.ndim) if call.attrs.center else x
+    return x + _along(beta, axes, x.ndim) if operation.attrs.center else x
 
 
-def _layer_norm(call: relax.Call, x: np.ndarray, gamma: np.ndarray, beta: np.ndarray) -> np.ndarray:
-    axes = tuple(axis % x.ndim for axis in _ints(call.attrs.axes))
-    return _scale_and_shift(call, _normalize(x, axes, float(call.attrs.epsilon)), gamma, beta, axes)
+def _layer_norm(operation: Operation, x: np.ndarray, gamma: np.ndarray, beta: np.ndarray) -> np.ndarray:
+    axes = tuple(axis % x.ndim for axis in _ints(operation.attrs.axes))
+    return _scale_and_shift(operation, _normalize(x, axes, float(operation.attrs.epsilon)), gamma, beta, axes)
 
 
-def _instance_norm(call: relax.Call, x: np.ndarray, gamma: np.ndarray, beta: np.ndarray) -> np.ndarray:
-    axes = tuple(axis % x.ndim for axis in _ints(call.attrs.axes))
-    channel = int(call.attrs.channel_axis) % x.ndim
-    return _scale_and_shift(call, _normalize(x, axes, float(call.attrs.epsilon)), gamma, beta, (channel,))
+def _instance_norm(operation: Operation, x: np.ndarray, gamma: np.ndarray, beta: np.ndarray) -> np.ndarray:
+    axes = tuple(axis % x.ndim for axis in _ints(operation.attrs.axes))
+    channel = int(operation.attrs.channel_axis) % x.ndim
+    return _scale_and_shift(
+        operation, _normalize(x, axes, float(operation.attrs.epsilon)), gamma, beta, (channel,)
+    )
 
 
-def _group_norm(call: relax.Call, x: np.ndarray, gamma: np.ndarray, beta: np.ndarray) -> np.ndarray:
-    channel, groups = int(call.attrs.channel_axis) % x.ndim, int(call.attrs.num_groups)
-    axes = [axis % x.ndim for axis in _ints(call.attrs.axes)]
+def _group_norm(operation: Operation, x: np.ndarray, gamma: np.ndarray, beta: np.ndarray) -> np.ndarray:
+    channel, groups = int(operation.attrs.channel_axis) % x.ndim, int(operation.attrs.num_groups)
+    axes = [axis % x.ndim for axis in _ints(operation.attrs.axes)]
     shape = (*x.shape[:channel], groups, x.shape[channel] // groups, *x.shape[channel + 1 :])
     # Splitting the channel axis moves it, and every axis behind it, one place on.
     reduced = (channel + 1, *(axis + (axis > channel) for axis in axes if axis != channel))
-    normal = _normalize(x.reshape(shape), reduced, float(call.attrs.epsilon)).reshape(x.shape)
-    return _scale_and_shift(call, normal, gamma, beta, (channel,))
+    normal = _normalize(x.reshape(shape), reduced, float(operation.attrs.epsilon)).reshape(x.shape)
+    return _scale_and_shift(operation, normal, gamma, beta, (channel,))
 
 
 def _batch_norm(
-    call: relax.Call,
+    operation: Operation,
     x: np.ndarray,
     gamma: np.ndarray,
     beta: np.ndarray,
@@ -74,79 +75,79 @@ def _batch_norm(
     running_variance: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(y, running mean, running variance); the statistics move, and are the batch's, in training only."""
-    channel = int(call.attrs.axis) % x.ndim
+    channel = int(operation.attrs.axis) % x.ndim
     axes = tuple(axis for axis in range(x.ndim) if axis != channel)
     mean, variance = running_mean, running_variance
-    if call.attrs.training:
-        momentum = float(call.attrs.momentum)
+    if operation.attrs.training:
+        momentum = float(operation.attrs.momentum)
         mean, variance = np.mean(x, axis=axes), np.var(x, axis=axes)
         running_mean = (1 - momentum) * running_mean + momentum * mean
         running_variance = (1 - momentum) * running_variance + momentum * variance
-    deviation = _along(np.sqrt(variance + float(call.attrs.epsilon)), (channel,), x.ndim)
+    deviation = _along(np.sqrt(variance + float(operation.attrs.epsilon)), (channel,), x.ndim)
     normal = (x - _along(mean, (channel,), x.ndim)) / deviation
-    return _scale_and_shift(call, normal, gamma, beta, (channel,)), running_mean, running_variance
+    return _scale_and_shift(operation, normal, gamma, beta, (channel,)), running_mean, running_variance
 
 
 def _nll_loss(
-    call: relax.Call, predictions: np.ndarray, targets: np.ndarray, weights: np.ndarray | None = None
+    operation: Operation, predictions: np.ndarray, targets: np.ndarray, weights: np.ndarray | None = None
 ) -> np.ndarray:
     """Negative log-likelihood; classes are axis 1, or axis 0 where there is no other."""
     axis = 1 if predictions.ndim > 1 else 0
-    counted = targets != int(call.attrs.ignore_index)
+    counted = targets != int(operation.attrs.ignore_index)
     safe = np.where(counted, targets, 0).astype(np.int64)
     picked = np.take_along_axis(predictions, np.expand_dims(safe, axis), axis).squeeze(axis)
     weight = np.where(counted, 1.0 if weights is None else weights[safe], 0.0)
     loss = -picked * weight
-    if call.attrs.reduction == "none":
+    if operation.attrs.reduction == "none":
         return loss
     total = np.asarray(np.sum(loss))
-    return total / np.sum(weight) if call.attrs.reduction == "mean" else total
+    return total / np.sum(weight) if operation.attrs.reduction == "mean" else total
 
 
-def _rms_norm(call: relax.Call, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    axes = tuple(axis % x.ndim for axis in _ints(call.attrs.axes))
+def _rms_norm(operation: Operation, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    axes = tuple(axis % x.ndim for axis in _ints(operation.attrs.axes))
     mean_square = np.mean(x * x, axis=axes, keepdims=True)
-    return x / np.sqrt(mean_square + float(call.attrs.epsilon)) * _along(weight, axes, x.ndim)
+    return x / np.sqrt(mean_square + float(operation.attrs.epsilon)) * _along(weight, axes, x.ndim)
 
 
-def _matmul(call: relax.Call, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return np.matmul(a, b).astype(storage_dtype(dtype_of(call)), copy=False)
+def _matmul(operation: Operation, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.matmul(a, b).astype(storage_dtype(operation.dtype), copy=False)
 
 
-def _dropout(call: relax.Call, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _dropout(operation: Operation, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Inference: nothing is dropped."""
     return x, np.ones_like(x)
 
 
-def _softplus(call: relax.Call, x: np.ndarray) -> np.ndarray:
-    beta = float(call.attrs.beta)
+def _softplus(operation: Operation, x: np.ndarray) -> np.ndarray:
+    beta = float(operation.attrs.beta)
     return np.logaddexp(0.0, beta * x) / beta
 
 
-def _one_hot(call: relax.Call, indices: np.ndarray, on: Any, off: Any) -> np.ndarray:
-    axis, depth = int(call.attrs.axis), int(call.attrs.depth)
+def _one_hot(operation: Operation, indices: np.ndarray, on: Any, off: Any) -> np.ndarray:
+    axis, depth = int(operation.attrs.axis), int(operation.attrs.depth)
     hot = np.expand_dims(indices, axis) == _along(
         np.arange(depth), (axis % (indices.ndim + 1),), indices.ndim + 1
     )
-    return np.where(hot, on, off).astype(storage_dtype(dtype_of(call)))
+    return np.where(hot, on, off).astype(storage_dtype(operation.dtype))
 
 
-def _cross_entropy(call: relax.Call, predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def _cross_entropy(operation: Operation, predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return -np.sum(predictions * labels) / (predictions.shape[0] if predictions.ndim > 1 else 1)
 
 
 RULES: dict[str, Rule] = {
-    "relax.nn.cross_entropy_with_logits": Rule(Kind.OTHER, _cross_entropy),
-    "relax.nn.softmax": Rule(Kind.OTHER, _softmax),
-    "relax.nn.log_softmax": Rule(Kind.OTHER, _log_softmax),
-    "relax.nn.layer_norm": Rule(Kind.OTHER, _layer_norm),
-    "relax.nn.instance_norm": Rule(Kind.OTHER, _instance_norm),
-    "relax.nn.group_norm": Rule(Kind.OTHER, _group_norm),
-    "relax.nn.batch_norm": Rule(Kind.OTHER, _batch_norm),
-    "relax.nn.nll_loss": Rule(Kind.OTHER, _nll_loss),
-    "relax.nn.rms_norm": Rule(Kind.OTHER, _rms_norm),
-    "relax.nn.dropout": Rule(Kind.OTHER, _dropout),
-    "relax.nn.softplus": Rule(Kind.OTHER, _softplus),
-    "relax.matmul": Rule(Kind.OTHER, _matmul),
-    "relax.one_hot": Rule(Kind.OTHER, _one_hot),
+    "nn.cross_entropy_with_logits": Rule(Kind.OTHER, _cross_entropy),
+    "nn.softmax": Rule(Kind.OTHER, _softmax),
+    "nn.log_softmax": Rule(Kind.OTHER, _log_softmax),
+    "nn.layer_norm": Rule(Kind.OTHER, _layer_norm),
+    "nn.instance_norm": Rule(Kind.OTHER, _instance_norm),
+    "nn.group_norm": Rule(Kind.OTHER, _group_norm),
+    "nn.batch_norm": Rule(Kind.OTHER, _batch_norm),
+    "nn.nll_loss": Rule(Kind.OTHER, _nll_loss),
+    "nn.rms_norm": Rule(Kind.OTHER, _rms_norm),
+    "nn.dropout": Rule(Kind.OTHER, _dropout),
+    "nn.softplus": Rule(Kind.OTHER, _softplus),
+    "matmul": Rule(Kind.OTHER, _matmul),
+    "one_hot": Rule(Kind.OTHER, _one_hot),
 }

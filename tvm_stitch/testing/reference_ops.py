@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NumPy meanings of Relax operators, for the float64 reference.
+"""NumPy meanings of operators, under Relax's names, for the float64 references of all front ends.
 
-Every rule takes the call and its evaluated arguments: tensors as arrays (floats widened to float64, integers
+Every rule takes the operation and its evaluated arguments: tensors as arrays (floats widened to float64, integers
 and booleans in their own dtype), shapes as tuples of int, scalars as int or float, tuples as Python tuples.
 """
 
@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import ml_dtypes  # noqa: F401  (gives NumPy the name "bfloat16")
 import numpy as np
-from tvm import relax
 
 
 class Kind(Enum):
@@ -34,13 +33,21 @@ class Rule(NamedTuple):
     apply: Callable[..., Any]
 
 
+class Operation(NamedTuple):
+    """One use of an operator: its name without prefix, its attributes, its result's dtype ("" for tuples)."""
+
+    name: str
+    attrs: Any
+    dtype: str
+
+
 RULES: dict[str, Rule] = {}
 
 
 def _rule(kind: Kind, *names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         for name in names:
-            RULES[f"relax.{name}"] = Rule(kind, function)
+            RULES[name] = Rule(kind, function)
         return function
 
     return register
@@ -101,16 +108,13 @@ def _truncated_divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def _element_wise(kind: Kind, table: dict[str, Callable[..., np.ndarray]]) -> None:
     for name, function in table.items():
 
-        def apply(call: relax.Call, *args: Any, function: Callable[..., np.ndarray] = function) -> np.ndarray:
+        def apply(
+            operation: Operation, *args: Any, function: Callable[..., np.ndarray] = function
+        ) -> np.ndarray:
             with np.errstate(all="ignore"):
-                return np.asarray(function(*args)).astype(storage_dtype(dtype_of(call)), copy=False)
+                return np.asarray(function(*args)).astype(storage_dtype(operation.dtype), copy=False)
 
-        RULES[f"relax.{name}"] = Rule(kind, apply)
-
-
-def dtype_of(call: relax.Call) -> str:
-    """Dtype of a call's result as a string."""
-    return str(call.ty.dtype.dtype if hasattr(call.ty.dtype, "dtype") else call.ty.dtype)
+        RULES[name] = Rule(kind, apply)
 
 
 _element_wise(
@@ -192,13 +196,13 @@ _element_wise(
 
 
 @_rule(Kind.LIGHT, "astype")
-def _astype(call: relax.Call, x: np.ndarray) -> np.ndarray:
-    return cast(x, dtype_of(call))
+def _astype(operation: Operation, x: np.ndarray) -> np.ndarray:
+    return cast(x, operation.dtype)
 
 
 @_rule(Kind.LIGHT, "nn.leakyrelu")
-def _leaky_relu(call: relax.Call, x: np.ndarray) -> np.ndarray:
-    return np.where(x > 0, x, x * float(call.attrs.alpha))
+def _leaky_relu(operation: Operation, x: np.ndarray) -> np.ndarray:
+    return np.where(x > 0, x, x * float(operation.attrs.alpha))
 
 
 # Data movement.
@@ -209,53 +213,53 @@ def _ints(values: Any) -> tuple[int, ...]:
 
 
 @_rule(Kind.MOVE, "broadcast_to")
-def _broadcast_to(call: relax.Call, x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+def _broadcast_to(operation: Operation, x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return np.broadcast_to(x, shape)
 
 
 @_rule(Kind.MOVE, "reshape")
-def _reshape(call: relax.Call, x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+def _reshape(operation: Operation, x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return np.reshape(x, shape)
 
 
 @_rule(Kind.MOVE, "permute_dims")
-def _permute_dims(call: relax.Call, x: np.ndarray) -> np.ndarray:
-    return np.transpose(x, _ints(call.attrs.axes) if call.attrs.axes is not None else None)
+def _permute_dims(operation: Operation, x: np.ndarray) -> np.ndarray:
+    return np.transpose(x, _ints(operation.attrs.axes) if operation.attrs.axes is not None else None)
 
 
 @_rule(Kind.MOVE, "expand_dims")
-def _expand_dims(call: relax.Call, x: np.ndarray) -> np.ndarray:
-    return np.expand_dims(x, _ints(call.attrs.axis))
+def _expand_dims(operation: Operation, x: np.ndarray) -> np.ndarray:
+    return np.expand_dims(x, _ints(operation.attrs.axis))
 
 
 @_rule(Kind.MOVE, "squeeze")
-def _squeeze(call: relax.Call, x: np.ndarray) -> np.ndarray:
-    return np.squeeze(x, _ints(call.attrs.axis) if call.attrs.axis is not None else None)
+def _squeeze(operation: Operation, x: np.ndarray) -> np.ndarray:
+    return np.squeeze(x, _ints(operation.attrs.axis) if operation.attrs.axis is not None else None)
 
 
 @_rule(Kind.MOVE, "flatten")
-def _flatten(call: relax.Call, x: np.ndarray) -> np.ndarray:
+def _flatten(operation: Operation, x: np.ndarray) -> np.ndarray:
     return np.reshape(x, -1)
 
 
 @_rule(Kind.MOVE, "nn.batch_flatten")
-def _batch_flatten(call: relax.Call, x: np.ndarray) -> np.ndarray:
+def _batch_flatten(operation: Operation, x: np.ndarray) -> np.ndarray:
     return np.reshape(x, (x.shape[0], -1))
 
 
 @_rule(Kind.MOVE, "concat")
-def _concat(call: relax.Call, tensors: tuple[np.ndarray, ...]) -> np.ndarray:
-    return np.concatenate(tensors, axis=None if call.attrs.axis is None else int(call.attrs.axis))
+def _concat(operation: Operation, tensors: tuple[np.ndarray, ...]) -> np.ndarray:
+    return np.concatenate(tensors, axis=None if operation.attrs.axis is None else int(operation.attrs.axis))
 
 
 @_rule(Kind.MOVE, "stack")
-def _stack(call: relax.Call, tensors: tuple[np.ndarray, ...]) -> np.ndarray:
-    return np.stack(tensors, axis=int(call.attrs.axis))
+def _stack(operation: Operation, tensors: tuple[np.ndarray, ...]) -> np.ndarray:
+    return np.stack(tensors, axis=int(operation.attrs.axis))
 
 
 @_rule(Kind.MOVE, "split")
-def _split(call: relax.Call, x: np.ndarray) -> tuple[np.ndarray, ...]:
-    sections, axis = call.attrs.indices_or_sections, int(call.attrs.axis)
+def _split(operation: Operation, x: np.ndarray) -> tuple[np.ndarray, ...]:
+    sections, axis = operation.attrs.indices_or_sections, int(operation.attrs.axis)
     if hasattr(sections, "value") or isinstance(sections, int):
         size = -(-x.shape[axis] // int(sections))  # TVM gives the last part what is left
         return tuple(np.split(x, range(size, size * int(sections), size), axis=axis))
@@ -264,7 +268,7 @@ def _split(call: relax.Call, x: np.ndarray) -> tuple[np.ndarray, ...]:
 
 @_rule(Kind.MOVE, "strided_slice")
 def _strided_slice(
-    call: relax.Call,
+    operation: Operation,
     x: np.ndarray,
     axes: tuple[int, ...],
     begin: tuple[int, ...],
@@ -279,113 +283,118 @@ def _strided_slice(
 
 @_rule(Kind.MOVE, "dynamic_strided_slice")
 def _dynamic_strided_slice(
-    call: relax.Call, x: np.ndarray, begin: np.ndarray, end: np.ndarray, strides: np.ndarray
+    operation: Operation, x: np.ndarray, begin: np.ndarray, end: np.ndarray, strides: np.ndarray
 ) -> np.ndarray:
     return x[tuple(slice(*_ints(bounds)) for bounds in zip(begin, end, strides, strict=True))]
 
 
 @_rule(Kind.MOVE, "flip")
-def _flip(call: relax.Call, x: np.ndarray) -> np.ndarray:
-    return np.flip(x, int(call.attrs.axis))
+def _flip(operation: Operation, x: np.ndarray) -> np.ndarray:
+    return np.flip(x, int(operation.attrs.axis))
 
 
 @_rule(Kind.MOVE, "tile")
-def _tile(call: relax.Call, x: np.ndarray) -> np.ndarray:
-    return np.tile(x, _ints(call.attrs.repeats))
+def _tile(operation: Operation, x: np.ndarray) -> np.ndarray:
+    return np.tile(x, _ints(operation.attrs.repeats))
 
 
 @_rule(Kind.MOVE, "repeat")
-def _repeat(call: relax.Call, x: np.ndarray) -> np.ndarray:
+def _repeat(operation: Operation, x: np.ndarray) -> np.ndarray:
     return np.repeat(
-        x, int(call.attrs.repeats), axis=None if call.attrs.axis is None else int(call.attrs.axis)
+        x,
+        int(operation.attrs.repeats),
+        axis=None if operation.attrs.axis is None else int(operation.attrs.axis),
     )
 
 
 @_rule(Kind.MOVE, "take")
-def _take(call: relax.Call, x: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    axis, mode = None if call.attrs.axis is None else int(call.attrs.axis), str(call.attrs.mode)
+def _take(operation: Operation, x: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    axis, mode = (
+        None if operation.attrs.axis is None else int(operation.attrs.axis),
+        str(operation.attrs.mode),
+    )
     return np.take(x, indices, axis, mode="clip" if mode == "clip" else "wrap" if mode == "wrap" else "raise")
 
 
 @_rule(Kind.MOVE, "gather_elements")
-def _gather_elements(call: relax.Call, x: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    return np.take_along_axis(x, indices, axis=int(call.attrs.axis))
+def _gather_elements(operation: Operation, x: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    return np.take_along_axis(x, indices, axis=int(operation.attrs.axis))
 
 
 @_rule(Kind.MOVE, "gather_nd")
-def _gather_nd(call: relax.Call, x: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    batch = int(call.attrs.batch_dims)
+def _gather_nd(operation: Operation, x: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    batch = int(operation.attrs.batch_dims)
     places = np.indices(indices.shape[:-1], sparse=True)[:batch]
     return x[(*places, *np.moveaxis(indices, -1, 0))]
 
 
 @_rule(Kind.MOVE, "nn.pad")
-def _pad(call: relax.Call, x: np.ndarray) -> np.ndarray:
-    widths = _ints(call.attrs.pad_width)
-    if call.attrs.pad_mode != "constant":
-        raise NotImplementedError(f"relax.nn.pad with pad_mode={call.attrs.pad_mode!r}")
+def _pad(operation: Operation, x: np.ndarray) -> np.ndarray:
+    widths = _ints(operation.attrs.pad_width)
+    if operation.attrs.pad_mode != "constant":
+        raise NotImplementedError(f"nn.pad with pad_mode={operation.attrs.pad_mode!r}")
     pairs = list(zip(widths[::2], widths[1::2], strict=True))
-    return np.pad(x, pairs, constant_values=float(call.attrs.pad_value))
+    return np.pad(x, pairs, constant_values=float(operation.attrs.pad_value))
 
 
 @_rule(Kind.MOVE, "tril")
-def _tril(call: relax.Call, x: np.ndarray, k: int) -> np.ndarray:
+def _tril(operation: Operation, x: np.ndarray, k: int) -> np.ndarray:
     return np.tril(x, k)
 
 
 @_rule(Kind.MOVE, "triu")
-def _triu(call: relax.Call, x: np.ndarray, k: int) -> np.ndarray:
+def _triu(operation: Operation, x: np.ndarray, k: int) -> np.ndarray:
     return np.triu(x, k)
 
 
 @_rule(Kind.MOVE, "full")
-def _full(call: relax.Call, shape: tuple[int, ...], value: np.ndarray) -> np.ndarray:
-    return np.broadcast_to(cast(value, dtype_of(call)), shape)
+def _full(operation: Operation, shape: tuple[int, ...], value: np.ndarray) -> np.ndarray:
+    return np.broadcast_to(cast(value, operation.dtype), shape)
 
 
 @_rule(Kind.MOVE, "full_like")
-def _full_like(call: relax.Call, x: np.ndarray, value: np.ndarray) -> np.ndarray:
-    return np.broadcast_to(cast(value, dtype_of(call)), x.shape)
+def _full_like(operation: Operation, x: np.ndarray, value: np.ndarray) -> np.ndarray:
+    return np.broadcast_to(cast(value, operation.dtype), x.shape)
 
 
 @_rule(Kind.MOVE, "zeros", "ones")
-def _filled(call: relax.Call, shape: tuple[int, ...]) -> np.ndarray:
-    make = np.ones if call.op.name == "relax.ones" else np.zeros
-    return make(shape, storage_dtype(dtype_of(call)))
+def _filled(operation: Operation, shape: tuple[int, ...]) -> np.ndarray:
+    make = np.ones if operation.name == "ones" else np.zeros
+    return make(shape, storage_dtype(operation.dtype))
 
 
 @_rule(Kind.MOVE, "zeros_like", "ones_like")
-def _filled_like(call: relax.Call, x: np.ndarray) -> np.ndarray:
-    make = np.ones if call.op.name == "relax.ones_like" else np.zeros
-    return make(x.shape, storage_dtype(dtype_of(call)))
+def _filled_like(operation: Operation, x: np.ndarray) -> np.ndarray:
+    make = np.ones if operation.name == "ones_like" else np.zeros
+    return make(x.shape, storage_dtype(operation.dtype))
 
 
 @_rule(Kind.MOVE, "arange")
-def _arange(call: relax.Call, start: float, stop: float, step: float) -> np.ndarray:
-    return np.arange(start, stop, step).astype(storage_dtype(dtype_of(call)))
+def _arange(operation: Operation, start: float, stop: float, step: float) -> np.ndarray:
+    return np.arange(start, stop, step).astype(storage_dtype(operation.dtype))
 
 
 @_rule(Kind.MOVE, "shape_of")
-def _shape_of(call: relax.Call, x: np.ndarray) -> tuple[int, ...]:
+def _shape_of(operation: Operation, x: np.ndarray) -> tuple[int, ...]:
     return x.shape
 
 
 @_rule(Kind.MOVE, "shape_to_tensor")
-def _shape_to_tensor(call: relax.Call, shape: tuple[int, ...]) -> np.ndarray:
+def _shape_to_tensor(operation: Operation, shape: tuple[int, ...]) -> np.ndarray:
     return np.array(shape, np.int64)
 
 
 @_rule(Kind.MOVE, "tensor_to_shape")
-def _tensor_to_shape(call: relax.Call, x: np.ndarray) -> tuple[int, ...]:
+def _tensor_to_shape(operation: Operation, x: np.ndarray) -> tuple[int, ...]:
     return _ints(x)
 
 
 # Reductions.
 
 
-def axes_of(call: relax.Call, rank: int) -> tuple[int, ...]:
+def axes_of(operation: Operation, rank: int) -> tuple[int, ...]:
     """The axes a statistical operator reduces, non-negative."""
-    axis = call.attrs.axis
+    axis = operation.attrs.axis
     if axis is None:
         return tuple(range(rank))
     if hasattr(axis, "value") or isinstance(axis, int):
@@ -394,16 +403,16 @@ def axes_of(call: relax.Call, rank: int) -> tuple[int, ...]:
 
 
 def _reduce(kind: Kind, name: str, function: Callable[..., np.ndarray]) -> None:
-    def apply(call: relax.Call, x: np.ndarray) -> np.ndarray:
-        result = function(x, axis=axes_of(call, x.ndim), keepdims=bool(call.attrs.keepdims))
-        return np.asarray(result).astype(storage_dtype(dtype_of(call)), copy=False)
+    def apply(operation: Operation, x: np.ndarray) -> np.ndarray:
+        result = function(x, axis=axes_of(operation, x.ndim), keepdims=bool(operation.attrs.keepdims))
+        return np.asarray(result).astype(storage_dtype(operation.dtype), copy=False)
 
-    RULES[f"relax.{name}"] = Rule(kind, apply)
+    RULES[name] = Rule(kind, apply)
 
 
 def _mean(x: np.ndarray, axis: tuple[int, ...], keepdims: bool) -> np.ndarray:
     if not np.issubdtype(x.dtype, np.inexact):
-        raise NotImplementedError(f"relax.mean of {x.dtype}")
+        raise NotImplementedError(f"mean of {x.dtype}")
     return np.mean(x, axis=axis, keepdims=keepdims)
 
 
@@ -419,23 +428,23 @@ _reduce(Kind.OTHER, "std", np.std)
 
 
 @_rule(Kind.OTHER, "argmax", "argmin")
-def _arg_extreme(call: relax.Call, x: np.ndarray) -> np.ndarray:
-    function = np.argmax if call.op.name == "relax.argmax" else np.argmin
-    axis = None if call.attrs.axis is None else int(call.attrs.axis)
-    return function(x, axis=axis, keepdims=bool(call.attrs.keepdims)).astype(dtype_of(call))
+def _arg_extreme(operation: Operation, x: np.ndarray) -> np.ndarray:
+    function = np.argmax if operation.name == "argmax" else np.argmin
+    axis = None if operation.attrs.axis is None else int(operation.attrs.axis)
+    return function(x, axis=axis, keepdims=bool(operation.attrs.keepdims)).astype(operation.dtype)
 
 
 @_rule(Kind.OTHER, "cumsum", "cumprod")
-def _scan(call: relax.Call, x: np.ndarray) -> np.ndarray:
-    if call.attrs.exclusive:
-        raise NotImplementedError(f"{call.op.name} with exclusive=True")
-    function = np.cumsum if call.op.name == "relax.cumsum" else np.cumprod
-    axis = None if call.attrs.axis is None else int(call.attrs.axis)
-    return function(x, axis=axis, dtype=storage_dtype(dtype_of(call)))
+def _scan(operation: Operation, x: np.ndarray) -> np.ndarray:
+    if operation.attrs.exclusive:
+        raise NotImplementedError(f"{operation.name} with exclusive=True")
+    function = np.cumsum if operation.name == "cumsum" else np.cumprod
+    axis = None if operation.attrs.axis is None else int(operation.attrs.axis)
+    return function(x, axis=axis, dtype=storage_dtype(operation.dtype))
 
 
 @_rule(Kind.OTHER, "collapse_sum_to")
-def _collapse_sum_to(call: relax.Call, x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+def _collapse_sum_to(operation: Operation, x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     extra = x.ndim - len(shape)
     axes = [*range(extra), *(extra + i for i, size in enumerate(shape) if size == 1)]
     return np.sum(x, axis=tuple(axes), dtype=x.dtype).reshape(shape)
