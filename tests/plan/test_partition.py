@@ -23,6 +23,7 @@ from tvm_stitch.plan.partition import (
 from tvm_stitch.plan.parts import Part
 from tvm_stitch.testing import grid_cases
 from tvm_stitch.testing.plan_checks import stitch_graph
+from tvm_stitch.testing.random_graphs import random_graph
 
 F32 = "float32"
 
@@ -183,3 +184,17 @@ def test_no_more_phases_than_a_kernel_should_have() -> None:
     found = stitch_graph(build(chain, ((64, 64), F32)))
     with pytest.raises(Misaligned, match=f"of at most {MOST_PHASES}"):
         partition(found, 132)
+
+
+def test_small_parts_of_a_phase_stand_in_order() -> None:
+    """A part that every block evaluates for itself may read another such part of the phase, opened later."""
+    found = partition(stitch_graph(random_graph(200434, 4000, "grid").mod), H200.sms)
+    reading = 0
+    for parts in found.phases:
+        made: set[Tensor] = set()
+        for part in parts:
+            needed = read_by(part) & set(found.shared)
+            assert needed <= made
+            reading += bool(needed and part.replicated)
+            made |= {op.output for op in part.stored} if part.replicated else set()
+    assert reading

@@ -76,10 +76,17 @@ def unfinished(plan: GridPlan) -> None:
     last.reduce[0].extent = int(str(last.reduce[0].extent)) - 1
 
 
+def out_of_turn(plan: GridPlan) -> None:
+    """Parts that every block evaluates, before what they read."""
+    made = next(t for t in plan.place if any(t in part.part.tensors for part in plan.phases[1]))
+    plan.partition.shared[made] = 1
+
+
 @pytest.mark.parametrize(
     ("plant", "told"),
     [
         (early, "which is ready in phase"),
+        (out_of_turn, "before every block has evaluated it"),
         (unwritten, "which nothing writes"),
         (twice, "is written 2 times"),
         (shared, "live in"),

@@ -101,6 +101,7 @@ class _Partitioner:
         self.cut = Cut({op.output: op for op in graph.operators})
         self.parts: list[Part] = []
         self.home: dict[Operator, Part] = {}
+        self.replicated: list[Part] = []  # in the order in which they became so: none reads a later one
         self.result = Partition(graph, blocks, [])
         self.outputs = {t.producer for t in graph.outputs}
 
@@ -113,7 +114,10 @@ class _Partitioner:
         phases: dict[int, list[Part]] = {}
         for part in self.parts:
             phases.setdefault(part.phase, []).append(part)
-        self.result.phases = [sorted(phases[f], key=lambda p: not p.replicated) for f in sorted(phases)]
+        turn = {part: i for i, part in enumerate(self.replicated)}
+        for parts in phases.values():
+            parts.sort(key=lambda p: turn.get(p, len(turn)))
+        self.result.phases = [phases[f] for f in sorted(phases)]
         if any(
             op.output in self.graph.outputs and f + 1 > max(phases) for op, f in self.result.scalars.items()
         ):
@@ -359,7 +363,9 @@ class _Partitioner:
         if not self._join(part, op, False, True):
             raise Misaligned(f"{op.name} cannot be stored where it is computed")
         if self._is_small(part):
-            part.replicated = True
+            if not part.replicated:
+                part.replicated = True
+                self.replicated.append(part)
             self.cut.ready[op.output] = self.result.shared[op.output] = part.phase
             return
         self.cut.ready[op.output] = part.phase + 1

@@ -92,7 +92,13 @@ def _order(plan: GridPlan) -> list[str]:
     """Every value that a part reads is an input, or written in an earlier phase."""
     inputs, ready = set(plan.graph.inputs), _ready(plan)
     problems = []
+    made: set[Tensor] = set()  # by replicated parts so far
     for f, part in _parts(plan):
+        for t in _reads(part):
+            if t in plan.partition.shared and t not in made:
+                problems.append(f"phase {f} reads {t!r} before every block has evaluated it")
+        if part.part.replicated:
+            made |= {op.output for op in part.part.stored}
         if part.part.phase != f:
             problems.append(f"a part of phase {part.part.phase} stands in phase {f}")
         for t in _reads(part):
