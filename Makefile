@@ -10,6 +10,8 @@ PYTHON ?= $(or $(shell for p in python3.11 python3.12 python3.13 python3; do \
     $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done),python3.11)
 VENV := .venv
 VENV_RELAY := .venv-relay
+# What finds and loads the TVM with Relay.
+TOOLCHAIN := python/tvm-relay-toolchain
 PIP_INSTALL := -m pip --disable-pip-version-check install --quiet
 # Workers of the test run.
 JOBS ?= 2
@@ -67,11 +69,13 @@ $(VENV)/.installed: requirements/dev.txt setup.py pyproject.toml | $(VENV)/bin/p
 venv-relay: $(VENV_RELAY)/.installed
 
 # bitblas carries the Relay-era TVM; its own requirements are left out (that TVM's are in requirements/relay.txt).
-$(VENV_RELAY)/.installed: requirements/relay.txt requirements/relay-nodeps.txt setup.py pyproject.toml | $(VENV_RELAY)/bin/pip
+$(VENV_RELAY)/.installed: requirements/relay.txt requirements/relay-nodeps.txt setup.py pyproject.toml \
+    $(wildcard $(TOOLCHAIN)/*.toml $(TOOLCHAIN)/*.py $(TOOLCHAIN)/*.pth) | $(VENV_RELAY)/bin/pip
 	@echo "installing requirements/relay.txt and relay-nodeps.txt into $(VENV_RELAY)"
 	$(VENV_RELAY)/bin/python $(PIP_INSTALL) -r requirements/relay.txt
 	$(VENV_RELAY)/bin/python $(PIP_INSTALL) --no-deps -r requirements/relay-nodeps.txt
-	$(VENV_RELAY)/bin/python $(PIP_INSTALL) --no-build-isolation --no-deps --editable .
+	$(VENV_RELAY)/bin/python $(PIP_INSTALL) --no-build-isolation --no-deps --editable $(TOOLCHAIN) --editable .
+	$(VENV_RELAY)/bin/python -m tvm_relay_toolchain
 	@touch $@
 
 clean:

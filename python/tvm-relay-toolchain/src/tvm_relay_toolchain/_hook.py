@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The import hook: a finder for the name ``tvm`` alone, installed when an interpreter starts.
+
+A ``.pth`` file beside the package runs ``install``, in worker processes too. It must stay cheap: nothing is searched or
+loaded before someone asks for ``tvm``.
+"""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+at_startup = False
+"""True when the ``.pth`` file ran: every process of this Python then finds TVM by itself."""
+
+
+class TvmFinder:
+    """Meta-path finder that answers only for the top-level package ``tvm``."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The spec of the TVM to import, or None to leave the name to the other finders."""
+        if name != "tvm":
+            return None
+        from .loading import tvm_spec
+
+        return tvm_spec()
+
+
+def install(startup: bool = False) -> None:
+    """Put the finder in front of the others, once.
+
+    In front, because a TVM that others find may be the very one whose libraries must be loaded first; any other TVM
+    they find is theirs to load.
+    """
+    global at_startup
+    at_startup = at_startup or startup
+    if not any(isinstance(finder, TvmFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, TvmFinder())

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the worker processes of Ansor and MetaSchedule need: they inherit nothing but the environment."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from . import _hook, libraries, locate
+
+
+def export(tvm: locate.TvmInstall, driver: libraries.Library) -> None:
+    """Set the variables with which child processes find the wheel's TVM.
+
+    Where the import hook runs in every process of this Python, they find it as this one does, and nothing is set that a
+    child with another Python, and another TVM, could stumble over.
+    """
+    # AutoTVM looks up schedules on the network otherwise, and retries for minutes where there is none.
+    os.environ.setdefault("TOPHUB_LOCATION", "NONE")
+    if _hook.at_startup and not locate.forced:
+        return
+    python_dir = str(tvm.python_dir)
+    if python_dir not in sys.path:
+        sys.path.insert(0, python_dir)
+    _add("PYTHONPATH", python_dir, first=True)
+    os.environ["TVM_LIBRARY_PATH"] = str(tvm.library_dir)
+    for soname in libraries.CUDA_LIBRARIES:
+        if wheel := libraries.in_wheels(soname):
+            _add("LD_LIBRARY_PATH", str(wheel.parent))
+    if driver.is_stub:
+        _add("LD_LIBRARY_PATH", str(driver.path.parent))
+
+
+def _add(variable: str, folder: str, first: bool = False) -> None:
+    """Add a folder to a variable that lists folders: last, so that what the user set there goes first, or first."""
+    folders = [f for f in os.environ.get(variable, "").split(os.pathsep) if f and f != folder]
+    os.environ[variable] = os.pathsep.join([folder, *folders] if first else [*folders, folder])

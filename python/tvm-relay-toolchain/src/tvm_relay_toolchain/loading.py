@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Importing the TVM that was chosen: libraries first, then the package itself."""
+
+from __future__ import annotations
+
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import spec_from_file_location
+from types import ModuleType
+
+from . import environment, libraries, locate, shims
+from .errors import ToolchainError
+
+
+class WheelTvmLoader(SourceFileLoader):
+    """Loads ``tvm/__init__.py`` of the wheel after the libraries it is linked to.
+
+    The work waits for the import itself: ``importlib.util.find_spec("tvm")`` changes nothing.
+    """
+
+    def __init__(self, tvm: locate.TvmInstall) -> None:
+        super().__init__("tvm", str(tvm.package / "__init__.py"))
+        self._tvm = tvm
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Prepare the process and run the module.
+
+        Raises:
+            ToolchainError: when a shared library is missing.
+        """
+        prepare(self._tvm)
+        try:
+            super().exec_module(module)
+        except OSError as error:
+            raise ToolchainError(
+                f"TVM's libraries in {self._tvm.library_dir} do not load: {error}. They need Linux on x86-64 with "
+                "glibc 2.34 or newer, and libz, libtinfo 6 and libstdc++ of the system (on Debian and Ubuntu: "
+                "apt install zlib1g libtinfo6 libstdc++6)"
+            ) from error
+
+
+def prepare(tvm: locate.TvmInstall) -> None:
+    """Load the libraries that the wheel's TVM is linked to and set what its worker processes need.
+
+    Raises:
+        ToolchainError: when a CUDA library is missing.
+    """
+    driver = libraries.preload()
+    environment.export(tvm, driver)
+    shims.apply()
+
+
+def tvm_spec() -> ModuleSpec | None:
+    """The spec of the chosen TVM; None when there is none, or when it is no business of this package."""
+    tvm = locate.choose()
+    if tvm is None:
+        return None
+    if tvm.origin == "wheel":
+        loader: SourceFileLoader | None = WheelTvmLoader(tvm)
+    else:
+        if tvm.has_relay:
+            shims.apply()
+        if tvm.origin == "path":
+            return None
+        loader = None
+    return spec_from_file_location(
+        "tvm", tvm.package / "__init__.py", loader=loader, submodule_search_locations=[str(tvm.package)]
+    )

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``status``: what there is of the Relay-era toolchain, and what is missing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass, field
+
+from . import _hook, libraries, locate
+
+REQUIRED = {
+    "attrs": "attrs",
+    "cloudpickle": "cloudpickle",
+    "decorator": "decorator",
+    "ml_dtypes": "ml_dtypes",
+    "numpy": "numpy",
+    "psutil": "psutil",
+    "scipy": "scipy",
+    "tornado": "tornado",
+    "typing_extensions": "typing_extensions",
+}
+"""Distributions that TVM imports, and pip's requirement for each. Without cloudpickle every measurement fails."""
+
+OPTIONAL = {
+    "xgboost": ("xgboost-cpu", "the learned cost models of Ansor and AutoTVM"),
+    "onnx": ("onnx", "relay.frontend.from_onnx"),
+}
+"""Package, pip's requirement, and what needs it."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something missing or unfit, what to do about it, and whether ``import tvm`` fails for it."""
+
+    what: str
+    remedy: str
+    fatal: bool = True
+
+
+@dataclass(frozen=True)
+class Status:
+    """What was found.
+
+    Attributes:
+        tvm: the TVM that ``import tvm`` gives, None if none.
+        hook: True when every process of this Python finds it by itself.
+        cuda: the CUDA libraries by soname (runtime and NVRTC); None for a missing one.
+        driver: the driver's library or, once loaded, its stub; None where there is no driver.
+        nvcc: path and release of nvcc, None without one.
+        packages: version of each Python package that matters, None for a missing one.
+        problems: what is missing.
+    """
+
+    tvm: locate.TvmInstall | None
+    hook: bool
+    cuda: dict[str, libraries.Library | None]
+    driver: libraries.Library | None
+    nvcc: tuple[str, str] | None
+    packages: dict[str, str | None]
+    problems: tuple[Problem, ...] = field(default=())
+
+    @property
+    def ok(self) -> bool:
+        """True when nothing stands in the way of ``import tvm`` and of its worker processes."""
+        return not any(problem.fatal for problem in self.problems)
+
+
+def status() -> Status:
+    """Look at the toolchain. The CUDA libraries are loaded for it, TVM is not."""
+    tvm = locate.choose()
+    cuda = {soname: libraries.load(soname) for soname in libraries.CUDA_LIBRARIES}
+    packages = {name: _version(name) for name in (*REQUIRED, "xgboost", "onnx")}
+    packages["xgboost"] = packages["xgboost"] or _version("xgboost-cpu")
+    return Status(
+        tvm=tvm,
+        hook=_hook.at_startup,
+        cuda=cuda,
+        driver=libraries.load_driver(),
+        nvcc=_nvcc(),
+        packages=packages,
+        problems=tuple(_problems(tvm, cuda, packages)),
+    )
+
+
+def _problems(
+    tvm: locate.TvmInstall | None,
+    cuda: dict[str, libraries.Library | None],
+    packages: dict[str, str | None],
+) -> list[Problem]:
+    """All that is missing, the worst first."""
+    found = []
+    if tvm is None:
+        found.append(Problem("no TVM with Relay", f"pip install --no-deps {locate.WHEEL}"))
+    elif not tvm.has_relay:
+        remedy = "give the TVM with Relay an environment of its own, or call tvm_relay_toolchain.activate(force=True)"
+        found.append(Problem(f"TVM {tvm.version} in {tvm.package} has no Relay", remedy))
+    for soname, library in cuda.items():
+        if library is None:
+            needed = tvm is None or tvm.origin == "wheel"
+            remedy = f"pip install {libraries.CUDA_LIBRARIES[soname][1]}"
+            found.append(Problem(f"no {soname}", remedy, fatal=needed))
+    for name, requirement in REQUIRED.items():
+        if packages[name] is None:
+            found.append(Problem(f"no {name}", f"pip install {requirement}"))
+    for name, (requirement, use) in OPTIONAL.items():
+        if packages[name] is None:
+            found.append(
+                Problem(f"no {name}: {use} will not work", f"pip install {requirement}", fatal=False)
+            )
+    return found
+
+
+def _version(distribution: str) -> str | None:
+    """The version of an installed distribution."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _nvcc() -> tuple[str, str] | None:
+    """Path and release of the nvcc on PATH."""
+    path = shutil.which("nvcc")
+    if path is None:
+        return None
+    try:
+        text = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    release = re.search(r"release ([\d.]+)", text)
+    return (path, release[1]) if release else None
