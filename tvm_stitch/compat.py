@@ -17,6 +17,14 @@ import tvm
 HAS_RELAX_TIRX: bool = hasattr(tvm, "tirx")
 """True on Apache TVM 0.27 (``tirx``), False on a TVM that still has Relay."""
 
+LAUNCHES_CLUSTERS: bool = HAS_RELAX_TIRX
+"""Whether TVM's runtime can launch thread-block clusters: TVMs with Relay know the plain launch only."""
+
+LAUNCHES_COOPERATIVELY: bool = HAS_RELAX_TIRX
+"""Whether TVM's runtime can launch a kernel cooperatively: only then does the driver promise that all of its blocks are
+resident at once, which a barrier across the grid needs. Without that promise two such kernels on two streams could
+each hold a part of the device and wait for the rest for ever."""
+
 _TIR = "tvm.tirx" if HAS_RELAX_TIRX else "tvm.tir"
 
 tir: Any = importlib.import_module(_TIR)
@@ -182,6 +190,15 @@ def attribute(name: str) -> str:
     return ("tirx." if HAS_RELAX_TIRX else "tir.") + name
 
 
+def shuffle_xor(dtype: str, value: Expr, offset: int) -> Expr:
+    """The value of the lane whose number differs in the bits of ``offset``, among all 32 lanes of a warp."""
+    mask, width = const(0xFFFFFFFF, "uint32"), const(32, "int32")
+    if HAS_RELAX_TIRX:
+        return intrinsic(dtype, "tvm_warp_shuffle_xor", mask, value, const(offset, "int32"), width, width)
+    # TVMs with Relay have builtins for the other shuffles only.
+    return tir.call_extern(dtype, "__shfl_xor_sync", mask, value, const(offset, "int32"), width)
+
+
 def substitute(expr: Expr, values: Mapping[Var, Expr]) -> Expr:
     """Replace variables in an expression (loads' indices included)."""
     if not values:
@@ -271,3 +288,31 @@ def view(buffer: Buffer, shape: Sequence[Expr], name: str) -> Buffer:
         IRBuilder.name(name, result)
         return result
     return tir.decl_buffer(list(shape), buffer_dtype(buffer), name, data=buffer.data, scope=buffer.scope())
+
+
+def is_expr(value: Any) -> bool:
+    """True for an expression node of the IR."""
+    return isinstance(value, tvm.ir.Expr if HAS_RELAX_TIRX else tvm.ir.PrimExpr)
+
+
+def lanes_of(expr: Expr) -> int:
+    """How many scalars an expression holds: 1 unless it is a vector."""
+    _, _, lanes = dtype_of(expr).rpartition("x")
+    return int(lanes) if lanes.isdigit() else 1
+
+
+def loads_in(expr: Expr) -> list[Expr]:
+    """All reads of buffer elements under an expression of any kind, those in indices included."""
+    found: list[Expr] = []
+    if HAS_RELAX_TIRX:
+        import tvm_ffi
+
+        tvm_ffi.structural_walk(expr, (tvm.ir.TensorLoad, found.append), order="post")
+    else:
+        tir.stmt_functor.post_order_visit(expr, lambda e: found.append(e) if is_load(e) else None)
+    return found
+
+
+def buffer_identity(buffer: Buffer) -> Any:
+    """What two buffers over the same memory share: the data variable where there is one, else the buffer."""
+    return buffer if HAS_RELAX_TIRX else buffer.data

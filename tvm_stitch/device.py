@@ -9,6 +9,8 @@ from typing import Any
 
 import tvm
 
+from . import compat
+
 
 @dataclass(frozen=True)
 class DeviceModel:
@@ -108,7 +110,8 @@ def device_model(target: Any) -> DeviceModel:
 
     A CUDA target's architecture picks the model; the shared-memory and thread limits that the target states
     (``max_shared_memory_per_block`` below the architecture's) are respected. Unknown architectures get the most
-    conservative limits, and grid barriers only from compute capability 6.0 on.
+    conservative limits, and grid barriers only from compute capability 6.0 on. What the TVM that runs the kernels
+    cannot ask a driver for (``compat.LAUNCHES_CLUSTERS``, ``compat.LAUNCHES_COOPERATIVELY``) the device does not have.
     """
     target = resolve_target(target)
     kind = str(target.kind.name)
@@ -116,12 +119,23 @@ def device_model(target: Any) -> DeviceModel:
         attrs = dict(target.attrs)
         arch = str(attrs.get("arch", ""))
         if arch in _BY_ARCH:
-            return GPUS[_BY_ARCH[arch]]
-        return replace(GPUS["t4"], cooperative=kind == "cuda" and _capability(arch) >= 60)
+            return _launchable(GPUS[_BY_ARCH[arch]])
+        return _launchable(replace(GPUS["t4"], cooperative=kind == "cuda" and _capability(arch) >= 60))
     import os
 
     cores = int(os.environ.get("TVM_NUM_THREADS", os.cpu_count() or 1))
     return DeviceModel("cpu", "cpu", cores, 8, 1, 1, 0, 32 * 1024, 32 * 1024, 1 << 20, 20e9 * cores)
+
+
+def _launchable(device: DeviceModel) -> DeviceModel:
+    """The device as the TVM at hand can launch kernels on it."""
+    if compat.LAUNCHES_CLUSTERS and compat.LAUNCHES_COOPERATIVELY:
+        return device
+    return replace(
+        device,
+        max_cluster=device.max_cluster if compat.LAUNCHES_CLUSTERS else 1,
+        cooperative=device.cooperative and compat.LAUNCHES_COOPERATIVELY,
+    )
 
 
 def _capability(arch: str) -> int:

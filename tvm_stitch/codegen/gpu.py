@@ -29,8 +29,8 @@ from .scratch import declare_scratch, finish
 
 def emit_gpu(func: Any, plan: StitchPlan) -> Any:
     """The scheduled PrimFunc (root block, thread bindings) that computes ``func`` as ``plan`` says."""
-    scratch = declare_scratch(plan.scratch)
     with B.kernel() as body:
+        scratch = declare_scratch(plan.scratch)
         if plan.mapping.exchange is Exchange.GRID:
             m, rows = plan.mapping, plan.alignment.domain.rows
             assert isinstance(rows, int), "rows with a grid barrier are static"
@@ -42,8 +42,21 @@ def emit_gpu(func: Any, plan: StitchPlan) -> Any:
 
 COOPERATIVE = {"tirx.kernel_launch_params": ["tirx.use_cooperative_launch"]}
 """Function attributes of a kernel with a grid barrier."""
-LAUNCH_BOUND = "tirx.launch_bounds_min_blocks_per_sm"
-"""Attribute in a kernel's body: blocks that a multiprocessor must be able to hold."""
+RESIDENT_BLOCKS = "{} blocks of this kernel fit a multiprocessor"
+"""What a kernel says of itself where TVM cannot set a launch bound: true as it stands, in C++ without meaning.
+
+``tvm_stitch.relay.cuda_source`` makes it the launch bound, so that it is true of the code that is compiled as well.
+"""
+
+
+def bound_registers(stack: ExitStack, blocks: int) -> None:
+    """Tell the compiler that a multiprocessor must be able to hold so many blocks of the kernel being built."""
+    if compat.HAS_RELAX_TIRX:
+        bound = compat.const(blocks, "int32")
+        stack.enter_context(T.attr(compat.const(0, "int32"), "tirx.launch_bounds_min_blocks_per_sm", bound))
+    else:
+        note = compat.string(RESIDENT_BLOCKS.format(blocks))
+        B.evaluate(tir.call_extern("int32", "static_assert", compat.const(1, "bool"), note))
 
 
 class RowEmitter:
@@ -125,8 +138,7 @@ class RowEmitter:
         if m.threads > 1:
             self.lane = stack.enter_context(T.launch_thread("threadIdx.x", B.i64(m.threads)))
         if m.blocks_per_sm:
-            bound = compat.const(m.blocks_per_sm, "int32")
-            stack.enter_context(T.attr(compat.const(0, "int32"), LAUNCH_BOUND, bound))
+            bound_registers(stack, m.blocks_per_sm)
         if not isinstance(grid, int):  # nor may that block divide by an extent of zero
             with B.when(tir.LE(as_expr(total), B.i64(0))):
                 B.leave()

@@ -19,7 +19,7 @@ from ..plan.plan import StitchPlan
 from . import builder as B
 from .combine import combine, identity
 from .evaluator import Evaluator, convert, short_name
-from .gpu import COOPERATIVE, LAUNCH_BOUND, RowEmitter
+from .gpu import COOPERATIVE, RowEmitter, bound_registers
 from .gpu_fold import accumulator, store_columns, store_scalars, total
 from .launch_check import check_multiprocessors
 from .scratch import declare_scratch, finish
@@ -27,8 +27,8 @@ from .scratch import declare_scratch, finish
 
 def emit_grid(func: Any, plan: GridPlan) -> Any:
     """The scheduled PrimFunc that computes ``func`` in the plan's phases."""
-    scratch = declare_scratch(plan.scratch)
     with B.kernel() as body:
+        scratch = declare_scratch(plan.scratch)
         GridEmitter(plan, scratch).emit()
     return finish(func, body[0], scratch, COOPERATIVE if plan.cooperative else None)
 
@@ -62,8 +62,7 @@ class GridEmitter:
         plan = self.plan
         self.block = stack.enter_context(T.launch_thread("blockIdx.x", B.i64(plan.blocks)))
         self.thread = stack.enter_context(T.launch_thread("threadIdx.x", B.i64(plan.threads)))
-        bound = compat.const(plan.blocks_per_sm, "int32")
-        stack.enter_context(T.attr(compat.const(0, "int32"), LAUNCH_BOUND, bound))
+        bound_registers(stack, plan.blocks_per_sm)
         self._views()
 
     def _views(self) -> None:

@@ -12,21 +12,15 @@ from . import builder as B
 from .combine import accumulator_dtype, combine, through_shuffle
 from .evaluator import convert
 
-FULL_MASK = 0xFFFFFFFF
-
 
 def shuffle_reduce(op: Operator, value: Expr, lanes: int) -> Expr:
     """Fold ``value`` over groups of ``lanes`` neighbouring lanes (a power of two); every lane gets the result."""
     dtype = compat.dtype_of(value)
     moved = through_shuffle(dtype)
-    mask = compat.const(FULL_MASK, "uint32")
-    width = compat.const(32, "int32")
     offset = lanes // 2
     while offset:
         carried = B.cell(convert(value, moved), "carry")
-        shuffle = compat.intrinsic(
-            moved, "tvm_warp_shuffle_xor", mask, carried, compat.const(offset, "int32"), width, width
-        )
+        shuffle = compat.shuffle_xor(moved, carried, offset)
         # In a cell of its own: C evaluates the second operand of && and || only where the first leaves it open.
         other = B.cell(shuffle, "other")
         value = B.cell(combine(op.combiner or "", convert(carried, dtype), convert(other, dtype)), "fold")

@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scratch buffers as trailing parameters of an emitted function."""
+"""Scratch buffers: trailing parameters of an emitted function, or allocations around its kernels.
+
+What Relax allocates can be planned together with its other tensors. A TVM with Relay calls a function with its inputs
+and outputs only; there an allocation outside of all kernels becomes a workspace that host code takes from the device's
+pool.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +21,18 @@ WORKSPACE_ATTR = "tvm_stitch.workspace"
 
 
 def declare_scratch(wanted: Iterable[Scratch]) -> dict[str, Buffer]:
-    """A buffer for each scratch, by its name."""
-    return {s.name: tir.decl_buffer([as_expr(e) for e in s.shape], s.dtype, s.name) for s in wanted}
+    """A buffer for each scratch, by its name. To be called where the body is built, before any kernel."""
+    if compat.HAS_RELAX_TIRX:
+        return {s.name: tir.decl_buffer([as_expr(e) for e in s.shape], s.dtype, s.name) for s in wanted}
+    return {s.name: compat.allocate([as_expr(e) for e in s.shape], s.dtype, "global", s.name) for s in wanted}
 
 
 def finish(
     func: Any, body: Any, scratch: Mapping[str, Buffer], attrs: Mapping[str, Any] | None = None
 ) -> Any:
-    """``func`` with the emitted body, its scratch as trailing parameters, marked as scheduled."""
+    """``func`` with the emitted body, its scratch as trailing parameters (if it is that), marked as scheduled."""
     func = func.with_body(body)
-    if scratch:
+    if scratch and compat.HAS_RELAX_TIRX:
         func = compat.with_buffer_params(func, list(scratch.values()))
         func = func.with_attr(WORKSPACE_ATTR, len(scratch))
     for key, value in (attrs or {}).items():
