@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stitching for Relay, on TVMs that still have it."""

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Completes the CUDA C that TVMs with Relay generate, and compiles it where there is no nvcc.
+
+Their code generator cannot set a launch bound, and defines functions that newer CUDA headers define as well. Both are
+put right in the text, by the callback that TVM keeps for this.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import glob
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import tvm
+
+from ..codegen.gpu import RESIDENT_BLOCKS
+
+POSTPROC = "tvm_callback_cuda_postproc"
+COMPILE = "tvm_callback_cuda_compile"
+DEFAULT_ARCH = "sm_90"
+
+_HALF_MATH = re.compile(r"^CUDA_UNSUPPORTED_HALF_MATH_(?:UNARY|BINARY)\((\w+),", re.MULTILINE)
+_NOTE = re.compile(
+    r"^[ \t]*static_assert\([^\n]*\""
+    + re.escape(RESIDENT_BLOCKS).replace(r"\{\}", r"(\d+)")
+    + r"\"\);[ \t]*\n",
+    re.MULTILINE,
+)
+_KERNEL = re.compile(r"__launch_bounds__\((\d+)\)(\s+\w+\s*\([^;{]*\)\s*\{)")
+
+
+def fix_source(code: str, target: Any = None) -> str:
+    """The CUDA C of a module, fit for compilers from CUDA 11 to 13, with the launch bounds its kernels were planned for.
+
+    - Functions on float16 that the code defines itself because CUDA lacked them (``htanh``; newer headers have it) get
+      names of their own, and so do their calls.
+    - A kernel's note that so many of its blocks fit a multiprocessor (``tvm_stitch.codegen.gpu.RESIDENT_BLOCKS``)
+      becomes the second number of its ``__launch_bounds__``.
+
+    Code in which there is nothing to do comes back as it is; applying it twice does no more than once.
+
+    Args:
+        code: CUDA C.
+        target: what it is for; not used, but part of TVM's callback.
+    """
+    del target
+    return _bound(_own_half_math(code))
+
+
+def _own_half_math(code: str) -> str:
+    names = [name for name in dict.fromkeys(_HALF_MATH.findall(code)) if not name.startswith("tvm_stitch_")]
+    if not names:
+        return code
+    return re.sub(rf"\b({'|'.join(names)})\b", r"tvm_stitch_\1", code)
+
+
+def _bound(code: str) -> str:
+    """Kernels are numbered by their bodies' starts; a note belongs to the last kernel before it."""
+    pieces, at = [], 0
+    starts = list(_KERNEL.finditer(code))
+    for here, following in zip(starts, [*starts[1:], None]):
+        end = following.start() if following is not None else len(code)
+        body = code[here.end() : end]
+        note = _NOTE.search(body)
+        pieces.append(code[at : here.start()])
+        bound = here[1] if note is None else f"{here[1]}, {note[1]}"
+        pieces.append(f"__launch_bounds__({bound}){here[2]}{_NOTE.sub('', body)}")
+        at = end
+    return "".join([*pieces, code[at:]])
+
+
+@contextmanager
+def fixed_cuda_source() -> Iterator[None]:
+    """While active, TVM's CUDA modules are compiled from fixed source, with NVRTC where nvcc is not found.
+
+    A callback that was registered before (``tvm_callback_cuda_postproc``, ``tvm_callback_cuda_compile``) still has its
+    say, on the fixed source; what was registered is registered again in the end. May be nested.
+    """
+    post, build = (tvm.get_global_func(name, allow_missing=True) for name in (POSTPROC, COMPILE))
+
+    def postprocess(code: str, target: Any) -> str:
+        fixed = fix_source(str(code), target)
+        return fixed if post is None else str(post(fixed, target))
+
+    def compile_source(code: str, target: Any) -> Any:
+        return _compile(str(code), target, build)
+
+    with _registered(POSTPROC, postprocess, post), _registered(COMPILE, compile_source, build):
+        yield
+
+
+@contextmanager
+def _registered(name: str, function: Callable[..., Any], before: Any) -> Iterator[None]:
+    tvm.register_func(name, function, override=True)
+    try:
+        yield
+    finally:
+        if before is None:
+            tvm._ffi.registry.remove_global_func(name)
+        else:
+            tvm.register_func(name, before, override=True)
+
+
+def _compile(code: str, target: Any, build: Callable[..., Any] | None) -> Any:
+    """What the registered compiler makes of the code; NVRTC's cubin where that one misses nvcc."""
+    if build is not None:
+        try:
+            return build(code, target)
+        except FileNotFoundError as err:
+            if "nvcc" not in str(err):
+                raise
+    return compile_with_nvrtc(code, _arch(target))
+
+
+def _arch(target: Any) -> str:
+    return str(getattr(target, "arch", "") or DEFAULT_ARCH)
+
+
+def compile_with_nvrtc(code: str, arch: str = DEFAULT_ARCH) -> bytearray:
+    """The cubin of CUDA C for an architecture such as ``"sm_90"``.
+
+    NVRTC is the library that TVM itself is linked to, or one on the library path; CUDA's headers are those of NVIDIA's
+    wheels, or of a toolkit (``CUDA_PATH``, ``CUDA_HOME``, ``/usr/local/cuda``).
+
+    Raises:
+        RuntimeError: with NVRTC's messages if the code does not compile, or if there is no NVRTC.
+    """
+    lib = _nvrtc()
+    program = ctypes.c_void_p()
+    _checked(lib, lib.nvrtcCreateProgram(
+        ctypes.byref(program), code.encode(), b"tvm_kernels.cu", 0, None, None
+    ))  # fmt: skip
+    try:
+        options = [f"--gpu-architecture={arch}", *(f"--include-path={path}" for path in _include_folders())]
+        array = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+        if lib.nvrtcCompileProgram(program, len(options), array):
+            log = _read(lib, "ProgramLog", program).rstrip(b"\0").decode(errors="replace")
+            raise RuntimeError(f"NVRTC rejected a module:\n{log}\n{code}")
+        return bytearray(_read(lib, "CUBIN", program))
+    finally:
+        lib.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _read(lib: ctypes.CDLL, what: str, program: ctypes.c_void_p) -> bytes:
+    size = ctypes.c_size_t()
+    _checked(lib, getattr(lib, f"nvrtcGet{what}Size")(program, ctypes.byref(size)))
+    buffer = ctypes.create_string_buffer(size.value)
+    _checked(lib, getattr(lib, f"nvrtcGet{what}")(program, buffer))
+    return buffer.raw
+
+
+def _checked(lib: ctypes.CDLL, status: int) -> None:
+    if status:
+        lib.nvrtcGetErrorString.restype = ctypes.c_char_p
+        raise RuntimeError(f"NVRTC: {lib.nvrtcGetErrorString(status).decode()}")
+
+
+@functools.cache
+def _nvrtc() -> ctypes.CDLL:
+    wheels = [p for folder in sys.path for p in glob.glob(f"{folder}/nvidia/*/lib/libnvrtc.so.*")]
+    for name in ("libnvrtc.so.12", "libnvrtc.so.13", "libnvrtc.so", *sorted(wheels)):
+        try:
+            lib = ctypes.CDLL(name)
+        except OSError:
+            continue
+        # Without argument types, ctypes would pass handles as C ints.
+        handle, pointer = ctypes.c_void_p, ctypes.c_void_p
+        lib.nvrtcCompileProgram.argtypes = [handle, ctypes.c_int, pointer]
+        lib.nvrtcDestroyProgram.argtypes = [pointer]
+        for what in ("ProgramLog", "CUBIN"):
+            getattr(lib, f"nvrtcGet{what}Size").argtypes = [handle, pointer]
+            getattr(lib, f"nvrtcGet{what}").argtypes = [handle, pointer]
+        return lib
+    raise RuntimeError(
+        "CUDA C cannot be compiled: nvcc is not on the path and there is no NVRTC; "
+        "install CUDA's toolkit, or pip install nvidia-cuda-nvrtc-cu12 nvidia-cuda-runtime-cu12"
+    )
+
+
+def _include_folders() -> list[str]:
+    """Folders that have CUDA's headers: the first that has them, so that versions do not mix."""
+    wheels = [p for folder in sys.path for p in glob.glob(f"{folder}/nvidia/cuda_runtime/include")]
+    toolkits = [os.path.join(os.environ[v], "include") for v in ("CUDA_PATH", "CUDA_HOME") if v in os.environ]
+    for path in (*wheels, *toolkits, "/usr/local/cuda/include"):
+        if os.path.exists(os.path.join(path, "cuda_fp16.h")):
+            return [path]
+    return []
