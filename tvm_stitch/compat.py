@@ -8,6 +8,7 @@ Apache TVM 0.27 keeps TIR in ``tvm.tirx`` and blocks in ``tvm.s_tir``; TVMs with
 from __future__ import annotations
 
 import importlib
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -94,8 +95,30 @@ def structural_hash(node: Any) -> int:
 
 
 def structural_equal(a: Any, b: Any) -> bool:
-    """True for nodes of equal structure over the same variables."""
-    return bool(_STRUCTURE.structural_equal(a, b))
+    """True for scalar expressions of equal structure over the same variables and buffers.
+
+    A Relay-era TVM's own comparison takes loads of any two buffers alike for equal, and floats that differ by less
+    than 1e-9.
+    """
+    return bool(_STRUCTURE.structural_equal(a, b)) if HAS_RELAX_TIRX else _equal(a, b)
+
+
+def _equal(a: Expr, b: Expr) -> bool:
+    if a.same_as(b):
+        return True
+    name = kind(a)
+    if name != kind(b) or dtype_of(a) != dtype_of(b) or name in ("Var", "SizeVar", "Let"):
+        return False
+    if name in ("IntImm", "StringImm"):
+        return bool(a.value == b.value)
+    if name == "FloatImm":
+        return struct.pack("d", a.value) == struct.pack("d", b.value)
+    if is_load(a) and not load_buffer(a).same_as(load_buffer(b)):
+        return False
+    if name == "Call" and not a.op.same_as(b.op):
+        return False
+    mine, others = operands(a), operands(b)
+    return len(mine) == len(others) and all(_equal(x, y) for x, y in zip(mine, others))
 
 
 def buffer_dtype(buffer: Buffer) -> str:
@@ -106,6 +129,19 @@ def buffer_dtype(buffer: Buffer) -> str:
 def const(value: float | int | bool, dtype: str) -> Expr:
     """A constant of the given dtype."""
     return tir.const(value, dtype)
+
+
+def float_const(value: float, dtype: str) -> Expr:
+    """A float32 or float64 constant that TVM does not take for another one.
+
+    A Relay-era TVM's simplifier replaces a choice between two constants by one of them if they differ by less than
+    1e-9. There small ones are written in their bits.
+    """
+    if HAS_RELAX_TIRX or not 0 < abs(value) < 1e-8:
+        return const(value, dtype)
+    code, integer = {"float32": ("f", "int32"), "float64": ("d", "int64")}[dtype]
+    (bits,) = struct.unpack("i" if code == "f" else "q", struct.pack(code, value))
+    return tir.reinterpret(dtype, const(bits, integer))
 
 
 def same_var(expr: Expr, var: Var) -> bool:
@@ -288,11 +324,6 @@ def view(buffer: Buffer, shape: Sequence[Expr], name: str) -> Buffer:
         IRBuilder.name(name, result)
         return result
     return tir.decl_buffer(list(shape), buffer_dtype(buffer), name, data=buffer.data, scope=buffer.scope())
-
-
-def is_expr(value: Any) -> bool:
-    """True for an expression node of the IR."""
-    return isinstance(value, tvm.ir.Expr if HAS_RELAX_TIRX else tvm.ir.PrimExpr)
 
 
 def lanes_of(expr: Expr) -> int:

@@ -195,7 +195,9 @@ def widen(e: Expr, visit: Callable[[Expr], Expr]) -> Expr:
     """Rebuild a node over visited operands, computing in float32 where the dtype is float16 or bfloat16."""
     name, dtype = compat.kind(e), compat.dtype_of(e)
     if name == "FloatImm":
-        return compat.const(float(e.value), "float32") if dtype in HALF else e
+        if dtype in HALF:
+            return compat.float_const(float(e.value), "float32")
+        return compat.float_const(float(e.value), dtype) if dtype in ("float32", "float64") else e
     if name in ("IntImm", "StringImm"):
         return e
     if name == "Cast":

@@ -29,12 +29,12 @@ def dtype_of(expr: Expr) -> str:
 
 def f32(value: float) -> Expr:
     """A float32 constant, rounded here so that every printer and code generator sees the same number."""
-    return tir.const(float(np.float32(value)), "float32")
+    return compat.float_const(float(np.float32(value)), "float32")
 
 
 def f64(value: float) -> Expr:
     """A float64 constant."""
-    return tir.const(float(value), "float64")
+    return compat.float_const(float(value), "float64")
 
 
 def i32(value: int) -> Expr:
