@@ -57,8 +57,8 @@ def evaluate_bounds(
 
     Raises
     ------
-    NotImplementedError : for operators without a rule, and composite ones (softmax, matmul), whose error is
-        not modelled.
+    NotImplementedError : for operators without a rule, and composite ones (softmax, norms), whose error
+        is not modelled.
     """
     from .reference import Interpreter  # needs Relax of Apache TVM 0.27; the bounds themselves do not
 
@@ -122,6 +122,8 @@ class Bounds(Exact):
                 return self._sum(rule, operation, args)
             if rule.kind is Kind.PRODUCT:
                 return self._product(rule, operation, args)
+            if rule.kind is Kind.CONTRACT:
+                return self._contraction(rule, operation, args)
         raise NotImplementedError(f"bounds of {operation.name}")
 
     def _element_wise(self, rule: Rule, operation: Operation, args: list[Any]) -> Bound:
@@ -141,6 +143,23 @@ class Bounds(Exact):
         relative, absolute = self._rounding(rule.kind, dtype)
         absolute = max(absolute, _COARSE.get(operation.name, 0.0))
         return _widen(value, low, high, relative, absolute)
+
+    def _contraction(self, rule: Rule, operation: Operation, args: list[Any]) -> Bound:
+        a, b = args
+        dtype = operation.dtype
+        value = rule.apply(operation, a.value, b.value)
+        (size_a, off_a), (size_b, off_b) = (
+            (np.abs(x.value), np.maximum(x.high - x.value, x.value - x.low)) for x in (a, b)
+        )
+        spread = rule.apply(operation, off_a, size_b) + rule.apply(operation, size_a + off_a, off_b)
+        if not is_float(dtype):
+            return Bound(value, value - spread, value + spread)
+        products = rule.apply(operation, np.ones_like(size_a), np.ones_like(size_b)).max(initial=1.0)
+        narrow = dtype if self.half_arithmetic or dtype not in ("float16", "bfloat16") else "float32"
+        roundings = min(products, 4 * products**0.5 + 4)
+        spread = spread + rule.apply(operation, size_a + off_a, size_b + off_b) * EPSILON[narrow] * roundings
+        relative, absolute = self._rounding(Kind.LIGHT, dtype)
+        return _widen(value, value - spread, value + spread, relative, absolute)
 
     def _sum(self, rule: Rule, operation: Operation, args: list[Any]) -> Bound:
         (x,) = args

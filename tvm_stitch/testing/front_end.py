@@ -51,8 +51,8 @@ class FrontEnd(ABC):
         """Return ``results``, the last thing in :meth:`function`'s scope, behind which ``mod`` is the module."""
 
     @abstractmethod
-    def const(self, value: float, dtype: str) -> Any:
-        """A scalar constant."""
+    def const(self, value: Any, dtype: str) -> Any:
+        """A constant, a scalar for a number."""
 
     @abstractmethod
     def inspect(self, expr: Any) -> Made:

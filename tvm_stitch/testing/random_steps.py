@@ -90,8 +90,8 @@ class Sketch:
         """The dtypes of numbers that values may have."""
         return (*self.front.floats, "int32")
 
-    def const(self, value: float, dtype: str) -> Any:
-        """A scalar constant."""
+    def const(self, value: Any, dtype: str) -> Any:
+        """A constant, a scalar for a number."""
         return self.front.const(value, dtype)
 
     def add_input(self, var: Any, sample: np.ndarray) -> None:

@@ -114,6 +114,21 @@ def _matmul(operation: Operation, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.matmul(a, b).astype(storage_dtype(operation.dtype), copy=False)
 
 
+def _conv2d(operation: Operation, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """x <N, C, H, W> by weight <O, C/groups, KH, KW>; ``padding`` is one (before, after) an axis."""
+    attrs = operation.attrs
+    x = np.pad(x, [(0, 0), (0, 0), *attrs.padding])
+    reach = [(k - 1) * d + 1 for k, d in zip(weight.shape[2:], attrs.dilation, strict=True)]
+    windows = np.lib.stride_tricks.sliding_window_view(x, reach, axis=(2, 3))
+    (down, right), (dilation_h, dilation_w) = attrs.strides, attrs.dilation
+    windows = windows[:, :, ::down, ::right, ::dilation_h, ::dilation_w]
+    n, channels, height, width, *kernel = windows.shape
+    windows = windows.reshape(n, attrs.groups, channels // attrs.groups, height, width, *kernel)
+    grouped = weight.reshape(attrs.groups, -1, *weight.shape[1:])
+    result = np.einsum("ngchwij,gocij->ngohw", windows, grouped, optimize=True)
+    return result.reshape(n, -1, height, width).astype(storage_dtype(operation.dtype), copy=False)
+
+
 def _dropout(operation: Operation, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Inference: nothing is dropped."""
     return x, np.ones_like(x)
@@ -148,6 +163,7 @@ RULES: dict[str, Rule] = {
     "nn.rms_norm": Rule(Kind.OTHER, _rms_norm),
     "nn.dropout": Rule(Kind.OTHER, _dropout),
     "nn.softplus": Rule(Kind.OTHER, _softplus),
-    "matmul": Rule(Kind.OTHER, _matmul),
-    "one_hot": Rule(Kind.OTHER, _one_hot),
+    "matmul": Rule(Kind.CONTRACT, _matmul),
+    "conv2d": Rule(Kind.CONTRACT, _conv2d),
+    "one_hot": Rule(Kind.MOVE, _one_hot),
 }

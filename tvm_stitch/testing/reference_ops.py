@@ -25,6 +25,7 @@ class Kind(Enum):
     EXTREME = "picks one element (max, min)"
     SUM = "adds elements along axes (sum, mean)"
     PRODUCT = "multiplies elements along axes"
+    CONTRACT = "sums of products of two tensors (matmul, convolution)"
     OTHER = "anything else"
 
 

@@ -42,7 +42,7 @@ class RelaxFrontEnd(FrontEnd):
     def finish(self, results: Sequence[Any]) -> None:
         self.outputs = [self.builder.emit_output(var) for var in results]
 
-    def const(self, value: float, dtype: str) -> relax.Expr:
+    def const(self, value: Any, dtype: str) -> relax.Expr:
         return relax.const(value, dtype)
 
     def inspect(self, expr: relax.Expr) -> Made:

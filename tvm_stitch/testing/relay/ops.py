@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Relay's operators under the names and with the parameters of ``tvm.relax.op``, for what is written for both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from tvm import relay
+
+Expr = Any  # relay.Expr
+Axes = int | Sequence[int] | None
+
+_SAME = frozenset(
+    "add subtract multiply divide floor_divide floor_mod maximum minimum abs negative sqrt sign floor ceil trunc "
+    "round clip exp log rsqrt power tanh sigmoid erf sin cos greater less greater_equal less_equal equal "
+    "not_equal logical_and logical_or logical_not where sum mean max min prod reshape expand_dims squeeze "
+    "broadcast_to split".split()
+)
+
+
+def __getattr__(name: str) -> Any:
+    """The operators that Relay has with the same name and parameters."""
+    if name in _SAME:
+        return getattr(relay, name)
+    raise AttributeError(f"operator {name}: no construction of it in Relay is known")
+
+
+def const(value: Any, dtype: str) -> Expr:
+    """A constant of ``dtype``, a scalar for a number."""
+    return relay.const(np.asarray(value, np.dtype(dtype)))
+
+
+def astype(x: Expr, dtype: str) -> Expr:
+    """``x`` converted to ``dtype``."""
+    return relay.cast(x, dtype)
+
+
+def permute_dims(x: Expr, axes: Sequence[int] | None = None) -> Expr:
+    """``x`` with its axes in another order, reversed by default."""
+    return relay.transpose(x, axes)
+
+
+def concat(tensors: Sequence[Expr], axis: int = 0) -> Expr:
+    """Tensors one behind the other along ``axis``."""
+    return relay.concatenate(list(tensors), axis)
+
+
+def strided_slice(
+    x: Expr,
+    axes: Sequence[int],
+    begin: Sequence[int],
+    end: Sequence[int],
+    strides: Sequence[int] | None = None,
+) -> Expr:
+    """``x[begin:end:stride]`` along ``axes``."""
+    return relay.strided_slice(x, list(begin), list(end), list(strides or [1] * len(begin)), list(axes))
+
+
+def take(x: Expr, indices: Expr, axis: int | None = None, mode: str = "clip") -> Expr:
+    """Elements of ``x`` along ``axis`` at ``indices``."""
+    return relay.take(x, indices, axis=axis, mode=mode)
+
+
+def pad(x: Expr, widths: Sequence[tuple[int, int]], value: float) -> Expr:
+    """``x`` with ``value`` before and after it, as often as said of every axis."""
+    return relay.nn.pad(x, [tuple(pair) for pair in widths], pad_value=value)
+
+
+def dense(x: Expr, weight: Expr) -> Expr:
+    """x <m, k> by weight <n, k>."""
+    return relay.nn.dense(x, weight)
+
+
+def batch_matmul(a: Expr, b: Expr) -> Expr:
+    """a <batch, m, k> by b <batch, k, n>."""
+    return relay.nn.batch_matmul(a, b, transpose_a=False, transpose_b=False)
+
+
+def softmax(x: Expr, axis: int = -1) -> Expr:
+    """Relay's own softmax."""
+    return relay.nn.softmax(x, axis=axis)

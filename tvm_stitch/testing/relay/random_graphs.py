@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Seeded random Relay graphs, checked against float64 bounds on llvm, on CUDA and emulated.
+
+``python -m tvm_stitch.testing.relay.random_graphs --start 0 --count 300 --target llvm`` makes a long run.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import tvm
+
+from ..bounds import Bound
+from ..random_checks import CheckResult, Outcome, checked, long_run, parser
+from ..random_growth import Graph, Level, grow
+from .front_end import RelayFrontEnd
+from .reference import evaluate_bounds
+from .run import Build, build_stitched, build_stock, run
+from .steps import RELAY_STEPS
+
+
+class RandomRelayGraph(Graph):
+    """A generated Relay graph."""
+
+    def tolerance(self, inputs: Sequence[np.ndarray], half_arithmetic: bool = True) -> list[Bound]:
+        return evaluate_bounds(self.mod, inputs, half_arithmetic=half_arithmetic)
+
+
+def random_graph(seed: int, max_elements: int = 40_000, level: Level = "grid") -> RandomRelayGraph:
+    """A graph of 3 to some 45 operators, a few of them matrix products; equal arguments give equal graphs.
+
+    ``max_elements``, ``level`` and what is raised are those of :func:`~tvm_stitch.testing.random_growth.grow`.
+    """
+    front = RelayFrontEnd()
+    grown = grow(seed, front, max_elements, level, RELAY_STEPS)
+    return RandomRelayGraph(seed, front.mod, grown.arguments, grown.operators, grown.outputs)
+
+
+Check = Callable[[RandomRelayGraph, Build], CheckResult[RandomRelayGraph]]
+
+
+def check_graph_llvm(graph: RandomRelayGraph, build: Build = build_stock) -> CheckResult[RandomRelayGraph]:
+    """Compile for llvm with ``build``, run, and compare."""
+
+    def work(inputs: list[np.ndarray]) -> tuple[list[np.ndarray], None, list[str]]:
+        return run(build(graph.mod, tvm.target.Target("llvm"), None), inputs), None, []
+
+    return checked(graph, True, work)
+
+
+def check_graph_cuda(graph: RandomRelayGraph, build: Build = build_stock) -> CheckResult[RandomRelayGraph]:
+    """Compile for the first CUDA device with ``build``, run there, and compare."""
+
+    def work(inputs: list[np.ndarray]) -> tuple[list[np.ndarray], None, list[str]]:
+        device = tvm.cuda(0)
+        target = tvm.target.Target(f"cuda -arch=sm_{device.compute_version.replace('.', '')}", host="llvm")
+        return run(build(graph.mod, target, None), inputs, device), None, []
+
+    return checked(graph, True, work)
+
+
+def check_graph_cuda_emulated(
+    graph: RandomRelayGraph, build: Build = build_stock
+) -> CheckResult[RandomRelayGraph]:
+    """Compile for CUDA with ``build``, run in the emulator, and compare; its reports count as problems."""
+    from ..emulator import run_relay_cuda
+
+    def work(inputs: list[np.ndarray]) -> tuple[list[np.ndarray], int, list[str]]:
+        # The graph's seed also picks the order in which blocks and threads run.
+        done = run_relay_cuda(graph.mod, inputs, build=build, seed=graph.seed)
+        return list(done.outputs), len(done.launches), [str(report) for report in done.reports]
+
+    return checked(graph, True, work)
+
+
+CHECKS: dict[str, Check] = {
+    "llvm": check_graph_llvm,
+    "cuda": check_graph_cuda,
+    "emulated-cuda": check_graph_cuda_emulated,
+}
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One graph of a long run, as sent to the process that checks it."""
+
+    seed: int
+    target: str
+    max_elements: int
+    level: Level
+    stock: bool
+    show: bool
+
+
+def _work(job: _Job) -> Outcome:
+    graph = random_graph(job.seed, job.max_elements, job.level)
+    result = CHECKS[job.target](graph, build_stock if job.stock else build_stitched)
+    if result.ok:
+        return None, ""
+    shown = f"FAIL {result}"
+    if job.show:
+        shown = "\n".join([shown, graph.mod.astext(show_meta_data=False), result.traceback or ""])
+    return result.error or "out of bounds", shown
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Check many Relay graphs, print the failures and a summary; the exit code is 1 if any failed."""
+    args = parser("relay.random_graphs", list(CHECKS), main.__doc__).parse_args(argv)
+    jobs = [
+        _Job(seed, args.target, args.max_elements, args.level, args.stock, args.show)
+        for seed in range(args.start, args.start + args.count)
+    ]
+    return 1 if long_run(_work, jobs, args.jobs, args.timeout, args.target) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds Relay modules, stock or stitched, and runs them on the CPU."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import tvm
+from tvm import relay
+from tvm.contrib import graph_executor
+
+from .reference import Inputs, Params, to_numpy
+
+Build = Callable[[tvm.IRModule, tvm.target.Target, Params], Any]
+"""Compiles a module for a target with parameters bound; gives what ``relay.build`` gives."""
+
+
+def build_stock(mod: tvm.IRModule, target: tvm.target.Target, params: Params = None) -> Any:
+    """What ``relay.build`` makes of a module."""
+    return relay.build(mod, target, params=dict(params or {}))
+
+
+def build_stitched(mod: tvm.IRModule, target: tvm.target.Target, params: Params = None) -> Any:
+    """What ``relay.build`` makes of a module with stitching on."""
+    from tvm_stitch import relay as stitch_relay
+
+    enabled: AbstractContextManager[Any] = stitch_relay.enable()
+    with enabled:
+        return relay.build(mod, target, params=dict(params or {}))
+
+
+def run(lib: Any, inputs: Inputs, device: tvm.runtime.Device | None = None) -> list[np.ndarray]:
+    """Run what ``relay.build`` gave; arguments in the order of the function's, or by name."""
+    device = device or tvm.cpu()
+    module = graph_executor.GraphModule(lib["default"](device))
+    named: Mapping[str, np.ndarray]
+    if isinstance(inputs, Mapping):
+        named = inputs
+    else:
+        named = dict(zip(argument_names(lib), inputs, strict=True))
+    for name, array in named.items():
+        module.set_input(name, _to_tvm(array, device))
+    module.run()
+    return [to_numpy(module.get_output(place)) for place in range(module.get_num_outputs())]
+
+
+def argument_names(lib: Any) -> list[str]:
+    """Names of the arguments that ``relay.build`` left open, in the function's order."""
+    graph = json.loads(lib.get_graph_json())
+    names = [graph["nodes"][place]["name"] for place in graph["arg_nodes"]]
+    bound = set(lib.get_params())
+    return [name for name in names if name not in bound]
+
+
+def _to_tvm(array: np.ndarray, device: tvm.runtime.Device) -> tvm.nd.NDArray:
+    if array.dtype != ml_dtypes.bfloat16:
+        return tvm.nd.array(np.ascontiguousarray(array), device)
+    return tvm.nd.empty(array.shape, "bfloat16", device).copyfrom(array)
