@@ -12,6 +12,7 @@ from ..plan.cpu_mapping import CpuMapping, Lanes, Split
 from ..plan.plan import StitchPlan
 from . import builder as B
 from .cpu_base import CpuEmitter
+from .cpu_bfloat16 import as_bits
 from .cpu_columns import ColumnEmitter, SplitEmitter
 from .cpu_rows import RowEmitter
 
@@ -29,6 +30,10 @@ def emit_cpu(func: Any, plan: StitchPlan) -> Any:
         raise ValueError("the plan was not made for a CPU")
     with B.kernel() as body:
         _emit(plan, plan.mapping)
+    if not compat.HAS_RELAX_TIRX and any(
+        b is not None and compat.buffer_dtype(b) == "bfloat16" for _, b in compat.prim_func_params(func)
+    ):
+        body[0] = as_bits(body[0])
     return func.with_body(body[0]).with_attr(compat.attribute("is_scheduled"), True)
 
 

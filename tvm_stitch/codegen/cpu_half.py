@@ -27,6 +27,11 @@ def lower_rounding(expr: Expr, bind: Callable[[Expr], Expr] | None) -> Expr:
 
 def round_bfloat16(value: Expr, bind: Callable[[Expr], Expr] | None = None) -> Expr:
     """The float32 nearest to ``value`` among the bfloat16 numbers (ties to even; NaN and infinities stay)."""
+    return tir.reinterpret("float32", rounded_bits(value, bind))
+
+
+def rounded_bits(value: Expr, bind: Callable[[Expr], Expr] | None = None) -> Expr:
+    """The bits of :func:`round_bfloat16`, as int32: a bfloat16's above 16 zeros, for a NaN all of ``value``'s."""
 
     def i32(number: int) -> Expr:
         return compat.const(number, "int32")
@@ -37,4 +42,4 @@ def round_bfloat16(value: Expr, bind: Callable[[Expr], Expr] | None = None) -> E
     odd = (bits >> i32(16)) & i32(1)
     rounded = (bits + i32(0x7FFF) + odd) & i32(-0x10000)
     is_nan = (bits & i32(0x7FFFFFFF)) > i32(0x7F800000)
-    return tir.reinterpret("float32", tir.Select(is_nan, bits, rounded))
+    return tir.Select(is_nan, bits, rounded)

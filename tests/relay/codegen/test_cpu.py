@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import tvm
-from tests.relay.codegen.kernels import LIBM, TOLERANCE, VECTOR_STORE, check
 from tvm import relay
 
+from tests.relay.codegen.kernels import LIBM, TOLERANCE, VECTOR_STORE, Kernel, check
 from tvm_stitch.plan.cpu_mapping import Lanes, Split
 
 F32 = "float32"
@@ -132,6 +133,40 @@ def test_half_types(dtype: str) -> None:
     check([(9, 77)], dtype, lambda x: x * relay.erf(x), lambda x: x * np_erf(x))
 
 
+def test_rounding_to_bfloat16_is_as_in_ml_dtypes() -> None:
+    # Every upper half of a float32 (NaN and infinities included), with lower halves around the ties.
+    upper = np.arange(1 << 16, dtype=np.uint32) << 16
+    lower = np.resize(np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], dtype=np.uint32), 1 << 16)
+    values = (upper | lower).view(np.float32)
+    x = relay.var("x", shape=values.shape)
+    kernel = Kernel(relay.Function([x], relay.cast(x, "bfloat16")))
+    np.testing.assert_array_equal(kernel(values)[0].astype(F32), values.astype("bfloat16").astype(F32))
+    back = relay.var("x", shape=values.shape, dtype="bfloat16")
+    widen = Kernel(relay.Function([back], relay.cast(back, F32)))
+    halves = values.astype("bfloat16")
+    np.testing.assert_array_equal(widen(halves)[0], halves.astype(F32))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_types_are_vector_code(dtype: str) -> None:
+    target = "llvm -mcpu=core-avx2 -opt-level=0"
+    source = check([(9, 77)], dtype, softmax(-1), np_softmax(-1), target=target).source
+    assert re.search(r"store <(8|16|32) x (half|i16)>", source) and not LIBM.search(source)
+
+
+def test_near_constants_stay_apart() -> None:
+    # TVM's simplifier takes floats that differ by less than 1e-9 for equal.
+    small, smaller = relay.const(3e-10), relay.const(1e-12)
+    kernel = check(
+        [(9, 77)],
+        F32,
+        lambda x: relay.where(relay.greater(x, relay.const(0.0)), small, smaller),
+        lambda x: np.where(x > 0, 3e-10, 1e-12),
+        {F32: (1e-6, 0.0)},
+    )
+    assert VECTOR_STORE.search(kernel.source)
+
+
 def test_booleans_are_computed_and_kept() -> None:
     check(
         [(9, 77), (9, 77)],
@@ -219,7 +254,7 @@ MOVES: dict[str, tuple[list[tuple[int, ...]], Callable, Callable]] = {
         lambda x, y: np.concatenate([np.sin(x), np.power(np.exp(y), x)], 0),
     ),
     "many parts": (
-        [(7, 3)] * 12,
+        [(7, 3)] * 4,
         lambda *xs: relay.concatenate([relay.sin(x) for x in xs], 1) + one(),
         lambda *xs: np.concatenate([np.sin(x) for x in xs], 1) + 1,
     ),
