@@ -13,9 +13,8 @@ from tvm.relax.vm_build import VMExecutable, _ffi_api, _filter_tir, _vmcodegen
 from tvm.tirx.build import codegen_build, split_host_device_mods
 
 from ...codegen.scratch import WORKSPACE_ATTR
+from .calls import PREFIX
 
-# Kernels are looked up by name among all global functions: a prefix keeps them apart from those.
-PREFIX = "tvm_stitch_emulated_"
 CALL = "tvm_stitch.emulator.call"
 ALLOC_STORAGE = "tvm_stitch.emulator.alloc_storage"
 ALLOC_TENSOR = "tvm_stitch.emulator.alloc_tensor"

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import tvm
-import tvm_ffi
 
+from ...compat import HAS_RELAX_TIRX
 from .memory import DeviceBuffer
 
 CUDA = 2
@@ -53,7 +53,7 @@ _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 
 
 class _Exporter:
-    """What tvm_ffi.from_dlpack wants to see."""
+    """What from_dlpack of the newer TVMs wants to see."""
 
     def __init__(self, capsule: object) -> None:
         self._capsule = capsule
@@ -65,9 +65,7 @@ class _Exporter:
         return CUDA, 0
 
 
-def device_tensor(
-    buffer: DeviceBuffer, shape: Sequence[int], dtype: str, offset: int = 0
-) -> tvm.runtime.Tensor:
+def device_tensor(buffer: DeviceBuffer, shape: Sequence[int], dtype: str, offset: int = 0) -> Any:
     """A compact tensor of `shape` and `dtype` that starts `offset` bytes into a buffer and keeps it alive."""
     kind = tvm.DataType(dtype)
     code = int(kind.type_code)
@@ -95,7 +93,31 @@ def device_tensor(
     )
     address = ctypes.addressof(managed)
     _alive[address] = (managed, dims, steps, buffer)
-    return tvm_ffi.from_dlpack(_Exporter(_new_capsule(address, b"dltensor", None)))
+    capsule = _new_capsule(address, b"dltensor", None)
+    if HAS_RELAX_TIRX:
+        import tvm_ffi
+
+        return tvm_ffi.from_dlpack(_Exporter(capsule))
+    return tvm.nd.from_dlpack(capsule)
+
+
+def address_of(tensor: Any) -> int:
+    """The address of a tensor's first element."""
+    if HAS_RELAX_TIRX:
+        pointer = tensor.data_ptr
+        return int(pointer() if callable(pointer) else pointer)
+    held = tensor.handle.contents
+    return int(held.data or 0) + int(held.byte_offset)
+
+
+def shape_of(tensor: Any) -> tuple[int, ...]:
+    """A tensor's shape."""
+    return tuple(int(e) for e in tensor.shape)
+
+
+def dtype_of(tensor: Any) -> str:
+    """A tensor's dtype."""
+    return str(tensor.dtype)
 
 
 def itemsize_of(dtype: str) -> int:
@@ -104,7 +126,7 @@ def itemsize_of(dtype: str) -> int:
     return max(1, (kind.bits * kind.lanes + 7) // 8)
 
 
-def nbytes_of(tensor: tvm.runtime.Tensor) -> int:
+def nbytes_of(tensor: Any) -> int:
     """Bytes of a compact tensor."""
     count = 1
     for extent in tensor.shape:
