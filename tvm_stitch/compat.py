@@ -312,7 +312,8 @@ def allocate(shape: Sequence[Expr], dtype: str, scope: str, name: str) -> Buffer
         buffer = T.alloc_buffer(list(shape), dtype, scope=scope)
         IRBuilder.name(name, buffer)
         return buffer
-    data = open_frame(T.allocate(list(shape), dtype, scope))
+    held = "int8" if dtype == "bool" else dtype  # as TVM itself keeps booleans in memory
+    data = open_frame(T.allocate(list(shape), held, scope))
     IRBuilder.name(name, data)
     return tir.decl_buffer(list(shape), dtype, name, data=data, scope=scope)
 

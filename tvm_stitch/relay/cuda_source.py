@@ -36,7 +36,7 @@ _KERNEL = re.compile(r"__launch_bounds__\((\d+)\)(\s+\w+\s*\([^;{]*\)\s*\{)")
 
 
 def fix_source(code: str, target: Any = None) -> str:
-    """The CUDA C of a module, fit for compilers from CUDA 11 to 13, with the launch bounds its kernels were planned for.
+    """The CUDA C of a module, fit for compilers from CUDA 11 to 13, with the launch bounds that plans rely on.
 
     - Functions on float16 that the code defines itself because CUDA lacked them (``htanh``; newer headers have it) get
       names of their own, and so do their calls.

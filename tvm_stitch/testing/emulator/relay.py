@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a Relay module built for CUDA: kernels in the emulator, host code as llvm compiled it, the graph node by node."""
+"""Runs a Relay module built for CUDA: kernels in the emulator, host code as llvm compiled it, graphs node by node."""
 
 from __future__ import annotations
 
