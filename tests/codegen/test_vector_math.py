@@ -7,12 +7,13 @@ import re
 import numpy as np
 import pytest
 import tvm
-from tvm import tirx
 
+from tvm_stitch import compat
 from tvm_stitch.codegen.vector_math import MATH_ERROR, lower_math
 from tvm_stitch.codegen.vector_math.errors import BOUNDS, CONSTANT_POWER_ULP
+from tvm_stitch.compat import tir
+from tvm_stitch.testing.vector_loops import LANES, Library, compute, kernel
 
-LANES = 32
 # With fused multiply-add, and without it (each rounds differently); every x86-64 machine of today runs both.
 CPUS = ["x86-64-v3", "x86-64-v2"]
 SPECIAL = np.array(
@@ -66,53 +67,6 @@ SPECIAL = np.array(
 )
 _X86 = "x86" in str(tvm.target.Target("llvm").attrs["mtriple"])
 pytestmark = pytest.mark.skipif(not _X86, reason="the targets named here are x86-64's")
-
-
-class LaneBuffers:
-    """Keeps shared values of a vectorized loop in local buffers of one element a lane."""
-
-    def __init__(self, lane):
-        self.lane, self.buffers, self.stores = lane, [], []
-
-    def __call__(self, value):
-        buffer = tirx.decl_buffer((LANES,), str(value.ty), f"lane{len(self.buffers)}", scope="local")
-        self.buffers.append(buffer)
-        self.stores.append(tirx.BufferStore(buffer, value, [self.lane]))
-        return tirx.BufferLoad(buffer, [self.lane])
-
-
-def kernel(function, args, size, dtype="float32", out=None, lets=False, lower=lower_math):
-    """out[i] = function(in0[i], ...) in vectorized pieces of LANES, through lower_math."""
-    inputs = [tirx.decl_buffer((size,), dtype, f"in{k}") for k in range(args)]
-    output = tirx.decl_buffer((size,), out or dtype, "out")
-    piece, lane = tirx.Var("piece", "int32"), tirx.Var("lane", "int32")
-    at = piece * LANES + lane
-    shared = LaneBuffers(lane)
-    value = function(*[tirx.BufferLoad(buffer, [at]) for buffer in inputs])
-    value = lower(value) if lets else lower(value, bind=shared)
-    inside = tirx.stmt_seq(*shared.stores, tirx.BufferStore(output, value, [at]))
-    body = tirx.For(lane, 0, LANES, tirx.ForKind.VECTORIZED, inside)
-    if shared.buffers:
-        body = tirx.stmt_seq(*[tirx.AllocBuffer(buffer) for buffer in shared.buffers], body)
-    loop = tirx.For(piece, 0, size // LANES, tirx.ForKind.SERIAL, body)
-    func = tirx.PrimFunc([*inputs, output], loop)
-    return tvm.IRModule({"main": func.with_attr({"global_symbol": "main", "tirx.noalias": True})})
-
-
-def build(module, cpu, opt_level=None):
-    target = {"kind": "llvm", "mcpu": cpu} | ({} if opt_level is None else {"opt-level": opt_level})
-    return tvm.compile(module, target=tvm.target.Target(target))
-
-
-def compute(function, *xs, cpu="x86-64-v3", dtype="float32", out=None, **options):
-    """The lowered function of every element, compiled for ``cpu``."""
-    padding = -len(xs[0]) % LANES
-    padded = [np.concatenate([x, x[:1].repeat(padding)]) for x in xs]
-    size = len(padded[0])
-    library = build(kernel(function, len(xs), size, dtype, out, **options), cpu)
-    result = tvm.runtime.empty((size,), out or dtype)
-    library(*[tvm.runtime.tensor(x) for x in padded], result)
-    return result.numpy()[: len(xs[0])]
 
 
 def bit_patterns(count, seed):
@@ -188,7 +142,7 @@ def test_unary_error(name, cpu):
     reference, x = UNARY[name]
     with np.errstate(all="ignore"):
         want = np.asarray(reference(x.astype(np.float64)), dtype=np.float64)
-    got = compute(getattr(tirx, name), x, cpu=cpu)
+    got = compute(getattr(tir, name), x, cpu=cpu)
     check(got, want, BOUNDS[name].ulp if name in BOUNDS else 0.0, x)
     if name in BOUNDS and BOUNDS[name].relative is not None:
         normal = np.abs(want) >= 2.0**-126
@@ -215,7 +169,7 @@ def test_binary_error(name, cpu):
     x, y = pairs(name)
     with np.errstate(all="ignore"):
         want = BINARY[name](x.astype(np.float64), y.astype(np.float64))
-    check(compute(lambda a, b: getattr(tirx, name)(a, b), x, y, cpu=cpu), want, BOUNDS[name].ulp, x, y)
+    check(compute(lambda a, b: getattr(tir, name)(a, b), x, y, cpu=cpu), want, BOUNDS[name].ulp, x, y)
 
 
 def test_pow_special_cases_are_those_of_c():
@@ -239,7 +193,7 @@ def test_pow_special_cases_are_those_of_c():
         (-0.0, 3, -0.0),
     ]
     x, y, want = (np.array(column, dtype=np.float32) for column in zip(*cases, strict=True))
-    got = compute(lambda a, b: tirx.pow(a, b), x, y)
+    got = compute(lambda a, b: tir.pow(a, b), x, y)
     np.testing.assert_array_equal(got, want)
     np.testing.assert_array_equal(np.signbit(got[want == 0]), np.signbit(want[want == 0]))
 
@@ -250,14 +204,14 @@ def test_constant_exponents(exponent):
     with np.errstate(all="ignore"):
         # An array of exponents: numpy replaces some scalar ones by square roots, which differ from C's pow.
         want = np.power(x.astype(np.float64), np.full(len(x), float(exponent)))
-    got = compute(lambda a: tirx.pow(a, tirx.const(float(exponent), "float32")), x)
+    got = compute(lambda a: tir.pow(a, tir.const(float(exponent), "float32")), x)
     check(got, want, CONSTANT_POWER_ULP, x)
 
 
 def test_bounded_functions_stay_within_one():
     x = grid((-10, 10), (-4, 4))
     for name in ("tanh", "erf"):
-        got = compute(getattr(tirx, name), x)
+        got = compute(getattr(tir, name), x)
         assert np.nanmax(np.abs(got)) == 1.0
         assert np.isnan(got[np.isnan(x)]).all()
     assert set(MATH_ERROR) >= {*UNARY, *BINARY}
@@ -271,9 +225,9 @@ def float_calls(assembly):
 
 def assert_vector_code(module, cpu):
     """Vector stores in the IR before LLVM's own vectorizer could have made them, and no call per element."""
-    ir = build(module, cpu, opt_level=0).mod.inspect_source("ll")
+    ir = Library(module, cpu, opt_level=0).source("ll")
     assert re.search(rf"store <{LANES} x (float|i32)>", ir), "the vectorized loop became scalar"
-    assert float_calls(build(module, cpu).mod.inspect_source("s")) == set()
+    assert float_calls(Library(module, cpu).source("s")) == set()
 
 
 @pytest.mark.parametrize("cpu", ["x86-64", *CPUS, "x86-64-v4"])
@@ -283,17 +237,17 @@ def test_everything_vectorizes(cpu):
         if name == "nearbyint" and cpu == "x86-64":
             continue
         args = 2 if name in BINARY else 1
-        assert_vector_code(kernel(getattr(tirx, name), args, 1024), cpu)
+        assert_vector_code(kernel(getattr(tir, name), args, 1024), cpu)
 
 
 OPERATORS = {
-    "isnan": lambda x: tirx.Select(tirx.isnan(x), tirx.const(0, "float32"), x),
-    "copysign": lambda x: tirx.copysign(tirx.const(2, "float32"), x),
-    "if_then_else": lambda x: tirx.if_then_else(
-        x > tirx.const(0, "float32"), tirx.exp(tirx.const(2, "float32")), 0.0
+    "isnan": lambda x: tir.Select(tir.isnan(x), tir.const(0, "float32"), x),
+    "copysign": lambda x: tir.copysign(tir.const(2, "float32"), x),
+    "if_then_else": lambda x: tir.if_then_else(
+        x > tir.const(0, "float32"), tir.exp(tir.const(2, "float32")), 0.0
     ),
-    "gelu": lambda x: x * (tirx.erf(x * tirx.const(0.70710678, "float32")) * 0.5 + 0.5),
-    "softplus": lambda x: tirx.Select(x > 20.0, x, tirx.log(tirx.exp(x) + 1.0)),
+    "gelu": lambda x: x * (tir.erf(x * tir.const(0.70710678, "float32")) * 0.5 + 0.5),
+    "softplus": lambda x: tir.Select(x > 20.0, x, tir.log(tir.exp(x) + 1.0)),
 }
 
 
@@ -308,10 +262,10 @@ def test_operators_vectorize(name):
 def test_lets_vectorize_and_compute_the_same():
     x = grid((-10, 10), count=1000)
     for name in ("exp", "log1p", "sin", "tanh"):
-        module = kernel(getattr(tirx, name), 1, 1024, lets=True)
+        module = kernel(getattr(tir, name), 1, 1024, lets=True)
         assert "T.Let(" in module.script()
         assert_vector_code(module, "x86-64-v3")
-        function = getattr(tirx, name)
+        function = getattr(tir, name)
         np.testing.assert_array_equal(compute(function, x, lets=True), compute(function, x))
 
 
@@ -320,7 +274,7 @@ def test_a_long_chain_needs_bind():
 
     def chain(x):
         for _ in range(40):
-            x = tirx.tanh(x) * tirx.const(1.5, "float32") + tirx.sigmoid(x)
+            x = tir.tanh(x) * tir.const(1.5, "float32") + tir.sigmoid(x)
         return x
 
     x = np.linspace(-3, 3, 64, dtype=np.float32)
@@ -334,67 +288,65 @@ def test_a_long_chain_needs_bind():
 
 def chain_of_two(x):
     for _ in range(6):
-        x = tirx.tanh(tirx.sin(x))
+        x = tir.tanh(tir.sin(x))
     return x
 
 
 def test_equal_calls_are_computed_once():
-    x, bound = tirx.Var("x", "float32"), []
+    x, bound = tir.Var("x", "float32"), []
 
     def bind(value):
         bound.append(value)
-        return tirx.Var(f"v{len(bound)}", str(value.ty))
+        return tir.Var(f"v{len(bound)}", compat.dtype_of(value))
 
-    lower_math(tirx.tanh(x), bind)
+    lower_math(tir.tanh(x), bind)
     once = len(bound)
     bound.clear()
-    lower_math(tirx.tanh(x) * tirx.tanh(x) + tirx.tanh(x), bind)
+    lower_math(tir.tanh(x) * tir.tanh(x) + tir.tanh(x), bind)
     assert len(bound) == once
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_types_compute_in_float32(dtype):
-    x = tirx.Var("x", dtype)
-    lowered = lower_math(tirx.exp(x), lambda value: tirx.Var("v", str(value.ty)))
-    assert str(lowered.ty) == dtype
+    x = tir.Var("x", dtype)
+    lowered = lower_math(tir.exp(x), lambda value: tir.Var("v", compat.dtype_of(value)))
+    assert compat.dtype_of(lowered) == dtype
     if dtype == "float16":
         values = np.linspace(-8, 8, 4096).astype(np.float16)
-        got = compute(tirx.exp, values, dtype=dtype)
+        got = compute(tir.exp, values, dtype=dtype)
         np.testing.assert_array_equal(got, np.exp(values.astype(np.float32)).astype(np.float16))
 
 
 def test_float64_keeps_libm_precision():
     x = np.concatenate([np.linspace(-20, 20, 1001), [np.inf, -np.inf, np.nan, 0.0]])
     for name, reference in (("exp", np.exp), ("sinh", np.sinh), ("cosh", np.cosh), ("nearbyint", np.rint)):
-        np.testing.assert_allclose(compute(getattr(tirx, name), x, dtype="float64"), reference(x), rtol=1e-14)
-    nan = compute(
-        lambda v: tirx.Select(tirx.isnan(v), tirx.const(1.0, "float64"), v * 0.0), x, dtype="float64"
-    )
+        np.testing.assert_allclose(compute(getattr(tir, name), x, dtype="float64"), reference(x), rtol=1e-14)
+    nan = compute(lambda v: tir.Select(tir.isnan(v), tir.const(1.0, "float64"), v * 0.0), x, dtype="float64")
     np.testing.assert_array_equal(nan == 1.0, np.isnan(x))
 
 
 def test_fmod_compiles_and_is_exact():
     x, y = bit_patterns(4096, 5), bit_patterns(4096, 6)
     with np.errstate(all="ignore"):
-        np.testing.assert_array_equal(compute(tirx.fmod, x, y), np.fmod(x, y))
+        np.testing.assert_array_equal(compute(tir.fmod, x, y), np.fmod(x, y))
 
 
 def test_guarded_loads_stay_guarded():
     """A pad: the load outside the buffer must not run, unless the caller says that it may."""
-    data = tirx.decl_buffer((8,), "float32", "data")
-    i = tirx.Var("i", "int32")
-    pad = tirx.if_then_else(i < 8, tirx.exp(tirx.BufferLoad(data, [i])), tirx.const(0, "float32"))
+    data = tir.decl_buffer((8,), "float32", "data")
+    i = tir.Var("i", "int32")
+    pad = tir.if_then_else(i < 8, tir.exp(tir.BufferLoad(data, [i])), tir.const(0, "float32"))
     bound = []
     kept = lower_math(pad, bind=lambda value: bound.append(value))
     assert kept.op.name.endswith("if_then_else") and not bound
     assert "T.exp" not in kept.script()
-    loose = lower_math(pad, lambda value: tirx.Var("v", str(value.ty)), may_load=lambda load: True)
-    assert isinstance(loose, tirx.Select)
-    trap = tirx.if_then_else(i > 0, tirx.floordiv(8, i), 0)
+    loose = lower_math(pad, lambda value: tir.Var("v", compat.dtype_of(value)), may_load=lambda load: True)
+    assert isinstance(loose, tir.Select)
+    trap = tir.if_then_else(i > 0, tir.floordiv(8, i), 0)
     assert lower_math(trap).op.name.endswith("if_then_else")
 
 
 def test_what_needs_no_change_is_the_same_object():
-    x, i = tirx.Var("x", "float32"), tirx.Var("i", "int32")
-    for expr in (x * x + x, tirx.sqrt(tirx.abs(x)), tirx.floor(x), i * 4 + 1, tirx.Cast("int32", x)):
+    x, i = tir.Var("x", "float32"), tir.Var("i", "int32")
+    for expr in (x * x + x, tir.sqrt(tir.abs(x)), tir.floor(x), i * 4 + 1, tir.Cast("int32", x)):
         assert lower_math(expr).same_as(expr)

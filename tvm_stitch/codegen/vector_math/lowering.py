@@ -8,7 +8,15 @@ from collections.abc import Callable
 import tvm
 
 from tvm_stitch import compat
-from tvm_stitch.codegen.vector_math import exponential, hyperbolic, logarithm, power, special, trigonometric
+from tvm_stitch.codegen.vector_math import (
+    exponential,
+    hyperbolic,
+    logarithm,
+    power,
+    rounding,
+    special,
+    trigonometric,
+)
 from tvm_stitch.codegen.vector_math.nodes import children, is_known, rebuild
 from tvm_stitch.codegen.vector_math.scope import (
     EXPONENT_BITS,
@@ -152,11 +160,15 @@ class _Lowerer:
         if dtype not in ("float32", "float64"):
             return None
         if name == "nearbyint":
-            return tir.call_llvm_pure_intrin(dtype, "llvm.nearbyint", *args)
+            if compat.HAS_RELAX_TIRX:
+                return tir.call_llvm_pure_intrin(dtype, "llvm.nearbyint", *args)
+            return rounding.nearbyint(scope, args[0])
         if name == "rsqrt":
             return tir.const(1.0, dtype) / tir.sqrt(args[0])
         if name == "copysign":
-            return tir.call_llvm_pure_intrin(dtype, "llvm.copysign", *args)
+            if compat.HAS_RELAX_TIRX:
+                return tir.call_llvm_pure_intrin(dtype, "llvm.copysign", *args)
+            return rounding.copysign(*args)
         if name == "fmod":
             return tir.Mod(*args)
         return None
