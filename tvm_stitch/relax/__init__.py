@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stitching for Relax: the passes, one file each, and the pipeline that puts them together."""
 
+from ..errors import StitchError
 from .mark import MergeStitchOps
 from .pipeline import pipeline
 from .schedule_stitch_ops import ScheduleStitchOps
-from .stitch_ops import StitchError, StitchOps
+from .stitch_ops import StitchOps
 
 __all__ = ["MergeStitchOps", "ScheduleStitchOps", "StitchError", "StitchOps", "pipeline"]

@@ -12,12 +12,13 @@ from tvm import tirx
 from ..codegen.emit import emit
 from ..config import StitchConfig, checked_config
 from ..device import device_model, resolve_target
+from ..errors import StitchError
 from ..graph.reader import Unreadable, read
 from ..plan.alignment import Misaligned
 from ..plan.choose import choose_plan
 from ..plan.grid import GridPlan
 from ..plan.plan import StitchPlan
-from .stitch_ops import STITCH_ATTR, StitchError
+from .stitch_ops import STITCH_ATTR
 
 logger = logging.getLogger(__name__)
 

@@ -11,23 +11,14 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ..config import StitchConfig, checked_config
-from ..device import device_model
-from ..scope.appraise import appraise
-from ..scope.identify import Boundary, Identified, identify
+from ..errors import StitchError
+from ..scope.for_target import identify_for
+from ..scope.identify import Boundary, Identified
 from ..scope.node import Node, Value
 from .dataflow import BlockView, GraphReader, call_args, view_block
 
 STITCH_ATTR = "tvm_stitch.stitch_op"
 """Function attribute that marks a stitch op, on the Primitive function and on what FuseTIR makes of it."""
-
-
-CPU_OPERATORS, CPU_ARGUMENTS = 64, 32
-"""Limits of a stitch op on a CPU, where compile time grows faster with its size than any gain does."""
-
-
-@tvm.error.register_error  # keeps its type on the way through a pass
-class StitchError(RuntimeError):
-    """Something that could not be stitched under ``StitchConfig(strict=True)``."""
 
 
 @tvm.transform.module_pass(opt_level=0, name="StitchOps")
@@ -84,21 +75,14 @@ class _Stitcher(PyExprMutator):
         self.exclude = exclude
         self.scopes: dict[str, str] = {}
         self.left: dict[str, str] = {}
-        target = tvm.target.Target.current(allow_none=True)
-        self.heavy_epilogues = target is None or "gpu" in target.keys  # see identify
-        self.device = device_model(target) if target is not None else None
+        self.target = tvm.target.Target.current(allow_none=True)
         self.reader = GraphReader(mod)
-        self.config = config if self.heavy_epilogues else config.limited(CPU_OPERATORS, CPU_ARGUMENTS)
+        self.config = config
         self.boundaries: list[Boundary] = []
 
     def visit_dataflow_block_(self, block: Any) -> Any:
         view = view_block(block, self.reader)
-        found = identify(
-            view.nodes,
-            self.config,
-            heavy_epilogues=self.heavy_epilogues,
-            appraise=lambda graph: appraise(graph, self.device, self.config),
-        )
+        found = identify_for(view.nodes, self.target, self.config)
         self.boundaries += found.boundaries
         self._leave(found)
         scope_of = {n: s for s in found.scopes for n in s.nodes}

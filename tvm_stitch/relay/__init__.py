@@ -1,2 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stitching for Relay, on TVMs that still have it."""
+"""Stitching for Relay (TVM 0.12 to 0.19): the passes, one file each, and the hook into ``relay.build``."""
+
+from .. import compat
+
+if compat.HAS_RELAX_TIRX:
+    raise ImportError(
+        "tvm_stitch.relay needs a TVM with Relay (0.12 to 0.19), and the tvm that is installed here has none; "
+        "with this one, use tvm_stitch.compile or tvm_stitch.relax"
+    )
+
+from ..errors import StitchError
+from .hook import enable
+from .schedule_stitch_ops import ScheduleStitchOps
+from .stitch import Recorder, stitch
+from .stitch_ops import StitchOps
+
+__all__ = ["Recorder", "ScheduleStitchOps", "StitchError", "StitchOps", "enable", "stitch"]

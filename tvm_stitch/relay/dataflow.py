@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""See a Relay expression as the nodes that scope identification works on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tvm import relay, tir
+
+from ..graph.reader import Unreadable
+from ..scope.node import Node, NodeKind, Value, kind_of
+from .lower import OpReader, short_name
+from .traverse import children, post_order
+
+Expr = Any
+
+FUSIBLE = 4
+"""The highest ``TOpPattern`` of operators with which TVM's schedules compute element-wise ones."""
+
+
+@dataclass
+class Region:
+    """Nodes of an expression without branches, and what stands for each value.
+
+    A value is the Relay expression that makes it, or ``(call, index)`` for one result of a call with several. Tuples
+    and variables bound by ``let`` stand for what they hold. ``lets`` are the bound variables in order, ``result`` is
+    what the last of them leads to; ``named`` are variables that code which is not looked into refers to.
+    """
+
+    nodes: list[Node] = field(default_factory=list)
+    expr: dict[Node, Expr] = field(default_factory=dict)
+    lets: dict[Any, Expr] = field(default_factory=dict)
+    result: Expr = None
+    named: set[Any] = field(default_factory=set)
+    several: set[Expr] = field(default_factory=set)
+
+    def value(self, expr: Expr) -> Value:
+        """What an expression other than a tuple stands for."""
+        while True:
+            if isinstance(expr, relay.Var) and expr in self.lets:
+                expr = self.lets[expr]
+            elif isinstance(expr, relay.TupleGetItem):
+                whole = self.value(expr.tuple_value)
+                if isinstance(whole, relay.Tuple):
+                    expr = whole.fields[expr.index]
+                elif whole in self.several:
+                    return (whole, int(expr.index))
+                else:
+                    return expr
+            else:
+                return expr
+
+    def leaves(self, expr: Expr) -> list[Value]:
+        """The values in an expression, a tuple's fields one by one."""
+        value = self.value(expr)
+        if isinstance(value, relay.Tuple):
+            return [v for f in value.fields for v in self.leaves(f)]
+        if value in self.several:
+            return results_of(value)
+        return [value]
+
+
+def results_of(call: Expr) -> list[Value]:
+    """The results of a call, as values."""
+    if isinstance(call.checked_type, relay.TupleType):
+        return [(call, i) for i in range(len(call.checked_type.fields))]
+    return [call]
+
+
+def view(root: Expr, reader: OpReader) -> Region:
+    """The nodes of an expression; branches and function literals are not looked into."""
+    region = Region()
+    order = list(post_order([root], lambda e: _operands(e, root)))
+    tail = root
+    while isinstance(tail, relay.Let):
+        region.lets[tail.var] = tail.value
+        tail = tail.body
+    region.result = tail
+    for expr in order:
+        if _is_operator_call(expr) and isinstance(expr.checked_type, relay.TupleType):
+            region.several.add(expr)
+    for expr in order:
+        node = _node(expr, region, reader, root)
+        if node is not None:
+            region.nodes.append(node)
+            region.expr[node] = expr
+    escaping = set(region.leaves(tail))
+    for var in region.named & set(region.lets):
+        escaping |= set(region.leaves(var))
+    for node in region.nodes:
+        node.escapes |= escaping & set(node.outputs)
+    return region
+
+
+def _operands(expr: Expr, root: Expr) -> list[Expr]:
+    if isinstance(expr, relay.Let):
+        return children(expr) if _in_chain(expr, root) else []
+    if isinstance(expr, relay.If):
+        return [expr.cond]
+    if isinstance(expr, relay.Call):
+        computed = (relay.Var, relay.Call, relay.TupleGetItem, relay.If, relay.Let)
+        return ([expr.op] if isinstance(expr.op, computed) else []) + list(expr.args)
+    return children(expr)
+
+
+def _in_chain(expr: Expr, root: Expr) -> bool:
+    """Is a ``let`` one of those that the region begins with? Others are not looked into."""
+    while isinstance(root, relay.Let):
+        if root.same_as(expr):
+            return True
+        root = root.body
+    return False
+
+
+def _is_operator_call(expr: Expr) -> bool:
+    return isinstance(expr, relay.Call) and hasattr(expr.op, "get_attr") and hasattr(expr.op, "name")
+
+
+def _node(expr: Expr, region: Region, reader: OpReader, root: Expr) -> Node | None:
+    """The node that makes the expression's value, if any does."""
+    if _is_operator_call(expr):
+        return _operator(expr, region, reader)
+    if isinstance(expr, relay.TupleGetItem):
+        if region.value(expr) is not expr:
+            return None
+        return Node(
+            "item", NodeKind.OPAQUE, region.leaves(expr.tuple_value), [expr], reason="a result of several"
+        )
+    if isinstance(expr, relay.Let) and _in_chain(expr, root):
+        return None
+    if isinstance(expr, (relay.Call, relay.If, relay.Let, relay.Match, relay.Function)) or isinstance(
+        expr, (relay.RefCreate, relay.RefRead, relay.RefWrite)
+    ):
+        hidden = _hidden_variables(expr)
+        region.named |= hidden
+        inputs = [v for e in _operands(expr, root) for v in region.leaves(e)]
+        inputs += [v for var in hidden for v in region.leaves(var)]
+        name = type(expr).__name__.lower()
+        return Node(name, NodeKind.OPAQUE, inputs, [expr], reason="not a call of an operator")
+    return None
+
+
+def _hidden_variables(expr: Expr) -> set[Any]:
+    """Variables that an expression's parts refer to which are not looked into."""
+    if isinstance(expr, relay.Call):
+        inside = [expr.op] if isinstance(expr.op, relay.Function) else []
+    elif isinstance(expr, relay.If):
+        inside = [expr.true_branch, expr.false_branch]
+    else:
+        inside = [expr]
+    return {v for e in inside for v in relay.analysis.free_vars(e)}
+
+
+def _operator(call: Expr, region: Region, reader: OpReader) -> Node:
+    name, op = short_name(call.op.name), call.op
+    leaves = [v for a in call.args for v in region.leaves(a)]
+    outputs = results_of(call)
+    try:
+        _readable(call)
+        inputs: list[Value] = []
+        args = [_argument(a, region, inputs) for a in call.args]
+        graph = reader.graph(call, inputs, args)
+        if len(graph.outputs) != len(outputs):
+            raise Unreadable("a result is also an argument")
+    except Unreadable as err:
+        return Node(name, NodeKind.OPAQUE, leaves, outputs, reason=str(err), is_call=True)
+    kind = kind_of(graph)
+    if kind is NodeKind.COMPUTE and _pattern(op) > FUSIBLE:
+        return Node(name, NodeKind.OPAQUE, leaves, outputs, reason="compute-intensive, fused with nothing")
+    return Node(name, kind, inputs, outputs, graph, "compute-intensive" if kind is NodeKind.COMPUTE else "")
+
+
+def _pattern(op: Any) -> int:
+    found = op.get_attr("TOpPattern")
+    return 8 if found is None else int(found)
+
+
+def _readable(call: Expr) -> None:
+    op = call.op
+    if op.get_attr("TOpIsStateful"):
+        raise Unreadable("its result depends on more than its arguments")
+    if op.get_attr("TNonComputational"):
+        raise Unreadable("it computes nothing")
+    if op.name in ("annotation.stop_fusion", "annotation.checkpoint", "on_device", "device_copy"):
+        raise Unreadable("it marks a boundary")
+    for expr in [*call.args, call]:
+        for ty in _tensor_types(expr.checked_type):
+            if not all(isinstance(s, tir.IntImm) for s in ty.shape):
+                raise Unreadable("a shape is known at run time only")
+
+
+def _tensor_types(ty: Any) -> list[Any]:
+    if isinstance(ty, relay.TupleType):
+        return [t for f in ty.fields for t in _tensor_types(f)]
+    if not isinstance(ty, relay.TensorType):
+        raise Unreadable("an argument is no tensor")
+    return [ty]
+
+
+def _argument(expr: Expr, region: Region, inputs: list[Value]) -> Any:
+    """An argument for :meth:`OpReader.graph`: scalar constants stay, other values are collected in ``inputs``."""
+    value = region.value(expr)
+    if isinstance(value, relay.Tuple):
+        return [_argument(f, region, inputs) for f in value.fields]
+    if value in region.several:
+        return [_number(v, inputs) for v in results_of(value)]
+    if isinstance(value, relay.Constant) and not value.checked_type.shape:
+        return value
+    if not isinstance(value, tuple) and isinstance(value.checked_type, relay.TupleType):
+        raise Unreadable("an argument is a tuple made elsewhere")
+    return _number(value, inputs)
+
+
+def _number(value: Value, inputs: list[Value]) -> int:
+    if value not in inputs:
+        inputs.append(value)
+    return inputs.index(value)

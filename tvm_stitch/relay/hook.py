@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""enable: stitching for every relay.build inside a context, the user's calls unchanged.
+
+``relay.build``, ``relay.optimize``, ``relay.vm.compile`` and ``relay.create_executor`` all go through two classes of
+TVM's Python package. While a context is open their methods run under a pass instrument that rewrites the module right
+before ``PlanDevices``: after every simplification and layout change, before TVM's own fusion, which leaves functions
+alone that are primitive already.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import tvm
+from tvm import relay
+from tvm.ir.instrument import pass_instrument
+from tvm.relay.backend.vm import VMCompiler
+from tvm.relay.build_module import BuildModule
+
+from ..config import StitchConfig, checked_config
+from .stitch import Recorder, stitch
+
+logger = logging.getLogger(__name__)
+
+ENTRY = "PlanDevicesRewrite"
+"""The first pass before which the module is final but for fusion and lowering."""
+
+METHODS: tuple[tuple[type, str], ...] = (
+    (BuildModule, "build"),
+    (BuildModule, "optimize"),
+    (VMCompiler, "lower"),
+    (VMCompiler, "optimize"),
+)
+"""Methods that run Relay's passes; all take a module and a target first."""
+
+
+class _Active(threading.local):
+    """The contexts that are open in this thread, and whether a build is running."""
+
+    def __init__(self) -> None:
+        self.open: list[tuple[StitchConfig, Recorder]] = []
+        self.building = False
+
+
+_active = _Active()
+_lock = threading.Lock()
+_users = 0
+_originals: dict[tuple[type, str], Callable[..., Any]] = {}
+
+
+@contextmanager
+def enable(config: StitchConfig | None = None) -> Iterator[Recorder]:
+    """Stitch what ``relay.build``, ``relay.vm.compile`` and the like compile inside this context.
+
+    It holds for the thread that opened it; of nested contexts the innermost one holds. On leaving it, also by an
+    exception, TVM is as it was. Models for several devices at once, and for targets other than CUDA and llvm, compile
+    as without stitching; the reason is recorded.
+
+    Args:
+        config: options; the defaults suit most models.
+
+    Yields: a Recorder of what was decided in the builds since the context was opened: plans, boundaries, refusals.
+    """
+    recorder = Recorder()
+    _active.open.append((checked_config(config), recorder))
+    _patch()
+    try:
+        yield recorder
+    finally:
+        _active.open.pop()
+        _unpatch()
+
+
+def _patch() -> None:
+    global _users
+    with _lock:
+        _users += 1
+        if _users == 1:
+            for owner, name in METHODS:
+                original = getattr(owner, name)
+                _originals[owner, name] = original
+                setattr(owner, name, _stitching(original))
+
+
+def _unpatch() -> None:
+    global _users
+    with _lock:
+        _users -= 1
+        if _users == 0:
+            for (owner, name), original in _originals.items():
+                setattr(owner, name, original)
+            _originals.clear()
+
+
+def _stitching(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The method, run under our instrument in threads with an open context."""
+
+    @functools.wraps(original)
+    def method(self: Any, mod: Any, target: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if not _active.open or _active.building:
+            return original(self, mod, target, *args, **kwargs)
+        config, recorder = _active.open[-1]
+        chosen = _one_target(target or tvm.target.Target.current(allow_none=True))
+        if chosen is None:
+            recorder.declined["all"] = "the model is compiled for several devices"
+            return original(self, mod, target, *args, **kwargs)
+        prefix = kwargs.get("mod_name") or "default"
+        with _instrumented(_Entry(chosen, config, recorder, f"tvmgen_{prefix}")):
+            _active.building = True
+            try:
+                return original(self, mod, target, *args, **kwargs)
+            finally:
+                _active.building = False
+
+    return method
+
+
+def _one_target(target: Any) -> Any:
+    """The one target with its host that a model is compiled for; None if there are several."""
+    found = tvm.target.Target.canon_multi_target_and_host(target)
+    return found[0] if len(found) == 1 else None
+
+
+@contextmanager
+def _instrumented(instrument: Any) -> Iterator[None]:
+    """The current pass context with one more instrument."""
+    now = tvm.transform.PassContext.current()
+    instruments = [*(now.instruments or []), instrument]
+    with tvm.transform.PassContext(
+        opt_level=now.opt_level,
+        required_pass=list(now.required_pass),
+        disabled_pass=list(now.disabled_pass),
+        instruments=instruments,
+        config=dict(now.config.items()),
+    ):
+        yield
+
+
+@pass_instrument
+class _Entry:
+    """Rewrites the module in place when the entry pass is about to run."""
+
+    def __init__(self, target: Any, config: StitchConfig, recorder: Recorder, prefix: str):
+        self.target, self.config, self.recorder, self.prefix = target, config, recorder, prefix
+        self.error: Exception | None = None
+
+    def run_before_pass(self, mod: tvm.IRModule, info: tvm.transform.PassInfo) -> None:
+        """Stitch the module."""
+        if info.name != ENTRY:
+            return
+        new = stitch(mod, self.target, self.config, self.recorder, self.prefix)
+        for gvar, func in new.functions.items():
+            if isinstance(func, relay.Function):
+                mod.update_func(mod.get_global_var(gvar.name_hint), func)

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Relay functions compute, as unscheduled PrimFuncs and StitchGraphs, through TVM's own operator definitions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import tvm
+from tvm import relay
+
+from ..graph.ir import StitchGraph
+from ..graph.reader import Unreadable, read
+
+PRIMITIVE = "Primitive"
+
+
+def typed(func: Any) -> Any:
+    """The function with all types inferred."""
+    return relay.transform.InferType()(tvm.IRModule.from_expr(func))["main"]
+
+
+GENERIC = "llvm -keys=generic"
+"""A target that takes every operator's plain definition."""
+
+
+def read_function(func: Any, target: Any, name: str) -> tuple[Any, StitchGraph]:
+    """A Relay function of operators as an unscheduled PrimFunc, one block or more for each, and what it computes.
+
+    Args:
+        func: a function of tensors (tuples are flattened); scalar constants in it become blocks without inputs.
+        target: says which definition of an operator is taken, where there are several. Where that is no tensor
+            expression (a library's function, a loop nest written by hand), the plain definition is.
+        name: of the graph.
+
+    Raises:
+        Unreadable: when there is no definition that can be read.
+    """
+    convert = tvm.get_global_func("relay.backend.LowerToPrimFunc", allow_missing=True)
+    if convert is None:
+        raise Unreadable("this TVM cannot lower a Relay function to an unscheduled one")
+    func = typed(func.with_attr(PRIMITIVE, tvm.tir.IntImm("int32", 1)))
+    reasons = []
+    for chosen in (target, tvm.target.Target(GENERIC)):
+        try:
+            with chosen:
+                found = convert(func, chosen)
+            if found is None:
+                raise Unreadable("TVM has no tensor expression for it")
+            return found, read(found, name)
+        except Unreadable as err:
+            reasons.append(str(err))
+        except Exception as err:  # whatever an operator's definition does, the model compiles without us
+            reasons.append(f"TVM does not lower it: {_reason(err)}")
+    raise Unreadable(reasons[0])
+
+
+def _reason(err: Exception) -> str:
+    """The message of an error of TVM's, without its traces."""
+    lines = str(err).strip().splitlines() or [type(err).__name__]
+    said = [line for line in lines if re.match(r"\w*Error: ", line)]
+    return (said or lines)[-1][:200]
+
+
+class OpReader:
+    """Reads calls of Relay operators, each kind of call once."""
+
+    def __init__(self, target: Any):
+        self.target = target
+        self.cache: dict[int, list[tuple[Any, StitchGraph | str]]] = {}
+
+    def graph(self, call: Any, inputs: Sequence[Any], args: Sequence[Any]) -> StitchGraph:
+        """What a call computes.
+
+        Args:
+            call: a call of an operator.
+            inputs: the expressions that the graph's inputs are to stand for, in order.
+            args: the call's arguments, with an index into ``inputs`` for each of those; tuples are lists.
+
+        Raises:
+            Unreadable: with the reason.
+        """
+        params = [relay.Var(f"p{i}", type_of(e)) for i, e in enumerate(inputs)]
+
+        def fill(arg: Any) -> Any:
+            if isinstance(arg, list):
+                return relay.Tuple([fill(a) for a in arg])
+            return params[arg] if isinstance(arg, int) else arg
+
+        body = relay.Call(call.op, [fill(a) for a in args], call.attrs, call.type_args)
+        func = relay.Function(params, body)
+        bucket = self.cache.setdefault(tvm.ir.structural_hash(func, True), [])
+        found = next((g for known, g in bucket if tvm.ir.structural_equal(known, func, True)), None)
+        if found is None:
+            found = self._read(func, short_name(call.op.name))
+            bucket.append((func, found))
+        if isinstance(found, str):
+            raise Unreadable(found)
+        return found
+
+    def _read(self, func: Any, name: str) -> StitchGraph | str:
+        try:
+            _, graph = read_function(func, self.target, name)
+        except Unreadable as err:
+            return str(err)
+        if len(graph.inputs) != len(func.params):
+            return "a parameter is not read, or both read and written"
+        return graph
+
+
+def type_of(value: Any) -> Any:
+    """The tensor type of a value: an expression, or ``(call, index)`` for one result of several."""
+    if isinstance(value, tuple):
+        return value[0].checked_type.fields[value[1]]
+    return value.checked_type
+
+
+def short_name(name: str) -> str:
+    """An operator's name without its dialect, fit for a function's name: ``"nn.softmax"`` is ``"softmax"``."""
+    return name.rsplit(".", 1)[-1]

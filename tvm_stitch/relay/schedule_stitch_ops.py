@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ScheduleStitchOps: plan and emit every stitch op of a Relay module, and hand it over as external code."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Any
+
+import tvm
+from tvm import relay
+
+from ..codegen.emit import emit
+from ..config import StitchConfig, checked_config
+from ..device import device_model, resolve_target
+from ..errors import StitchError
+from ..graph.reader import Unreadable
+from ..plan.alignment import Misaligned
+from ..plan.choose import choose_plan
+from ..plan.grid import GridPlan
+from ..plan.plan import StitchPlan
+from .external import COMPILER, KERNEL_ATTR, TARGET_ATTR
+from .lower import read_function, short_name, typed
+from .stitch_ops import STITCH_ATTR
+from .traverse import post_order, rewrite
+
+logger = logging.getLogger(__name__)
+
+Plan = StitchPlan | GridPlan
+
+
+@tvm.transform.module_pass(opt_level=0, name="ScheduleStitchOps")
+class ScheduleStitchOps:
+    """Give every stitch op its scheduled kernel.
+
+    Functions marked ``tvm_stitch.stitch_op`` are planned and emitted for ``target``. They become external functions of
+    the compiler ``tvm_stitch``, which carry their kernel along (``tvm_stitch.relay.external``); equal functions share
+    one. ``plans`` and ``declined``, if given, receive each function's plan by its name, and by its scope the reason why
+    it has none.
+
+    Args:
+        target: what the module is compiled for.
+        config: options; the defaults suit most models.
+        prefix: begins the names of all kernels.
+
+    Raises:
+        StitchError: under ``StitchConfig(strict=True)``, when a stitch op cannot be scheduled.
+    """
+
+    def __init__(
+        self,
+        target: Any,
+        config: StitchConfig | None = None,
+        plans: dict[str, Plan] | None = None,
+        declined: dict[str, str] | None = None,
+        prefix: str = "tvmgen_default",
+    ):
+        self.target = resolve_target(target)
+        self.config = checked_config(config)
+        self.plans = plans if plans is not None else {}
+        self.declined = declined if declined is not None else {}
+        self.prefix = prefix
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Schedule the marked functions."""
+        known: dict[int, list[tuple[Any, Any]]] = {}
+        names: set[str] = set()
+
+        def schedule(func: Any) -> Any:
+            """The external function for a marked one."""
+            scope = str(func.attrs[STITCH_ATTR])
+            plain = func.without_attr(STITCH_ATTR)
+            bucket = known.setdefault(tvm.ir.structural_hash(plain), [])
+            made = next((new for old, new in bucket if tvm.ir.structural_equal(old, plain)), None)
+            if made is None and scope not in self.declined:
+                made = self._scheduled(func, scope, names)
+                bucket.append((plain, made))
+            return func if made is None else made
+
+        def change(expr: Any) -> Any:
+            if isinstance(expr, relay.Call) and is_marked(expr.op):
+                return relay.Call(schedule(expr.op), expr.args, expr.attrs, expr.type_args, expr.span)
+            return expr
+
+        new = tvm.IRModule(dict(mod.functions.items()), mod.type_definitions, attrs=mod.attrs)
+        for gvar, func in mod.functions.items():
+            if isinstance(func, relay.Function) and func.body is not None:
+                body = rewrite(func.body, change)
+                new[gvar] = relay.Function(func.params, body, func.ret_type, func.type_params, func.attrs)
+        return relay.transform.InferType()(new)
+
+    def _scheduled(self, func: Any, scope: str, names: set[str]) -> Any:
+        name = _fresh(f"{self.prefix}_{function_name(func)}", names)
+        try:
+            lowered, graph = read_function(func, self.target, name)
+            plan = choose_plan(graph, device_model(self.target), self.config)
+            kernel = emit(lowered, plan)
+        except (Unreadable, Misaligned) as err:
+            return self._decline(scope, str(err))
+        except Exception as err:  # a fault of ours or of TVM's must not cost the user a working model
+            logger.warning("%s is left to TVM: %s: %s", name, type(err).__name__, err)
+            return self._decline(scope, f"{type(err).__name__}: {err}")
+        self.plans[name] = plan
+        names.add(name)
+        func = typed(relay.Function(func.params, func.body, func.ret_type, func.type_params))
+        attrs = {
+            "Primitive": tvm.tir.IntImm("int32", 1),
+            "Compiler": COMPILER,
+            "global_symbol": name,
+            KERNEL_ATTR: kernel.with_attr("global_symbol", name),
+            TARGET_ATTR: self.target,
+        }
+        for key, value in attrs.items():
+            func = func.with_attr(key, value)
+        return func
+
+    def _decline(self, scope: str, reason: str) -> None:
+        if self.config.strict:
+            raise StitchError(f"{scope} cannot be stitched: {reason}")
+        self.declined[scope] = reason
+
+
+def is_marked(expr: Any) -> bool:
+    """True for a function literal that :class:`StitchOps` outlined as a stitch op."""
+    return isinstance(expr, relay.Function) and bool(expr.attrs) and STITCH_ATTR in expr.attrs
+
+
+def function_name(func: Any) -> str:
+    """``stitch_`` and the names of the function's operators, the middle ones of many only counted."""
+    found = [
+        short_name(e.op.name)
+        for e in post_order([func.body])
+        if isinstance(e, relay.Call) and hasattr(e.op, "name")
+    ]
+    shown = found if len(found) <= 5 else [*found[:3], f"x{len(found) - 4}", found[-1]]
+    return re.sub(r"\W", "_", "_".join(["stitch", *shown]))
+
+
+def _fresh(name: str, taken: set[str]) -> str:
+    number = 1
+    while name + (f"_{number}" if number > 1 else "") in taken:
+        number += 1
+    return name + (f"_{number}" if number > 1 else "")

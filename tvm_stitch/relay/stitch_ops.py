@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""StitchOps: outline every stitch scope of a Relay module into one Primitive function."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import tvm
+from tvm import relay
+
+from ..config import StitchConfig, checked_config
+from ..device import resolve_target
+from ..errors import StitchError
+from ..scope.for_target import identify_for
+from ..scope.identify import Boundary, Identified, Scope
+from ..scope.node import Node, Value
+from .dataflow import Region, results_of, view
+from .lower import PRIMITIVE, OpReader, type_of
+from .traverse import children, remake, rewrite
+
+STITCH_ATTR = "tvm_stitch.stitch_op"
+"""Function attribute that marks a stitch op; its value is the scope, which names it among those of the module."""
+
+
+@tvm.transform.module_pass(opt_level=0, name="StitchOps")
+class StitchOps:
+    """Replace TVM's fusion for memory-intensive operators.
+
+    Runs on a typed module before ``FuseOps``, which leaves functions alone that are primitive and fuses the rest. Every
+    stitch scope (AStitch 4.1) becomes a primitive function literal marked with ``tvm_stitch.stitch_op``; matmul
+    epilogues become such functions, unmarked. ``boundaries`` between kernels are appended, if given; scopes in
+    ``exclude`` are left to TVM; ``left``, if given, receives the calls that no scope could take, with the reasons.
+
+    Args:
+        config: options; the defaults suit most models.
+        target: what the module is compiled for; by default the current target, else llvm.
+
+    Raises:
+        StitchError: under ``StitchConfig(strict=True)``, when there is a call that no scope could take.
+    """
+
+    def __init__(
+        self,
+        config: StitchConfig | None = None,
+        target: Any = None,
+        boundaries: list[Boundary] | None = None,
+        exclude: Collection[str] = (),
+        left: dict[str, str] | None = None,
+        reader: OpReader | None = None,
+    ):
+        self.config = checked_config(config)
+        self.target = resolve_target(target or tvm.target.Target.current(allow_none=True) or "llvm")
+        self.boundaries = boundaries if boundaries is not None else []
+        self.exclude = frozenset(exclude)
+        self.left = left if left is not None else {}
+        self.reader = reader or OpReader(self.target)
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Outline the scopes of every function of the module."""
+        mod = relay.transform.InferType()(mod)
+        new = tvm.IRModule(dict(mod.functions.items()), mod.type_definitions, attrs=mod.attrs)
+        for gvar, func in mod.functions.items():
+            if isinstance(func, relay.Function) and not _is_outlined(func):
+                body = self._region(func.body, gvar.name_hint)
+                new[gvar] = relay.Function(func.params, body, func.ret_type, func.type_params, func.attrs)
+        return relay.transform.InferType()(new)
+
+    def _region(self, root: Any, prefix: str) -> Any:
+        region = view(root, self.reader)
+        found = identify_for(region.nodes, self.target, self.config)
+        self.boundaries += found.boundaries
+        if self.config.strict and found.left:
+            name, reason = next(iter(found.left.items()))
+            raise StitchError(f"{name} cannot be stitched: {reason}")
+        self.left |= found.left
+        return _Outliner(region, found, prefix, self.exclude, self._region).run()
+
+
+def _is_outlined(func: Any) -> bool:
+    return bool(func.attrs and (PRIMITIVE in func.attrs or "Compiler" in func.attrs))
+
+
+class _Outliner:
+    """Writes a region anew, unit by unit in an executable order."""
+
+    def __init__(self, region: Region, found: Identified, prefix: str, exclude: frozenset[str], inner: Any):
+        self.region, self.found, self.prefix, self.exclude, self.inner = region, found, prefix, exclude, inner
+        self.new: dict[Value, Any] = {}  # what each value has become
+        self.bound = {v: var for var in region.lets for v in [region.value(var)]}
+        self.lets: list[tuple[Any, Any]] = []
+        self.written: set[Any] = set()  # variables that are bound again
+
+    def run(self) -> Any:
+        scope_of = {n: s for s in self.found.scopes for n in s.nodes}
+        epilogue_of = {n: e for e in self.found.epilogues for n in e}
+        for nodes in self.found.order:
+            scope = scope_of.get(nodes[0])
+            name = f"{self.prefix}/{nodes[0].index}"
+            if scope is not None and name not in self.exclude:
+                self._outline(scope, name)
+            elif nodes[0] in epilogue_of:
+                self._outline(self._epilogue(nodes), None)
+            else:
+                for node in nodes:
+                    self._keep(node)
+        result = self.rebuilt(self.region.result)
+        for var, value in reversed(self.lets):
+            result = relay.Let(var, value, result)
+        return result
+
+    def _epilogue(self, nodes: list[Node]) -> Scope:
+        made = {v for n in nodes for v in n.outputs}
+        inputs = list(dict.fromkeys(v for n in nodes for v in n.inputs if v not in made))
+        inside = set(nodes)
+        needed = {v for n in self.region.nodes if n not in inside for v in n.inputs}
+        outputs = [v for n in nodes for v in n.outputs if v in needed or v in n.escapes]
+        graph = nodes[0].graph
+        assert graph is not None
+        return Scope(nodes, inputs, outputs, graph)
+
+    # -- units --------------------------------------------------------------------------------------------------
+    def _keep(self, node: Node) -> None:
+        old = self.region.expr[node]
+        new = old
+        if isinstance(old, relay.If):
+            branches = [self.inner(b, f"{self.prefix}/if") for b in (old.true_branch, old.false_branch)]
+            new = relay.If(self.rebuilt(old.cond), *branches, old.span)
+        elif not isinstance(old, relay.Let):
+            new = remake(old, [self.rebuilt(c) for c in children(old)])
+        for var in relay.analysis.free_vars(old):
+            self._bind_again(var)
+        self._define(old, new)
+
+    def _outline(self, scope: Scope, name: str | None) -> None:
+        func = self._function(scope)
+        func = func.with_attr(PRIMITIVE, tvm.tir.IntImm("int32", 1))
+        if name is not None:
+            func = func.with_attr(STITCH_ATTR, name)
+        call: Any = relay.Call(func, [self.rebuilt(v) for v in scope.inputs])
+        if len(scope.outputs) == 1:
+            self.new[scope.outputs[0]] = call
+        else:
+            if self.region.lets:
+                var = relay.Var("stitched")
+                self.lets.append((var, call))
+                call = var
+            for i, value in enumerate(scope.outputs):
+                self.new[value] = relay.TupleGetItem(call, i)
+        for value in scope.outputs:
+            self._bind(value)
+
+    def _function(self, scope: Scope) -> Any:
+        inside: dict[Value, Any] = {}
+        params = []
+        for i, value in enumerate(scope.inputs):
+            params.append(relay.Var(_hint(value, i), type_of(value)))
+            inside[value] = params[-1]
+
+        def fill(expr: Any) -> Any:
+            value = self.region.value(expr)
+            if value in inside:
+                return inside[value]
+            if isinstance(value, relay.Tuple):
+                return relay.Tuple([fill(f) for f in value.fields])
+            if value in self.region.several:
+                return relay.Tuple([inside[v] for v in results_of(value)])
+            return value  # a scalar constant
+
+        for node in scope.nodes:
+            old = self.region.expr[node]
+            new = relay.Call(old.op, [fill(a) for a in old.args], old.attrs, old.type_args, old.span)
+            if len(node.outputs) == 1 and not isinstance(node.outputs[0], tuple):
+                inside[node.outputs[0]] = new
+            else:
+                inside |= {v: relay.TupleGetItem(new, i) for i, v in enumerate(node.outputs)}
+        results = [inside[v] for v in scope.outputs]
+        return relay.Function(params, results[0] if len(results) == 1 else relay.Tuple(results))
+
+    # -- values -------------------------------------------------------------------------------------------------
+    def rebuilt(self, expr: Any) -> Any:
+        """What an expression, or value, has become."""
+        value = expr if isinstance(expr, tuple) else self.region.value(expr)
+        if value in self.new:
+            return self.new[value]
+        if isinstance(value, relay.Tuple):
+            return relay.Tuple([self.rebuilt(f) for f in value.fields], value.span)
+        if value in self.region.several:
+            return relay.Tuple([self.new[v] for v in results_of(value)])
+        return value
+
+    def _define(self, old: Any, new: Any) -> None:
+        """A kept expression has become ``new``."""
+        self.new[old] = new
+        self._bind(old)
+        if old in self.region.several:
+            self.new |= {v: relay.TupleGetItem(self.new[old], v[1]) for v in results_of(old)}
+
+    def _bind(self, value: Value) -> None:
+        """Bind the variable again that named the value in a chain of ``let``."""
+        var = self.bound.get(value)
+        if var is not None and var not in self.written:
+            self.lets.append((var, self.new[value]))
+            self.written.add(var)
+            self.new[value] = var
+
+    def _bind_again(self, var: Any) -> None:
+        """Code that is not looked into refers to the variable: bind it, whatever it stood for."""
+        if var in self.region.lets and var not in self.written:
+            self.lets.append((var, self.rebuilt(var)))
+            self.written.add(var)
+
+
+def _hint(value: Value, i: int) -> str:
+    return value.name_hint if isinstance(value, relay.Var) else f"p{i}"
+
+
+def stitched_functions(mod: tvm.IRModule) -> list[Any]:
+    """The functions that :class:`StitchOps` outlined, in the order in which they are called."""
+    found: dict[str, Any] = {}
+
+    def note(expr: Any) -> Any:
+        if isinstance(expr, relay.Function) and expr.attrs and STITCH_ATTR in expr.attrs:
+            found.setdefault(str(expr.attrs[STITCH_ATTR]), expr)
+        return expr
+
+    for func in mod.functions.values():
+        if isinstance(func, relay.Function):
+            rewrite(func.body, note)
+    return list(found.values())

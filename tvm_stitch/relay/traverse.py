@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Walks over Relay expressions that need no Python stack: models are deeper than its recursion limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from tvm import relay
+
+Expr = Any
+
+
+def children(expr: Expr) -> list[Expr]:
+    """The direct sub-expressions; a function literal is a leaf, and so are the clauses of a match."""
+    if isinstance(expr, relay.Call):
+        return [expr.op, *expr.args]
+    if isinstance(expr, relay.Tuple):
+        return list(expr.fields)
+    if isinstance(expr, relay.TupleGetItem):
+        return [expr.tuple_value]
+    if isinstance(expr, relay.Let):
+        return [expr.value, expr.body]
+    if isinstance(expr, relay.If):
+        return [expr.cond, expr.true_branch, expr.false_branch]
+    if isinstance(expr, relay.RefCreate):
+        return [expr.value]
+    if isinstance(expr, relay.RefRead):
+        return [expr.ref]
+    if isinstance(expr, relay.RefWrite):
+        return [expr.ref, expr.value]
+    if isinstance(expr, relay.Match):
+        return [expr.data]
+    return []
+
+
+def remake(expr: Expr, new: list[Expr]) -> Expr:
+    """The expression over other sub-expressions, in the order of :func:`children`."""
+    if all(a.same_as(b) for a, b in zip(children(expr), new)):
+        return expr
+    if isinstance(expr, relay.Call):
+        return relay.Call(new[0], new[1:], expr.attrs, expr.type_args, expr.span)
+    if isinstance(expr, relay.Tuple):
+        return relay.Tuple(new, expr.span)
+    if isinstance(expr, relay.TupleGetItem):
+        return relay.TupleGetItem(new[0], expr.index, expr.span)
+    if isinstance(expr, relay.Let):
+        return relay.Let(expr.var, new[0], new[1], expr.span)
+    if isinstance(expr, relay.If):
+        return relay.If(*new, expr.span)
+    if isinstance(expr, relay.Match):
+        return relay.Match(new[0], expr.clauses, expr.complete)
+    return type(expr)(*new)
+
+
+def post_order(roots: Iterable[Expr], below: Callable[[Expr], list[Expr]] = children) -> Iterator[Expr]:
+    """Every expression under the roots once, after those that it is made of."""
+    done: set[Expr] = set()
+    for root in roots:
+        stack = [(root, False)]
+        while stack:
+            expr, opened = stack.pop()
+            if expr in done:
+                continue
+            if opened:
+                done.add(expr)
+                yield expr
+                continue
+            stack.append((expr, True))
+            stack += [(c, False) for c in reversed(below(expr)) if c not in done]
+
+
+def rewrite(root: Expr, change: Callable[[Expr], Expr]) -> Expr:
+    """The expression with ``change`` applied to all that it is made of, from the leaves up."""
+    new: dict[Expr, Expr] = {}
+    for expr in post_order([root]):
+        new[expr] = change(remake(expr, [new[c] for c in children(expr)]))
+    return new[root]
