@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compares stitched Relay builds with stock and Ansor-tuned ones, all of them built and run by one process.
+
+    python scripts/compare_ansor.py --model encoder --target llvm --trials 200 --out results/encoder
+    python scripts/compare_ansor.py --model bert --layers 12 --target cuda --trials 1000 --out results/bert
+
+Needs a TVM with Relay. Tuning writes its records to the log; started again with the same log it goes on where it
+stopped. Results: a table (Markdown), all numbers (JSON) and a plot, each with the conditions they hold under.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tvm_stitch.testing.comparison import ansor, options, tuning_time  # noqa: E402
+from tvm_stitch.testing.comparison.measure import Built, Variant  # noqa: E402
+from tvm_stitch.testing.comparison.relay_program import RelayProgram, kernels_noted  # noqa: E402
+from tvm_stitch.testing.comparison.relay_workloads import RelayWorkload, workload  # noqa: E402
+
+TIMING = (
+    "Whole: wall time of graph-executor runs, in blocks. Memory-intensive part: every memory-intensive node of the "
+    "graph repeated on its own by TVM's time evaluator ({clock}), its inputs in the cache if they fit; the sum of the "
+    "means. Medians and ranges over {blocks} blocks, variants in turn."
+)
+
+
+class Builds:
+    """The four variants of one workload."""
+
+    def __init__(self, work: RelayWorkload, target: Any, args: argparse.Namespace) -> None:
+        self._work, self._target, self._args = work, target, args
+        self._search = ansor.Search(args.cost_model, args.population)
+        self.log = Path(args.log or Path(args.out) / "ansor.json")
+        self._tuning = options.Stopwatch()
+        self.statements: list[str] = []
+
+    def variants(self) -> list[Variant]:
+        """All of them, in the order of the table."""
+        return [
+            Variant("stock", "stock", self.stock),
+            Variant("tuned", "Ansor", self.tuned),
+            Variant("stitched", "stitched", self.stitched),
+            Variant("stitched_tuned", "stitched + Ansor", self.stitched_tuned),
+        ]
+
+    def stock(self) -> Built:
+        """relay.build as it is."""
+        return self._build(nullcontext, nullcontext)
+
+    def tuned(self) -> Built:
+        """relay.build with what Ansor found for TVM's own fusion."""
+        tasks = ansor.extract(self._work.mod, self._work.params, self._target)
+        return self._tuned(tasks, self._args.trials, nullcontext)
+
+    def stitched(self) -> Built:
+        """relay.build with stitching."""
+        from tvm_stitch import relay as stitch
+
+        return self._build(stitch.enable, nullcontext)
+
+    def stitched_tuned(self) -> Built:
+        """relay.build with stitching, and with what Ansor found for the compute-intensive operators left.
+
+        These have as many trials as Ansor gave to the compute-intensive tasks of TVM's own fusion, no more.
+        """
+        from tvm_stitch import relay as stitch
+
+        work, target = self._work, self._target
+        theirs = ansor.extract(work.mod, work.params, target).compute_intensive()
+        ours = ansor.extract(work.mod, work.params, target, stitch.enable).compute_intensive()
+        trials = ansor.history(self.log, target).of(theirs)
+        self.statements.append(
+            f"stitched + Ansor: {len(ours.tasks)} compute-intensive tasks, tuned until they had as many trials "
+            f"({trials}) as the {len(theirs.tasks)} compute-intensive ones of Ansor's own build."
+        )
+        return self._tuned(ours, trials, stitch.enable)
+
+    def _tuned(self, tasks: ansor.Tasks, trials: int, stitching: Callable[[], Any]) -> Built:
+        args = self._args
+        if tasks.tasks:
+            options.say(f"{len(tasks.tasks)} tasks, {trials} trials in all, log {self.log}")
+            left = args.time_limit - self._tuning.seconds
+            with self._tuning:
+                ansor.tune(tasks, self._target, self.log, trials, args.seed, left, self._search)
+        past = ansor.history(self.log, self._target)
+        if failed := past.failed_of(tasks):
+            self.statements.append(
+                f"{failed} of the {past.of(tasks)} trials of these {len(tasks.tasks)} tasks failed."
+            )
+        seconds = tuning_time.spent(ansor.times_of(self.log), {task.workload_key for task in tasks.tasks})
+        built = self._build(stitching, lambda: ansor.tuned_schedules(self.log))
+        return Built(built.program, seconds, past.of(tasks), built.compile_seconds)
+
+    def _build(self, stitching: Callable[[], Any], schedules: Callable[[], Any]) -> Built:
+        import tvm
+
+        with options.Stopwatch() as watch, kernels_noted() as noted:
+            with tvm.transform.PassContext(opt_level=3), schedules(), stitching():
+                lib = tvm.relay.build(self._work.mod, self._target, params=self._work.params)
+        program = RelayProgram(lib, self._target, self._work.inputs, noted)
+        return Built(program, compile_seconds=watch.seconds)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add(parser, tuner="Ansor")
+    parser.add_argument("--log", metavar="FILE", help="Ansor's records (default: ansor.json under --out)")
+    parser.add_argument(
+        "--cost-model", choices=["xgb", "random"], default="xgb", help="(default: %(default)s)"
+    )
+    parser.add_argument(
+        "--population",
+        type=int,
+        default=2048,
+        help="candidates of the evolutionary search (default: %(default)s)",
+    )
+    args = parser.parse_args(argv)
+
+    def prepare(sizes: Any, target: Any) -> tuple[Any, Any]:
+        work = workload(args.model, sizes)
+        return work, Builds(work, target, args)
+
+    def disclose(builds: Builds, target: Any) -> list[str]:
+        gpu = target.kind.name == "cuda"
+        statements = [
+            f"{args.trials} trials asked for; Ansor's search: sketch policy, {args.cost_model} cost model, population "
+            f"{args.population} (its default is 2048), seed {args.seed}.",
+            ansor.ANSOR_DEFAULTS,
+            *([] if gpu else [ansor.DENIED_ON_CPU]),
+            TIMING.format(clock="CUDA events" if gpu else "the CPU's clock", blocks=args.blocks),
+        ]
+        return statements + builds.statements
+
+    return options.run(
+        parser, args, ["compare_ansor.py", *(sys.argv[1:] if argv is None else argv)], prepare, disclose
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
