@@ -33,3 +33,12 @@ def build(func: Any) -> Any:
     config["tir.disable_assert"] = True
     with target, tvm.transform.PassContext(opt_level=3, config=config):
         return tvm.build(tvm.IRModule({name: kernel}), target, name=name)
+
+
+@tvm.register_func(f"relay.ext.{COMPILER}.constant_updater", override=True)
+def constants(_func: Any, _name: str) -> dict[str, Any]:
+    """The constants that an external function needs at run time: none, its kernel holds their values.
+
+    Without this TVM makes each a parameter of the model, which the AOT executor then does not find.
+    """
+    return {}
