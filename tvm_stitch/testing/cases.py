@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Named memory-intensive workloads, written as Relax primitives."""
+"""Named memory-intensive workloads, written as primitives of whatever front end builds them; Relax by default."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import ml_dtypes  # noqa: F401  (gives NumPy the name "bfloat16")
 import numpy as np
 import tvm
-from tvm import relax, tirx
-from tvm.relax import op as R
 
 #: Largest |actual - reference| allowed: (relative, absolute), by dtype of the output.
 DEFAULT_TOLERANCE: Mapping[str, tuple[float, float]] = {
@@ -20,6 +19,11 @@ DEFAULT_TOLERANCE: Mapping[str, tuple[float, float]] = {
     "bfloat16": (3e-2, 3e-2),
     "int8": (0.0, 1.0),  # a rounding decided the other way
 }
+
+
+Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
+Body = Callable[..., Sequence[Any]]
+"""Takes a table of operators, under the names of ``tvm.relax.op``, and the arguments; returns the results."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,7 @@ class Case:
     matmuls : launches of compute-intensive kernels besides ``kernels``.
     constant_bytes : bytes of weights bound into the module.
     sizes : the extents that the case was made with, by name.
+    body : what the module computes, for a front end to build; None where an importer makes the module.
     """
 
     name: str
@@ -62,14 +67,11 @@ class Case:
     matmuls: int = 0
     constant_bytes: int = 0
     sizes: Mapping[str, int] = field(default_factory=dict)
+    body: Body | None = None
 
     def bytes_least(self) -> int:
         """Bytes that any implementation must move: each input read once, each output written once."""
         return self.constant_bytes + sum(spec.nbytes for spec in (*self.arguments, *self.results))
-
-
-Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
-Body = Callable[..., Sequence[relax.Expr]]
 
 
 def _normal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -91,10 +93,6 @@ def _dropout_multiplier(rng: np.random.Generator, shape: tuple[int, ...]) -> np.
     return np.where(rng.random(shape, dtype=np.float32) < 0.1, np.float32(0.0), np.float32(1 / 0.9))
 
 
-def _constant(value: float, dtype: str) -> relax.Constant:
-    return relax.const(value, dtype)
-
-
 def _case(
     name: str,
     arguments: Sequence[tuple[Spec, Draw]],
@@ -110,23 +108,9 @@ def _case(
     specs = tuple(spec for spec, _ in arguments)
 
     def build() -> tvm.IRModule:
-        extent = sizes[symbolic] if symbolic else None
-        variable = tirx.Var(symbolic, "int64") if symbolic else None
+        from . import relax_workload  # needs Relax of Apache TVM 0.27; bodies are for Relay as well
 
-        def shape_of(spec: Spec) -> list[object]:
-            # One-dimensional arguments are scales and offsets: never of the symbolic extent.
-            is_symbolic = len(spec.shape) > 1 and spec.shape[0] == extent
-            first = variable if is_symbolic else spec.shape[0]
-            return [first, *spec.shape[1:]]
-
-        builder = relax.BlockBuilder()
-        params = [relax.Var(spec.name, relax.TensorType(shape_of(spec), spec.dtype)) for spec in specs]
-        with builder.function("main", params):
-            with builder.dataflow():
-                values = body(builder.emit, *params)
-                outputs = [builder.emit_output(value) for value in values]
-            builder.emit_func_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
-        return builder.get()
+        return relax_workload.build(specs, body, symbolic, sizes)
 
     def inputs(rng: np.random.Generator) -> list[np.ndarray]:
         return [draw(rng, spec.shape).astype(np.dtype(spec.dtype)) for spec, draw in arguments]
@@ -141,39 +125,40 @@ def _case(
         arguments=specs,
         results=tuple(results),
         sizes=dict(sizes),
+        body=body,
     )
 
 
 # Pieces that several workloads share; each emits primitives only.
 
 
-def _softmax(emit: Callable, x: relax.Expr) -> relax.Expr:
-    shifted = emit(R.subtract(x, emit(R.max(x, axis=-1, keepdims=True))))
-    exponential = emit(R.exp(shifted))
-    return emit(R.divide(exponential, emit(R.sum(exponential, axis=-1, keepdims=True))))
+def _softmax(ops: Any, x: Any) -> Any:
+    shifted = ops.subtract(x, ops.max(x, axis=-1, keepdims=True))
+    exponential = ops.exp(shifted)
+    return ops.divide(exponential, ops.sum(exponential, axis=-1, keepdims=True))
 
 
-def _layer_norm(emit: Callable, x: relax.Expr, gamma: relax.Expr, beta: relax.Expr, dtype: str) -> relax.Expr:
-    centred = emit(R.subtract(x, emit(R.mean(x, axis=-1, keepdims=True))))
-    variance = emit(R.mean(emit(R.multiply(centred, centred)), axis=-1, keepdims=True))
-    scale = emit(R.rsqrt(emit(R.add(variance, _constant(1e-5, dtype)))))
-    normal = emit(R.multiply(centred, scale))
-    return emit(R.add(emit(R.multiply(normal, gamma)), beta))
+def _layer_norm(ops: Any, x: Any, gamma: Any, beta: Any, dtype: str) -> Any:
+    centred = ops.subtract(x, ops.mean(x, axis=-1, keepdims=True))
+    variance = ops.mean(ops.multiply(centred, centred), axis=-1, keepdims=True)
+    scale = ops.rsqrt(ops.add(variance, ops.const(1e-5, dtype)))
+    normal = ops.multiply(centred, scale)
+    return ops.add(ops.multiply(normal, gamma), beta)
 
 
-def _gelu(emit: Callable, x: relax.Expr, dtype: str) -> relax.Expr:
+def _gelu(ops: Any, x: Any, dtype: str) -> Any:
     """x * (1 + erf(x / sqrt 2)) / 2."""
-    erf = emit(R.erf(emit(R.multiply(x, _constant(math.sqrt(0.5), dtype)))))
-    half = emit(R.multiply(x, _constant(0.5, dtype)))
-    return emit(R.multiply(half, emit(R.add(erf, _constant(1.0, dtype)))))
+    erf = ops.erf(ops.multiply(x, ops.const(math.sqrt(0.5), dtype)))
+    half = ops.multiply(x, ops.const(0.5, dtype))
+    return ops.multiply(half, ops.add(erf, ops.const(1.0, dtype)))
 
 
 def softmax(rows: int, columns: int, dtype: str = "float32", symbolic: bool = False) -> Case:
     """softmax over the last axis of <rows, columns>."""
     x = Spec("x", (rows, columns), dtype)
 
-    def body(emit: Callable, x: relax.Expr) -> list[relax.Expr]:
-        return [_softmax(emit, x)]
+    def body(ops: Any, x: Any) -> list[Any]:
+        return [_softmax(ops, x)]
 
     return _case(
         "softmax",
@@ -190,10 +175,10 @@ def log_softmax(rows: int, columns: int, dtype: str = "float32", symbolic: bool 
     """log(softmax) over the last axis of <rows, columns>."""
     x = Spec("x", (rows, columns), dtype)
 
-    def body(emit: Callable, x: relax.Expr) -> list[relax.Expr]:
-        shifted = emit(R.subtract(x, emit(R.max(x, axis=-1, keepdims=True))))
-        total = emit(R.sum(emit(R.exp(shifted)), axis=-1, keepdims=True))
-        return [emit(R.subtract(shifted, emit(R.log(total))))]
+    def body(ops: Any, x: Any) -> list[Any]:
+        shifted = ops.subtract(x, ops.max(x, axis=-1, keepdims=True))
+        total = ops.sum(ops.exp(shifted), axis=-1, keepdims=True)
+        return [ops.subtract(shifted, ops.log(total))]
 
     return _case(
         "log_softmax",
@@ -212,10 +197,10 @@ def attention_softmax(
     """softmax(scores * scale + mask) * dropout on <batch, heads, queries, keys>, mask <batch, 1, 1, keys>."""
     shape = (batch, heads, queries, keys)
 
-    def body(emit: Callable, scores: relax.Expr, mask: relax.Expr, dropout: relax.Expr) -> list[relax.Expr]:
-        scaled = emit(R.multiply(scores, _constant(0.125, dtype)))
-        probability = _softmax(emit, emit(R.add(scaled, mask)))
-        return [emit(R.multiply(probability, dropout))]
+    def body(ops: Any, scores: Any, mask: Any, dropout: Any) -> list[Any]:
+        scaled = ops.multiply(scores, ops.const(0.125, dtype))
+        probability = _softmax(ops, ops.add(scaled, mask))
+        return [ops.multiply(probability, dropout)]
 
     return _case(
         "attention_softmax",
@@ -236,8 +221,8 @@ def layer_norm(rows: int, columns: int, dtype: str = "float32", symbolic: bool =
     """Layer norm over the last axis of <rows, columns> with scale and offset."""
     x = Spec("x", (rows, columns), dtype)
 
-    def body(emit: Callable, x: relax.Expr, gamma: relax.Expr, beta: relax.Expr) -> list[relax.Expr]:
-        return [_layer_norm(emit, x, gamma, beta, dtype)]
+    def body(ops: Any, x: Any, gamma: Any, beta: Any) -> list[Any]:
+        return [_layer_norm(ops, x, gamma, beta, dtype)]
 
     return _case(
         "layer_norm",
@@ -259,16 +244,16 @@ def add_layer_norm_gelu(rows: int, columns: int, dtype: str = "float32", symboli
     x = Spec("x", (rows, columns), dtype)
 
     def body(
-        emit: Callable,
-        x: relax.Expr,
-        residual: relax.Expr,
-        bias: relax.Expr,
-        gamma: relax.Expr,
-        beta: relax.Expr,
-    ) -> list[relax.Expr]:
-        first = emit(R.add(x, residual))
-        second = emit(R.add(first, bias))
-        return [first, second, _gelu(emit, _layer_norm(emit, second, gamma, beta, dtype), dtype)]
+        ops: Any,
+        x: Any,
+        residual: Any,
+        bias: Any,
+        gamma: Any,
+        beta: Any,
+    ) -> list[Any]:
+        first = ops.add(x, residual)
+        second = ops.add(first, bias)
+        return [first, second, _gelu(ops, _layer_norm(ops, second, gamma, beta, dtype), dtype)]
 
     vectors = [(Spec(name, (columns,), dtype), _normal) for name in ("bias", "gamma", "beta")]
     return _case(
@@ -288,11 +273,9 @@ def softmax_add_layer_norm_gelu(
     """gelu(layer_norm(softmax(x) + residual)) on <rows, columns>."""
     x = Spec("x", (rows, columns), dtype)
 
-    def body(
-        emit: Callable, x: relax.Expr, residual: relax.Expr, gamma: relax.Expr, beta: relax.Expr
-    ) -> list[relax.Expr]:
-        added = emit(R.add(_softmax(emit, x), residual))
-        return [_gelu(emit, _layer_norm(emit, added, gamma, beta, dtype), dtype)]
+    def body(ops: Any, x: Any, residual: Any, gamma: Any, beta: Any) -> list[Any]:
+        added = ops.add(_softmax(ops, x), residual)
+        return [_gelu(ops, _layer_norm(ops, added, gamma, beta, dtype), dtype)]
 
     vectors = [(Spec(name, (columns,), dtype), _normal) for name in ("gamma", "beta")]
     return _case(
@@ -315,16 +298,16 @@ def group_norm_silu(
     shape = (batch, channels, pixels)
     vector = (1, groups, channels // groups, 1)
 
-    def body(emit: Callable, x: relax.Expr, gamma: relax.Expr, beta: relax.Expr) -> list[relax.Expr]:
-        outer = x.ty.shape.values[0]
-        grouped = emit(R.reshape(x, (outer, groups, channels // groups, pixels)))
-        centred = emit(R.subtract(grouped, emit(R.mean(grouped, axis=[2, 3], keepdims=True))))
-        variance = emit(R.mean(emit(R.multiply(centred, centred)), axis=[2, 3], keepdims=True))
-        scale = emit(R.rsqrt(emit(R.add(variance, _constant(1e-5, dtype)))))
-        normal = emit(R.multiply(centred, scale))
-        scaled = emit(R.multiply(normal, emit(R.reshape(gamma, vector))))
-        shifted = emit(R.reshape(emit(R.add(scaled, emit(R.reshape(beta, vector)))), x.ty.shape))
-        return [emit(R.multiply(shifted, emit(R.sigmoid(shifted))))]
+    def body(ops: Any, x: Any, gamma: Any, beta: Any) -> list[Any]:
+        outer = ops.shape_of(x)[0]
+        grouped = ops.reshape(x, (outer, groups, channels // groups, pixels))
+        centred = ops.subtract(grouped, ops.mean(grouped, axis=[2, 3], keepdims=True))
+        variance = ops.mean(ops.multiply(centred, centred), axis=[2, 3], keepdims=True)
+        scale = ops.rsqrt(ops.add(variance, ops.const(1e-5, dtype)))
+        normal = ops.multiply(centred, scale)
+        scaled = ops.multiply(normal, ops.reshape(gamma, vector))
+        shifted = ops.reshape(ops.add(scaled, ops.reshape(beta, vector)), ops.shape_of(x))
+        return [ops.multiply(shifted, ops.sigmoid(shifted))]
 
     return _case(
         "group_norm_silu",
@@ -349,19 +332,19 @@ def rms_norm_quantize(rows: int, columns: int, dtype: str = "bfloat16", symbolic
     """
     x = Spec("x", (rows, columns), dtype)
 
-    def body(emit: Callable, x: relax.Expr, residual: relax.Expr, weight: relax.Expr) -> list[relax.Expr]:
-        added = emit(R.add(x, residual))
-        wide = emit(R.astype(added, "float32"))
-        mean_square = emit(R.mean(emit(R.multiply(wide, wide)), axis=-1, keepdims=True))
-        inverse = emit(R.rsqrt(emit(R.add(mean_square, _constant(1e-6, "float32")))))
-        normal = emit(R.astype(emit(R.multiply(wide, inverse)), dtype))
-        weighted = emit(R.multiply(normal, weight))
-        largest = emit(R.max(emit(R.abs(weighted)), axis=-1, keepdims=True))
-        scale = emit(R.multiply(emit(R.astype(largest, "float32")), _constant(1 / 127, "float32")))
-        scale = emit(R.maximum(scale, _constant(1e-8, "float32")))
-        quotient = emit(R.divide(weighted, emit(R.astype(scale, dtype))))
-        limited = emit(R.clip(emit(R.round(quotient)), -127.0, 127.0))
-        return [added, emit(R.astype(limited, "int8")), scale]
+    def body(ops: Any, x: Any, residual: Any, weight: Any) -> list[Any]:
+        added = ops.add(x, residual)
+        wide = ops.astype(added, "float32")
+        mean_square = ops.mean(ops.multiply(wide, wide), axis=-1, keepdims=True)
+        inverse = ops.rsqrt(ops.add(mean_square, ops.const(1e-6, "float32")))
+        normal = ops.astype(ops.multiply(wide, inverse), dtype)
+        weighted = ops.multiply(normal, weight)
+        largest = ops.max(ops.abs(weighted), axis=-1, keepdims=True)
+        scale = ops.multiply(ops.astype(largest, "float32"), ops.const(1 / 127, "float32"))
+        scale = ops.maximum(scale, ops.const(1e-8, "float32"))
+        quotient = ops.divide(weighted, ops.astype(scale, dtype))
+        limited = ops.clip(ops.round(quotient), -127.0, 127.0)
+        return [added, ops.astype(limited, "int8"), scale]
 
     return _case(
         "rms_norm_quantize",
@@ -388,13 +371,13 @@ def rms_norm_quantize(rows: int, columns: int, dtype: str = "bfloat16", symbolic
 def lstm_cell(batch: int, hidden: int, dtype: str = "float32", symbolic: bool = False) -> Case:
     """The element-wise part of an LSTM cell: gates <batch, 4*hidden> (i, f, g, o) and c -> (h', c')."""
 
-    def body(emit: Callable, gates: relax.Expr, cell: relax.Expr) -> list[relax.Expr]:
-        parts = emit(R.split(gates, 4, axis=1))
-        i, f, g, o = (emit(relax.TupleGetItem(parts, index)) for index in range(4))
-        kept = emit(R.multiply(emit(R.sigmoid(f)), cell))
-        written = emit(R.multiply(emit(R.sigmoid(i)), emit(R.tanh(g))))
-        new_cell = emit(R.add(kept, written))
-        return [emit(R.multiply(emit(R.sigmoid(o)), emit(R.tanh(new_cell)))), new_cell]
+    def body(ops: Any, gates: Any, cell: Any) -> list[Any]:
+        parts = ops.split(gates, 4, axis=1)
+        i, f, g, o = ops.parts(parts, 4)
+        kept = ops.multiply(ops.sigmoid(f), cell)
+        written = ops.multiply(ops.sigmoid(i), ops.tanh(g))
+        new_cell = ops.add(kept, written)
+        return [ops.multiply(ops.sigmoid(o), ops.tanh(new_cell)), new_cell]
 
     return _case(
         "lstm_cell",
@@ -413,10 +396,10 @@ def lstm_cell(batch: int, hidden: int, dtype: str = "float32", symbolic: bool = 
 def swiglu(rows: int, hidden: int, dtype: str = "float32", symbolic: bool = False) -> Case:
     """silu(a) * b where <rows, 2*hidden> holds a and b side by side."""
 
-    def body(emit: Callable, x: relax.Expr) -> list[relax.Expr]:
-        gate = emit(R.strided_slice(x, axes=[1], begin=[0], end=[hidden]))
-        value = emit(R.strided_slice(x, axes=[1], begin=[hidden], end=[2 * hidden]))
-        return [emit(R.multiply(emit(R.multiply(gate, emit(R.sigmoid(gate)))), value))]
+    def body(ops: Any, x: Any) -> list[Any]:
+        gate = ops.strided_slice(x, axes=[1], begin=[0], end=[hidden])
+        value = ops.strided_slice(x, axes=[1], begin=[hidden], end=[2 * hidden])
+        return [ops.multiply(ops.multiply(gate, ops.sigmoid(gate)), value)]
 
     return _case(
         "swiglu",
@@ -432,9 +415,9 @@ def swiglu(rows: int, hidden: int, dtype: str = "float32", symbolic: bool = Fals
 def power_broadcast_add(rows: int, columns: int, dtype: str = "float32", symbolic: bool = False) -> Case:
     """broadcast(x ** 2.5) + y with x <rows, 1> and y <rows, columns>: pow is due once a row."""
 
-    def body(emit: Callable, x: relax.Expr, y: relax.Expr) -> list[relax.Expr]:
-        power = emit(R.power(x, _constant(2.5, dtype)))
-        return [emit(R.add(emit(R.broadcast_to(power, y.ty.shape)), y))]
+    def body(ops: Any, x: Any, y: Any) -> list[Any]:
+        power = ops.power(x, ops.const(2.5, dtype))
+        return [ops.add(ops.broadcast_to(power, ops.shape_of(y)), y)]
 
     return _case(
         "power_broadcast_add",

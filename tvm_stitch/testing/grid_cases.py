@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
-from tvm import relax
-from tvm.relax import op as R
 
 from .cases import Body, Case, Spec, _case, group_norm_silu
 
@@ -116,27 +114,23 @@ def _as_grid_case(case: Case, domains: Sequence[Domain]) -> GridCase:
     return GridCase(**{f.name: getattr(case, f.name) for f in fields(case)}, domains=tuple(domains))
 
 
-def _f32(value: float) -> relax.Constant:
-    return relax.const(value, "float32")
-
-
 def layer_norm_backward(rows: int, columns: int) -> GridCase:
     """Gradients of layer norm over <rows, columns> from x, dy and gamma: (dx, dgamma, dbeta); statistics made anew."""
     shape, vector = (rows, columns), (columns,)
 
-    def body(emit: Callable, x: relax.Expr, dy: relax.Expr, gamma: relax.Expr) -> list[relax.Expr]:
-        def mean(value: relax.Expr) -> relax.Expr:
-            return emit(R.mean(value, axis=-1, keepdims=True))
+    def body(ops: Any, x: Any, dy: Any, gamma: Any) -> list[Any]:
+        def mean(value: Any) -> Any:
+            return ops.mean(value, axis=-1, keepdims=True)
 
-        centred = emit(R.subtract(x, mean(x)))
-        variance = mean(emit(R.multiply(centred, centred)))
-        rstd = emit(R.rsqrt(emit(R.add(variance, _f32(EPSILON)))))
-        normal = emit(R.multiply(centred, rstd))
-        scaled = emit(R.multiply(dy, gamma))
-        along = emit(R.multiply(normal, mean(emit(R.multiply(scaled, normal)))))
-        inner = emit(R.subtract(emit(R.subtract(scaled, mean(scaled))), along))
-        dgamma = emit(R.sum(emit(R.multiply(dy, normal)), axis=0))
-        return [emit(R.multiply(inner, rstd)), dgamma, emit(R.sum(dy, axis=0))]
+        centred = ops.subtract(x, mean(x))
+        variance = mean(ops.multiply(centred, centred))
+        rstd = ops.rsqrt(ops.add(variance, ops.const(EPSILON, "float32")))
+        normal = ops.multiply(centred, rstd)
+        scaled = ops.multiply(dy, gamma)
+        along = ops.multiply(normal, mean(ops.multiply(scaled, normal)))
+        inner = ops.subtract(ops.subtract(scaled, mean(scaled)), along)
+        dgamma = ops.sum(ops.multiply(dy, normal), axis=0)
+        return [ops.multiply(inner, rstd), dgamma, ops.sum(dy, axis=0)]
 
     return _grid_case(
         "layer_norm_backward",
@@ -161,19 +155,17 @@ def batch_norm_training(rows: int, channels: int) -> GridCase:
     """
     shape, vector = (rows, channels), (channels,)
 
-    def body(
-        emit: Callable, x: relax.Expr, gamma: relax.Expr, beta: relax.Expr, mean: relax.Expr, var: relax.Expr
-    ) -> list[relax.Expr]:
-        def running(old: relax.Expr, new: relax.Expr) -> relax.Expr:
-            kept = emit(R.multiply(old, _f32(1 - MOMENTUM)))
-            return emit(R.add(kept, emit(R.multiply(new, _f32(MOMENTUM)))))
+    def body(ops: Any, x: Any, gamma: Any, beta: Any, mean: Any, var: Any) -> list[Any]:
+        def running(old: Any, new: Any) -> Any:
+            kept = ops.multiply(old, ops.const(1 - MOMENTUM, "float32"))
+            return ops.add(kept, ops.multiply(new, ops.const(MOMENTUM, "float32")))
 
-        batch_mean = emit(R.mean(x, axis=0))
-        centred = emit(R.subtract(x, batch_mean))
-        variance = emit(R.mean(emit(R.multiply(centred, centred)), axis=0))
-        scale = emit(R.rsqrt(emit(R.add(variance, _f32(EPSILON)))))
-        scaled = emit(R.multiply(emit(R.multiply(centred, scale)), gamma))
-        return [emit(R.add(scaled, beta)), running(mean, batch_mean), running(var, variance)]
+        batch_mean = ops.mean(x, axis=0)
+        centred = ops.subtract(x, batch_mean)
+        variance = ops.mean(ops.multiply(centred, centred), axis=0)
+        scale = ops.rsqrt(ops.add(variance, ops.const(EPSILON, "float32")))
+        scaled = ops.multiply(ops.multiply(centred, scale), gamma)
+        return [ops.add(scaled, beta), running(mean, batch_mean), running(var, variance)]
 
     return _grid_case(
         "batch_norm_training",
@@ -189,9 +181,9 @@ def batch_norm_training_nchw(batch: int, channels: int, height: int, width: int)
     """The same of <batch, channels, height, width> over all axes but the channels, as Relax's own operator."""
     shape, vector = (batch, channels, height, width), (channels,)
 
-    def body(emit: Callable, *args: relax.Expr) -> list[relax.Expr]:
-        done = emit(R.nn.batch_norm(*args, axis=1, epsilon=EPSILON, momentum=MOMENTUM, training=True))
-        return [emit(relax.TupleGetItem(done, place)) for place in range(3)]
+    def body(ops: Any, *args: Any) -> list[Any]:
+        done = ops.batch_norm_training(*args, axis=1, epsilon=EPSILON, momentum=MOMENTUM)
+        return ops.parts(done, 3)
 
     return _grid_case(
         "batch_norm_training_nchw",
@@ -217,8 +209,8 @@ def _batch_norm_results(shape: tuple[int, ...], vector: tuple[int, ...]) -> list
 def cross_entropy(rows: int, classes: int) -> GridCase:
     """Log-softmax of <rows, classes> and the mean negative log-likelihood of int32 targets <rows>: one scalar."""
 
-    def body(emit: Callable, logits: relax.Expr, targets: relax.Expr) -> list[relax.Expr]:
-        return [emit(R.nn.nll_loss(emit(R.nn.log_softmax(logits, axis=-1)), targets, reduction="mean"))]
+    def body(ops: Any, logits: Any, targets: Any) -> list[Any]:
+        return [ops.nll_loss(ops.log_softmax(logits, axis=-1), targets, reduction="mean")]
 
     return _grid_case(
         "cross_entropy",
@@ -236,8 +228,8 @@ def cross_entropy(rows: int, classes: int) -> GridCase:
 def row_sum(rows: int, columns: int) -> GridCase:
     """<rows, columns> summed over the columns."""
 
-    def body(emit: Callable, x: relax.Expr) -> list[relax.Expr]:
-        return [emit(R.sum(x, axis=1))]
+    def body(ops: Any, x: Any) -> list[Any]:
+        return [ops.sum(x, axis=1)]
 
     return _grid_case(
         "row_sum",
@@ -253,8 +245,8 @@ def row_sum(rows: int, columns: int) -> GridCase:
 def column_sum(rows: int, columns: int) -> GridCase:
     """<rows, columns> summed over the rows."""
 
-    def body(emit: Callable, x: relax.Expr) -> list[relax.Expr]:
-        return [emit(R.sum(x, axis=0))]
+    def body(ops: Any, x: Any) -> list[Any]:
+        return [ops.sum(x, axis=0)]
 
     return _grid_case(
         "column_sum",
@@ -278,29 +270,34 @@ def clip_adam(shapes: Sequence[tuple[int, ...]], adam: Adam = ADAM) -> GridCase:
     elements = sum(math.prod(shape) for shape in shapes)
     count = len(shapes)
 
-    def body(emit: Callable, *args: relax.Expr) -> list[relax.Expr]:
+    def body(ops: Any, *args: Any) -> list[Any]:
         gradients, firsts, seconds, parameters = (args[at * count : (at + 1) * count] for at in range(4))
-        squares = [emit(R.sum(emit(R.multiply(g, g)))) for g in gradients]
+        squares = [ops.sum(ops.multiply(g, g)) for g in gradients]
         total = squares[0]
         for square in squares[1:]:
-            total = emit(R.add(total, square))
-        norm = emit(R.add(emit(R.sqrt(total)), _f32(1e-6)))
-        scale = emit(R.minimum(emit(R.divide(_f32(adam.max_norm(elements)), norm)), _f32(1.0)))
+            total = ops.add(total, square)
+        norm = ops.add(ops.sqrt(total), ops.const(1e-6, "float32"))
+        scale = ops.minimum(
+            ops.divide(ops.const(adam.max_norm(elements), "float32"), norm), ops.const(1.0, "float32")
+        )
 
-        def blend(old: relax.Expr, new: relax.Expr, kept: float) -> relax.Expr:
-            return emit(R.add(emit(R.multiply(old, _f32(kept))), emit(R.multiply(new, _f32(1 - kept)))))
+        def blend(old: Any, new: Any, kept: float) -> Any:
+            return ops.add(
+                ops.multiply(old, ops.const(kept, "float32")),
+                ops.multiply(new, ops.const(1 - kept, "float32")),
+            )
 
-        clipped = [emit(R.multiply(g, scale)) for g in gradients]
+        clipped = [ops.multiply(g, scale) for g in gradients]
         new_firsts = [blend(m, g, adam.beta1) for m, g in zip(firsts, clipped)]
         new_seconds = [
-            blend(v, emit(R.multiply(g, g)), adam.beta2) for v, g in zip(seconds, clipped, strict=True)
+            blend(v, ops.multiply(g, g), adam.beta2) for v, g in zip(seconds, clipped, strict=True)
         ]
         new_parameters = []
         for p, m, v in zip(parameters, new_firsts, new_seconds, strict=True):
-            root = emit(R.sqrt(emit(R.multiply(v, _f32(adam.correction2)))))
-            step = emit(R.divide(m, emit(R.add(root, _f32(adam.epsilon)))))
+            root = ops.sqrt(ops.multiply(v, ops.const(adam.correction2, "float32")))
+            step = ops.divide(m, ops.add(root, ops.const(adam.epsilon, "float32")))
             new_parameters.append(
-                emit(R.subtract(p, emit(R.multiply(step, _f32(adam.rate * adam.correction1)))))
+                ops.subtract(p, ops.multiply(step, ops.const(adam.rate * adam.correction1, "float32")))
             )
         return [*new_firsts, *new_seconds, *new_parameters]
 
@@ -322,9 +319,9 @@ def clip_adam(shapes: Sequence[tuple[int, ...]], adam: Adam = ADAM) -> GridCase:
 def deviation_sum(rows: int, columns: int) -> GridCase:
     """Two chained full reductions: the sum of (x - mean(x)) ** 2 over all of <rows, columns>."""
 
-    def body(emit: Callable, x: relax.Expr) -> list[relax.Expr]:
-        centred = emit(R.subtract(x, emit(R.mean(x))))
-        return [emit(R.sum(emit(R.multiply(centred, centred))))]
+    def body(ops: Any, x: Any) -> list[Any]:
+        centred = ops.subtract(x, ops.mean(x))
+        return [ops.sum(ops.multiply(centred, centred))]
 
     return _grid_case(
         "deviation_sum",
@@ -340,11 +337,11 @@ def deviation_sum(rows: int, columns: int) -> GridCase:
 def standardize_by_max(rows: int, columns: int) -> GridCase:
     """Three chained full reductions: x less its mean, by its standard deviation, by the largest magnitude."""
 
-    def body(emit: Callable, x: relax.Expr) -> list[relax.Expr]:
-        centred = emit(R.subtract(x, emit(R.mean(x))))
-        variance = emit(R.mean(emit(R.multiply(centred, centred))))
-        normal = emit(R.multiply(centred, emit(R.rsqrt(emit(R.add(variance, _f32(EPSILON)))))))
-        return [emit(R.divide(normal, emit(R.max(emit(R.abs(normal))))))]
+    def body(ops: Any, x: Any) -> list[Any]:
+        centred = ops.subtract(x, ops.mean(x))
+        variance = ops.mean(ops.multiply(centred, centred))
+        normal = ops.multiply(centred, ops.rsqrt(ops.add(variance, ops.const(EPSILON, "float32"))))
+        return [ops.divide(normal, ops.max(ops.abs(normal)))]
 
     shape = (rows, columns)
     return _grid_case(
@@ -366,14 +363,14 @@ def figure7(rows: int, columns: int, others: int) -> GridCase:
     """
     wide, crossed = (rows, columns), (others, rows)
 
-    def body(emit: Callable, p1: relax.Expr, p2: relax.Expr, p3: relax.Expr) -> list[relax.Expr]:
-        broadcast1 = emit(R.broadcast_to(emit(R.reshape(p2, (rows, 1))), wide))
-        reduce1 = emit(R.sum(emit(R.add(p1, broadcast1)), axis=1))
-        power1 = emit(R.power(emit(R.divide(reduce1, p2)), _f32(0.7)))
-        broadcast2 = emit(R.broadcast_to(power1, crossed))
-        reduce2 = emit(R.sum(emit(R.divide(p3, broadcast2)), axis=0))
-        broadcast3 = emit(R.broadcast_to(reduce2, crossed))
-        return [emit(R.multiply(broadcast2, broadcast3))]
+    def body(ops: Any, p1: Any, p2: Any, p3: Any) -> list[Any]:
+        broadcast1 = ops.broadcast_to(ops.reshape(p2, (rows, 1)), wide)
+        reduce1 = ops.sum(ops.add(p1, broadcast1), axis=1)
+        power1 = ops.power(ops.divide(reduce1, p2), ops.const(0.7, "float32"))
+        broadcast2 = ops.broadcast_to(power1, crossed)
+        reduce2 = ops.sum(ops.divide(p3, broadcast2), axis=0)
+        broadcast3 = ops.broadcast_to(reduce2, crossed)
+        return [ops.multiply(broadcast2, broadcast3)]
 
     return _grid_case(
         "figure7",

@@ -78,6 +78,28 @@ def batch_matmul(a: Expr, b: Expr) -> Expr:
     return relay.nn.batch_matmul(a, b, transpose_a=False, transpose_b=False)
 
 
+def shape_of(x: Expr) -> tuple[int, ...]:
+    """The extents of ``x``."""
+    return tuple(int(extent) for extent in relay.transform.InferTypeLocal(x).concrete_shape)
+
+
+def parts(value: Any, count: int) -> list[Expr]:
+    """The first ``count`` tensors of a tuple."""
+    return [value[place] for place in range(count)]
+
+
+def log_softmax(x: Expr, axis: int = -1) -> Expr:
+    """Relay's own log-softmax."""
+    return relay.nn.log_softmax(x, axis=axis)
+
+
+def nll_loss(predictions: Expr, targets: Expr, reduction: str = "mean") -> Expr:
+    """Relay's own negative log-likelihood, every class with weight 1; classes are axis 1."""
+    typed = relay.transform.InferTypeLocal(predictions)
+    weights = relay.ones((int(typed.shape[1]),), typed.dtype)
+    return relay.nn.nll_loss(predictions, targets, weights, reduction=reduction)
+
+
 def softmax(x: Expr, axis: int = -1) -> Expr:
     """Relay's own softmax."""
     return relay.nn.softmax(x, axis=axis)
