@@ -143,7 +143,7 @@ def test_workspaces_hold_nothing_at_first() -> None:
     """The first kernel writes one block only: what the second reads beyond is reported, and is NaN."""
     lowered = lower_prim_func(two_kernels)
     lowered = dataclasses.replace(
-        lowered, source=lowered.source.replace("  held_1[", "  if (blockIdx.x == 0) held_1[", 1)
+        lowered, sources=(lowered.source.replace("  held_1[", "  if (blockIdx.x == 0) held_1[", 1),)
     )
     run = run_lowered_prim_func(lowered, two_kernels, [draw(64)])
     assert {report.kind for report in run.reports} == {"uninitialized-read"}
@@ -165,23 +165,21 @@ def test_findings() -> None:
     a, lowered = draw(2, 64), lower_prim_func(turned)
     np.testing.assert_array_equal(run_lowered_prim_func(lowered, turned, [a]).check().outputs[0], a[:, ::-1])
 
-    racing = dataclasses.replace(lowered, source=lowered.source.replace("__syncthreads();", ""))
+    racing = dataclasses.replace(lowered, sources=(lowered.source.replace("__syncthreads();", ""),))
     assert {r.kind for r in run_lowered_prim_func(racing, turned, [a]).reports} >= {"race"}
 
     wide = dataclasses.replace(lowered, extra_blocks={"main_kernel": 1})
     assert {r.kind for r in run_lowered_prim_func(wide, turned, [a]).reports} == {"out-of-bounds"}
 
-    idle = dataclasses.replace(lowered, source=lowered.source.replace("  y[", "  if (blockIdx.x) y[", 1))
+    idle = dataclasses.replace(lowered, sources=(lowered.source.replace("  y[", "  if (blockIdx.x) y[", 1),))
     (report,) = run_lowered_prim_func(idle, turned, [a]).reports
     assert report.kind == "unwritten" and "64 of 128" in report.message
 
 
 def test_a_run_that_is_given_up_has_reports_and_no_outputs() -> None:
     lowered = lower_prim_func(turned)
-    stuck = dataclasses.replace(
-        lowered,
-        source=lowered.source.replace("__syncthreads();", "while (*(volatile float*)held_1 == held_1[0]);"),
-    )
+    endless = lowered.source.replace("__syncthreads();", "while (*(volatile float*)held_1 == held_1[0]);")
+    stuck = dataclasses.replace(lowered, sources=(endless,))
     run = run_lowered_prim_func(stuck, turned, [draw(2, 64)], options=Options(max_accesses=100_000))
     assert not run.outputs
     assert "timeout" in {report.kind for report in run.reports}
@@ -239,3 +237,28 @@ def test_external_functions_are_refused() -> None:
 def test_the_target_has_an_llvm_host() -> None:
     target = default_target()
     assert (str(target.kind), str(target.host.kind), target.arch) == ("cuda", "llvm", "sm_90")
+
+
+def test_a_stitched_module() -> None:
+    """Stitched kernels are modules of their own beside TVM's; column sums make one of two kernels with a workspace."""
+    from tvm_stitch.relay import enable
+
+    x, w = relay.var("x", shape=(16, 64)), relay.var("w", shape=(32, 64))
+    y = relay.nn.softmax(relay.nn.dense(x, w))
+    mod = module(
+        [x, w],
+        relay.Tuple(
+            [relay.nn.dense(relay.tanh(y), relay.const(np.eye(32, dtype="float32"))), relay.sum(y, 0)]
+        ),
+    )
+
+    def build(mod: Any, target: Any, params: Any) -> Any:
+        with enable():
+            return relay.build(mod, target=target, params=params)
+
+    a, b = draw(16, 64), draw(32, 64)
+    run = run_relay_cuda(mod, [a], {"w": b}, build=build).check()
+    want = np_softmax(a.astype("float64") @ b.T.astype("float64"))
+    np.testing.assert_allclose(run.outputs[0], np.tanh(want), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(run.outputs[1], want.sum(0), rtol=1e-4, atol=1e-6)
+    assert ["dense" in launch.name for launch in run.launches].count(False) == 2

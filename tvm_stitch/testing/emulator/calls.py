@@ -28,13 +28,14 @@ _DYNAMIC_SHARED = ("tirx.use_dyn_shared_memory", "tir.use_dyn_shared_memory")
 class DeviceCalls:
     """The emulated device as the host code of one run sees it: its launches and findings.
 
+    sources: the CUDA C of each device module.
     kernels: of each kernel (with PREFIX, where the run needs it) what its launch arguments mean; they follow its own.
     extra_blocks: of a kernel, clusters to launch beyond what the host code asks for.
     """
 
     def __init__(
         self,
-        source: str,
+        sources: Sequence[str],
         kernels: Mapping[str, tuple[str, ...]],
         options: Options,
         rewritable: Sequence[str],
@@ -46,7 +47,8 @@ class DeviceCalls:
         self.extra_blocks = extra_blocks or {}
         self.run = EmulatedRun()
         self.aborted = False  # by a launch that was given up
-        self.kernels = KernelModule(source) if kernels else None
+        modules = [KernelModule(source) for source in sources] if kernels else []
+        self.modules = {name: module for module in modules for name in module.prepared.kernels}
         self.inputs: set[int] = set()  # addresses that kernels are to leave alone or may rewrite
         self.tensors: dict[
             int, tuple[int, int]
@@ -61,16 +63,16 @@ class DeviceCalls:
 
     def launch(self, kernel: str, *args: Any) -> None:
         """Runs one kernel; `args` are its own arguments, then those of the launch."""
-        assert self.kernels is not None
         params = self.launch_parameters[kernel]
         name = kernel.removeprefix(PREFIX)
+        module = self.modules[name]
         valued = [p for p in params if p not in _FLAGS]
         own, extents = args[: len(args) - len(valued)], args[len(args) - len(valued) :]
         launch = _read_launch(name, params, dict(zip(valued, (int(e) for e in extents), strict=True)))
         if more := self.extra_blocks.get(kernel, 0):
             grid = (launch.grid[0] + more * launch.cluster[0], *launch.grid[1:])
             launch = dataclasses.replace(launch, grid=grid)
-        names = [n.removesuffix("_ptr") for n in self.kernels.prepared.kernels[name]]
+        names = [n.removesuffix("_ptr") for n in module.prepared.kernels[name]]
         arguments: list[Any] = []
         for arg, param in zip(own, names, strict=True):
             if not isinstance(arg, ctypes.c_void_p):
@@ -87,7 +89,7 @@ class DeviceCalls:
             arguments.append(ArrayArgument(address, nbytes, itemsize, output=not rewritable))
             self.producer[address] = (name, param)
         self.run.launches.append(launch)
-        finished, reports = self.kernels.launch(launch, arguments, self.options)
+        finished, reports = module.launch(launch, arguments, self.options)
         self.run.reports.extend(reports)
         if not finished:
             raise self.abort(f"{name} was given up")

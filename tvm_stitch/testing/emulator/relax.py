@@ -25,7 +25,7 @@ class _Session(DeviceCalls):
     """One call of a Relax function: its memory, launches and findings."""
 
     def __init__(self, lowered: Lowered, options: Options, rewritable: Sequence[str]) -> None:
-        super().__init__(lowered.source, lowered.kernels, options, rewritable, lowered.extra_blocks)
+        super().__init__([lowered.source], lowered.kernels, options, rewritable, lowered.extra_blocks)
         self.lowered = lowered
         self.buffers: dict[int, DeviceBuffer] = {}  # by address; storage that tensors are cut from
         self.copies: dict[

@@ -25,7 +25,7 @@ class _Session(DeviceCalls):
     """One run of a graph or a PrimFunc: its memory, launches and findings."""
 
     def __init__(self, lowered: RelayLowered, options: Options, rewritable: Sequence[str]) -> None:
-        super().__init__(lowered.source, lowered.kernels, options, rewritable, lowered.extra_blocks)
+        super().__init__(lowered.sources, lowered.kernels, options, rewritable, lowered.extra_blocks)
         self.lowered = lowered
         self.buffers: dict[int, DeviceBuffer] = {}  # by address
         self.workspaces: list[DeviceBuffer] = []  # of the PrimFunc that runs
@@ -53,13 +53,14 @@ class _Session(DeviceCalls):
 
     def call(self, name: str, tensors: Sequence[Any]) -> None:
         """Runs the host code of a PrimFunc."""
-        if self.lowered.host is None or not self.lowered.host.implements_function(name):
+        host = next((h for h in self.lowered.hosts if h.implements_function(name)), None)
+        if host is None:
             raise NotImplementedError(
                 f"{name} is no function of the library: the emulator runs TVM's own kernels only"
             )
         self.tensors = {address_of(t): (nbytes_of(t), itemsize_of(str(t.dtype))) for t in tensors}
         self.scratch, self.workspaces = set(), []
-        self.lowered.host[name](*tensors)
+        host[name](*tensors)
 
     def alloc_workspace(self, nbytes: int, itemsize: int) -> ctypes.c_void_p:
         """Device memory for the running PrimFunc; it holds nothing."""

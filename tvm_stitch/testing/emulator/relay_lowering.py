@@ -27,19 +27,25 @@ Build = Callable[[Any, Any, Any], Any]
 class RelayLowered:
     """A module built for CUDA whose kernels are not compiled.
 
-    host: the PrimFuncs' host code, which looks kernels up among all global functions; None if there is none.
-    source: the CUDA C. kernels: of each kernel what its launch arguments mean; they follow its own arguments.
+    hosts: the PrimFuncs' host code, which looks kernels up among all global functions.
+    sources: the CUDA C of each device module.
+    kernels: of each kernel what its launch arguments mean; they follow its own arguments.
     graph: the graph executor's JSON, for a Relay module; params: its constants. inputs: names of the other inputs.
     extra_blocks: of a kernel, blocks to launch beyond what the host code asks for (to try detectors).
     """
 
-    host: Any
-    source: str
+    hosts: tuple[Any, ...]
+    sources: tuple[str, ...]
     kernels: dict[str, tuple[str, ...]]
     graph: dict[str, Any] | None = None
     params: dict[str, np.ndarray] = field(default_factory=dict)
     inputs: tuple[str, ...] = ()
     extra_blocks: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def source(self) -> str:
+        """All CUDA C, to look at."""
+        return "\n".join(self.sources)
 
 
 def default_target() -> Any:
@@ -154,26 +160,27 @@ def _emulated_workspaces() -> Any:
     return tir.transform.prim_func_pass(transform, opt_level=0, name="tvm_stitch.EmulatedWorkspaces")
 
 
-def _taken_apart(library: Any) -> tuple[Any, str, dict[str, tuple[str, ...]]]:
+def _taken_apart(
+    library: Any,
+) -> tuple[tuple[Any, ...], tuple[str, ...], dict[str, tuple[str, ...]]]:
     """Host code without its device modules, the CUDA C, and the kernels' launch parameters."""
-    host, devices = None, []
+    hosts, sources, kernels = [], [], {}
     for module in _all_modules(library):
         if module.type_key == "cuda":
-            devices.append(module)
+            source, found = _read_device(module)
+            if twice := set(found) & set(kernels):
+                raise ValueError(f"the library has two kernels of the name {', '.join(twice)}")
+            sources.append(source)
+            kernels.update(found)
         elif module.type_key == "llvm":
-            if host is not None:
-                raise ValueError("the emulator runs libraries with one host module")
-            host = module
-        elif module.type_key not in ("const_loader", "metadata"):
+            hosts.append(module)
+        elif module.type_key not in ("const_loader", "metadata", "metadata_module"):
             raise ValueError(
                 f"the emulator runs no external libraries (the module has one of {module.type_key})"
             )
-    if len(devices) > 1:
-        raise ValueError("the emulator runs libraries with one device module")
-    source, kernels = _read_device(devices[0]) if devices else ("", {})
-    if host is not None:
+    for host in hosts:
         host.clear_imports()
-    return host, source, kernels
+    return tuple(hosts), tuple(sources), kernels
 
 
 def _all_modules(library: Any) -> Sequence[Any]:
