@@ -12,7 +12,7 @@ import pytest
 import tvm
 from tvm import relay
 
-from tests.relay.codegen.kernels import LIBM, TOLERANCE, VECTOR_STORE, Kernel, check
+from tests.relay.codegen.kernels import LIBM, TOLERANCE, VECTOR_STORE, Kernel, check, draw
 from tvm_stitch.plan.cpu_mapping import Lanes, Split
 
 F32 = "float32"
@@ -359,3 +359,21 @@ def test_functions_are_marked_as_scheduled() -> None:
     kernel = check([(4, 64)], F32, softmax(-1), np_softmax(-1))
     assert bool(kernel.func.attrs["tir.is_scheduled"]) and bool(kernel.func.attrs["tir.noalias"])
     assert isinstance(kernel.func, tvm.tir.PrimFunc)
+
+
+def test_masked_rows_and_special_values() -> None:
+    x = draw((9, 77), F32)
+    x[1, 5:] = -np.inf
+    x[2, 3], x[3, 70], x[4, :] = np.inf, np.nan, 80.0
+    a = relay.var("a", shape=x.shape)
+    (found,) = Kernel(relay.Function([a], relay.nn.softmax(a)))(x)
+    usual = [0, 1, 4, 5, 6, 7, 8]
+    np.testing.assert_allclose(
+        found[usual], np_softmax(-1)(x[usual].astype("float64")), rtol=3e-5, atol=1e-30
+    )
+    assert (found[1, 5:] == 0).all() and np.isnan(found[2, 3]) and np.isnan(found[3, 70])
+    wide = x.astype("float64")
+    with np.errstate(all="ignore"):
+        for function, reference in ((relay.exp, np.exp), (relay.tanh, np.tanh), (relay.sqrt, np.sqrt)):
+            got = Kernel(relay.Function([a], function(a)))(x)[0]
+            np.testing.assert_allclose(got, reference(wide).astype(F32), rtol=3e-6)
