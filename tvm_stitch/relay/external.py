@@ -4,10 +4,15 @@
 TVM compiles functions whose attribute ``Compiler`` names a registered compiler outside its own lowering, and calls them
 like its own from the graph executor, the VM and the AOT executor. That is all we need of it: everything else is
 compiled exactly as without stitching.
+
+Kernels are built when they are scheduled, not when TVM asks for them: an error that leaves an external compiler ends
+the process, where an earlier one only gives the operators back to TVM.
 """
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from typing import Any
 
 import tvm
@@ -18,21 +23,54 @@ KERNEL_ATTR = "tvm_stitch.kernel"
 TARGET_ATTR = "tvm_stitch.target"
 """Function attribute: the target it was scheduled for."""
 
+MOST_BUILT = 1024
+"""Modules that are kept for TVM to ask for; older ones are built again if it does."""
 
-@tvm.register_func("relay.ext." + COMPILER, override=True)
-def build(func: Any) -> Any:
-    """The runtime module of a scheduled stitch op, with the function under its global symbol.
+_built: OrderedDict[int, tuple[Any, Any]] = OrderedDict()
+_lock = threading.Lock()
+
+
+def build(kernel: Any, target: Any) -> Any:
+    """Build a scheduled PrimFunc under its global symbol, and keep the runtime module until TVM asks for it.
 
     Shapes of arguments are not checked when it is called: they are the graph's own, and the AOT executor passes
     tensors without any.
+
+    Raises:
+        TVMError, RuntimeError: when TVM, or the compiler of its CUDA C, rejects the kernel.
     """
-    name = str(func.attrs["global_symbol"])
-    kernel, target = func.attrs[KERNEL_ATTR], func.attrs[TARGET_ATTR]
+    name = str(kernel.attrs["global_symbol"])
     context = tvm.transform.PassContext.current()
     config = {k: v for k, v in context.config.items() if str(k).startswith("tir.")}
     config["tir.disable_assert"] = True
     with target, tvm.transform.PassContext(opt_level=3, config=config):
-        return tvm.build(tvm.IRModule({name: kernel}), target, name=name)
+        try:
+            module = tvm.build(tvm.IRModule({name: kernel}), target, name=name)
+        except Exception:
+            _leave_scopes_above(target)
+            raise
+    with _lock:
+        _built[hash(kernel)] = (kernel, module)
+        while len(_built) > MOST_BUILT:
+            _built.popitem(last=False)
+    return module
+
+
+def _leave_scopes_above(target: Any) -> None:
+    """Leave target scopes that an error left open: TVM's CUDA builder enters one and does not guard it."""
+    while not tvm.target.Target.current().same_as(target):
+        tvm.target.Target.current().__exit__(None, None, None)
+
+
+@tvm.register_func("relay.ext." + COMPILER, override=True)
+def module_of(func: Any) -> Any:
+    """The runtime module of a scheduled stitch op, with the function under its global symbol."""
+    kernel = func.attrs[KERNEL_ATTR]
+    with _lock:
+        known = _built.get(hash(kernel))
+    if known is not None and kernel.same_as(known[0]):
+        return known[1]
+    return build(kernel, func.attrs[TARGET_ATTR])
 
 
 @tvm.register_func(f"relay.ext.{COMPILER}.constant_updater", override=True)

@@ -13,7 +13,7 @@ import functools
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import tvm
@@ -23,6 +23,7 @@ from tvm.relay.backend.vm import VMCompiler
 from tvm.relay.build_module import BuildModule
 
 from ..config import StitchConfig, checked_config
+from .cuda_source import fixed_cuda_source
 from .stitch import Recorder, stitch
 
 logger = logging.getLogger(__name__)
@@ -110,7 +111,10 @@ def _stitching(original: Callable[..., Any]) -> Callable[..., Any]:
             recorder.declined["all"] = "the model is compiled for several devices"
             return original(self, mod, target, *args, **kwargs)
         prefix = kwargs.get("mod_name") or "default"
-        with _instrumented(_Entry(chosen, config, recorder, f"tvmgen_{prefix}")):
+        with ExitStack() as stack:
+            stack.enter_context(_instrumented(_Entry(chosen, config, recorder, f"tvmgen_{prefix}")))
+            if chosen.kind.name == "cuda":
+                stack.enter_context(fixed_cuda_source())
             _active.building = True
             try:
                 return original(self, mod, target, *args, **kwargs)

@@ -19,7 +19,7 @@ from ..plan.alignment import Misaligned
 from ..plan.choose import choose_plan
 from ..plan.grid import GridPlan
 from ..plan.plan import StitchPlan
-from .external import COMPILER, KERNEL_ATTR, TARGET_ATTR
+from .external import COMPILER, KERNEL_ATTR, TARGET_ATTR, build
 from .lower import read_function, short_name, typed
 from .stitch_ops import STITCH_ATTR
 from .traverse import post_order, rewrite
@@ -31,7 +31,7 @@ Plan = StitchPlan | GridPlan
 
 @tvm.transform.module_pass(opt_level=0, name="ScheduleStitchOps")
 class ScheduleStitchOps:
-    """Give every stitch op its scheduled kernel.
+    """Give every stitch op its scheduled kernel, and build it.
 
     Functions marked ``tvm_stitch.stitch_op`` are planned and emitted for ``target``. They become external functions of
     the compiler ``tvm_stitch``, which carry their kernel along (``tvm_stitch.relay.external``); equal functions share
@@ -94,7 +94,8 @@ class ScheduleStitchOps:
         try:
             lowered, graph = read_function(func, self.target, name)
             plan = choose_plan(graph, device_model(self.target), self.config)
-            kernel = emit(lowered, plan)
+            kernel = emit(lowered, plan).with_attr("global_symbol", name)
+            build(kernel, self.target)
         except (Unreadable, Misaligned) as err:
             return self._decline(scope, str(err))
         except Exception as err:  # a fault of ours or of TVM's must not cost the user a working model
@@ -107,7 +108,7 @@ class ScheduleStitchOps:
             "Primitive": tvm.tir.IntImm("int32", 1),
             "Compiler": COMPILER,
             "global_symbol": name,
-            KERNEL_ATTR: kernel.with_attr("global_symbol", name),
+            KERNEL_ATTR: kernel,
             TARGET_ATTR: self.target,
         }
         for key, value in attrs.items():
