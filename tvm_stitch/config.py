@@ -24,6 +24,10 @@ class StitchConfig:
         grid_barriers: let values of one kernel cross blocks through device memory, behind a grid barrier. Such a kernel
             is launched cooperatively and needs the whole device to itself; without, a kernel ends where a barrier
             would stand.
+        plain_launch_barriers: use grid barriers even where TVM's runtime cannot launch cooperatively (all that have
+            Relay). The kernel then waits in a plain launch, which is sound as long as all its blocks become resident:
+            no other kernel that waits like that may run on the device at the same time (one stream, one process).
+            Two on two streams can stop the device for ever, so this is to be asked for.
         deterministic: forbid sums whose order varies from run to run. No plan makes one so far (partial sums are
             combined in a fixed order); with False, later versions may use atomics.
 
@@ -38,6 +42,7 @@ class StitchConfig:
     remote: bool = True
     clusters: bool = True
     grid_barriers: bool = True
+    plain_launch_barriers: bool = False
     deterministic: bool = True
 
     def __init__(self, **options: Any):

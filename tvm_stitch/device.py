@@ -10,6 +10,7 @@ from typing import Any
 import tvm
 
 from . import compat
+from .config import StitchConfig
 
 
 @dataclass(frozen=True)
@@ -105,13 +106,14 @@ def resolve_target(target: Any) -> Any:
     return target
 
 
-def device_model(target: Any) -> DeviceModel:
+def device_model(target: Any, config: StitchConfig | None = None) -> DeviceModel:
     """The model of a target.
 
     A CUDA target's architecture picks the model; the shared-memory and thread limits that the target states
     (``max_shared_memory_per_block`` below the architecture's) are respected. Unknown architectures get the most
     conservative limits, and grid barriers only from compute capability 6.0 on. What the TVM that runs the kernels
-    cannot ask a driver for (``compat.LAUNCHES_CLUSTERS``, ``compat.LAUNCHES_COOPERATIVELY``) the device does not have.
+    cannot ask a driver for (``compat.LAUNCHES_CLUSTERS``, ``compat.LAUNCHES_COOPERATIVELY``) the device does not have,
+    but for grid barriers in plain launches where ``config`` asks for these.
     """
     target = resolve_target(target)
     kind = str(target.kind.name)
@@ -119,22 +121,24 @@ def device_model(target: Any) -> DeviceModel:
         attrs = dict(target.attrs)
         arch = str(attrs.get("arch", ""))
         if arch in _BY_ARCH:
-            return _launchable(GPUS[_BY_ARCH[arch]])
-        return _launchable(replace(GPUS["t4"], cooperative=kind == "cuda" and _capability(arch) >= 60))
+            return _launchable(GPUS[_BY_ARCH[arch]], config)
+        unknown = replace(GPUS["t4"], cooperative=kind == "cuda" and _capability(arch) >= 60)
+        return _launchable(unknown, config)
     import os
 
     cores = int(os.environ.get("TVM_NUM_THREADS", os.cpu_count() or 1))
     return DeviceModel("cpu", "cpu", cores, 8, 1, 1, 0, 32 * 1024, 32 * 1024, 1 << 20, 20e9 * cores)
 
 
-def _launchable(device: DeviceModel) -> DeviceModel:
+def _launchable(device: DeviceModel, config: StitchConfig | None) -> DeviceModel:
     """The device as the TVM at hand can launch kernels on it."""
     if compat.LAUNCHES_CLUSTERS and compat.LAUNCHES_COOPERATIVELY:
         return device
+    plain = config is not None and config.plain_launch_barriers
     return replace(
         device,
         max_cluster=device.max_cluster if compat.LAUNCHES_CLUSTERS else 1,
-        cooperative=device.cooperative and compat.LAUNCHES_COOPERATIVELY,
+        cooperative=device.cooperative and (compat.LAUNCHES_COOPERATIVELY or plain),
     )
 
 

@@ -21,6 +21,7 @@ from . import builder as B
 from .combine import accumulator_dtype, combine, identity
 from .evaluator import convert
 from .gpu_reduce import shuffle_reduce
+from .grid_barrier import grid_barrier
 
 WARP = 32
 
@@ -68,7 +69,7 @@ def make_exchange(
         return ClusterExchange(reduces, m.segments, segment, lane)
     names = {op: s.name for op, s in partial_scratch(plan.schedule, plan.alignment.domain.rows, m).items()}
     buffers = {op: scratch[name] for op, name in names.items()}
-    return GridExchange(buffers, m.segments, row, segment, lane)
+    return GridExchange(buffers, scratch, m.segments, row, segment, lane)
 
 
 class ClusterExchange:
@@ -146,13 +147,14 @@ class ClusterExchange:
 class GridExchange:
     """Blocks write their partial results to scratch, and read those of their row after a grid barrier.
 
-    The launch must be cooperative, with every block resident.
+    Every block of the launch must be resident.
     """
 
     def __init__(
-        self, partials: Mapping[Operator, Buffer], segments: int, row: Expr, segment: Expr, lane: Expr
-    ):
-        self.partials, self.segments = partials, segments
+        self, partials: Mapping[Operator, Buffer], scratch: Mapping[str, Buffer], segments: int, row: Expr,
+        segment: Expr, lane: Expr,
+    ):  # fmt: skip
+        self.partials, self.scratch, self.segments = partials, scratch, segments
         self.row, self.segment, self.lane = row, segment, lane
 
     def meet(self) -> None:
@@ -164,7 +166,7 @@ class GridExchange:
             for op, total in zip(ops, totals):
                 buffer = self.partials[op]
                 B.store(buffer, convert(total, compat.buffer_dtype(buffer)), [self.row, self.segment])
-        B.evaluate(T.cuda.grid_sync())
+        grid_barrier(self.scratch)
         return [self._few(op) if self.segments <= 8 else self._many(op) for op in ops]
 
     def _few(self, op: Operator) -> Expr:

@@ -30,7 +30,7 @@ from .scratch import declare_scratch, finish
 def emit_gpu(func: Any, plan: StitchPlan) -> Any:
     """The scheduled PrimFunc (root block, thread bindings) that computes ``func`` as ``plan`` says."""
     with B.kernel() as body:
-        scratch = declare_scratch(plan.scratch)
+        scratch = declare_scratch(plan.scratch, barrier=plan.mapping.exchange is Exchange.GRID)
         if plan.mapping.exchange is Exchange.GRID:
             m, rows = plan.mapping, plan.alignment.domain.rows
             assert isinstance(rows, int), "rows with a grid barrier are static"
@@ -40,7 +40,9 @@ def emit_gpu(func: Any, plan: StitchPlan) -> Any:
     return finish(func, body[0], scratch, COOPERATIVE if plan.mapping.exchange is Exchange.GRID else None)
 
 
-COOPERATIVE = {"tirx.kernel_launch_params": ["tirx.use_cooperative_launch"]}
+COOPERATIVE = (
+    {"tirx.kernel_launch_params": ["tirx.use_cooperative_launch"]} if compat.LAUNCHES_COOPERATIVELY else {}
+)
 """Function attributes of a kernel with a grid barrier."""
 RESIDENT_BLOCKS = "{} blocks of this kernel fit a multiprocessor"
 """What a kernel says of itself where TVM cannot set a launch bound: true as it stands, in C++ without meaning.

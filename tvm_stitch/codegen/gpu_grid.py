@@ -21,6 +21,7 @@ from .combine import combine, identity
 from .evaluator import Evaluator, convert, short_name
 from .gpu import COOPERATIVE, RowEmitter, bound_registers
 from .gpu_fold import accumulator, store_columns, store_scalars, total
+from .grid_barrier import grid_barrier
 from .launch_check import check_multiprocessors
 from .scratch import declare_scratch, finish
 
@@ -28,7 +29,7 @@ from .scratch import declare_scratch, finish
 def emit_grid(func: Any, plan: GridPlan) -> Any:
     """The scheduled PrimFunc that computes ``func`` in the plan's phases."""
     with B.kernel() as body:
-        scratch = declare_scratch(plan.scratch)
+        scratch = declare_scratch(plan.scratch, barrier=plan.cooperative)
         GridEmitter(plan, scratch).emit()
     return finish(func, body[0], scratch, COOPERATIVE if plan.cooperative else None)
 
@@ -52,7 +53,7 @@ class GridEmitter:
                 self._launch(stack)
                 for number in phases:
                     if number != phases[0]:
-                        B.evaluate(T.cuda.grid_sync())
+                        grid_barrier(self.scratch)
                     self._finish_scalars(number, number != phases[0])
                     for k, part in enumerate(plan.phases[number]):
                         name = f"{number}_{k}"

@@ -3,10 +3,15 @@
 
 from __future__ import annotations
 
+import tvm
+
 from .. import compat
 from ..compat import Buffer, Expr, T, tir
 from ..device import DeviceModel
 from . import builder as B
+
+REFUSE = "tvm_stitch.refuse_device"
+"""Global function that raises its argument as an error."""
 
 _CUDA = 2  # DLDeviceType
 _MULTIPROCESSORS = 7  # DeviceAttrKind of the runtime
@@ -39,8 +44,23 @@ def check_multiprocessors(device: DeviceModel, buffer: Buffer, needed: int | Non
         f"({device.name}) and needs {needed}, more than the device of its arguments has: "
         "compile for that device, with a target that names its architecture"
     )
-    with T.Assert(tir.GE(present, compat.const(needed, "int32")), message):
-        pass
+    enough = compat.const(needed, "int32")
+    if compat.HAS_RELAX_TIRX:
+        with T.Assert(tir.GE(present, enough), message):
+            pass
+        return
+    # Where stitch ops are external functions, host code is compiled without assertions.
+    with B.when(tir.LT(present, enough)):
+        B.evaluate(tir.call_packed(REFUSE, compat.string(message)))
+
+
+def _refuse(message: str) -> None:
+    """What host code calls on a device that is too small; where it is not registered, the call fails as well."""
+    raise RuntimeError(message)
+
+
+if not compat.HAS_RELAX_TIRX:
+    tvm.register_func(REFUSE, _refuse, override=True)
 
 
 def _device_of(buffer: Buffer) -> Expr:

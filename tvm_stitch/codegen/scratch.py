@@ -15,16 +15,23 @@ from .. import compat
 from ..compat import Buffer, tir
 from ..graph.extent import as_expr
 from ..plan.scratch import Scratch
+from .grid_barrier import declare_barrier
 
 WORKSPACE_ATTR = "tvm_stitch.workspace"
 """Function attribute: how many of the last parameters are scratch."""
 
 
-def declare_scratch(wanted: Iterable[Scratch]) -> dict[str, Buffer]:
-    """A buffer for each scratch, by its name. To be called where the body is built, before any kernel."""
+def declare_scratch(wanted: Iterable[Scratch], barrier: bool = False) -> dict[str, Buffer]:
+    """A buffer for each scratch, by its name, and what a grid barrier needs.
+
+    To be called where the body is built, before any kernel.
+    """
     if compat.HAS_RELAX_TIRX:
         return {s.name: tir.decl_buffer([as_expr(e) for e in s.shape], s.dtype, s.name) for s in wanted}
-    return {s.name: compat.allocate([as_expr(e) for e in s.shape], s.dtype, "global", s.name) for s in wanted}
+    buffers = {
+        s.name: compat.allocate([as_expr(e) for e in s.shape], s.dtype, "global", s.name) for s in wanted
+    }
+    return {**buffers, **(declare_barrier() if barrier else {})}
 
 
 def finish(

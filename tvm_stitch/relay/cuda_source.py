@@ -20,6 +20,7 @@ from typing import Any
 import tvm
 
 from ..codegen.gpu import RESIDENT_BLOCKS
+from .grid_barrier import define_grid_barrier
 
 POSTPROC = "tvm_callback_cuda_postproc"
 COMPILE = "tvm_callback_cuda_compile"
@@ -32,6 +33,7 @@ _NOTE = re.compile(
     + r"\"\);[ \t]*\n",
     re.MULTILINE,
 )
+_CONSTANT_BITS = re.compile(r"\(\*\((float|double) \*\)\(&\((-?\d+)(?:LL)?\)\)\)")
 _KERNEL = re.compile(r"__launch_bounds__\((\d+)\)(\s+\w+\s*\([^;{]*\)\s*\{)")
 
 
@@ -42,6 +44,8 @@ def fix_source(code: str, target: Any = None) -> str:
       names of their own, and so do their calls.
     - A kernel's note that so many of its blocks fit a multiprocessor (``tvm_stitch.codegen.gpu.RESIDENT_BLOCKS``)
       becomes the second number of its ``__launch_bounds__``.
+    - A constant written in its bits, of which the code takes the address, becomes one that has none.
+    - The barrier across the grid is defined where kernels call it (``tvm_stitch.relay.grid_barrier``).
 
     Code in which there is nothing to do comes back as it is; applying it twice does no more than once.
 
@@ -50,7 +54,7 @@ def fix_source(code: str, target: Any = None) -> str:
         target: what it is for; not used, but part of TVM's callback.
     """
     del target
-    return _bound(_own_half_math(code))
+    return define_grid_barrier(_bound(_constants(_own_half_math(code))))
 
 
 def _own_half_math(code: str) -> str:
@@ -58,6 +62,11 @@ def _own_half_math(code: str) -> str:
     if not names:
         return code
     return re.sub(rf"\b({'|'.join(names)})\b", r"tvm_stitch_\1", code)
+
+
+def _constants(code: str) -> str:
+    convert = {"float": "__int_as_float", "double": "__longlong_as_double"}
+    return _CONSTANT_BITS.sub(lambda m: f"{convert[m[1]]}({m[2]})", code)
 
 
 def _bound(code: str) -> str:

@@ -69,6 +69,10 @@ class DeviceCalls:
         valued = [p for p in params if p not in _FLAGS]
         own, extents = args[: len(args) - len(valued)], args[len(args) - len(valued) :]
         launch = _read_launch(name, params, dict(zip(valued, (int(e) for e in extents), strict=True)))
+        if (
+            name in module.prepared.resident
+        ):  # its blocks wait for each other: the device must hold all of them
+            launch = dataclasses.replace(launch, cooperative=True)
         if more := self.extra_blocks.get(kernel, 0):
             grid = (launch.grid[0] + more * launch.cluster[0], *launch.grid[1:])
             launch = dataclasses.replace(launch, grid=grid)

@@ -164,7 +164,9 @@ def _taken_apart(
     library: Any,
 ) -> tuple[tuple[Any, ...], tuple[str, ...], dict[str, tuple[str, ...]]]:
     """Host code without its device modules, the CUDA C, and the kernels' launch parameters."""
-    hosts, sources, kernels = [], [], {}
+    hosts: list[Any] = []
+    sources: list[str] = []
+    kernels: dict[str, tuple[str, ...]] = {}
     for module in _all_modules(library):
         if module.type_key == "cuda":
             source, found = _read_device(module)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from ...codegen.grid_barrier import GRID_BARRIER
 from .ptx import rewrite_ptx
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -30,11 +31,15 @@ _BUILTINS = (
 
 @dataclass(frozen=True)
 class PreparedSource:
-    """C++ text, and for each kernel the names of its parameters in order and the length of its text."""
+    """C++ text, and for each kernel the names of its parameters in order and the length of its text.
+
+    resident: kernels that wait for their whole grid although they are not launched cooperatively.
+    """
 
     text: str
     kernels: dict[str, tuple[str, ...]]
     lengths: dict[str, int]
+    resident: frozenset[str] = frozenset()
 
 
 def prepare_source(cuda_source: str) -> PreparedSource:
@@ -54,14 +59,20 @@ def prepare_source(cuda_source: str) -> PreparedSource:
         kernels[match["name"]] = tuple(re.split(r"[\s*&]", p)[-1] for p in params)
         return match[0] + _BUILTINS
 
+    source = text
     starts = [m.start() for m in _KERNEL.finditer(text) if m["end"] == "{"]
     ends = [*starts[1:], len(text)]
     text = _KERNEL.sub(enter, _share(text, starts))
     if not kernels:
         raise ValueError("the source defines no kernel (__global__ function)")
     lengths = {name: end - start for name, start, end in zip(kernels, starts, ends, strict=True)}
+    waits = re.compile(rf"\b{GRID_BARRIER}\s*\(")
+    resident = {
+        n for n, start, end in zip(kernels, starts, ends, strict=True) if waits.search(source, start, end)
+    }
     entries = "".join(f"EMU_ENTRY({name})\n" for name in kernels)
-    return PreparedSource(f'#include "emu_cuda.h"\n#line 1 "kernel.cu"\n{text}\n{entries}', kernels, lengths)
+    full = f'#include "emu_cuda.h"\n#line 1 "kernel.cu"\n{text}\n{entries}'
+    return PreparedSource(full, kernels, lengths, frozenset(resident))
 
 
 def _share(text: str, kernel_starts: list[int]) -> str:

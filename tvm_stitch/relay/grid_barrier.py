@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The device function behind ``tvm_stitch.codegen.grid_barrier`` where kernels are launched plainly.
+
+Each key (the address of a workspace) has an entry of a table in device memory, for as long as the module is loaded; the
+table is zero when a module is loaded, and needs no other initialisation. An entry counts the blocks that have arrived,
+and the barriers that were passed. The block that arrives last sets the count back to zero and then lets the others go
+by counting the barrier. So between launches, and between the barriers of a launch, every count is zero, whatever the
+size of the next grid; a number of barriers that wraps around does no harm, for it is only compared with itself.
+
+Two launches at a time have different workspaces, hence entries of their own: a workspace belongs to the host thread
+that runs a function until its stream is done with it, as the values do that a kernel leaves in scratch.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ..codegen.grid_barrier import GRID_BARRIER
+
+ENTRIES = 4096
+"""Keys that a module can have: addresses of workspaces, which TVM's pools give out again and again."""
+
+INSTEAD = "TVM_STITCH_GRID_BARRIER"
+"""A macro that takes the place of the function if it is defined: an emulator's barrier."""
+
+FUNCTION = f"""
+#ifdef {INSTEAD}
+#define {GRID_BARRIER}(key) {INSTEAD}
+#else
+struct tvm_stitch_barrier_entry {{
+  unsigned long long key;  // 0: free
+  unsigned arrived, passed;
+}};
+__device__ tvm_stitch_barrier_entry tvm_stitch_barrier_entries[{ENTRIES}];
+
+static __device__ __noinline__ tvm_stitch_barrier_entry* tvm_stitch_barrier_entry_of(unsigned long long key) {{
+  unsigned at = (unsigned)((key >> 8) * 2654435761ull >> 7) % {ENTRIES}u;
+  for (unsigned tried = 0; tried < {ENTRIES}u; ++tried, at = (at + 1u) % {ENTRIES}u) {{
+    unsigned long long* own = &tvm_stitch_barrier_entries[at].key;
+    unsigned long long found = *(volatile unsigned long long*)own;
+    if (!found) found = atomicCAS(own, 0ull, key);
+    if (!found || found == key) return tvm_stitch_barrier_entries + at;  // entries are never given up
+  }}
+  __trap();
+  return tvm_stitch_barrier_entries;
+}}
+
+// All threads of the grid wait for each other; what they wrote before is seen by all after.
+static __device__ __forceinline__ void {GRID_BARRIER}(const void* key) {{
+  __syncthreads();
+  if (threadIdx.x + threadIdx.y + threadIdx.z == 0) {{
+    tvm_stitch_barrier_entry* entry = tvm_stitch_barrier_entry_of((unsigned long long)key);
+    volatile unsigned* passed = &entry->passed;
+    const unsigned before = *passed;  // before arriving: from then on it may change
+    __threadfence();
+    if (atomicAdd(&entry->arrived, 1u) == gridDim.x * gridDim.y * gridDim.z - 1u) {{
+      atomicExch(&entry->arrived, 0u);
+      __threadfence();
+      atomicAdd(&entry->passed, 1u);
+    }} else {{
+      while (*passed == before) {{
+      }}
+    }}
+    __threadfence();
+  }}
+  __syncthreads();
+}}
+#endif
+"""
+
+_CALL = re.compile(rf"\b{GRID_BARRIER}\s*\(")
+_KERNEL = re.compile(r'^extern "C" __global__', re.MULTILINE)
+
+
+def define_grid_barrier(code: str) -> str:
+    """The CUDA C with the function in front of its first kernel, if it is called and not there yet."""
+    if FUNCTION in code or not _CALL.search(code):
+        return code
+    first = _KERNEL.search(code)
+    assert first is not None, "a call without a kernel"
+    return code[: first.start()] + FUNCTION + code[first.start() :]
