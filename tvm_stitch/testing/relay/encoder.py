@@ -20,14 +20,17 @@ BERT_BASE = BertConfig(layers=12, hidden=768, heads=12, sequence=128, ffn=3072, 
 """BERT-base's sizes."""
 
 
-def import_onnx(model: onnx.ModelProto) -> tuple[tvm.IRModule, dict[str, tvm.nd.NDArray]]:
-    """The typed Relay module of an ONNX model with static shapes, and its weights as parameters."""
+def import_onnx(model: onnx.ModelProto) -> tuple[tvm.IRModule, dict[str, Any]]:
+    """The typed Relay module of an ONNX model with static shapes, and the parameters that are left.
+
+    Initializers become constants: as parameters those that say shapes would make the shapes dynamic.
+    """
     _restore_onnx_mapping()
     shapes = {
         value.name: tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
         for value in model.graph.input
     }
-    mod, params = relay.frontend.from_onnx(model, shape=shapes, freeze_params=False)
+    mod, params = relay.frontend.from_onnx(model, shape=shapes, freeze_params=True)
     return relay.transform.InferType()(mod), dict(params)
 
 
@@ -42,7 +45,7 @@ def _restore_onnx_mapping() -> None:
     onnx.mapping = SimpleNamespace(TENSOR_TYPE_TO_NP_TYPE=table)
 
 
-def bert_from_onnx(config: BertConfig) -> tuple[tvm.IRModule, dict[str, tvm.nd.NDArray]]:
+def bert_from_onnx(config: BertConfig) -> tuple[tvm.IRModule, dict[str, Any]]:
     """:func:`tvm_stitch.testing.bert.build_bert`'s encoder through Relay's ONNX importer, with its parameters."""
     return import_onnx(bert.build_bert(config))
 
