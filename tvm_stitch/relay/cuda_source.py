@@ -34,7 +34,8 @@ _NOTE = re.compile(
     re.MULTILINE,
 )
 _CONSTANT_BITS = re.compile(r"\(\*\((float|double) \*\)\(&\((-?\d+)(?:LL)?\)\)\)")
-_KERNEL = re.compile(r"__launch_bounds__\((\d+)\)(\s+\w+\s*\([^;{]*\)\s*\{)")
+_KERNEL = re.compile(r"__launch_bounds__\(\d+\)\s+(\w+)\s*\([^;{]*\)\s*\{")
+_BOUND = re.compile(r"__launch_bounds__\((\d+)\)(\s+(\w+)\s*\()")
 
 
 def fix_source(code: str, target: Any = None) -> str:
@@ -70,18 +71,19 @@ def _constants(code: str) -> str:
 
 
 def _bound(code: str) -> str:
-    """Kernels are numbered by their bodies' starts; a note belongs to the last kernel before it."""
-    pieces, at = [], 0
+    """Launch bounds from notes; a note belongs to the last kernel whose body begins before it."""
     starts = list(_KERNEL.finditer(code))
+    blocks = {}
     for here, following in zip(starts, [*starts[1:], None]):
-        end = following.start() if following is not None else len(code)
-        body = code[here.end() : end]
-        note = _NOTE.search(body)
-        pieces.append(code[at : here.start()])
-        bound = here[1] if note is None else f"{here[1]}, {note[1]}"
-        pieces.append(f"__launch_bounds__({bound}){here[2]}{_NOTE.sub('', body)}")
-        at = end
-    return "".join([*pieces, code[at:]])
+        note = _NOTE.search(code, here.end(), len(code) if following is None else following.start())
+        if note is not None:
+            blocks[here[1]] = note[1]
+
+    def bound(match: re.Match[str]) -> str:
+        least = blocks.get(match[3])
+        return match[0] if least is None else f"__launch_bounds__({match[1]}, {least}){match[2]}"
+
+    return _BOUND.sub(bound, _NOTE.sub("", code))
 
 
 @contextmanager
