@@ -168,6 +168,22 @@ def test_nvrtc_compiles(dtype: str) -> None:
 
 
 @needs_nvcc
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_rows_stay_in_registers(dtype: str) -> None:
+    """No local memory in PTX; vectors of 16 bytes to and from memory."""
+    from tvm.contrib.nvcc import compile_cuda
+
+    kernel = GpuKernel(function([(4096, 768)], dtype, lambda x: relay.nn.softmax(x)))
+    text = compile_cuda(kernel.source, "ptx", arch="sm_90").decode()
+    assert ".local" not in text
+    assert (
+        re.findall(r"ld\.global\S*", text)
+        == ["ld.global.v4.f32" if dtype == "float32" else "ld.global.v4.u32"] * 2
+    )
+    assert len(re.findall(r"st\.global\.v4", text)) == 2 and "st.global.f32" not in text
+
+
+@needs_nvcc
 @pytest.mark.parametrize("dtype", ["float32", *HALVES])
 def test_nvcc_compiles(dtype: str) -> None:
     kernel = GpuKernel(function([(8, 512)], dtype, lambda x: relay.tanh(relay.nn.softmax(x * x))))
