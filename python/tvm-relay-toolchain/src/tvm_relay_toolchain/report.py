@@ -23,8 +23,8 @@ REQUIRED = {
     "tornado": "tornado",
     "typing_extensions": "typing_extensions",
 }
-"""Distributions that TVM imports, and pip's requirement for each. Without cloudpickle every measurement fails; setuptools
-has the distutils that Python 3.12 dropped."""
+"""Distributions that TVM imports, and pip's requirement for each. Without cloudpickle every measurement fails;
+setuptools has the distutils that Python 3.12 dropped."""
 
 OPTIONAL = {
     "xgboost": ("xgboost-cpu", "the learned cost models of Ansor and AutoTVM"),
