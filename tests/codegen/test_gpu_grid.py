@@ -55,8 +55,8 @@ def label(case: GridCase) -> str:
 
 def on(monkeypatch: pytest.MonkeyPatch, device: DeviceModel) -> None:
     """Compile for this device, whatever the target."""
-    for module in ("schedule_stitch_ops", "stitch_ops"):
-        monkeypatch.setattr(f"tvm_stitch.relax.{module}.device_model", lambda target: device)
+    for module in ("relax.schedule_stitch_ops", "scope.for_target"):
+        monkeypatch.setattr(f"tvm_stitch.{module}.device_model", lambda *_: device)
 
 
 def force(monkeypatch: pytest.MonkeyPatch, barriers: bool) -> list[GridPlan]:
