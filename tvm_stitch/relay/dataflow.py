@@ -35,7 +35,7 @@ class Region:
     named: set[Any] = field(default_factory=set)
     several: set[Expr] = field(default_factory=set)
 
-    def value(self, expr: Expr) -> Value:
+    def value(self, expr: Expr) -> Any:
         """What an expression other than a tuple stands for."""
         while True:
             if isinstance(expr, relay.Var) and expr in self.lets:

@@ -112,7 +112,8 @@ def _stitching(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, mod, target, *args, **kwargs)
         prefix = kwargs.get("mod_name") or "default"
         with ExitStack() as stack:
-            stack.enter_context(_instrumented(_Entry(chosen, config, recorder, f"tvmgen_{prefix}")))
+            entry = _Entry(chosen, config, f"tvmgen_{prefix}")
+            stack.enter_context(_instrumented(entry))
             if chosen.kind.name == "cuda":
                 stack.enter_context(fixed_cuda_source())
             _active.building = True
@@ -120,6 +121,7 @@ def _stitching(original: Callable[..., Any]) -> Callable[..., Any]:
                 return original(self, mod, target, *args, **kwargs)
             finally:
                 _active.building = False
+                recorder.add(entry.recorder)
 
     return method
 
@@ -147,17 +149,43 @@ def _instrumented(instrument: Any) -> Iterator[None]:
 
 @pass_instrument
 class _Entry:
-    """Rewrites the module in place when the entry pass is about to run."""
+    """Rewrites the module in place when the entry pass is about to run.
 
-    def __init__(self, target: Any, config: StitchConfig, recorder: Recorder, prefix: str):
-        self.target, self.config, self.recorder, self.prefix = target, config, recorder, prefix
-        self.error: Exception | None = None
+    The layout rewriters of Ansor and MetaSchedule take all primitive functions apart once more (``DefuseOps``), ours
+    among them: then the module is stitched again, before the fusion that follows.
+    """
+
+    def __init__(self, target: Any, config: StitchConfig, prefix: str):
+        self.target, self.config, self.prefix = target, config, prefix
+        self.recorder = Recorder()
+        self.folding = 0  # FoldConstant fuses and lowers modules of its own
+        self.taken_apart = False
 
     def run_before_pass(self, mod: tvm.IRModule, info: tvm.transform.PassInfo) -> None:
-        """Stitch the module."""
-        if info.name != ENTRY:
-            return
-        new = stitch(mod, self.target, self.config, self.recorder, self.prefix)
+        """Stitch the module, if it is time."""
+        if info.name == "FoldConstant":
+            self.folding += 1
+        elif info.name == ENTRY and not self.folding:
+            self._replace(mod, self._stitched(mod))
+        elif info.name == "FuseOps" and self.taken_apart and not self.folding:
+            self.taken_apart = False
+            config = tvm.target.make_compilation_config(tvm.transform.PassContext.current(), self.target)
+            with tvm.transform.PassContext(opt_level=0):  # without this instrument
+                self._replace(mod, relay.transform.PlanDevices(config)(self._stitched(mod)))
+
+    def run_after_pass(self, _mod: tvm.IRModule, info: tvm.transform.PassInfo) -> None:
+        """Follow what other passes do."""
+        if info.name == "FoldConstant":
+            self.folding -= 1
+        elif info.name == "DefuseOps":
+            self.taken_apart = True
+
+    def _stitched(self, mod: tvm.IRModule) -> tvm.IRModule:
+        self.recorder = Recorder()
+        return stitch(mod, self.target, self.config, self.recorder, self.prefix)
+
+    @staticmethod
+    def _replace(mod: tvm.IRModule, new: tvm.IRModule) -> None:
         for gvar, func in new.functions.items():
             if isinstance(func, relay.Function):
                 mod.update_func(mod.get_global_var(gvar.name_hint), func)

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import tvm
 from tvm import relay
+from tvm.relay.backend import te_compiler
 
 from ..graph.ir import StitchGraph
 from ..graph.reader import Unreadable, read
@@ -44,7 +47,7 @@ def read_function(func: Any, target: Any, name: str) -> tuple[Any, StitchGraph]:
     reasons = []
     for chosen in (target, tvm.target.Target(GENERIC)):
         try:
-            with chosen:
+            with chosen, _facts_asked_once():
                 found = convert(func, chosen)
             if found is None:
                 raise Unreadable("TVM has no tensor expression for it")
@@ -56,6 +59,25 @@ def read_function(func: Any, target: Any, name: str) -> tuple[Any, StitchGraph]:
     raise Unreadable(reasons[0])
 
 
+@functools.cache
+def _library_facts() -> Any:
+    return tvm.support.libinfo()
+
+
+@contextmanager
+def _facts_asked_once() -> Iterator[None]:
+    """TVM asks how it was built for every shape that it lowers, which takes longer than the lowering."""
+    before = getattr(te_compiler, "libinfo", None)
+    if before is None:
+        yield
+        return
+    te_compiler.libinfo = _library_facts
+    try:
+        yield
+    finally:
+        te_compiler.libinfo = before
+
+
 def _reason(err: Exception) -> str:
     """The message of an error of TVM's, without its traces."""
     lines = str(err).strip().splitlines() or [type(err).__name__]
@@ -63,12 +85,17 @@ def _reason(err: Exception) -> str:
     return (said or lines)[-1][:200]
 
 
+def exact_key(func: Any) -> str:
+    """Equal for equal functions only: structural equality takes floats for equal that differ by less than 1e-9."""
+    return str(tvm.ir.save_json(func))
+
+
 class OpReader:
     """Reads calls of Relay operators, each kind of call once."""
 
     def __init__(self, target: Any):
         self.target = target
-        self.cache: dict[int, list[tuple[Any, StitchGraph | str]]] = {}
+        self.cache: dict[str, StitchGraph | str] = {}
 
     def graph(self, call: Any, inputs: Sequence[Any], args: Sequence[Any]) -> StitchGraph:
         """What a call computes.
@@ -90,11 +117,10 @@ class OpReader:
 
         body = relay.Call(call.op, [fill(a) for a in args], call.attrs, call.type_args)
         func = relay.Function(params, body)
-        bucket = self.cache.setdefault(tvm.ir.structural_hash(func, True), [])
-        found = next((g for known, g in bucket if tvm.ir.structural_equal(known, func, True)), None)
-        if found is None:
-            found = self._read(func, short_name(call.op.name))
-            bucket.append((func, found))
+        key = exact_key(func)
+        if key not in self.cache:
+            self.cache[key] = self._read(func, short_name(call.op.name))
+        found = self.cache[key]
         if isinstance(found, str):
             raise Unreadable(found)
         return found

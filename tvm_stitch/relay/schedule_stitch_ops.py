@@ -20,7 +20,7 @@ from ..plan.choose import choose_plan
 from ..plan.grid import GridPlan
 from ..plan.plan import StitchPlan
 from .external import COMPILER, KERNEL_ATTR, TARGET_ATTR, build
-from .lower import read_function, short_name, typed
+from .lower import exact_key, read_function, short_name, typed
 from .stitch_ops import STITCH_ATTR
 from .traverse import post_order, rewrite
 
@@ -63,18 +63,16 @@ class ScheduleStitchOps:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Schedule the marked functions."""
-        known: dict[int, list[tuple[Any, Any]]] = {}
+        known: dict[str, Any] = {}
         names: set[str] = set()
 
         def schedule(func: Any) -> Any:
             """The external function for a marked one."""
             scope = str(func.attrs[STITCH_ATTR])
-            plain = func.without_attr(STITCH_ATTR)
-            bucket = known.setdefault(tvm.ir.structural_hash(plain), [])
-            made = next((new for old, new in bucket if tvm.ir.structural_equal(old, plain)), None)
-            if made is None and scope not in self.declined:
-                made = self._scheduled(func, scope, names)
-                bucket.append((plain, made))
+            key = exact_key(func.without_attr(STITCH_ATTR))
+            if known.get(key) is None and scope not in self.declined:
+                known[key] = self._scheduled(func, scope, names)
+            made = known.get(key)
             return func if made is None else made
 
         def change(expr: Any) -> Any:

@@ -30,6 +30,12 @@ class Recorder:
         self.declined: dict[str, str] = {}
         self.boundaries: list[Boundary] = []
 
+    def add(self, other: Recorder) -> None:
+        """Take over what another one holds."""
+        self.plans |= other.plans
+        self.declined |= other.declined
+        self.boundaries += other.boundaries
+
 
 def stitch(
     mod: tvm.IRModule, target: Any, config: StitchConfig, recorder: Recorder, prefix: str = "tvmgen_default"
@@ -53,7 +59,7 @@ def stitch(
         outline = StitchOps(config, target, boundaries, refused, left, reader)
         schedule = ScheduleStitchOps(target, config, plans, declined, prefix)
         try:
-            result = schedule(outline(mod))
+            result = tvm.transform.Sequential([outline, schedule])(mod)
         except Exception as err:
             if config.strict:
                 raise

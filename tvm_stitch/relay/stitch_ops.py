@@ -22,6 +22,9 @@ from .traverse import children, remake, rewrite
 STITCH_ATTR = "tvm_stitch.stitch_op"
 """Function attribute that marks a stitch op; its value is the scope, which names it among those of the module."""
 
+RESHAPE_ONLY = "relay.reshape_only"
+"""TVM's own attribute of primitive functions that move nothing."""
+
 
 @tvm.transform.module_pass(opt_level=0, name="StitchOps")
 class StitchOps:
@@ -124,13 +127,29 @@ class _Outliner:
         old = self.region.expr[node]
         new = old
         if isinstance(old, relay.If):
-            branches = [self.inner(b, f"{self.prefix}/if") for b in (old.true_branch, old.false_branch)]
+            both = enumerate((old.true_branch, old.false_branch))
+            branches = [self.inner(branch, f"{self.prefix}/{node.index}.{i}") for i, branch in both]
             new = relay.If(self.rebuilt(old.cond), *branches, old.span)
+        elif node.is_view and old.op.get_attr("TReshapeOp") and self._is_item(old.args[0]):
+            new = self._view(old)
         elif not isinstance(old, relay.Let):
             new = remake(old, [self.rebuilt(c) for c in children(old)])
         for var in relay.analysis.free_vars(old):
             self._bind_again(var)
         self._define(old, new)
+
+    def _is_item(self, expr: Any) -> bool:
+        """Has the value become one result of several?"""
+        return isinstance(self.rebuilt(expr), relay.TupleGetItem)
+
+    def _view(self, reshape: Any) -> Any:
+        """A reshape of one result of several. TVM would fuse it with the access, and copy; alone it costs nothing."""
+        param = relay.Var("p0", reshape.args[0].checked_type)
+        args = [param, *reshape.args[1:]]
+        func = relay.Function([param], relay.Call(reshape.op, args, reshape.attrs, reshape.type_args))
+        for attr in (PRIMITIVE, RESHAPE_ONLY):
+            func = func.with_attr(attr, tvm.tir.IntImm("int32", 1))
+        return relay.Call(func, [self.rebuilt(reshape.args[0])])
 
     def _outline(self, scope: Scope, name: str | None) -> None:
         func = self._function(scope)
@@ -154,7 +173,7 @@ class _Outliner:
         inside: dict[Value, Any] = {}
         params = []
         for i, value in enumerate(scope.inputs):
-            params.append(relay.Var(_hint(value, i), type_of(value)))
+            params.append(relay.Var(f"p{i}", type_of(value)))
             inside[value] = params[-1]
 
         def fill(expr: Any) -> Any:
@@ -169,7 +188,7 @@ class _Outliner:
 
         for node in scope.nodes:
             old = self.region.expr[node]
-            new = relay.Call(old.op, [fill(a) for a in old.args], old.attrs, old.type_args, old.span)
+            new = relay.Call(old.op, [fill(a) for a in old.args], old.attrs, old.type_args)
             if len(node.outputs) == 1 and not isinstance(node.outputs[0], tuple):
                 inside[node.outputs[0]] = new
             else:
@@ -194,7 +213,8 @@ class _Outliner:
         self.new[old] = new
         self._bind(old)
         if old in self.region.several:
-            self.new |= {v: relay.TupleGetItem(self.new[old], v[1]) for v in results_of(old)}
+            items = enumerate(results_of(old))
+            self.new |= {value: relay.TupleGetItem(self.new[old], i) for i, value in items}
 
     def _bind(self, value: Value) -> None:
         """Bind the variable again that named the value in a chain of ``let``."""
@@ -209,10 +229,6 @@ class _Outliner:
         if var in self.region.lets and var not in self.written:
             self.lets.append((var, self.rebuilt(var)))
             self.written.add(var)
-
-
-def _hint(value: Value, i: int) -> str:
-    return value.name_hint if isinstance(value, relay.Var) else f"p{i}"
 
 
 def stitched_functions(mod: tvm.IRModule) -> list[Any]:
