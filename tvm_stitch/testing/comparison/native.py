@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import tvm
+
+from ... import compat
 
 #: LLVM's names of processors by the features that they imply, the most able first: for an LLVM older than the CPU.
 _BY_FEATURES = (
@@ -35,7 +38,9 @@ def target_of(spec: str) -> Any:
     Raises:
         ValueError: for CUDA without a device: what is compared must run.
     """
-    host = {"kind": "llvm", "mcpu": native_cpu()}
+    host: dict[str, Any] = {"kind": "llvm", "mcpu": native_cpu()}
+    if compat.HAS_RELAX_TIRX:
+        host["num-cores"] = _cores()  # MetaSchedule asks for it
     if spec == "llvm":
         return tvm.target.Target(host)
     target = None if spec == "cuda" else tvm.target.Target(spec)
@@ -53,9 +58,14 @@ def target_of(spec: str) -> Any:
                 "max_threads_per_block": int(device.max_threads_per_block),
                 "max_shared_memory_per_block": int(device.max_shared_memory_per_block),
                 "thread_warp_size": int(device.warp_size),
+                "registers_per_block": 65536,
             }
         )
     return tvm.target.Target(target, host=tvm.target.Target(host))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def device_of(target: Any) -> Any:
