@@ -132,3 +132,11 @@ def test_nan_shape_and_count_are_violations() -> None:
 def test_composite_operators_have_no_bounds() -> None:
     with pytest.raises(NotImplementedError, match="softmax"):
         bounds_of(lambda emit, x: R.nn.softmax(x), np.zeros((2, 2), F32))
+
+
+def test_what_overflowed_may_become_finite_again() -> None:
+    bound = bounds_of(
+        lambda emit, x: emit(R.cos(emit(R.power(emit(R.exp(x)), relax.const(-1.5, F32))))),
+        np.full((3,), 1e4, F32),
+    )
+    assert violations([np.ones(3, F32)], [bound]) == [] and violations([np.zeros(3, F32)], [bound])

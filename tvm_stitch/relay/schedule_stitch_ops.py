@@ -91,7 +91,7 @@ class ScheduleStitchOps:
         name = _fresh(f"{self.prefix}_{function_name(func)}", names)
         try:
             lowered, graph = read_function(func, self.target, name)
-            plan = choose_plan(graph, device_model(self.target), self.config)
+            plan = choose_plan(graph, device_model(self.target, self.config), self.config)
             kernel = emit(lowered, plan).with_attr("global_symbol", name)
             build(kernel, self.target)
         except (Unreadable, Misaligned) as err:

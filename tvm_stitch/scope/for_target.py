@@ -19,7 +19,7 @@ CPU_OPERATORS, CPU_ARGUMENTS = 64, 32
 def identify_for(nodes: Sequence[Node], target: Any, config: StitchConfig) -> Identified:
     """Partition nodes (in topological order) into scopes; ``target`` is a TVM target, or None where it is not known."""
     gpu = target is None or "gpu" in target.keys
-    device = device_model(target) if target is not None else None
+    device = device_model(target, config) if target is not None else None
     limited = config if gpu else config.limited(CPU_OPERATORS, CPU_ARGUMENTS)
     return identify(
         nodes, limited, heavy_epilogues=gpu, appraise=lambda graph: appraise(graph, device, limited)

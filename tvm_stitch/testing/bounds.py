@@ -259,4 +259,6 @@ def _corners(arg: Any, alone: bool) -> list[Any]:
 
 
 def _widen(value: np.ndarray, low: np.ndarray, high: np.ndarray, relative: float, absolute: float) -> Bound:
-    return Bound(value, low - relative * np.abs(low) - absolute, high + relative * np.abs(high) + absolute)
+    """Move the ends outwards; an infinite end stays, as nothing is known to be left of it (inf - inf is no number)."""
+    least, most = low - relative * np.abs(low) - absolute, high + relative * np.abs(high) + absolute
+    return Bound(value, np.where(np.isinf(low), low, least), np.where(np.isinf(high), high, most))
