@@ -159,3 +159,19 @@ def test_code_that_does_not_compile() -> None:
     pytest.importorskip("nvidia.cuda_nvrtc")
     with pytest.raises(RuntimeError, match="NVRTC rejected a module:(.|\n)*identifier"):
         compile_with_nvrtc("__global__ void k(float* a) { a[0] = b; }")
+
+
+def test_arrays_are_aligned_as_vectors_once() -> None:
+    code = "  float tile[8];\n  __shared__ float own[24];\n  int one[1];\n  half x = tile[3];\n"
+    fixed = fix_source(code)
+    assert "  __align__(16) float tile[8];" in fixed and "  __shared__ __align__(16) float own[24];" in fixed
+    assert "  int one[1];" in fixed and "half x = tile[3];" in fixed
+    assert fix_source(fixed) == fixed
+
+
+def test_constants_in_bits_have_no_address() -> None:
+    code = "a = max(b, (*(float *)(&(841731191)))) + (*(double *)(&(-4417330534712344320LL)));"
+    assert (
+        fix_source(code)
+        == "a = max(b, __int_as_float(841731191)) + __longlong_as_double(-4417330534712344320);"
+    )

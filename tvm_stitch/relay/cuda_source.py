@@ -34,6 +34,7 @@ _NOTE = re.compile(
     re.MULTILINE,
 )
 _CONSTANT_BITS = re.compile(r"\(\*\((float|double) \*\)\(&\((-?\d+)(?:LL)?\)\)\)")
+_ARRAY = re.compile(r"^([ \t]+(?:__shared__ )?)((?:\w+ )+\w+\[(?!1\])\d+\];)", re.MULTILINE)
 _KERNEL = re.compile(r"__launch_bounds__\(\d+\)\s+(\w+)\s*\([^;{]*\)\s*\{")
 _BOUND = re.compile(r"__launch_bounds__\((\d+)\)(\s+(\w+)\s*\()")
 
@@ -46,6 +47,7 @@ def fix_source(code: str, target: Any = None) -> str:
     - A kernel's note that so many of its blocks fit a multiprocessor (``tvm_stitch.codegen.gpu.RESIDENT_BLOCKS``)
       becomes the second number of its ``__launch_bounds__``.
     - A constant written in its bits, of which the code takes the address, becomes one that has none.
+    - Arrays in shared memory and registers are aligned as the vectors are by which they are read.
     - The barrier across the grid is defined where kernels call it (``tvm_stitch.relay.grid_barrier``).
 
     Code in which there is nothing to do comes back as it is; applying it twice does no more than once.
@@ -55,7 +57,7 @@ def fix_source(code: str, target: Any = None) -> str:
         target: what it is for; not used, but part of TVM's callback.
     """
     del target
-    return define_grid_barrier(_bound(_constants(_own_half_math(code))))
+    return define_grid_barrier(_bound(_aligned(_constants(_own_half_math(code)))))
 
 
 def _own_half_math(code: str) -> str:
@@ -68,6 +70,10 @@ def _own_half_math(code: str) -> str:
 def _constants(code: str) -> str:
     convert = {"float": "__int_as_float", "double": "__longlong_as_double"}
     return _CONSTANT_BITS.sub(lambda m: f"{convert[m[1]]}({m[2]})", code)
+
+
+def _aligned(code: str) -> str:
+    return _ARRAY.sub(r"\1__align__(16) \2", code)
 
 
 def _bound(code: str) -> str:
