@@ -11,6 +11,7 @@ from .access import has_load, loads, span_of
 from .classify import classify, is_contraction
 from .extent import Extent, as_extent, same
 from .ir import Access, Axis, Operator, StitchGraph, Tensor
+from .rewrite.constants import inline_constants
 
 
 class Unreadable(ValueError):
@@ -22,7 +23,8 @@ def read(func: Any, name: str = "stitch") -> StitchGraph:
 
     Args:
         func: a PrimFunc whose body is a root block over loop nests that each hold one block with one store; spatial
-            and reduce axes, init, ``if_then_else``, casts and gathers are understood.
+            and reduce axes, init, ``if_then_else``, casts and gathers are understood. Scalar constants in blocks of
+            their own are no operators of the graph, unless they are outputs.
         name: the graph's name.
 
     Raises:
@@ -63,7 +65,8 @@ class _Reader:
         outputs = [self._tensor_of(b) for b in self.params if b in self.written]
         if not outputs:
             raise Unreadable("no parameter is written")
-        return StitchGraph(self.name, inputs, self.operators, outputs, self.symbols)
+        found = StitchGraph(self.name, inputs, self.operators, outputs, self.symbols)
+        return inline_constants(found)
 
     def _statement(self, stmt: Any) -> None:
         if compat.kind(stmt) == "SeqStmt":

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scalar constants in blocks of their own go into what reads them; what is no such constant stays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm.script import tirx as T
+
+from tests.graph.helpers import H200, single
+from tvm_stitch import compat
+from tvm_stitch.codegen.emit import emit
+from tvm_stitch.device import device_model
+from tvm_stitch.graph.ir import OpClass, Span, StitchGraph
+from tvm_stitch.graph.reader import read
+from tvm_stitch.graph.rewrite.constants import inline_constants
+from tvm_stitch.graph.validate import validate
+from tvm_stitch.plan.plan import make_plan
+from tvm_stitch.testing.graph_eval import evaluate_graph
+
+F32 = "float32"
+
+
+def divided(value: float) -> Any:
+    """b = a / value, the value in a block of its own."""
+
+    @T.prim_func(private=True, s_tir=True)
+    def func(a: T.Buffer((T.int64(4), T.int64(8)), F32), b: T.Buffer((T.int64(4), T.int64(8)), F32)) -> None:
+        c = T.sblock_alloc_buffer((), F32)
+        with T.sblock("c"):
+            T.axis.spatial(1, T.int64(0))
+            c[()] = T.float32(value)
+        for i, j in T.grid(T.int64(4), T.int64(8)):
+            with T.sblock("b"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                b[vi, vj] = a[vi, vj] / c[()]
+
+    return func
+
+
+def check(found: StitchGraph, *inputs: np.ndarray) -> list[np.ndarray]:
+    validate(found)
+    return evaluate_graph(found, list(inputs))
+
+
+def test_a_constant_is_part_of_what_reads_it() -> None:
+    for value in (3.0, 1e-12):
+        found = read(divided(value))
+        (op,) = found.operators
+        assert op.op_class is OpClass.LIGHT and [a.span for a in op.accesses] == [Span.ALL]
+        assert compat.kind(op.value.b) == "FloatImm" and compat.dtype_of(op.value.b) == F32
+        assert np.float32(op.value.b.value) == np.float32(value)
+        x = np.random.default_rng(0).standard_normal((4, 8)).astype(F32)
+        np.testing.assert_allclose(check(found, x)[0], x / np.float64(np.float32(value)))
+
+
+def test_the_kernel_needs_no_such_block() -> None:
+    func = divided(2.5)
+    emitted = emit(func, make_plan(read(func, "f"), device_model("llvm"))).with_attr("global_symbol", "f")
+    x = np.random.default_rng(0).standard_normal((4, 8)).astype(F32)
+    a, b = tvm.runtime.tensor(x), tvm.runtime.tensor(np.zeros_like(x))
+    tvm.compile(tvm.IRModule({"f": emitted}), target="llvm")["f"](a, b)
+    np.testing.assert_allclose(b.numpy(), x / 2.5, rtol=1e-6)
+    make_plan(read(func, "f"), H200)
+
+
+def test_chains_of_constants_keep_their_casts() -> None:
+    @T.prim_func(private=True, s_tir=True)
+    def func(a: T.Buffer((T.int64(6),), F32), b: T.Buffer((T.int64(6),), F32)) -> None:
+        c = T.sblock_alloc_buffer((), F32)
+        half = T.sblock_alloc_buffer((), "float16")
+        wide = T.sblock_alloc_buffer((T.int64(1), T.int64(1)), F32)
+        with T.sblock("c"):
+            T.axis.spatial(1, T.int64(0))
+            c[()] = T.float32(0.1)
+        with T.sblock("half"):
+            T.axis.spatial(1, T.int64(0))
+            half[()] = T.Cast("float16", c[()])
+        for i, j in T.grid(T.int64(1), T.int64(1)):
+            with T.sblock("wide"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                wide[vi, vj] = T.Cast(F32, half[()])
+        for i in range(T.int64(6)):
+            with T.sblock("b"):
+                vi = T.axis.spatial(T.int64(6), i)
+                b[vi] = a[vi] + wide[T.int64(0), T.int64(0)]
+
+    found = read(func)
+    assert [op.name for op in found.operators] == ["b"]
+    x = np.arange(6, dtype=F32)
+    np.testing.assert_array_equal(check(found, x)[0], x + np.float64(np.float16(0.1)))
+
+
+def test_a_constant_index_is_no_gather() -> None:
+    @T.prim_func(private=True, s_tir=True)
+    def func(a: T.Buffer((T.int64(5), T.int64(8)), F32), b: T.Buffer((T.int64(8),), F32)) -> None:
+        c = T.sblock_alloc_buffer((), "int64")
+        with T.sblock("c"):
+            T.axis.spatial(1, T.int64(0))
+            c[()] = T.int64(3)
+        for j in range(T.int64(8)):
+            with T.sblock("b"):
+                vj = T.axis.spatial(T.int64(8), j)
+                b[vj] = a[c[()], vj]
+
+    found = read(func)
+    (op,) = found.operators
+    (access,) = op.accesses
+    assert compat.int_value(access.indices[0]) == 3 and not access.guarded
+    x = np.arange(40, dtype=F32).reshape(5, 8)
+    np.testing.assert_array_equal(check(found, x)[0], x[3])
+
+
+def test_an_output_stays_an_operator() -> None:
+    @T.prim_func(private=True, s_tir=True)
+    def func(a: T.Buffer((T.int64(6),), F32), c: T.Buffer((), F32), b: T.Buffer((T.int64(6),), F32)) -> None:
+        with T.sblock("c"):
+            T.axis.spatial(1, T.int64(0))
+            c[()] = T.float32(4)
+        for i in range(T.int64(6)):
+            with T.sblock("b"):
+                vi = T.axis.spatial(T.int64(6), i)
+                b[vi] = a[vi] * c[()]
+
+    found = read(func)
+    assert [op.name for op in found.operators] == ["c", "b"]
+    assert not found.operators[0].output.consumers and found.operators[1].inputs == found.inputs
+    x = np.arange(6, dtype=F32)
+    c, b = check(found, x)
+    assert c == 4
+    np.testing.assert_array_equal(b, 4 * x)
+
+
+def test_what_is_no_scalar_constant_stays() -> None:
+    @T.prim_func(private=True, s_tir=True)
+    def func(a: T.Buffer((T.int64(6),), F32), b: T.Buffer((T.int64(6),), F32)) -> None:
+        root = T.sblock_alloc_buffer((), F32)
+        ones = T.sblock_alloc_buffer((T.int64(6),), F32)
+        total = T.sblock_alloc_buffer((), F32)
+        first = T.sblock_alloc_buffer((), F32)
+        with T.sblock("root_of_two"):
+            T.axis.spatial(1, T.int64(0))
+            root[()] = T.sqrt(T.float32(2))
+        for i in range(T.int64(6)):
+            with T.sblock("ones"):
+                vi = T.axis.spatial(T.int64(6), i)
+                ones[vi] = T.float32(1)
+        for k in range(T.int64(6)):
+            with T.sblock("total"):
+                T.axis.reduce(T.int64(6), k)
+                with T.init():
+                    total[()] = T.float32(0)
+                total[()] = total[()] + T.float32(1)
+        with T.sblock("first"):
+            T.axis.spatial(1, T.int64(0))
+            first[()] = a[T.int64(0)]
+        for i in range(T.int64(6)):
+            with T.sblock("b"):
+                vi = T.axis.spatial(T.int64(6), i)
+                b[vi] = a[vi] * root[()] + ones[vi] - total[()] * first[()]
+
+    found = read(func)
+    assert [op.name for op in found.operators] == ["root_of_two", "ones", "total", "first", "b"]
+    assert inline_constants(found) is found
+
+
+def test_a_graph_without_constants_is_itself() -> None:
+    from tvm.relax import op as R
+
+    found = single(lambda emit, x: R.exp(x), ((4,), F32))
+    assert inline_constants(found) is found
