@@ -32,6 +32,11 @@ ANSOR_DEFAULTS = (
 )
 
 
+#: Seconds that building or running one candidate may take, more than Ansor's own 15 and 10: a worker that starts on a
+#: busy machine needs as many to import TVM.
+_PATIENCE = 60
+
+
 @dataclass(frozen=True)
 class Search:
     """How Ansor searches; the defaults are its own.
@@ -225,6 +230,7 @@ def tune(
     scheduler = auto_scheduler.TaskScheduler(tasks, weights, load_log_file=resumed, callbacks=[watch])
     options = auto_scheduler.TuningOptions(
         num_measure_trials=left,
+        builder=auto_scheduler.LocalBuilder(timeout=_PATIENCE),
         runner=_runner(target),
         measure_callbacks=[auto_scheduler.RecordToFile(str(log))],
         verbose=0,
@@ -249,7 +255,10 @@ def _runner(target: Any) -> Any:
     # On a CPU inputs come from memory, as auto_scheduler's own tutorials measure; on a GPU Ansor's default.
     cpu = target.kind.name != "cuda"
     return auto_scheduler.LocalRunner(
-        timeout=10, repeat=1 if cpu else 3, min_repeat_ms=100 if cpu else 300, enable_cpu_cache_flush=cpu
+        timeout=_PATIENCE,
+        repeat=1 if cpu else 3,
+        min_repeat_ms=100 if cpu else 300,
+        enable_cpu_cache_flush=cpu,
     )
 
 

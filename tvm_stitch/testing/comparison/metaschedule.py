@@ -256,6 +256,10 @@ def tune(
             work_dir=str(records.folder),
             max_trials_global=left,
             num_trials_per_iter=max(1, min(64, left // len(contexts))),
+            # Builders need the intrinsics too, in workers of their own, which would be out of time by then.
+            builder=ms.builder.LocalBuilder(
+                max_workers=contexts[0].num_threads, initializer=_load_intrinsics
+            ),
             database=records.database,
             cost_model=cost_model,
             measure_callbacks=[*ms.measure_callback.MeasureCallback.create("default"), watch],

@@ -26,12 +26,12 @@ class Sizes:
         for name in ("layers", "batch", "sequence", "hidden", "heads", "ffn", "vocabulary", "rows"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.hidden % self.heads:
-            raise ValueError(f"hidden ({self.hidden}) must be a multiple of heads ({self.heads})")
 
     @property
     def head(self) -> int:
-        """The width of one attention head."""
+        """The width of one attention head; ValueError if the heads do not divide ``hidden``."""
+        if self.hidden % self.heads:
+            raise ValueError(f"hidden ({self.hidden}) must be a multiple of heads ({self.heads})")
         return self.hidden // self.heads
 
     def title(self, model: str) -> str:
