@@ -35,6 +35,6 @@ def compile(mod: Any, target: Any = "llvm", config: StitchConfig | None = None, 
 
 def __getattr__(name: str) -> Any:
     """Sub-packages on first use: they need different TVMs, or packages that only tests have."""
-    if name in ("relax", "rules", "testing"):
+    if name in ("relax", "relay", "rules", "testing"):
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

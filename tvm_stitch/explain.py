@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,7 @@ from .plan.passes import Schedule
 from .plan.plan import StitchPlan
 from .plan.scratch import Scratch
 from .plan.splitting import partial_scratch
+from .scope.identify import Boundary
 
 
 @dataclass
@@ -158,16 +160,25 @@ def explain(mod: Any, target: Any = "cuda", config: StitchConfig | None = None) 
     """
     import tvm
 
-    from .relax.pipeline import Recorder, stitch_passes
+    from .recorder import Recorder
+    from .relax.pipeline import stitch_passes
 
     target = resolve_target(target)
     recorder = Recorder()
     with target:
         tvm.transform.Sequential(stitch_passes(target, checked_config(config), recorder))(mod)
-    report = Report(str(target), left=dict(recorder.declined))
-    report.kernels = [describe(name, plan) for name, plan in recorder.plans.items()]
-    report.boundaries = [vars(b) for b in recorder.boundaries]
-    return report
+    return recorder.report()
+
+
+def report_of(
+    target: str,
+    plans: Mapping[str, StitchPlan | GridPlan],
+    left: Mapping[str, str],
+    boundaries: Iterable[Boundary],
+) -> Report:
+    """A Report of plans by kernel, reasons by what was left to TVM, and boundaries."""
+    kernels = [describe(name, plan) for name, plan in plans.items()]
+    return Report(target, kernels, dict(left), [vars(b) for b in boundaries])
 
 
 def describe(name: str, plan: StitchPlan | GridPlan) -> Kernel:

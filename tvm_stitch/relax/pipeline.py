@@ -13,6 +13,7 @@ from ..config import StitchConfig, checked_config
 from ..device import resolve_target
 from ..plan.grid import GridPlan
 from ..plan.plan import StitchPlan
+from ..recorder import Recorder
 from ..scope.identify import Boundary
 from .lift_workspace import LiftWorkspace
 from .mark import MergeStitchOps
@@ -25,18 +26,10 @@ EMITTED = ("cuda", "llvm")
 """Kinds of target that stitch ops are emitted for; models for others compile as without stitching."""
 
 
-class Recorder:
-    """Collects what the passes decide, for ``explain``: plans and refusals by function, and kernel boundaries."""
-
-    def __init__(self) -> None:
-        self.plans: dict[str, StitchPlan | GridPlan] = {}
-        self.declined: dict[str, str] = {}
-        self.boundaries: list[Boundary] = []
-
-
 def stitch_passes(target: Any, config: StitchConfig, recorder: Recorder | None = None) -> list[Any]:
     """The passes from legalized operators to scheduled stitch ops; what is left is fused as TVM fuses it."""
     recorder = recorder or Recorder()
+    recorder.note_target(target)
     return [
         relax.transform.LegalizeOps(),
         relax.transform.AnnotateTIROpPattern(),

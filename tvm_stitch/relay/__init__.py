@@ -10,9 +10,11 @@ if compat.HAS_RELAX_TIRX:
     )
 
 from ..errors import StitchError
+from ..recorder import Recorder
+from .explain import explain
 from .hook import enable
 from .schedule_stitch_ops import ScheduleStitchOps
-from .stitch import Recorder, stitch
+from .stitch import stitch
 from .stitch_ops import StitchOps
 
-__all__ = ["Recorder", "ScheduleStitchOps", "StitchError", "StitchOps", "enable", "stitch"]
+__all__ = ["Recorder", "ScheduleStitchOps", "StitchError", "StitchOps", "enable", "explain", "stitch"]

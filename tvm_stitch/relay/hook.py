@@ -23,8 +23,9 @@ from tvm.relay.backend.vm import VMCompiler
 from tvm.relay.build_module import BuildModule
 
 from ..config import StitchConfig, checked_config
+from ..recorder import Recorder
 from .cuda_source import fixed_cuda_source
-from .stitch import Recorder, stitch
+from .stitch import stitch
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ class _Active(threading.local):
     """The contexts that are open in this thread, and whether a build is running."""
 
     def __init__(self) -> None:
-        self.open: list[tuple[StitchConfig, Recorder]] = []
+        self.open: list[tuple[StitchConfig, Recorder, bool]] = []
         self.building = False
 
 
@@ -66,9 +67,17 @@ def enable(config: StitchConfig | None = None) -> Iterator[Recorder]:
         config: options; the defaults suit most models.
 
     Yields: a Recorder of what was decided in the builds since the context was opened: plans, boundaries, refusals.
+        Its ``report()`` is a :class:`tvm_stitch.Report` of them.
     """
+    with stitching(checked_config(config)) as recorder:
+        yield recorder
+
+
+@contextmanager
+def stitching(config: StitchConfig, build: bool = True) -> Iterator[Recorder]:
+    """:func:`enable`; with ``build=False`` for Relay's passes alone, and kernels are not compiled."""
     recorder = Recorder()
-    _active.open.append((checked_config(config), recorder))
+    _active.open.append((config, recorder, build))
     _patch()
     try:
         yield recorder
@@ -105,14 +114,15 @@ def _stitching(original: Callable[..., Any]) -> Callable[..., Any]:
     def method(self: Any, mod: Any, target: Any = None, *args: Any, **kwargs: Any) -> Any:
         if not _active.open or _active.building:
             return original(self, mod, target, *args, **kwargs)
-        config, recorder = _active.open[-1]
+        config, recorder, build = _active.open[-1]
         chosen = _one_target(target or tvm.target.Target.current(allow_none=True))
         if chosen is None:
+            recorder.note_target("several devices")
             recorder.declined["all"] = "the model is compiled for several devices"
             return original(self, mod, target, *args, **kwargs)
         prefix = kwargs.get("mod_name") or "default"
         with ExitStack() as stack:
-            entry = _Entry(chosen, config, f"tvmgen_{prefix}")
+            entry = _Entry(chosen, config, f"tvmgen_{prefix}", build)
             stack.enter_context(_instrumented(entry))
             if chosen.kind.name == "cuda":
                 stack.enter_context(fixed_cuda_source())
@@ -155,8 +165,8 @@ class _Entry:
     among them: then the module is stitched again, before the fusion that follows.
     """
 
-    def __init__(self, target: Any, config: StitchConfig, prefix: str):
-        self.target, self.config, self.prefix = target, config, prefix
+    def __init__(self, target: Any, config: StitchConfig, prefix: str, build: bool):
+        self.target, self.config, self.prefix, self.build = target, config, prefix, build
         self.recorder = Recorder()
         self.folding = 0  # FoldConstant fuses and lowers modules of its own
         self.taken_apart = False
@@ -182,7 +192,7 @@ class _Entry:
 
     def _stitched(self, mod: tvm.IRModule) -> tvm.IRModule:
         self.recorder = Recorder()
-        return stitch(mod, self.target, self.config, self.recorder, self.prefix)
+        return stitch(mod, self.target, self.config, self.recorder, self.prefix, self.build)
 
     @staticmethod
     def _replace(mod: tvm.IRModule, new: tvm.IRModule) -> None:

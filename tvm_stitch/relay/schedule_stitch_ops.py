@@ -42,6 +42,8 @@ class ScheduleStitchOps:
         target: what the module is compiled for.
         config: options; the defaults suit most models.
         prefix: begins the names of all kernels.
+        build: whether to build the kernels at once, so that one that TVM rejects is left to it. Without, each is built
+            when TVM asks for it, and an error then ends the process: fit for looking at the module only.
 
     Raises:
         StitchError: under ``StitchConfig(strict=True)``, when a stitch op cannot be scheduled.
@@ -54,12 +56,14 @@ class ScheduleStitchOps:
         plans: dict[str, Plan] | None = None,
         declined: dict[str, str] | None = None,
         prefix: str = "tvmgen_default",
+        build: bool = True,
     ):
         self.target = resolve_target(target)
         self.config = checked_config(config)
         self.plans = plans if plans is not None else {}
         self.declined = declined if declined is not None else {}
         self.prefix = prefix
+        self.build = build
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Schedule the marked functions."""
@@ -93,7 +97,8 @@ class ScheduleStitchOps:
             lowered, graph = read_function(func, self.target, name)
             plan = choose_plan(graph, device_model(self.target, self.config), self.config)
             kernel = emit(lowered, plan).with_attr("global_symbol", name)
-            build(kernel, self.target)
+            if self.build:
+                build(kernel, self.target)
         except (Unreadable, Misaligned) as err:
             return self._decline(scope, str(err))
         except Exception as err:  # a fault of ours or of TVM's must not cost the user a working model

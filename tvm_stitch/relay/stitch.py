@@ -11,6 +11,7 @@ import tvm
 from ..config import StitchConfig
 from ..plan.grid import GridPlan
 from ..plan.plan import StitchPlan
+from ..recorder import Recorder
 from ..scope.identify import Boundary
 from .lower import OpReader
 from .schedule_stitch_ops import ScheduleStitchOps
@@ -22,29 +23,22 @@ EMITTED = ("cuda", "llvm")
 """Kinds of target that stitch ops are emitted for; models for others compile as without stitching."""
 
 
-class Recorder:
-    """What was decided: plans by kernel, refusals by operator or scope, and the boundaries between kernels."""
-
-    def __init__(self) -> None:
-        self.plans: dict[str, StitchPlan | GridPlan] = {}
-        self.declined: dict[str, str] = {}
-        self.boundaries: list[Boundary] = []
-
-    def add(self, other: Recorder) -> None:
-        """Take over what another one holds."""
-        self.plans |= other.plans
-        self.declined |= other.declined
-        self.boundaries += other.boundaries
-
-
 def stitch(
-    mod: tvm.IRModule, target: Any, config: StitchConfig, recorder: Recorder, prefix: str = "tvmgen_default"
+    mod: tvm.IRModule,
+    target: Any,
+    config: StitchConfig,
+    recorder: Recorder,
+    prefix: str = "tvmgen_default",
+    build: bool = True,
 ) -> tvm.IRModule:
     """The module with its stitch ops scheduled for ``target``; unchanged, with the reason recorded, where that fails.
+
+    With ``build=False`` kernels are planned and emitted, but not compiled before TVM asks for them.
 
     Raises:
         StitchError: under ``StitchConfig(strict=True)``.
     """
+    recorder.note_target(target)
     kind = target.kind.name
     if kind not in EMITTED:
         recorder.declined["all"] = f"kernels are emitted for {', '.join(EMITTED)}, not for {kind}"
@@ -57,7 +51,7 @@ def stitch(
         plans: dict[str, StitchPlan | GridPlan] = {}
         declined: dict[str, str] = {}
         outline = StitchOps(config, target, boundaries, refused, left, reader)
-        schedule = ScheduleStitchOps(target, config, plans, declined, prefix)
+        schedule = ScheduleStitchOps(target, config, plans, declined, prefix, build)
         try:
             result = tvm.transform.Sequential([outline, schedule])(mod)
         except Exception as err:

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recorder: what stitching decides about modules, collected while it runs, and made a Report on request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .explain import Report, report_of
+from .plan.grid import GridPlan
+from .plan.plan import StitchPlan
+from .scope.identify import Boundary
+
+
+class Recorder:
+    """What was decided: plans by kernel, refusals by operator or scope, and the boundaries between kernels.
+
+    ``targets`` are what it was decided for, as text, each once.
+    """
+
+    def __init__(self) -> None:
+        self.plans: dict[str, StitchPlan | GridPlan] = {}
+        self.declined: dict[str, str] = {}
+        self.boundaries: list[Boundary] = []
+        self.targets: list[str] = []
+
+    def note_target(self, target: Any) -> None:
+        """What follows is decided for this target."""
+        if str(target) not in self.targets:
+            self.targets.append(str(target))
+
+    def add(self, other: Recorder) -> None:
+        """Take over what another one holds. Names that were there get a number, such as ``"softmax (2)"``."""
+        for target in other.targets:
+            self.note_target(target)
+        self.plans |= {_fresh(name, self.plans): plan for name, plan in other.plans.items()}
+        for name, reason in other.declined.items():
+            if self.declined.get(name) != reason:
+                self.declined[_fresh(name, self.declined)] = reason
+        self.boundaries += other.boundaries
+
+    def report(self) -> Report:
+        """What was decided, as ``explain`` reports it."""
+        return report_of(", ".join(self.targets), self.plans, self.declined, self.boundaries)
+
+
+def _fresh(name: str, taken: dict[str, Any]) -> str:
+    number, fresh = 1, name
+    while fresh in taken:
+        number += 1
+        fresh = f"{name} ({number})"
+    return fresh
