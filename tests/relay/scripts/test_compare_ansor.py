@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The comparison with Ansor: a whole run on a tiny subgraph, resumed from its log, and what it counts and refuses."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relay
+
+from tvm_stitch.testing.comparison import ansor, native
+from tvm_stitch.testing.comparison.relay_program import RelayProgram
+from tvm_stitch.testing.comparison.relay_workloads import workload
+from tvm_stitch.testing.comparison.workload_sizes import Sizes
+
+
+def load(name: str) -> ModuleType:
+    """A module of scripts/, which is no package."""
+    directory = Path(__file__).resolve().parents[3] / "scripts"
+    if str(directory) not in sys.path:
+        sys.path.insert(0, str(directory))
+    return importlib.import_module(name)
+
+
+compare_ansor = load("compare_ansor")
+
+TINY = ["--model", "add_layernorm_softmax", "--rows", "8", "--hidden", "32", "--blocks", "2"]
+QUICK = ["--cost-model", "random", "--population", "16"]
+
+
+def test_a_run_is_complete_and_goes_on_from_its_log(tmp_path: Path) -> None:
+    log = tmp_path / "log.json"
+
+    def run(trials: int) -> dict:
+        out = tmp_path / f"out{trials}"
+        arguments = [*TINY, *QUICK, "--trials", str(trials), "--log", str(log), "--out", str(out)]
+        assert compare_ansor.main(arguments) == 0
+        assert "## Conditions" in (out / "table.md").read_text()
+        assert (out / "plot.svg").read_text().startswith("<svg")
+        return json.loads((out / "results.json").read_text())
+
+    first = run(3)
+    records = {record["name"]: record for record in first["records"]}
+    assert list(records) == ["stock", "tuned", "stitched", "stitched_tuned"]
+    for record in records.values():
+        assert record["problem"] is None and record["error"] < 1e-5 and record["compile_seconds"] > 0
+        for times in (record["seconds"], record["memory_seconds"]):
+            assert 0 < times["least"] <= times["median"] <= times["most"]
+    assert (
+        records["stock"]["kernels"]["memory_intensive"] == records["tuned"]["kernels"]["memory_intensive"] > 1
+    )
+    assert records["stitched"]["kernels"]["memory_intensive"] == 1
+    # x, y, gamma, beta and the result, each once: what any implementation must move.
+    assert records["stitched"]["kernels"]["bytes_moved"] == 4 * (3 * 8 * 32 + 2 * 32)
+    assert records["tuned"]["trials"] == 3 and records["tuned"]["tuning_seconds"] > 0
+    said = " ".join(first["statements"])
+    assert "denied layout rewriting" in said and "3 trials asked for" in said and "random cost model" in said
+    assert {"command", "date", "processor", "tvm", "xgboost"} <= set(first["facts"])
+
+    lines = log.read_text().splitlines()
+    assert len(lines) == 3
+    again = {record["name"]: record for record in run(4)["records"]}
+    assert log.read_text().splitlines()[:3] == lines and again["tuned"]["trials"] == 4
+    assert again["tuned"]["tuning_seconds"] > records["tuned"]["tuning_seconds"]
+
+
+def test_programs_are_counted_and_timed_by_kind() -> None:
+    target = native.target_of("llvm")
+    work = workload("encoder", Sizes(sequence=4, hidden=16, heads=2, ffn=32))
+    with tvm.transform.PassContext(opt_level=3):
+        program = RelayProgram(relay.build(work.mod, target, params=work.params), target, work.inputs)
+    assert program.kernels.compute_intensive == 8 and program.kernels.memory_intensive > 5
+    (result,), (expected,) = program.outputs(), work.reference()
+    np.testing.assert_allclose(result, expected, atol=1e-5)
+    assert 0 < program.sample_memory() and 0 < program.sample()
+
+
+def test_tasks_of_the_stitched_model_are_its_contractions() -> None:
+    from tvm_stitch import relay as stitch
+
+    target = native.target_of("llvm")
+    work = workload("encoder", Sizes(sequence=4, hidden=16, heads=2, ffn=32))
+    original = ansor.relay_integration.call_all_topi_funcs
+    every = ansor.extract(work.mod, work.params, target)
+    ours = ansor.extract(work.mod, work.params, target, stitch.enable)
+    assert ansor.relay_integration.call_all_topi_funcs is original
+    # Ansor tunes softmax, mean and variance too; with stitching nothing but the eight contractions is left.
+    assert len(every.compute_intensive().tasks) < len(every.tasks)
+    assert len(ours.compute_intensive().tasks) == len(ours.tasks) and sum(ours.weights) == 8
+
+
+def test_what_cannot_be_done_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = ["--out", str(tmp_path)]
+    bad = [
+        (["--model", "nothing"], "no workload"),
+        (["--variants", "best"], "choose from stock"),
+        (["--hidden", "10", "--heads", "3"], "multiple of heads"),
+    ]
+    if not tvm.cuda(0).exist:
+        bad.append((["--target", "cuda"], "no CUDA device"))
+    for arguments, words in bad:
+        with pytest.raises(SystemExit):
+            compare_ansor.main([*out, *arguments])
+        assert words in capsys.readouterr().err
+
+
+def test_a_log_of_another_target_is_refused(tmp_path: Path) -> None:
+    target = tvm.target.Target("llvm -mcpu=haswell")
+    x = relay.var("x", shape=(8, 16))
+    tasks = ansor.extract(tvm.IRModule.from_expr(relay.Function([x], relay.nn.softmax(x))), {}, target)
+    log = tmp_path / "log.json"
+    ansor.tune(tasks, target, log, 1, 0, search=ansor.Search("random", 16))
+    assert ansor.history(log, target).of(tasks) == 1
+    with pytest.raises(ValueError, match="give another --log"):
+        ansor.history(log, tvm.target.Target("llvm -mcpu=skylake"))
+    with pytest.raises(ValueError, match="too few"):
+        ansor.tune(tasks, target, log, 0, 0)
