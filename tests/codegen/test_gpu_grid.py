@@ -218,3 +218,30 @@ def test_softmax_along_both_axes(shape: tuple[int, int], dtype: str) -> None:
     run = check_emulated(mod, draw([(shape, dtype)]))
     assert run.launches[0].cooperative
     check_emulated(mod, draw([(shape, dtype)]), launches=None, config=APART)
+
+
+@pytest.mark.parametrize("with_barriers", [True, False], ids=["barriers", "kernels"])
+def test_values_of_an_earlier_phase_are_gathered(
+    monkeypatch: pytest.MonkeyPatch, with_barriers: bool
+) -> None:
+    """From scratch, where an input of a phase is that no operator names: as data, and as indices."""
+    rows, columns = 301, 67
+
+    def body(emit: Any, x: Any, where: Any, table: Any, which: Any) -> Any:
+        sums = emit(R.sum(emit(R.exp(x)), 0))
+        taken = emit(R.sum(emit(R.cos(emit(R.take(sums, where, 0))))))
+        found = emit(R.max(which, 0))
+        return [
+            emit(R.subtract(sums, taken)),
+            emit(R.take(emit(R.exp(table)), found, 0)),
+            emit(R.take(sums, found, 0)),
+        ]
+
+    specs = [((rows, columns), F32), ((16,), "int32"), ((9,), F32), ((rows, columns), "int32")]
+    made = force(monkeypatch, with_barriers)
+    mod, inputs = build(body, *specs), draw(specs)
+    inputs[1] = np.abs(inputs[1])
+    inputs[3] = np.random.default_rng(1).integers(0, np.arange(columns) % 9 + 1, (rows, columns), "int32")
+    check_emulated(mod, inputs, launches=None)
+    assert max(len(plan.phases) for plan in made) > 1
+    assert all(plan_problems(plan) == [] for plan in made)

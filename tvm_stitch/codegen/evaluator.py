@@ -63,6 +63,7 @@ class Evaluator:
         self.row = row
         self.column: Expr | None = None
         self.inputs = dict.fromkeys(alignment.graph.inputs)
+        self.moved = _moved(alignment)
         self.analyzer = Analyzer()
 
     def at_column(self, column: Expr | None) -> None:
@@ -107,7 +108,8 @@ class Evaluator:
         values = {domain.row: self.row}
         if self.column is not None:
             values[domain.column] = self.column
-        return compat.substitute(index, values)
+        here = compat.substitute(index, values)
+        return _from(self.moved, here) if self.moved and has_load(here) else here
 
     def _expression(self, key: Key, guarded: bool) -> Expr:
         op, point = key
@@ -119,7 +121,8 @@ class Evaluator:
             if compat.is_load(e):
                 access, child = next(cursor)
                 if child is None:  # a gather: the indices are values themselves
-                    return self._read(access.buffer, [convert(visit(i, guarded), "int64") for i in e.indices])
+                    buffer = access.tensor.buffer
+                    return self._read(buffer, [convert(visit(i, guarded), "int64") for i in e.indices])
                 for _ in range(sum(1 for i in e.indices for _ in loads(i))):
                     next(cursor)  # the reads in a gather's indices are in the point itself
                 return self._access(access, child, guarded)
@@ -181,6 +184,26 @@ def input_indices(alignment: Alignment, tensor: Tensor, point: Point) -> list[Ex
     if point.at is At.COLUMN:
         return unflatten(domain.column, shape)
     return domain.full_values(shape, point.columns)
+
+
+def _moved(alignment: Alignment) -> dict[Buffer, Buffer]:
+    """Where inputs are that are not in the buffers which operators name: values of a part before, in scratch."""
+    inputs = dict.fromkeys(alignment.graph.inputs)
+    found = [(b, t) for op in alignment.graph.operators for b, t in op.operand.items() if t in inputs]
+    return {b: t.buffer for b, t in found if not b.same_as(t.buffer)}
+
+
+def _from(moved: dict[Buffer, Buffer], index: Expr) -> Expr:
+    """An index that reads from where inputs are."""
+
+    def visit(e: Expr) -> Expr:
+        if not compat.is_load(e):
+            return compat.rebuild(e, visit)
+        buffer = compat.load_buffer(e)
+        indices = [visit(i) for i in e.indices]
+        return convert(compat.load(moved.get(buffer, buffer), indices), compat.dtype_of(e))
+
+    return visit(index)
 
 
 def _level(a: Expr, b: Expr) -> tuple[Expr, Expr]:
