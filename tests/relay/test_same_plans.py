@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Relay's graphs and plans are those of Relax, which tests/testing/test_canonical.py compares with the same file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tvm_stitch.testing.equivalents import describe_workload, workloads
+
+EXPECTED = json.loads((Path(__file__).parents[1] / "data" / "same_plans.json").read_text())
+WORKLOADS = workloads()
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_relay_gives_the_graphs_and_plans_on_file(name: str) -> None:
+    assert describe_workload(WORKLOADS[name]) == EXPECTED[name]
