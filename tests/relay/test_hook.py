@@ -184,6 +184,13 @@ def test_several_devices_compile_as_without() -> None:
     assert not found.plans and "several devices" in found.declined["all"]
 
 
+def test_other_runtimes_compile_as_without() -> None:
+    with enable() as found:
+        runtime = relay.backend.Runtime("cpp", {"system-lib": True})
+        relay.build(two_layers(), "llvm", runtime=runtime, params=PARAMS)
+    assert not found.plans and "runtime" in found.declined["all"]
+
+
 def test_other_targets_compile_as_without() -> None:
     with enable() as found:
         relay.build(two_layers(), tvm.target.Target("c"), params=PARAMS)

@@ -10,9 +10,10 @@ alone that are primitive already.
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -109,18 +110,20 @@ def _unpatch() -> None:
 
 def _stitching(original: Callable[..., Any]) -> Callable[..., Any]:
     """The method, run under our instrument in threads with an open context."""
+    signature = inspect.signature(original)
 
     @functools.wraps(original)
-    def method(self: Any, mod: Any, target: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not _active.open or _active.building:
-            return original(self, mod, target, *args, **kwargs)
+            return original(self, *args, **kwargs)
         config, recorder, build = _active.open[-1]
-        chosen = _one_target(target or tvm.target.Target.current(allow_none=True))
+        asked = signature.bind(self, *args, **kwargs).arguments
+        chosen, why = _one_target(asked)
         if chosen is None:
-            recorder.note_target("several devices")
-            recorder.declined["all"] = "the model is compiled for several devices"
-            return original(self, mod, target, *args, **kwargs)
-        prefix = kwargs.get("mod_name") or "default"
+            recorder.note_target(why)
+            recorder.declined["all"] = f"the model is compiled for {why}"
+            return original(self, *args, **kwargs)
+        prefix = asked.get("mod_name") or "default"
         with ExitStack() as stack:
             entry = _Entry(chosen, config, f"tvmgen_{prefix}", build)
             stack.enter_context(_instrumented(entry))
@@ -128,7 +131,7 @@ def _stitching(original: Callable[..., Any]) -> Callable[..., Any]:
                 stack.enter_context(fixed_cuda_source())
             _active.building = True
             try:
-                return original(self, mod, target, *args, **kwargs)
+                return original(self, *args, **kwargs)
             finally:
                 _active.building = False
                 recorder.add(entry.recorder)
@@ -136,10 +139,19 @@ def _stitching(original: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
-def _one_target(target: Any) -> Any:
-    """The one target with its host that a model is compiled for; None if there are several."""
-    found = tvm.target.Target.canon_multi_target_and_host(target)
-    return found[0] if len(found) == 1 else None
+def _one_target(asked: Mapping[str, Any]) -> tuple[Any, str]:
+    """The one target with its host that a model is compiled for; None, and what for, where we have no kernels."""
+    target = asked.get("target") or tvm.target.Target.current(allow_none=True)
+    found = tvm.target.Target.canon_multi_target_and_host(target, asked.get("target_host"))
+    if len(found) != 1:
+        return None, "several devices"
+    runtime = asked.get("runtime")
+    if runtime is not None and (str(runtime) != "cpp" or ("system-lib" in runtime and runtime["system-lib"])):
+        return (
+            None,
+            f"the runtime {runtime}, which calls functions in another way or finds them in another place",
+        )
+    return found[0], ""
 
 
 @contextmanager
