@@ -10,6 +10,7 @@ import pytest
 import tvm_ffi
 from tvm import relax
 
+from tvm_stitch.config import StitchConfig
 from tvm_stitch.testing import random_checks, random_graphs
 from tvm_stitch.testing.random_graphs import LEVELS, RandomGraph, random_graph
 from tvm_stitch.testing.random_steps import Sketch
@@ -21,8 +22,8 @@ EMULATED_ELEMENTS = 4_000
 SHAPES = {"row": (1, 50), "column": (50, 1)}
 
 
-def failures(target: str, seeds: range, max_elements: int) -> list[str]:
-    pipeline = random_graphs.stitched_pipeline(target)
+def failures(target: str, seeds: range, max_elements: int, config: StitchConfig | None = None) -> list[str]:
+    pipeline = random_graphs.stitched_pipeline(target, config)
     levels = ("row", "grid", "row", "grid", "column")
     graphs = (random_graph(seed, max_elements, levels[seed % 5]) for seed in seeds)
     return [
@@ -38,6 +39,13 @@ def test_llvm(start: int) -> None:
 @pytest.mark.parametrize("start", range(0, EMULATED_GRAPHS, CHUNK))
 def test_emulated_cuda(start: int) -> None:
     assert failures("emulated-cuda", range(start, start + CHUNK), EMULATED_ELEMENTS) == []
+
+
+@pytest.mark.parametrize("start", range(2000, 2060, CHUNK))
+def test_emulated_cuda_without_grid_barriers(start: int) -> None:
+    """A phase is a kernel."""
+    config = StitchConfig(grid_barriers=False)
+    assert failures("emulated-cuda", range(start, start + CHUNK), EMULATED_ELEMENTS, config) == []
 
 
 @pytest.mark.parametrize("start", range(7000, 7020, CHUNK))
@@ -197,6 +205,20 @@ def test_a_compiler_failure_is_reported_and_does_not_raise() -> None:
 
     result = random_graphs.check_graph_llvm(random_graph(3), broken)
     assert not result.ok and result.error is not None and "no such schedule" in result.error
+
+
+def test_stitch_ops_that_an_error_leaves_to_tvm_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The numbers are TVM's and right; the error is ours."""
+
+    def broken(*args: object) -> object:
+        raise KeyError("no such buffer")
+
+    graph, pipeline = random_graph(3, 500), random_graphs.stitched_pipeline("llvm")
+    assert random_graphs.check_graph_llvm(graph, pipeline).ok
+    monkeypatch.setattr("tvm_stitch.relax.schedule_stitch_ops.emit", broken)
+    result = random_graphs.check_graph_llvm(graph, pipeline)
+    assert result.error is None and result.problems
+    assert all("left to TVM: KeyError: 'no such buffer'" in problem for problem in result.problems)
 
 
 def test_wrong_results_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:

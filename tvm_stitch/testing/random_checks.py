@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import re
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -47,16 +49,55 @@ def describe_error(error: Exception) -> str:
     return f"{type(error).__name__}: {told[0] if told else 'no message'}"
 
 
+class _Faults(logging.Handler):
+    """Collects what warnings say, in one line each."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        lines = [line.strip() for line in record.getMessage().splitlines() if line.strip()]
+        said = [line for line in lines[1:] if re.match(r"\w*Error: ", line)]
+        self.found.append(" ... ".join([*lines[:1], *said[-1:]]))
+
+
+@contextmanager
+def faults() -> Iterator[list[str]]:
+    """What the package warns of meanwhile, instead of printing it.
+
+    A scope that it refuses has a reason, and no warning; it warns of errors of its own or of TVM's, which leave the
+    operators to TVM. The numbers are right all the same, so that only this list shows them.
+    """
+    handler, logger = _Faults(), logging.getLogger(__name__.split(".")[0])
+    propagated = logger.propagate
+    logger.addHandler(handler)
+    logger.propagate = False
+    try:
+        yield handler.found
+    finally:
+        logger.propagate = propagated
+        logger.removeHandler(handler)
+
+
 def checked(
     graph: GraphType, half_arithmetic: bool, run: Callable[[list[np.ndarray]], Any]
 ) -> CheckResult[GraphType]:
-    """Run on inputs of the graph's seed; ``run`` returns (outputs, launches or None, further problems)."""
+    """Run on inputs of the graph's seed; ``run`` returns (outputs, launches or None, further problems).
+
+    Errors within the package are problems too, if only its warnings tell of them.
+    """
     result = CheckResult(graph)
     start = time.perf_counter()
     try:
         inputs = graph.inputs(np.random.default_rng([graph.seed, 1]))
-        outputs, result.launches, result.problems = run([x.copy() for x in inputs])
-        result.problems = [*result.problems, *violations(outputs, graph.tolerance(inputs, half_arithmetic))]
+        with faults() as warned:
+            outputs, result.launches, result.problems = run([x.copy() for x in inputs])
+        result.problems = [
+            *warned,
+            *result.problems,
+            *violations(outputs, graph.tolerance(inputs, half_arithmetic)),
+        ]
     except Exception as error:  # a compiler's failure is a finding, and a long run goes on after it
         result.error = describe_error(error)
         result.traceback = traceback.format_exc()

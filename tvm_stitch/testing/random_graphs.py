@@ -14,6 +14,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from ..config import StitchConfig
 from .bounds import Bound, evaluate_bounds
 from .isolated import Crash, run_isolated
 from .random_checks import CheckResult, Outcome, checked, describe_error, long_run, parser, untrusted
@@ -104,7 +105,7 @@ CHECKS: dict[str, Callable[[RandomGraph, Pipeline | None], CheckResult[RandomGra
 }
 
 
-def stitched_pipeline(target: str) -> Pipeline:
+def stitched_pipeline(target: str, config: StitchConfig | None = None) -> Pipeline:
     """The stitching pipeline for ``"llvm"``, ``"cuda"`` (the device present) or ``"emulated-cuda"``."""
     import tvm_stitch.relax
 
@@ -113,7 +114,7 @@ def stitched_pipeline(target: str) -> Pipeline:
         "cuda": lambda: tvm.target.Target.from_device(tvm.cuda(0)),
         "emulated-cuda": emulated_target,
     }
-    return tvm_stitch.relax.pipeline(made[target]())
+    return tvm_stitch.relax.pipeline(made[target](), config)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import tvm
 from tvm_stitch.testing.random_growth import LEVELS
 from tvm_stitch.testing.relay import random_graphs
 from tvm_stitch.testing.relay.random_graphs import check_graph_llvm, random_graph
-from tvm_stitch.testing.relay.run import Params, build_stock
+from tvm_stitch.testing.relay.run import Params, build_stitched, build_stock
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -102,6 +102,20 @@ def test_a_compiler_failure_is_reported_and_does_not_raise() -> None:
 
     result = check_graph_llvm(random_graph(3, 1_000), broken)
     assert not result.ok and result.error is not None and "no such schedule" in result.error
+
+
+def test_stitch_ops_that_an_error_leaves_to_tvm_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The numbers are TVM's and right; the error is ours."""
+
+    def broken(*args: object) -> object:
+        raise KeyError("no such buffer")
+
+    graph = random_graph(3, 1_000)
+    assert check_graph_llvm(graph, build_stitched).ok
+    monkeypatch.setattr("tvm_stitch.relay.schedule_stitch_ops.emit", broken)
+    result = check_graph_llvm(graph, build_stitched)
+    assert result.error is None and result.problems
+    assert all("left to TVM: KeyError: 'no such buffer'" in problem for problem in result.problems)
 
 
 def test_long_run(capsys: pytest.CaptureFixture[str]) -> None:
