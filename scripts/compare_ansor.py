@@ -94,7 +94,10 @@ class Builds:
             self.statements.append(
                 f"{failed} of the {past.of(tasks)} trials of these {len(tasks.tasks)} tasks failed."
             )
-        seconds = tuning_time.spent(ansor.times_of(self.log), {task.workload_key for task in tasks.tasks})
+        seconds, known = tuning_time.spent(
+            ansor.times_of(self.log), {task.workload_key for task in tasks.tasks}
+        )
+        self.statements += tuning_time.gap(past.of(tasks), known)
         built = self._build(stitching, lambda: ansor.tuned_schedules(self.log))
         return Built(built.program, seconds, past.of(tasks), built.compile_seconds)
 

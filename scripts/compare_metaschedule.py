@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tvm import relax  # noqa: E402
 
 import tvm_stitch.relax  # noqa: E402
-from tvm_stitch.testing.comparison import metaschedule, options  # noqa: E402
+from tvm_stitch.testing.comparison import metaschedule, options, tuning_time  # noqa: E402
 from tvm_stitch.testing.comparison.measure import Built, Variant  # noqa: E402
 from tvm_stitch.testing.comparison.relax_program import RelaxProgram  # noqa: E402
 from tvm_stitch.testing.comparison.relax_workloads import RelaxWorkload, workload  # noqa: E402
@@ -97,7 +97,9 @@ class Builds:
         if failed:
             self.statements.append(f"{failed} of the {made} trials of these {len(tasks.tasks)} tasks failed.")
         built = self._build(metaschedule.tuned_pipeline(self._target, stitched, self.records.database))
-        return Built(built.program, self.records.seconds_of(tasks), made, built.compile_seconds)
+        seconds, known = self.records.seconds_of(tasks)
+        self.statements += tuning_time.gap(made, known)
+        return Built(built.program, seconds, made, built.compile_seconds)
 
     def _build(self, pipeline: Any) -> Built:
         program = RelaxProgram(self._work.mod, self._target, pipeline, self._work.inputs)

@@ -126,11 +126,12 @@ def test_variants_that_fail_or_err_are_not_timed() -> None:
 
 def test_tuning_time_is_shared_by_trials(tmp_path: Path) -> None:
     path = tmp_path / "times"
-    assert tuning_time.spent(path, {"a"}) == 0.0
+    assert tuning_time.spent(path, {"a"}) == (0.0, 0)
     tuning_time.note(path, 10.0, {"a": 1, "b": 3})
     tuning_time.note(path, 4.0, {"b": 2})
     tuning_time.note(path, 9.0, {})
-    assert tuning_time.spent(path, {"a"}) == 2.5 and tuning_time.spent(path, {"a", "b"}) == 14.0
+    assert tuning_time.spent(path, {"a"}) == (2.5, 1) and tuning_time.spent(path, {"a", "b"}) == (14.0, 6)
+    assert tuning_time.gap(6, 6) == [] and "4 of the 6 trials" in tuning_time.gap(6, 4)[0]
 
 
 def test_progress_tells_tasks_trials_latency_and_the_rest() -> None:

@@ -180,17 +180,23 @@ class _TimeIsUp(Exception):
 
 
 class _Watch(auto_scheduler.task_scheduler.TaskSchedulerCallback):
-    """Shows progress after every round, and stops when the time is up."""
+    """Shows progress and notes the time after every round, and stops when the time is up."""
 
-    def __init__(self, progress: Progress, deadline: float) -> None:
-        self._progress, self._deadline = progress, deadline
+    def __init__(self, progress: Progress, deadline: float, times: Path) -> None:
+        self._progress, self._deadline, self._times = progress, deadline, times
+        self._noted = time.monotonic()
+        self._done = 0
 
     def post_tune(self, task_scheduler: Any, task_id: int) -> None:
         costs = [cost for cost in task_scheduler.best_costs if cost < 1e9]
         complete = len(costs) == len(task_scheduler.tasks)
         best = float(task_scheduler.cur_score) if complete else None
         self._progress.show(len(costs), task_scheduler.ct, best)
-        if time.monotonic() > self._deadline:
+        now = time.monotonic()
+        made = {task_scheduler.tasks[task_id].workload_key: task_scheduler.ct - self._done}
+        tuning_time.note(self._times, now - self._noted, made)
+        self._noted, self._done = now, task_scheduler.ct
+        if now > self._deadline:
             raise _TimeIsUp
 
 
@@ -226,7 +232,7 @@ def tune(
     log.parent.mkdir(parents=True, exist_ok=True)
     resumed = str(log) if past.of(found) else None
     start = time.monotonic()
-    watch = _Watch(Progress(len(tasks), left, past.of(found), limit), start + limit)
+    watch = _Watch(Progress(len(tasks), left, past.of(found), limit), start + limit, times_of(log))
     scheduler = auto_scheduler.TaskScheduler(tasks, weights, load_log_file=resumed, callbacks=[watch])
     options = auto_scheduler.TuningOptions(
         num_measure_trials=left,
@@ -241,9 +247,6 @@ def tune(
         scheduler.tune(options, search_policy=_policies(tasks, search, resumed, seed, left))
     except _TimeIsUp:
         pass
-    finally:
-        made = history(log, target).trials - past.trials
-        tuning_time.note(times_of(log), time.monotonic() - start, made)
 
 
 def times_of(log: Path) -> Path:

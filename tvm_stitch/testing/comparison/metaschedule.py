@@ -154,8 +154,8 @@ class Records:
         keys = {self.key(task) for task in tasks.tasks}
         return sum(made[key] for key in keys), sum(failed[key] for key in keys)
 
-    def seconds_of(self, tasks: Tasks) -> float:
-        """Wall time that tuning these tasks took, all runs together."""
+    def seconds_of(self, tasks: Tasks) -> tuple[float, int]:
+        """Wall time that tuning these tasks took, all runs together, and the trials that it is known of."""
         return tuning_time.spent(self.times, {self.key(task) for task in tasks.tasks})
 
 
@@ -185,10 +185,12 @@ class _TimeIsUp(Exception):
 
 @derived_object
 class _Watch(ms.measure_callback.PyMeasureCallback):
-    """Shows progress after every round, and stops when the time is up."""
+    """Shows progress and notes the time after every round, and stops when the time is up."""
 
-    def __init__(self, tasks: Tasks, progress: Progress, deadline: float) -> None:
+    def __init__(self, tasks: Tasks, records: Records, progress: Progress, deadline: float) -> None:
         super().__init__()
+        self._times, self._keys = records.times, [records.key(task) for task in tasks.tasks]
+        self._noted = time.monotonic()
         self._weights = [int(task.weight) for task in tasks.tasks]
         self._progress, self._deadline = progress, deadline
         self._best: dict[int, float] = {}
@@ -205,7 +207,10 @@ class _Watch(ms.measure_callback.PyMeasureCallback):
         complete = len(self._best) == len(self._weights)
         best = sum(self._weights[i] * s for i, s in self._best.items()) if complete else None
         self._progress.show(len(self._best), self._done, best)
-        if time.monotonic() > self._deadline:
+        now = time.monotonic()
+        tuning_time.note(self._times, now - self._noted, {self._keys[task_id]: len(runner_results)})
+        self._noted = now
+        if now > self._deadline:
             raise _TimeIsUp("the time for tuning is up")
 
 
@@ -248,7 +253,7 @@ def tune(
     random.seed(seed)
     np.random.seed(seed)
     start = time.monotonic()
-    watch = _Watch(chosen, Progress(len(chosen.tasks), left, done, limit), start + limit)
+    watch = _Watch(chosen, records, Progress(len(chosen.tasks), left, done, limit), start + limit)
     try:
         ms.tune_tasks(
             tasks=contexts,
@@ -267,6 +272,3 @@ def tune(
     except Exception as err:
         if "the time for tuning is up" not in str(err):
             raise
-    finally:
-        made, _ = records.trials()
-        tuning_time.note(records.times, time.monotonic() - start, made - before)

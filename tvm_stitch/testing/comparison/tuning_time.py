@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wall time that tuning took, run by run, kept beside the records of a tuner, which do not tell it."""
+"""The wall time that tuning took, round by round, kept beside the records of a tuner, which do not tell it."""
 
 from __future__ import annotations
 
@@ -9,20 +9,28 @@ from pathlib import Path
 
 
 def note(path: Path, seconds: float, trials: Mapping[str, int]) -> None:
-    """Append one run: what it took, and its trials by task."""
+    """Append one round: what it took, and its trials by task."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         print(json.dumps({"seconds": seconds, "trials": dict(trials)}), file=file)
 
 
-def spent(path: Path, tasks: Collection[str]) -> float:
-    """The seconds of all runs that went into these tasks: of each run the share that their trials have in its own."""
-    if not path.exists():
-        return 0.0
-    total = 0.0
-    for line in path.read_text().splitlines():
-        run = json.loads(line)
-        if trials := sum(run["trials"].values()):
-            own = sum(count for task, count in run["trials"].items() if task in tasks)
-            total += run["seconds"] * own / trials
-    return total
+def spent(path: Path, tasks: Collection[str]) -> tuple[float, int]:
+    """The seconds that went into these tasks, and their trials: of a round of several tasks its share by trials."""
+    seconds, known = 0.0, 0
+    for line in path.read_text().splitlines() if path.exists() else []:
+        tuned = json.loads(line)
+        if trials := sum(tuned["trials"].values()):
+            own = sum(count for task, count in tuned["trials"].items() if task in tasks)
+            seconds += tuned["seconds"] * own / trials
+            known += own
+    return seconds, known
+
+
+def gap(made: int, known: int) -> list[str]:
+    """What is to be said where the time of some trials is not known: records from elsewhere, a run that was killed."""
+    return (
+        [f"Tuning time is that of {known} of the {made} trials; of the others it is not known."]
+        if known < made
+        else []
+    )
