@@ -57,6 +57,19 @@ def test_the_pass_alone_builds_or_does_not(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(seen) == 1
 
 
+def test_the_pass_alone_completes_cuda_source() -> None:
+    """A barrier in a plain launch is a call of a function that only the completed source defines."""
+    x = relay.var("x", shape=(512, 256))
+    mod = module(x, body=relay.divide(x, relay.sum(x, axis=0)))
+    cuda = tvm.target.Target("cuda -arch=sm_90", host="llvm")
+    config = StitchConfig(plain_launch_barriers=True, strict=True)
+    plans: dict[str, Any] = {}
+    outlined = StitchOps(config, cuda)(mod)
+    ScheduleStitchOps(cuda, config, plans)(outlined)
+    (plan,) = plans.values()
+    assert plan.cooperative and len(plan.phases) > 1
+
+
 def test_softmax_moves_each_byte_once() -> None:
     x = relay.var("x", shape=(64, 1024))
     (kernel,) = explain(module(x, body=relay.nn.softmax(x)), "cuda").kernels

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import re
+from contextlib import nullcontext
 from typing import Any
 
 import tvm
@@ -19,6 +20,7 @@ from ..plan.alignment import Misaligned
 from ..plan.choose import choose_plan
 from ..plan.grid import GridPlan
 from ..plan.plan import StitchPlan
+from .cuda_source import fixed_cuda_source
 from .external import COMPILER, KERNEL_ATTR, TARGET_ATTR, build
 from .lower import exact_key, read_function, short_name, typed
 from .stitch_ops import STITCH_ATTR
@@ -98,7 +100,8 @@ class ScheduleStitchOps:
             plan = choose_plan(graph, device_model(self.target, self.config), self.config)
             kernel = emit(lowered, plan).with_attr("global_symbol", name)
             if self.build:
-                build(kernel, self.target)
+                with fixed_cuda_source() if self.target.kind.name == "cuda" else nullcontext():
+                    build(kernel, self.target)
         except (Unreadable, Misaligned) as err:
             return self._decline(scope, str(err))
         except Exception as err:  # a fault of ours or of TVM's must not cost the user a working model
