@@ -7,6 +7,7 @@ from typing import Any
 
 from ..plan.grid import GridPlan
 from ..plan.plan import StitchPlan
+from .exact_constants import exact_constants
 from .gpu import emit_gpu
 from .gpu_grid import emit_grid
 
@@ -14,9 +15,9 @@ from .gpu_grid import emit_grid
 def emit(func: Any, plan: StitchPlan | GridPlan) -> Any:
     """The scheduled PrimFunc for ``func`` under ``plan``."""
     if isinstance(plan, GridPlan):
-        return emit_grid(func, plan)
+        return exact_constants(emit_grid(func, plan))
     if plan.device.is_gpu:
-        return emit_gpu(func, plan)
+        return exact_constants(emit_gpu(func, plan))
     from .cpu import emit_cpu
 
     return emit_cpu(func, plan)
