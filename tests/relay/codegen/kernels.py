@@ -105,7 +105,9 @@ def check(
     dtypes = [dtypes] * len(shapes) if isinstance(dtypes, str) else dtypes
     params = [relay.var(f"a{i}", shape=s, dtype=d) for i, (s, d) in enumerate(zip(shapes, dtypes))]
     result = body(*params)
-    kernel = Kernel(relay.Function(params, relay.Tuple(result) if isinstance(result, list) else result), target)
+    kernel = Kernel(
+        relay.Function(params, relay.Tuple(result) if isinstance(result, list) else result), target
+    )
     inputs = [draw(s, d) for s, d in zip(shapes, dtypes)]
     wide = [a.astype("float64") if "float" in a.dtype.name else a for a in inputs]
     with np.errstate(all="ignore"):
