@@ -3,33 +3,24 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import tvm
 from tvm import relax
 
+from ..attempts import Attempt, stitch_module
 from ..config import StitchConfig, checked_config
 from ..device import resolve_target
-from ..plan.grid import GridPlan
-from ..plan.plan import StitchPlan
 from ..recorder import Recorder
-from ..scope.identify import Boundary
 from .lift_workspace import LiftWorkspace
 from .mark import MergeStitchOps
 from .schedule_stitch_ops import ScheduleStitchOps
 from .stitch_ops import StitchOps
 
-logger = logging.getLogger(__name__)
-
-EMITTED = ("cuda", "llvm")
-"""Kinds of target that stitch ops are emitted for; models for others compile as without stitching."""
-
 
 def stitch_passes(target: Any, config: StitchConfig, recorder: Recorder | None = None) -> list[Any]:
     """The passes from legalized operators to scheduled stitch ops; what is left is fused as TVM fuses it."""
     recorder = recorder or Recorder()
-    recorder.note_target(target)
     return [
         relax.transform.LegalizeOps(),
         relax.transform.AnnotateTIROpPattern(),
@@ -47,43 +38,17 @@ def stitch_passes(target: Any, config: StitchConfig, recorder: Recorder | None =
 def _stitch(target: Any, config: StitchConfig, recorder: Recorder) -> Any:
     """Outline, merge and schedule the stitch ops; scopes that cannot be scheduled are given back whole to TVM."""
 
+    def passes(attempt: Attempt) -> list[Any]:
+        return [
+            StitchOps(config, attempt.boundaries, attempt.excluded, attempt.scopes, attempt.left),
+            MergeStitchOps(),
+            ScheduleStitchOps(target, config, attempt.plans, attempt.declined),
+            LiftWorkspace(),
+        ]
+
     @tvm.transform.module_pass(opt_level=0, name="Stitch")
     def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        if target.kind.name not in EMITTED:
-            recorder.declined["all"] = (
-                f"kernels are emitted for {', '.join(EMITTED)}, not for {target.kind.name}"
-            )
-            return mod
-        refused: dict[str, str] = {}
-        excluded: set[str] = set()
-        while True:
-            boundaries: list[Boundary] = []
-            plans: dict[str, StitchPlan | GridPlan] = {}
-            declined: dict[str, str] = {}
-            scopes: dict[str, str] = {}
-            left: dict[str, str] = {}
-            passes = [
-                StitchOps(config, boundaries, excluded, scopes, left),
-                MergeStitchOps(),
-                ScheduleStitchOps(target, config, plans, declined),
-                LiftWorkspace(),
-            ]
-            try:
-                result = tvm.transform.Sequential(passes)(mod)
-            except Exception as err:
-                if config.strict:
-                    raise
-                recorder.declined["all"] = f"{type(err).__name__}: {err}"
-                logger.warning("stitching failed; compiling without it: %s", recorder.declined["all"])
-                return mod
-            if not declined:
-                break
-            refused |= declined
-            excluded |= {scopes[name] for name in declined}
-        recorder.boundaries += boundaries
-        recorder.plans |= plans
-        recorder.declined |= refused | left
-        return result
+        return stitch_module(mod, target, config, recorder, passes)
 
     return run
 

@@ -3,24 +3,16 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import tvm
 
+from ..attempts import Attempt, stitch_module
 from ..config import StitchConfig
-from ..plan.grid import GridPlan
-from ..plan.plan import StitchPlan
 from ..recorder import Recorder
-from ..scope.identify import Boundary
 from .lower import OpReader
 from .schedule_stitch_ops import ScheduleStitchOps
 from .stitch_ops import StitchOps
-
-logger = logging.getLogger(__name__)
-
-EMITTED = ("cuda", "llvm")
-"""Kinds of target that stitch ops are emitted for; models for others compile as without stitching."""
 
 
 def stitch(
@@ -38,32 +30,12 @@ def stitch(
     Raises:
         StitchError: under ``StitchConfig(strict=True)``.
     """
-    recorder.note_target(target)
-    kind = target.kind.name
-    if kind not in EMITTED:
-        recorder.declined["all"] = f"kernels are emitted for {', '.join(EMITTED)}, not for {kind}"
-        return mod
     reader = OpReader(target)
-    refused: dict[str, str] = {}
-    while True:
-        boundaries: list[Boundary] = []
-        left: dict[str, str] = {}
-        plans: dict[str, StitchPlan | GridPlan] = {}
-        declined: dict[str, str] = {}
-        outline = StitchOps(config, target, boundaries, refused, left, reader)
-        schedule = ScheduleStitchOps(target, config, plans, declined, prefix, build)
-        try:
-            result = tvm.transform.Sequential([outline, schedule])(mod)
-        except Exception as err:
-            if config.strict:
-                raise
-            recorder.declined["all"] = f"{type(err).__name__}: {err}"
-            logger.warning("stitching failed; compiling without it: %s", recorder.declined["all"])
-            return mod
-        if not declined:
-            break
-        refused |= declined
-    recorder.boundaries += boundaries
-    recorder.plans |= plans
-    recorder.declined |= refused | left
-    return result
+
+    def passes(attempt: Attempt) -> list[Any]:
+        return [
+            StitchOps(config, target, attempt.boundaries, attempt.excluded, attempt.left, reader),
+            ScheduleStitchOps(target, config, attempt.plans, attempt.declined, prefix, build),
+        ]
+
+    return stitch_module(mod, target, config, recorder, passes)
