@@ -214,6 +214,23 @@ def _level(a: Expr, b: Expr) -> tuple[Expr, Expr]:
     return (a, tir.Cast(da, b)) if da == "float32" else (tir.Cast(db, a), b)
 
 
+def _floored(name: str, a: Expr, b: Expr) -> Expr:
+    """A floor division or modulo of data, from those that truncate.
+
+    A TVM with Relay lowers those that floor wrongly where it takes the dividend for bounded: in ``(x + 2) % 3`` by
+    adding a multiple of 3 above 2^31 - 2, which overflows.
+    """
+    if not compat.dtype_of(a).startswith("int"):
+        return tir.FloorDiv(a, b) if name == "FloorDiv" else tir.FloorMod(a, b)
+    rest = tir.truncmod(a, b)
+    zero = compat.const(0, compat.dtype_of(a))
+    other_sign = tir.And(tir.NE(rest, zero), tir.LT(rest ^ b, zero))
+    if name == "FloorMod":
+        return tir.Select(other_sign, rest + b, rest)
+    quotient = tir.truncdiv(a, b)
+    return tir.Select(other_sign, quotient - compat.const(1, compat.dtype_of(a)), quotient)
+
+
 def widen(e: Expr, visit: Callable[[Expr], Expr]) -> Expr:
     """Rebuild a node over visited operands, computing in float32 where the dtype is float16 or bfloat16."""
     name, dtype = compat.kind(e), compat.dtype_of(e)
@@ -232,6 +249,8 @@ def widen(e: Expr, visit: Callable[[Expr], Expr]) -> Expr:
         return convert(value, dtype)
     if name in compat.BINARY:
         a, b = _level(visit(e.a), visit(e.b))
+        if name in ("FloorDiv", "FloorMod") and not compat.HAS_RELAX_TIRX and has_load(e):
+            return _floored(name, a, b)
         return type(e)(a, b)
     if name == "Select":
         return tir.Select(visit(e.condition), *_level(visit(e.true_value), visit(e.false_value)))
