@@ -90,3 +90,10 @@ def test_walks_need_no_stack_and_visit_shared_parts_once() -> None:
     new = rewrite(body, swap)
     assert {c.op.name for c in post_order([new]) if isinstance(c, relay.Call)} == {"multiply"}
     assert children(new)[1].same_as(children(new)[2])
+
+
+def test_scalars_of_bfloat16_are_inputs() -> None:
+    """TVM has no constants of that dtype in tensor expressions."""
+    x = relay.var("x", shape=(4, 8), dtype="bfloat16")
+    (node,) = region(relay.multiply(x, relay.const(0.25, "bfloat16")), x).nodes
+    assert node.kind is NodeKind.MEMORY and len(node.inputs) == 2

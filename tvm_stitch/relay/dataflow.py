@@ -206,7 +206,8 @@ def _argument(expr: Expr, region: Region, inputs: list[Value]) -> Any:
     if value in region.several:
         return [_number(v, inputs) for v in results_of(value)]
     if isinstance(value, relay.Constant) and not value.checked_type.shape:
-        return value
+        if value.checked_type.dtype != "bfloat16":  # of which TVM makes no constant in a tensor expression
+            return value
     if not isinstance(value, tuple) and isinstance(value.checked_type, relay.TupleType):
         raise Unreadable("an argument is a tuple made elsewhere")
     return _number(value, inputs)
