@@ -74,7 +74,9 @@ def fetch(buffer: Buffer, *indices: Expr | int) -> Expr:
 def leave() -> None:
     """End the thread (every thread of a block alike, before any barrier)."""
     if not compat.HAS_RELAX_TIRX:
-        raise NotImplementedError("rows of symbolic number on a GPU need Apache TVM 0.27: this TVM has no early return")
+        raise NotImplementedError(
+            "rows of symbolic number on a GPU need Apache TVM 0.27: this TVM has no early return"
+        )
     T.evaluate(T.thread_return())
 
 
