@@ -62,13 +62,14 @@ def test_workloads_on_cuda_emulated(case: Case, barriers: bool) -> None:
         assert len(done.launches) <= 8
 
 
-@pytest.mark.parametrize("target", [LLVM, CUDA], ids=["llvm", "cuda"])
-def test_an_encoder_layer_takes_fourteen_launches(target: Any) -> None:
+@pytest.mark.parametrize(("target", "launches"), [(LLVM, 14), (CUDA, 13)], ids=["llvm", "cuda"])
+def test_an_encoder_layer_takes_few_launches(target: Any, launches: int) -> None:
+    """On a CPU the activation is a kernel of its own: TVM's matmul would compute it element by element."""
     config = BertConfig(layers=1, hidden=64, heads=4, sequence=16, ffn=128, vocabulary=64)
     mod, params = encoder.layer_in_relay(config)
     with enable() as found, tvm.transform.PassContext(opt_level=3):
         count = count_kernels(relay.build(mod, target, params=params))
-    assert (count.total, count.compute_intensive) == (14, 8) and not found.declined
+    assert (count.total, count.compute_intensive) == (launches, 8) and not found.declined
 
 
 def test_an_encoder_layer_is_right() -> None:
@@ -86,7 +87,7 @@ def test_an_encoder_layer_is_right() -> None:
         mismatches(run(build_stitched(mod, LLVM, params), inputs), expected, {"float32": (1e-5, 1e-5)}) == []
     )
     done = run_relay_cuda(mod, inputs, params, CUDA, build=build_stitched)
-    assert done.reports == [] and len(done.launches) == 14
+    assert done.reports == [] and len(done.launches) == 13
     assert mismatches(done.outputs, expected, {"float32": (1e-5, 1e-5)}) == []
 
 
