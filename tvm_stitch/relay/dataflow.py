@@ -71,17 +71,19 @@ def results_of(call: Expr) -> list[Value]:
 def view(root: Expr, reader: OpReader) -> Region:
     """The nodes of an expression; branches and function literals are not looked into."""
     region = Region()
-    order = list(post_order([root], lambda e: _operands(e, root)))
+    chain: set[Expr] = set()  # the bindings that the region begins with; others are not looked into
     tail = root
     while isinstance(tail, relay.Let):
+        chain.add(tail)
         region.lets[tail.var] = tail.value
         tail = tail.body
     region.result = tail
+    order = list(post_order([root], lambda e: _operands(e, chain)))
     for expr in order:
         if _is_operator_call(expr) and isinstance(expr.checked_type, relay.TupleType):
             region.several.add(expr)
     for expr in order:
-        node = _node(expr, region, reader, root)
+        node = _node(expr, region, reader, chain)
         if node is not None:
             region.nodes.append(node)
             region.expr[node] = expr
@@ -93,9 +95,9 @@ def view(root: Expr, reader: OpReader) -> Region:
     return region
 
 
-def _operands(expr: Expr, root: Expr) -> list[Expr]:
+def _operands(expr: Expr, chain: set[Expr]) -> list[Expr]:
     if isinstance(expr, relay.Let):
-        return children(expr) if _in_chain(expr, root) else []
+        return children(expr) if expr in chain else []
     if isinstance(expr, relay.If):
         return [expr.cond]
     if isinstance(expr, relay.Call):
@@ -104,20 +106,11 @@ def _operands(expr: Expr, root: Expr) -> list[Expr]:
     return children(expr)
 
 
-def _in_chain(expr: Expr, root: Expr) -> bool:
-    """Is a ``let`` one of those that the region begins with? Others are not looked into."""
-    while isinstance(root, relay.Let):
-        if root.same_as(expr):
-            return True
-        root = root.body
-    return False
-
-
 def _is_operator_call(expr: Expr) -> bool:
     return isinstance(expr, relay.Call) and hasattr(expr.op, "get_attr") and hasattr(expr.op, "name")
 
 
-def _node(expr: Expr, region: Region, reader: OpReader, root: Expr) -> Node | None:
+def _node(expr: Expr, region: Region, reader: OpReader, chain: set[Expr]) -> Node | None:
     """The node that makes the expression's value, if any does."""
     if _is_operator_call(expr):
         return _operator(expr, region, reader)
@@ -127,14 +120,14 @@ def _node(expr: Expr, region: Region, reader: OpReader, root: Expr) -> Node | No
         return Node(
             "item", NodeKind.OPAQUE, region.leaves(expr.tuple_value), [expr], reason="a result of several"
         )
-    if isinstance(expr, relay.Let) and _in_chain(expr, root):
+    if isinstance(expr, relay.Let) and expr in chain:
         return None
     if isinstance(expr, (relay.Call, relay.If, relay.Let, relay.Match, relay.Function)) or isinstance(
         expr, (relay.RefCreate, relay.RefRead, relay.RefWrite)
     ):
         hidden = _hidden_variables(expr)
         region.named |= hidden
-        inputs = [v for e in _operands(expr, root) for v in region.leaves(e)]
+        inputs = [v for e in _operands(expr, chain) for v in region.leaves(e)]
         inputs += [v for var in hidden for v in region.leaves(var)]
         name = type(expr).__name__.lower()
         return Node(name, NodeKind.OPAQUE, inputs, [expr], reason="not a call of an operator")

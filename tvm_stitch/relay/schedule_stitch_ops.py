@@ -23,7 +23,7 @@ from ..plan.plan import StitchPlan
 from .cuda_source import fixed_cuda_source
 from .external import COMPILER, KERNEL_ATTR, TARGET_ATTR, build
 from .lower import exact_key, read_function, short_name, typed
-from .stitch_ops import STITCH_ATTR
+from .stitch_ops import STITCH_ATTR, is_marked
 from .traverse import post_order, rewrite
 
 logger = logging.getLogger(__name__)
@@ -125,11 +125,6 @@ class ScheduleStitchOps:
         if self.config.strict:
             raise StitchError(f"{scope} cannot be stitched: {reason}")
         self.declined[scope] = reason
-
-
-def is_marked(expr: Any) -> bool:
-    """True for a function literal that :class:`StitchOps` outlined as a stitch op."""
-    return isinstance(expr, relay.Function) and bool(expr.attrs) and STITCH_ATTR in expr.attrs
 
 
 def function_name(func: Any) -> str:

@@ -17,7 +17,7 @@ from ..scope.identify import Boundary, Identified, Scope
 from ..scope.node import Node, Value
 from .dataflow import Region, results_of, view
 from .lower import PRIMITIVE, OpReader, type_of
-from .traverse import children, remake, rewrite
+from .traverse import children, post_order, remake
 
 STITCH_ATTR = "tvm_stitch.stitch_op"
 """Function attribute that marks a stitch op; its value is the scope, which names it among those of the module."""
@@ -231,16 +231,12 @@ class _Outliner:
             self.written.add(var)
 
 
+def is_marked(expr: Any) -> bool:
+    """True for a function literal that :class:`StitchOps` outlined as a stitch op."""
+    return isinstance(expr, relay.Function) and bool(expr.attrs) and STITCH_ATTR in expr.attrs
+
+
 def stitched_functions(mod: tvm.IRModule) -> list[Any]:
     """The functions that :class:`StitchOps` outlined, in the order in which they are called."""
-    found: dict[str, Any] = {}
-
-    def note(expr: Any) -> Any:
-        if isinstance(expr, relay.Function) and expr.attrs and STITCH_ATTR in expr.attrs:
-            found.setdefault(str(expr.attrs[STITCH_ATTR]), expr)
-        return expr
-
-    for func in mod.functions.values():
-        if isinstance(func, relay.Function):
-            rewrite(func.body, note)
-    return list(found.values())
+    bodies = [func.body for func in mod.functions.values() if isinstance(func, relay.Function)]
+    return [expr for expr in post_order(bodies) if is_marked(expr)]
