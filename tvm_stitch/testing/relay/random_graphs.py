@@ -9,10 +9,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import tvm
 
+from ...config import StitchConfig
 from ..bounds import Bound
 from ..random_checks import CheckResult, Outcome, checked, long_run, parser
 from ..random_growth import Graph, Level, grow
@@ -93,11 +95,19 @@ class _Job:
     level: Level
     stock: bool
     show: bool
+    barriers: bool
+
+    @property
+    def build(self) -> Build:
+        """How the graph is compiled."""
+        if self.stock:
+            return build_stock
+        return partial(build_stitched, config=StitchConfig(plain_launch_barriers=self.barriers))
 
 
 def _work(job: _Job) -> Outcome:
     graph = random_graph(job.seed, job.max_elements, job.level)
-    result = CHECKS[job.target](graph, build_stock if job.stock else build_stitched)
+    result = CHECKS[job.target](graph, job.build)
     if result.ok:
         return None, ""
     shown = f"FAIL {result}"
@@ -108,9 +118,21 @@ def _work(job: _Job) -> Outcome:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Check many Relay graphs, print the failures and a summary; the exit code is 1 if any failed."""
-    args = parser("relay.random_graphs", list(CHECKS), main.__doc__).parse_args(argv)
+    options = parser("relay.random_graphs", list(CHECKS), main.__doc__)
+    options.add_argument(
+        "--plain-launch-barriers", action="store_true", help="grid-wide kernels keep their barriers (CUDA)"
+    )
+    args = options.parse_args(argv)
     jobs = [
-        _Job(seed, args.target, args.max_elements, args.level, args.stock, args.show)
+        _Job(
+            seed,
+            args.target,
+            args.max_elements,
+            args.level,
+            args.stock,
+            args.show,
+            args.plain_launch_barriers,
+        )
         for seed in range(args.start, args.start + args.count)
     ]
     return 1 if long_run(_work, jobs, args.jobs, args.timeout, args.target) else 0

@@ -14,6 +14,7 @@ import tvm
 from tvm import relay
 from tvm.contrib import graph_executor
 
+from ...config import StitchConfig
 from .reference import Inputs, Params, to_numpy
 
 Build = Callable[[tvm.IRModule, tvm.target.Target, Params], Any]
@@ -25,11 +26,13 @@ def build_stock(mod: tvm.IRModule, target: tvm.target.Target, params: Params = N
     return relay.build(mod, target, params=dict(params or {}))
 
 
-def build_stitched(mod: tvm.IRModule, target: tvm.target.Target, params: Params = None) -> Any:
+def build_stitched(
+    mod: tvm.IRModule, target: tvm.target.Target, params: Params = None, config: StitchConfig | None = None
+) -> Any:
     """What ``relay.build`` makes of a module with stitching on."""
     from tvm_stitch import relay as stitch_relay
 
-    enabled: AbstractContextManager[Any] = stitch_relay.enable()
+    enabled: AbstractContextManager[Any] = stitch_relay.enable(config)
     with enabled:
         return relay.build(mod, target, params=dict(params or {}))
 
