@@ -10,15 +10,15 @@ from ..plan.plan import StitchPlan
 from .exact_constants import exact_constants
 from .gpu import emit_gpu
 from .gpu_grid import emit_grid
-from .nested_guards import hidden_inner_guards
+from .lower_bounds import hidden_lower_bounds
 
 
 def emit(func: Any, plan: StitchPlan | GridPlan) -> Any:
     """The scheduled PrimFunc for ``func`` under ``plan``."""
     if isinstance(plan, GridPlan):
-        return exact_constants(hidden_inner_guards(emit_grid(func, plan)))
+        return exact_constants(hidden_lower_bounds(emit_grid(func, plan)))
     if plan.device.is_gpu:
-        return exact_constants(hidden_inner_guards(emit_gpu(func, plan)))
+        return exact_constants(hidden_lower_bounds(emit_gpu(func, plan)))
     from .cpu import emit_cpu
 
-    return hidden_inner_guards(emit_cpu(func, plan))
+    return hidden_lower_bounds(emit_cpu(func, plan))
