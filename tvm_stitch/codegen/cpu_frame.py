@@ -10,6 +10,7 @@ from ..compat import Analyzer, Expr, Var
 from ..graph.extent import Extent, as_expr, quotient, same
 from ..plan.domain import Domain
 from .evaluator import Evaluator
+from .strict_bounds import with_closed_bounds
 
 
 class Coordinate:
@@ -74,7 +75,7 @@ class Frame:
 
     def simplify(self, value: Expr) -> Expr:
         """Simplify what is written in the frame's variables."""
-        return self.analyzer.simplify(value)
+        return self.analyzer.simplify(with_closed_bounds(value))
 
     def actual(self, value: Expr) -> Expr:
         """What is written in the frame's variables, at the current place."""

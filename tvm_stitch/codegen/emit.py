@@ -11,14 +11,20 @@ from .exact_constants import exact_constants
 from .gpu import emit_gpu
 from .gpu_grid import emit_grid
 from .lower_bounds import hidden_lower_bounds
+from .strict_bounds import closed_bounds
 
 
 def emit(func: Any, plan: StitchPlan | GridPlan) -> Any:
     """The scheduled PrimFunc for ``func`` under ``plan``."""
     if isinstance(plan, GridPlan):
-        return exact_constants(hidden_lower_bounds(emit_grid(func, plan)))
+        return exact_constants(_guarded(emit_grid(func, plan)))
     if plan.device.is_gpu:
-        return exact_constants(hidden_lower_bounds(emit_gpu(func, plan)))
+        return exact_constants(_guarded(emit_gpu(func, plan)))
     from .cpu import emit_cpu
 
-    return hidden_lower_bounds(emit_cpu(func, plan))
+    return _guarded(emit_cpu(func, plan))
+
+
+def _guarded(func: Any) -> Any:
+    """The scheduled PrimFunc with its conditions in forms that TVM takes for what they are."""
+    return hidden_lower_bounds(closed_bounds(func))
