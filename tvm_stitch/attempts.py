@@ -11,7 +11,7 @@ from typing import Any
 import tvm
 
 from .config import StitchConfig
-from .plan.grid import GridPlan
+from .plan.grid_plan import GridPlan
 from .plan.plan import StitchPlan
 from .recorder import Recorder
 from .scope.identify import Boundary

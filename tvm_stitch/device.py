@@ -113,7 +113,8 @@ def device_model(target: Any, config: StitchConfig | None = None) -> DeviceModel
     (``max_shared_memory_per_block`` below the architecture's) are respected. Unknown architectures get the most
     conservative limits, and grid barriers only from compute capability 6.0 on. What the TVM that runs the kernels
     cannot ask a driver for (``compat.LAUNCHES_CLUSTERS``, ``compat.LAUNCHES_COOPERATIVELY``) the device does not have,
-    but for grid barriers in plain launches where ``config`` asks for these.
+    but for grid barriers in plain launches where ``config`` asks for these. ``config`` may also leave the kernels fewer
+    multiprocessors than the device has.
     """
     target = resolve_target(target)
     kind = str(target.kind.name)
@@ -131,7 +132,9 @@ def device_model(target: Any, config: StitchConfig | None = None) -> DeviceModel
 
 
 def _launchable(device: DeviceModel, config: StitchConfig | None) -> DeviceModel:
-    """The device as the TVM at hand can launch kernels on it."""
+    """The device as the TVM at hand can launch kernels on it, and as far as the configuration gives it to them."""
+    if config is not None and config.multiprocessors:
+        device = replace(device, sms=min(device.sms, config.multiprocessors))
     if compat.LAUNCHES_CLUSTERS and compat.LAUNCHES_COOPERATIVELY:
         return device
     plain = config is not None and config.plain_launch_barriers

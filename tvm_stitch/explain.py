@@ -15,8 +15,8 @@ from .graph.dtype import item_bytes
 from .graph.extent import Extent, product
 from .graph.ir import Operator
 from .plan.dominants import crossing_tensors, final_schemes, group
-from .plan.grid import GridPart, GridPlan
 from .plan.grid_memory import grid_shared_bytes, grid_traffic, part_traffic
+from .plan.grid_plan import GridPart, GridPlan
 from .plan.mapping import Exchange
 from .plan.memory import shared_bytes, traffic
 from .plan.passes import Schedule

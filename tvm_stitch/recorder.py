@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from .explain import Report, report_of
-from .plan.grid import GridPlan
+from .plan.grid_plan import GridPlan
 from .plan.plan import StitchPlan
 from .scope.identify import Boundary
 

@@ -19,7 +19,8 @@ from tests.graph.helpers import H200, build, check_emulated, draw
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import DeviceModel
 from tvm_stitch.graph.ir import StitchGraph
-from tvm_stitch.plan.grid import GridPlan, make_grid_plan
+from tvm_stitch.plan.grid import make_grid_plan
+from tvm_stitch.plan.grid_plan import GridPlan
 from tvm_stitch.testing.emulator import run_cuda
 from tvm_stitch.testing.random_graphs import emulated_target
 

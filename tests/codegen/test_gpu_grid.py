@@ -19,7 +19,8 @@ from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import DeviceModel
 from tvm_stitch.explain import explain
 from tvm_stitch.plan.choose import choose_plan
-from tvm_stitch.plan.grid import GridPlan, make_grid_plan
+from tvm_stitch.plan.grid import make_grid_plan
+from tvm_stitch.plan.grid_plan import GridPlan
 from tvm_stitch.testing import grid_cases
 from tvm_stitch.testing.emulator import Options, lower, run_lowered
 from tvm_stitch.testing.grid_cases import GridCase

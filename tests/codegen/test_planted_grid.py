@@ -13,7 +13,7 @@ import pytest
 import tvm_stitch.relax
 from tests.graph.helpers import H200
 from tvm_stitch.plan.choose import choose_plan
-from tvm_stitch.plan.grid import GridPlan
+from tvm_stitch.plan.grid_plan import GridPlan
 from tvm_stitch.plan.plan import StitchPlan
 from tvm_stitch.testing import grid_cases
 from tvm_stitch.testing.emulator import EmulatedRun, Lowered, Options, lower, run_lowered

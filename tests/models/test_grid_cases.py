@@ -11,8 +11,8 @@ import pytest
 import tvm_stitch
 from tests.graph.helpers import H200
 from tvm_stitch.plan.choose import choose_plan
-from tvm_stitch.plan.grid import GridPlan
 from tvm_stitch.plan.grid_memory import grid_shared_bytes
+from tvm_stitch.plan.grid_plan import GridPlan
 from tvm_stitch.plan.launch import blocks_per_wave
 from tvm_stitch.plan.mapping import Exchange
 from tvm_stitch.testing import grid_cases, resources

@@ -16,7 +16,7 @@ from tvm_stitch.graph.ir import StitchGraph
 from tvm_stitch.plan import choose
 from tvm_stitch.plan.alignment import Misaligned
 from tvm_stitch.plan.choose import choose_plan
-from tvm_stitch.plan.grid import GridPlan
+from tvm_stitch.plan.grid_plan import GridPlan
 from tvm_stitch.plan.mapping import Exchange
 from tvm_stitch.plan.partition import MOST_PHASES
 from tvm_stitch.plan.plan import StitchPlan

@@ -21,7 +21,7 @@ from tvm_stitch.plan.dominants import (
     one_to_many_consumers,
     schemes,
 )
-from tvm_stitch.plan.grid import GridPlan
+from tvm_stitch.plan.grid_plan import GridPlan
 from tvm_stitch.plan.plan import StitchPlan
 from tvm_stitch.testing import grid_cases
 from tvm_stitch.testing.cases import cases, power_broadcast_add

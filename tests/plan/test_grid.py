@@ -12,7 +12,8 @@ from tvm_stitch.device import GPUS
 from tvm_stitch.explain import describe
 from tvm_stitch.plan.alignment import Misaligned
 from tvm_stitch.plan.choose import choose_plan
-from tvm_stitch.plan.grid import GridPlan, make_grid_plan
+from tvm_stitch.plan.grid import make_grid_plan
+from tvm_stitch.plan.grid_plan import GridPlan
 from tvm_stitch.plan.launch import blocks_per_sm
 from tvm_stitch.testing import grid_cases
 from tvm_stitch.testing.plan_checks import plan_problems, stitch_graph, stitch_graphs

@@ -12,8 +12,9 @@ from tvm.relax import op as R
 
 import tvm_stitch.relax
 from tests.graph.helpers import H200, build
-from tvm_stitch.plan.grid import GridPlan, make_grid_plan
+from tvm_stitch.plan.grid import make_grid_plan
 from tvm_stitch.plan.grid_memory import finished_bytes, grid_shared_bytes, grid_traffic, part_traffic
+from tvm_stitch.plan.grid_plan import GridPlan
 from tvm_stitch.relax.pipeline import Recorder
 from tvm_stitch.testing import grid_cases
 from tvm_stitch.testing.emulator import run_cuda

@@ -14,7 +14,7 @@ from tvm_stitch.device import device_model
 from tvm_stitch.graph.ir import StitchGraph
 from tvm_stitch.plan.alignment import Misaligned
 from tvm_stitch.plan.choose import choose_plan
-from tvm_stitch.plan.grid import GridPlan
+from tvm_stitch.plan.grid_plan import GridPlan
 from tvm_stitch.scope.appraise import Appraisal, appraise
 from tvm_stitch.scope.compose import compose
 from tvm_stitch.testing import cases, grid_cases

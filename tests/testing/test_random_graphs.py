@@ -223,7 +223,7 @@ def test_stitch_ops_that_an_error_leaves_to_tvm_are_reported(monkeypatch: pytest
 
 def test_wrong_results_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(random_checks, "violations", lambda outputs, bounds: ["output 0: wrong"])
-    why, shown = random_graphs._work(random_graphs._Job(0, "llvm", 500, "row", True, True))
+    why, shown = random_graphs._work(random_graphs._Job(0, "llvm", 500, "row", True, True, StitchConfig()))
     assert why == "out of bounds" and shown.startswith("FAIL seed 0") and "output 0: wrong" in shown
     assert "def main" in shown
 

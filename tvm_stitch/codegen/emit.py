@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..plan.grid import GridPlan
+from ..plan.grid_plan import GridPlan
 from ..plan.plan import StitchPlan
 from .exact_constants import exact_constants
 from .gpu import emit_gpu

@@ -70,6 +70,7 @@ class RowEmitter:
         self.domain = plan.alignment.domain
         self.value_tiles: dict[Key, Buffer] = {}
         self.load_tiles: dict[Leaf, Buffer] = {}
+        self.resident: dict[Leaf, Buffer] = {}  # tiles of all the thread's columns of what rows share
         self.element: Expr | None = None  # the column's place in the tiles of a pass, and in its vector
         self.lane_element: Expr | None = None
         self.lane: Expr = B.i64(0)
@@ -93,7 +94,8 @@ class RowEmitter:
         tile = self.load_tiles.get((access.tensor, point))
         if tile is None or self.element is None:
             return None
-        element = self.element if self._streamed((access.tensor, point)) else self.lane_element
+        leaf = (access.tensor, point)
+        element = self.element if self._streamed(leaf) or leaf in self.resident else self.lane_element
         assert element is not None
         return convert(self._tile_element(tile, element), compute_dtype(access.tensor.dtype))
 
@@ -341,18 +343,24 @@ class RowEmitter:
         """Bring what the pass reads of every row into tiles: all loads are in flight before the first use."""
         fresh = [leaf for leaf in p.loads if leaf not in self.load_tiles and self._streamed(leaf)]
         for leaf in fresh:
-            self.load_tiles[leaf] = self._tile(cm, leaf[0].dtype, leaf[0].name + "_in")
-            with B.loop("unroll", cm.chunks, "chunk") as chunk:
-                base = self._base(cm, step, chunk)
-                with B.when(None if self.mapping.shared else self._tail(p.columns, cm, base)):
-                    self._read_vector(
-                        leaf, p, cm, self._inside(base, p.columns, cm), chunk * B.i64(cm.vector)
-                    )
+            self._load_tile(leaf, p, cm, step)
         return fresh
+
+    def _load_tile(
+        self, leaf: Leaf, p: Pass, cm: ColumnMapping, step: Expr, tile: Buffer | None = None
+    ) -> None:
+        """Bring a thread's share of an input into a tile (a new one if none is given)."""
+        if tile is None:
+            tile = self._tile(cm, leaf[0].dtype, leaf[0].name + "_in")
+        self.load_tiles[leaf] = tile
+        with B.loop("unroll", cm.chunks, "chunk") as chunk:
+            base = self._base(cm, step, chunk)
+            with B.when(None if self.mapping.shared else self._tail(p.columns, cm, base)):
+                self._read_vector(leaf, p, cm, self._inside(base, p.columns, cm), chunk * B.i64(cm.vector))
 
     def _load_shared(self, p: Pass, cm: ColumnMapping, base: Expr) -> list[Leaf]:
         """Bring one vector of what all rows share (scales, biases) into tiles."""
-        fresh = [leaf for leaf in p.loads if not self._streamed(leaf)]
+        fresh = [leaf for leaf in p.loads if not self._streamed(leaf) and leaf not in self.resident]
         for leaf in fresh:
             self.load_tiles[leaf] = B.local([cm.vector], leaf[0].dtype, leaf[0].name + "_in")
             self._read_vector(leaf, p, cm, base, B.i64(0))

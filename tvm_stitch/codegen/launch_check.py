@@ -42,7 +42,8 @@ def check_multiprocessors(device: DeviceModel, buffer: Buffer, needed: int | Non
     message = (
         f"a kernel with a barrier across its grid was planned for a device with {device.sms} multiprocessors "
         f"({device.name}) and needs {needed}, more than the device of its arguments has: "
-        "compile for that device, with a target that names its architecture"
+        "compile for that device, with a target that names its architecture, or with "
+        "StitchConfig(multiprocessors=...)"
     )
     enough = compat.const(needed, "int32")
     if compat.HAS_RELAX_TIRX:

@@ -13,14 +13,19 @@ from ..config import StitchConfig
 from ..device import DeviceModel
 from ..graph.ir import StitchGraph
 from .alignment import Misaligned
-from .grid import GridPlan, make_grid_plan
+from .grid import make_grid_plan
+from .grid_memory import grid_traffic
+from .grid_plan import GridPlan
 from .mapping import Exchange
-from .memory import traffic
+from .memory import Traffic, traffic
 from .partition import wants_partition
 from .plan import StitchPlan, make_plan
 
 BLOCK_BYTES = 1 << 20
 """What a block moves in the time of a few launches."""
+
+SAVED = 0.1
+"""The part of the bytes that phases must save, by what their blocks retain, against passes that read a row again."""
 
 
 def choose_plan(
@@ -49,12 +54,27 @@ def choose_plan(
             return make_grid_plan(graph, device, config.grid_barriers)
         except Misaligned as grid:
             raise Misaligned(f"{err}; grid-wide: {grid}") from None
-    if _leaves_device_idle(plan):
-        try:
-            return make_grid_plan(graph, device, config.grid_barriers)
-        except Misaligned:
-            pass
-    return plan
+    idle, again = _leaves_device_idle(plan), _reads_again(plan)
+    if not idle and not again:
+        return plan
+    try:
+        phases = make_grid_plan(graph, device, config.grid_barriers)
+    except Misaligned:
+        return plan
+    return phases if idle or _bytes(grid_traffic(phases)) <= (1 - SAVED) * _bytes(traffic(plan)) else plan
+
+
+def _bytes(moved: Traffic) -> int:
+    assert isinstance(moved.read, int) and isinstance(moved.written, int), (
+        "plans with grid barriers are static"
+    )
+    return moved.read + moved.written
+
+
+def _reads_again(plan: StitchPlan) -> bool:
+    """True where blocks share one row, and read their part of it again because they cannot keep it."""
+    m = plan.mapping
+    return plan.alignment.domain.rows == 1 and m.exchange is Exchange.GRID and not m.keep
 
 
 def _leaves_device_idle(plan: StitchPlan) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ..graph.classify import is_heavy
 from ..graph.ir import Access, Dependency, Operator, StitchGraph, Tensor
 from .alignment import Alignment
-from .grid import GridPlan
+from .grid_plan import GridPlan
 from .mapping import Exchange
 from .parts import Part
 from .plan import StitchPlan

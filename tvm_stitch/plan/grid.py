@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GridPlan: a stitch op whose values cross blocks, as phases of parts on a grid that is resident as a whole.
+"""Make a grid-wide plan: phases of parts, on a grid that is resident as a whole, for values that cross blocks.
 
 The launch follows AStitch 4.5: the grid is one wave of blocks, and the registers are bounded so that it fits. Every
 block takes tasks of every part in turn (vertical packing); a part's first task goes to the block after the one that
@@ -8,7 +8,7 @@ got the last task of the part before it, so that small parts of a phase run side
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from ..device import DeviceModel
 from ..graph.dtype import compute_dtype, item_bytes
@@ -16,11 +16,14 @@ from ..graph.extent import as_extent
 from ..graph.ir import Operator, StitchGraph, Tensor
 from ..graph.rewrite.moments import candidates, merge_moments
 from .alignment import Alignment, Misaligned
+from .grid_plan import GridPart, GridPlan
 from .launch import MAX_REGISTERS
 from .mapping import ColumnMapping, RowMapping, tile_words, vector_length
+from .part_registers import keep_resident
 from .partition import Orientation, Partition, orientation, partition
 from .parts import Part, align_part
 from .passes import Keep, Schedule, schedule
+from .retention import adopt, retain
 from .scratch import Scratch
 
 BLOCK_SHAPES = {(512, 1): 0.0, (512, 2): 0.03, (384, 1): 0.05, (256, 1): 0.15, (1024, 1): 0.1}
@@ -30,63 +33,6 @@ OVERHEAD = 36
 """Registers a thread needs besides its tiles and accumulators: addresses, loop counters, what is being computed."""
 UNROLLED_VECTORS = 4
 """Vectors a thread has in flight where nothing else bounds them."""
-
-
-@dataclass(eq=False)
-class GridPart:
-    """A part with its schedule and mapping.
-
-    ``tasks`` groups of rows (or pieces of a flat domain) are shared out over ``stride`` blocks, ``unroll`` of them in
-    one step; ``tiles`` pieces of the columns have blocks of their own; ``offset`` is the block of the first task.
-    ``backwards``: from the last task to the first, where the caches hold the end of what an earlier phase read.
-    """
-
-    part: Part
-    schedule: Schedule
-    mapping: RowMapping
-    tasks: int
-    stride: int
-    tiles: int = 1
-    offset: int = 0
-    unroll: int = 1
-    backwards: bool = False
-
-    @property
-    def graph(self) -> StitchGraph:
-        """The part's own graph."""
-        return self.part.graph
-
-    @property
-    def alignment(self) -> Alignment:
-        """The part's alignment."""
-        assert self.part.alignment is not None
-        return self.part.alignment
-
-
-@dataclass
-class GridPlan:
-    """Phases of parts, the launch, and the scratch between them.
-
-    ``blocks`` of ``threads`` threads are launched, ``blocks_per_sm`` of them resident on each multiprocessor.
-    ``place`` gives the scratch buffer of each global tensor that is not an output of the stitch op. Without
-    ``barriers`` every phase is a kernel of its own.
-    """
-
-    graph: StitchGraph
-    device: DeviceModel
-    partition: Partition
-    phases: list[list[GridPart]]
-    threads: int
-    blocks: int
-    blocks_per_sm: int
-    scratch: list[Scratch] = field(default_factory=list)
-    place: dict[Tensor, str] = field(default_factory=dict)
-    barriers: bool = True
-
-    @property
-    def cooperative(self) -> bool:
-        """True when the kernel has a grid barrier."""
-        return self.barriers and len(self.phases) > 1
 
 
 def make_grid_plan(graph: StitchGraph, device: DeviceModel, barriers: bool = True) -> GridPlan:
@@ -108,7 +54,7 @@ def make_grid_plan(graph: StitchGraph, device: DeviceModel, barriers: bool = Tru
     for (threads, per_sm), penalty in BLOCK_SHAPES.items():
         if threads * per_sm > device.threads_per_sm:
             continue
-        mapper = _Mapper(found, device, threads, per_sm)
+        mapper = _Mapper(found, device, threads, per_sm, barriers)
         try:
             mapper.run()
         except Misaligned as err:
@@ -120,18 +66,24 @@ def make_grid_plan(graph: StitchGraph, device: DeviceModel, barriers: bool = Tru
     if best is None:
         raise Misaligned(reasons[0] if reasons else f"{device.name} cannot hold the grid")
     plan = _Mapper(
-        found, device, *best[1:]
+        found, device, *best[1:], barriers
     ).run()  # once more: mapping sets how many partial results there are
     plan = replace(plan, barriers=barriers and device.cooperative)
     _lay_out_scratch(plan)
+    plan.retention = retain(plan, _registers_of(device, plan.threads, plan.blocks_per_sm))
     return plan
 
 
+def _registers_of(device: DeviceModel, threads: int, per_sm: int) -> int:
+    """Registers that a thread has."""
+    return min(MAX_REGISTERS, device.registers_per_sm // (threads * per_sm))
+
+
 class _Mapper:
-    def __init__(self, found: Partition, device: DeviceModel, threads: int, per_sm: int):
-        self.found, self.device = found, device
+    def __init__(self, found: Partition, device: DeviceModel, threads: int, per_sm: int, barriers: bool):
+        self.found, self.device, self.barriers = found, device, barriers
         self.threads, self.per_sm = threads, per_sm
-        self.words = min(MAX_REGISTERS, device.registers_per_sm // (threads * per_sm)) - OVERHEAD
+        self.words = _registers_of(device, threads, per_sm) - OVERHEAD  # for tiles and accumulators
         self.blocks = device.sms * per_sm
         # Of every part: the fraction wasted, and the bytes it reads.
         self.wasted: list[tuple[float, int]] = []
@@ -148,15 +100,17 @@ class _Mapper:
         return min(1.0, max(0.0, self.most_tasks / self.blocks - 1.0))
 
     def run(self) -> GridPlan:
-        phases = []
+        phases: list[list[GridPart]] = []
         for parts in self.found.phases:
             offset = 0
-            mapped = []
+            mapped: list[GridPart] = []
             for part in parts:
-                grid_part = self._map(part)
+                grid_part = self._adopted(part, phases) if offset == 0 else None
+                grid_part = grid_part or self._map(part)
                 if not part.replicated:
                     grid_part.offset = offset % self.blocks
                     offset += grid_part.tasks * grid_part.tiles
+                keep_resident(grid_part, self.words)
                 mapped.append(grid_part)
             phases.append(mapped)
         _turn_around(phases)
@@ -182,6 +136,12 @@ class _Mapper:
         for op in part.folds:
             self._set_blocks(op, mapped.stride * (mapped.tiles if op.output.size == 1 else 1))
         return mapped
+
+    def _adopted(self, part: Part, phases: list[list[GridPart]]) -> GridPart | None:
+        if not self.barriers:
+            return None
+        earlier = [p for parts in phases for p in parts]
+        return adopt(part, earlier, self.found.cut, self.blocks, self.words)
 
     def _set_blocks(self, op: Operator, blocks: int) -> None:
         partial = self.found.partials[op]
@@ -214,7 +174,30 @@ class _Mapper:
             mapping.columns[text] = ColumnMapping(vector, chunks)
             tasks = max(tasks, -(-int(extent) // (self.threads * vector * chunks)))
         self.most_tasks = max(self.most_tasks, tasks)
-        return GridPart(part, sched, mapping, tasks, self.blocks)
+        made = GridPart(part, sched, mapping, tasks, self.blocks)
+        if self.barriers and len(columns) == len(sched.passes) == 1 and self._reads_again(part):
+            self._take_in_turn(made)
+        return made
+
+    def _reads_again(self, part: Part) -> bool:
+        """True where a part of another phase reads one of the part's large inputs as well."""
+        large = {
+            t
+            for t in part.tensors
+            if t in self.found.graph.inputs and int(t.size) * item_bytes(t.dtype) >= CACHED_BYTES
+        }
+        others = [
+            p for parts in self.found.phases for p in parts if p.phase != part.phase and not p.replicated
+        ]
+        return any(t in large for p in others for t in p.tensors)
+
+    def _take_in_turn(self, made: GridPart) -> None:
+        """Let what was one task be several at once: parts whose tasks are of equal size share out inputs alike."""
+        ((text, m),) = made.mapping.columns.items()
+        (p,) = made.schedule.passes
+        made.mapping.columns[text] = ColumnMapping(m.vector, 1)
+        made.tasks = -(-int(p.columns) // (self.threads * m.vector))
+        made.unroll = m.chunks
 
     def _rows(self, part: Part, sched: Schedule) -> GridPart:
         al = part.alignment

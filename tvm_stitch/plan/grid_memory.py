@@ -6,7 +6,7 @@ from __future__ import annotations
 from ..graph.dtype import compute_dtype, item_bytes
 from ..graph.ir import Operator, Tensor
 from .domain import At, Point
-from .grid import GridPart, GridPlan
+from .grid_plan import GridPart, GridPlan
 from .memory import Traffic
 from .passes import Leaf, is_streamed
 
@@ -33,12 +33,18 @@ def part_traffic(plan: GridPlan, part: GridPart) -> Traffic:
     """
     elements = {t: _elements_read(part, t) for t in part.graph.inputs if t not in _totals(plan, part)}
     whole = {copy: t for t, copy in part.part.tensors.items()}
-    read = sum(n * _item(plan, whole[t]) for t, n in elements.items())
+    read = sum(n * _item(plan, whole[t]) for t, n in elements.items()) - _retained_bytes(plan, part)
     once = sum(min(n, int(t.size)) * _item(plan, whole[t]) for t, n in elements.items())
     stored = [] if part.part.replicated else part.part.stored
     written = sum(int(op.output.size) * _item(plan, op.output) for op in stored)
     written += sum(_size(plan.partition.partials[op]) for op in part.part.folds)
     return Traffic(read, written, once + written)
+
+
+def _retained_bytes(plan: GridPlan, part: GridPart) -> int:
+    """What all blocks find on chip of what a part reads."""
+    kept = plan.retention
+    return plan.blocks * kept.tasks * kept.bytes if kept is not None and part in kept.parts[1:] else 0
 
 
 def finished_bytes(plan: GridPlan, phase: int) -> int:
@@ -53,7 +59,8 @@ def finished_bytes(plan: GridPlan, phase: int) -> int:
 def grid_shared_bytes(plan: GridPlan) -> int:
     """Shared memory of a block: partial results of the reductions, and of the sums across rows that a block combines.
 
-    Buffers of one part at a time are in use; those of different kinds (static and dynamic) do not share memory.
+    Buffers of one part at a time are in use; those of different kinds (static and dynamic) do not share memory. What
+    is retained stays besides.
     """
     static = dynamic = 0
     for phase in plan.phases:
@@ -68,7 +75,8 @@ def grid_shared_bytes(plan: GridPlan) -> int:
         done = [op for op, at in plan.partition.scalars.items() if at == f]
         static = max(static, plan.threads // 32 * _words(done))
     own = sum(int(t.size) * max(4, item_bytes(compute_dtype(t.dtype))) for t in plan.partition.shared)
-    return static + dynamic + own
+    kept = plan.retention.shared_bytes if plan.retention is not None else 0
+    return static + dynamic + own + kept
 
 
 def _bytes(extent: object) -> int:

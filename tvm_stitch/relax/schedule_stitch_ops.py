@@ -16,7 +16,7 @@ from ..errors import StitchError
 from ..graph.reader import Unreadable, read
 from ..plan.alignment import Misaligned
 from ..plan.choose import choose_plan
-from ..plan.grid import GridPlan
+from ..plan.grid_plan import GridPlan
 from ..plan.plan import StitchPlan
 from .stitch_ops import STITCH_ATTR
 
@@ -48,7 +48,7 @@ class ScheduleStitchOps:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Schedule the marked functions."""
-        device = device_model(self.target)
+        device = device_model(self.target, self.config)
         updates = {}
         for gvar, func in mod.functions_items():
             if not isinstance(func, tirx.PrimFunc) or not (func.attrs and STITCH_ATTR in func.attrs):

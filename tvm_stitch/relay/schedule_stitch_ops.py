@@ -18,7 +18,7 @@ from ..errors import StitchError
 from ..graph.reader import Unreadable
 from ..plan.alignment import Misaligned
 from ..plan.choose import choose_plan
-from ..plan.grid import GridPlan
+from ..plan.grid_plan import GridPlan
 from ..plan.plan import StitchPlan
 from .cuda_source import fixed_cuda_source
 from .external import COMPILER, KERNEL_ATTR, TARGET_ATTR, build

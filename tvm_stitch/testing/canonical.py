@@ -27,7 +27,7 @@ from ..explain import Kernel, Report, describe
 from ..graph.access import has_load
 from ..graph.extent import Extent, as_expr
 from ..graph.ir import Operator, StitchGraph, Tensor
-from ..plan.grid import GridPlan
+from ..plan.grid_plan import GridPlan
 from ..plan.plan import StitchPlan
 
 _SYMBOLS = {

@@ -14,8 +14,8 @@ from ..config import StitchConfig
 from ..graph.dtype import compute_dtype
 from ..graph.ir import Operator, StitchGraph, Tensor
 from ..graph.reader import read
-from ..plan.grid import GridPart, GridPlan
 from ..plan.grid_memory import grid_shared_bytes
+from ..plan.grid_plan import GridPart, GridPlan
 from ..plan.launch import MAX_REGISTERS, blocks_per_sm
 from .random_graphs import emulated_target
 

@@ -132,6 +132,9 @@ def parser(prog: str, targets: Sequence[str], description: str | None) -> argpar
     )
     made.add_argument("--stock", action="store_true", help="TVM's default pipeline instead of stitching")
     made.add_argument("--show", action="store_true", help="print module and traceback of every failure")
+    made.add_argument(
+        "--multiprocessors", type=int, default=0, help="of a GPU that kernels count on (0: all)"
+    )
     made.add_argument("--jobs", type=int, default=1, help="processes")
     made.add_argument("--timeout", type=float, default=300, help="seconds that one graph may take")
     return made

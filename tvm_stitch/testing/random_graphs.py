@@ -127,6 +127,7 @@ class _Job:
     level: Level
     stock: bool
     show: bool
+    config: StitchConfig
     bindings: int | None = None
 
 
@@ -134,7 +135,7 @@ def _work(job: _Job) -> Outcome:
     """(why it failed, or None; what to print) for one graph."""
     graph = random_graph(job.seed, job.max_elements, job.level)
     graph = graph if job.bindings is None else cut(graph, job.bindings)
-    pipeline = None if job.stock else stitched_pipeline(job.target)
+    pipeline = None if job.stock else stitched_pipeline(job.target, job.config)
     result = CHECKS[job.target](graph, pipeline)
     if result.ok:
         return None, ""
@@ -163,8 +164,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--reduce", action="store_true", help="print the least part of failing graphs that fails"
     )
     args = options.parse_args(argv)
+    config = StitchConfig(multiprocessors=args.multiprocessors)
     jobs = [
-        _Job(seed, args.target, args.max_elements, args.level, args.stock, args.show)
+        _Job(seed, args.target, args.max_elements, args.level, args.stock, args.show, config)
         for seed in range(args.start, args.start + args.count)
     ]
     failed = long_run(_work, jobs, args.jobs, args.timeout, args.target)

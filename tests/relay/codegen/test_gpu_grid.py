@@ -16,7 +16,7 @@ from tests.relay.codegen.kernels import draw
 from tvm_stitch.codegen.grid_barrier import GRID_BARRIER
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import DeviceModel, device_model
-from tvm_stitch.plan.grid import GridPlan
+from tvm_stitch.plan.grid_plan import GridPlan
 from tvm_stitch.plan.mapping import Exchange
 from tvm_stitch.relay.cuda_source import compile_with_nvrtc, fixed_cuda_source
 from tvm_stitch.testing.emulator import Options, default_target

@@ -95,14 +95,14 @@ class _Job:
     level: Level
     stock: bool
     show: bool
-    barriers: bool
+    config: StitchConfig
 
     @property
     def build(self) -> Build:
         """How the graph is compiled."""
         if self.stock:
             return build_stock
-        return partial(build_stitched, config=StitchConfig(plain_launch_barriers=self.barriers))
+        return partial(build_stitched, config=self.config)
 
 
 def _work(job: _Job) -> Outcome:
@@ -123,16 +123,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--plain-launch-barriers", action="store_true", help="grid-wide kernels keep their barriers (CUDA)"
     )
     args = options.parse_args(argv)
+    config = StitchConfig(
+        plain_launch_barriers=args.plain_launch_barriers, multiprocessors=args.multiprocessors
+    )
     jobs = [
-        _Job(
-            seed,
-            args.target,
-            args.max_elements,
-            args.level,
-            args.stock,
-            args.show,
-            args.plain_launch_barriers,
-        )
+        _Job(seed, args.target, args.max_elements, args.level, args.stock, args.show, config)
         for seed in range(args.start, args.start + args.count)
     ]
     return 1 if long_run(_work, jobs, args.jobs, args.timeout, args.target) else 0

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Registers of a thread in a part of a grid-wide plan of one pass, and what is worth keeping in the free ones."""
+
+from __future__ import annotations
+
+from ..graph.dtype import item_bytes
+from .domain import At
+from .grid_plan import GridPart
+from .passes import Leaf
+
+
+def part_words(part: GridPart) -> float:
+    """Registers that a thread's tiles take while a part is evaluated: hoisted values, sums, and tasks in flight."""
+    total = 0.0
+    for p in part.schedule.passes:
+        m = part.mapping.of(p.columns)
+        columns = m.vector * m.chunks
+        hoisted = sum(_words(leaf) for leaf in part.resident)
+        hoisted += sum(1 for _, point in part.schedule.hoisted if str(point.columns) == str(p.columns))
+        loads = sum(_words(leaf) for leaf in p.loads if leaf[1].at is At.FULL)
+        shared = sum(
+            _words(leaf) for leaf in p.loads if leaf[1].at is not At.FULL and leaf not in part.resident
+        )
+        outputs = sum(item_bytes(op.output.dtype) / 4 for op, _ in p.outputs)
+        total += columns * (hoisted + loads * part.unroll + len(p.folds)) + m.vector * (outputs + shared)
+    return total
+
+
+def keep_resident(part: GridPart, words: int) -> None:
+    """Keep a thread's columns of what all rows share (scales, biases) in registers, as far as ``words`` allow.
+
+    A thread has the same columns in all of its tasks. Only for blocks of several tasks, and in parts of one pass:
+    others have tiles that come and go.
+    """
+    if (
+        len(part.schedule.passes) != 1
+        or part.mapping.split
+        or part.tasks < 2 * part.stride
+        or part.part.replicated
+    ):
+        return
+    (p,) = part.schedule.passes
+    if part.mapping.of(p.columns).steps != 1:
+        return
+    for leaf in p.loads:
+        if leaf[1].at is At.COLUMN and leaf[0].dtype != "bool":
+            before = part.resident
+            part.resident = (*before, leaf)
+            if part_words(part) > words:
+                part.resident = before
+
+
+def _words(leaf: Leaf) -> float:
+    return item_bytes(leaf[0].dtype) / 4
