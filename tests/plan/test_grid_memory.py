@@ -23,8 +23,8 @@ from tvm_stitch.testing.plan_checks import stitch_graph
 from tvm_stitch.testing.random_graphs import emulated_target
 
 
-def planned(case: grid_cases.GridCase) -> GridPlan:
-    return make_grid_plan(stitch_graph(case.build()), H200)
+def planned(case: grid_cases.GridCase, barriers: bool = True) -> GridPlan:
+    return make_grid_plan(stitch_graph(case.build()), H200, barriers)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_sums_of_columns() -> None:
 
 
 def test_an_input_that_two_phases_read_counts_twice() -> None:
-    plan = planned(grid_cases.standardize_by_max(1024, 1024))
+    plan = planned(grid_cases.standardize_by_max(1024, 1024), barriers=False)
     moved = grid_traffic(plan)
     size, totals = 1024 * 1024 * 4, sum(finished_bytes(plan, f) for f in range(len(plan.phases)))
     readers = [p for parts in plan.phases for p in parts if part_traffic(plan, p).read >= size]
@@ -58,10 +58,22 @@ def test_an_input_that_two_phases_read_counts_twice() -> None:
 
 def test_rows_that_are_gathered_count_alone() -> None:
     """Statistics that start from 32 samples of a column read these, not all the data."""
-    plan = planned(grid_cases.batch_norm_training(8192, 256))
+    plan = planned(grid_cases.batch_norm_training(8192, 256), barriers=False)
     size = 8192 * 256 * 4
     moved = grid_traffic(plan)
     assert 2 * size < int(str(moved.read)) < 2.1 * size
+
+
+def test_what_blocks_retain_is_read_once() -> None:
+    """Batch norm reads its data for the statistics, and again what neither shared memory nor registers held."""
+    plan = planned(grid_cases.batch_norm_training(131072, 256))
+    kept, size = plan.retention, 131072 * 256 * 4
+    assert kept is not None
+    loads, again = kept.parts
+    assert part_traffic(plan, loads).read >= size
+    held = plan.blocks * kept.tasks * kept.bytes
+    assert size - held <= part_traffic(plan, again).read < 1.001 * (size - held)
+    assert 0.25 * size < held < 0.5 * size  # of an H200
 
 
 @pytest.mark.parametrize(
@@ -92,7 +104,7 @@ def test_scratch_is_as_wide_as_what_is_computed_with() -> None:
         return [R.divide(emit(R.exp(x)), emit(R.exp(total)))]
 
     rows, columns = 65536, 256
-    plan = make_grid_plan(stitch_graph(build(body, ((rows, columns), "float16"))), H200)
+    plan = make_grid_plan(stitch_graph(build(body, ((rows, columns), "float16"))), H200, barriers=False)
     half = [t for t in plan.place if t.dtype == "float16"]
     assert half and all(t.size == columns for t in half)
     (last,) = plan.phases[-1]
