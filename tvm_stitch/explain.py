@@ -121,10 +121,15 @@ def _phase_lines(phase: dict[str, Any]) -> list[str]:
     return lines
 
 
-_PART_LISTS = ("hoists", "computes", "folds", "finishes", "stores")
+_PART_LISTS = ("hoists", "computes", "folds", "finishes", "stores", "retains", "finds")
 """What a part does, in the order in which the text names it."""
 
-_USUAL = {"tiles of columns": 1, "tasks at once": 1, "from the last task": False}
+_USUAL: dict[str, object] = {
+    "tiles of columns": 1,
+    "tasks at once": 1,
+    "from the last task": False,
+    "in registers for all tasks": [],
+}
 """What the text leaves out of a part's mapping."""
 
 
@@ -270,6 +275,8 @@ def _part(plan: GridPlan, part: GridPart) -> dict[str, Any]:
         "folds": [op.name for op in found.roots if op in found.folds],
         "finishes": [op.name for op in ends],
         "stores": [op.name for op in found.roots if op in found.stored],
+        "retains": _retained(plan, part, loads=True),
+        "finds": _retained(plan, part, loads=False),
         "passes": _passes(part.schedule),
         "mapping": {
             "threads a row": m.threads,
@@ -283,10 +290,21 @@ def _part(plan: GridPlan, part: GridPart) -> dict[str, Any]:
             "tiles of columns": part.tiles,
             "tasks at once": part.unroll,
             "from the last task": part.backwards,
+            "in registers for all tasks": [leaf[0].name for leaf in part.resident],
         },
         "bytes_read": moved.read,
         "bytes_written": moved.written,
     }
+
+
+def _retained(plan: GridPlan, part: GridPart, loads: bool) -> list[str]:
+    """Inputs that a part leaves on chip, or finds there."""
+    kept = plan.retention
+    if kept is None or part not in kept.parts or (part is kept.parts[0]) != loads:
+        return []
+    of = -(-part.tasks // part.stride)
+    places = f"{kept.shared} in shared memory, {kept.registers} in registers, of {of} tasks a block"
+    return [f"{t.name} ({places})" for t in kept.tensors]
 
 
 def _finishes(plan: GridPlan, op: Operator) -> bool:

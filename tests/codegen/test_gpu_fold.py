@@ -50,7 +50,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[GridPlan]:
         return made[-1]
 
     monkeypatch.setattr("tvm_stitch.relax.schedule_stitch_ops.choose_plan", forced)
-    monkeypatch.setattr("tvm_stitch.relax.schedule_stitch_ops.device_model", lambda target: SMALL)
+    monkeypatch.setattr("tvm_stitch.relax.schedule_stitch_ops.device_model", lambda *_: SMALL)
     monkeypatch.setattr("tvm_stitch.plan.partition.has_many_results", lambda op, blocks: False)
     return made
 

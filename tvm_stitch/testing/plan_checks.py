@@ -17,6 +17,7 @@ from ..graph.reader import read
 from ..plan.grid_memory import grid_shared_bytes
 from ..plan.grid_plan import GridPart, GridPlan
 from ..plan.launch import MAX_REGISTERS, blocks_per_sm
+from ..plan.retention import loaded_tile
 from .random_graphs import emulated_target
 
 
@@ -55,7 +56,9 @@ def stitch_graph(mod: tvm.IRModule, config: StitchConfig | None = None) -> Stitc
 
 def plan_problems(plan: GridPlan) -> list[str]:
     """Everything that is wrong with a plan, one line each."""
-    return [*_order(plan), *_outputs(plan), *_scratch(plan), *_launch(plan), *_partials(plan)]
+    return [
+        *_order(plan), *_outputs(plan), *_scratch(plan), *_launch(plan), *_partials(plan), *_retention(plan)
+    ]  # fmt: skip
 
 
 def _parts(plan: GridPlan) -> list[tuple[int, GridPart]]:
@@ -236,3 +239,28 @@ def _finish(op: Operator, partials: dict[Any, Tensor]) -> list[str]:
             if extent != int(access.tensor.shape[-1]):
                 return [f"{op.name} is finished from {extent} of {access.tensor.shape[-1]} partial results"]
     return []
+
+
+def _retention(plan: GridPlan) -> list[str]:
+    """What is retained is loaded whole, by parts of different phases whose threads load equal elements."""
+    kept = plan.retention
+    if kept is None:
+        return []
+    problems = []
+    if not plan.cooperative:
+        problems.append("kernels of their own retain nothing")
+    phases = [f for f, part in _parts(plan) for k in kept.parts if part is k]
+    if len(kept.parts) < 2 or phases != sorted(set(phases)) or len(phases) != len(kept.parts):
+        problems.append(f"parts of phases {phases} retain")
+    first = kept.parts[0]
+    for part in kept.parts:
+        if (part.tasks, part.stride, part.tiles, part.offset) != (first.tasks, plan.blocks, 1, 0):
+            problems.append("parts that retain do not take the same tasks on the same blocks")
+        if part.mapping.block != plan.threads or part.mapping.threads != first.mapping.threads:
+            problems.append("parts that retain do not give the same rows to the same threads")
+        if not all(loaded_tile(part, t) for t in kept.tensors):
+            problems.append("a part does not load all of what is retained")
+    whole = first.tasks - 1 if first.mapping.split else first.tasks
+    if not 0 < kept.tasks * first.stride <= whole:
+        problems.append(f"{kept.tasks} tasks are retained of {first.tasks} on {first.stride} blocks")
+    return problems
