@@ -29,7 +29,7 @@ class IndexReshaper:
         """The point ``indices`` of a space of extents ``source``, as a point of the space ``target``."""
         parts: list[Part] = []
         for index, extent in zip(indices, source):
-            parts += self.merged.get(str(index), [(index, extent)])
+            parts += self._parts(index, extent)
         parts = [p for p in parts if not _is_one(p[1])]
         wanted = [e for e in target if not _is_one(e)]
         found: list[Expr] = []
@@ -39,6 +39,12 @@ class IndexReshaper:
             parts, wanted = parts[p:], wanted[w:]
         rest = iter(found)
         return [compat.const(0, "int64") if _is_one(e) else next(rest) for e in target]
+
+    def _parts(self, index: Expr, extent: Extent) -> list[Part]:
+        """What was merged into an index; not where it runs over less (an operand of a concatenation)."""
+        parts = self.merged.get(str(index), [])
+        whole = bool(parts) and same(product(e for _, e in parts), extent, self.analyzer)
+        return parts if whole else [(index, extent)]
 
     def _group(self, parts: list[Part], wanted: list[Extent]) -> tuple[int, int]:
         """The least numbers of leading dimensions on both sides that hold equally many points."""
