@@ -116,11 +116,13 @@ def encoder(sizes: Sizes) -> RelayWorkload:
 
 
 def bert(sizes: Sizes) -> RelayWorkload:
-    """A BERT encoder with embeddings and mask, by way of ONNX."""
-    from .. import bert as model
+    """A BERT encoder with embeddings and mask."""
+    from ..bert import random_inputs
+    from ..relay.encoder import bert_in_relay
 
     config = sizes.bert_config()
-    return _from_onnx(sizes.title("BERT"), model.build_bert(config), model.random_inputs(config))
+    mod, params = bert_in_relay(config)
+    return RelayWorkload(sizes.title("BERT"), mod, params, random_inputs(config))
 
 
 def onnx_model(path: str) -> RelayWorkload:
