@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import tvm
 
 from .. import compat
 from ..compat import Analyzer, Expr, Var
 from ..graph.extent import Extent, as_expr, quotient, same
 from ..plan.domain import Domain
-from .evaluator import Evaluator
+from .evaluator import Evaluator, widen
 from .strict_bounds import with_closed_bounds
 
 
@@ -93,3 +95,7 @@ class FrameEvaluator(Evaluator):
     def localize(self, index: Expr) -> Expr:
         """Write an index in the frame's variables (without a frame: in the current row and column)."""
         return super().localize(index) if self.frame is None else self.frame.localize(index)
+
+    def operation(self, e: Expr, visit: Callable[[Expr], Expr]) -> Expr:
+        """An operation over visited operands."""
+        return widen(e, visit)

@@ -18,6 +18,7 @@ from ..graph.dtype import HALF, compute_dtype
 from ..graph.ir import Access, Operator, Tensor
 from ..plan.alignment import Alignment, Key
 from ..plan.domain import At, Point
+from .negation import hidden_negation
 
 FLOAT_CALLS = HEAVY_CALLS | frozenset(
     "fabs floor ceil round trunc nearbyint isnan isinf isfinite copysign fma abs likely".split()
@@ -132,11 +133,16 @@ class Evaluator:
             if chosen is not None:
                 condition = visit(chosen[0], guarded)
                 return tir.if_then_else(condition, *_level(visit(chosen[1], True), visit(chosen[2], True)))
-            return widen(e, lambda x: visit(x, guarded))
+            return self.operation(e, lambda x: visit(x, guarded))
 
         result = visit(op.value, guarded)
         # Below a guard nothing may be bound outside of it: the guarding expression is lowered as a whole.
         return self.math(result) if self.math is not None and not guarded else result
+
+    def operation(self, e: Expr, visit: Callable[[Expr], Expr]) -> Expr:
+        """An operation over visited operands, as a kernel for a GPU computes it."""
+        hidden = hidden_negation(e, visit)
+        return widen(e, visit) if hidden is None else hidden
 
     def _access(self, access: Access, point: Point, guarded: bool) -> Expr:
         producer = access.tensor.producer

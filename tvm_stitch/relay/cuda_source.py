@@ -20,6 +20,7 @@ from typing import Any
 import tvm
 
 from ..codegen.gpu import RESIDENT_BLOCKS
+from ..codegen.negation import FUNCTION, NEGATED
 from .grid_barrier import define_grid_barrier
 
 POSTPROC = "tvm_callback_cuda_postproc"
@@ -35,6 +36,7 @@ _NOTE = re.compile(
 )
 _CONSTANT_BITS = re.compile(r"\(\*\((float|double) \*\)\(&\((-?\d+)(?:LL)?\)\)\)")
 _ARRAY = re.compile(r"^([ \t]+(?:__shared__ )?)((?:\w+ )+\w+\[(?!1\])\d+\];)", re.MULTILINE)
+_FIRST_KERNEL = re.compile(r'^extern "C" __global__', re.MULTILINE)
 _KERNEL = re.compile(r"__launch_bounds__\(\d+\)\s+(\w+)\s*\([^;{]*\)\s*\{")
 _BOUND = re.compile(r"__launch_bounds__\((\d+)\)(\s+(\w+)\s*\()")
 
@@ -48,6 +50,7 @@ def fix_source(code: str, target: Any = None) -> str:
       becomes the second number of its ``__launch_bounds__``.
     - A constant written in its bits, of which the code takes the address, becomes one that has none.
     - Arrays in shared memory and registers are aligned as the vectors are by which they are read.
+    - Negation of int32 is defined where kernels call it (``tvm_stitch.codegen.negation``).
     - The barrier across the grid is defined where kernels call it (``tvm_stitch.relay.grid_barrier``).
 
     Code in which there is nothing to do comes back as it is; applying it twice does no more than once.
@@ -57,7 +60,16 @@ def fix_source(code: str, target: Any = None) -> str:
         target: what it is for; not used, but part of TVM's callback.
     """
     del target
-    return define_grid_barrier(_bound(_aligned(_constants(_own_half_math(code)))))
+    return define_grid_barrier(_negation(_bound(_aligned(_constants(_own_half_math(code))))))
+
+
+def _negation(code: str) -> str:
+    called = re.search(rf"\b{NEGATED}\(", code)
+    if called is None or FUNCTION in code:
+        return code
+    first = _FIRST_KERNEL.search(code)
+    assert first is not None, "a call without a kernel"
+    return code[: first.start()] + FUNCTION + code[first.start() :]
 
 
 def _own_half_math(code: str) -> str:

@@ -144,6 +144,8 @@ def _translate(statement: str) -> str:
         return f"{operand('0')} = emu_to_shared((const void*){operand('1')})"
     if re.fullmatch(r"bar(?:rier)?\.(?:cta\.)?sync(?:\.aligned)? 0", text):
         return "emu_block_barrier(__LINE__, 0, 0)"
+    if m := re.fullmatch(r"not\.b32 %(\d+), %(\d+)", text):
+        return f"{operand(m[1])} = ~{operand(m[2])}"
     if re.fullmatch(r"|(membar|fence)[\w.:]*", text):
         return "(void)0"
     escaped = ("PTX is not emulated: " + template).replace("\\", "\\\\").replace('"', '\\"')
