@@ -105,7 +105,7 @@ def test_without_barriers_the_phases_are_kernels(name: str) -> None:
 
 LONG = {
     "everything": lambda: reduced(R.sum, None, (4096, 4096)),
-    "a chain over everything": lambda: stitch_graph(grid_cases.standardize_by_max(4096, 4096).build()),
+    "a chain over everything": lambda: stitch_graph(grid_cases.standardize_by_max(2048, 2048).build()),
     "several tensors": lambda: stitch_graph(grid_cases.clip_adam([(7_000_000,), (300, 400)]).build()),
 }
 
@@ -172,3 +172,11 @@ def test_too_many_phases_are_refused_with_both_reasons() -> None:
     assert isinstance(
         choose_plan(joined(chain(MOST_PHASES - 1), reduced(R.max, 1, (513, 77))), H200), GridPlan
     )
+
+
+def test_a_row_longer_than_the_chip_is_read_in_phases_that_retain() -> None:
+    """Not where little of it could be kept."""
+    plan = choose_plan(stitch_graph(grid_cases.standardize_by_max(4096, 4096).build()), H200)
+    assert isinstance(plan, GridPlan) and plan.cooperative and plan.retention is not None
+    vast = choose_plan(stitch_graph(grid_cases.clip_adam([(1, 100_000_000)]).build()), H200)
+    assert isinstance(vast, StitchPlan) and not vast.mapping.keep

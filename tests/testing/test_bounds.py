@@ -140,3 +140,19 @@ def test_what_overflowed_may_become_finite_again() -> None:
         np.full((3,), 1e4, F32),
     )
     assert violations([np.ones(3, F32)], [bound]) == [] and violations([np.zeros(3, F32)], [bound])
+
+
+def test_sums_of_infinities_have_bounds() -> None:
+    """No bound is NaN: infinite sums are to be infinite, the finite ones beside them to be right."""
+    x = np.ones((2, 64), "int32")
+    x[0] = 100_000
+
+    def body(emit: Callable[..., relax.Expr], x: relax.Expr) -> relax.Expr:
+        half = emit(R.astype(x, "float16"))
+        return emit(R.sum(emit(R.astype(half, F32)), [1]))
+
+    bound = bounds_of(body, x)
+    assert not np.isnan(bound.low).any() and not np.isnan(bound.high).any()
+    assert violations([np.array([np.inf, 64], F32)], [bound]) == []
+    assert violations([np.array([np.inf, 63], F32)], [bound])
+    assert violations([np.array([1.0, 64], F32)], [bound])

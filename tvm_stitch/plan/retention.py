@@ -24,9 +24,9 @@ from .part_registers import part_words
 from .parts import Cut, Part, align_part
 from .passes import Leaf, schedule
 
-MOST_IN_REGISTERS = 16
+MOST_IN_REGISTERS = 14
 """Tasks kept in registers at most: the code of each stands in the kernel by itself."""
-REGISTER_SHARE = 3 / 4
+REGISTER_SHARE = 0.65
 """The part of the registers that no tile needs which may hold what is kept: the rest is for addresses and the like."""
 SLACK = 1024
 """Bytes of shared memory left free, for the alignment of buffers."""

@@ -159,7 +159,7 @@ class Bounds(Exact):
         roundings = min(products, 4 * products**0.5 + 4)
         spread = spread + rule.apply(operation, size_a + off_a, size_b + off_b) * EPSILON[narrow] * roundings
         relative, absolute = self._rounding(Kind.LIGHT, dtype)
-        return _widen(value, value - spread, value + spread, relative, absolute)
+        return _widen(value, *_apart(value, value, spread), relative, absolute)
 
     def _sum(self, rule: Rule, operation: Operation, args: list[Any]) -> Bound:
         (x,) = args
@@ -183,7 +183,7 @@ class Bounds(Exact):
             drift = _sequential_error(x.value, axes, narrow)
             grown = grown + 2 * drift.reshape(grown.shape) / (count if operation.name == "mean" else 1)
         relative, absolute = self._rounding(Kind.LIGHT, dtype)
-        return _widen(value, low - grown, high + grown, relative, absolute)
+        return _widen(value, *_apart(low, high, grown), relative, absolute)
 
     def _product(self, rule: Rule, operation: Operation, args: list[Any]) -> Bound:
         (x,) = args
@@ -195,7 +195,7 @@ class Bounds(Exact):
         count = int(np.prod([x.value.shape[axis] for axis in axes_of(operation, x.value.ndim)]))
         spread = rule.apply(operation, far) - rule.apply(operation, magnitude)
         relative, absolute = self._rounding(Kind.LIGHT, operation.dtype)
-        return _widen(value, value - spread, value + spread, relative * (count + 1), absolute)
+        return _widen(value, *_apart(value, value, spread), relative * (count + 1), absolute)
 
     def _rounding(self, kind: Kind, dtype: str) -> tuple[float, float]:
         """(relative, absolute) error that one operator may commit.
@@ -256,6 +256,12 @@ def _corners(arg: Any, alone: bool) -> list[Any]:
         return [arg.value]
     zero = [np.clip(np.zeros_like(arg.value), arg.low, arg.high)] if alone and arg.value.dtype != bool else []
     return [arg.low, arg.high, *zero]
+
+
+def _apart(low: np.ndarray, high: np.ndarray, spread: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The ends moved outwards by ``spread``, which is unknown where it is no number; infinite ends stay."""
+    far = np.where(np.isnan(spread), np.inf, spread)
+    return np.where(np.isinf(low), low, low - far), np.where(np.isinf(high), high, high + far)
 
 
 def _widen(value: np.ndarray, low: np.ndarray, high: np.ndarray, relative: float, absolute: float) -> Bound:
