@@ -48,6 +48,14 @@ def test_emulated_cuda_without_grid_barriers(start: int) -> None:
     assert failures("emulated-cuda", range(start, start + CHUNK), EMULATED_ELEMENTS, config) == []
 
 
+@pytest.mark.parametrize("start", range(9000, 9020, CHUNK))
+@pytest.mark.parametrize("multiprocessors", [1, 3])
+def test_emulated_cuda_on_few_multiprocessors(multiprocessors: int, start: int) -> None:
+    """Blocks have many tasks, and what they retain is a part of small data too."""
+    config = StitchConfig(multiprocessors=multiprocessors)
+    assert failures("emulated-cuda", range(start, start + CHUNK), EMULATED_ELEMENTS, config) == []
+
+
 @pytest.mark.parametrize("start", range(7000, 7020, CHUNK))
 def test_stock_llvm_passes_too(start: int) -> None:
     """A generator that raises false alarms would raise them here."""
