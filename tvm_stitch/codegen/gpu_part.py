@@ -131,8 +131,10 @@ class PartEmitter(RowEmitter):
             self.hoisted[key] = self.value_tiles[key] = tile
         for leaf in self.part.resident:
             (p,) = self.plan.schedule.passes
-            self._load_tile(leaf, p, self.mapping.of(p.columns), B.i64(0))
-            self.resident[leaf] = self.load_tiles[leaf]
+            cm = self.mapping.of(p.columns)
+            tile = self.resident[leaf] = self._tile(cm, leaf[0].dtype, f"{leaf[0].name}_resident")
+            with B.loop("serial", once if self.part.tiles > 1 else 1, "once"):  # the tile's number is a cell
+                self._load_tile(leaf, p, cm, B.i64(0), tile)
 
     # -- tasks --------------------------------------------------------------------------------------------------
     def _tasks(self, worker: Expr, working: Expr | None) -> None:

@@ -26,13 +26,13 @@ class Retained:
         self.shared: dict[Tensor, Buffer] = {}
         self.registers: dict[Tensor, list[Buffer]] = {}
         elements = self.columns.vector * self.columns.chunks
-        for t in retention.tensors:
+        for i, t in enumerate(retention.tensors):
             dtype = compat.buffer_dtype(t.buffer)
             if retention.shared:
                 size = retention.shared * plan.threads * elements
-                self.shared[t] = B.local([size], dtype, f"{t.name}_retained", "shared.dyn")
+                self.shared[t] = B.local([size], dtype, f"retained_{i}", "shared.dyn")
             self.registers[t] = [
-                B.local([elements], dtype, f"{t.name}_retained_{k}") for k in range(retention.registers)
+                B.local([elements], dtype, f"{t.name}_kept_{k}") for k in range(retention.registers)
             ]
 
     def loads(self, part: GridPart) -> bool:
