@@ -113,7 +113,8 @@ def _phase_lines(phase: dict[str, Any]) -> list[str]:
         lines.append(f"    every block finishes {', '.join(phase['finishes'])}")
     for part in phase["parts"]:
         told = [f"{key} {', '.join(part[key])}" for key in _PART_LISTS if part[key]]
-        lines.append(f"    part, {_rows(part['rows'])}: {'; '.join(told)}")
+        who = "part of every block" if part["replicated"] else "part"
+        lines.append(f"    {who}, {_rows(part['rows'])}: {'; '.join(told)}")
         lines += _pass_lines(part["passes"], "      ")
         mapping = {key: v for key, v in part["mapping"].items() if v != _USUAL.get(key)}
         lines.append("      mapping: " + _pairs(mapping))
@@ -270,6 +271,7 @@ def _part(plan: GridPlan, part: GridPart) -> dict[str, Any]:
     moved = part_traffic(plan, part)
     return {
         "rows": "flat" if domain.flat else str(domain.rows),
+        "replicated": found.replicated,
         "hoists": [op.name for op, _ in part.schedule.hoisted],
         "computes": [op.name for op in found.roots if op not in found.folds and op not in ends],
         "folds": [op.name for op in found.roots if op in found.folds],
@@ -286,7 +288,7 @@ def _part(plan: GridPlan, part: GridPart) -> dict[str, Any]:
             },
             "between passes": m.storage,
             "tasks": part.tasks,
-            "blocks": part.stride * part.tiles,
+            "blocks": plan.blocks if found.replicated else part.stride * part.tiles,
             "tiles of columns": part.tiles,
             "tasks at once": part.unroll,
             "from the last task": part.backwards,

@@ -45,8 +45,11 @@ def choose_plan(
     if wants_partition(graph, device.sms):
         try:
             return make_grid_plan(graph, device, config.grid_barriers)
-        except Misaligned:
-            return make_plan(graph, device, config)
+        except Misaligned as grid:
+            try:
+                return make_plan(graph, device, config)
+            except Misaligned as err:
+                raise Misaligned(f"{err}; grid-wide: {grid}") from None
     try:
         plan = make_plan(graph, device, config)
     except Misaligned as err:

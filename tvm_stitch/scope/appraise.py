@@ -63,8 +63,11 @@ def appraise(graph: StitchGraph, device: DeviceModel | None, config: StitchConfi
     if wants_partition(graph, device.sms):
         try:
             return _grid_wide(graph, device, barriers)
-        except Misaligned:
-            return _one_domain(align(graph), device)
+        except Misaligned as grid:
+            try:
+                return _one_domain(align(graph), device)
+            except Misaligned as err:
+                raise Misaligned(f"{err}; grid-wide: {grid}") from None
     try:
         return _one_domain(align(graph), device)
     except Misaligned as err:
