@@ -12,13 +12,14 @@ import pytest
 from tvm.relax import op as R
 
 import tvm_stitch.relax
-from tests.graph.helpers import build, check_emulated, draw
+from tests.graph.helpers import build, check_emulated, cuda_source, draw
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.plan.grid_plan import GridPlan, Retention
 from tvm_stitch.recorder import Recorder
 from tvm_stitch.testing import grid_cases
 from tvm_stitch.testing.emulator import lower
 from tvm_stitch.testing.random_graphs import emulated_target
+from tvm_stitch.testing.resources import has_compiler, kernel_resources
 
 F32 = "float32"
 Body = Callable[..., Any]
@@ -102,3 +103,15 @@ def test_shared_memory_is_asked_for_and_read() -> None:
     assert kept is not None and kept.shared
     source = lower(mod, emulated_target(), tvm_stitch.relax.pipeline(emulated_target(), config)).source
     assert len(re.findall(r"for \(\w+ kept\w* = ", source)) == 2  # one that fills, one that reads
+
+
+@pytest.mark.skipif(not has_compiler(), reason="needs nvcc")
+@pytest.mark.parametrize(
+    ("body", "dtypes"),
+    [(column_softmax, ["bfloat16"]), (gradient, [F32, F32])],
+    ids=["softmax-bfloat16", "gradient-float32"],
+)
+def test_no_spills_at_full_size(body: Body, dtypes: list[str]) -> None:
+    specs = [((131072, 256), dtype) for dtype in dtypes]
+    (used,) = kernel_resources(cuda_source(build(body, *specs))).values()
+    assert used.spilled == used.stack == 0

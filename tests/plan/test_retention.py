@@ -124,3 +124,27 @@ def test_without_registers_to_spare_shared_memory_alone_is_used() -> None:
     plan = planned(grid_cases.batch_norm_training(131072, 256).build())
     kept = retain(replace(plan, retention=None), words=0)
     assert kept is not None and kept.registers == 0 and kept.shared > 0
+
+
+def test_two_parts_of_a_phase_may_find_the_same() -> None:
+
+    def body(emit: Callable[..., Any], x: Any, y: Any) -> Any:
+        total = emit(R.sum(emit(R.multiply(x, y)), 0, True))
+        scaled = emit(R.multiply(x, total))
+        most = emit(R.max(scaled, 0, True))
+        return [scaled, emit(R.add(y, most)), most]
+
+    plan = planned(build(body, ((509, 64), F32), ((509, 64), F32)), replace(H200, sms=2))
+    assert plan.retention is not None and len(plan.retention.parts) == 3
+
+
+def test_kernels_of_many_phases_keep_nothing_in_registers() -> None:
+
+    def body(emit: Callable[..., Any], x: Any) -> Any:
+        for reduce in (R.sum, R.max, R.min):
+            x = emit(R.multiply(x, emit(R.exp(emit(reduce(x, 0, True))))))
+        return x
+
+    plan = planned(build(body, ((65536, 64), F32)))
+    assert plan.retention is not None and len(plan.phases) > 5
+    assert plan.retention.registers == 0 < plan.retention.shared

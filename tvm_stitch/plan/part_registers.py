@@ -21,7 +21,7 @@ def part_words(part: GridPart) -> float:
         shared = sum(
             _words(leaf) for leaf in p.loads if leaf[1].at is not At.FULL and leaf not in part.resident
         )
-        outputs = sum(item_bytes(op.output.dtype) / 4 for op, _ in p.outputs)
+        outputs = sum(max(1.0, item_bytes(op.output.dtype) / 4) for op, _ in p.outputs)
         total += columns * (hoisted + loads * part.unroll + len(p.folds)) + m.vector * (outputs + shared)
     return total
 
@@ -51,4 +51,5 @@ def keep_resident(part: GridPart, words: int) -> None:
 
 
 def _words(leaf: Leaf) -> float:
-    return item_bytes(leaf[0].dtype) / 4
+    """Registers an element takes: narrow ones are unpacked to be computed with."""
+    return max(1.0, item_bytes(leaf[0].dtype) / 4)

@@ -250,7 +250,8 @@ def _retention(plan: GridPlan) -> list[str]:
     if not plan.cooperative:
         problems.append("kernels of their own retain nothing")
     phases = [f for f, part in _parts(plan) for k in kept.parts if part is k]
-    if len(kept.parts) < 2 or phases != sorted(set(phases)) or len(phases) != len(kept.parts):
+    later = phases[1:]
+    if not later or len(phases) != len(kept.parts) or phases != sorted(phases) or later[0] <= phases[0]:
         problems.append(f"parts of phases {phases} retain")
     first = kept.parts[0]
     for part in kept.parts:
