@@ -28,6 +28,19 @@ class Recorder:
         if str(target) not in self.targets:
             self.targets.append(str(target))
 
+    def copy(self) -> Recorder:
+        """What is held now, apart from what comes later."""
+        held = Recorder()
+        held.return_to(self)
+        return held
+
+    def return_to(self, held: Recorder) -> None:
+        """Hold what ``held`` does, and nothing else; the targets stay known."""
+        self.plans, self.declined = dict(held.plans), dict(held.declined)
+        self.boundaries = list(held.boundaries)
+        for target in held.targets:
+            self.note_target(target)
+
     def add(self, other: Recorder) -> None:
         """Take over what another one holds. Names that were there get a number, such as ``"softmax (2)"``."""
         for target in other.targets:

@@ -207,6 +207,28 @@ def test_strict_raises_where_a_scope_cannot_be_scheduled(monkeypatch: pytest.Mon
     assert count_kernels(mod, target, pipeline(target)).total == count_kernels(mod, target).total
 
 
+def test_what_tvm_can_only_compile_whole_is_compiled_without_stitching() -> None:
+    """TVM schedules no mean over everything of symbolic extent alone, but one with its neighbour."""
+    n, target = symbol("n"), emulated_target()
+    mod = build(lambda emit, x: R.subtract(x, emit(R.mean(x))), ((n, 32), F32))
+    recorder = Recorder()
+    recorder.declined["before"] = "of another module"
+    with target:
+        after = pipeline(target, recorder=recorder)(mod)
+    assert after.functions and recorder.plans == {}
+    assert recorder.declined["before"] == "of another module"
+    assert recorder.declined["all"].startswith("what is left does not compile alone: ")
+    with target, pytest.raises(Exception, match="block_realize|StitchError|cannot be stitched"):
+        pipeline(target, StitchConfig(strict=True))(mod)
+
+
+def test_a_module_that_does_not_compile_without_stitching_either_raises_the_first_error() -> None:
+    n, target = symbol("n"), emulated_target()
+    mod = build(lambda emit, x: R.mean(x), ((n, 32), F32))
+    with target, pytest.raises(tvm.error.InternalError, match="block_realize"):
+        pipeline(target)(mod)
+
+
 def flattened() -> tvm.IRModule:
     """softmax of a flattened batch and sequence: functions on a product of symbols take them as scalar arguments."""
     n, m = symbol("n"), symbol("m")

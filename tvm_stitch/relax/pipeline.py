@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import tvm
@@ -16,6 +17,8 @@ from .lift_workspace import LiftWorkspace
 from .mark import MergeStitchOps
 from .schedule_stitch_ops import ScheduleStitchOps
 from .stitch_ops import StitchOps
+
+logger = logging.getLogger(__name__)
 
 
 def stitch_passes(target: Any, config: StitchConfig, recorder: Recorder | None = None) -> list[Any]:
@@ -67,17 +70,39 @@ def pipeline(target: Any, config: StitchConfig | None = None, recorder: Recorder
 
     @tvm.transform.module_pass(opt_level=0, name="StitchPipeline")
     def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        records = recorder or Recorder()
+        before = records.copy()
         passes = [
             *backend.library_dispatch_passes(target),
-            *stitch_passes(target, config, recorder),
+            *stitch_passes(target, config, records),
             *_default_schedules(target),
             *backend.dataflow_lower_passes(target),
             *backend.finalize_passes(target),
         ]
         with target:
-            return tvm.transform.Sequential(passes)(mod)
+            try:
+                return tvm.transform.Sequential(passes)(mod)
+            except Exception as err:
+                result = _without_stitching(mod, target, config, err)
+                records.return_to(before)
+                records.declined["all"] = f"what is left does not compile alone: {type(err).__name__}: {err}"
+                logger.warning("compiling without stitching: %s", records.declined["all"])
+                return result
 
     return run
+
+
+def _without_stitching(mod: tvm.IRModule, target: Any, config: StitchConfig, err: Exception) -> tvm.IRModule:
+    """What TVM's own pipeline makes of a module; the error itself where that fails as well, or in strict mode.
+
+    TVM may be able to schedule an operator that no scope took only together with neighbours that one did.
+    """
+    if config.strict:
+        raise err
+    try:
+        return relax.get_default_pipeline(target)(mod)
+    except Exception:
+        raise err from None
 
 
 def _backend(target: Any) -> Any:
