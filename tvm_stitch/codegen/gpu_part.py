@@ -77,6 +77,11 @@ class PartEmitter(RowEmitter):
         self.sums: dict[Operator, Buffer] = {}
         self.hoisted: dict[Key, Buffer] = {}
         self.hoisted_values: dict[Key, Expr] = {}
+        self.kept_leaves: dict[Leaf, Tensor] = {}
+        for tensor in retained.retention.tensors if retained is not None else ():
+            leaf = loaded_tile(part, tensor)
+            assert leaf is not None, "what is retained is loaded whole"
+            self.kept_leaves[leaf] = tensor
 
     def run(self) -> None:
         """Emit the part."""
@@ -228,40 +233,30 @@ class PartEmitter(RowEmitter):
     def _load_ahead(self, task: _Task) -> None:
         """Load the tiles of the only pass: from memory, or from where they were kept."""
         (p,) = self.plan.schedule.passes
-        cm, whole = self.mapping.of(p.columns), {copy: t for t, copy in self.part.part.tensors.items()}
+        cm = self.mapping.of(p.columns)
         for leaf in p.loads:
             if not self._streamed(leaf):
                 continue
-            tensor = whole[leaf[0]]
-            kept = task.kept and self.retained is not None and leaf == self._retained_leaf(tensor)
-            if not kept:
+            if not task.kept or leaf not in self.kept_leaves:
                 self._load_tile(leaf, p, cm, B.i64(0))
                 continue
             assert self.retained is not None
-            loads = self.retained.loads(self.part)
-            if task.register is not None:
-                tile = self.retained.registers[tensor][task.register]
-                if loads:
-                    self._load_tile(leaf, p, cm, B.i64(0), tile)
-                self.load_tiles[leaf] = tile
-            elif loads:
-                self._load_tile(leaf, p, cm, B.i64(0))
+            tensor, loads = self.kept_leaves[leaf], self.retained.loads(self.part)
+            kept = None if task.register is None else self.retained.registers[tensor][task.register]
+            if loads:
+                self._load_tile(leaf, p, cm, B.i64(0), kept)
+            elif kept is not None:
+                self.load_tiles[leaf] = kept
             else:
                 self.load_tiles[leaf] = self._tile(cm, leaf[0].dtype, leaf[0].name + "_in")
                 assert task.shared is not None
                 self.retained.get(tensor, task.shared, self.load_tiles[leaf])
 
-    def _retained_leaf(self, tensor: Tensor) -> Leaf | None:
-        assert self.retained is not None
-        return loaded_tile(self.part, tensor) if tensor in self.retained.retention.tensors else None
-
     def _evaluate(self, task: _Task) -> None:
         """Keep what is to be kept, and run the passes."""
         m, part = self.mapping, self.part
         if task.shared is not None and self.retained is not None and self.retained.loads(part):
-            for tensor in self.retained.retention.tensors:
-                leaf = self._retained_leaf(tensor)
-                assert leaf is not None
+            for leaf, tensor in self.kept_leaves.items():
                 self.retained.put(tensor, task.shared, self.load_tiles[leaf])
         for p in self.plan.schedule.passes:
             self._pass(p)
@@ -312,7 +307,7 @@ class PartEmitter(RowEmitter):
 
         scalars = [op for op, _ in folds if op.output.size == 1]
         if scalars:
-            rows = {op for op, point in folds if not point.per_column}
+            rows = [op for op, point in folds if not point.per_column]
             if rows and m.threads > 1:  # every lane of a row has the row's value: one of them counts
                 for op in rows:
                     first = tir.EQ(self.lane, B.i64(0))

@@ -9,6 +9,9 @@ row, on all blocks.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from ..config import StitchConfig
 from ..device import DeviceModel
 from ..graph.ir import StitchGraph
@@ -20,6 +23,9 @@ from .mapping import Exchange
 from .memory import Traffic, traffic
 from .partition import wants_partition
 from .plan import StitchPlan, make_plan
+
+Rows = TypeVar("Rows")
+Phases = TypeVar("Phases")
 
 BLOCK_BYTES = 1 << 20
 """What a block moves in the time of a few launches."""
@@ -42,21 +48,14 @@ def choose_plan(
     config = config or StitchConfig()
     if not device.is_gpu:
         return make_plan(graph, device, config)
-    if wants_partition(graph, device.sms):
-        try:
-            return make_grid_plan(graph, device, config.grid_barriers)
-        except Misaligned as grid:
-            try:
-                return make_plan(graph, device, config)
-            except Misaligned as err:
-                raise Misaligned(f"{err}; grid-wide: {grid}") from None
-    try:
-        plan = make_plan(graph, device, config)
-    except Misaligned as err:
-        try:
-            return make_grid_plan(graph, device, config.grid_barriers)
-        except Misaligned as grid:
-            raise Misaligned(f"{err}; grid-wide: {grid}") from None
+    phases_first = wants_partition(graph, device.sms)
+    plan = rows_or_phases(
+        phases_first,
+        lambda: make_plan(graph, device, config),
+        lambda: make_grid_plan(graph, device, config.grid_barriers),
+    )
+    if phases_first or isinstance(plan, GridPlan):
+        return plan
     idle, again = _leaves_device_idle(plan), _reads_again(plan)
     if not idle and not again:
         return plan
@@ -65,6 +64,24 @@ def choose_plan(
     except Misaligned:
         return plan
     return phases if idle or _bytes(grid_traffic(phases)) <= (1 - SAVED) * _bytes(traffic(plan)) else plan
+
+
+def rows_or_phases(
+    phases_first: bool, rows: Callable[[], Rows], phases: Callable[[], Phases]
+) -> Rows | Phases:
+    """What one of two ways to plan a graph gives: the other one is tried where the first does not serve.
+
+    Raises:
+        Misaligned: with the reasons of both.
+    """
+    try:
+        return phases() if phases_first else rows()
+    except Misaligned as first:
+        try:
+            return rows() if phases_first else phases()
+        except Misaligned as second:
+            row, grid = (second, first) if phases_first else (first, second)
+            raise Misaligned(f"{row}; grid-wide: {grid}") from None
 
 
 def _bytes(moved: Traffic) -> int:

@@ -181,11 +181,7 @@ class _Mapper:
 
     def _reads_again(self, part: Part) -> bool:
         """True where a part of another phase reads one of the part's large inputs as well."""
-        large = {
-            t
-            for t in part.tensors
-            if t in self.found.graph.inputs and int(t.size) * item_bytes(t.dtype) >= CACHED_BYTES
-        }
+        large = {t for t in part.tensors if t in self.found.graph.inputs and _is_large(t)}
         others = [
             p for parts in self.found.phases for p in parts if p.phase != part.phase and not p.replicated
         ]
@@ -306,6 +302,10 @@ CACHED_BYTES = 1 << 22
 """Inputs smaller than this stay in the second-level cache whatever the order of tasks."""
 
 
+def _is_large(tensor: Tensor) -> bool:
+    return int(tensor.size) * item_bytes(tensor.dtype) >= CACHED_BYTES
+
+
 def _turn_around(phases: list[list[GridPart]]) -> None:
     """Let parts that read a large input again begin where the last one that read it ended."""
     direction: dict[Tensor, bool] = {}
@@ -314,7 +314,7 @@ def _turn_around(phases: list[list[GridPart]]) -> None:
             if p.part.replicated:
                 continue
             tensors = {copy: t for t, copy in p.part.tensors.items()}
-            large = [tensors[t] for t in p.graph.inputs if int(t.size) * item_bytes(t.dtype) >= CACHED_BYTES]
+            large = [tensors[t] for t in p.graph.inputs if _is_large(t)]
             before = [direction[t] for t in large if t in direction]
             p.backwards = bool(before) and not before[0]
             direction |= dict.fromkeys(large, p.backwards)

@@ -6,7 +6,6 @@ from __future__ import annotations
 from ..graph.dtype import item_bytes
 from .domain import At
 from .grid_plan import GridPart
-from .passes import Leaf
 
 
 def part_words(part: GridPart) -> float:
@@ -15,13 +14,15 @@ def part_words(part: GridPart) -> float:
     for p in part.schedule.passes:
         m = part.mapping.of(p.columns)
         columns = m.vector * m.chunks
-        hoisted = sum(_words(leaf) for leaf in part.resident)
+        hoisted = sum(_words(leaf[0].dtype) for leaf in part.resident)
         hoisted += sum(1 for _, point in part.schedule.hoisted if str(point.columns) == str(p.columns))
-        loads = sum(_words(leaf) for leaf in p.loads if leaf[1].at is At.FULL)
+        loads = sum(_words(t.dtype) for t, point in p.loads if point.at is At.FULL)
         shared = sum(
-            _words(leaf) for leaf in p.loads if leaf[1].at is not At.FULL and leaf not in part.resident
+            _words(leaf[0].dtype)
+            for leaf in p.loads
+            if leaf[1].at is not At.FULL and leaf not in part.resident
         )
-        outputs = sum(max(1.0, item_bytes(op.output.dtype) / 4) for op, _ in p.outputs)
+        outputs = sum(_words(op.output.dtype) for op, _ in p.outputs)
         total += columns * (hoisted + loads * part.unroll + len(p.folds)) + m.vector * (outputs + shared)
     return total
 
@@ -50,6 +51,6 @@ def keep_resident(part: GridPart, words: int) -> None:
                 part.resident = before
 
 
-def _words(leaf: Leaf) -> float:
+def _words(dtype: str) -> float:
     """Registers an element takes: narrow ones are unpacked to be computed with."""
-    return max(1.0, item_bytes(leaf[0].dtype) / 4)
+    return max(1.0, item_bytes(dtype) / 4)

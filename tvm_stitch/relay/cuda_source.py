@@ -21,6 +21,7 @@ import tvm
 
 from ..codegen.gpu import RESIDENT_BLOCKS
 from ..codegen.negation import FUNCTION, NEGATED
+from .device_function import defined
 from .grid_barrier import define_grid_barrier
 
 POSTPROC = "tvm_callback_cuda_postproc"
@@ -36,7 +37,6 @@ _NOTE = re.compile(
 )
 _CONSTANT_BITS = re.compile(r"\(\*\((float|double) \*\)\(&\((-?\d+)(?:LL)?\)\)\)")
 _ARRAY = re.compile(r"^([ \t]+(?:__shared__ )?)((?:\w+ )+\w+\[(?!1\])\d+\];)", re.MULTILINE)
-_FIRST_KERNEL = re.compile(r'^extern "C" __global__', re.MULTILINE)
 _KERNEL = re.compile(r"__launch_bounds__\(\d+\)\s+(\w+)\s*\([^;{]*\)\s*\{")
 _BOUND = re.compile(r"__launch_bounds__\((\d+)\)(\s+(\w+)\s*\()")
 
@@ -60,16 +60,8 @@ def fix_source(code: str, target: Any = None) -> str:
         target: what it is for; not used, but part of TVM's callback.
     """
     del target
-    return define_grid_barrier(_negation(_bound(_aligned(_constants(_own_half_math(code))))))
-
-
-def _negation(code: str) -> str:
-    called = re.search(rf"\b{NEGATED}\(", code)
-    if called is None or FUNCTION in code:
-        return code
-    first = _FIRST_KERNEL.search(code)
-    assert first is not None, "a call without a kernel"
-    return code[: first.start()] + FUNCTION + code[first.start() :]
+    fixed = _bound(_aligned(_constants(_own_half_math(code))))
+    return define_grid_barrier(defined(fixed, NEGATED, FUNCTION))
 
 
 def _own_half_math(code: str) -> str:

@@ -13,9 +13,8 @@ that runs a function until its stream is done with it, as the values do that a k
 
 from __future__ import annotations
 
-import re
-
 from ..codegen.grid_barrier import GRID_BARRIER
+from .device_function import defined
 
 ENTRIES = 4096
 """Keys that a module can have: addresses of workspaces, which TVM's pools give out again and again."""
@@ -68,14 +67,7 @@ static __device__ __forceinline__ void {GRID_BARRIER}(const void* key) {{
 #endif
 """
 
-_CALL = re.compile(rf"\b{GRID_BARRIER}\s*\(")
-_KERNEL = re.compile(r'^extern "C" __global__', re.MULTILINE)
-
 
 def define_grid_barrier(code: str) -> str:
     """The CUDA C with the function in front of its first kernel, if it is called and not there yet."""
-    if FUNCTION in code or not _CALL.search(code):
-        return code
-    first = _KERNEL.search(code)
-    assert first is not None, "a call without a kernel"
-    return code[: first.start()] + FUNCTION + code[first.start() :]
+    return defined(code, GRID_BARRIER, FUNCTION)

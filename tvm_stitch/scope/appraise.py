@@ -11,7 +11,8 @@ from ..cost.sol import Load, Work, moving_seconds, seconds, share_of, tail_secon
 from ..device import DeviceModel
 from ..graph.dtype import item_bytes
 from ..graph.ir import StitchGraph, Tensor
-from ..plan.alignment import Alignment, Misaligned, align, op_points
+from ..plan.alignment import Alignment, align, op_points
+from ..plan.choose import rows_or_phases
 from ..plan.partition import Partition, partition, wants_partition
 from ..plan.parts import Part
 
@@ -60,21 +61,11 @@ def appraise(graph: StitchGraph, device: DeviceModel | None, config: StitchConfi
     if device is None or not device.is_gpu:
         return in_block(graph)
     barriers = device.cooperative and config.grid_barriers
-    if wants_partition(graph, device.sms):
-        try:
-            return _grid_wide(graph, device, barriers)
-        except Misaligned as grid:
-            try:
-                return _one_domain(align(graph), device)
-            except Misaligned as err:
-                raise Misaligned(f"{err}; grid-wide: {grid}") from None
-    try:
-        return _one_domain(align(graph), device)
-    except Misaligned as err:
-        try:
-            return _grid_wide(graph, device, barriers)
-        except Misaligned as grid:
-            raise Misaligned(f"{err}; grid-wide: {grid}") from None
+    return rows_or_phases(
+        wants_partition(graph, device.sms),
+        lambda: _one_domain(align(graph), device),
+        lambda: _grid_wide(graph, device, barriers),
+    )
 
 
 def _is_static(graph: StitchGraph) -> bool:
