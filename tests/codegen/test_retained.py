@@ -13,6 +13,7 @@ from tvm.relax import op as R
 
 import tvm_stitch.relax
 from tests.graph.helpers import build, check_emulated, cuda_source, draw
+from tests.plan.reread import column_softmax, gradient
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.plan.grid_plan import GridPlan, Retention
 from tvm_stitch.recorder import Recorder
@@ -60,16 +61,6 @@ def test_the_cases_retain() -> None:
     assert sum(kept is not None for kept in found) >= 5
     assert any(kept and kept.shared and kept.registers for kept in found)
     assert any(kept and kept.tasks < kept.parts[0].tasks // kept.parts[0].stride for kept in found)
-
-
-def column_softmax(emit: Callable[..., Any], x: Any) -> Any:
-    e = emit(R.exp(emit(R.subtract(x, emit(R.max(x, 0, True))))))
-    return emit(R.divide(e, emit(R.sum(e, 0, True))))
-
-
-def gradient(emit: Callable[..., Any], x: Any, dy: Any) -> Any:
-    along = emit(R.sum(emit(R.multiply(x, dy)), 0, True))
-    return [along, emit(R.subtract(dy, emit(R.multiply(x, along))))]
 
 
 def cast(emit: Callable[..., Any], x: Any) -> Any:

@@ -11,6 +11,7 @@ import pytest
 from tvm.relax import op as R
 
 from tests.graph.helpers import H200, build
+from tests.plan.reread import column_softmax, gradient
 from tvm_stitch.plan.grid import make_grid_plan
 from tvm_stitch.plan.grid_memory import grid_shared_bytes
 from tvm_stitch.plan.grid_plan import GridPlan, Retention
@@ -32,16 +33,6 @@ def retention(mod: Any, device: Any = H200) -> Retention:
     kept = planned(mod, device).retention
     assert kept is not None
     return kept
-
-
-def column_softmax(emit: Callable[..., Any], x: Any) -> Any:
-    e = emit(R.exp(emit(R.subtract(x, emit(R.max(x, 0, True))))))
-    return emit(R.divide(e, emit(R.sum(e, 0, True))))
-
-
-def batch_norm_gradient(emit: Callable[..., Any], x: Any, dy: Any) -> Any:
-    along = emit(R.sum(emit(R.multiply(x, dy)), 0, True))
-    return [along, emit(R.subtract(dy, emit(R.multiply(x, along))))]
 
 
 def test_batch_norm_keeps_a_part_of_its_data() -> None:
@@ -75,7 +66,7 @@ def test_three_phases_share_what_the_first_loads() -> None:
 
 
 def test_two_inputs_are_kept_together() -> None:
-    kept = retention(build(batch_norm_gradient, ((4096, 64), F32), ((4096, 64), F32)), FOUR)
+    kept = retention(build(gradient, ((4096, 64), F32), ((4096, 64), F32)), FOUR)
     assert {t.name for t in kept.tensors} == {"x0", "x1"}
     one = retention(build(column_softmax, ((4096, 64), F32)), FOUR)
     assert kept.bytes == 2 * one.bytes

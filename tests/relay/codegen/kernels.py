@@ -128,3 +128,17 @@ def compare(got: np.ndarray, want: np.ndarray, tolerance: dict[str, tuple[float,
         np.testing.assert_array_equal(got, want)
     else:
         np.testing.assert_allclose(got.astype("float64"), want, rtol=limits[0], atol=limits[1])
+
+
+def pad_and_sums(pads: tuple[tuple[int, int], ...]) -> tuple[Body, Callable[..., list[np.ndarray]]]:
+    """The sums of a padded input's columns and its exponentials: in Relay, and the reference."""
+
+    def body(x: Any) -> list[Any]:
+        padded = relay.nn.pad(x, pads)
+        return [relay.sum(padded, 0), relay.exp(padded)]
+
+    def reference(x: np.ndarray) -> list[np.ndarray]:
+        padded = np.pad(x, pads)
+        return [padded.sum(0), np.exp(padded)]
+
+    return body, reference

@@ -87,16 +87,7 @@ def test_sums_of_the_columns_of_a_pad(
     shape: tuple[int, int], pads: tuple[tuple[int, int], tuple[int, int]]
 ) -> None:
     """Blocks have tiles of columns, and the tile's number, which is loaded, is part of the guards of pads."""
-
-    def body(x: Any) -> list[Any]:
-        padded = relay.nn.pad(x, pads)
-        return [relay.sum(padded, 0), relay.exp(padded)]
-
-    def reference(x: np.ndarray) -> list[np.ndarray]:
-        padded = np.pad(x, pads)
-        return [padded.sum(0), np.exp(padded)]
-
-    kernel = check([shape], "float32", body, reference)
+    kernel = check([shape], "float32", *kernels.pad_and_sums(pads))
     if shape == (54, 16):
         assert not isinstance(kernel.plan, StitchPlan)
         assert "tile[" in kernel.kernels
