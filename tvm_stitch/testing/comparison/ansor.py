@@ -7,7 +7,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from ..kernel_count import CONTRACTION_NAMES
 from . import tuning_time
 from .native import device_of
 from .progress import Progress
+from .take_turns import measured_in_turns
 
 DENIED_ON_CPU = (
     "Ansor was denied layout rewriting (LayoutRewriteOption.NO_REWRITE, AutoSchedulerLayoutRewrite disabled): with it "
@@ -243,10 +244,8 @@ def tune(
     )
     random.seed(seed)
     np.random.seed(seed)
-    try:
+    with measured_in_turns(), suppress(_TimeIsUp):
         scheduler.tune(options, search_policy=_policies(tasks, search, resumed, seed, left))
-    except _TimeIsUp:
-        pass
 
 
 def times_of(log: Path) -> Path:
@@ -255,14 +254,10 @@ def times_of(log: Path) -> Path:
 
 
 def _runner(target: Any) -> Any:
-    # As auto_scheduler's own tutorials measure networks: on a CPU with inputs from memory.
-    cpu = target.kind.name != "cuda"
-    return auto_scheduler.LocalRunner(
-        timeout=_PATIENCE,
-        repeat=1,
-        min_repeat_ms=100 if cpu else 300,
-        enable_cpu_cache_flush=cpu,
-    )
+    if target.kind.name == "cuda":
+        return auto_scheduler.LocalRunner(timeout=_PATIENCE)  # the mean over 100 ms
+    # As its own tutorial measures networks on a CPU: single runs with inputs from memory.
+    return auto_scheduler.LocalRunner(timeout=_PATIENCE, repeat=10, enable_cpu_cache_flush=True)
 
 
 def _policies(tasks: Sequence[Any], search: Search, resumed: str | None, seed: int, trials: int) -> list[Any]:

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tuning processes that measure in turns."""
+
+from __future__ import annotations
+
+import fcntl
+from pathlib import Path
+
+import pytest
+import tvm
+
+from tvm_stitch.testing.comparison.take_turns import measured_in_turns
+
+RUNNER = "auto_scheduler.local_runner.run"
+
+
+def is_free(lock: Path) -> bool:
+    """Whether another process could measure now."""
+    with lock.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+def test_the_lock_is_held_while_candidates_run_and_no_longer(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    seen = []
+
+    def run(*args: object) -> int:
+        seen.append((args, is_free(lock)))
+        if args == (0,):
+            raise ValueError("no candidate")
+        return 5
+
+    original = tvm.get_global_func(RUNNER)
+    tvm.register_func(RUNNER, run, override=True)
+    try:
+        with measured_in_turns(lock):
+            assert tvm.get_global_func(RUNNER)(1, "a") == 5
+            assert is_free(lock)
+            with pytest.raises(ValueError, match="no candidate"):
+                tvm.get_global_func(RUNNER)(0)
+            assert is_free(lock)
+        tvm.get_global_func(RUNNER)(2)
+    finally:
+        tvm.register_func(RUNNER, original, override=True)
+    assert seen == [((1, "a"), False), ((0,), False), ((2,), True)]

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lets several tuning processes of one machine measure in turns, so that none is timed while another one runs.
+
+Searching and compiling, which take as long, go on beside the measurements of the others.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import getpass
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import tvm
+
+_LOCAL_RUNNER = "auto_scheduler.local_runner.run"
+
+
+def lock_path() -> Path:
+    """The file whose lock a user's tuning processes hold while they measure."""
+    return Path(tempfile.gettempdir()) / f"tvm_stitch-{getpass.getuser()}-measures.lock"
+
+
+@contextmanager
+def measured_in_turns(lock: Path | None = None) -> Iterator[None]:
+    """While this lasts, what Ansor's local runner measures at once is measured with the lock held.
+
+    Args:
+        lock: a file, which is made; by default :func:`lock_path`.
+    """
+    path = lock or lock_path()
+    original = tvm.get_global_func(_LOCAL_RUNNER)
+
+    def run(*args: Any) -> Any:
+        with path.open("a") as file:  # closing it gives the lock back, also when this process dies
+            fcntl.flock(file, fcntl.LOCK_EX)
+            return original(*args)
+
+    tvm.register_func(_LOCAL_RUNNER, run, override=True)
+    try:
+        yield
+    finally:
+        tvm.register_func(_LOCAL_RUNNER, original, override=True)
