@@ -6,21 +6,61 @@ from __future__ import annotations
 import pytest
 import tvm
 
+from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import DEFAULT_ARCH, GPUS, device_model, resolve_target
 
 
 @pytest.mark.parametrize(
     ("arch", "name"),
-    [("sm_90", "h200"), ("sm_90a", "h200"), ("sm_80", "a100"), ("sm_70", "v100"), ("sm_75", "t4")],
+    [
+        ("sm_120", "rtx5090"),
+        ("sm_103a", "b200"),
+        ("sm_100", "b200"),
+        ("sm_90", "h200"),
+        ("sm_90a", "h200"),
+        ("sm_89", "rtx4090"),
+        ("sm_87", "orin"),
+        ("sm_86", "rtx3090"),
+        ("sm_80", "a100"),
+        ("sm_75", "t4"),
+        ("sm_70", "v100"),
+    ],
 )
 def test_the_architecture_picks_the_model(arch: str, name: str) -> None:
-    assert device_model({"kind": "cuda", "arch": arch}) is GPUS[name]
+    assert device_model({"kind": "cuda", "arch": arch}).name == name
+
+
+class Present:
+    """A CUDA device of this machine, as TVM tells of it."""
+
+    exist = True
+    compute_version = "9.0"
+    multi_processor_count = 114
+
+
+@pytest.mark.parametrize(
+    ("arch", "config", "expected"),
+    [
+        ("sm_90", None, 114),
+        ("sm_90a", StitchConfig(), 114),
+        ("sm_90", StitchConfig(multiprocessors=20), 20),
+        ("sm_90", StitchConfig(multiprocessors=144), 144),
+        ("sm_80", None, 108),
+        ("sm_61", None, 40),
+    ],
+)
+def test_multiprocessors_are_those_asked_for_or_of_the_device_here_or_the_usual_ones(
+    arch: str, config: StitchConfig | None, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tvm, "cuda", lambda _: Present())
+    assert device_model({"kind": "cuda", "arch": arch}, config).sms == expected
 
 
 def test_unknown_architectures_get_the_most_careful_limits() -> None:
     model = device_model({"kind": "cuda", "arch": "sm_61"})
     assert model.shared_per_block == min(g.shared_per_block for g in GPUS.values())
     assert model.threads_per_sm == min(g.threads_per_sm for g in GPUS.values())
+    assert model.name == "unknown GPU"
 
 
 @pytest.mark.parametrize("name", GPUS)

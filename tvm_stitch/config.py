@@ -28,9 +28,9 @@ class StitchConfig:
             Relay). The kernel then waits in a plain launch, which is sound as long as all its blocks become resident:
             no other kernel that waits like that may run on the device at the same time (one stream, one process).
             Two on two streams can stop the device for ever, so this is to be asked for.
-        multiprocessors: of a GPU that the kernels may count on, where these are fewer than the architecture's usual
-            number (a slice of a GPU, a smaller model); 0 for all. Kernels with grid barriers have as many blocks as
-            these hold at once.
+        multiprocessors: of a GPU that the kernels can count on (a slice of a GPU, another model than the usual one of
+            the architecture); 0 for those of this machine's device if it has the target's architecture, else the usual
+            number. Kernels with grid barriers have as many blocks as these hold at once.
         deterministic: forbid sums whose order varies from run to run. No plan makes one so far (partial sums are
             combined in a fixed order); with False, later versions may use atomics.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import tvm
 
@@ -50,45 +50,81 @@ class DeviceModel:
         return self.kind == "gpu"
 
 
-def _gpu(
-    name: str, arch: int, sms: int, block_kb: float, l2_mb: float, tbs: float, gpc_sms: int = 0
-) -> DeviceModel:
-    """A GPU of compute capability ``arch`` / 10, from which its limits follow."""
-    turing = arch == 75
-    sm_kb = {70: 96, 75: 64, 80: 164, 90: 228}[arch]
+class _Capability(NamedTuple):
+    """What a compute capability fixes: threads, blocks and kilobytes of shared memory of a multiprocessor."""
+
+    threads: int
+    blocks: int
+    shared_kb: int
+
+
+_CAPABILITIES = {
+    70: _Capability(2048, 32, 96),
+    75: _Capability(1024, 16, 64),
+    80: _Capability(2048, 32, 164),
+    86: _Capability(1536, 16, 100),
+    87: _Capability(1536, 16, 164),
+    89: _Capability(1536, 24, 100),
+    90: _Capability(2048, 32, 228),
+    100: _Capability(2048, 32, 228),
+    120: _Capability(1536, 24, 100),
+}
+"""By ten times the compute capability (CUDA C++ Programming Guide, Compute Capabilities)."""
+
+
+def _gpu(name: str, capability: int, sms: int, l2_mb: float, tbs: float, gpc_sms: int = 0) -> DeviceModel:
+    """A GPU with ``sms`` multiprocessors, a second-level cache of ``l2_mb`` MiB, and memory of ``tbs`` TB/s."""
+    limits = _CAPABILITIES[capability]
+    reserved = 1024 if capability >= 80 else 0
     return DeviceModel(
         name=name,
         kind="gpu",
         sms=sms,
         warp=32,
         max_threads_per_block=1024,
-        threads_per_sm=1024 if turing else 2048,
+        threads_per_sm=limits.threads,
         registers_per_sm=65536,
-        shared_per_block=int(block_kb * 1024),
-        shared_per_sm=sm_kb * 1024,
+        shared_per_block=limits.shared_kb * 1024 - reserved,
+        shared_per_sm=limits.shared_kb * 1024,
         l2_bytes=int(l2_mb * 2**20),
         bandwidth=tbs * 1e12,
-        max_blocks_per_sm=16 if turing else 32,
-        shared_reserved=1024 if arch >= 80 else 0,
-        shared_unit=128 if arch >= 80 else 256,
-        max_cluster=8 if arch >= 90 else 1,
+        max_blocks_per_sm=limits.blocks,
+        shared_reserved=reserved,
+        shared_unit=128 if capability >= 80 else 256,
+        max_cluster=8 if gpc_sms else 1,
         gpc_sms=gpc_sms,
         cooperative=True,
     )
 
 
 GPUS: dict[str, DeviceModel] = {
-    "h200": _gpu("h200", 90, 132, 227, 60, 4.8, gpc_sms=16),
-    "h100": _gpu("h100", 90, 132, 227, 50, 3.35, gpc_sms=16),
-    "a100": _gpu("a100", 80, 108, 163, 40, 2.0),
-    "v100": _gpu("v100", 70, 80, 96, 6, 0.9),
-    "t4": _gpu("t4", 75, 40, 64, 4, 0.32),
+    "rtx5090": _gpu("rtx5090", 120, 170, 96, 1.79),
+    "b200": _gpu("b200", 100, 148, 126, 8.0),
+    "h200": _gpu("h200", 90, 132, 60, 4.8, gpc_sms=16),
+    "h100": _gpu("h100", 90, 132, 50, 3.35, gpc_sms=16),
+    "rtx4090": _gpu("rtx4090", 89, 128, 72, 1.01),
+    "orin": _gpu("orin", 87, 16, 4, 0.2),
+    "rtx3090": _gpu("rtx3090", 86, 82, 6, 0.94),
+    "a100": _gpu("a100", 80, 108, 40, 2.0),
+    "t4": _gpu("t4", 75, 40, 4, 0.32),
+    "v100": _gpu("v100", 70, 80, 6, 0.9),
 }
-"""Datasheet figures; the peaks are leads to be measured, the limits are exact."""
+"""Datasheet figures; the peaks are leads to be measured, the limits are exact. Clusters only where they were tried."""
 
 DEFAULT_ARCH = "sm_90"
 
-_BY_ARCH = {"sm_90": "h200", "sm_90a": "h200", "sm_80": "a100", "sm_70": "v100", "sm_75": "t4"}
+_BY_CAPABILITY = {
+    120: "rtx5090",
+    103: "b200",
+    100: "b200",
+    90: "h200",
+    89: "rtx4090",
+    87: "orin",
+    86: "rtx3090",
+    80: "a100",
+    75: "t4",
+    70: "v100",
+}
 
 
 def resolve_target(target: Any) -> Any:
@@ -109,22 +145,21 @@ def resolve_target(target: Any) -> Any:
 def device_model(target: Any, config: StitchConfig | None = None) -> DeviceModel:
     """The model of a target.
 
-    A CUDA target's architecture picks the model; the shared-memory and thread limits that the target states
-    (``max_shared_memory_per_block`` below the architecture's) are respected. Unknown architectures get the most
-    conservative limits, and grid barriers only from compute capability 6.0 on. What the TVM that runs the kernels
-    cannot ask a driver for (``compat.LAUNCHES_CLUSTERS``, ``compat.LAUNCHES_COOPERATIVELY``) the device does not have,
-    but for grid barriers in plain launches where ``config`` asks for these. ``config`` may also leave the kernels fewer
-    multiprocessors than the device has.
+    A CUDA target's architecture picks the model, and the device of this machine its multiprocessors, if there is one
+    of that architecture. Unknown architectures get the most conservative limits, and grid barriers only from compute
+    capability 6.0 on. What the TVM that runs the kernels cannot ask a driver for (``compat.LAUNCHES_CLUSTERS``,
+    ``compat.LAUNCHES_COOPERATIVELY``) the device does not have, but for grid barriers in plain launches where
+    ``config`` asks for these. ``config`` may also say how many multiprocessors the kernels can count on.
     """
     target = resolve_target(target)
     kind = str(target.kind.name)
     if kind in ("cuda", "rocm", "vulkan", "metal", "opencl"):
-        attrs = dict(target.attrs)
-        arch = str(attrs.get("arch", ""))
-        if arch in _BY_ARCH:
-            return _launchable(GPUS[_BY_ARCH[arch]], config)
-        unknown = replace(GPUS["t4"], cooperative=kind == "cuda" and _capability(arch) >= 60)
-        return _launchable(unknown, config)
+        capability = _capability(str(dict(target.attrs).get("arch", ""))) if kind == "cuda" else 0
+        name = _BY_CAPABILITY.get(capability)
+        model = GPUS[name] if name else replace(GPUS["t4"], name="unknown GPU", cooperative=capability >= 60)
+        asked = config.multiprocessors if config is not None else 0
+        sms = asked or _multiprocessors_here(capability) or model.sms
+        return _launchable(replace(model, sms=sms) if sms != model.sms else model, config)
     import os
 
     cores = int(os.environ.get("TVM_NUM_THREADS", os.cpu_count() or 1))
@@ -132,9 +167,7 @@ def device_model(target: Any, config: StitchConfig | None = None) -> DeviceModel
 
 
 def _launchable(device: DeviceModel, config: StitchConfig | None) -> DeviceModel:
-    """The device as the TVM at hand can launch kernels on it, and as far as the configuration gives it to them."""
-    if config is not None and config.multiprocessors:
-        device = replace(device, sms=min(device.sms, config.multiprocessors))
+    """The device as the TVM at hand can launch kernels on it."""
     if compat.LAUNCHES_CLUSTERS and compat.LAUNCHES_COOPERATIVELY:
         return device
     plain = config is not None and config.plain_launch_barriers
@@ -143,6 +176,21 @@ def _launchable(device: DeviceModel, config: StitchConfig | None) -> DeviceModel
         max_cluster=device.max_cluster if compat.LAUNCHES_CLUSTERS else 1,
         cooperative=device.cooperative and (compat.LAUNCHES_COOPERATIVELY or plain),
     )
+
+
+def _multiprocessors_here(capability: int) -> int:
+    """Multiprocessors of this machine's first CUDA device if it has that compute capability (times ten), else 0."""
+    device = tvm.cuda(0)
+    if not capability or not device.exist:
+        return 0
+    if _ten_times(str(device.compute_version)) != capability:
+        return 0
+    return int(device.multi_processor_count)
+
+
+def _ten_times(version: str) -> int:
+    major, minor = version.split(".")[:2]
+    return 10 * int(major) + int(minor)
 
 
 def _capability(arch: str) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 from . import compat
 from .config import StitchConfig, checked_config
-from .device import resolve_target
+from .device import DeviceModel, resolve_target
 from .graph.dtype import item_bytes
 from .graph.extent import Extent, product
 from .graph.ir import Operator
@@ -54,18 +54,21 @@ class Kernel:
 class Report:
     """What stitching does to a module on a target.
 
-    ``left`` names functions left to TVM with the reason, ``boundaries`` the edges between kernels with theirs.
+    ``left`` names functions left to TVM with the reason, ``boundaries`` the edges between kernels with theirs;
+    ``device`` is the device model that the kernels are planned for, and its multiprocessors or cores.
     """
 
     target: str
     kernels: list[Kernel] = field(default_factory=list)
     left: dict[str, str] = field(default_factory=dict)
     boundaries: list[dict[str, str]] = field(default_factory=list)
+    device: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON-able data."""
         return {
             "target": self.target,
+            "device": self.device,
             "kernels": [vars(k) for k in self.kernels],
             "left": self.left,
             "boundaries": self.boundaries,
@@ -73,6 +76,8 @@ class Report:
 
     def __str__(self) -> str:
         lines = [f"{_count(len(self.kernels), 'stitch op')} for {self.target}"]
+        if self.device:
+            lines.append(f"planned for {self.device}")
         for k in self.kernels:
             lines += ["", *_kernel_lines(k)]
         if self.left:
@@ -184,7 +189,12 @@ def report_of(
 ) -> Report:
     """A Report of plans by kernel, reasons by what was left to TVM, and boundaries."""
     kernels = [describe(name, plan) for name, plan in plans.items()]
-    return Report(target, kernels, dict(left), [vars(b) for b in boundaries])
+    devices = sorted({_device(plan.device) for plan in plans.values()})
+    return Report(target, kernels, dict(left), [vars(b) for b in boundaries], ", ".join(devices))
+
+
+def _device(device: DeviceModel) -> str:
+    return f"{device.name}, {_count(device.sms, 'multiprocessor' if device.is_gpu else 'core')}"
 
 
 def describe(name: str, plan: StitchPlan | GridPlan) -> Kernel:

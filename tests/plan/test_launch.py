@@ -22,7 +22,18 @@ from tvm_stitch.plan.launch import (
 )
 
 H200 = GPUS["h200"]
-ARCHS = {"h200": 90, "h100": 90, "a100": 80, "v100": 70, "t4": 75}
+ARCHS = {
+    "rtx5090": 120,
+    "b200": 100,
+    "h200": 90,
+    "h100": 90,
+    "rtx4090": 89,
+    "orin": 87,
+    "rtx3090": 86,
+    "a100": 80,
+    "t4": 75,
+    "v100": 70,
+}
 
 # Device, threads a block, registers a thread, bytes of shared memory a block: blocks an SM, by cuda_occupancy.h.
 KNOWN = [
