@@ -103,6 +103,12 @@ def softmax(axis: int) -> Body:
     return body
 
 
+def test_vectors_are_no_memory_of_the_runtime() -> None:
+    """What a kernel holds for its lanes lies on the stack, where LLVM makes registers of it."""
+    source = check([(64, 100)], [F32], softmax(1)).source
+    assert "fmul <" in source and not re.search(r"@(__)?TVMBackendAllocWorkspace,", source)
+
+
 @pytest.mark.parametrize("case", [c for c in cases("test") if not c.matmuls], ids=lambda c: c.name)
 def test_workloads(case: Case) -> None:
     compiled = Compiled(case.build())

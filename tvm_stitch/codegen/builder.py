@@ -53,6 +53,16 @@ def local(shape: Sequence[int], dtype: str, name: str, scope: str = "local") -> 
     return compat.allocate([i64(s) for s in shape], dtype, scope, name)
 
 
+STACK = "global"
+"""The scope of a CPU kernel's buffers that lie on its stack if they are small. For every buffer of local scope TVM asks
+the runtime for memory in each call: no compiler turns that into registers, and LLVM may reason about it for minutes."""
+
+
+def stack(shape: Sequence[int], dtype: str, name: str) -> Buffer:
+    """Allocate a small buffer of a CPU kernel for the rest of the enclosing scope, where it can become registers."""
+    return local(shape, dtype, name, STACK)
+
+
 def flat_view(buffer: Buffer) -> Buffer:
     """The same memory as a buffer of one dimension."""
     size = i64(1)
@@ -85,14 +95,14 @@ def evaluate(call: Expr) -> None:
     T.evaluate(call)
 
 
-def cell(value: Expr, name: str) -> Expr:
-    """Store a scalar in a one-element local buffer; returns its load.
+def cell(value: Expr, name: str, scope: str = "local") -> Expr:
+    """Store a scalar in a one-element buffer; returns its load.
 
     Values are named this way and not by ``bind``: TVM's simplifier substitutes bound scalars back into their uses
     (which doubles the code at every level of a graph whose values are used twice), and its interval analysis of
     bound scalars fails on some float expressions.
     """
-    buffer = local([1], compat.dtype_of(value), name)
+    buffer = local([1], compat.dtype_of(value), name, scope)
     store(buffer, value, [i64(0)])
     return fetch(buffer, 0)
 
@@ -100,14 +110,14 @@ def cell(value: Expr, name: str) -> Expr:
 class Binder:
     """Names values so that each is computed once: small light expressions stay expressions, others become cells."""
 
-    def __init__(self, limit: int = 12):
-        self.limit = limit
+    def __init__(self, limit: int = 12, scope: str = "local"):
+        self.limit, self.scope = limit, scope
 
     def bind(self, value: Expr, name: str) -> Expr:
         """What stands for the value from here on."""
         if self._weigh(value) <= self.limit and not is_heavy(value):
             return value
-        return cell(value, name)
+        return cell(value, name, self.scope)
 
     def _weigh(self, value: Expr) -> int:
         if compat.is_load(value):

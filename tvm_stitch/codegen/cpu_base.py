@@ -39,7 +39,7 @@ class CpuEmitter:
         self.ready: set[Key] = set()
         self.loaded: dict[Leaf, Expr] = {}
         self.lanes: LaneWriter | None = None
-        self.binder = B.Binder()
+        self.binder = B.Binder(scope=B.STACK)
         self.eval = self.evaluator(B.i64(0))
 
     def evaluator(self, row: Expr) -> FrameEvaluator:
@@ -63,7 +63,7 @@ class CpuEmitter:
             return self._decide(yes if known else no)
         dtype = compat.dtype_of(value)
         if self.lanes is None:
-            cell = B.local([1], held(dtype), "chosen")
+            cell = B.stack([1], held(dtype), "chosen")
             with T.If(condition):
                 with T.Then():
                     B.store(cell, to_held(self.math(yes)), [B.i64(0)])
@@ -199,7 +199,7 @@ def merged(op: Operator, a: Expr, b: Expr) -> Expr:
     return to_held(combine(op.combiner or "", from_held(a, dtype), from_held(b, dtype)))
 
 
-def accumulator(op: Operator, extent: int, name: str, scope: str = "local") -> Buffer:
+def accumulator(op: Operator, extent: int, name: str, scope: str = B.STACK) -> Buffer:
     """A buffer for partial results of a reduction."""
     return B.local([extent], held(accumulator_dtype(op)), f"{op.output.name}_{name}", scope=scope)
 

@@ -71,7 +71,7 @@ class LaneWriter:
 
     def buffer(self, dtype: str, name: str) -> Buffer:
         """A buffer of one element a lane."""
-        buffer = B.local([self.width], dtype, name)
+        buffer = B.stack([self.width], dtype, name)
         self.own.add(buffer)
         return buffer
 

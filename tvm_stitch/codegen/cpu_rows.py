@@ -113,7 +113,7 @@ class RowEmitter(CpuEmitter):
         buffers = {}
         for key in wanted:
             dtype = held(compute_dtype(key[0].output.dtype))
-            buffers[key] = B.local([self.strip], dtype, key[0].output.name)
+            buffers[key] = B.stack([self.strip], dtype, key[0].output.name)
         with self._each_piece():
             assert self.lanes is not None
             for key in wanted:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..plan.grid_plan import GridPlan
 from ..plan.plan import StitchPlan
+from .element_alignment import element_aligned
 from .exact_constants import exact_constants
 from .gpu import emit_gpu
 from .gpu_grid import emit_grid
@@ -22,7 +23,7 @@ def emit(func: Any, plan: StitchPlan | GridPlan) -> Any:
         return exact_constants(_guarded(emit_gpu(func, plan)))
     from .cpu import emit_cpu
 
-    return _guarded(emit_cpu(func, plan))
+    return element_aligned(_guarded(emit_cpu(func, plan)))
 
 
 def _guarded(func: Any) -> Any:

@@ -77,6 +77,12 @@ def test_softmax_over_channels(shape: tuple[int, ...]) -> None:
     check([shape], F32, softmax(1), np_softmax(1))
 
 
+def test_vectors_are_no_memory_of_the_runtime() -> None:
+    """What a kernel holds for its lanes lies on the stack, where LLVM makes registers of it."""
+    source = check([(64, 100)], F32, softmax(-1), np_softmax(-1)).source
+    assert "fmul <" in source and not re.search(r"@(__)?TVMBackendAllocWorkspace,", source)
+
+
 @pytest.mark.parametrize("shape", [(3, 768), (17, 77), (1, 5), (2, 3, 130)], ids=str)
 def test_add_layer_norm_gelu(shape: tuple[int, ...]) -> None:
     check(

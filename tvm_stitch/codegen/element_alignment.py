@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CPU kernels that expect of their arguments no more than aligned elements.
+
+TVM declares every argument aligned to 64 bytes, and LLVM makes of a vector load what faults on anything else. But the
+AOT executor of a TVM with Relay embeds parameters in the library without that alignment. Where data is aligned after
+all, loads that do not count on it are as fast.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import compat
+from ..compat import Buffer, tir
+from ..graph.dtype import item_bytes
+
+_ACCESSES = ["tir.BufferLoad", "tir.BufferStore"]
+
+
+def element_aligned(func: Any) -> Any:
+    """The scheduled PrimFunc with arguments aligned to their elements."""
+    if compat.HAS_RELAX_TIRX:  # whose executors allocate all that a kernel is given
+        return func
+    arguments = {buffer.data: _element_aligned(buffer) for buffer in func.buffer_map.values()}
+
+    def change(access: Any) -> Any:
+        data = access.buffer.data
+        if data not in arguments or access.buffer not in originals:
+            return None
+        if compat.is_load(access):
+            return compat.load(arguments[data], access.indices)
+        return tir.BufferStore(arguments[data], access.value, access.indices)
+
+    originals = set(func.buffer_map.values())
+    body = tir.stmt_functor.ir_transform(func.body, None, change, _ACCESSES)
+    declared = {param: arguments[buffer.data] for param, buffer in func.buffer_map.items()}
+    return tir.PrimFunc(func.params, body, func.ret_type, declared, func.attrs, func.span)
+
+
+def _element_aligned(buffer: Buffer) -> Buffer:
+    return tir.decl_buffer(
+        buffer.shape,
+        buffer.dtype,
+        buffer.name,
+        data=buffer.data,
+        strides=buffer.strides,
+        elem_offset=buffer.elem_offset,
+        scope=buffer.scope(),
+        data_alignment=item_bytes(buffer.dtype),
+        offset_factor=buffer.offset_factor,
+    )
