@@ -226,6 +226,20 @@ def test_errors() -> None:
         run_relay_cuda(mod, [draw(4, 3)])
 
 
+def test_a_build_that_hides_the_emulators_context_is_refused() -> None:
+    x = relay.var("x", shape=(3, 4))
+    mod = module([x], relay.nn.softmax(x))
+
+    def own_context(mod: Any, target: Any, params: Any) -> Any:
+        with tvm.transform.PassContext(opt_level=3):
+            return relay.build(mod, target, params=params)
+
+    with pytest.raises(ValueError, match="entered a PassContext of its own"):
+        lower_relay(mod, build=own_context)
+    with tvm.transform.PassContext(opt_level=1):
+        run_relay_cuda(mod, [draw(3, 4)]).check()
+
+
 def test_external_functions_are_refused() -> None:
     lowered = lower_relay(module([x := relay.var("x", shape=(4,))], relay.exp(x)))
     graph = json.loads(json.dumps(lowered.graph))

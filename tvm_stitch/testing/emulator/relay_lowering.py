@@ -63,14 +63,19 @@ def build_stock(mod: Any, target: Any, params: Any = None) -> Any:
 def lower_relay(mod: Any, target: Any = None, params: Any = None, build: Build | None = None) -> RelayLowered:
     """Build a Relay module, with ``build`` in place of ``relay.build``, for the emulator. No GPU, no nvcc is needed.
 
-    The pass context that is current stays in effect.
+    The pass context that is current stays in effect; ``build`` must not enter another.
 
     Raises:
-        ValueError: for a module that calls external libraries.
+        ValueError: for a module that calls external libraries, or when ``build`` enters a pass context of its own.
         NotImplementedError: for a graph on several devices.
     """
-    with emulated_build():
+    with emulated_build() as seen:
         library = (build or build_stock)(mod, target or default_target(), params)
+    taken = _taken_apart(library.get_lib())
+    if taken[1] and not seen:
+        raise ValueError(
+            "the build entered a PassContext of its own, which hides the emulator's: enter it around the call instead"
+        )
     graph = json.loads(library.get_graph_json())
     if len(set(graph["attrs"].get("device_index", ["", [2]])[1])) > 1:
         raise NotImplementedError("the emulator runs graphs on one CUDA device only")
@@ -82,7 +87,7 @@ def lower_relay(mod: Any, target: Any = None, params: Any = None, build: Build |
     strange = [name for name in nodes if name not in constants and name not in order]
     if strange:
         raise ValueError(f"inputs {', '.join(strange)} of the graph are no parameters of the module's main")
-    return RelayLowered(*_taken_apart(library.get_lib()), graph, constants, tuple(order))
+    return RelayLowered(*taken, graph, constants, tuple(order))
 
 
 def lower_prim_func(func: Any, target: Any = None, name: str = "main") -> RelayLowered:
@@ -94,13 +99,17 @@ def lower_prim_func(func: Any, target: Any = None, name: str = "main") -> RelayL
 
 
 @contextmanager
-def emulated_build() -> Iterator[None]:
-    """While active, CUDA modules are built without being compiled, and host code takes its workspaces from us."""
+def emulated_build() -> Iterator[list[str]]:
+    """While active, CUDA modules are built without being compiled, and host code takes its workspaces from us.
+
+    Gives the names of the functions that were built like that, as they come.
+    """
+    seen: list[str] = []
     compiler = tvm.get_global_func(COMPILE, allow_missing=True)
     tvm.register_func(COMPILE, lambda code, _: code, override=True)
     now = tvm.transform.PassContext.current()
     config = dict(now.config.items())
-    config["tir.add_lower_pass"] = [*config.get("tir.add_lower_pass", []), (3, _emulated_workspaces())]
+    config["tir.add_lower_pass"] = [*config.get("tir.add_lower_pass", []), (3, _emulated_workspaces(seen))]
     try:
         with tvm.transform.PassContext(
             opt_level=max(now.opt_level, 3) if _is_default(now) else now.opt_level,
@@ -109,7 +118,7 @@ def emulated_build() -> Iterator[None]:
             instruments=list(now.instruments or []),
             config=config,
         ):
-            yield
+            yield seen
     finally:
         if compiler is None:
             tvm._ffi.registry.remove_global_func(COMPILE)
@@ -122,7 +131,7 @@ def _is_default(context: Any) -> bool:
     return int(context.opt_level) == 2 and not context.config and not context.disabled_pass
 
 
-def _emulated_workspaces() -> Any:
+def _emulated_workspaces(seen: list[str]) -> Any:
     """Device memory that host code allocates around kernels comes from a global function of the emulator."""
 
     def visit(node: Any) -> Any:
@@ -146,6 +155,7 @@ def _emulated_workspaces() -> Any:
         return tir.LetStmt(node.buffer_var, call, node.body)
 
     def transform(func: Any, _mod: Any, _context: Any) -> Any:
+        seen.append(str((func.attrs or {}).get("global_symbol", "")))
         launches: list[Any] = []
 
         def note(node: Any) -> None:
