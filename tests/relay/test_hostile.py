@@ -211,3 +211,27 @@ def test_functions_that_call_each_other() -> None:
     with enable() as found:
         np.testing.assert_allclose(outcome(), expected, rtol=1e-5)
     assert found.plans
+
+
+@pytest.mark.parametrize("reduce", [relay.sum, relay.max, relay.mean, relay.prod], ids=lambda f: f.__name__)
+def test_a_reduction_over_no_axes_is_left_to_tvm(reduce: Any) -> None:
+    """TVM's definition has another shape than its type: a kernel would write past its output."""
+    x = relay.var("x", shape=(2, 3, 4))
+    mod = tvm.IRModule.from_expr(relay.Function([x], reduce(relay.exp(x), axis=[])))
+    with enable() as found:
+        relay.build(mod, "llvm")
+    (reason,) = found.report().left.values()
+    assert reason == "TVM's definition gives a result of shape (2, 3, 4), its type says ()"
+
+
+def test_strided_set_is_left_to_tvm() -> None:
+    x, y = relay.var("x", shape=(7, 5)), relay.var("y", shape=(3, 5))
+    begin, end, strides = (relay.const(v) for v in ([0, 0], [6, 5], [2, 1]))
+    body = relay.exp(relay.strided_set(relay.tanh(x), y, begin, end, strides))
+    a, b = np.random.default_rng(0).standard_normal((2, 7, 5)).astype("float32")
+    with enable() as found:
+        lib = relay.build(tvm.IRModule.from_expr(relay.Function([x, y], body)), "llvm")
+    assert list(found.report().left) == ["strided_set"] and len(found.plans) == 2
+    expected = np.tanh(a.astype("float64"))
+    expected[0:6:2] = b[:3]
+    np.testing.assert_allclose(run(lib, [a, b[:3]])[0], np.exp(expected), rtol=1e-5)

@@ -10,7 +10,7 @@ from tvm import relay, tir
 
 from ..graph.reader import Unreadable
 from ..scope.node import Node, NodeKind, Value, kind_of
-from .lower import OpReader, short_name
+from .lower import OpReader, short_name, tensor_types
 from .traverse import children, post_order
 
 Expr = Any
@@ -177,18 +177,12 @@ def _readable(call: Expr) -> None:
         raise Unreadable("it computes nothing")
     if op.name in ("annotation.stop_fusion", "annotation.checkpoint", "on_device", "device_copy"):
         raise Unreadable("it marks a boundary")
+    if op.name == "strided_set":
+        raise Unreadable("TVM does not come to an end with simplifying kernels that have it")
     for expr in [*call.args, call]:
-        for ty in _tensor_types(expr.checked_type):
+        for ty in tensor_types(expr.checked_type):
             if not all(isinstance(s, tir.IntImm) for s in ty.shape):
                 raise Unreadable("a shape is known at run time only")
-
-
-def _tensor_types(ty: Any) -> list[Any]:
-    if isinstance(ty, relay.TupleType):
-        return [t for f in ty.fields for t in _tensor_types(f)]
-    if not isinstance(ty, relay.TensorType):
-        raise Unreadable("an argument is no tensor")
-    return [ty]
 
 
 def _argument(expr: Expr, region: Region, inputs: list[Value]) -> Any:

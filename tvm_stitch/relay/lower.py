@@ -51,12 +51,43 @@ def read_function(func: Any, target: Any, name: str) -> tuple[Any, StitchGraph]:
                 found = convert(func, chosen)
             if found is None:
                 raise Unreadable("TVM has no tensor expression for it")
-            return found, read(found, name)
+            graph = read(found, name)
+            _check_shapes(func.ret_type, graph)
+            return found, graph
         except Unreadable as err:
             reasons.append(str(err))
         except Exception as err:  # whatever an operator's definition does, the model compiles without us
             reasons.append(f"TVM does not lower it: {_reason(err)}")
     raise Unreadable(reasons[0])
+
+
+def _check_shapes(ret_type: Any, graph: StitchGraph) -> None:
+    """Refuse a definition whose results have other shapes than Relay's types: its kernel would write past its outputs.
+
+    Stock TVM finds that out when the kernel is called. A reduction over no axes is one.
+    """
+    expected = tensor_types(ret_type)
+    if len(expected) != len(graph.outputs):
+        return
+    for wanted, output in zip(expected, graph.outputs):
+        shape, made = [str(e) for e in wanted.shape], [str(e) for e in output.shape]
+        if shape != made:
+            raise Unreadable(
+                f"TVM's definition gives a result of shape ({', '.join(made)}), its type says ({', '.join(shape)})"
+            )
+
+
+def tensor_types(ty: Any) -> list[Any]:
+    """The tensor types in a type, in order.
+
+    Raises:
+        Unreadable: for a type that holds others.
+    """
+    if isinstance(ty, relay.TupleType):
+        return [t for field in ty.fields for t in tensor_types(field)]
+    if not isinstance(ty, relay.TensorType):
+        raise Unreadable("an argument is no tensor")
+    return [ty]
 
 
 @functools.cache
