@@ -235,3 +235,27 @@ def test_strided_set_is_left_to_tvm() -> None:
     expected = np.tanh(a.astype("float64"))
     expected[0:6:2] = b[:3]
     np.testing.assert_allclose(run(lib, [a, b[:3]])[0], np.exp(expected), rtol=1e-5)
+
+
+def test_names_of_the_modules_own_functions_are_not_taken() -> None:
+    shape = relay.TensorType((4, 8))
+    own, a, x = (
+        relay.GlobalVar("tvmgen_default_stitch_exp_softmax"),
+        relay.var("a", shape),
+        relay.var("x", shape),
+    )
+    mod = tvm.IRModule()
+    mod[own] = relay.Function([a], relay.nn.softmax(relay.exp(a)), shape)
+    mod["main"] = relay.Function(
+        [x], relay.Call(own, [relay.tanh(x)]) + relay.nn.softmax(relay.exp(x)), shape
+    )
+    mod = relay.transform.InferType()(mod)
+    value = np.random.default_rng(0).standard_normal((4, 8)).astype("float32")
+    with enable() as found:
+        executable = relay.vm.compile(mod, "llvm")
+    assert found.plans and str(own.name_hint) not in found.plans
+    got = VirtualMachine(executable, tvm.cpu()).invoke("main", tvm.nd.array(value)).numpy()
+    stock = (
+        VirtualMachine(relay.vm.compile(mod, "llvm"), tvm.cpu()).invoke("main", tvm.nd.array(value)).numpy()
+    )
+    np.testing.assert_allclose(got, stock, rtol=1e-5)

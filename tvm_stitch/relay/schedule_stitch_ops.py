@@ -70,7 +70,7 @@ class ScheduleStitchOps:
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Schedule the marked functions."""
         known: dict[str, Any] = {}
-        names: set[str] = set()
+        names = {str(gvar.name_hint) for gvar in mod.functions}
 
         def schedule(func: Any) -> Any:
             """The external function for a marked one."""
