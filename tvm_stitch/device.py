@@ -181,16 +181,14 @@ def _launchable(device: DeviceModel, config: StitchConfig | None) -> DeviceModel
 def _multiprocessors_here(capability: int) -> int:
     """Multiprocessors of this machine's first CUDA device if it has that compute capability (times ten), else 0."""
     device = tvm.cuda(0)
-    if not capability or not device.exist:
-        return 0
-    if _ten_times(str(device.compute_version)) != capability:
+    if not capability or not device.exist or _capability(arch_of(device)) != capability:
         return 0
     return int(device.multi_processor_count)
 
 
-def _ten_times(version: str) -> int:
-    major, minor = version.split(".")[:2]
-    return 10 * int(major) + int(minor)
+def arch_of(device: Any) -> str:
+    """The architecture of a CUDA device that is present, such as ``"sm_90"``."""
+    return "sm_" + "".join(str(device.compute_version).split(".")[:2])
 
 
 def _capability(arch: str) -> int:

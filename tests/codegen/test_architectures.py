@@ -54,9 +54,10 @@ def test_what_the_plan_counts_on_is_what_the_compiler_makes(
     (kernel,) = explain(build(), target).kernels
     lowered = lower(build(), target, tvm_stitch.relax.pipeline(target))
     (used,) = kernel_resources(lowered.source, arch).values()
-    threads = kernel.launch.get("threads") or kernel.mapping["block"]
-    resident = blocks_per_sm(device, threads, used.registers, max(used.shared, kernel.shared_bytes))
-    assert kernel.launch.get("blocks", 1) <= resident * device.sms
+    resident = blocks_per_sm(
+        device, kernel.launch["threads"], used.registers, max(used.shared, kernel.shared_bytes)
+    )
+    assert kernel.launch["blocks"] <= resident * device.sms
     assert used.spilled <= FEW
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,16 @@ def kernels(lib: Any) -> list[str]:
     nodes = json.loads(lib.get_graph_json())["nodes"]
     names = [n["attrs"]["func_name"] for n in nodes if n["op"] == "tvm_op"]
     return [name for name in names if name != "__nop"]
+
+
+def run_ahead_of_time(lib: Any, folder: Path, x: np.ndarray) -> list[np.ndarray]:
+    """Results of an AOT executor's library, exported to ``folder`` and loaded again."""
+    lib.export_library(folder / "model.so")
+    loaded = tvm.runtime.load_module(folder / "model.so")
+    module = tvm.runtime.executor.AotModule(loaded["default"](tvm.cpu()))
+    module.set_input("x", x)
+    module.run()
+    return [module.get_output(i).numpy() for i in range(module.get_num_outputs())]
 
 
 def run_graph(lib: Any, *args: np.ndarray, names: tuple[str, ...] = ("x",)) -> list[np.ndarray]:

@@ -16,7 +16,15 @@ from tvm.relay.backend.vm import VMCompiler
 from tvm.relay.build_module import BuildModule
 from tvm.runtime.vm import VirtualMachine
 
-from tests.relay.modules import WEIGHT, drawn, kernels, run_graph, two_layers, two_layers_expected
+from tests.relay.modules import (
+    WEIGHT,
+    drawn,
+    kernels,
+    run_ahead_of_time,
+    run_graph,
+    two_layers,
+    two_layers_expected,
+)
 from tvm_stitch import StitchConfig
 from tvm_stitch.relay import StitchError, enable, hook
 from tvm_stitch.testing.relay.run import build_stock
@@ -77,12 +85,7 @@ def test_ahead_of_time(tmp_path: Path) -> None:
     with enable() as found:
         lib = relay.build(two_layers(), "llvm", params=PARAMS, executor=relay.backend.Executor("aot"))
     assert len(found.plans) == 2
-    lib.export_library(tmp_path / "model.so")
-    loaded = tvm.runtime.load_module(tmp_path / "model.so")
-    module = tvm.runtime.executor.AotModule(loaded["default"](tvm.cpu()))
-    module.set_input("x", x)
-    module.run()
-    close([module.get_output(i).numpy() for i in range(2)], x)
+    close(run_ahead_of_time(lib, tmp_path, x), x)
 
 
 def test_the_graph_executor_from_a_file(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ the runtime for memory in each call: no compiler turns that into registers, and 
 
 
 def stack(shape: Sequence[int], dtype: str, name: str) -> Buffer:
-    """Allocate a small buffer of a CPU kernel for the rest of the enclosing scope, where it can become registers."""
+    """Allocate a buffer of a CPU kernel for the rest of the enclosing scope; a small one can become registers."""
     return local(shape, dtype, name, STACK)
 
 

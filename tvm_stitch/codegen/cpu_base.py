@@ -137,7 +137,7 @@ class CpuEmitter:
         for key in shape_of.values:
             if key in self.sched.kept_values and key not in self.tiles:
                 dtype = held(compute_dtype(key[0].output.dtype))
-                self.tiles[key] = B.local([columns * extra], dtype, key[0].output.name, scope="global")
+                self.tiles[key] = B.stack([columns * extra], dtype, key[0].output.name)
 
     @contextmanager
     def piece(self, frame: Frame, column: Expr) -> Iterator[LaneWriter]:
@@ -199,9 +199,9 @@ def merged(op: Operator, a: Expr, b: Expr) -> Expr:
     return to_held(combine(op.combiner or "", from_held(a, dtype), from_held(b, dtype)))
 
 
-def accumulator(op: Operator, extent: int, name: str, scope: str = B.STACK) -> Buffer:
+def accumulator(op: Operator, extent: int, name: str) -> Buffer:
     """A buffer for partial results of a reduction."""
-    return B.local([extent], held(accumulator_dtype(op)), f"{op.output.name}_{name}", scope=scope)
+    return B.stack([extent], held(accumulator_dtype(op)), f"{op.output.name}_{name}")
 
 
 def fold(op: Operator, acc: Buffer, width: int) -> Expr:

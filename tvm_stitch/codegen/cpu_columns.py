@@ -222,7 +222,7 @@ class SplitEmitter(ColumnEmitter):
         buffers = []
         for op in p.reduces:
             assert isinstance(tasks, int)
-            buffers.append(accumulator(op, tasks, "partial", scope="global"))
+            buffers.append(accumulator(op, tasks, "partial"))
         self.partials.append((buffers, tasks))
         return buffers
 

@@ -21,19 +21,18 @@ def element_aligned(func: Any) -> Any:
     """The scheduled PrimFunc with arguments aligned to their elements."""
     if compat.HAS_RELAX_TIRX:  # whose executors allocate all that a kernel is given
         return func
-    arguments = {buffer.data: _element_aligned(buffer) for buffer in func.buffer_map.values()}
+    arguments = {buffer: _element_aligned(buffer) for buffer in func.buffer_map.values()}
 
     def change(access: Any) -> Any:
-        data = access.buffer.data
-        if data not in arguments or access.buffer not in originals:
+        argument = arguments.get(access.buffer)
+        if argument is None:
             return None
         if compat.is_load(access):
-            return compat.load(arguments[data], access.indices)
-        return tir.BufferStore(arguments[data], access.value, access.indices)
+            return compat.load(argument, access.indices)
+        return tir.BufferStore(argument, access.value, access.indices)
 
-    originals = set(func.buffer_map.values())
     body = tir.stmt_functor.ir_transform(func.body, None, change, _ACCESSES)
-    declared = {param: arguments[buffer.data] for param, buffer in func.buffer_map.items()}
+    declared = {param: arguments[buffer] for param, buffer in func.buffer_map.items()}
     return tir.PrimFunc(func.params, body, func.ret_type, declared, func.attrs, func.span)
 
 

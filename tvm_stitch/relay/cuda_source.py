@@ -22,6 +22,7 @@ import tvm
 from ..codegen.gpu import RESIDENT_BLOCKS
 from ..codegen.negation import FUNCTION, NEGATED
 from .device_function import defined
+from .global_function import registered
 from .grid_barrier import define_grid_barrier
 
 POSTPROC = "tvm_callback_cuda_postproc"
@@ -112,20 +113,8 @@ def fixed_cuda_source() -> Iterator[None]:
     def compile_source(code: str, target: Any) -> Any:
         return _compile(str(code), target, build)
 
-    with _registered(POSTPROC, postprocess, post), _registered(COMPILE, compile_source, build):
+    with registered(POSTPROC, postprocess), registered(COMPILE, compile_source):
         yield
-
-
-@contextmanager
-def _registered(name: str, function: Callable[..., Any], before: Any) -> Iterator[None]:
-    tvm.register_func(name, function, override=True)
-    try:
-        yield
-    finally:
-        if before is None:
-            tvm._ffi.registry.remove_global_func(name)
-        else:
-            tvm.register_func(name, before, override=True)
 
 
 def _compile(code: str, target: Any, build: Callable[..., Any] | None) -> Any:

@@ -62,6 +62,7 @@ class ScheduleStitchOps:
     ):
         self.target = resolve_target(target)
         self.config = checked_config(config)
+        self.device = device_model(self.target, self.config)
         self.plans = plans if plans is not None else {}
         self.declined = declined if declined is not None else {}
         self.prefix = prefix
@@ -97,7 +98,7 @@ class ScheduleStitchOps:
         name = _fresh(f"{self.prefix}_{function_name(func)}", names)
         try:
             lowered, graph = read_function(func, self.target, name)
-            plan = choose_plan(graph, device_model(self.target, self.config), self.config)
+            plan = choose_plan(graph, self.device, self.config)
             kernel = emit(lowered, plan).with_attr("global_symbol", name)
             if self.build:
                 with fixed_cuda_source() if self.target.kind.name == "cuda" else nullcontext():

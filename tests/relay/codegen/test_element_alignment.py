@@ -13,6 +13,7 @@ from tvm import relay
 from tvm._ffi.runtime_ctypes import DataType, TVMArray
 
 from tests.relay.codegen.kernels import Kernel, check
+from tests.relay.modules import run_ahead_of_time
 from tvm_stitch.testing.comparison.native import native_cpu
 
 NATIVE = f"llvm -mcpu={native_cpu()}"
@@ -75,16 +76,10 @@ def test_parameters_in_an_ahead_of_time_library(tmp_path: Any) -> None:
     rng = np.random.default_rng(2)
     params = {name: rng.standard_normal(72).astype("float32") for name in ("scale", "shift")}
     data = rng.standard_normal((48, 72)).astype("float32")
-    with enable() as found:
+    with enable() as recorder:
         lib = relay.build(mod, NATIVE, params=params, executor=relay.backend.Executor("aot"))
-    assert len(found.plans) == 1
-    lib.export_library(tmp_path / "model.so")
-    loaded = tvm.runtime.load_module(tmp_path / "model.so")
-    module = tvm.runtime.executor.AotModule(loaded["default"](tvm.cpu()))
-    module.set_input("x", data)
-    module.run()
+    assert len(recorder.plans) == 1
+    (got,) = run_ahead_of_time(lib, tmp_path, data)
     wide = data.astype("float64")
     expected = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(wide.var(-1, keepdims=True) + 1e-5)
-    np.testing.assert_allclose(
-        module.get_output(0).numpy(), expected * params["scale"] + params["shift"], atol=1e-5
-    )
+    np.testing.assert_allclose(got, expected * params["scale"] + params["shift"], atol=1e-5)

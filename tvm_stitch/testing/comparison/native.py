@@ -10,6 +10,7 @@ from typing import Any
 import tvm
 
 from ... import compat
+from ...device import arch_of
 
 #: LLVM's names of processors by the features that they imply, the most able first: for an LLVM older than the CPU.
 _BY_FEATURES = (
@@ -50,11 +51,10 @@ def target_of(spec: str) -> Any:
     if not device.exist:
         raise ValueError("no CUDA device was found: a comparison runs what it builds; use --target llvm here")
     if target is None:
-        major, minor = str(device.compute_version).split(".")[:2]
         target = tvm.target.Target(
             {
                 "kind": "cuda",
-                "arch": f"sm_{major}{minor}",
+                "arch": arch_of(device),
                 "max_threads_per_block": int(device.max_threads_per_block),
                 "max_shared_memory_per_block": int(device.max_shared_memory_per_block),
                 "thread_warp_size": int(device.warp_size),

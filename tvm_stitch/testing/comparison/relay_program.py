@@ -28,6 +28,7 @@ _BLOCK_SECONDS, _KERNEL_SECONDS = 0.2, 0.005
 def kernels_noted() -> Iterator[dict[str, Any]]:
     """Notes the PrimFuncs of the stitch ops that are compiled while this lasts, by name."""
     from tvm_stitch.relay.external import COMPILER, KERNEL_ATTR
+    from tvm_stitch.relay.global_function import registered
 
     noted: dict[str, Any] = {}
     compiler = f"relay.ext.{COMPILER}"
@@ -37,11 +38,8 @@ def kernels_noted() -> Iterator[dict[str, Any]]:
         noted[str(func.attrs["global_symbol"])] = func.attrs[KERNEL_ATTR]
         return original(func)
 
-    tvm.register_func(compiler, build, override=True)
-    try:
+    with registered(compiler, build):
         yield noted
-    finally:
-        tvm.register_func(compiler, original, override=True)
 
 
 class RelayProgram:

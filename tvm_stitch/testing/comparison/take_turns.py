@@ -16,6 +16,8 @@ from typing import Any
 
 import tvm
 
+from ...relay.global_function import registered
+
 _LOCAL_RUNNER = "auto_scheduler.local_runner.run"
 
 
@@ -39,8 +41,5 @@ def measured_in_turns(lock: Path | None = None) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX)
             return original(*args)
 
-    tvm.register_func(_LOCAL_RUNNER, run, override=True)
-    try:
+    with registered(_LOCAL_RUNNER, run):
         yield
-    finally:
-        tvm.register_func(_LOCAL_RUNNER, original, override=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
-import tvm
 
+from ...relay.global_function import registered
 from .calls import DeviceCalls
 from .launch import EmulatedRun, Options
 from .memory import DeviceBuffer
@@ -77,26 +77,20 @@ _sessions: list[_Session] = []
 @contextmanager
 def _installed(session: _Session) -> Iterator[None]:
     """Makes the session's kernels global functions, and lets host code choose and ask a device that is not there."""
-    replaced = {
+    functions = {
         "__tvm_set_device": lambda *_: None,
         "runtime.GetDeviceAttr": lambda *args: _sessions[-1].device_attribute(*map(int, args)),
-    }
-    added = {
         ALLOC_WORKSPACE: lambda *args: _sessions[-1].alloc_workspace(*args),
         **{k: lambda *args, k=k: _sessions[-1].launch(k, *args) for k in session.lowered.kernels},
     }
-    originals = {name: tvm.get_global_func(name) for name in replaced}
-    for name, function in {**replaced, **added}.items():
-        tvm.register_func(name, function, override=True)
-    _sessions.append(session)
-    try:
-        yield
-    finally:
-        _sessions.pop()
-        for name, function in originals.items():
-            tvm.register_func(name, function, override=True)
-        for name in added:
-            tvm._ffi.registry.remove_global_func(name)
+    with ExitStack() as installed:
+        for name, function in functions.items():
+            installed.enter_context(registered(name, function))
+        _sessions.append(session)
+        try:
+            yield
+        finally:
+            _sessions.pop()
 
 
 def run_relay_cuda(

@@ -16,6 +16,8 @@ import tvm
 from tvm import tir
 from tvm.tir.stmt_functor import ir_transform
 
+from ...relay.global_function import registered
+
 ALLOC_WORKSPACE = "tvm_stitch.emulator.alloc_workspace"
 COMPILE = "tvm_callback_cuda_compile"
 
@@ -105,25 +107,18 @@ def emulated_build() -> Iterator[list[str]]:
     Gives the names of the functions that were built like that, as they come.
     """
     seen: list[str] = []
-    compiler = tvm.get_global_func(COMPILE, allow_missing=True)
-    tvm.register_func(COMPILE, lambda code, _: code, override=True)
     now = tvm.transform.PassContext.current()
     config = dict(now.config.items())
     config["tir.add_lower_pass"] = [*config.get("tir.add_lower_pass", []), (3, _emulated_workspaces(seen))]
-    try:
-        with tvm.transform.PassContext(
-            opt_level=max(now.opt_level, 3) if _is_default(now) else now.opt_level,
-            required_pass=list(now.required_pass),
-            disabled_pass=list(now.disabled_pass),
-            instruments=list(now.instruments or []),
-            config=config,
-        ):
-            yield seen
-    finally:
-        if compiler is None:
-            tvm._ffi.registry.remove_global_func(COMPILE)
-        else:
-            tvm.register_func(COMPILE, compiler, override=True)
+    context = tvm.transform.PassContext(
+        opt_level=max(now.opt_level, 3) if _is_default(now) else now.opt_level,
+        required_pass=list(now.required_pass),
+        disabled_pass=list(now.disabled_pass),
+        instruments=list(now.instruments or []),
+        config=config,
+    )
+    with registered(COMPILE, lambda code, _: code), context:
+        yield seen
 
 
 def _is_default(context: Any) -> bool:

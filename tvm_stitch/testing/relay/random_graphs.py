@@ -15,6 +15,7 @@ import numpy as np
 import tvm
 
 from ...config import StitchConfig
+from ...device import arch_of
 from ..bounds import Bound
 from ..random_checks import CheckResult, Outcome, checked, long_run, parser
 from ..random_growth import Graph, Level, grow
@@ -58,7 +59,7 @@ def check_graph_cuda(graph: RandomRelayGraph, build: Build = build_stock) -> Che
 
     def work(inputs: list[np.ndarray]) -> tuple[list[np.ndarray], None, list[str]]:
         device = tvm.cuda(0)
-        target = tvm.target.Target(f"cuda -arch=sm_{device.compute_version.replace('.', '')}", host="llvm")
+        target = tvm.target.Target(f"cuda -arch={arch_of(device)}", host="llvm")
         return run(build(graph.mod, target, None), inputs, device), None, []
 
     return checked(graph, True, work)
