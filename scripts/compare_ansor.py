@@ -56,8 +56,9 @@ class Builds:
 
     def tuned(self) -> Built:
         """relay.build with what Ansor found for TVM's own fusion."""
-        tasks = ansor.extract(self._work.mod, self._work.params, self._target)
-        return self._tuned(tasks, self._args.trials, nullcontext)
+        tasks = self._extracted()
+        self._tune(tasks, self._args.trials)
+        return self._with_schedules(tasks, nullcontext)
 
     def stitched(self) -> Built:
         """relay.build with stitching."""
@@ -68,27 +69,55 @@ class Builds:
     def stitched_tuned(self) -> Built:
         """relay.build with stitching, and with what Ansor found for the compute-intensive operators left.
 
-        These have as many trials as Ansor gave to the compute-intensive tasks of TVM's own fusion, no more.
+        Those that Ansor's own build has too are tuned with that one. The others have ``--stitched-trials``, by default
+        what all together need for as many trials as Ansor gave to the compute-intensive tasks of its own build.
         """
         from tvm_stitch import relay as stitch
 
-        work, target = self._work, self._target
-        theirs = ansor.extract(work.mod, work.params, target).compute_intensive()
-        ours = ansor.extract(work.mod, work.params, target, stitch.enable).compute_intensive()
-        trials = ansor.history(self.log, target).of(theirs)
+        theirs, ours, own = self._compute_intensive()
+        self._tune(own, self._trials_of_stitched(theirs, ours, own))
+        past = ansor.history(self.log, self._target)
         self.statements.append(
-            f"stitched + Ansor: {len(ours.tasks)} compute-intensive tasks, tuned until they had as many trials "
-            f"({trials}) as the {len(theirs.tasks)} compute-intensive ones of Ansor's own build."
+            f"stitched + Ansor: {len(ours.tasks)} compute-intensive tasks with {past.of(ours)} trials in all, "
+            f"{len(ours.tasks) - len(own.tasks)} of them shared with Ansor's own build, whose {len(theirs.tasks)} "
+            f"compute-intensive tasks had {past.of(theirs)}."
         )
-        return self._tuned(ours, trials, stitch.enable)
+        return self._with_schedules(ours, stitch.enable)
 
-    def _tuned(self, tasks: ansor.Tasks, trials: int, stitching: Callable[[], Any]) -> Built:
-        args = self._args
+    def tune(self, variants: Sequence[Variant]) -> None:
+        """Tune what these variants need, and build nothing."""
+        for variant in variants:
+            if variant.name == "tuned":
+                self._tune(self._extracted(), self._args.trials)
+            elif variant.name == "stitched_tuned":
+                theirs, ours, own = self._compute_intensive()
+                self._tune(own, self._trials_of_stitched(theirs, ours, own))
+
+    def _extracted(self, within: Callable[[], Any] = nullcontext) -> ansor.Tasks:
+        return ansor.extract(self._work.mod, self._work.params, self._target, within)
+
+    def _compute_intensive(self) -> tuple[ansor.Tasks, ansor.Tasks, ansor.Tasks]:
+        """Compute-intensive tasks: of Ansor's own build, of the stitched one, and of the stitched one alone."""
+        from tvm_stitch import relay as stitch
+
+        theirs = self._extracted().compute_intensive()
+        ours = self._extracted(stitch.enable).compute_intensive()
+        return theirs, ours, ours.without(theirs)
+
+    def _trials_of_stitched(self, theirs: ansor.Tasks, ours: ansor.Tasks, own: ansor.Tasks) -> int:
+        if self._args.stitched_trials is not None:
+            return int(self._args.stitched_trials)
+        past = ansor.history(self.log, self._target)
+        return past.of(theirs) - past.of(ours) + past.of(own)
+
+    def _tune(self, tasks: ansor.Tasks, trials: int) -> None:
         if tasks.tasks:
             options.say(f"{len(tasks.tasks)} tasks, {trials} trials in all, log {self.log}")
-            left = args.time_limit - self._tuning.seconds
+            left = self._args.time_limit - self._tuning.seconds
             with self._tuning:
-                ansor.tune(tasks, self._target, self.log, trials, args.seed, left, self._search)
+                ansor.tune(tasks, self._target, self.log, trials, self._args.seed, left, self._search)
+
+    def _with_schedules(self, tasks: ansor.Tasks, stitching: Callable[[], Any]) -> Built:
         past = ansor.history(self.log, self._target)
         if failed := past.failed_of(tasks):
             self.statements.append(
@@ -126,6 +155,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         default=2048,
         help="candidates of the evolutionary search (default: %(default)s)",
     )
+    parser.add_argument(
+        "--stitched-trials",
+        type=int,
+        metavar="N",
+        help="of the tasks that the stitched build alone has (default: for as many as Ansor's own build gets)",
+    )
+    parser.add_argument(
+        "--tune-only",
+        action="store_true",
+        help="tune for the --variants and stop: processes of several GPUs can share the work, each with its own --log, "
+        "and a run with these logs in one file compares",
+    )
     args = parser.parse_args(argv)
 
     def prepare(sizes: Any, target: Any) -> tuple[Any, Any]:
@@ -143,9 +184,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         ]
         return statements + builds.statements
 
-    return options.run(
-        parser, args, ["compare_ansor.py", *(sys.argv[1:] if argv is None else argv)], prepare, disclose
-    )
+    command = ["compare_ansor.py", *(sys.argv[1:] if argv is None else argv)]
+    return options.run(parser, args, command, prepare, disclose, Builds.tune if args.tune_only else None)
 
 
 if __name__ == "__main__":

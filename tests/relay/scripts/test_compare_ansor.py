@@ -70,6 +70,22 @@ def test_a_run_is_complete_and_goes_on_from_its_log(tmp_path: Path) -> None:
     assert again["tuned"]["tuning_seconds"] > records["tuned"]["tuning_seconds"]
 
 
+def test_tuning_can_be_shared_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ["--model", "encoder", "--sequence", "4", "--hidden", "16", "--heads", "2", "--ffn", "32"]
+    log = tmp_path / "log.json"
+    arguments = [*model, *QUICK, "--out", str(tmp_path), "--log", str(log), "--tune-only"]
+    tuned: dict[str, list[str]] = {}
+
+    def tune(tasks: ansor.Tasks, target: object, log: Path, trials: int, *_rest: object) -> None:
+        tuned[str(trials)] = [task.workload_key for task in tasks.tasks]
+
+    monkeypatch.setattr(ansor, "tune", tune)
+    assert compare_ansor.main([*arguments, "--trials", "20", "--variants", "stock,tuned"]) == 0
+    assert compare_ansor.main([*arguments, "--stitched-trials", "9", "--variants", "stitched_tuned"]) == 0
+    assert list(tuned) == ["20", "9"] and tuned["9"] and not set(tuned["20"]) & set(tuned["9"])
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_programs_are_counted_and_timed_by_kind() -> None:
     target = native.target_of("llvm")
     work = workload("encoder", Sizes(sequence=4, hidden=16, heads=2, ffn=32))

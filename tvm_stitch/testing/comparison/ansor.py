@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections import Counter
@@ -68,6 +69,14 @@ class Tasks:
             (task, weight)
             for task, weight in zip(self.tasks, self.weights)
             if any(word in task.desc for word in CONTRACTION_NAMES)
+        ]
+        return Tasks([task for task, _ in kept], [weight for _, weight in kept])
+
+    def without(self, others: Tasks) -> Tasks:
+        """Those that are not among the others."""
+        known = {task.workload_key for task in others.tasks}
+        kept = [
+            (task, weight) for task, weight in zip(self.tasks, self.weights) if task.workload_key not in known
         ]
         return Tasks([task for task, _ in kept], [weight for _, weight in kept])
 
@@ -237,7 +246,7 @@ def tune(
     scheduler = auto_scheduler.TaskScheduler(tasks, weights, load_log_file=resumed, callbacks=[watch])
     options = auto_scheduler.TuningOptions(
         num_measure_trials=left,
-        builder=auto_scheduler.LocalBuilder(timeout=_PATIENCE),
+        builder=auto_scheduler.LocalBuilder(timeout=_PATIENCE, n_parallel=len(os.sched_getaffinity(0))),
         runner=_runner(target),
         measure_callbacks=[auto_scheduler.RecordToFile(str(log))],
         verbose=0,

@@ -71,6 +71,7 @@ def run(
     command: Sequence[str],
     prepare: Callable[[Any, Any], tuple[Any, Any]],
     disclose: Callable[[Any, Any], list[str]],
+    instead: Callable[[Any, Any], None] | None = None,
 ) -> int:
     """Build, check and time all variants; write table, numbers and plot; the exit code.
 
@@ -78,6 +79,7 @@ def run(
         command: the program's name and arguments, as they are disclosed.
         prepare: makes of sizes and target the workload (``title``, ``reference()``) and its builds (``variants()``).
         disclose: what is to be said beside the figures, of the builds and the target.
+        instead: what to do with the builds and the variants asked for, if they are not to be compared.
     """
     try:
         sizes = workload_sizes.sizes_from(args)
@@ -93,6 +95,9 @@ def run(
             raise ValueError("--blocks and --trials must be at least 1")
     except (ValueError, FileNotFoundError) as err:
         parser.error(str(err))
+    if instead is not None:
+        instead(builds, variants)
+        return 0
     out = Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
     facts = disclosure.facts(command, native.device_name(target))
