@@ -108,7 +108,7 @@ class Builds:
         if self._args.stitched_trials is not None:
             return int(self._args.stitched_trials)
         past = ansor.history(self.log, self._target)
-        return past.of(theirs) - past.of(ours) + past.of(own)
+        return max(past.of(theirs) - past.of(ours) + past.of(own), len(own.tasks))
 
     def _tune(self, tasks: ansor.Tasks, trials: int) -> None:
         if tasks.tasks:
