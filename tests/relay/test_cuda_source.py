@@ -51,6 +51,18 @@ def build(dtype: str = "float16") -> Any:
     return relay.build(tvm.IRModule.from_expr(relay.Function([x], relay.tanh(x))), target=default_target())
 
 
+def test_what_was_registered_is_restored_when_the_last_one_leaves() -> None:
+    before = tvm.get_global_func(COMPILE), tvm.get_global_func(POSTPROC, allow_missing=True)
+    first, second = fixed_cuda_source(), fixed_cuda_source()  # as two threads may open them
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert "resident" not in tvm.get_global_func(POSTPROC)(KERNELS, default_target())
+    second.__exit__(None, None, None)
+    assert tvm.get_global_func(COMPILE).handle.value == before[0].handle.value
+    assert before[1] is None and tvm.get_global_func(POSTPROC, allow_missing=True) is None
+
+
 def test_own_functions_have_own_names() -> None:
     fixed = fix_source(KERNELS)
     assert "UNARY(tvm_stitch_htanh, tanhf)" in fixed

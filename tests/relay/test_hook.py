@@ -143,6 +143,16 @@ def test_the_innermost_of_nested_contexts_holds() -> None:
         assert len(outer.plans) == 2
 
 
+def test_contexts_close_in_any_order() -> None:
+    outer, inner = enable(), enable(StitchConfig(max_operators=1))
+    first, second = outer.__enter__(), inner.__enter__()
+    outer.__exit__(None, None, None)
+    relay.build(two_layers(), "llvm", params=PARAMS)
+    inner.__exit__(None, None, None)
+    assert not first.plans and second.plans
+    assert not stitched(kernels(relay.build(two_layers(), "llvm", params=PARAMS)))
+
+
 def test_other_threads_are_not_concerned() -> None:
     libs: dict[str, Any] = {}
 

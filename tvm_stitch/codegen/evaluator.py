@@ -196,6 +196,7 @@ def _moved(alignment: Alignment) -> dict[Buffer, Buffer]:
     """Where inputs are that are not in the buffers which operators name: values of a part before, in scratch."""
     inputs = dict.fromkeys(alignment.graph.inputs)
     found = [(b, t) for op in alignment.graph.operators for b, t in op.operand.items() if t in inputs]
+    found += [(b, t) for t, b in alignment.stand_ins.items()]
     return {b: t.buffer for b, t in found if not b.same_as(t.buffer)}
 
 

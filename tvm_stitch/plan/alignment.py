@@ -7,10 +7,11 @@ evaluated anywhere; a reduction's result is available in its own row only, so ev
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from .. import compat
+from ..compat import Buffer
 from ..graph.access import has_load
 from ..graph.classify import is_heavy
 from ..graph.extent import Extent, product, quotient, same, unflatten
@@ -30,7 +31,8 @@ class Alignment:
 
     ``roots`` lists the reductions and outputs with their points; ``reads`` gives, for each evaluated operator, the
     point of each of its accesses (None for a gather's data, which is indexed by values). ``folds`` are the reductions
-    across rows: their results are known only when every row is done, so nothing here reads them.
+    across rows: their results are known only when every row is done, so nothing here reads them. ``stand_ins`` are the
+    buffers that points read for inputs which hold indices.
     """
 
     graph: StitchGraph
@@ -39,6 +41,7 @@ class Alignment:
     reads: dict[Key, list[Point | None]] = field(default_factory=dict)
     level: dict[Key, int] = field(default_factory=dict)
     folds: frozenset[Operator] = frozenset()
+    stand_ins: Mapping[Tensor, Buffer] = field(default_factory=dict)
 
     @property
     def row_point(self) -> Point:
@@ -105,6 +108,7 @@ class _Aligner:
         self.placed: dict[Operator, Point] = {}
         self.uneven: dict[Tensor, bool] = {}
         self.gathered = GatherPoints(domain)
+        self.result.stand_ins = self.gathered.stand_ins
 
     def run(self) -> Alignment:
         outputs = {t.producer for t in self.graph.outputs}

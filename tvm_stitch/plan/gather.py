@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from .. import compat
 from ..compat import Buffer, Expr, Var
-from ..graph.ir import Access, Operator
+from ..graph.ir import Access, Operator, Tensor
 from .domain import Domain, Point
 
 
@@ -22,7 +22,8 @@ class GatherPoints:
 
     def __init__(self, domain: Domain):
         self.domain = domain
-        self.named: dict[str, Buffer] = {}
+        self.stand_ins: dict[Tensor, Buffer] = {}
+        """What points read where an input holds indices."""
 
     def point(self, op: Operator, point: Point, access: Access) -> Point:
         """Where ``access`` of ``op`` gathers, when ``op`` is evaluated at ``point``.
@@ -46,16 +47,26 @@ class GatherPoints:
             raise Misaligned(f"{op.name} gathers at indices computed from {tensor!r}")
         producer = tensor.producer
         if producer is None:
-            # Points are told apart by their text, so each name must stand for one buffer.
-            first: Buffer = self.named.setdefault(str(buffer.name), buffer)
-            if not first.same_as(buffer):
-                raise Misaligned(f"two inputs that are indices have the name {buffer.name}")
-            return compat.load(buffer, indices)
+            return compat.load(self._stand_in(tensor, buffer), indices)
         if producer.is_reduce:
             raise Misaligned(f"{op.name} gathers at indices that {producer.name} reduces to")
         inner: dict[Var, Expr] = {a.var: compat.const(0, "int64") for a in producer.axes}
         inner.update({a.var: i for a, i in zip(producer.spatial, indices)})
         return self._resolve(producer, producer.value, inner)
+
+    def _stand_in(self, tensor: Tensor, buffer: Buffer) -> Buffer:
+        """One buffer an input, with a name of its own: points are told apart by their text.
+
+        Operators that were read one by one have buffers of their own for an input, and the same names for all.
+        """
+        if tensor not in self.stand_ins:
+            names, name = {str(b.name) for b in self.stand_ins.values()}, str(buffer.name)
+            while name in names:
+                name += "_"
+            if name != str(buffer.name):
+                buffer = compat.tir.decl_buffer(buffer.shape, compat.buffer_dtype(buffer), name)
+            self.stand_ins[tensor] = buffer
+        return self.stand_ins[tensor]
 
 
 def _wide(index: Expr) -> Expr:

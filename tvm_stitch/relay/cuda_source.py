@@ -13,8 +13,9 @@ import glob
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import tvm
@@ -102,8 +103,30 @@ def fixed_cuda_source() -> Iterator[None]:
     """While active, TVM's CUDA modules are compiled from fixed source, with NVRTC where nvcc is not found.
 
     A callback that was registered before (``tvm_callback_cuda_postproc``, ``tvm_callback_cuda_compile``) still has its
-    say, on the fixed source; what was registered is registered again in the end. May be nested.
+    say, on the fixed source; what was registered is registered again in the end. May be nested, and threads share it:
+    the first one to come registers, the last one to go restores.
     """
+    global _users
+    with _lock:
+        if not _users:
+            _callbacks.enter_context(_registered_callbacks())
+        _users += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _users -= 1
+            if not _users:
+                _callbacks.close()
+
+
+_lock = threading.Lock()
+_users = 0
+_callbacks = ExitStack()
+
+
+@contextmanager
+def _registered_callbacks() -> Iterator[None]:
     post, build = (tvm.get_global_func(name, allow_missing=True) for name in (POSTPROC, COMPILE))
 
     def postprocess(code: str, target: Any) -> str:

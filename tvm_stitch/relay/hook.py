@@ -78,12 +78,13 @@ def enable(config: StitchConfig | None = None) -> Iterator[Recorder]:
 def stitching(config: StitchConfig, build: bool = True) -> Iterator[Recorder]:
     """:func:`enable`; with ``build=False`` for Relay's passes alone, and kernels are not compiled."""
     recorder = Recorder()
-    _active.open.append((config, recorder, build))
+    opened = (config, recorder, build)
+    _active.open.append(opened)
     _patch()
     try:
         yield recorder
-    finally:
-        _active.open.pop()
+    finally:  # another one may be the last: contexts in generators close in any order
+        _active.open = [other for other in _active.open if other is not opened]
         _unpatch()
 
 
