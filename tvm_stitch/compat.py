@@ -34,6 +34,7 @@ IRBuilder: Any = importlib.import_module("tvm.script.ir_builder").IRBuilder
 T: Any = importlib.import_module("tvm.tirx.script.builder" if HAS_RELAX_TIRX else "tvm.script.ir_builder.tir")
 
 Analyzer: Any = arith.Analyzer
+_item: Any = None if HAS_RELAX_TIRX else importlib.import_module("tvm.runtime._ffi_api").ArrayGetItem
 _STRUCTURE: Any = importlib.import_module("tvm_ffi" if HAS_RELAX_TIRX else "tvm.ir")
 Expr = Any
 Buffer = Any
@@ -44,6 +45,10 @@ BINARY = frozenset(
     + "BitwiseAnd BitwiseOr BitwiseXor LShift RShift".split()
 )
 """Class names of the two-operand scalar expressions (operands ``a`` and ``b``)."""
+
+
+_CONSTANTS = frozenset({"IntImm", "FloatImm", "StringImm"})
+_LEAVES = _CONSTANTS | {"Var", "SizeVar"}
 
 
 def kind(node: Any) -> str:
@@ -169,37 +174,55 @@ def rebuild(expr: Expr, visit: Callable[[Expr], Expr]) -> Expr:
     Raises:
         NotImplementedError: for a node kind this package does not know.
     """
+    before = operands(expr)
+    after = [visit(e) for e in before]
+    if all(a is b for a, b in zip(after, before)):
+        return expr
     name = kind(expr)
     if name in BINARY:
-        a, b = visit(expr.a), visit(expr.b)
-        return expr if a is expr.a and b is expr.b else type(expr)(a, b)
-    if name in ("IntImm", "FloatImm", "Var", "StringImm", "SizeVar"):
-        return expr
+        return type(expr)(*after)
     if is_load(expr):
-        return load(load_buffer(expr), [visit(i) for i in expr.indices])
+        return load(load_buffer(expr), after)
     if name == "Call":
-        return remake_call(expr, [visit(a) for a in expr.args])
+        return remake_call(expr, after)
     if name == "Cast":
-        return tir.Cast(dtype_of(expr), visit(expr.value))
-    if name == "Select":
-        return tir.Select(visit(expr.condition), visit(expr.true_value), visit(expr.false_value))
-    if name == "Not":
-        return tir.Not(visit(expr.a))
+        return tir.Cast(dtype_of(expr), *after)
     if name == "Let":
-        return tir.Let(expr.var, visit(expr.value), visit(expr.body))
-    raise NotImplementedError(f"scalar expression of kind {name}")
+        return tir.Let(expr.var, *after)
+    return {"Select": tir.Select, "Not": tir.Not}[name](*after)
 
 
 def operands(expr: Expr) -> list[Expr]:
-    """The direct sub-expressions of a scalar expression (indices for a load)."""
-    found: list[Expr] = []
+    """The direct sub-expressions of a scalar expression (indices for a load).
 
-    def note(e: Expr) -> Expr:
-        found.append(e)
-        return e
+    Raises:
+        NotImplementedError: for a node kind this package does not know.
+    """
+    name = kind(expr)
+    if name in BINARY:
+        return [expr.a, expr.b]
+    if name in _LEAVES:
+        return []
+    if is_load(expr):
+        return elements(expr.indices)
+    if name == "Call":
+        return elements(expr.args)
+    if name == "Cast":
+        return [expr.value]
+    if name == "Select":
+        return [expr.condition, expr.true_value, expr.false_value]
+    if name == "Not":
+        return [expr.a]
+    if name == "Let":
+        return [expr.value, expr.body]
+    raise NotImplementedError(f"scalar expression of kind {name}")
 
-    rebuild(expr, note)
-    return found
+
+def elements(array: Any) -> list[Any]:
+    """The elements of a TVM array; a Relay-era TVM's own iteration asks for the length before every one."""
+    if HAS_RELAX_TIRX:
+        return list(array)
+    return [_item(array, i) for i in range(len(array))]
 
 
 def remake_call(expr: Expr, args: Sequence[Expr]) -> Expr:
@@ -237,8 +260,10 @@ def shuffle_xor(dtype: str, value: Expr, offset: int) -> Expr:
 
 def substitute(expr: Expr, values: Mapping[Var, Expr]) -> Expr:
     """Replace variables in an expression (loads' indices included)."""
-    if not values:
+    if not values or kind(expr) in _CONSTANTS:
         return expr
+    if not HAS_RELAX_TIRX:  # where a step from Python into TVM takes long
+        return tir.stmt_functor.substitute(expr, dict(values))
 
     def visit(e: Expr) -> Expr:
         if kind(e) in ("Var", "SizeVar"):

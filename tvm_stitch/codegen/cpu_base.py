@@ -20,7 +20,7 @@ from ..plan.plan import StitchPlan
 from . import builder as B
 from .combine import accumulator_dtype, combine, identity
 from .cpu_frame import Frame, FrameEvaluator
-from .cpu_half import lower_rounding
+from .cpu_half import lower_rounding, rounds
 from .cpu_lanes import LaneWriter, from_held, held, to_held
 from .evaluator import compute_dtype, convert, input_indices
 from .vector_math import lower_math
@@ -32,6 +32,7 @@ class CpuEmitter:
     def __init__(self, plan: StitchPlan):
         assert isinstance(plan.mapping, CpuMapping)
         self.plan, self.al = plan, plan.alignment
+        self._rounds = rounds(self.al.graph)
         self.mapping: CpuMapping = plan.mapping
         self.domain = plan.alignment.domain
         self.sched = plan.schedule
@@ -89,7 +90,7 @@ class CpuEmitter:
         return from_held(compat.load(chosen, [lanes.lane]), dtype)
 
     def _round(self, value: Expr) -> Expr:
-        return lower_rounding(value, self._name)
+        return lower_rounding(value, self._name) if self._rounds else value
 
     def _name(self, part: Expr) -> Expr:
         return self.bind(part, "part")

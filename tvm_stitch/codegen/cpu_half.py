@@ -7,6 +7,16 @@ from collections.abc import Callable
 
 from .. import compat
 from ..compat import Expr, tir
+from ..graph.ir import StitchGraph
+
+
+def rounds(graph: StitchGraph) -> bool:
+    """Whether anything in the graph is a bfloat16: without, there is nothing to lower."""
+
+    def made(expr: Expr) -> bool:
+        return compat.dtype_of(expr) == "bfloat16" or any(made(e) for e in compat.operands(expr))
+
+    return any(t.dtype == "bfloat16" for t in graph.tensors()) or any(made(op.value) for op in graph.operators)
 
 
 def lower_rounding(expr: Expr, bind: Callable[[Expr], Expr] | None) -> Expr:

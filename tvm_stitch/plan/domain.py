@@ -81,6 +81,7 @@ class Domain:
     def __post_init__(self) -> None:
         self.analyzer = Analyzer()
         self.reshaper = IndexReshaper(self.analyzer)
+        self._bounds: dict[Extent, Analyzer] = {}
 
     @property
     def row_point(self) -> Point:
@@ -165,7 +166,13 @@ class Domain:
         return Point(At.INDEX, columns, tuple(simple), ", ".join(str(i) for i in simple))
 
     def _bound(self, columns: Extent) -> Analyzer:
+        """What knows the ranges of row and column."""
+        known = self._bounds.get(columns) if isinstance(columns, int) else None
+        if known is not None:
+            return known
         analyzer = Analyzer()
+        if isinstance(columns, int):
+            self._bounds[columns] = analyzer
         compat.bind_range(analyzer, self.row, as_expr(self.rows))
         if not is_zero(columns):
             compat.bind_range(analyzer, self.column, as_expr(columns))
