@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lets several tuning processes of one machine measure in turns, so that none is timed while another one runs.
+"""Lets several tuning processes of one device measure in turns, so that none is timed while another one runs.
 
 Searching and compiling, which take as long, go on beside the measurements of the others.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import fcntl
 import getpass
+import os
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,8 +24,9 @@ _LOCAL_RUNNER = "auto_scheduler.local_runner.run"
 
 
 def lock_path() -> Path:
-    """The file whose lock a user's tuning processes hold while they measure."""
-    return Path(tempfile.gettempdir()) / f"tvm_stitch-{getpass.getuser()}-measures.lock"
+    """The file whose lock a user's tuning processes hold while they measure: one for each ``CUDA_VISIBLE_DEVICES``."""
+    devices = re.sub(r"\W+", "_", os.environ.get("CUDA_VISIBLE_DEVICES", "all"))
+    return Path(tempfile.gettempdir()) / f"tvm_stitch-{getpass.getuser()}-measures-{devices}.lock"
 
 
 @contextmanager

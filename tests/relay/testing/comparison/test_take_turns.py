@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import tvm
 
-from tvm_stitch.testing.comparison.take_turns import measured_in_turns
+from tvm_stitch.testing.comparison.take_turns import lock_path, measured_in_turns
 
 RUNNER = "auto_scheduler.local_runner.run"
 
@@ -47,3 +47,12 @@ def test_the_lock_is_held_while_candidates_run_and_no_longer(tmp_path: Path) -> 
     finally:
         tvm.register_func(RUNNER, original, override=True)
     assert seen == [((1, "a"), False), ((0,), False), ((2,), True)]
+
+
+def test_devices_have_locks_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = {lock_path()}
+    for devices in ("0", "1", "0,1"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", devices)
+        paths.add(lock_path())
+        assert lock_path() == lock_path()
+    assert len(paths) == 4
