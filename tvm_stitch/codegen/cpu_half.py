@@ -16,7 +16,9 @@ def rounds(graph: StitchGraph) -> bool:
     def made(expr: Expr) -> bool:
         return compat.dtype_of(expr) == "bfloat16" or any(made(e) for e in compat.operands(expr))
 
-    return any(t.dtype == "bfloat16" for t in graph.tensors()) or any(made(op.value) for op in graph.operators)
+    return any(t.dtype == "bfloat16" for t in graph.tensors()) or any(
+        made(op.value) for op in graph.operators
+    )
 
 
 def lower_rounding(expr: Expr, bind: Callable[[Expr], Expr] | None) -> Expr:
