@@ -155,16 +155,26 @@ def test_contexts_close_in_any_order() -> None:
 
 def test_other_threads_are_not_concerned() -> None:
     libs: dict[str, Any] = {}
+    opened, built = threading.Event(), threading.Event()
 
     def build(name: str) -> None:
         libs[name] = relay.build(two_layers(), "llvm", params=PARAMS)
 
+    def build_plain() -> None:
+        opened.wait()
+        try:
+            build("plain")
+        finally:
+            built.set()  # one build at a time: TVM's own tag scopes are shared by threads
+
     def build_enabled() -> None:
         with enable():
+            opened.set()
+            built.wait()
             build("enabled")
 
     with enable():
-        threads = [threading.Thread(target=build, args=["plain"]), threading.Thread(target=build_enabled)]
+        threads = [threading.Thread(target=work) for work in (build_plain, build_enabled)]
         for thread in threads:
             thread.start()
         for thread in threads:
