@@ -74,13 +74,15 @@ class Builds:
         """
         from tvm_stitch import relay as stitch
 
-        theirs, ours, own = self._compute_intensive()
-        self._tune(own, self._trials_of_stitched(theirs, ours, own))
-        past = ansor.history(self.log, self._target)
+        theirs, ours = self._tune_stitched()
+        past, shared = (
+            ansor.history(self.log, self._target),
+            len(ours.tasks) - len(ours.without(theirs).tasks),
+        )
         self.statements.append(
             f"stitched + Ansor: {len(ours.tasks)} compute-intensive tasks with {past.of(ours)} trials in all, "
-            f"{len(ours.tasks) - len(own.tasks)} of them shared with Ansor's own build, whose {len(theirs.tasks)} "
-            f"compute-intensive tasks had {past.of(theirs)}."
+            f"{shared} of them shared with Ansor's own build, whose {len(theirs.tasks)} compute-intensive tasks had "
+            f"{past.of(theirs)}."
         )
         return self._with_schedules(ours, stitch.enable)
 
@@ -90,25 +92,23 @@ class Builds:
             if variant.name == "tuned":
                 self._tune(self._extracted(), self._args.trials)
             elif variant.name == "stitched_tuned":
-                theirs, ours, own = self._compute_intensive()
-                self._tune(own, self._trials_of_stitched(theirs, ours, own))
+                self._tune_stitched()
 
     def _extracted(self, within: Callable[[], Any] = nullcontext) -> ansor.Tasks:
         return ansor.extract(self._work.mod, self._work.params, self._target, within)
 
-    def _compute_intensive(self) -> tuple[ansor.Tasks, ansor.Tasks, ansor.Tasks]:
-        """Compute-intensive tasks: of Ansor's own build, of the stitched one, and of the stitched one alone."""
+    def _tune_stitched(self) -> tuple[ansor.Tasks, ansor.Tasks]:
+        """Tune what the stitched build alone has; the compute-intensive tasks of Ansor's own build, and of ours."""
         from tvm_stitch import relay as stitch
 
         theirs = self._extracted().compute_intensive()
         ours = self._extracted(stitch.enable).compute_intensive()
-        return theirs, ours, ours.without(theirs)
-
-    def _trials_of_stitched(self, theirs: ansor.Tasks, ours: ansor.Tasks, own: ansor.Tasks) -> int:
-        if self._args.stitched_trials is not None:
-            return int(self._args.stitched_trials)
-        past = ansor.history(self.log, self._target)
-        return max(past.of(theirs) - past.of(ours) + past.of(own), len(own.tasks))
+        own, trials = ours.without(theirs), self._args.stitched_trials
+        if trials is None:
+            past = ansor.history(self.log, self._target)
+            trials = max(past.of(theirs) - past.of(ours) + past.of(own), len(own.tasks))
+        self._tune(own, trials)
+        return theirs, ours
 
     def _tune(self, tasks: ansor.Tasks, trials: int) -> None:
         if tasks.tasks:
