@@ -48,7 +48,8 @@ BINARY = frozenset(
 
 
 _CONSTANTS = frozenset({"IntImm", "FloatImm", "StringImm"})
-_LEAVES = _CONSTANTS | {"Var", "SizeVar"}
+LEAVES = _CONSTANTS | {"Var", "SizeVar"}
+"""Class names of the scalar expressions without operands."""
 
 
 def kind(node: Any) -> str:
@@ -176,11 +177,12 @@ def rebuild(expr: Expr, visit: Callable[[Expr], Expr]) -> Expr:
     """
     before = operands(expr)
     after = [visit(e) for e in before]
-    if all(a is b for a, b in zip(after, before)):
-        return expr
+    return expr if all(a is b for a, b in zip(after, before)) else with_operands(expr, after)
+
+
+def with_operands(expr: Expr, after: Sequence[Expr]) -> Expr:
+    """The same kind of node with other direct sub-expressions, in the order of :func:`operands`."""
     name = kind(expr)
-    if name in BINARY:
-        return type(expr)(*after)
     if is_load(expr):
         return load(load_buffer(expr), after)
     if name == "Call":
@@ -189,7 +191,7 @@ def rebuild(expr: Expr, visit: Callable[[Expr], Expr]) -> Expr:
         return tir.Cast(dtype_of(expr), *after)
     if name == "Let":
         return tir.Let(expr.var, *after)
-    return {"Select": tir.Select, "Not": tir.Not}[name](*after)
+    return type(expr)(*after)
 
 
 def operands(expr: Expr) -> list[Expr]:
@@ -201,7 +203,7 @@ def operands(expr: Expr) -> list[Expr]:
     name = kind(expr)
     if name in BINARY:
         return [expr.a, expr.b]
-    if name in _LEAVES:
+    if name in LEAVES:
         return []
     if is_load(expr):
         return elements(expr.indices)
