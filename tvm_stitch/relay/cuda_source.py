@@ -13,9 +13,8 @@ import glob
 import os
 import re
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import tvm
@@ -25,6 +24,7 @@ from ..codegen.negation import FUNCTION, NEGATED
 from .device_function import defined
 from .global_function import registered
 from .grid_barrier import define_grid_barrier
+from .shared_context import SharedContext
 
 POSTPROC = "tvm_callback_cuda_postproc"
 COMPILE = "tvm_callback_cuda_compile"
@@ -106,23 +106,8 @@ def fixed_cuda_source() -> Iterator[None]:
     say, on the fixed source; what was registered is registered again in the end. May be nested, and threads share it:
     the first one to come registers, the last one to go restores.
     """
-    global _users
-    with _lock:
-        if not _users:
-            _callbacks.enter_context(_registered_callbacks())
-        _users += 1
-    try:
+    with _callbacks.shared():
         yield
-    finally:
-        with _lock:
-            _users -= 1
-            if not _users:
-                _callbacks.close()
-
-
-_lock = threading.Lock()
-_users = 0
-_callbacks = ExitStack()
 
 
 @contextmanager
@@ -138,6 +123,9 @@ def _registered_callbacks() -> Iterator[None]:
 
     with registered(POSTPROC, postprocess), registered(COMPILE, compile_source):
         yield
+
+
+_callbacks = SharedContext(_registered_callbacks)
 
 
 def _compile(code: str, target: Any, build: Callable[..., Any] | None) -> Any:

@@ -26,6 +26,7 @@ from tvm.relay.build_module import BuildModule
 from ..config import StitchConfig, checked_config
 from ..recorder import Recorder
 from .cuda_source import fixed_cuda_source
+from .shared_context import SharedContext
 from .stitch import stitch
 
 logger = logging.getLogger(__name__)
@@ -51,9 +52,6 @@ class _Active(threading.local):
 
 
 _active = _Active()
-_lock = threading.Lock()
-_users = 0
-_originals: dict[tuple[type, str], Callable[..., Any]] = {}
 
 
 @contextmanager
@@ -80,33 +78,26 @@ def stitching(config: StitchConfig, build: bool = True) -> Iterator[Recorder]:
     recorder = Recorder()
     opened = (config, recorder, build)
     _active.open.append(opened)
-    _patch()
     try:
-        yield recorder
+        with _methods.shared():
+            yield recorder
     finally:  # another one may be the last: contexts in generators close in any order
         _active.open = [other for other in _active.open if other is not opened]
-        _unpatch()
 
 
-def _patch() -> None:
-    global _users
-    with _lock:
-        _users += 1
-        if _users == 1:
-            for owner, name in METHODS:
-                original = getattr(owner, name)
-                _originals[owner, name] = original
-                setattr(owner, name, _stitching(original))
+@contextmanager
+def _methods_replaced() -> Iterator[None]:
+    originals = {(owner, name): getattr(owner, name) for owner, name in METHODS}
+    for (owner, name), original in originals.items():
+        setattr(owner, name, _stitching(original))
+    try:
+        yield
+    finally:
+        for (owner, name), original in originals.items():
+            setattr(owner, name, original)
 
 
-def _unpatch() -> None:
-    global _users
-    with _lock:
-        _users -= 1
-        if _users == 0:
-            for (owner, name), original in _originals.items():
-                setattr(owner, name, original)
-            _originals.clear()
+_methods = SharedContext(_methods_replaced)
 
 
 def _stitching(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One change to the process that all who need it at a time share, in any order and from any thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+
+
+class SharedContext:
+    """A context that the first one to come enters and the last one to go leaves.
+
+    Args:
+        make: makes the context, anew each time that nobody is inside.
+    """
+
+    def __init__(self, make: Callable[[], AbstractContextManager[object]]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._users = 0
+        self._entered = ExitStack()
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """While this lasts, the context is entered."""
+        with self._lock:
+            if not self._users:
+                self._entered.enter_context(self._make())
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                if not self._users:
+                    self._entered.close()
