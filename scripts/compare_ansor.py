@@ -19,6 +19,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from tvm_stitch import relay as stitch  # noqa: E402
 from tvm_stitch.testing.comparison import ansor, options, tuning_time  # noqa: E402
 from tvm_stitch.testing.comparison.measure import Built, Variant  # noqa: E402
 from tvm_stitch.testing.comparison.relay_program import RelayProgram, kernels_noted  # noqa: E402
@@ -62,8 +63,6 @@ class Builds:
 
     def stitched(self) -> Built:
         """relay.build with stitching."""
-        from tvm_stitch import relay as stitch
-
         return self._build(stitch.enable, nullcontext)
 
     def stitched_tuned(self) -> Built:
@@ -72,13 +71,9 @@ class Builds:
         Those that Ansor's own build has too are tuned with that one. The others have ``--stitched-trials``, by default
         what all together need for as many trials as Ansor gave to the compute-intensive tasks of its own build.
         """
-        from tvm_stitch import relay as stitch
-
         theirs, ours = self._tune_stitched()
-        past, shared = (
-            ansor.history(self.log, self._target),
-            len(ours.tasks) - len(ours.without(theirs).tasks),
-        )
+        past = ansor.history(self.log, self._target)
+        shared = len(ours.tasks) - len(ours.without(theirs).tasks)
         self.statements.append(
             f"stitched + Ansor: {len(ours.tasks)} compute-intensive tasks with {past.of(ours)} trials in all, "
             f"{shared} of them shared with Ansor's own build, whose {len(theirs.tasks)} compute-intensive tasks had "
@@ -99,8 +94,6 @@ class Builds:
 
     def _tune_stitched(self) -> tuple[ansor.Tasks, ansor.Tasks]:
         """Tune what the stitched build alone has; the compute-intensive tasks of Ansor's own build, and of ours."""
-        from tvm_stitch import relay as stitch
-
         theirs = self._extracted().compute_intensive()
         ours = self._extracted(stitch.enable).compute_intensive()
         own, trials = ours.without(theirs), self._args.stitched_trials

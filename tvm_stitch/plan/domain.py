@@ -81,7 +81,7 @@ class Domain:
     def __post_init__(self) -> None:
         self.analyzer = Analyzer()
         self.reshaper = IndexReshaper(self.analyzer)
-        self._bounds: dict[Extent, Analyzer] = {}
+        self._bounds: dict[int, Analyzer] = {}
 
     @property
     def row_point(self) -> Point:
@@ -167,12 +167,14 @@ class Domain:
 
     def _bound(self, columns: Extent) -> Analyzer:
         """What knows the ranges of row and column."""
-        known = self._bounds.get(columns) if isinstance(columns, int) else None
-        if known is not None:
-            return known
+        if not isinstance(columns, int):
+            return self._bounded(columns)
+        if columns not in self._bounds:
+            self._bounds[columns] = self._bounded(columns)
+        return self._bounds[columns]
+
+    def _bounded(self, columns: Extent) -> Analyzer:
         analyzer = Analyzer()
-        if isinstance(columns, int):
-            self._bounds[columns] = analyzer
         compat.bind_range(analyzer, self.row, as_expr(self.rows))
         if not is_zero(columns):
             compat.bind_range(analyzer, self.column, as_expr(columns))

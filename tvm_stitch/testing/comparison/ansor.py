@@ -65,19 +65,15 @@ class Tasks:
 
     def compute_intensive(self) -> Tasks:
         """Those whose function has a contraction, by the operators in its name."""
-        kept = [
-            (task, weight)
-            for task, weight in zip(self.tasks, self.weights)
-            if any(word in task.desc for word in CONTRACTION_NAMES)
-        ]
-        return Tasks([task for task, _ in kept], [weight for _, weight in kept])
+        return self._those(lambda task: any(word in task.desc for word in CONTRACTION_NAMES))
 
     def without(self, others: Tasks) -> Tasks:
         """Those that are not among the others."""
         known = {task.workload_key for task in others.tasks}
-        kept = [
-            (task, weight) for task, weight in zip(self.tasks, self.weights) if task.workload_key not in known
-        ]
+        return self._those(lambda task: task.workload_key not in known)
+
+    def _those(self, wanted: Callable[[Any], bool]) -> Tasks:
+        kept = [(task, weight) for task, weight in zip(self.tasks, self.weights) if wanted(task)]
         return Tasks([task for task, _ in kept], [weight for _, weight in kept])
 
 

@@ -14,6 +14,8 @@ import numpy as np
 import tvm
 from tvm.contrib import graph_executor
 
+from ...relay.external import COMPILER, KERNEL_ATTR
+from ...relay.global_function import registered
 from ..kernel_count import CONTRACTION_NAMES
 from ..relay.count import count_kernels, holds_contraction
 from .native import device_of
@@ -27,9 +29,6 @@ _BLOCK_SECONDS, _KERNEL_SECONDS = 0.2, 0.005
 @contextmanager
 def kernels_noted() -> Iterator[dict[str, Any]]:
     """Notes the PrimFuncs of the stitch ops that are compiled while this lasts, by name."""
-    from tvm_stitch.relay.external import COMPILER, KERNEL_ATTR
-    from tvm_stitch.relay.global_function import registered
-
     noted: dict[str, Any] = {}
     compiler = f"relay.ext.{COMPILER}"
     original = tvm.get_global_func(compiler)
