@@ -85,7 +85,7 @@ def test_the_report_is_json_and_text() -> None:
     text = str(report)
     assert text.startswith("2 stitch ops for llvm") and all(k.name in text for k in report.kernels)
     assert {(b["producer"], b["consumer"]): b["reason"] for b in report.boundaries} == {
-        ("dense", "add"): "compute-intensive",
+        ("add", "softmax"): "computed in the kernel of dense",
         ("dense", "softmax"): "compute-intensive",
     }
 

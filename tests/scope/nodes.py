@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes without Relax: small graphs of real operators for tests of scope identification."""
+"""Nodes without Relax: small graphs of real operators for tests of scope identification, and what must hold of it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from tvm.relax import op as R
 
 from tests.graph.helpers import single
 from tvm_stitch.graph.ir import StitchGraph
+from tvm_stitch.graph.validate import validate
+from tvm_stitch.scope.identify import Identified
 from tvm_stitch.scope.node import Node, NodeKind
 
 
@@ -39,19 +41,39 @@ def _spread(shape: tuple[int, ...]) -> StitchGraph:
 
 
 @cache
+def _bias(shape: tuple[int, ...]) -> StitchGraph:
+    return single(lambda emit, x, y: R.add(x, y), (shape, "float32"), (shape[-1:], "float32"))
+
+
+@cache
+def _widen(shape: tuple[int, ...]) -> StitchGraph:
+    return single(lambda emit, x: R.astype(x, "float64"), (shape, "float32"))
+
+
+@cache
+def _narrow(shape: tuple[int, ...]) -> StitchGraph:
+    return single(lambda emit, x: R.astype(x, "float32"), (shape, "float64"))
+
+
+@cache
 def _view(shape: tuple[int, ...]) -> StitchGraph:
     return single(lambda emit, x: R.reshape(x, (shape[1], shape[0])), (shape, "float32"))
 
 
 MAKERS = {
     "add": _binary, "exp": _unary, "sum": _row_sum, "columns": _column_sum, "spread": _spread, "view": _view,
+    "bias": _bias, "widen": _widen, "narrow": _narrow,
 }  # fmt: skip
 
 
 def memory(
     kind: str, inputs: Sequence[str], output: str, shape: tuple[int, ...] = (8, 64), escapes: bool = False
 ) -> Node:
-    """A memory-intensive node: ``add``, ``exp``, ``sum`` (of rows), ``columns`` (their sum), ``spread``, ``view``."""
+    """A memory-intensive node.
+
+    ``kind`` is ``add``, ``bias`` (adds a vector), ``exp``, ``sum`` (of rows), ``columns`` (their sum), ``spread``,
+    ``view``, ``widen`` (to float64) or ``narrow`` (back).
+    """
     found = MAKERS[kind](shape)
     return Node(
         output, NodeKind.MEMORY, list(inputs), [output], found, escapes={output} if escapes else set()
@@ -64,3 +86,27 @@ def compute(inputs: Sequence[str], output: str, escapes: bool = False) -> Node:
         output, NodeKind.COMPUTE, list(inputs), [output], reason="compute-intensive",
         escapes={output} if escapes else set(),
     )  # fmt: skip
+
+
+def check_identified(nodes: Sequence[Node], result: Identified) -> None:
+    """Every node once, units executable in order, interfaces complete, graphs valid."""
+    units = [n for unit in result.order for n in unit]
+    assert sorted(n.index for n in units) == list(range(len(nodes)))
+    made = {v for n in nodes for v in n.outputs}
+    seen: set[object] = set()
+    for unit in result.order:
+        inside = {v for n in unit for v in n.outputs}
+        for n in unit:
+            assert all(v in seen or v in inside for v in n.inputs if v in made)
+        seen |= inside
+    for s in result.scopes:
+        members = set(s.nodes)
+        needed = {v for n in nodes if n not in members for v in n.inputs} | {
+            v for n in nodes for v in n.escapes
+        }
+        inside = {v for n in s.nodes for v in n.outputs}
+        unused = {v for n in s.nodes for v in n.outputs if not any(v in m.inputs for m in nodes)}
+        assert set(s.outputs) == inside & (needed | unused)
+        assert set(s.inputs) == {v for n in s.nodes for v in n.inputs} - inside
+        assert len(s.inputs) == len(s.graph.inputs) and len(s.outputs) == len(s.graph.outputs)
+        validate(s.graph)

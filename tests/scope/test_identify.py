@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which nodes join: cycles, limits, views, epilogues, reasons, and time on large graphs."""
+"""Which nodes join: cycles, limits, views, reasons, and time on large graphs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.scope.nodes import compute, memory
+from tests.scope.nodes import check_identified, compute, memory
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import GPUS
 from tvm_stitch.graph.ir import StitchGraph
-from tvm_stitch.graph.validate import validate
 from tvm_stitch.scope.appraise import Appraisal, Appraise, appraise, in_block
 from tvm_stitch.scope.identify import Identified, identify
 from tvm_stitch.scope.node import Node
@@ -22,36 +21,12 @@ H200 = GPUS["h200"]
 
 def found(nodes: Sequence[Node], **options: object) -> Identified:
     result = identify(nodes, StitchConfig(**options))
-    check(nodes, result)
+    check_identified(nodes, result)
     return result
 
 
 def scopes(result: Identified) -> set[frozenset[str]]:
     return {frozenset(n.name for n in s.nodes) for s in result.scopes}
-
-
-def check(nodes: Sequence[Node], result: Identified) -> None:
-    """Every node once, units executable in order, interfaces complete, graphs valid."""
-    units = [n for unit in result.order for n in unit]
-    assert sorted(n.index for n in units) == list(range(len(nodes)))
-    made = {v for n in nodes for v in n.outputs}
-    seen: set[object] = set()
-    for unit in result.order:
-        inside = {v for n in unit for v in n.outputs}
-        for n in unit:
-            assert all(v in seen or v in inside for v in n.inputs if v in made)
-        seen |= inside
-    for s in result.scopes:
-        members = set(s.nodes)
-        needed = {v for n in nodes if n not in members for v in n.inputs} | {
-            v for n in nodes for v in n.escapes
-        }
-        inside = {v for n in s.nodes for v in n.outputs}
-        unused = {v for n in s.nodes for v in n.outputs if not any(v in m.inputs for m in nodes)}
-        assert set(s.outputs) == inside & (needed | unused)
-        assert set(s.inputs) == {v for n in s.nodes for v in n.inputs} - inside
-        assert len(s.inputs) == len(s.graph.inputs) and len(s.outputs) == len(s.graph.outputs)
-        validate(s.graph)
 
 
 def test_a_chain_is_one_scope() -> None:
@@ -172,27 +147,6 @@ def test_a_view_alone_is_no_kernel() -> None:
     nodes = [compute(["x"], "m"), memory("view", ["m"], "v", (8, 64)), compute(["v"], "n")]
     result = found(nodes)
     assert scopes(result) == set()
-
-
-def test_epilogues_stay_with_their_matmul() -> None:
-    nodes = [compute(["x", "w"], "m"), memory("exp", ["m"], "a"), compute(["a"], "n", escapes=True)]
-    result = found(nodes)
-    assert scopes(result) == set()
-    assert [[n.name for n in e] for e in result.epilogues] == [["m", "a"]]
-    assert scopes(found(nodes, epilogues=False)) == {frozenset("a")}
-
-
-def test_what_is_stitched_anyway_is_no_epilogue() -> None:
-    nodes = [compute(["x", "w"], "m"), memory("exp", ["m"], "a"), memory("sum", ["a"], "b", escapes=True)]
-    result = found(nodes)
-    assert scopes(result) == {frozenset("ab")} and result.epilogues == []
-
-
-def test_a_value_needed_beside_is_no_epilogue() -> None:
-    """The matmul's own result has two users: an epilogue would have to write it as well."""
-    nodes = [compute(["x"], "m", escapes=True), memory("exp", ["m"], "a", escapes=True)]
-    result = found(nodes)
-    assert result.epilogues == [] and scopes(result) == {frozenset("a")}
 
 
 def test_results_nobody_uses_are_written() -> None:

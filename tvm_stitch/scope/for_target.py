@@ -9,6 +9,7 @@ from typing import Any
 from ..config import StitchConfig
 from ..device import device_model
 from .appraise import appraise
+from .epilogue import EpilogueRules
 from .identify import Identified, identify
 from .node import Node
 
@@ -16,11 +17,24 @@ CPU_OPERATORS, CPU_ARGUMENTS = 64, 32
 """Limits of a stitch op on a CPU, where compile time grows faster with its size than any gain does."""
 
 
-def identify_for(nodes: Sequence[Node], target: Any, config: StitchConfig) -> Identified:
-    """Partition nodes (in topological order) into scopes; ``target`` is a TVM target, or None where it is not known."""
+def identify_for(
+    nodes: Sequence[Node], target: Any, config: StitchConfig, in_registers: bool = False
+) -> Identified:
+    """Partition nodes (in topological order) into scopes.
+
+    Args:
+        nodes: the calls of a dataflow block.
+        target: a TVM target, or None where it is not known.
+        config: limits, and what is allowed.
+        in_registers: whether the front end's own schedules compute every epilogue in the registers of its kernel. A
+            library's kernels, which the target may ask for (``-libs``), do not.
+    """
     gpu = target is None or "gpu" in target.keys
     device = device_model(target, config) if target is not None else None
     limited = config if gpu else config.limited(CPU_OPERATORS, CPU_ARGUMENTS)
-    return identify(
-        nodes, limited, heavy_epilogues=gpu, appraise=lambda graph: appraise(graph, device, limited)
-    )
+    rules = EpilogueRules(heavy=gpu, greedy=in_registers and not _uses_libraries(target))
+    return identify(nodes, limited, rules, lambda graph: appraise(graph, device, limited))
+
+
+def _uses_libraries(target: Any) -> bool:
+    return target is not None and bool(target.attrs.get("libs"))

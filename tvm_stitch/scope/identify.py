@@ -15,7 +15,7 @@ from ..config import StitchConfig
 from ..graph.ir import StitchGraph
 from .appraise import Appraise, in_block
 from .compose import compose
-from .epilogue import find_epilogues
+from .epilogue import RULES, EpilogueRules, find_epilogues
 from .merging import Merger
 from .node import Node, NodeKind, Value
 from .quotient import Quotient
@@ -61,7 +61,7 @@ class Identified:
 def identify(
     nodes: Sequence[Node],
     config: StitchConfig,
-    heavy_epilogues: bool = True,
+    rules: EpilogueRules = RULES,
     appraise: Appraise = in_block,
 ) -> Identified:
     """Partition ``nodes`` (in topological order) into stitch scopes, epilogues and single nodes.
@@ -69,18 +69,15 @@ def identify(
     Args:
         nodes: the calls of a dataflow block.
         config: limits, and what is allowed.
-        heavy_epilogues: whether an epilogue may hold heavy element-wise operators. TVM's CPU code computes those
-            element by element, so that a vectorized kernel of their own is faster there.
+        rules: what an epilogue may hold, and when it is taken (if ``config`` lets it be).
         appraise: says what a graph would be as one kernel; raises Misaligned, with the reason, where it cannot be.
     """
-    return _Identifier(nodes, config, heavy_epilogues, appraise).run()
+    return _Identifier(nodes, config, rules, appraise).run()
 
 
 class _Identifier:
-    def __init__(
-        self, nodes: Sequence[Node], config: StitchConfig, heavy_epilogues: bool, appraise: Appraise
-    ):
-        self.nodes, self.config, self.heavy_epilogues = nodes, config, heavy_epilogues
+    def __init__(self, nodes: Sequence[Node], config: StitchConfig, rules: EpilogueRules, appraise: Appraise):
+        self.nodes, self.config, self.rules = nodes, config, rules
         for i, n in enumerate(nodes):
             n.index = i
         self.quotient = Quotient(nodes)
@@ -88,6 +85,7 @@ class _Identifier:
         self.refused: list[tuple[int, int, str]] = []
         self.lossy: list[tuple[int, int]] = []
         self.declined: dict[int, str] = {}
+        self.held: dict[int, str] = {}  # in an epilogue
 
     def run(self) -> Identified:
         self.stitchable = [n.kind is NodeKind.MEMORY and self._alone(n) for n in self.nodes]
@@ -101,11 +99,12 @@ class _Identifier:
 
     def _epilogues(self) -> list[list[Node]]:
         found = []
-        for chain in find_epilogues(self.quotient, self.stitchable, self.heavy_epilogues):
+        for chain in find_epilogues(self.quotient, self.stitchable, self.rules):
             scope = chain[0]
             for i in chain[1:]:
                 scope = self.quotient.merge(scope, i)
                 self.stitchable[i] = False
+                self.held[i] = f"computed in the kernel of {self.nodes[chain[0]].name}"
             found.append([self.nodes[i] for i in chain])
         return found
 
@@ -166,8 +165,8 @@ class _Identifier:
             if self._is_scope(a):
                 yield p, a, b
             else:
-                why = self.declined.get(p) or self.nodes[p].reason or f"{self.nodes[p].kind.value}"
-                self.refused.append((p, i, why))
+                known = self.declined.get(p) or self.held.get(p) or self.nodes[p].reason
+                self.refused.append((p, i, known or self.nodes[p].kind.value))
 
     def _join_producers(self, i: int) -> None:
         """Join a node with its producers: first where one row domain goes on, then where it would be grid-wide."""
