@@ -17,9 +17,9 @@ class StitchConfig:
         strict: raise StitchError instead of leaving a memory-intensive operator that cannot be stitched to TVM.
         max_operators: most operators (blocks) in one stitch op; bounds the size of a kernel's code.
         max_arguments: most tensors a stitch op reads and writes; a kernel's parameter space is bounded.
-        epilogues: leave biases, residuals and activations in the kernel of the matmul or convolution before them when
-            that saves a kernel or a round trip through memory; in Relay, whose schedules compute them in registers,
-            wherever they can be.
+        epilogues: leave biases, residuals and activations in the kernel of the matmul or convolution before them:
+            where TVM's schedules compute them in registers (GPUs, and CPUs in Relay) all that cost no traffic there,
+            else those that save a kernel or a round trip through memory.
         remote: join independent stitch ops of equal domain into one launch (remote stitching).
         clusters: spread a long row over the blocks of a thread-block cluster, where the device has clusters.
         grid_barriers: let values of one kernel cross blocks through device memory, behind a grid barrier. Such a kernel

@@ -10,7 +10,7 @@ from tvm import relax, tirx
 from tvm.relax import op as R
 
 from tests.graph.helpers import build, legalize
-from tvm_stitch.relax.mark import OPAQUE_PATTERN, MergeStitchOps
+from tvm_stitch.relax.mark import EPILOGUE_ATTR, OPAQUE_PATTERN, MergeStitchOps, UnmarkEpilogues
 from tvm_stitch.relax.stitch_ops import STITCH_ATTR, StitchOps
 
 F32 = "float32"
@@ -34,6 +34,15 @@ def test_each_primitive_function_becomes_one_prim_func() -> None:
     assert STITCH_ATTR in functions[stitch].attrs and STITCH_ATTR not in functions[fused].attrs
     for name in (stitch, fused):
         assert functions[name].attrs["op_pattern"] == OPAQUE_PATTERN
+
+
+def test_epilogues_become_what_tvms_fusion_makes_of_them() -> None:
+    before = {g.name_hint: f for g, f in merged().functions_items()}
+    after = {g.name_hint: f for g, f in UnmarkEpilogues()(merged()).functions_items()}
+    for name, func in before.items():
+        gone = {"op_pattern", EPILOGUE_ATTR} if name.startswith("fused") else set()
+        attrs = set(func.attrs.keys()) if func.attrs else set()
+        assert set(after[name].attrs.keys() if after[name].attrs else ()) == attrs - gone and gone <= attrs
 
 
 def test_fuse_ops_takes_nothing_into_a_stitch_op() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MergeStitchOps: FuseTIR, carrying the mark of stitch ops over to the PrimFuncs it makes."""
+"""MergeStitchOps: FuseTIR, carrying the mark of stitch ops over to the PrimFuncs it makes; and what undoes its own."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from tvm import relax, tirx
 from .stitch_ops import STITCH_ATTR
 
 OPAQUE_PATTERN = 8
+EPILOGUE_ATTR = "tvm_stitch.epilogue"
+"""Marks a compute-intensive function merged with its epilogue, until TVM has fused what is left."""
 
 
 @tvm.transform.module_pass(opt_level=0, name="MergeStitchOps")
@@ -28,9 +30,20 @@ class MergeStitchOps:
         for gvar, func in mod.functions_items():
             if isinstance(func, tirx.PrimFunc) and gvar.name_hint in merged:
                 func = func.with_attr("op_pattern", OPAQUE_PATTERN)
-                if gvar.name_hint in marked:
-                    func = func.with_attr(STITCH_ATTR, True)
+                func = func.with_attr(STITCH_ATTR if gvar.name_hint in marked else EPILOGUE_ATTR, True)
                 updates[gvar] = func
         for gvar, func in updates.items():
             mod.update_func(gvar, func)
+        return mod
+
+
+@tvm.transform.module_pass(opt_level=0, name="UnmarkEpilogues")
+class UnmarkEpilogues:
+    """Make the functions with epilogues what TVM's fusion makes of them, so that tuning records of those serve."""
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Drop the attributes that ``MergeStitchOps`` gave them."""
+        for gvar, func in list(mod.functions_items()):
+            if isinstance(func, tirx.PrimFunc) and func.attrs and EPILOGUE_ATTR in func.attrs:
+                mod.update_func(gvar, func.without_attr(EPILOGUE_ATTR).without_attr("op_pattern"))
         return mod

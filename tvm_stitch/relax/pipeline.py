@@ -14,7 +14,7 @@ from ..config import StitchConfig, checked_config
 from ..device import resolve_target
 from ..recorder import Recorder
 from .lift_workspace import LiftWorkspace
-from .mark import MergeStitchOps
+from .mark import MergeStitchOps, UnmarkEpilogues
 from .schedule_stitch_ops import ScheduleStitchOps
 from .stitch_ops import StitchOps
 
@@ -34,6 +34,7 @@ def stitch_passes(target: Any, config: StitchConfig, recorder: Recorder | None =
         # What no scope took: TVM's own fusion and schedules.
         relax.transform.FuseOps(),
         relax.transform.FuseTIR(),
+        UnmarkEpilogues(),
         relax.transform.DeadCodeElimination(),
     ]
 

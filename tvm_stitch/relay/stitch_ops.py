@@ -71,7 +71,7 @@ class StitchOps:
 
     def _region(self, root: Any, prefix: str) -> Any:
         region = view(root, self.reader)
-        found = identify_for(region.nodes, self.target, self.config, in_registers=True)
+        found = identify_for(region.nodes, self.target, self.config, cpu_schedules=True)
         self.boundaries += found.boundaries
         if self.config.strict and found.left:
             name, reason = next(iter(found.left.items()))

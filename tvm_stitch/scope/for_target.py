@@ -18,7 +18,7 @@ CPU_OPERATORS, CPU_ARGUMENTS = 64, 32
 
 
 def identify_for(
-    nodes: Sequence[Node], target: Any, config: StitchConfig, in_registers: bool = False
+    nodes: Sequence[Node], target: Any, config: StitchConfig, cpu_schedules: bool = False
 ) -> Identified:
     """Partition nodes (in topological order) into scopes.
 
@@ -26,13 +26,14 @@ def identify_for(
         nodes: the calls of a dataflow block.
         target: a TVM target, or None where it is not known.
         config: limits, and what is allowed.
-        in_registers: whether the front end's own schedules compute every epilogue in the registers of its kernel. A
-            library's kernels, which the target may ask for (``-libs``), do not.
+        cpu_schedules: whether the front end has schedules for CPUs that compute an epilogue where the matmul leaves
+            its result, as those for GPUs do (TOPI's, Ansor's, dlight's). A library's kernels, which the target may ask
+            for (``-libs``), do not.
     """
     gpu = target is None or "gpu" in target.keys
     device = device_model(target, config) if target is not None else None
     limited = config if gpu else config.limited(CPU_OPERATORS, CPU_ARGUMENTS)
-    rules = EpilogueRules(heavy=gpu, greedy=in_registers and not _uses_libraries(target))
+    rules = EpilogueRules(heavy=gpu, greedy=(gpu or cpu_schedules) and not _uses_libraries(target))
     return identify(nodes, limited, rules, lambda graph: appraise(graph, device, limited))
 
 

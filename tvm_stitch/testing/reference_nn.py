@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -116,11 +117,26 @@ def _matmul(operation: Operation, a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def _conv2d(operation: Operation, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """x <N, C, H, W> by weight <O, C/groups, KH, KW>; ``padding`` is one (before, after) an axis."""
+    return _convolved(operation, x, weight, operation.attrs.padding)
+
+
+def _nn_conv2d(operation: Operation, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Relax's own, whose ``padding`` is (top, left, bottom, right)."""
+    if (operation.attrs.data_layout, operation.attrs.kernel_layout) != ("NCHW", "OIHW"):
+        raise NotImplementedError(f"a convolution of {operation.attrs.data_layout}")
+    top, left, bottom, right = _ints(operation.attrs.padding)
+    return _convolved(operation, x, weight, [(top, bottom), (left, right)])
+
+
+def _convolved(
+    operation: Operation, x: np.ndarray, weight: np.ndarray, padding: Sequence[tuple[int, int]]
+) -> np.ndarray:
     attrs = operation.attrs
-    x = np.pad(x, [(0, 0), (0, 0), *attrs.padding])
-    reach = [(k - 1) * d + 1 for k, d in zip(weight.shape[2:], attrs.dilation, strict=True)]
+    x = np.pad(x, [(0, 0), (0, 0), *padding])
+    dilation_h, dilation_w = _ints(attrs.dilation)
+    reach = [(k - 1) * d + 1 for k, d in zip(weight.shape[2:], (dilation_h, dilation_w), strict=True)]
     windows = np.lib.stride_tricks.sliding_window_view(x, reach, axis=(2, 3))
-    (down, right), (dilation_h, dilation_w) = attrs.strides, attrs.dilation
+    down, right = _ints(attrs.strides)
     windows = windows[:, :, ::down, ::right, ::dilation_h, ::dilation_w]
     n, channels, height, width, *kernel = windows.shape
     windows = windows.reshape(n, attrs.groups, channels // attrs.groups, height, width, *kernel)
@@ -165,5 +181,6 @@ RULES: dict[str, Rule] = {
     "nn.softplus": Rule(Kind.OTHER, _softplus),
     "matmul": Rule(Kind.CONTRACT, _matmul),
     "conv2d": Rule(Kind.CONTRACT, _conv2d),
+    "nn.conv2d": Rule(Kind.CONTRACT, _nn_conv2d),
     "one_hot": Rule(Kind.MOVE, _one_hot),
 }

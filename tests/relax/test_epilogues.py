@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""On a GPU matmuls and convolutions keep the epilogues of TVM's own fusion, in one kernel; on a CPU what pays."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from tvm import relax
+from tvm.relax import op as R
+
+from tests.graph.helpers import build
+from tvm_stitch.config import StitchConfig
+from tvm_stitch.relax import pipeline
+from tvm_stitch.relax.pipeline import stitch_passes
+from tvm_stitch.testing import cases
+from tvm_stitch.testing.count import count_kernels
+from tvm_stitch.testing.emulator import run_cuda
+from tvm_stitch.testing.kernel_count import CONTRACTION_NAMES
+from tvm_stitch.testing.random_graphs import emulated_target
+from tvm_stitch.testing.reference import evaluate, mismatches
+
+F32 = "float32"
+CUDA, LLVM = emulated_target(), tvm.target.Target("llvm")
+TOLERANCE = {F32: (1e-4, 1e-5)}
+
+Emit = Callable[[Any], Any]
+
+
+def before_softmax(contraction: Callable[..., Any], residual: bool = False) -> Callable[..., Any]:
+    """softmax(relu(contraction * 0.5 + residual)), the last argument being the residual if there is one."""
+
+    def body(emit: Emit, *args: Any) -> Any:
+        operands = args[:-1] if residual else args
+        y = emit(R.multiply(emit(contraction(*operands)), relax.const(0.5, F32)))
+        if residual:
+            y = emit(R.add(y, args[-1]))
+        return emit(R.nn.softmax(emit(R.nn.relu(y))))
+
+    return body
+
+
+def conv(**options: Any) -> Callable[..., Any]:
+    return lambda x, w: R.nn.conv2d(x, w, padding=1, **options)
+
+
+IMAGE, WEIGHT = (1, 8, 6, 6), (8, 8, 3, 3)
+CONTRACTIONS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
+    "matmul": (before_softmax(R.matmul, True), [(64, 48), (48, 32), (64, 32)]),
+    "odd": (before_softmax(R.matmul, True), [(7, 13), (13, 5), (7, 5)]),
+    "batched": (before_softmax(R.matmul), [(3, 16, 8), (3, 8, 16)]),
+    "matrix times vector": (before_softmax(R.matmul, True), [(64, 96), (96, 1), (64, 1)]),
+    "vector times matrix": (before_softmax(R.matmul, True), [(1, 96), (96, 64), (1, 64)]),
+    "convolution": (before_softmax(conv(), True), [IMAGE, WEIGHT, IMAGE]),
+    "strided": (before_softmax(conv(strides=2)), [IMAGE, WEIGHT]),
+    "grouped": (before_softmax(conv(groups=2), True), [IMAGE, (8, 4, 3, 3), IMAGE]),
+    "depthwise": (before_softmax(conv(groups=8), True), [IMAGE, (8, 1, 3, 3), IMAGE]),
+    "transposed": (before_softmax(R.nn.conv2d_transpose), [IMAGE, WEIGHT]),
+}
+
+
+def module(name: str) -> tvm.IRModule:
+    body, shapes = CONTRACTIONS[name]
+    return build(body, *((shape, F32) for shape in shapes))
+
+
+@pytest.mark.parametrize("name", CONTRACTIONS)
+def test_tvms_kernel_holds_the_epilogue(name: str) -> None:
+    compute, memory = count_kernels(module(name), CUDA, pipeline(CUDA)).names
+    assert compute.startswith("fused_") and compute.endswith("_relu_kernel")
+    assert memory == "stitch_softmax_kernel"
+
+
+@pytest.mark.parametrize("name", ["matmul", "matrix times vector", "convolution"])
+def test_without_schedules_the_stitch_op_computes_it(name: str) -> None:
+    counted = count_kernels(module(name), LLVM, pipeline(LLVM))
+    assert counted.total == 2 and counted.names[1] in (
+        "stitch_multiply_add_relu_softmax",
+        "stitch_multiply_softmax",
+    )
+
+
+@pytest.mark.parametrize("name", ["odd", "vector times matrix", "convolution", "depthwise"])
+def test_residuals_are_right_in_the_emulator(name: str) -> None:
+    mod, rng = module(name), np.random.default_rng(6)
+    inputs = [rng.standard_normal(shape).astype(F32) for shape in CONTRACTIONS[name][1]]
+    done = run_cuda(mod, inputs, target=CUDA, relax_pipeline=pipeline(CUDA))
+    done.check()
+    assert mismatches(done.outputs, evaluate(mod, inputs), TOLERANCE) == []
+
+
+def contractions(mod: tvm.IRModule) -> Counter[int]:
+    """The tensor functions with a contraction, by structure."""
+    return Counter(
+        tvm_ffi.structural_hash(func.without_attr("global_symbol"))
+        for gvar, func in mod.functions_items()
+        if not isinstance(func, relax.Function) and any(w in gvar.name_hint for w in CONTRACTION_NAMES)
+    )
+
+
+def test_an_encoder_layer_has_the_contractions_of_tvms_fusion() -> None:
+    """So that what MetaSchedule recorded for them serves."""
+    mod = cases.encoder_layer(2, 16, 48, 4, 96).build()
+    stock = [relax.transform.LegalizeOps(), relax.transform.AnnotateTIROpPattern()]
+    stock += [relax.transform.FoldConstant(), relax.transform.FuseOps(), relax.transform.FuseTIR()]
+    with CUDA:
+        theirs = contractions(tvm.transform.Sequential(stock)(mod))
+        ours = contractions(tvm.transform.Sequential(stitch_passes(CUDA, StitchConfig()))(mod))
+    assert ours == theirs and len(theirs) == 5
