@@ -71,16 +71,19 @@ class Builds:
     def stitched_tuned(self) -> Built:
         """Stitching, and what MetaSchedule found for the compute-intensive functions left.
 
-        These have as many trials as MetaSchedule gave to the compute-intensive tasks of TVM's own fusion, no more.
+        These have as many trials as MetaSchedule gave to the compute-intensive tasks of TVM's own fusion; those
+        that both builds have keep theirs.
         """
         theirs, ours = (
             metaschedule.extract(self._work.mod, self._target, stitched).compute_intensive()
             for stitched in (False, True)
         )
         trials, _ = self.records.of(theirs)
+        known = {self.records.key(task) for task in theirs.tasks}
+        shared = sum(self.records.key(task) in known for task in ours.tasks)
         self.statements.append(
-            f"stitched + MetaSchedule: {len(ours.tasks)} compute-intensive tasks, tuned until they had as many trials "
-            f"({trials}) as the {len(theirs.tasks)} compute-intensive ones of MetaSchedule's own build."
+            f"stitched + MetaSchedule: {len(ours.tasks)} compute-intensive tasks, {shared} of them shared with "
+            f"MetaSchedule's own build, tuned until they had as many trials ({trials}) as its {len(theirs.tasks)}."
         )
         return self._tuned(ours, trials, stitched=True)
 

@@ -19,6 +19,7 @@ from tvm_stitch.testing.comparison import metaschedule, native
 from tvm_stitch.testing.comparison.relax_program import RelaxProgram
 from tvm_stitch.testing.comparison.relax_workloads import workload
 from tvm_stitch.testing.comparison.workload_sizes import Sizes
+from tvm_stitch.testing.random_graphs import emulated_target
 
 
 def load(name: str) -> ModuleType:
@@ -95,6 +96,18 @@ def test_tasks_of_the_stitched_model_are_its_contractions() -> None:
     assert sum(int(task.weight) for task in ours.compute_intensive().tasks) == 8
     # Stitch ops have their schedules: they are nothing to tune.
     assert not [task.task_name for task in ours.tasks if str(task.task_name).startswith("stitch_")]
+
+
+def test_on_a_gpu_both_builds_have_the_same_contractions(tmp_path: Path) -> None:
+    """By the database's own judgement, also when it is opened again: what was tuned for one serves the other."""
+    target, mod = emulated_target(), workload("encoder", SMALL).mod
+    keys = []
+    for stitched in (False, True):
+        records = metaschedule.Records(tmp_path)
+        tasks = metaschedule.extract(mod, target, stitched).compute_intensive().tasks
+        keys.append({records.key(task) for task in tasks})
+        assert len(keys[-1]) == len(tasks)
+    assert keys[0] == keys[1] and len(keys[0]) == 6
 
 
 def test_what_cannot_be_done_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

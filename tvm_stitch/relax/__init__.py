@@ -2,9 +2,9 @@
 """Stitching for Relax: the passes, one file each, and the pipeline that puts them together."""
 
 from ..errors import StitchError
-from .mark import MergeStitchOps
+from .mark import MergeStitchOps, UnmarkEpilogues
 from .pipeline import pipeline
 from .schedule_stitch_ops import ScheduleStitchOps
 from .stitch_ops import StitchOps
 
-__all__ = ["MergeStitchOps", "ScheduleStitchOps", "StitchError", "StitchOps", "pipeline"]
+__all__ = ["MergeStitchOps", "ScheduleStitchOps", "StitchError", "StitchOps", "UnmarkEpilogues", "pipeline"]

@@ -128,9 +128,8 @@ class Records:
 
     def key(self, task: Any) -> str:
         """A task's place among the database's workloads, which is how its records name it."""
-        mod = task.dispatched[0]
-        self.database.commit_workload(mod)
-        wanted = ms.database.Workload(mod).as_json()
+        # The database answers with what it holds, which for a task of equal structure may have other names.
+        wanted = self.database.commit_workload(task.dispatched[0]).as_json()
         for place, line in enumerate((self.folder / "database_workload.json").read_text().splitlines()):
             if json.loads(line) == wanted:
                 return str(place)
