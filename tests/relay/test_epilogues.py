@@ -89,6 +89,40 @@ def test_on_a_cpu_all_but_the_one_with_a_heavy_activation() -> None:
     assert (stock & ours).total() == 7 and (ours - stock).total() == 1
 
 
+def biased(bias: str, blocks: int = 3) -> tuple[tvm.IRModule, dict[str, np.ndarray]]:
+    """Convolutions with biases, as an operator of its own or added, whose layouts a CPU changes at level 3."""
+    y, params = relay.var("x", shape=(1, 8, 6, 6)), {}
+    for i in range(blocks):
+        weight, shift = relay.var(f"w{i}", shape=(8, 8, 3, 3)), relay.var(f"b{i}", shape=BIASES[bias])
+        params |= {f"w{i}": np.ones((8, 8, 3, 3), F32), f"b{i}": np.ones(BIASES[bias], F32)}
+        y = relay.nn.conv2d(y, weight, padding=(1, 1), channels=8, kernel_size=(3, 3))
+        y = relay.nn.relu(relay.nn.bias_add(y, shift) if bias == "bias_add" else y + shift)
+    return tvm.IRModule.from_expr(relay.Function(relay.analysis.free_vars(y), y)), params
+
+
+BIASES = {"add": (8, 1, 1), "bias_add": (8,)}
+
+
+@pytest.mark.parametrize("target", [CUDA, LLVM])
+@pytest.mark.parametrize("level", [2, 3])
+@pytest.mark.parametrize("bias", BIASES)
+def test_biases_cost_no_kernel_after_convolutions(bias: str, level: int, target: str) -> None:
+    mod, params = biased(bias)
+    with tvm.transform.PassContext(opt_level=level):
+        stock = count_kernels(relay.build(mod, target, params=params))
+        with enable():
+            count = count_kernels(relay.build(mod, target, params=params))
+    assert count.total == stock.total and count.compute_intensive == 3
+
+
+@pytest.mark.parametrize("target", [CUDA, LLVM])
+def test_a_broadcast_operand_costs_no_kernel(target: str) -> None:
+    x, y, m = (relay.var(n, shape=s) for n, s in (("x", (4, 5, 6)), ("y", (4, 7, 6)), ("m", (4, 1, 7))))
+    mod = tvm.IRModule.from_expr(relay.Function([x, y, m], relay.nn.batch_matmul(x, y) + m))
+    with enable():
+        assert count_kernels(relay.build(mod, target)).total == 1
+
+
 @pytest.mark.parametrize("target", [CUDA, LLVM])
 def test_residuals_cost_no_kernel_after_convolutions(target: str) -> None:
     with tvm.transform.PassContext(opt_level=2):  # 3 may change layouts, by kernels of its own

@@ -119,6 +119,27 @@ def test_a_residual_that_a_later_stitch_op_reads_too_is_stitched() -> None:
     assert epilogues(nodes, GREEDY) == []
 
 
+@pytest.mark.parametrize("made", [False, True], ids=["input", "made here"])
+def test_a_residual_that_every_block_adds_is_read_by_every_matmul(made: bool) -> None:
+    """Between the blocks are matmuls: no stitch op could read it once for several."""
+    nodes = [memory("exp", ["x"], "r")] if made else []
+    last = "x"
+    for i in range(3):
+        nodes += [compute([last], f"m{i}"), memory("add", [f"m{i}", "r"], f"a{i}", escapes=i == 2)]
+        last = f"a{i}"
+    for rules in (EpilogueRules(), GREEDY):
+        assert epilogues(nodes, rules) == [["m0", "a0"], ["m1", "a1"], ["m2", "a2"]]
+
+
+def test_a_residual_that_the_epilogue_reads_twice_is_in_memory_still() -> None:
+    nodes = [
+        compute(["x"], "m"),
+        memory("add", ["m", "r"], "a"),
+        memory("add", ["a", "r"], "b", escapes=True),
+    ]
+    assert epilogues(nodes, GREEDY) == [["m", "a", "b"]] == epilogues(nodes)
+
+
 def test_two_matmuls_that_are_added_are_two_kernels() -> None:
     nodes = [
         compute(["x"], "m"),

@@ -13,7 +13,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from ..config import StitchConfig, checked_config
 from ..errors import StitchError
 from ..scope.for_target import identify_for
-from ..scope.identify import Boundary, Identified
+from ..scope.identify import Boundary, Identified, leaving
 from ..scope.node import Node, Value
 from .dataflow import BlockView, GraphReader, call_args, view_block
 
@@ -171,10 +171,7 @@ def _interface(nodes: list[Node], found: Identified) -> tuple[list[Value], list[
     """Inputs and outputs of a set of nodes that is not a stitch scope (an epilogue)."""
     made = {v for n in nodes for v in n.outputs}
     inputs = list(dict.fromkeys(v for n in nodes for v in n.inputs if v not in made))
-    inside = set(nodes)
-    needed = {v for unit in found.order for n in unit if n not in inside for v in n.inputs}
-    escaping = {v for n in nodes for v in n.escapes}
-    return inputs, [v for n in nodes for v in n.outputs if v in needed or v in escaping]
+    return inputs, leaving(nodes, found.readers)
 
 
 def _function(

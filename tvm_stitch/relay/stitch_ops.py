@@ -13,7 +13,7 @@ from ..config import StitchConfig, checked_config
 from ..device import resolve_target
 from ..errors import StitchError
 from ..scope.for_target import identify_for
-from ..scope.identify import Boundary, Identified, Scope
+from ..scope.identify import Boundary, Identified, Scope, leaving
 from ..scope.node import Node, Value
 from .dataflow import Region, results_of, view
 from .lower import PRIMITIVE, OpReader, type_of
@@ -71,7 +71,7 @@ class StitchOps:
 
     def _region(self, root: Any, prefix: str) -> Any:
         region = view(root, self.reader)
-        found = identify_for(region.nodes, self.target, self.config, cpu_schedules=True)
+        found = identify_for(region.nodes, self.target, self.config, topi=True)
         self.boundaries += found.boundaries
         if self.config.strict and found.left:
             name, reason = next(iter(found.left.items()))
@@ -115,9 +115,7 @@ class _Outliner:
     def _epilogue(self, nodes: list[Node]) -> Scope:
         made = {v for n in nodes for v in n.outputs}
         inputs = list(dict.fromkeys(v for n in nodes for v in n.inputs if v not in made))
-        inside = set(nodes)
-        needed = {v for n in self.region.nodes if n not in inside for v in n.inputs}
-        outputs = [v for n in nodes for v in n.outputs if v in needed or v in n.escapes]
+        outputs = leaving(nodes, self.found.readers)
         graph = nodes[0].graph
         assert graph is not None
         return Scope(nodes, inputs, outputs, graph)

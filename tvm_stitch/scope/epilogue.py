@@ -8,16 +8,16 @@ when it saves a kernel or a round trip through memory: not when all its users ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 from ..graph.classify import is_heavy
 from ..graph.dtype import item_bytes
-from ..graph.ir import Dependency, Span
+from . import pointwise
 from .node import Node, NodeKind, Value
 from .quotient import Quotient
 
-MOST_NODES = 16
+MOST_NODES = 48
 """Element-wise nodes an epilogue may have."""
 
 
@@ -31,14 +31,17 @@ class EpilogueRules:
         greedy: whether it is taken whoever reads its result, unless that would be wider in memory than the
             compute-intensive node's own. It costs nothing where TVM's schedules always compute an epilogue in
             registers, and leaves the functions that TVM's fusion makes, so that what was tuned for them serves.
+        dlight: whether dlight schedules the kernels. What follows a sum of one product is wrong there (a residual is
+            added twice), and so are bool tensors in memory (pairs of them are loaded as if each had two bytes).
     """
 
     heavy: bool = True
     greedy: bool = False
+    dlight: bool = False
 
 
 RULES = EpilogueRules()
-"""The default ones: a GPU's."""
+"""The default ones: an epilogue has to pay, whatever operators it has."""
 
 
 def find_epilogues(
@@ -67,29 +70,37 @@ class _Finder:
 
     def region(self, start: int) -> list[int]:
         """The largest region from ``start`` on that one value leaves and that is worth it; else ``start`` alone."""
-        region = [start]
-        values: set[Value] = set(self.nodes[start].outputs)
-        best = list(region)
+        region = _Region([start], set(self.nodes[start].outputs))
+        best = [start]
+        if self.rules.dlight and _sums_one_product(self.nodes[start]):
+            return best
         waiting = list(self.quotient.consumers[start])
-        while waiting and len(region) <= MOST_NODES:
+        while waiting and len(region.nodes) <= MOST_NODES:
             user = min(waiting)
             waiting.remove(user)
-            if user in region or not self._joins(user, region, values):
+            if user in region.nodes or not self._joins(user, region):
                 continue
-            region.append(user)
-            values |= set(self.nodes[user].outputs)
             waiting += [c for c in self.quotient.consumers[user] if c not in waiting]
-            if self._leaving(region) == [user] and self._is_end(user, region):
-                best = list(region)
+            if self._leaving(region.nodes) == [user] and self._is_end(user, region):
+                best = list(region.nodes)
         return best if self.rules.greedy or self._pays(best[-1]) else [start]
 
-    def _joins(self, user: int, region: Sequence[int], values: set[Value]) -> bool:
+    def _joins(self, user: int, region: _Region) -> bool:
+        """Add a user of the region's values to it, if it is element-wise and its other operands are there."""
         node = self.nodes[user]
         if not self._is_memory(user) or not (node.escapes or self.quotient.consumers[user]):
             return False
-        return _is_pointwise(
-            node, values, self.rules.heavy, lambda other: self._is_stored(other, user, region)
-        )
+        if not self.rules.heavy and node.graph and any(is_heavy(op.value) for op in node.graph.operators):
+            return False
+        others = pointwise.tensors_beside(node, region.values)
+        if others is None or not all(self._is_stored(v, user, region) for v in others):
+            return False
+        if self.rules.dlight and any(t.dtype == "bool" for t in others.values()):
+            return False
+        region.nodes.append(user)
+        region.values |= set(node.outputs)
+        region.others |= set(others)
+        return True
 
     def _is_memory(self, i: int) -> bool:
         return self.stitchable[i] and i not in self.taken
@@ -103,11 +114,17 @@ class _Finder:
             if self.nodes[i].escapes or any(c not in inside for c in self.quotient.consumers[i])
         ]
 
-    def _is_end(self, end: int, region: Sequence[int]) -> bool:
-        """May the region end here: does it pay, or is the result no wider than the compute-intensive node's own?"""
+    def _is_end(self, end: int, region: _Region) -> bool:
+        """May the region end here: no operand is read again by a stitch op behind it, and no wider value written?"""
+        dtype = _dtype(self.nodes[end])
+        if self.rules.dlight and dtype == "bool":
+            return False
+        if any(self._is_read_behind(v, region) for v in region.others):
+            return False
         if not self.rules.greedy or self._pays(end):
             return True
-        return _width(self.nodes[end]) <= _width(self.nodes[region[1]], self.nodes[region[0]].outputs[0])
+        first = self.nodes[region.nodes[1]]
+        return item_bytes(dtype) <= item_bytes(_dtype(first, self.nodes[region.nodes[0]].outputs[0]))
 
     def _pays(self, end: int) -> bool:
         """False when stitch ops alone read the region's result, and might as well compute it."""
@@ -130,54 +147,62 @@ class _Finder:
                     readers[user] = None
         return list(readers), escapes
 
-    def _is_stored(self, value: Value, user: int, region: Sequence[int]) -> bool:
-        """Is a value in memory anyway, and would no stitch op after the region read it a second time?"""
+    def _is_stored(self, value: Value, user: int, region: _Region) -> bool:
+        """Is a value in memory anyway? It is unless all that read it could be one stitch op with what makes it."""
+        value = self._viewed(value)
+        maker = self.maker.get(value)
+        readers, escapes = self._readers(value)
+        if maker is None or escapes or not self._is_memory(maker):
+            return True
+        below = self.quotient.below[self.quotient.scope_of[user]]
+        return any(
+            not self._is_memory(r) or (below >> r & 1 and r not in self._behind(region)) for r in readers
+        )
+
+    def _is_read_behind(self, value: Value, region: _Region) -> bool:
+        """Would a stitch op behind the region read an operand of the region a second time?"""
+        readers, _ = self._readers(self._viewed(value))
+        return any(r in self._behind(region) for r in readers if r not in region.nodes)
+
+    def _behind(self, region: _Region) -> set[int]:
+        """The nodes that a stitch op behind the region may have: no compute-intensive one in between."""
+        if region.behind is None:
+            region.behind = set()
+            waiting = [region.nodes[0]]
+            while waiting:
+                for c in self.quotient.consumers[waiting.pop()]:
+                    if c not in region.behind and self._is_memory(c):
+                        region.behind.add(c)
+                        waiting.append(c)
+        return region.behind
+
+    def _viewed(self, value: Value) -> Value:
+        """The value that a chain of views starts from."""
         maker = self.maker.get(value)
         while maker is not None and self.nodes[maker].is_view:
             value = self.nodes[maker].inputs[0]
             maker = self.maker.get(value)
-        readers, escapes = self._readers(value)
-        if maker is not None and self._is_memory(maker) and not escapes:
-            if all(self._is_memory(r) for r in readers):
-                return False
-        after = self.quotient.below[region[0]]
-        return not any(
-            self._is_memory(r) and after >> r & 1 for r in readers if r != user and r not in region
-        )
+        return value
 
 
-def _width(node: Node, value: Value | None = None) -> int:
-    """Bytes of an element of a node's result, or of one of its inputs."""
+@dataclass
+class _Region:
+    """An epilogue in the making: its nodes, the first one compute-intensive, their values, and the tensors beside."""
+
+    nodes: list[int]
+    values: set[Value]
+    others: set[Value] = field(default_factory=set)
+    behind: set[int] | None = None
+
+
+def _dtype(node: Node, value: Value | None = None) -> str:
+    """The dtype of a node's result, or of one of its inputs."""
     graph = node.graph
     assert graph is not None
-    tensor = graph.outputs[0] if value is None else graph.inputs[list(node.inputs).index(value)]
-    return item_bytes(tensor.dtype)
+    return (graph.outputs[0] if value is None else graph.inputs[list(node.inputs).index(value)]).dtype
 
 
-def _is_pointwise(node: Node, region: set[Value], heavy: bool, is_stored: Callable[[Value], bool]) -> bool:
-    """Is the node element-wise on the region's values, all else it reads being vectors (a bias) or stored tensors?"""
-    graph = node.graph
-    assert graph is not None
-    if graph.reduces or len(node.outputs) != 1 or node.is_view:
-        return False
-    if not heavy and any(is_heavy(op.value) for op in graph.operators):
-        return False
-    shape = [str(s) for s in graph.outputs[0].shape]
-    whole, spread = set(), set()
-    for value, t in zip(node.inputs, graph.inputs):
-        if value in region:
-            if [str(s) for s in t.shape] != shape:
-                return False
-            whole.add(t)
-        elif not (isinstance(t.size, int) and len([s for s in t.shape if s != 1]) <= 1):
-            if not is_stored(value):
-                return False
-            spread.add(t)
-    for op in graph.operators:
-        for a in op.accesses:
-            if a.tensor.producer is not None or a.tensor in whole:
-                if a.span is not Span.ALL or op.dependency(a) is not Dependency.ONE_TO_ONE:
-                    return False
-            elif a.tensor in spread and (a.guarded or a.span is Span.OTHER):
-                return False
-    return True
+def _sums_one_product(node: Node) -> bool:
+    """Is there a contraction over a single element?"""
+    contractions = [op for op in node.graph.operators if op.contraction] if node.graph else []
+    return any(all(axis.extent == 1 for axis in op.reduce) for op in contractions)

@@ -17,23 +17,23 @@ CPU_OPERATORS, CPU_ARGUMENTS = 64, 32
 """Limits of a stitch op on a CPU, where compile time grows faster with its size than any gain does."""
 
 
-def identify_for(
-    nodes: Sequence[Node], target: Any, config: StitchConfig, cpu_schedules: bool = False
-) -> Identified:
+def identify_for(nodes: Sequence[Node], target: Any, config: StitchConfig, topi: bool = False) -> Identified:
     """Partition nodes (in topological order) into scopes.
 
     Args:
         nodes: the calls of a dataflow block.
         target: a TVM target, or None where it is not known.
         config: limits, and what is allowed.
-        cpu_schedules: whether the front end has schedules for CPUs that compute an epilogue where the matmul leaves
-            its result, as those for GPUs do (TOPI's, Ansor's, dlight's). A library's kernels, which the target may ask
-            for (``-libs``), do not.
+        topi: whether TOPI's schedules serve what is left (Relay's, or Ansor's in their place), for CPUs too; else
+            dlight's, for GPUs alone. Both compute an epilogue where the matmul leaves its result. A library's kernels,
+            which the target may ask for (``-libs``), do not.
     """
     gpu = target is None or "gpu" in target.keys
     device = device_model(target, config) if target is not None else None
     limited = config if gpu else config.limited(CPU_OPERATORS, CPU_ARGUMENTS)
-    rules = EpilogueRules(heavy=gpu, greedy=(gpu or cpu_schedules) and not _uses_libraries(target))
+    rules = EpilogueRules(
+        heavy=gpu, greedy=(gpu or topi) and not _uses_libraries(target), dlight=gpu and not topi
+    )
     return identify(nodes, limited, rules, lambda graph: appraise(graph, device, limited))
 
 

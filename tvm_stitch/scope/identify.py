@@ -8,8 +8,9 @@ Every refusal is recorded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from ..config import StitchConfig
 from ..graph.ir import StitchGraph
@@ -56,6 +57,26 @@ class Identified:
     order: list[list[Node]]
     boundaries: list[Boundary] = field(default_factory=list)
     left: dict[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def readers(self) -> dict[Value, list[Node]]:
+        """The nodes that read a value."""
+        found: dict[Value, list[Node]] = {}
+        for node in (n for unit in self.order for n in unit):
+            for value in dict.fromkeys(node.inputs):
+                found.setdefault(value, []).append(node)
+        return found
+
+
+def leaving(nodes: Sequence[Node], readers: Mapping[Value, Sequence[Node]]) -> list[Value]:
+    """The results of some nodes that others read, or that are needed beyond the graph."""
+    inside = set(nodes)
+    return [
+        v
+        for n in nodes
+        for v in n.outputs
+        if v in n.escapes or any(r not in inside for r in readers.get(v, ()))
+    ]
 
 
 def identify(
