@@ -24,6 +24,7 @@ def typed(func: Any) -> Any:
     return relay.transform.InferType()(tvm.IRModule.from_expr(func))["main"]
 
 
+NO_EXPRESSION = "TVM has no tensor expression for it"
 GENERIC = "llvm -keys=generic"
 """A target that takes every operator's plain definition."""
 
@@ -50,14 +51,16 @@ def read_function(func: Any, target: Any, name: str) -> tuple[Any, StitchGraph]:
             with chosen, _facts_asked_once():
                 found = convert(func, chosen)
             if found is None:
-                raise Unreadable("TVM has no tensor expression for it")
+                raise Unreadable(NO_EXPRESSION)
             graph = read(found, name)
             _check_shapes(func.ret_type, graph)
             return found, graph
         except Unreadable as err:
             reasons.append(str(err))
         except Exception as err:  # whatever an operator's definition does, the model compiles without us
-            reasons.append(f"TVM does not lower it: {_reason(err)}")
+            said = _reason(err)
+            bare = said.startswith("TVMError: Failed to convert the Relay function")
+            reasons.append(NO_EXPRESSION if bare else f"TVM does not lower it: {said}")
     raise Unreadable(reasons[0])
 
 

@@ -51,10 +51,16 @@ def add(parser: argparse.ArgumentParser, tuner: str) -> None:
         "--trials", type=int, default=200, help=f"{tuner}'s, earlier runs' included (default: %(default)s)"
     )
     parser.add_argument(
-        "--time-limit", type=float, default=float("inf"), metavar="S", help="seconds of tuning in this run"
+        "--time-limit",
+        type=float,
+        default=float("inf"),
+        metavar="S",
+        help="seconds of tuning in this run; 0 takes what the log holds",
     )
     parser.add_argument("--seed", type=int, default=0, help="of the search (default: %(default)s)")
-    parser.add_argument("--variants", help="comma-separated; all by default")
+    parser.add_argument(
+        "--variants", help="comma-separated, of stock, tuned, stitched and stitched_tuned; all by default"
+    )
     parser.add_argument("--blocks", type=int, default=7, help="turns of each variant (default: %(default)s)")
     parser.add_argument(
         "--tolerance",

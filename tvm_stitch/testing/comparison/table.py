@@ -34,7 +34,7 @@ _ROWS: Sequence[tuple[str, Callable[[Record], str]]] = (
     ("moved by memory-intensive kernels, MB", _moved),
     ("tuning, s (trials)", lambda r: f"{r.tuning_seconds:.1f} ({r.trials})" if r.trials else "-"),
     ("compiling, s", lambda r: "-" if r.compile_seconds is None else f"{r.compile_seconds:.1f}"),
-    ("largest error", lambda r: "-" if r.error is None else f"{r.error:.2g}"),
+    ("largest error against float64", lambda r: "-" if r.error is None else f"{r.error:.2g}"),
 )
 
 
