@@ -88,6 +88,11 @@ def compute(inputs: Sequence[str], output: str, escapes: bool = False) -> Node:
     )  # fmt: skip
 
 
+def scopes(result: Identified) -> set[frozenset[str]]:
+    """The scopes, by the names of their nodes."""
+    return {frozenset(n.name for n in s.nodes) for s in result.scopes}
+
+
 def check_identified(nodes: Sequence[Node], result: Identified) -> None:
     """Every node once, units executable in order, interfaces complete, graphs valid."""
     units = [n for unit in result.order for n in unit]

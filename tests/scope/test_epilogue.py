@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.scope.nodes import check_identified, compute, memory
+from tests.scope.nodes import check_identified, compute, memory, scopes
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.scope.epilogue import EpilogueRules
 from tvm_stitch.scope.identify import Identified, identify
@@ -25,10 +25,6 @@ def found(nodes: Sequence[Node], rules: EpilogueRules | None = None, **options: 
 
 def epilogues(nodes: Sequence[Node], rules: EpilogueRules | None = None) -> list[list[str]]:
     return [[n.name for n in e] for e in found(nodes, rules).epilogues]
-
-
-def scopes(result: Identified) -> set[frozenset[str]]:
-    return {frozenset(n.name for n in s.nodes) for s in result.scopes}
 
 
 def test_an_activation_stays_with_its_matmul() -> None:

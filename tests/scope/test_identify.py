@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.scope.nodes import check_identified, compute, memory
+from tests.scope.nodes import check_identified, compute, memory, scopes
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import GPUS
 from tvm_stitch.graph.ir import StitchGraph
@@ -23,10 +23,6 @@ def found(nodes: Sequence[Node], **options: object) -> Identified:
     result = identify(nodes, StitchConfig(**options))
     check_identified(nodes, result)
     return result
-
-
-def scopes(result: Identified) -> set[frozenset[str]]:
-    return {frozenset(n.name for n in s.nodes) for s in result.scopes}
 
 
 def test_a_chain_is_one_scope() -> None:

@@ -13,7 +13,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from ..config import StitchConfig, checked_config
 from ..errors import StitchError
 from ..scope.for_target import identify_for
-from ..scope.identify import Boundary, Identified, leaving
+from ..scope.identify import Boundary, Identified
 from ..scope.node import Node, Value
 from .dataflow import BlockView, GraphReader, call_args, view_block
 
@@ -96,7 +96,7 @@ class _Stitcher(PyExprMutator):
                 gvar = self._outline(view, nodes, scope.inputs, scope.outputs, stitch=True)
                 self.scopes[gvar.name_hint] = str(scope.graph)
             elif len(nodes) > 1:
-                inputs, outputs = _interface(nodes, found)
+                inputs, outputs = found.interface(nodes)
                 self._outline(view, nodes, inputs, outputs, stitch=False)
             else:
                 self._keep(view, nodes[0])
@@ -165,13 +165,6 @@ def _name(prefix: str, nodes: list[Node]) -> str:
     names = [n.name.removeprefix("tir_") for n in nodes]
     shown = names if len(names) <= 5 else names[:3] + [f"x{len(names) - 4}", names[-1]]
     return "_".join([prefix, *shown])
-
-
-def _interface(nodes: list[Node], found: Identified) -> tuple[list[Value], list[Value]]:
-    """Inputs and outputs of a set of nodes that is not a stitch scope (an epilogue)."""
-    made = {v for n in nodes for v in n.outputs}
-    inputs = list(dict.fromkeys(v for n in nodes for v in n.inputs if v not in made))
-    return inputs, leaving(nodes, found.readers)
 
 
 def _function(

@@ -13,7 +13,7 @@ from ..config import StitchConfig, checked_config
 from ..device import resolve_target
 from ..errors import StitchError
 from ..scope.for_target import identify_for
-from ..scope.identify import Boundary, Identified, Scope, leaving
+from ..scope.identify import Boundary, Identified, Scope
 from ..scope.node import Node, Value
 from .dataflow import Region, results_of, view
 from .lower import PRIMITIVE, OpReader, type_of
@@ -113,12 +113,9 @@ class _Outliner:
         return result
 
     def _epilogue(self, nodes: list[Node]) -> Scope:
-        made = {v for n in nodes for v in n.outputs}
-        inputs = list(dict.fromkeys(v for n in nodes for v in n.inputs if v not in made))
-        outputs = leaving(nodes, self.found.readers)
         graph = nodes[0].graph
         assert graph is not None
-        return Scope(nodes, inputs, outputs, graph)
+        return Scope(nodes, *self.found.interface(nodes), graph)
 
     # -- units --------------------------------------------------------------------------------------------------
     def _keep(self, node: Node) -> None:

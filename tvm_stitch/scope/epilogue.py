@@ -53,20 +53,19 @@ def find_epilogues(
         if node.kind is NodeKind.COMPUTE and len(node.outputs) == 1:
             region = finder.region(i)
             if len(region) > 1:
-                finder.taken |= set(region)
+                finder.take(region)
                 yield region
 
 
 class _Finder:
     def __init__(self, quotient: Quotient, stitchable: Sequence[bool], rules: EpilogueRules):
         self.quotient, self.nodes, self.rules = quotient, quotient.nodes, rules
-        self.stitchable = list(stitchable)
-        self.taken: set[int] = set()
-        self.maker = {v: i for i, n in enumerate(self.nodes) for v in n.outputs}
-        self.users: dict[Value, list[int]] = {}
-        for i, n in enumerate(self.nodes):
-            for v in dict.fromkeys(n.inputs):
-                self.users.setdefault(v, []).append(i)
+        self.free = list(stitchable)  # for epilogues and stitch ops
+
+    def take(self, region: Sequence[int]) -> None:
+        """Its nodes are no other epilogue's, and no stitch op's."""
+        for i in region:
+            self.free[i] = False
 
     def region(self, start: int) -> list[int]:
         """The largest region from ``start`` on that one value leaves and that is worth it; else ``start`` alone."""
@@ -88,7 +87,7 @@ class _Finder:
     def _joins(self, user: int, region: _Region) -> bool:
         """Add a user of the region's values to it, if it is element-wise and its other operands are there."""
         node = self.nodes[user]
-        if not self._is_memory(user) or not (node.escapes or self.quotient.consumers[user]):
+        if not self.free[user] or not (node.escapes or self.quotient.consumers[user]):
             return False
         if not self.rules.heavy and node.graph and any(is_heavy(op.value) for op in node.graph.operators):
             return False
@@ -101,9 +100,6 @@ class _Finder:
         region.values |= set(node.outputs)
         region.others |= set(others)
         return True
-
-    def _is_memory(self, i: int) -> bool:
-        return self.stitchable[i] and i not in self.taken
 
     def _leaving(self, region: Sequence[int]) -> list[int]:
         """The nodes of a region whose results are used outside it."""
@@ -129,7 +125,7 @@ class _Finder:
     def _pays(self, end: int) -> bool:
         """False when stitch ops alone read the region's result, and might as well compute it."""
         readers, escapes = self._readers(self.nodes[end].outputs[0])
-        return escapes or not all(self._is_memory(r) for r in readers)
+        return escapes or not all(self.free[r] for r in readers)
 
     def _readers(self, value: Value) -> tuple[list[int], bool]:
         """The nodes that read a value, itself or as a view, and whether it is needed beyond the graph."""
@@ -138,9 +134,9 @@ class _Finder:
         waiting = [value]
         while waiting:
             value = waiting.pop()
-            maker = self.maker.get(value)
+            maker = self.quotient.maker.get(value)
             escapes |= maker is not None and value in self.nodes[maker].escapes
-            for user in self.users.get(value, []):
+            for user in self.quotient.users.get(value, []):
                 if self.nodes[user].is_view:
                     waiting += self.nodes[user].outputs
                 else:
@@ -150,14 +146,12 @@ class _Finder:
     def _is_stored(self, value: Value, user: int, region: _Region) -> bool:
         """Is a value in memory anyway? It is unless all that read it could be one stitch op with what makes it."""
         value = self._viewed(value)
-        maker = self.maker.get(value)
+        maker = self.quotient.maker.get(value)
         readers, escapes = self._readers(value)
-        if maker is None or escapes or not self._is_memory(maker):
+        if maker is None or escapes or not self.free[maker]:
             return True
         below = self.quotient.below[self.quotient.scope_of[user]]
-        return any(
-            not self._is_memory(r) or (below >> r & 1 and r not in self._behind(region)) for r in readers
-        )
+        return any(not self.free[r] or (below >> r & 1 and r not in self._behind(region)) for r in readers)
 
     def _is_read_behind(self, value: Value, region: _Region) -> bool:
         """Would a stitch op behind the region read an operand of the region a second time?"""
@@ -171,17 +165,17 @@ class _Finder:
             waiting = [region.nodes[0]]
             while waiting:
                 for c in self.quotient.consumers[waiting.pop()]:
-                    if c not in region.behind and self._is_memory(c):
+                    if c not in region.behind and self.free[c]:
                         region.behind.add(c)
                         waiting.append(c)
         return region.behind
 
     def _viewed(self, value: Value) -> Value:
         """The value that a chain of views starts from."""
-        maker = self.maker.get(value)
+        maker = self.quotient.maker.get(value)
         while maker is not None and self.nodes[maker].is_view:
             value = self.nodes[maker].inputs[0]
-            maker = self.maker.get(value)
+            maker = self.quotient.maker.get(value)
         return value
 
 

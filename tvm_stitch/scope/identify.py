@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from ..config import StitchConfig
 from ..graph.ir import StitchGraph
@@ -50,6 +49,7 @@ class Identified:
     """The result: scopes, matmul epilogues left to TVM, every unit in an executable order, and the boundaries.
 
     ``left`` names the calls that no scope could take, with the reason; compute-intensive ones are not among them.
+    ``users`` are the indices of the nodes that read a value.
     """
 
     scopes: list[Scope]
@@ -58,25 +58,23 @@ class Identified:
     boundaries: list[Boundary] = field(default_factory=list)
     left: dict[str, str] = field(default_factory=dict)
 
-    @cached_property
-    def readers(self) -> dict[Value, list[Node]]:
-        """The nodes that read a value."""
-        found: dict[Value, list[Node]] = {}
-        for node in (n for unit in self.order for n in unit):
-            for value in dict.fromkeys(node.inputs):
-                found.setdefault(value, []).append(node)
-        return found
+    users: Mapping[Value, Sequence[int]] = field(default_factory=dict)
+
+    def interface(self, nodes: Sequence[Node]) -> tuple[list[Value], list[Value]]:
+        """What some nodes read from outside, and the results that others read or that are needed beyond the graph."""
+        inside = {n.index for n in nodes}
+        leaving = [
+            v
+            for n in nodes
+            for v in n.outputs
+            if v in n.escapes or any(i not in inside for i in self.users.get(v, ()))
+        ]
+        return _inputs(nodes), leaving
 
 
-def leaving(nodes: Sequence[Node], readers: Mapping[Value, Sequence[Node]]) -> list[Value]:
-    """The results of some nodes that others read, or that are needed beyond the graph."""
-    inside = set(nodes)
-    return [
-        v
-        for n in nodes
-        for v in n.outputs
-        if v in n.escapes or any(r not in inside for r in readers.get(v, ()))
-    ]
+def _inputs(nodes: Sequence[Node]) -> list[Value]:
+    made = {v for n in nodes for v in n.outputs}
+    return list(dict.fromkeys(v for n in nodes for v in n.inputs if v not in made))
 
 
 def identify(
@@ -266,12 +264,10 @@ class _Identifier:
                 continue
             found = self.merger.outputs(members)
             outputs = [v for n in nodes for v in n.outputs if v in found]
-            made = {v for n in nodes for v in n.outputs}
-            inputs = list(dict.fromkeys(v for n in nodes for v in n.inputs if v not in made))
-            scopes.append(Scope(nodes, inputs, outputs, compose(nodes, found)))
+            scopes.append(Scope(nodes, _inputs(nodes), outputs, compose(nodes, found)))
         left = {self.nodes[i].name: why for i, why in self.declined.items()}
         left |= {n.name: n.reason for n in self.nodes if n.kind is NodeKind.OPAQUE and n.is_call}
-        return Identified(scopes, epilogues, order, self._boundaries(), left)
+        return Identified(scopes, epilogues, order, self._boundaries(), left, self.quotient.users)
 
     def _boundaries(self) -> list[Boundary]:
         """The edges that were refused and are still between scopes, each with its last reason."""

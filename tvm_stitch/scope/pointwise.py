@@ -57,11 +57,11 @@ def _is_broadcast(op: Operator, access: Access) -> bool:
     if access.guarded:
         return False
     place = {axis.var: i for i, axis in enumerate(op.spatial)}
-    used = [-1]
+    last = -1
     for index in access.indices:
         if kind(index) == "IntImm":
             continue
-        if index not in place or place[index] <= used[-1]:
+        if index not in place or place[index] <= last:
             return False
-        used.append(place[index])
+        last = place[index]
     return True

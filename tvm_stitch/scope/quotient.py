@@ -15,13 +15,17 @@ class Quotient:
     """Scopes over nodes 0..n-1 (topologically ordered). A scope is named by its least node.
 
     ``below[s]`` and ``above[s]`` are bit sets of the nodes that a path leads to from scope s, and that lead to it,
-    paths going through whole scopes.
+    paths going through whole scopes. ``maker`` and ``users`` are the nodes that make and read a value.
     """
 
     def __init__(self, nodes: Sequence[Node]):
         self.nodes = nodes
-        maker: dict[Value, int] = {v: i for i, n in enumerate(nodes) for v in n.outputs}
-        self.producers = [sorted({maker[v] for v in n.inputs if v in maker}) for n in nodes]
+        self.maker: dict[Value, int] = {v: i for i, n in enumerate(nodes) for v in n.outputs}
+        self.users: dict[Value, list[int]] = {}
+        for i, n in enumerate(nodes):
+            for v in dict.fromkeys(n.inputs):
+                self.users.setdefault(v, []).append(i)
+        self.producers = [sorted({self.maker[v] for v in n.inputs if v in self.maker}) for n in nodes]
         self.consumers: list[list[int]] = [[] for _ in nodes]
         for i, ps in enumerate(self.producers):
             for p in ps:
