@@ -7,7 +7,6 @@ Searching and compiling, which take as long, go on beside the measurements of th
 from __future__ import annotations
 
 import fcntl
-import getpass
 import os
 import re
 import tempfile
@@ -19,6 +18,7 @@ from typing import Any
 import tvm
 
 from ...relay.global_function import registered
+from ..private_files import open_own_file
 
 _LOCAL_RUNNER = "auto_scheduler.local_runner.run"
 
@@ -26,7 +26,7 @@ _LOCAL_RUNNER = "auto_scheduler.local_runner.run"
 def lock_path() -> Path:
     """The file whose lock a user's tuning processes hold while they measure: one for each ``CUDA_VISIBLE_DEVICES``."""
     devices = re.sub(r"\W+", "_", os.environ.get("CUDA_VISIBLE_DEVICES", "all"))
-    return Path(tempfile.gettempdir()) / f"tvm_stitch-{getpass.getuser()}-measures-{devices}.lock"
+    return Path(tempfile.gettempdir()) / f"tvm_stitch-{os.getuid()}-measures-{devices}.lock"
 
 
 @contextmanager
@@ -35,14 +35,20 @@ def measured_in_turns(lock: Path | None = None) -> Iterator[None]:
 
     Args:
         lock: a file, which is made; by default :func:`lock_path`.
+
+    Raises:
+        PermissionError: from the runner, if that path is a link or another user's.
     """
     path = lock or lock_path()
     original = tvm.get_global_func(_LOCAL_RUNNER)
 
     def run(*args: Any) -> Any:
-        with path.open("a") as file:  # closing it gives the lock back, also when this process dies
-            fcntl.flock(file, fcntl.LOCK_EX)
+        descriptor = open_own_file(path)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
             return original(*args)
+        finally:  # closing it gives the lock back, also when this process dies
+            os.close(descriptor)
 
     with registered(_LOCAL_RUNNER, run):
         yield

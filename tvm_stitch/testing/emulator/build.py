@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
 import hashlib
@@ -10,10 +11,14 @@ import os
 import shutil
 import subprocess
 import tempfile
+import warnings
 from pathlib import Path
+
+from ..private_files import check_own_file, private_folder
 
 RUNTIME = Path(__file__).parent / "runtime"
 RUNTIME_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fno-exceptions", "-fno-rtti")
+RUNTIME_NAME = "libemulator-{}.so"  # with the hash of its sources
 KERNEL_FLAGS = (
     "-std=c++17",
     "-fPIC",
@@ -33,18 +38,34 @@ KERNEL_FLAGS = (
 
 
 def cache_folder() -> Path:
-    """The folder of compiled kernels: $TVM_STITCH_CACHE_DIR, else one below the user's cache folder."""
-    root = os.environ.get("TVM_STITCH_CACHE_DIR")
-    if root is None:
-        base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-        root = os.path.join(base, "tvm_stitch")
-    folder = Path(root) / "emulator"
+    """The folder of compiled kernels, which only this user may write: libraries are loaded from it.
+
+    It lies in $TVM_STITCH_CACHE_DIR, else below the user's cache folder. Where the latter cannot be used, a warning
+    says why, and a temporary one serves this process.
+
+    Raises:
+        PermissionError: if $TVM_STITCH_CACHE_DIR names a folder that others may write.
+        OSError: if it names one that cannot be made.
+    """
+    if root := os.environ.get("TVM_STITCH_CACHE_DIR"):
+        return private_folder(Path(root) / "emulator")
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    folder = Path(base) / "tvm_stitch" / "emulator"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        folder = Path(tempfile.gettempdir()) / f"tvm_stitch-{os.getuid()}" / "emulator"
-        folder.mkdir(parents=True, exist_ok=True)
-    return folder
+        return private_folder(folder)
+    except OSError as error:
+        return _temporary_folder(str(error))
+
+
+@functools.cache
+def _temporary_folder(why: str) -> Path:
+    """A folder that lasts as long as this process."""
+    warnings.warn(
+        f"compiled kernels are not kept: {why}; TVM_STITCH_CACHE_DIR names another folder", stacklevel=3
+    )
+    folder = tempfile.mkdtemp(prefix="tvm_stitch-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 @functools.cache
@@ -62,7 +83,7 @@ def _compiler() -> tuple[str, str]:
 
 @functools.cache
 def _runtime_hash() -> str:
-    digest = hashlib.sha256(repr((_compiler(), RUNTIME_FLAGS)).encode())
+    digest = hashlib.sha256(repr((_compiler(), RUNTIME_FLAGS, RUNTIME_NAME)).encode())
     for path in sorted(p for p in RUNTIME.rglob("*") if p.is_file()):
         digest.update(path.name.encode())
         digest.update(path.read_bytes())
@@ -81,6 +102,7 @@ def _compile(arguments: list[str], output: Path) -> None:
         )
         if done.returncode != 0:
             raise RuntimeError("the C++ compiler rejected a kernel:\n" + done.stderr[:6000])
+        os.chmod(scratch.name, 0o700)  # the linker makes the file anew, as the umask has it
         os.replace(scratch.name, output)
     finally:
         if os.path.exists(scratch.name):
@@ -90,10 +112,12 @@ def _compile(arguments: list[str], output: Path) -> None:
 @functools.cache
 def load_runtime() -> tuple[ctypes.CDLL, Path]:
     """Compiles the runtime if needed and loads it. Returns it and its path."""
-    path = cache_folder() / f"libemulator-{_runtime_hash()}.so"
+    path = cache_folder() / RUNTIME_NAME.format(_runtime_hash())
     if not path.exists():
-        _compile([*RUNTIME_FLAGS, *(str(p) for p in sorted(RUNTIME.glob("*.cc")))], path)
-    lib = ctypes.CDLL(str(path))
+        # Kernels find the runtime by this name among what the process has loaded, wherever it was loaded from.
+        flags = [*RUNTIME_FLAGS, f"-Wl,-soname,{path.name}"]
+        _compile([*flags, *(str(p) for p in sorted(RUNTIME.glob("*.cc")))], path)
+    lib = ctypes.CDLL(str(check_own_file(path)))
     lib.emu_alloc.restype = ctypes.c_uint64
     lib.emu_alloc.argtypes = [ctypes.c_uint64, ctypes.c_uint32, ctypes.c_int]
     lib.emu_free.argtypes = [ctypes.c_uint64]
@@ -131,10 +155,8 @@ def load_kernels(prepared_text: str, opt_level: str = "-O0") -> ctypes.CDLL:
                 "-x",
                 "none",
             ]
-            _compile(
-                [*flags, str(runtime_path), f"-Wl,-rpath,{runtime_path.parent}", "-lm", "-lgcc", "-lc"], path
-            )
+            _compile([*flags, str(runtime_path), "-lm", "-lgcc", "-lc"], path)
         finally:
             os.unlink(source.name)
     del runtime
-    return ctypes.CDLL(str(path))
+    return ctypes.CDLL(str(check_own_file(path)))

@@ -56,3 +56,10 @@ def test_devices_have_locks_of_their_own(monkeypatch: pytest.MonkeyPatch) -> Non
         paths.add(lock_path())
         assert lock_path() == lock_path()
     assert len(paths) == 4
+
+
+def test_a_link_is_not_taken_for_the_lock(tmp_path: Path) -> None:
+    (tmp_path / "lock").symlink_to(tmp_path / "elsewhere")
+    with measured_in_turns(tmp_path / "lock"), pytest.raises(Exception, match="symbolic link"):
+        tvm.get_global_func(RUNNER)()
+    assert not (tmp_path / "elsewhere").exists()
