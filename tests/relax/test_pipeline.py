@@ -75,6 +75,11 @@ AWKWARD: dict[str, Case] = {
     "a transpose read both ways": (
         lambda emit, x: (lambda e: [R.add(e, emit(R.permute_dims(e)))])(emit(R.exp(x))), [((9, 9), F32)],
     ),
+    "views of the parts of a split": (
+        lambda emit, x: (lambda parts: [R.matmul(parts[0], emit(R.permute_dims(parts[1]))), parts[2]])(
+            [emit(R.squeeze(p, [0])) for p in tuple_of(emit, R.split(emit(R.exp(x)), 3, 0), 3)]
+        ), [((3, 4, 8), F32)],
+    ),
     "a pool": (lambda emit, x: [R.exp(emit(R.nn.avg_pool2d(emit(R.exp(x)), (2, 2), (2, 2))))], [((1, 2, 6, 6), F32)]),
     "a full reduce beside a broadcast": (
         lambda emit, x: [R.subtract(x, emit(R.max(x))), R.divide(x, emit(R.sum(x)))], [X],

@@ -13,6 +13,7 @@ from tvm.relax import op as Rop
 
 from tests.graph.helpers import build, legalize
 from tests.relax.modules import main_calls, outlined, run
+from tvm_stitch.relax.stitch_ops import StitchOps
 from tvm_stitch.testing.random_graphs import random_graph
 
 F32 = "float32"
@@ -52,6 +53,33 @@ def test_reshapes_at_a_border_stay_views() -> None:
     assert sorted(map(len, outlined(after).values())) == [1, 3]
     views = [c for c in main_calls(after) if "reshape" in c and "stitch" not in c]
     assert len(views) == 1 and "relax.reshape" in views[0]
+
+
+def qkv() -> tvm.IRModule:
+    """Attention over queries, keys and values that are views of one call's three results."""
+
+    def body(emit: Any, x: Any) -> Any:
+        parts = emit(Rop.split(emit(Rop.exp(x)), 3, 0))
+        q, k, v = (emit(Rop.squeeze(emit(relax.TupleGetItem(parts, i)), [0])) for i in range(3))
+        scores = emit(Rop.matmul(q, emit(Rop.permute_dims(k))))
+        return [Rop.matmul(emit(Rop.nn.softmax(scores)), v)]
+
+    return build(body, ((3, 4, 8), F32))
+
+
+def test_views_of_one_of_several_results() -> None:
+    after = run(legalize(qkv()))
+    assert len(outlined(after)) == 2
+    assert [c for c in main_calls(after) if "reshape" in c]  # of the values, outside every kernel
+
+
+def test_views_of_one_of_several_results_of_a_call_that_is_left() -> None:
+    mod, scopes = legalize(qkv()), {}
+    StitchOps(scopes=scopes)(mod)
+    (split,) = [scope for name, scope in scopes.items() if "split" in name]
+    after = StitchOps(exclude=[split])(mod)
+    assert relax.analysis.check_well_formed(after)
+    assert len(outlined(after)) == 1 and "split" in main_calls(after)
 
 
 def test_bias_and_activation_after_a_matmul() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from .. import compat
 from ..compat import Buffer, Expr, Var
+from ..failures import Refusal
 from .access import has_load, loads, span_of
 from .classify import classify, is_contraction
 from .extent import Extent, as_extent, same
@@ -14,7 +15,7 @@ from .ir import Access, Axis, Operator, StitchGraph, Tensor
 from .rewrite.constants import inline_constants
 
 
-class Unreadable(ValueError):
+class Unreadable(Refusal):
     """A function that no StitchGraph can express; the message names the construct."""
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from .. import compat
 from ..compat import Buffer, Expr, Var
+from ..failures import Refusal
 from ..graph.ir import Access, Operator, Tensor
 from .domain import Domain, Point
 
 
-class Misaligned(ValueError):
+class Misaligned(Refusal):
     """No in-block row domain serves the graph; the message says which operators disagree."""
 
 

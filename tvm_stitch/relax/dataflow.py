@@ -10,6 +10,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from ..failures import reason_of
 from ..graph.ir import StitchGraph
 from ..graph.reader import Unreadable, read
 from ..scope.node import Node, NodeKind, Value, kind_of, specialize
@@ -26,6 +27,10 @@ class BlockView:
     nodes: list[Node] = field(default_factory=list)
     bindings: dict[Node, Any] = field(default_factory=dict)
     item: dict[Value, Any] = field(default_factory=dict)
+
+    def named(self, value: Value) -> Any:
+        """What names a value in the program; itself, for a result of several that the program never names."""
+        return self.item.get(value, value)
 
 
 class GraphReader:
@@ -65,10 +70,8 @@ class GraphReader:
     def _read(func: Any, name: str) -> StitchGraph | str:
         try:
             graph = read(func, name)
-        except Unreadable as err:
-            return str(err)
         except Exception as err:  # whatever a hand-written function does, it compiles without us
-            return f"{type(err).__name__} while reading it: {err}"
+            return reason_of(err, name, quiet=True)
         for t in [*graph.inputs, *graph.outputs]:
             if any(str(s.ty) != "int64" for s in t.buffer.shape):
                 return f"the shape of {t.name} is not int64, which FuseTIR does not merge"
@@ -155,7 +158,9 @@ def _node(binding: Any, reader: GraphReader, tuples: set[Any]) -> Node:
             kind = kind_of(graph)
             reason = "compute-intensive" if kind is NodeKind.COMPUTE else ""
             return Node(name, kind, args, outputs, graph, reason)
-        except Unreadable as err:
-            return Node(name, NodeKind.OPAQUE, args, outputs, reason=str(err), is_call=True)
+        except Exception as err:
+            return Node(
+                name, NodeKind.OPAQUE, args, outputs, reason=reason_of(err, name, quiet=True), is_call=True
+            )
     used = list(relax.analysis.free_vars(value))
     return Node(name, NodeKind.OPAQUE, used, [var], reason="not a tensor function's call")

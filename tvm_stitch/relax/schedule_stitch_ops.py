@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import tvm
@@ -13,14 +12,13 @@ from ..codegen.emit import emit
 from ..config import StitchConfig, checked_config
 from ..device import device_model, resolve_target
 from ..errors import StitchError
-from ..graph.reader import Unreadable, read
-from ..plan.alignment import Misaligned
+from ..failures import reason_of
+from ..graph.reader import read
+from ..interrupts import carrying, check
 from ..plan.choose import choose_plan
 from ..plan.grid_plan import GridPlan
 from ..plan.plan import StitchPlan
 from .stitch_ops import STITCH_ATTR
-
-logger = logging.getLogger(__name__)
 
 
 @tvm.transform.module_pass(opt_level=0, name="ScheduleStitchOps")
@@ -46,6 +44,7 @@ class ScheduleStitchOps:
         self.plans = plans
         self.declined = declined
 
+    @carrying
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Schedule the marked functions."""
         device = device_model(self.target, self.config)
@@ -55,15 +54,12 @@ class ScheduleStitchOps:
                 continue
             if "tirx.is_scheduled" in func.attrs:
                 continue
+            check()
             try:
                 plan = choose_plan(read(func, gvar.name_hint), device, self.config)
                 updates[gvar] = emit(func, plan)
-            except (Unreadable, Misaligned) as err:
-                self._decline(gvar.name_hint, str(err))
-                continue
             except Exception as err:  # a fault of ours or of TVM's must not cost the user a working model
-                logger.warning("%s is left to TVM: %s: %s", gvar.name_hint, type(err).__name__, err)
-                self._decline(gvar.name_hint, f"{type(err).__name__}: {err}")
+                self._decline(gvar.name_hint, err)
                 continue
             if self.plans is not None:
                 self.plans[gvar.name_hint] = plan
@@ -74,8 +70,9 @@ class ScheduleStitchOps:
             mod.update_func(gvar, func)
         return mod
 
-    def _decline(self, name: str, reason: str) -> None:
+    def _decline(self, name: str, err: Exception) -> None:
+        reason = reason_of(err, name, self.config.strict)
         if self.config.strict:
-            raise StitchError(f"{name} cannot be stitched: {reason}")
+            raise StitchError(f"{name} cannot be stitched: {reason}") from err
         if self.declined is not None:
             self.declined[name] = reason

@@ -110,7 +110,7 @@ class _Stitcher(PyExprMutator):
 
     def _keep(self, view: BlockView, node: Node) -> None:
         if node.is_view and not node.escapes and isinstance(node.outputs[0], relax.DataflowVar):
-            self._view(node)
+            self._view(view, node)
             return
         self.visit_binding(view.bindings[node])
         for out in node.outputs:  # name the results of a call with several, as the program did
@@ -119,10 +119,10 @@ class _Stitcher(PyExprMutator):
                 item = relax.TupleGetItem(self.visit_expr(out[0]), out[1])
                 self._name_result(var, item)
 
-    def _view(self, node: Node) -> None:
+    def _view(self, view: BlockView, node: Node) -> None:
         """A reshape that stays outside every kernel: the runtime makes a view of it, whatever it was fused with."""
         var: Any = node.outputs[0]
-        source = self.visit_expr(node.inputs[0])
+        source = self.visit_expr(view.named(node.inputs[0]))
         if [str(s) for s in var.ty.shape] == [str(s) for s in source.ty.shape]:
             self.set_var_remap(var, source)
             return
@@ -138,7 +138,7 @@ class _Stitcher(PyExprMutator):
         if stitch:
             func = func.with_attr(STITCH_ATTR, True)
         gvar = self.builder_.add_func(relax.utils.copy_with_new_vars(func), _name(prefix, nodes))
-        args = [self.visit_expr(view.item.get(v, v)) for v in inputs] + extra
+        args = [self.visit_expr(view.named(v)) for v in inputs] + extra
         call = self.builder_.normalize(relax.Call(gvar, args))
         if len(outputs) == 1:
             self._define(view, outputs[0], call)
@@ -149,7 +149,7 @@ class _Stitcher(PyExprMutator):
         return gvar
 
     def _define(self, view: BlockView, value: Value, expr: Any) -> None:
-        var = view.item.get(value, value)
+        var = view.named(value)
         if isinstance(var, tuple):  # a result of a call with several that the program never names
             self.builder_.emit(self.builder_.normalize(expr))
             return
@@ -174,7 +174,7 @@ def _function(
     names: dict[Value, Any] = {}
     params = []
     for i, value in enumerate(inputs):
-        source = view.item.get(value, value)
+        source = view.named(value)
         hint = getattr(source, "name", None) or f"const{i}"
         param = relax.Var(str(hint), source.ty)
         names[value] = param

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from tvm import s_tir
@@ -12,12 +11,10 @@ from tvm.s_tir import dlight as dl
 from ..codegen.emit import emit
 from ..config import StitchConfig
 from ..device import device_model
-from ..graph.reader import Unreadable, read
-from ..plan.alignment import Misaligned
+from ..failures import reason_of
+from ..graph.reader import read
 from ..plan.plan import make_plan
 from ..scope.node import NodeKind, kind_of
-
-logger = logging.getLogger(__name__)
 
 
 class StitchRule(dl.ScheduleRule):
@@ -36,8 +33,6 @@ class StitchRule(dl.ScheduleRule):
                 return None
             plan = make_plan(graph, device_model(target), StitchConfig(grid_barriers=False))
             return None if plan.scratch else s_tir.Schedule(emit(func, plan))
-        except (Unreadable, Misaligned):
-            return None
         except Exception as err:  # another rule may take what makes ours fail
-            logger.warning("StitchRule leaves a function alone: %s: %s", type(err).__name__, err)
+            reason_of(err, "a function that StitchRule was given")
             return None

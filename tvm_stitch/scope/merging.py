@@ -7,12 +7,14 @@ planned over and over. Merges are therefore tried many at a time, and one by one
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from ..config import StitchConfig
 from ..cost.sol import LAUNCH_DOUBT, LAUNCH_SECONDS
-from ..plan.alignment import Misaligned
+from ..failures import Refusal as Refused
+from ..failures import reason_of
+from ..graph.ir import StitchGraph
 from .appraise import FREE, Appraisal, Appraise
 from .compose import compose
 from .node import Node, Value
@@ -47,7 +49,7 @@ class Merger:
         self.worth: dict[int, Appraisal] = {}
         self.asked = 0
         self._refused: dict[int, list[str]] = {}
-        self._alone: dict[object, Appraisal | Exception] = {}
+        self._alone: dict[object, Appraisal | str] = {}
         self._pairs: dict[tuple[int, ...], Appraisal | str] = {}
 
     # -- appraising ---------------------------------------------------------------------------------------------
@@ -58,31 +60,32 @@ class Merger:
         if len(node.inputs) + len(node.outputs) > self.config.max_arguments:
             return f"it has more than {self.config.max_arguments} arguments (max_arguments)"
         if node.graph not in self._alone:  # calls of one function share its graph
-            found = self._ask(node.graph)
-            self._alone[node.graph] = FREE if node.is_view and not isinstance(found, Exception) else found
+            found = self._ask(lambda: node.graph, [node])
+            self._alone[node.graph] = FREE if node.is_view and not isinstance(found, str) else found
         known = self._alone[node.graph]
-        if isinstance(known, Exception):
-            return _told(known)
+        if isinstance(known, str):
+            return known
         self.worth[i] = known
         return ""
 
-    def _ask(self, graph: object) -> Appraisal | Exception:
+    def _ask(self, graph: Callable[[], StitchGraph | None], nodes: Sequence[Node]) -> Appraisal | str:
+        """What the nodes would be as one kernel, or why they are none.
+
+        An expression that an analysis of TVM's fails on, or a fault of ours, costs this merge and no more.
+        """
         self.asked += 1
         try:
-            return self._appraise(graph)  # type: ignore[arg-type]
-        except (
-            Exception
-        ) as err:  # Misaligned, or an expression TVM's own analysis refuses: TVM keeps the operator
-            return err
+            made = graph()
+            assert made is not None
+            return self._appraise(made)
+        except Refused as err:
+            return str(err)
+        except Exception as err:
+            return reason_of(err, " with ".join(n.name for n in nodes[:6]), self.config.strict, quiet=True)
 
     def _of(self, members: Sequence[int]) -> Appraisal | str:
         nodes = [self.nodes[i] for i in members]
-        try:
-            graph = compose(nodes, self.outputs(members))
-        except Exception as err:
-            return _told(err)
-        found = self._ask(graph)
-        return _told(found) if isinstance(found, Exception) else found
+        return self._ask(lambda: compose(nodes, self.outputs(members)), nodes)
 
     def outputs(self, members: Sequence[int]) -> set[Value]:
         """The values that leave a set of nodes."""
@@ -226,7 +229,3 @@ def loss(found: Appraisal, before: Sequence[Appraisal]) -> str:
     return (
         f"one grid-wide kernel would take {found.seconds * 1e6:.1f} us, apart they take {apart * 1e6:.1f} us"
     )
-
-
-def _told(err: Exception) -> str:
-    return str(err) if isinstance(err, Misaligned) else f"{type(err).__name__}: {err}"
