@@ -86,8 +86,9 @@ def test_race_reader_hidden_by_later_reads() -> None:
     assert not good.reports
 
 
-@pytest.mark.parametrize("sync", ["__syncwarp();", f"__shfl_xor_sync({FULL}, 1.0f, 1);"])
-def test_warp_synchronisation_orders_within_the_warp_only(sync: str) -> None:
+def test_warp_synchronisation_orders_within_the_warp_only() -> None:
+    sync = "__syncwarp();"
+
     def neighbour(sync: str, distance: int) -> EmulatedRun:
         body = f"__shared__ float s[128]; s[tid] = x[tid]; {sync}out[tid] = s[tid ^ {distance}];"
         return run(body, out(64), ramp(64), written=[0])
@@ -95,6 +96,18 @@ def test_warp_synchronisation_orders_within_the_warp_only(sync: str) -> None:
     assert not neighbour(sync, 1).reports
     assert kinds(neighbour("", 1)) & {"race", "uninitialized-read"}
     assert kinds(neighbour(sync, 32)) & {"race", "uninitialized-read"}
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [f"__shfl_xor_sync({FULL}, 1.0f, 1);", f"__any_sync({FULL}, 1);", f"__reduce_add_sync({FULL}, 1);"],
+)
+def test_shuffles_votes_and_reductions_are_no_memory_barriers(operation: str) -> None:
+    body = f"__shared__ float s[64]; s[tid] = x[tid]; {operation} @ out[tid] = s[tid ^ 1];"
+    assert not run(body.replace("@", "__syncwarp();"), out(64), ramp(64), written=[0]).reports
+    for seed in range(3):
+        bad = run(body.replace("@", ""), out(64), ramp(64), written=[0], options=Options(seed=seed))
+        assert kinds(bad) == {"race"}
 
 
 def test_partial_warp_synchronisation_orders_its_lanes() -> None:

@@ -58,7 +58,11 @@ def test_what_is_not_understood_is_an_error(source: str) -> None:
 @pytest.mark.parametrize(
     "ptx, expected",
     [
-        ('asm volatile("barrier.cluster.arrive.aligned;");', "(emu_cluster_arrive(__LINE__));"),
+        ('asm volatile("barrier.cluster.arrive.aligned;");', "(emu_cluster_arrive(__LINE__, 1));"),
+        ('asm volatile("barrier.cluster.arrive.release;");', "(emu_cluster_arrive(__LINE__, 1));"),
+        ('asm volatile("barrier.cluster.arrive.relaxed;");', "(emu_cluster_arrive(__LINE__, 0));"),
+        ('asm volatile("fence.acq_rel.cluster;");', "(emu_fence());"),
+        ('asm volatile("fence.acq_rel.cta;");', "((void)0);"),
         (
             'asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));',
             "((d) = emu_map_rank((a), (b)));",

@@ -31,6 +31,10 @@ for _axis in "xyz":
     _REGISTERS[f"nclusterid.{_axis}"] = f"(emu_grid_dim().{_axis} / emu_cluster_dim().{_axis})"
 
 _ASM = re.compile(r"\b(?:__asm__|asm)\b\s*(?:(?:__volatile__|volatile)\b\s*)?\(")
+# Fences that release to the whole cluster, in PTX's order of qualifiers or that of its examples.
+_FENCE = re.compile(
+    r"membar\.(gl|sys)|fence(\.(sc|acq_rel|release))?\.(cluster|gpu|sys)|fence\.(cluster|gpu|sys)\.(sc|acq_rel)"
+)
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 
@@ -119,7 +123,7 @@ def _translate(statement: str) -> str:
 
     text = template.rstrip("; ")
     if m := re.fullmatch(r"barrier\.cluster\.arrive(\.release|\.relaxed)?(\.aligned)?", text):
-        return "emu_cluster_arrive(__LINE__)"
+        return f"emu_cluster_arrive(__LINE__, {int(m[1] != '.relaxed')})"
     if m := re.fullmatch(r"barrier\.cluster\.wait(\.acquire)?(\.aligned)?", text):
         return "emu_cluster_wait(__LINE__)"
     if m := re.fullmatch(r"mapa(?:\.shared::cluster)?\.u32 %(\d+), %(\d+), %(\d+)", text):
@@ -146,7 +150,11 @@ def _translate(statement: str) -> str:
         return "emu_block_barrier(__LINE__, 0, 0)"
     if m := re.fullmatch(r"not\.b32 %(\d+), %(\d+)", text):
         return f"{operand(m[1])} = ~{operand(m[2])}"
-    if re.fullmatch(r"|(membar|fence)[\w.:]*", text):
+    if _FENCE.fullmatch(text):
+        return "emu_fence()"
+    if re.fullmatch(
+        r"|(membar|fence)[\w.:]*", text
+    ):  # of a block, of proxies, acquire only: they release nothing
         return "(void)0"
     escaped = ("PTX is not emulated: " + template).replace("\\", "\\\\").replace('"', '\\"')
     return f'emu_unsupported(__LINE__, "{escaped}")'

@@ -100,20 +100,9 @@ void emu_grid_barrier(int line) {
   wait_here(kWaitGrid);
 }
 
-void emu_cluster_arrive(int line) {
-  Thread* t = g_thread;
-  if (t->cluster_arrived)
-    add_report(kDivergentBarrier, t, line, nullptr, 0, nullptr, "second cluster arrive without a wait between");
-  t->cluster_arrived = true;
-}
-
-void emu_cluster_wait(int line) {
-  Thread* t = g_thread;
-  t->line = line;
-  if (!t->cluster_arrived)
-    add_report(kDivergentBarrier, t, line, nullptr, 0, nullptr, "cluster wait without an arrive before it");
-  wait_here(kWaitCluster);
-}
+void emu_cluster_arrive(int line, int release) { cluster_arrive(*g_thread, release, line); }
+void emu_cluster_wait(int line) { cluster_wait(*g_thread, line); }
+void emu_fence() { cluster_fence(*g_thread); }
 
 unsigned emu_active_mask(int line) { return unsigned(wait_at_warp(kActiveMaskOp, line, 0, 0, 0, 0, 32)); }
 void emu_sync_warp(int line, unsigned mask) { wait_at_warp(kSyncWarpOp, line, mask, 0, 0, 0, 32); }

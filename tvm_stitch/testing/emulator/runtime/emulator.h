@@ -51,13 +51,13 @@ struct Access {
   uint32_t who;
   Stamp stamp;
   uint32_t lanes;
+  uint32_t phase;  // of the thread's arrivals at cluster barriers (see Thread)
 };
 
 struct Cell {
   Access write;
   Access read;
   uint8_t write_level, read_level, write_atomic, pad;
-  uint32_t pad2;
 };
 
 struct Slot {              // one array: global memory, or a shared array of a resident block
@@ -103,6 +103,14 @@ struct Dim {
 
 struct Block;
 
+// Which accesses a completed cluster barrier orders before what follows the wait: those of phases before `phase`, and
+// those before the synchronisation of stamp `stamp`, which a thread of their block or warp saw before it arrived.
+struct Released {
+  uint32_t phase = 0;
+  Stamp stamp = 0;
+  bool covers(const Access& a) const { return a.phase < phase || a.stamp < stamp; }
+};
+
 struct Thread {
   void* sp = nullptr;
   char* stack = nullptr;
@@ -112,7 +120,6 @@ struct Thread {
   uint8_t lane = 0;
   State state = kNew;
   WarpOp op = kShuffleOp;
-  bool cluster_arrived = false;
   Dim index{};
   // the operation it waits at
   int32_t line = 0;
@@ -122,6 +129,16 @@ struct Thread {
   uint64_t value = 0;
   uint64_t result = 0;
   Stamp known[32] = {};  // what it knows of the lanes of its warp: their accesses before these stamps
+  // Cluster barriers. An arrival ends a phase, and a fence a part of one: arrivals << 16 | fences since the last of them.
+  uint32_t phase = 0;
+  uint32_t arrivals = 0, waits = 0;
+  uint32_t acquired = 0;  // as many barriers of its cluster are behind it, or behind a thread that it has met since
+  Released released[2];   // at the last barrier that completed, and at the one before
+  Released pending;       // at the next one
+  // What it knew at its last fence, which is all that a relaxed arrival releases.
+  uint32_t fenced_phase = 0;
+  Stamp fenced_block = 0;
+  Stamp fenced_known[32] = {};
 };
 
 struct Block {
@@ -133,8 +150,12 @@ struct Block {
   Stamp stamp = 0;       // of its last barrier
   Stamp start = 0;
   uint32_t live = 0;
-  Stamp visited = 0;     // of the last access of its shared memory by another block of the cluster
-  uint32_t visitor = 0;  // the thread that made it
+  uint32_t completed = 0;  // cluster barriers
+  Stamp opened = 0;        // when the last of them did
+  Released released[2];    // of all of its threads: at the last cluster barrier that completed, and at the one before
+  Released pending;
+  Access visits{};  // accesses of its shared memory by other blocks of the cluster, summed up as in a cell
+  uint8_t visits_level = 0;
   std::vector<Thread> threads;
   uint32_t shared_ready[kSharedPerBlock / 32] = {};
 };
@@ -144,7 +165,6 @@ struct LaunchState {
   Dim grid{}, block{}, cluster{};
   uint32_t cluster_size = 1, threads = 0;
   Stamp start = 0, grid_stamp = 0;
-  std::vector<Stamp> cluster_stamps;  // by cluster index
   std::vector<Block*> residents;
   uint64_t dynamic_shared = 0;
   int64_t budget = 0;
@@ -169,6 +189,15 @@ void drop_stacks(Block& b);
 void block_ended(const Block& b);  // called on the fiber of its last thread (shadow.cc)
 [[noreturn]] void abort_launch();  // called on a fiber: never returns to it
 void wait_here(State state);       // called on a fiber: runs others until this thread may go on
+
+// cluster.cc
+void cluster_arrive(Thread& t, bool release, int line);
+void cluster_wait(Thread& t, int line);  // called on a fiber
+void cluster_fence(Thread& t);
+void complete_cluster_barrier(Block* const* blocks, uint32_t count);
+uint32_t cluster_of(uint32_t who);
+bool thread_released(const Block& b, uint32_t thread, const Access& a, const Thread* to);
+bool cluster_ordered(const Access& a, uint8_t level, const Thread* t);  // by cluster barriers alone
 
 // warp.cc
 bool resolve_warp(Block& b, uint32_t first);  // of the warp that starts at thread `first`; false: no lane waits for it

@@ -22,14 +22,18 @@ Stamp next_event() { return ++g_event; }
 namespace {
 
 // ---- barriers --------------------------------------------------------------------------------------------------------
+// Lets the threads of a block go on that wait at a block or grid barrier; each knows then all that any of them knew.
 void release_block(Block& b, State from, Stamp now) {
   b.stamp = now;
+  uint32_t acquired = 0;
+  for (const Thread& t : b.threads)
+    if (t.state == from) acquired = std::max(acquired, t.acquired);
   for (Thread& t : b.threads) {
     if (t.state != from) continue;
     t.stamp = now;
+    t.acquired = acquired;
     for (Stamp& k : t.known) k = now;
     t.state = kReady;
-    t.cluster_arrived = false;
   }
 }
 
@@ -88,20 +92,21 @@ bool resolve_clusters() {
   std::vector<Block*>& blocks = g_launch.residents;
   for (size_t first = 0; first < blocks.size(); first += g_launch.cluster_size) {
     const size_t end = std::min(blocks.size(), first + g_launch.cluster_size);
-    uint32_t waiting = 0, live = 0;
+    uint32_t arrived = 0, live = 0;
     for (size_t i = first; i < end; ++i) {
-      if (!blocks[i]) continue;
-      for (const Thread& t : blocks[i]->threads) waiting += t.state == kWaitCluster;
+      for (const Thread& t : blocks[i]->threads) arrived += t.state != kExited && t.arrivals > blocks[i]->completed;
       live += blocks[i]->live;
     }
-    if (!waiting || waiting != live) continue;
-    const Stamp now = next_event();
-    g_launch.cluster_stamps[blocks[first]->cluster] = now;
-    for (size_t i = first; i < end; ++i) {
-      report_missing(*blocks[i], "cluster");
-      release_block(*blocks[i], kWaitCluster, now);
-    }
-    progress = true;
+    if (!arrived || arrived != live) continue;
+    for (size_t i = first; i < end; ++i) report_missing(*blocks[i], "cluster");
+    complete_cluster_barrier(&blocks[first], uint32_t(end - first));
+    // Who has arrived and waits for something else goes on from there, and finds the barrier open when it comes to wait.
+    for (size_t i = first; i < end; ++i)
+      for (Thread& t : blocks[i]->threads)
+        if (t.state == kWaitCluster) {
+          t.state = kReady;
+          progress = true;
+        }
   }
   return progress;
 }
@@ -115,7 +120,6 @@ bool resolve_grid() {
   if (!waiting) return false;
   const Stamp now = next_event();
   g_launch.grid_stamp = now;
-  for (Stamp& s : g_launch.cluster_stamps) s = now;
   for (Block* b : g_launch.residents) {
     report_missing(*b, "grid");
     if (!b->live)
@@ -188,7 +192,10 @@ void start_block(Block& b, uint32_t linear, uint32_t resident) {
   b.rank = b.index.x % c.x + c.x * (b.index.y % c.y + c.y * (b.index.z % c.z));
   b.stamp = b.start = next_event();
   b.live = g_launch.threads;
-  b.visited = 0;
+  b.completed = b.opened = 0;
+  b.released[0] = b.released[1] = b.pending = Released{};
+  b.visits = Access{};
+  b.visits_level = kThread;
   memset(b.shared_ready, 0, sizeof b.shared_ready);
   if (g_launch.cluster_size > 1)  // the arrays of the block that was here before are no longer anybody's
     for (uint64_t i = 0; i < kSharedPerBlock; ++i) {
@@ -290,7 +297,6 @@ int emu_launch(const LaunchRequest* q) {
   }
   g_random = q->seed ? q->seed * 0x9e3779b97f4a7c15ull | 1 : 0;
   l.start = l.grid_stamp = next_event();
-  l.cluster_stamps.assign(blocks / l.cluster_size, l.start);
 
   std::vector<Slot*> slots;
   for (uint32_t i = 0; i < q->n_arrays; ++i) {

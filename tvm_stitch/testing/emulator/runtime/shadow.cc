@@ -2,8 +2,8 @@
 // The hooks that instrumented kernels call at every access, and the checks behind them.
 //
 // Two accesses of one granule by different threads, one of them a write, race unless a barrier lies between. What orders
-// them: a block barrier (same block), a cluster or grid barrier, or a synchronisation of lanes of one warp, whose
-// threads keep what they know of each other (`known`). A granule keeps its last write and a summary of the reads since,
+// them: a block barrier (same block), a grid barrier, a synchronisation of lanes of one warp, whose threads keep what
+// they know of each other (`known`), or a cluster barrier, as far as arrivals released them (cluster.cc). A granule keeps its last write and a summary of the reads since,
 // which loses no race: whoever is dropped from it is ordered before, or covered by, what is kept.
 #include <algorithm>
 #include <cstdarg>
@@ -67,46 +67,38 @@ void add_report(ReportKind kind, const Thread* t, int line, const Slot* slot, in
 
 void clear_reports() { g_reports.clear(); }
 
-void block_ended(const Block& b) {
-  if (!b.visited || b.visited < g_launch.cluster_stamps[b.cluster]) return;
-  add_report(kRace, g_thread, 0, nullptr, 0, &b.visitor,
-             "the block ends after an access of its shared memory by another block, with no cluster barrier between");
-}
-
 namespace {
 
-uint32_t cluster_of(uint32_t who) {
-  const Dim i = block_of(who), c = g_launch.cluster;
-  return i.x / c.x + g_launch.grid.x / c.x * (i.y / c.y + g_launch.grid.y / c.y * (i.z / c.z));
-}
-
-// Is everything that `a` stands for ordered before what thread `t` does now?
-inline bool ordered(const Access& a, uint8_t level, const Thread* t, const Slot& s) {
-  if (a.stamp < s.floor || a.stamp < g_launch.grid_stamp || (a.who == t->who && level == kThread)) return true;
+// Is everything that `a` stands for ordered before what thread `t` does now? Stamps before `floor` do not exist.
+inline bool ordered(const Access& a, uint8_t level, const Thread* t, Stamp floor) {
+  if (a.stamp < floor || a.stamp < g_launch.grid_stamp || (a.who == t->who && level == kThread)) return true;
   const Block* b = t->block;
-  if ((a.who >> 10) != b->linear || level >= kCluster) {
-    if (level == kGrid || g_launch.cluster_size == 1) return false;
-    return cluster_of(a.who) == b->cluster && a.stamp < g_launch.cluster_stamps[b->cluster];
+  if (level < kCluster && (a.who >> 10) == b->linear) {
+    if (a.stamp < b->stamp) return true;
+    if (level != kBlock && !(((a.who ^ t->who) & 1023) >> 5)) {
+      uint32_t lanes = level == kThread ? 1u << (a.who & 31) : a.lanes;
+      lanes &= ~(1u << t->lane);
+      for (; lanes; lanes &= lanes - 1) {
+        const uint32_t lane = uint32_t(__builtin_ctz(lanes));
+        if (a.stamp >= t->known[lane] && !thread_released(*b, (a.who & 1023 & ~31u) + lane, a, t)) return false;
+      }
+      return true;
+    }
   }
-  if (a.stamp < b->stamp) return true;
-  if (level == kBlock || ((a.who ^ t->who) & 1023) >> 5) return false;
-  uint32_t lanes = level == kThread ? 1u << (a.who & 31) : a.lanes;
-  lanes &= ~(1u << t->lane);
-  for (; lanes; lanes &= lanes - 1)
-    if (a.stamp >= t->known[__builtin_ctz(lanes)]) return false;
-  return true;
+  return b->completed && level != kGrid && cluster_ordered(a, level, t);
 }
 
 inline void set_alone(Access& a, uint8_t& level, const Thread* t) {
   a.who = t->who;
   a.stamp = t->stamp;
   a.lanes = 1u << t->lane;
+  a.phase = t->phase;
   level = kThread;
 }
 
 // Adds thread `t` to the summary: it replaces what is ordered before it and widens what is not.
-void join(Access& a, uint8_t& level, const Thread* t, const Slot& s) {
-  if (!a.stamp || ordered(a, level, t, s)) return set_alone(a, level, t);
+void join(Access& a, uint8_t& level, const Thread* t, Stamp floor) {
+  if (!a.stamp || ordered(a, level, t, floor)) return set_alone(a, level, t);
   if (level == kGrid) return;
   uint8_t wider;
   if ((a.who >> 10) != t->block->linear)
@@ -115,12 +107,9 @@ void join(Access& a, uint8_t& level, const Thread* t, const Slot& s) {
     wider = level;
   else
     wider = ((a.who ^ t->who) & 1023) >> 5 ? kBlock : kWarp;
-  if (wider == kWarp) {
-    a.lanes |= 1u << t->lane;
-    a.stamp = std::max(a.stamp, t->stamp);
-  } else if (wider > kWarp) {
-    a.stamp = std::max(a.stamp, t->stamp);
-  }
+  if (wider == kWarp) a.lanes |= 1u << t->lane;
+  a.stamp = std::max(a.stamp, t->stamp);
+  a.phase = std::max(a.phase, t->phase);
   level = std::max(level, wider);
 }
 
@@ -191,7 +180,7 @@ Block* neighbour(uint64_t address) {
 // An access of another block's shared memory: a cluster barrier must lie between it and the owner's start, and another
 // between it and the owner's end, whatever the order in which the blocks happen to run here.
 bool too_early(const Block& owner, const Slot& s, uint64_t address) {
-  if (g_launch.cluster_stamps[owner.cluster] >= owner.start) return false;
+  if (g_thread->acquired || g_launch.grid_stamp >= owner.start) return false;
   add_report(kRace, g_thread, 0, &s, int64_t(address - s.lo), &owner.threads[0].who,
              "access of the shared memory of a block that may not have begun: no cluster barrier before it");
   return true;
@@ -203,10 +192,7 @@ void visit(Block& owner, const Slot& s, uint64_t address) {
   if (!owner.live)
     add_report(kRace, t, 0, &s, int64_t(address - s.lo), &owner.threads[0].who,
                "access of the shared memory of a block that has ended: no cluster barrier after it");
-  if (t->stamp >= owner.visited) {
-    owner.visited = t->stamp;
-    owner.visitor = t->who;
-  }
+  join(owner.visits, owner.visits_level, t, owner.start);
 }
 
 template <bool kWrite, bool kAtomic>
@@ -240,20 +226,20 @@ void check(Slot& s, uint64_t address, unsigned bytes, bool aligned) {
         add_report(kUninitialized, t, 0, &s, int64_t(where - s.lo), nullptr, "read of memory that nobody wrote");
     }
     const bool both_atomic = kAtomic && c->write_atomic;
-    if (w.stamp && !both_atomic && (w.who != t->who || c->write_level) && !ordered(w, c->write_level, t, s))
+    if (w.stamp && !both_atomic && (w.who != t->who || c->write_level) && !ordered(w, c->write_level, t, s.floor))
       conflict(s, where, w, c->write_atomic ? "an atomic" : "a write",
                kAtomic ? "an atomic" : kWrite ? "a write" : "a read");
     if (!kWrite) {
       Access& r = c->read;
-      if (r.who == t->who && r.stamp == t->stamp && c->read_level == kThread) continue;
+      if (r.who == t->who && r.stamp == t->stamp && r.phase == t->phase && c->read_level == kThread) continue;
       if (r.stamp >= g_launch.grid_stamp && r.stamp >= s.floor &&
-          (c->read_level == kGrid ||
-           (c->read_level == kBlock && (r.who >> 10) == t->block->linear && r.stamp >= t->block->stamp)))
+          (c->read_level == kGrid || (c->read_level == kBlock && (r.who >> 10) == t->block->linear &&
+                                      r.stamp >= t->block->stamp && r.phase >= t->phase)))
         continue;
-      join(r, c->read_level, t, s);
+      join(r, c->read_level, t, s.floor);
       continue;
     }
-    if (c->read.stamp && !ordered(c->read, c->read_level, t, s))
+    if (c->read.stamp && !ordered(c->read, c->read_level, t, s.floor))
       conflict(s, where, c->read, "a read", kAtomic ? "an atomic" : "a write");
     if (!kAtomic && s.output && w.stamp >= g_launch.start && !c->write_atomic &&
         (w.who != t->who || g_launch.strict_rewrite)) {
@@ -267,7 +253,7 @@ void check(Slot& s, uint64_t address, unsigned bytes, bool aligned) {
     c->read.stamp = 0;
     c->read_level = kThread;
     if (kAtomic && both_atomic) {
-      join(c->write, c->write_level, t, s);
+      join(c->write, c->write_level, t, s.floor);
     } else {
       set_alone(c->write, c->write_level, t);
     }
@@ -292,6 +278,16 @@ void hook_range(const void* p, unsigned long bytes) {
 }
 
 }  // namespace
+
+void block_ended(const Block& b) {
+  if (!b.visits.stamp) return;
+  Thread* t = g_thread;
+  for (const Thread& other : b.threads) t->acquired = std::max(t->acquired, other.acquired);  // it ends with its last thread
+  if (ordered(b.visits, b.visits_level, t, b.start)) return;
+  add_report(kRace, t, 0, nullptr, 0, &b.visits.who,
+             "the block ends after an access of its shared memory by another block, with no cluster barrier between");
+}
+
 }  // namespace emu
 
 using namespace emu;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operations of a warp: shuffles, votes, reductions, __syncwarp, __activemask, and the order they give to memory.
+// Operations of a warp: shuffles, votes, reductions, __syncwarp, __activemask. Of these __syncwarp alone orders memory.
 #include <algorithm>
 #include <cstring>
 
@@ -115,14 +115,17 @@ uint64_t collective(Warp& w, uint32_t group, const Thread& t) {
 void release_warp(Warp& w, uint32_t group) {
   const Stamp now = next_event();
   Stamp known[32] = {};
+  uint32_t acquired = 0;
   for (uint32_t m = group; m; m &= m - 1) {
     const Thread& t = *w.lanes[__builtin_ctz(m)];
+    acquired = std::max(acquired, t.acquired);
     for (int i = 0; i < 32; ++i) known[i] = std::max(known[i], t.known[i]);
   }
   for (uint32_t m = group; m; m &= m - 1) known[__builtin_ctz(m)] = now;
   for (uint32_t m = group; m; m &= m - 1) {
     Thread& t = *w.lanes[__builtin_ctz(m)];
     memcpy(t.known, known, sizeof known);
+    t.acquired = acquired;
     t.stamp = now;
     t.state = kReady;
   }
@@ -137,14 +140,13 @@ void finish(Warp& w, uint32_t group) {
     for (uint32_t m = group; m; m &= m - 1) results[__builtin_ctz(m)] = collective(w, group, *w.lanes[__builtin_ctz(m)]);
     for (uint32_t m = group; m; m &= m - 1) w.lanes[__builtin_ctz(m)]->result = results[__builtin_ctz(m)];
   } else if (op == kActiveMaskOp) {
-    // Asking for the mask orders nothing: only the lanes go on.
-    for (uint32_t m = group; m; m &= m - 1) {
-      w.lanes[__builtin_ctz(m)]->result = group;
-      w.lanes[__builtin_ctz(m)]->state = kReady;
-    }
+    for (uint32_t m = group; m; m &= m - 1) w.lanes[__builtin_ctz(m)]->result = group;
+  } else {
+    release_warp(w, group);
     return;
   }
-  release_warp(w, group);
+  // Exchanging registers is no memory barrier: only the lanes go on.
+  for (uint32_t m = group; m; m &= m - 1) w.lanes[__builtin_ctz(m)]->state = kReady;
 }
 
 }  // namespace

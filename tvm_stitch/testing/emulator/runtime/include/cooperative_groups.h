@@ -23,9 +23,11 @@ struct thread_block {
 };
 struct cluster_group {
   EMU_NOSAN void sync(int line = __builtin_LINE()) const {
-    emu_cluster_arrive(line);
-    emu_cluster_wait(line);
+    barrier_arrive(line);
+    barrier_wait(line);
   }
+  EMU_NOSAN void barrier_arrive(int line = __builtin_LINE()) const { emu_cluster_arrive(line, 1); }
+  EMU_NOSAN void barrier_wait(int line = __builtin_LINE()) const { emu_cluster_wait(line); }
   EMU_NOSAN unsigned block_rank() const { return emu_detail::linear(emu_cluster_rank3(), emu_cluster_dim()); }
   EMU_NOSAN unsigned num_blocks() const {
     const uint3 c = emu_cluster_dim();

@@ -61,8 +61,9 @@ int emu_block_barrier(int line, int op, int predicate);
 void emu_grid_barrier(int line);
 // What generated code is to take for its own barrier across a grid (tvm_stitch.relay.grid_barrier).
 #define TVM_STITCH_GRID_BARRIER emu_grid_barrier(__LINE__)
-void emu_cluster_arrive(int line);
+void emu_cluster_arrive(int line, int release);
 void emu_cluster_wait(int line);
+void emu_fence();
 unsigned emu_active_mask(int line);
 void emu_sync_warp(int line, unsigned mask);
 uint64_t emu_shuffle(int line, unsigned mask, uint64_t bits, int mode, int arg, int width);
@@ -319,9 +320,9 @@ template <class T> inline void __stwt(T* p, T v) { *p = v; }
 #define __syncthreads_count(p) emu_block_barrier(__LINE__, 3, (p) != 0)
 #define __activemask() emu_active_mask(__LINE__)
 #define __syncwarp(...) emu_sync_warp(__LINE__, emu::mask_or_full(__VA_ARGS__))
-#define __threadfence() ((void)0)
+#define __threadfence() emu_fence()
 #define __threadfence_block() ((void)0)
-#define __threadfence_system() ((void)0)
+#define __threadfence_system() emu_fence()
 #define __nanosleep(ns) ((void)(ns))
 #define __trap() emu_trap(__LINE__)
 
