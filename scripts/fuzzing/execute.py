@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles a case with and without stitching, runs it on a backend, and says what came of it."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from tvm_stitch import StitchConfig
+from tvm_stitch.device import resolve_target
+from tvm_stitch.recorder import Recorder
+from tvm_stitch.relax import pipeline
+
+from .bounded import Rules
+from .build import build
+from .case import Case, Inapplicable
+from .data import inputs_of, numpy_dtype
+from .judge import share_judged, violations
+from .oracle import evaluate, flat_outputs
+
+BACKENDS = ("llvm", "emulator", "cuda")
+INTERNAL = re.compile(r"^\w*(Error|Exception|Exit|Interrupt)\b")
+
+
+@dataclass
+class Outcome:
+    """What came of a case.
+
+    kind: "ok", or what failed: "wrong", "error", "report" (of the emulator), "unstitched", "kernels" (more than
+    stock), "crash", "hang"; "tvm" when TVM without stitching fails alike, "invalid" when nothing could be compared.
+    """
+
+    kind: str
+    detail: str = ""
+    run: int = -1
+    judged: int = 0
+    elements: int = 0
+    stitched: int = 0
+    declined: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def failed(self) -> bool:
+        return self.kind not in ("ok", "invalid", "tvm")
+
+
+class Program:
+    """A compiled module that is run at several sizes."""
+
+    def __init__(self, mod: tvm.IRModule, backend: str, target: Any, passes: Any) -> None:
+        self.backend, self.reports = backend, ""
+        self.machine: Any = None
+        if backend == "emulator":
+            from tvm_stitch.testing.emulator import lower
+
+            self.lowered = lower(mod, target, passes)
+            return
+        executable = relax.build(mod, target, relax_pipeline=passes)
+        device = tvm.cuda() if backend == "cuda" else tvm.cpu()
+        self.device = device
+        self.machine = relax.VirtualMachine(executable, device, memory_cfg="naive")
+
+    def run(self, arrays: Sequence[np.ndarray], dtypes: Sequence[str], seed: int = 0) -> list[np.ndarray]:
+        """Outputs, tuples taken apart."""
+        if self.backend == "emulator":
+            from tvm_stitch.testing.emulator import Options, run_lowered
+
+            result = run_lowered(self.lowered, list(arrays), seed=seed, options=Options(max_seconds=60))
+            self.reports = "; ".join(str(report) for report in result.reports[:3])
+            return list(result.outputs)
+        tensors = [_tensor(a, d, self.device) for a, d in zip(arrays, dtypes)]
+        return list(_flat(self.machine["main"](*tensors)))
+
+
+def _tensor(array: np.ndarray, dtype: str, device: Any) -> Any:
+    if dtype == "bfloat16":
+        empty = tvm.runtime.empty(array.shape, "bfloat16", device)
+        return empty.copyfrom(array)
+    return tvm.runtime.tensor(array, device)
+
+
+def _flat(result: Any) -> Iterator[np.ndarray]:
+    if isinstance(result, tvm.runtime.Tensor):
+        found = result.numpy()
+        if str(result.dtype) == "bfloat16" and str(found.dtype) != "bfloat16":
+            found = found.view(numpy_dtype("bfloat16"))
+        yield found
+    else:
+        for part in result:
+            yield from _flat(part)
+
+
+def target_of(case: Case, backend: str) -> Any:
+    """The target a case is compiled for."""
+    if case.target is not None:
+        target = tvm.target.Target(dict(case.target) if isinstance(case.target, dict) else case.target)
+        return target if backend == "llvm" or target.host else target.with_host(tvm.target.Target("llvm"))
+    if backend == "llvm":
+        return tvm.target.Target({"kind": "llvm", "opt-level": 1})
+    if backend == "emulator":
+        return tvm.target.Target({"kind": "cuda", "arch": "sm_90"}, host="llvm")
+    return resolve_target("cuda")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """backend: one of BACKENDS. stock: compare numbers of kernels too. nan_max: see Rules."""
+
+    backend: str = "llvm"
+    stock: bool = False
+    nan_max: str = "any"
+
+    @property
+    def rules(self) -> Rules:
+        """What the backend's arithmetic is free to do."""
+        if self.backend == "cuda":
+            return Rules(ulps=64.0, flush=True, nan_max=self.nan_max)
+        return Rules(nan_max=self.nan_max)
+
+
+def check(case: Case, settings: Settings) -> Outcome:
+    """Builds, compiles, runs and judges a case; compares with TVM where it fails.
+
+    Raises:
+        Unbuildable: when Relax refuses the case.
+    """
+    outcome = _check(case, settings, stock=False)
+    if outcome.kind in ("wrong", "error") and _stock_fails_alike(case, settings, outcome):
+        return Outcome("tvm", outcome.detail, outcome.run, declined=outcome.declined)
+    if outcome.kind == "ok" and settings.stock:
+        return _compare_kernels(case, settings, outcome)
+    return outcome
+
+
+def _stock_fails_alike(case: Case, settings: Settings, outcome: Outcome) -> bool:
+    """Whether TVM alone fails where it may be at fault: what was not stitched is TVM's."""
+    stock = _check(case, settings, stock=True)
+    if outcome.kind == "error":
+        return stock.kind == "error"
+    # A wrong number is TVM's only if TVM computes it: in a case that is stitched throughout it is ours.
+    return stock.kind == "error" or (stock.kind == "wrong" and bool(outcome.declined or not outcome.stitched))
+
+
+def _check(case: Case, settings: Settings, stock: bool) -> Outcome:
+    mod = build(case)
+    target = target_of(case, settings.backend)
+    recorder = Recorder()
+    if stock:
+        passes = relax.get_default_pipeline(target)
+    else:
+        passes = pipeline(target, StitchConfig(**case.config), recorder)
+    with warnings_of_package() as warned:
+        try:
+            program = Program(mod, settings.backend, target, passes)
+        except Exception as error:
+            return Outcome("error", f"compiling: {told(error)}", declined=dict(recorder.declined))
+    outcome = Outcome("ok", stitched=len(recorder.plans), declined=dict(recorder.declined))
+    judged = elements = 0
+    for run in range(len(case.sizes)):
+        try:
+            arrays = inputs_of(case, run)
+            expected = flat_outputs(case, evaluate(case, run, arrays, settings.rules))
+        except Inapplicable:
+            continue
+        problem = _run(case, program, arrays, run, expected, settings)
+        if problem:
+            return Outcome(*problem, run, stitched=outcome.stitched, declined=outcome.declined)
+        known, all_ = share_judged(expected)
+        judged, elements = judged + known, elements + all_
+    outcome.judged, outcome.elements = judged, elements
+    lost = [
+        f"{name}: {reason}"
+        for name, reason in recorder.declined.items()
+        if name == "all" or INTERNAL.match(reason)
+    ]
+    if not stock and (lost or warned):
+        return Outcome("unstitched", _short("; ".join([*lost, *warned])), declined=outcome.declined)
+    return outcome
+
+
+def _run(
+    case: Case, program: Program, arrays: list[np.ndarray], run: int, expected: Any, settings: Settings
+) -> tuple[str, str] | None:
+    try:
+        outputs = program.run(arrays, [p.dtype for p in case.inputs], seed=run)
+    except Exception as error:
+        return "error", f"running: {told(error)}"
+    if program.reports:
+        return "report", program.reports
+    wrong = violations(outputs, expected, settings.rules)
+    return ("wrong", "; ".join(wrong)) if wrong else None
+
+
+def _compare_kernels(case: Case, settings: Settings, outcome: Outcome) -> Outcome:
+    from tvm_stitch.testing.count import count_kernels
+
+    mod = build(case)
+    target = target_of(case, settings.backend)
+    try:
+        stock = count_kernels(mod, target)
+    except Exception:  # TVM alone does not compile it
+        return outcome
+    ours = count_kernels(mod, target, pipeline(target, StitchConfig(**case.config)))
+    if case.config:  # options may ask for more kernels
+        return outcome
+    if ours.total > stock.total or ours.memory_intensive > stock.memory_intensive:
+        counts = f"{ours.memory_intensive} memory-intensive of {ours.total} kernels"
+        return Outcome(
+            "kernels", f"{counts}, stock {stock.memory_intensive} of {stock.total}", declined=outcome.declined
+        )
+    return outcome
+
+
+def told(error: BaseException) -> str:
+    """An error in one line."""
+    lines = [line.strip() for line in str(error).replace("\0", "").splitlines() if line.strip()]
+    said = [line for line in lines if re.search(r"\w*Error\b|Check failed", line)] or lines
+    return _short(f"{type(error).__name__}: {' | '.join(said[-2:])}")
+
+
+def _short(text: str) -> str:
+    return text if len(text) < 600 else text[:300] + " ... " + text[-290:]
+
+
+class _Kept(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.found.append(_short(record.getMessage()))
+
+
+@contextmanager
+def warnings_of_package() -> Iterator[list[str]]:
+    """What the package warns of: it does where something of its own failed."""
+    logger, kept = logging.getLogger("tvm_stitch"), _Kept()
+    before = logger.propagate
+    logger.addHandler(kept)
+    logger.propagate = False
+    try:
+        yield kept.found
+    finally:
+        logger.removeHandler(kept)
+        logger.propagate = before

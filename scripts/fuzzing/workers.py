@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks cases in child processes: a crash or a hang costs one case, and memory stays bounded."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from .case import Case
+from .execute import Outcome, Settings, check
+
+
+@dataclass(frozen=True)
+class Work:
+    """A case to check, or the seed and profile to make one of."""
+
+    settings: Settings
+    case: Case | None = None
+    seed: int = 0
+    profile: Any = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A case and what came of it."""
+
+    case: Case | None
+    outcome: Outcome
+    seconds: float
+    seed: int = 0
+
+
+def answer(work: Work) -> Answer:
+    """Runs in the child."""
+    from .build import Unbuildable
+    from .generate import generate
+
+    begin = time.monotonic()
+    case = work.case
+    try:
+        case = case or generate(work.seed, work.profile)
+        outcome = check(case, work.settings)
+    except Unbuildable as error:
+        outcome = Outcome("invalid", str(error))
+    return Answer(case, outcome, time.monotonic() - begin, work.seed)
+
+
+class Worker:
+    """A child process that answers pieces of work, replaced after ``renew`` of them."""
+
+    def __init__(self, renew: int = 150) -> None:
+        self.renew = renew
+        self.process: Any = None
+        self.left = 0
+
+    def ask(self, work: Work, timeout: float) -> Answer:
+        """The child's answer; a crash or a hang is one too."""
+        if self.process is None or self.left == 0:
+            self.stop()
+            self._start()
+        self.left -= 1
+        begin = time.monotonic()
+        try:
+            self.pipe.send(work)
+            if self.pipe.poll(timeout):
+                return self.pipe.recv()
+            outcome = Outcome("hang", f"no answer in {timeout:.0f} s")
+        except (EOFError, ConnectionError):
+            self.process.join(5)
+            outcome = Outcome("crash", f"the process died with exit code {self.process.exitcode}")
+        self.stop()
+        return Answer(work.case, outcome, time.monotonic() - begin, work.seed)
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        # Fresh memory holds a pattern and not zeros, so that what no kernel wrote shows. Parallel loops run inline:
+        # workers are as many as the machine has cores.
+        added = {"MALLOC_PERTURB_": "90", "TVM_NUM_THREADS": "1", "TVM_LOG_DEBUG": ""}
+        before = {name: os.environ.get(name) for name in added}
+        os.environ.update(added)
+        try:
+            self.process = context.Process(target=_serve, args=(theirs,), daemon=True)
+            self.process.start()
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+        theirs.close()
+        self.left = self.renew
+
+    def stop(self) -> None:
+        """Ends the child, whatever it does."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.join()
+            self.pipe.close()
+            self.process = None
+
+
+_starting = threading.Lock()
+
+
+def _serve(pipe: Any) -> None:
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)  # TVM warns of much that is none of ours
+    while True:
+        try:
+            work = pipe.recv()
+        except EOFError:
+            return
+        pipe.send(answer(work))
+
+
+def run_all(
+    works: Iterator[Work],
+    jobs: int,
+    timeout: float,
+    renew: int = 150,
+    go_on: Callable[[], bool] = lambda: True,
+) -> Iterator[Answer]:
+    """Answers in order of the work, made by ``jobs`` processes, until ``go_on`` says no."""
+    local = threading.local()
+    workers: list[Worker] = []
+
+    def one(work: Work) -> Answer | None:
+        if not go_on():
+            return None
+        worker = getattr(local, "worker", None)
+        if worker is None:
+            worker = local.worker = Worker(renew)
+            workers.append(worker)
+        with _starting:  # the environment of a child is that of the process while it starts
+            if worker.process is None or worker.left == 0:
+                worker.stop()
+                worker._start()
+        return worker.ask(work, timeout)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        try:
+            pending = []
+            for work in works:
+                pending.append(pool.submit(one, work))
+                if len(pending) >= 4 * jobs:
+                    found = pending.pop(0).result()
+                    if found is None:
+                        break
+                    yield found
+            for future in pending:
+                found = future.result()
+                if found is not None:
+                    yield found
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+            for worker in workers:
+                worker.stop()
