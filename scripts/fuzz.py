@@ -79,6 +79,7 @@ def _generated(options: argparse.Namespace, settings: Settings) -> itertools.cha
         steps=options.steps,
         runs=2 if small else 4,
         targets=_targets(options.backend),
+        rare=("index_of_extreme", "scan") if small else (),
     )
     seeds = range(options.seed, options.seed + options.count)
     return itertools.chain(Work(settings, seed=seed, profile=profile) for seed in seeds)

@@ -125,7 +125,7 @@ def split(g: Grower) -> None:
         sections = (
             g.rng.choice(even)
             if even and g.rng.random() < 0.7
-            else sorted({g.rng.randint(1, max(1, whole)), whole // 2})
+            else sorted({g.rng.randint(1, max(1, whole)), max(1, whole // 2)})
         )
     else:
         sections = g.rng.choice([[1], [f"({whole}) // 2"], [2, 5]])
@@ -192,7 +192,7 @@ def gather(g: Grower) -> None:
         if given and g.rng.random() < 0.7:
             index = g.rng.choice(given)
         elif isinstance(whole, int) and whole:
-            count = g.rng.choice([[], [1], [3], [whole], [2, 2]])
+            count = g.rng.choice([[1], [1], [3], [whole], [2, 2]] if g.rng.random() < 0.95 else [[]])
             index = g.source(count, dtype, f"index:{whole}")
         else:
             raise Skip

@@ -132,7 +132,7 @@ def check(case: Case, settings: Settings) -> Outcome:
         Unbuildable: when Relax refuses the case.
     """
     outcome = _check(case, settings, stock=False)
-    if outcome.kind in ("wrong", "error") and _stock_fails_alike(case, settings, outcome):
+    if outcome.kind in ("wrong", "error", "report") and _stock_fails_alike(case, settings, outcome):
         return Outcome("tvm", outcome.detail, outcome.run, declined=outcome.declined)
     if outcome.kind == "ok" and settings.stock:
         return _compare_kernels(case, settings, outcome)
@@ -145,7 +145,8 @@ def _stock_fails_alike(case: Case, settings: Settings, outcome: Outcome) -> bool
     if outcome.kind == "error":
         return stock.kind == "error"
     # A wrong number is TVM's only if TVM computes it: in a case that is stitched throughout it is ours.
-    return stock.kind == "error" or (stock.kind == "wrong" and bool(outcome.declined or not outcome.stitched))
+    left = bool(outcome.declined or not outcome.stitched)
+    return stock.kind == "error" or (stock.kind == outcome.kind and left)
 
 
 def _check(case: Case, settings: Settings, stock: bool) -> Outcome:

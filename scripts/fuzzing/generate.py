@@ -64,7 +64,7 @@ class Profile:
     """How large and how varied cases are.
 
     symbolic: share of cases with symbolic extents. elements: most elements of one value. steps, runs: at most so many.
-    targets: of which one is chosen for a case (None: the backend's own).
+    targets: of which one is chosen for a case (None: the backend's own). rare: choices that a backend hardly serves.
     """
 
     symbolic: float = 0.35
@@ -72,6 +72,7 @@ class Profile:
     steps: int = 14
     runs: int = 4
     targets: tuple[Any, ...] = (None,)
+    rare: tuple[str, ...] = ()
 
 
 class Grower:
@@ -226,7 +227,8 @@ def _attempt(rng: random.Random, seed: int, profile: Profile) -> Case | None:
     except (Skip, Unbuildable):
         grower.live.close()
         return None
-    names, weights = list(PICKERS), [w for w, _ in PICKERS.values()]
+    names = list(PICKERS)
+    weights = [w * (0.05 if name in profile.rare else 1) for name, (w, _) in PICKERS.items()]
     wanted = rng.randint(1, profile.steps)
     for _ in range(wanted * 5):
         if len(grower.steps) >= wanted:

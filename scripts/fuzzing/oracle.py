@@ -229,7 +229,14 @@ def _reduced(function: Callable[..., Bounded], *first: Any) -> Callable[[list[An
     return apply
 
 
-_OTHER: dict[str, Callable[[Any, _Attrs, Rules], Result]] = {
+def _network(function: Callable[..., Bounded], *names: str) -> Callable[[list[Any], _Attrs, Rules], Result]:
+    def apply(args: list[Any], attrs: _Attrs, rules: Rules) -> Result:
+        return function(*args, *[attrs[name] for name in names], rules)
+
+    return apply
+
+
+_OTHER: dict[str, Callable[[list[Any], _Attrs, Rules], Result]] = {
     "const": _constant,
     "full": _full,
     "arange": _arange,
@@ -249,13 +256,11 @@ _OTHER: dict[str, Callable[[Any, _Attrs, Rules], Result]] = {
     "cumsum": lambda v, a, r: reduction.cumulative(v[0], a["axis"], a["exclusive"], r),
     "softmax": lambda v, a, r: network.softmax(v[0], a["axis"], False, r),
     "log_softmax": lambda v, a, r: network.softmax(v[0], a["axis"], True, r),
-    "layer_norm": lambda v, a, r: network.layer_norm(*v, axes=a["axes"], epsilon=a["epsilon"], rules=r),
-    "rms_norm": lambda v, a, r: network.rms_norm(*v, axes=a["axes"], epsilon=a["epsilon"], rules=r),
-    "group_norm": lambda v, a, r: network.group_norm(
-        *v, groups=a["groups"], axes=a["axes"], epsilon=a["epsilon"], rules=r
-    ),
-    "instance_norm": lambda v, a, r: network.instance_norm(*v, axes=a["axes"], epsilon=a["epsilon"], rules=r),
-    "batch_norm": lambda v, a, r: network.batch_norm(*v, epsilon=a["epsilon"], rules=r),
+    "layer_norm": _network(network.layer_norm, "axes", "epsilon"),
+    "rms_norm": _network(network.rms_norm, "axes", "epsilon"),
+    "group_norm": _network(network.group_norm, "groups", "axes", "epsilon"),
+    "instance_norm": _network(network.instance_norm, "axes", "epsilon"),
+    "batch_norm": _network(network.batch_norm, "epsilon"),
     "reshape": _reshape,
     "flatten": lambda v, a, r: v[0].moved(lambda d: d.reshape(-1)),
     "expand_dims": lambda v, a, r: v[0].moved(lambda d: np.expand_dims(d, tuple(a["axes"]))),
@@ -278,9 +283,7 @@ _OTHER: dict[str, Callable[[Any, _Attrs, Rules], Result]] = {
     "tril": _triangle("tril"),
     "triu": _triangle("triu"),
     "matmul": _matmul,
-    "conv2d": lambda v, a, r: network.conv2d(
-        *v, strides=a["strides"], padding=a["padding"], groups=a["groups"], rules=r
-    ),
+    "conv2d": _network(network.conv2d, "strides", "padding", "groups"),
     "max_pool2d": lambda v, a, r: network.pool(
         "max_pool2d", v[0], a["window"], a["strides"], a["padding"], False, r
     ),
