@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from .. import compat
 from ..compat import Analyzer, Expr
 from .extent import Extent, as_expr, flatten, is_static, product, same
+from .index_equality import equal_indices
 from .ir import Axis, Span
-from .sampling import equal_on_samples
 
 
 def loads(value: Expr, guarded: bool = False) -> Iterator[tuple[Expr, bool]]:
@@ -96,7 +96,9 @@ def _flat_equal(kept: list[tuple[Expr, Extent]], part: list[Axis], axes: Sequenc
     wanted = flatten([a.var for a in part], [a.extent for a in part])
     if is_static(a.extent for a in axes) and is_static(e for _, e in kept):
         return bool(analyzer.can_prove_equal(access, wanted))
-    return equal_on_samples(access, wanted, [(a.var, a.extent) for a in axes if not _is_one(a.extent)])
+    # Equally many elements as the part has points: where there is a point, no dimension is 0.
+    space = [(a.var, a.extent) for a in axes if not _is_one(a.extent)]
+    return equal_indices(access, wanted, space, [e for _, e in kept])
 
 
 def _is_one(extent: Extent) -> bool:

@@ -1,0 +1,379 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Proof that two index expressions with symbolic extents are equal wherever they are evaluated.
+
+TVM's simplifier cannot cancel divisions by symbols, so that it proves almost nothing of a symbolic reshape. Here both
+expressions become polynomials over axes, symbols and quotients, in a form that chains of reshapes share:
+
+- ``x % q`` is ``x - q * (x // q)``, so that the digits of a mixed-radix number add up to the number again;
+- of ``x // q``, multiples of ``q`` leave the quotient, quotients of quotients become one, and a factor common to ``q``
+  and the leading part of ``x`` is divided out where the rest is proved to be less than that factor;
+- what is proved to lie in ``0 .. q - 1`` has the quotient 0.
+
+Expressions are equal if the difference of their polynomials is 0. Bounds follow from ``0 <= v < extent`` of the axes.
+Of symbols nothing is assumed: neither that they differ nor that they are positive. But an expression is evaluated at
+points of its index space only, so every axis has an extent of at least 1 there, and so has every dimension of a tensor
+that has as many elements as some of the axes have points. Of an empty space everything is true.
+
+What is not proved is not equal. A proof has a limited number of steps, so that time grows with the expressions' size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from math import gcd
+
+from .. import compat
+from ..compat import Expr, Var
+from .extent import Extent
+from .polynomial import (
+    Key,
+    Polynomial,
+    TooLarge,
+    add,
+    as_constant,
+    coefficient_of,
+    common,
+    constant,
+    content,
+    divide,
+    key,
+    multiply,
+    substitute,
+    unknown,
+    unknowns,
+    without,
+)
+
+MOST_STEPS = 600
+"""Steps (quotients and bounds) of one proof."""
+
+ONE = constant(1)
+
+
+class Unproved(ValueError):
+    """An expression of another kind than the prover knows, or a proof of too many steps."""
+
+
+def equal_indices(a: Expr, b: Expr, axes: Sequence[tuple[Var, Extent]], sizes: Iterable[Extent] = ()) -> bool:
+    """Are two index expressions over ``axes`` equal at every point of the axes' space, whatever the symbols are?
+
+    Args:
+        a: an int32 or int64 expression over axes and symbols.
+        b: another.
+        axes: every axis variable with its extent; it runs from 0 to below that.
+        sizes: what is at least 1 besides, whenever the axes' space is not empty.
+
+    Returns:
+        True when that is proved. False when they differ, or hold what the prover does not know, or it takes too many
+        steps.
+    """
+    try:
+        prover = _Prover(axes, sizes)
+        return not add(prover.polynomial(a), prover.polynomial(b), -1)
+    except (Unproved, TooLarge):
+        return False
+
+
+class _Prover:
+    """Polynomials of expressions over one index space.
+
+    Unknowns are numbers: of axes, symbols, quotients, other operations, and of *slacks*, which stand for any number
+    from 0 on. ``slack_form`` writes what is known of an unknown that depends on no axis as a polynomial in slacks.
+    """
+
+    def __init__(self, axes: Sequence[tuple[Var, Extent]], sizes: Iterable[Extent]):
+        self.steps = 0
+        self.count = 0
+        self.number: dict[Hashable, int] = {}
+        self.quotient_of: dict[int, tuple[Polynomial, Polynomial]] = {}
+        """Dividend and divisor, which depends on no axis and is positive."""
+        self.known: dict[tuple[Key, Key], Polynomial] = {}
+        """Quotients worked out so far."""
+        self.extent_of: dict[int, Polynomial] = {}
+        self.on_axes: set[int] = set()
+        self.slacks: set[int] = set()
+        self.slack_form: dict[int, Polynomial] = {}
+        self.factors: list[Polynomial] = []
+        for var, _ in axes:
+            self.on_axes.add(self._number(("var", var)))
+        extents = [e for _, e in axes]
+        # Plain symbols first: others may be divided by them.
+        known = [*extents, *sizes]
+        self._assume([self._extent(e) for e in known if not _is_divided(e)])
+        self._assume([self._extent(e) for e in known])
+        for var, extent in axes:
+            self.extent_of[self.number["var", var]] = self._extent(extent)
+
+    # -- expressions ----------------------------------------------------------------------------------------------
+    def polynomial(self, e: Expr) -> Polynomial:
+        """The polynomial of an integer expression."""
+        name = compat.kind(e)
+        if name == "IntImm":
+            return constant(int(e.value))
+        if name in ("Var", "SizeVar"):
+            return unknown(self._number(("var", e)))
+        if name == "Cast" and _widens(compat.dtype_of(e.value), compat.dtype_of(e)):
+            return self.polynomial(e.value)
+        if name not in ("Add", "Sub", "Mul", "FloorDiv", "FloorMod", "Min", "Max"):
+            raise Unproved(name)
+        a, b = self.polynomial(e.a), self.polynomial(e.b)
+        if name == "Mul":
+            return multiply(a, b)
+        if name == "FloorDiv":
+            return self._quotient(a, b)
+        if name == "FloorMod":
+            return add(a, multiply(b, self._quotient(a, b)), -1)
+        if name in ("Min", "Max"):
+            return self._other(name, *sorted([a, b], key=key))
+        return add(a, b, 1 if name == "Add" else -1)
+
+    def _extent(self, extent: Extent) -> Polynomial:
+        return constant(extent) if isinstance(extent, int) else self.polynomial(extent)
+
+    def _number(self, what: Hashable) -> int:
+        if what not in self.number:
+            self.number[what] = self._new()
+        return self.number[what]
+
+    def _new(self) -> int:
+        self.count += 1
+        return self.count
+
+    def _other(self, name: str, a: Polynomial, b: Polynomial) -> Polynomial:
+        """What is known by its operands only."""
+        number = self._number((name, key(a), key(b)))
+        if (unknowns(a) | unknowns(b)) & self.on_axes:
+            self.on_axes.add(number)
+        return unknown(number)
+
+    def _step(self) -> None:
+        self.steps += 1
+        if self.steps > MOST_STEPS:
+            raise Unproved("too many steps")
+
+    # -- quotients ------------------------------------------------------------------------------------------------
+    def _quotient(self, p: Polynomial, q: Polynomial) -> Polynomial:
+        """``p // q``. By something that might not be positive, it is known by its operands only."""
+        if not p and q:
+            return {}
+        pair = key(p), key(q)
+        if pair not in self.known:
+            self._step()
+            if self._is_positive(q):
+                whole, rest = divide(p, q)
+                self.known[pair] = add(whole, self._proper(rest, q))
+            else:
+                self.known[pair] = self._other("FloorDiv", p, q)
+        return self.known[pair]
+
+    def _proper(self, p: Polynomial, q: Polynomial) -> Polynomial:
+        """``p // q`` where ``p`` holds no multiple of ``q``, which is positive."""
+        if not p or self._is_digit(p, q):
+            return {}
+        if min(p.values()) < 0 and self._is_digit(add(p, q), q):
+            return constant(-1)
+        for monomial, coefficient in p.items():
+            if coefficient == 1 and len(monomial) == 1 and monomial[0] in self.quotient_of:
+                # (a + c // d) // q = (a * d + c) // (d * q)
+                c, d = self.quotient_of[monomial[0]]
+                a = {m: k for m, k in p.items() if m != monomial}
+                return self._quotient(add(multiply(a, d), c), multiply(d, q))
+        for factor in self._common_factors(p, q):
+            # (f * a + c) // (f * b) = a // b for 0 <= c < f
+            a, c = divide(p, factor)
+            b, left = divide(q, factor)
+            if a and not left and self._is_digit(c, factor):
+                return self._quotient(a, b)
+        number = self._number(("quotient", key(p), key(q)))
+        if number not in self.quotient_of:
+            self.quotient_of[number] = p, q
+            if (unknowns(p) | unknowns(q)) & self.on_axes:
+                self.on_axes.add(number)
+            elif number not in self.slack_form and self._is_natural(p):
+                self._define(number, unknown(self._slack()))
+        return unknown(number)
+
+    def _common_factors(self, p: Polynomial, q: Polynomial) -> Iterator[Polynomial]:
+        """Factors of ``q`` that divide terms of ``p``, greatest first."""
+        whole, powers = content(q)
+        found: dict[tuple[int, int, tuple[int, ...]], None] = {}
+        for monomial, coefficient in p.items():
+            shared = common(powers, monomial)
+            number = gcd(whole, coefficient)
+            if shared or number != 1:
+                found[(len(shared), number, shared)] = None
+        yield from (f for f in self.factors if not divide(q, f)[1])
+        for _, number, shared in sorted(found, reverse=True):
+            yield {shared: number}
+
+    # -- bounds ---------------------------------------------------------------------------------------------------
+    def _is_digit(self, p: Polynomial, radix: Polynomial) -> bool:
+        """Is ``0 <= p < radix`` at every point?"""
+        least = self._extreme(p, greatest=False)
+        if least is None or not self._is_natural(least):
+            return False
+        most = self._extreme(p, greatest=True)
+        return most is not None and self._is_natural(add(add(radix, most, -1), ONE, -1))
+
+    def _extreme(self, p: Polynomial, greatest: bool) -> Polynomial | None:
+        """A bound of ``p`` over the space, without axes; None if none is found."""
+        while True:
+            moving = unknowns(p) & self.on_axes
+            if not moving:
+                return p
+            # Quotients are numbered after what they are made of.
+            for number in sorted(moving, reverse=True):
+                self._step()
+                changed = self._at_extreme(p, number, greatest)
+                if changed is not None:
+                    p = changed
+                    break
+            else:
+                return None
+
+    def _at_extreme(self, p: Polynomial, number: int, greatest: bool) -> Polynomial | None:
+        """``p`` with an unknown at the end of its range that makes ``p`` greatest or least."""
+        factor = coefficient_of(p, number)
+        if factor is None or unknowns(factor) & self.on_axes:
+            return None
+        rest = add(p, multiply(factor, unknown(number)), -1)
+        if number in self.quotient_of:
+            a, q = self.quotient_of[number]
+            times, left = divide(factor, q)
+            if not left:
+                # p = rest' + t * (a % q), if it holds -t * q * (a // q) and t * a
+                times = multiply(times, constant(-1))
+                scaled = multiply(times, a)
+                if all(m in rest for m in scaled):
+                    upper = self._upper(times, greatest)
+                    if upper is None:
+                        return None
+                    digit = add(q, ONE, -1) if upper else {}
+                    return add(add(rest, scaled, -1), multiply(times, digit))
+        upper = self._upper(factor, greatest)
+        if upper is None:
+            return None
+        if number in self.quotient_of:
+            a, q = self.quotient_of[number]
+            end = self._extreme(a, upper)
+            return None if end is None else add(rest, multiply(factor, self._quotient(end, q)))
+        if number not in self.extent_of:
+            return None
+        return add(rest, multiply(factor, add(self.extent_of[number], ONE, -1))) if upper else rest
+
+    def _upper(self, factor: Polynomial, greatest: bool) -> bool | None:
+        """Is the product of a factor and an unknown greatest (or least) at the unknown's upper end?"""
+        if self._is_natural(factor):
+            return greatest
+        if self._is_natural(multiply(factor, constant(-1))):
+            return not greatest
+        return None
+
+    # -- signs ----------------------------------------------------------------------------------------------------
+    def _is_positive(self, p: Polynomial) -> bool:
+        return not unknowns(p) & self.on_axes and self._is_natural(add(p, ONE, -1), p)
+
+    def _is_natural(self, p: Polynomial, above: Polynomial | None = None) -> bool:
+        """Is ``p``, which depends on no axis, never negative? (``above`` is ``p + 1``, if that may be a product.)"""
+        number = as_constant(p)
+        if number is not None:
+            return number >= 0
+        if self._counts(substitute(p, self.slack_form)) or self._is_product(p if above is None else above):
+            return True
+        # a - q * (a // q) is a digit
+        for u in sorted(unknowns(p) & set(self.quotient_of), reverse=True):
+            a, q = self.quotient_of[u]
+            factor = coefficient_of(p, u)
+            times, left = divide(factor, q) if factor is not None else ({}, ONE)
+            if factor is None or left:
+                continue
+            self._step()
+            rest = add(add(p, multiply(factor, unknown(u)), -1), multiply(times, a))
+            if len(rest) >= len(p):
+                continue
+            # p = rest - times * (a % q)
+            if not self._is_natural(multiply(times, constant(-1))):
+                if not self._is_natural(times):
+                    continue
+                rest = add(rest, multiply(times, add(q, ONE, -1)), -1)
+            if self._is_natural(rest):
+                return True
+        return False
+
+    def _counts(self, p: Polynomial) -> bool:
+        """Has a polynomial nothing but slacks and coefficients that are not negative?"""
+        return min(p.values(), default=0) >= 0 and unknowns(p) <= self.slacks
+
+    def _is_product(self, p: Polynomial) -> bool:
+        """Is ``p`` a product of what is known to be positive?"""
+        for factor in self.factors:
+            times, left = divide(p, factor)
+            if not left and times:
+                more = add(substitute(times, self.slack_form), ONE, -1)
+                if self._counts(more) or self._is_product(times):
+                    return True
+        return False
+
+    # -- assumptions ----------------------------------------------------------------------------------------------
+    def _assume(self, positive: Sequence[Polynomial]) -> None:
+        """Take it that all of these are at least 1."""
+        left = [p for p in positive if as_constant(p) is None]
+        self.factors = list({key(p): p for p in left if len(p) > 1 or len(next(iter(p))) > 1}.values())
+        while left:
+            after = [p for p in left if not self._learn(p)]
+            if len(after) == len(left):
+                return
+            left = after
+
+    def _learn(self, p: Polynomial) -> bool:
+        """Take in that ``p`` is at least 1; False if nothing follows as yet."""
+        _, powers = content(p)
+        inner = {without(m, powers) or (): c for m, c in p.items()}
+        open_powers = [u for u in powers if not self._is_positive(unknown(u))]
+        if not open_powers:
+            return self._at_least_one(inner)
+        if len(open_powers) == 1 and self._is_positive(inner):
+            return self._at_least_one(unknown(open_powers[0]))
+        return False
+
+    def _at_least_one(self, p: Polynomial) -> bool:
+        """Solve ``p >= 1`` for an unknown that occurs once and alone."""
+        p = substitute(p, self.slack_form)
+        if self._counts(add(p, ONE, -1)):
+            return True
+        for monomial, coefficient in sorted(p.items()):
+            if len(monomial) != 1 or coefficient < 1 or sum(monomial[0] in m for m in p) > 1:
+                continue
+            least = add(ONE, {m: c for m, c in p.items() if m != monomial}, -1)
+            number = as_constant(least)
+            if number is not None:
+                least = constant(-(-number // coefficient))
+            elif coefficient != 1:
+                continue
+            if monomial[0] in self.slacks and not self._counts(least):
+                continue  # that it is not negative would be forgotten
+            self._define(monomial[0], add(least, unknown(self._slack())))
+            return True
+        return False
+
+    def _slack(self) -> int:
+        number = self._new()
+        self.slacks.add(number)
+        return number
+
+    def _define(self, number: int, form: Polynomial) -> None:
+        form = substitute(form, self.slack_form)
+        self.slack_form = {n: substitute(p, {number: form}) for n, p in self.slack_form.items()}
+        self.slack_form[number] = form
+
+
+def _is_divided(extent: Extent) -> bool:
+    """Does an extent hold a quotient?"""
+    if isinstance(extent, int):
+        return False
+    divides = compat.kind(extent) in ("FloorDiv", "FloorMod")
+    return divides or any(_is_divided(e) for e in compat.operands(extent))
+
+
+def _widens(source: str, target: str) -> bool:
+    return source == target or (source, target) == ("int32", "int64")
