@@ -13,17 +13,22 @@ Dim = int | str
 """An extent: a number, or an expression of symbols such as ``"(n + 1) // 2"`` in Python's operators, min and max."""
 
 
+DIM_ATTRS = ("shape", "begin", "end", "sections")
+"""Attributes of steps that hold extents."""
+
+
 class Inapplicable(Exception):
     """The case means nothing at these sizes, such as a slice that begins behind the end."""
 
 
 @dataclass(frozen=True)
 class Input:
-    """A parameter: extents, dtype and what to fill it with (a name of :mod:`fuzzing.data`)."""
+    """A parameter: extents, dtype, what to fill it with (a name of :mod:`fuzzing.data`), and a seed of its own."""
 
     shape: tuple[Dim, ...]
     dtype: str
     fill: str = "normal"
+    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,7 @@ class Case:
         """The case that :meth:`to_json` wrote."""
         data = json.loads(text)
         return Case(
-            inputs=tuple(Input(tuple(i["shape"]), i["dtype"], i["fill"]) for i in data["inputs"]),
+            inputs=tuple(Input(tuple(i["shape"]), i["dtype"], i["fill"], i["seed"]) for i in data["inputs"]),
             steps=tuple(Step(s["op"], tuple(s["args"]), s["attrs"]) for s in data["steps"]),
             outputs=tuple(data["outputs"]),
             as_tuple=data.get("as_tuple", False),
@@ -135,3 +140,49 @@ def map_dims(value: Any, function: Callable[[Dim], Dim]) -> Any:
     if isinstance(value, (list, tuple)):
         return [map_dims(part, function) for part in value]
     return function(value)
+
+
+def pruned(case: Case) -> Case:
+    """Without steps and inputs that no output needs; inputs that give symbols their sizes stay."""
+    first = len(case.inputs)
+    needed = set(case.outputs)
+    for index in range(len(case.steps) - 1, -1, -1):
+        if first + index in needed:
+            needed.update(case.steps[index].args)
+    used = {s for i, p in enumerate(case.inputs) if i in needed for d in p.shape for s in symbols_of(d)}
+    used |= {s for i, step in enumerate(case.steps) if first + i in needed for s in _symbols_of_step(step)}
+    plain = {d for i, p in enumerate(case.inputs) if i in needed for d in p.shape if isinstance(d, str)}
+    for index, part in enumerate(case.inputs):
+        if index not in needed and any(d in used and d not in plain for d in part.shape):
+            needed.add(index)
+            plain.update(d for d in part.shape if isinstance(d, str))
+    keep = [v for v in range(first + len(case.steps)) if v in needed]
+    return _kept(case, keep)
+
+
+def _symbols_of_step(step: Step) -> set[str]:
+    found: set[str] = set()
+    for name in DIM_ATTRS:
+        if name in step.attrs:
+            map_dims(step.attrs[name], lambda d: found.update(symbols_of(d)) or d)  # type: ignore[func-returns-value]
+    return found
+
+
+def _kept(case: Case, keep: list[int]) -> Case:
+    """The case with those values only, renumbered; what else referred to them is gone."""
+    first = len(case.inputs)
+    number = {old: new for new, old in enumerate(keep)}
+    inputs = tuple(case.inputs[i] for i in keep if i < first)
+    steps = tuple(
+        Step(s.op, tuple(number[a] for a in s.args), s.attrs)
+        for s in (case.steps[i - first] for i in keep if i >= first)
+    )
+    outputs = tuple(number[o] for o in case.outputs)
+    changed = len(steps) != len(case.steps)
+    return case.but(
+        inputs=inputs,
+        steps=steps,
+        outputs=outputs,
+        cuts=() if changed else case.cuts,
+        inner=None if changed else case.inner,
+    )

@@ -82,11 +82,11 @@ def _integers(
 
 
 def inputs_of(case: Case, run: int) -> list[np.ndarray]:
-    """Fresh inputs for one run of a case."""
+    """Inputs for one run of a case: others for every input and size, the same whatever else the case holds."""
     sizes = case.sizes[run]
     arrays = []
-    for index, parameter in enumerate(case.inputs):
-        rng = np.random.default_rng([case.seed, run, index])
+    for parameter in case.inputs:
+        rng = np.random.default_rng([case.seed, parameter.seed, *(sizes[name] for name in sorted(sizes))])
         shape = [extent(dim, sizes) for dim in parameter.shape]
         arrays.append(fill(shape, parameter.dtype, parameter.fill, rng, sizes))
     return arrays

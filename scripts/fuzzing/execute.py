@@ -20,8 +20,8 @@ from tvm_stitch.recorder import Recorder
 from tvm_stitch.relax import pipeline
 
 from .bounded import Rules
-from .build import build
-from .case import Case, Inapplicable
+from .build import Unbuildable, build
+from .case import Case, Inapplicable, pruned
 from .data import inputs_of, numpy_dtype
 from .judge import share_judged, violations
 from .oracle import evaluate, flat_outputs
@@ -133,20 +133,37 @@ def check(case: Case, settings: Settings) -> Outcome:
     """
     outcome = _check(case, settings, stock=False)
     if outcome.kind in ("wrong", "error", "report") and _stock_fails_alike(case, settings, outcome):
-        return Outcome("tvm", outcome.detail, outcome.run, declined=outcome.declined)
+        if outcome.kind == "error":
+            return Outcome("tvm", outcome.detail, outcome.run, declined=outcome.declined)
+        return _blamed(case, settings, outcome)
     if outcome.kind == "ok" and settings.stock:
         return _compare_kernels(case, settings, outcome)
     return outcome
 
 
 def _stock_fails_alike(case: Case, settings: Settings, outcome: Outcome) -> bool:
-    """Whether TVM alone fails where it may be at fault: what was not stitched is TVM's."""
-    stock = _check(case, settings, stock=True)
-    if outcome.kind == "error":
-        return stock.kind == "error"
-    # A wrong number is TVM's only if TVM computes it: in a case that is stitched throughout it is ours.
-    left = bool(outcome.declined or not outcome.stitched)
-    return stock.kind == "error" or (stock.kind == outcome.kind and left)
+    """Whether TVM alone fails as well, and may be at fault: what was not stitched is TVM's."""
+    if outcome.kind != "error" and not outcome.declined and outcome.stitched:
+        return False
+    return _check(case, settings, stock=True).kind in (outcome.kind, "error")
+
+
+def _blamed(case: Case, settings: Settings, outcome: Outcome) -> Outcome:
+    """The failure as ours where the first step that fails alone is stitched, as TVM's where it is not."""
+    first = len(case.inputs)
+    runs = (case.sizes[outcome.run],)
+    for index in range(len(case.steps)):
+        alone = pruned(case.but(outputs=(first + index,), sizes=runs, as_tuple=False, inner=None, cuts=()))
+        try:
+            found = _check(alone, settings, stock=False)
+        except Unbuildable:
+            continue
+        if found.kind == outcome.kind:
+            if not found.declined and found.stitched:
+                return outcome
+            detail = f"{case.steps[index].op}: {found.detail}"
+            return Outcome("tvm", detail, outcome.run, declined=found.declined)
+    return outcome
 
 
 def _check(case: Case, settings: Settings, stock: bool) -> Outcome:

@@ -158,9 +158,8 @@ class Grower:
         if self.steps:
             raise Skip
         dtype = dtype or self.dtype
-        self.inputs.append(
-            Input(tuple(shape), dtype, fill or (self.fill if dtype == self.dtype else self._fill(dtype)))
-        )
+        fill = fill or (self.fill if dtype == self.dtype else self._fill(dtype))
+        self.inputs.append(Input(tuple(shape), dtype, fill, len(self.inputs)))
         self.live.add_input(shape, dtype)
         return len(self.inputs) - 1
 

@@ -6,15 +6,13 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from .build import Unbuildable, build_values
-from .case import Case, Dim, Input, Step, map_dims, symbols_of
+from .case import DIM_ATTRS, Case, Dim, Input, Step, map_dims, pruned, symbols_of
 from .execute import Outcome, Settings
 from .workers import Work, Worker
-
-DIM_ATTRS = ("shape", "begin", "end", "sections")
-"""Attributes that hold extents."""
 
 
 def shrink(
@@ -89,52 +87,6 @@ def _fewer_outputs(case: Case) -> Iterator[Case]:
                     yield pruned(case.but(outputs=outputs))
 
 
-def pruned(case: Case) -> Case:
-    """Without steps and inputs that no output needs; inputs that give symbols their sizes stay."""
-    first = len(case.inputs)
-    needed = set(case.outputs)
-    for index in range(len(case.steps) - 1, -1, -1):
-        if first + index in needed:
-            needed.update(case.steps[index].args)
-    used = {s for i, p in enumerate(case.inputs) if i in needed for d in p.shape for s in symbols_of(d)}
-    used |= {s for i, step in enumerate(case.steps) if first + i in needed for s in _symbols_of_step(step)}
-    plain = {d for i, p in enumerate(case.inputs) if i in needed for d in p.shape if isinstance(d, str)}
-    for index, part in enumerate(case.inputs):
-        if index not in needed and any(d in used and d not in plain for d in part.shape):
-            needed.add(index)
-            plain.update(d for d in part.shape if isinstance(d, str))
-    keep = [v for v in range(first + len(case.steps)) if v in needed]
-    return _kept(case, keep)
-
-
-def _symbols_of_step(step: Step) -> set[str]:
-    found: set[str] = set()
-    for name in DIM_ATTRS:
-        if name in step.attrs:
-            map_dims(step.attrs[name], lambda d: found.update(symbols_of(d)) or d)  # type: ignore[func-returns-value]
-    return found
-
-
-def _kept(case: Case, keep: list[int]) -> Case:
-    """The case with those values only, renumbered; what else referred to them is gone."""
-    first = len(case.inputs)
-    number = {old: new for new, old in enumerate(keep)}
-    inputs = tuple(case.inputs[i] for i in keep if i < first)
-    steps = tuple(
-        Step(s.op, tuple(number[a] for a in s.args), s.attrs)
-        for s in (case.steps[i - first] for i in keep if i >= first)
-    )
-    outputs = tuple(number[o] for o in case.outputs)
-    changed = len(steps) != len(case.steps)
-    return case.but(
-        inputs=inputs,
-        steps=steps,
-        outputs=outputs,
-        cuts=() if changed else case.cuts,
-        inner=None if changed else case.inner,
-    )
-
-
 def _cut_steps(case: Case) -> Iterator[Case]:
     """A step gives way to an input of its shape, or to one of its arguments."""
     first = len(case.inputs)
@@ -153,7 +105,7 @@ def _cut_steps(case: Case) -> Iterator[Case]:
         fill = "small" if dtype not in ("float32", "float16", "float64", "bfloat16") else "normal"
         for how in dict.fromkeys([fill, case.inputs[0].fill if case.inputs else fill, "special"]):
             if not how.startswith("index"):
-                yield pruned(_promoted(case, index, Input(tuple(shape), dtype, how)))
+                yield pruned(_promoted(case, index, Input(tuple(shape), dtype, how, 100 + number)))
 
 
 def _replaced(case: Case, number: int, by: int) -> Case:
@@ -187,7 +139,7 @@ def _fewer_sizes(case: Case) -> Iterator[Case]:
 
 def _mapped(case: Case, function: Any) -> Case:
     """The case with a function applied to every extent."""
-    inputs = tuple(Input(tuple(map_dims(p.shape, function)), p.dtype, p.fill) for p in case.inputs)
+    inputs = tuple(replace(p, shape=tuple(map_dims(p.shape, function))) for p in case.inputs)
     steps = tuple(
         Step(s.op, s.args, {k: map_dims(v, function) if k in DIM_ATTRS else v for k, v in s.attrs.items()})
         for s in case.steps
@@ -226,9 +178,9 @@ def _smaller_extents(case: Case) -> Iterator[Case]:
         for axis, dim in enumerate(part.shape):
             if dim != 1:
                 shape = (*part.shape[:axis], 1, *part.shape[axis + 1 :])
-                yield _with_input(case, index, Input(shape, part.dtype, part.fill))
+                yield _with_input(case, index, replace(part, shape=shape))
         if len(part.shape) > 1:
-            yield _with_input(case, index, Input(part.shape[1:], part.dtype, part.fill))
+            yield _with_input(case, index, replace(part, shape=part.shape[1:]))
 
 
 def _with_input(case: Case, index: int, part: Input) -> Case:
@@ -239,7 +191,7 @@ def _simpler_fills(case: Case) -> Iterator[Case]:
     for index, part in enumerate(case.inputs):
         simple = "normal" if part.dtype in ("float16", "bfloat16", "float32", "float64") else "small"
         if part.fill != simple and not part.fill.startswith("index"):
-            yield _with_input(case, index, Input(part.shape, part.dtype, simple))
+            yield _with_input(case, index, replace(part, fill=simple))
     for index, step in enumerate(case.steps):
         if step.attrs.get("fill") not in (None, "normal", "small") and not str(step.attrs["fill"]).startswith(
             "index"
@@ -258,7 +210,7 @@ def _simpler_dtypes(case: Case) -> Iterator[Case]:
         def swap(name: Any, dtype: str = dtype) -> Any:
             return "float32" if name == dtype else name
 
-        inputs = tuple(Input(p.shape, swap(p.dtype), p.fill) for p in case.inputs)
+        inputs = tuple(replace(p, dtype=swap(p.dtype)) for p in case.inputs)
         steps = tuple(
             Step(
                 s.op, s.args, {**s.attrs, "dtype": swap(s.attrs["dtype"])} if "dtype" in s.attrs else s.attrs
