@@ -31,7 +31,7 @@ from fuzzing.workers import Answer, Work, Worker, run_all
 def main(argv: list[str] | None = None) -> int:
     """Runs the command line."""
     options = _options(argv)
-    settings = Settings(options.backend, options.stock, options.nan_max)
+    settings = Settings(options.backend, options.stock, options.nan_max, options.lenient)
     begin = time.monotonic()
     limit = options.time_limit or float("inf")
     kinds: Counter[str] = Counter()
@@ -150,6 +150,9 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--nan-max", choices=("any", "propagate"), default="any", help="what a maximum makes of NaN"
+    )
+    parser.add_argument(
+        "--lenient", action="store_true", help="judge no comparison with NaN and no x - x of infinities"
     )
     parser.add_argument("--renew", type=int, default=150, help="cases after which a process is replaced")
     parser.add_argument("--no-shrink", dest="shrink", action="store_false", help="leave findings as they are")

@@ -41,12 +41,14 @@ class Rules:
     """What the implementation under test is free to do.
 
     ulps: of a transcendental function. flush: denormals may become zero. nan_max: a maximum or minimum has to
-    "propagate" NaN, or may do as it likes ("any").
+    "propagate" NaN, or may do as it likes ("any"). lenient: comparisons with NaN, and differences and quotients of
+    infinities and NaN with themselves, are not judged either.
     """
 
     ulps: float = 10.0
     flush: bool = False
     nan_max: str = "any"
+    lenient: bool = False
 
 
 @dataclass(frozen=True, eq=False)

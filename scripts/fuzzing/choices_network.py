@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from .bounded import FLOATS
+from .bounded import FLOATS, HALVES
 from .case import Dim
 from .choices import Skip, floating
 
@@ -30,7 +30,9 @@ def norm(g: Grower) -> None:
     least = 1 if kind in ("layer_norm", "rms_norm") else 3
     x = g.pick(lambda v: floating(g)(v) and len(g.shape(v)) >= least)
     shape, dtype = g.shape(x), g.dtype_of(x)
-    if kind == "instance_norm" and dtype not in ("float32", "float16"):
+    if kind in ("layer_norm", "instance_norm") and dtype not in ("float32", "float16"):
+        raise Skip
+    if kind == "batch_norm" and dtype in HALVES:
         raise Skip
     attrs: dict[str, object] = {"epsilon": g.rng.choice([1e-5, 1e-3])}
     if least == 1:

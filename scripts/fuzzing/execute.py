@@ -111,18 +111,19 @@ def target_of(case: Case, backend: str) -> Any:
 
 @dataclass(frozen=True)
 class Settings:
-    """backend: one of BACKENDS. stock: compare numbers of kernels too. nan_max: see Rules."""
+    """backend: one of BACKENDS. stock: compare numbers of kernels too. nan_max, lenient: see Rules."""
 
     backend: str = "llvm"
     stock: bool = False
     nan_max: str = "any"
+    lenient: bool = False
 
     @property
     def rules(self) -> Rules:
         """What the backend's arithmetic is free to do."""
         if self.backend == "cuda":
-            return Rules(ulps=64.0, flush=True, nan_max=self.nan_max)
-        return Rules(nan_max=self.nan_max)
+            return Rules(ulps=64.0, flush=True, nan_max=self.nan_max, lenient=self.lenient)
+        return Rules(nan_max=self.nan_max, lenient=self.lenient)
 
 
 def check(case: Case, settings: Settings) -> Outcome:
@@ -133,7 +134,7 @@ def check(case: Case, settings: Settings) -> Outcome:
     """
     outcome = _check(case, settings, stock=False)
     if outcome.kind in ("wrong", "error", "report") and _stock_fails_alike(case, settings, outcome):
-        if outcome.kind == "error":
+        if outcome.kind == "error" or "has dtype" in outcome.detail or "has shape" in outcome.detail:
             return Outcome("tvm", outcome.detail, outcome.run, declined=outcome.declined)
         return _blamed(case, settings, outcome)
     if outcome.kind == "ok" and settings.stock:
@@ -143,9 +144,13 @@ def check(case: Case, settings: Settings) -> Outcome:
 
 def _stock_fails_alike(case: Case, settings: Settings, outcome: Outcome) -> bool:
     """Whether TVM alone fails as well, and may be at fault: what was not stitched is TVM's."""
-    if outcome.kind != "error" and not outcome.declined and outcome.stitched:
+    typed = "has dtype" in outcome.detail or "has shape" in outcome.detail
+    if outcome.kind != "error" and not outcome.declined and outcome.stitched and not typed:
         return False
-    return _check(case, settings, stock=True).kind in (outcome.kind, "error")
+    stock = _check(case, settings, stock=True)
+    return stock.kind == "error" or (
+        stock.kind == outcome.kind and (not typed or stock.detail == outcome.detail)
+    )
 
 
 def _blamed(case: Case, settings: Settings, outcome: Outcome) -> Outcome:

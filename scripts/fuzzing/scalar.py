@@ -206,17 +206,19 @@ def binary(name: str, a: Bounded, b: Bounded, rules: Rules) -> Bounded:
     """An operator of two tensors of one dtype, broadcast against each other."""
     with np.errstate(all="ignore"):
         if name in COMPARISONS:
-            return _compare(name, a, b)
+            return _compare(name, a, b, rules)
         if not a.is_float:
             return _integer_binary(name, a, b)
         return _float_binary(name, a, b, rules)
 
 
-def _compare(name: str, a: Bounded, b: Bounded) -> Bounded:
+def _compare(name: str, a: Bounded, b: Bounded, rules: Rules) -> Bounded:
     data = np.asarray(COMPARISONS[name](a.data, b.data))
-    if a is b:
-        return Bounded(data, unknown_like(data, a.unknown), "bool")
     unknown = a.unknown | b.unknown
+    if a.is_float and rules.lenient:
+        unknown = unknown | np.isnan(a.data) | np.isnan(b.data)
+    if a is b:
+        return Bounded(data, unknown_like(data, unknown), "bool")
     if a.is_float:
         gap = a.error + b.error
         close = (np.abs(a.data - b.data) <= gap) & (gap > 0)
@@ -235,6 +237,8 @@ def _corners(function: Callable[[Array, Array], Array], a: Bounded, b: Bounded) 
 
 def _float_binary(name: str, a: Bounded, b: Bounded, rules: Rules) -> Bounded:
     known = ~(a.unknown | b.unknown)
+    if a is b and rules.lenient:
+        known = known & np.isfinite(a.data) & (a.data != 0)
     dtype = a.dtype
     if name in ("add", "subtract", "multiply"):
         function: Any = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply}[name]

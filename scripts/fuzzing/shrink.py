@@ -102,10 +102,11 @@ def _cut_steps(case: Case) -> Iterator[Case]:
                 yield pruned(_replaced(case, number, arg))
         if dtype == "tuple" or number in case.outputs:
             continue
+        fresh = 1 + max([100, *[p.seed for p in case.inputs]])
         fill = "small" if dtype not in ("float32", "float16", "float64", "bfloat16") else "normal"
         for how in dict.fromkeys([fill, case.inputs[0].fill if case.inputs else fill, "special"]):
             if not how.startswith("index"):
-                yield pruned(_promoted(case, index, Input(tuple(shape), dtype, how, 100 + number)))
+                yield pruned(_promoted(case, index, Input(tuple(shape), dtype, how, fresh)))
 
 
 def _replaced(case: Case, number: int, by: int) -> Case:
