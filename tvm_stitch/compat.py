@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -125,6 +125,29 @@ def _equal(a: Expr, b: Expr) -> bool:
         return False
     mine, others = operands(a), operands(b)
     return len(mine) == len(others) and all(_equal(x, y) for x, y in zip(mine, others))
+
+
+def expression_key(expr: Expr) -> Hashable:
+    """What scalar expressions share if they have one structure over the same variables and buffers, and others do not.
+
+    Names tell no variables apart: two symbols of a module may have one name.
+    """
+    if not HAS_RELAX_TIRX:
+        # A step from Python into this TVM takes long. It prints variables of one name apart within an expression.
+        return str(expr), *elements(tir.analysis.undefined_vars(expr, []))
+    name = kind(expr)
+    if name in ("Var", "SizeVar"):
+        return name, expr
+    if name in _CONSTANTS:
+        return name, repr(expr.value), dtype_of(expr)
+    head: tuple[Hashable, ...] = (name,)
+    if is_load(expr):
+        head = name, load_buffer(expr)
+    elif name in ("Call", "Cast"):
+        head = name, dtype_of(expr), call_name(expr) if name == "Call" else ""
+    elif name == "Let":
+        head = name, expr.var
+    return *head, *map(expression_key, operands(expr))
 
 
 def buffer_dtype(buffer: Buffer) -> str:

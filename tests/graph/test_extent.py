@@ -12,7 +12,19 @@ from hypothesis import strategies as st
 
 from tests.graph.helpers import symbol
 from tvm_stitch import compat
-from tvm_stitch.graph.extent import as_expr, as_extent, flatten, is_static, product, quotient, same, unflatten
+from tvm_stitch.compat import tir
+from tvm_stitch.graph.extent import (
+    as_expr,
+    as_extent,
+    extent_key,
+    flatten,
+    is_static,
+    product,
+    quotient,
+    same,
+    same_shape,
+    unflatten,
+)
 
 SHAPES = st.lists(st.integers(1, 6), max_size=4)
 
@@ -70,3 +82,21 @@ def test_no_quotient_that_is_not_exact() -> None:
     n, m = symbol("n"), symbol("m")
     assert quotient(n, 2) is None and quotient(n, m) is None and quotient(n * 4 + 2, 4) is None
     assert same(quotient(n * m * 8, n * 2), m * 4)
+
+
+def test_extents_of_one_name_and_two_symbols_differ() -> None:
+    n, other = symbol("n"), symbol("n")
+    assert extent_key(n * 2) == extent_key(n * 2) and extent_key(n) != extent_key(other)
+    assert extent_key(7) == 7 and extent_key(n // 2) != extent_key(n // 3)
+    assert same_shape((n, 4), (n, 4)) and not same_shape((n, 4), (other, 4)) and not same_shape((n,), (n, 1))
+
+
+def test_expressions_are_known_by_their_structure() -> None:
+    i = tir.Var("i", "int64")
+    a, b = (tir.decl_buffer((8,), "float32", name="x") for _ in range(2))
+    forms = [
+        i, i + 1, i - 1, tir.Cast("int32", i), compat.const(1, "int64"), compat.const(1, "int32"), compat.load(a, [i]),
+        compat.load(b, [i]), tir.exp(compat.load(a, [i])), tir.Select(i < 1, i, i + 1), tir.Var("i", "int64"),
+    ]  # fmt: skip
+    assert len({compat.expression_key(e) for e in forms}) == len(forms)
+    assert compat.expression_key(i + 1) == compat.expression_key(i + 1)

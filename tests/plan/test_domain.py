@@ -25,7 +25,7 @@ def test_points_compare_by_place() -> None:
     assert hash(domain.full(4)) == hash(domain.full(4))
     assert ROW != ONE and Domain(1).row_point == ONE and Domain(6).row_point == ROW
     assert domain.full(4).per_column and not ROW.per_column and Point(At.COLUMN, 4).per_column
-    assert not Point(At.INDEX, 0, (), "3").per_column and Point(At.INDEX, 4, (), "col").per_column
+    assert not Point(At.INDEX, 0).per_column and Point(At.INDEX, 4).per_column
     assert Domain(symbol()).row_point == ROW
 
 
@@ -104,3 +104,11 @@ def test_moves_of_random_graphs_name_the_right_elements(first: int) -> None:
     for seed in range(first, first + 10):
         for found in graphs(random_graph(seed, max_elements=600).mod):
             check_moves(align(found), samples=2)
+
+
+def test_points_with_symbols_of_one_name_differ() -> None:
+    domain = Domain(8)
+    n, other = symbol("n"), symbol("n")
+    one, two, again = (Point(At.INDEX, 4, (domain.column + s,)) for s in (n, other, n))
+    assert str(one) == str(two) and one != two
+    assert one == again and hash(one) == hash(again) and len({one, two, again}) == 2

@@ -57,3 +57,25 @@ def concat_of_several(emit: Callable[..., Any], x: Any, scale: Any) -> Any:
 def test_concatenations_below_reshapes(body: Callable[..., Any]) -> None:
     specs = [((2, 100), F32), ((100,), F32)]
     check_emulated(build(body, *specs), draw(specs))
+
+
+def test_what_was_merged_in_one_column_space_is_not_split_in_another() -> None:
+    """The first six columns of <4, 6> are the column; so are the 24 columns of another tensor."""
+    zero, column = compat.const(0, "int64"), tirx.Var("col", "int64")
+    reshaper = IndexReshaper(Analyzer())
+    (merged,) = reshaper.reshape([zero, column], [4, 6], [24], 6)
+    assert [str(e) for e in reshaper.reshape([merged], [24], [4, 6], 6)] == ["T.int64(0)", "col"]
+    found = reshaper.reshape([column], [24], [4, 6], 24)
+    assert [value(e, {column: 23}) for e in found] == [3, 5]
+
+
+def test_symbols_of_one_name_are_told_apart() -> None:
+    i, j, n, other = (tirx.Var(name, "int64") for name in "ijnn")
+    reshaper = IndexReshaper(Analyzer())
+    (merged,) = reshaper.reshape([i, j], [4, n], [n * 4])
+    (unlike,) = reshaper.reshape([i, j], [4, other], [other * 4])
+    assert str(merged) == str(unlike)
+    assert [str(e) for e in reshaper.reshape([merged], [n * 4], [4, n])] == ["i", "j"]
+    assert [str(e) for e in reshaper.reshape([unlike], [other * 4], [4, other])] == ["i", "j"]
+    (index,) = reshaper.reshape([i * other + j], [n * 4], [n * 4])
+    assert len(reshaper.merged) == 2 and index is not merged

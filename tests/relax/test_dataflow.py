@@ -5,14 +5,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import tvm
 from tvm import relax
 from tvm.relax import op as R
+from tvm.script import ir as I
+from tvm.script import relax as R_
+from tvm.script import tirx as T
 
 from tests.graph.helpers import build, legalize, symbol
 from tvm_stitch.graph.reader import Unreadable
+from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.dataflow import BlockView, GraphReader, call_args, is_call_tir, view_block
+from tvm_stitch.relax.stitch_ops import STITCH_ATTR, StitchOps
 from tvm_stitch.scope.node import NodeKind
 
 F32 = "float32"
@@ -70,6 +76,64 @@ def test_a_function_is_read_once_and_specialised_to_each_call() -> None:
     view, _ = viewed(body, ((n, 8), F32), ((m, 8), F32))
     first, second = (node.graph for node in view.nodes[:2])
     assert [str(g.inputs[0].shape[0]) for g in (first, second)] == ["n", "m"]
+
+
+def test_a_symbol_that_no_argument_gives_is_not_shared_by_calls() -> None:
+    """Both calls would have the function's own symbol for different numbers."""
+
+    @I.ir_module
+    class Module:
+        @T.prim_func(private=True, s_tir=True)
+        def double(x: T.handle, y: T.handle):
+            k = T.int64()
+            X = T.match_buffer(x, (k + 1,), "float32")
+            Y = T.match_buffer(y, (k + 1,), "float32")
+            for i in range(k + 1):
+                with T.sblock("double"):
+                    v = T.axis.spatial(k + 1, i)
+                    Y[v] = X[v] * 2.0
+
+        @R_.function
+        def main(a: R_.Tensor(("n",), "float32"), b: R_.Tensor(("m",), "float32")):
+            n, m = T.int64(), T.int64()
+            with R_.dataflow():
+                c = R_.call_tir(Module.double, (a,), out_ty=R_.Tensor((n,), "float32"))
+                d = R_.call_tir(Module.double, (b,), out_ty=R_.Tensor((m,), "float32"))
+                R_.output(c, d)
+            return c, d
+
+    (block,) = Module["main"].body.blocks
+    view = view_block(block, GraphReader(Module))
+    assert [n.reason for n in view.nodes[:2]] == ["no argument says what k is"] * 2
+
+
+def test_arguments_that_disagree_are_left_alone() -> None:
+    """TVM's kernel checks when it is called that both are equal."""
+    n, m = symbol("n"), symbol("m")
+    mod = legalize(build(lambda emit, x, y: [R.add(x, y)], ((n,), F32), ((n,), F32)))
+    (gvar,) = [g for g in mod.get_global_vars() if g.name_hint != "main"]
+    args = [relax.Var(str(i), relax.TensorType([s], F32)) for i, s in enumerate((n, m))]
+    with pytest.raises(Unreadable, match="is n and m"):
+        GraphReader(mod).graph(gvar, args)
+
+
+def test_shapes_that_depend_on_a_condition_are_left_to_tvm() -> None:
+    """Relax fails to copy a function with such a type; what lies beside it is stitched all the same."""
+    n = symbol("n")
+
+    def body(emit: Any, _: Any, x: Any) -> Any:
+        y = emit(R.tanh(emit(R.exp(x))))
+        return [R.abs(emit(R.strided_slice(y, [0], [1], [n // 16])))]
+
+    view, mod = viewed(body, ((n,), F32), ((n // 16, 6), F32))
+    assert [node.kind.value for node in view.nodes[:4]] == ["memory-intensive"] * 2 + ["opaque"] * 2
+    assert "condition" in view.nodes[2].reason
+    with tvm.target.Target("llvm"):
+        assert [f for f in StitchOps()(mod).functions.values() if f.attrs and STITCH_ATTR in f.attrs]
+    vm = relax.VirtualMachine(tvm.compile(mod, "llvm", relax_pipeline=pipeline("llvm")), tvm.cpu())
+    x = np.random.default_rng(0).standard_normal((3, 6)).astype(F32)
+    got = vm["main"](*map(tvm.runtime.tensor, (np.zeros(50, F32), x))).numpy()
+    np.testing.assert_allclose(got, np.abs(np.tanh(np.exp(x)))[1:], rtol=1e-5)
 
 
 def test_unreadable_functions_say_why_each_time() -> None:

@@ -66,7 +66,7 @@ def is_contraction(value: Expr, combiner: str | None) -> bool:
     a, b = _first_load(value.a), _first_load(value.b)
     if a is None or b is None:
         return False
-    return [str(i) for i in a.indices] != [str(i) for i in b.indices]
+    return [*map(compat.expression_key, a.indices)] != [*map(compat.expression_key, b.indices)]
 
 
 def _first_load(value: Expr) -> Expr | None:

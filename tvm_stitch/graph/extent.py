@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import TypeAlias
 
 from .. import compat
@@ -43,6 +43,16 @@ def same(a: Extent, b: Extent, analyzer: Analyzer | None = None) -> bool:
     if a is b:
         return True
     return bool((analyzer or Analyzer()).can_prove_equal(as_expr(a), as_expr(b)))
+
+
+def extent_key(extent: Extent) -> Hashable:
+    """What extents of one structure share, and others do not, whatever their symbols are called."""
+    return extent if isinstance(extent, int) else compat.expression_key(extent)
+
+
+def same_shape(a: Sequence[Extent], b: Sequence[Extent]) -> bool:
+    """True when two shapes have provably equal extents."""
+    return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b))
 
 
 def is_static(extents: Iterable[Extent]) -> bool:

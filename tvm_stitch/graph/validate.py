@@ -58,18 +58,18 @@ def _operator(op: Operator, known: set[Tensor]) -> None:
             f"{op.name}: a load reads another tensor",
         )
         for index in access.indices:
-            loose = {v for v in compat.free_vars(index) if v not in axes and str(v) not in _symbols(op)}
+            loose = {v for v in compat.free_vars(index) if v not in axes and v not in _symbols(op)}
             _require(not loose, f"{op.name}: index {index} mentions {', '.join(map(str, loose))}")
 
 
-def _symbols(op: Operator) -> set[str]:
-    """Names of the symbolic extents an operator may mention."""
-    names: set[str] = set()
+def _symbols(op: Operator) -> set[compat.Var]:
+    """The symbols that an operator may mention."""
+    found: set[compat.Var] = set()
     for t in [op.output, *op.inputs]:
         for extent in t.shape:
             if not isinstance(extent, int):
-                names |= {str(v) for v in compat.free_vars(extent)}
-    return names
+                found |= compat.free_vars(extent)
+    return found
 
 
 def _require(condition: bool, message: str) -> None:

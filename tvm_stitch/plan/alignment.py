@@ -146,7 +146,7 @@ class _Aligner:
                 raise Misaligned(f"{op.name} reduces over other rows than the domain's {domain.rows}")
             values = unflatten(domain.column, [a.extent for a in op.spatial])
             values += unflatten(domain.row, [a.extent for a in op.reduce])
-            point = Point(At.INDEX, size, tuple(values), ", ".join(str(v) for v in values))
+            point = Point(At.INDEX, size, tuple(values))
         self.result.level[(op, point)] = self._visit(op, point, root=True)
         self.result.roots.append((op, point))
 
@@ -199,8 +199,7 @@ class _Aligner:
             own = self.domain.axis_values(producer, self.domain.full(columns))
             values = [own[producer.axes[position[axis.var]].var] for axis in op.axes if axis.var in position]
             if len(values) == len(op.axes):
-                text = ", ".join(str(v) for v in values)
-                found.append(Point(At.INDEX, columns, tuple(values), text))
+                found.append(Point(At.INDEX, columns, tuple(values)))
         return found
 
     def _along_reduces(self, op: Operator, columns: int) -> list[Point]:

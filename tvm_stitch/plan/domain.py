@@ -10,12 +10,13 @@ spaces (one for each inner size) may share the rows. A stitch op without reducti
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from .. import compat
 from ..compat import Analyzer, Expr, Var
-from ..graph.extent import Extent, as_expr, flatten, product, same, unflatten
+from ..graph.extent import Extent, as_expr, extent_key, flatten, product, same, unflatten
 from ..graph.ir import Access, Operator, Span, Tensor
 from .reshape import IndexReshaper
 
@@ -40,19 +41,23 @@ class Point:
     at: At
     columns: Extent = 0
     indices: tuple[Expr, ...] = ()
-    text: str = ""
+
+    @cached_property
+    def _key(self) -> Hashable:
+        return self.at, extent_key(self.columns), *map(compat.expression_key, self.indices)
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self._key)
 
     def __hash__(self) -> int:
-        return hash((self.at, self.text, self.columns if isinstance(self.columns, int) else -1))
+        return self._hash
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Point) or (self.at, self.text) != (other.at, other.text):
-            return False
-        a, b = self.columns, other.columns
-        return a is b or (isinstance(a, int) and isinstance(b, int) and a == b)
+        return self is other or (isinstance(other, Point) and self._key == other._key)
 
     def __str__(self) -> str:
-        return f"[{self.text}]" if self.at is At.INDEX else self.at.value
+        return f"[{', '.join(map(str, self.indices))}]" if self.at is At.INDEX else self.at.value
 
     @property
     def per_column(self) -> bool:
@@ -110,9 +115,8 @@ class Domain:
         if span is Span.NOTHING:
             return ONE
         if point.at is At.INDEX and span is Span.ALL:
-            return self.classify(
-                tensor, self.reshaper.reshape(point.indices, op.extents, tensor.shape), point
-            )
+            indices = self.reshaper.reshape(point.indices, op.extents, tensor.shape, point.columns)
+            return self.classify(tensor, indices, point)
         indices = substitute_all(access.indices, self.axis_values(op, point))
         return self.classify(tensor, indices, point)
 
@@ -148,9 +152,8 @@ class Domain:
         used = set().union(*(compat.free_vars(i) for i in simple)) if simple else set()
         columns = point.columns if self.column in used else 0
         flat = self._simplify(flatten(simple, tensor.shape), columns)
-        text = str(flat) if compat.kind(flat) in ("Var", "IntImm") else ""
         size = tensor.size
-        if text == "0" and same(size, 1):
+        if compat.int_value(flat) == 0 and same(size, 1):
             return ONE
         if compat.same_var(flat, self.row):
             if same(size, self.rows, self.analyzer):
@@ -163,7 +166,7 @@ class Domain:
                 whole = self.row * as_expr(columns) + self.column
                 if self._bound(columns).can_prove_equal(flat, whole):
                     return self.full(columns)
-        return Point(At.INDEX, columns, tuple(simple), ", ".join(str(i) for i in simple))
+        return Point(At.INDEX, columns, tuple(simple))
 
     def _bound(self, columns: Extent) -> Analyzer:
         """What knows the ranges of row and column."""

@@ -7,42 +7,50 @@ again, and a chain of reshapes and transposes grows into indices that take minut
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from .. import compat
 from ..compat import Analyzer, Expr
-from ..graph.extent import Extent, flatten, product, same, unflatten
+from ..graph.extent import Extent, extent_key, flatten, product, same, unflatten
 
 Part = tuple[Expr, Extent]
 
 
 class IndexReshaper:
-    """Remembers which indices were merged, so that splitting a merged index gives the parts back."""
+    """Remembers which indices were merged, so that splitting a merged index gives the parts back.
+
+    An index merged of 0 and the column is the column: what it was merged of counts in its own column space only, since
+    the column of a wider one runs over more.
+    """
 
     def __init__(self, analyzer: Analyzer):
         self.analyzer = analyzer
-        self.merged: dict[str, list[Part]] = {}
+        self.merged: dict[Hashable, list[Part]] = {}
 
     def reshape(
-        self, indices: Sequence[Expr], source: Sequence[Extent], target: Sequence[Extent]
+        self, indices: Sequence[Expr], source: Sequence[Extent], target: Sequence[Extent], columns: Extent = 0
     ) -> list[Expr]:
-        """The point ``indices`` of a space of extents ``source``, as a point of the space ``target``."""
+        """The point ``indices`` of a space of extents ``source``, as a point of the space ``target``.
+
+        ``columns`` is the size of the column space that the indices are written in.
+        """
+        space = extent_key(columns)
         parts: list[Part] = []
         for index, extent in zip(indices, source):
-            parts += self._parts(index, extent)
+            parts += self._parts(index, extent, space)
         parts = [p for p in parts if not _is_one(p[1])]
         wanted = [e for e in target if not _is_one(e)]
         found: list[Expr] = []
         while parts or wanted:
             p, w = self._group(parts, wanted)
-            found += self._convert(parts[:p], wanted[:w])
+            found += self._convert(parts[:p], wanted[:w], space)
             parts, wanted = parts[p:], wanted[w:]
         rest = iter(found)
         return [compat.const(0, "int64") if _is_one(e) else next(rest) for e in target]
 
-    def _parts(self, index: Expr, extent: Extent) -> list[Part]:
+    def _parts(self, index: Expr, extent: Extent, space: Hashable) -> list[Part]:
         """What was merged into an index; not where it runs over less (an operand of a concatenation)."""
-        parts = self.merged.get(str(index), [])
+        parts = self.merged.get((space, compat.expression_key(index)), []) if self.merged else []
         whole = bool(parts) and same(product(e for _, e in parts), extent, self.analyzer)
         return parts if whole else [(index, extent)]
 
@@ -55,14 +63,14 @@ class IndexReshaper:
                     return p, w
         return len(parts), len(wanted)
 
-    def _convert(self, parts: list[Part], wanted: list[Extent]) -> list[Expr]:
+    def _convert(self, parts: list[Part], wanted: list[Extent], space: Hashable) -> list[Expr]:
         if len(parts) == len(wanted) == 1:
             return [parts[0][0]]
         extents = [e for _, e in parts]
         flat = parts[0][0] if len(parts) == 1 else flatten([i for i, _ in parts], extents)
         if len(parts) > 1:
             flat = self.analyzer.simplify(flat)
-            self.merged[str(flat)] = parts
+            self.merged[space, compat.expression_key(flat)] = parts
         return [flat] if len(wanted) == 1 else unflatten(flat, wanted)
 
 

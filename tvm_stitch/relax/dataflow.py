@@ -10,7 +10,9 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from ..compat import free_vars, kind, operands
 from ..failures import reason_of
+from ..graph.extent import as_extent, same
 from ..graph.ir import StitchGraph
 from ..graph.reader import Unreadable, read
 from ..scope.node import Node, NodeKind, Value, kind_of, specialize
@@ -62,8 +64,14 @@ class GraphReader:
             if shape is None:
                 raise Unreadable("an argument's shape is unknown")
             for formal, actual in zip(t.buffer.shape, shape):
-                if type(formal).__name__ == "Var":
-                    values.setdefault(formal, actual)
+                if type(formal).__name__ != "Var":
+                    continue
+                if not same(as_extent(values.setdefault(formal, actual)), as_extent(actual)):
+                    raise Unreadable(f"its arguments say that {formal} is {values[formal]} and {actual}")
+        for t in found.tensors():
+            unknown = [v for s in t.shape if not isinstance(s, int) for v in free_vars(s) if v not in values]
+            if unknown:  # in another call it may be another number
+                raise Unreadable(f"no argument says what {unknown[0]} is")
         return specialize(found, values)
 
     @staticmethod
@@ -137,6 +145,11 @@ def _out_types(value: Any) -> list[Any]:
     return list(ty.fields) if type(ty).__name__ == "TupleType" else [ty]
 
 
+def _is_conditional(extent: Any) -> bool:
+    """Does an extent hold a call, such as the choice between two extents that a slice with unknown bounds has?"""
+    return kind(extent) == "Call" or any(_is_conditional(e) for e in operands(extent))
+
+
 def _node(binding: Any, reader: GraphReader, tuples: set[Any]) -> Node:
     value, var = binding.value, binding.var
     name = str(var.name)
@@ -152,6 +165,9 @@ def _node(binding: Any, reader: GraphReader, tuples: set[Any]) -> Node:
         try:
             if len(value.args) > 2:
                 scalars += list(value.args[2].values)
+            for ty in [*(a.ty for a in args), *_out_types(value)]:
+                if any(_is_conditional(s) for s in getattr(ty, "shape", None) or ()):
+                    raise Unreadable("a shape depends on a condition, which Relax does not copy")
             graph = reader.graph(value.args[0], args, scalars)
             if len(graph.inputs) != len(args) or len(graph.outputs) != len(outputs):
                 raise Unreadable("a parameter is both read and written")

@@ -12,6 +12,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ..config import StitchConfig, checked_config
 from ..errors import StitchError
+from ..graph.extent import as_extent, same_shape
 from ..scope.for_target import identify_for
 from ..scope.identify import Boundary, Identified
 from ..scope.node import Node, Value
@@ -123,7 +124,7 @@ class _Stitcher(PyExprMutator):
         """A reshape that stays outside every kernel: the runtime makes a view of it, whatever it was fused with."""
         var: Any = node.outputs[0]
         source = self.visit_expr(view.named(node.inputs[0]))
-        if [str(s) for s in var.ty.shape] == [str(s) for s in source.ty.shape]:
+        if same_shape([*map(as_extent, var.ty.shape)], [*map(as_extent, source.ty.shape)]):
             self.set_var_remap(var, source)
             return
         reshape = self.builder_.normalize(relax.op.reshape(source, var.ty.shape))

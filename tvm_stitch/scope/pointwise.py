@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from ..compat import kind
+from ..graph.extent import same_shape
 from ..graph.ir import Access, Dependency, Operator, Span, Tensor
 from .node import Node, Value
 
@@ -17,13 +18,13 @@ def tensors_beside(node: Node, values: set[Value]) -> dict[Value, Tensor] | None
     assert graph is not None
     if graph.reduces or len(node.outputs) != 1 or node.is_view:
         return None
-    shape = [str(s) for s in graph.outputs[0].shape]
+    shape = graph.outputs[0].shape
     inside: set[Tensor] = set()
     vectors: set[Tensor] = set()
     others: dict[Value, Tensor] = {}
     for value, t in zip(node.inputs, graph.inputs):
         if value in values:
-            if [str(s) for s in t.shape] != shape:
+            if not same_shape(t.shape, shape):
                 return None
             inside.add(t)
         elif _is_vector(t):

@@ -11,6 +11,7 @@ from collections.abc import Hashable
 
 from ... import compat
 from ...compat import Buffer, Expr, Var
+from ..extent import extent_key
 from ..ir import Operator, StitchGraph, Tensor
 from .build import assemble, make_operator
 
@@ -73,7 +74,7 @@ def _key(op: Operator) -> Hashable:
         callee = compat.call_name(e) if name == "Call" else ""
         return name, compat.dtype_of(e), callee, *map(visit, compat.operands(e))
 
-    extents = tuple(e if isinstance(e, int) else str(e) for e in op.extents)
+    extents = tuple(map(extent_key, op.extents))
     start = visit(op.identity) if op.identity is not None else None
-    shape = tuple(e if isinstance(e, int) else str(e) for e in op.output.shape)
+    shape = tuple(map(extent_key, op.output.shape))
     return extents, len(op.spatial), shape, op.output.dtype, op.combiner, start, visit(op.value)

@@ -152,13 +152,13 @@ def _map_axes(
 ) -> dict[Var, Expr] | None:
     """What the axes of ``total`` are at the axes of ``squares``, if each result covers the same index space."""
     values: dict[Var, Expr] = {a.var: compat.const(0, "int64") for a in total.axes}
-    left = {str(terms.var[a.var]): a for a in _live(squares.spatial)}
+    left: dict[Expr, Axis] = {terms.var[a.var]: a for a in _live(squares.spatial)}
     for axis, index in zip(total.spatial, where):
         if isinstance(axis.extent, int) and axis.extent == 1:
             continue
-        if compat.kind(index) not in ("Var", "SizeVar") or str(index) not in left:
+        if compat.kind(index) not in ("Var", "SizeVar") or index not in left:
             return None
-        if not same(left.pop(str(index)).extent, axis.extent, terms.analyzer):
+        if not same(left.pop(index).extent, axis.extent, terms.analyzer):
             return None
         values[axis.var] = index
     mine, other = _live(total.reduce), _live(squares.reduce)

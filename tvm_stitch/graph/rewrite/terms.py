@@ -7,7 +7,7 @@ broadcasts, reshapes and casts to wider types computes them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ... import compat
@@ -35,14 +35,12 @@ class Term:
 class Terms:
     """The terms of expressions over one set of axes.
 
-    Axes get variables with names of their own, so that an index is known by its text; ``var`` maps each axis to its
-    variable (to 0 where the extent is one).
+    Axes get variables of their own; ``var`` maps each axis to its variable (to 0 where the extent is one).
     """
 
     def __init__(self, axes: Sequence[Axis]):
         self.analyzer = Analyzer()
         self.var: dict[Var, Expr] = {}
-        self.axis_of: dict[str, Axis] = {}
         for i, a in enumerate(axes):
             if isinstance(a.extent, int) and a.extent == 1:
                 self.var[a.var] = compat.const(0, "int64")
@@ -50,10 +48,9 @@ class Terms:
             var = tir.Var(f"axis{i}", "int64")
             compat.bind_range(self.analyzer, var, as_expr(a.extent))
             self.var[a.var] = var
-            self.axis_of[str(var)] = a
         self.nodes: list[Term] = []
         self.known: dict[tuple[object, ...], int] = {}
-        self.expanded: dict[tuple[Operator, tuple[str, ...]], int] = {}
+        self.expanded: dict[tuple[Operator, tuple[Hashable, ...]], int] = {}
 
     def value(self, op: Operator, values: Mapping[Var, Expr]) -> int:
         """The term of an operator's value (of what it combines, for a reduction) at the given axes.
@@ -72,9 +69,9 @@ class Terms:
                 op.operand[compat.load_buffer(e)], [compat.substitute(i, values) for i in e.indices]
             )
         if name in ("Var", "SizeVar"):
-            return self._make(("index", str(self.analyzer.simplify(values.get(e, e)))))
+            return self._make(("index", compat.expression_key(self.analyzer.simplify(values.get(e, e)))))
         if name in ("IntImm", "FloatImm", "StringImm"):
-            return self._make(("const", e.value))
+            return self._make(("const", e.value, repr(e.value)))  # 0.0 is equal to -0.0 and to 0
         if name == "Cast" and widens(compat.dtype_of(e.value), compat.dtype_of(e)):
             return self._visit(op, e.value, values)
         head: tuple[object, ...] = (
@@ -89,9 +86,9 @@ class Terms:
         simple = [self.analyzer.simplify(i) for i in indices]
         producer = tensor.producer
         if producer is None or producer.is_reduce or _gathers(producer):
-            flat = str(self.analyzer.simplify(flatten(simple, tensor.shape)))
+            flat = compat.expression_key(self.analyzer.simplify(flatten(simple, tensor.shape)))
             return self._make(("load", id(tensor), flat), (), tensor, tuple(simple))
-        key = (producer, tuple(map(str, simple)))
+        key = (producer, tuple(map(compat.expression_key, simple)))
         if key not in self.expanded:
             zero = compat.const(0, "int64")
             values = {a.var: zero for a in producer.axes}

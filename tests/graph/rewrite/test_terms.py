@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Terms are one number for equal values only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tvm.relax import op as R
+
+from tests.graph.helpers import build, graph
+from tvm_stitch.compat import const, tir
+from tvm_stitch.graph.rewrite.terms import Terms
+
+
+@pytest.fixture(scope="module")
+def operator() -> Any:
+    return graph(build(lambda emit, x: R.exp(x), ((4, 8), "float32"))).operators[0]
+
+
+def test_zeros_of_either_sign_and_integers_differ(operator: Any) -> None:
+    terms = Terms(operator.axes)
+    values = [const(0.0, "float32"), const(-0.0, "float32"), const(0, "int32")]
+    assert len({terms._visit(operator, v, terms.var) for v in values}) == 3
+
+
+def test_symbols_of_one_name_differ(operator: Any) -> None:
+    terms = Terms(operator.axes)
+    found = [terms._visit(operator, tir.Var("n", "int64"), terms.var) for _ in range(2)]
+    assert found[0] != found[1]
+
+
+def test_a_symbol_with_an_axis_name_is_no_axis(operator: Any) -> None:
+    terms = Terms(operator.axes)
+    axis = terms._visit(operator, operator.axes[0].var, terms.var)
+    assert axis != terms._visit(operator, tir.Var("axis0", "int64"), terms.var)
