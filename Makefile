@@ -18,11 +18,12 @@ JOBS ?= 2
 # Another ONNX file for `make run` (default: a BERT encoder that scripts/run_demo.py builds).
 MODEL ?=
 
-.PHONY: help run test lint format venv venv-relay clean
+.PHONY: help run test mutate lint format venv venv-relay clean
 
 help:
 	@echo "make run         compile a transformer encoder with stitching, check it and time it (MODEL=file.onnx takes another)"
 	@echo "make test        run the test suites, with both TVMs"
+	@echo "make mutate      put one bug at a time into a copy, and see whether the tests notice (docs/mutation-testing.md)"
 	@echo "make lint        ruff and mypy"
 	@echo "make format      let ruff rewrite the sources"
 	@echo "make venv        the environment of run, test, lint and format ($(VENV))"
@@ -40,6 +41,9 @@ test: venv venv-relay
 	echo "tests/relay, with Relay ($(VENV_RELAY))"; \
 	$(VENV_RELAY)/bin/python -m pytest -n $(JOBS) -q tests/relay || status=$$?; \
 	exit $$status
+
+mutate: venv venv-relay
+	$(VENV)/bin/python scripts/mutate.py --jobs $(JOBS)
 
 lint: venv
 	$(VENV)/bin/ruff check .

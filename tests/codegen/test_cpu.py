@@ -356,9 +356,10 @@ def test_a_plan_for_a_gpu_is_refused() -> None:
 
 
 def test_rounding_to_bfloat16_is_as_in_ml_dtypes() -> None:
-    # Every upper half of a float32 (NaN and infinities included), with lower halves around the ties.
+    # Every upper half of a float32 (NaN and infinities included), with lower halves around the ties: an odd number of
+    # them, so that odd and even upper halves meet each one.
     upper = np.arange(1 << 16, dtype=np.uint32) << 16
-    lower = np.resize(np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], dtype=np.uint32), 1 << 16)
+    lower = np.resize(np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xC000, 0xFFFF], dtype=np.uint32), 1 << 16)
     values = (upper | lower).view(np.float32)
     with IRBuilder() as ib:
         with T.prim_func():

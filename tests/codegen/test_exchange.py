@@ -197,6 +197,24 @@ def test_rows_that_no_registers_hold(
     check_emulated(build(body, *specs), draw(specs))
 
 
+@BOTH
+@pytest.mark.parametrize("columns", [120_000, 120_001])
+def test_segments_that_take_several_steps(
+    monkeypatch: pytest.MonkeyPatch, exchange: Exchange, columns: int
+) -> None:
+    """A segment that no memory on chip holds is swept anew in steps: each block begins behind all of them."""
+    made: list[RowMapping] = []
+
+    def mapping(alignment: Any, sched: Any, device: Any, config: StitchConfig) -> RowMapping:
+        made.append(map_rows(alignment, sched, device, 2))
+        made[-1].exchange = exchange
+        return made[-1]
+
+    monkeypatch.setattr("tvm_stitch.plan.plan.choose_mapping", mapping)
+    check_emulated(softmax_of((1, columns)), draw([((1, columns), F32)]))
+    assert all(m.segments == 2 and m.of(columns).steps > 1 for m in made)
+
+
 def test_an_exchange_has_to_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
     force(monkeypatch, 2, Exchange.NONE)
     with pytest.raises(Exception, match="need an exchange"):

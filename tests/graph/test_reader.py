@@ -267,6 +267,113 @@ def odd_combiner() -> tirx.PrimFunc:
     return func
 
 
+def loop_from_one() -> tirx.PrimFunc:
+    @T.prim_func(private=True, s_tir=True)
+    def func(a: T.Buffer((T.int64(9),), F32), b: T.Buffer((T.int64(9),), F32)) -> None:
+        for i in T.serial(T.int64(1), T.int64(9)):
+            with T.sblock("b"):
+                v = T.axis.spatial(T.int64(9), i)
+                b[v] = a[v] + T.float32(1)
+
+    return func
+
+
+def axis_from_one() -> tirx.PrimFunc:
+    @T.prim_func(private=True, s_tir=True)
+    def func(a: T.Buffer((T.int64(9),), F32), b: T.Buffer((T.int64(9),), F32)) -> None:
+        for i in T.serial(T.int64(9)):
+            with T.sblock("b"):
+                v = T.axis.spatial((T.int64(1), T.int64(9)), i)
+                b[v] = a[v] + T.float32(1)
+
+    return func
+
+
+def part_of_a_loop() -> tirx.PrimFunc:
+    @T.prim_func(private=True, s_tir=True)
+    def func(a: T.Buffer((T.int64(9),), F32), b: T.Buffer((T.int64(9),), F32)) -> None:
+        for i in T.serial(T.int64(8)):
+            with T.sblock("b"):
+                v = T.axis.spatial(T.int64(9), i)
+                b[v] = a[v] + T.float32(1)
+
+    return func
+
+
+def repeated_loop() -> tirx.PrimFunc:
+    @T.prim_func(private=True, s_tir=True)
+    def func(a: T.Buffer((T.int64(9),), F32), b: T.Buffer((T.int64(9),), F32)) -> None:
+        for i, _ in T.grid(T.int64(9), T.int64(4)):
+            with T.sblock("b"):
+                v = T.axis.spatial(T.int64(9), i)
+                b[v] = a[v] + T.float32(1)
+
+    return func
+
+
+def several_writes() -> tirx.PrimFunc:
+    @T.prim_func(private=True, s_tir=True)
+    def func(a: T.Buffer((T.int64(8), T.int64(4)), F32), b: T.Buffer((T.int64(8),), F32)) -> None:
+        for i, k in T.grid(T.int64(8), T.int64(4)):
+            with T.sblock("b"):
+                v, w = T.axis.remap("SS", [i, k])
+                b[v] = a[v, w]
+
+    return func
+
+
+def init_elsewhere() -> tirx.PrimFunc:
+    @T.prim_func(private=True, s_tir=True)
+    def func(a: T.Buffer((T.int64(8), T.int64(4)), F32), b: T.Buffer((T.int64(8),), F32)) -> None:
+        for i, k in T.grid(T.int64(8), T.int64(4)):
+            with T.sblock("b"):
+                v, r = T.axis.remap("SR", [i, k])
+                with T.init():
+                    b[T.int64(7) - v] = T.float32(0)
+                b[v] = b[v] + a[v, r]
+
+    return func
+
+
+def accumulates_elsewhere() -> tirx.PrimFunc:
+    @T.prim_func(private=True, s_tir=True)
+    def func(a: T.Buffer((T.int64(8), T.int64(4)), F32), b: T.Buffer((T.int64(8),), F32)) -> None:
+        for i, k in T.grid(T.int64(8), T.int64(4)):
+            with T.sblock("b"):
+                v, r = T.axis.remap("SR", [i, k])
+                with T.init():
+                    b[v] = T.float32(0)
+                b[v] = b[T.int64(7) - v] + a[v, r]
+
+    return func
+
+
+def sum_from_one() -> tirx.PrimFunc:
+    @T.prim_func(private=True, s_tir=True)
+    def func(a: T.Buffer((T.int64(8), T.int64(4)), F32), b: T.Buffer((T.int64(8),), F32)) -> None:
+        for i, k in T.grid(T.int64(8), T.int64(4)):
+            with T.sblock("b"):
+                v, r = T.axis.remap("SR", [i, k])
+                with T.init():
+                    b[v] = T.float32(1)
+                b[v] = b[v] + a[v, r]
+
+    return func
+
+
+def product_from_zero() -> tirx.PrimFunc:
+    @T.prim_func(private=True, s_tir=True)
+    def func(a: T.Buffer((T.int64(8), T.int64(4)), F32), b: T.Buffer((T.int64(8),), F32)) -> None:
+        for i, k in T.grid(T.int64(8), T.int64(4)):
+            with T.sblock("b"):
+                v, r = T.axis.remap("SR", [i, k])
+                with T.init():
+                    b[v] = T.float32(0)
+                b[v] = b[v] * a[v, r]
+
+    return func
+
+
 REASONS: dict[Callable[[], tirx.PrimFunc], str] = {
     scheduled: "already scheduled",
     predicated: "has a predicate",
@@ -277,6 +384,15 @@ REASONS: dict[Callable[[], tirx.PrimFunc], str] = {
     without_init: "reduces without an init",
     init_of_a_load: "initialises with more than a constant",
     odd_combiner: "combines with Sub",
+    loop_from_one: "does not start at 0",
+    axis_from_one: "has an axis that does not start at 0",
+    part_of_a_loop: "has an axis of another extent than its loop",
+    repeated_loop: "repeats in a loop that no axis names",
+    several_writes: "writes an element more than once",
+    init_elsewhere: "initialises another element than it accumulates into",
+    accumulates_elsewhere: "accumulates from another element of its output|does not accumulate",
+    sum_from_one: "starts a sum from .*, which is not its identity",
+    product_from_zero: "starts a prod from .*, which is not its identity",
 }
 
 

@@ -129,6 +129,11 @@ def test_a_thread_acquires_what_its_block_and_warp_acquired(seed: int) -> None:
     start = f"{BOTH} {PUSH} {ARRIVE} if (t < 32) {{ {WAIT} }} @ {READ} if (t >= 32) {{ {WAIT} }}"
     assert not kinds(start.replace("@", BLOCK), seed)
     assert kinds(start.replace("@", ""), seed) >= {"race"}
+    # Lanes that go on once others have waited, but were told nothing by them.
+    lanes = start.replace("t < 32", "t < 16").replace("t >= 32", "t >= 16").replace(".aligned", "")
+    assert not kinds(lanes.replace("@", "__syncwarp();"), seed, threads=32)
+    shuffle = "__shfl_sync(0xffffffffu, 0, 0);"
+    assert kinds(lanes.replace("@", shuffle), seed, threads=32) == {"race"}
 
 
 @SEEDS
@@ -212,13 +217,14 @@ def draw(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     for block in range(BLOCKS):
         met = rng.random(STEPS) < 0.2
         op[met, 0, block * THREADS : (block + 1) * THREADS] = MET
-    relaxed, fenced = rng.choice([0.0, 0.3]), rng.random() < 0.5
+    relaxed = np.repeat(rng.choice([0.0, 0.3], BLOCKS), THREADS)  # maybe of one block only
+    fenced = rng.random() < 0.5
     for barrier in range(2):
         together = rng.random() < 0.5  # all arrive, and wait, in one step
         arrive = 6 * barrier + rng.integers(0, 1 if together else 3, TOTAL)
         wait = 6 * barrier + 2 + rng.integers(0, 1 if together else 4, TOTAL)
         every = np.arange(TOTAL)
-        op[arrive, 4, every] = np.where(rng.random() < relaxed, UNORDERED, RELEASED)
+        op[arrive, 4, every] = np.where(rng.random(TOTAL) < relaxed, UNORDERED, RELEASED)
         op[wait, 6, every] = WAITED
         if fenced:
             op[6 * barrier + rng.integers(0, 6), 2, :] = FENCED
