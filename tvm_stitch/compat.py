@@ -236,7 +236,7 @@ def operands(expr: Expr) -> list[Expr]:
         return [expr.value]
     if name == "Select":
         return [expr.condition, expr.true_value, expr.false_value]
-    if name == "Not":
+    if name in ("Not", "BitwiseNot"):
         return [expr.a]
     if name == "Let":
         return [expr.value, expr.body]

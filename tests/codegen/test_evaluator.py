@@ -12,6 +12,7 @@ from tvm.relax import op as R
 
 from tests.graph.helpers import build, graph
 from tvm_stitch import compat
+from tvm_stitch.codegen.arithmetic import DEVICE, HOST
 from tvm_stitch.codegen.combine import accumulator_dtype, combine, identity, through_shuffle
 from tvm_stitch.codegen.evaluator import Evaluator, compute_dtype, convert, input_indices, widen
 from tvm_stitch.compat import tir
@@ -92,9 +93,9 @@ def test_nothing_is_computed_in_half_types(dtype: str) -> None:
 
 def test_an_explicit_rounding_is_kept() -> None:
     x = tir.Var("x", F32)
-    rounded = widen(tir.Cast("float16", x), lambda e: e)
+    rounded = widen(tir.Cast("float16", x), lambda e: e, DEVICE)
     assert compat.dtype_of(rounded) == F32 and compat.dtype_of(rounded.value) == "float16"
-    constant = widen(compat.const(0.1, "float16"), lambda e: e)
+    constant = widen(compat.const(0.1, "float16"), lambda e: e, DEVICE)
     assert compat.dtype_of(constant) == F32
 
 
@@ -176,7 +177,7 @@ def test_input_indices(point: Point, expected: list[str]) -> None:
     [("sum", 2.0, 3.0, 5.0), ("prod", 2.0, 3.0, 6.0), ("max", 2.0, 3.0, 3.0), ("min", 2.0, 3.0, 2.0)],
 )
 def test_combine(name: str, a: float, b: float, result: float) -> None:
-    combined = combine(name, compat.const(a, F32), compat.const(b, F32))
+    combined = combine(name, compat.const(a, F32), compat.const(b, F32), HOST)
     assert float(compat.Analyzer().simplify(combined).value) == result
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from .. import compat
 from ..compat import Buffer, Expr, IRBuilder, T, Var
 from ..graph.classify import is_heavy
+from .opaque import hidden
 
 
 def i64(value: int) -> Expr:
@@ -122,6 +123,9 @@ class Binder:
     def _weigh(self, value: Expr) -> int:
         if compat.is_load(value):
             return 1
+        inner = hidden(value)
+        if inner is not None:
+            return self._weigh(inner)
         return 1 + sum(self._weigh(e) for e in compat.operands(value))
 
 

@@ -9,24 +9,20 @@ import numpy as np
 from .. import compat
 from ..compat import Expr, tir
 from ..graph.ir import Operator
+from .arithmetic import DEVICE, Arithmetic
 from .evaluator import HALF, compute_dtype
 
+NODES = {"sum": tir.Add, "prod": tir.Mul, "max": tir.Max, "min": tir.Min, "all": tir.And, "any": tir.Or}
+"""The operations by which reductions combine."""
 
-def combine(combiner: str, a: Expr, b: Expr) -> Expr:
+
+def combine(combiner: str, a: Expr, b: Expr, arithmetic: Arithmetic = DEVICE) -> Expr:
     """Combine two partial results of equal dtype."""
-    if combiner == "sum":
-        return a + b
-    if combiner == "prod":
-        return a * b
-    if combiner == "max":
-        return tir.max(a, b)
-    if combiner == "min":
-        return tir.min(a, b)
-    if combiner == "all":
-        return tir.And(a, b)
-    if combiner == "any":
-        return tir.Or(a, b)
-    raise ValueError(f"unknown combiner {combiner!r}: one of sum, prod, max, min, all, any")
+    if combiner not in NODES:
+        raise ValueError(f"unknown combiner {combiner!r}: one of {', '.join(NODES)}")
+    if combiner in ("all", "any"):
+        return NODES[combiner](a, b)
+    return arithmetic.binary(NODES[combiner], a, b)
 
 
 def accumulator_dtype(op: Operator) -> str:

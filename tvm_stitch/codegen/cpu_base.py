@@ -18,12 +18,13 @@ from ..plan.domain import Point
 from ..plan.passes import Leaf, Pass
 from ..plan.plan import StitchPlan
 from . import builder as B
-from .combine import accumulator_dtype, combine, identity
+from .arithmetic import FLOATS, HOST
+from .combine import NODES, accumulator_dtype, combine, identity
 from .cpu_frame import Frame, FrameEvaluator
 from .cpu_half import lower_rounding, rounds
 from .cpu_lanes import LaneWriter, from_held, held, to_held
 from .evaluator import compute_dtype, convert, input_indices
-from .vector_math import lower_math
+from .vector_math import keeping_nan, lower_math
 
 
 class CpuEmitter:
@@ -195,9 +196,12 @@ class CpuEmitter:
 
 
 def merged(op: Operator, a: Expr, b: Expr) -> Expr:
-    """Two partial results of a reduction combined, all three as buffers hold them."""
+    """Two partial results of a reduction combined, all three as buffers hold them; ``a`` is a load."""
     dtype = accumulator_dtype(op)
-    return to_held(combine(op.combiner or "", from_held(a, dtype), from_held(b, dtype)))
+    a, b = from_held(a, dtype), from_held(b, dtype)
+    if dtype in FLOATS and op.combiner in ("max", "min"):
+        return keeping_nan(NODES[op.combiner], a, b)
+    return to_held(combine(op.combiner or "", a, b, HOST))
 
 
 def accumulator(op: Operator, extent: int, name: str) -> Buffer:

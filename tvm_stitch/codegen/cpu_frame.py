@@ -11,6 +11,7 @@ from .. import compat
 from ..compat import Analyzer, Expr, Var
 from ..graph.extent import Extent, as_expr, quotient, same
 from ..plan.domain import Domain
+from .arithmetic import HOST
 from .evaluator import Evaluator, widen
 from .strict_bounds import with_closed_bounds
 
@@ -90,6 +91,7 @@ class Frame:
 class FrameEvaluator(Evaluator):
     """An evaluator whose indices are simplified in a frame."""
 
+    arithmetic = HOST
     frame: Frame | None = None
 
     def localize(self, index: Expr) -> Expr:
@@ -98,4 +100,4 @@ class FrameEvaluator(Evaluator):
 
     def operation(self, e: Expr, visit: Callable[[Expr], Expr]) -> Expr:
         """An operation over visited operands."""
-        return widen(e, visit)
+        return widen(e, visit, self.arithmetic)

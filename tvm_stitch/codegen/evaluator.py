@@ -18,6 +18,7 @@ from ..graph.dtype import HALF, compute_dtype
 from ..graph.ir import Access, Operator, Tensor
 from ..plan.alignment import Alignment, Key
 from ..plan.domain import At, Point
+from .arithmetic import DEVICE, Arithmetic, bits_of
 from .negation import hidden_negation
 
 FLOAT_CALLS = HEAVY_CALLS | frozenset(
@@ -51,6 +52,8 @@ class Reader(Protocol):
 
 class Evaluator:
     """Builds the expression of any operator at any point of the current row and column."""
+
+    arithmetic: Arithmetic = DEVICE
 
     def __init__(
         self, alignment: Alignment, row: Expr, reader: Reader, math: Callable[[Expr], Expr] | None = None
@@ -142,7 +145,7 @@ class Evaluator:
     def operation(self, e: Expr, visit: Callable[[Expr], Expr]) -> Expr:
         """An operation over visited operands, as a kernel for a GPU computes it."""
         hidden = hidden_negation(e, visit)
-        return widen(e, visit) if hidden is None else hidden
+        return widen(e, visit, self.arithmetic) if hidden is None else hidden
 
     def _access(self, access: Access, point: Point, guarded: bool) -> Expr:
         producer = access.tensor.producer
@@ -238,7 +241,7 @@ def _floored(name: str, a: Expr, b: Expr) -> Expr:
     return tir.Select(other_sign, quotient - compat.const(1, compat.dtype_of(a)), quotient)
 
 
-def widen(e: Expr, visit: Callable[[Expr], Expr]) -> Expr:
+def widen(e: Expr, visit: Callable[[Expr], Expr], arithmetic: Arithmetic) -> Expr:
     """Rebuild a node over visited operands, computing in float32 where the dtype is float16 or bfloat16."""
     name, dtype = compat.kind(e), compat.dtype_of(e)
     if name == "FloatImm":
@@ -258,14 +261,30 @@ def widen(e: Expr, visit: Callable[[Expr], Expr]) -> Expr:
         a, b = _level(visit(e.a), visit(e.b))
         if name in ("FloorDiv", "FloorMod") and not compat.HAS_RELAX_TIRX and has_load(e):
             return _floored(name, a, b)
-        return type(e)(a, b)
+        return arithmetic.binary(type(e), a, b) if _is_data(e) else type(e)(a, b)
+    if name == "Not" and has_load(e):
+        return arithmetic.negated(visit(e.a))
+    if name == "BitwiseNot" and _is_data(e):
+        return arithmetic.complement(type(e), visit(e.a))
     if name == "Select":
         return tir.Select(visit(e.condition), *_level(visit(e.true_value), visit(e.false_value)))
     if name == "Call":
         args = [visit(a) for a in e.args]
+        if compat.call_name(e) in ("shift_left", "bitwise_not") and _is_data(e):
+
+            def made(*operands: Expr) -> Expr:
+                return compat.recast_call(e, compat.dtype_of(operands[0]), operands)
+
+            shifts = compat.call_name(e) == "shift_left"
+            return arithmetic.shifted_left(made, *args) if shifts else arithmetic.complement(made, *args)
         if compat.call_name(e) not in FLOAT_CALLS:  # its meaning depends on its operands' own dtypes
             args = [convert(new, compat.dtype_of(old)) for new, old in zip(args, e.args)]
             call = compat.remake_call(e, args)
             return tir.Cast("float32", call) if dtype in HALF else call
         return compat.recast_call(e, "float32", args) if dtype in HALF else compat.remake_call(e, args)
     return compat.rebuild(e, visit)
+
+
+def _is_data(e: Expr) -> bool:
+    """Whether an operation is the model's, not an index: on what is read, or of a dtype that no index has."""
+    return 0 < bits_of(compat.dtype_of(e)) < 32 or has_load(e)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 from .. import compat
 from ..compat import Expr, T, tir
+from .arithmetic import DEVICE
 
 NEGATED = "tvm_stitch_negated"
 """Name of the device function; its argument and result are int32."""
@@ -24,7 +25,7 @@ FUNCTION = f"""
 __forceinline__ __device__ int {NEGATED}(int x) {{
   int complement;
   asm("not.b32 %0, %1;" : "=r"(complement) : "r"(x));
-  return complement + 1;
+  return (int)((unsigned)complement + 1u);
 }}
 """
 
@@ -49,7 +50,7 @@ def hidden_negation(e: Expr, visit: Callable[[Expr], Expr]) -> Expr | None:
         return None
     if factor == -1:
         return negated(visit(other))
-    return negated(type(e)(visit(other), compat.const(-factor, "int32")))
+    return negated(DEVICE.binary(type(e), visit(other), compat.const(-factor, "int32")))
 
 
 def negated(x: Expr) -> Expr:
@@ -60,4 +61,4 @@ def negated(x: Expr) -> Expr:
 
 
 def _sum(a: Expr, b: Expr) -> Expr:
-    return b if compat.int_value(a) == 0 else a + b
+    return b if compat.int_value(a) == 0 else DEVICE.binary(tir.Add, a, b)

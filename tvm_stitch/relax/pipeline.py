@@ -13,6 +13,7 @@ from ..attempts import Attempt, stitch_module
 from ..config import StitchConfig, checked_config
 from ..device import resolve_target
 from ..recorder import Recorder
+from .keep_zeros import KeepZeros
 from .lift_workspace import LiftWorkspace
 from .mark import MergeStitchOps, UnmarkEpilogues
 from .schedule_stitch_ops import ScheduleStitchOps
@@ -25,6 +26,7 @@ def stitch_passes(target: Any, config: StitchConfig, recorder: Recorder | None =
     """The passes from legalized operators to scheduled stitch ops; what is left is fused as TVM fuses it."""
     recorder = recorder or Recorder()
     return [
+        KeepZeros(),
         relax.transform.LegalizeOps(),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),

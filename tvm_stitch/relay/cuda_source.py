@@ -20,6 +20,7 @@ from typing import Any
 import tvm
 
 from ..codegen.gpu import RESIDENT_BLOCKS
+from ..codegen.nan_extrema import FUNCTIONS
 from ..codegen.negation import FUNCTION, NEGATED
 from .device_function import defined
 from .global_function import registered
@@ -52,6 +53,7 @@ def fix_source(code: str, target: Any = None) -> str:
       becomes the second number of its ``__launch_bounds__``.
     - A constant written in its bits, of which the code takes the address, becomes one that has none.
     - Arrays in shared memory and registers are aligned as the vectors are by which they are read.
+    - Maxima and minima that keep NaN are defined where kernels call them (``tvm_stitch.codegen.nan_extrema``).
     - Negation of int32 is defined where kernels call it (``tvm_stitch.codegen.negation``).
     - The barrier across the grid is defined where kernels call it (``tvm_stitch.relay.grid_barrier``).
 
@@ -63,6 +65,8 @@ def fix_source(code: str, target: Any = None) -> str:
     """
     del target
     fixed = _bound(_aligned(_constants(_own_half_math(code))))
+    for name, function in FUNCTIONS.items():
+        fixed = defined(fixed, name, function)
     return define_grid_barrier(defined(fixed, NEGATED, FUNCTION))
 
 

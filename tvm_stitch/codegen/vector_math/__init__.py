@@ -2,6 +2,7 @@
 """Math functions for llvm CPUs as expressions that vectorize, with stated errors."""
 
 from tvm_stitch.codegen.vector_math.errors import MATH_ERROR
+from tvm_stitch.codegen.vector_math.extrema import keeping_nan
 from tvm_stitch.codegen.vector_math.lowering import lower_math
 
-__all__ = ["MATH_ERROR", "lower_math"]
+__all__ = ["MATH_ERROR", "keeping_nan", "lower_math"]

@@ -10,6 +10,7 @@ import tvm
 from tvm_stitch import compat
 from tvm_stitch.codegen.vector_math import (
     exponential,
+    extrema,
     hyperbolic,
     logarithm,
     power,
@@ -19,13 +20,10 @@ from tvm_stitch.codegen.vector_math import (
 )
 from tvm_stitch.codegen.vector_math.nodes import children, is_known, rebuild
 from tvm_stitch.codegen.vector_math.scope import (
-    EXPONENT_BITS,
     Bind,
     Expr,
     Scope,
     dtype_of,
-    i32,
-    magnitude_bits,
 )
 from tvm_stitch.compat import tir
 
@@ -131,7 +129,10 @@ class _Lowerer:
         if compat.is_operator_call(expr):
             return self.visit_call(expr, name_of(expr.op))
         old = children(expr)
-        return rebuild(expr, old, [self.visit(child) for child in old])
+        new = [self.visit(child) for child in old]
+        if isinstance(expr, (tir.Max, tir.Min)) and dtype_of(expr) in ("float32", "float64"):
+            return extrema.extremum(self.scope, type(expr), *new)
+        return rebuild(expr, old, new)
 
     def visit_call(self, call: Expr, name: str) -> Expr:
         if name == "if_then_else":
@@ -177,12 +178,7 @@ class _Lowerer:
         """Compares bits: x != x is folded away, and TVM's isnan turns a vectorized loop scalar."""
         if dtype in _HALF:
             x, dtype = tir.Cast("float32", x), "float32"
-        if dtype == "float32":
-            return magnitude_bits(x) > i32(EXPONENT_BITS)
-        if dtype == "float64":
-            bits = tir.reinterpret("int64", x) & tir.const(0x7FFFFFFFFFFFFFFF, "int64")
-            return bits > tir.const(0x7FF0000000000000, "int64")
-        return None
+        return extrema.is_nan_by_bits(x) if dtype in ("float32", "float64") else None
 
     def visit_if(self, call: Expr) -> Expr:
         condition = self.visit(call.args[0])

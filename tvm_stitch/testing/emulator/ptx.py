@@ -150,6 +150,10 @@ def _translate(statement: str) -> str:
         return "emu_block_barrier(__LINE__, 0, 0)"
     if m := re.fullmatch(r"not\.b32 %(\d+), %(\d+)", text):
         return f"{operand(m[1])} = ~{operand(m[2])}"
+    if m := re.fullmatch(r"(max|min)\.NaN\.f32 %(\d+), %(\d+), %(\d+)", text):
+        result, x, y = operand(m[2]), operand(m[3]), operand(m[4])
+        sign = ">" if m[1] == "max" else "<"
+        return f"{result} = {x} {sign} {y} || {x} != {x} ? {x} : {y}"
     if _FENCE.fullmatch(text):
         return "emu_fence()"
     if re.fullmatch(

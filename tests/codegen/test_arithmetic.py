@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arithmetic on special values: NaN and infinities stay, integers of every width wrap around."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+from tvm_stitch import StitchConfig
+from tvm_stitch.relax import pipeline
+from tvm_stitch.testing.emulator import run_cuda
+from tvm_stitch.testing.expressions import (
+    Tree,
+    construct,
+    float_trees,
+    integer_trees,
+    special_pairs,
+    wrong,
+)
+
+CUDA = tvm.target.Target({"kind": "cuda", "arch": "sm_90"}, host="llvm")
+STRICT = StitchConfig(strict=True)
+RELATIVE = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 1e-6, "float64": 1e-12}
+
+
+class Emitting:
+    """``relax.op`` with every call bound to a variable."""
+
+    def __init__(self, builder: relax.BlockBuilder):
+        self.builder = builder
+
+    def __getattr__(self, name: str):
+        return lambda *args: self.builder.emit(getattr(relax.op, name)(*args))
+
+
+def module(trees: Sequence[Tree], dtype: str, count: int) -> tvm.IRModule:
+    """A function of x and y with an output for every tree."""
+    builder = relax.BlockBuilder()
+    x, y = (relax.Var(name, relax.TensorType((count,), dtype)) for name in "xy")
+    with builder.function("main", [x, y]):
+        with builder.dataflow():
+            ops = Emitting(builder)
+            calls = [
+                construct(
+                    t,
+                    {"x": x, "y": y},
+                    ops,
+                    lambda v: relax.const(np.array(v).astype(np.dtype(dtype)), dtype),
+                )
+                for t in trees
+            ]
+            outputs = [builder.emit_output(c) for c in calls]
+        builder.emit_func_output(relax.Tuple(outputs))
+    return builder.get()
+
+
+def compute(trees: Sequence[Tree], kind: str, dtype: str) -> list[str]:
+    """What is wrong with a kernel of the trees."""
+    x, y = special_pairs(dtype)
+    mod = module(trees, dtype, len(x))
+    if kind == "cuda":
+        run = run_cuda(mod, [x, y], target=CUDA, relax_pipeline=pipeline(CUDA, STRICT)).check()
+        results = run.outputs
+    else:
+        target = tvm.target.Target(kind)
+        vm = relax.VirtualMachine(
+            tvm.compile(mod, target, relax_pipeline=pipeline(target, STRICT)), tvm.cpu()
+        )
+        results = [r.numpy() for r in vm["main"](tvm.runtime.tensor(x), tvm.runtime.tensor(y))]
+    return wrong(trees, {"x": x, "y": y}, results, RELATIVE.get(dtype, 0))
+
+
+@pytest.mark.parametrize("kind", ["llvm", "cuda"])
+@pytest.mark.parametrize("dtype", RELATIVE)
+def test_floats_keep_nan_and_infinities(kind: str, dtype: str) -> None:
+    every = 3 if dtype == "float32" else 11
+    assert not compute(float_trees()[len(dtype) % every :: every], kind, dtype)
+
+
+@pytest.mark.parametrize("kind", ["llvm", "cuda"])
+@pytest.mark.parametrize("dtype", [f"{sign}int{bits}" for bits in (8, 16, 32, 64) for sign in ("", "u")])
+def test_integers_wrap_around(kind: str, dtype: str) -> None:
+    every = 3 if dtype in ("uint8", "int32") else 7
+    assert not compute(integer_trees(dtype)[::every], kind, dtype)

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Maxima and minima of floats that propagate NaN."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tvm_stitch import compat
+from tvm_stitch.codegen.arithmetic import HOST
+from tvm_stitch.codegen.vector_math.scope import (
+    EXPONENT_BITS,
+    Expr,
+    Scope,
+    dtype_of,
+    i32,
+    magnitude_bits,
+)
+from tvm_stitch.compat import tir
+
+
+def extremum(scope: Scope, node: type[Any], a: Expr, b: Expr) -> Expr:
+    """The maximum (``tir.Max``) or minimum of two floats; NaN if one of them is."""
+    if compat.kind(a) == "FloatImm" and not math.isnan(float(a.value)):
+        return node(a, b)
+    return keeping_nan(node, scope.let(a), b)
+
+
+def keeping_nan(node: type[Any], a: Expr, b: Expr) -> Expr:
+    """The maximum or minimum of ``a``, which is used three times, and ``b``; NaN if one of them is.
+
+    TVM's own are ``b`` where one of them is NaN: comparing it is false.
+    """
+    return tir.Select(is_nan(a), a, node(a, b))
+
+
+def is_nan(x: Expr) -> Expr:
+    """Whether a float32 or float64, which is used twice, is NaN.
+
+    TVMs with Relay tell LLVM's code generation that there are no NaN: a float that differs from itself is none to it.
+    """
+    return HOST.differ(HOST.identity(x), x) if compat.HAS_RELAX_TIRX else is_nan_by_bits(x)
+
+
+def is_nan_by_bits(x: Expr) -> Expr:
+    """Whether a float32 or float64 is NaN, told by integers alone."""
+    if dtype_of(x) == "float32":
+        return magnitude_bits(x) > i32(EXPONENT_BITS)
+    bits = tir.reinterpret("int64", x) & tir.const(0x7FFFFFFFFFFFFFFF, "int64")
+    return bits > tir.const(0x7FF0000000000000, "int64")
