@@ -23,14 +23,14 @@ def compile(mod: Any, target: Any = "llvm", config: StitchConfig | None = None, 
         options: passed on to ``tvm.relax.build`` (``params``, ``tir_pipeline``, ``exec_mode``...).
 
     Returns: TVM's executable, for ``relax.VirtualMachine``.
+
+    Raises:
+        StitchError: under ``StitchConfig(strict=True)``, for what is left to TVM.
+        KeyboardInterrupt: on an interrupt, or what the program's own handler raises.
     """
-    from tvm import relax as tvm_relax
+    from .relax.build import build
 
-    from .device import resolve_target
-    from .relax import pipeline
-
-    target = resolve_target(target)
-    return tvm_relax.build(mod, target, relax_pipeline=pipeline(target, config), **options)
+    return build(mod, target, config, **options).executable
 
 
 def __getattr__(name: str) -> Any:

@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stitch a module, and once more without the scopes that could not be scheduled: those go back to TVM whole."""
+"""Stitch a module, and again without the scopes that fail, at whatever step: those go back to TVM, with the reason."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import tvm
 
 from .config import StitchConfig
+from .errors import StitchError
+from .failures import let_pass, raise_where_strict, reason_of
+from .isolate import isolate
+from .pass_context import instruments, with_instruments
 from .plan.grid_plan import GridPlan
 from .plan.plan import StitchPlan
 from .recorder import Recorder
@@ -27,7 +31,8 @@ class Attempt:
     """What the passes of one attempt are told, ``excluded``, and what they tell.
 
     ``declined`` gives by function the reason why it could not be scheduled, ``scopes`` by function what names its scope
-    in ``excluded`` (its own name, where there is no entry), ``left`` the calls that no scope could take.
+    in ``excluded`` (its own name, where there is no entry), ``left`` the calls that no scope could take. Functions of
+    matmuls with their epilogues are scopes here too.
     """
 
     excluded: frozenset[str] = frozenset()
@@ -38,14 +43,36 @@ class Attempt:
     declined: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass
+class Scopes:
+    """The scopes of a module over several compiles of it.
+
+    ``excluded`` gives those that are left to TVM, by name, with what to tell of them: the function's name and the
+    reason. ``outlined`` names by function the scopes that were not.
+    """
+
+    excluded: dict[str, tuple[str, str]] = field(default_factory=dict)
+    outlined: dict[str, str] = field(default_factory=dict)
+
+    def without(self, found: dict[str, Exception], step: str) -> Scopes:
+        """Exclude some more, whose presence makes a step fail."""
+        names = {scope: name for name, scope in self.outlined.items()}
+        more = {}
+        for scope, err in found.items():
+            name = names.get(scope, scope)
+            more[scope] = name, f"{step}: {reason_of(err, name)}"
+        return Scopes(self.excluded | more)
+
+
 def stitch_module(
     mod: tvm.IRModule,
     target: Any,
     config: StitchConfig,
     recorder: Recorder,
     passes: Callable[[Attempt], list[Any]],
+    scopes: Scopes | None = None,
 ) -> tvm.IRModule:
-    """The module with its stitch ops scheduled; unchanged, with the reason recorded, where that fails.
+    """The module with its stitch ops scheduled, but for those of scopes that fail: their reasons are recorded.
 
     Args:
         mod: as the passes take it.
@@ -53,26 +80,31 @@ def stitch_module(
         config: says whether to raise instead.
         recorder: receives plans, refusals and boundaries.
         passes: the passes of an attempt, from operators to scheduled stitch ops.
+        scopes: those to leave out; receives those that were outlined.
 
     Raises:
-        StitchError: under ``StitchConfig(strict=True)``.
+        StitchError: under ``StitchConfig(strict=True)``, from the error of the first scope that fails.
     """
     recorder.note_target(target)
     kind = target.kind.name
+    scopes = scopes if scopes is not None else Scopes()
     if kind not in EMITTED:
         recorder.declined["all"] = f"kernels are emitted for {', '.join(EMITTED)}, not for {kind}"
         return mod
-    refused: dict[str, str] = {}
-    attempt = Attempt()
+    refused = dict(scopes.excluded.values())
+    attempt = Attempt(frozenset(scopes.excluded))
     while True:
         try:
             result = tvm.transform.Sequential(passes(attempt))(mod)
         except Exception as err:
-            if config.strict:
-                raise
-            recorder.declined["all"] = f"{type(err).__name__}: {err}"
-            logger.warning("stitching failed; compiling without it: %s", recorder.declined["all"])
-            return mod
+            found = _culprits_of(attempt, err, mod, config, passes)
+            if found is None:  # stitching fails with no scope at all: a fault of ours beside every scope
+                recorder.declined["all"] = reason_of(err, "the whole model")
+                return mod
+            before = Scopes(outlined=attempt.scopes).without(found, "its function is not made")
+            refused |= dict(before.excluded.values())
+            attempt = Attempt(attempt.excluded | frozenset(found))
+            continue
         if not attempt.declined:
             break
         refused |= attempt.declined
@@ -81,4 +113,70 @@ def stitch_module(
     recorder.boundaries += attempt.boundaries
     recorder.plans |= attempt.plans
     recorder.declined |= refused | attempt.left
+    scopes.outlined.update(attempt.scopes)
     return result
+
+
+def _culprits_of(
+    failed: Attempt,
+    err: Exception,
+    mod: tvm.IRModule,
+    config: StitchConfig,
+    passes: Callable[[Attempt], list[Any]],
+) -> dict[str, Exception] | None:
+    units = list(dict.fromkeys(failed.scopes.values()))
+
+    def attempt(kept: Sequence[str]) -> None:
+        again = Attempt(failed.excluded | (frozenset(units) - frozenset(kept)))
+        tvm.transform.Sequential(passes(again))(mod)
+
+    return culprits(units, err, attempt, config)
+
+
+def culprits(
+    units: Sequence[str], err: Exception, attempt: Callable[[Sequence[str]], Any], config: StitchConfig
+) -> dict[str, Exception] | None:
+    """The scopes that make a step fail which failed with ``err``, each with its error; None if it fails without any.
+
+    Args:
+        units: the scopes that there were.
+        err: what the step raised.
+        attempt: does the step again with some of the scopes stitched, and raises where it fails.
+        config: says whether to raise instead.
+
+    Raises:
+        Exception: ``err`` itself where an instrument of the pass context raised it, or where it passes through.
+        StitchError: under ``StitchConfig(strict=True)``, when there are such scopes.
+    """
+    let_pass(err)
+
+    def failure(kept: Sequence[str]) -> Exception | None:
+        try:
+            with with_instruments([]):
+                attempt(kept)
+        except Exception as again:
+            let_pass(again)
+            return again
+        return None
+
+    if isinstance(err, StitchError) or (instruments() and failure(units) is None):
+        raise err
+    if failure([]) is not None:
+        return None
+    raise_where_strict(err, "a scope", config.strict)
+    return isolate(units, failure)
+
+
+def attempt_with(
+    step: Callable[[Recorder, Scopes], Any], scopes: Scopes, units: Sequence[str], kept: Sequence[str]
+) -> Any:
+    """Do a step on a module with no more than some of its scopes stitched.
+
+    Args:
+        step: is given where to record, and what to exclude.
+        scopes: those that are excluded in any case.
+        units: the scopes that there were.
+        kept: those of them to stitch.
+    """
+    left = {scope: (scope, "") for scope in units if scope not in kept}
+    return step(Recorder(), Scopes(scopes.excluded | left))

@@ -171,12 +171,13 @@ def explain(mod: Any, target: Any = "cuda", config: StitchConfig | None = None) 
     """
     import tvm
 
+    from .interrupts import watched
     from .recorder import Recorder
     from .relax.pipeline import stitch_passes
 
     target = resolve_target(target)
     recorder = Recorder()
-    with target:
+    with target, watched():
         tvm.transform.Sequential(stitch_passes(target, checked_config(config), recorder))(mod)
     return recorder.report()
 

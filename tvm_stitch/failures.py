@@ -35,6 +35,30 @@ class Refusal(ValueError):
     """A graph, or a part of one, is not stitched; the message is the reason that ``explain`` shows."""
 
 
+class ScopeFailed(Exception):
+    """A step on one scope failed, with the error that is the cause.
+
+    Args:
+        scope: what names it among the scopes to exclude.
+        name: what it is called in reports.
+    """
+
+    def __init__(self, scope: str, name: str):
+        super().__init__(scope, name)
+        self.scope, self.name = scope, name
+
+    def reason(self, strict: bool) -> str:
+        """Why the scope is left to TVM.
+
+        Raises:
+            StitchError: with ``strict``.
+            BaseException: the cause, where it passes through.
+        """
+        assert isinstance(self.__cause__, Exception)
+        raise_where_strict(self.__cause__, self.name, strict)
+        return reason_of(self.__cause__, self.name)
+
+
 def passes_through(err: BaseException) -> bool:
     """True for what no handler of ours keeps: the end of the program, and memory that is not to be had."""
     return not isinstance(err, Exception) or isinstance(err, (MemoryError, interrupts.Carried))
@@ -45,6 +69,16 @@ def let_pass(err: BaseException) -> None:
     interrupts.check()
     if passes_through(err):
         raise err
+
+
+def raise_where_strict(err: Exception, what: str, strict: bool) -> None:
+    """In strict mode, a StitchError from what a step on ``what`` raised; ``err`` itself where it passes through."""
+    let_pass(err)
+    if isinstance(err, StitchError):
+        raise err
+    if strict:
+        said = error_text(err) if isinstance(err, Refusal) else f"{type(err).__name__}: {error_text(err)}"
+        raise StitchError(f"{what} cannot be stitched: {said}") from err
 
 
 def reason_of(err: Exception, what: str, strict: bool = False, quiet: bool = False) -> str:
@@ -62,8 +96,7 @@ def reason_of(err: Exception, what: str, strict: bool = False, quiet: bool = Fal
     reason = f"{type(err).__name__}: {error_text(err)}"
     if (place := fault_at(err)) is not None:
         reason = f"{reason} (a fault in tvm_stitch, at {place})"
-        if strict:
-            raise StitchError(f"{what} cannot be stitched: {reason}") from err
+        raise_where_strict(err, what, strict)
         logger.warning(
             "%s is left to TVM: %s; please report it with what tvm_stitch.explain says", what, reason
         )

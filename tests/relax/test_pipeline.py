@@ -200,8 +200,9 @@ def test_strict_raises_where_a_scope_cannot_be_scheduled(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(schedule_stitch_ops, "emit", refuse)
     mod, target = softmax(5, 33).build(), tvm.target.Target("llvm")
-    with pytest.raises(StitchError, match="cannot be stitched: NotImplementedError: no such thing"):
+    with pytest.raises(StitchError, match="cannot be stitched: NotImplementedError: no such thing") as caught:
         lowered(mod, target, strict=True)
+    assert isinstance(caught.value.__cause__, NotImplementedError), "through TVM, as the same exception"
     # Otherwise TVM takes the scope over, whole, and the reason is kept.
     recorder = Recorder()
     with target:
@@ -210,21 +211,6 @@ def test_strict_raises_where_a_scope_cannot_be_scheduled(monkeypatch: pytest.Mon
     assert "no such thing" in reason and recorder.plans == {}
     assert not any(f.attrs and STITCH_ATTR in f.attrs for f in after.functions.values())
     assert count_kernels(mod, target, pipeline(target)).total == count_kernels(mod, target).total
-
-
-def test_what_tvm_can_only_compile_whole_is_compiled_without_stitching() -> None:
-    """TVM schedules no mean over everything of symbolic extent alone, but one with its neighbour."""
-    n, target = symbol("n"), emulated_target()
-    mod = build(lambda emit, x: R.subtract(x, emit(R.mean(x))), ((n, 32), F32))
-    recorder = Recorder()
-    recorder.declined["before"] = "of another module"
-    with target:
-        after = pipeline(target, recorder=recorder)(mod)
-    assert after.functions and recorder.plans == {}
-    assert recorder.declined["before"] == "of another module"
-    assert recorder.declined["all"].startswith("what is left does not compile alone: ")
-    with target, pytest.raises(Exception, match="block_realize|StitchError|cannot be stitched"):
-        pipeline(target, StitchConfig(strict=True))(mod)
 
 
 def test_a_module_that_does_not_compile_without_stitching_either_raises_the_first_error() -> None:

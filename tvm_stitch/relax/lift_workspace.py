@@ -12,6 +12,7 @@ from tvm.relax.expr_functor import PyExprMutator, PyExprVisitor, mutator, visito
 
 from .. import compat
 from ..codegen.scratch import WORKSPACE_ATTR
+from ..interrupts import carrying
 from .dataflow import is_call_tir
 
 
@@ -34,6 +35,7 @@ class LiftWorkspace:
             when a scratch buffer's shape does not follow from a call's arguments and results.
     """
 
+    @carrying
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Rewrite the calls in all Relax functions."""
         wanted = {

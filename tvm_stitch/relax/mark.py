@@ -6,6 +6,7 @@ from __future__ import annotations
 import tvm
 from tvm import relax, tirx
 
+from ..interrupts import carrying
 from .stitch_ops import STITCH_ATTR
 
 OPAQUE_PATTERN = 8
@@ -13,10 +14,15 @@ EPILOGUE_ATTR = "tvm_stitch.epilogue"
 """Marks a compute-intensive function merged with its epilogue, until TVM has fused what is left."""
 
 
+def _fuse(mod: tvm.IRModule) -> tvm.IRModule:
+    return relax.transform.FuseTIR()(mod)
+
+
 @tvm.transform.module_pass(opt_level=0, name="MergeStitchOps")
 class MergeStitchOps:
     """Merge each Primitive function into one PrimFunc, and keep FuseOps from fusing anything into a stitch op."""
 
+    @carrying
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Run FuseTIR and restore the marks that it drops."""
         marked, merged = set(), set()
@@ -25,7 +31,7 @@ class MergeStitchOps:
                 merged.add(gvar.name_hint)
                 if STITCH_ATTR in func.attrs:
                     marked.add(gvar.name_hint)
-        mod = relax.transform.FuseTIR()(mod)
+        mod = _fuse(mod)
         updates = {}
         for gvar, func in mod.functions_items():
             if isinstance(func, tirx.PrimFunc) and gvar.name_hint in merged:
@@ -41,6 +47,7 @@ class MergeStitchOps:
 class UnmarkEpilogues:
     """Make the functions with epilogues what TVM's fusion makes of them, so that tuning records of those serve."""
 
+    @carrying
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Drop the attributes that ``MergeStitchOps`` gave them."""
         for gvar, func in list(mod.functions_items()):

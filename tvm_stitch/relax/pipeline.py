@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
-import logging
+from functools import partial
 from typing import Any
 
 import tvm
 from tvm import relax
 
-from ..attempts import Attempt, stitch_module
+from ..attempts import Attempt, Scopes, attempt_with, culprits, stitch_module
 from ..config import StitchConfig, checked_config
 from ..device import resolve_target
+from ..failures import let_pass, raise_where_strict, reason_of
+from ..interrupts import carrying, watched
+from ..one_at_a_time import exclusively
 from ..recorder import Recorder
 from .keep_zeros import KeepZeros
 from .lift_workspace import LiftWorkspace
@@ -19,20 +22,30 @@ from .mark import MergeStitchOps, UnmarkEpilogues
 from .schedule_stitch_ops import ScheduleStitchOps
 from .stitch_ops import StitchOps
 
-logger = logging.getLogger(__name__)
+STEP = "what is left does not compile beside it"
+"""What is told of a scope that TVM compiles only with its neighbours."""
 
 
-def stitch_passes(target: Any, config: StitchConfig, recorder: Recorder | None = None) -> list[Any]:
-    """The passes from legalized operators to scheduled stitch ops; what is left is fused as TVM fuses it."""
+def stitch_passes(
+    target: Any, config: StitchConfig, recorder: Recorder | None = None, scopes: Scopes | None = None
+) -> list[Any]:
+    """The passes from operators to scheduled stitch ops; what is left is fused as TVM fuses it.
+
+    Args:
+        target: a TVM target.
+        config: stitching options.
+        recorder: receives plans, refusals and boundaries.
+        scopes: those to leave to TVM; receives those that are outlined.
+    """
     recorder = recorder or Recorder()
     return [
         KeepZeros(),
-        relax.transform.LegalizeOps(),
+        exclusively([relax.transform.LegalizeOps()]),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),
         relax.transform.ConvertToDataflow(min_size=1),
         relax.transform.CanonicalizeBindings(),  # an alias would part what is one scope
-        _stitch(target, config, recorder),
+        _stitch(target, config, recorder, scopes),
         # What no scope took: TVM's own fusion and schedules.
         relax.transform.FuseOps(),
         relax.transform.FuseTIR(),
@@ -41,71 +54,102 @@ def stitch_passes(target: Any, config: StitchConfig, recorder: Recorder | None =
     ]
 
 
-def _stitch(target: Any, config: StitchConfig, recorder: Recorder) -> Any:
+def _stitch(target: Any, config: StitchConfig, recorder: Recorder, scopes: Scopes | None) -> Any:
     """Outline, merge and schedule the stitch ops; scopes that cannot be scheduled are given back whole to TVM."""
+
+    known: dict[Any, Any] = {}
 
     def passes(attempt: Attempt) -> list[Any]:
         return [
-            StitchOps(config, attempt.boundaries, attempt.excluded, attempt.scopes, attempt.left),
+            StitchOps(config, attempt.boundaries, attempt.excluded, attempt.scopes, attempt.left, known),
             MergeStitchOps(),
             ScheduleStitchOps(target, config, attempt.plans, attempt.declined),
             LiftWorkspace(),
         ]
 
     @tvm.transform.module_pass(opt_level=0, name="Stitch")
+    @carrying
     def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        return stitch_module(mod, target, config, recorder, passes)
+        known.clear()
+        return stitch_module(mod, target, config, recorder, passes, scopes)
 
     return run
 
 
-def pipeline(target: Any, config: StitchConfig | None = None, recorder: Recorder | None = None) -> Any:
+def pipeline(
+    target: Any,
+    config: StitchConfig | None = None,
+    recorder: Recorder | None = None,
+    scopes: Scopes | None = None,
+) -> Any:
     """A pass for ``tvm.compile(mod, target, relax_pipeline=...)``.
+
+    Scopes without which TVM compiles what is left, and with which it does not, are left to it as well.
 
     Args:
         target: a Target, or a string that ``tvm.target.Target`` takes.
         config: options; the defaults suit most models.
         recorder: receives plans, refusals and boundaries.
+        scopes: those to leave to TVM; receives those that are outlined.
+
+    Raises (the pass):
+        StitchError: under ``StitchConfig(strict=True)``, for the first operator or scope that is left to TVM.
     """
     target = resolve_target(target)
     config = checked_config(config)
-    backend = _backend(target)
 
     @tvm.transform.module_pass(opt_level=0, name="StitchPipeline")
+    @carrying
     def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        records = recorder or Recorder()
-        before = records.copy()
-        passes = [
-            *backend.library_dispatch_passes(target),
-            *stitch_passes(target, config, records),
-            *_default_schedules(target),
-            *backend.dataflow_lower_passes(target),
-            *backend.finalize_passes(target),
-        ]
-        with target:
-            try:
-                return tvm.transform.Sequential(passes)(mod)
-            except Exception as err:
-                result = _without_stitching(mod, target, config, err)
-                records.return_to(before)
-                records.declined["all"] = f"what is left does not compile alone: {type(err).__name__}: {err}"
-                logger.warning("compiling without stitching: %s", records.declined["all"])
-                return result
+        chosen = scopes if scopes is not None else Scopes()
+        with target, watched():
+            return _compiled(mod, target, config, recorder or Recorder(), chosen)
 
     return run
 
 
-def _without_stitching(mod: tvm.IRModule, target: Any, config: StitchConfig, err: Exception) -> tvm.IRModule:
-    """What TVM's own pipeline makes of a module; the error itself where that fails as well, or in strict mode.
+def _compiled(
+    mod: tvm.IRModule, target: Any, config: StitchConfig, recorder: Recorder, scopes: Scopes
+) -> tvm.IRModule:
+    before = recorder.copy()
 
-    TVM may be able to schedule an operator that no scope took only together with neighbours that one did.
-    """
-    if config.strict:
-        raise err
+    def lowered(records: Recorder, chosen: Scopes) -> tvm.IRModule:
+        backend = _backend(target)
+        passes = [
+            exclusively(backend.library_dispatch_passes(target)),
+            *stitch_passes(target, config, records, chosen),
+            *_default_schedules(target),
+            *backend.dataflow_lower_passes(target),
+            *backend.finalize_passes(target),
+        ]
+        return tvm.transform.Sequential(passes)(mod)
+
     try:
-        return relax.get_default_pipeline(target)(mod)
-    except Exception:
+        return lowered(recorder, scopes)
+    except Exception as err:
+        units = list(dict.fromkeys(scopes.outlined.values()))
+        found = culprits(units, err, partial(attempt_with, lowered, scopes, units), config)
+        recorder.return_to(before)
+        if found is None:
+            return _without_stitching(mod, target, config, recorder, err)
+        fewer = scopes.without(found, STEP)
+        scopes.excluded, scopes.outlined = fewer.excluded, {}
+        return lowered(recorder, scopes)
+
+
+def _without_stitching(
+    mod: tvm.IRModule, target: Any, config: StitchConfig, recorder: Recorder, err: Exception
+) -> tvm.IRModule:
+    """What TVM's own pipeline makes of a module that ours fails on with no stitch op in it; else the error itself."""
+    try:
+        result = exclusively([relax.get_default_pipeline(target)])(mod)
+    except Exception as again:
+        let_pass(again)
         raise err from None
+    raise_where_strict(err, "the model", config.strict)
+    recorder.note_target(target)
+    recorder.declined["all"] = f"what is left does not compile alone: {reason_of(err, 'the whole model')}"
+    return result
 
 
 def _backend(target: Any) -> Any:

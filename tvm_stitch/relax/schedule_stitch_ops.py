@@ -11,8 +11,7 @@ from tvm import tirx
 from ..codegen.emit import emit
 from ..config import StitchConfig, checked_config
 from ..device import device_model, resolve_target
-from ..errors import StitchError
-from ..failures import reason_of
+from ..failures import raise_where_strict, reason_of
 from ..graph.reader import read
 from ..interrupts import carrying, check
 from ..plan.choose import choose_plan
@@ -71,8 +70,7 @@ class ScheduleStitchOps:
         return mod
 
     def _decline(self, name: str, err: Exception) -> None:
-        reason = reason_of(err, name, self.config.strict)
-        if self.config.strict:
-            raise StitchError(f"{name} cannot be stitched: {reason}") from err
+        raise_where_strict(err, name, self.config.strict)
+        reason = reason_of(err, name)
         if self.declined is not None:
             self.declined[name] = reason

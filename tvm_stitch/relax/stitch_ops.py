@@ -12,7 +12,9 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ..config import StitchConfig, checked_config
 from ..errors import StitchError
+from ..failures import ScopeFailed, raise_where_strict, reason_of
 from ..graph.extent import as_extent, same_shape
+from ..interrupts import carrying, check
 from ..scope.for_target import identify_for
 from ..scope.identify import Boundary, Identified
 from ..scope.node import Node, Value
@@ -30,10 +32,11 @@ class StitchOps:
     ``tvm_stitch.stitch_op``; matmul epilogues become Primitive functions of their own, unmarked. ``FuseTIR`` merges
     each into one PrimFunc. The boundaries between kernels are appended to ``boundaries``, if given. Scopes named in
     ``exclude`` are left to TVM; ``scopes``, if given, receives each function's name with what names its scope
-    there, and ``left`` the calls that no scope could take, with the reasons.
+    there, and ``left`` the calls that no scope could take, with the reasons. A scope that cannot be outlined is left
+    too. ``known``, if given, keeps what was found in the blocks of a module, for passes over the same module.
 
     Raises:
-        StitchError: under ``StitchConfig(strict=True)``, when there is such a call.
+        StitchError: under ``StitchConfig(strict=True)``, when there is such a call or scope.
     """
 
     def __init__(
@@ -43,19 +46,31 @@ class StitchOps:
         exclude: Collection[str] = (),
         scopes: dict[str, str] | None = None,
         left: dict[str, str] | None = None,
+        known: dict[Any, tuple[BlockView, Identified]] | None = None,
     ):
         self.config = checked_config(config)
         self.boundaries = boundaries
         self.exclude = frozenset(exclude)
         self.scopes = scopes
         self.left = left
+        self.known = known
 
+    @carrying
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Outline the scopes of every function of the module."""
-        stitcher = _Stitcher(mod, self.config, self.exclude)
-        for gvar, func in mod.functions_items():
-            if isinstance(func, relax.Function) and not _is_primitive(func):
-                stitcher.builder_.update_func(gvar, stitcher.visit_expr(func))
+        exclude, failed = self.exclude, dict[str, str]()
+        known = self.known if self.known is not None else {}
+        while True:
+            stitcher = _Stitcher(mod, self.config, exclude, known)
+            try:
+                for gvar, func in mod.functions_items():
+                    if isinstance(func, relax.Function) and not _is_primitive(func):
+                        stitcher.builder_.update_func(gvar, stitcher.visit_expr(func))
+                break
+            except ScopeFailed as err:
+                failed[err.name] = err.reason(self.config.strict)
+                exclude |= {err.scope}
+        stitcher.left |= failed
         if self.boundaries is not None:
             self.boundaries += stitcher.boundaries
         if self.scopes is not None:
@@ -71,8 +86,15 @@ def _is_primitive(func: Any) -> bool:
 
 @mutator
 class _Stitcher(PyExprMutator):
-    def __init__(self, mod: tvm.IRModule, config: StitchConfig, exclude: frozenset[str]):
+    def __init__(
+        self,
+        mod: tvm.IRModule,
+        config: StitchConfig,
+        exclude: frozenset[str],
+        known: dict[Any, tuple[BlockView, Identified]],
+    ):
         super().__init__(mod)
+        self.known = known
         self.exclude = exclude
         self.scopes: dict[str, str] = {}
         self.left: dict[str, str] = {}
@@ -81,27 +103,43 @@ class _Stitcher(PyExprMutator):
         self.config = config
         self.boundaries: list[Boundary] = []
 
+    @carrying
     def visit_dataflow_block_(self, block: Any) -> Any:
-        view = view_block(block, self.reader)
-        found = identify_for(view.nodes, self.target, self.config)
+        check()
+        if block not in self.known:
+            try:
+                view = view_block(block, self.reader)
+                self.known[block] = view, identify_for(view.nodes, self.target, self.config)
+            except Exception as err:
+                name = f"the block of {block.bindings[0].var.name}"
+                raise_where_strict(err, name, self.config.strict)
+                self.left[name] = reason_of(err, name)
+                return super().visit_dataflow_block_(block)
+        view, found = self.known[block]
         self.boundaries += found.boundaries
         self._leave(found)
-        scope_of = {n: s for s in found.scopes for n in s.nodes}
         self.builder_._begin_dataflow_block()
+        try:
+            self._emit_units(view, found)
+        finally:
+            ended = self.builder_._end_block()
+        return ended
+
+    def _emit_units(self, view: BlockView, found: Identified) -> None:
+        scope_of = {n: s for s in found.scopes for n in s.nodes}
         for nodes in found.order:
             scope = scope_of.get(nodes[0])
-            if scope is not None and str(scope.graph) in self.exclude:
+            name = str(scope.graph) if scope is not None else f"{_name('fused', nodes)} at {nodes[0].index}"
+            if (scope is None and len(nodes) == 1) or name in self.exclude:
                 for node in nodes:
                     self._keep(view, node)
-            elif scope is not None:
-                gvar = self._outline(view, nodes, scope.inputs, scope.outputs, stitch=True)
-                self.scopes[gvar.name_hint] = str(scope.graph)
-            elif len(nodes) > 1:
-                inputs, outputs = found.interface(nodes)
-                self._outline(view, nodes, inputs, outputs, stitch=False)
-            else:
-                self._keep(view, nodes[0])
-        return self.builder_._end_block()
+                continue
+            inputs, outputs = (scope.inputs, scope.outputs) if scope is not None else found.interface(nodes)
+            try:
+                gvar = self._outline(view, nodes, inputs, outputs, stitch=scope is not None)
+            except Exception as err:
+                raise ScopeFailed(name, _name("stitch", nodes)) from err
+            self.scopes[gvar.name_hint] = name
 
     def _leave(self, found: Identified) -> None:
         if self.config.strict and found.left:

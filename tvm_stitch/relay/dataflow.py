@@ -8,6 +8,7 @@ from typing import Any
 
 from tvm import relay, tir
 
+from ..failures import reason_of
 from ..graph.reader import Unreadable
 from ..scope.node import Node, NodeKind, Value, kind_of
 from .lower import OpReader, short_name, tensor_types
@@ -156,8 +157,10 @@ def _operator(call: Expr, region: Region, reader: OpReader) -> Node:
         graph = reader.graph(call, inputs, args)
         if len(graph.outputs) != len(outputs):
             raise Unreadable("a result is also an argument")
-    except Unreadable as err:
-        return Node(name, NodeKind.OPAQUE, leaves, outputs, reason=str(err), is_call=True)
+    except Exception as err:
+        return Node(
+            name, NodeKind.OPAQUE, leaves, outputs, reason=reason_of(err, name, quiet=True), is_call=True
+        )
     kind = kind_of(graph)
     if kind is NodeKind.COMPUTE and _pattern(op) > FUSIBLE:
         return Node(name, NodeKind.OPAQUE, leaves, outputs, reason="compute-intensive, fused with nothing")

@@ -46,7 +46,7 @@ def build(kernel: Any, target: Any) -> Any:
     with target, tvm.transform.PassContext(opt_level=3, config=config):
         try:
             module = tvm.build(tvm.IRModule({name: kernel}), target, name=name)
-        except Exception:
+        except BaseException:
             _leave_scopes_above(target)
             raise
     with _lock:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -24,12 +23,13 @@ from tvm.relay.backend.vm import VMCompiler
 from tvm.relay.build_module import BuildModule
 
 from ..config import StitchConfig, checked_config
+from ..interrupts import carrying, check, watched
+from ..one_at_a_time import operator_definitions
+from ..pass_context import instruments, with_instruments
 from ..recorder import Recorder
 from .cuda_source import fixed_cuda_source
 from .shared_context import SharedContext
 from .stitch import stitch
-
-logger = logging.getLogger(__name__)
 
 ENTRY = "PlanDevicesRewrite"
 """The first pass before which the module is final but for fusion and lowering."""
@@ -116,9 +116,10 @@ def _stitching(original: Callable[..., Any]) -> Callable[..., Any]:
             recorder.declined["all"] = f"the model is compiled for {why}"
             return original(self, *args, **kwargs)
         prefix = asked.get("mod_name") or "default"
-        with ExitStack() as stack:
+        # TVM's own lowering asks its operator definitions too, which serve one thread at a time.
+        with watched(), operator_definitions, ExitStack() as stack:
             entry = _Entry(chosen, config, f"tvmgen_{prefix}", build)
-            stack.enter_context(_instrumented(entry))
+            stack.enter_context(with_instruments([*instruments(), entry]))
             if chosen.kind.name == "cuda":
                 stack.enter_context(fixed_cuda_source())
             _active.building = True
@@ -146,21 +147,6 @@ def _one_target(asked: Mapping[str, Any]) -> tuple[Any, str]:
     return found[0], ""
 
 
-@contextmanager
-def _instrumented(instrument: Any) -> Iterator[None]:
-    """The current pass context with one more instrument."""
-    now = tvm.transform.PassContext.current()
-    instruments = [*(now.instruments or []), instrument]
-    with tvm.transform.PassContext(
-        opt_level=now.opt_level,
-        required_pass=list(now.required_pass),
-        disabled_pass=list(now.disabled_pass),
-        instruments=instruments,
-        config=dict(now.config.items()),
-    ):
-        yield
-
-
 @pass_instrument
 class _Entry:
     """Rewrites the module in place when the entry pass is about to run.
@@ -175,8 +161,10 @@ class _Entry:
         self.folding = 0  # FoldConstant fuses and lowers modules of its own
         self.taken_apart = False
 
+    @carrying
     def run_before_pass(self, mod: tvm.IRModule, info: tvm.transform.PassInfo) -> None:
-        """Stitch the module, if it is time."""
+        """Stitch the module, if it is time; end the build, if there was an interrupt."""
+        check()
         if info.name == "FoldConstant":
             self.folding += 1
         elif info.name == ENTRY and not self.folding:
@@ -187,8 +175,10 @@ class _Entry:
             with tvm.transform.PassContext(opt_level=0):  # without this instrument
                 self._replace(mod, relay.transform.PlanDevices(config)(self._stitched(mod)))
 
+    @carrying
     def run_after_pass(self, _mod: tvm.IRModule, info: tvm.transform.PassInfo) -> None:
-        """Follow what other passes do."""
+        """Follow what other passes do; end the build, if there was an interrupt."""
+        check()
         if info.name == "FoldConstant":
             self.folding -= 1
         elif info.name == "DefuseOps":

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -13,8 +12,11 @@ import tvm
 from tvm import relay
 from tvm.relay.backend import te_compiler
 
+from ..failures import error_text, fault_at, let_pass, reason_of
 from ..graph.ir import StitchGraph
 from ..graph.reader import Unreadable, read
+from ..one_at_a_time import operator_definitions
+from .shared_context import SharedContext
 
 PRIMITIVE = "Primitive"
 
@@ -24,6 +26,7 @@ def typed(func: Any) -> Any:
     return relay.transform.InferType()(tvm.IRModule.from_expr(func))["main"]
 
 
+LONGEST_REASON = 200
 NO_EXPRESSION = "TVM has no tensor expression for it"
 GENERIC = "llvm -keys=generic"
 """A target that takes every operator's plain definition."""
@@ -48,7 +51,7 @@ def read_function(func: Any, target: Any, name: str) -> tuple[Any, StitchGraph]:
     reasons = []
     for chosen in (target, tvm.target.Target(GENERIC)):
         try:
-            with chosen, _facts_asked_once():
+            with operator_definitions, chosen, _facts_asked_once.shared():
                 found = convert(func, chosen)
             if found is None:
                 raise Unreadable(NO_EXPRESSION)
@@ -58,9 +61,12 @@ def read_function(func: Any, target: Any, name: str) -> tuple[Any, StitchGraph]:
         except Unreadable as err:
             reasons.append(str(err))
         except Exception as err:  # whatever an operator's definition does, the model compiles without us
-            said = _reason(err)
-            bare = said.startswith("TVMError: Failed to convert the Relay function")
-            reasons.append(NO_EXPRESSION if bare else f"TVM does not lower it: {said}")
+            let_pass(err)
+            if fault_at(err) is not None:
+                raise
+            said = error_text(err, LONGEST_REASON)
+            bare = said.startswith("Failed to convert the Relay function")
+            reasons.append(NO_EXPRESSION if bare else f"TVM does not lower it: {type(err).__name__}: {said}")
     raise Unreadable(reasons[0])
 
 
@@ -99,7 +105,7 @@ def _library_facts() -> Any:
 
 
 @contextmanager
-def _facts_asked_once() -> Iterator[None]:
+def _facts_kept() -> Iterator[None]:
     """TVM asks how it was built for every shape that it lowers, which takes longer than the lowering."""
     before = getattr(te_compiler, "libinfo", None)
     if before is None:
@@ -112,11 +118,7 @@ def _facts_asked_once() -> Iterator[None]:
         te_compiler.libinfo = before
 
 
-def _reason(err: Exception) -> str:
-    """The message of an error of TVM's, without its traces."""
-    lines = str(err).strip().splitlines() or [type(err).__name__]
-    said = [line for line in lines if re.match(r"\w*Error: ", line)]
-    return (said or lines)[-1][:200]
+_facts_asked_once = SharedContext(_facts_kept)
 
 
 def exact_key(func: Any) -> str:
@@ -162,8 +164,8 @@ class OpReader:
     def _read(self, func: Any, name: str) -> StitchGraph | str:
         try:
             _, graph = read_function(func, self.target, name)
-        except Unreadable as err:
-            return str(err)
+        except Exception as err:  # whatever an operator's definition does, the model compiles without us
+            return reason_of(err, name)
         if len(graph.inputs) != len(func.params):
             return "a parameter is not read, or both read and written"
         return graph

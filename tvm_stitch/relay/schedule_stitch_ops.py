@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from contextlib import nullcontext
 from typing import Any
@@ -14,9 +13,8 @@ from tvm import relay
 from ..codegen.emit import emit
 from ..config import StitchConfig, checked_config
 from ..device import device_model, resolve_target
-from ..errors import StitchError
-from ..graph.reader import Unreadable
-from ..plan.alignment import Misaligned
+from ..failures import raise_where_strict, reason_of
+from ..interrupts import carrying, check
 from ..plan.choose import choose_plan
 from ..plan.grid_plan import GridPlan
 from ..plan.plan import StitchPlan
@@ -25,8 +23,6 @@ from .external import COMPILER, KERNEL_ATTR, TARGET_ATTR, build
 from .lower import exact_key, read_function, short_name, typed
 from .stitch_ops import STITCH_ATTR, is_marked
 from .traverse import post_order, rewrite
-
-logger = logging.getLogger(__name__)
 
 Plan = StitchPlan | GridPlan
 
@@ -68,6 +64,7 @@ class ScheduleStitchOps:
         self.prefix = prefix
         self.build = build
 
+    @carrying
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Schedule the marked functions."""
         known: dict[str, Any] = {}
@@ -96,6 +93,7 @@ class ScheduleStitchOps:
 
     def _scheduled(self, func: Any, scope: str, names: set[str]) -> Any:
         name = _fresh(f"{self.prefix}_{function_name(func)}", names)
+        check()
         try:
             lowered, graph = read_function(func, self.target, name)
             plan = choose_plan(graph, self.device, self.config)
@@ -103,11 +101,8 @@ class ScheduleStitchOps:
             if self.build:
                 with fixed_cuda_source() if self.target.kind.name == "cuda" else nullcontext():
                     build(kernel, self.target)
-        except (Unreadable, Misaligned) as err:
-            return self._decline(scope, str(err))
         except Exception as err:  # a fault of ours or of TVM's must not cost the user a working model
-            logger.warning("%s is left to TVM: %s: %s", name, type(err).__name__, err)
-            return self._decline(scope, f"{type(err).__name__}: {err}")
+            return self._decline(scope, name, err)
         self.plans[name] = plan
         names.add(name)
         func = typed(relay.Function(func.params, func.body, func.ret_type, func.type_params))
@@ -122,9 +117,9 @@ class ScheduleStitchOps:
             func = func.with_attr(key, value)
         return func
 
-    def _decline(self, scope: str, reason: str) -> None:
-        if self.config.strict:
-            raise StitchError(f"{scope} cannot be stitched: {reason}")
+    def _decline(self, scope: str, name: str, err: Exception) -> None:
+        raise_where_strict(err, scope, self.config.strict)
+        reason = reason_of(err, name)
         self.declined[scope] = reason
 
 

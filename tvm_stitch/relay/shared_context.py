@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
+from ..interrupts import deferred
+
 
 class SharedContext:
     """A context that the first one to come enters and the last one to go leaves.
@@ -24,14 +26,14 @@ class SharedContext:
     @contextmanager
     def shared(self) -> Iterator[None]:
         """While this lasts, the context is entered."""
-        with self._lock:
+        with deferred(), self._lock:
             if not self._users:
                 self._entered.enter_context(self._make())
             self._users += 1
         try:
             yield
         finally:
-            with self._lock:
+            with deferred(), self._lock:
                 self._users -= 1
                 if not self._users:
                     self._entered.close()

@@ -23,7 +23,7 @@ def stitch(
     prefix: str = "tvmgen_default",
     build: bool = True,
 ) -> tvm.IRModule:
-    """The module with its stitch ops scheduled for ``target``; unchanged, with the reason recorded, where that fails.
+    """The module with its stitch ops scheduled for ``target``; scopes that fail are left to TVM, with the reason.
 
     With ``build=False`` kernels are planned and emitted, but not compiled before TVM asks for them.
 
@@ -34,7 +34,9 @@ def stitch(
 
     def passes(attempt: Attempt) -> list[Any]:
         return [
-            StitchOps(config, target, attempt.boundaries, attempt.excluded, attempt.left, reader),
+            StitchOps(
+                config, target, attempt.boundaries, attempt.excluded, attempt.left, reader, attempt.scopes
+            ),
             ScheduleStitchOps(target, config, attempt.plans, attempt.declined, prefix, build),
         ]
 

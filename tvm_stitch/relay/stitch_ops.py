@@ -12,6 +12,8 @@ from tvm import relay
 from ..config import StitchConfig, checked_config
 from ..device import resolve_target
 from ..errors import StitchError
+from ..failures import ScopeFailed, raise_where_strict, reason_of
+from ..interrupts import carrying, check
 from ..scope.for_target import identify_for
 from ..scope.identify import Boundary, Identified, Scope
 from ..scope.node import Node, Value
@@ -33,14 +35,15 @@ class StitchOps:
     Runs on a typed module before ``FuseOps``, which leaves functions alone that are primitive and fuses the rest. Every
     stitch scope (AStitch 4.1) becomes a primitive function literal marked with ``tvm_stitch.stitch_op``; matmul
     epilogues become such functions, unmarked. ``boundaries`` between kernels are appended, if given; scopes in
-    ``exclude`` are left to TVM; ``left``, if given, receives the calls that no scope could take, with the reasons.
+    ``exclude`` are left to TVM, and so is one that cannot be outlined; ``left``, if given, receives the calls that no
+    scope could take and these scopes, with the reasons, ``scopes`` the names of those that are outlined.
 
     Args:
         config: options; the defaults suit most models.
         target: what the module is compiled for; by default the current target, else llvm.
 
     Raises:
-        StitchError: under ``StitchConfig(strict=True)``, when there is a call that no scope could take.
+        StitchError: under ``StitchConfig(strict=True)``, when there is such a call or scope.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class StitchOps:
         exclude: Collection[str] = (),
         left: dict[str, str] | None = None,
         reader: OpReader | None = None,
+        scopes: dict[str, str] | None = None,
     ):
         self.config = checked_config(config)
         self.target = resolve_target(target or tvm.target.Target.current(allow_none=True) or "llvm")
@@ -58,26 +62,62 @@ class StitchOps:
         self.exclude = frozenset(exclude)
         self.left = left if left is not None else {}
         self.reader = reader or OpReader(self.target)
+        self.scopes = scopes if scopes is not None else {}
 
+    @carrying
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Outline the scopes of every function of the module."""
         mod = relay.transform.InferType()(mod)
+        failed: dict[str, str] = {}
+        known: dict[Any, tuple[Region, Identified]] = {}
+        while True:
+            self.found: list[Identified] = []
+            self.outlined: list[str] = []
+            try:
+                new = self._outlined(mod, self.exclude | frozenset(failed), known)
+                break
+            except ScopeFailed as err:
+                failed[err.scope] = err.reason(self.config.strict)
+        for found in self.found:
+            self.boundaries += found.boundaries
+            self.left |= found.left
+        self.left |= failed
+        self.scopes |= {name: name for name in self.outlined}
+        return new
+
+    def _outlined(
+        self, mod: tvm.IRModule, exclude: frozenset[str], known: dict[Any, tuple[Region, Identified]]
+    ) -> tvm.IRModule:
         new = tvm.IRModule(dict(mod.functions.items()), mod.type_definitions, attrs=mod.attrs)
         for gvar, func in mod.functions.items():
             if isinstance(func, relay.Function) and not _is_outlined(func):
-                body = self._region(func.body, gvar.name_hint)
+                body = self._region(func.body, gvar.name_hint, exclude, known)
                 new[gvar] = relay.Function(func.params, body, func.ret_type, func.type_params, func.attrs)
         return relay.transform.InferType()(new)
 
-    def _region(self, root: Any, prefix: str) -> Any:
-        region = view(root, self.reader)
-        found = identify_for(region.nodes, self.target, self.config, topi=True)
-        self.boundaries += found.boundaries
+    def _region(
+        self, root: Any, prefix: str, exclude: frozenset[str], known: dict[Any, tuple[Region, Identified]]
+    ) -> Any:
+        check()
+        if root not in known:
+            try:
+                region = view(root, self.reader)
+                known[root] = region, identify_for(region.nodes, self.target, self.config, topi=True)
+            except Exception as err:
+                raise_where_strict(err, prefix, self.config.strict)
+                self.left[prefix] = reason_of(err, prefix)
+                return root
+        region, found = known[root]
         if self.config.strict and found.left:
             name, reason = next(iter(found.left.items()))
             raise StitchError(f"{name} cannot be stitched: {reason}")
-        self.left |= found.left
-        return _Outliner(region, found, prefix, self.exclude, self._region).run()
+        self.found.append(found)
+        outliner = _Outliner(
+            region, found, prefix, exclude, lambda e, name: self._region(e, name, exclude, known)
+        )
+        body = outliner.run()
+        self.outlined += outliner.outlined
+        return body
 
 
 def _is_outlined(func: Any) -> bool:
@@ -93,6 +133,7 @@ class _Outliner:
         self.bound = {v: var for var in region.lets for v in [region.value(var)]}
         self.lets: list[tuple[Any, Any]] = []
         self.written: set[Any] = set()  # variables that are bound again
+        self.outlined: list[str] = []
 
     def run(self) -> Any:
         scope_of = {n: s for s in self.found.scopes for n in s.nodes}
@@ -100,10 +141,15 @@ class _Outliner:
         for nodes in self.found.order:
             scope = scope_of.get(nodes[0])
             name = f"{self.prefix}/{nodes[0].index}"
-            if scope is not None and name not in self.exclude:
-                self._outline(scope, name)
-            elif nodes[0] in epilogue_of:
-                self._outline(self._epilogue(nodes), None)
+            if (scope is not None or nodes[0] in epilogue_of) and name not in self.exclude:
+                self.outlined.append(name)
+                try:
+                    if scope is not None:
+                        self._outline(scope, name)
+                    else:
+                        self._outline(self._epilogue(nodes), None)
+                except Exception as err:
+                    raise ScopeFailed(name, name) from err
             else:
                 for node in nodes:
                     self._keep(node)

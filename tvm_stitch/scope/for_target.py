@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..config import StitchConfig
 from ..device import device_model
+from ..failures import let_pass, raise_where_strict, reason_of
+from ..isolate import isolate
 from .appraise import appraise
 from .epilogue import EpilogueRules
 from .identify import Identified, identify
-from .node import Node
+from .node import Node, NodeKind
 
 CPU_OPERATORS, CPU_ARGUMENTS = 64, 32
 """Limits of a stitch op on a CPU, where compile time grows faster with its size than any gain does."""
@@ -34,7 +36,37 @@ def identify_for(nodes: Sequence[Node], target: Any, config: StitchConfig, topi:
     rules = EpilogueRules(
         heavy=gpu, greedy=(gpu or topi) and not _uses_libraries(target), dlight=gpu and not topi
     )
-    return identify(nodes, limited, rules, lambda graph: appraise(graph, device, limited))
+    return _identified(
+        nodes, limited, lambda: identify(nodes, limited, rules, lambda g: appraise(g, device, limited))
+    )
+
+
+def _identified(nodes: Sequence[Node], config: StitchConfig, run: Callable[[], Identified]) -> Identified:
+    """What a partition of the nodes gives; where it fails, with the fewest of them left to TVM that make it fail."""
+    try:
+        return run()
+    except Exception as err:
+        raise_where_strict(err, "the model", config.strict)
+    kinds = {n: (n.kind, n.reason) for n in nodes}
+    memory = [n for n in nodes if n.kind is NodeKind.MEMORY]
+
+    def attempt(kept: Sequence[Node]) -> Exception | None:
+        chosen = set(kept)
+        for n in memory:
+            n.kind, n.reason = kinds[n] if n in chosen else (NodeKind.OPAQUE, "")
+        try:
+            run()
+        except Exception as err:
+            let_pass(err)
+            return err
+        return None
+
+    culprits = isolate(memory, attempt)
+    for n in memory:
+        n.kind, n.reason = kinds[n]
+        if n in culprits:
+            n.kind, n.reason, n.is_call = NodeKind.OPAQUE, reason_of(culprits[n], n.name), True
+    return run()
 
 
 def _uses_libraries(target: Any) -> bool:

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A lock for what TVM can do in one thread at a time.
+
+TVM's operator definitions name what they make through ``tvm.te.tag_scope``, whose current scope belongs to the process:
+a second thread inside one gets "nested op_tag is not allowed for now".
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import tvm
+
+from .interrupts import carrying
+
+operator_definitions = threading.RLock()
+"""Held while TVM's operator definitions run on our behalf."""
+
+
+def exclusively(passes: Sequence[Any]) -> Any:
+    """Passes that ask TVM's operator definitions, as one that runs in one thread at a time."""
+
+    @tvm.transform.module_pass(opt_level=0, name="OneAtATime")
+    @carrying
+    def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        with operator_definitions:
+            return tvm.transform.Sequential(list(passes))(mod)
+
+    return run

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Build a Relax module with stitching, and tell what became of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from ..attempts import Scopes, attempt_with, culprits
+from ..config import StitchConfig, checked_config
+from ..device import resolve_target
+from ..interrupts import watched
+from ..recorder import Recorder
+from .pipeline import pipeline
+
+STEP = "no code can be generated with it"
+"""What is told of a scope whose stitch op makes TVM's code generation fail."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """A compiled module: TVM's executable, the module that its code was generated from, and what was decided."""
+
+    executable: Any
+    lowered: tvm.IRModule
+    recorder: Recorder
+
+
+def build(
+    mod: tvm.IRModule, target: Any = "llvm", config: StitchConfig | None = None, **options: Any
+) -> Built:
+    """Compile a Relax module with stitching.
+
+    A scope without which TVM generates code, and with which it does not, is left to TVM.
+
+    Args:
+        mod: a Relax module.
+        target: a TVM target or its string.
+        config: stitching options.
+        options: passed on to ``tvm.relax.build``.
+
+    Raises:
+        StitchError: under ``StitchConfig(strict=True)``, for the first operator or scope that is left to TVM.
+    """
+    target, config = resolve_target(target), checked_config(config)
+    scopes = Scopes()
+    done: list[tvm.IRModule] = []
+
+    def built(recorder: Recorder, chosen: Scopes) -> Built:
+        passes = pipeline(target, config, recorder, chosen)
+
+        def lower(module: tvm.IRModule) -> tvm.IRModule:
+            done[:] = [passes(module)]
+            return done[0]
+
+        executable = relax.build(mod, target, relax_pipeline=lower, **options)
+        return Built(executable, done[0], recorder)
+
+    with watched():
+        try:
+            return built(Recorder(), scopes)
+        except Exception as err:
+            if not done:  # the pipeline has looked for culprits already
+                raise
+            units = list(dict.fromkeys(scopes.outlined.values()))
+            found = culprits(units, err, partial(attempt_with, built, scopes, units), config)
+            if found is None:
+                raise
+            return built(Recorder(), scopes.without(found, STEP))
