@@ -16,6 +16,7 @@ from ..failures import let_pass, raise_where_strict, reason_of
 from ..interrupts import carrying, watched
 from ..one_at_a_time import exclusively
 from ..recorder import Recorder
+from ..rules.declining import ApplyDecliningRules
 from .keep_zeros import KeepZeros
 from .lift_workspace import LiftWorkspace
 from .mark import MergeStitchOps, UnmarkEpilogues
@@ -168,11 +169,11 @@ def _backend(target: Any) -> Any:
 
 
 def _default_schedules(target: Any) -> list[Any]:
-    """TVM's schedules for what is not stitched (none on CPU, as in TVM's own pipeline)."""
+    """TVM's schedules for what is not stitched (none on CPU, as in TVM's own pipeline); rules that fail decline."""
     if "gpu" not in target.keys:
         return []
     from tvm.s_tir import dlight as dl
 
     gpu = dl.gpu
     rules = (gpu.Matmul(), gpu.GEMV(), gpu.Reduction(), gpu.GeneralReduction(), gpu.Fallback())
-    return [dl.ApplyDefaultSchedule(*rules)]
+    return [ApplyDecliningRules(*rules)]

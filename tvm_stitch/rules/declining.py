@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ApplyDecliningRules: dlight's rules for what is not stitched, of which one that fails declines."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+from tvm.tirx.build import split_host_device_mods
+
+from .. import compat
+
+logger = logging.getLogger(__name__)
+
+
+class Unlowerable(Exception):
+    """A schedule that TVM cannot make a kernel of."""
+
+
+@tvm.transform.module_pass(opt_level=0, name="ApplyDecliningRules")
+class ApplyDecliningRules:
+    """dlight's ``ApplyDefaultSchedule`` in which a rule that fails declines, so that the next one is asked.
+
+    Rules of dlight assert on functions that they were not written for, and give symbolic shapes schedules that TVM's
+    code generation refuses. A function that no rule schedules stays as it is, unless one failed.
+
+    Args:
+        rules: in the order in which they are asked.
+        declined: receives, by function name and rule, why the rule failed.
+
+    Raises:
+        Exception: the first failure, of a function for which rules failed and no other one has a schedule.
+    """
+
+    def __init__(self, *rules: Any, declined: dict[str, dict[str, str]] | None = None):
+        self.rules = rules
+        self.declined = declined if declined is not None else {}
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Schedule every PrimFunc that is not scheduled yet."""
+        updates = {}
+        for gvar, func in mod.functions_items():
+            if not isinstance(func, tirx.PrimFunc) or func.attrs.get("tirx.is_scheduled"):
+                continue
+            target = func.attrs.get("target") or tvm.target.Target.current(allow_none=False)
+            scheduled = self._scheduled(gvar.name_hint, func, target)
+            if scheduled is not None:
+                updates[gvar] = scheduled.with_attr("tirx.is_scheduled", True)
+        if not updates:
+            return mod
+        mod = mod.clone()
+        for gvar, func in updates.items():
+            mod.update_func(gvar, func)
+        return mod
+
+    def _scheduled(self, name: str, func: Any, target: Any) -> Any:
+        first: Exception | None = None
+        for rule in self.rules:
+            try:
+                found = rule.apply(func, target, False)
+                if found is None:
+                    continue
+                (schedule,) = [found] if isinstance(found, s_tir.Schedule) else found
+                made = schedule.mod["main"]
+                _check(func, made, target)
+                return made
+            except Exception as err:
+                if not is_failure(err):
+                    raise
+                first = first or err
+                self._note(name, type(rule).__name__, err)
+        if first is not None:
+            raise first
+        return None
+
+    def _note(self, name: str, rule: str, err: Exception) -> None:
+        reason = str(err) if isinstance(err, Unlowerable) else f"{type(err).__name__}: {said(err)}"
+        self.declined.setdefault(name, {})[rule] = reason
+        logger.info("%s does not schedule %s: %s", rule, name, reason)
+
+
+def is_failure(err: Exception) -> bool:
+    """Is an exception a failure of the rule that raised it?
+
+    An interrupt or lack of memory is not; TVM's foreign functions make an empty RuntimeError of an interrupt.
+    """
+    return not isinstance(err, MemoryError) and bool(type(err) is not RuntimeError or str(err).strip())
+
+
+def said(err: BaseException) -> str:
+    """What an error says, in one line: of TVM's, what follows its native stack and the program it shows."""
+    lines = [line.strip() for line in str(err).splitlines() if line.strip()]
+    told = [line for line in lines if "error" in line.lower() or "check failed" in line.lower()]
+    return (told or lines or ["no message"])[-1][:300]
+
+
+def _check(func: Any, scheduled: Any, target: Any) -> None:
+    """Lower the schedule of a function with symbolic extents as far as device code, to see whether TVM can.
+
+    What the rules make of symbolic extents depends on how far its simplifier comes: tiles may keep a symbolic size.
+
+    Raises:
+        Unlowerable: when a kernel would have to allocate an array of unknown size.
+    """
+    buffers = [buffer for _, buffer in compat.prim_func_params(func) if buffer is not None]
+    if all(isinstance(extent, tirx.IntImm) for buffer in buffers for extent in buffer.shape):
+        return
+    found: list[Any] = []
+    for kernel in _kernels(scheduled, target):
+        tvm_ffi.structural_walk(
+            kernel.body, (tirx.AllocBuffer, lambda n: found.append(n.buffer)), order="post"
+        )
+    for buffer in found:
+        if buffer.scope() != "shared.dyn" and not all(isinstance(e, tirx.IntImm) for e in buffer.shape):
+            raise Unlowerable(f"{buffer.name} in {buffer.scope()} memory has a size known at run time only")
+
+
+def _kernels(func: Any, target: Any) -> list[Any]:
+    """The device functions that TVM's lowering makes of a scheduled function."""
+    if target.host is None:
+        target = target.with_host(tvm.target.Target("llvm"))
+    pipeline, _, _ = tirx.get_default_tir_pipeline(target)
+    with target:
+        mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+        _, devices = split_host_device_mods(pipeline(tirx.transform.BindTarget(target)(mod)))
+    return [kernel for device in devices.values() for kernel in device.functions.values()]
