@@ -12,6 +12,8 @@ from tvm import s_tir, tirx
 from tvm.tirx.build import split_host_device_mods
 
 from .. import compat
+from ..failures import error_text, let_pass
+from ..interrupts import carrying
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +41,7 @@ class ApplyDecliningRules:
         self.rules = rules
         self.declined = declined if declined is not None else {}
 
+    @carrying
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Schedule every PrimFunc that is not scheduled yet."""
         updates = {}
@@ -68,8 +71,7 @@ class ApplyDecliningRules:
                 _check(func, made, target)
                 return made
             except Exception as err:
-                if not is_failure(err):
-                    raise
+                let_pass(err)
                 first = first or err
                 self._note(name, type(rule).__name__, err)
         if first is not None:
@@ -77,24 +79,9 @@ class ApplyDecliningRules:
         return None
 
     def _note(self, name: str, rule: str, err: Exception) -> None:
-        reason = str(err) if isinstance(err, Unlowerable) else f"{type(err).__name__}: {said(err)}"
+        reason = str(err) if isinstance(err, Unlowerable) else f"{type(err).__name__}: {error_text(err)}"
         self.declined.setdefault(name, {})[rule] = reason
         logger.info("%s does not schedule %s: %s", rule, name, reason)
-
-
-def is_failure(err: Exception) -> bool:
-    """Is an exception a failure of the rule that raised it?
-
-    An interrupt or lack of memory is not; TVM's foreign functions make an empty RuntimeError of an interrupt.
-    """
-    return not isinstance(err, MemoryError) and bool(type(err) is not RuntimeError or str(err).strip())
-
-
-def said(err: BaseException) -> str:
-    """What an error says, in one line: of TVM's, what follows its native stack and the program it shows."""
-    lines = [line.strip() for line in str(err).splitlines() if line.strip()]
-    told = [line for line in lines if "error" in line.lower() or "check failed" in line.lower()]
-    return (told or lines or ["no message"])[-1][:300]
 
 
 def _check(func: Any, scheduled: Any, target: Any) -> None:
