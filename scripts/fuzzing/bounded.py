@@ -104,7 +104,7 @@ def rounded(
         error = np.where(near_zero, error + slop, error)
         over = finite & (np.abs(data) + error > kind.largest)
         surely = over & (np.abs(data) - error > kind.largest * (1 + kind.eps)) & (dtype == "float32")
-    data = np.where(surely, np.sign(data) * np.inf, data)
+    data = np.where(surely, np.copysign(np.inf, data), data)
     error = np.where(over, np.where(surely, 0.0, np.inf), error)
     error = np.where(np.isnan(error), np.inf, error)
     return Bounded(data, error, dtype)

@@ -58,7 +58,7 @@ def build(case: Case) -> tvm.IRModule:
     """
     try:
         return _Module(case).module()
-    except (tvm.error.TVMError, ValueError, TypeError, AttributeError, RuntimeError) as error:
+    except Exception as error:  # whatever TVM raises
         raise Unbuildable(f"{type(error).__name__}: {str(error).strip().splitlines()[-1:]}") from error
 
 

@@ -192,7 +192,7 @@ def gather(g: Grower) -> None:
         if given and g.rng.random() < 0.7:
             index = g.rng.choice(given)
         elif isinstance(whole, int) and whole:
-            count = g.rng.choice([[1], [1], [3], [whole], [2, 2]] if g.rng.random() < 0.95 else [[]])
+            count = g.rng.choice([[1], [1], [3], [whole], [2, 2]])
             index = g.source(count, dtype, f"index:{whole}")
         else:
             raise Skip

@@ -35,7 +35,7 @@ class Outcome:
     """What came of a case.
 
     kind: "ok", or what failed: "wrong", "error", "report" (of the emulator), "unstitched", "kernels" (more than
-    stock), "crash", "hang"; "tvm" when TVM without stitching fails alike, "invalid" when nothing could be compared.
+    stock), "crash", "hang", "fuzzer" (a fault of its own); "tvm" when TVM without stitching fails alike, "invalid" when nothing could be compared.
     """
 
     kind: str
@@ -214,6 +214,8 @@ def _run(
     try:
         outputs = program.run(arrays, [p.dtype for p in case.inputs], seed=run)
     except Exception as error:
+        if "which the emulator lacks" in str(error):
+            return "invalid", told(error)
         return "error", f"running: {told(error)}"
     if program.reports:
         return "report", program.reports

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from .case import Case
-from .execute import Outcome, Settings, check
+from .execute import Outcome, Settings, check, told
+
+_starting = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -48,14 +52,19 @@ def answer(work: Work) -> Answer:
         outcome = check(case, work.settings)
     except Unbuildable as error:
         outcome = Outcome("invalid", str(error))
+    except Exception as error:
+        outcome = Outcome("fuzzer", told(error))  # a fault of the fuzzer's own
     return Answer(case, outcome, time.monotonic() - begin, work.seed)
 
 
 class Worker:
-    """A child process that answers pieces of work, replaced after ``renew`` of them."""
+    """A child process that answers pieces of work, replaced after ``renew`` of them.
 
-    def __init__(self, renew: int = 150) -> None:
-        self.renew = renew
+    task: the module and function that answer, such as ``"fuzzing.workers:answer"``.
+    """
+
+    def __init__(self, renew: int = 150, task: str = "fuzzing.workers:answer") -> None:
+        self.renew, self.task = renew, task
         self.process: Any = None
         self.left = 0
 
@@ -86,7 +95,9 @@ class Worker:
         before = {name: os.environ.get(name) for name in added}
         os.environ.update(added)
         try:
-            self.process = context.Process(target=_serve, args=(theirs,), daemon=True)
+            self.process = context.Process(
+                target=_serve, args=(theirs, self.task, list(sys.path)), daemon=True
+            )
             self.process.start()
         finally:
             for name, value in before.items():
@@ -106,10 +117,10 @@ class Worker:
             self.process = None
 
 
-_starting = threading.Lock()
-
-
-def _serve(pipe: Any) -> None:
+def _serve(pipe: Any, task: str, path: list[str]) -> None:
+    sys.path[:] = path
+    module, function = task.split(":")
+    answering = getattr(importlib.import_module(module), function)
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 2)  # TVM warns of much that is none of ours
     while True:
@@ -117,7 +128,7 @@ def _serve(pipe: Any) -> None:
             work = pipe.recv()
         except EOFError:
             return
-        pipe.send(answer(work))
+        pipe.send(answering(work))
 
 
 def run_all(
@@ -126,6 +137,7 @@ def run_all(
     timeout: float,
     renew: int = 150,
     go_on: Callable[[], bool] = lambda: True,
+    task: str = "fuzzing.workers:answer",
 ) -> Iterator[Answer]:
     """Answers in order of the work, made by ``jobs`` processes, until ``go_on`` says no."""
     local = threading.local()
@@ -136,7 +148,7 @@ def run_all(
             return None
         worker = getattr(local, "worker", None)
         if worker is None:
-            worker = local.worker = Worker(renew)
+            worker = local.worker = Worker(renew, task)
             workers.append(worker)
         with _starting:  # the environment of a child is that of the process while it starts
             if worker.process is None or worker.left == 0:

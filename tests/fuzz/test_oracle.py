@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The oracle against PyTorch in float64 and against values worked out by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from fuzzing.bounded import FLOATS, Bounded, Rules, exact
+from fuzzing.case import Inapplicable, Step
+from fuzzing.judge import violations
+from fuzzing.oracle import evaluate_step
+
+torch = pytest.importorskip("torch")
+F = torch.nn.functional
+RULES = Rules()
+
+
+def run(op: str, *args: Any, dtype: str = "float32", rules: Rules = RULES, **attrs: Any) -> Bounded:
+    """One operator of exact operands."""
+    values = [a if isinstance(a, Bounded) else exact(np.asarray(a), dtype) for a in args]
+    found = evaluate_step(Step(op, (), attrs), values, {}, rules)
+    return found  # type: ignore[no-any-return]
+
+
+X = np.random.default_rng(0).normal(size=(2, 6, 5, 7)).astype("float32")
+Y = np.random.default_rng(1).normal(size=(5, 7)).astype("float32")
+W = np.random.default_rng(2).uniform(0.5, 1.5, 7).astype("float32")
+C = [np.random.default_rng(3 + i).uniform(0.5, 1.5, 6).astype("float32") for i in range(4)]
+K = np.random.default_rng(9).normal(size=(4, 3, 3, 3)).astype("float32")
+
+
+def t(x: np.ndarray) -> Any:
+    return torch.tensor(x, dtype=torch.float64)
+
+
+AGAINST_TORCH: dict[str, tuple[Bounded, Callable[[], Any]]] = {
+    "gelu": (run("gelu", X), lambda: F.gelu(t(X))),
+    "gelu_tanh": (run("gelu_tanh", X), lambda: F.gelu(t(X), approximate="tanh")),
+    "silu": (run("silu", X), lambda: F.silu(t(X))),
+    "selu": (run("selu", X), lambda: F.selu(t(X))),
+    "sigmoid": (run("sigmoid", X), lambda: torch.sigmoid(t(X))),
+    "erf": (run("erf", X), lambda: torch.erf(t(X))),
+    "round": (run("round", 2 * X), lambda: torch.round(t(2 * X))),
+    "atan2": (run("atan2", X, Y), lambda: torch.atan2(t(X), t(Y))),
+    "floor_mod": (run("floor_mod", X, W), lambda: torch.remainder(t(X), t(W))),
+    "floor_divide": (run("floor_divide", X, W), lambda: torch.div(t(X), t(W), rounding_mode="floor")),
+    "softmax": (run("softmax", X, axis=1), lambda: F.softmax(t(X), 1)),
+    "log_softmax": (run("log_softmax", X, axis=-1), lambda: F.log_softmax(t(X), -1)),
+    "variance": (
+        run("variance", X, axis=[1, 3], keepdims=True),
+        lambda: t(X).var((1, 3), correction=0, keepdim=True),
+    ),
+    "std": (run("std", X, axis=[2], keepdims=False), lambda: t(X).std(2, correction=0)),
+    "prod": (run("prod", X, axis=[-1], keepdims=False), lambda: t(X).prod(-1)),
+    "cumsum": (run("cumsum", X, axis=2, exclusive=False), lambda: t(X).cumsum(2)),
+    "layer_norm": (
+        run("layer_norm", X, W, W, axes=[-1], epsilon=1e-5),
+        lambda: F.layer_norm(t(X), (7,), t(W), t(W)),
+    ),
+    "rms_norm": (
+        run("rms_norm", X, W, axes=[-1], epsilon=1e-5),
+        lambda: F.rms_norm(t(X), (7,), t(W), eps=1e-5),
+    ),
+    "group_norm": (
+        run("group_norm", X, C[0], C[1], groups=3, axes=[2, 3], epsilon=1e-5),
+        lambda: F.group_norm(t(X), 3, t(C[0]), t(C[1])),
+    ),
+    "instance_norm": (
+        run("instance_norm", X, C[0], C[1], axes=[2, 3], epsilon=1e-5),
+        lambda: F.instance_norm(t(X), weight=t(C[0]), bias=t(C[1])),
+    ),
+    "batch_norm": (
+        run("batch_norm", X, *C, epsilon=1e-5),
+        lambda: F.batch_norm(t(X), t(C[2]), t(C[3]), t(C[0]), t(C[1])),
+    ),
+    "matmul": (run("matmul", X, X.swapaxes(2, 3)), lambda: t(X) @ t(X).transpose(2, 3)),
+    "conv2d": (
+        run("conv2d", X, K, strides=[2, 1], padding=1, groups=2),
+        lambda: F.conv2d(t(X), t(K), stride=(2, 1), padding=1, groups=2),
+    ),
+    "max_pool2d": (
+        run("max_pool2d", X, window=[3, 2], strides=[2, 1], padding=1),
+        lambda: F.max_pool2d(t(X), (3, 2), (2, 1), 1),
+    ),
+    "avg_pool2d": (
+        run("avg_pool2d", X, window=[3, 2], strides=[2, 1], padding=1, count_all=False),
+        lambda: F.avg_pool2d(t(X), (3, 2), (2, 1), 1, count_include_pad=False),
+    ),
+    "argmax": (run("argmax", X, axis=1, keepdims=True), lambda: t(X).argmax(1, keepdim=True)),
+    "one_hot": (
+        evaluate_step(
+            Step("one_hot", (), {"axis": -1, "depth": 3, "values": [1.0, 0.0], "dtype": "float32"}),
+            [exact(np.array([2, 0]), "int64")],
+            {},
+            RULES,
+        ),
+        lambda: F.one_hot(torch.tensor([2, 0]), 3),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", AGAINST_TORCH)
+def test_values_are_pytorchs_and_bounds_are_tight(name: str) -> None:
+    value, reference = AGAINST_TORCH[name]
+    expected = reference().numpy()
+    assert value.shape == expected.shape
+    known = ~value.unknown
+    assert known.mean() > 0.9
+    np.testing.assert_allclose(value.data[known], expected[known], rtol=1e-6, atol=1e-6)
+    if value.is_float:
+        scale = np.abs(expected).max()
+        assert np.all(value.error[known] <= 1e-3 * scale), "a bound that excuses anything"
+
+
+def test_float32_of_pytorch_is_within_the_bounds() -> None:
+    x = torch.tensor(X)
+    y = F.layer_norm(F.gelu(torch.exp(x) * torch.sin(x)), (7,), torch.tensor(W), torch.tensor(W)).softmax(-1)
+    product = run("multiply", run("exp", X), run("sin", X))
+    value = run("layer_norm", run("gelu", product), W, W, axes=[-1], epsilon=1e-5)
+    value = run("softmax", value, axis=-1)
+    assert not violations([y.numpy()], [value], RULES)
+    wrong = y.numpy().copy()
+    wrong[1, 2, 3, 4] = wrong[1, 2, 3, 5]
+    assert violations([wrong], [value], RULES)
+
+
+def test_small_integers_wrap() -> None:
+    assert run("add", np.array([200, 5]), np.array([100, 5]), dtype="uint8").data.tolist() == [44, 10]
+    assert run("multiply", np.array([-128]), np.array([-1]), dtype="int8").data.tolist() == [-128]
+    assert run("negative", np.array([-128]), dtype="int8").data.tolist() == [-128]
+    assert run("sum", np.array([100, 100]), dtype="int8", axis=None, keepdims=False).data == -56
+    assert evaluate_step(
+        Step("cast", (), {"dtype": "uint8"}), [exact(np.array([300, -1]), "int32")], {}, RULES
+    ).data.tolist() == [44, 255]
+
+
+def test_wide_signed_integers_that_overflow_are_not_judged() -> None:
+    value = run("add", np.array([2**31 - 1, 1]), np.array([1, 1]), dtype="int32")
+    assert value.unknown.tolist() == [True, False]
+
+
+def test_nan_and_infinities() -> None:
+    x = np.array([np.nan, np.inf, -np.inf, 1.0])
+    value = exact(x, "float32")
+    assert run("not_equal", value, value).data.tolist() == [True, False, False, False]
+    assert run("equal", value, value).data.tolist() == [False, True, True, True]
+    difference = run("subtract", value, value)
+    assert np.isnan(difference.data[:3]).all() and difference.data[3] == 0 and not difference.unknown.any()
+    quotient = run("divide", value, value)
+    assert np.isnan(quotient.data[:3]).all() and quotient.data[3] == 1
+    assert run("maximum", x, np.zeros(4)).unknown.tolist() == [True, False, False, False]
+    assert not run("maximum", x, np.zeros(4), rules=Rules(nan_max="propagate")).unknown.any()
+    assert run("exp", np.array([100.0, -200.0, 1000.0])).data[[0, 2]].tolist() == [np.inf, np.inf]
+    assert np.isnan(run("sum", x, axis=None, keepdims=False).data)
+    assert run("less", x, np.zeros(4), rules=Rules(lenient=True)).unknown.tolist() == [
+        True,
+        False,
+        False,
+        False,
+    ]
+    row = run("softmax", np.array([[1.0, np.nan], [1.0, 2.0]]), axis=-1)
+    assert np.isnan(row.data[0]).all() and not row.unknown.any()
+
+
+def test_what_rounding_decides_is_not_judged() -> None:
+    third = run("divide", np.array([1.0, 6.0]), np.array([3.0, 3.0]))
+    assert run("multiply", third, np.array([3.0, 3.0])).error.min() > 0
+    assert run("equal", third, np.array([1 / 3, 5.0])).unknown.tolist() == [True, False]
+    assert evaluate_step(Step("cast", (), {"dtype": "int32"}), [third], {}, RULES).unknown.tolist() == [
+        False,
+        True,
+    ]
+    assert run("argmax", third, axis=0, keepdims=False).data == 1
+    tie = run("sqrt", np.array([2.0, 2.0]))
+    assert run("argmax", tie, axis=0, keepdims=False).unknown
+
+
+def test_what_a_condition_leaves_out_does_not_matter() -> None:
+    condition = exact(np.array([True, False]), "bool")
+    x, y = exact(np.array([np.nan, 1.0]), "float32"), exact(np.array([2.0, 3.0]), "float32")
+    unsure = Bounded(x.data, np.array([np.inf, 0.0]), "float32")
+    assert evaluate_step(Step("where"), [condition, y, unsure], {}, RULES).unknown.tolist() == [False, False]
+
+
+def test_reductions_of_nothing() -> None:
+    nothing = np.zeros((3, 0))
+    assert run("sum", nothing, axis=[1], keepdims=False).data.tolist() == [0, 0, 0]
+    assert run("prod", nothing, axis=[1], keepdims=False).data.tolist() == [1, 1, 1]
+    assert run("mean", nothing, axis=[1], keepdims=False).unknown.all()
+    assert run("max", nothing, axis=[1], keepdims=False).unknown.all()
+
+
+def test_half_types_may_keep_or_round_what_lies_between() -> None:
+    x = exact(np.array([1000.0]), "float16")
+    large = run("multiply", x, x)
+    assert large.unknown.all()  # infinite where it is rounded, 1e6 where it is not
+    assert FLOATS["float16"].eps == np.finfo("float16").eps
+
+
+def test_slices_out_of_bounds_mean_nothing() -> None:
+    step = Step(
+        "strided_slice", (), {"axes": [0], "begin": [9], "end": ["n"], "strides": [1], "inbound": True}
+    )
+    with pytest.raises(Inapplicable):
+        evaluate_step(step, [exact(np.zeros(5), "float32")], {"n": 5}, RULES)
+    got = evaluate_step(step, [exact(np.arange(12.0), "float32")], {"n": 12}, RULES)
+    assert got.data.tolist() == [9, 10, 11]
