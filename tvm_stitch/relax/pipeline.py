@@ -21,6 +21,7 @@ from .keep_zeros import KeepZeros
 from .lift_workspace import LiftWorkspace
 from .mark import MergeStitchOps, UnmarkEpilogues
 from .schedule_stitch_ops import ScheduleStitchOps
+from .skip_empty import SkipEmpty
 from .stitch_ops import StitchOps
 
 STEP = "what is left does not compile beside it"
@@ -42,6 +43,7 @@ def stitch_passes(
     return [
         KeepZeros(),
         exclusively([relax.transform.LegalizeOps()]),
+        SkipEmpty(),
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FoldConstant(),
         relax.transform.ConvertToDataflow(min_size=1),

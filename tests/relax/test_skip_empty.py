@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors without elements: calls that make them go, what reads them stays right, on both targets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+from tvm.relax import op as R
+
+from tests.graph.helpers import build, legalize, symbol
+from tvm_stitch.relax import pipeline
+from tvm_stitch.relax.skip_empty import SkipEmpty
+from tvm_stitch.testing.emulator import run_cuda
+from tvm_stitch.testing.random_graphs import emulated_target
+
+F32 = "float32"
+
+
+def calls(mod: tvm.IRModule) -> list[str]:
+    bindings = mod["main"].body.blocks[0].bindings
+    return [b.value.op.name for b in bindings if isinstance(b.value, relax.Call)]
+
+
+def test_what_is_empty_is_allocated_only() -> None:
+    def body(emit: Any, x: Any, z: Any) -> Any:
+        y = emit(R.exp(x))
+        return [R.permute_dims(y, [1, 0]), R.concat([y, z], 0)]
+
+    before = legalize(build(body, ((0, 6), F32), ((2, 6), F32)))
+    assert calls(before) == ["relax.call_tir"] * 3
+    assert calls(SkipEmpty()(before)) == ["relax.builtin.alloc_tensor"] * 2 + ["relax.call_tir"]
+
+
+def test_others_are_left_as_they_are() -> None:
+    mod = legalize(build(lambda emit, x: [R.exp(x)], ((symbol(), 6), F32)))
+    tvm.ir.assert_structural_equal(SkipEmpty()(mod), mod)
+
+
+Body = Callable[..., Any]
+STATIC: dict[str, tuple[Body, list[tuple[int, ...]], Callable[..., Any]]] = {
+    "a view before a matmul": (
+        lambda emit, x, w: [R.matmul(emit(R.reshape(emit(R.exp(x)), (0, 6))), w)], [(0, 2, 3), (6, 4)],
+        lambda x, w: [np.zeros((0, 4))],
+    ),
+    "transpose": (
+        lambda emit, x: [R.exp(emit(R.permute_dims(emit(R.exp(x)), [1, 0])))], [(0, 6)], lambda x: [np.zeros((6, 0))],
+    ),
+    "sums": (
+        lambda emit, x: [R.sum(emit(R.exp(x)), 0), R.exp(emit(R.sum(x, 1)))], [(0, 6)],
+        lambda x: [np.zeros(6), np.zeros(0)],
+    ),
+    "concat": (
+        lambda emit, x, y: [R.exp(emit(R.concat([emit(R.exp(x)), y], 0)))], [(0, 6), (2, 6)], lambda x, y: [np.exp(y)],
+    ),
+    "split": (
+        lambda emit, x: [
+            R.exp(emit(relax.TupleGetItem(parts, i))) for parts in [emit(R.split(x, 2, 1))] for i in (0, 1)
+        ],
+        [(0, 6)], lambda x: [np.zeros((0, 3))] * 2,
+    ),
+    "beside others": (
+        lambda emit, x, y: [R.exp(emit(R.reshape(x, (0,)))), R.exp(y)], [(0, 6), (4, 5)],
+        lambda x, y: [np.zeros(0), np.exp(y)],
+    ),
+}  # fmt: skip
+
+
+def check(mod: tvm.IRModule, inputs: list[np.ndarray], wanted: list[np.ndarray]) -> None:
+    vm = relax.VirtualMachine(tvm.compile(mod, "llvm", relax_pipeline=pipeline("llvm")), tvm.cpu())
+    got = vm["main"](*map(tvm.runtime.tensor, inputs))
+    outputs = [got.numpy()] if hasattr(got, "numpy") else [o.numpy() for o in got]
+    target = emulated_target()
+    emulated = run_cuda(mod, inputs, target=target, relax_pipeline=pipeline(target)).check().outputs
+    for found in (outputs, emulated):
+        assert [o.shape for o in found] == [w.shape for w in wanted]
+        for o, w in zip(found, wanted):
+            np.testing.assert_allclose(o, w, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", STATIC)
+def test_static_extents_of_zero(name: str) -> None:
+    body, shapes, expected = STATIC[name]
+    inputs = [np.random.default_rng(0).random(s, dtype=F32) for s in shapes]
+    check(build(body, *[(s, F32) for s in shapes]), inputs, expected(*inputs))
+
+
+@pytest.mark.parametrize("sizes", [(0, 3), (3, 0), (0, 0)], ids=str)
+def test_symbolic_extents_that_are_zero(sizes: tuple[int, int]) -> None:
+    """Reshapes and a softmax of a flattened tensor in one kernel, which divides by extents."""
+    n, m = symbol("n"), symbol("m")
+
+    def body(emit: Any, x: Any) -> Any:
+        y = emit(R.exp(emit(R.reshape(emit(R.exp(x)), (n * m, 8)))))
+        heads = emit(R.permute_dims(emit(R.reshape(y, (n, m, 2, 4))), [0, 2, 1, 3]))
+        return [R.nn.softmax(y, -1), R.exp(heads)]
+
+    x = np.zeros((*sizes, 8), F32)
+    check(build(body, ((n, m, 8), F32)), [x], [np.zeros((0, 8)), np.zeros((sizes[0], 2, sizes[1], 4))])

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SkipEmpty: what has no elements is not computed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from .. import compat
+from .dataflow import is_call_tir
+
+
+@tvm.transform.module_pass(opt_level=0, name="SkipEmpty")
+class SkipEmpty:
+    """Replace each ``call_tir`` whose results all have a static extent of 0 by allocations that nothing is written to.
+
+    On a GPU it would be a launch of an empty grid, which is an error, and TVM's schedules divide by its extents.
+    """
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Rewrite every Relax function that has such a call."""
+        skipper = _Skipper(mod)
+        for gvar, func in mod.functions_items():
+            if isinstance(func, relax.Function):
+                after = skipper.visit_expr(func)
+                if not after.same_as(func):
+                    skipper.builder_.update_func(gvar, after)
+        return skipper.builder_.get()
+
+
+@mutator
+class _Skipper(PyExprMutator):
+    def visit_call_(self, call: Any) -> Any:
+        if is_call_tir(call):
+            types = call.ty_args[0]
+            if type(types).__name__ != "TupleType":
+                if _is_empty(types):
+                    return _nothing(types)
+            elif len(types.fields) and all(_is_empty(ty) for ty in types.fields):
+                return relax.Tuple([_nothing(ty) for ty in types.fields])
+        return super().visit_call_(call)
+
+
+def _is_empty(ty: Any) -> bool:
+    """Is it a tensor of static shape without elements?"""
+    shape = getattr(ty, "shape", None)
+    extents = [compat.int_value(s) for s in shape] if isinstance(shape, relax.ShapeExpr) else []
+    return 0 in extents and None not in extents
+
+
+def _nothing(ty: Any) -> Any:
+    # No constant: TVM 0.27 writes one of shape (6, 0) in a form that it does not read again.
+    return relax.op.builtin.alloc_tensor(ty.shape, str(ty.dtype), 0)
