@@ -104,7 +104,7 @@ def test_a_symbol_that_no_argument_gives_is_not_shared_by_calls() -> None:
 
     (block,) = Module["main"].body.blocks
     view = view_block(block, GraphReader(Module))
-    assert [n.reason for n in view.nodes[:2]] == ["no argument says what k is"] * 2
+    assert [n.reason for n in view.nodes[:2]] == ["no argument or result says what k is"] * 2
 
 
 def test_arguments_that_disagree_are_left_alone() -> None:

@@ -42,8 +42,12 @@ class GraphReader:
         self.mod = mod
         self.cache: dict[Any, StitchGraph | str] = {}
 
-    def graph(self, gvar: Any, args: list[Any], scalars: Sequence[Any] = ()) -> StitchGraph:
+    def graph(
+        self, gvar: Any, args: list[Any], scalars: Sequence[Any] = (), results: Sequence[Any] = ()
+    ) -> StitchGraph:
         """The graph of a function, its symbolic shapes and scalar parameters written in the caller's.
+
+        ``results`` are the types of what the call makes.
 
         Raises:
             Unreadable: with the reason.
@@ -59,19 +63,22 @@ class GraphReader:
         if all(isinstance(s, int) for t in found.tensors() for s in t.shape):
             return found
         values: dict[Any, Any] = dict(zip(found.symbols, scalars))
-        for t, arg in zip(found.inputs, args):
-            shape = getattr(arg.ty, "shape", None)
+        types = [arg.ty for arg in args]
+        for t, ty in zip([*found.inputs[: len(args)], *found.outputs], [*types, *results]):
+            shape = getattr(ty, "shape", None)
             if shape is None:
                 raise Unreadable("an argument's shape is unknown")
             for formal, actual in zip(t.buffer.shape, shape):
                 if type(formal).__name__ != "Var":
                     continue
                 if not same(as_extent(values.setdefault(formal, actual)), as_extent(actual)):
-                    raise Unreadable(f"its arguments say that {formal} is {values[formal]} and {actual}")
+                    raise Unreadable(
+                        f"its arguments and results say that {formal} is {values[formal]} and {actual}"
+                    )
         for t in found.tensors():
             unknown = [v for s in t.shape if not isinstance(s, int) for v in free_vars(s) if v not in values]
             if unknown:  # in another call it may be another number
-                raise Unreadable(f"no argument says what {unknown[0]} is")
+                raise Unreadable(f"no argument or result says what {unknown[0]} is")
         return specialize(found, values)
 
     @staticmethod
@@ -168,7 +175,7 @@ def _node(binding: Any, reader: GraphReader, tuples: set[Any]) -> Node:
             for ty in [*(a.ty for a in args), *_out_types(value)]:
                 if any(_is_conditional(s) for s in getattr(ty, "shape", None) or ()):
                     raise Unreadable("a shape depends on a condition, which Relax does not copy")
-            graph = reader.graph(value.args[0], args, scalars)
+            graph = reader.graph(value.args[0], args, scalars, _out_types(value))
             if len(graph.inputs) != len(args) or len(graph.outputs) != len(outputs):
                 raise Unreadable("a parameter is both read and written")
             kind = kind_of(graph)
