@@ -86,3 +86,69 @@ def test_floats_keep_nan_and_infinities(kind: str, dtype: str) -> None:
 def test_integers_wrap_around(kind: str, dtype: str) -> None:
     every = 3 if dtype in ("uint8", "int32") else 7
     assert not compute(integer_trees(dtype)[::every], kind, dtype)
+
+
+REDUCED = {
+    "rows": ((5, 300), 1),
+    "columns": ((300, 40), 0),
+    "long rows": ((2, 70001), 1),
+}
+
+
+@pytest.mark.parametrize("kind", ["llvm", "cuda"])
+@pytest.mark.parametrize("where", REDUCED)
+def test_reductions_keep_nan(kind: str, where: str) -> None:
+    shape, axis = REDUCED[where]
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal(shape).astype("float32")
+    x.flat[rng.choice(x.size, 3, replace=False)] = [np.nan, np.inf, -np.inf]
+    builder = relax.BlockBuilder()
+    arg = relax.Var("x", relax.TensorType(shape, "float32"))
+    with builder.function("main", [arg]):
+        with builder.dataflow():
+            moved = builder.emit(relax.op.add(arg, relax.const(1.0, "float32")))
+            made = [builder.emit(f(moved, axis=axis)) for f in (relax.op.max, relax.op.min, relax.op.sum)]
+            outputs = [builder.emit_output(r) for r in made]
+        builder.emit_func_output(relax.Tuple(outputs))
+    mod = builder.get()
+    if kind == "cuda":
+        results = run_cuda(mod, [x], target=CUDA, relax_pipeline=pipeline(CUDA, STRICT)).check().outputs
+    else:
+        target = tvm.target.Target("llvm")
+        vm = relax.VirtualMachine(
+            tvm.compile(mod, target, relax_pipeline=pipeline(target, STRICT)), tvm.cpu()
+        )
+        results = [r.numpy() for r in vm["main"](tvm.runtime.tensor(x))]
+    wide = x.astype("float64") + 1
+    with np.errstate(invalid="ignore"):
+        for result, f in zip(results, (np.max, np.min, np.sum), strict=True):
+            np.testing.assert_allclose(result, f(wide, axis=axis), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["llvm", "cuda"])
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "int32"])
+def test_sums_wrap_around_before_they_are_read(kind: str, dtype: str) -> None:
+    limits = np.iinfo(dtype)
+    x = np.random.default_rng(5).integers(limits.min, limits.max, (6, 130), dtype=dtype, endpoint=True)
+    builder = relax.BlockBuilder()
+    arg = relax.Var("x", relax.TensorType(x.shape, dtype))
+    with builder.function("main", [arg]):
+        with builder.dataflow():
+            total = builder.emit(relax.op.sum(arg, axis=1, keepdims=True))
+            outputs = [
+                builder.emit_output(relax.op.astype(total, "float64")),
+                builder.emit_output(relax.op.less(builder.emit(relax.op.add(arg, total)), arg)),
+            ]
+        builder.emit_func_output(relax.Tuple(outputs))
+    mod = builder.get()
+    if kind == "cuda":
+        results = run_cuda(mod, [x], target=CUDA, relax_pipeline=pipeline(CUDA, STRICT)).check().outputs
+    else:
+        target = tvm.target.Target("llvm")
+        vm = relax.VirtualMachine(
+            tvm.compile(mod, target, relax_pipeline=pipeline(target, STRICT)), tvm.cpu()
+        )
+        results = [r.numpy() for r in vm["main"](tvm.runtime.tensor(x))]
+    want = x.sum(1, keepdims=True, dtype=dtype)
+    np.testing.assert_array_equal(results[0], want.astype("float64"))
+    np.testing.assert_array_equal(results[1], x + want < x)

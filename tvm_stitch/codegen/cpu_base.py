@@ -176,6 +176,8 @@ class CpuEmitter:
             value = self.eval.operand(op)
             if mask is not None:
                 value = tir.Select(mask, value, identity(op))
+            if op.combiner in ("max", "min"):  # used several times
+                value = self.bind(value, "operand")
             self.lanes.store(acc, merged(op, compat.load(acc, [at]), to_held(value)), [at])
 
     def fresh_tiles(self, p: Pass) -> list[Key]:
@@ -196,7 +198,7 @@ class CpuEmitter:
 
 
 def merged(op: Operator, a: Expr, b: Expr) -> Expr:
-    """Two partial results of a reduction combined, all three as buffers hold them; ``a`` is a load."""
+    """Two partial results of a reduction combined, all three as buffers hold them; ``b`` is a load."""
     dtype = accumulator_dtype(op)
     a, b = from_held(a, dtype), from_held(b, dtype)
     if dtype in FLOATS and op.combiner in ("max", "min"):
