@@ -97,6 +97,11 @@ def test_contractions(name: str) -> None:
     assert any(op.contraction for f in functions.values() for op in read(f).operators) == expected
 
 
+def test_one_element_is_broadcast() -> None:
+    spread = single(lambda emit, x: R.broadcast_to(x, (3, 5)), ((1, 1), F32))
+    assert spread.operators[0].op_class is OpClass.BROADCAST
+
+
 def test_heavy_division_is_of_floats() -> None:
     whole = single(lambda emit, x: R.floor_divide(x, x), ((4, 6), "int32"))
     assert not is_heavy(whole.operators[0].value)

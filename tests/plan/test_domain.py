@@ -43,6 +43,18 @@ def test_classify_finds_canonical_places() -> None:
     assert fixed.at is At.INDEX and not fixed.per_column
 
 
+def test_leading_axes_are_a_row_only_if_they_are_all_of_its_axes() -> None:
+    (op,) = graph(build(lambda emit, x, y: R.add(x, y), ((2, 3, 4), F32), ((2, 1, 1), F32))).operators
+    (access,) = [a for a in op.accesses if a.tensor.size == 2]
+    assert Domain(2).move(op, Domain(2).full(12), access) == ROW
+    domain = Domain(6)
+    moved = domain.move(op, domain.full(4), access)
+    assert moved.at is At.INDEX and not moved.per_column
+    (index, *_) = moved.indices
+    at = compat.substitute(index, {domain.row: compat.const(5, "int64")})
+    assert int(compat.Analyzer().simplify(at).value) == 1
+
+
 def value_of(expr: Any, alignment: Alignment, row: int, column: int) -> int:
     domain = alignment.domain
     values = {domain.row: compat.const(row, "int64"), domain.column: compat.const(column, "int64")}

@@ -16,6 +16,7 @@ from tvm_stitch.plan.partition import (
     MOST_PHASES,
     Orientation,
     Partition,
+    _Partitioner,
     orientation,
     partition,
     wants_partition,
@@ -198,3 +199,20 @@ def test_small_parts_of_a_phase_stand_in_order() -> None:
             reading += bool(needed and part.replicated)
             made |= {op.output for op in part.stored} if part.replicated else set()
     assert reading
+
+
+def test_a_join_whose_rows_lie_across_memory_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def body(emit: Any, x: Any) -> Any:
+        y = emit(R.exp(x))
+        return [y, emit(R.abs(y))]
+
+    found = graph(build(body, ((64, 32), F32)))
+    made = _Partitioner(found, 4, False)
+    first, second = found.operators
+    part = made._open(first, 0, False, True)
+    before = dict(vars(part))
+    monkeypatch.setattr(
+        "tvm_stitch.plan.partition.is_strided", lambda alignment: alignment is not before["alignment"]
+    )
+    assert not made._join(part, second, False, True)
+    assert all(vars(part)[key] is value for key, value in before.items()) and second not in made.home

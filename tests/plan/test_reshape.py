@@ -30,6 +30,14 @@ def test_a_merged_index_is_split_into_its_parts() -> None:
     assert [str(e) for e in reshaper.reshape([merged], [24], [4, 6])] == ["i", "j"]
 
 
+def test_extents_of_one_are_passed_over() -> None:
+    i, j = tirx.Var("i", "int64"), tirx.Var("j", "int64")
+    reshaper = IndexReshaper(Analyzer())
+    assert [str(e) for e in reshaper.reshape([i], [6], [1, 6, 1])] == ["T.int64(0)", "i", "T.int64(0)"]
+    zero = compat.const(0, "int64")
+    assert [str(e) for e in reshaper.reshape([i, zero, j], [4, 1, 6], [4, 6])] == ["i", "j"]
+
+
 def test_a_merged_index_is_whole_in_a_narrower_space() -> None:
     """As in the first operand of a concatenation, which has fewer rows than all operands together."""
     i, j, k = (tirx.Var(name, "int64") for name in "ijk")

@@ -111,6 +111,15 @@ def test_other_rows_or_threads_are_not_shared_out_alike() -> None:
     assert not shared_out_alike(first, replace(first, mapping=other))
 
 
+def test_a_tile_of_several_steps_is_not_loaded_whole() -> None:
+    plan = planned(grid_cases.batch_norm_training(4096, 64).build(), FOUR)
+    first = plan.phases[0][-1]
+    x = next(t for t in plan.graph.inputs if t.name == "x")
+    m = first.mapping
+    stepped = replace(m, columns={c: replace(cm, steps=2) for c, cm in m.columns.items()})
+    assert loaded_tile(first, x) is not None and loaded_tile(replace(first, mapping=stepped), x) is None
+
+
 def test_without_registers_to_spare_shared_memory_alone_is_used() -> None:
     plan = planned(grid_cases.batch_norm_training(131072, 256).build())
     kept = retain(replace(plan, retention=None), words=0)

@@ -58,6 +58,27 @@ def test_results_of_a_split_are_values() -> None:
     assert exp.inputs == [split.outputs[1]] and len(split.graph.outputs) == 2
 
 
+def test_a_tuple_that_is_also_used_whole_is_not_split() -> None:
+    def body(emit: Any, x: Any) -> Any:
+        parts = emit(R.split(x, 2, 1))
+        return [R.exp(emit(relax.TupleGetItem(parts, 1))), parts]
+
+    view, _ = viewed(body, X)
+    assert view.nodes[0].kind is NodeKind.OPAQUE
+    assert view.nodes[0].reason == "its results are used as one tuple" and not view.item
+
+
+def test_functions_with_narrow_shapes_are_left_alone() -> None:
+    @T.prim_func(private=True, s_tir=True)
+    def narrow(a: T.Buffer((8,), F32), b: T.Buffer((8,), F32)) -> None:
+        for i in T.serial(8):
+            with T.sblock("b"):
+                v = T.axis.spatial(8, i)
+                b[v] = a[v] + T.float32(1)
+
+    assert "is not int64, which FuseTIR does not merge" in str(GraphReader._read(narrow, "narrow"))
+
+
 def test_what_leaves_the_block_escapes() -> None:
     def body(emit: Any, x: Any) -> Any:
         y = emit(R.exp(x))

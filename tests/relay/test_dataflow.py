@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import tvm
 from tvm import relay
 
-from tvm_stitch.relay.dataflow import Region, view
+from tvm_stitch.graph.reader import Unreadable
+from tvm_stitch.relay.dataflow import Region, _readable, view
 from tvm_stitch.relay.lower import OpReader
 from tvm_stitch.relay.traverse import children, post_order, rewrite
 from tvm_stitch.scope.node import NodeKind
@@ -66,6 +69,23 @@ def test_variables_stand_for_what_they_are_bound_to() -> None:
     )
     exp, add = region(body, x).nodes
     assert list(add.inputs) == list(exp.outputs)
+
+
+def test_what_a_branch_refers_to_leaves_the_region() -> None:
+    x, a, chosen = tensor("x", 4, 8), relay.Var("a"), relay.var("chosen", shape=(), dtype="bool")
+    body = relay.Let(a, relay.exp(x), relay.If(chosen, relay.add(a, a), x))
+    exp, branch = region(body, x, chosen).nodes
+    assert exp.escapes == set(exp.outputs) and set(exp.outputs) <= set(branch.inputs)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "reason"),
+    [("TOpIsStateful", "more than its arguments"), ("TNonComputational", "computes nothing")],
+)
+def test_operators_that_are_no_functions_are_left_alone(attribute: str, reason: str) -> None:
+    operator = SimpleNamespace(name="some.op", get_attr=lambda name: name == attribute)
+    with pytest.raises(Unreadable, match=reason):
+        _readable(SimpleNamespace(op=operator))
 
 
 def test_each_kind_of_call_is_read_once_and_close_attributes_are_not_the_same() -> None:

@@ -7,12 +7,14 @@ import random
 from collections.abc import Sequence
 
 import pytest
+from tvm.relax import op as R
 
+from tests.graph.helpers import single
 from tests.scope.nodes import check_identified, compute, memory, scopes
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.scope.epilogue import EpilogueRules
 from tvm_stitch.scope.identify import Identified, identify
-from tvm_stitch.scope.node import Node
+from tvm_stitch.scope.node import Node, NodeKind
 
 GREEDY = EpilogueRules(greedy=True)
 
@@ -32,6 +34,15 @@ def test_an_activation_stays_with_its_matmul() -> None:
     result = found(nodes)
     assert scopes(result) == set() and epilogues(nodes) == [["m", "a"]]
     assert scopes(found(nodes, epilogues=False)) == {frozenset("a")}
+
+
+def test_dlight_reads_no_booleans_beside_a_matmul() -> None:
+    graph = single(lambda emit, m, x: R.where(m, x, x), ((8, 64), "bool"), ((8, 64), "float32"))
+    inputs = ["mask" if t.dtype == "bool" else "m" for t in graph.inputs]
+    masked = Node("a", NodeKind.MEMORY, list(inputs), ["a"], graph, escapes={"a"})
+    nodes = [compute(["x", "w"], "m"), masked]
+    assert epilogues(nodes) == [["m", "a"]]
+    assert epilogues(nodes, EpilogueRules(dlight=True)) == []
 
 
 @pytest.mark.parametrize("readers", [["sum"], ["sum", "columns"]])

@@ -123,3 +123,14 @@ def test_a_large_scope_that_is_refused_again_and_again_is_not_asked_about_any_mo
 def test_calls_of_one_function_are_appraised_once() -> None:
     made = merger([memory("exp", [f"x{i}"], f"v{i}") for i in range(20)])
     assert made.asked == 1 and len(made.worth) == 20
+
+
+def test_a_batch_that_exceeds_a_limit_midway_is_undone_whole() -> None:
+    nodes = [memory("exp", ["x"], f"v{i}", escapes=True) for i in range(3)]
+    for i, n in enumerate(nodes):
+        n.index = i
+    made = Merger(nodes, Quotient(nodes), StitchConfig(max_operators=2), on_a_gpu)
+    assert not any(made.alone(i) for i in range(3))
+    assert not made.merge_all([0, 1, 2])
+    assert made.quotient.members == {0: [0], 1: [1], 2: [2]} and set(made.worth) == {0, 1, 2}
+    assert made.merge_all([0, 1])

@@ -12,9 +12,12 @@ from tvm.relax import op as R
 from tests.graph.helpers import H200, build
 from tests.scope.nodes import compute, memory
 from tvm_stitch.config import StitchConfig
-from tvm_stitch.scope.appraise import appraise
+from tvm_stitch.scope.appraise import appraise, in_block
 from tvm_stitch.scope.identify import identify
+from tvm_stitch.scope.merging import Merger
 from tvm_stitch.scope.node import Node
+from tvm_stitch.scope.quotient import Quotient
+from tvm_stitch.scope.remote import _Remote
 from tvm_stitch.testing.emulator import run_cuda
 from tvm_stitch.testing.random_graphs import emulated_target, stitched_pipeline
 from tvm_stitch.testing.reference import evaluate, mismatches
@@ -190,3 +193,16 @@ def test_a_sum_of_columns_beside_rows_is_one_launch_and_right() -> None:
     (launch,) = done.launches
     assert launch.cooperative
     assert mismatches(done.outputs, evaluate(mod, inputs), {"float32": (2e-5, 2e-5)}) == []
+
+
+def test_a_path_through_another_scope_keeps_bins_apart_whatever_is_ready_when() -> None:
+    """Merged siblings count as ready as late as the last of them, which may be behind what follows the others."""
+    nodes = [memory("exp", ["x"], "a"), memory("exp", ["a"], "b"), memory("exp", ["b"], "c", escapes=True)]
+    for i, node in enumerate(nodes):
+        node.index = i
+    merger = Merger(nodes, Quotient(nodes), StitchConfig(), in_block)
+    assert not any(merger.alone(i) for i in range(3))
+    remote = _Remote(merger, lambda s: True)
+    remote.ready[1] = 10
+    assert not remote._fits(remote._bin(0), remote._bin(2), weigh=False)
+    assert not remote._fits(remote._bin(2), remote._bin(0), weigh=False)

@@ -12,10 +12,12 @@ from tvm import relax
 from tvm.relax import op as R
 
 from tests.graph.helpers import build, check_emulated, draw, graph, single, symbol
+from tvm_stitch import compat
 from tvm_stitch.graph.ir import Operator, StitchGraph
 from tvm_stitch.graph.reader import read
 from tvm_stitch.graph.rewrite import candidates, merge_moments
-from tvm_stitch.graph.rewrite.moments import SAMPLES
+from tvm_stitch.graph.rewrite.build import new_tensor
+from tvm_stitch.graph.rewrite.moments import SAMPLES, _is_reciprocal, _Shifted
 from tvm_stitch.graph.validate import validate
 from tvm_stitch.testing.graph_eval import evaluate_graph
 
@@ -372,3 +374,19 @@ def test_kernels_of_rewritten_graphs(name: str, monkeypatch: pytest.MonkeyPatch)
     body, spec = KERNELS[name]
     check_emulated(build(body, spec), draw([spec], low=90.0, high=110.0))
     assert any(op.name.endswith("_squares") for op in merged[0].operators)
+
+
+@pytest.mark.parametrize(("rest", "kept"), [(-1e-3, 0.0), (0.0, 0.0), (2.5, 2.5)])
+def test_a_variance_that_rounds_below_zero_is_zero(rest: float, kept: float) -> None:
+    """Only sums of very many elements round that far, so the expression itself is looked at."""
+    tensors = [new_tensor(name, (), F32) for name in ("shift", "sum", "squares")]
+    clamped = _Shifted(1000, *tensors).clamped(compat.const(rest, F32), [])
+    assert compat.kind(clamped) == "Select"  # of an infinite sum, which is kept
+    assert float(compat.Analyzer().simplify(clamped.false_value).value) == kept
+
+
+def test_a_factor_is_the_reciprocal_only_if_it_is_exactly_that() -> None:
+    exact = 1 / 1000
+    assert _is_reciprocal(exact, 1000, F32) and _is_reciprocal(float(np.float32(exact)), 1000, F32)
+    for wrong in (exact * (1 + 2.0**-20), exact * (1 - 2.0**-20), 1 / 999, 1 / 1001):
+        assert not _is_reciprocal(wrong, 1000, F32)
