@@ -356,18 +356,17 @@ def test_a_plan_for_a_gpu_is_refused() -> None:
 
 
 def test_rounding_to_bfloat16_is_as_in_ml_dtypes() -> None:
-    # Every upper half of a float32 (NaN and infinities included), with lower halves around the ties: an odd number of
-    # them, so that odd and even upper halves meet each one.
-    upper = np.arange(1 << 16, dtype=np.uint32) << 16
-    lower = np.resize(np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xC000, 0xFFFF], dtype=np.uint32), 1 << 16)
-    values = (upper | lower).view(np.float32)
+    # Every upper half of a float32 (NaN and infinities included) with each of some lower halves around the ties.
+    upper = np.arange(1 << 16, dtype=np.uint32)[:, None] << 16
+    lower = np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], dtype=np.uint32)
+    values = (upper | lower).view(np.float32).reshape(-1)
     with IRBuilder() as ib:
         with T.prim_func():
             T.func_name("main")
             T.func_attr({"global_symbol": "main"})
-            a = T.arg("a", T.Buffer((1 << 16,), F32))
-            b = T.arg("b", T.Buffer((1 << 16,), F32))
-            with T.serial(0, 1 << 16) as i:
+            a = T.arg("a", T.Buffer((values.size,), F32))
+            b = T.arg("b", T.Buffer((values.size,), F32))
+            with T.serial(0, values.size) as i:
                 T.buffer_store(b, round_bfloat16(a[i]), [i])
     func = ib.get()
     rounded = np.zeros_like(values)
@@ -375,3 +374,17 @@ def test_rounding_to_bfloat16_is_as_in_ml_dtypes() -> None:
     tvm.compile(tvm.IRModule({"main": func}), target="llvm")(tvm.runtime.tensor(values), out)
     expected = values.astype("bfloat16").astype(F32)
     np.testing.assert_array_equal(out.numpy(), expected)
+
+
+def test_reductions_of_long_rows_in_parts_have_no_start_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two parts (of a concatenation), each with several tasks: all partial results count, and nothing but them."""
+    monkeypatch.setenv("TVM_NUM_THREADS", "4")
+
+    def body(e: Callable, x: relax.Expr, y: relax.Expr) -> list[relax.Expr]:
+        far = e(R.abs(e(R.concat([x, y], 0))))
+        low = e(R.subtract(e(R.negative(far)), relax.const(1.0, F32)))
+        return [e(R.max(low)), e(R.sum(far))]
+
+    compiled = check([(200_000,), (100_001,)], [F32, F32], body, {F32: (1e-4, 1e-1)})
+    split = [m for m in compiled.mappings if m.divide is Split.COLUMNS]
+    assert any(len(segment.parts) > 1 for m in split for segment in m.segments.values())

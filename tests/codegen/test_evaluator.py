@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -179,6 +180,31 @@ def test_input_indices(point: Point, expected: list[str]) -> None:
 def test_combine(name: str, a: float, b: float, result: float) -> None:
     combined = combine(name, compat.const(a, F32), compat.const(b, F32), HOST)
     assert float(compat.Analyzer().simplify(combined).value) == result
+
+
+@pytest.mark.parametrize("a", [False, True])
+@pytest.mark.parametrize("b", [False, True])
+def test_combine_booleans(a: bool, b: bool) -> None:
+    def folded(name: str) -> bool:
+        combined = combine(name, compat.const(a, "bool"), compat.const(b, "bool"))
+        return bool(compat.Analyzer().simplify(combined).value)
+
+    assert (folded("all"), folded("any")) == (a and b, a or b)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "start"),
+    [
+        ("max", "bfloat16", -math.inf),
+        ("min", "bfloat16", math.inf),
+        ("max", "float16", -65504.0),
+        ("min", "float16", 65504.0),
+    ],
+)
+def test_the_identity_is_rounded_as_its_dtype_rounds(name: str, dtype: str, start: float) -> None:
+    """TVM writes float32's least number for bfloat16, which has no such one."""
+    op = graph(build(lambda emit, x: getattr(R, name)(x, -1), ((4, 8), dtype))).reduces[0]
+    assert float(identity(op).value) == start
 
 
 def test_an_unknown_combiner_names_the_known() -> None:

@@ -140,11 +140,10 @@ def test_half_types(dtype: str) -> None:
 
 
 def test_rounding_to_bfloat16_is_as_in_ml_dtypes() -> None:
-    # Every upper half of a float32 (NaN and infinities included), with lower halves around the ties: an odd number of
-    # them, so that odd and even upper halves meet each one.
-    upper = np.arange(1 << 16, dtype=np.uint32) << 16
-    lower = np.resize(np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xC000, 0xFFFF], dtype=np.uint32), 1 << 16)
-    values = (upper | lower).view(np.float32)
+    # Every upper half of a float32 (NaN and infinities included) with each of some lower halves around the ties.
+    upper = np.arange(1 << 16, dtype=np.uint32)[:, None] << 16
+    lower = np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], dtype=np.uint32)
+    values = (upper | lower).view(np.float32).reshape(-1)
     x = relay.var("x", shape=values.shape)
     kernel = Kernel(relay.Function([x], relay.cast(x, "bfloat16")))
     np.testing.assert_array_equal(kernel(values)[0].astype(F32), values.astype("bfloat16").astype(F32))
