@@ -398,3 +398,13 @@ def loads_in(expr: Expr) -> list[Expr]:
 def buffer_identity(buffer: Buffer) -> Any:
     """What two buffers over the same memory share: the data variable where there is one, else the buffer."""
     return buffer if HAS_RELAX_TIRX else buffer.data
+
+
+def with_buffers(body: Any, buffers: Mapping[Buffer, Buffer]) -> Any:
+    """A statement with other buffers in the place of some (at least one; a TVM with Relax: buffers are variables)."""
+    import tvm_ffi
+
+    def change(var: Any) -> Any:
+        return buffers.get(var, var)
+
+    return tvm_ffi.structural_map(body, (type(next(iter(buffers))), change), order="post")

@@ -35,7 +35,8 @@ class Outcome:
     """What came of a case.
 
     kind: "ok", or what failed: "wrong", "error", "report" (of the emulator), "unstitched", "kernels" (more than
-    stock), "crash", "hang", "fuzzer" (a fault of its own); "tvm" when TVM without stitching fails alike, "invalid" when nothing could be compared.
+    stock), "crash", "hang", "fuzzer" (a fault of its own); "tvm" when TVM without stitching fails alike, "invalid" when
+    nothing could be compared.
     """
 
     kind: str

@@ -9,6 +9,7 @@ from ..plan.grid_plan import GridPlan
 from ..plan.plan import StitchPlan
 from .element_alignment import element_aligned
 from .exact_constants import exact_constants
+from .extent_bounds import sound_extents
 from .gpu import emit_gpu
 from .gpu_grid import emit_grid
 from .lower_bounds import hidden_lower_bounds
@@ -27,5 +28,5 @@ def emit(func: Any, plan: StitchPlan | GridPlan) -> Any:
 
 
 def _guarded(func: Any) -> Any:
-    """The scheduled PrimFunc with its conditions in forms that TVM takes for what they are."""
-    return hidden_lower_bounds(closed_bounds(func))
+    """The scheduled PrimFunc with its conditions and extents in forms that TVM takes for what they are."""
+    return sound_extents(hidden_lower_bounds(closed_bounds(func)))
