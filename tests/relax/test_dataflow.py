@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,9 @@ from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.dataflow import BlockView, GraphReader, call_args, is_call_tir, view_block
 from tvm_stitch.relax.stitch_ops import STITCH_ATTR, StitchOps
 from tvm_stitch.scope.node import NodeKind
+from tvm_stitch.scope.quotient import Quotient
+from tvm_stitch.scope.weigh import kernels_of
+from tvm_stitch.testing.random_graphs import LEVELS, random_graph
 
 F32 = "float32"
 X = ((4, 8), F32)
@@ -172,3 +176,65 @@ def test_calls_of_tensor_functions() -> None:
     value = mod["main"].body.blocks[0].bindings[0].value
     assert is_call_tir(value) and len(call_args(value)) == 2
     assert not is_call_tir(mod["main"].params[0])
+
+
+def groups_of_tvm(mod: tvm.IRModule) -> Counter[tuple[str, ...]]:
+    """The functions that each call reaches after TVM's fusion, by name."""
+    fused = relax.transform.FuseOps()(mod)
+
+    def reached(value: Any) -> list[str]:
+        if is_call_tir(value):
+            return [value.args[0].name_hint]
+        if isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.GlobalVar):
+            return [
+                n
+                for b in fused[value.op].body.blocks
+                for binding in b.bindings
+                for n in reached(binding.value)
+            ]
+        return []
+
+    return Counter(
+        tuple(names)
+        for block in fused["main"].body.blocks
+        for binding in block.bindings
+        if (names := sorted(reached(binding.value)))
+    )
+
+
+def groups_of_nodes(mod: tvm.IRModule) -> Counter[tuple[str, ...]]:
+    """What ``tvm_stitch.scope.fusion`` says of them."""
+    found: Counter[tuple[str, ...]] = Counter()
+    for block in mod["main"].body.blocks:
+        nodes = view_block(block, GraphReader(mod)).nodes
+        for group in kernels_of(nodes, Quotient(nodes).users, [[i] for i in range(len(nodes))], {}):
+            names = sorted(nodes[i].name for i in group.nodes if nodes[i].graph or nodes[i].is_call)
+            found[tuple(names)] += bool(names)
+    return +found
+
+
+PREPARED = [
+    relax.transform.LegalizeOps(), relax.transform.AnnotateTIROpPattern(), relax.transform.FoldConstant(),
+    relax.transform.ConvertToDataflow(min_size=1), relax.transform.CanonicalizeBindings(),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("start", range(0, 60, 20))
+def test_tvms_fusion_is_known(start: int) -> None:
+    for seed in range(start, start + 20):
+        mod = tvm.transform.Sequential(PREPARED)(random_graph(seed, 4_000, LEVELS[seed % 3]).mod)
+        assert groups_of_nodes(mod) == groups_of_tvm(mod), seed
+
+
+def test_tvms_fusion_is_known_around_matmuls() -> None:
+    def body(emit: Any, x: Any, w: Any, b: Any, r: Any) -> list[Any]:
+        y = emit(R.add(emit(R.matmul(emit(R.exp(x)), w)), b))
+        z = emit(R.add(emit(R.multiply(y, emit(R.sigmoid(y)))), emit(R.tanh(r))))
+        parts = emit(R.split(emit(R.reshape(z, (8, 4))), 2, 1))
+        p, q = emit(relax.TupleGetItem(parts, 0)), emit(relax.TupleGetItem(parts, 1))
+        m = emit(R.matmul(p, emit(R.permute_dims(emit(R.negative(q))))))
+        return [R.argmax(emit(R.nn.relu(m)), 1), R.concat([p, emit(R.abs(q))], 0), R.nn.softmax(m)]
+
+    module = build(body, X, ((8, 8), F32), ((8,), F32), X)
+    mod = tvm.transform.Sequential(PREPARED)(module)
+    assert groups_of_nodes(mod) == groups_of_tvm(mod)

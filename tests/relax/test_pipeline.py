@@ -20,7 +20,7 @@ from tvm_stitch.relax.pipeline import Recorder, pipeline, stitch_passes
 from tvm_stitch.relax.stitch_ops import STITCH_ATTR
 from tvm_stitch.testing.bounds import evaluate_bounds, violations
 from tvm_stitch.testing.cases import softmax
-from tvm_stitch.testing.count import count_kernels
+from tvm_stitch.testing.count import count_kernels, more_than_stock
 from tvm_stitch.testing.emulator import run_cuda
 from tvm_stitch.testing.random_graphs import emulated_target
 from tvm_stitch.testing.reference import evaluate, flatten, mismatches
@@ -133,6 +133,36 @@ def test_every_model_compiles_for_cuda(name: str) -> None:
         return
     done = run_cuda(mod, inputs, target=target, relax_pipeline=pipeline(target)).check()
     compare(name, mod, inputs, list(done.outputs))
+
+
+#: Models whose memory-intensive operators have neighbours that no scope can take.
+NEIGHBOURS: dict[str, Case] = {
+    "argmax in the middle": (
+        lambda emit, x: [R.add(emit(R.argmax(emit(R.multiply(x, emit(R.sigmoid(x)))), 1)), relax.const(1, "int64"))],
+        [X],
+    ),
+    "an activation of a matmul": (lambda emit, x, w: [R.nn.gelu(emit(R.matmul(x, w)))], [X, ((20, 9), F32)]),
+    "a residual that is computed": (
+        lambda emit, x, w, r: [R.add(emit(R.matmul(x, w)), emit(R.tanh(r)))], [X, ((20, 9), F32), ((6, 9), F32)],
+    ),
+    "a batch norm of symbolic batch": (
+        lambda emit, x, w, s: [
+            R.nn.relu(emit(relax.TupleGetItem(emit(R.nn.batch_norm(emit(R.nn.conv2d(x, w)), s, s, s, s, 1)), 0)))
+        ],
+        [((symbol("b"), 3, 6, 6), F32), ((4, 3, 3, 3), F32), ((4,), F32)],
+    ),
+    "a reshape between": (
+        lambda emit, x: [R.argmax(emit(R.abs(emit(R.reshape(emit(R.exp(x)), (20, 6))))), 1)], [X],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["llvm", "cuda"])
+@pytest.mark.parametrize("name", [*AWKWARD, *NEIGHBOURS])
+def test_no_model_has_more_kernels_than_stock(name: str, kind: str) -> None:
+    body, specs = (AWKWARD | NEIGHBOURS)[name]
+    target = emulated_target() if kind == "cuda" else tvm.target.Target("llvm")
+    assert more_than_stock(build(body, *specs), target, pipeline(target)) == ""
 
 
 def lowered(mod: tvm.IRModule, target: Any, **options: Any) -> tvm.IRModule:

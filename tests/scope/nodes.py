@@ -88,6 +88,30 @@ def compute(inputs: Sequence[str], output: str, escapes: bool = False) -> Node:
     )  # fmt: skip
 
 
+SHAPES = [(8, 64), (64, 8)]
+
+PATTERNS = {"spread": 1, "bias": 1, "view": 2, "sum": 3, "columns": 3}
+
+
+def opaque(inputs: Sequence[str], output: str, pattern: int = 8, escapes: bool = False) -> Node:
+    """A call that no scope can take, which TVM's fusion sees with some pattern."""
+    return Node(
+        output, NodeKind.OPAQUE, list(inputs), [output], reason="unreadable", is_call=True, pattern=pattern,
+        escapes={output} if escapes else set(),
+    )  # fmt: skip
+
+
+def patterned(nodes: Sequence[Node]) -> list[Node]:
+    """The nodes of :func:`memory` and :func:`compute`, with the patterns that TVM gives such operators."""
+    for node in nodes:
+        if node.kind is NodeKind.COMPUTE:
+            node.pattern = 4
+        elif node.graph is not None:
+            kinds = [kind for kind, maker in MAKERS.items() for s in SHAPES if maker(s) is node.graph]
+            node.pattern = PATTERNS.get(kinds[0], 0)
+    return list(nodes)
+
+
 def scopes(result: Identified) -> set[frozenset[str]]:
     """The scopes, by the names of their nodes."""
     return {frozenset(n.name for n in s.nodes) for s in result.scopes}

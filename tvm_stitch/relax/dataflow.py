@@ -165,6 +165,7 @@ def _node(binding: Any, reader: GraphReader, tuples: set[Any]) -> Node:
         args, scalars = call_args(value)
         several = len(_out_types(value)) > 1
         outputs = [(var, i) for i in range(len(_out_types(value)))] if several else [var]
+        pattern = int((reader.mod[value.args[0]].attrs or {}).get("op_pattern", Node.pattern))
         if several and var not in tuples:
             return Node(
                 name, NodeKind.OPAQUE, args, [var], reason="its results are used as one tuple", is_call=True
@@ -180,10 +181,9 @@ def _node(binding: Any, reader: GraphReader, tuples: set[Any]) -> Node:
                 raise Unreadable("a parameter is both read and written")
             kind = kind_of(graph)
             reason = "compute-intensive" if kind is NodeKind.COMPUTE else ""
-            return Node(name, kind, args, outputs, graph, reason)
+            return Node(name, kind, args, outputs, graph, reason, pattern=pattern)
         except Exception as err:
-            return Node(
-                name, NodeKind.OPAQUE, args, outputs, reason=reason_of(err, name, quiet=True), is_call=True
-            )
+            reason = reason_of(err, name, quiet=True)
+            return Node(name, NodeKind.OPAQUE, args, outputs, None, reason, is_call=True, pattern=pattern)
     used = list(relax.analysis.free_vars(value))
     return Node(name, NodeKind.OPAQUE, used, [var], reason="not a tensor function's call")

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, TypeAlias
 
 import tvm
 from tvm import relax
@@ -22,6 +22,9 @@ from .dataflow import BlockView, GraphReader, call_args, view_block
 
 STITCH_ATTR = "tvm_stitch.stitch_op"
 """Function attribute that marks a stitch op, on the Primitive function and on what FuseTIR makes of it."""
+
+Known: TypeAlias = dict[tuple[Any, frozenset[str]], tuple[BlockView, Identified]]
+"""What was found in a dataflow block, by the block and the scopes that were excluded."""
 
 
 @tvm.transform.module_pass(opt_level=0, name="StitchOps")
@@ -46,7 +49,7 @@ class StitchOps:
         exclude: Collection[str] = (),
         scopes: dict[str, str] | None = None,
         left: dict[str, str] | None = None,
-        known: dict[Any, tuple[BlockView, Identified]] | None = None,
+        known: Known | None = None,
     ):
         self.config = checked_config(config)
         self.boundaries = boundaries
@@ -91,7 +94,7 @@ class _Stitcher(PyExprMutator):
         mod: tvm.IRModule,
         config: StitchConfig,
         exclude: frozenset[str],
-        known: dict[Any, tuple[BlockView, Identified]],
+        known: Known,
     ):
         super().__init__(mod)
         self.known = known
@@ -106,16 +109,20 @@ class _Stitcher(PyExprMutator):
     @carrying
     def visit_dataflow_block_(self, block: Any) -> Any:
         check()
-        if block not in self.known:
+        key = block, self.exclude
+        if key not in self.known:
             try:
                 view = view_block(block, self.reader)
-                self.known[block] = view, identify_for(view.nodes, self.target, self.config)
+                found = identify_for(
+                    view.nodes, self.target, self.config, excluded=lambda _nodes, g: str(g) in self.exclude
+                )
+                self.known[key] = view, found
             except Exception as err:
                 name = f"the block of {block.bindings[0].var.name}"
                 raise_where_strict(err, name, self.config.strict)
                 self.left[name] = reason_of(err, name)
                 return super().visit_dataflow_block_(block)
-        view, found = self.known[block]
+        view, found = self.known[key]
         self.boundaries += found.boundaries
         self._leave(found)
         self.builder_._begin_dataflow_block()
@@ -132,7 +139,7 @@ class _Stitcher(PyExprMutator):
             name = str(scope.graph) if scope is not None else f"{_name('fused', nodes)} at {nodes[0].index}"
             if (scope is None and len(nodes) == 1) or name in self.exclude:
                 for node in nodes:
-                    self._keep(view, node)
+                    self._keep(view, node, node in found.views)
                 continue
             inputs, outputs = (scope.inputs, scope.outputs) if scope is not None else found.interface(nodes)
             try:
@@ -147,8 +154,8 @@ class _Stitcher(PyExprMutator):
             raise StitchError(f"{name} cannot be stitched: {reason}")
         self.left |= found.left
 
-    def _keep(self, view: BlockView, node: Node) -> None:
-        if node.is_view and not node.escapes and isinstance(node.outputs[0], relax.DataflowVar):
+    def _keep(self, view: BlockView, node: Node, is_view: bool) -> None:
+        if is_view and isinstance(node.outputs[0], relax.DataflowVar):
             self._view(view, node)
             return
         self.visit_binding(view.bindings[node])

@@ -11,7 +11,7 @@ from tvm import relay, tir
 from ..failures import reason_of
 from ..graph.reader import Unreadable
 from ..scope.node import Node, NodeKind, Value, kind_of
-from .lower import OpReader, short_name, tensor_types
+from .lower import OpReader, short_name, tensor_types, type_of
 from .traverse import children, post_order
 
 Expr = Any
@@ -147,6 +147,20 @@ def _hidden_variables(expr: Expr) -> set[Any]:
 
 
 def _operator(call: Expr, region: Region, reader: OpReader) -> Node:
+    node = _read(call, region, reader)
+    node.pattern = _pattern(call.op)
+    node.elementwise = frozenset(v for v in node.inputs if _shape(v) == _shape(call))
+    node.tupled = any(isinstance(region.value(a), relay.Tuple) for a in call.args)
+    return node
+
+
+def _shape(value: Value) -> Any:
+    """The shape of a tensor, as text; None for several tensors."""
+    ty = type_of(value)
+    return str(ty.shape) if isinstance(ty, relay.TensorType) else None
+
+
+def _read(call: Expr, region: Region, reader: OpReader) -> Node:
     name, op = short_name(call.op.name), call.op
     leaves = [v for a in call.args for v in region.leaves(a)]
     outputs = results_of(call)

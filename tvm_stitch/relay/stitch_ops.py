@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, TypeAlias
 
 import tvm
 from tvm import relay
@@ -26,6 +26,9 @@ STITCH_ATTR = "tvm_stitch.stitch_op"
 
 RESHAPE_ONLY = "relay.reshape_only"
 """TVM's own attribute of primitive functions that move nothing."""
+
+Known: TypeAlias = dict[tuple[Any, frozenset[str]], tuple[Region, Identified]]
+"""What was found in a region, by its root and the scopes that were excluded."""
 
 
 @tvm.transform.module_pass(opt_level=0, name="StitchOps")
@@ -69,7 +72,7 @@ class StitchOps:
         """Outline the scopes of every function of the module."""
         mod = relay.transform.InferType()(mod)
         failed: dict[str, str] = {}
-        known: dict[Any, tuple[Region, Identified]] = {}
+        known: Known = {}
         while True:
             self.found: list[Identified] = []
             self.outlined: list[str] = []
@@ -85,9 +88,7 @@ class StitchOps:
         self.scopes |= {name: name for name in self.outlined}
         return new
 
-    def _outlined(
-        self, mod: tvm.IRModule, exclude: frozenset[str], known: dict[Any, tuple[Region, Identified]]
-    ) -> tvm.IRModule:
+    def _outlined(self, mod: tvm.IRModule, exclude: frozenset[str], known: Known) -> tvm.IRModule:
         new = tvm.IRModule(dict(mod.functions.items()), mod.type_definitions, attrs=mod.attrs)
         for gvar, func in mod.functions.items():
             if isinstance(func, relay.Function) and not _is_outlined(func):
@@ -95,19 +96,22 @@ class StitchOps:
                 new[gvar] = relay.Function(func.params, body, func.ret_type, func.type_params, func.attrs)
         return relay.transform.InferType()(new)
 
-    def _region(
-        self, root: Any, prefix: str, exclude: frozenset[str], known: dict[Any, tuple[Region, Identified]]
-    ) -> Any:
+    def _region(self, root: Any, prefix: str, exclude: frozenset[str], known: Known) -> Any:
         check()
-        if root not in known:
+        key = root, exclude
+        if key not in known:
             try:
                 region = view(root, self.reader)
-                known[root] = region, identify_for(region.nodes, self.target, self.config, topi=True)
+                found = identify_for(
+                    region.nodes, self.target, self.config, topi=True,
+                    excluded=lambda nodes, _graph: f"{prefix}/{nodes[0].index}" in exclude,
+                )  # fmt: skip
+                known[key] = region, found
             except Exception as err:
                 raise_where_strict(err, prefix, self.config.strict)
                 self.left[prefix] = reason_of(err, prefix)
                 return root
-        region, found = known[root]
+        region, found = known[key]
         if self.config.strict and found.left:
             name, reason = next(iter(found.left.items()))
             raise StitchError(f"{name} cannot be stitched: {reason}")
@@ -127,8 +131,9 @@ def _is_outlined(func: Any) -> bool:
 class _Outliner:
     """Writes a region anew, unit by unit in an executable order."""
 
-    def __init__(self, region: Region, found: Identified, prefix: str, exclude: frozenset[str], inner: Any):
-        self.region, self.found, self.prefix, self.exclude, self.inner = region, found, prefix, exclude, inner
+    def __init__(self, region: Region, found: Identified, prefix: str, exclude: Collection[str], inner: Any):
+        self.region, self.found, self.prefix, self.inner = region, found, prefix, inner
+        self.exclude = exclude
         self.new: dict[Value, Any] = {}  # what each value has become
         self.bound = {v: var for var in region.lets for v in [region.value(var)]}
         self.lets: list[tuple[Any, Any]] = []

@@ -39,6 +39,17 @@ class EpilogueRules:
     greedy: bool = False
     dlight: bool = False
 
+    def holds(self, node: Node) -> bool:
+        """Is a node fast in a compute-intensive kernel?"""
+        return self.heavy or node.graph is None or not any(is_heavy(op.value) for op in node.graph.operators)
+
+    def is_right(self, node: Node) -> bool:
+        """Is a node computed rightly in a compute-intensive kernel, or with what follows it if it is one?"""
+        if not self.dlight or node.graph is None:
+            return True
+        tensors = [*node.graph.inputs, *node.graph.outputs]
+        return not _sums_one_product(node) and all(t.dtype != "bool" for t in tensors)
+
 
 RULES = EpilogueRules()
 """The default ones: an epilogue has to pay, whatever operators it has."""
@@ -89,7 +100,7 @@ class _Finder:
         node = self.nodes[user]
         if not self.free[user] or not (node.escapes or self.quotient.consumers[user]):
             return False
-        if not self.rules.heavy and node.graph and any(is_heavy(op.value) for op in node.graph.operators):
+        if not self.rules.holds(node):
             return False
         others = pointwise.tensors_beside(node, region.values)
         if others is None or not all(self._is_stored(v, user, region) for v in others):

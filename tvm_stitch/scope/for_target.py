@@ -12,14 +12,20 @@ from ..failures import let_pass, raise_where_strict, reason_of
 from ..isolate import isolate
 from .appraise import appraise
 from .epilogue import EpilogueRules
-from .identify import Identified, identify
+from .identify import Excluded, Identified, identify, nothing
 from .node import Node, NodeKind
 
 CPU_OPERATORS, CPU_ARGUMENTS = 64, 32
 """Limits of a stitch op on a CPU, where compile time grows faster with its size than any gain does."""
 
 
-def identify_for(nodes: Sequence[Node], target: Any, config: StitchConfig, topi: bool = False) -> Identified:
+def identify_for(
+    nodes: Sequence[Node],
+    target: Any,
+    config: StitchConfig,
+    topi: bool = False,
+    excluded: Excluded = nothing,
+) -> Identified:
     """Partition nodes (in topological order) into scopes.
 
     Args:
@@ -29,6 +35,7 @@ def identify_for(nodes: Sequence[Node], target: Any, config: StitchConfig, topi:
         topi: whether TOPI's schedules serve what is left (Relay's, or Ansor's in their place), for CPUs too; else
             dlight's, for GPUs alone. Both compute an epilogue where the matmul leaves its result. A library's kernels,
             which the target may ask for (``-libs``), do not.
+        excluded: says of the nodes of a scope, and its graph, that TVM is to have them.
     """
     gpu = target is None or "gpu" in target.keys
     device = device_model(target, config) if target is not None else None
@@ -37,7 +44,11 @@ def identify_for(nodes: Sequence[Node], target: Any, config: StitchConfig, topi:
         heavy=gpu, greedy=(gpu or topi) and not _uses_libraries(target), dlight=gpu and not topi
     )
     return _identified(
-        nodes, limited, lambda: identify(nodes, limited, rules, lambda g: appraise(g, device, limited))
+        nodes,
+        limited,
+        lambda: identify(
+            nodes, limited, rules, lambda graph: appraise(graph, device, limited), excluded, not topi
+        ),
     )
 
 

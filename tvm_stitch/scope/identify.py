@@ -3,12 +3,12 @@
 
 Nodes are visited in topological (breadth-first) order and each is joined with the scopes that feed it, as long as no
 cycle arises, a kernel's limits hold, and there is a plan for the whole scope that does not lose against two kernels.
-Every refusal is recorded.
+Scopes that leave more kernels to TVM than they save are given up. Every refusal is recorded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from ..config import StitchConfig
@@ -20,9 +20,18 @@ from .merging import Merger
 from .node import Node, NodeKind, Value
 from .quotient import Quotient
 from .remote import join_remote
+from .weigh import MORE_KERNELS, Weigher
 
 MOST_AT_ONCE = 32
 """Nodes that are joined before the scopes they make are appraised."""
+
+
+Excluded = Callable[[Sequence[Node], StitchGraph], bool]
+
+
+def nothing(_nodes: Sequence[Node], _graph: StitchGraph) -> bool:
+    """Excludes no scope."""
+    return False
 
 
 @dataclass
@@ -49,7 +58,8 @@ class Identified:
     """The result: scopes, matmul epilogues left to TVM, every unit in an executable order, and the boundaries.
 
     ``left`` names the calls that no scope could take, with the reason; compute-intensive ones are not among them.
-    ``users`` are the indices of the nodes that read a value.
+    ``users`` are the indices of the nodes that read a value. ``views`` are the reshapes that are to be views, whatever
+    TVM would fuse them with.
     """
 
     scopes: list[Scope]
@@ -59,6 +69,7 @@ class Identified:
     left: dict[str, str] = field(default_factory=dict)
 
     users: Mapping[Value, Sequence[int]] = field(default_factory=dict)
+    views: Set[Node] = frozenset()
 
     def interface(self, nodes: Sequence[Node]) -> tuple[list[Value], list[Value]]:
         """What some nodes read from outside, and the results that others read or that are needed beyond the graph."""
@@ -82,6 +93,8 @@ def identify(
     config: StitchConfig,
     rules: EpilogueRules = RULES,
     appraise: Appraise = in_block,
+    excluded: Excluded = nothing,
+    views: bool = True,
 ) -> Identified:
     """Partition ``nodes`` (in topological order) into stitch scopes, epilogues and single nodes.
 
@@ -90,8 +103,10 @@ def identify(
         config: limits, and what is allowed.
         rules: what an epilogue may hold, and when it is taken (if ``config`` lets it be).
         appraise: says what a graph would be as one kernel; raises Misaligned, with the reason, where it cannot be.
+        excluded: says of the nodes of a scope, and its graph, that TVM is to have them.
+        views: whether reshapes outside of scopes are views, which TVM does not fuse with anything.
     """
-    return _Identifier(nodes, config, rules, appraise).run()
+    return _Identifier(nodes, config, rules, appraise).run(excluded, views)
 
 
 class _Identifier:
@@ -106,7 +121,7 @@ class _Identifier:
         self.declined: dict[int, str] = {}
         self.held: dict[int, str] = {}  # in an epilogue
 
-    def run(self) -> Identified:
+    def run(self, excluded: Excluded, views: bool) -> Identified:
         self.stitchable = [n.kind is NodeKind.MEMORY and self._alone(n) for n in self.nodes]
         epilogues = self._epilogues() if self.config.epilogues else []
         self._grow([i for i in range(len(self.nodes)) if self.stitchable[i]])
@@ -114,6 +129,8 @@ class _Identifier:
         if self.config.remote:
             join_remote(self.merger, self._is_scope)
         self._release_views()
+        self._exclude(excluded)
+        self._weigh(epilogues, views)
         return self._result(epilogues)
 
     def _epilogues(self) -> list[list[Node]]:
@@ -247,11 +264,62 @@ class _Identifier:
         self.quotient.members[i] = [i]
         self.quotient.scope_of[i] = i
         name = members[0]
+        self.merger.worth[name] = self.merger.worth.pop(scope)
         self.quotient.members[name] = members
         for m in members:
             self.quotient.scope_of[m] = name
         self.stitchable[i] = False
         return name
+
+    # -- giving back --------------------------------------------------------------------------------------------
+    def _exclude(self, excluded: Excluded) -> None:
+        for scope in self._scopes():
+            members = self.quotient.members[scope]
+            nodes = [self.nodes[i] for i in members]
+            if excluded(nodes, compose(nodes, self.merger.outputs(members))):
+                self._give_back(self.quotient.take_apart(scope))
+
+    def _scopes(self) -> list[int]:
+        """The scopes that become stitch ops."""
+        members = self.quotient.members
+        return [
+            s for s in members if self._is_scope(s) and not all(self.nodes[i].is_view for i in members[s])
+        ]
+
+    def _give_back(self, members: Sequence[int]) -> None:
+        for i in members:
+            self.stitchable[i] = False
+
+    def _weigh(self, epilogues: list[list[Node]], views: bool) -> None:
+        """Give up the scopes, and epilogues, with which there would be more kernels than TVM alone makes."""
+        q = self.quotient
+        kernels = {s: self.merger.worth[s].kernels for s in self._scopes()}
+        for s in [s for s, members in q.members.items() if s not in kernels and self._is_scope(s)]:
+            q.take_apart(s)
+        kernels |= {q.scope_of[chain[0].index]: 1 for chain in epilogues}
+        self.views = {i for i, n in enumerate(self.nodes) if views and n.is_view and not n.escapes}
+        kernels |= {i: 0 for i in self.views if q.members.get(i) == [i] and i not in kernels}
+        for members in Weigher(q, kernels, *self._unlike_tvm()).run():
+            self._give_back(members)
+            self.views -= set(members)
+            inside = set(members)
+            for i in members:
+                for p in self.quotient.producers[i]:
+                    if p not in inside:
+                        self.refused.append((p, i, MORE_KERNELS))
+        epilogues[:] = [chain for chain in epilogues if len(q.members[q.scope_of[chain[0].index]]) > 1]
+
+    def _unlike_tvm(self) -> tuple[set[int], set[int]]:
+        """Nodes that TVM computes slowly in a matmul's kernel, and those that it computes wrongly there."""
+        apart, wrong = set(), set()
+        for i, node in enumerate(self.nodes):
+            if node.graph is None:
+                continue
+            if not self.rules.holds(node):
+                apart.add(i)
+            if not self.rules.is_right(node):
+                wrong.add(i)
+        return apart, wrong
 
     # -- result -------------------------------------------------------------------------------------------------
     def _result(self, epilogues: list[list[Node]]) -> Identified:
@@ -267,7 +335,8 @@ class _Identifier:
             scopes.append(Scope(nodes, _inputs(nodes), outputs, compose(nodes, found)))
         left = {self.nodes[i].name: why for i, why in self.declined.items()}
         left |= {n.name: n.reason for n in self.nodes if n.kind is NodeKind.OPAQUE and n.is_call}
-        return Identified(scopes, epilogues, order, self._boundaries(), left, self.quotient.users)
+        views = {self.nodes[i] for i in self.views}
+        return Identified(scopes, epilogues, order, self._boundaries(), left, self.quotient.users, views)
 
     def _boundaries(self) -> list[Boundary]:
         """The edges that were refused and are still between scopes, each with its last reason."""

@@ -29,6 +29,9 @@ class Node:
 
     ``reason`` says why a node is not memory-intensive; ``escapes`` marks outputs needed beyond the graph, ``is_call``
     a call of a tensor function (readable or not).
+
+    How TVM's fusion sees it: ``pattern`` is its ``TOpPattern``, ``elementwise`` are inputs that it reads element by
+    element though the pattern is wider, and ``tupled`` says that it takes them as one tuple.
     """
 
     name: str
@@ -40,6 +43,9 @@ class Node:
     escapes: set[Value] = field(default_factory=set)
     index: int = -1
     is_call: bool = False
+    pattern: int = 8
+    elementwise: frozenset[Value] = frozenset()
+    tupled: bool = False
 
     @property
     def is_view(self) -> bool:

@@ -88,6 +88,14 @@ class Quotient:
         self.above[a], self.below[a] = above, below
         return a
 
+    def take_apart(self, scope: int) -> list[int]:
+        """Make every node of a scope one of its own again, when nothing is going to be merged any more."""
+        members = self.members.pop(scope)
+        for i in members:
+            self.members[i] = [i]
+            self.scope_of[i] = i
+        return members
+
     def _scopes(self, bits: int) -> Iterator[int]:
         seen: set[int] = set()
         while bits:
