@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -139,6 +140,7 @@ def test_bench_compares_with_stock_and_onnxruntime(model: Path, capfd: pytest.Ca
         (["explain", "{model}", "--shape", "x=1,17"], "does not fit"),
         (["explain", "no/such.onnx"], "no file no/such.onnx"),
         (["explain", "{broken}"], "no valid ONNX model"),
+        (["explain", "{unnamed}"], "input 1 (inputs) of node 0 (Concat '') has no name, and is not optional"),
         (["compile", "{model}", "-o", "{broken}/sub"], "cannot write to"),
         (["bench", "{model}", "--repeats", "0"], "--repeats must be at least 1"),
         (["bench", "{model}"], "symbolic dimension"),
@@ -149,7 +151,17 @@ def test_usage_errors_are_one_line_and_exit_2(
 ) -> None:
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"this is no protobuf")
-    filled = [a.format(model=model, broken=broken) for a in arguments]
+    info = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("Concat", ["x", ""], ["y"], axis=0)],
+        "g",
+        [info("x", TensorProto.FLOAT, [4])],
+        [info("y", TensorProto.FLOAT, [4])],
+    )
+    unnamed = tmp_path / "unnamed.onnx"  # which onnx.checker accepts
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), str(unnamed))
+    filled = [a.format(model=model, broken=broken, unnamed=unnamed) for a in arguments]
     code, stdout, stderr = run(capfd, *filled, "--quiet")
     assert code == 2
     assert stdout == ""
@@ -186,6 +198,91 @@ def test_operators_unknown_to_the_importer_exit_1(tmp_path: Path, capfd: pytest.
     code, stdout, stderr = run(capfd, "explain", path)
     assert code == 1 and stdout == ""
     assert "Unheard" in stderr and "Traceback" not in stderr
+
+
+def _refuse_softmax(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tvm_stitch.relax import schedule_stitch_ops as schedule
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError(
+            "Traceback (most recent call last):\n  0: tvm::f()\nRuntimeError: no registers\n  at all"
+        )
+
+    monkeypatch.setattr(schedule, "emit", refuse)
+
+
+def test_what_fell_back_is_told_and_recorded(
+    model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ("compile", model, "--shape", "x=5,16", "-o", tmp_path / "out")
+    code, _, stderr = run(capfd, *arguments)
+    assert code == 0 and "left to TVM" not in stderr
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["left"] == {} and len(manifest["stitched"]) == 1
+    _refuse_softmax(monkeypatch)
+    code, _, stderr = run(capfd, *arguments, "--quiet")
+    told = [line for line in stderr.splitlines() if "left to TVM" in line]
+    assert code == 0 and len(told) == 1 and "RuntimeError: no registers at all" in told[0]
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["stitched"] == [] and len(manifest["left"]) == 1
+    assert manifest["kernels"]["memory_intensive"] > 1, "the kernels of the library that was written"
+    code, _, stderr = run(capfd, *arguments[:-1], tmp_path / "strict", "--strict")
+    assert code == 1 and "StitchError: " in stderr and "no registers at all" in stderr
+    assert not (tmp_path / "strict").exists()
+
+
+@pytest.mark.parametrize("target", ["llvm", "cuda -arch=sm_90"])
+def test_the_manifest_names_functions_of_the_library(
+    target: str, model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, _, _ = run(capfd, "compile", model, "--shape", "x=5,16", "-o", tmp_path, "--target", target)
+    assert code == 0
+    names = json.loads((tmp_path / "manifest.json").read_text())["kernels"]["names"]
+    library = (tmp_path / "model.so").read_bytes()
+    assert names and [name for name in names if name.encode() not in library] == []
+
+
+def test_the_pipeline_runs_once(
+    model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tvm_stitch.relax import pipeline as _  # noqa: F401
+    from tvm_stitch.relax import schedule_stitch_ops as schedule
+
+    runs, original = [], schedule.emit
+    monkeypatch.setattr(schedule, "emit", lambda *args: runs.append(args) or original(*args))
+    assert run(capfd, "compile", model, "--shape", "x=5,16", "-o", tmp_path)[0] == 0
+    assert len(runs) == 1
+
+
+@pytest.mark.parametrize("where", ["emit", "export"])
+@pytest.mark.parametrize("earlier", [False, True])
+def test_an_interrupt_exits_130_and_leaves_nothing(
+    where: str,
+    earlier: bool,
+    model: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from tvm_stitch.relax import schedule_stitch_ops as schedule
+
+    out = tmp_path / "out"
+    if earlier:
+        out.mkdir()
+        (out / "model.so").write_text("earlier")
+    owner, name = (schedule, "emit") if where == "emit" else (relax.vm_build.VMExecutable, "export_library")
+    original = getattr(owner, name)
+
+    def interrupted(*args: object) -> object:
+        result = original(*args)
+        signal.raise_signal(signal.SIGINT)
+        return result
+
+    monkeypatch.setattr(owner, name, interrupted)
+    code, stdout, stderr = run(capfd, "compile", model, "--shape", "x=5,16", "-o", out)
+    assert code == 130 and stdout == "" and "interrupted" in stderr and "Traceback" not in stderr
+    assert [p.name for p in tmp_path.iterdir()] == (["out"] if earlier else [])
+    assert not earlier or [(p.name, p.read_text()) for p in out.iterdir()] == [("model.so", "earlier")]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 """The command line: tvm-stitch compile|explain|bench MODEL.onnx --target TARGET.
 
 Results go to stdout (with --json, JSON and nothing else), progress to stderr.
-Exit codes: 0 fine, 1 failure, 2 usage error.
+Exit codes: 0 fine, 1 failure, 2 usage error, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import ast
 import contextlib
 import dataclasses
 import json
+import logging
 import platform
 import sys
 import time
@@ -19,7 +20,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-EXIT_OK, EXIT_FAILURE, EXIT_USAGE = 0, 1, 2
+from .failures import error_text
+from .interrupts import watched
+from .written_whole import written_whole
+
+EXIT_OK, EXIT_FAILURE, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 _TARGET_HELP = (
     "llvm; native (llvm for this CPU); cuda (this machine's device, sm_90 without one); "
@@ -39,26 +44,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as stop:  # argparse has written its message, or the help
         return stop.code if isinstance(stop.code, int) else EXIT_USAGE
     progress = _Progress(enabled=not args.quiet)
+    logging.getLogger(__package__).addHandler(logging.NullHandler())  # what it warns of is in what is told
     try:
         # The compiler's own prints are no results.
-        with contextlib.redirect_stdout(sys.stderr):
+        with watched(), contextlib.redirect_stdout(sys.stderr):
             data, text = args.run(args, progress)
+        print(json.dumps(data, indent=2) if args.json else text)
     except UsageError as error:
         print(f"tvm-stitch: error: {error}", file=sys.stderr)
         return EXIT_USAGE
     except KeyboardInterrupt:
         print("tvm-stitch: interrupted", file=sys.stderr)
-        return EXIT_FAILURE
+        return EXIT_INTERRUPTED
     except Exception as error:  # a failure ends in one line, not in a traceback
         if args.debug:
             raise
-        message = next((line for line in str(error).splitlines() if line.strip()), "no message")
-        print(
-            f"tvm-stitch: {args.command} failed: {type(error).__name__}: {message.strip()}", file=sys.stderr
-        )
+        message = f"{type(error).__name__}: {error_text(error)}"
+        print(f"tvm-stitch: {args.command} failed: {message}", file=sys.stderr)
         print("tvm-stitch: --debug shows where", file=sys.stderr)
         return EXIT_FAILURE
-    print(json.dumps(data, indent=2) if args.json else text)
     return EXIT_OK
 
 
@@ -88,7 +92,7 @@ def parse_target(text: str) -> Any:
     try:
         return resolve_target(spec)
     except Exception as error:  # TVM raises several kinds; all mean that the target is not one
-        reason = str(error).strip().splitlines()[-1].split(". Target creation", 1)[0]
+        reason = error_text(error).split(". Target creation", 1)[0]
         raise UsageError(f"bad target {text!r}: {reason}; --target takes {_TARGET_HELP}") from None
 
 
@@ -159,6 +163,9 @@ def _parser() -> argparse.ArgumentParser:
             default=[],
             help="shapes for symbolic dimensions",
         )
+        command.add_argument(
+            "--strict", action="store_true", help="fail where an operator or a scope would be left to TVM"
+        )
         command.add_argument("--json", action="store_true", help="print JSON, for programs")
         command.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
         command.add_argument("--debug", action="store_true", help="show the traceback of a failure")
@@ -210,21 +217,23 @@ def _job(args: argparse.Namespace, progress: _Progress) -> _Job:
     if not args.model.is_file():
         raise UsageError(f"no file {args.model}; give the path of an ONNX model")
     shapes = parse_shapes(args.shape)
-    config = _config(parse_config(args.config))
+    config = _config(parse_config(args.config) | ({"strict": True} if args.strict else {}))
     target = parse_target(args.target)
     try:
         import onnx
 
+        from tvm_stitch.onnx_check import InvalidModel, check_model
         from tvm_stitch.testing.compare import load_onnx
     except ImportError as error:
         raise RuntimeError(f"{error}; ONNX models need: pip install 'tvm-stitch[onnx]'") from error
     with progress(f"importing {args.model}"):
         try:
             proto = onnx.load(str(args.model))
-            onnx.checker.check_model(proto)
-        except Exception as error:  # protobuf and the checker raise kinds of their own
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise UsageError(f"{args.model} is no valid ONNX model: {reason}") from None
+            check_model(proto, args.model.parent)
+        except InvalidModel as error:
+            raise UsageError(f"{args.model} is no valid ONNX model: {error}") from None
+        except Exception as error:  # protobuf raises kinds of its own, and external data may be missing
+            raise UsageError(f"{args.model} is no valid ONNX model: {error_text(error)}") from None
         try:
             model = load_onnx(proto, shapes)
         except ValueError as error:
@@ -252,35 +261,47 @@ def _target_option(word: str) -> tuple[str, Any]:
 
 def _compile(args: argparse.Namespace, progress: _Progress) -> tuple[dict[str, Any], str]:
     job = _job(args, progress)
-    import tvm_stitch
-    from tvm_stitch.relax import pipeline
-    from tvm_stitch.testing.count import count_kernels
+    from tvm_stitch.relax.build import build
+    from tvm_stitch.testing.count import count_lowered
 
-    try:
-        args.output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(
-            f"cannot write to {args.output}: {error.strerror}; give another folder with -o"
-        ) from None
-    with progress(f"compiling for {args.target}"):
-        executable = tvm_stitch.compile(job.model.mod, target=job.target, config=job.config)
-    with progress("counting kernels"):
-        kernels = count_kernels(job.model.mod, job.target, pipeline(job.target, job.config))
-    library = args.output / "model.so"
-    with progress(f"writing {library}"):
-        executable.export_library(str(library))
-    data = {
-        "model": str(args.model),
-        "library": library.name,
-        "target": json.loads(str(job.target)),
-        "config": job.config.to_dict(),
-        "inputs": [dataclasses.asdict(spec) for spec in job.model.inputs],
-        "outputs": [output.name for output in job.model.proto.graph.output],
-        "kernels": kernels.to_dict(),
-        "versions": _versions(),
-    }
-    (args.output / "manifest.json").write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+    with _folder(args.output) as folder:
+        with progress(f"compiling for {args.target}"):
+            built = build(job.model.mod, job.target, job.config)
+        left = built.recorder.declined
+        for name, reason in left.items():
+            print(f"tvm-stitch: left to TVM: {name}: {reason}", file=sys.stderr)
+        kernels = count_lowered(built.lowered, job.target)
+        library = args.output / "model.so"
+        data = {
+            "model": str(args.model),
+            "library": library.name,
+            "target": json.loads(str(job.target)),
+            "config": job.config.to_dict(),
+            "inputs": [dataclasses.asdict(spec) for spec in job.model.inputs],
+            "outputs": [output.name for output in job.model.proto.graph.output],
+            "kernels": kernels.to_dict(),
+            "stitched": sorted(built.recorder.plans),
+            "left": left,
+            "versions": _versions(),
+        }
+        with progress(f"writing {library}"):
+            built.executable.export_library(str(folder / library.name))
+        text = json.dumps(data, indent=2) + "\n"
+        (folder / "manifest.json").write_text(text, encoding="utf-8")
     return data, f"{library}: {_kernels_text(kernels)}"
+
+
+@contextlib.contextmanager
+def _folder(output: Path) -> Iterator[Path]:
+    """A folder whose files are in ``output`` when all went well, and nowhere when not."""
+    with contextlib.ExitStack() as stack:
+        try:
+            folder = stack.enter_context(written_whole(output))
+        except OSError as error:
+            raise UsageError(
+                f"cannot write to {output}: {error.strerror}; give another folder with -o"
+            ) from None
+        yield folder
 
 
 def _explain(args: argparse.Namespace, progress: _Progress) -> tuple[dict[str, Any], str]:
