@@ -4,9 +4,10 @@
     python scripts/interrupts.py --count 50            # with either TVM: Relax, or Relay
 
 Half of the interrupts end compiles in this process, through tvm_stitch's Python API; half end ``tvm-stitch compile`` in
-a process of its own (with Relay, which has no command line, a program that builds). The moment is a random part of
-the time that such a compile takes when nobody disturbs it. An interrupt that came too late, when the compile was done,
-is counted apart. Behind every interrupt in this process, the same model is compiled again: it must be stitched in full.
+a process of its own, forked from this one (with Relay, which has no command line, a program that builds). The moment is
+a random part of the time that such a compile takes when nobody disturbs it. An interrupt that came too late, when the
+compile was done, is counted apart. Behind some interrupts in this process, the same model is compiled again: it must be
+stitched in full.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import argparse
 import importlib.util
 import os
 import random
+import select
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -32,6 +33,7 @@ TOO_LATE = 0.05
 RELAY = importlib.util.find_spec("tvm.relay") is not None
 
 Compile = Callable[[], int]
+Program = Callable[[Path], int]
 
 
 def relax_compile() -> int:
@@ -114,83 +116,85 @@ def in_process(work: Compile, count: int, rng: random.Random) -> Counter[str]:
     return found
 
 
-def in_programs(command: list[str], count: int, rng: random.Random, output: Path) -> Counter[str]:
-    """Interrupt programs that compile, from when they say that they begin."""
+def in_programs(program: Program, count: int, rng: random.Random, output: Path) -> Counter[str]:
+    """Interrupt processes that compile and write to a folder, from when they begin."""
     found: Counter[str] = Counter()
-    takes = _program_seconds([*command, str(output / "whole")])
+    takes = 0.0
+    for _ in range(2):  # the first one is slower
+        code, takes, _ = _forked(program, output / "whole", None)
+        if code:
+            raise RuntimeError(f"the program ends with {code} when it is not interrupted")
     for number in range(count):
         folder = output / f"out{number}"
         earlier = folder / "model.so"
         if number % 2:  # an earlier output is to stay as it is
             folder.mkdir()
-            earlier.write_text("earlier")
-        process = subprocess.Popen(
-            [*command, str(folder)], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
-        )
-        assert process.stderr is not None
-        process.stderr.readline()
-        time.sleep(rng.random() * takes)
-        running = process.poll() is None
-        process.send_signal(signal.SIGINT)
-        said = process.stderr.read()
-        code = process.wait()
+            earlier.write_bytes(b"earlier")
+        code, _, sent = _forked(program, folder, rng.random() * takes)
         held = sorted(p.name for p in folder.iterdir()) if folder.exists() else []
-        whole = held == ["manifest.json", "model.so"] and earlier.read_bytes() != b"earlier"
-        untouched = held == ["model.so"] and earlier.read_bytes() == b"earlier" if number % 2 else held == []
+        before = ["model.so"] if number % 2 else []
+        untouched = held == before and (not before or earlier.read_bytes() == b"earlier")
         if code == 130:
             found["interrupted"] += 1
-            if not untouched and not whole:
+            if not untouched:
                 found["left behind"] += 1
                 print(f"left behind: {held}", file=sys.stderr)
-        elif code == 0 and (not running or "done" in said or _last_moment(said)):
-            found["too late"] += 1
-        elif code == -signal.SIGINT and whole:  # the program was on its way out
-            found["too late"] += 1
+        elif code == 0:
+            found["swallowed" if sent else "too late"] += 1
         else:
-            found["swallowed" if code == 0 else "another error"] += 1
-            print(f"exit code {code}: {said[-500:]}", file=sys.stderr)
+            found["another error"] += 1
+            print(f"exit code {code}", file=sys.stderr)
     return found
 
 
-def _last_moment(said: str) -> bool:
-    return any(line.startswith("writing") and line.endswith(" s") for line in said.splitlines())
+def _forked(program: Program, folder: Path, after: float | None) -> tuple[int, float, bool]:
+    """Run a program in a child process, and interrupt it after some seconds.
 
+    A child that is forked from here has TVM loaded, so that the moment falls into the compile.
 
-def _program_seconds(command: list[str]) -> float:
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-    assert process.stderr is not None
-    process.stderr.readline()
+    Returns: the exit code, the seconds that it took, and whether it was interrupted while the program ran. A program
+        says through a pipe that it is done, and then waits until its parent knows.
+    """
+    told, tell = os.pipe()
     begin = time.perf_counter()
-    process.stderr.read()
-    if process.wait():
-        raise RuntimeError(f"{command} does not compile")
-    return time.perf_counter() - begin
+    child = os.fork()
+    if not child:
+        os.close(told)
+        code = 1
+        try:
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, 1)
+            code = program(folder)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            os.write(tell, b"done")
+        finally:
+            os._exit(code)
+    os.close(tell)
+    done, _, _ = select.select([told], [], [], after)
+    if not done:
+        os.kill(child, signal.SIGINT)
+    _, status = os.waitpid(child, 0)
+    os.close(told)
+    return os.waitstatus_to_exitcode(status), time.perf_counter() - begin, not done
 
 
-def _command(folder: Path) -> list[str]:
-    """A program that compiles, and writes to the folder that is its last argument."""
-    if RELAY:
-        return [sys.executable, str(Path(__file__).resolve()), "--build"]
+def _command_line(folder: Path) -> Program:
+    """``tvm-stitch compile`` of a small encoder."""
     import onnx
 
+    from tvm_stitch import cli
     from tvm_stitch.testing.bert import BertConfig, build_bert
 
     path = folder / "model.onnx"
     config = BertConfig(layers=1, hidden=16, heads=2, ffn=32, vocabulary=24, sequence=8)
     onnx.save(build_bert(config), str(path))
-    return [sys.executable, "-m", "tvm_stitch.cli", "compile", str(path), "-o"]
+    return lambda output: cli.main(["compile", str(path), "-o", str(output), "--quiet"])
 
 
-def _build_program() -> int:
-    """What is interrupted with Relay: a program that compiles inside ``enable``."""
-    import tvm  # noqa: F401
-
-    import tvm_stitch  # noqa: F401
-
-    print("begins", file=sys.stderr, flush=True)
+def _relay_program(_folder: Path) -> int:
+    """What stands for the command line with Relay, which has none: a program that builds inside ``enable``."""
     try:
         relay_compile()
-        print("done", file=sys.stderr, flush=True)
     except KeyboardInterrupt:
         return 130
     return 0
@@ -202,15 +206,13 @@ def main() -> int:
         "--count", type=int, default=50, help="interrupts of each kind (default: %(default)s)"
     )
     parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
-    parser.add_argument("--build", metavar="DIR", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.build:
-        return _build_program()
     rng = random.Random(args.seed)
     name = "Relay" if RELAY else "Relax"
     found = {f"{name}, Python": in_process(relay_compile if RELAY else relax_compile, args.count, rng)}
     with tempfile.TemporaryDirectory() as folder:
-        found[f"{name}, program"] = in_programs(_command(Path(folder)), args.count, rng, Path(folder))
+        program = _relay_program if RELAY else _command_line(Path(folder))
+        found[f"{name}, program"] = in_programs(program, args.count, rng, Path(folder))
     print(f"{'':16}" + "".join(f"{outcome:>20}" for outcome in OUTCOMES))
     for kind, counts in found.items():
         print(f"{kind:16}" + "".join(f"{counts[outcome]:20d}" for outcome in OUTCOMES))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -267,3 +268,43 @@ def test_threads_that_compile_at_once_are_all_stitched() -> None:
     for depth in (2, 3, 4, 5):
         assert found[depth].declined == {}
         assert len(found[depth].plans) == len(build_module(model(depth), LLVM).recorder.plans) > 0
+
+
+@tvm.instrument.pass_instrument
+class Interrupts:
+    """Sends SIGINT before the k-th pass of a compile."""
+
+    def __init__(self, at: int):
+        self.left = at
+
+    def run_before_pass(self, _mod: tvm.IRModule, _info: Any) -> None:
+        self.left -= 1
+        if not self.left:
+            signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("at", [1, 4, 9, 12, 14, 17, 22, 30])
+def test_an_interrupt_ends_the_compile_whatever_pass_is_next(at: int) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), tvm.transform.PassContext(instruments=[Interrupts(at)]):
+        tvm.compile(three_scopes(), LLVM, relax_pipeline=pipeline(LLVM))
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("where", ["read", "choose_plan", "emit"])
+def test_an_interrupt_ends_the_compile_whatever_step_is_done(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tvm_stitch.relax import schedule_stitch_ops as schedule
+
+    original = getattr(schedule, where)
+
+    def step(*args: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return original(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(schedule, where, step)
+        with pytest.raises(KeyboardInterrupt):
+            tvm_stitch.compile(three_scopes(), LLVM)
+    assert len(build_module(three_scopes(), LLVM).recorder.plans) == 3
