@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import os
 import random
 import select
@@ -134,7 +135,9 @@ def in_programs(program: Program, count: int, rng: random.Random, output: Path) 
         held = sorted(p.name for p in folder.iterdir()) if folder.exists() else []
         before = ["model.so"] if number % 2 else []
         untouched = held == before and (not before or earlier.read_bytes() == b"earlier")
-        if code == 130:
+        if code == 130 and _is_whole(folder):  # it came when both files were being moved to their place
+            found["too late"] += 1
+        elif code == 130:
             found["interrupted"] += 1
             if not untouched:
                 found["left behind"] += 1
@@ -145,6 +148,16 @@ def in_programs(program: Program, count: int, rng: random.Random, output: Path) 
             found["another error"] += 1
             print(f"exit code {code}", file=sys.stderr)
     return found
+
+
+def _is_whole(folder: Path) -> bool:
+    """Is there a complete new output?"""
+    library, manifest = folder / "model.so", folder / "manifest.json"
+    if not (library.exists() and manifest.exists()) or len(list(folder.iterdir())) != 2:
+        return False
+    return (
+        library.read_bytes()[:4] == b"\x7fELF" and json.loads(manifest.read_text())["library"] == library.name
+    )
 
 
 def _forked(program: Program, folder: Path, after: float | None) -> tuple[int, float, bool]:
