@@ -213,3 +213,21 @@ def test_covered_counts_what_threads_touch() -> None:
     mapping = RowMapping(32, 8, {"100": ColumnMapping(4, 1), "300": ColumnMapping(4, 2, 2)})
     assert mapping.block == 256 and mapping.covered(100) == 128 and mapping.covered(300) == 512
     assert H200.max_threads_per_block == 1024
+
+
+@pytest.mark.parametrize("columns", [256, 512, 1024, 2048])
+def test_threads_grow_step_by_step_with_live_inputs(columns: int) -> None:
+    """A row takes the largest block only where half of one is too small for it."""
+
+    def mixed(emit: Any, *xs: Any) -> list[Any]:
+        total = made = xs[0]
+        for x in xs[1:]:
+            total = emit(R.add(total, x))
+        for x in xs[1:]:
+            made = emit(R.multiply(made, x))
+        return [R.divide(made, emit(R.sum(total, 1, True)))]
+
+    found = [
+        plan(build(mixed, *[((65536, columns), F32)] * inputs)).mapping.threads for inputs in range(5, 12)
+    ]
+    assert all(a <= b <= 2 * a for a, b in zip(found, found[1:])), found

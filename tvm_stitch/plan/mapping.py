@@ -328,7 +328,7 @@ def _threads_for(
 
     while threads < most // 2 and crowded(REGISTER_WORDS):
         threads *= 2
-    if threads < most and crowded(LONG_WORDS * 0.55):
+    if most // 2 <= threads < most and crowded(LONG_WORDS * 0.55):
         threads = most
     if rows is not None:  # few rows: more threads each, so that the device is busy
         wanted = device.sms * 512
