@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every selected ONNX node case that stock TVM gets right on llvm is right stitched.
+"""Every selected ONNX node case that stock TVM gets right on llvm is right stitched, with no more kernels.
 
 The table at the end of a run (tests/conftest.py prints it) counts the cases by what became of them. Those
 that stock TVM passes are listed in stock_passes.txt, so that none can drop out unseen. To write it anew:
@@ -24,9 +24,13 @@ from tvm.relax.frontend.onnx import from_onnx
 
 from tests.onnx_node.cases import family, node_cases, simplify
 from tvm_stitch.relax.pipeline import Recorder, pipeline
+from tvm_stitch.testing.count import count_lowered, more_than_stock
+from tvm_stitch.testing.random_graphs import emulated_target
 
 LIST = Path(__file__).with_name("stock_passes.txt")
 TARGET = tvm.target.Target("llvm")
+ON_CUDA = int(os.environ.get("STITCH_ON_CUDA", "16"))
+"""One case of so many has its kernels counted on CUDA."""
 WRITE = bool(os.environ.get("STITCH_WRITE_STOCK_PASSES"))
 STOCK_PASSES = (
     frozenset(LIST.read_text(encoding="utf-8").split()) if LIST.exists() and not WRITE else frozenset()
@@ -80,7 +84,8 @@ def _grade(name: str, recorder: Recorder) -> tuple[str, str]:
     right_in_stock = 0
     for mod, inputs, expected in runs:
         try:
-            stock = _run(mod, relax.get_default_pipeline(TARGET), inputs)
+            default = _Seen(relax.get_default_pipeline(TARGET))
+            stock = _run(mod, default, inputs)
         except Exception as error:
             return STOCK_FAILS, _line(error)
         # The importer leaves some optional outputs unset: those that stock gets right count.
@@ -90,8 +95,9 @@ def _grade(name: str, recorder: Recorder) -> tuple[str, str]:
         if not right:
             return STOCK_FAILS, _difference(stock[0], expected[0], case)
         right_in_stock += len(right)
+        seen = _Seen(pipeline(TARGET, recorder=recorder))
         try:
-            stitched = _run(mod, pipeline(TARGET, recorder=recorder), inputs)
+            stitched = _run(mod, seen, inputs)
         except Exception as error:
             return OURS_FAILS, _line(error)
         wrong = [
@@ -99,7 +105,37 @@ def _grade(name: str, recorder: Recorder) -> tuple[str, str]:
         ]
         if wrong:
             return OURS_FAILS, "; ".join(wrong)
+        if more := _more_kernels(default, seen):
+            return OURS_FAILS, more
     return PASSED, f"{right_in_stock} outputs right"
+
+
+class _Seen:
+    """A pipeline, and what it made last."""
+
+    def __init__(self, made: Callable[[tvm.IRModule], tvm.IRModule]):
+        self.made, self.mod = made, tvm.IRModule()
+
+    def __call__(self, mod: tvm.IRModule) -> tvm.IRModule:
+        self.mod = self.made(mod)
+        return self.mod
+
+
+def _more_kernels(stock: _Seen, stitched: _Seen) -> str:
+    before, after = (count_lowered(seen.mod, TARGET) for seen in (stock, stitched))
+    if after.memory_intensive <= before.memory_intensive and after.total <= before.total:
+        return ""
+    return f"more kernels than stock: {', '.join(after.names)} for {', '.join(before.names)}"
+
+
+@pytest.mark.parametrize("name", list(node_cases())[::ON_CUDA])
+def test_node_case_has_no_more_kernels_on_cuda(name: str) -> None:
+    case, target = node_cases()[name], emulated_target()
+    try:
+        mod, _, _ = _import(case.model, *case.data_sets[0])
+    except Exception as error:
+        pytest.skip(f"not imported: {_line(error)}")
+    assert more_than_stock(mod, target, pipeline(target)) == ""
 
 
 def _import(

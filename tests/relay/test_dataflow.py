@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,9 +13,13 @@ from tvm import relay
 
 from tvm_stitch.graph.reader import Unreadable
 from tvm_stitch.relay.dataflow import Region, _readable, view
-from tvm_stitch.relay.lower import OpReader
+from tvm_stitch.relay.lower import OpReader, short_name
 from tvm_stitch.relay.traverse import children, post_order, rewrite
 from tvm_stitch.scope.node import NodeKind
+from tvm_stitch.scope.quotient import Quotient
+from tvm_stitch.scope.weigh import kernels_of
+from tvm_stitch.testing.random_growth import LEVELS
+from tvm_stitch.testing.relay.random_graphs import random_graph
 
 LLVM = tvm.target.Target("llvm")
 
@@ -117,3 +122,26 @@ def test_scalars_of_bfloat16_are_inputs() -> None:
     x = relay.var("x", shape=(4, 8), dtype="bfloat16")
     (node,) = region(relay.multiply(x, relay.const(0.25, "bfloat16")), x).nodes
     assert node.kind is NodeKind.MEMORY and len(node.inputs) == 2
+
+
+def fused_by_tvm(mod: tvm.IRModule) -> Counter[tuple[str, ...]]:
+    """The operators of each function that TVM's fusion makes."""
+    found: Counter[tuple[str, ...]] = Counter()
+
+    def visit(expr: Any) -> None:
+        if isinstance(expr, relay.Call) and isinstance(expr.op, relay.Function):
+            calls = (e for e in post_order([expr.op.body]) if isinstance(e, relay.Call))
+            found[tuple(sorted(short_name(call.op.name) for call in calls))] += 1
+
+    relay.analysis.post_order_visit(relay.transform.FuseOps(fuse_opt_level=2)(mod)["main"].body, visit)
+    return found
+
+
+@pytest.mark.parametrize("start", [0, 10])
+def test_tvms_fusion_is_known(start: int) -> None:
+    for seed in range(start, start + 10):
+        mod = relay.transform.InferType()(random_graph(seed, 4_000, LEVELS[seed % 3]).mod)
+        nodes = view(mod["main"].body, OpReader(LLVM)).nodes
+        groups = kernels_of(nodes, Quotient(nodes).users, [[i] for i in range(len(nodes))], {})
+        known = Counter(tuple(sorted(nodes[i].name for i in group.nodes)) for group in groups)
+        assert known == fused_by_tvm(mod), seed

@@ -7,11 +7,13 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import tvm
 import tvm_ffi
 from tvm import relax
 
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.testing import random_checks, random_graphs
+from tvm_stitch.testing.count import more_than_stock
 from tvm_stitch.testing.random_graphs import LEVELS, RandomGraph, random_graph
 from tvm_stitch.testing.random_steps import Sketch
 from tvm_stitch.testing.relax_front_end import RelaxFrontEnd
@@ -54,6 +56,14 @@ def test_emulated_cuda_on_few_multiprocessors(multiprocessors: int, start: int) 
     """Blocks have many tasks, and what they retain is a part of small data too."""
     config = StitchConfig(multiprocessors=multiprocessors)
     assert failures("emulated-cuda", range(start, start + CHUNK), EMULATED_ELEMENTS, config) == []
+
+
+@pytest.mark.parametrize("target", ["llvm", "emulated-cuda"])
+def test_never_more_kernels_than_stock(target: str) -> None:
+    made = random_graphs.emulated_target() if target == "emulated-cuda" else tvm.target.Target("llvm")
+    pipeline = random_graphs.stitched_pipeline(target)
+    for seed in range(30, 42):
+        assert more_than_stock(random_graph(seed, 4_000, LEVELS[seed % 3]).mod, made, pipeline) == "", seed
 
 
 @pytest.mark.parametrize("start", range(7000, 7020, CHUNK))
