@@ -42,13 +42,14 @@ class Rules:
 
     ulps: of a transcendental function. flush: denormals may become zero. nan_max: a maximum or minimum has to
     "propagate" NaN, or may do as it likes ("any"). lenient: comparisons with NaN, and differences and quotients of
-    infinities and NaN with themselves, are not judged either.
+    infinities and NaN with themselves, are not judged either. fast: functions are those of CUDA's fast mathematics.
     """
 
     ulps: float = 10.0
     flush: bool = False
     nan_max: str = "any"
     lenient: bool = False
+    fast: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +84,15 @@ def exact(data: Array, dtype: str) -> Bounded:
     data = np.asarray(data)
     data = data.astype("float64") if dtype in FLOATS else data.astype(dtype)
     return Bounded(data, np.zeros(data.shape), dtype, True)
+
+
+def flushed(value: Bounded, rules: Rules) -> Bounded:
+    """Given elements, of which denormals may be taken for zeros."""
+    if not rules.flush or not value.is_float:
+        return value
+    size = np.abs(value.data)
+    denormal = (size > 0) & (size < FLOATS[value.dtype].tiny)
+    return Bounded(value.data, np.where(denormal, size, value.error), value.dtype, value.signed_zero)
 
 
 def unknown_like(data: Array, mask: Array) -> Array:

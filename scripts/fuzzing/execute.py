@@ -123,7 +123,7 @@ class Settings:
     def rules(self) -> Rules:
         """What the backend's arithmetic is free to do."""
         if self.backend == "cuda":
-            return Rules(ulps=64.0, flush=True, nan_max=self.nan_max, lenient=self.lenient)
+            return Rules(16.0, flush=True, nan_max=self.nan_max, lenient=self.lenient, fast=True)
         return Rules(nan_max=self.nan_max, lenient=self.lenient)
 
 

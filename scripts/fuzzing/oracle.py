@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from . import network, reduction, scalar
-from .bounded import Bounded, Rules, exact
+from .bounded import Bounded, Rules, exact, flushed
 from .case import Case, Inapplicable, Step, extent
 from .data import constant
 
@@ -48,7 +48,7 @@ def evaluate(case: Case, run: int, arrays: Sequence[np.ndarray], rules: Rules) -
         Inapplicable: when the case means nothing at the sizes of this run.
     """
     sizes = case.sizes[run]
-    values: list[Result] = [exact(a, p.dtype) for a, p in zip(arrays, case.inputs)]
+    values: list[Result] = [flushed(exact(a, p.dtype), rules) for a, p in zip(arrays, case.inputs)]
     for step in case.steps:
         try:
             value = evaluate_step(step, [values[i] for i in step.args], sizes, rules)
@@ -100,8 +100,8 @@ class _Attrs:
         return [extent(dim, self.sizes) for dim in self.values[name]]
 
 
-def _constant(_args: list[Any], attrs: _Attrs, _rules: Rules) -> Result:
-    return exact(constant(attrs.values), attrs["dtype"])
+def _constant(_args: list[Any], attrs: _Attrs, rules: Rules) -> Result:
+    return flushed(exact(constant(attrs.values), attrs["dtype"]), rules)
 
 
 def _full(_args: list[Any], attrs: _Attrs, _rules: Rules) -> Result:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,9 @@ def unary(name: str, x: Bounded, rules: Rules, attrs: dict[str, Any]) -> Bounded
     """An operator of one tensor."""
     if not x.is_float:
         return _integer_unary(name, x)
+    if rules.fast and x.dtype != "float64":
+        with np.errstate(all="ignore"):
+            return _approximated(name, x, unary(name, x, replace(rules, fast=False), attrs))
     with np.errstate(all="ignore"):
         if name in ("isnan", "isinf", "isfinite"):
             return _class_of(name, x)
@@ -57,6 +61,29 @@ def unary(name: str, x: Bounded, rules: Rules, attrs: dict[str, Any]) -> Bounded
             function, ulps = _MONOTONE[name]
             return _monotone(name, function, rules.ulps if ulps is None else ulps, x, rules)
         return _SPECIAL[name](x, rules, attrs)
+
+
+def _approximated(name: str, x: Bounded, result: Bounded) -> Bounded:
+    """The result of a function with what CUDA's fast mathematics may add to its error.
+
+    The guide gives bounds for the intrinsics: absolute ones of sine, cosine and logarithm within a range, relative ones
+    that grow with the argument of powers of e; the approximate tanh has eleven bits.
+    """
+    if not result.is_float:
+        return result
+    size = np.abs(x.data)
+    if name in ("sin", "cos", "log"):
+        more = 2.0**-18 * (1 + size) if name != "log" else 2.0**-19
+    elif name == "tan":
+        more = 2.0**-16 * (1 + size) * (1 + np.square(result.data))
+    elif name in ("tanh", "gelu_tanh"):
+        more = 2.0**-9 * (np.abs(result.data) + (size if name == "gelu_tanh" else 0))
+    elif name in ("exp", "sigmoid", "silu", "selu", "sinh", "cosh", "gelu", "asinh", "acosh", "atanh"):
+        more = 2.0**-19 * (1 + size) * np.maximum(np.abs(result.data), 2.0**-20)
+    else:
+        return result
+    judged = np.isfinite(result.data)
+    return Bounded(result.data, np.where(judged, result.error + more, result.error), result.dtype)
 
 
 def _monotone(
@@ -267,13 +294,19 @@ def _float_binary(name: str, a: Bounded, b: Bounded, rules: Rules) -> Bounded:
             & (b.error == 0)
             & ((a.data == 0) & (a.error == 0) | np.isnan(a.data) | b.signed_zero)
         )
+        if rules.fast:  # a fast quotient by more than 2**126 is 0
+            settled = settled & (np.abs(b.data) < 2.0**126)
+            zero = zero | (np.abs(b.data) >= 2.0**126)
         return rounded(data, np.where(zero & ~settled, np.inf, bound), dtype, rules, 3)
     if name == "power":
         data, corners = _corners(np.power, a, b)
         bound = envelope(data, corners, known)
         whole = (b.error == 0) & (b.data == np.rint(b.data)) & (np.abs(a.data) > a.error)
         fine = ((a.data - a.error > 0) | whole) & np.isfinite(a.data) & np.isfinite(b.data)
-        return rounded(data, np.where(fine, bound, np.inf), dtype, rules, 2 * rules.ulps)
+        ulps = 2 * rules.ulps
+        if rules.fast:  # two to the power of y * log2(x)
+            bound = bound + 2.0**-18 * (1 + np.abs(b.data * np.log2(np.abs(a.data)))) * np.abs(data)
+        return rounded(data, np.where(fine, bound, np.inf), dtype, rules, ulps)
     if name in ("floor_divide", "floor_mod"):
         return _floor(name, a, b, rules)
     if name == "atan2":

@@ -208,3 +208,14 @@ def test_slices_out_of_bounds_mean_nothing() -> None:
         evaluate_step(step, [exact(np.zeros(5), "float32")], {"n": 5}, RULES)
     got = evaluate_step(step, [exact(np.arange(12.0), "float32")], {"n": 12}, RULES)
     assert got.data.tolist() == [9, 10, 11]
+
+
+def test_fast_mathematics_of_cuda_widens_bounds_and_changes_no_value() -> None:
+    fast = Rules(fast=True, flush=True)
+    for name in ("exp", "sin", "cos", "tan", "tanh", "log", "sigmoid", "gelu"):
+        plain, wide = run(name, np.abs(X)), run(name, np.abs(X), rules=fast)
+        np.testing.assert_array_equal(plain.data, wide.data)
+        assert np.all(wide.error >= plain.error) and wide.error.sum() > plain.error.sum()
+        assert np.median(wide.error) < 1e-2
+    huge = run("divide", np.array([1e38, 1.0]), np.array([2.0**127, 2.0]), rules=fast)
+    assert huge.unknown.tolist() == [True, False]
