@@ -116,7 +116,9 @@ def test_a_tile_of_several_steps_is_not_loaded_whole() -> None:
     first = plan.phases[0][-1]
     x = next(t for t in plan.graph.inputs if t.name == "x")
     m = first.mapping
-    stepped = replace(m, columns={c: replace(cm, steps=2) for c, cm in m.columns.items()})
+    halved = {c: replace(cm, steps=2 * cm.steps, vector=cm.vector // 2) for c, cm in m.columns.items()}
+    stepped = replace(m, columns=halved)
+    assert all(stepped.covered(int(c)) == m.covered(int(c)) for c in halved)
     assert loaded_tile(first, x) is not None and loaded_tile(replace(first, mapping=stepped), x) is None
 
 

@@ -65,7 +65,8 @@ def test_results_of_a_split_are_values() -> None:
 def test_a_tuple_that_is_also_used_whole_is_not_split() -> None:
     def body(emit: Any, x: Any) -> Any:
         parts = emit(R.split(x, 2, 1))
-        return [R.exp(emit(relax.TupleGetItem(parts, 1))), parts]
+        emit(relax.Tuple([parts, x]))
+        return [R.exp(emit(relax.TupleGetItem(parts, 1)))]
 
     view, _ = viewed(body, X)
     assert view.nodes[0].kind is NodeKind.OPAQUE

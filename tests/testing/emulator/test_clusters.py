@@ -167,6 +167,18 @@ def test_a_block_does_not_end_under_an_access_of_its_memory(seed: int) -> None:
 
 
 @SEEDS
+@pytest.mark.parametrize("relaxed", [0, 1])
+def test_what_both_blocks_read_is_released_only_if_both_release(relaxed: int, seed: int) -> None:
+    body = (
+        "const unsigned rank = cg::this_cluster().block_rank(); float* cell = (float*)x + blockIdx.x / 2;"
+        f"float v = cell[0]; if (rank == @) {{ {RELAXED} }} else {{ {ARRIVE} }} {WAIT}"
+        f"if (rank == {1 - relaxed} && t == 0) cell[0] = v; out[at] = v; {BOTH}"
+    )
+    assert {r.kind for r in run(body.replace("@", str(relaxed)), seed).reports} == {"race"}
+    assert not run(body.replace("@", "7"), seed).reports
+
+
+@SEEDS
 def test_the_owner_has_begun_for_those_only_who_have_waited(seed: int) -> None:
     early = run(f"{ARRIVE} {PUSH} {WAIT} {BOTH} {READ}", seed).reports
     assert early and any("may not have begun" in r.message for r in early)

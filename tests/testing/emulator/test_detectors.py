@@ -123,6 +123,15 @@ def test_partial_warp_synchronisation_orders_its_lanes() -> None:
     assert kinds(neighbour(8)) & {"race", "uninitialized-read"}
 
 
+def test_reads_of_several_lanes_are_all_remembered() -> None:
+    body = (
+        "__shared__ float s[1]; if (tid == 5) s[0] = 1; __syncthreads(); float v = 0; if (@) v = s[0];"
+        "if (tid == 1 || tid == 2) __syncwarp(6u); if (tid == 2) s[0] = 2; out[tid] = v;"
+    )
+    for reads, found in (("tid == 1", set()), ("tid < 2", {"race"})):
+        assert kinds(run(body.replace("@", reads), out(32), ramp(1), block=32, written=[0])) == found
+
+
 def test_race_between_blocks() -> None:
     body = (
         "if (threadIdx.x == 0) scratch[blockIdx.x] = x[blockIdx.x]; @ "
@@ -167,6 +176,13 @@ def test_out_of_bounds_global(index: str, caught: bool, write: bool) -> None:
         (report,) = result.reports
         assert (report.array, report.offset) == ("x", 64 if "+" in index else -1)
         assert report.thread == (63 if "+" in index else 0, 0, 0)
+
+
+def test_a_wide_access_that_reaches_past_the_end() -> None:
+    body = "float4 v = *(float4*)(x + 4); out[tid] = v.x;"
+    assert not run(body, out(1), ramp(8), block=1, written=[0]).reports
+    (report,) = run(body, out(1), ramp(7), block=1, written=[0]).reports
+    assert (report.kind, report.array, report.offset) == ("out-of-bounds", "x", 4)
 
 
 @pytest.mark.parametrize("size, caught", [(64, False), (63, True)])
