@@ -62,15 +62,25 @@ def test_results_of_a_split_are_values() -> None:
     assert exp.inputs == [split.outputs[1]] and len(split.graph.outputs) == 2
 
 
-def test_a_tuple_that_is_also_used_whole_is_not_split() -> None:
-    def body(emit: Any, x: Any) -> Any:
-        parts = emit(R.split(x, 2, 1))
-        emit(relax.Tuple([parts, x]))
-        return [R.exp(emit(relax.TupleGetItem(parts, 1)))]
-
-    view, _ = viewed(body, X)
-    assert view.nodes[0].kind is NodeKind.OPAQUE
-    assert view.nodes[0].reason == "its results are used as one tuple" and not view.item
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_tuple_that_is_also_used_whole_is_not_split(whole: bool) -> None:
+    mod = legalize(build(lambda emit, x: [emit(R.split(x, 2, 1))], X))
+    call = mod["main"].body.blocks[0].bindings[0].value
+    builder = relax.BlockBuilder(mod)
+    x = relax.Var("x", relax.TensorType([4, 8], F32))
+    with builder.function("user", [x]):
+        with builder.dataflow():
+            parts = builder.emit(
+                relax.Call(call.op, [call.args[0], relax.Tuple([x])], call.attrs, call.ty_args)
+            )
+            if whole:
+                builder.emit(relax.Tuple([parts, x]))
+            out = builder.emit_output(relax.TupleGetItem(parts, 1))
+        builder.emit_func_output(out)
+    (block,) = builder.get()["user"].body.blocks
+    split = view_block(block, GraphReader(mod)).nodes[0]
+    assert split.kind is (NodeKind.OPAQUE if whole else NodeKind.MEMORY)
+    assert split.reason == ("its results are used as one tuple" if whole else "")
 
 
 def test_functions_with_narrow_shapes_are_left_alone() -> None:
