@@ -13,6 +13,7 @@ from tvm.relax import op as R
 from tests.graph.helpers import H200, build, graph, plan, symbol
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import GPUS
+from tvm_stitch.plan import mapping
 from tvm_stitch.plan.launch import blocks_per_sm
 from tvm_stitch.plan.mapping import (
     MOST_BLOCKS,
@@ -101,6 +102,13 @@ def test_a_device_with_less_shared_memory_keeps_less() -> None:
         assert make_plan(found, GPUS[name], ONE_BLOCK).mapping.storage == "read again"
 
 
+def test_rows_that_share_a_block_keep_nothing_in_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever makes so few threads take so long a row: here they are told to."""
+    monkeypatch.setattr(mapping, "_threads_for", lambda *_: 64)
+    made = softmax(65536, 16384, config=ONE_BLOCK).mapping
+    assert made.rows_per_block == 2 and made.storage == "read again"
+
+
 def test_describe_is_plain_data() -> None:
     import json
 
@@ -147,6 +155,7 @@ def check(made: StitchPlan) -> None:
         assert held >= mapping.blocks_per_sm
         assert isinstance(rows, int) and rows * mapping.segments <= device.sms * held
     if mapping.shared:
+        assert mapping.rows_per_block == 1, "what is staged has the place of one row"
         assert mapping.keep and 0 < stage_bytes(made.schedule, mapping) <= device.shared_per_block
     for p in made.schedule.passes:
         cm = mapping.of(p.columns)

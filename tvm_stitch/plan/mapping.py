@@ -233,7 +233,10 @@ def _stepped(m: ColumnMapping, vectors: int) -> ColumnMapping:
 
 
 def keep_in_shared(sched: Schedule, mapping: RowMapping, device: DeviceModel) -> bool:
-    """Keep values in shared memory if a block's fit, in steps small enough not to cover much more than its columns."""
+    """Keep values in shared memory if a block's fit, in steps small enough not to cover much more than its columns.
+
+    What is staged there has the place of one row, so a block of several rows keeps nothing.
+    """
     before = dict(mapping.columns)
     extents = {str(p.columns): p.columns for p in sched.passes if isinstance(p.columns, int)}
     span = mapping.threads * mapping.segments
@@ -244,7 +247,8 @@ def keep_in_shared(sched: Schedule, mapping: RowMapping, device: DeviceModel) ->
     most = device.shared_per_block
     if mapping.blocks_per_sm:
         most = min(most, device.shared_per_sm // mapping.blocks_per_sm - device.shared_reserved)
-    mapping.shared = 0 < stage_bytes(sched, mapping) <= most - max(1024, partial_bytes(sched, mapping) + 256)
+    room = most - max(1024, partial_bytes(sched, mapping) + 256)
+    mapping.shared = mapping.rows_per_block == 1 and 0 < stage_bytes(sched, mapping) <= room
     mapping.keep = mapping.shared
     if not mapping.shared:
         mapping.columns = before
