@@ -11,7 +11,7 @@ from ..cost.sol import Load, Work, moving_seconds, seconds, share_of, tail_secon
 from ..device import DeviceModel
 from ..graph.dtype import item_bytes
 from ..graph.ir import StitchGraph, Tensor
-from ..plan.alignment import Alignment, align, op_points
+from ..plan.alignment import Alignment, Misaligned, align, op_points
 from ..plan.choose import rows_or_phases
 from ..plan.partition import Partition, partition, wants_partition
 from ..plan.parts import Part
@@ -32,6 +32,10 @@ class Appraisal:
     idle: float = 0.0
     kernels: int = 1
 
+
+CPU_OPERATORS_WITH_REDUCES = 64
+"""Operators of a stitch op with reductions on a CPU: LLVM's time grows with the product of operators and passes (80 means
+of one row took it 66 s as one function, under a second as two)."""
 
 FREE = Appraisal(False, 0.0, 0.0)
 """A view outside a kernel."""
@@ -60,6 +64,12 @@ def appraise(graph: StitchGraph, device: DeviceModel | None, config: StitchConfi
     Raises:
         Misaligned: when there is no plan, with the reason.
     """
+    if device is not None and not device.is_gpu:
+        count = len(graph.operators)
+        if graph.reduces and count > CPU_OPERATORS_WITH_REDUCES:
+            raise Misaligned(
+                f"{count} operators, reductions among them, exceed a CPU's {CPU_OPERATORS_WITH_REDUCES}"
+            )
     if device is None or not device.is_gpu:
         return in_block(graph)
     barriers = device.cooperative and config.grid_barriers

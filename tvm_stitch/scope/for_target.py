@@ -15,8 +15,9 @@ from .epilogue import EpilogueRules
 from .identify import Excluded, Identified, identify, nothing
 from .node import Node, NodeKind
 
-CPU_OPERATORS, CPU_ARGUMENTS = 64, 32
-"""Limits of a stitch op on a CPU, where compile time grows faster with its size than any gain does."""
+CPU_OPERATORS, CPU_ARGUMENTS = 256, 32
+"""Limits of a stitch op on a CPU: as many operators as TVM's own fusion joins. Those of one with reductions are less
+(``CPU_OPERATORS_WITH_REDUCES`` in ``tvm_stitch/scope/appraise.py``)."""
 
 
 def identify_for(
