@@ -269,6 +269,11 @@ def intrinsic(dtype: str, name: str, *args: Expr) -> Expr:
     return tir.call_intrin(dtype, ("tirx." if HAS_RELAX_TIRX else "tir.") + name, *args)
 
 
+def unfolded_or(a: Expr, b: Expr) -> Expr:
+    """``a | b`` of integers, left as it is where both are constants."""
+    return tir.BitwiseOr(a, b) if HAS_RELAX_TIRX else intrinsic(dtype_of(a), "bitwise_or", a, b)
+
+
 def attribute(name: str) -> str:
     """The full name of one of TIR's function attributes (``"is_scheduled"``, ``"noalias"``)."""
     return ("tirx." if HAS_RELAX_TIRX else "tir.") + name

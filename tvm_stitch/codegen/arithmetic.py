@@ -23,7 +23,7 @@ from typing import Any
 from .. import compat
 from ..compat import Buffer, Expr, tir
 from .nan_extrema import maximum_or_minimum
-from .opaque import as_c_type, through_bits
+from .opaque import as_c_type, or_zero, through_bits
 
 FLOATS = ("float32", "float64")
 _COMPARED = frozenset("EQ NE LT LE GT GE".split())
@@ -180,7 +180,8 @@ class HostArithmetic(Arithmetic):
         # Differences of unsigned integers may be negative, products of them need all bits.
         wide = f"{'u' if not signed and node is tir.Mul else ''}int{2 * bits}"
         other = f"{'u' if signed else ''}int{bits}"
-        return tir.reinterpret(dtype, tir.Cast(other, node(_cast(a, wide), _cast(b, wide))))
+        result = tir.Cast(other, node(_cast(a, wide), _cast(b, wide)))
+        return tir.reinterpret(dtype, or_zero(result))
 
     def divided(self, node: type[Any], a: Expr, b: Expr) -> Expr:
         return node(a, b)

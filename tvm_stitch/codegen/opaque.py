@@ -45,11 +45,24 @@ def through_bits(value: Expr, second: bool = False) -> Expr:
     return tir.reinterpret(dtype, tir.reinterpret(bits, value))
 
 
+def or_zero(value: Expr) -> Expr:
+    """An integer that the simplifier may well know, but not put in place of this: for llvm.
+
+    TVM's code generation for llvm refuses to reinterpret a literal 0, which ``x - x`` is, and ``x * 0``, and the
+    maximum of x and 0 that is at most 0.
+    """
+    return compat.unfolded_or(value, compat.const(0, compat.dtype_of(value)))
+
+
 def hidden(expr: Expr) -> Expr | None:
     """What an identity stands for; None for other expressions."""
+    if compat.kind(expr) == "BitwiseOr":
+        return expr.a if compat.int_value(expr.b) == 0 else None
     if compat.kind(expr) != "Call":
         return None
     name = compat.call_name(expr)
+    if name == "bitwise_or":
+        return expr.args[0] if compat.int_value(expr.args[1]) == 0 else None
     if name == "reinterpret":
         inner = expr.args[0]
         same = compat.kind(inner) == "Call" and compat.call_name(inner) == "reinterpret"

@@ -120,6 +120,18 @@ def integer_trees(dtype: str) -> list[Tree]:
     return trees
 
 
+def zero_trees() -> list[Tree]:
+    """Integers that are 0 whatever x and y are, which a simplifier may find."""
+    three = ("minimum", ("maximum", "x", 3), 3)
+    zeros: list[Tree] = [("subtract", "x", "x"), ("multiply", "x", 0), ("subtract", three, 3)]
+    zeros += [("minimum", ("maximum", "y", 0), 0), ("subtract", ("add", "x", "y"), ("add", "x", "y"))]
+    return (
+        zeros
+        + [(op, zero, "y") for zero in zeros for op in ("add", "multiply")]
+        + [("add", zeros[2], zeros[3])]
+    )
+
+
 def expected(tree: Tree, values: Mapping[str, np.ndarray]) -> np.ndarray:
     """What a tree comes to in NumPy; half types are computed in float32 and rounded at the end."""
     dtype = values["x"].dtype
