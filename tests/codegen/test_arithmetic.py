@@ -153,3 +153,34 @@ def test_sums_wrap_around_before_they_are_read(kind: str, dtype: str) -> None:
     want = x.sum(1, keepdims=True, dtype=dtype)
     np.testing.assert_array_equal(results[0], want.astype("float64"))
     np.testing.assert_array_equal(results[1], x + want < x)
+
+
+@pytest.mark.parametrize("kind", ["llvm", "cuda"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_nan_of_any_bits_stays_in_bfloat16(kind: str, dtype: str) -> None:
+    bits = {
+        "float32": [0x7FFFFFFF, 0xFFFFFFFF, 0x7FFF8000, 0xFFFF8001, 0x7FC00000, 0x7F800001],
+        "float16": [0x7FFF, 0xFFFF],
+    }
+    x = np.array(bits[dtype], dtype=f"uint{dtype[5:]}").view(dtype)
+    x = np.concatenate([x, np.array([np.inf, -np.inf, 3e4, 1.5], "float32").astype(dtype)])
+    builder = relax.BlockBuilder()
+    arg = relax.Var("x", relax.TensorType(x.shape, dtype))
+    with builder.function("main", [arg]):
+        with builder.dataflow():
+            double = builder.emit(relax.op.add(arg, arg))
+            output = builder.emit_output(relax.op.astype(double, "bfloat16"))
+        builder.emit_func_output(output)
+    mod = builder.get()
+    if kind == "cuda":
+        (result,) = run_cuda(mod, [x], target=CUDA, relax_pipeline=pipeline(CUDA, STRICT)).check().outputs
+    else:
+        target = tvm.target.Target("llvm")
+        vm = relax.VirtualMachine(
+            tvm.compile(mod, target, relax_pipeline=pipeline(target, STRICT)), tvm.cpu()
+        )
+        result = vm["main"](tvm.runtime.tensor(x)).numpy()
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(
+            result.astype("float32"), (x + x).astype(result.dtype).astype("float32")
+        )

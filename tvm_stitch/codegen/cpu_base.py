@@ -21,7 +21,7 @@ from . import builder as B
 from .arithmetic import FLOATS, HOST
 from .combine import NODES, accumulator_dtype, combine, identity
 from .cpu_frame import Frame, FrameEvaluator
-from .cpu_half import lower_rounding, rounds
+from .cpu_half import lower_rounding, rounds, stored_as
 from .cpu_lanes import LaneWriter, from_held, held, to_held
 from .evaluator import compute_dtype, convert, input_indices
 from .vector_math import keeping_nan, lower_math
@@ -167,7 +167,8 @@ class CpuEmitter:
                 lanes.store(self.tiles[key], to_held(value), self.slot())
             if key in outputs:
                 op = key[0]
-                lanes.store(op.output.buffer, convert(value, op.output.dtype), self.eval.indices(key))
+                stored = stored_as(value, op.output.dtype)
+                lanes.store(op.output.buffer, stored, self.eval.indices(key))
 
     def accumulate(self, p: Pass, accumulators: list[Buffer], at: Expr, mask: Expr | None = None) -> None:
         """Combine the reductions' operands into their accumulators; lanes outside ``mask`` add nothing."""
@@ -190,7 +191,7 @@ class CpuEmitter:
             self.eval.bind_row(key)
         for key in self.sched.row_outputs:
             op = key[0]
-            value = convert(self.eval.value(key), op.output.dtype)
+            value = stored_as(self.eval.value(key), op.output.dtype)
             if self.lanes is None:
                 B.store(op.output.buffer, value, self.eval.indices(key))
             else:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rounding to bfloat16 as integer arithmetic: TVM drops a cast there and back again."""
+"""Rounding to bfloat16 as integer arithmetic: TVM drops a cast there and back again, and may lose NaN in one alone."""
 
 from __future__ import annotations
 
@@ -35,6 +35,19 @@ def lower_rounding(expr: Expr, bind: Callable[[Expr], Expr] | None) -> Expr:
             if compat.dtype_of(value) == "float32":
                 return round_bfloat16(value, bind)
     return compat.rebuild(expr, lambda e: lower_rounding(e, bind))
+
+
+def stored_as(value: Expr, dtype: str) -> Expr:
+    """``value`` as an element of a tensor.
+
+    TVM's cast to bfloat16 rounds the bits of a NaN as well: where they are nearly all ones that makes a zero of it.
+    As integers such NaN are the greatest there are, the negative ones unsigned, the positive ones signed.
+    """
+    if dtype == "bfloat16" and compat.HAS_RELAX_TIRX and compat.dtype_of(value) == "float32":
+        bits = tir.Min(tir.reinterpret("uint32", value), compat.const(0xFFFF7FFF, "uint32"))
+        bits = tir.Min(tir.reinterpret("int32", bits), compat.const(0x7FFF7FFF, "int32"))
+        value = tir.reinterpret("float32", bits)
+    return value if compat.dtype_of(value) == dtype else tir.Cast(dtype, value)
 
 
 def round_bfloat16(value: Expr, bind: Callable[[Expr], Expr] | None = None) -> Expr:
