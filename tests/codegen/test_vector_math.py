@@ -318,9 +318,14 @@ def test_half_types_compute_in_float32(dtype):
 
 
 def test_float64_keeps_libm_precision():
-    x = np.concatenate([np.linspace(-20, 20, 1001), [np.inf, -np.inf, np.nan, 0.0]])
-    for name, reference in (("exp", np.exp), ("sinh", np.sinh), ("cosh", np.cosh), ("nearbyint", np.rint)):
-        np.testing.assert_allclose(compute(getattr(tir, name), x, dtype="float64"), reference(x), rtol=1e-14)
+    small = 10.0 ** -np.arange(1, 309, 4)
+    x = np.concatenate([np.linspace(-20, 20, 1001), [np.inf, -np.inf, np.nan, 0.0], small, -small])
+    functions = {f.__name__: f for f in (np.exp, np.sinh, np.cosh, np.tanh, np.log1p)}
+    functions |= {"nearbyint": np.rint, "exp10": lambda v: np.power(10.0, v), "atanh": np.arctanh}
+    for name, reference in functions.items():
+        with np.errstate(all="ignore"):
+            want = reference(x)
+        np.testing.assert_allclose(compute(getattr(tir, name), x, dtype="float64"), want, rtol=1e-14)
     nan = compute(lambda v: tir.Select(tir.isnan(v), tir.const(1.0, "float64"), v * 0.0), x, dtype="float64")
     np.testing.assert_array_equal(nan == 1.0, np.isnan(x))
 

@@ -55,8 +55,8 @@ _FUNCTIONS: dict[str, Callable[..., Expr]] = {
     "acosh": hyperbolic.acosh,
     "atanh": hyperbolic.atanh,
 }
-# LLVM code generation has no rule for these; libm has the function.
-_LIBM_ONLY = {"sinh": "sinh", "cosh": "cosh"}
+# For these LLVM code generation has no rule, or a formula that loses all digits of small operands.
+_LIBM = ("sinh", "cosh", "tanh", "atanh")
 
 _SIMPLE = ("nearbyint", "rsqrt", "copysign", "fmod")
 _INTEGER_DIVISION = (tir.Div, tir.Mod, tir.FloorDiv, tir.FloorMod)
@@ -67,8 +67,8 @@ def lower_math(expr: Expr, bind: Bind | None = None, may_load: MayLoad | None = 
     """Rewrite the float math calls of a scalar expression so that a vectorized loop around it stays so.
 
     float32 calls become polynomials (errors in ``MATH_ERROR``); float16 and bfloat16 calls are computed in
-    float32 and cast back; float64 calls stay libm calls, except where TVM's vectorizer or LLVM's code
-    generator has no rule. Anything else is returned as it is. NaN goes through every function as in C. Equal
+    float32 and cast back; float64 calls stay libm calls, or become such where TVM's own rule is a formula
+    of less precision. Anything else is returned as it is. NaN goes through every function as in C. Equal
     calls are computed once.
 
     Parameters
@@ -154,8 +154,12 @@ class _Lowerer:
         scope = self.scope
         if dtype == "float32" and name in _FUNCTIONS:
             return scope.let(_FUNCTIONS[name](scope, *[scope.let(arg) for arg in args]))
-        if dtype == "float64" and name in _LIBM_ONLY:
-            return tir.call_pure_extern(dtype, _LIBM_ONLY[name], *args)
+        if dtype == "float64" and name in _LIBM:
+            return tir.call_pure_extern(dtype, name, *args)
+        if dtype == "float64" and name == "exp10":
+            return tir.pow(
+                tir.const(10.0, dtype), *args
+            )  # TVM's is 2 to the power of a product that was rounded
         if name == "isnan":
             return self.is_nan(dtype, args[0])
         if dtype not in ("float32", "float64"):
