@@ -47,9 +47,23 @@ def total(x: Bounded, axis: int | Axes, keepdims: bool, rules: Rules) -> Bounded
         error = np.where(
             np.isfinite(data), error, np.where(mixed, np.inf, np.where(np.isinf(error), np.inf, 0))
         )
+        error = np.where(_contested(x, axes, keepdims), np.inf, error)
         hidden = np.any(x.unknown, axis=axes, keepdims=keepdims)
         error = np.where(hidden & ~_settled_nan(x, axes, keepdims), np.inf, error)
         return rounded(data, error, x.dtype, rules, 1)
+
+
+def _contested(x: Bounded, axes: tuple[int, ...], keepdims: bool) -> Array:
+    """Where parts of a sum may overflow to one infinity and meet the other one, which gives NaN in some orders."""
+
+    def part(sign: int) -> tuple[Array, Array]:
+        finite = np.where(np.isfinite(x.data) & ~x.unknown, np.maximum(sign * x.data + x.error, 0), 0)
+        size = np.sum(finite, axis=axes, keepdims=keepdims) * (1 + 2.0**-10)
+        return size > FLOATS[x.dtype].largest, np.any(x.data == sign * np.inf, axis=axes, keepdims=keepdims)
+
+    (up, above), (down, below) = part(1), part(-1)
+    nan = np.any(np.isnan(x.data), axis=axes, keepdims=keepdims) | (above & below)
+    return np.asarray(((up & (down | below)) | (down & above)) & ~nan)
 
 
 def _settled_nan(x: Bounded, axes: tuple[int, ...], keepdims: bool) -> Array:

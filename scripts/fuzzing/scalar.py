@@ -28,7 +28,7 @@ _MONOTONE: dict[str, tuple[Callable[[Array], Array], float | None]] = {
     "floor": (np.floor, 0),
     "trunc": (np.trunc, 0),
     "round": (np.rint, 0),
-    "sign": (lambda x: np.where(np.isnan(x), x, np.sign(x)), 0),
+    "sign": (lambda x: np.where(np.isnan(x), 0, np.sign(x)), 0),  # as TVM defines it
     "sqrt": (np.sqrt, 2),
     "exp": (np.exp, None),
     "log": (np.log, None),
@@ -323,7 +323,10 @@ def _float_binary(name: str, a: Bounded, b: Bounded, rules: Rules) -> Bounded:
 def _floor(name: str, a: Bounded, b: Bounded, rules: Rules) -> Bounded:
     known = ~(a.unknown | b.unknown) & np.isfinite(a.data) & np.isfinite(b.data) & (np.abs(b.data) > b.error)
     quotient, corners = _corners(np.divide, a, b)
-    slack = 4 * FLOATS[a.dtype].eps * np.abs(quotient)
+    # A quotient smaller than every number is 0 or the least one: of its floor the sign decides, which is lost.
+    kind = FLOATS[a.dtype]
+    least = kind.tiny if rules.flush else 2 * kind.sub
+    slack = 4 * kind.eps * np.abs(quotient) + np.where((a.data == 0) & (a.error == 0), 0, least)
     floors = [np.floor(c + s) for c in (quotient, *corners) for s in (-slack, slack)]
     settled = known & (np.max(floors, axis=0) == np.min(floors, axis=0))
     whole = np.floor(quotient)

@@ -178,6 +178,34 @@ def test_what_rounding_decides_is_not_judged() -> None:
     assert run("argmax", tie, axis=0, keepdims=False).unknown
 
 
+def test_a_sum_whose_parts_overflow_is_settled_where_nothing_opposes() -> None:
+    big = 3e38
+    x = np.array([[big, big, -np.inf], [big, big, np.inf], [1, big, -np.inf], [-big, -big, np.inf]])
+    for op in ("sum", "mean"):
+        value = run(op, x, axis=[1], keepdims=False)
+        assert value.unknown.tolist() == [True, False, False, True]
+        assert value.data[1:3].tolist() == [np.inf, -np.inf]
+    assert not run("sum", np.array([big, big, np.nan, -np.inf]), axis=[0], keepdims=False).unknown
+
+
+def test_a_quotient_below_every_number_has_no_certain_floor() -> None:
+    x, y = np.array([1e-45, 0.0, 1.0, -1e-45]), np.array([-2.5, -2.5, -2.5, 2.5])
+    for op in ("floor_mod", "floor_divide"):
+        assert run(op, x, y).unknown.tolist() == [True, False, False, True]
+
+
+def test_the_sign_of_nan_is_zero() -> None:
+    assert run("sign", np.array([np.nan, -np.inf, -0.0])).data.tolist() == [0, -1, 0]
+
+
+def test_instance_norm_may_take_the_mean_of_squares() -> None:
+    x = np.array([[[100.0, 100.001]]])
+    one = np.ones(1)
+    norm = {"axes": [2], "epsilon": 1e-5}
+    assert (run("instance_norm", x, one, one, **norm).error > 0.1).all()
+    assert (run("layer_norm", x, np.ones(2), np.ones(2), **norm).error < 0.1).all()
+
+
 def test_what_a_condition_leaves_out_does_not_matter() -> None:
     condition = exact(np.array([True, False]), "bool")
     x, y = exact(np.array([np.nan, 1.0]), "float32"), exact(np.array([2.0, 3.0]), "float32")
