@@ -34,8 +34,8 @@ class Appraisal:
 
 
 CPU_OPERATORS_WITH_REDUCES = 64
-"""Operators of a stitch op with reductions on a CPU: LLVM's time grows with the product of operators and passes (80 means
-of one row took it 66 s as one function, under a second as two)."""
+"""Operators of a stitch op with reductions on a CPU: LLVM's time grows with the product of operators and passes (80
+means of one row took it 66 s as one function, 1 s as two)."""
 
 FREE = Appraisal(False, 0.0, 0.0)
 """A view outside a kernel."""
