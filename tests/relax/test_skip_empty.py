@@ -13,6 +13,7 @@ from tvm import relax
 from tvm.relax import op as R
 
 from tests.graph.helpers import build, legalize, symbol
+from tvm_stitch.recorder import Recorder
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.skip_empty import SkipEmpty
 from tvm_stitch.testing.emulator import run_cuda
@@ -34,6 +35,28 @@ def test_what_is_empty_is_allocated_only() -> None:
     before = legalize(build(body, ((0, 6), F32), ((2, 6), F32)))
     assert calls(before) == ["relax.call_tir"] * 3
     assert calls(SkipEmpty()(before)) == ["relax.builtin.alloc_tensor"] * 2 + ["relax.call_tir"]
+
+
+def test_other_extents_may_be_symbolic() -> None:
+    def body(emit: Any, x: Any) -> Any:
+        return [R.exp(emit(R.permute_dims(x, [1, 2, 0])))]
+
+    before = legalize(build(body, ((1, 0, symbol("m")), F32)))
+    assert calls(SkipEmpty()(before)) == ["relax.builtin.alloc_tensor"] * 2
+
+
+@pytest.mark.parametrize("m", [0, 3])
+def test_a_view_with_an_extent_of_zero_beside_a_symbol(m: int) -> None:
+    def body(emit: Any, x: Any, s: Any, y: Any) -> Any:
+        moved = emit(R.permute_dims(x, [1, 2, 0]))
+        return [R.divide(s, emit(R.multiply(moved, s))), R.exp(y)]
+
+    mod = build(body, ((1, 0, symbol("m")), F32), ((), F32), ((4, 5), F32))
+    y = np.random.default_rng(0).random((4, 5), dtype=F32)
+    check(mod, [np.zeros((1, 0, m), F32), np.array(2, F32), y], [np.zeros((0, m, 1)), np.exp(y)])
+    recorder = Recorder()
+    tvm.compile(mod, "llvm", relax_pipeline=pipeline("llvm", recorder=recorder))
+    assert not recorder.declined and len(recorder.plans) == 1
 
 
 def test_others_are_left_as_they_are() -> None:

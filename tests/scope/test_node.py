@@ -32,6 +32,20 @@ def test_a_transposition_is_no_view() -> None:
     assert not node.is_view
 
 
+def test_a_single_element_is_a_view_of_a_single_element_only() -> None:
+    node = memory("exp", ["x"], "v")
+    node.graph = single(lambda emit, x: R.expand_dims(x, 0), ((1, 1), F32))
+    assert node.is_view
+    node.graph = single(lambda emit, x: R.permute_dims(x), ((1, 1), F32))
+    assert node.is_view
+    node.graph = single(lambda emit, x: R.strided_slice(x, [0], [3], [4]), ((8,), F32))
+    assert not node.is_view
+    node.graph = single(lambda emit, x: R.broadcast_to(x, (1, 8)), ((1, 1), F32))
+    assert not node.is_view
+    node.graph = single(lambda emit, x: R.exp(x), ((1, 1), F32))
+    assert not node.is_view
+
+
 def test_kinds() -> None:
     assert kind_of(single(lambda emit, x: R.exp(x), ((4, 8), F32))) is NodeKind.MEMORY
     matmul = single(lambda emit, x, y: R.matmul(x, y), ((4, 8), F32), ((8, 3), F32))

@@ -17,7 +17,8 @@ from .dataflow import is_call_tir
 class SkipEmpty:
     """Replace each ``call_tir`` whose results all have a static extent of 0 by allocations that nothing is written to.
 
-    On a GPU it would be a launch of an empty grid, which is an error, and TVM's schedules divide by its extents.
+    Their other extents may be symbolic. On a GPU it would be a launch of an empty grid, which is an error, and TVM's
+    schedules divide by its extents.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
@@ -45,10 +46,9 @@ class _Skipper(PyExprMutator):
 
 
 def _is_empty(ty: Any) -> bool:
-    """Is it a tensor of static shape without elements?"""
+    """Is it a tensor without elements, whatever its symbols are?"""
     shape = getattr(ty, "shape", None)
-    extents = [compat.int_value(s) for s in shape] if isinstance(shape, relax.ShapeExpr) else []
-    return 0 in extents and None not in extents
+    return isinstance(shape, relax.ShapeExpr) and any(compat.int_value(s) == 0 for s in shape)
 
 
 def _nothing(ty: Any) -> Any:

@@ -10,6 +10,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from .. import compat
 from ..config import StitchConfig, checked_config
 from ..errors import StitchError
 from ..failures import ScopeFailed, raise_where_strict, reason_of
@@ -155,7 +156,7 @@ class _Stitcher(PyExprMutator):
         self.left |= found.left
 
     def _keep(self, view: BlockView, node: Node, is_view: bool) -> None:
-        if is_view and isinstance(node.outputs[0], relax.DataflowVar):
+        if is_view and isinstance(node.outputs[0], relax.DataflowVar) and _may_be_reshaped(node.outputs[0]):
             self._view(view, node)
             return
         self.visit_binding(view.bindings[node])
@@ -205,6 +206,11 @@ class _Stitcher(PyExprMutator):
         is_output = type(var).__name__ != "DataflowVar"
         emit = self.builder_.emit_output if is_output else self.builder_.emit
         self.set_var_remap(var, emit(self.builder_.normalize(expr), var.name))
+
+
+def _may_be_reshaped(var: Any) -> bool:
+    """In Relax's ``reshape`` an extent of 0 means the input's extent there."""
+    return all(compat.int_value(extent) != 0 for extent in var.ty.shape)
 
 
 def _name(prefix: str, nodes: list[Node]) -> str:

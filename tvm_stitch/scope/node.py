@@ -54,10 +54,15 @@ class Node:
         if g is None or len(g.operators) != 1 or len(g.inputs) != 1:
             return False
         op = g.operators[0]
-        return (
-            op.op_class is OpClass.MOVE and len(op.accesses) == 1 and op.accesses[0].span is Span.ALL
-            and not op.accesses[0].guarded and op.output.dtype == g.inputs[0].dtype
-        )  # fmt: skip
+        if len(op.accesses) != 1 or op.accesses[0].guarded or op.output.dtype != g.inputs[0].dtype:
+            return False
+        if _is_single(op.output) and _is_single(g.inputs[0]):  # of no axis, whichever way it is read
+            return op.op_class in (OpClass.MOVE, OpClass.BROADCAST)
+        return op.op_class is OpClass.MOVE and op.accesses[0].span is Span.ALL
+
+
+def _is_single(tensor: Tensor) -> bool:
+    return isinstance(tensor.size, int) and tensor.size == 1
 
 
 def kind_of(graph: StitchGraph) -> NodeKind:
