@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,8 @@ from tvm_stitch.testing.count import count_kernels, more_than_stock
 from tvm_stitch.testing.emulator import run_cuda
 from tvm_stitch.testing.random_graphs import emulated_target
 from tvm_stitch.testing.reference import evaluate, flatten, mismatches
+
+pipelines = importlib.import_module("tvm_stitch.relax.pipeline")  # the package has a function of that name
 
 F32 = "float32"
 X = ((6, 20), F32)
@@ -193,14 +196,14 @@ def test_aliases_part_nothing() -> None:
 def test_the_options_reach_the_passes() -> None:
     def body(emit: Any, x: Any) -> Any:
         for _ in range(6):
-            x = emit(R.exp(emit(R.negative(x))))
+            x = emit(R.subtract(x, emit(R.mean(x, -1, True))))
         return [x]
 
     target = tvm.target.Target("llvm")
     mod = build(body, X)
     assert count_kernels(mod, target, pipeline(target)).total == 1
     # What is over the limit makes further stitch ops.
-    assert count_kernels(mod, target, pipeline(target, StitchConfig(max_operators=4))).total == 3
+    assert count_kernels(mod, target, pipeline(target, StitchConfig(max_operators=6))).total == 3
 
 
 def test_targets_as_strings() -> None:
@@ -243,11 +246,21 @@ def test_strict_raises_where_a_scope_cannot_be_scheduled(monkeypatch: pytest.Mon
     assert count_kernels(mod, target, pipeline(target)).total == count_kernels(mod, target).total
 
 
-def test_a_module_that_does_not_compile_without_stitching_either_raises_the_first_error() -> None:
-    n, target = symbol("n"), emulated_target()
-    mod = build(lambda emit, x: R.mean(x), ((n, 32), F32))
-    with target, pytest.raises(tvm.error.InternalError, match="block_realize"):
-        pipeline(target)(mod)
+def test_a_module_that_does_not_compile_without_stitching_either_raises_the_first_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def failing(text: str) -> Any:
+        @tvm.transform.module_pass(opt_level=0, name="Failing")
+        def run(_mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+            raise ValueError(text)
+
+        return run
+
+    monkeypatch.setattr(pipelines, "_default_schedules", lambda _target: [failing("first")])
+    monkeypatch.setattr(relax, "get_default_pipeline", lambda _target: failing("second"))
+    target = emulated_target()
+    with target, pytest.raises(ValueError, match="first"):
+        pipeline(target)(softmax(5, 33).build())
 
 
 def flattened() -> tvm.IRModule:
@@ -269,15 +282,7 @@ def test_symbols_in_products(sizes: tuple[int, int]) -> None:
     check_emulated(mod, inputs, launches=None)
 
 
-def test_symbols_in_products_are_stitched() -> None:
-    target = emulated_target()
-    assert count_kernels(flattened(), target, pipeline(target)).total <= 2
-
-
-@pytest.mark.xfail(
-    strict=True, reason="the size n * m * 16 is not seen to divide into n * m rows from <n, m, 16>"
-)
-def test_unflattening_is_in_the_same_kernel() -> None:
+def test_symbols_in_products_are_one_kernel() -> None:
     target = emulated_target()
     assert count_kernels(flattened(), target, pipeline(target)).total == 1
 
