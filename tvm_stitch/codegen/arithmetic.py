@@ -24,6 +24,7 @@ from .. import compat
 from ..compat import Buffer, Expr, tir
 from .nan_extrema import maximum_or_minimum
 from .opaque import as_c_type, or_zero, through_bits
+from .signed_power import power
 
 FLOATS = ("float32", "float64")
 _COMPARED = frozenset("EQ NE LT LE GT GE".split())
@@ -107,6 +108,10 @@ class Arithmetic:
         """``a << b`` of integers, which ``make`` makes of operands of any dtype."""
         return make(a, b)
 
+    def powered(self, make: Callable[[Expr, Expr], Expr], x: Expr, y: Expr) -> Expr:
+        """``x`` to the power of ``y``, which ``make`` makes of floats that no compiler approximates."""
+        return make(x, y)
+
     def complement(self, make: Callable[[Expr], Expr], x: Expr) -> Expr:
         """``~x`` of an integer or bool, which ``make`` makes of an integer of any dtype."""
         return self.negated(x) if compat.dtype_of(x) == "bool" else make(x)
@@ -143,6 +148,9 @@ class DeviceArithmetic(Arithmetic):
 
     def shifted_left(self, make: Callable[[Expr, Expr], Expr], a: Expr, b: Expr) -> Expr:
         return self.wrapped(make, a, b)
+
+    def powered(self, make: Callable[[Expr, Expr], Expr], x: Expr, y: Expr) -> Expr:
+        return power(x, y) if compat.dtype_of(x) == "float32" else make(x, y)
 
     def complement(self, make: Callable[[Expr], Expr], x: Expr) -> Expr:
         dtype = compat.dtype_of(x)

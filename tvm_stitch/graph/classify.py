@@ -15,6 +15,9 @@ HEAVY_CALLS = frozenset(
 )
 """Calls that cost several instructions an element (AStitch's 'expensive element-wise')."""
 
+HEAVY_FUNCTIONS = frozenset({"tvm_stitch_power"})
+"""Device functions of kernels that cost as much."""
+
 
 def _nodes(value: Expr) -> Iterator[Expr]:
     yield value
@@ -26,8 +29,12 @@ def _nodes(value: Expr) -> Iterator[Expr]:
 def is_heavy(value: Expr) -> bool:
     """True when evaluating the expression costs more than a few simple instructions."""
     for e in _nodes(value):
-        if compat.kind(e) == "Call" and compat.call_name(e) in HEAVY_CALLS:
-            return True
+        if compat.kind(e) == "Call":
+            if compat.call_name(e) in HEAVY_CALLS:
+                return True
+            args = compat.elements(e.args)
+            if args and compat.kind(args[0]) == "StringImm" and args[0].value in HEAVY_FUNCTIONS:
+                return True
         if compat.kind(e) in ("Div", "Mod") and compat.dtype_of(e).startswith(("float", "bfloat")):
             if compat.kind(e.b) != "FloatImm":
                 return True

@@ -19,6 +19,7 @@ from typing import Any
 
 import tvm
 
+from ..codegen import signed_power
 from ..codegen.gpu import RESIDENT_BLOCKS
 from ..codegen.nan_extrema import FUNCTIONS
 from ..codegen.negation import FUNCTION, NEGATED
@@ -54,6 +55,7 @@ def fix_source(code: str, target: Any = None) -> str:
     - A constant written in its bits, of which the code takes the address, becomes one that has none.
     - Arrays in shared memory and registers are aligned as the vectors are by which they are read.
     - Maxima and minima that keep NaN are defined where kernels call them (``tvm_stitch.codegen.nan_extrema``).
+    - Powers of float32 are defined where kernels call them (``tvm_stitch.codegen.signed_power``).
     - Negation of int32 is defined where kernels call it (``tvm_stitch.codegen.negation``).
     - The barrier across the grid is defined where kernels call it (``tvm_stitch.relay.grid_barrier``).
 
@@ -65,7 +67,8 @@ def fix_source(code: str, target: Any = None) -> str:
     """
     del target
     fixed = _bound(_aligned(_constants(_own_half_math(code))))
-    for name, function in FUNCTIONS.items():
+    functions = {**FUNCTIONS, signed_power.POWER: signed_power.FUNCTION}
+    for name, function in functions.items():
         fixed = defined(fixed, name, function)
     return define_grid_barrier(defined(fixed, NEGATED, FUNCTION))
 
