@@ -24,6 +24,7 @@ from .cpu_frame import Frame, FrameEvaluator
 from .cpu_half import lower_rounding, rounds, stored_as
 from .cpu_lanes import LaneWriter, from_held, held, to_held
 from .evaluator import compute_dtype, convert, input_indices
+from .truncated import signed_symbols
 from .vector_math import keeping_nan, lower_math
 
 
@@ -37,6 +38,7 @@ class CpuEmitter:
         self.mapping: CpuMapping = plan.mapping
         self.domain = plan.alignment.domain
         self.sched = plan.schedule
+        self.signed = signed_symbols(self.al.graph)
         self.tiles: dict[Key, Buffer] = {}
         self.ready: set[Key] = set()
         self.loaded: dict[Leaf, Expr] = {}

@@ -107,7 +107,7 @@ class ColumnEmitter(CpuEmitter):
         width = self.lanes_for(extent)
         if not is_zero(self.pieces(extent)):
             with times("serial", self.pieces(extent), "piece") as piece:
-                body(part, outer, B.i64(start) + piece * B.i64(width), LaneWriter(width), None)
+                body(part, outer, B.i64(start) + piece * B.i64(width), LaneWriter(width, self.signed), None)
         self.tail(outer, part, body)
 
     def lanes_for(self, extent: Extent) -> int:
@@ -128,13 +128,13 @@ class ColumnEmitter(CpuEmitter):
         if width == 1 or (isinstance(extent, int) and extent % width == 0):
             return
         if isinstance(extent, int):
-            lanes = LaneWriter(width)
+            lanes = LaneWriter(width, self.signed)
             fresh = lanes.lane >= B.i64(width - extent % width)
             body(part, outer, B.i64(start + extent - width), lanes, fresh)
             return
         left = tir.floormod(as_expr(extent), B.i64(width))
         with times("serial", left, "rest") as rest:
-            body(part, outer, B.i64(start) + as_expr(extent) - left + rest, LaneWriter(1), None)
+            body(part, outer, B.i64(start) + as_expr(extent) - left + rest, LaneWriter(1, self.signed), None)
 
 
 class SplitEmitter(ColumnEmitter):
@@ -210,7 +210,7 @@ class SplitEmitter(ColumnEmitter):
             first = chunk * B.i64(each)
             with times("serial", count_of(pieces, each, first), "piece") as piece:
                 inner = B.i64(start) + (first + piece) * B.i64(width)
-                body(part, base, inner, LaneWriter(width), None)
+                body(part, base, inner, LaneWriter(width, self.signed), None)
             if width > 1 and not (isinstance(extent, int) and extent % width == 0):
                 last = None if _is_one(chunks) else tir.EQ(chunk, as_expr(chunks) - B.i64(1))
                 with B.when(last):

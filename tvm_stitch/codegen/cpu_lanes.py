@@ -8,12 +8,13 @@ LLVM turns both into registers again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from .. import compat
-from ..compat import Buffer, Expr, T, tir
+from ..compat import Buffer, Expr, T, Var, tir
 from . import builder as B
 from .cpu_frame import Frame
+from .truncated import truncated
 
 
 def held(dtype: str) -> str:
@@ -32,10 +33,13 @@ def from_held(value: Expr, dtype: str) -> Expr:
 
 
 class LaneWriter:
-    """Writes statements over ``width`` lanes; expressions mention the lane as the variable ``lane``."""
+    """Writes statements over ``width`` lanes; expressions mention the lane as the variable ``lane``.
 
-    def __init__(self, width: int):
-        self.width = width
+    ``signed`` are the symbols that may be negative.
+    """
+
+    def __init__(self, width: int, signed: Collection[Var] = ()):
+        self.width, self.signed = width, signed
         self.frame: Frame | None = None
         self.lane: Expr = tir.Var("lane", "int64") if width > 1 else B.i64(0)
         self.own: set[Buffer] = set()
@@ -52,7 +56,10 @@ class LaneWriter:
 
     def actual(self, value: Expr) -> Expr:
         """The value at the frame's current place, in terms of the lane."""
-        return value if self.frame is None else self.frame.actual(value)
+        value = value if self.frame is None else self.frame.actual(value)
+        return (
+            truncated(value, self.signed) if compat.HAS_RELAX_TIRX else value
+        )  # elsewhere extents are numbers
 
     def differ(self, value: Expr) -> bool:
         """May the value differ between lanes?"""

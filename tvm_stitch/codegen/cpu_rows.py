@@ -69,7 +69,7 @@ class RowEmitter(CpuEmitter):
         if self.segment % self.width:  # the last piece overlaps the one before
             row = tir.min(row, B.i64(self.segment - self.width))
         self.at = piece * B.i64(self.width)
-        self.lanes = LaneWriter(self.width)
+        self.lanes = LaneWriter(self.width, self.signed)
         self.eval = self.evaluator(self.row.move(self.outer, row + self.lanes.lane))
         self.eval.frame = self.lanes.frame = Frame(self.domain, self.row, None)
         for key, buffer in self.row_buffers.items():

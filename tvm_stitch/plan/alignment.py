@@ -18,6 +18,7 @@ from ..graph.extent import Extent, product, quotient, same, unflatten
 from ..graph.ir import Access, OpClass, Operator, Span, StitchGraph, Tensor
 from .domain import At, Domain, Point, is_zero
 from .gather import GatherPoints, Misaligned
+from .index_length import too_long
 
 Key = tuple[Operator, Point]
 
@@ -238,6 +239,10 @@ class _Aligner:
                 reads.append(None)
                 continue
             child = self.gathered.point(op, point, a) if gathered else self.domain.move(op, point, a)
+            if any(map(too_long, child.indices)):
+                raise Misaligned(
+                    f"the index at which {op.name} reads {a.tensor.name} has too many divisions by symbols"
+                )
             reads.append(child)
             if a.tensor.producer is not None and a.tensor.producer in self.own:
                 level = max(level, self._visit(a.tensor.producer, child))
