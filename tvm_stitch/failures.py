@@ -142,7 +142,13 @@ def error_text(err: BaseException | str, most: int = LONGEST_TEXT) -> str:
 
 
 def _without_code(lines: list[str]) -> list[str]:
-    """The lines before the program that TVM prints beneath what it says."""
+    """The lines before the program that TVM prints beneath what it says.
+
+    Errors of schedules give the reason behind the program, with definitions of its words; of these its first line.
+    """
+    reasons = [line for line in lines[1:] if line.startswith("Error message: ")]
+    if reasons:
+        return [lines[0], reasons[0]]
     for i, line in enumerate(lines):
         if i and re.match(r"(# from tvm|from tvm|@T\.|@I\.|@R\.|class Module|def \w+\(|primfn\()", line):
             return lines[:i]
