@@ -24,6 +24,7 @@ class DeviceModel:
     shared memory for each block, and ``shared_unit`` the step in which it is given out. ``max_cluster`` is the largest
     cluster that every kernel may ask for (1: no clusters), ``gpc_sms`` the SMs that are certain to share a graphics
     processing cluster, out of which a cluster must find its SMs. ``cooperative``: kernels may have grid barriers.
+    ``bfloat16_lanes`` are the most elements of bfloat16 that TVM moves as one vector.
     """
 
     name: str
@@ -43,6 +44,7 @@ class DeviceModel:
     max_cluster: int = 1
     gpc_sms: int = 0
     cooperative: bool = False
+    bfloat16_lanes: int = 8
 
     @property
     def is_gpu(self) -> bool:
@@ -94,6 +96,8 @@ def _gpu(name: str, capability: int, sms: int, l2_mb: float, tbs: float, gpc_sms
         max_cluster=8 if gpc_sms else 1,
         gpc_sms=gpc_sms,
         cooperative=True,
+        # Older ones lack it: TVM converts by vectors of as many 32-bit integers, of which it cannot write eight.
+        bfloat16_lanes=8 if capability >= 80 else 4,
     )
 
 

@@ -247,6 +247,8 @@ def _compare_kernels(case: Case, settings: Settings, outcome: Outcome) -> Outcom
 def told(error: BaseException) -> str:
     """An error in one line."""
     lines = [line.strip() for line in str(error).replace("\0", "").splitlines() if line.strip()]
+    if any(": error" in line for line in lines):  # a compiler's: the first says it
+        return _short(f"{type(error).__name__}: {next(line for line in lines if ': error' in line)}")
     said = [line for line in lines if re.search(r"\w*Error\b|Check failed", line)] or lines
     return _short(f"{type(error).__name__}: {' | '.join(said[-2:])}")
 

@@ -83,6 +83,16 @@ def test_vectors(dtype: str, columns: int, vector: int) -> None:
     assert softmax(4096, columns, dtype).mapping.of(columns).vector == vector
 
 
+@pytest.mark.parametrize("device, lanes", [("v100", 4), ("t4", 4), ("a100", 8), ("h200", 8)])
+def test_vectors_of_bfloat16_are_short_where_the_device_has_none(device: str, lanes: int) -> None:
+    source = graph(lambda emit, x: [R.exp(x)], ((64, 1024), "bfloat16"))
+    for mapped in make_plan(source, GPUS[device]).mapping.columns.values():
+        assert mapped.vector == lanes
+    source = graph(lambda emit, x: [R.exp(x)], ((64, 1024), "float16"))
+    for mapped in make_plan(source, GPUS[device]).mapping.columns.values():
+        assert mapped.vector == 8
+
+
 def test_element_wise_splits_columns_over_blocks() -> None:
     made = plan(build(lambda emit, x: R.exp(x), ((1000, 1000), F32)))
     assert made.mapping.split and made.mapping.rows_per_block == 1 and made.mapping.of(10**6).vector == 4

@@ -167,7 +167,7 @@ class _Mapper:
         mapping = RowMapping(self.threads, 1, split=True)
         tasks = 1  # also where no value has columns: a total of one element
         for text, extent in columns.items():
-            vector = vector_length(sched, extent)
+            vector = vector_length(sched, extent, self.device)
             words = max(1.0, tile_words(al, sched, extent)) * vector
             pieces = -(-int(extent) // (self.threads * vector))
             chunks = max(1, min(UNROLLED_VECTORS, int(self.words // (2 * words)), pieces // self.blocks))
@@ -221,7 +221,7 @@ class _Mapper:
         mapping = RowMapping(threads, self.threads // threads)
         tiles = 1
         for text, extent in extents.items():
-            vector = vector_length(sched, extent)
+            vector = vector_length(sched, extent, self.device)
             chunks = -(-extent // (vector * threads))
             if tiled and chunks > 1:
                 most = max(1, int(self.words // max(1.0, vector * self._words(al, sched, extent))))
@@ -276,7 +276,7 @@ class _Mapper:
         # Idle lanes matter as far as there is work for all.
         work = min(1.0, rows * max(extents.values(), default=1) / (self.blocks * self.threads * 16))
         for extent in extents.values():
-            vector = vector_length(sched, extent)
+            vector = vector_length(sched, extent, self.device)
             vectors = -(-extent // vector)
             chunks = -(-vectors // threads)
             words = chunks * vector * self._words(al, sched, extent)

@@ -116,19 +116,21 @@ class RowMapping:
         return self.columns[str(columns)]
 
 
-def full_vector(sched: Schedule, columns: Extent) -> int:
-    """Elements of a 16-byte vector of the column space's smallest type (8 at most)."""
-    sizes = [4]
+def full_vector(sched: Schedule, columns: Extent, device: DeviceModel) -> int:
+    """Elements of a 16-byte vector of the column space's smallest type (8 at most, and what the device can move)."""
+    sizes, most = [4], 8
     for p in sched.passes:
         if str(p.columns) == str(columns):
             sizes += [item_bytes(t.dtype) for t, pt in p.loads if pt.at is At.FULL]
             sizes += [item_bytes(op.output.dtype) for op, pt in p.outputs if pt.at is At.FULL]
-    return min(8, 16 // min(sizes))
+            moved = [t.dtype for t, _ in p.loads] + [op.output.dtype for op, _ in p.outputs]
+            most = device.bfloat16_lanes if "bfloat16" in moved else most
+    return min(most, 16 // min(sizes))
 
 
-def vector_length(sched: Schedule, columns: Extent) -> int:
+def vector_length(sched: Schedule, columns: Extent, device: DeviceModel) -> int:
     """Elements that a vector may hold for every tensor of the column space: a power of two that divides it."""
-    return gcd(full_vector(sched, columns), divisor(columns))
+    return gcd(full_vector(sched, columns, device), divisor(columns))
 
 
 def divisor(columns: Extent) -> int:
@@ -183,7 +185,7 @@ def map_rows(alignment: Alignment, sched: Schedule, device: DeviceModel, segment
     """
     spaces = list(dict.fromkeys(str(p.columns) for p in sched.passes))
     extents = {str(p.columns): p.columns for p in sched.passes}
-    vectors = {s: vector_length(sched, extents[s]) for s in spaces}
+    vectors = {s: vector_length(sched, extents[s], device) for s in spaces}
     if alignment.domain.flat:
         # One vector a thread: the more blocks there are, the more loads are in flight.
         return RowMapping(256, 1, {s: ColumnMapping(v, 1) for s, v in vectors.items()}, split=True)
@@ -193,7 +195,7 @@ def map_rows(alignment: Alignment, sched: Schedule, device: DeviceModel, segment
     threads = 1 if segments == 1 else 4 * device.warp
     for s, e in static.items():
         words = tile_words(alignment, sched, extents[s])
-        full = full_vector(sched, extents[s])
+        full = full_vector(sched, extents[s], device)
         threads = max(threads, _threads_for(e, vectors[s], full, words, parts, device))
     if not alignment.graph.reduces and segments == 1:
         # One warp a row evaluates the row's values (a heavy one, broadcast) once.

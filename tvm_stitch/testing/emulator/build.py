@@ -101,7 +101,8 @@ def _compile(arguments: list[str], output: Path) -> None:
             [_compiler()[0], *arguments, "-o", scratch.name], capture_output=True, text=True, check=False
         )
         if done.returncode != 0:
-            raise RuntimeError("the C++ compiler rejected a kernel:\n" + done.stderr[:6000])
+            first = next((line for line in done.stderr.splitlines() if "error:" in line), "")
+            raise RuntimeError(f"the C++ compiler rejected a kernel: {first}\n{done.stderr[:6000]}")
         os.chmod(scratch.name, 0o700)  # the linker makes the file anew, as the umask has it
         os.replace(scratch.name, output)
     finally:
