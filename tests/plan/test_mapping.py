@@ -85,12 +85,9 @@ def test_vectors(dtype: str, columns: int, vector: int) -> None:
 
 @pytest.mark.parametrize("device, lanes", [("v100", 4), ("t4", 4), ("a100", 8), ("h200", 8)])
 def test_vectors_of_bfloat16_are_short_where_the_device_has_none(device: str, lanes: int) -> None:
-    source = graph(lambda emit, x: [R.exp(x)], ((64, 1024), "bfloat16"))
-    for mapped in make_plan(source, GPUS[device]).mapping.columns.values():
-        assert mapped.vector == lanes
-    source = graph(lambda emit, x: [R.exp(x)], ((64, 1024), "float16"))
-    for mapped in make_plan(source, GPUS[device]).mapping.columns.values():
-        assert mapped.vector == 8
+    for dtype, expected in (("bfloat16", lanes), ("float16", 8)):
+        made = plan(build(lambda emit, x: [R.exp(x)], ((64, 1024), dtype)), GPUS[device])
+        assert [mapped.vector for mapped in made.mapping.columns.values()] == [expected]
 
 
 def test_element_wise_splits_columns_over_blocks() -> None:
