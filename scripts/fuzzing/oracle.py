@@ -186,7 +186,9 @@ def _one_hot(args: list[Any], attrs: _Attrs, _rules: Rules) -> Result:
         [-1 if i == axis % (len(index.shape) + 1) else 1 for i in range(len(index.shape) + 1)]
     )
     on, off = attrs["values"]
-    return exact(np.where(hit, on, off), attrs["dtype"])
+    found = exact(np.where(hit, on, off), attrs["dtype"])
+    doubtful = np.expand_dims(np.broadcast_to(index.error, index.shape) > 0, axis)
+    return Bounded(found.data, np.where(doubtful, np.inf, found.error), found.dtype)
 
 
 def _triangle(name: str) -> Callable[[list[Any], _Attrs, Rules], Result]:
