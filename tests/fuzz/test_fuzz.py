@@ -77,8 +77,8 @@ def test_a_planted_fault_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) ->
     right = combine.combine
     from tvm_stitch.codegen import cpu_base, cpu_columns, cpu_rows
 
-    def wrong(combiner: str, a: Any, b: Any) -> Any:
-        return right("min" if combiner == "max" else combiner, a, b)
+    def wrong(combiner: str, a: Any, b: Any, *arithmetic: Any) -> Any:
+        return right("min" if combiner == "max" else combiner, a, b, *arithmetic)
 
     for module in (combine, cpu_base, cpu_columns, cpu_rows):
         if hasattr(module, "combine"):

@@ -116,6 +116,16 @@ def test_near_misses_are_refused(name: str) -> None:
     assert proves((e, 4), lambda i, j: [last - (last - i), j], (e, 4)), "two flips"
 
 
+def test_digits_that_reach_their_radix() -> None:
+    """A quotient is 0, or a factor is divided out, only where what is left is less than it, at every point."""
+    (i, j), zero = (tir.Var("i", "int64"), tir.Var("j", "int64")), compat.const(0, "int64")
+    assert equal_indices(fd(i, N), zero, [(i, N)])
+    assert not equal_indices(fd(i, N), zero, [(i, N + 1), (j, N)])
+    assert equal_indices(fd(i * 4 + j, 8), fd(i, 2), [(i, N), (j, 4)])
+    assert not equal_indices(fd(i * 4 + j, 8), fd(i, 2), [(i, N), (j, 8)])
+    assert not equal_indices(fd(i * 4 + j, 8), fd(i, 2), [(i, N), (j, M)])
+
+
 def test_rolls_and_flips_in_disguise() -> None:
     """Digits of another radix, of another length, or of a number that is too large."""
     h = fd(N, 16) + 1

@@ -253,21 +253,22 @@ def test_threads_that_compile_at_once_are_all_stitched() -> None:
         return build(body, *SPECS)
 
     found: dict[int, Recorder] = {}
-    begin = threading.Barrier(4)
+    begin = threading.Barrier(4, timeout=60)
+    models = {depth: model(depth) for depth in (2, 3, 4, 5)}  # TVM's block builders are for one thread
 
     def work(depth: int) -> None:
-        mod = model(depth)
         begin.wait()
-        found[depth] = build_module(mod, LLVM).recorder
+        found[depth] = build_module(models[depth], LLVM).recorder
 
-    threads = [threading.Thread(target=work, args=[depth]) for depth in (2, 3, 4, 5)]
+    threads = [threading.Thread(target=work, args=[depth]) for depth in models]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    assert found.keys() == models.keys(), "a thread failed"
     for depth in (2, 3, 4, 5):
         assert found[depth].declined == {}
-        assert len(found[depth].plans) == len(build_module(model(depth), LLVM).recorder.plans) > 0
+        assert len(found[depth].plans) == len(build_module(models[depth], LLVM).recorder.plans) > 0
 
 
 @tvm.instrument.pass_instrument

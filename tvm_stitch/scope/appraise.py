@@ -23,14 +23,12 @@ class Appraisal:
 
     ``grid``: it would have a grid-wide plan. ``seconds`` in all, of which data moves for ``moving``; for ``idle`` of
     them the last wave leaves room. All None where a shape is symbolic or the device is not a GPU: nothing is known.
-    ``kernels`` is what it launches: one, or one a phase where there are no barriers.
     """
 
     grid: bool = False
     seconds: float | None = None
     moving: float | None = None
     idle: float = 0.0
-    kernels: int = 1
 
 
 CPU_OPERATORS_WITH_REDUCES = 64
@@ -98,8 +96,7 @@ def _grid_wide(graph: StitchGraph, device: DeviceModel, barriers: bool) -> Appra
     phases = [[_load(part, found, device) for part in parts] for parts in found.phases]
     resident = barriers and (len(phases) > 1 or bool(found.shared))
     work = Work(phases, True, resident, barriers)
-    kernels = 1 if barriers else len(phases)
-    return Appraisal(True, seconds(work, device), moving_seconds(work, device), kernels=kernels)
+    return Appraisal(True, seconds(work, device), moving_seconds(work, device))
 
 
 def _load(part: Part, found: Partition, device: DeviceModel) -> Load:

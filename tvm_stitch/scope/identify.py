@@ -293,7 +293,7 @@ class _Identifier:
     def _weigh(self, epilogues: list[list[Node]], views: bool) -> None:
         """Give up the scopes, and epilogues, with which there would be more kernels than TVM alone makes."""
         q = self.quotient
-        kernels = {s: self.merger.worth[s].kernels for s in self._scopes()}
+        kernels = dict.fromkeys(self._scopes(), 1)
         for s in [s for s, members in q.members.items() if s not in kernels and self._is_scope(s)]:
             q.take_apart(s)
         kernels |= {q.scope_of[chain[0].index]: 1 for chain in epilogues}
