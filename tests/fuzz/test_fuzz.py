@@ -73,12 +73,12 @@ def _in_process() -> Any:
 
 
 def test_a_planted_fault_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lanes of a row's maximum are combined by their minimum."""
+    """Lanes of a row's sum are combined by their maximum."""
     right = combine.combine
     from tvm_stitch.codegen import cpu_base, cpu_columns, cpu_rows
 
     def wrong(combiner: str, a: Any, b: Any, *arithmetic: Any) -> Any:
-        return right("min" if combiner == "max" else combiner, a, b, *arithmetic)
+        return right("max" if combiner == "sum" else combiner, a, b, *arithmetic)
 
     for module in (combine, cpu_base, cpu_columns, cpu_rows):
         if hasattr(module, "combine"):
@@ -87,7 +87,7 @@ def test_a_planted_fault_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) ->
         inputs=(Input((4, 64), "float32", "normal", 0), Input((64,), "float32", "normal", 1)),
         steps=(
             Step("add", (0, 1)),
-            Step("max", (2,), {"axis": [1], "keepdims": True}),
+            Step("sum", (2,), {"axis": [1], "keepdims": True}),
             Step("subtract", (2, 3)),
             Step("exp", (4,)),
         ),
@@ -97,7 +97,7 @@ def test_a_planted_fault_is_found_and_shrunk(monkeypatch: pytest.MonkeyPatch) ->
     assert outcome.kind == "wrong"
     small, found = shrink(case, outcome, Settings(), _in_process(), 60, 60)
     assert found.kind == "wrong"
-    assert [step.op for step in small.steps] == ["max"] and len(small.inputs) == 1
+    assert [step.op for step in small.steps] == ["sum"] and len(small.inputs) == 1
     monkeypatch.undo()
     assert check(case, Settings()).kind == "ok"
 
