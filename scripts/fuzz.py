@@ -149,7 +149,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
         "--stock", action="store_true", help="numbers of kernels must not be above stock TVM's"
     )
     parser.add_argument(
-        "--nan-max", choices=("any", "propagate"), default="any", help="what a maximum makes of NaN"
+        "--nan-max", choices=("any", "propagate"), default="propagate", help="what a maximum makes of NaN"
     )
     parser.add_argument(
         "--lenient", action="store_true", help="judge no comparison with NaN and no x - x of infinities"

@@ -19,7 +19,7 @@ from fuzzing.workers import Answer, Work, Worker, run_all
 from tvm_stitch.codegen import combine
 
 SMALL = Profile(elements=3000, runs=2)
-LENIENT = Settings(lenient=True)
+STRICT = Settings(nan_max="propagate")
 SEEDS = list(range(40))
 EMULATED = list(range(8))
 
@@ -47,7 +47,7 @@ def test_cases_are_as_varied_as_they_should_be() -> None:
 
 
 def test_a_run_of_fixed_seeds_finds_nothing_on_llvm() -> None:
-    outcomes = [check(generate(seed, SMALL), LENIENT) for seed in SEEDS]
+    outcomes = [check(generate(seed, SMALL), STRICT) for seed in SEEDS]
     assert not [(s, o.kind, o.detail) for s, o in zip(SEEDS, outcomes) if o.failed]
     assert sum(o.stitched > 0 for o in outcomes) > len(SEEDS) / 2
     judged, elements = sum(o.judged for o in outcomes), sum(o.elements for o in outcomes)
@@ -56,7 +56,7 @@ def test_a_run_of_fixed_seeds_finds_nothing_on_llvm() -> None:
 
 def test_a_run_of_fixed_seeds_finds_nothing_in_the_emulator() -> None:
     profile = Profile(elements=1000, runs=1, steps=8, rare=("index_of_extreme", "scan"))
-    settings = Settings("emulator", lenient=True)
+    settings = Settings("emulator", nan_max="propagate")
     outcomes = [check(generate(seed, profile), settings) for seed in EMULATED]
     assert not [(s, o.kind, o.detail) for s, o in zip(EMULATED, outcomes) if o.failed]
     assert any(o.stitched for o in outcomes)
@@ -121,7 +121,7 @@ def test_a_crash_and_a_hang_cost_one_case_each() -> None:
     def one(number: int) -> Case:
         return generate(number, SMALL)
 
-    works: Iterator[Work] = iter([Work(LENIENT, one(0)), Work(Settings("crash")), Work(LENIENT, one(1))])
+    works: Iterator[Work] = iter([Work(STRICT, one(0)), Work(Settings("crash")), Work(STRICT, one(1))])
     kinds = [a.outcome.kind for a in run_all(works, 1, 120, task="tests.fuzz.misbehaving:answer")]
     assert kinds == ["ok", "crash", "ok"]
     worker = Worker(task="tests.fuzz.misbehaving:answer")
