@@ -180,6 +180,24 @@ def test_half_types(dtype: str) -> None:
     check([(9, 77)], [dtype], lambda e, x: [e(R.multiply(x, e(R.erf(x))))])
 
 
+@pytest.mark.parametrize("columns", [640, 770])
+def test_elements_of_bfloat16_that_lanes_share(columns: int) -> None:
+    """Constants, an element for a whole row, and what only TVM's simplifier finds to be alike."""
+
+    def outputs(emit: Any, x: relax.Expr) -> list[relax.Expr]:
+        shape = relax.ShapeExpr([9, columns])
+        places = emit(R.arange(0, 9 * columns, 1, "int64"))
+        alike = emit(R.floor_divide(places, relax.const(4096, "int64")))
+        return [
+            emit(R.full(shape, relax.const(2.0, "bfloat16"), "bfloat16")),
+            emit(R.zeros(shape, "bfloat16")),
+            emit(R.astype(emit(R.broadcast_to(x, shape)), "bfloat16")),
+            emit(R.astype(alike, "bfloat16")),
+        ]
+
+    check([(9, 1)], [F32], outputs)
+
+
 def test_booleans_are_computed_and_kept() -> None:
     check(
         [(9, 77), (9, 77)], ["bool", "bool"],

@@ -169,8 +169,14 @@ class CpuEmitter:
                 lanes.store(self.tiles[key], to_held(value), self.slot())
             if key in outputs:
                 op = key[0]
-                stored = stored_as(value, op.output.dtype)
-                lanes.store(op.output.buffer, stored, self.eval.indices(key))
+                lanes.store(op.output.buffer, self.stored(value, op.output.dtype), self.eval.indices(key))
+
+    def stored(self, value: Expr, dtype: str) -> Expr:
+        """``value`` as an element of a tensor, in vector form over lanes: TVM lowers no bfloat16 that they share."""
+        if dtype == "bfloat16" and compat.HAS_RELAX_TIRX and self.lanes is not None and self.lanes.width > 1:
+            if not (compat.is_load(value) and compat.load_buffer(value) in self.lanes.own):
+                value = self.lanes.spread(value, "stored")
+        return stored_as(value, dtype)
 
     def accumulate(self, p: Pass, accumulators: list[Buffer], at: Expr, mask: Expr | None = None) -> None:
         """Combine the reductions' operands into their accumulators; lanes outside ``mask`` add nothing."""
@@ -193,7 +199,7 @@ class CpuEmitter:
             self.eval.bind_row(key)
         for key in self.sched.row_outputs:
             op = key[0]
-            value = stored_as(self.eval.value(key), op.output.dtype)
+            value = self.stored(self.eval.value(key), op.output.dtype)
             if self.lanes is None:
                 B.store(op.output.buffer, value, self.eval.indices(key))
             else:

@@ -71,6 +71,10 @@ class LaneWriter:
             return value
         if compat.is_load(value) and compat.load_buffer(value) in self.own:
             return value
+        return self.spread(value, name)
+
+    def spread(self, value: Expr, name: str) -> Expr:
+        """An element of a lane buffer that holds the value, even one that all lanes share."""
         dtype = compat.dtype_of(value)
         buffer = self.buffer(held(dtype), name)
         self.store(buffer, to_held(value), [self.lane])
