@@ -184,3 +184,31 @@ def test_nan_of_any_bits_stays_in_bfloat16(kind: str, dtype: str) -> None:
         np.testing.assert_array_equal(
             result.astype("float32"), (x + x).astype(result.dtype).astype("float32")
         )
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32", "int64", "uint64"])
+def test_integers_that_are_known_wrap_around(dtype: str) -> None:
+    """A padding is a number in a part of the output, and so is arithmetic on it."""
+    most = int(np.iinfo(dtype).max)
+    x = np.array([1, 2, most], dtype)
+    builder = relax.BlockBuilder()
+    arg, number = relax.Var("x", relax.TensorType((3,), dtype)), relax.const(np.array(most, dtype), dtype)
+    with builder.function("main", [arg]):
+        with builder.dataflow():
+            ones = builder.emit(relax.op.nn.pad(arg, [2, 3], "constant", 1))
+            less = builder.emit(relax.op.subtract(ones, number))
+            sums = builder.emit(relax.op.add(less, less))
+            products = builder.emit(relax.op.multiply(ones, number))
+            both = builder.emit(relax.op.add(products, products))
+            output = builder.emit_output(relax.Tuple([less, sums, products, both]))
+        builder.emit_func_output(output)
+    target = tvm.target.Target("llvm")
+    vm = relax.VirtualMachine(
+        tvm.compile(builder.get(), target, relax_pipeline=pipeline(target, STRICT)), tvm.cpu()
+    )
+    padded = np.pad(x, (2, 3), constant_values=1)
+    with np.errstate(all="ignore"):
+        less, products = padded - x[2], padded * x[2]
+        wanted = [less, less + less, products, products + products]
+    for result, want in zip(vm["main"](tvm.runtime.tensor(x)), wanted, strict=True):
+        np.testing.assert_array_equal(result.numpy(), want)

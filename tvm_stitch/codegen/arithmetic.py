@@ -188,7 +188,10 @@ class HostArithmetic(Arithmetic):
         # Differences of unsigned integers may be negative, products of them need all bits.
         wide = f"{'u' if not signed and node is tir.Mul else ''}int{2 * bits}"
         other = f"{'u' if signed else ''}int{bits}"
-        result = tir.Cast(other, node(_cast(a, wide), _cast(b, wide)))
+        if bits == 64:  # of 128 bits TVM's code generation takes only such numbers as 64 hold
+            a, b = (x if compat.int_value(x) is None else or_zero(x) for x in (a, b))
+        # TVM refuses to fold a cast of a number that its type does not hold.
+        result = tir.Cast(other, or_zero(node(_cast(a, wide), _cast(b, wide))))
         return tir.reinterpret(dtype, or_zero(result))
 
     def divided(self, node: type[Any], a: Expr, b: Expr) -> Expr:
