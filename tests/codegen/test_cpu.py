@@ -198,6 +198,14 @@ def test_elements_of_bfloat16_that_lanes_share(columns: int) -> None:
     check([(9, 1)], [F32], outputs)
 
 
+def test_rows_that_are_never_few_have_no_serial_copy() -> None:
+    """Its condition would say that an extent is 0, by which indices are divided."""
+    dims = (12, 125, tirx.Var("n", "int64"), 1)
+    compiled = Compiled(build([dims], ["uint16"], lambda e, x: [e(R.sum(x, axis=[-1], keepdims=True))]))
+    for n in (1, 3):
+        compiled.check([draw((12, 125, n, 1), "uint16")])
+
+
 def test_booleans_are_computed_and_kept() -> None:
     check(
         [(9, 77), (9, 77)], ["bool", "bool"],

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import compat
-from ..compat import Expr, T, tir
+from ..compat import Analyzer, Expr, T, tir
 from ..graph.extent import as_expr
 from ..plan.cpu_mapping import CpuMapping, Lanes, Split
 from ..plan.plan import StitchPlan
@@ -56,7 +56,18 @@ def _few(plan: StitchPlan, mapping: CpuMapping) -> Expr | None:
     """Whether there is too little work for a parallel region."""
     domain = plan.alignment.domain
     total = plan.schedule.passes[0].columns if domain.flat and plan.schedule.passes else domain.rows
-    return tir.LE(as_expr(total), B.i64(mapping.serial_rows)) if not isinstance(total, int) else None
+    if isinstance(total, int) or _least(total) > mapping.serial_rows:
+        return None
+    return tir.LE(as_expr(total), B.i64(mapping.serial_rows))
+
+
+def _least(total: Expr) -> int:
+    """What a number of rows that is not 0 is at least: where that is many, those that are few are none.
+
+    From such a condition TVM would conclude that a symbol is 0, and refuse the divisions of indices by it.
+    """
+    modular = Analyzer().modular_set(as_expr(total))
+    return int(modular.coeff) if int(modular.base) == 0 else 1
 
 
 def _emitter(plan: StitchPlan, mapping: CpuMapping) -> CpuEmitter:
