@@ -96,7 +96,7 @@ class FrameEvaluator(Evaluator):
 
     def localize(self, index: Expr) -> Expr:
         """Write an index in the frame's variables (without a frame: in the current row and column)."""
-        return super().localize(index) if self.frame is None else self.frame.localize(index)
+        return super().localize(index) if self.frame is None else self.sound(self.frame.localize(index))
 
     def operation(self, e: Expr, visit: Callable[[Expr], Expr]) -> Expr:
         """An operation over visited operands."""

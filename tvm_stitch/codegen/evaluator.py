@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from .. import compat
-from ..compat import Analyzer, Buffer, Expr, tir
+from ..compat import Analyzer, Buffer, Expr, Var, tir
 from ..graph.access import branches, has_load, loads
 from ..graph.classify import HEAVY_CALLS
 from ..graph.dtype import HALF, compute_dtype
@@ -20,6 +20,8 @@ from ..plan.alignment import Alignment, Key
 from ..plan.domain import At, Point
 from .arithmetic import DEVICE, Arithmetic, bits_of
 from .negation import hidden_negation
+from .sound_indices import is_padded, sound_index
+from .truncated import signed_symbols
 
 FLOAT_CALLS = HEAVY_CALLS | frozenset(
     "fabs floor ceil round trunc nearbyint isnan isinf isfinite copysign fma abs likely".split()
@@ -69,6 +71,7 @@ class Evaluator:
         self.inputs = dict.fromkeys(alignment.graph.inputs)
         self.moved = _moved(alignment)
         self.analyzer = Analyzer()
+        self._signed: frozenset[Var] | None = None
 
     def at_column(self, column: Expr | None) -> None:
         """Move to another column (None: between sweeps); forgets the values of the last one."""
@@ -112,8 +115,16 @@ class Evaluator:
         values = {domain.row: self.row}
         if self.column is not None:
             values[domain.column] = self.column
-        here = compat.substitute(index, values)
+        here = self.sound(compat.substitute(index, values))
         return _from(self.moved, here) if self.moved and has_load(here) else here
+
+    def sound(self, index: Expr) -> Expr:
+        """An index in a form that TVM normalizes soundly."""
+        if not is_padded(index):
+            return index
+        if self._signed is None:
+            self._signed = signed_symbols(self.al.graph)
+        return sound_index(index, self._signed)
 
     def _expression(self, key: Key, guarded: bool) -> Expr:
         op, point = key

@@ -42,14 +42,14 @@ def truncated(e: Expr, signed: Collection[Var]) -> Expr:
         e = compat.rebuild(e, visit)
         if compat.kind(e) not in ("FloorDiv", "FloorMod") or compat.int_value(e.b) is not None:
             return e
-        if not (_is_natural(e.a, signed) and _is_natural(e.b, signed)):
+        if not (is_natural(e.a, signed) and is_natural(e.b, signed)):
             return e
         return (tir.truncdiv if compat.kind(e) == "FloorDiv" else tir.truncmod)(e.a, e.b)
 
     return visit(e)
 
 
-def _is_natural(e: Expr, signed: Collection[Var]) -> bool:
+def is_natural(e: Expr, signed: Collection[Var]) -> bool:
     """Is it certain that an index is not negative?"""
     value = compat.int_value(e)
     if value is not None:
@@ -59,7 +59,7 @@ def _is_natural(e: Expr, signed: Collection[Var]) -> bool:
         return e not in signed
     if name == "Sub":  # all that a divisor divides
         rest = compat.kind(e.b) in ("FloorMod", "Mod")
-        return rest and compat.structural_equal(e.a, e.b.a) and _is_natural(e.a, signed)
+        return rest and compat.structural_equal(e.a, e.b.a) and is_natural(e.a, signed)
     if name in ("FloorMod", "Mod", "Div", "FloorDiv", "Add", "Mul", "Min", "Max"):
-        return _is_natural(e.a, signed) and _is_natural(e.b, signed)
+        return is_natural(e.a, signed) and is_natural(e.b, signed)
     return False
