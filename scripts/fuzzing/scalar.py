@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from .bounded import FLOATS, Array, Bounded, Rules, envelope, overflow, rounded, unknown_like
+from .bounded import FLOATS, Array, Bounded, Rules, envelope, exact, overflow, rounded, unknown_like
+from .data import numpy_dtype
 
 _erf = np.vectorize(math.erf, otypes=["float64"])
 
@@ -213,10 +214,9 @@ _SPECIAL: dict[str, Callable[[Bounded, Rules, dict[str, Any]], Bounded]] = {
 
 def like(x: Bounded, value: float) -> Bounded:
     """A scalar of the dtype of ``x``, rounded to it."""
-    data = np.array(value, dtype="float64" if x.is_float else x.dtype)
-    kind = FLOATS.get(x.dtype)
-    error = np.array(abs(value) * kind.eps if kind and float(value) != int(value) else 0.0)
-    return Bounded(data, error, x.dtype, True)
+    with np.errstate(over="ignore"):
+        data = np.array(value).astype(numpy_dtype(x.dtype))
+    return exact(data, x.dtype)
 
 
 COMPARISONS: dict[str, Any] = {

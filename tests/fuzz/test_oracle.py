@@ -127,6 +127,23 @@ def test_float32_of_pytorch_is_within_the_bounds() -> None:
     assert violations([wrong], [value], RULES)
 
 
+@pytest.mark.parametrize(
+    "dtype, value", [("bfloat16", -9984.0), ("float16", -10000.0), ("float32", -10000.0)]
+)
+def test_scalars_are_of_their_operands_dtype(dtype: str, value: float) -> None:
+    if dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+    filled = evaluate_step(
+        Step("masked_fill", (), {"value": -10000.0}),
+        [exact(np.array([1.0, 2.0]), dtype), exact(np.array([True, False]), "bool")],
+        {},
+        RULES,
+    )
+    assert filled.data.tolist() == [value, 2.0] and not filled.error.any()
+    added = run("add", np.array([0.0]), dtype="float32", scalar=0.1)
+    assert added.data[0] == np.float32(0.1)
+
+
 def test_small_integers_wrap() -> None:
     assert run("add", np.array([200, 5]), np.array([100, 5]), dtype="uint8").data.tolist() == [44, 10]
     assert run("multiply", np.array([-128]), np.array([-1]), dtype="int8").data.tolist() == [-128]
