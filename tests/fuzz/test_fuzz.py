@@ -130,3 +130,19 @@ def test_a_crash_and_a_hang_cost_one_case_each() -> None:
     assert time.monotonic() - begin < 30
     worker.stop()
     assert os.environ.get("MALLOC_PERTURB_") is None
+
+
+def test_what_tvm_computes_beside_stitched_operators_is_its_own() -> None:
+    """It folds a constant's clip, and loses the NaN, beside a normalization that is stitched."""
+    case = Case(
+        inputs=(Input((5, 100), "float32", "normal", 1),),
+        steps=(
+            Step("const", (), {"dtype": "float32", "fill": "special", "seed": 739945, "shape": [100]}),
+            Step("clip", (1,), {"low": -3.0, "high": 100.0}),
+            Step("softmax", (0,), {"axis": 1}),
+        ),
+        outputs=(3, 2),
+    )
+    outcome = check(case, Settings("llvm", nan_max="propagate"))
+    assert outcome.kind == "tvm" and outcome.detail.startswith("clip"), outcome
+    assert check(case.but(outputs=(3,)), Settings("llvm", nan_max="propagate")).kind == "ok"
