@@ -11,6 +11,7 @@ import tvm
 from tvm_stitch import compat
 from tvm_stitch.codegen.vector_math import MATH_ERROR, lower_math
 from tvm_stitch.codegen.vector_math.errors import BOUNDS, CONSTANT_POWER_ULP
+from tvm_stitch.codegen.vector_math.scope import Scope
 from tvm_stitch.compat import tir
 from tvm_stitch.testing.vector_loops import LANES, Library, compute, kernel
 
@@ -355,3 +356,13 @@ def test_what_needs_no_change_is_the_same_object():
     x, i = tir.Var("x", "float32"), tir.Var("i", "int32")
     for expr in (x * x + x, tir.sqrt(tir.abs(x)), tir.floor(x), i * 4 + 1, tir.Cast("int32", x)):
         assert lower_math(expr).same_as(expr)
+
+
+def test_what_computes_with_bfloat16_is_in_no_let() -> None:
+    """TVM's legalization of bfloat16 leaves the values of Lets out: bits would be read as numbers."""
+    buffer = tir.decl_buffer((4,), "bfloat16")
+    read = tir.Cast("float32", tir.BufferLoad(buffer, [tir.const(1, "int64")]))
+    scope = Scope()
+    assert scope.let(read).same_as(read)
+    with pytest.raises(ValueError, match="bfloat16"):
+        scope.let(read * tir.const(2.0, "float32"))

@@ -120,7 +120,9 @@ class Scope:
     def let(self, value: Expr) -> Expr:
         """An expression for ``value`` that is cheap to repeat; equal values are computed once.
 
-        Raises ValueError when more than LET_LIMIT values would become nested Lets.
+        Raises ValueError when more than LET_LIMIT values would become nested Lets, or one that computes with bfloat16:
+        TVM's legalization of bfloat16 leaves the values of Lets out, so that bits would be read as numbers. What is
+        only read is repeated instead.
         """
         if isinstance(value, (tir.Var, tir.IntImm, tir.FloatImm)):
             return value
@@ -138,6 +140,10 @@ class Scope:
         else:
             if self._depth() >= LET_LIMIT:
                 raise ValueError(f"more than {LET_LIMIT} shared sub-expressions in one expression: pass bind")
+            if _reads_bfloat16(value):
+                if compat.is_load(value) or (compat.kind(value) == "Cast" and compat.is_load(value.value)):
+                    return value
+                raise ValueError("a Let of what computes with bfloat16: pass bind")
             found = tir.Var(f"t{self._depth()}", dtype_of(value))
             self._bound.append((found, value))
         self._known.setdefault(key, []).append((value, found))
@@ -161,3 +167,9 @@ class Scope:
 
     def _depth(self) -> int:
         return len(self._bound) + (self._parent._depth() if self._parent is not None else 0)
+
+
+def _reads_bfloat16(value: Expr) -> bool:
+    if dtype_of(value) == "bfloat16":
+        return True
+    return any(_reads_bfloat16(e) for e in compat.operands(value))
