@@ -138,7 +138,7 @@ class DeviceArithmetic(Arithmetic):
     def wrapped(self, node: Callable[[Expr, Expr], Expr], a: Expr, b: Expr) -> Expr:
         dtype = compat.dtype_of(a)
         wide = f"uint{max(32, bits_of(dtype))}"
-        return as_c_type(node(_cast(a, wide), _cast(b, wide)), dtype, True)
+        return as_c_type(node(_unsigned(a, wide), _unsigned(b, wide)), dtype, True)
 
     def divided(self, node: type[Any], a: Expr, b: Expr) -> Expr:
         dtype = compat.dtype_of(a)
@@ -225,6 +225,12 @@ def _cast(x: Expr, dtype: str) -> Expr:
         bits = bits_of(dtype)
         return compat.const(value % 2**bits if dtype.startswith("u") else value, dtype)
     return x if compat.dtype_of(x) == dtype else tir.Cast(dtype, x)
+
+
+def _unsigned(x: Expr, dtype: str) -> Expr:
+    """A value converted in CUDA C: TVM refuses to fold a cast of a negative number that it comes to know."""
+    known = compat.dtype_of(x) == dtype or compat.int_value(x) is not None
+    return _cast(x, dtype) if known else as_c_type(x, dtype)
 
 
 def _byte(x: Expr) -> Expr:
