@@ -16,12 +16,21 @@ from tvm_stitch.interrupts import carrying, check, watched
 from tvm_stitch.relay import hook, lower
 
 
+def _state() -> tuple[Any, ...]:
+    methods = [getattr(*m) for m in hook.METHODS]
+    return (
+        signal.getsignal(signal.SIGINT),
+        methods,
+        lower.te_compiler.libinfo,
+        str(tvm.target.Target.current()),
+    )
+
+
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
-    before = signal.getsignal(signal.SIGINT), [getattr(*m) for m in hook.METHODS], lower.te_compiler.libinfo
+    before = _state()
     yield
-    after = signal.getsignal(signal.SIGINT), [getattr(*m) for m in hook.METHODS], lower.te_compiler.libinfo
-    assert after == before and tvm.target.Target.current() is None
+    assert _state() == before
 
 
 def interrupt() -> None:
