@@ -231,7 +231,8 @@ def test_strided_set_is_left_to_tvm() -> None:
     a, b = np.random.default_rng(0).standard_normal((2, 7, 5)).astype("float32")
     with enable() as found:
         lib = relay.build(tvm.IRModule.from_expr(relay.Function([x, y], body)), "llvm")
-    assert list(found.report().left) == ["strided_set"]
+    # TVM computes all three in one kernel, so its neighbours stay with it.
+    assert list(found.report().left) == ["strided_set"] and found.plans == {}
     expected = np.tanh(a.astype("float64"))
     expected[0:6:2] = b[:3]
     np.testing.assert_allclose(run(lib, [a, b[:3]])[0], np.exp(expected), rtol=1e-5)
