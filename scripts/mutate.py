@@ -201,7 +201,7 @@ class Runner:
             if self._stopped:
                 raise KeyboardInterrupt
             process = subprocess.Popen(
-                [*command, "-p", "no:cacheprovider", *tests], cwd=tree, env=env, text=True,
+                [*command, "-p", "no:cacheprovider", *tests], cwd=tree, env=env, encoding="utf-8", errors="replace",
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                 start_new_session=True,
             )  # fmt: skip

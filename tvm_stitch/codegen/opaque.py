@@ -32,9 +32,12 @@ C_TYPES = {
 
 
 def as_c_type(value: Expr, dtype: str, second: bool = False) -> Expr:
-    """A value converted to ``dtype`` as CUDA C converts it: for kernels."""
+    """A value converted to ``dtype`` as CUDA C converts it: for kernels.
+
+    Only names of one word are called as functions: the old TVM's kernels define ``int64_t`` as ``long long``.
+    """
     name = C_TYPES[dtype]
-    spelled = f"static_cast<{name}>" if second or " " in name else name
+    spelled = name if name.isalpha() and not second else f"static_cast<{name}>"
     return tir.call_pure_extern(dtype, spelled, value)
 
 

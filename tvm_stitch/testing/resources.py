@@ -63,7 +63,7 @@ def kernel_resources(cuda_source: str, arch: str = "sm_90") -> dict[str, KernelR
             f"{folder}/kernels.cubin",
             str(source),
         ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=False)
     if done.returncode:
         raise RuntimeError(f"nvcc: {done.stderr or done.stdout}")
     return _parse(done.stdout + done.stderr)
