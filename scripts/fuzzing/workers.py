@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import multiprocessing
 import os
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -82,11 +84,20 @@ class Worker:
             outcome = Outcome("hang", f"no answer in {timeout:.0f} s")
         except (EOFError, ConnectionError):
             self.process.join(5)
-            outcome = Outcome("crash", f"the process died with exit code {self.process.exitcode}")
+            died = f"the process died with exit code {self.process.exitcode}"
+            outcome = Outcome("crash", "; ".join([died, *self._last_words()]))
         self.stop()
         return Answer(work.case, outcome, time.monotonic() - begin, work.seed)
 
+    def _last_words(self) -> list[str]:
+        """What the child wrote to its standard error as it died, and where Python was."""
+        self.errors.seek(0)
+        lines = [line.strip() for line in self.errors.read().decode(errors="replace").splitlines()]
+        fatal = next((i for i, line in enumerate(lines) if line.startswith("Fatal Python error")), len(lines))
+        return [line for line in lines[max(0, fatal - 3) : fatal + 8] if line]
+
     def _start(self) -> None:
+        self.errors = tempfile.NamedTemporaryFile()
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
         # Fresh memory holds a pattern and not zeros, so that what no kernel wrote shows. Parallel loops run inline:
@@ -96,7 +107,9 @@ class Worker:
         os.environ.update(added)
         try:
             self.process = context.Process(
-                target=_serve, args=(theirs, self.task, list(sys.path)), daemon=True
+                target=_serve,
+                args=(theirs, self.errors.name, self.task, list(sys.path)),
+                daemon=True,
             )
             self.process.start()
         finally:
@@ -114,15 +127,16 @@ class Worker:
             self.process.kill()
             self.process.join()
             self.pipe.close()
+            self.errors.close()
             self.process = None
 
 
-def _serve(pipe: Any, task: str, path: list[str]) -> None:
+def _serve(pipe: Any, errors: str, task: str, path: list[str]) -> None:
     sys.path[:] = path
+    os.dup2(os.open(errors, os.O_WRONLY | os.O_APPEND), 2)  # TVM warns of much that is none of ours
+    faulthandler.enable()
     module, function = task.split(":")
     answering = getattr(importlib.import_module(module), function)
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 2)  # TVM warns of much that is none of ours
     while True:
         try:
             work = pipe.recv()

@@ -36,13 +36,12 @@ def test_an_activation_stays_with_its_matmul() -> None:
     assert scopes(found(nodes, epilogues=False)) == {frozenset("a")}
 
 
-def test_dlight_reads_no_booleans_beside_a_matmul() -> None:
+def test_a_mask_is_read_beside_a_matmul() -> None:
     graph = single(lambda emit, m, x: R.where(m, x, x), ((8, 64), "bool"), ((8, 64), "float32"))
     inputs = ["mask" if t.dtype == "bool" else "m" for t in graph.inputs]
     masked = Node("a", NodeKind.MEMORY, list(inputs), ["a"], graph, escapes={"a"})
     nodes = [compute(["x", "w"], "m"), masked]
     assert epilogues(nodes) == [["m", "a"]]
-    assert epilogues(nodes, EpilogueRules(dlight=True)) == []
 
 
 @pytest.mark.parametrize("readers", [["sum"], ["sum", "columns"]])

@@ -17,6 +17,8 @@ from ..interrupts import carrying, watched
 from ..one_at_a_time import exclusively
 from ..recorder import Recorder
 from ..rules.declining import ApplyDecliningRules
+from ..rules.scalar_booleans import ScalarBooleans
+from ..rules.unit_reductions import UnitReductions
 from .keep_zeros import KeepZeros
 from .lift_workspace import LiftWorkspace
 from .mark import MergeStitchOps, UnmarkEpilogues
@@ -178,4 +180,4 @@ def _default_schedules(target: Any) -> list[Any]:
 
     gpu = dl.gpu
     rules = (gpu.Matmul(), gpu.GEMV(), gpu.Reduction(), gpu.GeneralReduction(), gpu.Fallback())
-    return [ApplyDecliningRules(*rules)]
+    return [UnitReductions(), ApplyDecliningRules(*rules), ScalarBooleans()]

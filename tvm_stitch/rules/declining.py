@@ -14,6 +14,7 @@ from tvm.tirx.build import split_host_device_mods
 from .. import compat
 from ..failures import error_text, let_pass
 from ..interrupts import carrying
+from .rewriting import is_scheduled, with_prim_funcs
 
 logger = logging.getLogger(__name__)
 
@@ -44,20 +45,14 @@ class ApplyDecliningRules:
     @carrying
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Schedule every PrimFunc that is not scheduled yet."""
-        updates = {}
-        for gvar, func in mod.functions_items():
-            if not isinstance(func, tirx.PrimFunc) or func.attrs.get("tirx.is_scheduled"):
-                continue
-            target = func.attrs.get("target") or tvm.target.Target.current(allow_none=False)
-            scheduled = self._scheduled(gvar.name_hint, func, target)
-            if scheduled is not None:
-                updates[gvar] = scheduled.with_attr("tirx.is_scheduled", True)
-        if not updates:
-            return mod
-        mod = mod.clone()
-        for gvar, func in updates.items():
-            mod.update_func(gvar, func)
-        return mod
+        return with_prim_funcs(mod, self._rewritten)
+
+    def _rewritten(self, name: str, func: Any) -> Any:
+        if is_scheduled(func):
+            return None
+        target = func.attrs.get("target") or tvm.target.Target.current(allow_none=False)
+        scheduled = self._scheduled(name, func, target)
+        return None if scheduled is None else scheduled.with_attr("tirx.is_scheduled", True)
 
     def _scheduled(self, name: str, func: Any, target: Any) -> Any:
         first: Exception | None = None

@@ -31,24 +31,14 @@ class EpilogueRules:
         greedy: whether it is taken whoever reads its result, unless that would be wider in memory than the
             compute-intensive node's own. It costs nothing where TVM's schedules always compute an epilogue in
             registers, and leaves the functions that TVM's fusion makes, so that what was tuned for them serves.
-        dlight: whether dlight schedules the kernels. What follows a sum of one product is wrong there (a residual is
-            added twice), and so are bool tensors in memory (pairs of them are loaded as if each had two bytes).
     """
 
     heavy: bool = True
     greedy: bool = False
-    dlight: bool = False
 
     def holds(self, node: Node) -> bool:
         """Is a node fast in a compute-intensive kernel?"""
         return self.heavy or node.graph is None or not any(is_heavy(op.value) for op in node.graph.operators)
-
-    def is_right(self, node: Node) -> bool:
-        """Is a node computed rightly in a compute-intensive kernel, or with what follows it if it is one?"""
-        if not self.dlight or node.graph is None:
-            return True
-        tensors = [*node.graph.inputs, *node.graph.outputs]
-        return not _sums_one_product(node) and all(t.dtype != "bool" for t in tensors)
 
 
 RULES = EpilogueRules()
@@ -82,8 +72,6 @@ class _Finder:
         """The largest region from ``start`` on that one value leaves and that is worth it; else ``start`` alone."""
         region = _Region([start], set(self.nodes[start].outputs))
         best = [start]
-        if self.rules.dlight and _sums_one_product(self.nodes[start]):
-            return best
         waiting = list(self.quotient.consumers[start])
         while waiting and len(region.nodes) <= MOST_NODES:
             user = min(waiting)
@@ -105,8 +93,6 @@ class _Finder:
         others = pointwise.tensors_beside(node, region.values)
         if others is None or not all(self._is_stored(v, user, region) for v in others):
             return False
-        if self.rules.dlight and any(t.dtype == "bool" for t in others.values()):
-            return False
         region.nodes.append(user)
         region.values |= set(node.outputs)
         region.others |= set(others)
@@ -123,15 +109,12 @@ class _Finder:
 
     def _is_end(self, end: int, region: _Region) -> bool:
         """May the region end here: no operand is read again by a stitch op behind it, and no wider value written?"""
-        dtype = _dtype(self.nodes[end])
-        if self.rules.dlight and dtype == "bool":
-            return False
         if any(self._is_read_behind(v, region) for v in region.others):
             return False
         if not self.rules.greedy or self._pays(end):
             return True
         first = self.nodes[region.nodes[1]]
-        return item_bytes(dtype) <= item_bytes(_dtype(first, self.nodes[region.nodes[0]].outputs[0]))
+        return item_bytes(_dtype(self.nodes[end])) <= item_bytes(_dtype(first, self.nodes[region.nodes[0]].outputs[0]))
 
     def _pays(self, end: int) -> bool:
         """False when stitch ops alone read the region's result, and might as well compute it."""
@@ -205,9 +188,3 @@ def _dtype(node: Node, value: Value | None = None) -> str:
     graph = node.graph
     assert graph is not None
     return (graph.outputs[0] if value is None else graph.inputs[list(node.inputs).index(value)]).dtype
-
-
-def _sums_one_product(node: Node) -> bool:
-    """Is there a contraction over a single element?"""
-    contractions = [op for op in node.graph.operators if op.contraction] if node.graph else []
-    return any(all(axis.extent == 1 for axis in op.reduce) for op in contractions)

@@ -41,9 +41,7 @@ def identify_for(
     gpu = target is None or "gpu" in target.keys
     device = device_model(target, config) if target is not None else None
     limited = config if gpu else config.limited(CPU_OPERATORS, CPU_ARGUMENTS)
-    rules = EpilogueRules(
-        heavy=gpu, greedy=(gpu or topi) and not _uses_libraries(target), dlight=gpu and not topi
-    )
+    rules = EpilogueRules(heavy=gpu, greedy=(gpu or topi) and not _uses_libraries(target))
     return _identified(
         nodes,
         limited,

@@ -299,7 +299,7 @@ class _Identifier:
         kernels |= {q.scope_of[chain[0].index]: 1 for chain in epilogues}
         self.views = {i for i, n in enumerate(self.nodes) if views and n.is_view and not n.escapes}
         kernels |= {i: 0 for i in self.views if q.members.get(i) == [i] and i not in kernels}
-        for members in Weigher(q, kernels, *self._unlike_tvm()).run():
+        for members in Weigher(q, kernels, self._slow_in_tvm()).run():
             self._give_back(members)
             self.views -= set(members)
             inside = set(members)
@@ -309,17 +309,9 @@ class _Identifier:
                         self.refused.append((p, i, MORE_KERNELS))
         epilogues[:] = [chain for chain in epilogues if len(q.members[q.scope_of[chain[0].index]]) > 1]
 
-    def _unlike_tvm(self) -> tuple[set[int], set[int]]:
-        """Nodes that TVM computes slowly in a matmul's kernel, and those that it computes wrongly there."""
-        apart, wrong = set(), set()
-        for i, node in enumerate(self.nodes):
-            if node.graph is None:
-                continue
-            if not self.rules.holds(node):
-                apart.add(i)
-            if not self.rules.is_right(node):
-                wrong.add(i)
-        return apart, wrong
+    def _slow_in_tvm(self) -> set[int]:
+        """Nodes that TVM computes slowly in a matmul's kernel."""
+        return {i for i, n in enumerate(self.nodes) if n.graph is not None and not self.rules.holds(n)}
 
     # -- result -------------------------------------------------------------------------------------------------
     def _result(self, epilogues: list[list[Node]]) -> Identified:

@@ -36,24 +36,22 @@ class Weigher:
             epilogues, and views outside them, which take none.
         apart: nodes that TVM had better not compute in a matmul's kernel, for speed; scopes that take them out of one
             are kept as long as the graph as a whole has no more kernels than TVM makes of it.
-        wrong: nodes that TVM's schedules compute wrongly there; they are never given back for the sake of a kernel.
     """
 
     quotient: Quotient
     kernels: dict[int, int]
     apart: Collection[int] = ()
-    wrong: Collection[int] = ()
 
     def run(self) -> list[tuple[int, ...]]:
         """Give up units until there are no more kernels than TVM makes; the nodes of those, unit by unit."""
         self.given_up: list[tuple[int, ...]] = []
-        self._settle(self._stock([*self.apart, *self.wrong]))
-        stock = self._stock(self.wrong)
+        stock = self._stock()
+        self._settle(self._stock(self.apart))
         if self.apart and _total(self.grouped()) > _total(stock):
             self._settle(stock)
         return self.given_up
 
-    def _stock(self, barred: Iterable[int]) -> list[Kernels]:
+    def _stock(self, barred: Iterable[int] = ()) -> list[Kernels]:
         """TVM's kernels without any scope, if it left ``barred`` nodes out of the kernels of matmuls."""
         nodes = self.quotient.nodes
         units = [[i] for i in range(len(nodes))]

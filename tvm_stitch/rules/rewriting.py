@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rewriting some of a module's PrimFuncs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tvm
+from tvm import tirx
+
+
+def with_prim_funcs(mod: tvm.IRModule, rewrite: Callable[[str, Any], Any]) -> tvm.IRModule:
+    """The module with ``rewrite(name, func)`` in place of every PrimFunc for which that is not None or ``func``."""
+    updates = {}
+    for gvar, func in mod.functions_items():
+        if isinstance(func, tirx.PrimFunc):
+            made = rewrite(gvar.name_hint, func)
+            if made is not None and not made.same_as(func):
+                updates[gvar] = made
+    if not updates:
+        return mod
+    mod = mod.clone()
+    for gvar, func in updates.items():
+        mod.update_func(gvar, func)
+    return mod
+
+
+def is_scheduled(func: Any) -> bool:
+    """Whether a schedule was applied to a PrimFunc."""
+    return bool(func.attrs.get("tirx.is_scheduled"))
+
+
+def with_body(func: Any, body: Any) -> Any:
+    """The function itself where its body is the same object."""
+    return func if body.same_as(func.body) else func.with_body(body)

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ScalarBooleans: booleans are read and written one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from .. import compat
+from ..interrupts import carrying
+from .rewriting import is_scheduled, with_body, with_prim_funcs
+
+
+@tvm.transform.module_pass(opt_level=0, name="ScalarBooleans")
+class ScalarBooleans:
+    """Unroll the vectorized loops of TVM's schedules that touch booleans in memory.
+
+    TVM 0.27 writes vectors of them in CUDA C as if each had two bytes. Stitched kernels have no such loops.
+    """
+
+    @carrying
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Rewrite every PrimFunc that is scheduled."""
+        return with_prim_funcs(mod, _rewritten)
+
+
+def _rewritten(_name: str, func: Any) -> Any:
+    if not is_scheduled(func):
+        return func
+    return with_body(func, tvm_ffi.structural_map(func.body, (tirx.For, _unrolled), order="post"))
+
+
+def _unrolled(loop: Any) -> Any:
+    if loop.kind != tirx.ForKind.VECTORIZED or not _touches_booleans(loop.body):
+        return loop
+    return tirx.For(
+        loop.loop_var, loop.min, loop.extent, tirx.ForKind.UNROLLED, loop.body, None, loop.annotations
+    )
+
+
+def _touches_booleans(body: Any) -> bool:
+    buffers = [compat.load_buffer(load) for load in compat.loads_in(body)]
+    tvm_ffi.structural_walk(body, (tirx.BufferStore, lambda store: buffers.append(store.buffer)), order="post")
+    return any(compat.buffer_dtype(buffer) == "bool" for buffer in buffers)

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""UnitReductions: a reduction of one element is no reduction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+
+from .. import compat
+from ..interrupts import carrying
+from .rewriting import is_scheduled, with_body, with_prim_funcs
+
+_SPATIAL, _REDUCED = 0, 2  # IterVar::IterVarType
+
+
+@tvm.transform.module_pass(opt_level=0, name="UnitReductions")
+class UnitReductions:
+    """Make blocks that reduce extents of 1 alone compute their one element: ``init + x`` without any loop around it.
+
+    TVM 0.27's schedules drop loops of one iteration, and then inline what follows such a block into both of its
+    statements: a bias behind a sum of one product is added twice. Runs before them.
+    """
+
+    @carrying
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Rewrite every PrimFunc that is not scheduled yet."""
+        return with_prim_funcs(mod, _rewritten)
+
+
+def _rewritten(_name: str, func: Any) -> Any:
+    if is_scheduled(func):
+        return func
+    return with_body(func, tvm_ffi.structural_map(func.body, (s_tir.SBlock, _computed), order="post"))
+
+
+def _computed(block: Any) -> Any:
+    """The block with its element in place of a reduction of one value; the block itself if it is any other."""
+    start, step = block.init, block.body
+    if not (isinstance(start, tirx.BufferStore) and isinstance(step, tirx.BufferStore)):
+        return block
+    if any(compat.int_value(v.dom.extent) != 1 for v in block.iter_vars if v.iter_type == _REDUCED):
+        return block
+    own = [load for load in compat.loads_in(step) if compat.load_buffer(load).same_as(start.buffer)]
+    if not all(_is_element(access, start) for access in own) or not _is_element(step, start):
+        return block
+
+    def started(load: Any) -> Any:
+        return start.value if compat.load_buffer(load).same_as(start.buffer) else load
+
+    iter_vars = [
+        tirx.IterVar(v.dom, v.var, _SPATIAL, v.thread_tag) if v.iter_type == _REDUCED else v
+        for v in block.iter_vars
+    ]
+    return s_tir.SBlock(
+        iter_vars,
+        [region for region in block.reads if not region.source.same_as(start.buffer)],
+        block.writes,
+        block.name_hint,
+        tvm_ffi.structural_map(step, (tvm.ir.TensorLoad, started), order="post"),
+        None,
+        block.alloc_buffers,
+        block.match_buffers,
+        block.annotations,
+        block.span,
+    )
+
+
+def _is_element(access: Any, start: Any) -> bool:
+    """Whether a load or a store is of the element that ``start`` writes."""
+    same = len(access.indices) == len(start.indices)
+    return same and all(map(compat.structural_equal, access.indices, start.indices))
