@@ -15,7 +15,9 @@ def module(func: tvm.tirx.PrimFunc) -> tvm.IRModule:
 
 
 @T.prim_func(s_tir=True)
-def outer_product(x: T.Buffer((7, 1), "float32"), w: T.Buffer((1, 5), "float32"), y: T.Buffer((7, 5), "float32")):
+def outer_product(
+    x: T.Buffer((7, 1), "float32"), w: T.Buffer((1, 5), "float32"), y: T.Buffer((7, 5), "float32")
+):
     for i, j, k in T.grid(7, 5, 1):
         with T.sblock("matmul"):
             vi, vj, vk = T.axis.remap("SSR", [i, j, k])

@@ -43,5 +43,7 @@ def _unrolled(loop: Any) -> Any:
 
 def _touches_booleans(body: Any) -> bool:
     buffers = [compat.load_buffer(load) for load in compat.loads_in(body)]
-    tvm_ffi.structural_walk(body, (tirx.BufferStore, lambda store: buffers.append(store.buffer)), order="post")
+    tvm_ffi.structural_walk(
+        body, (tirx.BufferStore, lambda store: buffers.append(store.buffer)), order="post"
+    )
     return any(compat.buffer_dtype(buffer) == "bool" for buffer in buffers)

@@ -114,7 +114,9 @@ class _Finder:
         if not self.rules.greedy or self._pays(end):
             return True
         first = self.nodes[region.nodes[1]]
-        return item_bytes(_dtype(self.nodes[end])) <= item_bytes(_dtype(first, self.nodes[region.nodes[0]].outputs[0]))
+        return item_bytes(_dtype(self.nodes[end])) <= item_bytes(
+            _dtype(first, self.nodes[region.nodes[0]].outputs[0])
+        )
 
     def _pays(self, end: int) -> bool:
         """False when stitch ops alone read the region's result, and might as well compute it."""

@@ -71,7 +71,12 @@ def _version_of_this() -> str:
         version = "not installed"
     try:
         done = subprocess.run(
-            ["git", "describe", "--always", "--dirty"], cwd=root, capture_output=True, encoding="utf-8", errors="replace", check=True
+            ["git", "describe", "--always", "--dirty"],
+            cwd=root,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            check=True,
         )
     except (OSError, subprocess.CalledProcessError):
         return version

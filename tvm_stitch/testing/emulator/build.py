@@ -77,7 +77,9 @@ def _compiler() -> tuple[str, str]:
         raise RuntimeError(
             f"the emulator needs a C++ compiler with -fsanitize=thread: {command} was not found"
         )
-    done = subprocess.run([path, "--version"], capture_output=True, encoding="utf-8", errors="replace", check=False)
+    done = subprocess.run(
+        [path, "--version"], capture_output=True, encoding="utf-8", errors="replace", check=False
+    )
     return path, done.stdout
 
 
@@ -98,7 +100,11 @@ def _compile(arguments: list[str], output: Path) -> None:
         pass
     try:
         done = subprocess.run(
-            [_compiler()[0], *arguments, "-o", scratch.name], capture_output=True, encoding="utf-8", errors="replace", check=False
+            [_compiler()[0], *arguments, "-o", scratch.name],
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            check=False,
         )
         if done.returncode != 0:
             first = next((line for line in done.stderr.splitlines() if "error:" in line), "")
