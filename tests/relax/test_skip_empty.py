@@ -37,6 +37,12 @@ def test_what_is_empty_is_allocated_only() -> None:
     assert calls(SkipEmpty()(before)) == ["relax.builtin.alloc_tensor"] * 2 + ["relax.call_tir"]
 
 
+def test_an_empty_part_is_not_computed() -> None:
+    before = legalize(build(lambda emit, x: [emit(R.split(x, [8], 0))], ((8, 6), F32)))
+    assert before.script().count('T.sblock("T_split') == 2
+    assert SkipEmpty()(before).script().count('T.sblock("T_split') == 1
+
+
 def test_other_extents_may_be_symbolic() -> None:
     def body(emit: Any, x: Any) -> Any:
         return [R.exp(emit(R.permute_dims(x, [1, 2, 0])))]
@@ -85,6 +91,18 @@ STATIC: dict[str, tuple[Body, list[tuple[int, ...]], Callable[..., Any]]] = {
             R.exp(emit(relax.TupleGetItem(parts, i))) for parts in [emit(R.split(x, 2, 1))] for i in (0, 1)
         ],
         [(0, 6)], lambda x: [np.zeros((0, 3))] * 2,
+    ),
+    "split with an empty part": (
+        lambda emit, x: [
+            R.exp(x), *(relax.TupleGetItem(parts, i) for parts in [emit(R.split(x, [6], 1))] for i in (0, 1))
+        ],
+        [(4, 6)], lambda x: [np.exp(x), x, np.zeros((4, 0))],
+    ),
+    "a sum of nothing beside an empty result": (
+        lambda emit, x: [
+            R.sum(emit(relax.TupleGetItem(parts, 1)), 1) for parts in [emit(R.split(x, [6], 1))]
+        ],
+        [(4, 6)], lambda x: [np.zeros(4)],
     ),
     "beside others": (
         lambda emit, x, y: [R.exp(emit(R.reshape(x, (0,)))), R.exp(y)], [(0, 6), (4, 5)],

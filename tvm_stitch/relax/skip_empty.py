@@ -6,10 +6,12 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-from tvm import relax
+import tvm_ffi
+from tvm import relax, s_tir, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from .. import compat
+from ..rules.rewriting import with_body, with_prim_funcs
 from .dataflow import is_call_tir
 
 
@@ -17,12 +19,13 @@ from .dataflow import is_call_tir
 class SkipEmpty:
     """Replace each ``call_tir`` whose results all have a static extent of 0 by allocations that nothing is written to.
 
-    Their other extents may be symbolic. On a GPU it would be a launch of an empty grid, which is an error, and TVM's
-    schedules divide by its extents.
+    Of a call with several results, those that are empty are no longer computed. Other extents may be symbolic. On a GPU
+    it would be a launch of an empty grid, which is an error, and TVM's schedules divide by its extents.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Rewrite every Relax function that has such a call."""
+        """Rewrite every Relax function that has such a call, and every PrimFunc with such a result among others."""
+        mod = with_prim_funcs(mod, _without_empty_loops)
         skipper = _Skipper(mod)
         for gvar, func in mod.functions_items():
             if isinstance(func, relax.Function):
@@ -30,6 +33,26 @@ class SkipEmpty:
                 if not after.same_as(func):
                     skipper.builder_.update_func(gvar, after)
         return skipper.builder_.get()
+
+
+def _without_empty_loops(_name: str, func: Any) -> Any:
+    return with_body(func, tvm_ffi.structural_map(func.body, (tirx.SeqStmt, _those_that_run), order="post"))
+
+
+def _those_that_run(sequence: Any) -> Any:
+    kept = [stmt for stmt in sequence.seq if not _never_runs(stmt)]
+    if len(kept) in (0, len(sequence.seq)):
+        return sequence
+    return kept[0] if len(kept) == 1 else tirx.SeqStmt(kept)
+
+
+def _never_runs(stmt: Any) -> bool:
+    """Is it a loop nest without iterations, and no reduction? Those of nothing still have a result."""
+    empty = False
+    while isinstance(stmt, tirx.For):
+        empty = empty or compat.int_value(stmt.extent) == 0
+        stmt = stmt.body
+    return empty and isinstance(stmt, s_tir.SBlockRealize) and stmt.block.init is None
 
 
 @mutator

@@ -186,7 +186,8 @@ class _Stitcher(PyExprMutator):
             func = func.with_attr(STITCH_ATTR, True)
         gvar = self.builder_.add_func(relax.utils.copy_with_new_vars(func), _name(prefix, nodes))
         args = [self.visit_expr(view.named(v)) for v in inputs] + extra
-        call = self.builder_.normalize(relax.Call(gvar, args))
+        # TVM would infer n * 7 for 7 * n, and its fusion matches extents as they are written.
+        call = self.builder_.normalize(_typed(relax.Call(gvar, args), func.ret_ty))
         if len(outputs) == 1:
             self._define(view, outputs[0], call)
             return gvar
