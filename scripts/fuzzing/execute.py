@@ -29,6 +29,9 @@ from .oracle import evaluate, flat_outputs
 BACKENDS = ("llvm", "emulator", "cuda")
 INTERNAL = re.compile(r"^\w*(Error|Exception|Exit|Interrupt)\b")
 
+EMPTY_LAUNCH = re.compile(r"^launch: (?!stitch_)\w+ by .*: the grid is empty")
+"""A report on a kernel of TVM's own."""
+
 
 @dataclass
 class Outcome:
@@ -157,6 +160,8 @@ def _stock_fails_alike(case: Case, settings: Settings, outcome: Outcome) -> bool
 
 def _blamed(case: Case, settings: Settings, outcome: Outcome) -> Outcome:
     """The failure as ours where the first step that fails alone is stitched, as TVM's where it is not."""
+    if EMPTY_LAUNCH.search(outcome.detail):  # an extent that is 0 at run time
+        return Outcome("tvm", outcome.detail, outcome.run, declined=outcome.declined)
     first = len(case.inputs)
     runs = (case.sizes[outcome.run],)
     for index in range(len(case.steps)):

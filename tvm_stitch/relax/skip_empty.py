@@ -67,6 +67,9 @@ class _Skipper(PyExprMutator):
                 return relax.Tuple([_nothing(ty) for ty in types.fields])
         return super().visit_call_(call)
 
+    def visit_tuple_getitem_(self, item: Any) -> Any:
+        return _nothing(item.ty) if _is_empty(item.ty) else super().visit_tuple_getitem_(item)
+
 
 def _is_empty(ty: Any) -> bool:
     """Is it a tensor without elements, whatever its symbols are?"""
