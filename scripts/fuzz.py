@@ -16,6 +16,7 @@ import itertools
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package of this checkout, installed or not
@@ -42,6 +43,8 @@ def main(argv: list[str] | None = None) -> int:
         works, options.jobs, options.timeout, options.renew, lambda: time.monotonic() - begin < limit
     )
     for answer in answers:
+        if answer.outcome.kind == "crash" and settings.stock:
+            answer = _without_stock(answer, settings, options)
         kinds[answer.outcome.kind] += 1
         symbolic += bool(answer.case and answer.case.symbols)
         judged, elements = judged + answer.outcome.judged, elements + answer.outcome.elements
@@ -65,6 +68,18 @@ def main(argv: list[str] | None = None) -> int:
     if options.shrink:
         _shrink_all(findings, settings, options)
     return 1 if findings else 0
+
+
+def _without_stock(answer: Answer, settings: Settings, options: argparse.Namespace) -> Answer:
+    """What comes of a case that crashed when stock TVM is left alone: the crash may be stock TVM's."""
+    alone = argparse.Namespace(**{**vars(options), "seed": answer.seed, "count": 1})
+    works = _generated(alone, replace(settings, stock=False))
+    worker = Worker(options.renew)
+    again = worker.ask(replace(next(works), case=answer.case), options.timeout)
+    worker.stop()
+    if again.outcome.kind != "ok":
+        return again
+    return replace(again, outcome=replace(again.outcome, kind="tvm", detail=f"stock: {answer.outcome.detail}"))
 
 
 def _told(kinds: Counter[str]) -> str:

@@ -51,6 +51,7 @@ def evaluate(case: Case, run: int, arrays: Sequence[np.ndarray], rules: Rules) -
     values: list[Result] = [flushed(exact(a, p.dtype), rules) for a, p in zip(arrays, case.inputs)]
     for step in case.steps:
         try:
+            _check_broadcast(step, [values[i] for i in step.args])
             value = evaluate_step(step, [values[i] for i in step.args], sizes, rules)
         except (ValueError, IndexError) as error:  # shapes that do not fit
             raise Inapplicable(f"{step.op}: {error}") from error
@@ -59,6 +60,14 @@ def evaluate(case: Case, run: int, arrays: Sequence[np.ndarray], rules: Rules) -
                 raise Inapplicable(f"{step.op} has {part.data.size} elements")
         values.append(value)
     return values
+
+
+def _check_broadcast(step: Step, args: Sequence[Result]) -> None:
+    """Refuse what broadcasts to more than there is memory for, before it is computed."""
+    if step.op in BINARY or step.op == "where":
+        shape = np.broadcast_shapes(*[a.data.shape for a in args if not isinstance(a, tuple)])
+        if np.prod(shape, dtype="float64") > LIMIT:
+            raise Inapplicable(f"{step.op} broadcasts to {shape}")
 
 
 def flat_outputs(case: Case, values: Sequence[Result]) -> list[Bounded]:
