@@ -14,6 +14,7 @@ from .gpu import emit_gpu
 from .gpu_grid import emit_grid
 from .lower_bounds import hidden_lower_bounds
 from .strict_bounds import closed_bounds
+from .zero_divisors import without_zero_divisors
 
 
 def emit(func: Any, plan: StitchPlan | GridPlan) -> Any:
@@ -24,7 +25,7 @@ def emit(func: Any, plan: StitchPlan | GridPlan) -> Any:
         return exact_constants(_guarded(emit_gpu(func, plan)))
     from .cpu import emit_cpu
 
-    return element_aligned(_guarded(emit_cpu(func, plan)))
+    return element_aligned(_guarded(without_zero_divisors(emit_cpu(func, plan))))
 
 
 def _guarded(func: Any) -> Any:
