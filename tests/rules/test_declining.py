@@ -106,3 +106,22 @@ def test_the_first_failure_is_told_where_no_rule_has_a_schedule() -> None:
 def test_interrupts_end_the_compile(error: type[BaseException]) -> None:
     with watched(), pytest.raises(error):
         scheduled(Failing(error), gpu.Fallback())
+
+
+@pytest.mark.parametrize("rows", [2, 7, 40, 301])
+def test_rows_that_are_no_multiple_of_a_block_are_not_written_beyond(rows: int) -> None:
+    """Stock TVM's matrix times vector writes up to 15 elements beyond its result (0.27)."""
+    mod = build(lambda emit, x, w: [R.matmul(x, w)], ((rows, 33), F32), ((33, 1), F32))
+    inputs = draw([((rows, 33), F32), ((33, 1), F32)])
+    target = emulated_target()
+    done = run_cuda(mod, inputs, target=target, relax_pipeline=pipeline(target))
+    assert done.reports == []
+    np.testing.assert_allclose(done.outputs[0], inputs[0].astype("float64") @ inputs[1], rtol=1e-5, atol=1e-5)
+
+
+def test_rows_that_fill_their_blocks_keep_the_rule() -> None:
+    mod = prim_funcs(build(lambda emit, x, w: [R.matmul(x, w)], ((48, 64), F32), ((64, 1), F32)))
+    declined: dict[str, dict[str, str]] = {}
+    with emulated_target():
+        ApplyDecliningRules(*(rule() for rule in RULES), declined=declined)(tvm.IRModule(mod))
+    assert declined == {}

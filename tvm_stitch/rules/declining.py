@@ -19,6 +19,9 @@ from .rewriting import is_scheduled, with_prim_funcs
 logger = logging.getLogger(__name__)
 
 
+_REDUCED = 2  # IterVar::IterVarType
+
+
 class Unlowerable(Exception):
     """A schedule that TVM cannot make a kernel of."""
 
@@ -80,6 +83,46 @@ class ApplyDecliningRules:
 
 
 def _check(func: Any, scheduled: Any, target: Any) -> None:
+    """See whether TVM makes sound kernels of a schedule.
+
+    Raises:
+        Unlowerable: when it does not.
+    """
+    _check_reductions(scheduled)
+    _check_allocations(func, scheduled, target)
+
+
+def _check_reductions(scheduled: Any) -> None:
+    """See whether threads that compute nothing write nothing.
+
+    TVM 0.27 forgets the condition of a block that reduces across threads when it writes the result. That does no harm
+    to a result in registers. Matrix times vector has one in memory, with rows that are no multiple of 16.
+
+    Raises:
+        Unlowerable: when a kernel would write beyond its result.
+    """
+    threads: set[Any] = set()
+
+    def bind(loop: Any) -> None:
+        if loop.kind == tirx.ForKind.THREAD_BINDING:
+            threads.add(loop.loop_var)
+
+    def visit(realize: Any) -> None:
+        block = realize.block
+        reduced: set[Any] = set()
+        for axis, value in zip(block.iter_vars, realize.iter_values):
+            if axis.iter_type == _REDUCED:
+                reduced |= compat.free_vars(value)
+        others = compat.free_vars(realize.predicate) - reduced
+        in_memory = any(region.source.scope() == "global" for region in block.writes)
+        if reduced & threads and others and in_memory:
+            raise Unlowerable(f"the condition of {block.name_hint} is lost where threads reduce together")
+
+    tvm_ffi.structural_walk(scheduled.body, (tirx.For, bind), order="pre")
+    tvm_ffi.structural_walk(scheduled.body, (s_tir.SBlockRealize, visit), order="pre")
+
+
+def _check_allocations(func: Any, scheduled: Any, target: Any) -> None:
     """Lower the schedule of a function with symbolic extents as far as device code, to see whether TVM can.
 
     What the rules make of symbolic extents depends on how far its simplifier comes: tiles may keep a symbolic size.
