@@ -40,7 +40,12 @@ def main(argv: list[str] | None = None) -> int:
     findings: list[Answer] = []
     works = _replayed(options, settings) if options.replay else _generated(options, settings)
     answers = run_all(
-        works, options.jobs, options.timeout, options.renew, lambda: time.monotonic() - begin < limit
+        works,
+        options.jobs,
+        options.timeout,
+        options.renew,
+        lambda: time.monotonic() - begin < limit,
+        guarded=options.backend == "llvm",
     )
     for answer in answers:
         if answer.outcome.kind == "crash" and settings.stock:
@@ -74,12 +79,14 @@ def _without_stock(answer: Answer, settings: Settings, options: argparse.Namespa
     """What comes of a case that crashed when stock TVM is left alone: the crash may be stock TVM's."""
     alone = argparse.Namespace(**{**vars(options), "seed": answer.seed, "count": 1})
     works = _generated(alone, replace(settings, stock=False))
-    worker = Worker(options.renew)
+    worker = Worker(options.renew, guarded=options.backend == "llvm")
     again = worker.ask(replace(next(works), case=answer.case), options.timeout)
     worker.stop()
     if again.outcome.kind != "ok":
         return again
-    return replace(again, outcome=replace(again.outcome, kind="tvm", detail=f"stock: {answer.outcome.detail}"))
+    return replace(
+        again, outcome=replace(again.outcome, kind="tvm", detail=f"stock: {answer.outcome.detail}")
+    )
 
 
 def _told(kinds: Counter[str]) -> str:
@@ -119,7 +126,7 @@ def _replayed(options: argparse.Namespace, settings: Settings) -> itertools.chai
 
 
 def _shrink_all(findings: list[Answer], settings: Settings, options: argparse.Namespace) -> None:
-    worker = Worker(options.renew)
+    worker = Worker(options.renew, guarded=options.backend == "llvm")
     seen: Counter[str] = Counter()
     for finding in findings:
         if finding.case is None:  # a crash or hang: the child took the case with it

@@ -198,6 +198,8 @@ def cumulative(x: Bounded, axis: int | None, exclusive: bool, rules: Rules) -> B
     if axis is None:
         x = x.moved(lambda a: a.reshape(-1))
         axis = 0
+    if x.shape[axis] == 0:
+        raise ValueError("TVM writes the first element of a scan also where there is none")
     with np.errstate(all="ignore"):
         shifted = x if not exclusive else x.moved(lambda a: _shift(a, axis))
         if not x.is_float:

@@ -18,6 +18,7 @@ from typing import Any
 
 from .case import Case
 from .execute import Outcome, Settings, check, told
+from .guard import guard
 
 _starting = threading.Lock()
 
@@ -63,10 +64,11 @@ class Worker:
     """A child process that answers pieces of work, replaced after ``renew`` of them.
 
     task: the module and function that answer, such as ``"fuzzing.workers:answer"``.
+    guarded: whether a kernel that touches memory beyond its tensors ends the process.
     """
 
-    def __init__(self, renew: int = 150, task: str = "fuzzing.workers:answer") -> None:
-        self.renew, self.task = renew, task
+    def __init__(self, renew: int = 150, task: str = "fuzzing.workers:answer", guarded: bool = False) -> None:
+        self.renew, self.task, self.guarded = renew, task, guarded
         self.process: Any = None
         self.left = 0
 
@@ -103,6 +105,9 @@ class Worker:
         # Fresh memory holds a pattern and not zeros, so that what no kernel wrote shows. Parallel loops run inline:
         # workers are as many as the machine has cores.
         added = {"MALLOC_PERTURB_": "90", "TVM_NUM_THREADS": "1", "TVM_LOG_DEBUG": ""}
+        library = guard() if self.guarded else None
+        if library is not None:
+            added["LD_PRELOAD"] = " ".join(filter(None, [library, os.environ.get("LD_PRELOAD")]))
         before = {name: os.environ.get(name) for name in added}
         os.environ.update(added)
         try:
@@ -152,6 +157,7 @@ def run_all(
     renew: int = 150,
     go_on: Callable[[], bool] = lambda: True,
     task: str = "fuzzing.workers:answer",
+    guarded: bool = False,
 ) -> Iterator[Answer]:
     """Answers in order of the work, made by ``jobs`` processes, until ``go_on`` says no."""
     local = threading.local()
@@ -162,7 +168,7 @@ def run_all(
             return None
         worker = getattr(local, "worker", None)
         if worker is None:
-            worker = local.worker = Worker(renew, task)
+            worker = local.worker = Worker(renew, task, guarded)
             workers.append(worker)
         with _starting:  # the environment of a child is that of the process while it starts
             if worker.process is None or worker.left == 0:

@@ -13,6 +13,7 @@ from fuzzing import workers
 from fuzzing.case import Case, Input, Step, extent, pruned
 from fuzzing.execute import Outcome, Settings, check
 from fuzzing.generate import Profile, generate
+from fuzzing.guard import guard
 from fuzzing.shrink import candidates, shrink
 from fuzzing.workers import Answer, Work, Worker, run_all
 
@@ -130,6 +131,18 @@ def test_a_crash_and_a_hang_cost_one_case_each() -> None:
     assert time.monotonic() - begin < 30
     worker.stop()
     assert os.environ.get("MALLOC_PERTURB_") is None
+
+
+@pytest.mark.skipif(guard() is None, reason="needs a C compiler and glibc")
+@pytest.mark.parametrize(
+    ("where", "told"), [("far", "Segmentation"), ("near", "wrote byte 3 of an array of 3")]
+)
+def test_a_write_beyond_a_tensor_ends_the_process(where: str, told: str) -> None:
+    worker = Worker(task="tests.fuzz.misbehaving:answer", guarded=True)
+    outcome = worker.ask(Work(Settings(where)), 120).outcome
+    assert outcome.kind == "crash" and told in outcome.detail
+    assert worker.ask(Work(STRICT, generate(0, SMALL)), 120).outcome.kind == "ok"
+    worker.stop()
 
 
 def test_what_tvm_computes_beside_stitched_operators_is_its_own() -> None:

@@ -68,7 +68,9 @@ def _divisors(func: Any) -> list[Expr]:
     """The different divisors that consist of the function's symbols and may be 0."""
     import tvm_ffi
 
-    symbols = {v for _, b in compat.prim_func_params(func) if b is not None for e in b.shape for v in _symbols(e)}
+    symbols = {
+        v for _, b in compat.prim_func_params(func) if b is not None for e in b.shape for v in _symbols(e)
+    }
     symbols |= {p for p, b in compat.prim_func_params(func) if b is None}
     found: dict[Any, Expr] = {}
 
