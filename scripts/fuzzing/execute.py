@@ -7,7 +7,7 @@ import logging
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -137,6 +137,8 @@ def check(case: Case, settings: Settings) -> Outcome:
         Unbuildable: when Relax refuses the case.
     """
     outcome = _check(case, settings, stock=False)
+    if outcome.kind == "wrong" and _is_only_tvms_nan(case, settings, outcome):
+        return replace(outcome, kind="tvm")
     if outcome.kind in ("wrong", "error", "report") and _stock_fails_alike(case, settings, outcome):
         if outcome.kind == "error" or "has dtype" in outcome.detail or "has shape" in outcome.detail:
             return Outcome("tvm", outcome.detail, outcome.run, declined=outcome.declined)
@@ -176,6 +178,14 @@ def _blamed(case: Case, settings: Settings, outcome: Outcome) -> Outcome:
             detail = f"{case.steps[index].op}: {found.detail}"
             return Outcome("tvm", detail, outcome.run, declined=found.declined)
     return outcome
+
+
+def _is_only_tvms_nan(case: Case, settings: Settings, outcome: Outcome) -> bool:
+    """Whether an extremum that is left to TVM, which loses NaN, explains the failure."""
+    left = [name for name in outcome.declined for extremum in ("max", "min") if extremum in name]
+    if settings.nan_max != "propagate" or not left:
+        return False
+    return _check(case, replace(settings, nan_max="any"), stock=False).kind == "ok"
 
 
 def _check(case: Case, settings: Settings, stock: bool) -> Outcome:
