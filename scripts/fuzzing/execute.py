@@ -139,6 +139,8 @@ def check(case: Case, settings: Settings) -> Outcome:
     outcome = _check(case, settings, stock=False)
     if outcome.kind == "wrong" and _is_only_tvms_nan(case, settings, outcome):
         return replace(outcome, kind="tvm")
+    if outcome.kind == "report" and EMPTY_LAUNCH.search(outcome.detail):  # an extent that is 0 at run time
+        return replace(outcome, kind="tvm")
     if outcome.kind in ("wrong", "error", "report") and _stock_fails_alike(case, settings, outcome):
         if outcome.kind == "error" or "has dtype" in outcome.detail or "has shape" in outcome.detail:
             return Outcome("tvm", outcome.detail, outcome.run, declined=outcome.declined)
@@ -162,8 +164,6 @@ def _stock_fails_alike(case: Case, settings: Settings, outcome: Outcome) -> bool
 
 def _blamed(case: Case, settings: Settings, outcome: Outcome) -> Outcome:
     """The failure as ours where the first step that fails alone is stitched, as TVM's where it is not."""
-    if EMPTY_LAUNCH.search(outcome.detail):  # an extent that is 0 at run time
-        return Outcome("tvm", outcome.detail, outcome.run, declined=outcome.declined)
     first = len(case.inputs)
     runs = (case.sizes[outcome.run],)
     for index in range(len(case.steps)):
