@@ -26,6 +26,8 @@ from .data import inputs_of, numpy_dtype
 from .judge import share_judged, violations
 from .oracle import evaluate, flat_outputs
 
+EXTREMA = ("max", "min", "relu", "clip", "pool")
+"""What is in the names of functions that compute a maximum or minimum."""
 BACKENDS = ("llvm", "emulator", "cuda")
 INTERNAL = re.compile(r"^\w*(Error|Exception|Exit|Interrupt)\b")
 
@@ -182,7 +184,7 @@ def _blamed(case: Case, settings: Settings, outcome: Outcome) -> Outcome:
 
 def _is_only_tvms_nan(case: Case, settings: Settings, outcome: Outcome) -> bool:
     """Whether an extremum that is left to TVM, which loses NaN, explains the failure."""
-    left = [name for name in outcome.declined for extremum in ("max", "min") if extremum in name]
+    left = [name for name in outcome.declined for extremum in EXTREMA if extremum in name]
     if settings.nan_max != "propagate" or not left:
         return False
     return _check(case, replace(settings, nan_max="any"), stock=False).kind == "ok"

@@ -106,6 +106,8 @@ def _monotone(
         result = Bounded(
             result.data, result.error + 4 * FLOATS[x.dtype].eps * (name in ("acos", "acosh")), x.dtype
         )
+    if name == "sigmoid":  # 1 / (1 + exp(-x)) is 0 where exp(-x) is too large
+        result = Bounded(result.data, result.error + FLOATS[x.dtype].tiny, x.dtype)
     keep = x.signed_zero and name in _KEEP_ZERO
     return Bounded(result.data, result.error, x.dtype, keep)
 

@@ -33,7 +33,7 @@ def outer_product_after(
     for i, j, k in T.grid(7, 5, 1):
         with T.sblock("matmul"):
             vi, vj, vk = T.axis.remap("SSS", [i, j, k])
-            y[vi, vj] = T.float32(0.25) + x[vi, vk] * w[vk, vj]
+            y[vi, vj] = T.call_pure_extern("float32", "float", T.float32(0.25) + x[vi, vk] * w[vk, vj])
 
 
 @T.prim_func(s_tir=True)

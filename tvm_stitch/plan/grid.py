@@ -121,6 +121,7 @@ class _Mapper:
         if blocks != self.blocks:
             for p in phases[0]:
                 p.stride = 1 if p.part.replicated else blocks // p.tiles
+                self._size_partials(p)
         return plan
 
     # -- mapping ------------------------------------------------------------------------------------------------
@@ -133,9 +134,13 @@ class _Mapper:
             mapped = self._flat(part, sched)
         else:
             mapped = self._rows(part, sched)
-        for op in part.folds:
-            self._set_blocks(op, mapped.stride * (mapped.tiles if op.output.size == 1 else 1))
+        self._size_partials(mapped)
         return mapped
+
+    def _size_partials(self, mapped: GridPart) -> None:
+        """Room for a partial result of every block that works on the part."""
+        for op in mapped.part.folds:
+            self._set_blocks(op, mapped.stride * (mapped.tiles if op.output.size == 1 else 1))
 
     def _adopted(self, part: Part, phases: list[list[GridPart]]) -> GridPart | None:
         if not self.barriers:

@@ -10,6 +10,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 
 from .. import compat
+from ..codegen.opaque import as_c_type
 from ..interrupts import carrying
 from .rewriting import is_scheduled, with_body, with_prim_funcs
 
@@ -50,6 +51,7 @@ def _computed(block: Any) -> Any:
     def started(load: Any) -> Any:
         return start.value if compat.load_buffer(load).same_as(start.buffer) else load
 
+    body = tvm_ffi.structural_map(step, (tvm.ir.TensorLoad, started), order="post")
     iter_vars = [
         tirx.IterVar(v.dom, v.var, _SPATIAL, v.thread_tag) if v.iter_type == _REDUCED else v
         for v in block.iter_vars
@@ -59,13 +61,21 @@ def _computed(block: Any) -> Any:
         [region for region in block.reads if not region.source.same_as(start.buffer)],
         block.writes,
         block.name_hint,
-        tvm_ffi.structural_map(step, (tvm.ir.TensorLoad, started), order="post"),
+        tirx.BufferStore(body.buffer, _as_is(body.value), body.indices),
         None,
         block.alloc_buffers,
         block.match_buffers,
         block.annotations,
         block.span,
     )
+
+
+def _as_is(value: Any) -> Any:
+    """A value that is not merged with what is computed of it: ``x - (0 + x)`` would be folded to 0, also for a NaN."""
+    dtype = compat.dtype_of(value)
+    if dtype in ("float16", "bfloat16"):
+        return tirx.Cast(dtype, as_c_type(tirx.Cast("float32", value), "float32"))
+    return as_c_type(value, dtype) if dtype in ("float32", "float64") else value
 
 
 def _is_element(access: Any, start: Any) -> bool:

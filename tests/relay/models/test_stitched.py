@@ -20,7 +20,7 @@ from tvm_stitch.testing.relay import cases, encoder
 from tvm_stitch.testing.relay.count import count_kernels
 from tvm_stitch.testing.relay.random_graphs import check_graph_cuda_emulated, check_graph_llvm, random_graph
 from tvm_stitch.testing.relay.reference import evaluate
-from tvm_stitch.testing.relay.run import Params, build_stitched, run
+from tvm_stitch.testing.relay.run import Params, build_stitched, build_stock, run
 from tvm_stitch.testing.values import mismatches
 
 LLVM = tvm.target.Target("llvm")
@@ -89,6 +89,22 @@ def test_an_encoder_layer_is_right() -> None:
     done = run_relay_cuda(mod, inputs, params, CUDA, build=build_stitched)
     assert done.reports == [] and len(done.launches) == 13
     assert mismatches(done.outputs, expected, {"float32": (1e-5, 1e-5)}) == []
+
+
+@pytest.mark.parametrize("target", [LLVM, CUDA], ids=["llvm", "cuda"])
+@pytest.mark.parametrize("chunk", range(4))
+def test_random_graphs_take_no_more_kernels_than_tvm(chunk: int, target: Any) -> None:
+    counted = 0
+    for seed in range(6 * chunk, 6 * chunk + 6):
+        graph = random_graph(seed, 2_000, LEVELS[seed % 3])
+        try:
+            stock = count_kernels(build_stock(graph.mod, target))
+        except Exception:  # TVM's kernels do not compile
+            continue
+        count = count_kernels(build_stitched(graph.mod, target))
+        assert count.total <= stock.total and count.memory_intensive <= stock.memory_intensive, seed
+        counted += 1
+    assert counted
 
 
 @pytest.mark.parametrize("chunk", range(30))
