@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from tvm_stitch.codegen.vector_math.logarithm import log1p
-from tvm_stitch.codegen.vector_math.scope import NAN, Expr, Scope, at_most, f32, fabs, with_sign_of
+from tvm_stitch.codegen.vector_math.scope import NAN, Expr, Scope, at_most, f32, fabs, quotient, with_sign_of
 from tvm_stitch.compat import tir
 
 _LN2 = 0.6931471805599453
@@ -34,4 +34,4 @@ def acosh(scope: Scope, x: Expr) -> Expr:
 def atanh(scope: Scope, x: Expr) -> Expr:
     """The inverse hyperbolic tangent; infinite at -1 and 1, NaN beyond."""
     a = scope.let(fabs(x))
-    return with_sign_of(log1p(scope, scope.let((a + a) / (f32(1.0) - a))) * f32(0.5), x)
+    return with_sign_of(log1p(scope, scope.let(quotient(a + a, f32(1.0) - a))) * f32(0.5), x)

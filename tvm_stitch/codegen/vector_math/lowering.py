@@ -24,6 +24,7 @@ from tvm_stitch.codegen.vector_math.scope import (
     Expr,
     Scope,
     dtype_of,
+    quotient,
 )
 from tvm_stitch.compat import tir
 
@@ -169,7 +170,7 @@ class _Lowerer:
                 return tir.call_llvm_pure_intrin(dtype, "llvm.nearbyint", *args)
             return rounding.nearbyint(scope, args[0])
         if name == "rsqrt":
-            return tir.const(1.0, dtype) / tir.sqrt(args[0])
+            return quotient(tir.const(1.0, dtype), tir.sqrt(args[0]))
         if name == "copysign":
             if compat.HAS_RELAX_TIRX:
                 return tir.call_llvm_pure_intrin(dtype, "llvm.copysign", *args)

@@ -21,6 +21,7 @@ from tvm_stitch.codegen.vector_math.scope import (
     i32,
     magnitude_bits,
     nearest_int,
+    quotient,
     to_bits,
 )
 from tvm_stitch.compat import tir
@@ -95,10 +96,10 @@ def _constant_power(scope: Scope, x: Expr, y: float) -> Expr | None:
         return f32(1.0)
     if abs(y) == 0.5:
         root = tir.Select(tir.EQ(x, f32(-INF)), f32(INF), tir.sqrt(_unsigned_zero(x)))
-        return root if y > 0 else f32(1.0) / root
+        return root if y > 0 else quotient(f32(1.0), root)
     if not (_FEWEST <= y <= _MOST and y == int(y)):
         return None
-    base = x if y > 0 else scope.let(f32(1.0) / x)
+    base = x if y > 0 else scope.let(quotient(f32(1.0), x))
     return _product(scope, base, int(abs(y)))
 
 

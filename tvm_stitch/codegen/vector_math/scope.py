@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tvm_stitch import compat
+from tvm_stitch.codegen.opaque import through_bits
 from tvm_stitch.compat import tir
 
 Expr: TypeAlias = Any  # an expression of TVM, whose Python class shows its operators to no type checker
@@ -65,6 +66,11 @@ def with_sign_of(magnitude: Expr, sign: Expr) -> Expr:
 def magnitude_bits(x: Expr) -> Expr:
     """The bits of |x| of a float32: ordered as |x| is, infinity is EXPONENT_BITS and NaN lies above."""
     return to_bits(x) & i32(0x7FFFFFFF)
+
+
+def quotient(a: Expr, b: Expr) -> Expr:
+    """``a / b`` of floats that may be 0: TVM refuses to divide by a constant 0, and divides a constant 0 by a NaN."""
+    return through_bits(a) / through_bits(b, True)
 
 
 def at_most(limit: Expr, x: Expr) -> Expr:

@@ -13,6 +13,7 @@ from tvm_stitch.codegen.vector_math.scope import (
     horner,
     i32,
     nearest_int,
+    quotient,
     to_bits,
     with_sign_of,
 )
@@ -120,7 +121,7 @@ def tan(scope: Scope, x: Expr) -> Expr:
     r, q = _reduce(scope, scope.let(fabs(x)))
     sine, cosine = _sin_cos(scope, r)
     odd = _odd(q)
-    result = tir.Select(odd, cosine, sine) / tir.Select(odd, f32(0.0) - sine, cosine)
+    result = quotient(tir.Select(odd, cosine, sine), tir.Select(odd, f32(0.0) - sine, cosine))
     return from_bits(to_bits(result) ^ (to_bits(x) & i32(-(2**31))))
 
 
@@ -134,7 +135,7 @@ def atan(scope: Scope, x: Expr) -> Expr:
     """The arc tangent."""
     a = scope.let(fabs(x))
     large = a > f32(1.0)
-    t = scope.let(_atan_unit(scope, scope.let(tir.Select(large, f32(1.0) / a, a))))
+    t = scope.let(_atan_unit(scope, scope.let(tir.Select(large, quotient(f32(1.0), a), a))))
     return with_sign_of(tir.Select(large, f32(_HALF_PI) - (t - f32(_HALF_PI_LO)), t), x)
 
 
@@ -144,7 +145,7 @@ def atan2(scope: Scope, y: Expr, x: Expr) -> Expr:
     steep = a > b
     # 0/0 counts as 0, inf/inf as 1. A NaN that the comparisons would drop is put back at the end by the sum.
     equal = tir.And(tir.EQ(a, b), tir.Or(tir.EQ(a, f32(0.0)), tir.EQ(a, f32(float("inf")))))
-    ratio = tir.Select(steep, b, a) / tir.Select(steep, a, b)
+    ratio = quotient(tir.Select(steep, b, a), tir.Select(steep, a, b))
     ratio = tir.Select(equal, tir.Select(tir.EQ(a, f32(0.0)), f32(0.0), f32(1.0)), ratio)
     t = scope.let(_atan_unit(scope, scope.let(ratio)))
     t = scope.let(tir.Select(steep, f32(_HALF_PI) - (t - f32(_HALF_PI_LO)), t))
