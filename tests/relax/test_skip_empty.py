@@ -11,6 +11,7 @@ import pytest
 import tvm
 from tvm import relax
 from tvm.relax import op as R
+from tvm.script import tirx as T
 
 from tests.graph.helpers import build, legalize, symbol
 from tvm_stitch.recorder import Recorder
@@ -41,6 +42,27 @@ def test_an_empty_part_is_not_computed() -> None:
     before = legalize(build(lambda emit, x: [emit(R.split(x, [8], 0))], ((8, 6), F32)))
     assert before.script().count('T.sblock("T_split') == 2
     assert SkipEmpty()(before).script().count('T.sblock("T_split') == 1
+
+
+@T.prim_func(s_tir=True)
+def one_more_than_a_sum_of_nothing(
+    x: T.Buffer((4, 0), "float32"), y: T.Buffer((4,), "float32"), z: T.Buffer((4,), "float32")
+):
+    for i, k in T.grid(4, 0):
+        with T.sblock("sum"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                y[vi] = T.float32(0)
+            y[vi] = y[vi] + x[vi, vk]
+    for i in range(4):
+        with T.sblock("more"):
+            vi = T.axis.spatial(4, i)
+            z[vi] = y[vi] + T.float32(1)
+
+
+def test_a_reduction_of_nothing_is_computed() -> None:
+    before = tvm.IRModule({"main": one_more_than_a_sum_of_nothing.with_attr("global_symbol", "main")})
+    tvm.ir.assert_structural_equal(SkipEmpty()(before), before)
 
 
 def test_other_extents_may_be_symbolic() -> None:

@@ -12,7 +12,7 @@ import tvm
 from tvm.relax import op as R
 from tvm.s_tir import dlight as dl
 
-from tests.graph.helpers import build, draw, prim_funcs, symbol
+from tests.graph.helpers import build, draw, legalize, prim_funcs, symbol
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.interrupts import watched
 from tvm_stitch.relax.pipeline import pipeline, stitch_passes
@@ -120,8 +120,15 @@ def test_rows_that_are_no_multiple_of_a_block_are_not_written_beyond(rows: int) 
 
 
 def test_rows_that_fill_their_blocks_keep_the_rule() -> None:
-    mod = prim_funcs(build(lambda emit, x, w: [R.matmul(x, w)], ((48, 64), F32), ((64, 1), F32)))
+    (func,) = prim_funcs(
+        legalize(build(lambda emit, x, w: [R.matmul(x, w)], ((64, 512), F32), ((512, 1), F32)))
+    ).values()
     declined: dict[str, dict[str, str]] = {}
-    with emulated_target():
-        ApplyDecliningRules(*(rule() for rule in RULES), declined=declined)(tvm.IRModule(mod))
+    with emulated_target() as target:
+        wanted = gpu.GEMV().apply(func, target, False).mod["main"]
+        apply = ApplyDecliningRules(*(rule() for rule in RULES), declined=declined)
+        found = apply(tvm.IRModule({"main": func}))["main"]
     assert declined == {}
+    tvm.ir.assert_structural_equal(
+        found.without_attr("tirx.is_scheduled"), wanted.without_attr("tirx.is_scheduled")
+    )
