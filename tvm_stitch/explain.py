@@ -173,12 +173,12 @@ def explain(mod: Any, target: Any = "cuda", config: StitchConfig | None = None) 
 
     from .interrupts import watched
     from .recorder import Recorder
-    from .relax.pipeline import stitch_passes
+    from .relax.pipeline import planning_passes
 
     target = resolve_target(target)
     recorder = Recorder()
     with target, watched():
-        tvm.transform.Sequential(stitch_passes(target, checked_config(config), recorder))(mod)
+        tvm.transform.Sequential(planning_passes(target, checked_config(config), recorder))(mod)
     return recorder.report()
 
 

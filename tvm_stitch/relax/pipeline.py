@@ -60,6 +60,14 @@ def stitch_passes(
     ]
 
 
+def planning_passes(
+    target: Any, config: StitchConfig, recorder: Recorder | None = None, scopes: Scopes | None = None
+) -> list[Any]:
+    """:func:`stitch_passes` behind TVM's choice of what a library computes: a pipeline up to its schedules."""
+    dispatched = _backend(target).library_dispatch_passes(target)
+    return [exclusively(dispatched), *stitch_passes(target, config, recorder, scopes)]
+
+
 def _stitch(target: Any, config: StitchConfig, recorder: Recorder, scopes: Scopes | None) -> Any:
     """Outline, merge and schedule the stitch ops; scopes that cannot be scheduled are given back whole to TVM."""
 
@@ -122,8 +130,7 @@ def _compiled(
     def lowered(records: Recorder, chosen: Scopes) -> tvm.IRModule:
         backend = _backend(target)
         passes = [
-            exclusively(backend.library_dispatch_passes(target)),
-            *stitch_passes(target, config, records, chosen),
+            *planning_passes(target, config, records, chosen),
             *_default_schedules(target),
             *backend.dataflow_lower_passes(target),
             *backend.finalize_passes(target),
