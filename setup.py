@@ -41,6 +41,7 @@ setup(
     python_requires=">=3.10",
     # A plain list of names would miss a package directory that an editable install sees only later.
     packages=sorted({"tvm_stitch", *find_packages(include=["tvm_stitch", "tvm_stitch.*"])}),
+    py_modules=["tvm_stitch_command"],
     package_data={"tvm_stitch": ["py.typed", "**/*.h", "**/*.cc"]},
     install_requires=[
         "apache-tvm==0.27.*",
@@ -65,6 +66,6 @@ setup(
             "torch",
         ],
     },
-    entry_points={"console_scripts": ["tvm-stitch = tvm_stitch.cli:main"]},
+    entry_points={"console_scripts": ["tvm-stitch = tvm_stitch_command:main"]},
     zip_safe=False,
 )

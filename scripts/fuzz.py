@@ -21,6 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package of this checkout, installed or not
 
+import tvm
 from fuzzing.case import Case
 from fuzzing.execute import BACKENDS, Settings
 from fuzzing.generate import Profile
@@ -121,8 +122,7 @@ def _targets(backend: str) -> tuple[object, ...]:
 
 
 def _replayed(options: argparse.Namespace, settings: Settings) -> itertools.chain[Work]:
-    cases = [Case.from_json(Path(path).read_text()) for path in options.replay]
-    return itertools.chain(Work(settings, case=case, seed=i) for i, case in enumerate(cases))
+    return itertools.chain(Work(settings, case=case, seed=i) for i, case in enumerate(options.cases))
 
 
 def _shrink_all(findings: list[Answer], settings: Settings, options: argparse.Namespace) -> None:
@@ -185,7 +185,21 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--replay", nargs="+", metavar="JSON", help="check these cases instead of random ones"
     )
-    return parser.parse_args(argv)
+    options = parser.parse_args(argv)
+    for name in ("count", "jobs", "timeout", "steps", "renew", "progress"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name} is at least 1, not {getattr(options, name)}")
+    if options.backend == "cuda" and not tvm.cuda(0).exist:
+        parser.error(
+            "--backend cuda needs a GPU, and TVM finds none; --backend emulator runs its kernels without"
+        )
+    options.cases = []
+    for path in options.replay or ():
+        try:
+            options.cases.append(Case.from_json(Path(path).read_text(encoding="utf-8")))
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            parser.error(f"{path} holds no case: {error}")
+    return options
 
 
 if __name__ == "__main__":

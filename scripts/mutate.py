@@ -190,6 +190,10 @@ class Runner:
     ) -> tuple[int | None, str]:
         """pytest's exit code (None: the time was up) and what it printed."""
         python = self.root / ENVIRONMENTS[environment]
+        if not python.exists():
+            if environment != "relax":
+                raise TableError(f"{ENVIRONMENTS[environment]} is missing: run `make venv-{environment}`")
+            python = Path(sys.executable)
         command = [str(python), "-m", "pytest", "-x", "-q", "-rfE", "--no-header", "--tb=line"]
         env = {
             **os.environ,

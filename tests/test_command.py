@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The installed command: an interrupt while TVM is imported ends it with exit code 130."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RUN = "import sys; sys.path.insert(0, {!r}); from tvm_stitch_command import main; sys.exit(main())"
+
+
+def start(folder: Path, package: str) -> subprocess.Popen[str]:
+    """The command, with a package in the place of this one."""
+    (folder / "tvm_stitch").mkdir()
+    (folder / "tvm_stitch" / "__init__.py").write_text(package)
+    (folder / "tvm_stitch" / "cli.py").write_text("def main():\n    return 7\n")
+    return subprocess.Popen(
+        [sys.executable, "-c", RUN.format(str(folder))], cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8",
+    )  # fmt: skip
+
+
+def test_an_interrupt_during_imports(tmp_path: Path) -> None:
+    process = start(tmp_path, "import time\nprint('importing', flush=True)\ntime.sleep(60)\n")
+    assert process.stdout is not None and process.stdout.readline() == "importing\n"
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (130, "interrupted\n")
+
+
+def test_the_command_line_is_run_with_the_handler_that_was_there(tmp_path: Path) -> None:
+    process = start(tmp_path, "import signal\nassert signal.getsignal(2) is not signal.default_int_handler\n")
+    _, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (7, "")
