@@ -35,9 +35,15 @@ def softmax(x: Bounded, axis: int, log: bool, rules: Rules) -> Bounded:
 
 
 def scaled(x: Bounded, scale: Bounded | None, shift: Bounded | None, rules: Rules) -> Bounded:
-    """x * scale + shift."""
-    x = x if scale is None else binary("multiply", x, scale, rules)
-    return x if shift is None else binary("add", x, shift, rules)
+    """x * scale + shift; where the product alone is too large, one rounding of both may not be."""
+    if scale is None:
+        return x if shift is None else binary("add", x, shift, rules)
+    product = binary("multiply", x, scale, rules)
+    if shift is None:
+        return product
+    too_large = np.isinf(product.data) & np.isfinite(x.data) & np.isfinite(scale.data)
+    total = binary("add", product, shift, rules)
+    return Bounded(total.data, np.where(too_large, np.inf, total.error), total.dtype, total.signed_zero)
 
 
 def _deviation(
