@@ -7,6 +7,9 @@ chip is read twice before it can be normalised. With a shift ``k`` close to the 
     k = mean of J of f's own elements        S = sum(f - k)        Q = sum((f - k)^2)
     s/n = k + S/n                            q = Q - S*S/n
 
+Where ``k + S/n`` is not between half and twice k, as behind an outlier or an infinite element, s is taken from a third
+sum of the same pass, of f itself: its error is what it is without the rewriting.
+
 **Error.** Let mu and sigma^2 be the exact mean and variance, u the unit roundoff, and g u the relative error of
 summing n positive terms (g is about log n in trees, at most n one by one). Because Q = q + n (mu-k)^2, and S*S/n is
 the second term, rounding changes q by at most about ``g u (q + 2 n (mu-k)^2)``; relative to ``q = n sigma^2``::
@@ -21,8 +24,9 @@ Schwarz give ``(k-mu)^2 <= m/J^2 * sum (f_j - mu)^2 <= m n sigma^2 / J^2``, so t
 * ``g u (1 + 2 n/J^2)`` where one sample is an outlier larger than everything else together,
 * ``g u (1 + 2 n/J)`` at the very worst: all J samples deviate, and nothing else does.
 
-The shift is taken as ``f_0 + sum(f_j - f_0)/J``, so that equal elements give k = f_0 exactly, S = Q = 0 and a variance
-of exactly 0. Rounding may make the difference negative: it is clamped at 0; NaN and infinity stay what they are.
+The shift is taken as ``f_0 + sum((f_j - f_0)/J)``, which no sum makes too large, so that equal elements give k = f_0
+exactly, S = Q = 0 and a variance of exactly 0. Rounding may make the difference negative: it is clamped at 0; NaN and
+infinity stay what they are.
 
 Half types: the new tensors have f's dtype, and like all values of a stitch op are held in
 :func:`~tvm_stitch.graph.dtype.compute_dtype`. Only k may be rounded to a half type: any k will do, if all use it.
@@ -180,12 +184,27 @@ class _Shifted:
     shift: Tensor
     sum: Tensor
     squares: Tensor
+    plain: Tensor
+    mean: Tensor
 
-    def mean(self, where: Sequence[Expr]) -> Expr:
-        return _at(self.shift, where) + _at(self.sum, where) / self._count
+    def exact_mean(self, where: Sequence[Expr]) -> Expr:
+        """The mean, from the shifted sum where that is near the shift."""
+        shift, mean = _at(self.shift, where), self._shifted_mean(where)
+        return tir.Select(self._is_near(mean, shift), mean, _at(self.plain, where) / self._count)
 
     def total(self, where: Sequence[Expr]) -> Expr:
-        return _at(self.shift, where) * self._count + _at(self.sum, where)
+        shift, plain = _at(self.shift, where), _at(self.plain, where)
+        shifted = shift * self._count + _at(self.sum, where)
+        return tir.Select(self._is_near(self._shifted_mean(where), shift), shifted, plain)
+
+    def _shifted_mean(self, where: Sequence[Expr]) -> Expr:
+        return _at(self.shift, where) + _at(self.sum, where) / self._count
+
+    def _is_near(self, mean: Expr, shift: Expr) -> Expr:
+        """Is a mean between half and twice the shift? No such mean lost digits, or overflowed on the way."""
+        zero, half, two = (compat.const(v, self.sum.dtype) for v in (0.0, 0.5, 2.0))
+        size, least = tir.Max(mean, zero - mean), tir.Max(shift, zero - shift) * half
+        return tir.And(tir.LE(least, size), tir.LE(size * half, least * two))
 
     def rest(self, where: Sequence[Expr]) -> Expr:
         """Q - S*S/n, up to rounding not negative."""
@@ -203,7 +222,7 @@ class _Shifted:
 
     @property
     def operand(self) -> dict[Buffer, Tensor]:
-        return {t.buffer: t for t in (self.shift, self.sum, self.squares)}
+        return {t.buffer: t for t in (self.shift, self.sum, self.squares, self.plain, self.mean)}
 
 
 class _Rewriter:
@@ -230,7 +249,7 @@ class _Rewriter:
         return assemble(self.graph, self.operators)
 
     def _total(self, op: Operator, count: int) -> None:
-        """The shift, both shifted sums, and what the old sum was (dropped again unless something needs it)."""
+        """The shift, the three sums, the mean, and what the old sum was (dropped again unless something needs it)."""
         element_of, operand = self._with_means(op)
         zero, used = compat.const(0, "int64"), min(SAMPLES, count)
         first = {a.var: zero for a in op.reduce}
@@ -258,26 +277,34 @@ class _Rewriter:
             difference = element(inner_names, {a.var: i for a, i in zip(op.reduce, place)}) - element(
                 inner_names, first
             )
-            self._add(f"{op.name}_samples", sampled, inner, [sample], difference, known, op)
+            part = difference / compat.const(float(used), dtype)
+            self._add(f"{op.name}_samples", sampled, inner, [sample], part, known, op)
             known[sampled.buffer] = sampled
-            middle = middle + _at(sampled, [a.var for a in spatial]) / compat.const(float(used), dtype)
+            middle = middle + _at(sampled, [a.var for a in spatial])
         self._add(f"{op.name}_shift", shift, spatial, [], middle, known)
-        sums = [new_tensor(f"{name}_{what}", shape, dtype) for what in ("shifted", "squares")]
-        made = _Shifted(count, shift, *sums)
+        parts = ("shifted", "squares", "plain", "mean")
+        made = _Shifted(count, shift, *[new_tensor(f"{name}_{part}", shape, dtype) for part in parts])
         known = {**operand, shift.buffer: shift}
-        for tensor in sums:
+        for tensor in (made.sum, made.squares, made.plain):
             spatial, names = fresh_axes(op.spatial)
             reduce, more = fresh_axes(op.reduce)
-            value = element(names, more) - _at(shift, [a.var for a in spatial])
-            self._add(
-                tensor.name,
-                tensor,
-                spatial,
-                reduce,
-                value if tensor is made.sum else value * value,
-                known,
-                op,
-            )
+            plain, middle = element(names, more), _at(shift, [a.var for a in spatial])
+            value = plain - middle
+            if tensor is made.squares:
+                value = value * value
+            elif tensor is made.plain:
+                # Always f itself: that it names the shift keeps it in the pass of the others.
+                value = tir.Select(tir.LT(middle, plain), plain, plain)
+            self._add(tensor.name, tensor, spatial, reduce, value, known, op)
+        spatial, _ = fresh_axes(op.spatial)
+        self._add(
+            made.mean.name,
+            made.mean,
+            spatial,
+            [],
+            made.exact_mean([a.var for a in spatial]),
+            made.operand,
+        )
         self.shifted[op.output] = made
         self._add(op.name, op.output, op.spatial, [], made.total([a.var for a in op.spatial]), made.operand)
 
@@ -314,7 +341,7 @@ class _Rewriter:
                 shifted = self.shifted.get(tensor)
                 if shifted is not None and _is_reciprocal(factor, shifted.count, tensor.dtype):
                     operand.update(shifted.operand)
-                    mean = shifted.mean(load.indices)
+                    mean = _at(shifted.mean, load.indices)
                     return mean if compat.dtype_of(e) == tensor.dtype else tir.Cast(compat.dtype_of(e), mean)
             return compat.rebuild(e, visit) if self._reads_total(op, e) else e
 
