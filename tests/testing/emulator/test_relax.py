@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -343,3 +345,21 @@ def test_a_launch_that_is_given_up_leaves_no_outputs() -> None:
     run = run_cuda(tvm.script.from_source(script), [x, x])
     assert {r.kind for r in run.reports} == {"out-of-bounds"} and not run.outputs
     assert run_cuda(VectorAdd, [x, x]).check().outputs[0][0] == 2  # the emulator is still usable
+
+
+def test_threads_take_turns() -> None:
+    """Kernels are global functions: threads whose kernels have equal names and other shapes."""
+
+    def run(columns: int) -> bool:
+        x = relax.Var("x", relax.TensorType((4, columns), "float32"))
+        builder = relax.BlockBuilder()
+        with builder.function("main", [x]):
+            with builder.dataflow():
+                result = builder.emit_output(relax.op.exp(x))
+            builder.emit_func_output(result)
+        data = np.linspace(-1, 1, 4 * columns, dtype="float32").reshape(4, columns)
+        runs = [run_cuda(builder.get(), [data]).check().outputs[0] for _ in range(3)]
+        return all(np.allclose(found, np.exp(data), rtol=1e-5) for found in runs)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(run, range(5, 13)))

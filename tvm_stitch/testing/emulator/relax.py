@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -116,6 +117,7 @@ class _Session(DeviceCalls):
 
 
 _sessions: list[_Session] = []
+_running = threading.RLock()  # kernels are global functions by name: one thread runs at a time
 
 
 @tvm_ffi.register_global_func(lowering.CALL, override=True)
@@ -135,6 +137,13 @@ def _alloc_tensor(storage: Any, offset: int, shape: Any, dtype: Any) -> Any:
 
 @contextmanager
 def _installed(session: _Session) -> Iterator[None]:
+    """:func:`_install`, in one thread at a time."""
+    with _running, _install(session):
+        yield
+
+
+@contextmanager
+def _install(session: _Session) -> Iterator[None]:
     """Makes the session's kernels global functions, and lets host code choose and ask a device that is not there."""
     replaced = {
         "__tvm_set_device": lambda *_: None,

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -72,6 +73,7 @@ class _Session(DeviceCalls):
 
 
 _sessions: list[_Session] = []
+_running = threading.RLock()  # kernels are global functions by name: one thread runs at a time
 
 
 @contextmanager
@@ -84,6 +86,7 @@ def _installed(session: _Session) -> Iterator[None]:
         **{k: lambda *args, k=k: _sessions[-1].launch(k, *args) for k in session.lowered.kernels},
     }
     with ExitStack() as installed:
+        installed.enter_context(_running)
         for name, function in functions.items():
             installed.enter_context(registered(name, function))
         _sessions.append(session)
