@@ -117,7 +117,7 @@ class _Session(DeviceCalls):
 
 
 _sessions: list[_Session] = []
-_running = threading.RLock()  # kernels are global functions by name: one thread runs at a time
+_turn = threading.RLock()  # kernels are global functions by name: one thread runs at a time
 
 
 @tvm_ffi.register_global_func(lowering.CALL, override=True)
@@ -138,7 +138,7 @@ def _alloc_tensor(storage: Any, offset: int, shape: Any, dtype: Any) -> Any:
 @contextmanager
 def _installed(session: _Session) -> Iterator[None]:
     """:func:`_install`, in one thread at a time."""
-    with _running, _install(session):
+    with _turn, _install(session):
         yield
 
 

@@ -73,7 +73,7 @@ class _Session(DeviceCalls):
 
 
 _sessions: list[_Session] = []
-_running = threading.RLock()  # kernels are global functions by name: one thread runs at a time
+_turn = threading.RLock()  # kernels are global functions by name: one thread runs at a time
 
 
 @contextmanager
@@ -86,7 +86,7 @@ def _installed(session: _Session) -> Iterator[None]:
         **{k: lambda *args, k=k: _sessions[-1].launch(k, *args) for k in session.lowered.kernels},
     }
     with ExitStack() as installed:
-        installed.enter_context(_running)
+        installed.enter_context(_turn)
         for name, function in functions.items():
             installed.enter_context(registered(name, function))
         _sessions.append(session)
