@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all tests share: the table of the ONNX node cases, printed after every run that had some."""
+"""What all tests share: interrupts arrive; the table of the ONNX node cases, printed after every run that had some."""
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 from typing import Any
 
 _COLUMNS = ("passed", "stock fails too", "not imported", "ours fails", "stitch ops", "left to TVM")
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in jobs that a shell starts in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
