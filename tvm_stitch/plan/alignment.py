@@ -198,9 +198,12 @@ class _Aligner:
             if len(position) != len(op.axes) or len(a.indices) != len(op.axes):
                 continue
             own = self.domain.axis_values(producer, self.domain.full(columns))
-            values = [own[producer.axes[position[axis.var]].var] for axis in op.axes if axis.var in position]
-            if len(values) == len(op.axes):
-                found.append(Point(At.INDEX, columns, tuple(values)))
+            along = [producer.axes[position[axis.var]] for axis in op.axes if axis.var in position]
+            # A part of the producer (a slice from 0 on) has other elements at these points, and fewer.
+            if len(along) == len(op.axes) and all(
+                same(axis.extent, other.extent, self.domain.analyzer) for axis, other in zip(op.axes, along)
+            ):
+                found.append(Point(At.INDEX, columns, tuple(own[axis.var] for axis in along)))
         return found
 
     def _along_reduces(self, op: Operator, columns: int) -> list[Point]:
