@@ -46,7 +46,7 @@ def main(argv: list[str] | None = None) -> int:
         options.timeout,
         options.renew,
         lambda: time.monotonic() - begin < limit,
-        guarded=options.backend == "llvm",
+        guarded=_guarded(options),
     )
     for answer in answers:
         if answer.outcome.kind == "crash" and settings.stock:
@@ -80,7 +80,7 @@ def _without_stock(answer: Answer, settings: Settings, options: argparse.Namespa
     """What comes of a case that crashed when stock TVM is left alone: the crash may be stock TVM's."""
     alone = argparse.Namespace(**{**vars(options), "seed": answer.seed, "count": 1})
     works = _generated(alone, replace(settings, stock=False))
-    worker = Worker(options.renew, guarded=options.backend == "llvm")
+    worker = Worker(options.renew, guarded=_guarded(options))
     again = worker.ask(replace(next(works), case=answer.case), options.timeout)
     worker.stop()
     if again.outcome.kind != "ok":
@@ -88,6 +88,11 @@ def _without_stock(answer: Answer, settings: Settings, options: argparse.Namespa
     return replace(
         again, outcome=replace(again.outcome, kind="tvm", detail=f"stock: {answer.outcome.detail}")
     )
+
+
+def _guarded(options: argparse.Namespace) -> bool:
+    """Elsewhere kernels do not run on the memory that is guarded."""
+    return bool(options.backend == "llvm")
 
 
 def _told(kinds: Counter[str]) -> str:
@@ -126,7 +131,7 @@ def _replayed(options: argparse.Namespace, settings: Settings) -> itertools.chai
 
 
 def _shrink_all(findings: list[Answer], settings: Settings, options: argparse.Namespace) -> None:
-    worker = Worker(options.renew, guarded=options.backend == "llvm")
+    worker = Worker(options.renew, guarded=_guarded(options))
     seen: Counter[str] = Counter()
     for finding in findings:
         if finding.case is None:  # a crash or hang: the child took the case with it

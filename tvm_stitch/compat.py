@@ -413,3 +413,11 @@ def with_buffers(body: Any, buffers: Mapping[Buffer, Buffer]) -> Any:
         return buffers.get(var, var)
 
     return tvm_ffi.structural_map(body, (type(next(iter(buffers))), change), order="post")
+
+
+def changed_block(block: Any, **changes: Any) -> Any:
+    """A block of a TVM with Relax, with other fields in the place of some."""
+    from tvm import s_tir
+
+    fields = "iter_vars reads writes name_hint body init alloc_buffers match_buffers annotations span".split()
+    return s_tir.SBlock(**{name: changes.get(name, getattr(block, name)) for name in fields})

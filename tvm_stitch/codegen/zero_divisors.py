@@ -40,19 +40,7 @@ def without_zero_divisors(func: Any) -> Any:
         def where_present(block: Any) -> Any:
             if block.name_hint != "root":
                 return block
-            guarded = tir.IfThenElse(present, block.body, None)
-            return s_tir.SBlock(
-                block.iter_vars,
-                block.reads,
-                block.writes,
-                block.name_hint,
-                guarded,
-                block.init,
-                block.alloc_buffers,
-                block.match_buffers,
-                block.annotations,
-                block.span,
-            )
+            return compat.changed_block(block, body=tir.IfThenElse(present, block.body, None))
 
         body = tvm_ffi.structural_map(body, (s_tir.SBlock, where_present), order="post")
     return func.with_body(body)

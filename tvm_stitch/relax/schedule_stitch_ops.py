@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-from tvm import tirx
 
 from ..codegen.emit import emit
 from ..config import StitchConfig, checked_config
@@ -17,6 +16,7 @@ from ..interrupts import carrying, check
 from ..plan.choose import choose_plan
 from ..plan.grid_plan import GridPlan
 from ..plan.plan import StitchPlan
+from ..rules.rewriting import with_unscheduled
 from .stitch_ops import STITCH_ATTR
 
 
@@ -47,27 +47,22 @@ class ScheduleStitchOps:
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Schedule the marked functions."""
         device = device_model(self.target, self.config)
-        updates = {}
-        for gvar, func in mod.functions_items():
-            if not isinstance(func, tirx.PrimFunc) or not (func.attrs and STITCH_ATTR in func.attrs):
-                continue
-            if "tirx.is_scheduled" in func.attrs:
-                continue
+
+        def scheduled(name: str, func: Any) -> Any:
+            if not (func.attrs and STITCH_ATTR in func.attrs):
+                return None
             check()
             try:
-                plan = choose_plan(read(func, gvar.name_hint), device, self.config)
-                updates[gvar] = emit(func, plan)
+                plan = choose_plan(read(func, name), device, self.config)
+                made = emit(func, plan)
             except Exception as err:  # a fault of ours or of TVM's must not cost the user a working model
-                self._decline(gvar.name_hint, err)
-                continue
+                self._decline(name, err)
+                return None
             if self.plans is not None:
-                self.plans[gvar.name_hint] = plan
-        if not updates:
-            return mod
-        mod = mod.clone()
-        for gvar, func in updates.items():
-            mod.update_func(gvar, func)
-        return mod
+                self.plans[name] = plan
+            return made
+
+        return with_unscheduled(mod, scheduled)
 
     def _decline(self, name: str, err: Exception) -> None:
         raise_where_strict(err, name, self.config.strict)

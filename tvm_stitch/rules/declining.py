@@ -14,12 +14,9 @@ from tvm.tirx.build import split_host_device_mods
 from .. import compat
 from ..failures import error_text, let_pass
 from ..interrupts import carrying
-from .rewriting import is_scheduled, with_prim_funcs
+from .rewriting import REDUCED, with_unscheduled
 
 logger = logging.getLogger(__name__)
-
-
-_REDUCED = 2  # IterVar::IterVarType
 
 
 class Unlowerable(Exception):
@@ -48,11 +45,9 @@ class ApplyDecliningRules:
     @carrying
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Schedule every PrimFunc that is not scheduled yet."""
-        return with_prim_funcs(mod, self._rewritten)
+        return with_unscheduled(mod, self._rewritten)
 
     def _rewritten(self, name: str, func: Any) -> Any:
-        if is_scheduled(func):
-            return None
         target = func.attrs.get("target") or tvm.target.Target.current(allow_none=False)
         scheduled = self._scheduled(name, func, target)
         return None if scheduled is None else scheduled.with_attr("tirx.is_scheduled", True)
@@ -111,7 +106,7 @@ def _check_reductions(scheduled: Any) -> None:
         block = realize.block
         reduced: set[Any] = set()
         for axis, value in zip(block.iter_vars, realize.iter_values):
-            if axis.iter_type == _REDUCED:
+            if axis.iter_type == REDUCED:
                 reduced |= compat.free_vars(value)
         others = compat.free_vars(realize.predicate) - reduced
         in_memory = any(region.source.scope() == "global" for region in block.writes)

@@ -11,9 +11,7 @@ from tvm import s_tir
 
 from .. import compat
 from ..interrupts import carrying
-from .rewriting import is_scheduled, with_prim_funcs
-
-_REDUCED = 2  # IterVar::IterVarType
+from .rewriting import REDUCED, with_unscheduled
 
 
 @tvm.transform.module_pass(opt_level=0, name="EmptyReductions")
@@ -27,12 +25,10 @@ class EmptyReductions:
     @carrying
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Rewrite every PrimFunc that is not scheduled and has such a reduction."""
-        return with_prim_funcs(mod, _rewritten)
+        return with_unscheduled(mod, _rewritten)
 
 
 def _rewritten(_name: str, func: Any) -> Any:
-    if is_scheduled(func):
-        return func
     blocks = [realize.block for realize in _realizes(func)]
     if not any(map(_may_be_empty, blocks)):
         return func
@@ -54,7 +50,7 @@ def _realizes(func: Any) -> list[Any]:
 
 def _may_be_empty(block: Any) -> bool:
     """Does a block reduce an extent that may be 0?"""
-    extents = [axis.dom.extent for axis in block.iter_vars if axis.iter_type == _REDUCED]
+    extents = [axis.dom.extent for axis in block.iter_vars if axis.iter_type == REDUCED]
     return block.init is not None and any((compat.int_value(extent) or 0) < 1 for extent in extents)
 
 
@@ -62,4 +58,4 @@ def _reduced_variables(func: Any, name: str) -> set[Any]:
     """The variables of the loops that a block's reduced axes are bound to."""
     (realize,) = [r for r in _realizes(func) if r.block.name_hint == name]
     axes = zip(realize.block.iter_vars, realize.iter_values)
-    return set().union(*[compat.free_vars(value) for axis, value in axes if axis.iter_type == _REDUCED])
+    return set().union(*[compat.free_vars(value) for axis, value in axes if axis.iter_type == REDUCED])

@@ -26,9 +26,18 @@ def with_prim_funcs(mod: tvm.IRModule, rewrite: Callable[[str, Any], Any]) -> tv
     return mod
 
 
+SPATIAL, REDUCED = 0, 2
+"""What a block's axes are, in the numbers of TVM's ``IterVarType``."""
+
+
+def with_unscheduled(mod: tvm.IRModule, rewrite: Callable[[str, Any], Any]) -> tvm.IRModule:
+    """:func:`with_prim_funcs` of those that are not scheduled yet."""
+    return with_prim_funcs(mod, lambda name, func: None if is_scheduled(func) else rewrite(name, func))
+
+
 def is_scheduled(func: Any) -> bool:
     """Whether a schedule was applied to a PrimFunc."""
-    return bool(func.attrs.get("tirx.is_scheduled"))
+    return bool(func.attrs and func.attrs.get("tirx.is_scheduled"))
 
 
 def with_body(func: Any, body: Any) -> Any:

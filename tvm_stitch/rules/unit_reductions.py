@@ -12,9 +12,7 @@ from tvm import s_tir, tirx
 from .. import compat
 from ..codegen.opaque import as_c_type
 from ..interrupts import carrying
-from .rewriting import is_scheduled, with_body, with_prim_funcs
-
-_SPATIAL, _REDUCED = 0, 2  # IterVar::IterVarType
+from .rewriting import REDUCED, SPATIAL, with_body, with_unscheduled
 
 
 @tvm.transform.module_pass(opt_level=0, name="UnitReductions")
@@ -28,12 +26,10 @@ class UnitReductions:
     @carrying
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Rewrite every PrimFunc that is not scheduled yet."""
-        return with_prim_funcs(mod, _rewritten)
+        return with_unscheduled(mod, _rewritten)
 
 
 def _rewritten(_name: str, func: Any) -> Any:
-    if is_scheduled(func):
-        return func
     return with_body(func, tvm_ffi.structural_map(func.body, (s_tir.SBlock, _computed), order="post"))
 
 
@@ -42,7 +38,7 @@ def _computed(block: Any) -> Any:
     start, step = block.init, block.body
     if not (isinstance(start, tirx.BufferStore) and isinstance(step, tirx.BufferStore)):
         return block
-    if any(compat.int_value(v.dom.extent) != 1 for v in block.iter_vars if v.iter_type == _REDUCED):
+    if any(compat.int_value(v.dom.extent) != 1 for v in block.iter_vars if v.iter_type == REDUCED):
         return block
     own = [load for load in compat.loads_in(step) if compat.load_buffer(load).same_as(start.buffer)]
     if not all(_is_element(access, start) for access in own) or not _is_element(step, start):
@@ -53,20 +49,15 @@ def _computed(block: Any) -> Any:
 
     body = tvm_ffi.structural_map(step, (tvm.ir.TensorLoad, started), order="post")
     iter_vars = [
-        tirx.IterVar(v.dom, v.var, _SPATIAL, v.thread_tag) if v.iter_type == _REDUCED else v
+        tirx.IterVar(v.dom, v.var, SPATIAL, v.thread_tag) if v.iter_type == REDUCED else v
         for v in block.iter_vars
     ]
-    return s_tir.SBlock(
-        iter_vars,
-        [region for region in block.reads if not region.source.same_as(start.buffer)],
-        block.writes,
-        block.name_hint,
-        tirx.BufferStore(body.buffer, _as_is(body.value), body.indices),
-        None,
-        block.alloc_buffers,
-        block.match_buffers,
-        block.annotations,
-        block.span,
+    return compat.changed_block(
+        block,
+        iter_vars=iter_vars,
+        reads=[region for region in block.reads if not region.source.same_as(start.buffer)],
+        body=tirx.BufferStore(body.buffer, _as_is(body.value), body.indices),
+        init=None,
     )
 
 
