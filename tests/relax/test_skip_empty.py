@@ -164,3 +164,15 @@ def test_symbolic_extents_that_are_zero(sizes: tuple[int, int]) -> None:
 
     x = np.zeros((*sizes, 8), F32)
     check(build(body, ((n, m, 8), F32)), [x], [np.zeros((0, 8)), np.zeros((sizes[0], 2, sizes[1], 4))])
+
+
+@pytest.mark.parametrize("shape", [(2, 0, 3), (6, 0), (0,)])
+def test_constants_without_elements(shape: tuple[int, ...]) -> None:
+    constant = relax.const(np.zeros(shape, F32))
+    mod = build(lambda emit, x: [emit(R.exp(x)), emit(constant), R.exp(emit(R.add(constant, constant)))], ((4,), F32))
+    vm = relax.VirtualMachine(tvm.compile(mod, "llvm", relax_pipeline=pipeline("llvm")), tvm.cpu())
+    results = vm["main"](tvm.runtime.tensor(np.zeros(4, F32)))
+    assert [r.shape for r in results] == [(4,), shape, shape]
+    alone = build(lambda emit, x: [x, emit(constant)], ((4,), F32))  # without any kernel
+    vm = relax.VirtualMachine(tvm.compile(alone, "llvm", relax_pipeline=pipeline("llvm")), tvm.cpu())
+    assert vm["main"](tvm.runtime.tensor(np.zeros(4, F32)))[1].shape == shape

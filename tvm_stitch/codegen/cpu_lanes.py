@@ -46,8 +46,19 @@ class LaneWriter:
 
     def store(self, buffer: Buffer, value: Expr, indices: Sequence[Expr]) -> None:
         """``buffer[indices] = value`` for every lane."""
-        with B.loop("vectorized", self.width, "v") as v:
+        with B.loop("unroll" if self._chooses(value) else "vectorized", self.width, "v") as v:
             _store(buffer, self.at(value, v), [self.at(i, v) for i in indices])
+
+    def _chooses(self, value: Expr) -> bool:
+        """Do lanes branch apart in it?
+
+        TVM would make a loop of them, in which LLVM 22 may read other elements: its vectorizer takes ``x[i % 8]``
+        below a condition for ``x[i]`` (llvm/llvm-project, pull request 225086). Unrolled, most conditions are known.
+        """
+        if compat.kind(value) == "Call" and compat.call_name(value) == "if_then_else":
+            if self.differ(value.args[0]):
+                return True
+        return any(map(self._chooses, compat.operands(value)))
 
     def at(self, value: Expr, lane: Expr) -> Expr:
         """The value in one lane, at the frame's current place."""

@@ -281,12 +281,12 @@ def widen(e: Expr, visit: Callable[[Expr], Expr], arithmetic: Arithmetic) -> Exp
         return tir.Select(visit(e.condition), *_level(visit(e.true_value), visit(e.false_value)))
     if name == "Call":
         args = [visit(a) for a in e.args]
-        if compat.call_name(e) in ("shift_left", "bitwise_not") and _is_data(e):
+        shifts = compat.call_name(e) == "shift_left"  # in an index there are none
+        if shifts or (compat.call_name(e) == "bitwise_not" and _is_data(e)):
 
             def made(*operands: Expr) -> Expr:
                 return compat.recast_call(e, compat.dtype_of(operands[0]), operands)
 
-            shifts = compat.call_name(e) == "shift_left"
             return arithmetic.shifted_left(made, *args) if shifts else arithmetic.complement(made, *args)
         if compat.call_name(e) == "pow":
 

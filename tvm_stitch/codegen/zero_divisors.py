@@ -64,7 +64,7 @@ def _divisors(func: Any) -> list[Expr]:
 
     def visit(e: Expr) -> None:
         used = _symbols(e.b)
-        if used and used <= symbols and not _is_positive(e.b):
+        if used and used <= symbols and not is_positive(e.b):
             found.setdefault(compat.expression_key(e.b), e.b)
 
     tvm_ffi.structural_walk(func.body, (_kinds(), visit), order="post")
@@ -75,17 +75,17 @@ def _symbols(e: Expr) -> set[Any]:
     return set() if compat.int_value(e) is not None else compat.free_vars(e)
 
 
-def _is_positive(e: Expr) -> bool:
+def is_positive(e: Expr) -> bool:
     """Is an extent at least 1 because of the number that it is more than another extent?"""
     value = compat.int_value(e)
     if value is not None:
         return value > 0
     name = compat.kind(e)
     if name == "Max":
-        return _is_positive(e.a) or _is_positive(e.b)
+        return is_positive(e.a) or is_positive(e.b)
     if name in ("Mul", "Min"):
-        return _is_positive(e.a) and _is_positive(e.b)
-    return name == "Add" and _is_sum(e) and (_is_positive(e.a) or _is_positive(e.b))
+        return is_positive(e.a) and is_positive(e.b)
+    return name == "Add" and _is_sum(e) and (is_positive(e.a) or is_positive(e.b))
 
 
 def _is_sum(e: Expr) -> bool:
@@ -115,7 +115,7 @@ def _empties(divisor: Expr, shape: Sequence[Expr]) -> bool:
     """Has a tensor no elements whenever the divisor is 0?"""
     factors = [f for extent in shape for f in _factors(extent)]
     return all(
-        _is_positive(f) or any(equal_indices(f, factor, ()) for factor in factors) for f in _factors(divisor)
+        is_positive(f) or any(equal_indices(f, factor, ()) for factor in factors) for f in _factors(divisor)
     )
 
 

@@ -17,6 +17,7 @@ from ..interrupts import carrying, watched
 from ..one_at_a_time import exclusively
 from ..recorder import Recorder
 from ..rules.declining import ApplyDecliningRules
+from ..rules.empty_grids import EmptyGrids
 from ..rules.empty_reductions import EmptyReductions
 from ..rules.scalar_booleans import ScalarBooleans
 from ..rules.unit_reductions import UnitReductions
@@ -188,4 +189,4 @@ def _default_schedules(target: Any) -> list[Any]:
 
     gpu = dl.gpu
     rules = (gpu.Matmul(), gpu.GEMV(), gpu.Reduction(), gpu.GeneralReduction(), gpu.Fallback())
-    return [UnitReductions(), ApplyDecliningRules(*rules), ScalarBooleans()]
+    return [UnitReductions(), ApplyDecliningRules(*rules), ScalarBooleans(), EmptyGrids()]

@@ -20,7 +20,8 @@ class SkipEmpty:
     """Replace each ``call_tir`` whose results all have a static extent of 0 by allocations that nothing is written to.
 
     Of a call with several results, those that are empty are no longer computed. Other extents may be symbolic. On a GPU
-    it would be a launch of an empty grid, which is an error, and TVM's schedules divide by its extents.
+    it would be a launch of an empty grid, which is an error, and TVM's schedules divide by its extents. Constants
+    without elements become allocations as well.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
@@ -70,6 +71,10 @@ class _Skipper(PyExprMutator):
     def visit_tuple_getitem_(self, item: Any) -> Any:
         return _nothing(item.ty) if _is_empty(item.ty) else super().visit_tuple_getitem_(item)
 
+    def visit_generic_const_(self, constant: Any) -> Any:
+        # TVM 0.27 writes one of shape (6, 0) in a form that it does not read again.
+        return _nothing(constant.ty) if _is_empty(constant.ty) else super().visit_generic_const_(constant)
+
 
 def _is_empty(ty: Any) -> bool:
     """Is it a tensor without elements, whatever its symbols are?"""
@@ -78,5 +83,4 @@ def _is_empty(ty: Any) -> bool:
 
 
 def _nothing(ty: Any) -> Any:
-    # No constant: TVM 0.27 writes one of shape (6, 0) in a form that it does not read again.
     return relax.op.builtin.alloc_tensor(ty.shape, str(ty.dtype), 0)

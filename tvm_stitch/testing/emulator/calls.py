@@ -135,7 +135,7 @@ def _read_launch(name: str, params: Sequence[str], values: dict[str, int]) -> La
     for param, value in values.items():
         kind, _, axis = param.partition(".")
         if kind in sizes:
-            sizes[kind][_AXES[axis]] = value
+            sizes[kind][_AXES[axis]] = value or 1  # TVM's runtime launches no empty grid
         elif param in _DYNAMIC_SHARED:
             shared = value
         else:
