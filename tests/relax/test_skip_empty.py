@@ -169,7 +169,9 @@ def test_symbolic_extents_that_are_zero(sizes: tuple[int, int]) -> None:
 @pytest.mark.parametrize("shape", [(2, 0, 3), (6, 0), (0,)])
 def test_constants_without_elements(shape: tuple[int, ...]) -> None:
     constant = relax.const(np.zeros(shape, F32))
-    mod = build(lambda emit, x: [emit(R.exp(x)), emit(constant), R.exp(emit(R.add(constant, constant)))], ((4,), F32))
+    mod = build(
+        lambda emit, x: [emit(R.exp(x)), emit(constant), R.exp(emit(R.add(constant, constant)))], ((4,), F32)
+    )
     vm = relax.VirtualMachine(tvm.compile(mod, "llvm", relax_pipeline=pipeline("llvm")), tvm.cpu())
     results = vm["main"](tvm.runtime.tensor(np.zeros(4, F32)))
     assert [r.shape for r in results] == [(4,), shape, shape]
