@@ -138,29 +138,36 @@ def check(case: Case, settings: Settings) -> Outcome:
     outcome = _check(case, settings, stock=False)
     if outcome.kind == "wrong" and _is_only_tvms_nan(case, settings, outcome):
         return replace(outcome, kind="tvm")
-    if outcome.kind in ("wrong", "error", "report") and _stock_fails_alike(case, settings, outcome):
+    if outcome.kind in ("wrong", "error", "report"):
+        stock = _check(case, settings, stock=True)
+        if not _fails_alike(stock, outcome):
+            return outcome
         if outcome.kind == "error" or "has dtype" in outcome.detail or "has shape" in outcome.detail:
             return Outcome("tvm", outcome.detail, outcome.run, declined=outcome.declined)
-        return _blamed(case, settings, outcome)
+        return _blamed(case, settings, outcome, stock)
     if outcome.kind == "ok" and settings.stock:
         return _compare_kernels(case, settings, outcome)
     return outcome
 
 
-def _stock_fails_alike(case: Case, settings: Settings, outcome: Outcome) -> bool:
+def _fails_alike(stock: Outcome, outcome: Outcome) -> bool:
     """Whether TVM alone fails as well, and may be at fault: what was not stitched is TVM's.
 
     That is more than what was declined: constants that it folds, and what it fuses into an operator of its own.
     """
     typed = "has dtype" in outcome.detail or "has shape" in outcome.detail
-    stock = _check(case, settings, stock=True)
     return stock.kind == "error" or (
         stock.kind == outcome.kind and (not typed or stock.detail == outcome.detail)
     )
 
 
-def _blamed(case: Case, settings: Settings, outcome: Outcome) -> Outcome:
-    """The failure as ours where the first step that fails alone is stitched, as TVM's where it is not."""
+def _blamed(case: Case, settings: Settings, outcome: Outcome, stock: Outcome) -> Outcome:
+    """The failure as ours where the first step that fails alone is stitched, as TVM's where it is not.
+
+    Behind a matmul it is TVM's if its numbers are the same: those of an epilogue that it fused.
+    """
+    if stock.detail == outcome.detail and any(step.op == "matmul" for step in case.steps):
+        return replace(outcome, kind="tvm")
     first = len(case.inputs)
     runs = (case.sizes[outcome.run],)
     for index in range(len(case.steps)):

@@ -61,6 +61,8 @@ class Arithmetic:
                 return self.divided(node, a, b)
             if name == "LShift":
                 return self.shifted_left(node, a, b)
+            if name == "RShift" and bits_of(dtype) == 64:
+                return node(self.unbounded(a), b)
         return node(a, b)
 
     def _apart(self, name: str, a: Expr, b: Expr) -> tuple[Expr, Expr]:
@@ -108,6 +110,14 @@ class Arithmetic:
         """``a << b`` of integers, which ``make`` makes of operands of any dtype."""
         return make(a, b)
 
+    def unbounded(self, x: Expr) -> Expr:
+        """An integer of which the simplifier knows no bounds.
+
+        TVM computes 64 bits in 32 where the values fit, and then refuses to shift by more; the bounds that it derives
+        of a shift to the left may end in a failed check of its own.
+        """
+        raise NotImplementedError
+
     def powered(self, make: Callable[[Expr, Expr], Expr], x: Expr, y: Expr) -> Expr:
         """``x`` to the power of ``y``, which ``make`` makes of floats that no compiler approximates."""
         return make(x, y)
@@ -148,6 +158,9 @@ class DeviceArithmetic(Arithmetic):
 
     def shifted_left(self, make: Callable[[Expr, Expr], Expr], a: Expr, b: Expr) -> Expr:
         return self.wrapped(make, a, b)
+
+    def unbounded(self, x: Expr) -> Expr:
+        return as_c_type(x, compat.dtype_of(x))
 
     def powered(self, make: Callable[[Expr, Expr], Expr], x: Expr, y: Expr) -> Expr:
         return power(x, y) if compat.dtype_of(x) == "float32" else make(x, y)
@@ -195,8 +208,10 @@ class HostArithmetic(Arithmetic):
         return tir.reinterpret(dtype, or_zero(result))
 
     def shifted_left(self, make: Callable[[Expr, Expr], Expr], a: Expr, b: Expr) -> Expr:
-        # The bounds that TVM derives of a shift by many bits end in a failed check of its own.
-        return make(or_zero(a), b) if bits_of(compat.dtype_of(a)) == 64 else make(a, b)
+        return make(self.unbounded(a), b) if bits_of(compat.dtype_of(a)) == 64 else make(a, b)
+
+    def unbounded(self, x: Expr) -> Expr:
+        return or_zero(x)
 
     def divided(self, node: type[Any], a: Expr, b: Expr) -> Expr:
         return node(a, b)

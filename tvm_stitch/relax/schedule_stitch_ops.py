@@ -10,12 +10,13 @@ import tvm
 from ..codegen.emit import emit
 from ..config import StitchConfig, checked_config
 from ..device import device_model, resolve_target
-from ..failures import raise_where_strict, reason_of
+from ..failures import Refusal, error_text, let_pass, raise_where_strict, reason_of
 from ..graph.reader import read
 from ..interrupts import carrying, check
 from ..plan.choose import choose_plan
 from ..plan.grid_plan import GridPlan
 from ..plan.plan import StitchPlan
+from ..rules.lowering import lowered
 from ..rules.rewriting import with_unscheduled
 from .stitch_ops import STITCH_ATTR
 
@@ -25,7 +26,7 @@ class ScheduleStitchOps:
     """Replace the PrimFunc of every stitch op by its scheduled kernel.
 
     Functions marked ``tvm_stitch.stitch_op`` are planned and emitted for ``target``; ``plans`` and ``declined``, if
-    given, receive each function's plan, or the reason why it has none.
+    given, receive each function's plan, or the reason why it has none. A kernel that TVM's lowering fails on is none.
 
     Raises:
         StitchError: under ``StitchConfig(strict=True)``, when a stitch op cannot be scheduled.
@@ -55,6 +56,7 @@ class ScheduleStitchOps:
             try:
                 plan = choose_plan(read(func, name), device, self.config)
                 made = emit(func, plan)
+                self._check(made)
             except Exception as err:  # a fault of ours or of TVM's must not cost the user a working model
                 self._decline(name, err)
                 return None
@@ -63,6 +65,18 @@ class ScheduleStitchOps:
             return made
 
         return with_unscheduled(mod, scheduled)
+
+    def _check(self, kernel: Any) -> None:
+        """See whether TVM lowers a kernel: its simplifier and analyses fail on some expressions.
+
+        Raises:
+            Refusal: when it does not.
+        """
+        try:
+            lowered(kernel, self.target)
+        except Exception as err:
+            let_pass(err)
+            raise Refusal(f"TVM does not lower its kernel: {error_text(err)}") from err
 
     def _decline(self, name: str, err: Exception) -> None:
         raise_where_strict(err, name, self.config.strict)

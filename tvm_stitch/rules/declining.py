@@ -9,11 +9,11 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
-from tvm.tirx.build import split_host_device_mods
 
 from .. import compat
 from ..failures import error_text, let_pass
 from ..interrupts import carrying
+from .lowering import lowered
 from .rewriting import REDUCED, with_unscheduled
 
 logger = logging.getLogger(__name__)
@@ -129,21 +129,10 @@ def _check_allocations(func: Any, scheduled: Any, target: Any) -> None:
     if all(isinstance(extent, tirx.IntImm) for buffer in buffers for extent in buffer.shape):
         return
     found: list[Any] = []
-    for kernel in _kernels(scheduled, target):
+    for kernel in lowered(scheduled, target):
         tvm_ffi.structural_walk(
             kernel.body, (tirx.AllocBuffer, lambda n: found.append(n.buffer)), order="post"
         )
     for buffer in found:
         if buffer.scope() != "shared.dyn" and not all(isinstance(e, tirx.IntImm) for e in buffer.shape):
             raise Unlowerable(f"{buffer.name} in {buffer.scope()} memory has a size known at run time only")
-
-
-def _kernels(func: Any, target: Any) -> list[Any]:
-    """The device functions that TVM's lowering makes of a scheduled function."""
-    if target.host is None:
-        target = target.with_host(tvm.target.Target("llvm"))
-    pipeline, _, _ = tirx.get_default_tir_pipeline(target)
-    with target:
-        mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
-        _, devices = split_host_device_mods(pipeline(tirx.transform.BindTarget(target)(mod)))
-    return [kernel for device in devices.values() for kernel in device.functions.values()]

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is left to TVM compares floats as IEEE says, NaN among them, on both targets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+from tvm.relax import op as R
+from tvm.script import tirx as T
+
+from tests.graph.helpers import build
+from tvm_stitch.rules.float_comparisons import FloatComparisons
+from tvm_stitch.testing.emulator import lower, run_lowered
+
+CUDA = tvm.target.Target({"kind": "cuda", "arch": "sm_90"}, host="llvm")
+X = np.array([1.0, np.nan, np.inf, -0.0], "float32")
+
+
+def left_to_tvm(target: tvm.target.Target) -> Any:
+    """TVM's own pipeline, with the rule before its schedules."""
+    passes = [
+        relax.transform.LegalizeOps(),
+        relax.transform.AnnotateTIROpPattern(),
+        relax.transform.FuseOps(),
+    ]
+    passes += [relax.transform.FuseTIR(), FloatComparisons(on_device=target.kind.name == "cuda")]
+    return tvm.transform.Sequential([*passes, relax.get_default_pipeline(target)])
+
+
+def model(emit: Any, x: Any) -> list[Any]:
+    chosen = emit(R.where(emit(R.greater(x, x)), x, x))
+    return [R.equal(chosen, chosen), R.not_equal(chosen, chosen), R.logical_not(emit(R.less(chosen, x)))]
+
+
+@pytest.mark.parametrize("kind", ["llvm", "cuda"])
+def test_nan_equals_nothing(kind: str) -> None:
+    mod = build(model, ((4,), "float32"))
+    if kind == "llvm":
+        target = tvm.target.Target("llvm")
+        vm = relax.VirtualMachine(tvm.compile(mod, target, relax_pipeline=left_to_tvm(target)), tvm.cpu())
+        results = [r.numpy() for r in vm["main"](tvm.runtime.tensor(X))]
+    else:
+        results = run_lowered(lower(mod, CUDA, left_to_tvm(CUDA)), [X]).outputs
+    for result, expected in zip(results, (X == X, X != X, ~(X < X))):
+        np.testing.assert_array_equal(result, expected)
+
+
+@T.prim_func(s_tir=True)
+def integers(x: T.Buffer((4,), "int32"), y: T.Buffer((4,), "bool")):
+    for i in range(4):
+        with T.sblock("same"):
+            v = T.axis.spatial(4, i)
+            y[v] = x[v] == x[v]
+
+
+def test_comparisons_of_integers_stay() -> None:
+    mod = tvm.IRModule({"main": integers.with_attr("global_symbol", "main")})
+    assert FloatComparisons(on_device=True)(mod).same_as(mod)

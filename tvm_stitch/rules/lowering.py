@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lowering one scheduled PrimFunc as TVM will lower it, to see beforehand what comes of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.tirx.build import split_host_device_mods
+
+
+def lowered(func: Any, target: Any) -> list[Any]:
+    """The device functions that TVM's lowering makes of a scheduled function; none for a CPU.
+
+    Raises:
+        Exception: what TVM raises where it cannot lower the function.
+    """
+    if target.host is None:
+        target = target.with_host(tvm.target.Target("llvm"))
+    pipeline, _, _ = tirx.get_default_tir_pipeline(target)
+    with target:
+        mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+        _, devices = split_host_device_mods(pipeline(tirx.transform.BindTarget(target)(mod)))
+    return [kernel for device in devices.values() for kernel in device.functions.values()]
