@@ -22,8 +22,8 @@ COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 class FloatComparisons:
     """Keep TVM's simplifier from comparing floats in what is left to it.
 
-    To it ``x == x`` is true and ``not a < b`` is ``b <= a``, which NaN makes false. Combiners of reductions stay as they
-    are: TVM's schedules have to recognize them.
+    To it ``x == x`` is true and ``not a < b`` is ``b <= a``, which NaN makes false. Combiners of reductions stay as
+    they are: TVM's schedules have to recognize them.
 
     Args:
         on_device: whether the module is for a GPU.
