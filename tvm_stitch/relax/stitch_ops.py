@@ -171,7 +171,8 @@ class _Stitcher(PyExprMutator):
         var: Any = node.outputs[0]
         source = self.visit_expr(view.named(node.inputs[0]))
         if same_shape([*map(as_extent, var.ty.shape)], [*map(as_extent, source.ty.shape)]):
-            self.set_var_remap(var, source)
+            is_var = isinstance(source, relax.Var)  # no constant
+            self.set_var_remap(var, source if is_var else self.builder_.emit(source, var.name))
             return
         reshape = self.builder_.normalize(relax.op.reshape(source, var.ty.shape))
         self.set_var_remap(var, self.builder_.emit(reshape, var.name))
