@@ -147,7 +147,7 @@ class _Aligner:
                 raise Misaligned(f"{op.name} reduces over other rows than the domain's {domain.rows}")
             values = unflatten(domain.column, [a.extent for a in op.spatial])
             values += unflatten(domain.row, [a.extent for a in op.reduce])
-            point = Point(At.INDEX, size, tuple(values))
+            point = Point(At.INDEX, domain.space(size), tuple(values))
         self.result.level[(op, point)] = self._visit(op, point, root=True)
         self.result.roots.append((op, point))
 
@@ -203,7 +203,9 @@ class _Aligner:
             if len(along) == len(op.axes) and all(
                 same(axis.extent, other.extent, self.domain.analyzer) for axis, other in zip(op.axes, along)
             ):
-                found.append(Point(At.INDEX, columns, tuple(own[axis.var] for axis in along)))
+                found.append(
+                    Point(At.INDEX, self.domain.space(columns), tuple(own[axis.var] for axis in along))
+                )
         return found
 
     def _along_reduces(self, op: Operator, columns: int) -> list[Point]:

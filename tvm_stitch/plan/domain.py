@@ -87,6 +87,7 @@ class Domain:
         self.analyzer = Analyzer()
         self.reshaper = IndexReshaper(self.analyzer)
         self._bounds: dict[int, Analyzer] = {}
+        self._spaces: list[Extent] = []
 
     @property
     def row_point(self) -> Point:
@@ -95,7 +96,17 @@ class Domain:
 
     def full(self, columns: Extent) -> Point:
         """The point of an operator that has ``rows * columns`` points."""
-        return Point(At.FULL, columns)
+        return Point(At.FULL, self.space(columns))
+
+    def space(self, columns: Extent) -> Extent:
+        """The column space of a size, however that is written: ``n * m`` and ``m * n`` are one."""
+        if isinstance(columns, int):
+            return columns
+        for known in self._spaces:
+            if same(known, columns, self.analyzer):
+                return known
+        self._spaces.append(columns)
+        return columns
 
     def move(self, op: Operator, point: Point, access: Access) -> Point:
         """Where ``access`` of ``op`` reads, when ``op`` is evaluated at ``point``."""

@@ -19,9 +19,9 @@ from ..recorder import Recorder
 from ..rules.declining import ApplyDecliningRules
 from ..rules.empty_grids import EmptyGrids
 from ..rules.empty_reductions import EmptyReductions
-from ..rules.float_comparisons import FloatComparisons
 from ..rules.half_sums import HalfSums
 from ..rules.scalar_booleans import ScalarBooleans
+from ..rules.sound_arithmetic import SoundArithmetic
 from ..rules.unit_reductions import UnitReductions
 from .keep_zeros import KeepZeros
 from .lift_workspace import LiftWorkspace
@@ -186,10 +186,10 @@ def _backend(target: Any) -> Any:
 def _default_schedules(target: Any) -> list[Any]:
     """TVM's schedules for what is not stitched; on CPUs, as in TVM's own pipeline, only what makes it right."""
     if "gpu" not in target.keys:
-        return [FloatComparisons(on_device=False), HalfSums(), EmptyReductions()]
+        return [SoundArithmetic(on_device=False), HalfSums(), EmptyReductions()]
     from tvm.s_tir import dlight as dl
 
     gpu = dl.gpu
     rules = (gpu.Matmul(), gpu.GEMV(), gpu.Reduction(), gpu.GeneralReduction(), gpu.Fallback())
-    before = [FloatComparisons(on_device=True), UnitReductions(), HalfSums()]
+    before = [SoundArithmetic(on_device=True), UnitReductions(), HalfSums()]
     return [*before, ApplyDecliningRules(*rules), ScalarBooleans(), EmptyGrids()]

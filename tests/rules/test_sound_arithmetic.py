@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is left to TVM compares floats as IEEE says, NaN among them, on both targets."""
+"""What is left to TVM compares floats as IEEE says and wraps small integers, on both targets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tvm.relax import op as R
 from tvm.script import tirx as T
 
 from tests.graph.helpers import build
-from tvm_stitch.rules.float_comparisons import FloatComparisons
+from tvm_stitch.rules.sound_arithmetic import SoundArithmetic
 from tvm_stitch.testing.emulator import lower, run_lowered
 
 CUDA = tvm.target.Target({"kind": "cuda", "arch": "sm_90"}, host="llvm")
@@ -27,7 +27,7 @@ def left_to_tvm(target: tvm.target.Target) -> Any:
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FuseOps(),
     ]
-    passes += [relax.transform.FuseTIR(), FloatComparisons(on_device=target.kind.name == "cuda")]
+    passes += [relax.transform.FuseTIR(), SoundArithmetic(on_device=target.kind.name == "cuda")]
     return tvm.transform.Sequential([*passes, relax.get_default_pipeline(target)])
 
 
@@ -49,6 +49,17 @@ def test_nan_equals_nothing(kind: str) -> None:
         np.testing.assert_array_equal(result, expected)
 
 
+def small(emit: Any, x: Any) -> list[Any]:
+    return [R.min(emit(R.bitwise_not(x)), 0), R.max(emit(R.astype(emit(R.add(x, x)), "float32")), 0)]
+
+
+def test_small_integers_wrap_in_reductions() -> None:
+    x = np.arange(60000, 60009, dtype="uint16")
+    mod = build(small, ((9,), "uint16"))
+    least, most = run_lowered(lower(mod, CUDA, left_to_tvm(CUDA)), [x]).outputs
+    assert least == (~x).min() and most == (x + x).max()
+
+
 @T.prim_func(s_tir=True)
 def integers(x: T.Buffer((4,), "int32"), y: T.Buffer((4,), "bool")):
     for i in range(4):
@@ -57,6 +68,6 @@ def integers(x: T.Buffer((4,), "int32"), y: T.Buffer((4,), "bool")):
             y[v] = x[v] == x[v]
 
 
-def test_comparisons_of_integers_stay() -> None:
+def test_comparisons_of_wide_integers_stay() -> None:
     mod = tvm.IRModule({"main": integers.with_attr("global_symbol", "main")})
-    assert FloatComparisons(on_device=True)(mod).same_as(mod)
+    assert SoundArithmetic(on_device=True)(mod).same_as(mod)

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SoundArithmetic: what TVM computes of floats and small integers is what their dtypes say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+
+from .. import compat
+from ..codegen.arithmetic import DEVICE, FLOATS, HOST, bits_of
+from ..codegen.opaque import as_c_type
+from ..interrupts import carrying
+from .rewriting import with_body, with_unscheduled
+
+COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
+WIDENED = (tirx.Add, tirx.Sub, tirx.Mul)
+"""What C computes of small integers as of ``int``."""
+
+
+@tvm.transform.module_pass(opt_level=0, name="SoundArithmetic")
+class SoundArithmetic:
+    """Write what is left to TVM as stitched kernels are written (:mod:`tvm_stitch.codegen.arithmetic`).
+
+    To TVM's simplifier ``x == x`` is true and ``not a < b`` is ``b <= a``, which NaN makes false. In CUDA C integers of
+    8 and 16 bits become ``int`` before they are computed with, and what is compared or converted then does not wrap.
+    Combiners of reductions stay as they are: TVM's schedules have to recognize them.
+
+    Args:
+        on_device: whether the module is for a GPU.
+    """
+
+    def __init__(self, on_device: bool):
+        self.on_device = on_device
+        self.arithmetic = DEVICE if on_device else HOST
+
+    @carrying
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Rewrite every PrimFunc that is not scheduled yet."""
+        return with_unscheduled(mod, self._rewritten)
+
+    def _rewritten(self, _name: str, func: Any) -> Any:
+        return with_body(
+            func, tvm_ffi.structural_map(func.body, (s_tir.SBlock, self._computed), order="post")
+        )
+
+    def _computed(self, block: Any) -> Any:
+        if not isinstance(block.body, tirx.BufferStore):
+            return block
+        store = block.body
+        value = self._sound(store.value) if block.init is None else self._combined(store)
+        if value.same_as(store.value):
+            return block
+        return compat.changed_block(block, body=tirx.BufferStore(store.buffer, value, store.indices))
+
+    def _combined(self, store: Any) -> Any:
+        """What a reduction stores, with another operand."""
+        value = store.value
+        if compat.kind(value) not in ("Add", "Mul", "Max", "Min") or not compat.is_load(value.a):
+            return value
+        if compat.kind(value.b) == "Mul":  # a contraction, which schedules know by its form
+            return value
+        operand = self._sound(value.b)
+        return value if operand.same_as(value.b) else type(value)(value.a, operand)
+
+    def _sound(self, value: Any) -> Any:
+        changes: list[tuple[Any, Callable[[Any], Any]]] = [
+            (COMPARISONS, self._compared),
+            (tirx.Not, self._negated),
+        ]
+        if self.on_device:
+            changes += [(WIDENED, self._wrapped), (tirx.BitwiseNot, self._complement)]
+        return tvm_ffi.structural_map(value, changes, order="post")
+
+    def _compared(self, e: Any) -> Any:
+        return self.arithmetic.binary(type(e), e.a, e.b) if compat.dtype_of(e.a) in FLOATS else e
+
+    def _negated(self, e: Any) -> Any:
+        if self.on_device:  # of a boolean that is read, too: schedules put comparisons in its place
+            return tirx.Not(as_c_type(e.a, "bool"))
+        return self.arithmetic.negated(e.a)
+
+    def _wrapped(self, e: Any) -> Any:
+        return self.arithmetic.binary(type(e), e.a, e.b) if 0 < bits_of(compat.dtype_of(e)) < 32 else e
+
+    def _complement(self, e: Any) -> Any:
+        small = 0 < bits_of(compat.dtype_of(e)) < 32
+        return self.arithmetic.complement(type(e), e.a) if small else e
