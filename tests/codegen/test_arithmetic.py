@@ -4,13 +4,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 import tvm
 from tvm import relax
+from tvm.relax import op as R
 
+from tests.graph.helpers import build, symbol
 from tvm_stitch import StitchConfig
+from tvm_stitch.recorder import Recorder
 from tvm_stitch.relax import pipeline
 from tvm_stitch.testing.emulator import run_cuda
 from tvm_stitch.testing.expressions import (
@@ -212,3 +216,20 @@ def test_integers_that_are_known_wrap_around(dtype: str) -> None:
         wanted = [less, less + less, products, products + products]
     for result, want in zip(vm["main"](tvm.runtime.tensor(x)), wanted, strict=True):
         np.testing.assert_array_equal(result.numpy(), want)
+
+
+@pytest.mark.parametrize("kind", ["llvm", "cuda"])
+def test_shifts_of_64_bits_by_many_are_stitched(kind: str) -> None:
+    """TVM's bounds of an index, and its computing in 32 bits what fits there, do not get at them."""
+    n = symbol("n")
+
+    def body(emit: Any, x: Any, y: Any) -> list[Any]:
+        index = emit(R.arange(0, n, 1, dtype="int64"))
+        wide = emit(R.astype(x, "int64"))
+        left = emit(R.left_shift(index, relax.const(61, "int64")))
+        return [left, R.right_shift(wide, relax.const(36, "int64")), R.add(left, y)]
+
+    target = tvm.target.Target({"kind": "cuda", "arch": "sm_90"}, host="llvm") if kind == "cuda" else "llvm"
+    recorder = Recorder()
+    pipeline(target, None, recorder)(build(body, ((5, 7), "uint8"), ((n,), "int64")))
+    assert recorder.plans and not recorder.declined

@@ -12,7 +12,7 @@ from tvm import relax
 from tvm.relax import op as R
 from tvm.script import tirx as T
 
-from tests.graph.helpers import build
+from tests.graph.helpers import build, symbol
 from tvm_stitch.rules.sound_arithmetic import SoundArithmetic
 from tvm_stitch.testing.emulator import lower, run_lowered
 
@@ -55,7 +55,7 @@ def small(emit: Any, x: Any) -> list[Any]:
 
 def test_small_integers_wrap_in_reductions() -> None:
     x = np.arange(60000, 60009, dtype="uint16")
-    mod = build(small, ((9,), "uint16"))
+    mod = build(small, ((symbol("n"),), "uint16"))
     least, most = run_lowered(lower(mod, CUDA, left_to_tvm(CUDA)), [x]).outputs
     assert least == (~x).min() and most == (x + x).max()
 

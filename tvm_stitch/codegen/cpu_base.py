@@ -79,7 +79,7 @@ class CpuEmitter:
             if not is_heavy(value):
                 return value
             chosen = lanes.buffer(held(dtype), "chosen")
-            with B.loop("unroll", lanes.width, "l") as lane:
+            with B.loop("unroll" if lanes.wraps(value) else "serial", lanes.width, "l") as lane:
                 self.lanes = None
                 B.store(chosen, to_held(self.math(lanes.at(value, lane))), [lane])
                 self.lanes = lanes

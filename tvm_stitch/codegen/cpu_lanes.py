@@ -46,19 +46,28 @@ class LaneWriter:
 
     def store(self, buffer: Buffer, value: Expr, indices: Sequence[Expr]) -> None:
         """``buffer[indices] = value`` for every lane."""
-        with B.loop("unroll" if self._chooses(value) else "vectorized", self.width, "v") as v:
+        unrolled = self._branches(value) and self.wraps(value)
+        with B.loop("unroll" if unrolled else "vectorized", self.width, "v") as v:
             _store(buffer, self.at(value, v), [self.at(i, v) for i in indices])
 
-    def _chooses(self, value: Expr) -> bool:
-        """Do lanes branch apart in it?
-
-        TVM would make a loop of them, in which LLVM 22 may read other elements: its vectorizer takes ``x[i % 8]``
-        below a condition for ``x[i]`` (llvm/llvm-project, pull request 225086). Unrolled, most conditions are known.
-        """
+    def _branches(self, value: Expr) -> bool:
+        """Do lanes branch apart in it? TVM makes a loop of them."""
         if compat.kind(value) == "Call" and compat.call_name(value) == "if_then_else":
             if self.differ(value.args[0]):
                 return True
-        return any(map(self._chooses, compat.operands(value)))
+        return any(map(self._branches, compat.operands(value)))
+
+    def wraps(self, value: Expr) -> bool:
+        """Does an index of it wrap around at a power of two, within the lanes?
+
+        In a loop of lanes that branch apart LLVM 22 may read other elements: its vectorizer takes ``x[i % 8]`` below a
+        condition for ``x[i]`` (llvm/llvm-project, pull request 225086). Unrolled, most conditions are known.
+        """
+        if compat.kind(value) in ("FloorMod", "Mod"):
+            divisor = compat.int_value(value.b)
+            if divisor is not None and divisor > 1 and divisor & (divisor - 1) == 0 and self.differ(value.a):
+                return True
+        return any(map(self.wraps, compat.operands(value)))
 
     def at(self, value: Expr, lane: Expr) -> Expr:
         """The value in one lane, at the frame's current place."""
