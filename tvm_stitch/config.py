@@ -32,6 +32,8 @@ class StitchConfig:
         multiprocessors: of a GPU that the kernels can count on (a slice of a GPU, another model than the usual one of
             the architecture); 0 for those of this machine's device if it has the target's architecture, else the usual
             number. Kernels with grid barriers have as many blocks as these hold at once.
+        compute: what computes matrix products that no library does: ``"auto"`` templates of our own where there are some
+            (float32 on CPUs), ``"tvm"`` always TVM's schedules.
         deterministic: forbid sums whose order varies from run to run. No plan makes one so far (partial sums are
             combined in a fixed order); with False, later versions may use atomics.
 
@@ -48,6 +50,7 @@ class StitchConfig:
     grid_barriers: bool = True
     plain_launch_barriers: bool = False
     multiprocessors: int = 0
+    compute: str = "auto"
     deterministic: bool = True
 
     def __init__(self, **options: Any):
@@ -75,6 +78,7 @@ class StitchConfig:
 
 
 _LEAST = {"max_operators": 1, "max_arguments": 2}
+_CHOICES = {"compute": ("auto", "tvm")}
 
 
 def _checked(name: str, value: Any, default: Any) -> Any:
@@ -88,6 +92,10 @@ def _checked(name: str, value: Any, default: Any) -> Any:
             raise ValueError(
                 f"option {name!r} must be an integer of at least {_LEAST.get(name, 0)}, not {value!r}"
             )
+    elif value not in _CHOICES[name]:
+        raise ValueError(
+            f"option {name!r} must be one of {', '.join(map(repr, _CHOICES[name]))}, not {value!r}"
+        )
     return value
 
 

@@ -55,6 +55,7 @@ class Report:
     """What stitching does to a module on a target.
 
     ``left`` names functions left to TVM with the reason, ``boundaries`` the edges between kernels with theirs;
+    ``computed`` says what computes each compute-intensive operator, and why, where a template was asked;
     ``device`` is the device model that the kernels are planned for, and its multiprocessors or cores.
     """
 
@@ -63,6 +64,7 @@ class Report:
     left: dict[str, str] = field(default_factory=dict)
     boundaries: list[dict[str, str]] = field(default_factory=list)
     device: str = ""
+    computed: dict[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON-able data."""
@@ -70,6 +72,7 @@ class Report:
             "target": self.target,
             "device": self.device,
             "kernels": [vars(k) for k in self.kernels],
+            "computed": self.computed,
             "left": self.left,
             "boundaries": self.boundaries,
         }
@@ -80,6 +83,10 @@ class Report:
             lines.append(f"planned for {self.device}")
         for k in self.kernels:
             lines += ["", *_kernel_lines(k)]
+        if self.computed:
+            lines += ["", "Compute-intensive operators:"] + [
+                f"  {n}: {how}" for n, how in self.computed.items()
+            ]
         if self.left:
             lines += ["", "Left to TVM:"] + [f"  {n}: {r}" for n, r in self.left.items()]
         if self.boundaries:
@@ -187,11 +194,14 @@ def report_of(
     plans: Mapping[str, StitchPlan | GridPlan],
     left: Mapping[str, str],
     boundaries: Iterable[Boundary],
+    computed: Mapping[str, str],
 ) -> Report:
     """A Report of plans by kernel, reasons by what was left to TVM, and boundaries."""
     kernels = [describe(name, plan) for name, plan in plans.items()]
     devices = sorted({_device(plan.device) for plan in plans.values()})
-    return Report(target, kernels, dict(left), [vars(b) for b in boundaries], ", ".join(devices))
+    return Report(
+        target, kernels, dict(left), [vars(b) for b in boundaries], ", ".join(devices), dict(computed)
+    )
 
 
 def _device(device: DeviceModel) -> str:

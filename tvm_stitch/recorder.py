@@ -14,6 +14,8 @@ from .scope.identify import Boundary
 class Recorder:
     """What was decided: plans by kernel, refusals by operator or scope, and the boundaries between kernels.
 
+    ``computed`` tells for each compute-intensive operator what computes it, and why.
+
     ``targets`` are what it was decided for, as text, each once.
     """
 
@@ -21,6 +23,7 @@ class Recorder:
         self.plans: dict[str, StitchPlan | GridPlan] = {}
         self.declined: dict[str, str] = {}
         self.boundaries: list[Boundary] = []
+        self.computed: dict[str, str] = {}
         self.targets: list[str] = []
 
     def note_target(self, target: Any) -> None:
@@ -37,7 +40,7 @@ class Recorder:
     def return_to(self, held: Recorder) -> None:
         """Hold what ``held`` does, and nothing else; the targets stay known."""
         self.plans, self.declined = dict(held.plans), dict(held.declined)
-        self.boundaries = list(held.boundaries)
+        self.boundaries, self.computed = list(held.boundaries), dict(held.computed)
         for target in held.targets:
             self.note_target(target)
 
@@ -50,10 +53,11 @@ class Recorder:
             if self.declined.get(name) != reason:
                 self.declined[_fresh(name, self.declined)] = reason
         self.boundaries += other.boundaries
+        self.computed |= {_fresh(name, self.computed): how for name, how in other.computed.items()}
 
     def report(self) -> Report:
         """What was decided, as ``explain`` reports it."""
-        return report_of(", ".join(self.targets), self.plans, self.declined, self.boundaries)
+        return report_of(", ".join(self.targets), self.plans, self.declined, self.boundaries, self.computed)
 
 
 def _fresh(name: str, taken: dict[str, Any]) -> str:

@@ -26,10 +26,8 @@ def emit_cpu(func: Any, plan: StitchPlan) -> Any:
     Raises:
         ValueError: when the plan was made for a GPU.
     """
-    if not isinstance(plan.mapping, CpuMapping):
-        raise ValueError("the plan was not made for a CPU")
     with B.kernel() as body:
-        _emit(plan, plan.mapping)
+        emit_plan(plan)
     if not compat.HAS_RELAX_TIRX and any(
         b is not None and compat.buffer_dtype(b) == "bfloat16" for _, b in compat.prim_func_params(func)
     ):
@@ -37,7 +35,15 @@ def emit_cpu(func: Any, plan: StitchPlan) -> Any:
     return func.with_body(body[0]).with_attr(compat.attribute("is_scheduled"), True)
 
 
-def _emit(plan: StitchPlan, mapping: CpuMapping) -> None:
+def emit_plan(plan: StitchPlan) -> None:
+    """Emit what a plan computes, into the kernel that is being built.
+
+    Raises:
+        ValueError: when the plan was made for a GPU.
+    """
+    mapping = plan.mapping
+    if not isinstance(mapping, CpuMapping):
+        raise ValueError("the plan was not made for a CPU")
     if mapping.parallel is not None:
         _emitter(plan, mapping).emit(mapping.parallel)
         return

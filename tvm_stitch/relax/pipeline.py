@@ -10,6 +10,7 @@ import tvm
 from tvm import relax
 
 from ..attempts import Attempt, Scopes, attempt_with, culprits, stitch_module
+from ..compute.templates import ComputeTemplates
 from ..config import StitchConfig, checked_config
 from ..device import resolve_target
 from ..failures import let_pass, raise_where_strict, reason_of
@@ -68,7 +69,19 @@ def planning_passes(
 ) -> list[Any]:
     """:func:`stitch_passes` behind TVM's choice of what a library computes: a pipeline up to its schedules."""
     dispatched = _backend(target).library_dispatch_passes(target)
-    return [exclusively(dispatched), *stitch_passes(target, config, recorder, scopes)]
+    recorder = recorder or Recorder()
+    return [
+        exclusively(dispatched),
+        *stitch_passes(target, config, recorder, scopes),
+        *_templates(target, config, recorder),
+    ]
+
+
+def _templates(target: Any, config: StitchConfig, recorder: Recorder) -> list[Any]:
+    """Templates of our own for compute-intensive operators: on CPUs, where they are asked for."""
+    if config.compute == "tvm" or target.kind.name != "llvm":
+        return []
+    return [ComputeTemplates(target, config, recorder.computed)]
 
 
 def _stitch(target: Any, config: StitchConfig, recorder: Recorder, scopes: Scopes | None) -> Any:

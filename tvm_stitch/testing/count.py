@@ -12,6 +12,7 @@ from tvm import relax, tirx
 from tvm.target import Target
 from tvm.tirx.build import split_host_device_mods
 
+from ..compute.cpu_matmul import COMPUTE_ATTR
 from .kernel_count import CONTRACTION_NAMES, KernelCount, Kind
 
 __all__ = ["KernelCount", "Kind", "count_kernels", "count_lowered", "is_compute_intensive", "more_than_stock"]
@@ -85,11 +86,11 @@ def more_than_stock(
 def is_compute_intensive(func: tirx.PrimFunc, name: str = "") -> bool:
     """Whether a PrimFunc holds a contraction.
 
-    That is a sum of products of two tensors, each of which spans output axes that the other does not.
-    PrimFuncs may be scheduled as long as their SBlocks are there, or tensorized. ``name`` decides where
+    That is a kernel of our templates, or a sum of products of two tensors, each of which spans output axes that the
+    other does not. PrimFuncs may be scheduled as long as their SBlocks are there, or tensorized. ``name`` decides where
     only one factor has such an axis (a matrix-vector product, or a weighted row sum).
     """
-    found = False
+    found = bool(func.attrs and func.attrs.get(COMPUTE_ATTR))
     named = any(word in name.lower() for word in CONTRACTION_NAMES)
 
     def visit_block(block: Any) -> None:

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Matrix products by our template: right at every extent, packed and as they lie, and called in their stead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+from tvm.relax import op as R
+
+from tests.graph.helpers import build, symbol
+from tvm_stitch import StitchConfig
+from tvm_stitch.compute.templates import ComputeTemplates, packed
+from tvm_stitch.compute.tiles import Tiles, tiles_for
+from tvm_stitch.recorder import Recorder
+from tvm_stitch.relax import pipeline
+from tvm_stitch.testing.count import count_kernels
+
+F32 = "float32"
+TARGETS = {"sse": "x86-64", "avx2": "haswell"}
+
+
+def target(name: str) -> tvm.target.Target:
+    return tvm.target.Target({"kind": "llvm", "mcpu": TARGETS[name]})
+
+
+def draw(*shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(F32)
+
+
+def run(
+    mod: tvm.IRModule, where: tvm.target.Target, *arrays: np.ndarray
+) -> tuple[np.ndarray, dict[str, str]]:
+    recorder = Recorder()
+    executable = tvm.compile(mod, where, relax_pipeline=pipeline(where, StitchConfig(strict=False), recorder))
+    vm = relax.VirtualMachine(executable, tvm.cpu())
+    return vm["main"](*[tvm.runtime.tensor(a) for a in arrays]).numpy(), recorder.computed
+
+
+def check(result: np.ndarray, x: np.ndarray, w: np.ndarray) -> None:
+    wide = x.astype("float64") @ w.astype("float64")
+    bound = np.abs(x).astype("float64") @ np.abs(w).astype("float64")
+    assert result.shape == wide.shape
+    assert (np.abs(result - wide) <= 1e-6 * bound + 1e-30).all()
+
+
+SIZES = [
+    (1, 1, 1),
+    (1, 64, 33),
+    (7, 5, 3),
+    (8, 16, 32),
+    (13, 17, 19),
+    (64, 31, 100),
+    (129, 3, 257),
+    (5, 0, 4),
+]
+
+
+@pytest.mark.parametrize("cpu", TARGETS)
+@pytest.mark.parametrize(("m", "k", "n"), SIZES)
+def test_a_weight(m: int, k: int, n: int, cpu: str) -> None:
+    w = draw(k, n)
+    mod = build(lambda emit, x: [R.matmul(x, relax.const(w))], ((m, k), F32))
+    x = draw(m, k)
+    result, computed = run(mod, target(cpu), x)
+    check(result, x, w)
+    assert k == 0 or "weight packed" in computed["matmul"]
+
+
+def test_a_weight_that_the_graph_transposes() -> None:
+    w = draw(37, 24)
+    mod = build(lambda emit, x: [R.matmul(x, emit(R.permute_dims(relax.const(w))))], ((2, 9, 24), F32))
+    x = draw(2, 9, 24)
+    check(run(mod, target("avx2"), x)[0], x, w.T)
+
+
+@pytest.mark.parametrize("size", [0, 1, 3, 6, 17, 64, 131])
+def test_a_weight_behind_symbolic_rows(size: int) -> None:
+    w = draw(24, 40)
+    mod = build(lambda emit, x: [R.matmul(x, relax.const(w))], ((symbol("b"), symbol("n"), 24), F32))
+    x = draw(2, size, 24)
+    check(run(mod, target("avx2"), x)[0], x, w)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize(("b", "m", "k", "n"), [(3, 1, 4, 1), (2, 9, 5, 33), (6, 16, 16, 8), (2, 70, 9, 50)])
+def test_batches(b: int, m: int, k: int, n: int, transposed: bool) -> None:
+    x, y = draw(b, m, k), draw(*((b, n, k) if transposed else (b, k, n)))
+
+    def body(emit: Any, x: Any, y: Any) -> list[Any]:
+        return [R.matmul(x, emit(R.permute_dims(y, [0, 2, 1])) if transposed else y)]
+
+    mod = build(body, (x.shape, F32), (y.shape, F32))
+    result, computed = run(mod, target("avx2"), x, y)
+    check(result, x, y.transpose(0, 2, 1) if transposed else y)
+    assert any("as it lies" in how for how in computed.values())
+
+
+@pytest.mark.parametrize("size", [0, 1, 5, 16, 37])
+def test_symbolic_extents_everywhere(size: int) -> None:
+    b, n = symbol("b"), symbol("n")
+    mod = build(lambda emit, x, y: [R.matmul(x, y)], ((b, n, 8), F32), ((b, 8, n), F32))
+    x, y = draw(2, size, 8), draw(2, 8, size)
+    check(run(mod, target("avx2"), x, y)[0], x, y)
+
+
+def test_not_a_number_and_infinity_stay() -> None:
+    x, w = draw(9, 16), draw(16, 20)
+    x[2, 3], x[4, 5] = np.nan, np.inf
+    mod = build(lambda emit, x: [R.matmul(x, relax.const(w))], ((9, 16), F32))
+    result = run(mod, target("avx2"), x)[0]
+    assert np.isnan(result[2]).all() and np.isinf(result[4]).all()
+    assert np.isfinite(np.delete(result, [2, 4], 0)).all()
+
+
+def test_on_request_tvm_computes_it() -> None:
+    mod = build(lambda emit, x: [R.matmul(x, relax.const(draw(4, 4)))], ((4, 4), F32))
+    recorder = Recorder()
+    pipeline("llvm", StitchConfig(compute="tvm"), recorder)(mod)
+    assert not recorder.computed
+
+
+def test_other_dtypes_are_left_to_tvm() -> None:
+    w = draw(4, 4).astype("float64")
+    mod = build(lambda emit, x: [R.matmul(x, relax.const(w, "float64"))], ((4, 4), "float64"))
+    x = draw(4, 4).astype("float64")
+    result, computed = run(mod, target("avx2"), x)
+    np.testing.assert_allclose(result, x @ w)
+    assert computed == {"matmul": "TVM: only float32 has a template"}
+
+
+def test_one_kernel_shared_by_weights() -> None:
+    first, second = draw(16, 16), draw(16, 16) + 1
+
+    def body(emit: Any, x: Any) -> list[Any]:
+        y = emit(R.matmul(x, relax.const(first)))
+        return [R.matmul(y, relax.const(second))]
+
+    mod = build(body, ((4, 16), F32))
+    lowered = pipeline("llvm")(mod)
+    names = [g.name_hint for g in lowered.get_global_vars()]
+    assert sorted(names) == ["main", "matmul_tiled"]
+    counted = count_kernels(mod, "llvm", pipeline("llvm"))
+    assert (counted.total, counted.memory_intensive) == (2, 0)
+
+
+def test_panels_are_padded_with_zeros() -> None:
+    tiles = Tiles(4, 6, 8, 64, 4, True)
+    w = draw(3, 10)
+    panels = packed(w, False, tiles)
+    assert panels.shape == (2, 3, 8)
+    np.testing.assert_array_equal(panels[0], w[:, :8])
+    np.testing.assert_array_equal(panels[1, :, :2], w[:, 8:])
+    assert not panels[1, :, 2:].any()
+    np.testing.assert_array_equal(packed(w.T.copy(), True, tiles), panels)
+
+
+def test_tiles_suit_the_registers() -> None:
+    sse, avx2, avx512 = (
+        tiles_for(tvm.target.Target({"kind": "llvm", "mcpu": cpu}), 1, 128, 768, 768)
+        for cpu in ("x86-64", "haswell", "skylake-avx512")
+    )
+    assert (sse.lanes, sse.rows, sse.columns) == (4, 6, 8)
+    assert (avx2.lanes, avx2.rows, avx2.columns) == (8, 6, 16)
+    assert (avx512.lanes, avx512.rows, avx512.columns) == (16, 8, 32)
+
+
+@pytest.mark.parametrize("rows", [1, 6, 13, "n"])
+def test_what_tvm_fused_to_it_is_computed_behind(rows: Any) -> None:
+    w, b = draw(24, 40), draw(40)
+    m = symbol("n") if rows == "n" else rows
+
+    def body(emit: Any, x: Any) -> list[Any]:
+        y = emit(R.add(emit(R.matmul(x, relax.const(w))), relax.const(b)))
+        return [R.nn.relu(y)]
+
+    mod = build(body, ((m, 24), F32))
+    x = draw(17 if rows == "n" else rows, 24)
+    stock = relax.get_default_pipeline(target("avx2"))
+    fused = tvm.transform.Sequential(
+        [
+            relax.transform.LegalizeOps(),
+            relax.transform.FoldConstant(),
+            relax.transform.AnnotateTIROpPattern(),
+        ]
+        + [relax.transform.FuseOps(), relax.transform.FuseTIR(), ComputeTemplates(target("avx2")), stock]
+    )
+    with target("avx2"):
+        vm = relax.VirtualMachine(tvm.compile(mod, target("avx2"), relax_pipeline=fused), tvm.cpu())
+    names = [g.name_hint for g in fused(mod).get_global_vars()]
+    assert [n for n in names if n.endswith("_tiled")] and len([n for n in names if "shape" not in n]) == 2
+    result = vm["main"](tvm.runtime.tensor(x)).numpy()
+    wide = np.maximum(x.astype("float64") @ w + b, 0)
+    np.testing.assert_allclose(result, wide, rtol=1e-5, atol=1e-5)

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ComputeTemplates: matrix products of a CPU by our template, weights packed at compile time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax, tirx
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from ..config import StitchConfig, checked_config
+from ..device import device_model, resolve_target
+from ..failures import Refusal, error_text, let_pass
+from ..graph.reader import read
+from ..interrupts import carrying
+from ..plan.plan import make_plan
+from ..relax.dataflow import is_call_tir
+from ..rules.lowering import lowered
+from ..rules.rewriting import is_scheduled
+from .contraction import Anchored, anchored
+from .cpu_matmul import emit_matmul, packed_shape
+from .tiles import Tiles, tiles_for
+
+TEMPLATE = "our template"
+
+CONTRACTIONS = ("matmul", "conv", "dense")
+"""What is in the names of functions that hold a contraction, read or not."""
+
+
+@tvm.transform.module_pass(opt_level=0, name="ComputeTemplates")
+class ComputeTemplates:
+    """Replace PrimFuncs of one float32 matrix product, and what TVM fused to it, by kernels for a CPU.
+
+    A right side that is a constant is packed: its calls get the constant in panels. ``computed``, if given, receives
+    for each product what computes it, and why.
+    """
+
+    def __init__(
+        self, target: Any, config: StitchConfig | None = None, computed: dict[str, str] | None = None
+    ):
+        self.target, self.config = resolve_target(target), checked_config(config)
+        self.computed = computed if computed is not None else {}
+
+    @carrying
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Rewrite the products and their calls."""
+        products = {}
+        for gvar, func in mod.functions_items():
+            if isinstance(func, tirx.PrimFunc) and not is_scheduled(func):
+                found = self._product(gvar.name_hint, func)
+                if found is not None:
+                    products[gvar] = found
+        if not products:
+            return mod
+        rewriter = _Rewriter(mod, products, self)
+        for gvar, func in mod.functions_items():
+            if isinstance(func, relax.Function):
+                rewriter.builder_.update_func(gvar, rewriter.visit_expr(func))
+        return relax.transform.DeadCodeElimination()(rewriter.builder_.get())
+
+    def _product(self, name: str, func: Any) -> Anchored | None:
+        try:
+            graph = read(func, name)
+            if not any(op.contraction for op in graph.operators):
+                return None
+            found = anchored(graph)
+            product = found.product
+            if {t.dtype for t in (product.left, product.right, product.output)} != {"float32"}:
+                raise Refusal("only float32 has a template")
+            return found
+        except Exception as err:
+            let_pass(err)
+            if any(word in name for word in CONTRACTIONS):
+                self.computed[name] = f"TVM: {error_text(err)}"
+            return None
+
+
+@mutator
+class _Rewriter(PyExprMutator):
+    def __init__(self, mod: tvm.IRModule, products: dict[Any, Anchored], owner: ComputeTemplates):
+        super().__init__(mod)
+        self.mod, self.products, self.owner = mod, products, owner
+        self.kernels: dict[tuple[Any, bool], Any] = {}
+
+    def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
+        call = super().visit_call_(call)
+        if not is_call_tir(call) or call.args[0] not in self.products:
+            return call
+        gvar = call.args[0]
+        product = self.products[gvar].product
+        args = list(call.args[1].fields)
+        position = [p.same_as(product.right.buffer) for p in self.mod[gvar].params].index(True)
+        weight = args[position]
+        packs = (
+            isinstance(weight, tvm.ir.GenericConst)
+            and isinstance(product.columns, int)
+            and product.batch == 1
+        )
+        tiles = tiles_for(self.owner.target, product.batch, product.rows, product.columns, product.depth)
+        kernel = self._kernel(gvar, tiles, packs)
+        if kernel is None:
+            return call
+        if packs:
+            args[position] = relax.const(packed(weight.value.numpy(), product.transposed, tiles))
+        return relax.Call(call.op, [kernel, relax.Tuple(args), *call.args[2:]], call.attrs, call.ty_args)
+
+    def _kernel(self, gvar: Any, tiles: Tiles, packs: bool) -> Any:
+        if (gvar, packs) not in self.kernels:
+            self.kernels[gvar, packs] = self._made(gvar, tiles, packs)
+        return self.kernels[gvar, packs]
+
+    def _made(self, gvar: Any, tiles: Tiles, packs: bool) -> Any:
+        func, name, owner = self.mod[gvar], gvar.name_hint, self.owner
+        found = self.products[gvar]
+        product, buffer, plan = found.product, None, None
+        if packs:
+            shape = packed_shape(int(product.columns), int(product.depth), tiles)
+            buffer = tirx.decl_buffer(shape, "float32", f"{product.right.name}_packed")
+        try:
+            if found.epilogue is not None:
+                plan = make_plan(found.epilogue, device_model(owner.target, owner.config), owner.config)
+            made = emit_matmul(func, product, tiles, buffer, plan)
+            lowered(made, owner.target)
+        except Exception as err:
+            let_pass(err)
+            owner.computed[name] = f"TVM: {error_text(err)}"
+            return None
+        how = "weight packed" if packs else "right side as it lies"
+        owner.computed[name] = f"{TEMPLATE}: {tiles.rows} x {tiles.columns} tiles, {how}"
+        return self.builder_.add_func(made.without_attr("global_symbol"), f"{name}_tiled")
+
+
+def packed(weight: np.ndarray, transposed: bool, tiles: Tiles) -> np.ndarray:
+    """A weight <depth, columns> (``transposed``: <columns, depth>) in panels of columns, padded with zeros."""
+    rows = weight.T if transposed else weight
+    depth, columns = rows.shape
+    panels, _, width = packed_shape(columns, depth, tiles)
+    wide = np.zeros((depth, panels * width), weight.dtype)
+    wide[:, :columns] = rows
+    return np.ascontiguousarray(wide.reshape(depth, panels, width).transpose(1, 0, 2))
