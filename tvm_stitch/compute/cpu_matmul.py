@@ -29,11 +29,6 @@ OPAQUE = 8
 """TVM's ``OpPatternKind`` of what it fuses with nothing."""
 
 
-def packed_shape(columns: int, depth: int, tiles: Tiles) -> tuple[int, int, int]:
-    """Panels, depth and columns of a packed weight."""
-    return -(-columns // tiles.columns), depth, tiles.columns
-
-
 def emit_matmul(
     func: Any, product: Contraction, tiles: Tiles, packed: Buffer | None, epilogue: StitchPlan | None = None
 ) -> Any:
@@ -43,8 +38,8 @@ def emit_matmul(
         func: the function that consists of both.
         product: float32, and ``columns`` a number where the right side is packed.
         tiles: the sizes of tiles.
-        packed: the right side in panels (see :func:`packed_shape`), which takes the place of its parameter; None where
-            it is read as it lies.
+        packed: the right side in panels (see :mod:`tvm_stitch.compute.packing`), which takes the place of its
+            parameter; None where it is read as it lies.
         epilogue: the plan of the rest, of which the product's result is an input.
     """
     with B.kernel() as body:

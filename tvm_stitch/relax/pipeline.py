@@ -10,7 +10,6 @@ import tvm
 from tvm import relax
 
 from ..attempts import Attempt, Scopes, attempt_with, culprits, stitch_module
-from ..compute.templates import ComputeTemplates
 from ..config import StitchConfig, checked_config
 from ..device import resolve_target
 from ..failures import let_pass, raise_where_strict, reason_of
@@ -24,6 +23,7 @@ from ..rules.half_sums import HalfSums
 from ..rules.scalar_booleans import ScalarBooleans
 from ..rules.sound_arithmetic import SoundArithmetic
 from ..rules.unit_reductions import UnitReductions
+from .compute_templates import ComputeTemplates
 from .keep_zeros import KeepZeros
 from .lift_workspace import LiftWorkspace
 from .mark import MergeStitchOps, UnmarkEpilogues

@@ -13,10 +13,9 @@ from tvm.relax import op as R
 
 from tests.graph.helpers import build, symbol
 from tvm_stitch import StitchConfig
-from tvm_stitch.compute.templates import ComputeTemplates, packed
-from tvm_stitch.compute.tiles import Tiles, tiles_for
 from tvm_stitch.recorder import Recorder
 from tvm_stitch.relax import pipeline
+from tvm_stitch.relax.compute_templates import ComputeTemplates
 from tvm_stitch.testing.count import count_kernels
 
 F32 = "float32"
@@ -145,27 +144,6 @@ def test_one_kernel_shared_by_weights() -> None:
     assert sorted(names) == ["main", "matmul_tiled"]
     counted = count_kernels(mod, "llvm", pipeline("llvm"))
     assert (counted.total, counted.memory_intensive) == (2, 0)
-
-
-def test_panels_are_padded_with_zeros() -> None:
-    tiles = Tiles(4, 6, 8, 64, 4, True)
-    w = draw(3, 10)
-    panels = packed(w, False, tiles)
-    assert panels.shape == (2, 3, 8)
-    np.testing.assert_array_equal(panels[0], w[:, :8])
-    np.testing.assert_array_equal(panels[1, :, :2], w[:, 8:])
-    assert not panels[1, :, 2:].any()
-    np.testing.assert_array_equal(packed(w.T.copy(), True, tiles), panels)
-
-
-def test_tiles_suit_the_registers() -> None:
-    sse, avx2, avx512 = (
-        tiles_for(tvm.target.Target({"kind": "llvm", "mcpu": cpu}), 1, 128, 768, 768)
-        for cpu in ("x86-64", "haswell", "skylake-avx512")
-    )
-    assert (sse.lanes, sse.rows, sse.columns) == (4, 6, 8)
-    assert (avx2.lanes, avx2.rows, avx2.columns) == (8, 6, 16)
-    assert (avx512.lanes, avx512.rows, avx512.columns) == (16, 8, 32)
 
 
 @pytest.mark.parametrize("rows", [1, 6, 13, "n"])

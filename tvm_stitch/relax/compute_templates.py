@@ -5,23 +5,23 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import tvm
 from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from ..compute.contraction import Anchored, anchored
+from ..compute.cpu_matmul import emit_matmul
+from ..compute.packing import packed, packed_shape
+from ..compute.tiles import Tiles, tiles_for
 from ..config import StitchConfig, checked_config
 from ..device import device_model, resolve_target
 from ..failures import Refusal, error_text, let_pass
 from ..graph.reader import read
 from ..interrupts import carrying
 from ..plan.plan import make_plan
-from ..relax.dataflow import is_call_tir
 from ..rules.lowering import lowered
 from ..rules.rewriting import is_scheduled
-from .contraction import Anchored, anchored
-from .cpu_matmul import emit_matmul, packed_shape
-from .tiles import Tiles, tiles_for
+from .dataflow import is_call_tir
 
 TEMPLATE = "our template"
 
@@ -103,7 +103,7 @@ class _Rewriter(PyExprMutator):
         if kernel is None:
             return call
         if packs:
-            args[position] = relax.const(packed(weight.value.numpy(), product.transposed, tiles))
+            args[position] = relax.const(packed(weight.value.numpy(), product.transposed, tiles.columns))
         return relax.Call(call.op, [kernel, relax.Tuple(args), *call.args[2:]], call.attrs, call.ty_args)
 
     def _kernel(self, gvar: Any, tiles: Tiles, packs: bool) -> Any:
@@ -116,7 +116,7 @@ class _Rewriter(PyExprMutator):
         found = self.products[gvar]
         product, buffer, plan = found.product, None, None
         if packs:
-            shape = packed_shape(int(product.columns), int(product.depth), tiles)
+            shape = packed_shape(int(product.columns), int(product.depth), tiles.columns)
             buffer = tirx.decl_buffer(shape, "float32", f"{product.right.name}_packed")
         try:
             if found.epilogue is not None:
@@ -130,13 +130,3 @@ class _Rewriter(PyExprMutator):
         how = "weight packed" if packs else "right side as it lies"
         owner.computed[name] = f"{TEMPLATE}: {tiles.rows} x {tiles.columns} tiles, {how}"
         return self.builder_.add_func(made.without_attr("global_symbol"), f"{name}_tiled")
-
-
-def packed(weight: np.ndarray, transposed: bool, tiles: Tiles) -> np.ndarray:
-    """A weight <depth, columns> (``transposed``: <columns, depth>) in panels of columns, padded with zeros."""
-    rows = weight.T if transposed else weight
-    depth, columns = rows.shape
-    panels, _, width = packed_shape(columns, depth, tiles)
-    wide = np.zeros((depth, panels * width), weight.dtype)
-    wide[:, :columns] = rows
-    return np.ascontiguousarray(wide.reshape(depth, panels, width).transpose(1, 0, 2))
