@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compile a transformer encoder with and without stitching, and set them side by side.
 
-What `make run` runs: kernels launched, times on this machine's CPU, and the error against ONNX Runtime.
+What `make run` runs: kernels launched, times on this machine's CPU beside ONNX Runtime's, and the error against it.
 Exits with 1 when the stitched model differs from it by more than 1e-4.
 """
 
@@ -11,6 +11,7 @@ import argparse
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,9 @@ from tvm_stitch.testing.count import KernelCount, count_kernels
 
 TOLERANCE = 1e-4
 BUILT = Path("build") / "bert_encoder.onnx"
-CPU = Target("llvm")
-GPU = Target({"kind": "cuda", "arch": "sm_90"}, host=CPU)
+CPU = Target({"kind": "llvm", "mcpu": tvm.get_global_func("target.llvm_get_system_cpu")()})
+"""This machine's own."""
+GPU = Target({"kind": "cuda", "arch": "sm_90"}, host=Target("llvm"))
 
 
 def main() -> int:
@@ -102,7 +104,7 @@ def _run_on_cpu(
     counts: dict[tuple[str, str], KernelCount],
     repeats: int,
 ) -> float:
-    """Time stock and stitched on llvm, print a table, and return the stitched model's error."""
+    """Time stock, stitched and ONNX Runtime, print a table, and return the stitched model's error."""
     runners = {}
     for kind, passes in _pipelines(CPU).items():
         _progress(f"compiling for llvm, {kind}")
@@ -113,20 +115,25 @@ def _run_on_cpu(
         )
         runners[kind] = compare.Runner(executable, CPU, list(inputs.values()))
     _progress("running ONNX Runtime")
-    expected = compare.onnxruntime_outputs(model.proto, inputs)
+    peer = compare.onnxruntime_call(model.proto, inputs)
+    expected = peer()
     _progress(f"timing on llvm, {repeats} calls each, interleaved")
-    seconds = dict(zip(runners, compare.interleaved_seconds(list(runners.values()), repeats), strict=True))
+    calls: dict[str, Callable[[], Any]] = {**runners, "ONNX Runtime": peer}
+    seconds = dict(zip(calls, compare.interleaved_seconds(list(calls.values()), repeats), strict=True))
     errors = {kind: compare.greatest_error(runner.outputs(), expected) for kind, runner in runners.items()}
     samples: dict[str, list[float]] = {kind: [] for kind in runners}
     for _ in range(repeats):
         for kind, runner in runners.items():
             samples[kind].append(runner.kernel_seconds(counts["llvm", kind].names_of("memory")))
     own = {kind: statistics.median(values) for kind, values in samples.items()}
-    print(f"{'llvm, times per call':28}{'median':>12}{'memory-intensive kernels':>27}{'error':>12}")
+    title = f"{CPU.attrs['mcpu']}, times per call"
+    print(f"{title:28}{'median':>12}{'memory-intensive kernels':>27}{'error':>12}")
     for kind in runners:
         print(f"{'':13}{kind:15}{seconds[kind] * 1e3:9.1f} ms{own[kind] * 1e3:24.2f} ms{errors[kind]:12.1e}")
+    print(f"{'':13}{'ONNX Runtime':15}{seconds['ONNX Runtime'] * 1e3:9.1f} ms")
     ratios = seconds["stock"] / seconds["stitched"], own["stock"] / own["stitched"]
     print(f"{'':13}{'stock/stitched':15}{ratios[0]:10.2f} x{ratios[1]:25.2f} x")
+    print(f"{'ONNX Runtime/stitched':>28}{seconds['ONNX Runtime'] / seconds['stitched']:10.2f} x")
     print("memory-intensive kernels: those without a matmul; what is fused into a matmul is not in them")
     print("error: the greatest absolute difference to ONNX Runtime")
     return errors["stitched"]

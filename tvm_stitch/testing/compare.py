@@ -103,8 +103,10 @@ def make_inputs(specs: Sequence[InputSpec], seed: int = 0) -> dict[str, np.ndarr
     return made
 
 
-def onnxruntime_outputs(proto: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """What ONNX Runtime computes on the CPU, all outputs in order."""
+def onnxruntime_call(
+    proto: onnx.ModelProto, inputs: Mapping[str, np.ndarray]
+) -> Callable[[], list[np.ndarray]]:
+    """A call of ONNX Runtime on the CPU, with as many threads as it likes; it returns all outputs in order."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -112,7 +114,12 @@ def onnxruntime_outputs(proto: onnx.ModelProto, inputs: Mapping[str, np.ndarray]
     session = onnxruntime.InferenceSession(
         proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
-    return [np.asarray(output) for output in session.run(None, dict(inputs))]
+    return lambda: [np.asarray(output) for output in session.run(None, dict(inputs))]
+
+
+def onnxruntime_outputs(proto: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """What ONNX Runtime computes on the CPU, all outputs in order."""
+    return onnxruntime_call(proto, inputs)()
 
 
 def greatest_error(outputs: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
