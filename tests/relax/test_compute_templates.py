@@ -146,6 +146,20 @@ def test_one_kernel_shared_by_weights() -> None:
     assert (counted.total, counted.memory_intensive) == (2, 0)
 
 
+def test_a_shared_weight_is_packed_once() -> None:
+    weight = relax.const(draw(16, 16))
+    mod = build(lambda emit, x: [R.matmul(emit(R.matmul(x, weight)), weight)], ((4, 16), F32))
+    lowered = pipeline("llvm")(mod)
+    found: list[Any] = []
+
+    def visit(e: Any) -> None:
+        if isinstance(e, tvm.ir.GenericConst) and isinstance(e.value, tvm.runtime.Tensor):
+            found.append(e.value)
+
+    relax.analysis.post_order_visit(lowered["main"], visit)
+    assert len(set(found)) == 1 and found[0].shape[2] != 16
+
+
 @pytest.mark.parametrize("rows", [1, 6, 13, "n"])
 def test_what_tvm_fused_to_it_is_computed_behind(rows: Any) -> None:
     w, b = draw(24, 40), draw(40)

@@ -83,6 +83,7 @@ class _Rewriter(PyExprMutator):
         super().__init__(mod)
         self.mod, self.products, self.owner = mod, products, owner
         self.kernels: dict[tuple[Any, bool], Any] = {}
+        self.weights: dict[tuple[Any, bool, int], Any] = {}
 
     def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
         call = super().visit_call_(call)
@@ -103,8 +104,15 @@ class _Rewriter(PyExprMutator):
         if kernel is None:
             return call
         if packs:
-            args[position] = relax.const(packed(weight.value.numpy(), product.transposed, tiles.columns))
+            args[position] = self._packed(weight, product.transposed, tiles.columns)
         return relax.Call(call.op, [kernel, relax.Tuple(args), *call.args[2:]], call.attrs, call.ty_args)
+
+    def _packed(self, weight: Any, transposed: bool, width: int) -> Any:
+        """A constant in panels: one for all products that share it."""
+        key = weight.value, transposed, width
+        if key not in self.weights:
+            self.weights[key] = relax.const(packed(weight.value.numpy(), transposed, width))
+        return self.weights[key]
 
     def _kernel(self, gvar: Any, tiles: Tiles, packs: bool) -> Any:
         if (gvar, packs) not in self.kernels:
