@@ -8,6 +8,7 @@ Exits with 1 when the stitched model differs from it by more than 1e-4.
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import sys
 import time
@@ -15,17 +16,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import onnx
-import tvm
-from tvm import relax
-from tvm.target import Target
+from _cores import use_all_cores
 
-import tvm_stitch
-from tvm_stitch.relax import pipeline
-from tvm_stitch.testing import compare
-from tvm_stitch.testing.bert import BertConfig, build_bert, random_inputs
-from tvm_stitch.testing.count import KernelCount, count_kernels
+use_all_cores()
+import numpy as np  # noqa: E402
+import onnx  # noqa: E402
+import tvm  # noqa: E402
+from tvm import relax  # noqa: E402
+from tvm.target import Target  # noqa: E402
+
+import tvm_stitch  # noqa: E402
+from tvm_stitch.relax import pipeline  # noqa: E402
+from tvm_stitch.testing import compare  # noqa: E402
+from tvm_stitch.testing.bert import BertConfig, build_bert, random_inputs  # noqa: E402
+from tvm_stitch.testing.count import KernelCount, count_kernels  # noqa: E402
 
 TOLERANCE = 1e-4
 BUILT = Path("build") / "bert_encoder.onnx"
@@ -126,7 +130,7 @@ def _run_on_cpu(
         for kind, runner in runners.items():
             samples[kind].append(runner.kernel_seconds(counts["llvm", kind].names_of("memory")))
     own = {kind: statistics.median(values) for kind, values in samples.items()}
-    title = f"{CPU.attrs['mcpu']}, times per call"
+    title = f"{CPU.attrs['mcpu']}, {os.environ['TVM_NUM_THREADS']} threads, per call"
     print(f"{title:28}{'median':>12}{'memory-intensive kernels':>27}{'error':>12}")
     for kind in runners:
         print(f"{'':13}{kind:15}{seconds[kind] * 1e3:9.1f} ms{own[kind] * 1e3:24.2f} ms{errors[kind]:12.1e}")
