@@ -39,6 +39,11 @@ def bits_of(dtype: str) -> int:
     return int(digits) if digits.isdigit() else 0
 
 
+def is_small(dtype: str) -> bool:
+    """Is it an integer dtype that C computes in ``int``?"""
+    return 0 < bits_of(dtype) < 32
+
+
 class Arithmetic:
     """How the operations of a model's data are written for one kind of device."""
 
@@ -168,7 +173,7 @@ class DeviceArithmetic(Arithmetic):
     def complement(self, make: Callable[[Expr], Expr], x: Expr) -> Expr:
         dtype = compat.dtype_of(x)
         made = super().complement(make, x)
-        return as_c_type(made, dtype, True) if 0 < bits_of(dtype) < 32 else made
+        return as_c_type(made, dtype, True) if is_small(dtype) else made
 
 
 class HostArithmetic(Arithmetic):

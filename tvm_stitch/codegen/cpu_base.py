@@ -235,13 +235,6 @@ def fold(op: Operator, acc: Buffer, width: int) -> Expr:
     return B.fetch(total, 0)
 
 
-def ceildiv(total: Extent, part: int) -> Extent:
-    """Rounded-up quotient of an extent."""
-    if isinstance(total, int):
-        return -(-total // part)
-    return total if part == 1 else tir.floordiv(total + B.i64(part - 1), B.i64(part))
-
-
 def extent_min(limit: int, left: Expr) -> Expr:
     """The smaller of a constant and what is left."""
     return tir.min(B.i64(limit), left)

@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import compat
 from ..compat import Buffer, Expr, tir
-from ..graph.extent import Extent, as_expr, product
+from ..graph.extent import Extent, as_expr, ceildiv, product
 from ..plan.alignment import Key
 from ..plan.cpu_mapping import Lanes
 from ..plan.cpu_segments import Segment
@@ -16,7 +16,7 @@ from ..plan.domain import is_zero
 from ..plan.passes import Pass
 from . import builder as B
 from .combine import accumulator_dtype, identity
-from .cpu_base import CpuEmitter, accumulator, ceildiv, extent_min, fold, merged, times
+from .cpu_base import CpuEmitter, accumulator, extent_min, fold, merged, times
 from .cpu_frame import Coordinate, Frame
 from .cpu_lanes import LaneWriter, from_held, to_held
 

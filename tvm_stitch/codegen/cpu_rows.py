@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from .. import compat
 from ..compat import Buffer, Expr, tir
-from ..graph.extent import as_expr
+from ..graph.extent import as_expr, ceildiv
 from ..plan.alignment import Key
 from ..plan.passes import Pass
 from . import builder as B
 from .combine import identity
-from .cpu_base import CpuEmitter, accumulator, ceildiv, extent_min, times
+from .cpu_base import CpuEmitter, accumulator, extent_min, times
 from .cpu_columns import count_of, quotient_of
 from .cpu_frame import Coordinate, Frame
 from .cpu_lanes import LaneWriter, from_held, held, to_held

@@ -18,7 +18,7 @@ from ..graph.dtype import HALF, compute_dtype
 from ..graph.ir import Access, Operator, Tensor
 from ..plan.alignment import Alignment, Key
 from ..plan.domain import At, Point
-from .arithmetic import DEVICE, Arithmetic, bits_of
+from .arithmetic import DEVICE, Arithmetic, is_small
 from .negation import hidden_negation
 from .sound_indices import is_padded, sound_index
 from .truncated import signed_symbols
@@ -281,12 +281,12 @@ def widen(e: Expr, visit: Callable[[Expr], Expr], arithmetic: Arithmetic) -> Exp
         return tir.Select(visit(e.condition), *_level(visit(e.true_value), visit(e.false_value)))
     if name == "Call":
         args = [visit(a) for a in e.args]
-        shifts = compat.call_name(e) == "shift_left"  # in an index there are none
-        if shifts or (compat.call_name(e) == "bitwise_not" and _is_data(e)):
+        if compat.call_name(e) in ("shift_left", "bitwise_not") and _is_data(e):
 
             def made(*operands: Expr) -> Expr:
                 return compat.recast_call(e, compat.dtype_of(operands[0]), operands)
 
+            shifts = compat.call_name(e) == "shift_left"
             return arithmetic.shifted_left(made, *args) if shifts else arithmetic.complement(made, *args)
         if compat.call_name(e) == "pow":
 
@@ -304,4 +304,4 @@ def widen(e: Expr, visit: Callable[[Expr], Expr], arithmetic: Arithmetic) -> Exp
 
 def _is_data(e: Expr) -> bool:
     """Whether an operation is the model's, not an index: on what is read, or of a dtype that no index has."""
-    return 0 < bits_of(compat.dtype_of(e)) < 32 or has_load(e)
+    return is_small(compat.dtype_of(e)) or has_load(e)

@@ -10,7 +10,7 @@ from typing import Any
 
 from .. import compat
 from ..compat import Buffer, Expr, T, tir
-from ..graph.extent import Extent, as_expr, as_extent, flatten
+from ..graph.extent import Extent, as_expr, as_extent, ceildiv, flatten
 from ..graph.ir import Access, Operator
 from ..plan.alignment import Key
 from ..plan.contiguity import vectorizable
@@ -125,9 +125,9 @@ class RowEmitter:
         if m.split:
             p = self.plan.schedule.passes[0]
             per_block = m.threads * m.of(p.columns).vector * m.of(p.columns).chunks
-            grid = _ceildiv(p.columns, per_block)
+            grid = ceildiv(p.columns, per_block)
         else:
-            groups = _ceildiv(self.domain.rows, m.rows_per_block * m.tasks)
+            groups = ceildiv(self.domain.rows, m.rows_per_block * m.tasks)
             grid = groups if m.segments == 1 else groups * m.segments
         total = self.plan.schedule.passes[0].columns if m.split else self.domain.rows
         if not isinstance(
@@ -455,12 +455,6 @@ def _runs_along_last(indices: list[Expr], column: Expr) -> bool:
 
 def _divides(index: Expr) -> bool:
     return compat.kind(index) in ("FloorDiv", "FloorMod") or any(map(_divides, compat.operands(index)))
-
-
-def _ceildiv(total: Extent, part: int) -> Extent:
-    if isinstance(total, int):
-        return -(-total // part)
-    return total if part == 1 else tir.floordiv(total + B.i64(part - 1), B.i64(part))
 
 
 def _both(a: Expr | None, b: Expr | None) -> Expr | None:

@@ -15,18 +15,18 @@ from typing import Any
 from .. import compat
 from ..codegen import builder as B
 from ..codegen.cpu import emit_plan
+from ..codegen.cpu_base import times
+from ..codegen.cpu_columns import count_of
 from ..codegen.emit import sound_for_cpu
 from ..compat import Buffer, Expr, T, tir
-from ..graph.extent import Extent, as_expr
+from ..graph.extent import as_expr, ceildiv
 from ..plan.plan import StitchPlan
+from ..scope.fusion import Pattern
 from .contraction import Contraction
 from .tiles import Tiles
 
 COMPUTE_ATTR = "tvm_stitch.compute"
 """Marks kernels that hold a contraction."""
-
-OPAQUE = 8
-"""TVM's ``OpPatternKind`` of what it fuses with nothing."""
 
 
 def emit_matmul(
@@ -52,7 +52,7 @@ def emit_matmul(
     params = [packed if packed is not None and p.same_as(product.right.buffer) else p for p in func.params]
     made = tir.PrimFunc(params, body[0], func.ret_type, func.attrs)
     return sound_for_cpu(
-        made.with_attrs({"tirx.is_scheduled": True, "op_pattern": OPAQUE, COMPUTE_ATTR: True})
+        made.with_attrs({"tirx.is_scheduled": True, "op_pattern": int(Pattern.OPAQUE), COMPUTE_ATTR: True})
     )
 
 
@@ -65,19 +65,18 @@ class _Emitter:
         self.left, self.out = B.flat_view(p.left.buffer), B.flat_view(p.output.buffer)
         self.right = B.flat_view(p.right.buffer) if self.packed is None else self.packed
         width = self._width()
-        row_tasks = _ceildiv(p.rows, tiles.task_rows)
-        panel_tasks = _ceildiv(p.columns, width * tiles.task_panels)
+        all_panels = ceildiv(p.columns, width)
+        row_tasks = as_expr(ceildiv(p.rows, tiles.task_rows))
+        panel_tasks = as_expr(ceildiv(p.columns, width * tiles.task_panels))
         total = as_expr(p.batch) * row_tasks * panel_tasks
         with B.loop("parallel" if tiles.parallel else "serial", total, "task") as task:
             rest, row_task = tir.floordiv(task, row_tasks), tir.floormod(task, row_tasks)
             batch, panel_task = tir.floordiv(rest, panel_tasks), tir.floormod(rest, panel_tasks)
             first = row_task * B.i64(tiles.task_rows)
-            count = _least(as_expr(p.rows) - first, tiles.task_rows, p.rows)
-            panels = _least(
-                _ceildiv(p.columns, width) - panel_task * B.i64(tiles.task_panels), tiles.task_panels, None
-            )
-            with B.loop("serial", panels, "panel") as panel:
-                self._panel(batch, first, count, panel_task * B.i64(tiles.task_panels) + panel, width)
+            count = as_expr(count_of(p.rows, tiles.task_rows, first))
+            first_panel = panel_task * B.i64(tiles.task_panels)
+            with times("serial", count_of(all_panels, tiles.task_panels, first_panel), "panel") as panel:
+                self._panel(batch, first, count, first_panel + panel, width)
 
     def _width(self) -> int:
         """Columns of a panel: no more than there are, where tails overlap."""
@@ -174,16 +173,3 @@ class _Emitter:
         if p.transposed:
             return B.fetch(self.right, (batch * columns + start + column) * depth + k)
         return B.fetch(self.right, (batch * depth + k) * columns + start + column)
-
-
-def _ceildiv(extent: Extent, by: int) -> Expr:
-    if isinstance(extent, int):
-        return B.i64(-(-extent // by))
-    return tir.floordiv(extent + B.i64(by - 1), B.i64(by))
-
-
-def _least(left: Expr, most: int, total: Extent | None) -> Expr:
-    """As many as are left, at most ``most``."""
-    if isinstance(total, int) and total % most == 0:
-        return B.i64(most)
-    return tir.min(left, B.i64(most))

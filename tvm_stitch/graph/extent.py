@@ -60,6 +60,13 @@ def is_static(extents: Iterable[Extent]) -> bool:
     return all(isinstance(e, int) for e in extents)
 
 
+def ceildiv(total: Extent, part: int) -> Extent:
+    """Rounded-up quotient of an extent."""
+    if isinstance(total, int):
+        return -(-total // part)
+    return total if part == 1 else compat.tir.floordiv(total + as_expr(part - 1), as_expr(part))
+
+
 def quotient(total: Extent, part: Extent, analyzer: Analyzer | None = None) -> Extent | None:
     """``total / part`` when that is provably exact, else None."""
     if isinstance(total, int) and isinstance(part, int):

@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import tirx
 from tvm.script import tirx as T
 
@@ -14,7 +13,7 @@ from .. import compat
 from ..codegen.opaque import as_c_type
 from ..codegen.zero_divisors import is_positive
 from ..interrupts import carrying
-from .rewriting import is_scheduled, with_body, with_prim_funcs
+from .rewriting import with_scheduled_loops
 
 
 @tvm.transform.module_pass(opt_level=0, name="EmptyGrids")
@@ -28,13 +27,7 @@ class EmptyGrids:
     @carrying
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Rewrite every PrimFunc that is scheduled and whose number of blocks may be 0."""
-        return with_prim_funcs(mod, _rewritten)
-
-
-def _rewritten(_name: str, func: Any) -> Any:
-    if not is_scheduled(func):
-        return func
-    return with_body(func, tvm_ffi.structural_map(func.body, (tirx.For, _guarded), order="post"))
+        return with_scheduled_loops(mod, _guarded)
 
 
 def _guarded(loop: Any) -> Any:

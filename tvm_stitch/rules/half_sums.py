@@ -10,10 +10,9 @@ import tvm_ffi
 from tvm import s_tir, tirx
 
 from .. import compat
+from ..graph.dtype import HALF
 from ..interrupts import carrying
 from .rewriting import REDUCED, with_body, with_unscheduled
-
-HALF = ("float16", "bfloat16")
 
 
 @tvm.transform.module_pass(opt_level=0, name="HalfSums")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import tirx
 
 
@@ -33,6 +34,17 @@ SPATIAL, REDUCED = 0, 2
 def with_unscheduled(mod: tvm.IRModule, rewrite: Callable[[str, Any], Any]) -> tvm.IRModule:
     """:func:`with_prim_funcs` of those that are not scheduled yet."""
     return with_prim_funcs(mod, lambda name, func: None if is_scheduled(func) else rewrite(name, func))
+
+
+def with_scheduled_loops(mod: tvm.IRModule, change: Callable[[Any], Any]) -> tvm.IRModule:
+    """The module with ``change(loop)`` in place of every loop of its PrimFuncs that are scheduled, inner ones first."""
+
+    def rewrite(_name: str, func: Any) -> Any:
+        if not is_scheduled(func):
+            return None
+        return with_body(func, tvm_ffi.structural_map(func.body, (tirx.For, change), order="post"))
+
+    return with_prim_funcs(mod, rewrite)
 
 
 def is_scheduled(func: Any) -> bool:

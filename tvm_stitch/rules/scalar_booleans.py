@@ -11,7 +11,7 @@ from tvm import tirx
 
 from .. import compat
 from ..interrupts import carrying
-from .rewriting import is_scheduled, with_body, with_prim_funcs
+from .rewriting import with_scheduled_loops
 
 
 @tvm.transform.module_pass(opt_level=0, name="ScalarBooleans")
@@ -24,13 +24,7 @@ class ScalarBooleans:
     @carrying
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Rewrite every PrimFunc that is scheduled."""
-        return with_prim_funcs(mod, _rewritten)
-
-
-def _rewritten(_name: str, func: Any) -> Any:
-    if not is_scheduled(func):
-        return func
-    return with_body(func, tvm_ffi.structural_map(func.body, (tirx.For, _unrolled), order="post"))
+        return with_scheduled_loops(mod, _unrolled)
 
 
 def _unrolled(loop: Any) -> Any:

@@ -11,7 +11,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 
 from .. import compat
-from ..codegen.arithmetic import DEVICE, FLOATS, HOST, bits_of
+from ..codegen.arithmetic import DEVICE, FLOATS, HOST, is_small
 from ..codegen.opaque import as_c_type
 from ..interrupts import carrying
 from .rewriting import with_body, with_unscheduled
@@ -84,8 +84,7 @@ class SoundArithmetic:
         return self.arithmetic.negated(e.a)
 
     def _wrapped(self, e: Any) -> Any:
-        return self.arithmetic.binary(type(e), e.a, e.b) if 0 < bits_of(compat.dtype_of(e)) < 32 else e
+        return self.arithmetic.binary(type(e), e.a, e.b) if is_small(compat.dtype_of(e)) else e
 
     def _complement(self, e: Any) -> Any:
-        small = 0 < bits_of(compat.dtype_of(e)) < 32
-        return self.arithmetic.complement(type(e), e.a) if small else e
+        return self.arithmetic.complement(type(e), e.a) if is_small(compat.dtype_of(e)) else e
