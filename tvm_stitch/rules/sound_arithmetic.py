@@ -15,6 +15,7 @@ from .. import compat
 from ..codegen.arithmetic import DEVICE, FLOATS, HOST, is_small
 from ..codegen.opaque import as_c_type
 from ..codegen.vector_math import keeping_nan
+from ..codegen.vector_math.extrema import is_nan
 from ..graph.dtype import HALF
 from ..interrupts import carrying
 from .rewriting import with_body, with_unscheduled
@@ -31,8 +32,8 @@ class SoundArithmetic:
 
     To TVM's simplifier ``x == x`` is true and ``not a < b`` is ``b <= a``, which NaN makes false. In CUDA C integers of
     8 and 16 bits become ``int`` before they are computed with, and what is compared or converted then does not wrap.
-    Maxima and minima propagate NaN. Combiners of reductions for a GPU stay as they are: TVM's schedules have to recognize
-    them.
+    Maxima and minima propagate NaN. Combiners of reductions for a GPU stay as they are: TVM's schedules know them by
+    their form.
 
     Args:
         on_device: whether the module is for a GPU.
@@ -80,6 +81,8 @@ class SoundArithmetic:
         ]
         if self.on_device:
             changes += [(WIDENED, self._wrapped), (tirx.BitwiseNot, self._complement)]
+        else:
+            changes += [(tirx.Cast, self._rounded)]
         return tvm_ffi.structural_map(value, changes, order="post")
 
     def _compared(self, e: Any) -> Any:
@@ -91,13 +94,21 @@ class SoundArithmetic:
             return e
         if dtype in HALF:
             wide = type(e)(tirx.Cast("float32", e.a), tirx.Cast("float32", e.b))
-            return tirx.Cast(dtype, self._extremum(wide))
+            return self._rounded(tirx.Cast(dtype, self._extremum(wide)))
         if self.on_device:
             return self.arithmetic.binary(type(e), e.a, e.b)
         a, b = (e.b, e.a) if compat.kind(e.b) == "FloatImm" else (e.a, e.b)
         if compat.kind(a) == "FloatImm" and not math.isnan(float(a.value)):
             return type(e)(a, b)  # the second operand, where it is NaN
         return keeping_nan(type(e), a, b)
+
+    def _rounded(self, e: Any) -> Any:
+        """On a CPU TVM rounds to bfloat16 by adding to the bits, which makes zeros of NaNs whose bits are all set."""
+        if self.on_device or compat.dtype_of(e) != "bfloat16" or compat.dtype_of(e.value) != "float32":
+            return e
+        return tirx.Cast(
+            "bfloat16", tirx.Select(is_nan(e.value), compat.float_const(math.nan, "float32"), e.value)
+        )
 
     def _negated(self, e: Any) -> Any:
         if self.on_device:  # of a boolean that is read, too: schedules put comparisons in its place
