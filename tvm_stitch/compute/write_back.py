@@ -21,7 +21,7 @@ from ..graph.extent import Extent, as_expr, same
 from ..graph.ir import Access, StitchGraph, Tensor
 from ..plan.alignment import align
 from ..plan.cpu_mapping import choose_cpu_mapping
-from ..plan.domain import At, Domain, Point
+from ..plan.domain import Domain, Point
 from ..plan.passes import schedule
 from ..plan.plan import StitchPlan
 
@@ -128,21 +128,17 @@ def write_back(
         stores: whether the product is a result too.
 
     Raises:
-        Refusal: when the epilogue needs more than a tile at a time; Misaligned when it has other rows.
+        Refusal: when the epilogue needs more than a tile at a time, or has other rows.
     """
     if not isinstance(columns, int):
         raise Refusal("an epilogue of rows of symbolic length")
-    alignment = align(graph, Domain(rows))
+    alignment = align(graph, Domain(rows), pinned=[output])
     made = schedule(alignment)
     if len(made.passes) != 1 or made.final_values or made.row_outputs or graph.reduces:
         raise Refusal("the epilogue reads more than a tile at a time")
     (only,) = made.passes
     if not same(only.columns, columns):
         raise Refusal("the epilogue has rows of another length")
-    for reads, key in ((alignment.children(key), key) for key in alignment.reads):
-        for access, point in reads:
-            if access.tensor is output and (point is None or point.at is not At.FULL or access.guarded):
-                raise Refusal(f"{key[0].name} reads the product at other places")
     mapping = choose_cpu_mapping(alignment, made, device)
     return EpilogueWriteBack(output, columns, StitchPlan(graph, device, alignment, made, mapping), stores)
 
