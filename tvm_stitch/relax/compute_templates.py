@@ -103,7 +103,12 @@ class _Rewriter(PyExprMutator):
         if kernel is None:
             return call
         if packs:
-            args[position] = self._packed(weight, product, self._tiles(product).columns)
+            try:
+                args[position] = self._packed(weight, product, self._tiles(product).columns)
+            except Exception as err:
+                let_pass(err)
+                self.owner.computed[gvar.name_hint] = f"TVM: {error_text(err)}"
+                return call
         return relax.Call(call.op, [kernel, relax.Tuple(args), *call.args[2:]], call.attrs, call.ty_args)
 
     def _tiles(self, product: Contraction | Convolution) -> Tiles:

@@ -25,6 +25,7 @@ from ..rules.sound_arithmetic import SoundArithmetic
 from ..rules.unit_reductions import UnitReductions
 from .compute_templates import ComputeTemplates
 from .constant_batch_norm import ConstantBatchNorm
+from .constant_views import ConstantViews
 from .convolution_layouts import ConvolutionLayouts
 from .keep_zeros import KeepZeros
 from .lift_workspace import LiftWorkspace
@@ -76,6 +77,7 @@ def planning_passes(
         exclusively(dispatched),
         ConstantBatchNorm(),
         *_layouts(target, config, recorder),
+        ConstantViews(),
         *stitch_passes(target, config, recorder, scopes),
         *_templates(target, config, recorder),
     ]
