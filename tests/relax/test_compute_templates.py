@@ -146,6 +146,19 @@ def test_one_kernel_shared_by_weights() -> None:
     assert (counted.total, counted.memory_intensive) == (2, 0)
 
 
+@pytest.mark.parametrize(("n", "m"), [(0, 3), (2, 3), (3, 0), (0, 0), (4, 40)])
+def test_an_epilogue_of_rows_of_symbolic_length(n: int, m: int) -> None:
+    """It takes the whole product, in workspace; no extent that may be 0 is divided by."""
+    rows, columns = symbol("n"), symbol("m")
+    mod = build(
+        lambda emit, x, w: [R.nn.relu(emit(R.matmul(x, w)))], ((rows, rows, 2), F32), ((2, columns), F32)
+    )
+    x, w = draw(n, n, 2), draw(2, m)
+    result, computed = run(mod, target("avx2"), x, w)
+    np.testing.assert_allclose(result, np.maximum(x.astype("float64") @ w, 0), rtol=1e-5, atol=1e-5)
+    assert computed["fused_matmul_relu"].startswith("our template")
+
+
 @pytest.mark.parametrize("transposed", [False, True])
 def test_a_weight_with_a_leading_axis_of_one(transposed: bool) -> None:
     w = draw(1, 8, 12) if transposed else draw(1, 12, 8)

@@ -110,6 +110,21 @@ def test_a_symbolic_number_of_images(images: int) -> None:
     assert len(computed) == 2 and all(how.startswith("our template") for how in computed.values())
 
 
+def test_data_that_is_read_as_it_lies() -> None:
+    first, second, third = draw(12, 6, 3, 3), draw(12, 1, 2, 3), draw(5, 12, 3, 2)
+
+    def body(emit: Any, x: Any) -> list[Any]:
+        y = emit(R.nn.conv2d(x, relax.const(first)))
+        y = emit(R.nn.conv2d(y, relax.const(second), groups=12))
+        return [R.nn.conv2d(y, relax.const(third), strides=2)]
+
+    x = draw(3, 6, 10, 11)
+    result, _ = run(build(body, (x.shape, F32)), target(), x)
+    wide = expected(x, first)[0]
+    wide = expected(expected(wide, second, groups=12)[0], third, strides=2)[0]
+    np.testing.assert_allclose(result, wide, rtol=1e-4, atol=1e-4)
+
+
 def test_not_a_number_and_infinity_stay_where_they_are_seen() -> None:
     w = draw(4, 3, 3, 3)
     x = draw(1, 3, 8, 8)

@@ -13,6 +13,7 @@ from tvm.relax import op as R
 
 from tests.graph.helpers import build
 from tvm_stitch import StitchConfig
+from tvm_stitch.recorder import Recorder
 from tvm_stitch.relax import pipeline
 from tvm_stitch.testing.count import count_kernels
 
@@ -48,6 +49,9 @@ def of_a_slice(emit: Any, x: Any) -> list[Any]:
 )
 def test_kernels(model: Any, kernels: int) -> None:
     mod = build(model, ((1, 3, 8, 8), "float32"))
+    recorder = Recorder()
+    pipeline(TARGET, None, recorder)(mod)
+    assert [how.split(":")[0] for how in recorder.computed.values()] == ["our template"]
     assert count_kernels(mod, TARGET, pipeline(TARGET)).total == kernels
     assert count_kernels(mod, TARGET).total >= kernels
 
