@@ -36,13 +36,8 @@ class Loaded:
         return Loaded(None, model, compare.make_inputs(model.inputs))
 
     def torch(self) -> Made:
-        """The PyTorch model.
-
-        Raises:
-            Unavailable: for an ONNX file.
-        """
-        if self.made is None:
-            raise Unavailable("an ONNX file is no PyTorch model")
+        """The PyTorch model, which an ONNX file is not."""
+        assert self.made is not None
         return self.made
 
     def arrays(self, dtype: str) -> list[np.ndarray]:
@@ -69,6 +64,17 @@ def _fixed(specs: Any, job: Job) -> dict[str, tuple[int, ...]]:
         if not all(isinstance(d, int) for d in shape):
             raise Unavailable(f"the input {known[name]} has symbolic dimensions: give --shape {name}=...")
     return fixed
+
+
+def load_torch(job: Job) -> Made:
+    """A job's PyTorch model.
+
+    Raises:
+        Unavailable: for an ONNX file.
+    """
+    if job.is_onnx:
+        raise Unavailable("an ONNX file is no PyTorch model")
+    return Loaded.of(job).torch()
 
 
 def relax_module(job: Job, loaded: Loaded) -> Any:

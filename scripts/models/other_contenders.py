@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from .job import Job, Unavailable
-from .load import Loaded
+from .load import Loaded, load_torch
 from .ready import Ready
 
 
@@ -101,7 +101,7 @@ def xla(job: Job) -> Ready:
 
     jax.config.update("jax_default_matmul_precision", "highest")
     device = jax.devices("gpu" if job.on_gpu else "cpu")[0]
-    made, dtype = Loaded.of(job).torch(), getattr(torch, job.dtype)
+    made, dtype = load_torch(job), getattr(torch, job.dtype)
     begin = time.perf_counter()
     weights, function = torchax.extract_jax(made.module.to(dtype))
     compiled = jax.jit(function)

@@ -22,18 +22,20 @@ from typing import Any
 
 from .job import Job, Unavailable
 
+#: Modules and functions; such a function makes a Ready of a Job, in the contender's process.
 CONTENDERS = {
-    "stitched": "tvm_contenders:stitched",
-    "stock": "tvm_contenders:stock",
-    "eager": "torch_contenders:eager",
-    "inductor": "torch_contenders:inductor",
-    "inductor-graphs": "torch_contenders:inductor_graphs",
-    "inductor-tuned": "torch_contenders:inductor_tuned",
-    "onnxruntime": "other_contenders:onnxruntime",
-    "xla": "other_contenders:xla",
+    "stitched": "models.tvm_contenders:stitched",
+    "stock": "models.tvm_contenders:stock",
+    "eager": "models.torch_contenders:eager",
+    "inductor": "models.torch_contenders:inductor",
+    "inductor-graphs": "models.torch_contenders:inductor_graphs",
+    "inductor-tuned": "models.torch_contenders:inductor_tuned",
+    "onnxruntime": "models.other_contenders:onnxruntime",
+    "xla": "models.other_contenders:xla",
 }
 REFERENCE = "reference"
-_REFERENCES = {False: "torch_contenders:reference", True: "other_contenders:reference"}
+REFERENCES = {False: "models.torch_contenders:reference", True: "models.other_contenders:reference"}
+"""The reference of a PyTorch model, and of an ONNX file."""
 SLOW = 5.0
 """Seconds of a call that is not repeated to see whether another one is faster."""
 
@@ -46,7 +48,7 @@ class Process:
     """The process of a contender of a job."""
 
     def __init__(self, contender: str, job: Job) -> None:
-        self.contender = contender
+        place = REFERENCES[job.is_onnx] if contender == REFERENCE else CONTENDERS[contender]
         self._errors = tempfile.NamedTemporaryFile()
         # A folder of its own: what Inductor compiled in an earlier run would make its time to compile short.
         cache = Path(job.folder) / f"{contender}.cache"
@@ -64,7 +66,9 @@ class Process:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(
-            target=_serve, args=(theirs, self._errors.name, contender, job, list(sys.path)), daemon=True
+            target=_serve,
+            args=(theirs, self._errors.name, (contender, place, job), list(sys.path)),
+            daemon=True,
         )
         _start(self._process, added)
         theirs.close()
@@ -123,13 +127,13 @@ def _start(process: Any, added: Mapping[str, str]) -> None:
                 os.environ[name] = value
 
 
-def _serve(pipe: Any, errors: str, contender: str, job: Job, path: list[str]) -> None:
+def _serve(pipe: Any, errors: str, what_for: tuple[str, str, Job], path: list[str]) -> None:
     sys.path[:] = path
     written = os.open(errors, os.O_WRONLY | os.O_APPEND)
     for stream in (1, 2):  # compilers and exporters warn and print
         os.dup2(written, stream)
     faulthandler.enable()
-    served = _Served(contender, job)
+    served = _Served(*what_for)
     while True:
         try:
             what, arguments = pipe.recv()
@@ -149,15 +153,13 @@ def _serve(pipe: Any, errors: str, contender: str, job: Job, path: list[str]) ->
 class _Served:
     """What runs in the process."""
 
-    def __init__(self, contender: str, job: Job) -> None:
-        self.contender, self.job = contender, job
+    def __init__(self, contender: str, place: str, job: Job) -> None:
+        self.contender, self.place, self.job = contender, place, job
 
     def prepare(self) -> dict[str, Any]:
         """Import, compile and run a model; write its outputs, and tell what is known so far."""
-        place = _REFERENCES[self.job.is_onnx] if self.contender == REFERENCE else CONTENDERS[self.contender]
-        module, function = place.split(":")
-        importing = importlib.import_module(f"{__package__}.{module}")
-        self.ready = getattr(importing, function)(self.job)
+        module, function = self.place.split(":")
+        self.ready = getattr(importlib.import_module(module), function)(self.job)
         _write(self.job.outputs(self.contender), self.ready.outputs())
         if self.contender == REFERENCE:
             return dict(self.ready.told)

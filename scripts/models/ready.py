@@ -56,7 +56,7 @@ class Block:
 
 
 def run_block(ready: Ready, seconds: float, one_call: float) -> Block:
-    """Calls for about ``seconds``, behind some that do not count; a single call where one takes longer.
+    """Calls for about ``seconds``, behind some that do not count; without these where one call takes longer.
 
     The clock is the host's for everybody: on a GPU around a group of calls, the device waited for before and after.
     """

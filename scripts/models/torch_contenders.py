@@ -11,11 +11,11 @@ import torch
 
 from .errors import relative_error
 from .job import Job, Unavailable
-from .load import Loaded
+from .load import load_torch
 from .ready import Ready
 
 WARM_CALLS = 3
-"""Calls before a compiled model is as it stays: Inductor records CUDA graphs in the second and replays from the third."""
+"""Calls before a compiled model stays as it is: Inductor records CUDA graphs in the second, then replays them."""
 
 
 def eager(job: Job) -> Ready:
@@ -75,7 +75,7 @@ def _ready(job: Job, mode: str | None) -> Ready:
     if job.on_gpu and not torch.cuda.is_available():
         raise Unavailable("this PyTorch has no CUDA")
     device, dtype = "cuda" if job.on_gpu else "cpu", getattr(torch, job.dtype)
-    made = Loaded.of(job).torch()
+    made = load_torch(job)
     module = made.module.to(device=device, dtype=dtype)
     inputs = cast_inputs(made.inputs, dtype, device)
     begin = time.perf_counter()
@@ -110,7 +110,7 @@ def _ready(job: Job, mode: str | None) -> Ready:
 def reference(job: Job) -> Ready:
     """The same model in float64 on the CPU; it also says how far PyTorch's own result is from it there."""
     torch.set_num_threads(job.threads)
-    made = Loaded.of(job).torch()
+    made = load_torch(job)
     dtype = getattr(torch, job.dtype)
     with torch.no_grad():
         own = to_arrays(made.module.to(dtype)(*cast_inputs(made.inputs, dtype)))
