@@ -13,7 +13,8 @@ a machine that slows down slows all of them, and no pool of threads disturbs ano
 too long or computes something else is left out with its reason, and the run goes on. Every result is compared with the
 same model's in float64.
 
-Exit code: 0 the stitched build of every model is right, 1 one of them is not, or failed, 2 a usage error.
+Exit code: 0 the stitched build of every model is right, 1 one of them is not, or failed, 2 a usage error, 130 an
+interrupt.
 """
 
 from __future__ import annotations
@@ -56,13 +57,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (MissingPackages, plot.NoMatplotlib) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    options, shapes = _options(args, parser)
     limits = {"": args.limit, "stock": min(args.stock_limit, args.limit), REFERENCE: args.limit}
     effort = Effort(args.seconds, args.rounds, limits)
     models: list[dict[str, Any]] = []
     for name in names:
         _tell(f"{name}, {args.size}")
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-            models.append(measure(_job(args, name, folder), contenders, effort, _tell))
+            job = Job(
+                name,
+                args.size,
+                args.batch,
+                args.dtype,
+                args.target,
+                args.threads,
+                folder,
+                args.cuda_graph,
+                args.decompose,
+                options,
+                shapes,
+            )
+            models.append(measure(job, contenders, effort, _tell))
         print(report.detail(models[-1], args.markdown), end="\n\n", flush=True)
         if args.json:  # after each model: what is there stays there
             _write(args, models, contenders)
@@ -137,7 +152,7 @@ def _names(args: argparse.Namespace, parser: argparse.ArgumentParser) -> list[st
 
 
 def _contenders(args: argparse.Namespace, parser: argparse.ArgumentParser) -> list[str]:
-    names = ["stitched", "stock", "eager", "inductor"]
+    names = ["stitched", "stock", "eager", "inductor", "inductor-frozen"]
     names += ["inductor-graphs"] if args.cuda_graph else []
     names += ["onnxruntime", "xla"]
     if args.contenders:
@@ -147,31 +162,32 @@ def _contenders(args: argparse.Namespace, parser: argparse.ArgumentParser) -> li
     return [name for name in names if not (args.no_stock and name == "stock")]
 
 
-def _job(args: argparse.Namespace, name: str, folder: str) -> Job:
-    from tvm_stitch.cli import parse_config, parse_shapes
+def _options(
+    args: argparse.Namespace, parser: argparse.ArgumentParser
+) -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:
+    """Options of StitchConfig, and shapes of an ONNX file's inputs."""
+    if not args.config and not args.shape:
+        return {}, {}
+    # Not at the top: each contender's process imports this file anew, and most of them need no TVM.
+    from tvm_stitch import StitchConfig
+    from tvm_stitch.cli import UsageError, parse_config, parse_shapes
 
-    return Job(
-        name,
-        args.size,
-        args.batch,
-        args.dtype,
-        args.target,
-        args.threads,
-        folder,
-        args.cuda_graph,
-        args.decompose,
-        parse_config(args.config),
-        parse_shapes(args.shape),
-    )
+    try:
+        options = parse_config(args.config)
+        StitchConfig(**options)
+        return options, parse_shapes(args.shape)
+    except (UsageError, ValueError) as error:
+        parser.error(str(error))
 
 
 def _write(args: argparse.Namespace, models: list[dict[str, Any]], contenders: list[str]) -> None:
     from tvm_stitch.testing.comparison.disclosure import facts
 
     devices = {row["device"] for m in models for row in m["contenders"].values() if "device" in row}
+    settings = {key: value for key, value in vars(args).items() if key not in ("json", "plot", "list")}
     found = {
         "environment": facts(sys.argv, ", ".join(sorted(devices))) | {"versions": _versions()},
-        "settings": {key: value for key, value in vars(args).items() if key not in ("json", "plot", "list")},
+        "settings": settings | {"contenders": contenders},
         "models": models,
         "summary": report.summary(models, contenders),
     }
@@ -199,4 +215,7 @@ def _tell(line: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -28,6 +28,7 @@ CONTENDERS = {
     "stock": "models.tvm_contenders:stock",
     "eager": "models.torch_contenders:eager",
     "inductor": "models.torch_contenders:inductor",
+    "inductor-frozen": "models.torch_contenders:inductor_frozen",
     "inductor-graphs": "models.torch_contenders:inductor_graphs",
     "inductor-tuned": "models.torch_contenders:inductor_tuned",
     "onnxruntime": "models.other_contenders:onnxruntime",

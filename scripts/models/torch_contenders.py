@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch: eager, and compiled by Inductor in three modes; and what its float64 says of everybody's results."""
+"""PyTorch: eager, and compiled by Inductor in several ways; and what its float64 says of everybody's results."""
 
 from __future__ import annotations
 
@@ -25,6 +25,14 @@ def eager(job: Job) -> Ready:
 
 def inductor(job: Job) -> Ready:
     """torch.compile's default."""
+    return _ready(job, "default")
+
+
+def inductor_frozen(job: Job) -> Ready:
+    """torch.compile with parameters that are constants, as they are in the TVM builds: folded and packed."""
+    from torch._inductor import config
+
+    config.freezing = True
     return _ready(job, "default")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Collection
 from typing import Any
 
 import tvm
@@ -74,19 +74,18 @@ def _ready(job: Job, stitched: bool) -> Ready:
     runner = Runner(executable, target, arrays)
     first = runner.outputs()
     done = time.perf_counter()
+    count = count_lowered(lowered, target)
+    del lowered
     main, arguments = runner.vm["main"], runner.arguments
     told = {
         "target": str(target),
         "import_s": imported - begin,
         "compile_s": done - imported,
+        "kernels": {key: value for key, value in count.to_dict().items() if key != "names"},
     }
 
     def afterwards() -> dict[str, Any]:
-        count = count_lowered(lowered, target)
-        found: dict[str, Any] = {"kernels": {k: v for k, v in count.to_dict().items() if k != "names"}}
-        if not job.on_gpu:
-            found["memory_intensive_s"] = _share(runner, count.names_of("memory"))
-        return found
+        return {} if job.on_gpu else {"memory_intensive_s": _share(runner, count.names_of("memory"))}
 
     return Ready(
         lambda: main(*arguments),
@@ -98,7 +97,7 @@ def _ready(job: Job, stitched: bool) -> Ready:
     )
 
 
-def _share(runner: Runner, names: Sequence[str] | frozenset[str]) -> float:
+def _share(runner: Runner, names: Collection[str]) -> float:
     """Seconds that a call spends in the memory-intensive kernels."""
     found: list[float] = []
     end = time.perf_counter() + SHARE_SECONDS

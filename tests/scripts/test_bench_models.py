@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -103,6 +104,17 @@ def test_whoever_fails_costs_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert told[0] == "  reference: the truth" and len(told) == 1 + len(names)
 
 
+def test_the_file_itself_is_light() -> None:
+    """Each contender's process imports it anew: PyTorch's would hold TVM, and TVM's PyTorch."""
+    code = (
+        "import sys, bench_models; print(sorted({'tvm', 'torch', 'onnx', 'transformers'} & set(sys.modules)))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code], cwd=bench.__file__.rpartition("/")[0], capture_output=True, text=True
+    )
+    assert found.stdout == "[]\n", found.stderr
+
+
 def _model(name: str, seconds: dict[str, float], **failed: str) -> dict[str, Any]:
     rows: dict[str, Any] = {key: {"median_s": value} for key, value in seconds.items()}
     rows |= {key: {"failed": why, "median_s": 1e-9} for key, why in failed.items()}
@@ -192,6 +204,8 @@ def test_usage_errors_and_the_list(tmp_path: Path, capsys: pytest.CaptureFixture
         (["--models", "lstm", "--contenders", "nobody"], "choose from"),
         (["--models", file, "--dtype", "float16"], "leave --dtype out"),
         (["--models", "lstm", "--rounds", "0"], "at least 1"),
+        (["--models", "lstm", "--config", "no_such=1"], "no_such"),
+        (["--models", file, "--shape", "x"], "--shape takes"),
     ):
         with pytest.raises(SystemExit) as stop:
             bench.main(arguments)
