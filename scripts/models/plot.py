@@ -22,7 +22,7 @@ def check() -> None:
         NoMatplotlib: where they cannot.
     """
     if importlib.util.find_spec("matplotlib") is None:
-        raise NoMatplotlib("--plot needs a package that is not installed: pip install matplotlib")
+        raise NoMatplotlib("not installed, and needed for --plot: pip install matplotlib")
 
 
 def save(models: Sequence[Row], contenders: Sequence[str], path: Path) -> None:

@@ -168,7 +168,7 @@ class _Served:
         self.one_call = self._seconds_of_a_call()
         if self.one_call < SLOW:
             self.one_call = min(self.one_call, self._seconds_of_a_call())
-        _begin_peak()
+        self.resets = _begin_peak()
         return {**self.ready.told, "one_call_s": self.one_call}
 
     def _seconds_of_a_call(self) -> float:
@@ -186,7 +186,7 @@ class _Served:
 
     def finish(self) -> dict[str, Any]:
         """What is measured last."""
-        memory = {} if self.job.on_gpu else {"memory_bytes": _peak()}
+        memory = {"memory_bytes": _peak()} if self.resets and not self.job.on_gpu else {}
         return {**memory, **self.ready.afterwards()}
 
 
@@ -204,13 +204,14 @@ def _write(path: Path, outputs: Any) -> None:
         np.savez(file, *plain)
 
 
-def _begin_peak() -> None:
-    """From here on the peak of resident memory is that of running: what compiling took is given back (Linux)."""
+def _begin_peak() -> bool:
+    """Let the peak of resident memory be that of running from here on; whether the system can (Linux can)."""
     try:
-        ctypes.CDLL(None).malloc_trim(0)
+        ctypes.CDLL(None).malloc_trim(0)  # what compiling took is given back
         Path("/proc/self/clear_refs").write_text("5")
     except (OSError, AttributeError):
-        return
+        return False
+    return True
 
 
 def _peak() -> int | None:

@@ -39,14 +39,15 @@ def _mixer(size: str, batch: int) -> tuple[Any, list[Any]]:
 _VIT = {"img_size": 64, "embed_dim": 64, "depth": 2, "num_heads": 4}
 _SWIN = {"img_size": 64, "embed_dim": 16, "depths": (2, 2), "num_heads": (2, 4), "window_size": 4}
 _PACKAGES = ("timm",)
+_NOTE = "an image of 224 x 224"
 
 MODELS = (
-    Model("vit-b16", _timm("vit_base_patch16_224", _VIT), _PACKAGES),
-    Model("swin-t", _timm("swin_tiny_patch4_window7_224", _SWIN), _PACKAGES),
-    Model("mixer-b16", _mixer, _PACKAGES),
-    Model("resnet18", _timm("resnet18", {}), _PACKAGES),
-    Model("resnet50", _timm("resnet50", {}), _PACKAGES),
-    Model("mobilenetv3", _timm("mobilenetv3_large_100", {}, "mobilenetv3_small_050"), _PACKAGES),
-    Model("efficientnet-b0", _timm("efficientnet_b0", {}, "test_efficientnet"), _PACKAGES),
-    Model("convnext-t", _timm("convnext_tiny", {}, "test_convnext"), _PACKAGES),
+    Model("vit-b16", _timm("vit_base_patch16_224", _VIT), _PACKAGES, _NOTE),
+    Model("swin-t", _timm("swin_tiny_patch4_window7_224", _SWIN), _PACKAGES, _NOTE),
+    Model("mixer-b16", _mixer, _PACKAGES, _NOTE),
+    Model("resnet18", _timm("resnet18", {}), _PACKAGES, _NOTE),
+    Model("resnet50", _timm("resnet50", {}), _PACKAGES, _NOTE),
+    Model("mobilenetv3", _timm("mobilenetv3_large_100", {}, "mobilenetv3_small_050"), _PACKAGES, _NOTE),
+    Model("efficientnet-b0", _timm("efficientnet_b0", {}, "test_efficientnet"), _PACKAGES, _NOTE),
+    Model("convnext-t", _timm("convnext_tiny", {}, "test_convnext"), _PACKAGES, _NOTE),
 )

@@ -189,9 +189,7 @@ def test_missing_packages_are_named(
     )
     assert bench.main(["--models", "bert,lstm,resnet18"]) == 2
     told = capsys.readouterr().err
-    assert told == (
-        "error: bert, resnet18 need packages that are not installed: pip install transformers timm\n"
-    )
+    assert told == "error: not installed, and needed for bert, resnet18: pip install transformers timm\n"
     assert bench.main(["--models", "lstm", "--plot", "x.png"]) == 2
     assert capsys.readouterr().err.endswith("pip install matplotlib\n")
 
