@@ -22,6 +22,11 @@ DETAIL = (
     "error",
 )
 Row = Mapping[str, Any]
+_REMARKS = (
+    ("failed", "left out"),
+    ("unfinished", "not measured to the end"),
+    ("unstitched", "left whole to TVM"),
+)
 
 
 def ratio(model: Row, name: str) -> float | None:
@@ -82,7 +87,7 @@ def detail(model: Row, markdown: bool = False) -> str:
     elif "pytorch_error" in reference:
         lines.append(f"PyTorch's own error on the CPU: {reference['pytorch_error']:.1e}")
     for name, row in model["contenders"].items():
-        for key, what in (("failed", "left out"), ("unfinished", "not measured to the end")):
+        for key, what in _REMARKS:
             if key in row:
                 lines.append(f"{name} {what}: {row[key]}")
     return "\n".join(lines)

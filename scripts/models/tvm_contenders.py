@@ -44,8 +44,10 @@ def stitched(job: Job) -> Ready:
     return _ready(job, stitched=True)
 
 
-def _compile(job: Job, mod: tvm.IRModule, target: Any, stitched: bool) -> tuple[Any, tvm.IRModule]:
-    """The executable, and the module that its code was generated from."""
+def _compile(
+    job: Job, mod: tvm.IRModule, target: Any, stitched: bool
+) -> tuple[Any, tvm.IRModule, str | None]:
+    """The executable, the module that its code was generated from, and why all of it was left to TVM, if it was."""
     lowered: list[tvm.IRModule] = []
 
     def lower(module: tvm.IRModule) -> tvm.IRModule:
@@ -55,10 +57,10 @@ def _compile(job: Job, mod: tvm.IRModule, target: Any, stitched: bool) -> tuple[
     with tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": job.cuda_graph}):
         if stitched:
             built = build(mod, target, StitchConfig(**job.config))
-            return built.executable, built.lowered
+            return built.executable, built.lowered, built.recorder.declined.get("all")
         with target:
             executable = relax.build(mod, target, relax_pipeline=lower)
-        return executable, lowered[0]
+        return executable, lowered[0], None
 
 
 def _ready(job: Job, stitched: bool) -> Ready:
@@ -69,7 +71,7 @@ def _ready(job: Job, stitched: bool) -> Ready:
     arrays = loaded.arrays(job.dtype)
     del loaded  # the model's parameters are the module's constants from here on
     imported = time.perf_counter()
-    executable, lowered = _compile(job, mod, target, stitched)
+    executable, lowered, left = _compile(job, mod, target, stitched)
     del mod
     runner = Runner(executable, target, arrays)
     first = runner.outputs()
@@ -83,6 +85,9 @@ def _ready(job: Job, stitched: bool) -> Ready:
         "compile_s": done - imported,
         "kernels": {key: value for key, value in count.to_dict().items() if key != "names"},
     }
+
+    if left is not None:
+        told["unstitched"] = left
 
     def afterwards() -> dict[str, Any]:
         return {} if job.on_gpu else {"memory_intensive_s": _share(runner, count.names_of("memory"))}

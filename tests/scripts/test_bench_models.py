@@ -146,6 +146,15 @@ def test_ratios_means_and_best_peers() -> None:
     marked = report.overview(models, names, markdown=True).splitlines()
     assert marked[1] == "|---|---:|---:|---:|---:|---:|---:|" and marked[2].startswith("| a | 2 | inductor |")
     assert "inductor left out: wrong: relative error 1" in report.detail(models[1])
+    models[0]["contenders"]["stitched"]["unstitched"] = "too hard"
+    assert "stitched left whole to TVM: too hard" in report.detail(models[0])
+
+
+def test_a_plot_is_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    models = [_model("a", {"stitched": 2e-3, "eager": 6e-3}), _model("b", {"eager": 1e-3}, stitched="no")]
+    plot.save(models, ["stitched", "eager"], tmp_path / "plot.svg")
+    assert (tmp_path / "plot.svg").read_text().count("<svg") == 1
 
 
 def test_blocks_of_calls() -> None:
