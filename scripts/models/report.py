@@ -142,8 +142,8 @@ median: of the medians of blocks of calls, which took turns; least-most: of thes
 compile: with the first call; without importing or exporting the model, which the JSON has
 kernels: compute-intensive + memory-intensive (+ calls of libraries), of one call
 memory-int.: the time that one call spends in memory-intensive kernels, each waited for
-MB: on a CPU the most resident memory of the contender's process while it ran, all packages that it loaded included (TVM's
-has PyTorch too, to import from); on a GPU what PyTorch allocated at most while it ran
+MB: on a CPU the most resident memory of the contender's process while it ran, all packages that it loaded included
+(TVM's has PyTorch too, to import from); on a GPU what PyTorch allocated at most while it ran
 error: the greatest difference to {reference}, over the greatest value"""
 
 
