@@ -74,6 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 folder,
                 args.cuda_graph,
                 args.decompose,
+                args.products,
                 options,
                 shapes,
             )
@@ -121,6 +122,12 @@ def _parser() -> argparse.ArgumentParser:
         help="replay CUDA graphs in the TVM contenders; adds inductor-graphs",
     )
     add("--decompose", action="store_true", help="take batch norms apart first (the TVM contenders)")
+    add(
+        "--products",
+        choices=["float32", "half"],
+        default="float32",
+        help="what products give in a half model, where they are summed too (the TVM contenders)",
+    )
     add("--config", action="append", default=[], metavar="KEY=VALUE", help="options of StitchConfig")
     add("--seconds", type=float, default=1.0, help="of a block of calls (default: %(default)s)")
     add("--rounds", type=_positive, default=5, help="blocks of each contender (default: %(default)s)")

@@ -20,6 +20,7 @@ class Job:
         target: "llvm", "native" or "cuda".
         cuda_graph: whether the TVM contenders replay a CUDA graph.
         decompose: whether batch norms are taken apart first (the TVM contenders).
+        products: what products and convolutions give in a half model: "float32" or "half" (the TVM contenders).
         config: options of StitchConfig.
         shapes: of an ONNX file's inputs, to fix symbolic dimensions.
         folder: where outputs are written, and other files of a contender go.
@@ -34,6 +35,7 @@ class Job:
     folder: str
     cuda_graph: bool = False
     decompose: bool = False
+    products: str = "float32"
     config: Mapping[str, Any] = field(default_factory=dict)
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 

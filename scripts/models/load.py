@@ -86,7 +86,7 @@ def relax_module(job: Job, loaded: Loaded) -> Any:
     else:
         from .importing import import_torch
 
-        mod = import_torch(loaded.torch(), job.dtype)
+        mod = import_torch(loaded.torch(), job.dtype, job.products)
     return relax.transform.DecomposeOpsForInference()(mod) if job.decompose else mod
 
 
