@@ -55,6 +55,4 @@ def check_packages(models: Sequence[Model]) -> None:
     missing = [package for package in wanted if importlib.util.find_spec(package) is None]
     if missing:
         names = ", ".join(model.name for model in models if {"torch", *model.packages} & set(missing))
-        raise MissingPackages(
-            f"{names} need packages that are not installed: pip install {' '.join(missing)}"
-        )
+        raise MissingPackages(f"not installed, and needed for {names}: pip install {' '.join(missing)}")
