@@ -1,0 +1,228 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Times whole models with stitching beside stock TVM, PyTorch, Inductor, ONNX Runtime and XLA, in one run.
+
+    python scripts/bench_models.py --models lstm,unet-block --target native
+    python scripts/bench_models.py --models all --batch 8 --target cuda --dtype float16 --cuda-graph --json results.json
+    python scripts/bench_models.py --models path/to/model.onnx --no-stock
+
+Weights are random and seeded; nothing is downloaded. Every contender has a process of its own, with as many threads as
+the others, and builds the model there anew. They are prepared one after the other, then take turns: a block of calls
+each, a pause in which threads that spin go to sleep, the next contender; several rounds, every other one backwards. So
+a machine that slows down slows all of them, and no pool of threads disturbs another one. A contender that fails, takes
+too long or computes something else is left out with its reason, and the run goes on. Every result is compared with the
+same model's in float64.
+
+Exit code: 0 the stitched build of every model is right, 1 one of them is not, or failed, 2 a usage error, 130 an
+interrupt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from _cores import physical_cores  # noqa: E402
+from models import plot, report  # noqa: E402
+from models.job import Job  # noqa: E402
+from models.measure import Effort, measure  # noqa: E402
+from models.process import CONTENDERS, REFERENCE  # noqa: E402
+from models.registry import MODELS, check_packages  # noqa: E402
+from models.spec import DTYPES, SIZES, MissingPackages  # noqa: E402
+
+PACKAGES = ("apache-tvm", "torch", "onnxruntime", "jax", "torchax", "transformers", "timm", "triton")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    parser = _parser()
+    args = parser.parse_args(argv)
+    if args.list:
+        for model in MODELS.values():
+            print(f"{model.name:16} {model.note}{_needs(model.packages)}")
+        return 0
+    names = _names(args, parser)
+    contenders = _contenders(args, parser)
+    try:
+        check_packages([MODELS[name] for name in names if name in MODELS])
+        if args.plot:
+            plot.check()
+    except (MissingPackages, plot.NoMatplotlib) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    options, shapes = _options(args, parser)
+    limits = {"": args.limit, "stock": min(args.stock_limit, args.limit), REFERENCE: args.limit}
+    effort = Effort(args.seconds, args.rounds, limits)
+    models: list[dict[str, Any]] = []
+    for name in names:
+        _tell(f"{name}, {args.size}")
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            job = Job(
+                name,
+                args.size,
+                args.batch,
+                args.dtype,
+                args.target,
+                args.threads,
+                folder,
+                args.cuda_graph,
+                args.decompose,
+                args.products,
+                options,
+                shapes,
+            )
+            models.append(measure(job, contenders, effort, _tell))
+        print(report.detail(models[-1], args.markdown), end="\n\n", flush=True)
+        if args.json:  # after each model: what is there stays there
+            _write(args, models, contenders)
+    if args.plot:
+        plot.save(models, contenders, Path(args.plot))
+    references = {model["reference"].get("what") for model in models} - {None}
+    print(report.LEGEND.format(reference=" or ".join(sorted(references)) or "nothing"), end="\n\n")
+    print(report.overview(models, contenders, args.markdown))
+    rows = [model["contenders"].get(report.OURS, {}) for model in models]
+    return 1 if any("failed" in row for row in rows) else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--models", default="all", help="comma-separated names (--list), paths of ONNX files, or all")
+    add("--list", action="store_true", help="list the models and end")
+    add("--size", choices=SIZES, default="full", help="of the models (default: %(default)s)")
+    add("--batch", type=_positive, default=1, help="default: %(default)s")
+    add("--dtype", choices=DTYPES, default="float32", help="of the models (default: %(default)s)")
+    add("--shape", action="append", default=[], metavar="INPUT=1,128", help="of an ONNX file's input")
+    add(
+        "--target",
+        choices=["llvm", "native", "cuda"],
+        default="native",
+        help="of the TVM contenders; llvm is plain, on x86 SSE2 (default: %(default)s)",
+    )
+    add(
+        "--threads",
+        type=_positive,
+        default=physical_cores(),
+        help="of every contender (default: %(default)s)",
+    )
+    add("--contenders", help=f"comma-separated, of {', '.join(CONTENDERS)} (default: those of the target)")
+    add("--no-stock", action="store_true", help="leave stock TVM out")
+    add(
+        "--cuda-graph",
+        action="store_true",
+        help="replay CUDA graphs in the TVM contenders; adds inductor-graphs",
+    )
+    add("--decompose", action="store_true", help="take batch norms apart first (the TVM contenders)")
+    add(
+        "--products",
+        choices=["float32", "half"],
+        default="float32",
+        help="what products give in a half model, where they are summed too (the TVM contenders)",
+    )
+    add("--config", action="append", default=[], metavar="KEY=VALUE", help="options of StitchConfig")
+    add("--seconds", type=float, default=1.0, help="of a block of calls (default: %(default)s)")
+    add("--rounds", type=_positive, default=5, help="blocks of each contender (default: %(default)s)")
+    add("--limit", type=float, default=900, help="seconds to prepare a contender in (default: %(default)s)")
+    add("--stock-limit", type=float, default=180, help="the same for stock TVM (default: %(default)s)")
+    add("--json", metavar="FILE", help="write everything that was measured there")
+    add("--plot", metavar="FILE", help="draw the ratios there, by matplotlib")
+    add("--markdown", action="store_true", help="tables as Markdown")
+    return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
+    return number
+
+
+def _names(args: argparse.Namespace, parser: argparse.ArgumentParser) -> list[str]:
+    names = list(MODELS) if args.models == "all" else args.models.split(",")
+    files = [name for name in names if name.endswith(".onnx")]
+    if unknown := [name for name in names if name not in MODELS and name not in files]:
+        parser.error(f"unknown models {', '.join(unknown)}: choose from {', '.join(MODELS)}, or an ONNX file")
+    if absent := [name for name in files if not Path(name).is_file()]:
+        parser.error(f"no file {', '.join(absent)}")
+    if files and args.dtype != "float32":
+        parser.error("an ONNX file is run in the types that it has: leave --dtype out")
+    return names
+
+
+def _contenders(args: argparse.Namespace, parser: argparse.ArgumentParser) -> list[str]:
+    names = ["stitched", "stock", "eager", "inductor", "inductor-frozen"]
+    names += ["inductor-graphs"] if args.cuda_graph else []
+    names += ["onnxruntime", "xla"]
+    if args.contenders:
+        names = args.contenders.split(",")
+    if unknown := [name for name in names if name not in CONTENDERS]:
+        parser.error(f"unknown contenders {', '.join(unknown)}: choose from {', '.join(CONTENDERS)}")
+    return [name for name in names if not (args.no_stock and name == "stock")]
+
+
+def _options(
+    args: argparse.Namespace, parser: argparse.ArgumentParser
+) -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:
+    """Options of StitchConfig, and shapes of an ONNX file's inputs."""
+    if not args.config and not args.shape:
+        return {}, {}
+    # Not at the top: each contender's process imports this file anew, and most of them need no TVM.
+    from tvm_stitch import StitchConfig
+    from tvm_stitch.cli import UsageError, parse_config, parse_shapes
+
+    try:
+        options = parse_config(args.config)
+        StitchConfig(**options)
+        return options, parse_shapes(args.shape)
+    except (UsageError, ValueError) as error:
+        parser.error(str(error))
+
+
+def _write(args: argparse.Namespace, models: list[dict[str, Any]], contenders: list[str]) -> None:
+    from tvm_stitch.testing.comparison.disclosure import facts
+
+    devices = {row["device"] for m in models for row in m["contenders"].values() if "device" in row}
+    settings = {key: value for key, value in vars(args).items() if key not in ("json", "plot", "list")}
+    found = {
+        "environment": facts(sys.argv, ", ".join(sorted(devices))) | {"versions": _versions()},
+        "settings": settings | {"contenders": contenders},
+        "models": models,
+        "summary": report.summary(models, contenders),
+    }
+    Path(args.json).write_text(json.dumps(found, indent=1))
+
+
+def _versions() -> dict[str, str]:
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _needs(packages: Sequence[str]) -> str:
+    return f" (needs {', '.join(packages)})" if packages else ""
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

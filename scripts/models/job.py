@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a process of a contender is asked for: plain data that travels between processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Job:
+    """A model and what becomes of it.
+
+    Args:
+        model: a name of the registry, or the path of an ONNX file.
+        size: "full" or "small".
+        batch: also what an ONNX file's symbolic first dimension becomes.
+        target: "llvm", "native" or "cuda".
+        cuda_graph: whether the TVM contenders replay a CUDA graph.
+        decompose: whether batch norms are taken apart first (the TVM contenders).
+        products: what products and convolutions give in a half model: "float32" or "half" (the TVM contenders).
+        config: options of StitchConfig.
+        shapes: of an ONNX file's inputs, to fix symbolic dimensions.
+        folder: where outputs are written, and other files of a contender go.
+    """
+
+    model: str
+    size: str
+    batch: int
+    dtype: str
+    target: str
+    threads: int
+    folder: str
+    cuda_graph: bool = False
+    decompose: bool = False
+    products: str = "float32"
+    config: Mapping[str, Any] = field(default_factory=dict)
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the contenders run on a GPU."""
+        return self.target == "cuda"
+
+    @property
+    def is_onnx(self) -> bool:
+        """Whether the model is a file."""
+        return self.model.endswith(".onnx")
+
+    def outputs(self, contender: str) -> Path:
+        """The file of a contender's outputs."""
+        return Path(self.folder) / f"{contender}.npz"
+
+
+class Unavailable(Exception):
+    """A contender cannot take part here: the message says why."""

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Networks written here of PyTorch's primitives: recurrent ones, unrolled, and a block of a diffusion U-Net.
+
+TVM's importer does not take every form of PyTorch's own recurrent layers, so theirs are spelt out; a layer's
+product of its inputs and weights is made for all steps at once, as libraries do.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class _Recurrent(nn.Module):
+    """One direction of a recurrent layer over [steps, batch, features]."""
+
+    gates = 0
+
+    def __init__(self, features: int, hidden: int, backwards: bool = False) -> None:
+        super().__init__()
+        self.hidden, self.backwards = hidden, backwards
+        self.of_input = nn.Linear(features, self.gates * hidden)
+        self.of_state = nn.Linear(hidden, self.gates * hidden)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        steps, batch = x.shape[0], x.shape[1]
+        projected = self.of_input(x)
+        state = self.first(torch.zeros(batch, self.hidden, dtype=x.dtype, device=x.device))
+        found: list[torch.Tensor] = []
+        for place in range(steps):
+            state = self.step(projected[steps - 1 - place if self.backwards else place], state)
+            found.append(state[0])
+        return torch.stack(found[::-1] if self.backwards else found)
+
+    def first(self, zeros: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The state before the first step; the hidden state comes first."""
+        return (zeros,)
+
+    def step(self, projected: torch.Tensor, state: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        raise NotImplementedError
+
+
+class Lstm(_Recurrent):
+    """An LSTM layer: gates in PyTorch's order."""
+
+    gates = 4
+
+    def first(self, zeros: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return zeros, zeros
+
+    def step(self, projected: torch.Tensor, state: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        hidden, cell = state
+        i, f, g, o = (projected + self.of_state(hidden)).chunk(4, dim=-1)
+        cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
+        return torch.sigmoid(o) * torch.tanh(cell), cell
+
+
+class Gru(_Recurrent):
+    """A GRU layer: gates in PyTorch's order."""
+
+    gates = 3
+
+    def step(self, projected: torch.Tensor, state: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        (hidden,) = state
+        reset_x, update_x, new_x = projected.chunk(3, dim=-1)
+        reset_h, update_h, new_h = self.of_state(hidden).chunk(3, dim=-1)
+        update = torch.sigmoid(update_x + update_h)
+        new = torch.tanh(new_x + torch.sigmoid(reset_x + reset_h) * new_h)
+        return (new + update * (hidden - new),)
+
+
+class Both(nn.Module):
+    """An LSTM layer of both directions, side by side."""
+
+    def __init__(self, features: int, hidden: int) -> None:
+        super().__init__()
+        self.forwards, self.backwards = Lstm(features, hidden), Lstm(features, hidden, backwards=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self.forwards(x), self.backwards(x)], dim=-1)
+
+
+class Crnn(nn.Module):
+    """A recogniser of lines of text: convolutions, two recurrent layers of both directions, and a classifier."""
+
+    def __init__(self, width: int, hidden: int, classes: int) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        before = 1
+        for channels, pool in (
+            (width, (2, 2)),
+            (2 * width, (2, 2)),
+            (4 * width, (2, 1)),
+            (8 * width, (4, 1)),
+        ):
+            layers += [nn.Conv2d(before, channels, 3, padding=1), nn.BatchNorm2d(channels), nn.ReLU()]
+            layers.append(nn.MaxPool2d(pool))
+            before = channels
+        self.features = nn.Sequential(*layers)
+        self.recurrent = nn.Sequential(Both(before, hidden), Both(2 * hidden, hidden))
+        self.classify = nn.Linear(2 * hidden, classes)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        columns = self.features(image).squeeze(2).permute(2, 0, 1)
+        return torch.log_softmax(self.classify(self.recurrent(columns)), dim=-1)
+
+
+class UNetBlock(nn.Module):
+    """What a diffusion U-Net repeats: a residual block with a time embedding, and attention over the pixels."""
+
+    def __init__(self, channels: int, heads: int, groups: int = 32) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norms = nn.ModuleList(nn.GroupNorm(groups, channels) for _ in range(3))
+        self.convolutions = nn.ModuleList(nn.Conv2d(channels, channels, 3, padding=1) for _ in range(2))
+        self.time = nn.Linear(4 * channels, channels)
+        self.qkv, self.out = nn.Linear(channels, 3 * channels), nn.Linear(channels, channels)
+
+    def forward(self, x: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
+        silu = nn.functional.silu
+        y = self.convolutions[0](silu(self.norms[0](x)))
+        y = y + self.time(silu(time)).unsqueeze(-1).unsqueeze(-1)
+        x = x + self.convolutions[1](silu(self.norms[1](y)))
+        batch, channels, height, width = x.shape
+        tokens = self.norms[2](x).reshape(batch, channels, height * width).transpose(1, 2)
+        parts = self.qkv(tokens).reshape(batch, height * width, 3, self.heads, channels // self.heads)
+        query, key, value = parts.permute(2, 0, 3, 1, 4).unbind(0)
+        scores = query @ key.transpose(-1, -2) / math.sqrt(channels // self.heads)
+        mixed = (
+            (torch.softmax(scores, dim=-1) @ value).transpose(1, 2).reshape(batch, height * width, channels)
+        )
+        return x + self.out(mixed).transpose(1, 2).reshape(batch, channels, height, width)
+
+
+def recurrent(kind: str, size: str, batch: int) -> tuple[Any, list[Any]]:
+    """Layers of ``kind`` ("lstm" or "gru"), one after the other."""
+    layer = {"lstm": Lstm, "gru": Gru}[kind]
+    hidden, steps, layers = (512, 32, 2) if size == "full" else (32, 4, 1)
+    model = nn.Sequential(*(layer(hidden, hidden) for _ in range(layers)))
+    return model, [torch.randn(steps, batch, hidden)]
+
+
+def crnn(size: str, batch: int) -> tuple[Any, list[Any]]:
+    """A recogniser of text; as many steps as the image has columns, by four."""
+    width, hidden, classes, columns = (64, 256, 96, 128) if size == "full" else (8, 16, 12, 16)
+    return Crnn(width, hidden, classes), [torch.randn(batch, 1, 32, columns)]
+
+
+def unet_block(size: str, batch: int) -> tuple[Any, list[Any]]:
+    """A block of a U-Net."""
+    channels, side, heads, groups = (320, 32, 8, 32) if size == "full" else (32, 8, 4, 8)
+    block = UNetBlock(channels, heads, groups)
+    return block, [torch.randn(batch, channels, side, side), torch.randn(batch, 4 * channels)]

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A process of its own for each contender: it prepares a model, and runs blocks of calls when it is asked to.
+
+So threads that spin in one contender's pool are gone (or asleep) when another's turn comes, a crash or a hang costs one
+row, and what a process takes of memory is one contender's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import gc
+import importlib
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .job import Job, Unavailable
+
+#: Modules and functions; such a function makes a Ready of a Job, in the contender's process.
+CONTENDERS = {
+    "stitched": "models.tvm_contenders:stitched",
+    "stock": "models.tvm_contenders:stock",
+    "eager": "models.torch_contenders:eager",
+    "inductor": "models.torch_contenders:inductor",
+    "inductor-frozen": "models.torch_contenders:inductor_frozen",
+    "inductor-graphs": "models.torch_contenders:inductor_graphs",
+    "inductor-tuned": "models.torch_contenders:inductor_tuned",
+    "onnxruntime": "models.other_contenders:onnxruntime",
+    "xla": "models.other_contenders:xla",
+}
+REFERENCE = "reference"
+REFERENCES = {False: "models.torch_contenders:reference", True: "models.other_contenders:reference"}
+"""The reference of a PyTorch model, and of an ONNX file."""
+SLOW = 5.0
+"""Seconds of a call that is not repeated to see whether another one is faster."""
+
+
+class Failed(Exception):
+    """A contender failed, or its process ended or took too long: the message says how."""
+
+
+class Process:
+    """The process of a contender of a job."""
+
+    def __init__(self, contender: str, job: Job) -> None:
+        place = REFERENCES[job.is_onnx] if contender == REFERENCE else CONTENDERS[contender]
+        self._errors = tempfile.NamedTemporaryFile()
+        # A folder of its own: what Inductor compiled in an earlier run would make its time to compile short.
+        cache = Path(job.folder) / f"{contender}.cache"
+        threads = str(job.threads)
+        added = {
+            "TVM_NUM_THREADS": threads,
+            "OMP_NUM_THREADS": threads,
+            "MKL_NUM_THREADS": threads,
+            "OPENBLAS_NUM_THREADS": threads,
+            "TORCHINDUCTOR_CACHE_DIR": str(cache),
+            "TRITON_CACHE_DIR": str(cache / "triton"),
+            "HF_HUB_OFFLINE": "1",
+            "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+        }
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(
+            target=_serve,
+            args=(theirs, self._errors.name, (contender, place, job), list(sys.path)),
+            daemon=True,
+        )
+        _start(self._process, added)
+        theirs.close()
+
+    def ask(self, what: str, limit: float, **arguments: Any) -> Any:
+        """The process's answer to "prepare", "block" or "finish".
+
+        Raises:
+            Failed: with the reason, also where there is no answer in ``limit`` seconds; the process is ended then.
+        """
+        try:
+            self._pipe.send((what, arguments))
+            if not self._pipe.poll(limit):
+                raise Failed(f"no answer in {limit:.0f} s")
+            kind, answer = self._pipe.recv()
+        except (EOFError, ConnectionError):
+            self._process.join(5)
+            words = "; ".join([f"its process ended with code {self._process.exitcode}", *self._last_words()])
+            self.stop()
+            raise Failed(words) from None
+        except BaseException:
+            self.stop()
+            raise
+        if kind == "failed":
+            self.stop()
+            raise Failed(answer)
+        return answer
+
+    def _last_words(self) -> list[str]:
+        """The end of what the process wrote."""
+        self._errors.seek(0)
+        lines = [line.strip() for line in self._errors.read().decode(errors="replace").splitlines()]
+        fatal = next((i for i, line in enumerate(lines) if line.startswith("Fatal Python error")), len(lines))
+        return [line for line in lines[max(0, fatal - 2) : fatal + 3] if line]
+
+    def stop(self) -> None:
+        """End the process, whatever it does."""
+        if self._process.is_alive():
+            self._process.kill()
+        self._process.join()
+        self._pipe.close()
+        self._errors.close()
+
+
+def _start(process: Any, added: Mapping[str, str]) -> None:
+    """Start a process with variables added to its environment, which is this one's when it starts."""
+    before = {name: os.environ.get(name) for name in added}
+    os.environ.update(added)
+    try:
+        process.start()
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _serve(pipe: Any, errors: str, what_for: tuple[str, str, Job], path: list[str]) -> None:
+    sys.path[:] = path
+    written = os.open(errors, os.O_WRONLY | os.O_APPEND)
+    for stream in (1, 2):  # compilers and exporters warn and print
+        os.dup2(written, stream)
+    faulthandler.enable()
+    served = _Served(*what_for)
+    while True:
+        try:
+            what, arguments = pipe.recv()
+        except (EOFError, KeyboardInterrupt):
+            return
+        try:
+            answer = ("done", getattr(served, what)(**arguments))
+        except Unavailable as error:
+            answer = ("failed", str(error))
+        except KeyboardInterrupt:
+            return
+        except Exception as error:
+            answer = ("failed", _told(error))
+        pipe.send(answer)
+
+
+class _Served:
+    """What runs in the process."""
+
+    def __init__(self, contender: str, place: str, job: Job) -> None:
+        self.contender, self.place, self.job = contender, place, job
+
+    def prepare(self) -> dict[str, Any]:
+        """Import, compile and run a model; write its outputs, and tell what is known so far."""
+        module, function = self.place.split(":")
+        self.ready = getattr(importlib.import_module(module), function)(self.job)
+        _write(self.job.outputs(self.contender), self.ready.outputs())
+        if self.contender == REFERENCE:
+            return dict(self.ready.told)
+        gc.collect()
+        self.one_call = self._seconds_of_a_call()
+        if self.one_call < SLOW:
+            self.one_call = min(self.one_call, self._seconds_of_a_call())
+        self.resets = _begin_peak()
+        return {**self.ready.told, "one_call_s": self.one_call}
+
+    def _seconds_of_a_call(self) -> float:
+        self.ready.sync()
+        begin = time.perf_counter()
+        self.ready.call()
+        self.ready.sync()
+        return time.perf_counter() - begin
+
+    def block(self, seconds: float) -> dict[str, Any]:
+        """Run a block of calls."""
+        from .ready import run_block
+
+        return run_block(self.ready, seconds, self.one_call).to_dict()
+
+    def finish(self) -> dict[str, Any]:
+        """What is measured last."""
+        memory = {"memory_bytes": _peak()} if self.resets and not self.job.on_gpu else {}
+        return {**memory, **self.ready.afterwards()}
+
+
+def _told(error: BaseException) -> str:
+    """An error in one line: its last one, where compilers say what is wrong."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[-1] if lines else ''}"[:300]
+
+
+def _write(path: Path, outputs: Any) -> None:
+    import numpy as np
+
+    plain = [x.astype(np.float32) if x.dtype.name == "bfloat16" else x for x in outputs]
+    with open(path, "wb") as file:
+        np.savez(file, *plain)
+
+
+def _begin_peak() -> bool:
+    """Let the peak of resident memory be that of running from here on; whether the system can (Linux can)."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)  # what compiling took is given back
+        Path("/proc/self/clear_refs").write_text("5")
+    except (OSError, AttributeError):
+        return False
+    return True
+
+
+def _peak() -> int | None:
+    """The most memory that was resident since then, in bytes; None where the system does not tell."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch: eager, and compiled by Inductor in several ways; and what its float64 says of everybody's results."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import torch
+
+from .errors import relative_error
+from .job import Job, Unavailable
+from .load import load_torch
+from .ready import Ready
+
+WARM_CALLS = 3
+"""Calls before a compiled model stays as it is: Inductor records CUDA graphs in the second, then replays them."""
+
+
+def eager(job: Job) -> Ready:
+    """PyTorch as it is."""
+    return _ready(job, None)
+
+
+def inductor(job: Job) -> Ready:
+    """torch.compile's default."""
+    return _ready(job, "default")
+
+
+def inductor_frozen(job: Job) -> Ready:
+    """torch.compile with parameters that are constants, as they are in the TVM builds: folded and packed."""
+    from torch._inductor import config
+
+    config.freezing = True
+    return _ready(job, "default")
+
+
+def inductor_graphs(job: Job) -> Ready:
+    """torch.compile with CUDA graphs (mode reduce-overhead).
+
+    Raises:
+        Unavailable: on a CPU.
+    """
+    if not job.on_gpu:
+        raise Unavailable("reduce-overhead is CUDA graphs: on a CPU it is the default mode")
+    return _ready(job, "reduce-overhead")
+
+
+def inductor_tuned(job: Job) -> Ready:
+    """torch.compile that measures alternatives (mode max-autotune, which has CUDA graphs too)."""
+    return _ready(job, "max-autotune")
+
+
+def flattened(result: Any) -> list[Any]:
+    """All tensors of what a model returns."""
+    if isinstance(result, torch.Tensor):
+        return [result]
+    return [tensor for item in result for tensor in flattened(item)]
+
+
+def to_arrays(result: Any) -> list[np.ndarray]:
+    """What a model returned, on the host; half types as float32, which holds them."""
+    tensors = [tensor.detach().cpu() for tensor in flattened(result)]
+    halves = (torch.float16, torch.bfloat16)
+    return [(t.float() if t.dtype in halves else t).numpy() for t in tensors]
+
+
+def cast_inputs(inputs: list[Any], dtype: Any, device: str = "cpu") -> list[Any]:
+    """The inputs on a device, those that float in ``dtype``."""
+    return [x.to(device, dtype if x.is_floating_point() else x.dtype) for x in inputs]
+
+
+def full_precision() -> None:
+    """float32 means float32 for products on a GPU, as it does for TVM's kernels."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+
+
+def _ready(job: Job, mode: str | None) -> Ready:
+    torch.set_num_threads(job.threads)
+    full_precision()
+    if job.on_gpu and not torch.cuda.is_available():
+        raise Unavailable("this PyTorch has no CUDA")
+    device, dtype = "cuda" if job.on_gpu else "cpu", getattr(torch, job.dtype)
+    made = load_torch(job)
+    module = made.module.to(device=device, dtype=dtype)
+    inputs = cast_inputs(made.inputs, dtype, device)
+    begin = time.perf_counter()
+    function = module if mode is None else torch.compile(module, mode=mode, dynamic=False)
+
+    def call() -> Any:
+        if mode is not None and job.on_gpu:
+            torch.compiler.cudagraph_mark_step_begin()
+        with torch.no_grad():
+            return function(*inputs)
+
+    first = to_arrays(call())
+    compiled = time.perf_counter() - begin
+    for _ in range(WARM_CALLS - 1 if mode is not None else 0):
+        call()
+    told: dict[str, Any] = {"compile_s": compiled}
+    if not job.on_gpu:
+        return Ready(call, lambda: first, told=told)
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    told["device"] = torch.cuda.get_device_name()
+    return Ready(
+        call,
+        lambda: first,
+        torch.cuda.synchronize,
+        told,
+        lambda: {"memory_bytes": torch.cuda.max_memory_allocated()},
+        True,
+    )
+
+
+def reference(job: Job) -> Ready:
+    """The same model in float64 on the CPU; it also says how far PyTorch's own result is from it there."""
+    torch.set_num_threads(job.threads)
+    made = load_torch(job)
+    dtype = getattr(torch, job.dtype)
+    with torch.no_grad():
+        own = to_arrays(made.module.to(dtype)(*cast_inputs(made.inputs, dtype)))
+        # Parameters were rounded to the type, so that nothing is lost on the way there and back.
+        exact = to_arrays(made.module.double()(*cast_inputs(made.inputs, torch.float64)))
+    told = {
+        "what": "PyTorch in float64",
+        "pytorch_error": relative_error(own, exact),
+        "parameters": sum(p.numel() for p in made.module.parameters()),
+    }
+    return Ready(lambda: None, lambda: exact, told=told)

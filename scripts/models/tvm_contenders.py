@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TVM's own pipeline, and the stitched one."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Collection
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from tvm_stitch import StitchConfig
+from tvm_stitch.relax.build import build
+from tvm_stitch.testing.compare import Runner
+from tvm_stitch.testing.count import count_lowered
+
+from .job import Job
+from .load import Loaded, relax_module
+from .ready import Ready
+
+SHARES = 5
+"""Instrumented calls that the memory-intensive part's time is the median of, at most."""
+SHARE_SECONDS = 10.0
+
+
+def target_of(job: Job) -> Any:
+    """The TVM target: this machine's GPU, its CPU, or plain llvm (on x86 that is SSE2)."""
+    if job.on_gpu:
+        return tvm.target.Target.from_device(tvm.cuda(0))
+    if job.target == "native":
+        return tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu()})
+    return tvm.target.Target(job.target)
+
+
+def stock(job: Job) -> Ready:
+    """TVM's default pipeline for the target."""
+    return _ready(job, stitched=False)
+
+
+def stitched(job: Job) -> Ready:
+    """TVM with stitching and this package's templates."""
+    return _ready(job, stitched=True)
+
+
+def _compile(
+    job: Job, mod: tvm.IRModule, target: Any, stitched: bool
+) -> tuple[Any, tvm.IRModule, str | None]:
+    """The executable, the module that its code was generated from, and why all of it was left to TVM, if it was."""
+    lowered: list[tvm.IRModule] = []
+
+    def lower(module: tvm.IRModule) -> tvm.IRModule:
+        lowered[:] = [relax.get_default_pipeline(target)(module)]
+        return lowered[0]
+
+    with tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": job.cuda_graph}):
+        if stitched:
+            built = build(mod, target, StitchConfig(**job.config))
+            return built.executable, built.lowered, built.recorder.declined.get("all")
+        with target:
+            executable = relax.build(mod, target, relax_pipeline=lower)
+        return executable, lowered[0], None
+
+
+def _ready(job: Job, stitched: bool) -> Ready:
+    target = target_of(job)
+    begin = time.perf_counter()
+    loaded = Loaded.of(job)
+    mod = relax_module(job, loaded)
+    arrays = loaded.arrays(job.dtype)
+    del loaded  # the model's parameters are the module's constants from here on
+    imported = time.perf_counter()
+    executable, lowered, left = _compile(job, mod, target, stitched)
+    del mod
+    runner = Runner(executable, target, arrays)
+    first = runner.outputs()
+    done = time.perf_counter()
+    count = count_lowered(lowered, target)
+    del lowered
+    main, arguments = runner.vm["main"], runner.arguments
+    told = {
+        "target": str(target),
+        "import_s": imported - begin,
+        "compile_s": done - imported,
+        "kernels": {key: value for key, value in count.to_dict().items() if key != "names"},
+    }
+
+    if left is not None:
+        told["unstitched"] = left
+
+    def afterwards() -> dict[str, Any]:
+        return {} if job.on_gpu else {"memory_intensive_s": _share(runner, count.names_of("memory"))}
+
+    return Ready(
+        lambda: main(*arguments),
+        lambda: first,
+        runner.device.sync,
+        told,
+        afterwards,
+        job.on_gpu,
+    )
+
+
+def _share(runner: Runner, names: Collection[str]) -> float:
+    """Seconds that a call spends in the memory-intensive kernels."""
+    found: list[float] = []
+    end = time.perf_counter() + SHARE_SECONDS
+    while len(found) < SHARES and (not found or time.perf_counter() < end):
+        found.append(runner.kernel_seconds(names))
+    return statistics.median(found)

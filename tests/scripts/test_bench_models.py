@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole models beside other compilers: checked, timed in turns and told; whoever fails costs a row."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("onnxruntime")
+
+
+def load(name: str) -> ModuleType:
+    """A module of scripts/, which is no package."""
+    for directory in (Path(__file__).resolve().parents[2] / "scripts", Path(__file__).resolve().parent):
+        if str(directory) not in sys.path:
+            sys.path.insert(0, str(directory))
+    return importlib.import_module(name)
+
+
+bench, measure, process = load("bench_models"), load("models.measure"), load("models.process")
+report, ready, job = load("models.report"), load("models.ready"), load("models.job")
+plot, registry, errors = load("models.plot"), load("models.registry"), load("models.errors")
+
+
+def onnx_file(path: Path) -> Path:
+    """A softmax of a symbolic batch, behind a product."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    weight = np.random.default_rng(0).standard_normal((8, 16)).astype(np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"]), helper.make_node("Softmax", ["y"], ["z"], axis=-1)],
+        "tiny",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 8])],
+        [helper.make_tensor_value_info("z", TensorProto.FLOAT, ["batch", 16])],
+        [numpy_helper.from_array(weight, "w")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(model, str(path))
+    return path
+
+
+def test_models_are_measured_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, numbers = onnx_file(tmp_path / "tiny.onnx"), tmp_path / "numbers.json"
+    arguments = ["--models", f"lstm,{file}", "--size", "small", "--batch", "3", "--seconds", "0.02"]
+    arguments += ["--rounds", "2", "--threads", "1", "--contenders", "stitched,eager", "--json", str(numbers)]
+    assert bench.main(arguments) == 0
+
+    found = json.loads(numbers.read_text())
+    assert found["settings"]["batch"] == 3 and "torch" in found["environment"]["versions"]
+    lstm, tiny = found["models"]
+    assert lstm["reference"]["what"] == "PyTorch in float64" and 0 < lstm["reference"]["pytorch_error"] < 1e-5
+    assert set(lstm["contenders"]) == {"stitched", "eager"}
+    for row in lstm["contenders"].values():
+        assert 0 < row["best_s"] <= row["least_s"] <= row["median_s"] <= row["most_s"]
+        assert len(row["blocks"]) == 2 and row["error"] < 1e-5 and row["compile_s"] > 0
+        assert row["memory_bytes"] > 1e7
+    mine = lstm["contenders"]["stitched"]
+    assert mine["kernels"]["total"] == sum(v for k, v in mine["kernels"].items() if k != "total")
+    assert mine["kernels"]["compute_intensive"] > 0 and mine["memory_intensive_s"] > 0
+
+    assert tiny["contenders"]["stitched"]["error"] < 1e-5
+    assert tiny["contenders"]["eager"] == {"failed": "an ONNX file is no PyTorch model"}
+    assert found["summary"]["models"][0]["best_peer"] == "eager"
+    assert found["summary"]["models"][1]["best_peer"] is None
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "lstm: small, batch 3, float32"
+    assert lines[-4].split("  ")[0] == "model" and lines[-4].endswith("eager/ours")
+    assert lines[-3].split()[0] == "lstm" and lines[-2].split()[0] == "tiny.onnx"
+    assert lines[-1].startswith("geometric mean")
+
+
+def test_whoever_fails_costs_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["good", "wrong", "raises", "absent", "crashes", "hangs", "stops_in_a_block"]
+    monkeypatch.setattr(process, "CONTENDERS", {name: f"contenders_of_models:{name}" for name in names})
+    monkeypatch.setattr(process, "REFERENCES", {False: "contenders_of_models:reference"})
+    asked = job.Job("none", "small", 1, "float32", "llvm", 3, str(tmp_path))
+    effort = measure.Effort(0.01, 2, {"": 30, "hangs": 1.5})
+    told: list[str] = []
+    rows = measure.measure(asked, names, effort, told.append)["contenders"]
+    assert rows["good"]["median_s"] > 0 and rows["good"]["error"] == pytest.approx(5e-6, rel=0.1)
+    assert rows["good"]["threads"] == "3"
+    failed = {name: row["failed"] for name, row in rows.items() if "failed" in row}
+    assert failed.pop("crashes").startswith("its process ended with code -6; Fatal Python error: Aborted")
+    assert failed == {
+        "wrong": "wrong: relative error 2.5e-02",
+        "raises": "ValueError: no such operator",
+        "absent": "not installed: nothing",
+        "hangs": "no answer in 2 s",
+        "stops_in_a_block": "RuntimeError: out of memory",
+    }
+    assert told[0] == "  reference: the truth" and len(told) == 1 + len(names)
+
+
+def test_the_file_itself_is_light() -> None:
+    """Each contender's process imports it anew: PyTorch's would hold TVM, and TVM's PyTorch."""
+    code = (
+        "import sys, bench_models; print(sorted({'tvm', 'torch', 'onnx', 'transformers'} & set(sys.modules)))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code], cwd=bench.__file__.rpartition("/")[0], capture_output=True, text=True
+    )
+    assert found.stdout == "[]\n", found.stderr
+
+
+def _model(name: str, seconds: dict[str, float], **failed: str) -> dict[str, Any]:
+    rows: dict[str, Any] = {key: {"median_s": value} for key, value in seconds.items()}
+    rows |= {key: {"failed": why, "median_s": 1e-9} for key, why in failed.items()}
+    shared = {"size": "full", "batch": 1, "dtype": "float32", "reference": {"failed": "no"}}
+    return {"model": name, "contenders": rows, **shared}
+
+
+def test_ratios_means_and_best_peers() -> None:
+    names = ["stitched", "stock", "eager", "inductor"]
+    models = [
+        _model("a", {"stitched": 2e-3, "stock": 8e-3, "eager": 6e-3, "inductor": 4e-3}),
+        _model("b", {"stitched": 1e-3, "eager": 8e-3}, inductor="wrong: relative error 1"),
+        _model("c", {"eager": 1e-3}, stitched="no"),
+    ]
+    found = report.summary(models, names)
+    assert [row["best_peer"] for row in found["models"]] == ["inductor", "eager", "eager"]
+    assert [row["best_peer_ratio"] for row in found["models"]] == [2.0, 8.0, None]
+    assert found["geometric_mean"] == {
+        "best_peer": 4.0,
+        "stock": 4.0,
+        "eager": pytest.approx(24**0.5),
+        "inductor": 2,
+    }
+    lines = [line.split() for line in report.overview(models, names).splitlines()]
+    assert lines[1] == ["a", "2", "inductor", "2.00", "4.00", "3.00", "2.00"]
+    assert lines[2] == ["b", "1", "eager", "8.00", "-", "8.00", "-"]
+    assert lines[3] == ["c", "-", "eager", "-", "-", "-", "-"]
+    assert lines[4] == ["geometric", "mean", "4.00", "4.00", "4.90", "2.00"]
+    marked = report.overview(models, names, markdown=True).splitlines()
+    assert marked[1] == "|---|---:|---:|---:|---:|---:|---:|" and marked[2].startswith("| a | 2 | inductor |")
+    assert "inductor left out: wrong: relative error 1" in report.detail(models[1])
+    models[0]["contenders"]["stitched"]["unstitched"] = "too hard"
+    assert "stitched left whole to TVM: too hard" in report.detail(models[0])
+
+
+def test_a_plot_is_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    models = [_model("a", {"stitched": 2e-3, "eager": 6e-3}), _model("b", {"eager": 1e-3}, stitched="no")]
+    plot.save(models, ["stitched", "eager"], tmp_path / "plot.svg")
+    assert (tmp_path / "plot.svg").read_text().count("<svg") == 1
+
+
+def test_blocks_of_calls() -> None:
+    calls = []
+    counting = ready.Ready(lambda: calls.append(1), list)
+    block = ready.run_block(counting, 0.01, 1e-4)
+    assert block.calls >= 3 and block.best <= block.median and len(calls) == block.calls + 20
+    calls.clear()
+    slow = ready.Ready(lambda: (calls.append(1), time.sleep(0.02)), list)
+    assert ready.run_block(slow, 0.01, 0.02).calls == len(calls) == 1
+    waited = []
+    on_gpu = ready.Ready(lambda: None, list, lambda: waited.append(1), on_gpu=True)
+    block = ready.run_block(on_gpu, 0.0, 0.0)
+    assert block.calls > ready.MOST_CALLS and len(waited) == 2  # one group of calls, waited for as a whole
+
+
+@pytest.mark.parametrize(
+    ("got", "error"),
+    [
+        ([[1.0, 2.0], [0.5]], 0.0),
+        ([[1.0, 2.5], [0.6]], 0.25),
+        ([[1.0, np.nan], [0.5]], np.inf),
+        ([[1.0], [0.5]], np.inf),
+        ([[1.0, 2.0]], np.inf),
+    ],
+)
+def test_errors_are_relative_to_the_greatest_value(got: list[list[float]], error: float) -> None:
+    exact = [np.array([1.0, -2.0]) * [1, -1], np.array([0.5])]
+    assert errors.relative_error([np.array(x, np.float32) for x in got], exact) == pytest.approx(
+        error, rel=1e-6
+    )
+
+
+def test_missing_packages_are_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = importlib.util.find_spec
+    absent = ("timm", "transformers", "matplotlib")
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name in absent else there(name, *rest)
+    )
+    assert bench.main(["--models", "bert,lstm,resnet18"]) == 2
+    told = capsys.readouterr().err
+    assert told == "error: not installed, and needed for bert, resnet18: pip install transformers timm\n"
+    assert bench.main(["--models", "lstm", "--plot", "x.png"]) == 2
+    assert capsys.readouterr().err.endswith("pip install matplotlib\n")
+
+
+def test_usage_errors_and_the_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(onnx_file(tmp_path / "tiny.onnx"))
+    for arguments, message in (
+        (["--models", "nothing"], "choose from"),
+        (["--models", "absent.onnx"], "no file"),
+        (["--models", "lstm", "--contenders", "nobody"], "choose from"),
+        (["--models", file, "--dtype", "float16"], "leave --dtype out"),
+        (["--models", "lstm", "--rounds", "0"], "at least 1"),
+        (["--models", "lstm", "--config", "no_such=1"], "no_such"),
+        (["--models", file, "--shape", "x"], "--shape takes"),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            bench.main(arguments)
+        assert stop.value.code == 2 and message in capsys.readouterr().err
+    assert bench.main(["--list"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(registry.MODELS)
+
+
+def test_own_networks_are_what_pytorch_computes() -> None:
+    import torch
+
+    networks = load("models.networks")
+    torch.manual_seed(0)
+    x = torch.randn(5, 2, 3)
+    for kind, theirs in (("Lstm", torch.nn.LSTM(3, 4)), ("Gru", torch.nn.GRU(3, 4))):
+        mine = getattr(networks, kind)(3, 4)
+        mine.of_input.load_state_dict({"weight": theirs.weight_ih_l0, "bias": theirs.bias_ih_l0})
+        mine.of_state.load_state_dict({"weight": theirs.weight_hh_l0, "bias": theirs.bias_hh_l0})
+        torch.testing.assert_close(mine(x), theirs(x)[0])
+        back = getattr(networks, kind)(3, 4, backwards=True)
+        back.load_state_dict(mine.state_dict())
+        torch.testing.assert_close(back(x), theirs(x.flip(0))[0].flip(0))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("products", ["float32", "half"])
+def test_half_modules(dtype: str, products: str) -> None:
+    from tvm import relax
+
+    importing = load("models.importing")
+    builder = relax.BlockBuilder()
+    x, tokens = (
+        relax.Var("x", relax.TensorType((2, 3), "float32")),
+        relax.Var("i", relax.TensorType((2,), "int64")),
+    )
+    with builder.function("main", [x, tokens]):
+        with builder.dataflow():
+            product = builder.emit(relax.op.matmul(x, relax.const(np.ones((3, 4), np.float32))))
+            result = builder.emit_output(relax.op.take(product, tokens, axis=0))
+        builder.emit_func_output(result)
+    main = importing.in_half(builder.finalize(), dtype, products)["main"]
+    assert [str(var.ty.dtype) for var in main.params] == [dtype, "int64"]
+    bindings = [binding.value for block in main.body.blocks for binding in block.bindings]
+    (made,) = [b for b in bindings if getattr(getattr(b, "op", None), "name", "") == "relax.matmul"]
+    assert str(made.ty.dtype) == (dtype if products == "half" else "float32")
+    assert {str(arg.ty.dtype) for arg in made.args} == {dtype}
