@@ -32,8 +32,8 @@ class StitchConfig:
         multiprocessors: of a GPU that the kernels can count on (a slice of a GPU, another model than the usual one of
             the architecture); 0 for those of this machine's device if it has the target's architecture, else the usual
             number. Kernels with grid barriers have as many blocks as these hold at once.
-        compute: what computes matrix products that no library does: ``"auto"`` templates of our own where there are
-            some (float32 on CPUs), ``"tvm"`` always TVM's schedules.
+        compute: what computes matrix products and convolutions that no library does: ``"auto"`` templates of ours, for
+            float32 on CPUs, ``"tvm"`` always TVM's schedules.
         deterministic: forbid sums whose order varies from run to run. No plan makes one so far (partial sums are
             combined in a fixed order); with False, later versions may use atomics.
 
