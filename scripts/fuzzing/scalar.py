@@ -94,7 +94,7 @@ def _monotone(
     data = function(x.data)
     corners = [function(x.data - error), function(x.data + error)]
     crossing = (error > 0) & (np.abs(x.data) <= error)
-    if name in ("cosh", "square", "abs"):
+    if name in ("cosh", "square", "abs", "asin", "acos", "atanh"):  # extreme, or alone defined, around 0
         corners.append(np.where(crossing, function(np.zeros(x.shape)), data))
     # A result near 0 of an argument far from it: asin, acos near 1 and log near 1 amplify the argument's rounding.
     bound = envelope(data, corners, ~x.unknown)

@@ -195,6 +195,13 @@ def test_what_rounding_decides_is_not_judged() -> None:
     assert run("argmax", tie, axis=0, keepdims=False).unknown
 
 
+@pytest.mark.parametrize("name", ["asin", "acos", "atanh"])
+def test_an_operand_that_may_be_within_the_domain_makes_no_certain_nan(name: str) -> None:
+    x = Bounded(np.array([1.5, 1.5, 0.5]), np.array([3.0, 0.25, 0.0]), "float32")
+    found = run(name, x)
+    assert np.isnan(found.data[:2]).all() and np.isfinite(found.error[1:]).all() and np.isinf(found.error[0])
+
+
 def test_a_sum_whose_parts_overflow_is_settled_where_nothing_opposes() -> None:
     big = 3e38
     x = np.array([[big, big, -np.inf], [big, big, np.inf], [1, big, -np.inf], [-big, -big, np.inf]])
