@@ -25,6 +25,7 @@ from ..rules.sound_arithmetic import SoundArithmetic
 from ..rules.unit_reductions import UnitReductions
 from .compute_templates import ComputeTemplates
 from .keep_zeros import KeepZeros
+from .library_matmuls import LibraryMatmuls
 from .lift_workspace import LiftWorkspace
 from .mark import MergeStitchOps, UnmarkEpilogues
 from .schedule_stitch_ops import ScheduleStitchOps
@@ -72,9 +73,17 @@ def planning_passes(
     recorder = recorder or Recorder()
     return [
         exclusively(dispatched),
+        *_libraries(target, config, recorder),
         *stitch_passes(target, config, recorder, scopes),
         *_templates(target, config, recorder),
     ]
+
+
+def _libraries(target: Any, config: StitchConfig, recorder: Recorder) -> list[Any]:
+    """Libraries for compute-intensive operators, called through functions of our own: on CUDA devices."""
+    if config.compute == "tvm" or target.kind.name != "cuda":
+        return []
+    return [LibraryMatmuls(target, config, recorder.computed)]
 
 
 def _templates(target: Any, config: StitchConfig, recorder: Recorder) -> list[Any]:
