@@ -53,18 +53,27 @@ class Case:
     out_dtype: str = ""
     tf32: bool = False
     permuted: tuple[tuple[int, ...] | None, tuple[int, ...] | None] = (None, None)
+    result: tuple[int, ...] | None = None
     bias: bool = False
     relu: bool = False
     residual: bool = False
     weight: bool = False
 
+    @property
+    def depth(self) -> Any:
+        """The extent that is summed over; "n" if it is symbolic."""
+        order = self.permuted[0]
+        return self.left[order[-1] if order else -1]
+
     def __str__(self) -> str:
         told = [self.out_dtype and f"out {self.out_dtype}", *(f for f in _FLAGS if getattr(self, f))]
-        told += [f"{side} {p}" for side, p in zip(("left", "right"), self.permuted) if p]
+        told += [f"{side} {p}" for side, p in zip(_PLACES, (*self.permuted, self.result)) if p]
         return f"{self.left} {self.right} {self.dtype} {', '.join(t for t in told if t)}"
 
 
-_FLAGS = ("tf32", "bias", "relu", "residual", "weight")
+_EPILOGUES = ("bias", "relu", "residual")
+_FLAGS = ("tf32", *_EPILOGUES, "weight")
+_PLACES = ("left", "right", "result")
 HEADS = (0, 2, 1, 3)
 TURNED = (0, 1, 3, 2)
 KEYS = (0, 2, 3, 1)
@@ -87,10 +96,12 @@ def cases() -> list[Case]:
     found += [Case((512, 512), (512, 512), tf32=True), Case((4096, 768), (768, 3072), weight=True)]
     found += [
         Case((8,), (8, 5)), Case((3, 8), (8,)), Case((8,), (8,)), Case((2, 3, 4, 8), (8, 5), weight=True),
-        Case((2, 3, 4, 8), (2, 3, 8, 5)), Case((2, 1, 4, 8), (3, 8, 5)), Case((6, 4, 8), (1, 8, 5)),
+        Case((2, 3, 4, 8), (2, 3, 8, 5)), Case((6, 4, 8), (1, 8, 5)),
         Case((1, 4, 8), (6, 8, 5)), Case((70000, 3, 4), (70000, 4, 2)), Case((4, 8), (6, 8, 5)),
         Case((1, 37, 12, 64), (1, 37, 12, 64), permuted=(HEADS, KEYS)),
         Case((3, 37, 12, 64), (3, 37, 12, 64), permuted=(HEADS, KEYS)),
+        Case((1, 12, 37, 41), (1, 41, 12, 64), permuted=(None, HEADS), result=HEADS),
+        Case((2, 33, 40), (2, 40, 24), "float16", result=(0, 2, 1)), Case((33, 40), (40, 24), result=(1, 0)),
         Case((2, 3, 17, 64), (2, 3, 19, 64), permuted=(None, TURNED)),
         Case((2, 3, 64, 17), (2, 3, 64, 19), "bfloat16", permuted=(TURNED, None)),
     ]  # fmt: skip
@@ -113,7 +124,7 @@ def main() -> int:
     start = time.perf_counter()
     library.load()
     print(f"cuBLASLt: {library.find()} ({time.perf_counter() - start:.1f} s to compile and load)", flush=True)
-    wrong = [*check_products(), *check_threads(), *check_errors()]
+    wrong = [*check_products(), *check_not_a_number(), *check_threads(), *check_errors()]
     print(f"{time.perf_counter() - start:.0f} s so far", flush=True)
     if args.layers:
         wrong += time_encoder(Sizes(args.layers, args.batch, args.sequence), not args.no_compile)
@@ -150,6 +161,7 @@ def module_of(case: Case, weight: np.ndarray, bias: np.ndarray | None) -> tvm.IR
             for i, order in enumerate(case.permuted):
                 sides[i] = emit(R.permute_dims(sides[i], list(order))) if order else sides[i]
             value = emit(R.matmul(*sides, out_dtype=case.out_dtype or None))
+            value = emit(R.permute_dims(value, list(case.result))) if case.result else value
             if bias is not None:
                 value = emit(R.add(value, relax.const(bias)))
             if case.residual:
@@ -197,6 +209,9 @@ def _check(
     left = [how for how in recorder.computed.values() if not how.startswith("cuBLASLt")]
     if left or not recorder.computed:
         return f"left to TVM: {left}"
+    (how,) = recorder.computed.values()
+    if case.depth != "n" and any(getattr(case, word) and word not in how for word in _EPILOGUES):
+        return f"not computed with the product: {how}"
     device = tvm.cuda()
     vm = relax.VirtualMachine(executable, device)
     given = [a for a in (x, y, residual) if a is not None]
@@ -205,6 +220,7 @@ def _check(
     again = vm["main"](*tensors).numpy().astype("float64")
     a, b = (v.astype("float64").transpose(order or range(v.ndim)) for v, order in zip((x, y), case.permuted))
     expected = a @ b
+    expected = expected.transpose(case.result) if case.result else expected
     expected = expected if bias is None else expected + bias.astype("float64")
     expected = expected if residual is None else expected + residual.astype("float64")
     expected = np.maximum(expected, 0) if case.relu else expected
@@ -218,6 +234,18 @@ def _check(
     if case.tf32 and error < TOLERANCE["float32"]:
         return f"TF32 asked for and not used: error {error:.1e}"
     return "" if np.array_equal(result, again) else "two runs differ"
+
+
+def check_not_a_number() -> list[str]:
+    """Does what is not a number stay that, through ReLU as well? What does not."""
+    device, numbers = tvm.cuda(), tvm_shape([4, 4, 4, 1, 4, 4, 4, 0, 0, 0])
+    x = np.ones((4, 4), "float32")
+    x[1, 2] = np.nan
+    a, b = (tvm.runtime.tensor(v, device) for v in (x, np.ones((4, 4), "float32")))
+    out, workspace = (tvm.runtime.empty(s, d, device) for s, d in (((4, 4), "float32"), ((1024,), "uint8")))
+    tvm.get_global_func(library.MATMUL)(a, b, numbers, "relu", out, workspace)
+    found = np.isnan(out.numpy()).all(1).tolist()
+    return [] if found == [False, True, False, False] else [f"ReLU of NaN: {out.numpy().tolist()}"]
 
 
 def check_threads(count: int = 8, rounds: int = 50) -> list[str]:

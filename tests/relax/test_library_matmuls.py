@@ -255,6 +255,166 @@ def test_an_operand_with_other_readers_stays() -> None:
     assert sorted(operators(made)) == ["call_dps_packed", "exp", "permute_dims"]
 
 
+def test_heads_are_merged_by_the_product() -> None:
+    """The values of one sequence: stored as the next product reads them."""
+
+    def body(emit: Any, p: Any, v: Any) -> Any:
+        return R.reshape(heads(emit, emit(R.matmul(p, heads(emit, v)))), (1, 5, 12))
+
+    def expected(p: np.ndarray, v: np.ndarray) -> np.ndarray:
+        return np.einsum("bhst,bthd->bshd", p, v).reshape(1, 5, 12)
+
+    made = check(body, expected, ((1, 3, 5, 7), F32), ((1, 7, 3, 4), F32))
+    assert operators(made) == ["call_dps_packed", "reshape"]
+    assert numbers(calls(made)[0]) == ["5", "4", "7", "3", "7", "12", "12", "35", "4", "4"]
+
+
+def test_a_transposed_result_swaps_the_sides() -> None:
+    def body(emit: Any, x: Any, y: Any) -> Any:
+        return transposed(emit, emit(R.matmul(x, transposed(emit, y))))
+
+    made = check(
+        body, lambda x, y: (x @ y.swapaxes(1, 2)).swapaxes(1, 2), ((2, "n", 8), F32), ((2, 5, 8), F32),
+        sizes=(0, 1, 3),
+    )  # fmt: skip
+    assert operators(made) == ["call_dps_packed"] and mode(calls(made)[0]) == "right_transposed"
+    assert numbers(calls(made)[0])[:3] == ["5", "n", "8"]
+
+
+def test_a_product_that_another_one_reads_as_it_lies_is_not_permuted_for_it() -> None:
+    def body(emit: Any, x: Any, y: Any) -> Any:
+        return R.matmul(transposed(emit, emit(R.matmul(x, y))), x)
+
+    made = check(body, lambda x, y: (x @ y).T @ x, ((4, 8), F32), ((8, 5), F32), products=2)
+    assert [mode(c) for c in calls(made)] == ["", "left_transposed"]
+
+
+# -- what is computed with a product --------------------------------------------------------------------------
+def relu(emit: Any, x: Any) -> Any:
+    return emit(R.nn.relu(x))
+
+
+EPILOGUES: dict[str, tuple[Body, Body]] = {
+    "bias": (lambda emit, y, b, r: R.add(y, b), lambda y, b, r: y + b),
+    "bias first": (lambda emit, y, b, r: R.add(b, y), lambda y, b, r: y + b),
+    "relu": (lambda emit, y, b, r: R.nn.relu(y), lambda y, b, r: np.maximum(y, 0)),
+    "residual": (lambda emit, y, b, r: R.add(r, y), lambda y, b, r: y + r),
+    "bias relu": (lambda emit, y, b, r: R.nn.relu(emit(R.add(y, b))), lambda y, b, r: np.maximum(y + b, 0)),
+    "bias residual": (lambda emit, y, b, r: R.add(emit(R.add(y, b)), r), lambda y, b, r: y + b + r),
+    "bias residual relu": (
+        lambda emit, y, b, r: relu(emit, emit(R.add(emit(R.add(b, y)), r))),
+        lambda y, b, r: np.maximum(y + b + r, 0),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EPILOGUES)
+@pytest.mark.parametrize("rows", [(4,), (2, 3), ("n",)])
+def test_epilogues(name: str, rows: tuple[Any, ...]) -> None:
+    body, expected = EPILOGUES[name]
+    made = check(
+        lambda emit, x, b, r, w: body(emit, emit(R.matmul(x, w)), b, r),
+        lambda x, b, r, w: expected(x @ w, b, r),
+        ((*rows, 8), F32), ((5,), F32), ((*rows, 5), F32), ((8, 5), F32), sizes=(0, 1, 6), weights=1,
+    )  # fmt: skip
+    assert operators(made) == ["call_dps_packed"]
+    assert mode(calls(made)[0]).split() == [w for w in ("bias", "residual", "relu") if w in name]
+
+
+def linear(emit: Any, x: Any, w: Any, b: Any) -> Any:
+    """As PyTorch's importer writes a linear layer of three axes."""
+    (*leading, inputs), outputs = (int(e) for e in x.ty.shape), int(w.ty.shape[1])
+    flat = emit(R.reshape(x, (int(np.prod(leading)), inputs)))
+    return emit(R.reshape(emit(R.add(b, emit(R.matmul(flat, w)))), (*leading, outputs)))
+
+
+def test_an_epilogue_between_two_products() -> None:
+    def body(emit: Any, x: Any, w: Any, b: Any) -> Any:
+        return emit(R.add(emit(R.matmul(relu(emit, linear(emit, x, w, b)), w)), x))
+
+    made = check(
+        body, lambda x, w, b: np.maximum(x @ w + b, 0) @ w + x, ((2, 3, 8), F32), ((8, 8), F32), ((8,), F32),
+        weights=2, products=2,
+    )  # fmt: skip
+    assert [mode(c) for c in calls(made)] == ["bias relu", "residual"]
+    assert "add" not in operators(made) and "relu" not in operators(made)
+
+
+def test_a_bias_before_heads_is_computed_where_they_need_no_kernel() -> None:
+    def body(emit: Any, x: Any, w: Any, b: Any) -> Any:
+        batch, sequence, _ = (int(e) for e in x.ty.shape)
+        split = emit(R.reshape(linear(emit, x, w, b), (batch, sequence, 2, 4)))
+        return attention_scores(emit, split, split)
+
+    def expected(x: np.ndarray, w: np.ndarray, b: np.ndarray) -> np.ndarray:
+        split = (x @ w + b).reshape(*x.shape[:2], 2, 4)
+        return expected_scores(split, split)
+
+    for batch, modes in ((1, ["bias", "right_transposed"]), (3, ["", "right_transposed"])):
+        specs = ((batch, 5, 8), F32), ((8, 8), F32), ((8,), F32)
+        made = check(body, expected, *specs, weights=2, products=2)
+        assert [mode(c) for c in calls(made)] == modes
+
+
+def test_what_a_kernel_behind_a_product_computes_anyway_stays_there() -> None:
+    def body(emit: Any, x: Any, w: Any, b: Any) -> Any:
+        return R.nn.softmax(relu(emit, emit(R.add(emit(R.matmul(x, w)), b))))
+
+    def expected(x: np.ndarray, w: np.ndarray, b: np.ndarray) -> np.ndarray:
+        found = np.exp(np.maximum(x @ w + b, 0))
+        return found / found.sum(-1, keepdims=True)
+
+    made = check(body, expected, ((4, 8), F32), ((8, 5), F32), ((5,), F32), weights=2)
+    assert operators(made) == ["call_dps_packed", "add", "nn.relu", "nn.softmax"]
+
+
+NO_EPILOGUES: dict[str, tuple[Body, Body]] = {
+    "a value with two readers": (
+        lambda emit, y, b, c: R.multiply(emit(R.add(y, b)), y), lambda y, b, c: (y + b) * y,
+    ),
+    "a column": (lambda emit, y, b, c: R.add(y, c), lambda y, b, c: y + c),
+    "itself": (lambda emit, y, b, c: R.add(y, y), lambda y, b, c: y + y),
+    "more than the product": (
+        lambda emit, y, b, c: R.add(emit(R.reshape(emit(R.max(y)), (1, 1))), c), lambda y, b, c: y.max() + c,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NO_EPILOGUES)
+def test_what_is_no_epilogue(name: str) -> None:
+    body, expected = NO_EPILOGUES[name]
+    made = check(
+        lambda emit, x, b, c, w: body(emit, emit(R.matmul(x, w)), b, c),
+        lambda x, b, c, w: expected(x @ w, b, c),
+        ((4, 8), F32), ((5,), F32), ((4, 1), F32), ((8, 5), F32), weights=1,
+    )  # fmt: skip
+    assert mode(calls(made)[0]) == ""
+
+
+def test_a_product_that_an_addition_repeats_is_no_epilogue() -> None:
+    made = check(
+        lambda emit, x, r, w: R.add(emit(R.matmul(x, w)), r), lambda x, r, w: x @ w + r,
+        ((1, 8), F32), ((4, 5), F32), ((8, 5), F32), weights=1,
+    )  # fmt: skip
+    assert mode(calls(made)[0]) == ""
+
+
+def test_no_epilogue_of_a_depth_that_may_be_0() -> None:
+    made = check(
+        lambda emit, x, w, b: R.add(emit(R.matmul(x, w)), b), lambda x, w, b: x @ w + b,
+        ((4, "n"), F32), (("n", 5), F32), ((5,), F32), sizes=(0, 1, 3),
+    )  # fmt: skip
+    assert mode(calls(made)[0]) == ""
+
+
+def test_no_epilogues_where_they_are_switched_off() -> None:
+    mod = build(lambda emit, x, b: R.add(emit(R.matmul(x, x)), b), ((4, 4), F32), ((4,), F32))
+    assert mode(calls(rewritten(mod)[0])[0]) == "bias"
+    off = StitchConfig(compute="cublas", epilogues=False)
+    assert mode(calls(rewritten(mod, config=off)[0])[0]) == ""
+
+
+# -- what is left to TVM --------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("left", "right", "dtype", "reason"),
     [

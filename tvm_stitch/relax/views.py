@@ -11,7 +11,8 @@ from tvm import relax
 
 from ..graph.extent import Extent, as_extent, is_number, product, quotient, same
 
-_RESHAPES = ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.flatten")
+RESHAPES = ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.flatten")
+"""Operators whose results are their operands with other extents."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def views(value: Any, definition: Callable[[Any], Any]) -> Iterator[View]:
     yield whole(value, extents)
     steps: list[Any] = []
     call = definition(value)
-    while call is not None and getattr(call.op, "name", "") in (*_RESHAPES, *_OTHERS):
+    while call is not None and getattr(call.op, "name", "") in VIEWS:
         steps.append(call)
         source = call.args[0]
         extents = shape_of(source)
@@ -101,6 +102,9 @@ _OTHERS: dict[str, Callable[[Any, View, tuple[Extent, ...]], View | None]] = {
     "relax.permute_dims": _permuted,
     "relax.broadcast_to": _broadcast,
 }
+
+VIEWS = (*RESHAPES, *_OTHERS)
+"""Operators whose results are views of their operands."""
 
 
 def _reshaped(_call: Any, view: View, extents: tuple[Extent, ...]) -> View | None:
