@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any
 
 import tvm
@@ -52,24 +53,22 @@ class LibraryMatmuls:
             for gvar, func in mod.functions_items()
             if isinstance(func, relax.Function) and not (func.attrs and "Primitive" in func.attrs)
         }
-        if not any(map(_has_products, functions.values())):
+        count = sum(map(_products, functions.values()))
+        if not count:
             return mod
-        why_not = self._why_not()
+        if (reason := self._why_not()) is not None:
+            self.computed[f"{count} matmul{'s' if count > 1 else ''}"] = f"TVM: {reason}"
+            return mod
         rewriter = _Rewriter(mod, self)
         for gvar, func in functions.items():
-            rewriter.rewrite(gvar, func, self._planned(func, why_not))
+            rewriter.rewrite(gvar, func, self._planned(func))
         return relax.transform.DeadCodeElimination()(rewriter.builder_.get())
 
-    def _planned(self, func: Any, why_not: str | None) -> dict[Any, Planned]:
-        def check(call: Any) -> None:
-            if why_not is not None:
-                raise Refusal(why_not)
-            check_dtypes(call, self.target)
-
+    def _planned(self, func: Any) -> dict[Any, Planned]:
         def refused(name: str, reason: str) -> None:
             self.computed[f"matmul {name}"] = f"TVM: {reason}"
 
-        found = planned(func, check, refused, self.config.epilogues)
+        found = planned(func, partial(check_dtypes, self.target), refused, self.config.epilogues)
         for plan in found.values():
             self.computed[f"matmul {plan.name}"] = f"{LIBRARY}: {described(plan)}"
         return found
@@ -87,11 +86,11 @@ class LibraryMatmuls:
         return reason if self.config.compute == "auto" else None
 
 
-def _has_products(func: Any) -> bool:
-    return any(map(is_product, relax.analysis.get_var2val(func).values()))
+def _products(func: Any) -> int:
+    return sum(map(is_product, relax.analysis.get_var2val(func).values()))
 
 
-def check_dtypes(call: Any, target: Any) -> None:
+def check_dtypes(target: Any, call: Any) -> None:
     """Raise a Refusal unless the library has products of these dtypes."""
     left, right = (str(arg.ty.dtype) for arg in call.args)
     out = str(call.ty.dtype)

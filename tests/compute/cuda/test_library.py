@@ -62,7 +62,9 @@ def test_a_named_library_is_the_only_one(monkeypatch: pytest.MonkeyPatch, tmp_pa
     placed(tmp_path)
     monkeypatch.setenv(library.LIBRARY_VARIABLE, "none")
     assert library.find() is None
-    assert library.missing() == "TVM_STITCH_CUBLASLT names no library: none"
+    assert "is not installed" in str(library.missing())
+    monkeypatch.setenv(library.LIBRARY_VARIABLE, str(tmp_path / "not there"))
+    assert library.missing() == f"TVM_STITCH_CUBLASLT names no library: {tmp_path / 'not there'}"
     mine = placed(tmp_path, "mine.so")
     monkeypatch.setenv(library.LIBRARY_VARIABLE, str(mine))
     assert library.find() == mine

@@ -20,7 +20,7 @@ MATMUL = "tvm_stitch.cublaslt.matmul"
 """The function that computes a product; its arguments are those of :mod:`tvm_stitch.compute.cuda.strided`."""
 
 LIBRARY_VARIABLE = "TVM_STITCH_CUBLASLT"
-"""The environment variable that names the library's file; ``none`` leaves all products to TVM."""
+"""The environment variable that names the library's file; with ``none`` it counts as not installed."""
 
 HOW_TO_GET_IT = "pip install nvidia-cublas, or nvidia-cublas-cu12 for CUDA 12"
 
@@ -73,7 +73,7 @@ def missing() -> str | None:
         return None
     named = os.environ.get(LIBRARY_VARIABLE)
     if find() is None:
-        if named:
+        if named not in (None, "", "none"):
             return f"{LIBRARY_VARIABLE} names no library: {named}"
         return f"cuBLASLt is not installed ({HOW_TO_GET_IT})"
     if not _compiled_path().exists():
