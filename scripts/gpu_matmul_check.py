@@ -13,7 +13,9 @@ from __future__ import annotations
 import argparse
 import itertools
 import statistics
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -124,7 +126,7 @@ def main() -> int:
     start = time.perf_counter()
     library.load()
     print(f"cuBLASLt: {library.find()} ({time.perf_counter() - start:.1f} s to compile and load)", flush=True)
-    wrong = [*check_products(), *check_not_a_number(), *check_threads(), *check_errors()]
+    wrong = [*check_products(), *check_not_a_number(), *check_threads(), *check_errors(), *check_saved()]
     print(f"{time.perf_counter() - start:.0f} s so far", flush=True)
     if args.layers:
         wrong += time_encoder(Sizes(args.layers, args.batch, args.sequence), not args.no_compile)
@@ -281,6 +283,31 @@ def tvm_shape(numbers: list[int]) -> Any:
     import tvm_ffi
 
     return tvm_ffi.Shape(numbers)
+
+
+_READER = """
+import sys, numpy as np, tvm
+from tvm import relax
+from tvm_stitch.compute.cuda import load
+load()
+vm = relax.VirtualMachine(tvm.runtime.load_module(sys.argv[1]), tvm.cuda())
+x = np.arange(12, dtype="float32").reshape(3, 4)
+found = vm["main"](tvm.runtime.tensor(x, tvm.cuda()), tvm.runtime.tensor(x.T.copy(), tvm.cuda())).numpy()
+sys.exit(not np.array_equal(found, x @ x.T))
+"""
+
+
+def check_saved() -> list[str]:
+    """A model in a file, run by another process; what is wrong."""
+    target = resolve_target("cuda")
+    mod = module_of(Case((3, 4), (4, 3)), np.zeros(0), None)
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/model.so"
+        tvm.compile(mod, target, relax_pipeline=pipeline(target)).export_library(path)
+        done = subprocess.run(
+            [sys.executable, "-c", _READER, path], capture_output=True, text=True, check=False
+        )
+    return [] if done.returncode == 0 else [f"a saved model: {done.stderr[-300:]}"]
 
 
 def check_errors() -> list[str]:

@@ -356,6 +356,21 @@ def test_a_bias_before_heads_is_computed_where_they_need_no_kernel() -> None:
         assert [mode(c) for c in calls(made)] == modes
 
 
+def test_a_bias_before_keys_that_are_permuted_stays_with_the_permutation() -> None:
+    """The product reads the keys' heads in the stead of their transpose, and so they are made by a kernel."""
+
+    def body(emit: Any, x: Any, w: Any, b: Any) -> Any:
+        query, key = (emit(R.reshape(linear(emit, x, w, b), (3, 5, 2, 4))) for _ in range(2))
+        return attention_scores(emit, query, key)
+
+    def expected(x: np.ndarray, w: np.ndarray, b: np.ndarray) -> np.ndarray:
+        split = (x @ w + b).reshape(3, 5, 2, 4)
+        return expected_scores(split, split)
+
+    made = check(body, expected, ((3, 5, 8), F32), ((8, 8), F32), ((8,), F32), weights=2, products=3)
+    assert [mode(c) for c in calls(made)] == ["", "", "right_transposed"]
+
+
 def test_what_a_kernel_behind_a_product_computes_anyway_stays_there() -> None:
     def body(emit: Any, x: Any, w: Any, b: Any) -> Any:
         return R.nn.softmax(relu(emit, emit(R.add(emit(R.matmul(x, w)), b))))

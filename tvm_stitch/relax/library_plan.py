@@ -140,7 +140,7 @@ class _Planner:
         found = self.readers.get(var, [])
         if not isinstance(var, relax.DataflowVar) or len(found) != 1:
             return None
-        return None if any(self._reads(p, var) for p in self.products) else found[0]
+        return None if self._is_operand(var) else found[0]
 
     def _stored_as_permuted(self, var: Any, plan: Planned) -> Planned:
         """The product stored in the order in which its only reader permutes it, where that is one call as well."""
@@ -194,18 +194,15 @@ class _Planner:
 
     def _is_unread(self, view: Any) -> bool:
         """Do all readers of a view read what it is made from in its stead?"""
-        return all(
+        return not self._is_operand(view) and all(
             binding is not None
-            and (
-                (_is(binding.value, VIEWS) and self._is_unread(binding.var))
-                or (binding.var in self.products and not self._reads(binding.var, view))
-            )
+            and (binding.var in self.products or (_is(binding.value, VIEWS) and self._is_unread(binding.var)))
             for binding in self.readers.get(view, [])
         )
 
-    def _reads(self, product_var: Any, value: Any) -> bool:
-        plan = self.products[product_var]
-        return any(v.same_as(value) for v in (plan.left, plan.right))
+    def _is_operand(self, value: Any) -> bool:
+        """Does a call of the library read a value, directly or in the stead of a view of it?"""
+        return any(v.same_as(value) for plan in self.products.values() for v in (plan.left, plan.right))
 
 
 def is_product(value: Any) -> bool:
