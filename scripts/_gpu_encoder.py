@@ -104,8 +104,8 @@ def relax_encoder(sizes: Sizes, weights: Weights) -> tvm.IRModule:
     return builder.get()
 
 
-def torch_encoder(sizes: Sizes, weights: Weights) -> Any:
-    """The encoder as a PyTorch module on the GPU, in float32."""
+def torch_encoder(sizes: Sizes, weights: Weights, device: str = "cuda") -> Any:
+    """The encoder as a PyTorch module of float32 on a device."""
     import torch
     from torch import nn
     from torch.nn import functional as F
@@ -135,4 +135,4 @@ def torch_encoder(sizes: Sizes, weights: Weights) -> Any:
             x = self.norm(x + self.linear(merged, "merge"), "norm1")
             return self.norm(x + self.linear(F.gelu(self.linear(x, "up")), "down"), "norm2")
 
-    return nn.Sequential(*map(Layer, weights)).cuda().eval()
+    return nn.Sequential(*map(Layer, weights)).to(device).eval()
