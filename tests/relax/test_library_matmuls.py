@@ -237,12 +237,14 @@ def test_a_view_is_not_looked_through_where_its_source_is_out_of_sight() -> None
         with builder.dataflow():
             hidden = builder.emit(R.exp(x))
             turned = builder.emit_output(R.permute_dims(hidden))
+        between = builder.emit(R.negative(x))
         with builder.dataflow():
-            out = builder.emit_output(R.matmul(turned, turned))
+            out = builder.emit_output(R.add(builder.emit(R.matmul(turned, turned)), between))
         builder.emit_func_output(out)
     made, _ = rewritten(builder.get())
+    relax.analysis.well_formed(made)  # raises what is wrong
     a = draw((4, 4))
-    np.testing.assert_allclose(run(made, a), np.exp(a).T @ np.exp(a).T, 1e-5)
+    np.testing.assert_allclose(run(made, a), np.exp(a).T @ np.exp(a).T - a, 1e-5)
 
 
 def test_an_operand_with_other_readers_stays() -> None:
