@@ -149,9 +149,9 @@ class Grower:
         return [rng.choice([2, 3]) for _ in range(min(rank, 3))]
 
     def typical_size(self, shape: list[Dim]) -> int:
-        """Elements at typical sizes."""
+        """Elements at typical sizes; extents of 0 count as 1, since reductions over them have elements again."""
         sizes = {**TYPICAL, "min": min, "max": max}
-        return int(np.prod([max(0, int(evaluate(d, sizes))) for d in shape], dtype="float64"))
+        return int(np.prod([max(1, int(evaluate(d, sizes))) for d in shape], dtype="float64"))
 
     def add_input(self, shape: list[Dim], dtype: str | None = None, fill: str | None = None) -> int:
         """A new parameter; inputs come before steps, so that values of steps move up."""
@@ -352,7 +352,7 @@ def _applies(case: Case, sizes: dict[str, int], profile: Profile) -> bool:
     trial = case.but(sizes=(sizes,))
     try:
         if any(
-            np.prod([extent(d, sizes) for d in p.shape], dtype="float64") > 4 * profile.elements
+            np.prod([max(1, extent(d, sizes)) for d in p.shape], dtype="float64") > 4 * profile.elements
             for p in case.inputs
         ):
             return False

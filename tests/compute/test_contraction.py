@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tvm.script import tirx as T
 
-from tvm_stitch.compute.contraction import anchored
+from tvm_stitch.compute.anchored import anchored
 from tvm_stitch.failures import Refusal
 from tvm_stitch.graph.reader import read
 

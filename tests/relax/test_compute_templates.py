@@ -146,6 +146,20 @@ def test_one_kernel_shared_by_weights() -> None:
     assert (counted.total, counted.memory_intensive) == (2, 0)
 
 
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_weight_with_a_leading_axis_of_one(transposed: bool) -> None:
+    w = draw(1, 8, 12) if transposed else draw(1, 12, 8)
+
+    def body(emit: Any, x: Any) -> list[Any]:
+        right = relax.const(w)
+        return [R.matmul(x, emit(R.permute_dims(right, [0, 2, 1])) if transposed else right)]
+
+    x = draw(1, 5, 12)
+    result, computed = run(build(body, (x.shape, F32)), target("avx2"), x)
+    check(result[0], x[0], w[0].T if transposed else w[0])
+    assert any("weight packed" in how for how in computed.values())
+
+
 def test_a_shared_weight_is_packed_once() -> None:
     weight = relax.const(draw(16, 16))
     mod = build(lambda emit, x: [R.matmul(emit(R.matmul(x, weight)), weight)], ((4, 16), F32))

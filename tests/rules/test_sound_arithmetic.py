@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is left to TVM compares floats as IEEE says and wraps small integers, on both targets."""
+"""What is left to TVM computes floats as IEEE says, and small integers wrap, on both targets."""
 
 from __future__ import annotations
 
@@ -31,6 +31,12 @@ def left_to_tvm(target: tvm.target.Target) -> Any:
     return tvm.transform.Sequential([*passes, relax.get_default_pipeline(target)])
 
 
+def run_on_cpu(mod: tvm.IRModule, x: np.ndarray) -> list[np.ndarray]:
+    target = tvm.target.Target("llvm")
+    vm = relax.VirtualMachine(tvm.compile(mod, target, relax_pipeline=left_to_tvm(target)), tvm.cpu())
+    return [r.numpy() for r in vm["main"](tvm.runtime.tensor(x))]
+
+
 def model(emit: Any, x: Any) -> list[Any]:
     chosen = emit(R.where(emit(R.greater(x, x)), x, x))
     return [R.equal(chosen, chosen), R.not_equal(chosen, chosen), R.logical_not(emit(R.less(chosen, x)))]
@@ -40,9 +46,7 @@ def model(emit: Any, x: Any) -> list[Any]:
 def test_nan_equals_nothing(kind: str) -> None:
     mod = build(model, ((4,), "float32"))
     if kind == "llvm":
-        target = tvm.target.Target("llvm")
-        vm = relax.VirtualMachine(tvm.compile(mod, target, relax_pipeline=left_to_tvm(target)), tvm.cpu())
-        results = [r.numpy() for r in vm["main"](tvm.runtime.tensor(X))]
+        results = run_on_cpu(mod, X)
     else:
         results = run_lowered(lower(mod, CUDA, left_to_tvm(CUDA)), [X]).outputs
     for result, expected in zip(results, (X == X, X != X, ~(X < X))):
@@ -71,3 +75,39 @@ def integers(x: T.Buffer((4,), "int32"), y: T.Buffer((4,), "bool")):
 def test_comparisons_of_wide_integers_stay() -> None:
     mod = tvm.IRModule({"main": integers.with_attr("global_symbol", "main")})
     assert SoundArithmetic(on_device=True)(mod).same_as(mod)
+
+
+def extrema(emit: Any, x: Any) -> list[Any]:
+    half = emit(R.astype(x, "float16"))
+    return [R.maximum(x, emit(R.flip(x, 0))), R.minimum(emit(R.flip(half, 0)), half), R.nn.relu(x)]
+
+
+@pytest.mark.parametrize("kind", ["llvm", "cuda"])
+def test_maxima_and_minima_propagate_nan(kind: str) -> None:
+    mod = build(extrema, ((4,), "float32"))
+    if kind == "llvm":
+        results = run_on_cpu(mod, X)
+    else:
+        results = run_lowered(lower(mod, CUDA, left_to_tvm(CUDA)), [X]).outputs
+    half = X.astype("float16")
+    expected = np.maximum(X, X[::-1]), np.minimum(half, half[::-1]), np.maximum(X, 0)
+    for result, wanted in zip(results, expected):
+        np.testing.assert_array_equal(result, wanted)
+
+
+@pytest.mark.parametrize("first", [0, 3])
+def test_reductions_on_a_cpu_propagate_nan(first: int) -> None:
+    x = np.roll(X, first)
+    results = run_on_cpu(build(lambda emit, x: [R.max(x, 0), R.min(x, 0)], ((4,), "float32")), x)
+    assert all(map(np.isnan, results))
+
+
+def rounded(emit: Any, x: Any) -> list[Any]:
+    return [R.astype(emit(R.astype(x, "bfloat16")), "float32"), R.negative(x)]
+
+
+@pytest.mark.parametrize("bits", [0xFFFFFFFF, 0x7FFFFFFF, 0x7F800001, 0x7FC00000])
+def test_every_nan_is_one_as_bfloat16(bits: int) -> None:
+    x = np.array([1, bits, 0x3F800000], "uint32").view("float32")
+    result, _ = run_on_cpu(build(rounded, ((3,), "float32")), x)
+    assert np.isnan(result[1]) and result[2] == 1

@@ -10,20 +10,7 @@ from .. import compat
 from ..compat import Expr, Var
 from ..failures import Refusal
 from ..graph.extent import Extent, product, same
-from ..graph.ir import Axis, Operator, StitchGraph, Tensor
-
-
-@dataclass(frozen=True)
-class Anchored:
-    """A kernel of one contraction and the operators behind it, which read its result as an input.
-
-    Attributes:
-        product: the contraction.
-        epilogue: the graph of the others, None where there are none.
-    """
-
-    product: Contraction
-    epilogue: StitchGraph | None
+from ..graph.ir import Axis, Operator, Tensor
 
 
 @dataclass(frozen=True)
@@ -45,30 +32,6 @@ class Contraction:
     columns: Extent
     depth: Extent
     transposed: bool
-
-
-def anchored(graph: StitchGraph) -> Anchored:
-    """A graph as one contraction and its epilogue; takes the graph apart.
-
-    Raises:
-        Refusal: when it has none, several, or one whose operands it computes.
-    """
-    contractions = [op for op in graph.operators if op.contraction]
-    if len(contractions) != 1:
-        raise Refusal(f"{len(contractions)} matrix products in one kernel, a template computes one")
-    (op,) = contractions
-    product = contraction_of(op)
-    for operand in (product.left, product.right):
-        if operand.producer is not None:
-            raise Refusal(f"{operand.name} is computed in the same kernel")
-    others = [o for o in graph.operators if o is not op]
-    if not others:
-        return Anchored(product, None)
-    op.output.producer = None
-    read = {tensor for o in others for tensor in o.inputs}
-    inputs = [*(t for t in graph.inputs if t in read), op.output]
-    outputs = [t for t in graph.outputs if t is not op.output]
-    return Anchored(product, StitchGraph(graph.name, inputs, others, outputs, graph.symbols))
 
 
 def contraction_of(op: Operator) -> Contraction:

@@ -9,60 +9,38 @@ some thousands a panel fits the cache. Tails of rows and columns are tiles that 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from .. import compat
 from ..codegen import builder as B
-from ..codegen.cpu import emit_plan
 from ..codegen.cpu_base import times
 from ..codegen.cpu_columns import count_of
-from ..codegen.emit import sound_for_cpu
 from ..compat import Buffer, Expr, T, tir
 from ..graph.extent import as_expr, ceildiv
-from ..plan.plan import StitchPlan
-from ..scope.fusion import Pattern
 from .contraction import Contraction
+from .micro_kernel import emit_sums
 from .tiles import Tiles
-
-COMPUTE_ATTR = "tvm_stitch.compute"
-"""Marks kernels that hold a contraction."""
+from .write_back import WriteBack
 
 
-def emit_matmul(
-    func: Any, product: Contraction, tiles: Tiles, packed: Buffer | None, epilogue: StitchPlan | None = None
-) -> Any:
-    """The scheduled PrimFunc that computes a product, and then what is computed of it.
+def emit_matmul(product: Contraction, tiles: Tiles, packed: Buffer | None, out: WriteBack) -> None:
+    """Emit the loops of a product into the kernel that is being built.
 
     Args:
-        func: the function that consists of both.
         product: float32, and ``columns`` a number where the right side is packed.
         tiles: the sizes of tiles.
         packed: the right side in panels (see :mod:`tvm_stitch.compute.packing`), which takes the place of its
             parameter; None where it is read as it lies.
-        epilogue: the plan of the rest, of which the product's result is an input.
+        out: where tiles go.
     """
-    with B.kernel() as body:
-        if epilogue is not None and not any(p.same_as(product.output.buffer) for p in func.params):
-            shape = [as_expr(extent) for extent in product.output.shape]
-            product.output.buffer = compat.allocate(shape, "float32", B.STACK, "product")
-        _Emitter(product, tiles, packed).emit()
-        if epilogue is not None:
-            emit_plan(epilogue)
-    params = [packed if packed is not None and p.same_as(product.right.buffer) else p for p in func.params]
-    made = tir.PrimFunc(params, body[0], func.ret_type, func.attrs)
-    return sound_for_cpu(
-        made.with_attrs({"tirx.is_scheduled": True, "op_pattern": int(Pattern.OPAQUE), COMPUTE_ATTR: True})
-    )
+    _Emitter(product, tiles, packed, out).emit()
 
 
 class _Emitter:
-    def __init__(self, product: Contraction, tiles: Tiles, packed: Buffer | None):
-        self.product, self.tiles, self.packed = product, tiles, packed
+    def __init__(self, product: Contraction, tiles: Tiles, packed: Buffer | None, out: WriteBack):
+        self.product, self.tiles, self.packed, self.out = product, tiles, packed, out
 
     def emit(self) -> None:
         p, tiles = self.product, self.tiles
-        self.left, self.out = B.flat_view(p.left.buffer), B.flat_view(p.output.buffer)
+        self.left = B.flat_view(p.left.buffer)
         self.right = B.flat_view(p.right.buffer) if self.packed is None else self.packed
         width = self._width()
         all_panels = ceildiv(p.columns, width)
@@ -70,6 +48,7 @@ class _Emitter:
         panel_tasks = as_expr(ceildiv(p.columns, width * tiles.task_panels))
         total = as_expr(p.batch) * row_tasks * panel_tasks
         with B.loop("parallel" if tiles.parallel else "serial", total, "task") as task:
+            self.out.begin(tiles.rows, width)
             rest, row_task = tir.floordiv(task, row_tasks), tir.floormod(task, row_tasks)
             batch, panel_task = tir.floordiv(rest, panel_tasks), tir.floormod(rest, panel_tasks)
             first = row_task * B.i64(tiles.task_rows)
@@ -137,33 +116,18 @@ class _Emitter:
         """``rows`` x ``width`` sums, of which the first ``stored`` columns are results."""
         p = self.product
         depth = as_expr(p.depth)
-        lanes = min(self.tiles.lanes, width)
         line = B.bind(batch * as_expr(p.rows) + row, "line") if compat.free_vars(row) else row
-        # A buffer for each row: TVM asks the runtime for memory where one has 1 KiB, and LLVM makes registers of none.
-        sums = [B.stack([width], "float32", f"sums{i}") for i in range(rows)]
-
-        def each(body: Callable[[int, Expr], None]) -> None:
-            for i in range(rows):
-                with B.loop("unroll", width // lanes, "j") as j, B.loop("vectorized", lanes, "v") as v:
-                    body(i, j * B.i64(lanes) + v)
-
-        each(lambda i, c: B.store(sums[i], compat.const(0.0, "float32"), [c]))
-        with B.loop("serial", depth, "k") as k:
-
-            def add(i: int, c: Expr) -> None:
-                left = B.fetch(self.left, (line + B.i64(i)) * depth + k)
-                product = left * self._right(batch, k, start, c, width)
-                B.store(sums[i], compat.load(sums[i], [c]) + product, [c])
-
-            each(add)
-        whole = stored // lanes * lanes
-        for i in range(rows):
-            base = (line + B.i64(i)) * as_expr(p.columns) + start
-            for done, some, step in ((0, whole, lanes), (whole, stored - whole, 1)):
-                if some:
-                    with B.loop("unroll", some // step, "j") as j, B.loop("vectorized", step, "v") as v:
-                        column = B.i64(done) + j * B.i64(step) + v
-                        B.store(self.out, compat.load(sums[i], [column]), [base + column])
+        sums = emit_sums(
+            rows,
+            width,
+            self.tiles.lanes,
+            [p.depth],
+            lambda i, k, c: (
+                B.fetch(self.left, (line + B.i64(i)) * depth + k[0])
+                * self._right(batch, k[0], start, c, width)
+            ),
+        )
+        self.out.store(sums, line, start, stored, min(self.tiles.lanes, width))
 
     def _right(self, batch: Expr, k: Expr, start: Expr, column: Expr, width: int) -> Expr:
         p = self.product

@@ -3,19 +3,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 import numpy as np
 
-
-def packed_shape(columns: int, depth: int, width: int) -> tuple[int, int, int]:
-    """Panels, depth, and columns of a panel, of a weight <depth, columns> in panels of ``width`` columns."""
-    return -(-columns // width), depth, width
+from .contraction import Contraction
+from .convolution import Convolution
 
 
-def packed(weight: np.ndarray, transposed: bool, width: int) -> np.ndarray:
-    """A weight <depth, columns> (``transposed``: <columns, depth>) in panels, the last one padded with zeros."""
-    rows = weight.T if transposed else weight
+def packed_shape(product: Contraction | Convolution, width: int) -> tuple[int, ...]:
+    """The extents of a packed weight, in panels of ``width`` columns.
+
+    Panels, depth, and columns of a panel; a depthwise convolution's has places of the window, and channels.
+    """
+    if isinstance(product, Convolution):
+        if product.is_depthwise:
+            return product.depth, product.columns
+        return product.groups * -(-product.outputs // width), product.depth, width
+    return -(-int(product.columns) // width), int(product.depth), width
+
+
+def layout(product: Contraction | Convolution) -> Hashable:
+    """What a packed weight depends on beside its elements and the width of panels."""
+    if isinstance(product, Convolution):
+        return product.weight_order, product.groups
+    return product.transposed
+
+
+def packed(product: Contraction | Convolution, weight: np.ndarray, width: int) -> np.ndarray:
+    """A weight as the template for a product reads it: the last panel of each group padded with zeros."""
+    if not isinstance(product, Convolution):
+        rows = weight.reshape((product.columns, product.depth)).T if product.transposed else weight
+        return _panels(rows.reshape((product.depth, product.columns)), width)
+    rows = _rows(product, weight)
+    if product.is_depthwise:
+        return np.ascontiguousarray(rows)
+    groups = np.split(rows, product.groups, 1)
+    return np.concatenate([_panels(group, width) for group in groups])
+
+
+def _rows(product: Convolution, weight: np.ndarray) -> np.ndarray:
+    """A convolution's weight <places of the window and channels that are read, channels that are written>."""
+    channel, *others = product.weight_order
+    axes = [axis for axis in (*others, channel) if axis >= 0]
+    axes += [axis for axis in range(weight.ndim) if axis not in axes]  # of one element
+    return weight.transpose(axes).reshape((product.depth, product.columns))
+
+
+def _panels(rows: np.ndarray, width: int) -> np.ndarray:
+    """A matrix <depth, columns> in panels."""
     depth, columns = rows.shape
-    panels, _, _ = packed_shape(columns, depth, width)
-    wide = np.zeros((depth, panels * width), weight.dtype)
+    panels = -(-columns // width)
+    wide = np.zeros((depth, panels * width), rows.dtype)
     wide[:, :columns] = rows
     return np.ascontiguousarray(wide.reshape(depth, panels, width).transpose(1, 0, 2))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a matrix product is divided on a CPU: every constant of choice."""
+"""How matrix products and convolutions are divided on a CPU: every constant of choice."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..graph.extent import Extent
+from .convolution import Convolution
 
 ROWS_OF_TASK = 64
 """Rows of a parallel task: so many reuse a panel of the right side while it is in the second-level cache."""
@@ -21,6 +22,13 @@ SERIAL_PRODUCTS = 1 << 16
 """Multiplications up to which one thread is faster than a parallel region, which costs some microseconds."""
 
 
+PLACES_OF_TASK = 256
+"""Places of windows of a parallel task of a convolution: so many reuse a panel of weights."""
+
+LINES_OF_TASK = 4
+"""Lines of places that a task has at least, if there are enough tasks: neighbouring tasks copy some lines twice."""
+
+
 @dataclass(frozen=True)
 class Tiles:
     """The sizes of a kernel's tiles.
@@ -29,7 +37,7 @@ class Tiles:
         lanes: float32 elements of a vector.
         rows: of the micro-kernel, which keeps ``rows`` x ``columns`` sums in registers.
         columns: of the micro-kernel and of a panel: a multiple of ``lanes``.
-        task_rows, task_panels: of a parallel task.
+        task_rows, task_panels: of a parallel task; rows of a convolution's task are lines along its last axis.
         parallel: whether tasks run in parallel at all.
     """
 
@@ -63,6 +71,43 @@ def tiles_for(target: Any, batch: Extent, rows: Extent, columns: Extent, depth: 
         if isinstance(depth, int):
             parallel = batch * rows * columns * depth > SERIAL_PRODUCTS
     return Tiles(lanes, tile_rows, tile_columns, task_rows, task_panels, parallel)
+
+
+def tiles_for_convolution(target: Any, conv: Convolution) -> Tiles:
+    """Tiles for a convolution on a CPU: places of windows take the part of a product's rows."""
+    lanes, registers = _vectors(target)
+    *outer, lines, places = (w.outputs for w in conv.windows)
+    most = 8 if registers >= 32 else 6
+    # The fewest places that are computed twice, where a line ends.
+    rows = min(range(1, most + 1), key=lambda r: (-(-places // min(r, places)) * min(r, places), -r))
+    rows = max(1, min(rows, places))
+    columns = 2 * lanes
+    if conv.is_depthwise:
+        panels = -(-conv.columns // columns)
+    else:
+        while columns > 4 and columns // 2 >= conv.outputs:
+            columns //= 2
+        panels = conv.groups * -(-conv.outputs // columns)
+    task_rows = max(1, min(lines, max(LINES_OF_TASK, -(-PLACES_OF_TASK // max(1, places)))))
+    task_panels = panels
+    planes = 1
+    for extent in outer:
+        planes *= extent
+    images = conv.batch * planes if isinstance(conv.batch, int) else planes
+    while _tasks(images, lines, panels, task_rows, task_panels) < LEAST_TASKS:
+        if task_rows > LINES_OF_TASK:
+            task_rows = -(-task_rows // 2)
+        elif task_panels > 4:
+            task_panels = -(-task_panels // 2)
+        elif task_rows > 2:
+            task_rows -= 1
+        elif task_panels > 1:
+            task_panels = -(-task_panels // 2)
+        else:
+            break
+    work = images * lines * places * conv.columns * conv.depth
+    parallel = not isinstance(conv.batch, int) or work > SERIAL_PRODUCTS
+    return Tiles(lanes, rows, columns, task_rows, task_panels, parallel)
 
 
 def _tasks(batch: int, rows: int, panels: int, task_rows: int, task_panels: int) -> int:

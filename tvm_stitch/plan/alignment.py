@@ -54,10 +54,16 @@ class Alignment:
         return list(zip(key[0].accesses, self.reads[key]))
 
 
-def align(graph: StitchGraph, domain: Domain | None = None, folds: Collection[Operator] = ()) -> Alignment:
+def align(
+    graph: StitchGraph,
+    domain: Domain | None = None,
+    folds: Collection[Operator] = (),
+    pinned: Collection[Tensor] = (),
+) -> Alignment:
     """Find a domain for the graph (or take the one given) and evaluate its points.
 
     ``folds`` names reductions that run across the rows instead of along them: one result a column, or one in all.
+    ``pinned`` are inputs of which only the elements at the current row and column are there.
 
     Raises:
         Misaligned: when there is none (rows differ, a symbolic reduce extent, an access to another row's reduction...).
@@ -68,7 +74,7 @@ def align(graph: StitchGraph, domain: Domain | None = None, folds: Collection[Op
     reasons: list[str] = []
     for candidate in [domain] if domain is not None else _candidates(graph):
         try:
-            return _Aligner(graph, candidate, frozenset(folds)).run()
+            return _Aligner(graph, candidate, frozenset(folds), frozenset(pinned)).run()
         except Misaligned as err:
             reasons.append(str(err))
     raise Misaligned(reasons[0] if reasons else "no output")
@@ -100,8 +106,10 @@ def _candidates(graph: StitchGraph) -> list[Domain]:
 
 
 class _Aligner:
-    def __init__(self, graph: StitchGraph, domain: Domain, folds: frozenset[Operator]):
-        self.graph, self.domain = graph, domain
+    def __init__(
+        self, graph: StitchGraph, domain: Domain, folds: frozenset[Operator], pinned: frozenset[Tensor]
+    ):
+        self.graph, self.domain, self.pinned = graph, domain, pinned
         self.result = Alignment(graph, domain, folds=folds)
         self.own = set(graph.operators)
         self.budget = 6 * len(graph.operators) + 64
@@ -192,20 +200,23 @@ class _Aligner:
         found = []
         for a in op.accesses:
             producer = a.tensor.producer
-            if producer not in self.own or producer is None or producer.is_reduce or a.guarded:
+            if a.tensor not in self.pinned and (
+                producer not in self.own or producer is None or producer.is_reduce
+            ):
+                continue
+            if a.guarded:
                 continue
             position = {v: i for i, v in enumerate(a.indices) if compat.kind(v) in ("Var", "SizeVar")}
             if len(position) != len(op.axes) or len(a.indices) != len(op.axes):
                 continue
-            own = self.domain.axis_values(producer, self.domain.full(columns))
-            along = [producer.axes[position[axis.var]] for axis in op.axes if axis.var in position]
+            shape = a.tensor.shape
+            own = self.domain.full_values(shape, columns)
+            along = [position[axis.var] for axis in op.axes if axis.var in position]
             # A part of the producer (a slice from 0 on) has other elements at these points, and fewer.
             if len(along) == len(op.axes) and all(
-                same(axis.extent, other.extent, self.domain.analyzer) for axis, other in zip(op.axes, along)
+                same(axis.extent, shape[i], self.domain.analyzer) for axis, i in zip(op.axes, along)
             ):
-                found.append(
-                    Point(At.INDEX, self.domain.space(columns), tuple(own[axis.var] for axis in along))
-                )
+                found.append(Point(At.INDEX, self.domain.space(columns), tuple(own[i] for i in along)))
         return found
 
     def _along_reduces(self, op: Operator, columns: int) -> list[Point]:
@@ -248,6 +259,8 @@ class _Aligner:
                 raise Misaligned(
                     f"the index at which {op.name} reads {a.tensor.name} has too many divisions by symbols"
                 )
+            if a.tensor in self.pinned and (a.guarded or child != self.domain.full(child.columns)):
+                raise Misaligned(f"{op.name} reads {a.tensor.name} at other places")
             reads.append(child)
             if a.tensor.producer is not None and a.tensor.producer in self.own:
                 level = max(level, self._visit(a.tensor.producer, child))

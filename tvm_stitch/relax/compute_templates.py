@@ -1,27 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ComputeTemplates: matrix products of a CPU by our template, weights packed at compile time."""
+"""ComputeTemplates: matrix products and convolutions of a CPU by our templates, weights packed at compile time."""
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 import tvm
 from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from ..compute.contraction import Anchored, anchored
-from ..compute.cpu_matmul import emit_matmul
-from ..compute.packing import packed, packed_shape
-from ..compute.tiles import Tiles, tiles_for
+from ..compute.anchored import Anchored, anchored
+from ..compute.contraction import Contraction
+from ..compute.convolution import Convolution
+from ..compute.emit import emit_anchored
+from ..compute.packing import layout, packed, packed_shape
+from ..compute.tiles import Tiles, tiles_for, tiles_for_convolution
 from ..config import StitchConfig, checked_config
 from ..device import device_model, resolve_target
 from ..failures import Refusal, error_text, let_pass
 from ..graph.reader import read
 from ..interrupts import carrying
-from ..plan.plan import make_plan
 from ..rules.lowering import lowered
 from ..rules.rewriting import is_scheduled
 from .dataflow import is_call_tir
+from .lift_workspace import LiftWorkspace
 
 TEMPLATE = "our template"
 
@@ -31,10 +34,10 @@ CONTRACTIONS = ("matmul", "conv", "dense")
 
 @tvm.transform.module_pass(opt_level=0, name="ComputeTemplates")
 class ComputeTemplates:
-    """Replace PrimFuncs of one float32 matrix product, and what TVM fused to it, by kernels for a CPU.
+    """Replace PrimFuncs of one float32 matrix product or convolution, and what TVM fused to it, by kernels for a CPU.
 
-    A right side that is a constant is packed: its calls get the constant in panels. ``computed``, if given, receives
-    for each product what computes it, and why.
+    A weight that is a constant is packed: its calls get the constant in panels. ``computed``, if given, receives for
+    each function of one what computes it, and why.
     """
 
     def __init__(
@@ -58,7 +61,8 @@ class ComputeTemplates:
         for gvar, func in mod.functions_items():
             if isinstance(func, relax.Function):
                 rewriter.builder_.update_func(gvar, rewriter.visit_expr(func))
-        return relax.transform.DeadCodeElimination()(rewriter.builder_.get())
+        passes = [relax.transform.DeadCodeElimination(), LiftWorkspace()]
+        return tvm.transform.Sequential(passes)(rewriter.builder_.get())
 
     def _product(self, name: str, func: Any) -> Anchored | None:
         try:
@@ -66,8 +70,7 @@ class ComputeTemplates:
             if not any(op.contraction for op in graph.operators):
                 return None
             found = anchored(graph)
-            product = found.product
-            if {t.dtype for t in (product.left, product.right, product.output)} != {"float32"}:
+            if not found.is_served:
                 raise Refusal("only float32 has a template")
             return found
         except Exception as err:
@@ -83,53 +86,60 @@ class _Rewriter(PyExprMutator):
         super().__init__(mod)
         self.mod, self.products, self.owner = mod, products, owner
         self.kernels: dict[tuple[Any, bool], Any] = {}
-        self.weights: dict[tuple[Any, bool, int], Any] = {}
+        self.weights: dict[tuple[Any, Hashable, int], Any] = {}
 
     def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
         call = super().visit_call_(call)
         if not is_call_tir(call) or call.args[0] not in self.products:
             return call
         gvar = call.args[0]
-        product = self.products[gvar].product
+        found = self.products[gvar]
+        product = found.product
         args = list(call.args[1].fields)
-        position = [p.same_as(product.right.buffer) for p in self.mod[gvar].params].index(True)
+        position = [p.same_as(found.weight.buffer) for p in self.mod[gvar].params].index(True)
         weight = args[position]
-        packs = (
-            isinstance(weight, tvm.ir.GenericConst)
-            and isinstance(product.columns, int)
-            and product.batch == 1
-        )
-        tiles = tiles_for(self.owner.target, product.batch, product.rows, product.columns, product.depth)
-        kernel = self._kernel(gvar, tiles, packs)
+        packs = isinstance(weight, tvm.ir.GenericConst) and found.takes_packed
+        kernel = self._kernel(gvar, packs)
         if kernel is None:
             return call
         if packs:
-            args[position] = self._packed(weight, product.transposed, tiles.columns)
+            try:
+                args[position] = self._packed(weight, product, self._tiles(product).columns)
+            except Exception as err:
+                let_pass(err)
+                self.owner.computed[gvar.name_hint] = f"TVM: {error_text(err)}"
+                return call
         return relax.Call(call.op, [kernel, relax.Tuple(args), *call.args[2:]], call.attrs, call.ty_args)
 
-    def _packed(self, weight: Any, transposed: bool, width: int) -> Any:
+    def _tiles(self, product: Contraction | Convolution) -> Tiles:
+        if isinstance(product, Convolution):
+            return tiles_for_convolution(self.owner.target, product)
+        return tiles_for(self.owner.target, product.batch, product.rows, product.columns, product.depth)
+
+    def _packed(self, weight: Any, product: Contraction | Convolution, width: int) -> Any:
         """A constant in panels: one for all products that share it."""
-        key = weight.value, transposed, width
+        key = weight.value, layout(product), width
         if key not in self.weights:
-            self.weights[key] = relax.const(packed(weight.value.numpy(), transposed, width))
+            self.weights[key] = relax.const(packed(product, weight.value.numpy(), width))
         return self.weights[key]
 
-    def _kernel(self, gvar: Any, tiles: Tiles, packs: bool) -> Any:
+    def _kernel(self, gvar: Any, packs: bool) -> Any:
         if (gvar, packs) not in self.kernels:
-            self.kernels[gvar, packs] = self._made(gvar, tiles, packs)
+            self.kernels[gvar, packs] = self._made(gvar, packs)
         return self.kernels[gvar, packs]
 
-    def _made(self, gvar: Any, tiles: Tiles, packs: bool) -> Any:
+    def _made(self, gvar: Any, packs: bool) -> Any:
         func, name, owner = self.mod[gvar], gvar.name_hint, self.owner
-        found = self.products[gvar]
-        product, buffer, plan = found.product, None, None
-        if packs:
-            shape = packed_shape(int(product.columns), int(product.depth), tiles.columns)
-            buffer = tirx.decl_buffer(shape, "float32", f"{product.right.name}_packed")
+        found, buffer = self.products[gvar], None
+        tiles = self._tiles(found.product)
         try:
-            if found.epilogue is not None:
-                plan = make_plan(found.epilogue, device_model(owner.target, owner.config), owner.config)
-            made = emit_matmul(func, product, tiles, buffer, plan)
+            if packs:
+                shape = packed_shape(found.product, tiles.columns)
+                buffer = tirx.decl_buffer(shape, "float32", f"{found.weight.name}_packed")
+            elif isinstance(found.product, Convolution):
+                raise Refusal("the weight of the convolution is no constant: bind it to the module")
+            device = device_model(owner.target, owner.config)
+            made = emit_anchored(func, found, tiles, buffer, device, owner.config)
             lowered(made, owner.target)
         except Exception as err:
             let_pass(err)

@@ -24,6 +24,9 @@ from ..rules.scalar_booleans import ScalarBooleans
 from ..rules.sound_arithmetic import SoundArithmetic
 from ..rules.unit_reductions import UnitReductions
 from .compute_templates import ComputeTemplates
+from .constant_batch_norm import ConstantBatchNorm
+from .constant_views import ConstantViews
+from .convolution_layouts import ConvolutionLayouts
 from .keep_zeros import KeepZeros
 from .library_matmuls import LibraryMatmuls
 from .lift_workspace import LiftWorkspace
@@ -73,7 +76,10 @@ def planning_passes(
     recorder = recorder or Recorder()
     return [
         exclusively(dispatched),
+        ConstantBatchNorm(),
+        *_layouts(target, config, recorder),
         *_libraries(target, config, recorder),
+        ConstantViews(),
         *stitch_passes(target, config, recorder, scopes),
         *_templates(target, config, recorder),
     ]
@@ -86,11 +92,19 @@ def _libraries(target: Any, config: StitchConfig, recorder: Recorder) -> list[An
     return [LibraryMatmuls(target, config, recorder.computed)]
 
 
+def _layouts(target: Any, config: StitchConfig, recorder: Recorder) -> list[Any]:
+    """The layouts that templates take."""
+    return [ConvolutionLayouts(recorder.computed)] if _has_templates(target, config) else []
+
+
 def _templates(target: Any, config: StitchConfig, recorder: Recorder) -> list[Any]:
-    """Templates of our own for compute-intensive operators: on CPUs, where they are asked for."""
-    if config.compute == "tvm" or target.kind.name != "llvm":
-        return []
-    return [ComputeTemplates(target, config, recorder.computed)]
+    """Templates of our own for compute-intensive operators."""
+    return [ComputeTemplates(target, config, recorder.computed)] if _has_templates(target, config) else []
+
+
+def _has_templates(target: Any, config: StitchConfig) -> bool:
+    """On CPUs, where they are asked for."""
+    return config.compute != "tvm" and target.kind.name == "llvm"
 
 
 def _stitch(target: Any, config: StitchConfig, recorder: Recorder, scopes: Scopes | None) -> Any:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,10 +14,14 @@ from tvm import s_tir, tirx
 from .. import compat
 from ..codegen.arithmetic import DEVICE, FLOATS, HOST, is_small
 from ..codegen.opaque import as_c_type
+from ..codegen.vector_math import keeping_nan
+from ..codegen.vector_math.extrema import is_nan
+from ..graph.dtype import HALF
 from ..interrupts import carrying
 from .rewriting import with_body, with_unscheduled
 
 COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
+EXTREMA = (tirx.Max, tirx.Min)
 WIDENED = (tirx.Add, tirx.Sub, tirx.Mul)
 """What C computes of small integers as of ``int``."""
 
@@ -27,7 +32,8 @@ class SoundArithmetic:
 
     To TVM's simplifier ``x == x`` is true and ``not a < b`` is ``b <= a``, which NaN makes false. In CUDA C integers of
     8 and 16 bits become ``int`` before they are computed with, and what is compared or converted then does not wrap.
-    Combiners of reductions stay as they are: TVM's schedules have to recognize them.
+    Maxima and minima propagate NaN. Combiners of reductions for a GPU stay as they are: TVM's schedules know them by
+    their form.
 
     Args:
         on_device: whether the module is for a GPU.
@@ -64,19 +70,45 @@ class SoundArithmetic:
         if compat.kind(value.b) == "Mul":  # a contraction, which schedules know by its form
             return value
         operand = self._sound(value.b)
-        return value if operand.same_as(value.b) else type(value)(value.a, operand)
+        combined = value if operand.same_as(value.b) else type(value)(value.a, operand)
+        return combined if self.on_device else self._extremum(combined)
 
     def _sound(self, value: Any) -> Any:
         changes: list[tuple[Any, Callable[[Any], Any]]] = [
             (COMPARISONS, self._compared),
             (tirx.Not, self._negated),
+            (EXTREMA, self._extremum),
         ]
         if self.on_device:
             changes += [(WIDENED, self._wrapped), (tirx.BitwiseNot, self._complement)]
+        else:
+            changes += [(tirx.Cast, self._rounded)]
         return tvm_ffi.structural_map(value, changes, order="post")
 
     def _compared(self, e: Any) -> Any:
         return self.arithmetic.binary(type(e), e.a, e.b) if compat.dtype_of(e.a) in FLOATS else e
+
+    def _extremum(self, e: Any) -> Any:
+        dtype = compat.dtype_of(e)
+        if dtype not in (*FLOATS, *HALF) or not isinstance(e, EXTREMA):
+            return e
+        if dtype in HALF:
+            wide = type(e)(tirx.Cast("float32", e.a), tirx.Cast("float32", e.b))
+            return self._rounded(tirx.Cast(dtype, self._extremum(wide)))
+        if self.on_device:
+            return self.arithmetic.binary(type(e), e.a, e.b)
+        a, b = (e.b, e.a) if compat.kind(e.b) == "FloatImm" else (e.a, e.b)
+        if compat.kind(a) == "FloatImm" and not math.isnan(float(a.value)):
+            return type(e)(a, b)  # the second operand, where it is NaN
+        return keeping_nan(type(e), a, b)
+
+    def _rounded(self, e: Any) -> Any:
+        """On a CPU TVM rounds to bfloat16 by adding to the bits, which makes zeros of NaNs whose bits are all set."""
+        if self.on_device or compat.dtype_of(e) != "bfloat16" or compat.dtype_of(e.value) != "float32":
+            return e
+        return tirx.Cast(
+            "bfloat16", tirx.Select(is_nan(e.value), compat.float_const(math.nan, "float32"), e.value)
+        )
 
     def _negated(self, e: Any) -> Any:
         if self.on_device:  # of a boolean that is read, too: schedules put comparisons in its place

@@ -8,13 +8,15 @@ when it saves a kernel or a round trip through memory: not when all its users ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ..graph.classify import is_heavy
 from ..graph.dtype import item_bytes
+from ..graph.ir import StitchGraph
 from . import pointwise
 from .node import Node, NodeKind, Value
+from .prologue import is_permutation
 from .quotient import Quotient
 
 MOST_NODES = 48
@@ -31,13 +33,20 @@ class EpilogueRules:
         greedy: whether it is taken whoever reads its result, unless that would be wider in memory than the
             compute-intensive node's own. It costs nothing where TVM's schedules always compute an epilogue in
             registers, and leaves the functions that TVM's fusion makes, so that what was tuned for them serves.
+        template: tells the compute-intensive graphs that a template of ours computes. Their kernels are vectorized
+            throughout, and write a result in any order of its axes.
     """
 
     heavy: bool = True
     greedy: bool = False
+    template: Callable[[StitchGraph], bool] = lambda _graph: False
+
+    def is_template(self, node: Node) -> bool:
+        """Does a template of ours compute a compute-intensive node?"""
+        return node.graph is not None and self.template(node.graph)
 
     def holds(self, node: Node) -> bool:
-        """Is a node fast in a compute-intensive kernel?"""
+        """Is a node fast in a compute-intensive kernel of TVM's?"""
         return self.heavy or node.graph is None or not any(is_heavy(op.value) for op in node.graph.operators)
 
 
@@ -70,7 +79,7 @@ class _Finder:
 
     def region(self, start: int) -> list[int]:
         """The largest region from ``start`` on that one value leaves and that is worth it; else ``start`` alone."""
-        region = _Region([start], set(self.nodes[start].outputs))
+        region = _Region([start], set(self.nodes[start].outputs), self.rules.is_template(self.nodes[start]))
         best = [start]
         waiting = list(self.quotient.consumers[start])
         while waiting and len(region.nodes) <= MOST_NODES:
@@ -88,8 +97,15 @@ class _Finder:
         node = self.nodes[user]
         if not self.free[user] or not (node.escapes or self.quotient.consumers[user]):
             return False
-        if not self.rules.holds(node):
+        if not region.vectorized and not self.rules.holds(node):
             return False
+        if region.permuted:
+            return False
+        if region.vectorized and node.inputs[0] in region.values and is_permutation(node):
+            region.nodes.append(user)
+            region.values |= set(node.outputs)
+            region.permuted = True
+            return True
         others = pointwise.tensors_beside(node, region.values)
         if others is None or not all(self._is_stored(v, user, region) for v in others):
             return False
@@ -177,10 +193,15 @@ class _Finder:
 
 @dataclass
 class _Region:
-    """An epilogue in the making: its nodes, the first one compute-intensive, their values, and the tensors beside."""
+    """An epilogue in the making: its nodes, the first one compute-intensive, their values, and the tensors beside.
+
+    ``vectorized`` says that a template computes it, ``permuted`` that it ends with a permutation of axes.
+    """
 
     nodes: list[int]
     values: set[Value]
+    vectorized: bool
+    permuted: bool = False
     others: set[Value] = field(default_factory=set)
     behind: set[int] | None = None
 

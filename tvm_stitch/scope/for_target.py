@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..compute.anchored import has_template
 from ..config import StitchConfig
 from ..device import device_model
 from ..failures import let_pass, raise_where_strict, reason_of
@@ -41,7 +42,12 @@ def identify_for(
     gpu = target is None or "gpu" in target.keys
     device = device_model(target, config) if target is not None else None
     limited = config if gpu else config.limited(CPU_OPERATORS, CPU_ARGUMENTS)
-    rules = EpilogueRules(heavy=gpu, greedy=(gpu or topi) and not _uses_libraries(target))
+    templates = not gpu and not topi and config.compute != "tvm"
+    rules = EpilogueRules(
+        heavy=gpu,
+        greedy=(gpu or topi) and not _uses_libraries(target),
+        template=has_template if templates else lambda _graph: False,
+    )
     return _identified(
         nodes,
         limited,

@@ -18,6 +18,7 @@ from .compose import compose
 from .epilogue import RULES, EpilogueRules, find_epilogues
 from .merging import Merger
 from .node import Node, NodeKind, Value
+from .prologue import find_prologues
 from .quotient import Quotient
 from .remote import join_remote
 from .weigh import MORE_KERNELS, Weigher
@@ -134,14 +135,19 @@ class _Identifier:
         return self._result(epilogues)
 
     def _epilogues(self) -> list[list[Node]]:
+        anchors = [i for i, n in enumerate(self.nodes) if n.kind is NodeKind.COMPUTE]
+        chains = {c[0]: c for c in find_epilogues(self.quotient, self.stitchable, self.rules)}
+        anchors = [i for i in anchors if self.rules.is_template(self.nodes[i])]
+        before = find_prologues(self.quotient, self.stitchable, anchors)
         found = []
-        for chain in find_epilogues(self.quotient, self.stitchable, self.rules):
-            scope = chain[0]
-            for i in chain[1:]:
+        for anchor in sorted({*chains, *before}):
+            scope = anchor
+            chain = chains.get(anchor, [anchor])
+            for i in [*([before[anchor]] if anchor in before else []), *chain[1:]]:
                 scope = self.quotient.merge(scope, i)
                 self.stitchable[i] = False
-                self.held[i] = f"computed in the kernel of {self.nodes[chain[0]].name}"
-            found.append([self.nodes[i] for i in chain])
+                self.held[i] = f"computed in the kernel of {self.nodes[anchor].name}"
+            found.append([self.nodes[i] for i in self.quotient.members[scope]])
         return found
 
     def _alone(self, node: Node) -> bool:

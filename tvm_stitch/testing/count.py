@@ -12,7 +12,7 @@ from tvm import relax, tirx
 from tvm.target import Target
 from tvm.tirx.build import split_host_device_mods
 
-from ..compute.cpu_matmul import COMPUTE_ATTR
+from ..compute.emit import COMPUTE_ATTR
 from .kernel_count import CONTRACTION_NAMES, KernelCount, Kind
 
 __all__ = ["KernelCount", "Kind", "count_kernels", "count_lowered", "is_compute_intensive", "more_than_stock"]

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Views of constants are folded as NumPy has them, each once; views of what is computed stay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+from tvm.relax import op as R
+
+from tests.graph.helpers import build
+from tvm_stitch.relax.constant_views import ConstantViews
+
+W = np.arange(24, dtype="float32").reshape(2, 1, 3, 4)
+
+
+def constants(mod: tvm.IRModule) -> list[Any]:
+    found: list[Any] = []
+
+    def visit(e: Any) -> None:
+        if isinstance(e, tvm.ir.GenericConst):
+            found.append(e.value)
+
+    relax.analysis.post_order_visit(mod["main"], visit)
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "bool"])
+@pytest.mark.parametrize(
+    ("view", "meaning"),
+    [
+        (lambda w: R.permute_dims(w, [0, 2, 3, 1]), lambda w: w.transpose(0, 2, 3, 1)),
+        (R.permute_dims, lambda w: w.T),
+        (lambda w: R.reshape(w, [4, -1]), lambda w: w.reshape(4, 6)),
+        (lambda w: R.expand_dims(w, [0, -1]), lambda w: w[None, ..., None]),
+        (lambda w: R.squeeze(w, [1]), lambda w: w[:, 0]),
+        (R.flatten, np.ravel),
+    ],
+)
+def test_a_view(view: Any, meaning: Any, dtype: str) -> None:
+    w = W.astype(dtype)
+    mod = ConstantViews()(build(lambda emit, x: [emit(view(relax.const(w, dtype)))], ((1,), "float32")))
+    (found,) = constants(mod)
+    np.testing.assert_array_equal(found.numpy(), meaning(w))
+    assert str(found.dtype) == dtype
+
+
+def chain(emit: Any, x: Any) -> list[Any]:
+    w = relax.const(W)
+    first = emit(R.reshape(emit(R.permute_dims(w)), [12, 2]))
+    second = emit(R.reshape(emit(R.permute_dims(w)), [12, 2]))
+    return [R.add(first, x), R.multiply(second, x)]
+
+
+def test_a_chain_of_views_is_one_constant() -> None:
+    mod = ConstantViews()(build(chain, ((12, 2), "float32")))
+    mod = relax.transform.DeadCodeElimination()(relax.transform.CanonicalizeBindings()(mod))
+    used = {c for c in constants(mod) if list(c.shape) == [12, 2]}
+    assert len(used) == 1
+    np.testing.assert_array_equal(used.pop().numpy(), W.T.reshape(12, 2))
+
+
+def test_what_is_computed_stays() -> None:
+    mod = build(lambda emit, x: [R.permute_dims(x)], ((2, 3), "float32"))
+    tvm.ir.assert_structural_equal(ConstantViews()(mod), mod)

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Convolutions that a template takes get channels that are innermost; the rest of the module stays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+from tvm.relax import op as R
+
+from tests.graph.helpers import build, symbol
+from tvm_stitch.relax.convolution_layouts import ConvolutionLayouts
+
+
+def weight(*shape: int, dtype: str = "float32") -> Any:
+    return relax.const(np.ones(shape, dtype))
+
+
+def layouts(mod: tvm.IRModule) -> list[str]:
+    found: list[str] = []
+
+    def visit(e: Any) -> None:
+        if isinstance(e, relax.Call) and "conv" in getattr(e.op, "name", ""):
+            found.append(e.attrs.data_layout)
+
+    relax.analysis.post_order_visit(mod["main"], visit)
+    return found
+
+
+def chain(emit: Any, x: Any) -> list[Any]:
+    y = emit(R.nn.relu(emit(R.nn.conv2d(x, weight(8, 3, 3, 3)))))
+    return [R.nn.conv2d(y, weight(4, 8, 1, 1))]
+
+
+def transposes(mod: tvm.IRModule) -> int:
+    count = 0
+
+    def visit(e: Any) -> None:
+        nonlocal count
+        is_one = isinstance(e, relax.Call) and getattr(e.op, "name", "") == "relax.permute_dims"
+        count += is_one and isinstance(e.args[0], relax.Var)
+
+    relax.analysis.post_order_visit(mod["main"], visit)
+    return count
+
+
+def test_a_chain_is_transposed_at_its_ends() -> None:
+    mod = ConvolutionLayouts()(build(chain, ((1, 3, 8, 8), "float32")))
+    assert layouts(mod) == ["NHWC", "NHWC"] and transposes(mod) == 2
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "made"),
+    [
+        ((1, 3, 8, 8), "float16", lambda x: R.nn.conv2d(x, weight(8, 3, 3, 3, dtype="float16"))),
+        ((1, 3, symbol("h"), 8), "float32", lambda x: R.nn.conv2d(x, weight(8, 3, 3, 3))),
+        ((1, 8, 8, 3), "float32", lambda x: R.nn.conv2d(
+            x, weight(8, 3, 3, 3), data_layout="NHWC", kernel_layout="OHWI"
+        )),
+    ],
+)  # fmt: skip
+def test_others_stay(shape: Any, dtype: str, made: Any) -> None:
+    mod = build(lambda emit, x: [made(x)], (shape, dtype))
+    tvm.ir.assert_structural_equal(ConvolutionLayouts()(mod), mod)
+
+
+def both(emit: Any, x: Any, w: Any) -> list[Any]:
+    return [R.nn.conv2d(emit(R.nn.conv2d(x, w)), weight(4, 8, 1, 1))]
+
+
+def test_only_what_has_constant_weights() -> None:
+    mod = build(both, ((1, 3, 8, 8), "float32"), ((8, 3, 3, 3), "float32"))
+    assert layouts(ConvolutionLayouts()(mod)) == ["NCHW", "NHWC"]

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A convolution takes the transposition of its data in, unless others read that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+from tvm.relax import op as R
+
+from tests.graph.helpers import build
+from tvm_stitch import StitchConfig
+from tvm_stitch.relax import pipeline
+from tvm_stitch.testing.count import count_kernels
+
+TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "haswell"})
+W = relax.const(np.ones((4, 3, 3, 3), "float32"))
+
+
+def conv(x: Any) -> Any:
+    return R.nn.conv2d(x, W, data_layout="NHWC", kernel_layout="OHWI")
+
+
+def one(emit: Any, x: Any) -> list[Any]:
+    return [conv(emit(R.permute_dims(x, [0, 2, 3, 1])))]
+
+
+def read_by_others(emit: Any, x: Any) -> list[Any]:
+    t = emit(R.permute_dims(x, [0, 2, 3, 1]))
+    return [conv(t), R.exp(t)]
+
+
+def returned(emit: Any, x: Any) -> list[Any]:
+    t = emit(R.permute_dims(x, [0, 2, 3, 1]))
+    return [conv(t), t]
+
+
+def of_a_slice(emit: Any, x: Any) -> list[Any]:
+    t = emit(R.permute_dims(x, [0, 2, 3, 1]))
+    return [conv(emit(R.strided_slice(t, [1], [0], [6])))]
+
+
+@pytest.mark.parametrize(
+    ("model", "kernels"), [(one, 1), (read_by_others, 2), (returned, 2), (of_a_slice, 2)]
+)
+def test_kernels(model: Any, kernels: int) -> None:
+    mod = build(model, ((1, 3, 8, 8), "float32"))
+    assert count_kernels(mod, TARGET, pipeline(TARGET)).total == kernels
+    assert count_kernels(mod, TARGET).total >= kernels
+
+
+def test_tvms_own_convolution_takes_none_in() -> None:
+    mod = build(one, ((1, 3, 8, 8), "float32"))
+    assert count_kernels(mod, TARGET, pipeline(TARGET, StitchConfig(compute="tvm"))).total == 2

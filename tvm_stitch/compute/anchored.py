@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A kernel around one compute-intensive operator: a matrix product or a convolution, and what follows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..failures import Refusal
+from ..graph.extent import Extent, product
+from ..graph.ir import Operator, StitchGraph, Tensor
+from .contraction import Contraction, contraction_of
+from .convolution import Convolution, as_contraction, convolution_of
+
+
+@dataclass(frozen=True)
+class Anchored:
+    """A kernel of one compute-intensive operator and the operators behind it, which read its result as an input.
+
+    Attributes:
+        product: the compute-intensive operator.
+        epilogue: the graph of the others, None where there are none.
+    """
+
+    product: Contraction | Convolution
+    epilogue: StitchGraph | None
+
+    @property
+    def weight(self) -> Tensor:
+        """The right factor."""
+        return self.product.weight if isinstance(self.product, Convolution) else self.product.right
+
+    @property
+    def data(self) -> Tensor:
+        """The left factor, as it is in memory."""
+        return self.product.data.source if isinstance(self.product, Convolution) else self.product.left
+
+    @property
+    def is_served(self) -> bool:
+        """Whether there is a template for its dtypes."""
+        return all(t.dtype == "float32" for t in (self.data, self.weight, self.product.output))
+
+    @property
+    def takes_packed(self) -> bool:
+        """Whether the weight can be packed: its size is known, and it is one for all images or matrices."""
+        p = self.product
+        if isinstance(p, Convolution):
+            return True
+        return isinstance(p.columns, int) and isinstance(p.depth, int) and p.batch == 1
+
+    @property
+    def rows(self) -> Extent:
+        """Rows of the result, of which each has ``product.columns`` elements."""
+        if isinstance(self.product, Convolution):
+            return self.product.rows
+        return product((self.product.batch, self.product.rows))
+
+
+def anchored(graph: StitchGraph) -> Anchored:
+    """A graph as one compute-intensive operator and its epilogue; takes the graph apart.
+
+    Raises:
+        Refusal: when it has none, several, or one whose operands it computes.
+    """
+    found = [op for op in graph.operators if op.contraction]
+    if len(found) != 1:
+        raise Refusal(f"{len(found)} compute-intensive operators in one kernel, a template computes one")
+    (op,) = found
+    made, taken = _product_of(op)
+    others = [o for o in graph.operators if o is not op and o not in taken]
+    for operator in taken:
+        readers = [o for o in graph.operators if operator.output in o.inputs]
+        if operator.output in graph.outputs or any(o is not op and o not in taken for o in readers):
+            raise Refusal(f"{operator.output.name} is read by others too")
+    if not others:
+        return Anchored(made, None)
+    op.output.producer = None
+    read = {tensor for o in others for tensor in o.inputs}
+    inputs = [*(t for t in graph.inputs if t in read), op.output]
+    outputs = [t for t in graph.outputs if t is not op.output]
+    return Anchored(made, StitchGraph(graph.name, inputs, others, outputs, graph.symbols))
+
+
+def has_template(graph: StitchGraph) -> bool:
+    """Whether a template computes the compute-intensive operator of a graph."""
+    found = [op for op in graph.operators if op.contraction]
+    if len(found) != 1:
+        return False
+    try:
+        made, _ = _product_of(found[0])
+        return Anchored(made, None).is_served
+    except Refusal:
+        return False
+
+
+def _product_of(op: Operator) -> tuple[Contraction | Convolution, list[Operator]]:
+    """What an operator is, and the operators that make what it reads."""
+    if len(op.reduce) > 1:
+        made, taken = convolution_of(op)
+        return (as_contraction(made), taken) if made.is_pointwise else (made, taken)
+    product = contraction_of(op)
+    for operand in (product.left, product.right):
+        if operand.producer is not None:
+            raise Refusal(f"{operand.name} is computed in the same kernel")
+    return product, []

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Convolution: of any number of spatial axes, strided, dilated, grouped, recognized in a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .. import compat
+from ..compat import Analyzer, Expr, Var, tir
+from ..failures import Refusal
+from ..graph.extent import Extent, product
+from ..graph.ir import Axis, Operator, Tensor
+from .contraction import Contraction
+from .padding import Padded, padded
+
+
+@dataclass(frozen=True)
+class Window:
+    """One spatial axis: the places of a window, and its elements.
+
+    Attributes:
+        outputs, stride: places, and how far apart they are.
+        kernel, dilation: elements, and how far apart they are.
+    """
+
+    outputs: int
+    kernel: int
+    stride: int
+    dilation: int
+
+    def span(self, outputs: int | None = None) -> int:
+        """Elements of the data that all places see, or some neighbouring ones."""
+        count = self.outputs if outputs is None else outputs
+        return (count - 1) * self.stride + (self.kernel - 1) * self.dilation + 1
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """``output[n, o..., f] = sum over r..., c of data[n, o * stride + r * dilation..., c of f] * weight[f, r..., c]``.
+
+    The channels are innermost in data and output, all of them in the order of their groups.
+
+    Attributes:
+        data: what is read, with its border.
+        weight: a tensor of the axes f, r... and c, in any order.
+        weight_order: for each of the axes f, r..., c, the axis of the weight that has it.
+        output: the result.
+        batch: images.
+        windows: the spatial axes, at least two (where there is one, the first of the two is trivial).
+        groups, inputs, outputs: groups of channels, and those that each reads and writes.
+    """
+
+    data: Padded
+    weight: Tensor
+    weight_order: tuple[int, ...]
+    output: Tensor
+    batch: Extent
+    windows: tuple[Window, ...]
+    groups: int
+    inputs: int
+    outputs: int
+
+    @property
+    def columns(self) -> int:
+        """Channels of the output."""
+        return self.groups * self.outputs
+
+    @property
+    def rows(self) -> Extent:
+        """Places of windows, of all images."""
+        return product((self.batch, *(w.outputs for w in self.windows)))
+
+    @property
+    def depth(self) -> int:
+        """Products of a sum."""
+        return self.inputs * int(product(tuple(w.kernel for w in self.windows)))
+
+    @property
+    def is_depthwise(self) -> bool:
+        """Whether every channel is a group of its own."""
+        return self.inputs == 1 and self.outputs == 1
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether it is a matrix product of the data as it lies."""
+        return (
+            self.groups == 1
+            and self.data.is_plain
+            and all(w.kernel == 1 and w.stride == 1 for w in self.windows)
+        )
+
+
+def convolution_of(op: Operator) -> tuple[Convolution, list[Operator]]:
+    """The convolution that an operator is, with the operators that make what it reads.
+
+    Raises:
+        Refusal: when it is something else, or its tensors are stored in another order.
+    """
+    if not op.contraction or op.combiner != "sum" or len(op.spatial) < 3 or compat.kind(op.value) != "Mul":
+        raise Refusal("no convolution")
+    left, right = op.value.a, op.value.b
+    if not compat.is_load(left) or not compat.is_load(right):
+        raise Refusal("a factor is computed, not read")
+    images, places, channel = op.spatial[0], op.spatial[1:-1], op.spatial[-1]
+    data, weight = (op.operand[compat.load_buffer(load)] for load in (left, right))
+    if weight.producer is not None:
+        raise Refusal(f"{weight.name} is computed in the same kernel")
+    at, of = compat.elements(left.indices), compat.elements(right.indices)
+    if channel.var not in of:
+        raise Refusal(
+            "its channels are not innermost: convolutions of static images and constant weights are converted"
+        )
+    if len(at) != len(op.spatial) or at[0] != images.var:
+        raise Refusal(f"{data.name} is not read image by image")
+    found = [_window(index, place, op) for index, place in zip(at[1:-1], places)]
+    windows, kernels = [w for w, _ in found], [axis for _, axis in found]
+    rest = [axis for axis in op.reduce if axis not in kernels]
+    if len(rest) > 1:
+        raise Refusal(f"{data.name} is not read window by window")
+    inputs = _static(rest[0].extent) if rest else 1
+    order = _weight_order(weight, of, [channel, *kernels, *rest])
+    groups, outputs = _groups(at[-1], channel, rest[0].var if rest else None, inputs, data)
+    source, operators = padded(data)
+    if len(windows) == 1:
+        windows = [Window(1, 1, 1, 1), *windows]
+        source = _with_unit(source)
+    if any(not isinstance(extent, int) for extent in source.shape[1:]):
+        raise Refusal("its images are of symbolic size")
+    made = Convolution(
+        source, weight, order, op.output, images.extent, tuple(windows), groups, inputs, outputs
+    )
+    return made, operators
+
+
+def _window(index: Expr, place: Axis, op: Operator) -> tuple[Window, Axis | None]:
+    """How a spatial axis is read, and the reduced axis of its window."""
+    variables = [place.var, *(a.var for a in op.reduce)]
+    factors = [compat.int_value(f) for f in compat.arith.detect_linear_equation(index, variables)]
+    if not factors or None in factors or factors[-1] != 0:
+        raise Refusal("its windows are not evenly spaced")
+    used = [(axis, f) for axis, f in zip(op.reduce, factors[1:-1]) if f]
+    if len(used) > 1 or (factors[0] or 0) < 1:
+        raise Refusal("its windows are not evenly spaced")
+    axis, dilation = used[0] if used else (None, 1)
+    kernel = 1 if axis is None else _static(axis.extent)
+    assert factors[0] is not None and dilation is not None
+    if dilation < 1:
+        raise Refusal("its windows are read backwards")
+    return Window(_static(place.extent), kernel, factors[0], dilation), axis
+
+
+def _static(extent: Extent) -> int:
+    if not isinstance(extent, int):
+        raise Refusal("its images are of symbolic size")
+    return extent
+
+
+def _weight_order(weight: Tensor, of: Sequence[Expr], axes: Sequence[Axis | None]) -> tuple[int, ...]:
+    """For the output's channel, the window's axes and the input's channel, the weight's axis (-1: of one element)."""
+    order = []
+    for axis in axes:
+        places = [i for i, index in enumerate(of) if axis is not None and index.same_as(axis.var)]
+        if axis is not None and len(places) != 1:
+            raise Refusal(f"{weight.name} is not read along whole axes")
+        order.append(places[0] if places else -1)
+    for i, index in enumerate(of):
+        if i not in order and compat.int_value(index) != 0:
+            raise Refusal(f"{weight.name} is not read along whole axes")
+    return tuple(order)
+
+
+def _groups(index: Expr, channel: Axis, inner: Var | None, inputs: int, data: Tensor) -> tuple[int, int]:
+    """Groups of channels, and the channels that each writes."""
+    count, channels = _static(data.shape[-1]), _static(channel.extent)
+    if inputs == 0 or count % inputs or (count // inputs and channels % (count // inputs)):
+        raise Refusal(f"the channels of {data.name} are not read in groups")
+    groups = max(count // inputs, 1)
+    outputs = channels // groups
+    analyzer = Analyzer()
+    compat.bind_range(analyzer, channel.var, compat.const(channels, "int64"))
+    offset: Any = compat.const(0, "int64") if inner is None else inner
+    if inner is not None:
+        compat.bind_range(analyzer, inner, compat.const(inputs, "int64"))
+    if outputs:
+        offset = offset + tir.floordiv(channel.var, compat.const(outputs, "int64")) * inputs
+    if not analyzer.can_prove_equal(index, offset):
+        raise Refusal(f"the channels of {data.name} are not read in groups")
+    return groups, outputs
+
+
+def as_contraction(made: Convolution) -> Contraction:
+    """A pointwise convolution as the product that it is: rows of channels with a matrix."""
+    transposed = made.weight_order[0] < made.weight_order[-1]
+    return Contraction(
+        made.data.source, made.weight, made.output, 1, made.rows, made.outputs, made.inputs, transposed
+    )
+
+
+def _with_unit(data: Padded) -> Padded:
+    """The data of one spatial axis as of two: images of one row."""
+    order = tuple(axis if axis == 0 else axis + 1 for axis in data.order)
+    images, *rest = data.shape
+    kept, *inner = data.inner
+    return Padded(
+        data.source,
+        order,
+        (images, 1, *rest),
+        (kept, 1, *inner),
+        (data.before[0], 0, *data.before[1:]),
+        data.fill,
+    )

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A depthwise convolution on a CPU, channels innermost: vectors of channels, some places at a time."""
+
+from __future__ import annotations
+
+from .. import compat
+from ..codegen import builder as B
+from ..compat import Buffer, Expr, tir
+from .convolution import Convolution
+from .cpu_convolution import ConvolutionTasks, number_of
+from .micro_kernel import emit_sums
+from .tiles import Tiles
+from .write_back import WriteBack
+
+
+def emit_depthwise(conv: Convolution, tiles: Tiles, packed: Buffer, out: WriteBack) -> None:
+    """Emit the loops of a convolution whose channels do not mix; arguments as of ``emit_convolution``."""
+    _Emitter(conv, tiles, packed, out).emit()
+
+
+class _Emitter(ConvolutionTasks):
+    def __init__(self, conv: Convolution, tiles: Tiles, packed: Buffer, out: WriteBack):
+        super().__init__(conv, tiles, out)
+        self.packed = packed
+
+    def width(self) -> int:
+        """Columns of a tile: no more than there are, where tails overlap."""
+        width = self.tiles.columns
+        while width > self.conv.columns:
+            width //= 2
+        return width
+
+    def panels(self) -> int:
+        return -(-self.conv.columns // self.width())
+
+    def panel(self, panel: Expr, count: int | Expr, start: Expr) -> None:
+        width, columns = self.width(), self.conv.columns
+        column = panel * B.i64(width)
+        if columns % width:
+            column = tir.min(column, B.i64(columns - width))
+        self.lines(count, start, column, width)
+
+    def tile(self, line: Expr, place: Expr, row: Expr, column: Expr, stored: int) -> None:
+        conv, width = self.conv, self.width()
+        kernel = [w.kernel for w in conv.windows]
+
+        def term(i: int, k: list[Expr], c: Expr) -> Expr:
+            data = self.data.at(self.offsets(line, place + B.i64(i), k), column + c)
+            return data * compat.load(self.packed, [number_of(k, kernel), column + c])
+
+        # Unrolled, so that neighbouring places share what they read.
+        sums = emit_sums(self.tiles.rows, width, self.tiles.lanes, kernel, term, unrolled=1)
+        self.out.store(sums, row, column, width, min(self.tiles.lanes, width))

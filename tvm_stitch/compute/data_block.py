@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a task of a convolution reads: the data itself, or a part of it copied with its border into a block.
+
+The copy stays in the second-level cache, and is some hundredths of a convolution's time; so borders cost no tensor of
+their own, and data in another order of axes no transposition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .. import compat
+from ..codegen import builder as B
+from ..codegen.cpu_base import times
+from ..compat import Buffer, Expr, T, tir
+from ..graph.extent import as_expr
+from .convolution import Convolution
+from .padding import Padded
+
+COPIED = 16
+"""Elements that a copy moves at once."""
+
+
+class DataBlock:
+    """The data of some places of windows: ``extents`` elements along each spatial axis, all channels.
+
+    ``fill`` emits the copy, where one is needed; ``at`` then reads.
+    """
+
+    def __init__(self, product: Convolution, outputs: Sequence[int]):
+        """For tasks of ``outputs`` places along each spatial axis."""
+        self.product, self.data = product, product.data
+        self.extents = [w.span(count) for w, count in zip(product.windows, outputs)]
+        self.channels = int(self.data.shape[-1])
+        self.copies = not self.data.is_plain
+        if self.copies:
+            size = self.channels
+            for extent in self.extents:
+                size *= extent
+            self.buffer: Buffer = B.stack([size], "float32", "data_block")
+            self.strides = _strides(self.extents, self.channels)
+        else:
+            self.buffer = B.flat_view(self.data.source.buffer)
+            self.strides = _strides([int(e) for e in self.data.shape[1:-1]], self.channels)
+
+    def fill(self, image: Expr, first: Sequence[Expr]) -> None:
+        """Emit the copy for windows whose first places are ``first``."""
+        starts = [place * B.i64(w.stride) for place, w in zip(first, self.product.windows)]
+        self.base = B.i64(0)
+        if not self.copies:
+            size = B.i64(int(self.data.shape[1]) * self.strides[0])
+            self.base = image * size
+            for start, stride in zip(starts, self.strides):
+                self.base = self.base + start * B.i64(stride)
+            return
+        source = B.flat_view(self.data.source.buffer)
+        *outer, last = self.extents
+        self._copy(source, image, starts, outer, last)
+
+    def at(self, offsets: Sequence[Expr], channel: Expr) -> Expr:
+        """An element, counted from the task's first window."""
+        index = self.base + channel
+        for offset, stride in zip(offsets, self.strides):
+            index = index + offset * B.i64(stride)
+        return B.fetch(self.buffer, index)
+
+    def _copy(self, source: Buffer, image: Expr, starts: list[Expr], outer: list[int], last: int) -> None:
+        """Line after line along the last spatial axis."""
+        data = self.data
+        lines = 1
+        for extent in outer:
+            lines *= extent
+        with times("serial", lines, "line") as line:
+            places, rest = [], line
+            for extent in reversed(outer):
+                places.append(tir.floormod(rest, B.i64(extent)) if extent > 1 else B.i64(0))
+                rest = tir.floordiv(rest, B.i64(extent))
+            places = [start + place for start, place in zip(starts, reversed(places))]
+            to = line * B.i64(last * self.channels)
+            inside = _all([_inside(data, axis + 1, place) for axis, place in enumerate(places)])
+            if inside is None:
+                self._line(source, image, places, starts[-1], to, last)
+                return
+            with T.If(inside):
+                with T.Then():
+                    self._line(source, image, places, starts[-1], to, last)
+                with T.Else():
+                    self._fill(to, B.i64(last * self.channels))
+
+    def _line(
+        self, source: Buffer, image: Expr, places: list[Expr], start: Expr, to: Expr, last: int
+    ) -> None:
+        """One line of the block: its border on both sides, and what lies between in the source."""
+        data = self.data
+        axis = len(data.shape) - 2
+        before, inner = data.before[axis], int(data.inner[axis])
+        left = tir.min(tir.max(B.i64(before) - start, B.i64(0)), B.i64(last))
+        right = tir.max(tir.min(B.i64(before + inner) - start, B.i64(last)), left)
+        left, right = B.bind(left, "left") if compat.free_vars(left) else left, right
+        channels = B.i64(self.channels)
+        if data.fill is not None:
+            self._fill(to, left * channels)
+            self._fill(to + right * channels, (B.i64(last) - right) * channels)
+        strides = self._source_strides()
+        base = image * strides[0]
+        for at, place in enumerate(places):
+            base = base + (place - B.i64(data.before[at + 1])) * strides[at + 1]
+        base = base + (start + left - B.i64(before)) * strides[axis]
+        count = right - left
+        to = to + left * channels
+        if list(data.order) == sorted(data.order):  # places and channels lie behind each other
+            _move(self.buffer, to, source, base, count * channels)
+            return
+        with times("serial", count, "x") as x, B.loop("serial", channels, "c") as c:
+            value = B.fetch(source, base + x * strides[axis] + c * strides[-1])
+            B.store(self.buffer, value, [to + x * channels + c])
+
+    def _source_strides(self) -> list[Expr]:
+        """For each axis of the data, the distance of neighbours in the source."""
+        data = self.data
+        found: list[Expr] = [B.i64(0)] * len(data.shape)
+        stride: Expr = B.i64(1)
+        for axis in reversed(data.order):
+            found[axis] = stride
+            stride = stride * as_expr(data.inner[axis])
+        return found
+
+    def _fill(self, to: Expr, count: Expr) -> None:
+        assert self.data.fill is not None
+        fill = self.data.fill
+        _pieces(count, lambda at, v: B.store(self.buffer, fill, [to + at + v]))
+
+
+def _move(buffer: Buffer, to: Expr, source: Buffer, base: Expr, count: Expr) -> None:
+    _pieces(count, lambda at, v: B.store(buffer, B.fetch(source, base + at + v), [to + at + v]))
+
+
+def _pieces(count: Expr, body) -> None:  # type: ignore[no-untyped-def]
+    """Vectors of some elements, then single ones."""
+    whole = tir.floordiv(count, B.i64(COPIED))
+    with times("serial", whole, "piece") as piece, B.loop("vectorized", COPIED, "v") as v:
+        body(piece * B.i64(COPIED), v)
+    with times("serial", count - whole * B.i64(COPIED), "rest") as rest:
+        body(whole * B.i64(COPIED) + rest, B.i64(0))
+
+
+def _strides(extents: Sequence[int], channels: int) -> list[int]:
+    found = [channels]
+    for extent in reversed(extents[1:]):
+        found.append(found[-1] * extent)
+    return found[::-1]
+
+
+def _inside(data: Padded, axis: int, place: Expr) -> Expr | None:
+    """Whether a place of the data is in the source; None where all are."""
+    before, inner, extent = data.before[axis], data.inner[axis], data.shape[axis]
+    conditions = []
+    assert isinstance(inner, int) and isinstance(extent, int)
+    if before > 0:
+        conditions.append(tir.GE(place, B.i64(before)))
+    if before + inner < extent:
+        conditions.append(tir.LT(place, B.i64(before + inner)))
+    return _all(conditions)
+
+
+def _all(conditions: Sequence[Expr | None]) -> Expr | None:
+    found = [c for c in conditions if c is not None]
+    return None if not found else found[0] if len(found) == 1 else tir.all(*found)

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scheduled PrimFunc of a compute-intensive operator and what follows it, for a CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..codegen import builder as B
+from ..codegen.cpu import emit_plan
+from ..codegen.emit import sound_for_cpu
+from ..codegen.scratch import WORKSPACE_ATTR
+from ..compat import Buffer, tir
+from ..config import StitchConfig
+from ..device import DeviceModel
+from ..failures import Refusal
+from ..graph.extent import as_expr
+from ..plan.plan import make_plan
+from ..scope.fusion import Pattern
+from .anchored import Anchored
+from .convolution import Convolution
+from .cpu_convolution import emit_convolution
+from .cpu_depthwise import emit_depthwise
+from .cpu_matmul import emit_matmul
+from .tiles import Tiles
+from .write_back import WriteBack, write_back
+
+COMPUTE_ATTR = "tvm_stitch.compute"
+"""Marks kernels that hold a compute-intensive operator."""
+
+
+def emit_anchored(
+    func: Any, found: Anchored, tiles: Tiles, packed: Buffer | None, device: DeviceModel, config: StitchConfig
+) -> Any:
+    """The scheduled PrimFunc that computes an operator, and then what is computed of it.
+
+    An epilogue is evaluated tile by tile if it can be, else when all of the operator's result is there: in workspace,
+    the function's last parameter then (see :class:`tvm_stitch.relax.lift_workspace.LiftWorkspace`).
+
+    Args:
+        func: the function that consists of both.
+        found: what it computes, in float32.
+        tiles: the sizes of tiles.
+        packed: the weight as the template reads it (see :mod:`tvm_stitch.compute.packing`), which takes the place of
+            its parameter; None where it is read as it lies.
+        device: the CPU.
+        config: options of the plan for an epilogue that takes the whole result.
+
+    Raises:
+        Refusal: when no plan serves the epilogue.
+    """
+    product, graph = found.product, found.epilogue
+    is_result = any(p.same_as(product.output.buffer) for p in func.params)
+    plan, out = None, WriteBack(product.output, product.columns)
+    if graph is not None:
+        try:
+            out = write_back(graph, product.output, found.rows, product.columns, device, is_result)
+        except Refusal:
+            plan = make_plan(graph, device, config)
+    params = [packed if packed is not None and p.same_as(found.weight.buffer) else p for p in func.params]
+    attrs = {"tirx.is_scheduled": True, "op_pattern": int(Pattern.OPAQUE), COMPUTE_ATTR: True}
+    if plan is not None and not is_result:
+        # Memory that the caller gives: TVM computes the part that is used of what a kernel allocates, and may divide
+        # by extents that are 0 in that.
+        shape = [as_expr(extent) for extent in product.output.shape]
+        product.output.buffer = tir.decl_buffer(shape, "float32", "product")
+        params.append(product.output.buffer)
+        attrs[WORKSPACE_ATTR] = 1
+    with B.kernel() as body:
+        if not isinstance(product, Convolution):
+            emit_matmul(product, tiles, packed, out)
+        else:
+            assert packed is not None
+            (emit_depthwise if product.is_depthwise else emit_convolution)(product, tiles, packed, out)
+        if plan is not None:
+            emit_plan(plan)
+    made = tir.PrimFunc(params, body[0], func.ret_type, func.attrs)
+    return sound_for_cpu(made.with_attrs(attrs))

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a convolution reads: a tensor in any order of its axes, with a border around it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .. import compat
+from ..compat import Expr, Var
+from ..failures import Refusal
+from ..graph.access import branches
+from ..graph.extent import Extent, same
+from ..graph.ir import Operator, Tensor
+
+
+@dataclass(frozen=True)
+class Padded:
+    """``data[i...] = source[permuted(i - before)]`` where that is inside of the source, ``fill`` elsewhere.
+
+    Attributes:
+        source: a tensor in memory.
+        order: for each axis of the source, the axis of the data that indexes it.
+        shape: the data's extents.
+        inner: for each axis of the data, the extent of the source there.
+        before: for each axis of the data, the elements of the border before the source's.
+        fill: the border's value, None where there is no border.
+    """
+
+    source: Tensor
+    order: tuple[int, ...]
+    shape: tuple[Extent, ...]
+    inner: tuple[Extent, ...]
+    before: tuple[int, ...]
+    fill: Expr | None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the data is the source itself."""
+        return (
+            self.fill is None
+            and list(self.order) == sorted(self.order)
+            and not any(self.before)
+            and all(map(same, self.shape, self.inner))
+        )
+
+
+def padded(tensor: Tensor) -> tuple[Padded, list[Operator]]:
+    """How a tensor is made of one that is in memory, and the operators that do so.
+
+    Raises:
+        Refusal: when it is computed in another way.
+    """
+    if tensor.producer is None:
+        axes = tuple(range(len(tensor.shape)))
+        return Padded(tensor, axes, tensor.shape, tensor.shape, (0,) * len(axes), None), []
+    op = tensor.producer
+    found = _padding(op)
+    operators = [op]
+    while found.source.producer is not None:
+        below = found.source.producer
+        under = _padding(below)
+        if under.fill is not None:
+            raise Refusal(f"{found.source.name} is computed in the same kernel")
+        operators.append(below)
+        order = tuple(found.order[axis] for axis in under.order)
+        found = Padded(under.source, order, found.shape, found.inner, found.before, found.fill)
+    return found, operators
+
+
+def _padding(op: Operator) -> Padded:
+    """An operator that puts a border around a tensor or permutes its axes."""
+    refusal = Refusal(f"{op.output.name} is computed in the same kernel")
+    if op.is_reduce:
+        raise refusal
+    axes = [axis.var for axis in op.spatial]
+    shape = tuple(axis.extent for axis in op.spatial)
+    chosen = branches(op.value)
+    load, fill = (op.value, None) if chosen is None else (chosen[1], chosen[2])
+    if not compat.is_load(load) or (fill is not None and compat.kind(fill) != "FloatImm"):
+        raise refusal
+    source = op.operand[compat.load_buffer(load)]
+    indices = compat.elements(load.indices)
+    order, before = [], [0] * len(axes)
+    for index in indices:
+        var, offset = _shifted(index, refusal)
+        if var not in axes or axes.index(var) in order:
+            raise refusal
+        order.append(axes.index(var))
+        before[order[-1]] = offset
+    if len(order) != len(axes):
+        raise refusal
+    inner: list[Extent] = list(shape)
+    for axis, extent in zip(order, source.shape):
+        inner[axis] = extent
+    wanted = {v: _range(b, n, e) for v, b, n, e in zip(axes, before, inner, shape)}
+    if chosen is not None and _bounds(chosen[0], dict(zip(axes, shape)), refusal) != wanted:
+        raise refusal
+    return Padded(source, tuple(order), shape, tuple(inner), tuple(before), fill)
+
+
+def _shifted(index: Expr, refusal: Refusal) -> tuple[Var, int]:
+    """A variable and what is subtracted from it."""
+    if compat.kind(index) in ("Var", "SizeVar"):
+        return index, 0
+    if compat.kind(index) in ("Sub", "Add") and compat.kind(index.a) in ("Var", "SizeVar"):
+        offset = compat.int_value(index.b)
+        if offset is not None:
+            return index.a, offset if compat.kind(index) == "Sub" else -offset
+    raise refusal
+
+
+Range = tuple[int, int]
+"""The first value and the end, which is -1 for a symbolic one."""
+
+
+def _range(before: int, inner: Extent, extent: Extent) -> Range:
+    """The part of an axis where the source is."""
+    if isinstance(inner, int) and isinstance(extent, int):
+        return max(before, 0), min(before + inner, extent)
+    return 0, -1
+
+
+def _bounds(condition: Expr, extents: dict[Var, Extent], refusal: Refusal) -> dict[Var, Range]:
+    """The ranges of variables in which a condition holds, which is a conjunction of bounds."""
+    found = {v: [0, e if isinstance(e, int) else -1] for v, e in extents.items()}
+    waiting = [condition]
+    while waiting:
+        part = waiting.pop()
+        name = compat.kind(part)
+        if name == "And":
+            waiting += [part.a, part.b]
+            continue
+        if name not in ("LT", "LE", "GT", "GE"):
+            raise refusal
+        a, b = (part.a, part.b) if name in ("LT", "LE") else (part.b, part.a)
+        strict = name in ("LT", "GT")
+        low, high = compat.int_value(a), compat.int_value(b)
+        var = b if low is not None else a
+        if var not in found or found[var][1] == -1:
+            raise refusal
+        if low is not None:
+            found[var][0] = max(found[var][0], low + strict)
+        elif high is not None:
+            found[var][1] = min(found[var][1], high + (not strict))
+        else:
+            raise refusal
+    return {v: (low, high) for v, (low, high) in found.items()}

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a tile of sums goes: to memory, or first through what the kernel computes of it.
+
+The epilogue is evaluated as a stitched kernel evaluates a pass over the columns of a row (vector math included), for
+the rows and columns of a tile, while its sums are in the first-level cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .. import compat
+from ..codegen import builder as B
+from ..codegen.cpu_base import CpuEmitter, times
+from ..codegen.cpu_frame import Coordinate, Frame
+from ..codegen.cpu_lanes import LaneWriter
+from ..compat import Buffer, Expr
+from ..device import DeviceModel
+from ..failures import Refusal
+from ..graph.extent import Extent, as_expr, same
+from ..graph.ir import Access, StitchGraph, Tensor
+from ..plan.alignment import align
+from ..plan.cpu_mapping import choose_cpu_mapping
+from ..plan.domain import Domain, Point
+from ..plan.passes import schedule
+from ..plan.plan import StitchPlan
+
+
+class WriteBack:
+    """Stores tiles of a result ``<rows, columns>`` as they are."""
+
+    def __init__(self, output: Tensor, columns: Extent):
+        self.output, self.columns = output, columns
+
+    def begin(self, rows: int, width: int) -> None:
+        """Emit what a task needs before its first tile, none of which is larger than ``rows`` x ``width``."""
+        self.flat = B.flat_view(self.output.buffer)
+
+    def store(self, sums: Sequence[Buffer], row: Expr, column: Expr, stored: int, lanes: int) -> None:
+        """Emit what becomes of a tile that starts at ``row`` and ``column``, of whose columns the first are results."""
+        for i, line in enumerate(sums):
+            base = (row + B.i64(i)) * as_expr(self.columns) + column
+            for first, count, width in _vectors(stored, lanes):
+                with B.loop("unroll", count, "j") as j, B.loop("vectorized", width, "v") as v:
+                    at = B.i64(first) + j * B.i64(width) + v
+                    B.store(self.flat, compat.load(line, [at]), [base + at])
+
+
+class EpilogueWriteBack(WriteBack):
+    """Evaluates an epilogue of one pass over the columns of the result's rows."""
+
+    def __init__(self, output: Tensor, columns: int, plan: StitchPlan, stores: bool):
+        super().__init__(output, columns)
+        self.plan, self.stores = plan, stores
+
+    def begin(self, rows: int, width: int) -> None:
+        if self.stores:
+            super().begin(rows, width)
+        self.tile = B.stack([rows * width], "float32", "tile")
+
+    def store(self, sums: Sequence[Buffer], row: Expr, column: Expr, stored: int, lanes: int) -> None:
+        if self.stores:
+            super().store(sums, row, column, stored, lanes)
+        width = int(sums[0].shape[0])
+        for i, line in enumerate(sums):
+            with B.loop("unroll", max(width // lanes, 1), "j") as j:
+                with B.loop("vectorized", min(lanes, width), "v") as v:
+                    at = j * B.i64(lanes) + v
+                    B.store(self.tile, compat.load(line, [at]), [B.i64(i * width) + at])
+        with times("serial", len(sums), "i") as i:
+            here = B.bind(row + i, "line") if compat.free_vars(row + i) else row + i
+            emitter = _TileEmitter(self.plan, self.output, self.tile)
+            for first, count, step in _vectors(stored, 2 * lanes):
+                with times("serial", count, "j") as j:
+                    offset = B.i64(first) + j * B.i64(step)
+                    emitter.emit_at(here, column + offset, i * B.i64(width) + offset, step)
+
+
+class _TileEmitter(CpuEmitter):
+    """Evaluates a plan of one pass at some neighbouring columns of a row, the result's sums in a tile."""
+
+    def __init__(self, plan: StitchPlan, result: Tensor, tile: Buffer):
+        super().__init__(plan)
+        self.result, self.tile = result, tile
+
+    def emit_at(self, row: Expr, column: Expr, place: Expr, width: int) -> None:
+        """Evaluate and store ``width`` columns from one on, whose sums begin at ``place`` of the tile."""
+        (only,) = self.sched.passes
+        self.lanes, self.place = None, place
+        self.eval = self.evaluator(row)
+        for key in only.row_values:
+            self.eval.bind_row(key)
+        rows, columns = (
+            Coordinate("row", self.domain.rows, self.domain.rows),
+            Coordinate("col", only.columns, only.columns),
+        )
+        rows.move(B.i64(0), row)
+        self.lanes = LaneWriter(width, self.signed)
+        with self.piece(Frame(self.domain, rows, columns), columns.move(B.i64(0), column + self.lanes.lane)):
+            self.evaluate(only, [])
+        self.lanes = None
+
+    def input(self, access: Access, point: Point) -> Expr | None:
+        if access.tensor is not self.result or self.lanes is None:
+            return super().input(access, point)
+        leaf = access.tensor, point
+        if leaf not in self.loaded:
+            self.loaded[leaf] = self.bind(compat.load(self.tile, [self.place + self.lanes.lane]), "sum")
+        return self.loaded[leaf]
+
+    def slot(self) -> list[Expr]:
+        raise AssertionError("nothing is kept between passes")
+
+    def emit(self, parallel: bool) -> None:
+        raise AssertionError("tiles are emitted one by one")
+
+
+def write_back(
+    graph: StitchGraph, output: Tensor, rows: Extent, columns: Extent, device: DeviceModel, stores: bool
+) -> WriteBack:
+    """What computes an epilogue tile by tile.
+
+    Args:
+        graph: the epilogue, of which ``output`` is an input.
+        output: the product ``<rows, columns>``.
+        rows, columns: its extents.
+        device: the CPU.
+        stores: whether the product is a result too.
+
+    Raises:
+        Refusal: when the epilogue needs more than a tile at a time, or has other rows.
+    """
+    if not isinstance(columns, int):
+        raise Refusal("an epilogue of rows of symbolic length")
+    alignment = align(graph, Domain(rows), pinned=[output])
+    made = schedule(alignment)
+    if len(made.passes) != 1 or made.final_values or made.row_outputs or graph.reduces:
+        raise Refusal("the epilogue reads more than a tile at a time")
+    (only,) = made.passes
+    if not same(only.columns, columns):
+        raise Refusal("the epilogue has rows of another length")
+    mapping = choose_cpu_mapping(alignment, made, device)
+    return EpilogueWriteBack(output, columns, StitchPlan(graph, device, alignment, made, mapping), stores)
+
+
+def _vectors(stored: int, lanes: int) -> list[tuple[int, int, int]]:
+    """Columns as vectors: the first of some, their number, and their width."""
+    whole = stored // lanes * lanes
+    found = [(0, whole // lanes, lanes), (whole, 1, stored - whole)]
+    return [(first, count, width) for first, count, width in found if count and width]

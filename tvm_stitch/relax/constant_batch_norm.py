@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ConstantBatchNorm: a batch norm of constants is one multiplication and one addition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from ..interrupts import carrying
+
+
+@tvm.transform.module_pass(opt_level=0, name="ConstantBatchNorm")
+class ConstantBatchNorm:
+    """Replace ``R.nn.batch_norm`` at inference, where all its parameters are constants, by ``x * scale + shift``.
+
+    TVM's own has one PrimFunc of four operators and three results, which nothing can be fused with. Scale and shift are
+    computed in float64. Runs before ``LegalizeOps``.
+    """
+
+    @carrying
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Rewrite the Relax functions that have such calls."""
+        mod = mod.clone()
+        changed = False
+        for gvar, func in list(mod.functions_items()):
+            if isinstance(func, relax.Function) and not (func.attrs and "Primitive" in func.attrs):
+                mutator = _Mutator()
+                result = mutator.visit_expr(func)
+                if mutator.changed:
+                    mod.update_func(gvar, result)
+                    changed = True
+        if not changed:
+            return mod
+        passes = [relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination()]
+        return tvm.transform.Sequential(passes)(mod)
+
+
+@relax.expr_functor.mutator
+class _Mutator(relax.PyExprMutator):
+    changed = False
+
+    def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
+        call = super().visit_call_(call)
+        if getattr(call.op, "name", "") != "relax.nn.batch_norm" or call.attrs.training:
+            return call
+        x, *constants = call.args
+        if not all(isinstance(c, tvm.ir.GenericConst) for c in constants):
+            return call
+        dtype = str(constants[0].value.dtype)
+        if dtype not in ("float32", "float64") or any(str(c.value.dtype) != dtype for c in constants):
+            return call
+        gamma, beta, mean, variance = (c.value.numpy().astype("float64") for c in constants)
+        with np.errstate(all="ignore"):
+            scale = 1 / np.sqrt(variance + call.attrs.epsilon)
+            if call.attrs.scale:
+                scale = gamma * scale
+            shift = -mean * scale
+            if call.attrs.center:
+                shift = beta + shift
+        shape = [1] * len(x.ty.shape)
+        shape[call.attrs.axis] = -1
+        scaled = self.builder_.emit(relax.op.multiply(x, _constant(scale, shape, dtype)))
+        result = self.builder_.emit(relax.op.add(scaled, _constant(shift, shape, dtype)))
+        self.changed = True
+        return relax.Tuple([result, constants[2], constants[3]])
+
+
+def _constant(values: np.ndarray, shape: list[int], dtype: str) -> Any:
+    with np.errstate(over="ignore"):
+        return relax.const(values.astype(dtype).reshape(shape))
