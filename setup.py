@@ -51,6 +51,9 @@ setup(
         "numpy",
     ],
     extras_require={
+        # cuBLASLt, which computes matrix products on a GPU; PyTorch's CUDA builds bring it too.
+        "cuda12": ["nvidia-cublas-cu12"],
+        "cuda13": ["nvidia-cublas"],
         "onnx": ["onnx", "onnxruntime"],
         "tune": ["xgboost"],
         "relay": RELAY_RUNTIME,

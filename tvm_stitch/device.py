@@ -158,7 +158,7 @@ def device_model(target: Any, config: StitchConfig | None = None) -> DeviceModel
     target = resolve_target(target)
     kind = str(target.kind.name)
     if kind in ("cuda", "rocm", "vulkan", "metal", "opencl"):
-        capability = _capability(str(dict(target.attrs).get("arch", ""))) if kind == "cuda" else 0
+        capability = capability_of(target) if kind == "cuda" else 0
         name = _BY_CAPABILITY.get(capability)
         model = GPUS[name] if name else replace(GPUS["t4"], name="unknown GPU", cooperative=capability >= 60)
         asked = config.multiprocessors if config is not None else 0
@@ -193,6 +193,11 @@ def _multiprocessors_here(capability: int) -> int:
 def arch_of(device: Any) -> str:
     """The architecture of a CUDA device that is present, such as ``"sm_90"``."""
     return "sm_" + "".join(str(device.compute_version).split(".")[:2])
+
+
+def capability_of(target: Any) -> int:
+    """Ten times the compute capability of a CUDA target, 0 where its architecture names none."""
+    return _capability(str(dict(target.attrs).get("arch", "")))
 
 
 def _capability(arch: str) -> int:

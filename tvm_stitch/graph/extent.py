@@ -45,6 +45,11 @@ def same(a: Extent, b: Extent, analyzer: Analyzer | None = None) -> bool:
     return bool((analyzer or Analyzer()).can_prove_equal(as_expr(a), as_expr(b)))
 
 
+def is_number(extent: Extent, number: int) -> bool:
+    """True for a static extent of that size."""
+    return isinstance(extent, int) and extent == number
+
+
 def extent_key(extent: Extent) -> Hashable:
     """What extents of one structure share, and others do not, whatever their symbols are called."""
     return extent if isinstance(extent, int) else compat.expression_key(extent)

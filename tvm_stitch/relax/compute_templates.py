@@ -32,6 +32,11 @@ CONTRACTIONS = ("matmul", "conv", "dense")
 """What is in the names of functions that hold a contraction, read or not."""
 
 
+def has_templates(target: Any, config: StitchConfig) -> bool:
+    """Whether templates compute operators for a target: on CPUs, unless TVM's schedules are asked for."""
+    return target is not None and target.kind.name == "llvm" and config.compute != "tvm"
+
+
 @tvm.transform.module_pass(opt_level=0, name="ComputeTemplates")
 class ComputeTemplates:
     """Replace PrimFuncs of one float32 matrix product or convolution, and what TVM fused to it, by kernels for a CPU.

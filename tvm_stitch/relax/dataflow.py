@@ -97,12 +97,15 @@ def view_block(block: Any, reader: GraphReader) -> BlockView:
     """The nodes of a dataflow block."""
     view = BlockView()
     tuples = _splittable(block, reader)
+    packed = {b.var for b in block.bindings if _is_packed(b.value)}
     for binding in block.bindings:
         value, var = binding.value, binding.var
         if type(value).__name__ == "TupleGetItem" and value.tuple_value in tuples:
             view.item[(value.tuple_value, int(value.index))] = var
             continue
         view.nodes.append(_node(binding, reader, tuples))
+        if _is_packed(value) or getattr(value, "tuple_value", None) in packed:
+            view.nodes[-1].reason = "computed by a function outside the module"
         view.bindings[view.nodes[-1]] = binding
     alias = {var: key for key, var in view.item.items()}
     for node in view.nodes:
@@ -137,6 +140,11 @@ def _splittable(block: Any, reader: GraphReader) -> set[Any]:
 def is_call_tir(value: Any) -> bool:
     """True for ``R.call_tir(gvar, (...))``."""
     return type(value).__name__ == "Call" and getattr(value.op, "name", "") == "relax.call_tir"
+
+
+def _is_packed(value: Any) -> bool:
+    """True for ``R.call_dps_packed("function", (...))``, which is how libraries are called."""
+    return type(value).__name__ == "Call" and getattr(value.op, "name", "") == "relax.call_dps_packed"
 
 
 def call_args(value: Any) -> tuple[list[Any], list[Any]]:

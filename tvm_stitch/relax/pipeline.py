@@ -23,11 +23,12 @@ from ..rules.half_sums import HalfSums
 from ..rules.scalar_booleans import ScalarBooleans
 from ..rules.sound_arithmetic import SoundArithmetic
 from ..rules.unit_reductions import UnitReductions
-from .compute_templates import ComputeTemplates
+from .compute_templates import ComputeTemplates, has_templates
 from .constant_batch_norm import ConstantBatchNorm
 from .constant_views import ConstantViews
 from .convolution_layouts import ConvolutionLayouts
 from .keep_zeros import KeepZeros
+from .library_matmuls import LibraryMatmuls
 from .lift_workspace import LiftWorkspace
 from .mark import MergeStitchOps, UnmarkEpilogues
 from .schedule_stitch_ops import ScheduleStitchOps
@@ -77,25 +78,28 @@ def planning_passes(
         exclusively(dispatched),
         ConstantBatchNorm(),
         *_layouts(target, config, recorder),
+        *_libraries(target, config, recorder),
         ConstantViews(),
         *stitch_passes(target, config, recorder, scopes),
         *_templates(target, config, recorder),
     ]
 
 
+def _libraries(target: Any, config: StitchConfig, recorder: Recorder) -> list[Any]:
+    """Libraries for compute-intensive operators, called through functions of our own: on CUDA devices."""
+    if config.compute == "tvm" or target.kind.name != "cuda":
+        return []
+    return [LibraryMatmuls(target, config, recorder.computed)]
+
+
 def _layouts(target: Any, config: StitchConfig, recorder: Recorder) -> list[Any]:
     """The layouts that templates take."""
-    return [ConvolutionLayouts(recorder.computed)] if _has_templates(target, config) else []
+    return [ConvolutionLayouts(recorder.computed)] if has_templates(target, config) else []
 
 
 def _templates(target: Any, config: StitchConfig, recorder: Recorder) -> list[Any]:
     """Templates of our own for compute-intensive operators."""
-    return [ComputeTemplates(target, config, recorder.computed)] if _has_templates(target, config) else []
-
-
-def _has_templates(target: Any, config: StitchConfig) -> bool:
-    """On CPUs, where they are asked for."""
-    return config.compute != "tvm" and target.kind.name == "llvm"
+    return [ComputeTemplates(target, config, recorder.computed)] if has_templates(target, config) else []
 
 
 def _stitch(target: Any, config: StitchConfig, recorder: Recorder, scopes: Scopes | None) -> Any:

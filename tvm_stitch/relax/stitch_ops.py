@@ -11,13 +11,16 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from .. import compat
+from ..compute.anchored import has_template
 from ..config import StitchConfig, checked_config
 from ..errors import StitchError
 from ..failures import ScopeFailed, raise_where_strict, reason_of
 from ..interrupts import carrying, check
+from ..scope.epilogue import no_template
 from ..scope.for_target import identify_for
 from ..scope.identify import Boundary, Identified
 from ..scope.node import Node, Value
+from .compute_templates import has_templates
 from .dataflow import BlockView, GraphReader, call_args, view_block
 
 STITCH_ATTR = "tvm_stitch.stitch_op"
@@ -114,7 +117,11 @@ class _Stitcher(PyExprMutator):
             try:
                 view = view_block(block, self.reader)
                 found = identify_for(
-                    view.nodes, self.target, self.config, excluded=lambda _nodes, g: str(g) in self.exclude
+                    view.nodes,
+                    self.target,
+                    self.config,
+                    excluded=lambda _nodes, g: str(g) in self.exclude,
+                    template=has_template if has_templates(self.target, self.config) else no_template,
                 )
                 self.known[key] = view, found
             except Exception as err:

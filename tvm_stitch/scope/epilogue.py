@@ -23,6 +23,11 @@ MOST_NODES = 48
 """Element-wise nodes an epilogue may have."""
 
 
+def no_template(_graph: StitchGraph) -> bool:
+    """No graph is computed by a template of ours."""
+    return False
+
+
 @dataclass(frozen=True)
 class EpilogueRules:
     """What compute-intensive kernels can hold.
@@ -39,7 +44,7 @@ class EpilogueRules:
 
     heavy: bool = True
     greedy: bool = False
-    template: Callable[[StitchGraph], bool] = lambda _graph: False
+    template: Callable[[StitchGraph], bool] = no_template
 
     def is_template(self, node: Node) -> bool:
         """Does a template of ours compute a compute-intensive node?"""

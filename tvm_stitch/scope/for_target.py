@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..compute.anchored import has_template
 from ..config import StitchConfig
 from ..device import device_model
 from ..failures import let_pass, raise_where_strict, reason_of
+from ..graph.ir import StitchGraph
 from ..isolate import isolate
 from .appraise import appraise
-from .epilogue import EpilogueRules
+from .epilogue import EpilogueRules, no_template
 from .identify import Excluded, Identified, identify, nothing
 from .node import Node, NodeKind
 
@@ -27,6 +27,7 @@ def identify_for(
     config: StitchConfig,
     topi: bool = False,
     excluded: Excluded = nothing,
+    template: Callable[[StitchGraph], bool] = no_template,
 ) -> Identified:
     """Partition nodes (in topological order) into scopes.
 
@@ -38,15 +39,15 @@ def identify_for(
             dlight's, for GPUs alone. Both compute an epilogue where the matmul leaves its result. A library's kernels,
             which the target may ask for (``-libs``), do not.
         excluded: says of the nodes of a scope, and its graph, that TVM is to have them.
+        template: tells the compute-intensive graphs that a template of ours computes.
     """
     gpu = target is None or "gpu" in target.keys
     device = device_model(target, config) if target is not None else None
     limited = config if gpu else config.limited(CPU_OPERATORS, CPU_ARGUMENTS)
-    templates = not gpu and not topi and config.compute != "tvm"
     rules = EpilogueRules(
         heavy=gpu,
         greedy=(gpu or topi) and not _uses_libraries(target),
-        template=has_template if templates else lambda _graph: False,
+        template=template,
     )
     return _identified(
         nodes,

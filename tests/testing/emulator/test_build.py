@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tvm_stitch import native_code
 from tvm_stitch.testing.emulator import build
 
 SOURCE = """
@@ -27,7 +28,7 @@ def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temp"))
     (tmp_path / "temp").mkdir()
-    build._temporary_folder.cache_clear()
+    native_code._temporary_folder.cache_clear()
 
 
 def test_the_users_cache_folder(tmp_path: Path) -> None:

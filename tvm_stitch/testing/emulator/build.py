@@ -3,18 +3,15 @@
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import functools
 import hashlib
 import os
-import shutil
-import subprocess
 import tempfile
-import warnings
 from pathlib import Path
 
-from ..private_files import check_own_file, private_folder
+from ... import native_code
+from ...private_files import check_own_file
 
 RUNTIME = Path(__file__).parent / "runtime"
 RUNTIME_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fno-exceptions", "-fno-rtti")
@@ -38,49 +35,12 @@ KERNEL_FLAGS = (
 
 
 def cache_folder() -> Path:
-    """The folder of compiled kernels, which only this user may write: libraries are loaded from it.
-
-    It lies in $TVM_STITCH_CACHE_DIR, else below the user's cache folder. Where the latter cannot be used, a warning
-    says why, and a temporary one serves this process.
-
-    Raises:
-        PermissionError: if $TVM_STITCH_CACHE_DIR names a folder that others may write.
-        OSError: if it names one that cannot be made.
-    """
-    if root := os.environ.get("TVM_STITCH_CACHE_DIR"):
-        return private_folder(Path(root) / "emulator")
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    folder = Path(base) / "tvm_stitch" / "emulator"
-    try:
-        return private_folder(folder)
-    except OSError as error:
-        return _temporary_folder(str(error))
+    """The folder of compiled kernels, which only this user may write."""
+    return native_code.cache_folder("emulator")
 
 
-@functools.cache
-def _temporary_folder(why: str) -> Path:
-    """A folder that lasts as long as this process."""
-    warnings.warn(
-        f"compiled kernels are not kept: {why}; TVM_STITCH_CACHE_DIR names another folder", stacklevel=3
-    )
-    folder = tempfile.mkdtemp(prefix="tvm_stitch-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return Path(folder)
-
-
-@functools.cache
 def _compiler() -> tuple[str, str]:
-    """Path and version of the C++ compiler ($CXX or g++). Raises RuntimeError if there is none."""
-    command = os.environ.get("CXX", "g++")
-    path = shutil.which(command)
-    if path is None:
-        raise RuntimeError(
-            f"the emulator needs a C++ compiler with -fsanitize=thread: {command} was not found"
-        )
-    done = subprocess.run(
-        [path, "--version"], capture_output=True, encoding="utf-8", errors="replace", check=False
-    )
-    return path, done.stdout
+    return native_code.compiler("the emulator needs a C++ compiler with -fsanitize=thread")
 
 
 @functools.cache
@@ -93,27 +53,7 @@ def _runtime_hash() -> str:
 
 
 def _compile(arguments: list[str], output: Path) -> None:
-    """Runs the compiler; the output appears at once and whole, so that processes may share the cache."""
-    with tempfile.NamedTemporaryFile(
-        dir=output.parent, prefix=output.stem, suffix=".tmp", delete=False
-    ) as scratch:
-        pass
-    try:
-        done = subprocess.run(
-            [_compiler()[0], *arguments, "-o", scratch.name],
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            check=False,
-        )
-        if done.returncode != 0:
-            first = next((line for line in done.stderr.splitlines() if "error:" in line), "")
-            raise RuntimeError(f"the C++ compiler rejected a kernel: {first}\n{done.stderr[:6000]}")
-        os.chmod(scratch.name, 0o700)  # the linker makes the file anew, as the umask has it
-        os.replace(scratch.name, output)
-    finally:
-        if os.path.exists(scratch.name):
-            os.unlink(scratch.name)
+    native_code.compile_whole([_compiler()[0], *arguments], output, "a kernel")
 
 
 @functools.cache

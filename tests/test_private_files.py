@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tvm_stitch.testing.private_files import check_own_file, open_own_file, private_folder
+from tvm_stitch.private_files import check_own_file, open_own_file, private_folder
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to another user")
 

@@ -1,0 +1,434 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Matrix products by cuBLASLt on a GPU: right against float64, and timed in a BERT-like encoder beside PyTorch.
+
+    python scripts/gpu_matmul_check.py
+    python scripts/gpu_matmul_check.py --layers 2 --no-compile
+    python scripts/gpu_matmul_check.py --layers 0      # the numbers alone
+
+Needs a GPU, cuBLASLt, and PyTorch for the timing. Prints a table last; the exit code is 0 only if all is right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import ml_dtypes  # noqa: E402, F401  (gives NumPy the name "bfloat16")
+import numpy as np  # noqa: E402
+import tvm  # noqa: E402
+from _gpu_encoder import Sizes, relax_encoder, torch_encoder, weights_of  # noqa: E402
+from _measure import _device_activity  # noqa: E402
+from tvm import relax  # noqa: E402
+from tvm.relax import op as R  # noqa: E402
+
+from tvm_stitch import StitchConfig  # noqa: E402
+from tvm_stitch.compute.cuda import library  # noqa: E402
+from tvm_stitch.device import resolve_target  # noqa: E402
+from tvm_stitch.recorder import Recorder  # noqa: E402
+from tvm_stitch.relax import pipeline  # noqa: E402
+
+TOLERANCE = {"float32": 2e-6, "tf32": 1e-3, "float16": 1e-3, "bfloat16": 8e-3}
+"""Of ||result - reference|| / ||reference||."""
+GRAPH = {"relax.backend.use_cuda_graph": True}
+BLOCKS, CALLS = 5, 10
+
+
+@dataclass(frozen=True)
+class Case:
+    """A product of shapes, possibly symbolic ("n"), and what is between the inputs and it."""
+
+    left: tuple[Any, ...]
+    right: tuple[Any, ...]
+    dtype: str = "float32"
+    out_dtype: str = ""
+    tf32: bool = False
+    permuted: tuple[tuple[int, ...] | None, tuple[int, ...] | None] = (None, None)
+    result: tuple[int, ...] | None = None
+    bias: bool = False
+    relu: bool = False
+    residual: bool = False
+    weight: bool = False
+
+    @property
+    def depth(self) -> Any:
+        """The extent that is summed over; "n" if it is symbolic."""
+        order = self.permuted[0]
+        return self.left[order[-1] if order else -1]
+
+    def __str__(self) -> str:
+        told = [self.out_dtype and f"out {self.out_dtype}", *(f for f in _FLAGS if getattr(self, f))]
+        told += [f"{side} {p}" for side, p in zip(_PLACES, (*self.permuted, self.result)) if p]
+        return f"{self.left} {self.right} {self.dtype} {', '.join(t for t in told if t)}"
+
+
+_EPILOGUES = ("bias", "relu", "residual")
+_FLAGS = ("tf32", *_EPILOGUES, "weight")
+_PLACES = ("left", "right", "result")
+HEADS = (0, 2, 1, 3)
+TURNED = (0, 1, 3, 2)
+KEYS = (0, 2, 3, 1)
+
+
+def cases() -> list[Case]:
+    """The table of products."""
+    sizes = [
+        (1, 1, 1),
+        (1, 768, 33),
+        (7, 5, 3),
+        (129, 257, 65),
+        (333, 1, 17),
+        (1000, 1001, 999),
+        (5, 4096, 2),
+    ]
+    found = [Case((m, k), (k, n), dtype) for m, k, n in sizes for dtype in ("float32", "float16", "bfloat16")]
+    found += [Case((m, k), (n, k), "float16", "float32", permuted=(None, (1, 0))) for m, k, n in sizes]
+    found += [Case((k, m), (n, k), permuted=((1, 0), (1, 0))) for m, k, n in sizes]
+    found += [Case((512, 512), (512, 512), tf32=True), Case((4096, 768), (768, 3072), weight=True)]
+    found += [
+        Case((8,), (8, 5)), Case((3, 8), (8,)), Case((8,), (8,)), Case((2, 3, 4, 8), (8, 5), weight=True),
+        Case((2, 3, 4, 8), (2, 3, 8, 5)), Case((6, 4, 8), (1, 8, 5)),
+        Case((1, 4, 8), (6, 8, 5)), Case((70000, 3, 4), (70000, 4, 2)), Case((4, 8), (6, 8, 5)),
+        Case((1, 37, 12, 64), (1, 37, 12, 64), permuted=(HEADS, KEYS)),
+        Case((3, 37, 12, 64), (3, 37, 12, 64), permuted=(HEADS, KEYS)),
+        Case((1, 12, 37, 41), (1, 41, 12, 64), permuted=(None, HEADS), result=HEADS),
+        Case((2, 33, 40), (2, 40, 24), "float16", result=(0, 2, 1)), Case((33, 40), (40, 24), result=(1, 0)),
+        Case((2, 3, 17, 64), (2, 3, 19, 64), permuted=(None, TURNED)),
+        Case((2, 3, 64, 17), (2, 3, 64, 19), "bfloat16", permuted=(TURNED, None)),
+    ]  # fmt: skip
+    for dtype in ("float32", "float16"):
+        for relu, residual in itertools.product((False, True), repeat=2):
+            found.append(
+                Case((6, 33, 40), (40, 24), dtype, bias=True, weight=True, relu=relu, residual=residual)
+            )
+        found.append(Case((130, 40), (40, 24), dtype, relu=True, weight=True))
+        found.append(Case((130, 40), (40, 24), dtype, residual=True, weight=True))
+    found += [
+        Case(("n", 40), (40, 24), weight=True), Case((24, "n"), ("n", 40)), Case((16, 40), (40, "n")),
+        Case(("n", 5, 40), ("n", 40, 24)), Case(("n", 40), (40, 24), weight=True, bias=True),
+    ]  # fmt: skip
+    return found
+
+
+def main() -> int:
+    args = _arguments()
+    start = time.perf_counter()
+    library.load()
+    print(f"cuBLASLt: {library.find()} ({time.perf_counter() - start:.1f} s to compile and load)", flush=True)
+    wrong = [*check_products(), *check_not_a_number(), *check_threads(), *check_errors(), *check_saved()]
+    print(f"{time.perf_counter() - start:.0f} s so far", flush=True)
+    if args.layers:
+        wrong += time_encoder(Sizes(args.layers, args.batch, args.sequence), not args.no_compile)
+    for line in wrong:
+        print("WRONG:", line)
+    return 1 if wrong else 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "--layers", type=int, default=12, help="of the encoder; 0: none (default: %(default)s)"
+    )
+    parser.add_argument("--batch", type=int, default=32, help="(default: %(default)s)")
+    parser.add_argument("--sequence", type=int, default=128, help="(default: %(default)s)")
+    parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
+    return parser.parse_args()
+
+
+# -- numbers --------------------------------------------------------------------------------------------------
+def module_of(case: Case, weight: np.ndarray, bias: np.ndarray | None) -> tvm.IRModule:
+    """A Relax function of a case's left side, right side, and residual."""
+    builder = relax.BlockBuilder()
+    n = tvm.tirx.Var("n", "int64")
+    shapes = [[n if e == "n" else e for e in shape] for shape in (case.left, case.right)]
+    params = [relax.Var(name, relax.TensorType(shape, case.dtype)) for name, shape in zip("xy", shapes)]
+    emit = builder.emit
+    wide = case.out_dtype or case.dtype
+    if case.residual:
+        params.append(relax.Var("r", relax.TensorType([*shapes[0][:-1], shapes[1][-1]], wide)))
+    with builder.function("main", params):
+        with builder.dataflow():
+            sides: list[Any] = [params[0], relax.const(weight) if case.weight else params[1]]
+            for i, order in enumerate(case.permuted):
+                sides[i] = emit(R.permute_dims(sides[i], list(order))) if order else sides[i]
+            value = emit(R.matmul(*sides, out_dtype=case.out_dtype or None))
+            value = emit(R.permute_dims(value, list(case.result))) if case.result else value
+            if bias is not None:
+                value = emit(R.add(value, relax.const(bias)))
+            if case.residual:
+                value = emit(R.add(value, params[2]))
+            if case.relu:
+                value = emit(R.nn.relu(value))
+            result = builder.emit_output(value)
+        builder.emit_func_output(result)
+    return builder.get()
+
+
+def check_products() -> list[str]:
+    """Every case against float64; what is wrong."""
+    rng = np.random.default_rng()
+    wrong, done = [], 0
+
+    def draw(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+        return rng.standard_normal(shape, dtype=np.float32).astype(dtype)
+
+    for case in cases():
+        for n in (0, 1, 3, 64, 777) if "n" in (*case.left, *case.right) else (1,):
+            left, right = (tuple(n if e == "n" else e for e in s) for s in (case.left, case.right))
+            x, y = draw(left, case.dtype), draw(right, case.dtype)
+            bias = draw(right[-1:], case.dtype) if case.bias else None
+            residual = draw((*left[:-1], right[-1]), case.dtype) if case.residual else None
+            try:
+                reason = _check(case, x, y, bias, residual)
+            except Exception as error:  # whatever it is, the others are still to be checked
+                reason = f"{type(error).__name__}: {str(error)[-300:]}"
+            done += 1
+            if reason:
+                wrong.append(f"{case}, n = {n}: {reason}")
+    print(f"{done} products checked against float64, {len(wrong)} wrong", flush=True)
+    return wrong
+
+
+def _check(
+    case: Case, x: np.ndarray, y: np.ndarray, bias: np.ndarray | None, residual: np.ndarray | None
+) -> str:
+    target, recorder = resolve_target("cuda"), Recorder()
+    config = StitchConfig(tf32=case.tf32)
+    executable = tvm.compile(
+        module_of(case, y, bias), target, relax_pipeline=pipeline(target, config, recorder)
+    )
+    left = [how for how in recorder.computed.values() if not how.startswith("cuBLASLt")]
+    if left or not recorder.computed:
+        return f"left to TVM: {left}"
+    (how,) = recorder.computed.values()
+    if case.depth != "n" and any(getattr(case, word) and word not in how for word in _EPILOGUES):
+        return f"not computed with the product: {how}"
+    device = tvm.cuda()
+    vm = relax.VirtualMachine(executable, device)
+    given = [a for a in (x, y, residual) if a is not None]
+    tensors = [tvm.runtime.tensor(a, device) for a in given]
+    result = vm["main"](*tensors).numpy().astype("float64")
+    again = vm["main"](*tensors).numpy().astype("float64")
+    a, b = (v.astype("float64").transpose(order or range(v.ndim)) for v, order in zip((x, y), case.permuted))
+    expected = a @ b
+    expected = expected.transpose(case.result) if case.result else expected
+    expected = expected if bias is None else expected + bias.astype("float64")
+    expected = expected if residual is None else expected + residual.astype("float64")
+    expected = np.maximum(expected, 0) if case.relu else expected
+    if result.shape != expected.shape:
+        return f"shape {result.shape} for {expected.shape}"
+    scale = np.linalg.norm(a) * np.linalg.norm(b) / max(1, np.sqrt(expected.size)) if expected.size else 1
+    norm = max(float(np.linalg.norm(expected)), 1e-3 * float(scale), 1e-30)
+    error = float(np.linalg.norm(result - expected)) / norm
+    if not error <= TOLERANCE["tf32" if case.tf32 else case.dtype]:
+        return f"error {error:.1e}"
+    if case.tf32 and error < TOLERANCE["float32"]:
+        return f"TF32 asked for and not used: error {error:.1e}"
+    return "" if np.array_equal(result, again) else "two runs differ"
+
+
+def check_not_a_number() -> list[str]:
+    """Does what is not a number stay that, through ReLU as well? What does not."""
+    device, numbers = tvm.cuda(), tvm_shape([4, 4, 4, 1, 4, 4, 4, 0, 0, 0])
+    x = np.ones((4, 4), "float32")
+    x[1, 2] = np.nan
+    a, b = (tvm.runtime.tensor(v, device) for v in (x, np.ones((4, 4), "float32")))
+    out, workspace = (tvm.runtime.empty(s, d, device) for s, d in (((4, 4), "float32"), ((1024,), "uint8")))
+    tvm.get_global_func(library.MATMUL)(a, b, numbers, "relu", out, workspace)
+    found = np.isnan(out.numpy()).all(1).tolist()
+    return [] if found == [False, True, False, False] else [f"ReLU of NaN: {out.numpy().tolist()}"]
+
+
+def check_threads(count: int = 8, rounds: int = 50) -> list[str]:
+    """Products of several threads at once; what is wrong."""
+    function = tvm.get_global_func(library.MATMUL)
+    device, size = tvm.cuda(), 96
+    wrong: list[str] = []
+
+    def work(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        x, y, bias = (rng.standard_normal(s, dtype=np.float32) for s in ((size, size), (size, size), (size,)))
+        a, b, v = (tvm.runtime.tensor(array, device) for array in (x, y, bias))
+        out = tvm.runtime.empty((size, size), "float32", device)
+        workspace = tvm.runtime.empty((1 << 20,), "uint8", device)
+        numbers = tvm_shape([size, size, size, 1, size, size, size, 0, 0, 0])
+        for _ in range(rounds):
+            function(a, b, v, numbers, "bias", out, workspace)
+            if np.abs(out.numpy() - (x @ y + bias)).max() > 1e-3:
+                wrong.append(f"thread {seed} got a wrong product")
+                return
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    print(f"{count} threads, {rounds} products each: {len(wrong)} wrong", flush=True)
+    return wrong
+
+
+def tvm_shape(numbers: list[int]) -> Any:
+    """A shape as functions of the registry take it."""
+    import tvm_ffi
+
+    return tvm_ffi.Shape(numbers)
+
+
+_READER = """
+import sys, numpy as np, tvm
+from tvm import relax
+from tvm_stitch.compute.cuda import load
+load()
+vm = relax.VirtualMachine(tvm.runtime.load_module(sys.argv[1]), tvm.cuda())
+x = np.arange(12, dtype="float32").reshape(3, 4)
+found = vm["main"](tvm.runtime.tensor(x, tvm.cuda()), tvm.runtime.tensor(x.T.copy(), tvm.cuda())).numpy()
+sys.exit(not np.array_equal(found, x @ x.T))
+"""
+
+
+def check_saved() -> list[str]:
+    """A model in a file, run by another process; what is wrong."""
+    target = resolve_target("cuda")
+    mod = module_of(Case((3, 4), (4, 3)), np.zeros(0), None)
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/model.so"
+        tvm.compile(mod, target, relax_pipeline=pipeline(target)).export_library(path)
+        done = subprocess.run(
+            [sys.executable, "-c", _READER, path], capture_output=True, text=True, check=False
+        )
+    return [] if done.returncode == 0 else [f"a saved model: {done.stderr[-300:]}"]
+
+
+def check_errors() -> list[str]:
+    """Calls that must be refused, with clear words; those that are not."""
+    function, device = tvm.get_global_func(library.MATMUL), tvm.cuda()
+    a = tvm.runtime.tensor(np.ones((4, 4), "float32"), device)
+    ints = tvm.runtime.tensor(np.ones((4, 4), "int32"), device)
+    good = [4, 4, 4, 1, 4, 4, 4, 0, 0, 0]
+    calls: list[tuple[str, list[Any]]] = [
+        ("layout needs", [a, a, tvm_shape([8, *good[1:]]), "", a, a]),
+        ("layout needs", [a, a, tvm_shape([4, 4, 4, 2, 4, 4, 4, 16, 0, 0]), "", a, a]),
+        ("no mode", [a, a, tvm_shape(good), "gelu", a, a]),
+        ("other operands", [a, a, tvm_shape(good), "bias", a, a]),
+        ("float32, float16 or bfloat16", [ints, ints, tvm_shape(good), "", ints, a]),
+        ("does not fit", [a, a, a, tvm_shape(good), "bias", a, a]),
+    ]
+    wrong = []
+    for said, given in calls:
+        try:
+            function(*given)
+            wrong.append(f"no error: {said}")
+        except Exception as error:  # of several types
+            if said not in str(error) or "tvm_stitch" not in str(error):
+                wrong.append(f"{said}: {error}")
+    return wrong
+
+
+# -- time -----------------------------------------------------------------------------------------------------
+def time_encoder(sizes: Sizes, compiled: bool) -> list[str]:
+    """Time the encoder by TVM's matmuls, by cuBLASLt, and in PyTorch; what differs from float64 too much."""
+    import torch
+
+    weights = weights_of(sizes)
+    x = np.random.default_rng(1).standard_normal(sizes.shape, dtype=np.float32)
+    mod, model = relax_encoder(sizes, weights), torch_encoder(sizes, weights)
+    given = torch.from_numpy(x).cuda()
+    ours: dict[str, tuple[str, dict[str, Any]]] = {
+        "stitched, TVM's matmuls": ("tvm", {}),
+        "stitched, cuBLASLt": ("auto", {}),
+        "stitched, cuBLASLt, CUDA graph": ("auto", GRAPH),
+    }
+    contenders: dict[str, Callable[[], Any]] = {}
+    for name, (compute, options) in ours.items():
+        contenders[name] = _compiled(mod, x, StitchConfig(compute=compute), options)
+    contenders["PyTorch eager"] = lambda: model(given)
+    if compiled:
+        default = torch.compile(model)
+        contenders["torch.compile"] = lambda: default(given)
+        graphs = torch.compile(model, mode="reduce-overhead")
+        contenders["torch.compile, reduce-overhead"] = lambda: graphs(given)
+    with torch.no_grad():
+        expected = torch_encoder(sizes, weights).double()(given.double()).cpu().numpy()
+        errors = {name: _error(call, expected) for name, call in contenders.items()}
+        print("timing ...", flush=True)
+        found = _events(contenders)
+        profiles = {name: _device_activity(call, 1) for name, call in contenders.items()}
+    for name in ("stitched, cuBLASLt", "torch.compile"):
+        _print_kernels(name, profiles.get(name, []))
+    device = torch.cuda.get_device_name()
+    print(f"\nencoder, {sizes.layers} layers, {sizes.shape}, float32, {device}, torch {torch.__version__}")
+    print(f"{sizes.operations / 1e9:.0f} GFLOP of products")
+    print(f"{'':32}{'ms a call':>10}{'least':>8}{'wall':>8}{'kernels':>9}{'kernels ms':>12}{'error':>10}")
+    for name, (median, least, wall) in found.items():
+        kernels = [e for e in profiles[name] if not e[0].startswith(("Memcpy", "Memset"))]
+        spent = sum(seconds for _, seconds in profiles[name]) * 1e3
+        print(
+            f"{name:32}{median:10.2f}{least:8.2f}{wall:8.2f}{len(kernels):9d}{spent:12.2f}{errors[name]:10.1e}"
+        )
+    return [f"{name} has an error of {e:.1e}" for name, e in errors.items() if not e < 1e-4]
+
+
+def _compiled(mod: tvm.IRModule, x: np.ndarray, config: StitchConfig, options: dict[str, Any]) -> Any:
+    target, device = resolve_target("cuda"), tvm.cuda()
+    start = time.perf_counter()
+    with tvm.transform.PassContext(config=options):
+        executable = tvm.compile(mod, target, relax_pipeline=pipeline(target, config))
+    vm = relax.VirtualMachine(executable, device)
+    main, given = vm["main"], tvm.runtime.tensor(x, device)
+    print(f"compiled in {time.perf_counter() - start:.0f} s: {config.compute} {options}", flush=True)
+    return lambda: main(given)
+
+
+def _error(call: Callable[[], Any], expected: np.ndarray) -> float:
+    for _ in range(3):  # a CUDA graph is captured by the first call, and replayed by later ones
+        result = call()
+    array = result.cpu().numpy() if hasattr(result, "cpu") else result.numpy()
+    return float(np.linalg.norm(array - expected) / np.linalg.norm(expected))
+
+
+def _events(contenders: dict[str, Callable[[], Any]]) -> dict[str, tuple[float, float, float]]:
+    """Median and least milliseconds of a call by CUDA events around blocks of calls, and the wall's of one."""
+    import torch
+
+    spent: dict[str, list[float]] = {name: [] for name in contenders}
+    wall: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(BLOCKS):
+        for name, call in contenders.items():
+            call()
+            torch.cuda.synchronize()
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            for _ in range(CALLS):
+                call()
+            end.record()
+            end.synchronize()
+            spent[name].append(begin.elapsed_time(end) / CALLS)
+            start = time.perf_counter()
+            call()
+            torch.cuda.synchronize()
+            wall[name].append((time.perf_counter() - start) * 1e3)
+    return {n: (statistics.median(s), min(s), statistics.median(wall[n])) for n, s in spent.items()}
+
+
+def _print_kernels(name: str, events: list[tuple[str, float]], most: int = 14) -> None:
+    total: dict[str, list[float]] = {}
+    for kernel, seconds in events:
+        total.setdefault(kernel, []).append(seconds * 1e6)
+    print(f"\n{name}: kernels by time")
+    for kernel, spent in sorted(total.items(), key=lambda item: -sum(item[1]))[:most]:
+        print(f"{sum(spent):10.0f} us {len(spent):4d} x  {kernel[:90]}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LibraryMatmuls: matrix products of a CUDA device become calls of cuBLASLt."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from ..compute.cuda import library
+from ..config import StitchConfig, checked_config
+from ..device import capability_of, resolve_target
+from ..failures import Refusal, error_text, let_pass
+from ..graph.extent import Extent, as_expr, is_number
+from ..interrupts import carrying
+from .library_plan import Planned, is_product, planned
+
+LIBRARY = "cuBLASLt"
+
+WORKSPACE_BYTES = {0: 4 << 20, 90: 32 << 20}
+"""Device memory that a product may use beside its operands, by ten times the least compute capability: NVIDIA's
+recommendation. It is planned with all other storage of a function, so that products in a row share it."""
+
+_DTYPES = ("float32", "float16", "bfloat16")
+_BFLOAT16_FROM = 80
+
+
+@tvm.transform.module_pass(opt_level=0, name="LibraryMatmuls")
+class LibraryMatmuls:
+    """Replace ``R.matmul`` by calls of cuBLASLt that read operands as they lie in memory.
+
+    An operand that is a transposed, permuted, reshaped or broadcast value is read in that value's place where the
+    library can. A bias, a residual and ReLU behind a product are computed with it where no kernel follows that would
+    compute them on the way. Runs before ``LegalizeOps``; ``computed``, if given, receives for each product what
+    computes it, and why. With ``compute="auto"`` all products are left to TVM where cuBLASLt is not installed.
+    """
+
+    def __init__(
+        self, target: Any, config: StitchConfig | None = None, computed: dict[str, str] | None = None
+    ):
+        self.target, self.config = resolve_target(target), checked_config(config)
+        self.computed = computed if computed is not None else {}
+
+    @carrying
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Rewrite the products of every Relax function."""
+        functions = {
+            gvar: func
+            for gvar, func in mod.functions_items()
+            if isinstance(func, relax.Function) and not (func.attrs and "Primitive" in func.attrs)
+        }
+        count = sum(map(_products, functions.values()))
+        if not count:
+            return mod
+        if (reason := self._why_not()) is not None:
+            self.computed[f"{count} matmul{'s' if count > 1 else ''}"] = f"TVM: {reason}"
+            return mod
+        rewriter = _Rewriter(mod, self)
+        for gvar, func in functions.items():
+            rewriter.rewrite(gvar, func, self._planned(func))
+        return relax.transform.DeadCodeElimination()(rewriter.builder_.get())
+
+    def _planned(self, func: Any) -> dict[Any, Planned]:
+        def refused(name: str, reason: str) -> None:
+            self.computed[f"matmul {name}"] = f"TVM: {reason}"
+
+        found = planned(func, partial(check_dtypes, self.target), refused, self.config.epilogues)
+        for plan in found.values():
+            self.computed[f"matmul {plan.name}"] = f"{LIBRARY}: {described(plan)}"
+        return found
+
+    def _why_not(self) -> str | None:
+        """Why no product is computed by the library."""
+        reason = library.missing()
+        if reason is None:
+            try:
+                library.load()
+                return None
+            except Exception as err:
+                let_pass(err)
+                reason = error_text(err)
+        return reason if self.config.compute == "auto" else None
+
+
+def _products(func: Any) -> int:
+    return sum(map(is_product, relax.analysis.get_var2val(func).values()))
+
+
+def check_dtypes(target: Any, call: Any) -> None:
+    """Raise a Refusal unless the library has products of these dtypes."""
+    left, right = (str(arg.ty.dtype) for arg in call.args)
+    out = str(call.ty.dtype)
+    if left != right or left not in _DTYPES or out not in (left, "float32"):
+        raise Refusal(f"a product of {left} and {right} in {out} is none that {LIBRARY} is asked for")
+    if left == "bfloat16" and capability_of(target) < _BFLOAT16_FROM:
+        raise Refusal(f"bfloat16 needs compute capability {_BFLOAT16_FROM / 10:.1f}")
+
+
+@mutator
+class _Rewriter(PyExprMutator):
+    def __init__(self, mod: tvm.IRModule, owner: LibraryMatmuls):
+        super().__init__(mod)
+        self.owner = owner
+        self.plans: dict[Any, Planned] = {}
+        self.plan: Planned | None = None
+
+    def rewrite(self, gvar: Any, func: Any, plans: dict[Any, Planned]) -> None:
+        if plans:
+            self.plans = plans
+            self.builder_.update_func(gvar, self.visit_expr(func))
+
+    def visit_var_binding_(self, binding: Any) -> None:
+        self.plan = self.plans.get(binding.var)
+        super().visit_var_binding_(binding)
+
+    def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
+        plan, self.plan = self.plan, None
+        if plan is None:
+            return super().visit_call_(call)
+        operands = [v for v in (plan.left, plan.right, plan.bias, plan.residual) if v is not None]
+        made = library_call(plan, [self.visit_expr(v) for v in operands], call.ty, self.owner)
+        return relax.TupleGetItem(self.builder_.emit(made), 0)
+
+
+def library_call(plan: Planned, operands: list[Any], ty: Any, owner: LibraryMatmuls) -> Any:
+    """The call that computes a product: a tuple of its result and the workspace that it used.
+
+    Args:
+        plan: how its operands lie, and what is computed with it.
+        operands: left and right side, bias and residual if there are any.
+        ty: the type of the result.
+        owner: names the target and the options.
+    """
+    numbers = relax.ShapeExpr([as_expr(n) for n in plan.layout.numbers])
+    tf32 = "tf32" if owner.config.tf32 and str(operands[0].ty.dtype) == "float32" else ""
+    mode = tvm.ir.StringImm(plan.layout.mode(*plan.words, tf32))
+    capability = capability_of(owner.target)
+    size = WORKSPACE_BYTES[max(least for least in WORKSPACE_BYTES if capability >= least)]
+    result = relax.TensorType(ty.shape, str(ty.dtype))
+    workspace = relax.TensorType([size], "uint8")
+    arguments = relax.Tuple([*operands, numbers, mode])
+    return relax.call_dps_packed(library.MATMUL, arguments, [result, workspace])
+
+
+def described(plan: Planned) -> str:
+    """A product's sizes, how its sides lie, and what is computed with it, in words."""
+    found = plan.layout
+    batch = "" if is_number(found.batch, 1) else f"{_plain(found.batch)} of "
+    words = [f"{batch}{' x '.join(_plain(e) for e in (found.rows, found.columns, found.depth))}"]
+    words += ["result by columns"] if found.swapped else []
+    words += [f"{side} side transposed" for side in ("left", "right") if getattr(found, f"{side}_transposed")]
+    words += [f"with {' and '.join(plan.words)}"] if plan.words else []
+    return ", ".join(words)
+
+
+def _plain(extent: Extent) -> str:
+    return re.sub(r"T\.int64\((-?\d+)\)", r"\1", str(extent))

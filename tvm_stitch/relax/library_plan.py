@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which products of a Relax function a library computes, how their operands lie, and what is computed with them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tvm import relax
+
+from ..compute.cuda.strided import Axis, StridedProduct, strided
+from ..failures import Refusal, error_text, let_pass, reason_of
+from ..graph.extent import Extent, is_number, same, same_shape
+from .readers import readers_of
+from .views import RESHAPES, VIEWS, View, shape_of, views, whole
+
+MATMUL = "relax.matmul"
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A product that the library computes.
+
+    Attributes:
+        name: the variable that the product is bound to.
+        layout: how its operands lie.
+        left: the value that holds the layout's left side.
+        right: the one that holds its right side.
+        result: the variable that the call stands for: the product, or what is computed of it.
+        bias: a vector that is added to each row, if any.
+        residual: a tensor of the result's shape that is added, if any.
+        relu: negative results become 0.
+    """
+
+    name: str
+    layout: StridedProduct
+    left: Any
+    right: Any
+    result: Any
+    bias: Any = None
+    residual: Any = None
+    relu: bool = False
+
+    @property
+    def words(self) -> list[str]:
+        """What is computed with the product."""
+        return [word for word in ("bias", "residual", "relu") if getattr(self, word) not in (None, False)]
+
+
+def planned(
+    func: Any, check: Callable[[Any], None], refused: Callable[[str, str], None], epilogues: bool
+) -> dict[Any, Planned]:
+    """What a library computes of a function, by the variables that its calls stand for.
+
+    Args:
+        func: a Relax function.
+        check: raises a Refusal for a product that is not to be computed by the library.
+        refused: is told the name of each product that the library does not compute, and the reason.
+        epilogues: may biases, residuals and ReLU be computed with the product before them?
+    """
+    return _Planner(func).plan(check, refused, epilogues)
+
+
+class _Planner:
+    def __init__(self, func: Any):
+        self.values = dict(relax.analysis.get_var2val(func).items())
+        self.readers = readers_of(func)
+        self.products: dict[Any, Planned] = {}  # by the variables that products are bound to
+
+    def plan(
+        self, check: Callable[[Any], None], refused: Callable[[str, str], None], epilogues: bool
+    ) -> dict[Any, Planned]:
+        for var, call in self.values.items():
+            if not is_product(call):
+                continue
+            try:
+                check(call)
+                self.products[var] = self._product(var, call, shape_of(call))
+            except Exception as err:
+                let_pass(err)
+                refused(str(var.name), error_text(err))
+        made = [self._grown_or_plain(var, p, epilogues) for var, p in self.products.items()]
+        return {p.result: p for p in made}
+
+    def _product(
+        self, var: Any, call: Any, out: tuple[Extent, ...] | None, stored: tuple[Extent, ...] = ()
+    ) -> Planned:
+        """The product over the earliest values that its operands are views of and the library can read."""
+        chains = [list(views(arg, self._definition)) for arg in call.args]
+        if out is None or not all(chains):
+            raise Refusal("its shapes are not known")
+        pairs = itertools.product(*(range(len(chain)) for chain in chains))
+        last: Refusal | None = None
+        for i, j in sorted(pairs, key=sum, reverse=True):
+            left, right = chains[0][i], chains[1][j]
+            try:
+                layout = strided(product_axes(left, right, out, stored))
+            except Refusal as refusal:
+                last = refusal
+                continue
+            if layout.swapped:
+                left, right = right, left
+            return Planned(str(var.name), layout, left.value, right.value, var)
+        assert last is not None  # what is wrong with the operands themselves
+        raise last
+
+    def _definition(self, value: Any) -> Any:
+        """The call that a variable is bound to, where what the call reads can be read in its stead."""
+        call = self.values.get(value)
+        if not isinstance(call, relax.Call) or not call.args:
+            return None
+        hidden = isinstance(call.args[0], relax.DataflowVar) and not isinstance(value, relax.DataflowVar)
+        return None if hidden else call
+
+    # -- what follows a product -------------------------------------------------------------------------------
+    def _grown_or_plain(self, var: Any, plan: Planned, epilogues: bool) -> Planned:
+        try:
+            return self._grown(var, plan, epilogues)
+        except Exception as err:  # the product itself is none the worse for it
+            reason_of(err, f"what follows {plan.name}")
+            return plan
+
+    def _grown(self, var: Any, plan: Planned, epilogues: bool) -> Planned:
+        """The product with what follows it, as far as no kernel is needed behind that anyway."""
+        plan = self._stored_as_permuted(var, plan)
+        best, at = plan, plan.result
+        while epilogues and not plan.relu and (binding := self._only_reader(at)) is not None:
+            taken = self._taken(plan, at, binding.value)
+            if taken is None:
+                break
+            plan, at = replace(taken, result=binding.var), binding.var
+            if plan.words and self._needs_no_kernel(at):
+                best = plan
+        return best
+
+    def _only_reader(self, var: Any) -> Any:
+        """The binding that alone reads a variable, which is not seen outside its dataflow block; None if several do."""
+        found = self.readers.get(var, [])
+        if not isinstance(var, relax.DataflowVar) or len(found) != 1:
+            return None
+        return None if self._is_operand(var) else found[0]
+
+    def _stored_as_permuted(self, var: Any, plan: Planned) -> Planned:
+        """The product stored in the order in which its only reader permutes it, where that is one call as well."""
+        binding = self._only_reader(var)
+        if binding is None or getattr(getattr(binding.value, "op", None), "name", "") != "relax.permute_dims":
+            return plan
+        call, extents = self.values[var], shape_of(binding.value)
+        if extents is None:
+            return plan
+        axes = binding.value.attrs.axes
+        order = [int(a) for a in axes] if axes is not None else list(range(len(extents)))[::-1]
+        strides = whole(None, extents).strides
+        stored = tuple(strides[order.index(i)] for i in range(len(order)))
+        try:
+            return replace(self._product(var, call, shape_of(call), stored), result=binding.var)
+        except Refusal:
+            return plan
+
+    def _taken(self, plan: Planned, at: Any, call: Any) -> Planned | None:
+        """The product with one more operation that reads it at ``at``; None where the library has none such."""
+        name = getattr(getattr(call, "op", None), "name", "")
+        if name in RESHAPES:
+            return plan
+        if name == "relax.nn.relu":
+            return replace(plan, relu=True)
+        if name != "relax.add" or not isinstance(plan.layout.depth, int) or str(call.ty.dtype) != _dtype(at):
+            return None  # a depth that may be 0 is none that the library takes
+        (other,) = [a for a in call.args if not a.same_as(at)] or [None]
+        extents, shape, own = (None if v is None else shape_of(v) for v in (other, call, at))
+        if extents is None or not shape or own is None or _dtype(other) != _dtype(at):
+            return None
+        if not same_shape(own, shape):  # the addition repeats the product
+            return None
+        vector = bool(extents) and all(is_number(e, 1) for e in extents[:-1])
+        if vector and same(extents[-1], plan.layout.columns) and same(shape[-1], plan.layout.columns):
+            if plan.bias is None and plan.residual is None:
+                return replace(plan, bias=other)
+        full = plan.residual is None and same_shape(extents, shape)
+        return replace(plan, residual=other) if full else None
+
+    def _needs_no_kernel(self, var: Any) -> bool:
+        """Do only library calls and results read a value? Any other reader computes an epilogue on the way."""
+        return all(
+            binding is None
+            or binding.var in self.products
+            or (isinstance(binding.value, relax.Var) and self._needs_no_kernel(binding.var))
+            or (_is(binding.value, RESHAPES) and self._needs_no_kernel(binding.var))
+            or (_is(binding.value, VIEWS) and self._is_unread(binding.var))
+            for binding in self.readers.get(var, [])
+        )
+
+    def _is_unread(self, view: Any) -> bool:
+        """Do all readers of a view read what it is made from in its stead?"""
+        return not self._is_operand(view) and all(
+            binding is not None
+            and (binding.var in self.products or (_is(binding.value, VIEWS) and self._is_unread(binding.var)))
+            for binding in self.readers.get(view, [])
+        )
+
+    def _is_operand(self, value: Any) -> bool:
+        """Does a call of the library read a value, directly or in the stead of a view of it?"""
+        return any(v.same_as(value) for plan in self.products.values() for v in (plan.left, plan.right))
+
+
+def is_product(value: Any) -> bool:
+    """True for ``R.matmul(...)``."""
+    return _is(value, (MATMUL,))
+
+
+def _is(value: Any, names: tuple[str, ...]) -> bool:
+    return isinstance(value, relax.Call) and getattr(value.op, "name", "") in names
+
+
+def _dtype(value: Any) -> str:
+    return str(value.ty.dtype)
+
+
+def product_axes(
+    left: View, right: View, out: tuple[Extent, ...], stored: tuple[Extent, ...] = ()
+) -> list[Axis]:
+    """The axes of a matmul whose operands are views; the last one is that which it sums over.
+
+    Args:
+        left: the left operand.
+        right: the right operand.
+        out: the extents of the result.
+        stored: its strides, where it is not compact; of a product of matrices.
+
+    Raises:
+        Refusal: where extents may be broadcast at run time, or there are no elements.
+    """
+    if any(is_number(e, 0) for e in (*left.extents, *right.extents)):
+        raise Refusal("it has no elements")
+    sides = [_as_matrices(left, 0), _as_matrices(right, 1)]
+    depth = [sides[0].extents[-1], sides[1].extents[-2]]
+    if not same(*depth):
+        raise Refusal(f"its depth is {depth[0]} on the left and {depth[1]} on the right")
+    full = list(out)
+    if len(left.extents) == 1:
+        full.insert(len(full) - (len(right.extents) > 1), 1)
+    if len(right.extents) == 1:
+        full.append(1)
+    if stored and len(full) != len(stored):
+        raise Refusal("a product of vectors is not stored in another order")
+    strides = stored or whole(None, full).strides
+    axes = [
+        Axis(extent, _batch_stride(sides[0], i, full), _batch_stride(sides[1], i, full), strides[i])
+        for i, extent in enumerate(full[:-2])
+    ]
+    axes.append(Axis(full[-2], sides[0].strides[-2], 0, strides[-2]))
+    axes.append(Axis(full[-1], 0, sides[1].strides[-1], strides[-1]))
+    axes.append(Axis(depth[0], sides[0].strides[-1], sides[1].strides[-2], 0))
+    return axes
+
+
+def _as_matrices(view: View, at: int) -> View:
+    """A vector as a matrix of one row (on the left, ``at`` 0) or one column (on the right)."""
+    if len(view.extents) > 1:
+        return view
+    extents, strides = list(view.extents), list(view.strides)
+    extents.insert(at, 1)
+    strides.insert(at, 0)
+    return View(view.value, tuple(extents), tuple(strides))
+
+
+def _batch_stride(side: View, axis: int, out: list[Extent]) -> Extent:
+    """The stride of a side along an axis of the result, counted from the innermost: 0 where it is broadcast."""
+    own = axis - len(out) + len(side.extents)
+    if own < 0 or is_number(side.extents[own], 1):
+        return 0
+    if not same(side.extents[own], out[axis]):
+        raise Refusal(f"whether {side.extents[own]} is broadcast to {out[axis]} is known at run time only")
+    return side.strides[own]

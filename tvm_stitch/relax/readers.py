@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who reads each variable of a Relax function."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm.relax.expr_functor import PyExprVisitor, visitor
+
+
+def readers_of(func: Any) -> dict[Any, list[Any]]:
+    """The bindings that read each variable, in order, each as often as it does; None for what is a result."""
+    found = _Readers()
+    found.visit_expr(func)
+    return found.readers
+
+
+@visitor
+class _Readers(PyExprVisitor):
+    def __init__(self) -> None:
+        self.readers: dict[Any, list[Any]] = {}
+        self.binding: Any = None
+
+    def visit_var_binding_(self, binding: Any) -> None:
+        outer, self.binding = self.binding, binding
+        self.visit_expr(binding.value)
+        self.binding = outer
+
+    def visit_match_cast_(self, binding: Any) -> None:
+        outer, self.binding = self.binding, binding
+        self.visit_expr(binding.value)
+        self.binding = outer
+
+    def visit_seq_expr_(self, seq: Any) -> None:
+        outer, self.binding = self.binding, None
+        for block in seq.blocks:
+            self.visit_binding_block(block)
+        self.visit_expr(seq.body)
+        self.binding = outer
+
+    def visit_var_(self, var: Any) -> None:
+        self.readers.setdefault(var, []).append(self.binding)
+
+    def visit_dataflow_var_(self, var: Any) -> None:
+        self.readers.setdefault(var, []).append(self.binding)
+
+    def visit_var_def_(self, var: Any) -> None:
+        """A definition is no use."""
