@@ -27,7 +27,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -308,13 +308,29 @@ def broken_unchanged(runner: Runner, mutations: Sequence[Mutation]) -> dict[tupl
     return {(e, t[0]): why for e, t, why in again if why}
 
 
-def table(outcomes: Sequence[Outcome]) -> str:
-    """A Markdown table, by area and name."""
-    rows = ["| area | mutation | result |", "|---|---|---|"]
-    for o in sorted(outcomes, key=lambda o: (o.mutation.area, o.mutation.name)):
+Row = tuple[str, str]
+"""Area and name of a mutation, as a table orders them."""
+
+
+def table(outcomes: Sequence[Outcome], kept: Mapping[Row, str] | None = None) -> str:
+    """A Markdown table, by area and name; ``kept`` are results of mutations that were not run."""
+    results = dict(kept or {})
+    for o in outcomes:
         result = f"equivalent: {o.detail}" if o.result == "equivalent" else o.result
-        rows.append(f"| {o.mutation.area} | `{o.mutation.name}` | {result} |")
+        results[o.mutation.area, o.mutation.name] = result
+    rows = ["| area | mutation | result |", "|---|---|---|"]
+    rows += [f"| {area} | `{name}` | {result} |" for (area, name), result in sorted(results.items())]
     return "\n".join(rows) + "\n"
+
+
+def rows_of(text: str) -> dict[Row, str]:
+    """The results in a table."""
+    found = {}
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split("|")[1:4]]
+        if len(cells) == 3 and cells[1].startswith("`"):
+            found[cells[0], cells[1].strip("`")] = cells[2]
+    return found
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
@@ -325,14 +341,20 @@ def summary(outcomes: Sequence[Outcome]) -> str:
     )
 
 
-def write_table(page: Path, outcomes: Sequence[Outcome]) -> None:
-    """Put the table between the marks of a page. Raises ValueError if it has none."""
+def write_table(page: Path, outcomes: Sequence[Outcome], known: Collection[Mutation]) -> None:
+    """Put the table between the marks of a page: rows of mutations that were not run, and still are ``known``, stay.
+
+    Raises:
+        ValueError: if the page has no marks.
+    """
     text = page.read_text(encoding="utf-8")
     if not all(text.count(mark) == 1 for mark in MARKS):
         raise ValueError(f"{page} needs the lines {' and '.join(MARKS)}, once each")
     before, rest = text.split(MARKS[0])
-    after = rest.split(MARKS[1])[1]
-    page.write_text(f"{before}{MARKS[0]}\n{table(outcomes)}{MARKS[1]}{after}", encoding="utf-8")
+    old, after = rest.split(MARKS[1])
+    names = {(m.area, m.name) for m in known}
+    kept = {row: result for row, result in rows_of(old).items() if row in names}
+    page.write_text(f"{before}{MARKS[0]}\n{table(outcomes, kept)}{MARKS[1]}{after}", encoding="utf-8")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -350,7 +372,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--list", action="store_true", help="list the mutations and whether they apply; run nothing"
     )
-    parser.add_argument("--markdown", type=Path, help="a page that gets the table, between its marks")
+    parser.add_argument("--markdown", type=Path, help="a page that gets the results, between its marks")
     parser.add_argument("--root", type=Path, default=ROOT, help="the checkout (default: this one)")
     parser.add_argument(
         "--table", type=Path, help="folder of tables (default: scripts/mutations of the checkout)"
@@ -428,9 +450,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if args.jobs < 1 or args.timeout <= 0:
             raise TableError("--jobs and --timeout are above 0")
-        chosen = select(load(args.table or root / "scripts" / "mutations"), args.names, args.area)
-        if args.markdown and (args.names or args.area):
-            raise TableError("--markdown needs all mutations: leave names and --area out")
+        known = load(args.table or root / "scripts" / "mutations")
+        chosen = select(known, args.names, args.area)
     except TableError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -452,7 +473,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not o.good:
             print(f"{o.result}: {o.mutation.area}/{o.mutation.name} ({o.mutation.file}) {o.detail}")
     if args.markdown:
-        write_table(args.markdown, outcomes)
+        write_table(args.markdown, outcomes, known)
     return int(not all(o.good for o in outcomes))
 
 

@@ -63,6 +63,17 @@ def test_a_chain_of_views_is_one_constant() -> None:
     np.testing.assert_array_equal(used.pop().numpy(), W.T.reshape(12, 2))
 
 
+def test_views_of_other_constants_are_others() -> None:
+    def body(emit: Any, x: Any) -> list[Any]:
+        first, second = (emit(R.permute_dims(relax.const(w))) for w in (W, W + 1))
+        return [R.add(emit(R.multiply(first, x)), second)]
+
+    mod = ConstantViews()(build(body, ((1,), "float32")))
+    vm = relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())
+    result = vm["main"](tvm.runtime.tensor(np.ones(1, "float32"))).numpy()
+    np.testing.assert_array_equal(result, (2 * W + 1).T)
+
+
 def test_what_is_computed_stays() -> None:
     mod = build(lambda emit, x: [R.permute_dims(x)], ((2, 3), "float32"))
     tvm.ir.assert_structural_equal(ConstantViews()(mod), mod)
