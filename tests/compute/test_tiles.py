@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import tvm
 
-from tvm_stitch.compute.tiles import LEAST_TASKS, tiles_for
+from tvm_stitch.compute.convolution import Convolution, Window
+from tvm_stitch.compute.padding import Padded
+from tvm_stitch.compute.tiles import LEAST_TASKS, tiles_for, tiles_for_convolution
+from tvm_stitch.graph.ir import Tensor
 
 
 def target(cpu: str) -> tvm.target.Target:
@@ -27,3 +30,13 @@ def test_tasks_keep_cores_busy() -> None:
     tasks = -(-128 // tiles.task_rows) * -(-768 // (tiles.columns * tiles.task_panels))
     assert tasks >= LEAST_TASKS and tiles.parallel
     assert not tiles_for(target("haswell"), 1, 4, 8, 8).parallel
+
+
+def test_long_lines_are_divided() -> None:
+    x, w = Tensor("x", (1, 1, 3000, 8), "float32"), Tensor("w", (), "float32")
+    y = Tensor("y", (1, 1, 2998, 16), "float32")
+    data = Padded(x, (0, 1, 2, 3), x.shape, x.shape, (0, 0, 0, 0), None)
+    windows = (Window(1, 1, 1, 1), Window(2998, 3, 1, 1))
+    conv = Convolution(data, w, (0, 1, 2, 3), y, 1, windows, 1, 8, 16)
+    tiles = tiles_for_convolution(target("haswell"), conv)
+    assert tiles.task_places < 300 and tiles.task_places % tiles.rows == 0

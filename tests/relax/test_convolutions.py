@@ -74,6 +74,8 @@ CASES = [
     ((0, 4, 6, 8), (5, 4, 3, 3), {"padding": 1}),
     ((1, 6, 17), (9, 6, 4), {"padding": 1, "strides": 3}),
     ((2, 6, 17), (6, 1, 4), {"padding": 2, "groups": 6, "dilation": 2}),
+    ((1, 3, 1100), (9, 3, 5), {"padding": 2, "strides": 2}),  # lines that tasks divide
+    ((1, 20, 2, 530), (20, 1, 2, 3), {"padding": 1, "groups": 20}),
     ((1, 3, 5, 6, 7), (8, 3, 3, 3, 3), {"padding": 1}),
     ((1, 4, 5, 6, 7), (4, 1, 2, 3, 3), {"strides": 2, "groups": 4}),
 ]

@@ -42,14 +42,16 @@ class ConvolutionTasks:
     def emit(self) -> None:
         """Emit a parallel loop over the tasks."""
         conv, tiles = self.conv, self.tiles
-        *outer, lines, _ = conv.windows
+        *outer, lines, last = conv.windows
         planes = int(product(tuple(w.outputs for w in outer)))
         blocks = -(-lines.outputs // tiles.task_rows)
         parts = -(-self.panels() // tiles.task_panels)
-        total = as_expr(conv.batch) * B.i64(planes * blocks * parts)
+        pieces = -(-last.outputs // tiles.task_places)
+        total = as_expr(conv.batch) * B.i64(planes * blocks * pieces * parts)
         with B.loop("parallel" if tiles.parallel else "serial", total, "task") as task:
             self.out.begin(tiles.rows, self.width())
             part, rest = tir.floormod(task, B.i64(parts)), tir.floordiv(task, B.i64(parts))
+            piece, rest = tir.floormod(rest, B.i64(pieces)), tir.floordiv(rest, B.i64(pieces))
             block, rest = tir.floormod(rest, B.i64(blocks)), tir.floordiv(rest, B.i64(blocks))
             plane, image = tir.floormod(rest, B.i64(planes)), tir.floordiv(rest, B.i64(planes))
             places, left = [], plane
@@ -57,8 +59,12 @@ class ConvolutionTasks:
                 places.append(tir.floormod(left, B.i64(w.outputs)))
                 left = tir.floordiv(left, B.i64(w.outputs))
             first = block * B.i64(tiles.task_rows)
-            self.data = DataBlock(conv, [1] * len(outer) + [tiles.task_rows, conv.windows[-1].outputs])
-            self.data.fill(image, [*reversed(places), first, B.i64(0)])
+            self.first = piece * B.i64(tiles.task_places)
+            if last.outputs % tiles.task_places:  # the last piece of a line overlaps the one before
+                self.first = tir.min(self.first, B.i64(last.outputs - tiles.task_places))
+            self.outputs = [1] * len(outer) + [tiles.task_rows, tiles.task_places]
+            self.image, self.places = image, [*reversed(places), first, self.first]
+            self.begin()
             count = count_of(lines.outputs, tiles.task_rows, first)
             start = (image * B.i64(planes) + plane) * B.i64(lines.outputs) + first
             first_panel = part * B.i64(tiles.task_panels)
@@ -67,13 +73,13 @@ class ConvolutionTasks:
 
     def lines(self, count: int | Expr, start: Expr, column: Expr, stored: int) -> None:
         """Tiles along the lines of a task."""
-        outputs, tile = self.conv.windows[-1].outputs, self.tiles.rows
+        outputs, places, tile = self.conv.windows[-1].outputs, self.tiles.task_places, self.tiles.rows
         with times("serial", count, "line") as line:
-            with times("serial", -(-outputs // tile), "tile") as at:
+            with times("serial", -(-places // tile), "tile") as at:
                 place = at * B.i64(tile)
-                if outputs % tile:  # the last tile overlaps the one before
-                    place = tir.min(place, B.i64(outputs - tile))
-                row = (start + line) * B.i64(outputs) + place
+                if places % tile:  # the last tile overlaps the one before
+                    place = tir.min(place, B.i64(places - tile))
+                row = (start + line) * B.i64(outputs) + self.first + place
                 self.tile(line, place, B.bind(row, "row") if compat.free_vars(row) else row, column, stored)
 
     def offsets(self, line: Expr, place: Expr, window: list[Expr]) -> list[Expr]:
@@ -85,6 +91,10 @@ class ConvolutionTasks:
             line * B.i64(lines.stride) + window[-2] * B.i64(lines.dilation),
             place * B.i64(places.stride) + window[-1] * B.i64(places.dilation),
         ]
+
+    def begin(self) -> None:
+        """Emit what comes before a task's panels."""
+        raise NotImplementedError
 
     def panels(self) -> int:
         """Panels of columns, of all groups."""
@@ -108,6 +118,10 @@ class _Emitter(ConvolutionTasks):
         super().__init__(conv, tiles, out)
         self.packed = packed
         self.of_group = -(-conv.outputs // self.width())
+
+    def begin(self) -> None:
+        self.data = DataBlock(self.conv, self.outputs)
+        self.data.fill(self.image, self.places)
 
     def width(self) -> int:
         return self.tiles.columns

@@ -8,6 +8,7 @@ from ..codegen import builder as B
 from ..compat import Buffer, Expr, tir
 from .convolution import Convolution
 from .cpu_convolution import ConvolutionTasks, number_of
+from .data_block import DataBlock
 from .micro_kernel import emit_sums
 from .tiles import Tiles
 from .write_back import WriteBack
@@ -22,6 +23,9 @@ class _Emitter(ConvolutionTasks):
     def __init__(self, conv: Convolution, tiles: Tiles, packed: Buffer, out: WriteBack):
         super().__init__(conv, tiles, out)
         self.packed = packed
+
+    def begin(self) -> None:
+        self.data = DataBlock(self.conv, self.outputs, self.width())
 
     def width(self) -> int:
         """Columns of a tile: no more than there are, where tails overlap."""
@@ -38,6 +42,7 @@ class _Emitter(ConvolutionTasks):
         column = panel * B.i64(width)
         if columns % width:
             column = tir.min(column, B.i64(columns - width))
+        self.data.fill(self.image, self.places, column)
         self.lines(count, start, column, width)
 
     def tile(self, line: Expr, place: Expr, row: Expr, column: Expr, stored: int) -> None:
@@ -45,7 +50,7 @@ class _Emitter(ConvolutionTasks):
         kernel = [w.kernel for w in conv.windows]
 
         def term(i: int, k: list[Expr], c: Expr) -> Expr:
-            data = self.data.at(self.offsets(line, place + B.i64(i), k), column + c)
+            data = self.data.at(self.offsets(line, place + B.i64(i), k), c)
             return data * compat.load(self.packed, [number_of(k, kernel), column + c])
 
         # Unrolled, so that neighbouring places share what they read.

@@ -8,6 +8,7 @@ their own, and data in another order of axes no transposition.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from .. import compat
 from ..codegen import builder as B
@@ -22,17 +23,18 @@ COPIED = 16
 
 
 class DataBlock:
-    """The data of some places of windows: ``extents`` elements along each spatial axis, all channels.
+    """The data of some places of windows: ``extents`` elements along each spatial axis, and some channels.
 
     ``fill`` emits the copy, where one is needed; ``at`` then reads.
     """
 
-    def __init__(self, product: Convolution, outputs: Sequence[int]):
-        """For tasks of ``outputs`` places along each spatial axis."""
+    def __init__(self, product: Convolution, outputs: Sequence[int], channels: int | None = None):
+        """For ``outputs`` places along each spatial axis, and so many neighbouring channels (default: all)."""
         self.product, self.data = product, product.data
         self.extents = [w.span(count) for w, count in zip(product.windows, outputs)]
-        self.channels = int(self.data.shape[-1])
         self.copies = not self.data.is_plain
+        self.all_channels = int(self.data.shape[-1])
+        self.channels = self.all_channels if channels is None or not self.copies else channels
         if self.copies:
             size = self.channels
             for extent in self.extents:
@@ -43,13 +45,14 @@ class DataBlock:
             self.buffer = B.flat_view(self.data.source.buffer)
             self.strides = _strides([int(e) for e in self.data.shape[1:-1]], self.channels)
 
-    def fill(self, image: Expr, first: Sequence[Expr]) -> None:
-        """Emit the copy for windows whose first places are ``first``."""
+    def fill(self, image: Expr, first: Sequence[Expr], channel: Expr | None = None) -> None:
+        """Emit the copy for windows whose first places are ``first``, of the channels from one on (default: 0)."""
+        self.channel = B.i64(0) if channel is None else channel
         starts = [place * B.i64(w.stride) for place, w in zip(first, self.product.windows)]
         self.base = B.i64(0)
         if not self.copies:
             size = B.i64(int(self.data.shape[1]) * self.strides[0])
-            self.base = image * size
+            self.base = image * size + self.channel
             for start, stride in zip(starts, self.strides):
                 self.base = self.base + start * B.i64(stride)
             return
@@ -58,7 +61,7 @@ class DataBlock:
         self._copy(source, image, starts, outer, last)
 
     def at(self, offsets: Sequence[Expr], channel: Expr) -> Expr:
-        """An element, counted from the task's first window."""
+        """An element, counted from the first window and channel."""
         index = self.base + channel
         for offset, stride in zip(offsets, self.strides):
             index = index + offset * B.i64(stride)
@@ -108,12 +111,22 @@ class DataBlock:
         base = base + (start + left - B.i64(before)) * strides[axis]
         count = right - left
         to = to + left * channels
+        if self.channels < self.all_channels:
+            with times("serial", count, "x") as x, self._each_channel() as c:
+                value = B.fetch(source, base + x * strides[axis] + (self.channel + c) * strides[-1])
+                B.store(self.buffer, value, [to + x * channels + c])
+            return
         if list(data.order) == sorted(data.order):  # places and channels lie behind each other
             _move(self.buffer, to, source, base, count * channels)
             return
         with times("serial", count, "x") as x, B.loop("serial", channels, "c") as c:
             value = B.fetch(source, base + x * strides[axis] + c * strides[-1])
             B.store(self.buffer, value, [to + x * channels + c])
+
+    def _each_channel(self) -> Any:
+        """A loop over the channels: vectors, where they are neighbours in the source."""
+        neighbours = list(self.data.order) == sorted(self.data.order)
+        return B.loop("vectorized" if neighbours else "serial", self.channels, "c")
 
     def _source_strides(self) -> list[Expr]:
         """For each axis of the data, the distance of neighbours in the source."""

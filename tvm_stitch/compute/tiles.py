@@ -23,10 +23,14 @@ SERIAL_PRODUCTS = 1 << 16
 
 
 PLACES_OF_TASK = 256
-"""Places of windows of a parallel task of a convolution: so many reuse a panel of weights."""
+"""Places of windows of a parallel task of a convolution: so many reuse a panel of weights. Longer lines are divided."""
 
 LINES_OF_TASK = 4
 """Lines of places that a task has at least, if there are enough tasks: neighbouring tasks copy some lines twice."""
+
+
+LINES_OF_DEPTHWISE_TASK = 14
+"""The same where channels do not mix: the copy is more of the work, and each panel of channels copies its own."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,7 @@ class Tiles:
         columns: of the micro-kernel and of a panel: a multiple of ``lanes``.
         task_rows, task_panels: of a parallel task; rows of a convolution's task are lines along its last axis.
         parallel: whether tasks run in parallel at all.
+        task_places: of a line, in a convolution's task.
     """
 
     lanes: int
@@ -47,6 +52,7 @@ class Tiles:
     task_rows: int
     task_panels: int
     parallel: bool
+    task_places: int = 0
 
 
 def tiles_for(target: Any, batch: Extent, rows: Extent, columns: Extent, depth: Extent) -> Tiles:
@@ -88,16 +94,19 @@ def tiles_for_convolution(target: Any, conv: Convolution) -> Tiles:
         while columns > 4 and columns // 2 >= conv.outputs:
             columns //= 2
         panels = conv.groups * -(-conv.outputs // columns)
-    task_rows = max(1, min(lines, max(LINES_OF_TASK, -(-PLACES_OF_TASK // max(1, places)))))
+    task_places = max(1, places) if places < 2 * PLACES_OF_TASK else -(-PLACES_OF_TASK // rows) * rows
+    parts = -(-places // task_places)
+    least = LINES_OF_DEPTHWISE_TASK if conv.is_depthwise else LINES_OF_TASK
+    task_rows = max(1, min(lines, max(least, -(-PLACES_OF_TASK // max(1, places)))))
     task_panels = panels
-    planes = 1
+    planes = parts
     for extent in outer:
         planes *= extent
     images = conv.batch * planes if isinstance(conv.batch, int) else planes
     while _tasks(images, lines, panels, task_rows, task_panels) < LEAST_TASKS:
-        if task_rows > LINES_OF_TASK:
+        if task_rows > least:
             task_rows = -(-task_rows // 2)
-        elif task_panels > 4:
+        elif task_panels > (1 if conv.is_depthwise else PANELS_OF_TASK):
             task_panels = -(-task_panels // 2)
         elif task_rows > 2:
             task_rows -= 1
@@ -105,9 +114,9 @@ def tiles_for_convolution(target: Any, conv: Convolution) -> Tiles:
             task_panels = -(-task_panels // 2)
         else:
             break
-    work = images * lines * places * conv.columns * conv.depth
+    work = images * lines * task_places * conv.columns * conv.depth
     parallel = not isinstance(conv.batch, int) or work > SERIAL_PRODUCTS
-    return Tiles(lanes, rows, columns, task_rows, task_panels, parallel)
+    return Tiles(lanes, rows, columns, task_rows, task_panels, parallel, task_places)
 
 
 def _tasks(batch: int, rows: int, panels: int, task_rows: int, task_panels: int) -> int:

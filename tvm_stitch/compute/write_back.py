@@ -17,6 +17,7 @@ from ..codegen.cpu_lanes import LaneWriter
 from ..compat import Buffer, Expr
 from ..device import DeviceModel
 from ..failures import Refusal
+from ..graph.classify import is_heavy
 from ..graph.extent import Extent, as_expr, same
 from ..graph.ir import Access, StitchGraph, Tensor
 from ..plan.alignment import align
@@ -24,6 +25,9 @@ from ..plan.cpu_mapping import choose_cpu_mapping
 from ..plan.domain import Domain, Point
 from ..plan.passes import schedule
 from ..plan.plan import StitchPlan
+
+Vectors = tuple[int, int, int]
+"""The first column of some vectors, their number, and their width."""
 
 
 class WriteBack:
@@ -47,20 +51,30 @@ class WriteBack:
 
 
 class EpilogueWriteBack(WriteBack):
-    """Evaluates an epilogue of one pass over the columns of the result's rows."""
+    """Evaluates an epilogue of one pass over the columns of the result's rows.
+
+    A light one is evaluated on the registers that hold the sums, line by line. The code of a heavy one would be too
+    much for that: it stands once, in a loop over the lines of a tile in memory.
+    """
 
     def __init__(self, output: Tensor, columns: int, plan: StitchPlan, stores: bool):
         super().__init__(output, columns)
         self.plan, self.stores = plan, stores
+        self.heavy = any(is_heavy(op.value) for op in plan.graph.operators)
 
     def begin(self, rows: int, width: int) -> None:
         if self.stores:
             super().begin(rows, width)
-        self.tile = B.stack([rows * width], "float32", "tile")
+        if self.heavy:
+            self.tile = B.stack([rows * width], "float32", "tile")
 
     def store(self, sums: Sequence[Buffer], row: Expr, column: Expr, stored: int, lanes: int) -> None:
         if self.stores:
             super().store(sums, row, column, stored, lanes)
+        if not self.heavy:
+            for i, line in enumerate(sums):
+                self._line(line, B.i64(0), row + B.i64(i), column, _vectors(stored, lanes), "unroll")
+            return
         width = int(sums[0].shape[0])
         for i, line in enumerate(sums):
             with B.loop("unroll", max(width // lanes, 1), "j") as j:
@@ -68,12 +82,18 @@ class EpilogueWriteBack(WriteBack):
                     at = j * B.i64(lanes) + v
                     B.store(self.tile, compat.load(line, [at]), [B.i64(i * width) + at])
         with times("serial", len(sums), "i") as i:
-            here = B.bind(row + i, "line") if compat.free_vars(row + i) else row + i
-            emitter = _TileEmitter(self.plan, self.output, self.tile)
-            for first, count, step in _vectors(stored, 2 * lanes):
-                with times("serial", count, "j") as j:
-                    offset = B.i64(first) + j * B.i64(step)
-                    emitter.emit_at(here, column + offset, i * B.i64(width) + offset, step)
+            self._line(self.tile, i * B.i64(width), row + i, column, _vectors(stored, 2 * lanes), "serial")
+
+    def _line(
+        self, source: Buffer, start: Expr, row: Expr, column: Expr, vectors: list[Vectors], kind: str
+    ) -> None:
+        """Evaluate the epilogue for a line of sums, which begin at ``start`` of a buffer."""
+        here = B.bind(row, "line") if compat.free_vars(row) else row
+        emitter = _TileEmitter(self.plan, self.output, source)
+        for first, count, width in vectors:
+            with times(kind, count, "j") as j:
+                offset = B.i64(first) + j * B.i64(width)
+                emitter.emit_at(here, column + offset, start + offset, width)
 
 
 class _TileEmitter(CpuEmitter):
@@ -143,8 +163,8 @@ def write_back(
     return EpilogueWriteBack(output, columns, StitchPlan(graph, device, alignment, made, mapping), stores)
 
 
-def _vectors(stored: int, lanes: int) -> list[tuple[int, int, int]]:
-    """Columns as vectors: the first of some, their number, and their width."""
+def _vectors(stored: int, lanes: int) -> list[Vectors]:
+    """Columns as vectors."""
     whole = stored // lanes * lanes
     found = [(0, whole // lanes, lanes), (whole, 1, stored - whole)]
     return [(first, count, width) for first, count, width in found if count and width]
