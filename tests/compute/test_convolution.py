@@ -63,6 +63,48 @@ def test_strides_make_it_none() -> None:
 
 
 @T.prim_func(s_tir=True)
+def of_a_corner(
+    x: T.Buffer((1, 6, 8, 3), "float32"),
+    w: T.Buffer((4, 1, 1, 3), "float32"),
+    y: T.Buffer((1, 4, 5, 4), "float32"),
+):
+    for n, i, j, f, r, s, c in T.grid(1, 4, 5, 4, 1, 1, 3):
+        with T.sblock("conv"):
+            vn, vi, vj, vf, vr, vs, vc = T.axis.remap("SSSSRRR", [n, i, j, f, r, s, c])
+            with T.init():
+                y[vn, vi, vj, vf] = T.float32(0)
+            y[vn, vi, vj, vf] = y[vn, vi, vj, vf] + x[vn, vi + vr, vj + vs, vc] * w[vf, vr, vs, vc]
+
+
+def test_a_part_of_the_image_makes_it_none_too() -> None:
+    assert isinstance(found(of_a_corner).product, Convolution)
+
+
+@T.prim_func(s_tir=True)
+def of_a_transposed_slice(
+    x: T.Buffer((1, 3, 7, 9), "float32"),
+    w: T.Buffer((4, 3, 3, 3), "float32"),
+    y: T.Buffer((1, 4, 6, 4), "float32"),
+):
+    t = T.sblock_alloc_buffer((1, 3, 6, 8))
+    u = T.sblock_alloc_buffer((1, 6, 8, 3))
+    for n, c, i, j in T.grid(1, 3, 6, 8):
+        with T.sblock("slice"):
+            vn, vc, vi, vj = T.axis.remap("SSSS", [n, c, i, j])
+            t[vn, vc, vi, vj] = x[vn, vc, vi + 1, vj + 1]
+    for n, i, j, c in T.grid(1, 6, 8, 3):
+        with T.sblock("transposed"):
+            vn, vi, vj, vc = T.axis.remap("SSSS", [n, i, j, c])
+            u[vn, vi, vj, vc] = t[vn, vc, vi, vj]
+    for n, i, j, f, r, s, c in T.grid(1, 4, 6, 4, 3, 3, 3):
+        with T.sblock("conv"):
+            vn, vi, vj, vf, vr, vs, vc = T.axis.remap("SSSSRRR", [n, i, j, f, r, s, c])
+            with T.init():
+                y[vn, vi, vj, vf] = T.float32(0)
+            y[vn, vi, vj, vf] = y[vn, vi, vj, vf] + u[vn, vi + vr, vj + vs, vc] * w[vf, vr, vs, vc]
+
+
+@T.prim_func(s_tir=True)
 def of_a_transposed_image(
     x: T.Buffer((1, 3, 6, 8), "float32"),
     w: T.Buffer((4, 3, 3, 3), "float32"),
@@ -160,6 +202,7 @@ def of_channels_in_another_order(
     [
         (of_a_narrower_border, "t is computed in the same kernel"),
         (of_an_activation, "t is computed in the same kernel"),
+        (of_a_transposed_slice, "t is computed in the same kernel"),
         (of_channels_outermost, "its channels are not innermost"),
         (of_channels_in_another_order, "the channels of x are not read in groups"),
     ],

@@ -173,6 +173,19 @@ def test_a_weight_with_a_leading_axis_of_one(transposed: bool) -> None:
     assert any("weight packed" in how for how in computed.values())
 
 
+def test_a_weight_that_the_epilogue_reads_too() -> None:
+    w = draw(16, 16)
+
+    def body(emit: Any, x: Any, v: Any) -> list[Any]:
+        weight = relax.const(w)
+        return [R.add(emit(R.add(emit(R.matmul(x, weight)), weight)), v)]
+
+    x, v = draw(16, 16), draw(16)
+    result, computed = run(build(body, (x.shape, F32), (v.shape, F32)), target("avx2"), x, v)
+    np.testing.assert_allclose(result, x.astype("float64") @ w + w + v, rtol=1e-4, atol=1e-4)
+    assert all(how.startswith("our template") for how in computed.values())
+
+
 def test_a_shared_weight_is_packed_once() -> None:
     weight = relax.const(draw(16, 16))
     mod = build(lambda emit, x: [R.matmul(emit(R.matmul(x, weight)), weight)], ((4, 16), F32))

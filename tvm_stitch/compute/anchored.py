@@ -41,8 +41,10 @@ class Anchored:
 
     @property
     def takes_packed(self) -> bool:
-        """Whether the weight can be packed: its size is known, and it is one for all images or matrices."""
+        """Whether the weight can be packed: its size is known, and one product alone reads all of it."""
         p = self.product
+        if self.epilogue is not None and self.weight in self.epilogue.inputs:
+            return False
         if isinstance(p, Convolution):
             return True
         return isinstance(p.columns, int) and isinstance(p.depth, int) and p.batch == 1

@@ -34,14 +34,14 @@ class Padded:
     fill: Expr | None
 
     @property
+    def only_permutes(self) -> bool:
+        """Whether the data is all of the source, in some order of its axes."""
+        return self.fill is None and not any(self.before) and all(map(same, self.shape, self.inner))
+
+    @property
     def is_plain(self) -> bool:
         """Whether the data is the source itself."""
-        return (
-            self.fill is None
-            and list(self.order) == sorted(self.order)
-            and not any(self.before)
-            and all(map(same, self.shape, self.inner))
-        )
+        return self.only_permutes and list(self.order) == sorted(self.order)
 
 
 def padded(tensor: Tensor) -> tuple[Padded, list[Operator]]:
@@ -59,7 +59,7 @@ def padded(tensor: Tensor) -> tuple[Padded, list[Operator]]:
     while found.source.producer is not None:
         below = found.source.producer
         under = _padding(below)
-        if under.fill is not None:
+        if not under.only_permutes:
             raise Refusal(f"{found.source.name} is computed in the same kernel")
         operators.append(below)
         order = tuple(found.order[axis] for axis in under.order)
