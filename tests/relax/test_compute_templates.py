@@ -69,6 +69,26 @@ def test_a_weight(m: int, k: int, n: int, cpu: str) -> None:
     assert k == 0 or "weight packed" in computed["matmul"]
 
 
+@pytest.mark.parametrize("depth", [1024, 1025, 3000])
+def test_long_sums_are_sums_of_shorter_ones(depth: int) -> None:
+    """Ones of float32 that are added one by one to a large number get lost."""
+    x, w = np.ones((3, depth), F32), np.full((depth, 5), 2.0**-24, F32)
+    w[0] = 1
+    mod = build(lambda emit, x: [R.matmul(x, relax.const(w))], (x.shape, F32))
+    result, _ = run(mod, target("avx2"), x)
+    wide = x.astype("float64") @ w
+    small = 256 * 2.0**-24 if depth > 1024 else depth * 2.0**-24
+    assert (np.abs(result - wide) <= small + 2.0**-24 * 8).all()
+
+
+@pytest.mark.parametrize("depth", [0, 1, 255, 257, 2000])
+def test_a_symbolic_depth(depth: int) -> None:
+    k = symbol("k")
+    mod = build(lambda emit, x, w: [R.matmul(x, w)], ((7, k), F32), ((k, 33), F32))
+    x, w = draw(7, depth), draw(depth, 33)
+    check(run(mod, target("avx2"), x, w)[0], x, w)
+
+
 def test_a_weight_that_the_graph_transposes() -> None:
     w = draw(37, 24)
     mod = build(lambda emit, x: [R.matmul(x, emit(R.permute_dims(relax.const(w))))], ((2, 9, 24), F32))

@@ -22,6 +22,12 @@ SERIAL_PRODUCTS = 1 << 16
 """Multiplications up to which one thread is faster than a parallel region, which costs some microseconds."""
 
 
+LONG_DEPTH = 1024
+"""Products that are added one by one: the error of longer sums would be more than twice that of libraries."""
+
+DEPTH_OF_SUM = 256
+"""Products of each of the sums that a longer one is the sum of."""
+
 PLACES_OF_TASK = 256
 """Places of windows of a parallel task of a convolution: so many reuse a panel of weights. Longer lines are divided."""
 
