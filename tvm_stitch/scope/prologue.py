@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .. import compat
+from ..graph.extent import same
 from .node import Node, NodeKind
 from .quotient import Quotient
 
@@ -39,5 +40,7 @@ def is_permutation(node: Node) -> bool:
     if op.is_reduce or not compat.is_load(op.value) or op.output.dtype != graph.inputs[0].dtype:
         return False
     indices = compat.elements(op.value.indices)
-    axes = {axis.var for axis in op.spatial}
-    return len(indices) == len(axes) and set(indices) == axes
+    extents = {axis.var: axis.extent for axis in op.spatial}
+    if len(indices) != len(extents) or set(indices) != set(extents):
+        return False
+    return all(same(extents[i], extent) for i, extent in zip(indices, graph.inputs[0].shape))  # no part of it
