@@ -16,6 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from _child_process import environment, last_words
+
 from .case import Case
 from .execute import Outcome, Settings, check, told
 from .guard import guard
@@ -87,16 +89,9 @@ class Worker:
         except (EOFError, ConnectionError):
             self.process.join(5)
             died = f"the process died with exit code {self.process.exitcode}"
-            outcome = Outcome("crash", "; ".join([died, *self._last_words()]))
+            outcome = Outcome("crash", "; ".join([died, *last_words(self.errors, 3, 8)]))
         self.stop()
         return Answer(work.case, outcome, time.monotonic() - begin, work.seed)
-
-    def _last_words(self) -> list[str]:
-        """What the child wrote to its standard error as it died, and where Python was."""
-        self.errors.seek(0)
-        lines = [line.strip() for line in self.errors.read().decode(errors="replace").splitlines()]
-        fatal = next((i for i, line in enumerate(lines) if line.startswith("Fatal Python error")), len(lines))
-        return [line for line in lines[max(0, fatal - 3) : fatal + 8] if line]
 
     def _start(self) -> None:
         self.errors = tempfile.NamedTemporaryFile()
@@ -108,21 +103,13 @@ class Worker:
         library = guard() if self.guarded else None
         if library is not None:
             added["LD_PRELOAD"] = " ".join(filter(None, [library, os.environ.get("LD_PRELOAD")]))
-        before = {name: os.environ.get(name) for name in added}
-        os.environ.update(added)
-        try:
+        with environment(added):
             self.process = context.Process(
                 target=_serve,
                 args=(theirs, self.errors.name, self.task, list(sys.path)),
                 daemon=True,
             )
             self.process.start()
-        finally:
-            for name, value in before.items():
-                if value is None:
-                    os.environ.pop(name, None)
-                else:
-                    os.environ[name] = value
         theirs.close()
         self.left = self.renew
 

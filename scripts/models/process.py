@@ -16,9 +16,10 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from _child_process import environment, last_words
 
 from .job import Job, Unavailable
 
@@ -71,7 +72,8 @@ class Process:
             args=(theirs, self._errors.name, (contender, place, job), list(sys.path)),
             daemon=True,
         )
-        _start(self._process, added)
+        with environment(added):
+            self._process.start()
         theirs.close()
 
     def ask(self, what: str, limit: float, **arguments: Any) -> Any:
@@ -87,7 +89,9 @@ class Process:
             kind, answer = self._pipe.recv()
         except (EOFError, ConnectionError):
             self._process.join(5)
-            words = "; ".join([f"its process ended with code {self._process.exitcode}", *self._last_words()])
+            words = "; ".join(
+                [f"its process ended with code {self._process.exitcode}", *last_words(self._errors, 2, 3)]
+            )
             self.stop()
             raise Failed(words) from None
         except BaseException:
@@ -98,13 +102,6 @@ class Process:
             raise Failed(answer)
         return answer
 
-    def _last_words(self) -> list[str]:
-        """The end of what the process wrote."""
-        self._errors.seek(0)
-        lines = [line.strip() for line in self._errors.read().decode(errors="replace").splitlines()]
-        fatal = next((i for i, line in enumerate(lines) if line.startswith("Fatal Python error")), len(lines))
-        return [line for line in lines[max(0, fatal - 2) : fatal + 3] if line]
-
     def stop(self) -> None:
         """End the process, whatever it does."""
         if self._process.is_alive():
@@ -112,20 +109,6 @@ class Process:
         self._process.join()
         self._pipe.close()
         self._errors.close()
-
-
-def _start(process: Any, added: Mapping[str, str]) -> None:
-    """Start a process with variables added to its environment, which is this one's when it starts."""
-    before = {name: os.environ.get(name) for name in added}
-    os.environ.update(added)
-    try:
-        process.start()
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def _serve(pipe: Any, errors: str, what_for: tuple[str, str, Job], path: list[str]) -> None:

@@ -63,10 +63,7 @@ def anchored(graph: StitchGraph) -> Anchored:
     Raises:
         Refusal: when it has none, several, or one whose operands it computes.
     """
-    found = [op for op in graph.operators if op.contraction]
-    if len(found) != 1:
-        raise Refusal(f"{len(found)} compute-intensive operators in one kernel, a template computes one")
-    (op,) = found
+    op = _anchor(graph)
     made, taken = _product_of(op)
     others = [o for o in graph.operators if o is not op and o not in taken]
     for operator in taken:
@@ -84,14 +81,19 @@ def anchored(graph: StitchGraph) -> Anchored:
 
 def has_template(graph: StitchGraph) -> bool:
     """Whether a template computes the compute-intensive operator of a graph."""
-    found = [op for op in graph.operators if op.contraction]
-    if len(found) != 1:
-        return False
     try:
-        made, _ = _product_of(found[0])
-        return Anchored(made, None).is_served
+        made, _ = _product_of(_anchor(graph))
     except Refusal:
         return False
+    return Anchored(made, None).is_served
+
+
+def _anchor(graph: StitchGraph) -> Operator:
+    """The one compute-intensive operator of a graph."""
+    found = [op for op in graph.operators if op.contraction]
+    if len(found) != 1:
+        raise Refusal(f"{len(found)} compute-intensive operators in one kernel, a template computes one")
+    return found[0]
 
 
 def _product_of(op: Operator) -> tuple[Contraction | Convolution, list[Operator]]:

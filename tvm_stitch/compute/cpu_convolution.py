@@ -13,7 +13,7 @@ from ..codegen import builder as B
 from ..codegen.cpu_base import times
 from ..codegen.cpu_columns import count_of
 from ..compat import Buffer, Expr, T, tir
-from ..graph.extent import as_expr, product
+from ..graph.extent import as_expr, flatten, product, unflatten
 from .convolution import Convolution
 from .data_block import DataBlock
 from .micro_kernel import emit_sums
@@ -43,30 +43,27 @@ class ConvolutionTasks:
         """Emit a parallel loop over the tasks."""
         conv, tiles = self.conv, self.tiles
         *outer, lines, last = conv.windows
-        planes = int(product(tuple(w.outputs for w in outer)))
-        blocks = -(-lines.outputs // tiles.task_rows)
-        parts = -(-self.panels() // tiles.task_panels)
-        pieces = -(-last.outputs // tiles.task_places)
-        total = as_expr(conv.batch) * B.i64(planes * blocks * pieces * parts)
-        with B.loop("parallel" if tiles.parallel else "serial", total, "task") as task:
+        # Innermost the parts of an image's panels, which share what they read.
+        divided = [
+            conv.batch,
+            *(w.outputs for w in outer),
+            -(-lines.outputs // tiles.task_rows),
+            -(-last.outputs // tiles.task_places),
+            -(-self.panels() // tiles.task_panels),
+        ]
+        kind = "parallel" if tiles.parallel else "serial"
+        with B.loop(kind, as_expr(product(divided)), "task") as task:
             self.out.begin(tiles.rows, self.width())
-            part, rest = tir.floormod(task, B.i64(parts)), tir.floordiv(task, B.i64(parts))
-            piece, rest = tir.floormod(rest, B.i64(pieces)), tir.floordiv(rest, B.i64(pieces))
-            block, rest = tir.floormod(rest, B.i64(blocks)), tir.floordiv(rest, B.i64(blocks))
-            plane, image = tir.floormod(rest, B.i64(planes)), tir.floordiv(rest, B.i64(planes))
-            places, left = [], plane
-            for w in reversed(outer):
-                places.append(tir.floormod(left, B.i64(w.outputs)))
-                left = tir.floordiv(left, B.i64(w.outputs))
+            *place, block, piece, part = unflatten(task, divided)
             first = block * B.i64(tiles.task_rows)
             self.first = piece * B.i64(tiles.task_places)
             if last.outputs % tiles.task_places:  # the last piece of a line overlaps the one before
                 self.first = tir.min(self.first, B.i64(last.outputs - tiles.task_places))
             self.outputs = [1] * len(outer) + [tiles.task_rows, tiles.task_places]
-            self.image, self.places = image, [*reversed(places), first, self.first]
+            self.image, self.places = place[0], [*place[1:], first, self.first]
             self.begin()
             count = count_of(lines.outputs, tiles.task_rows, first)
-            start = (image * B.i64(planes) + plane) * B.i64(lines.outputs) + first
+            start = flatten([*place, first], divided[: len(place)] + [lines.outputs])
             first_panel = part * B.i64(tiles.task_panels)
             with times("serial", count_of(self.panels(), tiles.task_panels, first_panel), "panel") as panel:
                 self.panel(first_panel + panel, count, start)
@@ -157,15 +154,7 @@ class _Emitter(ConvolutionTasks):
             window, channel = ([*k[:-1], B.i64(0)], k[-1]) if joined else (k[:-1], k[-1])
             offsets = self.offsets(line, place + B.i64(i), window)
             data = self.data.at(offsets, self.group * B.i64(conv.inputs) + channel)
-            return data * compat.load(self.packed, [self.number, number_of(k, depth), c])
+            return data * compat.load(self.packed, [self.number, flatten(k, depth), c])
 
         sums = emit_sums(tiles.rows, self.width(), tiles.lanes, depth, term)
         self.out.store(sums, row, column, stored, min(tiles.lanes, self.width()))
-
-
-def number_of(indices: list[Expr], extents: list[int]) -> Expr:
-    """The number of an element among those of some extents."""
-    flat: Expr = B.i64(0)
-    for extent, index in zip(extents, indices, strict=True):
-        flat = flat * B.i64(extent) + index
-    return flat

@@ -6,8 +6,9 @@ from __future__ import annotations
 from .. import compat
 from ..codegen import builder as B
 from ..compat import Buffer, Expr, tir
+from ..graph.extent import flatten
 from .convolution import Convolution
-from .cpu_convolution import ConvolutionTasks, number_of
+from .cpu_convolution import ConvolutionTasks
 from .data_block import DataBlock
 from .micro_kernel import emit_sums
 from .tiles import Tiles
@@ -28,11 +29,7 @@ class _Emitter(ConvolutionTasks):
         self.data = DataBlock(self.conv, self.outputs, self.width())
 
     def width(self) -> int:
-        """Columns of a tile: no more than there are, where tails overlap."""
-        width = self.tiles.columns
-        while width > self.conv.columns:
-            width //= 2
-        return width
+        return self.tiles.within(self.conv.columns)
 
     def panels(self) -> int:
         return -(-self.conv.columns // self.width())
@@ -51,7 +48,7 @@ class _Emitter(ConvolutionTasks):
 
         def term(i: int, k: list[Expr], c: Expr) -> Expr:
             data = self.data.at(self.offsets(line, place + B.i64(i), k), c)
-            return data * compat.load(self.packed, [number_of(k, kernel), column + c])
+            return data * compat.load(self.packed, [flatten(k, kernel), column + c])
 
         # Unrolled, so that neighbouring places share what they read.
         sums = emit_sums(self.tiles.rows, width, self.tiles.lanes, kernel, term, unrolled=1)

@@ -58,13 +58,10 @@ class _Emitter:
                 self._panel(batch, first, count, first_panel + panel, width)
 
     def _width(self) -> int:
-        """Columns of a panel: no more than there are, where tails overlap."""
+        """Columns of a panel."""
         if self.packed is not None or not isinstance(self.product.columns, int):
             return self.tiles.columns
-        width = self.tiles.columns
-        while width > self.product.columns:
-            width //= 2
-        return width
+        return self.tiles.within(self.product.columns)
 
     def _panel(self, batch: Expr, first: Expr, count: Expr, panel: Expr, width: int) -> None:
         """The rows of a task in one panel of columns."""

@@ -7,14 +7,13 @@ their own, and data in another order of axes no transposition.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from .. import compat
 from ..codegen import builder as B
 from ..codegen.cpu_base import times
 from ..compat import Buffer, Expr, T, tir
-from ..graph.extent import as_expr
+from ..graph.extent import as_expr, product, unflatten
 from .convolution import Convolution
 from .padding import Padded
 
@@ -28,17 +27,16 @@ class DataBlock:
     ``fill`` emits the copy, where one is needed; ``at`` then reads.
     """
 
-    def __init__(self, product: Convolution, outputs: Sequence[int], channels: int | None = None):
+    def __init__(self, conv: Convolution, outputs: Sequence[int], channels: int | None = None):
         """For ``outputs`` places along each spatial axis, and so many neighbouring channels (default: all)."""
-        self.product, self.data = product, product.data
-        self.extents = [w.span(count) for w, count in zip(product.windows, outputs)]
+        self.conv, self.data = conv, conv.data
+        self.extents = [w.span(count) for w, count in zip(conv.windows, outputs)]
         self.copies = not self.data.is_plain
         self.all_channels = int(self.data.shape[-1])
         self.channels = self.all_channels if channels is None or not self.copies else channels
         if self.copies:
-            size = self.channels
-            for extent in self.extents:
-                size *= extent
+            size = product([*self.extents, self.channels])
+            assert isinstance(size, int)
             self.buffer: Buffer = B.stack([size], "float32", "data_block")
             self.strides = _strides(self.extents, self.channels)
         else:
@@ -48,7 +46,7 @@ class DataBlock:
     def fill(self, image: Expr, first: Sequence[Expr], channel: Expr | None = None) -> None:
         """Emit the copy for windows whose first places are ``first``, of the channels from one on (default: 0)."""
         self.channel = B.i64(0) if channel is None else channel
-        starts = [place * B.i64(w.stride) for place, w in zip(first, self.product.windows)]
+        starts = [place * B.i64(w.stride) for place, w in zip(first, self.conv.windows)]
         self.base = B.i64(0)
         if not self.copies:
             size = B.i64(int(self.data.shape[1]) * self.strides[0])
@@ -70,15 +68,8 @@ class DataBlock:
     def _copy(self, source: Buffer, image: Expr, starts: list[Expr], outer: list[int], last: int) -> None:
         """Line after line along the last spatial axis."""
         data = self.data
-        lines = 1
-        for extent in outer:
-            lines *= extent
-        with times("serial", lines, "line") as line:
-            places, rest = [], line
-            for extent in reversed(outer):
-                places.append(tir.floormod(rest, B.i64(extent)) if extent > 1 else B.i64(0))
-                rest = tir.floordiv(rest, B.i64(extent))
-            places = [start + place for start, place in zip(starts, reversed(places))]
+        with times("serial", product(outer), "line") as line:
+            places = [start + place for start, place in zip(starts, unflatten(line, outer))]
             to = line * B.i64(last * self.channels)
             inside = _all([_inside(data, axis + 1, place) for axis, place in enumerate(places)])
             if inside is None:
@@ -99,7 +90,7 @@ class DataBlock:
         before, inner = data.before[axis], int(data.inner[axis])
         left = tir.min(tir.max(B.i64(before) - start, B.i64(0)), B.i64(last))
         right = tir.max(tir.min(B.i64(before + inner) - start, B.i64(last)), left)
-        left, right = B.bind(left, "left") if compat.free_vars(left) else left, right
+        left = B.bind(left, "left") if compat.free_vars(left) else left
         channels = B.i64(self.channels)
         if data.fill is not None:
             self._fill(to, left * channels)
@@ -111,22 +102,16 @@ class DataBlock:
         base = base + (start + left - B.i64(before)) * strides[axis]
         count = right - left
         to = to + left * channels
-        if self.channels < self.all_channels:
-            with times("serial", count, "x") as x, self._each_channel() as c:
-                value = B.fetch(source, base + x * strides[axis] + (self.channel + c) * strides[-1])
-                B.store(self.buffer, value, [to + x * channels + c])
+        if data.in_order and self.channels == self.all_channels:  # places and channels lie behind each other
+            _pieces(
+                count * channels,
+                lambda at: B.store(self.buffer, B.fetch(source, base + at), [to + at]),
+            )
             return
-        if list(data.order) == sorted(data.order):  # places and channels lie behind each other
-            _move(self.buffer, to, source, base, count * channels)
-            return
-        with times("serial", count, "x") as x, B.loop("serial", channels, "c") as c:
-            value = B.fetch(source, base + x * strides[axis] + c * strides[-1])
+        kind = "vectorized" if data.in_order else "serial"  # neighbours in the source, or not
+        with times("serial", count, "x") as x, B.loop(kind, self.channels, "c") as c:
+            value = B.fetch(source, base + x * strides[axis] + (self.channel + c) * strides[-1])
             B.store(self.buffer, value, [to + x * channels + c])
-
-    def _each_channel(self) -> Any:
-        """A loop over the channels: vectors, where they are neighbours in the source."""
-        neighbours = list(self.data.order) == sorted(self.data.order)
-        return B.loop("vectorized" if neighbours else "serial", self.channels, "c")
 
     def _source_strides(self) -> list[Expr]:
         """For each axis of the data, the distance of neighbours in the source."""
@@ -141,20 +126,16 @@ class DataBlock:
     def _fill(self, to: Expr, count: Expr) -> None:
         assert self.data.fill is not None
         fill = self.data.fill
-        _pieces(count, lambda at, v: B.store(self.buffer, fill, [to + at + v]))
+        _pieces(count, lambda at: B.store(self.buffer, fill, [to + at]))
 
 
-def _move(buffer: Buffer, to: Expr, source: Buffer, base: Expr, count: Expr) -> None:
-    _pieces(count, lambda at, v: B.store(buffer, B.fetch(source, base + at + v), [to + at + v]))
-
-
-def _pieces(count: Expr, body) -> None:  # type: ignore[no-untyped-def]
-    """Vectors of some elements, then single ones."""
+def _pieces(count: Expr, body: Callable[[Expr], None]) -> None:
+    """Do something at each of ``count`` places: vectors of some, then single ones."""
     whole = tir.floordiv(count, B.i64(COPIED))
     with times("serial", whole, "piece") as piece, B.loop("vectorized", COPIED, "v") as v:
-        body(piece * B.i64(COPIED), v)
+        body(piece * B.i64(COPIED) + v)
     with times("serial", count - whole * B.i64(COPIED), "rest") as rest:
-        body(whole * B.i64(COPIED) + rest, B.i64(0))
+        body(whole * B.i64(COPIED) + rest)
 
 
 def _strides(extents: Sequence[int], channels: int) -> list[int]:

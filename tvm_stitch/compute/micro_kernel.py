@@ -33,19 +33,21 @@ def emit_sums(
         unrolled: how many of the innermost loops are unrolled, of a depth that is not long.
     """
     tile = _Tile(rows, width, min(lanes, width))
-    total = product(tuple(depth))
-    sums = tile.zeros("sums")
+    total = product(depth)
+    sums = tile.buffers("sums")
     if isinstance(total, int) and total <= LONG_DEPTH:
+        tile.clear(sums)
         kinds = ["serial"] * (len(depth) - unrolled) + ["unroll"] * unrolled
         with _loops(zip(kinds, depth)) as at:
             tile.each(sums, lambda i, c: compat.load(sums[i], [c]) + term(i, at, c))
         return sums
-    totals = tile.zeros("totals")
+    totals = tile.buffers("totals")
+    tile.clear(totals)
     *outer, last = depth
     with _loops([("serial", e) for e in outer]) as at:
         with times("serial", ceildiv(last, DEPTH_OF_SUM), "block") as block:
             first = block * B.i64(DEPTH_OF_SUM)
-            tile.each(sums, lambda i, c: compat.const(0.0, "float32"))
+            tile.clear(sums)
             with times("serial", count_of(last, DEPTH_OF_SUM, first), "k") as k:
                 place = [*at, first + k]
                 tile.each(sums, lambda i, c: compat.load(sums[i], [c]) + term(i, place, c))
@@ -63,11 +65,9 @@ class _Tile:
         """Buffers that LLVM makes registers of."""
         return [B.stack([self.width], "float32", f"{name}{i}") for i in range(self.rows)]
 
-    def zeros(self, name: str) -> list[Buffer]:
-        """Buffers of zeros."""
-        found = self.buffers(name)
-        self.each(found, lambda i, c: compat.const(0.0, "float32"))
-        return found
+    def clear(self, buffers: Sequence[Buffer]) -> None:
+        """Store zeros everywhere."""
+        self.each(buffers, lambda i, c: compat.const(0.0, "float32"))
 
     def each(self, buffers: Sequence[Buffer], value: Callable[[int, Expr], Expr]) -> None:
         """Store the value of a row and a column everywhere."""

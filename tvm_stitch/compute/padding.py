@@ -39,9 +39,14 @@ class Padded:
         return self.fill is None and not any(self.before) and all(map(same, self.shape, self.inner))
 
     @property
+    def in_order(self) -> bool:
+        """Whether the axes of the source are in the data's order."""
+        return list(self.order) == sorted(self.order)
+
+    @property
     def is_plain(self) -> bool:
         """Whether the data is the source itself."""
-        return self.only_permutes and list(self.order) == sorted(self.order)
+        return self.only_permutes and self.in_order
 
 
 def padded(tensor: Tensor) -> tuple[Padded, list[Operator]]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,6 @@ LEAST_TASKS = 32
 SERIAL_PRODUCTS = 1 << 16
 """Multiplications up to which one thread is faster than a parallel region, which costs some microseconds."""
 
-
 LONG_DEPTH = 1024
 """Products that are added one by one: the error of longer sums would be more than twice that of libraries."""
 
@@ -33,7 +33,6 @@ PLACES_OF_TASK = 256
 
 LINES_OF_TASK = 4
 """Lines of places that a task has at least, if there are enough tasks: neighbouring tasks copy some lines twice."""
-
 
 LINES_OF_DEPTHWISE_TASK = 14
 """The same where channels do not mix: the copy is more of the work, and each panel of channels copies its own."""
@@ -60,6 +59,13 @@ class Tiles:
     parallel: bool
     task_places: int = 0
 
+    def within(self, columns: int) -> int:
+        """Columns of a panel where the last one overlaps the one before it: no more than there are."""
+        width = self.columns
+        while width > columns:
+            width //= 2
+        return width
+
 
 def tiles_for(target: Any, batch: Extent, rows: Extent, columns: Extent, depth: Extent) -> Tiles:
     """Tiles for a product of these extents on a CPU.
@@ -68,7 +74,7 @@ def tiles_for(target: Any, batch: Extent, rows: Extent, columns: Extent, depth: 
     left one: 8 x 2 vectors of 32 registers (AVX-512, NEON), 6 x 2 of 16.
     """
     lanes, registers = _vectors(target)
-    tile_rows = 8 if registers >= 32 else 6
+    tile_rows = _most_rows(registers)
     if isinstance(rows, int):
         tile_rows = max(1, min(tile_rows, rows))
     tile_columns = 2 * lanes
@@ -89,9 +95,10 @@ def tiles_for_convolution(target: Any, conv: Convolution) -> Tiles:
     """Tiles for a convolution on a CPU: places of windows take the part of a product's rows."""
     lanes, registers = _vectors(target)
     *outer, lines, places = (w.outputs for w in conv.windows)
-    most = 8 if registers >= 32 else 6
     # The fewest places that are computed twice, where a line ends.
-    rows = min(range(1, most + 1), key=lambda r: (-(-places // min(r, places)) * min(r, places), -r))
+    rows = min(
+        range(1, _most_rows(registers) + 1), key=lambda r: (-(-places // min(r, places)) * min(r, places), -r)
+    )
     rows = max(1, min(rows, places))
     columns = 2 * lanes
     if conv.is_depthwise:
@@ -105,10 +112,7 @@ def tiles_for_convolution(target: Any, conv: Convolution) -> Tiles:
     least = LINES_OF_DEPTHWISE_TASK if conv.is_depthwise else LINES_OF_TASK
     task_rows = max(1, min(lines, max(least, -(-PLACES_OF_TASK // max(1, places)))))
     task_panels = panels
-    planes = parts
-    for extent in outer:
-        planes *= extent
-    images = conv.batch * planes if isinstance(conv.batch, int) else planes
+    images = math.prod([conv.batch if isinstance(conv.batch, int) else 1, *outer, parts])
     while _tasks(images, lines, panels, task_rows, task_panels) < LEAST_TASKS:
         if task_rows > least:
             task_rows = -(-task_rows // 2)
@@ -127,6 +131,11 @@ def tiles_for_convolution(target: Any, conv: Convolution) -> Tiles:
 
 def _tasks(batch: int, rows: int, panels: int, task_rows: int, task_panels: int) -> int:
     return batch * -(-rows // task_rows) * -(-panels // task_panels)
+
+
+def _most_rows(registers: int) -> int:
+    """Rows of the micro-kernel, of two vectors each."""
+    return 8 if registers >= 32 else 6
 
 
 def _vectors(target: Any) -> tuple[int, int]:

@@ -43,11 +43,7 @@ class WriteBack:
     def store(self, sums: Sequence[Buffer], row: Expr, column: Expr, stored: int, lanes: int) -> None:
         """Emit what becomes of a tile that starts at ``row`` and ``column``, of whose columns the first are results."""
         for i, line in enumerate(sums):
-            base = (row + B.i64(i)) * as_expr(self.columns) + column
-            for first, count, width in _vectors(stored, lanes):
-                with B.loop("unroll", count, "j") as j, B.loop("vectorized", width, "v") as v:
-                    at = B.i64(first) + j * B.i64(width) + v
-                    B.store(self.flat, compat.load(line, [at]), [base + at])
+            _copy(line, self.flat, (row + B.i64(i)) * as_expr(self.columns) + column, _vectors(stored, lanes))
 
 
 class EpilogueWriteBack(WriteBack):
@@ -77,10 +73,7 @@ class EpilogueWriteBack(WriteBack):
             return
         width = int(sums[0].shape[0])
         for i, line in enumerate(sums):
-            with B.loop("unroll", max(width // lanes, 1), "j") as j:
-                with B.loop("vectorized", min(lanes, width), "v") as v:
-                    at = j * B.i64(lanes) + v
-                    B.store(self.tile, compat.load(line, [at]), [B.i64(i * width) + at])
+            _copy(line, self.tile, B.i64(i * width), _vectors(width, lanes))
         with times("serial", len(sums), "i") as i:
             self._line(self.tile, i * B.i64(width), row + i, column, _vectors(stored, 2 * lanes), "serial")
 
@@ -110,10 +103,8 @@ class _TileEmitter(CpuEmitter):
         self.eval = self.evaluator(row)
         for key in only.row_values:
             self.eval.bind_row(key)
-        rows, columns = (
-            Coordinate("row", self.domain.rows, self.domain.rows),
-            Coordinate("col", only.columns, only.columns),
-        )
+        rows = Coordinate("row", self.domain.rows, self.domain.rows)
+        columns = Coordinate("col", only.columns, only.columns)
         rows.move(B.i64(0), row)
         self.lanes = LaneWriter(width, self.signed)
         with self.piece(Frame(self.domain, rows, columns), columns.move(B.i64(0), column + self.lanes.lane)):
@@ -161,6 +152,14 @@ def write_back(
         raise Refusal("the epilogue has rows of another length")
     mapping = choose_cpu_mapping(alignment, made, device)
     return EpilogueWriteBack(output, columns, StitchPlan(graph, device, alignment, made, mapping), stores)
+
+
+def _copy(line: Buffer, to: Buffer, base: Expr, vectors: list[Vectors]) -> None:
+    """Store columns of a line of sums from a place on."""
+    for first, count, width in vectors:
+        with B.loop("unroll", count, "j") as j, B.loop("vectorized", width, "v") as v:
+            at = B.i64(first) + j * B.i64(width) + v
+            B.store(to, compat.load(line, [at]), [base + at])
 
 
 def _vectors(stored: int, lanes: int) -> list[Vectors]:

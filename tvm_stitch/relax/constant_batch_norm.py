@@ -10,6 +10,7 @@ import tvm
 from tvm import relax
 
 from ..interrupts import carrying
+from .functions import with_own_functions
 
 
 @tvm.transform.module_pass(opt_level=0, name="ConstantBatchNorm")
@@ -23,24 +24,21 @@ class ConstantBatchNorm:
     @carrying
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Rewrite the Relax functions that have such calls."""
-        mod = mod.clone()
-        changed = False
-        for gvar, func in list(mod.functions_items()):
-            if isinstance(func, relax.Function) and not (func.attrs and "Primitive" in func.attrs):
-                mutator = _Mutator()
-                result = mutator.visit_expr(func)
-                if mutator.changed:
-                    mod.update_func(gvar, result)
-                    changed = True
-        if not changed:
+        found: list[Any] = []
+        rewritten = with_own_functions(mod, lambda func: _Mutator(found).visit_expr(func))
+        if not found:
             return mod
         passes = [relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination()]
-        return tvm.transform.Sequential(passes)(mod)
+        return tvm.transform.Sequential(passes)(rewritten)
 
 
 @relax.expr_functor.mutator
 class _Mutator(relax.PyExprMutator):
-    changed = False
+    """Appends to ``found`` the calls that it replaces."""
+
+    def __init__(self, found: list[Any]):
+        super().__init__()
+        self.found = found
 
     def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
         call = super().visit_call_(call)
@@ -64,7 +62,7 @@ class _Mutator(relax.PyExprMutator):
         shape[call.attrs.axis] = -1
         scaled = self.builder_.emit(relax.op.multiply(x, _constant(scale, shape, dtype)))
         result = self.builder_.emit(relax.op.add(scaled, _constant(shift, shape, dtype)))
-        self.changed = True
+        self.found.append(call)
         return relax.Tuple([result, constants[2], constants[3]])
 
 

@@ -10,27 +10,23 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from ..graph.extent import is_static
 from ..interrupts import carrying
+from .functions import with_own_functions
+from .views import RESHAPES, permutation, shape_of
 
-Meaning = Callable[[np.ndarray, Any, list[int]], np.ndarray]
-
-
-def _transposed(array: np.ndarray, call: Any, _shape: list[int]) -> np.ndarray:
-    axes = call.attrs.axes
-    return array.transpose(None if axes is None else [int(a) for a in axes])
+Meaning = Callable[[np.ndarray, Any, tuple[Any, ...]], np.ndarray]
 
 
-def _reshaped(array: np.ndarray, _call: Any, shape: list[int]) -> np.ndarray:
+def _transposed(array: np.ndarray, call: Any, shape: tuple[Any, ...]) -> np.ndarray:
+    return array.transpose(permutation(call, len(shape)))
+
+
+def _reshaped(array: np.ndarray, _call: Any, shape: tuple[Any, ...]) -> np.ndarray:
     return array.reshape(shape)
 
 
-VIEWS: dict[str, Meaning] = {
-    "relax.permute_dims": _transposed,
-    "relax.reshape": _reshaped,
-    "relax.expand_dims": _reshaped,
-    "relax.squeeze": _reshaped,
-    "relax.flatten": _reshaped,
-}
+FOLDED: dict[str, Meaning] = {"relax.permute_dims": _transposed, **dict.fromkeys(RESHAPES, _reshaped)}
 """The operators that are folded, of a constant and the shape of the result."""
 
 
@@ -45,46 +41,32 @@ class ConstantViews:
     @carrying
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Rewrite the Relax functions that have such calls."""
-        mod = mod.clone()
         known: dict[Any, Any] = {}
-        for gvar, func in list(mod.functions_items()):
-            if isinstance(func, relax.Function) and not (func.attrs and "Primitive" in func.attrs):
-                mutator = _Mutator()
-                mutator.known = known
-                mod.update_func(gvar, mutator.visit_expr(func))
-        return mod
+        return with_own_functions(mod, lambda func: _Mutator(known).visit_expr(func))
 
 
 @relax.expr_functor.mutator
 class _Mutator(relax.PyExprMutator):
-    known: dict[Any, Any]
+    def __init__(self, known: dict[Any, Any]):
+        super().__init__()
+        self.known = known
 
     def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
         call = super().visit_call_(call)
         name = getattr(call.op, "name", "")
-        if name not in VIEWS or not isinstance(call.ty, relax.TensorType):
+        if name not in FOLDED:
             return call
         source = call.args[0]
         if isinstance(source, relax.Var):
             source = self.lookup_binding(source)
-        shape = _static(call.ty)
-        if not isinstance(source, tvm.ir.GenericConst) or shape is None:
+        shape = shape_of(call)
+        if not isinstance(source, tvm.ir.GenericConst) or shape is None or not is_static(shape):
             return call
         array = source.value
         if str(array.dtype) == "bfloat16" or "float8" in str(array.dtype):
             return call
-        key = array, name, str(getattr(call.attrs, "axes", "")), tuple(shape)
+        key = array, name, str(getattr(call.attrs, "axes", "")), shape
         if key not in self.known:
-            made = VIEWS[name](array.numpy(), call, shape)
+            made = FOLDED[name](array.numpy(), call, shape)
             self.known[key] = relax.const(np.ascontiguousarray(made).reshape(shape), str(array.dtype))
         return self.known[key]
-
-
-def _static(ty: Any) -> list[int] | None:
-    """The extents of a tensor, where they are numbers."""
-    if ty.shape is None:
-        return None
-    extents = list(ty.shape)
-    if not all(isinstance(e, tvm.tirx.IntImm) for e in extents):
-        return None
-    return [int(e) for e in extents]

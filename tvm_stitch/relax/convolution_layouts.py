@@ -9,7 +9,9 @@ import tvm
 from tvm import relax
 
 from ..failures import error_text, let_pass
+from ..graph.extent import is_static
 from ..interrupts import carrying
+from .views import shape_of
 
 LAYOUTS = {
     "relax.nn.conv1d": ("NCW", ["NWC", "OWI"]),
@@ -75,5 +77,5 @@ def _converts(call: Any) -> bool:
         return False
     if any(str(ty.dtype) != "float32" for ty in (data.ty, weight.ty, call.ty)):
         return False
-    shapes = [*list(data.ty.shape)[1:], *list(call.ty.shape)[1:]] if data.ty.shape is not None else [None]
-    return all(isinstance(extent, tvm.tirx.IntImm) for extent in shapes)
+    shapes = [shape_of(data), shape_of(call)]
+    return all(shape is not None and is_static(shape[1:]) for shape in shapes)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import tvm
 from tvm import relax
 
+from .functions import with_own_functions
+
 _FOLDED = ("relax.multiply", "relax.divide")
 
 
@@ -19,11 +21,7 @@ class KeepZeros:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Rewrite the Relax functions that have such operands."""
-        mod = mod.clone()
-        for gvar, func in list(mod.functions_items()):
-            if isinstance(func, relax.Function) and not (func.attrs and "Primitive" in func.attrs):
-                mod.update_func(gvar, _Mutator().visit_expr(func))
-        return mod
+        return with_own_functions(mod, lambda func: _Mutator().visit_expr(func))
 
 
 @relax.expr_functor.mutator

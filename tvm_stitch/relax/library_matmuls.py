@@ -17,6 +17,7 @@ from ..device import capability_of, resolve_target
 from ..failures import Refusal, error_text, let_pass
 from ..graph.extent import Extent, as_expr, is_number
 from ..interrupts import carrying
+from .functions import own_functions
 from .library_plan import Planned, is_product, planned
 
 LIBRARY = "cuBLASLt"
@@ -48,11 +49,7 @@ class LibraryMatmuls:
     @carrying
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Rewrite the products of every Relax function."""
-        functions = {
-            gvar: func
-            for gvar, func in mod.functions_items()
-            if isinstance(func, relax.Function) and not (func.attrs and "Primitive" in func.attrs)
-        }
+        functions = dict(own_functions(mod))
         count = sum(map(_products, functions.values()))
         if not count:
             return mod

@@ -14,7 +14,7 @@ from ..compute.cuda.strided import Axis, StridedProduct, strided
 from ..failures import Refusal, error_text, let_pass, reason_of
 from ..graph.extent import Extent, is_number, same, same_shape
 from .readers import readers_of
-from .views import RESHAPES, VIEWS, View, shape_of, views, whole
+from .views import RESHAPES, VIEWS, View, permutation, shape_of, views, whole
 
 MATMUL = "relax.matmul"
 
@@ -150,8 +150,7 @@ class _Planner:
         call, extents = self.values[var], shape_of(binding.value)
         if extents is None:
             return plan
-        axes = binding.value.attrs.axes
-        order = [int(a) for a in axes] if axes is not None else list(range(len(extents)))[::-1]
+        order = permutation(binding.value, len(extents))
         strides = whole(None, extents).strides
         stored = tuple(strides[order.index(i)] for i in range(len(order)))
         try:

@@ -33,6 +33,12 @@ def shape_of(value: Any) -> tuple[Extent, ...] | None:
     return tuple(as_extent(s) for s in shape.values) if isinstance(shape, relax.ShapeExpr) else None
 
 
+def permutation(call: Any, rank: int) -> list[int]:
+    """For each axis of what ``R.permute_dims`` makes, the axis of its operand."""
+    axes = call.attrs.axes
+    return [int(a) for a in axes] if axes is not None else list(range(rank))[::-1]
+
+
 def whole(value: Any, extents: Sequence[Extent]) -> View:
     """A compact tensor as it is."""
     strides: list[Extent] = []
@@ -80,9 +86,7 @@ def _through(call: Any, view: View) -> View | None:
 
 
 def _permuted(call: Any, view: View, extents: tuple[Extent, ...]) -> View:
-    axes = call.attrs.axes
-    order = [int(a) for a in axes] if axes is not None else list(range(len(extents)))[::-1]
-    return View(view.value, extents, tuple(view.strides[a] for a in order))
+    return View(view.value, extents, tuple(view.strides[a] for a in permutation(call, len(extents))))
 
 
 def _broadcast(_call: Any, view: View, extents: tuple[Extent, ...]) -> View | None:

@@ -97,10 +97,12 @@ class SoundArithmetic:
             return self._rounded(tirx.Cast(dtype, self._extremum(wide)))
         if self.on_device:
             return self.arithmetic.binary(type(e), e.a, e.b)
-        a, b = (e.b, e.a) if compat.kind(e.b) == "FloatImm" else (e.a, e.b)
-        if compat.kind(a) == "FloatImm" and not math.isnan(float(a.value)):
-            return type(e)(a, b)  # the second operand, where it is NaN
-        return keeping_nan(type(e), a, b)
+        e = self.arithmetic.extremum(
+            type(e), e.a, e.b
+        )  # numbers first: of TVM's, the second operand stays if it is NaN
+        if compat.kind(e.a) == "FloatImm" and not math.isnan(float(e.a.value)):
+            return e
+        return keeping_nan(type(e), e.a, e.b)
 
     def _rounded(self, e: Any) -> Any:
         """On a CPU TVM rounds to bfloat16 by adding to the bits, which makes zeros of NaNs whose bits are all set."""

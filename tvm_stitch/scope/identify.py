@@ -135,15 +135,15 @@ class _Identifier:
         return self._result(epilogues)
 
     def _epilogues(self) -> list[list[Node]]:
-        anchors = [i for i, n in enumerate(self.nodes) if n.kind is NodeKind.COMPUTE]
-        chains = {c[0]: c for c in find_epilogues(self.quotient, self.stitchable, self.rules)}
-        anchors = [i for i in anchors if self.rules.is_template(self.nodes[i])]
+        behind = {c[0]: c[1:] for c in find_epilogues(self.quotient, self.stitchable, self.rules)}
+        anchors = [
+            i for i, n in enumerate(self.nodes) if n.kind is NodeKind.COMPUTE and self.rules.is_template(n)
+        ]
         before = find_prologues(self.quotient, self.stitchable, anchors)
         found = []
-        for anchor in sorted({*chains, *before}):
+        for anchor in sorted({*behind, *before}):
             scope = anchor
-            chain = chains.get(anchor, [anchor])
-            for i in [*([before[anchor]] if anchor in before else []), *chain[1:]]:
+            for i in [*before.get(anchor, []), *behind.get(anchor, [])]:
                 scope = self.quotient.merge(scope, i)
                 self.stitchable[i] = False
                 self.held[i] = f"computed in the kernel of {self.nodes[anchor].name}"

@@ -11,8 +11,8 @@ from .node import Node, NodeKind
 from .quotient import Quotient
 
 
-def find_prologues(quotient: Quotient, free: Sequence[bool], anchors: Sequence[int]) -> dict[int, int]:
-    """For each of ``anchors``, the node that only permutes its data's axes for it alone, where there is one.
+def find_prologues(quotient: Quotient, free: Sequence[bool], anchors: Sequence[int]) -> dict[int, list[int]]:
+    """For those of ``anchors`` where there is one, the node that only permutes its data's axes for it alone.
 
     Args:
         quotient: the graph; no scopes yet.
@@ -25,7 +25,7 @@ def find_prologues(quotient: Quotient, free: Sequence[bool], anchors: Sequence[i
         if maker is None or not free[maker] or quotient.consumers[maker] != [i]:
             continue
         if is_permutation(quotient.nodes[maker]) and not quotient.nodes[maker].escapes:
-            found[i] = maker
+            found[i] = [maker]
     return found
 
 
