@@ -52,3 +52,18 @@ def scheduled(x: T.Buffer((4, 7), "float32"), y: T.Buffer((4, 7), "float32")):
 def test_grids_that_are_never_empty_stay() -> None:
     mod = tvm.IRModule({"main": scheduled.with_attr("global_symbol", "main")})
     assert EmptyGrids()(mod).same_as(mod)
+
+
+def test_launches_written_by_hand_are_guarded() -> None:
+    """TOPI's scan launches its kernels itself: each of them leaves where there are no rows."""
+    n = symbol("n")
+    mod = build(lambda emit, x: [R.cumsum(x, 1)], ((5, 5, n), "float32"))
+    with TARGET:
+        made = pipeline(TARGET)(mod)
+    scan = next(str(func) for gvar, func in made.functions_items() if "cumsum" in gvar.name_hint)
+    launches = [line for line in scan.splitlines() if 'launch_thread("blockIdx.x"' in line and "n" in line]
+    assert len(launches) >= 4
+    guards = [
+        line for line in scan.splitlines() if "static_cast<int64_t>" in line and "<= T.int64(0)" in line
+    ]
+    assert len(guards) == len(launches) + 1  # and the sum that follows

@@ -13,7 +13,7 @@ from .. import compat
 from ..codegen.opaque import as_c_type
 from ..codegen.zero_divisors import is_positive
 from ..interrupts import carrying
-from .rewriting import with_scheduled_loops
+from .rewriting import with_scheduled
 
 
 @tvm.transform.module_pass(opt_level=0, name="EmptyGrids")
@@ -27,15 +27,33 @@ class EmptyGrids:
     @carrying
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Rewrite every PrimFunc that is scheduled and whose number of blocks may be 0."""
-        return with_scheduled_loops(mod, _guarded)
+        return with_scheduled(mod, (tirx.For, _guarded), (tirx.AttrStmt, _guarded_launch))
 
 
 def _guarded(loop: Any) -> Any:
-    binding = loop.thread_binding
-    if binding is None or not binding.thread_tag.startswith("blockIdx.") or is_positive(loop.extent):
+    """A loop whose iterations are blocks."""
+    if not _may_be_empty(loop.thread_binding, loop.extent):
         return loop
-    dtype = compat.dtype_of(loop.extent)
-    # To the simplifier a loop's extent is positive inside of it.
-    idle = tirx.LE(as_c_type(loop.extent, dtype), compat.const(0, dtype))
-    body = tirx.SeqStmt([tirx.IfThenElse(idle, tirx.Evaluate(T.thread_return()), None), loop.body])
-    return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body, binding, loop.annotations)
+    body = _unless_empty(loop.extent, loop.body)
+    return tirx.For(
+        loop.loop_var, loop.min, loop.extent, loop.kind, body, loop.thread_binding, loop.annotations
+    )
+
+
+def _guarded_launch(attr: Any) -> Any:
+    """A launch as kernels have it that TVM writes by hand, such as scans and sorts."""
+    if attr.attr_key != "thread_extent" or not _may_be_empty(attr.node, attr.value):
+        return attr
+    return tirx.AttrStmt(attr.node, attr.attr_key, attr.value, _unless_empty(attr.value, attr.body))
+
+
+def _may_be_empty(axis: Any, extent: Any) -> bool:
+    """Whether an axis, or None, is one of blocks of which there may be none."""
+    return axis is not None and axis.thread_tag.startswith("blockIdx.") and not is_positive(extent)
+
+
+def _unless_empty(extent: Any, body: Any) -> Any:
+    dtype = compat.dtype_of(extent)
+    # To the simplifier the extent of a loop is positive inside of it.
+    idle = tirx.LE(as_c_type(extent, dtype), compat.const(0, dtype))
+    return tirx.SeqStmt([tirx.IfThenElse(idle, tirx.Evaluate(T.thread_return()), None), body])

@@ -38,11 +38,21 @@ def with_unscheduled(mod: tvm.IRModule, rewrite: Callable[[str, Any], Any]) -> t
 
 def with_scheduled_loops(mod: tvm.IRModule, change: Callable[[Any], Any]) -> tvm.IRModule:
     """The module with ``change(loop)`` in place of every loop of its PrimFuncs that are scheduled, inner ones first."""
+    return with_scheduled(mod, (tirx.For, change))
+
+
+def with_scheduled(mod: tvm.IRModule, *changes: tuple[Any, Callable[[Any], Any]]) -> tvm.IRModule:
+    """The module with ``change(node)`` in place of every node of a type in its PrimFuncs that are scheduled.
+
+    Args:
+        mod: the module, which stays as it is.
+        changes: pairs of a type and what is done to its nodes, inner ones first.
+    """
 
     def rewrite(_name: str, func: Any) -> Any:
         if not is_scheduled(func):
             return None
-        return with_body(func, tvm_ffi.structural_map(func.body, (tirx.For, change), order="post"))
+        return with_body(func, tvm_ffi.structural_map(func.body, list(changes), order="post"))
 
     return with_prim_funcs(mod, rewrite)
 
