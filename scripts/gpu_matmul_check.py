@@ -288,8 +288,6 @@ def tvm_shape(numbers: list[int]) -> Any:
 _READER = """
 import sys, numpy as np, tvm
 from tvm import relax
-from tvm_stitch.compute.cuda import load
-load()
 vm = relax.VirtualMachine(tvm.runtime.load_module(sys.argv[1]), tvm.cuda())
 x = np.arange(12, dtype="float32").reshape(3, 4)
 found = vm["main"](tvm.runtime.tensor(x, tvm.cuda()), tvm.runtime.tensor(x.T.copy(), tvm.cuda())).numpy()
@@ -298,7 +296,7 @@ sys.exit(not np.array_equal(found, x @ x.T))
 
 
 def check_saved() -> list[str]:
-    """A model in a file, run by another process; what is wrong."""
+    """A model in a file, run by a process without tvm_stitch; what is wrong."""
     target = resolve_target("cuda")
     mod = module_of(Case((3, 4), (4, 3)), np.zeros(0), None)
     with tempfile.TemporaryDirectory() as folder:

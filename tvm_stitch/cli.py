@@ -262,6 +262,7 @@ def _target_option(word: str) -> tuple[str, Any]:
 def _compile(args: argparse.Namespace, progress: _Progress) -> tuple[dict[str, Any], str]:
     job = _job(args, progress)
     from tvm_stitch.relax.build import build
+    from tvm_stitch.relax.needs import needs
     from tvm_stitch.testing.count import count_lowered
 
     with _folder(args.output) as folder:
@@ -282,6 +283,7 @@ def _compile(args: argparse.Namespace, progress: _Progress) -> tuple[dict[str, A
             "kernels": kernels.to_dict(),
             "stitched": sorted(built.recorder.plans),
             "left": left,
+            "needs": needs(built.lowered, job.target),
             "versions": _versions(),
         }
         with progress(f"writing {library}"):

@@ -27,6 +27,7 @@ from .compute_templates import ComputeTemplates, has_templates
 from .constant_batch_norm import ConstantBatchNorm
 from .constant_views import ConstantViews
 from .convolution_layouts import ConvolutionLayouts
+from .embed_libraries import EmbedLibraries
 from .keep_zeros import KeepZeros
 from .library_matmuls import LibraryMatmuls
 from .lift_workspace import LiftWorkspace
@@ -151,7 +152,8 @@ def pipeline(
     def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         chosen = scopes if scopes is not None else Scopes()
         with target, watched():
-            return _compiled(mod, target, config, recorder or Recorder(), chosen)
+            lowered = _compiled(mod, target, config, recorder or Recorder(), chosen)
+            return tvm.transform.Sequential([EmbedLibraries(target)])(lowered)
 
     return run
 

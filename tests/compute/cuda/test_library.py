@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +10,8 @@ import pytest
 import tvm
 import tvm_ffi
 
+from tvm_stitch import embedded
 from tvm_stitch.compute.cuda import library
-
-ALONE = {**os.environ, "LD_LIBRARY_PATH": ""}
 
 
 @pytest.fixture(autouse=True)
@@ -80,13 +76,17 @@ def test_what_is_missing_is_told() -> None:
 
 def test_a_missing_compiler_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(library.LIBRARY_VARIABLE, str(placed(tmp_path)))
-    monkeypatch.setattr(library, "_compiled_path", lambda: tmp_path / "not compiled")
+    (tmp_path / "other.cc").write_text("// not compiled yet")
+    monkeypatch.setattr(library, "_CALLS", embedded.Embedded(tmp_path / "other.cc", "calls of cuBLASLt"))
     monkeypatch.setenv("CXX", "no-such-compiler")
-    library.compiler.cache_clear()
+    embedded.compiler.cache_clear()
     try:
         reason = library.missing()
+        with pytest.raises(RuntimeError, match="no-such-compiler was not found"):
+            library.module()
     finally:
-        library.compiler.cache_clear()
+        embedded.compiler.cache_clear()
+    assert reason == library.calls_missing()
     assert reason and "C++ compiler" in reason and "no-such-compiler was not found" in reason
 
 
@@ -98,25 +98,12 @@ def test_what_is_no_library_does_not_load(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 def test_the_calls_compile_and_say_what_they_lack() -> None:
-    """In a process of its own: the functions stay in the registry."""
-    code = (
-        "import numpy as np, tvm, tvm_ffi\n"
-        "from tvm_stitch.compute.cuda import library\n"
-        "library.register(); library.register()\n"
-        "a = tvm.runtime.tensor(np.ones((2, 2), 'float32'))\n"
-        "f = tvm.get_global_func(library.MATMUL)\n"
-        "for mode in ('', 'gelu'):\n"
-        "    try:\n"
-        "        f(a, a, tvm_ffi.Shape([2, 2, 2, 1, 2, 2, 2, 0, 0, 0]), mode, a, a)\n"
-        "    except Exception as error:\n"
-        "        print(error)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=ALONE, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "tvm_stitch: no CUDA driver" in done.stdout or "cuBLASLt" in done.stdout
-    assert "tvm_stitch: no mode of a product: gelu" in done.stdout
+    a = tvm.runtime.tensor(np.ones((2, 2), "float32"))
+    numbers = tvm_ffi.Shape([2, 2, 2, 1, 2, 2, 2, 0, 0, 0])
+    with pytest.raises(RuntimeError, match="tvm_stitch: (no CUDA driver|cuBLASLt)"):
+        library.module()[library.MATMUL](a, a, numbers, "", a, a)
+    with pytest.raises(ValueError, match="tvm_stitch: no mode of a product: gelu"):
+        library.module()[library.MATMUL](a, a, numbers, "gelu", a, a)
 
 
 @pytest.mark.parametrize(
@@ -129,13 +116,11 @@ def test_the_calls_compile_and_say_what_they_lack() -> None:
     ],
 )
 def test_wrong_calls_are_refused(numbers: list[int], mode: str, reason: str) -> None:
-    library.register()
     a = tvm.runtime.tensor(np.ones((2, 2), "float32"))
     with pytest.raises(Exception, match=reason):
-        tvm.get_global_func(library.MATMUL)(a, a, tvm_ffi.Shape(numbers), mode, a, a)
+        library.module()[library.MATMUL](a, a, tvm_ffi.Shape(numbers), mode, a, a)
 
 
 def test_products_without_elements_need_no_library() -> None:
-    library.register()
     a = tvm.runtime.tensor(np.ones((0, 2), "float32"))
-    tvm.get_global_func(library.MATMUL)(a, a, tvm_ffi.Shape([0, 0, 2, 1, 2, 2, 0, 0, 0, 0]), "", a, a)
+    library.module()[library.MATMUL](a, a, tvm_ffi.Shape([0, 0, 2, 1, 2, 2, 0, 0, 0, 0]), "", a, a)

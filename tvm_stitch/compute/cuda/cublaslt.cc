@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products by cuBLASLt, as functions of TVM's registry.
+// Matrix products by cuBLASLt, as functions of a TVM module: linked into the library of each model that calls them.
 //
 // cuBLASLt and the CUDA driver are opened when they are first needed, and what this file uses of their interfaces is
 // declared here: it compiles where neither is installed. Nothing is allocated on a device: the caller passes workspace.
+// A process may have any number of models that bring these functions, each with a copy of its own.
 #include <dlfcn.h>
 #include <tvm/ffi/container/shape.h>
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/error.h>
 #include <tvm/ffi/extra/c_env_api.h>
 #include <tvm/ffi/function.h>
-#include <tvm/ffi/reflection/registry.h>
 #include <tvm/ffi/string.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -23,6 +24,7 @@
 #include <string_view>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 namespace {
 
@@ -95,26 +97,50 @@ void Resolve(void* library, const char* name, Function* function) {
 constexpr const char* kAdvice =
     "install nvidia-cublas (CUDA 13) or nvidia-cublas-cu12 (CUDA 12), or name the library in TVM_STITCH_CUBLASLT";
 
+// Where cuBLASLt may lie, beside the places that the loader searches: NVIDIA's wheels in the folder of packages that
+// libtvm_ffi was loaded from, and the CUDA toolkit.
+std::vector<std::string> Folders() {
+  std::vector<std::string> folders = {""};
+  Dl_info found{};
+  void* symbol = dlsym(RTLD_DEFAULT, "TVMFFIEnvGetStream");
+  if (symbol != nullptr && dladdr(symbol, &found) != 0 && found.dli_fname != nullptr) {
+    std::string library = found.dli_fname;  // .../tvm_ffi/lib/libtvm_ffi.so
+    std::string packages = library.substr(0, library.rfind('/') + 1) + "../../";
+    folders.push_back(packages + "nvidia/cu13/lib/");
+    folders.push_back(packages + "nvidia/cublas/lib/");
+  }
+  const char* home = std::getenv("CUDA_HOME");
+  if (home != nullptr && *home != 0) folders.push_back(std::string(home) + "/lib64/");
+  folders.push_back("/usr/local/cuda/lib64/");
+  return folders;
+}
+
 std::mutex opening;
 const Library* opened = nullptr;
 
-// cuBLASLt, opened once: from a path, or by its names where that is empty.
+// cuBLASLt, opened once: from a path, or from where it may lie if that is empty.
 const Library& OpenLibrary(const std::string& path) {
   std::lock_guard<std::mutex> lock(opening);
   if (opened != nullptr) return *opened;
   void* file = nullptr;
   std::string said;
-  auto attempt = [&](const char* name) {
-    if (file != nullptr || name == nullptr || *name == 0) return;
-    file = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+  auto attempt = [&](const std::string& name) {
+    if (file != nullptr) return;
+    file = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
     const char* error = file == nullptr ? dlerror() : nullptr;
-    if (error != nullptr) said += (said.empty() ? "" : "; ") + std::string(error);
+    if (error != nullptr && said.find(error) == std::string::npos) said += (said.empty() ? "" : "; ") + std::string(error);
   };
-  attempt(path.c_str());
-  if (path.empty()) {
-    attempt(std::getenv("TVM_STITCH_CUBLASLT"));
-    attempt("libcublasLt.so.13");
-    attempt("libcublasLt.so.12");
+  const char* named = std::getenv("TVM_STITCH_CUBLASLT");
+  if (!path.empty()) {
+    attempt(path);
+  } else if (named != nullptr && *named != 0) {
+    attempt(named);
+  } else {
+    for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12"}) {
+      for (const std::string& folder : Folders()) {
+        if (folder.empty() || access((folder + name).c_str(), R_OK) == 0) attempt(folder + name);
+      }
+    }
   }
   if (file == nullptr) {
     TVM_FFI_THROW(RuntimeError) << "tvm_stitch: cuBLASLt cannot be opened: " << kAdvice << " (" << said << ")";
@@ -480,9 +506,38 @@ void Matmul(ffi::PackedArgs args, ffi::Any*) {
 
 }  // namespace
 
+// What a library of TVM's offers under a name is a symbol of that name behind this prefix.
+#define TVM_STITCH_SYMBOL(name) __asm__("__tvm_ffi_tvm_stitch.cublaslt." name)
+
+extern "C" {
+
+TVM_FFI_DLL_EXPORT int TVMStitchOpen(void*, const TVMFFIAny*, int32_t, TVMFFIAny*) TVM_STITCH_SYMBOL("open");
+TVM_FFI_DLL_EXPORT int TVMStitchMatmul(void*, const TVMFFIAny*, int32_t, TVMFFIAny*) TVM_STITCH_SYMBOL("matmul");
+
+// open(path) -> the version of cuBLASLt
+int TVMStitchOpen(void*, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+  TVM_FFI_SAFE_CALL_BEGIN();
+  if (count != 1) TVM_FFI_THROW(TypeError) << "tvm_stitch: cuBLASLt is opened by one path";
+  auto path = reinterpret_cast<const ffi::AnyView*>(args)->cast<ffi::String>();
+  *reinterpret_cast<ffi::Any*>(result) = static_cast<int64_t>(OpenLibrary(path).version());
+  TVM_FFI_SAFE_CALL_END();
+}
+
+int TVMStitchMatmul(void*, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
+  TVM_FFI_SAFE_CALL_BEGIN();
+  Matmul(ffi::PackedArgs(reinterpret_cast<const ffi::AnyView*>(args), count), reinterpret_cast<ffi::Any*>(result));
+  TVM_FFI_SAFE_CALL_END();
+}
+
+}  // extern "C"
+
+// A model that TVM's VM interprets finds its own copy, as a function of its library. One that was compiled with
+// exec_mode="compiled" looks in the registry alone: the first copy that a process loads is there, and stays loaded.
 TVM_FFI_STATIC_INIT_BLOCK() {
-  tvm::ffi::reflection::GlobalDef()
-      .def("tvm_stitch.cublaslt.open",
-           [](const ffi::String& path) { return static_cast<int64_t>(OpenLibrary(path).version()); })
-      .def_packed("tvm_stitch.cublaslt.matmul", Matmul);
+  constexpr const char* kName = "tvm_stitch.cublaslt.matmul";
+  Dl_info self{};
+  if (ffi::Function::GetGlobal(kName).has_value()) return;
+  if (dladdr(reinterpret_cast<void*>(&TVMStitchMatmul), &self) == 0) return;
+  if (dlopen(self.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE) == nullptr) return;
+  ffi::Function::SetGlobal(kName, ffi::Function::FromPacked(Matmul));
 }

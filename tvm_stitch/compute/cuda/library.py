@@ -1,20 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cuBLASLt on this machine: where it lies, and the functions of TVM's registry that call it, compiled once."""
+"""cuBLASLt on this machine: where it lies, and the functions that call it, which models carry with them."""
 
 from __future__ import annotations
 
-import ctypes
-import functools
-import hashlib
 import importlib.util
 import os
 from pathlib import Path
+from typing import Any
 
-import tvm
-import tvm_ffi
-
-from ...native_code import cache_folder, compile_whole, compiler
-from ...private_files import check_own_file
+from ...embedded import Embedded
 
 MATMUL = "tvm_stitch.cublaslt.matmul"
 """The function that computes a product; its arguments are those of :mod:`tvm_stitch.compute.cuda.strided`."""
@@ -33,9 +27,8 @@ _ON_SYSTEMS = (
     "/usr/lib/aarch64-linux-gnu",
 )
 _OPEN = "tvm_stitch.cublaslt.open"
-_SOURCE = Path(__file__).with_name("cublaslt.cc")
+_CALLS = Embedded(Path(__file__).with_name("cublaslt.cc"), "calls of cuBLASLt")
 _loaded: list[bool] = []
-_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-Wall")
 
 
 def find() -> Path | None:
@@ -76,18 +69,16 @@ def missing() -> str | None:
         if named not in (None, "", "none"):
             return f"{LIBRARY_VARIABLE} names no library: {named}"
         return f"cuBLASLt is not installed ({HOW_TO_GET_IT})"
-    if not _compiled_path().exists():
-        try:
-            _compiler()
-        except RuntimeError as error:
-            return str(error)
-    return None
+    return calls_missing()
+
+
+def calls_missing() -> str | None:
+    """Why models that call cuBLASLt cannot be compiled here, in one line; None where they can, with cuBLASLt or not."""
+    return _CALLS.needs()
 
 
 def load() -> None:
-    """Put the functions into TVM's registry, compiled if they are not in the cache, and open cuBLASLt.
-
-    A process that runs a model compiled by another one calls it before it makes a ``relax.VirtualMachine``.
+    """Open cuBLASLt where it is found here.
 
     Raises:
         RuntimeError: where cuBLASLt or a C++ compiler is missing, with how to get it, or cuBLASLt cannot be opened.
@@ -97,46 +88,17 @@ def load() -> None:
         return
     if (reason := missing()) is not None:
         raise RuntimeError(reason)
-    register()
-    tvm.get_global_func(_OPEN)(str(find()))
+    module()[_OPEN](str(find()))
     _loaded.append(True)
 
 
-def register() -> None:
-    """Put the functions into TVM's registry without opening cuBLASLt, which the first product then does.
+def module() -> Any:
+    """The functions, for an executable to import: they run in this process, and its library has them linked in.
+
+    cuBLASLt need not be here: it is opened at the first product.
 
     Raises:
         RuntimeError: where no C++ compiler is, or it rejects the source.
         OSError: if the cache folder cannot be used.
     """
-    if tvm.get_global_func(_OPEN, allow_missing=True) is None:
-        ctypes.CDLL(str(check_own_file(build())))
-
-
-def build() -> Path:
-    """The library of the functions, compiled if it is not in the cache; it needs neither CUDA nor cuBLASLt.
-
-    Raises:
-        RuntimeError: where no C++ compiler is, or it rejects the source.
-        OSError: if the cache folder cannot be used.
-    """
-    path = _compiled_path()
-    if not path.exists():
-        ffi = Path(tvm_ffi.libinfo.find_libtvm_ffi()).parent
-        includes = {tvm_ffi.libinfo.find_include_path(), tvm_ffi.libinfo.find_dlpack_include_path()}
-        flags = [*_FLAGS, *(f"-I{folder}" for folder in sorted(includes)), str(_SOURCE)]
-        # By name: the process has TVM's own loaded already.
-        links = [f"-L{ffi}", "-ltvm_ffi", f"-Wl,-rpath,{ffi}", "-ldl"]
-        compile_whole([_compiler()[0], *flags, *links], path, "the calls of cuBLASLt")
-    return path
-
-
-def _compiler() -> tuple[str, str]:
-    return compiler("calls of cuBLASLt are compiled once, by a C++ compiler ($CXX or g++)")
-
-
-@functools.cache
-def _compiled_path() -> Path:
-    # Not the compiler's version: what was compiled serves machines that have none.
-    parts = (_SOURCE.read_bytes(), repr(_FLAGS).encode(), tvm_ffi.__version__.encode())
-    return cache_folder("cublaslt") / f"libcublaslt-{hashlib.sha256(b''.join(parts)).hexdigest()[:24]}.so"
+    return _CALLS.module()

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions in C++ that a model calls: compiled once, run in this process, and linked into the model's library."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tvm
+import tvm_ffi
+
+from .native_code import cache_folder, compile_whole, compiler
+from .private_files import check_own_file
+
+_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall")
+_CREATE = "tvm_stitch.embedded.create"
+_MODULE_SOURCE = Path(__file__).with_suffix(".cc")
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """One C++ file that defines functions as a library of TVM's does, and needs nothing but TVM's FFI.
+
+    Attributes:
+        source: the file.
+        what: it holds, for messages.
+    """
+
+    source: Path
+    what: str
+
+    def needs(self) -> str | None:
+        """Why it cannot be compiled here, in one line; None where it can, or is in the cache."""
+        if all(path.exists() for path in (self._object(), self._library(), _module_library())):
+            return None
+        try:
+            self._compiler()
+        except RuntimeError as error:
+            return str(error)
+        return None
+
+    def module(self) -> Any:
+        """The functions as a module: they run in this process, and ``export_library`` of an executable that imports
+        the module links them into its library.
+
+        Raises:
+            RuntimeError: where no C++ compiler is, or it rejects the source.
+            OSError: if the cache folder cannot be used.
+        """
+        return _module(self)
+
+    def _compiler(self) -> str:
+        return compiler(f"{self.what} are compiled once, by a C++ compiler ($CXX or g++)")[0]
+
+    def _object(self) -> Path:
+        return _cached(self.source, ".o")
+
+    def _library(self) -> Path:
+        return _cached(self.source, ".so")
+
+    def _build(self) -> tuple[Path, Path, Path]:
+        """The object, the library that is linked from it, and that of the module that holds both."""
+        found, library, holder = self._object(), self._library(), _module_library()
+        if not found.exists():
+            flags = [*_compile_flags(self.source), "-c", str(self.source)]
+            compile_whole([self._compiler(), *flags], found, self.what)
+        if not library.exists():
+            compile_whole([self._compiler(), "-shared", str(found), *_link_flags()], library, self.what)
+        if not holder.exists():
+            flags = [*_compile_flags(_MODULE_SOURCE), "-shared", str(_MODULE_SOURCE), *_link_flags()]
+            compile_whole([self._compiler(), *flags], holder, "the module of embedded functions")
+        return check_own_file(found), check_own_file(library), check_own_file(holder)
+
+
+@functools.cache
+def _module(embedded: Embedded) -> Any:
+    found, library, holder = embedded._build()
+    if tvm.get_global_func(_CREATE, allow_missing=True) is None:
+        tvm_ffi.load_module(str(holder))
+    return tvm.get_global_func(_CREATE)(tvm_ffi.load_module(str(library)), found.read_bytes())
+
+
+def _module_library() -> Path:
+    return _cached(_MODULE_SOURCE, ".so")
+
+
+@functools.cache
+def _cached(source: Path, suffix: str) -> Path:
+    # Not the compiler's version: what was compiled serves machines that have none.
+    parts = (source.read_bytes(), repr(_FLAGS).encode(), tvm_ffi.__version__.encode())
+    digest = hashlib.sha256(b"".join(parts)).hexdigest()[:24]
+    return cache_folder(source.stem) / f"{source.stem}-{digest}{suffix}"
+
+
+def _compile_flags(source: Path) -> list[str]:
+    """Where headers lie, and that no folder of this machine is written into messages, which travel with models."""
+    includes = sorted({tvm_ffi.libinfo.find_include_path(), tvm_ffi.libinfo.find_dlpack_include_path()})
+    hidden = [f"-fmacro-prefix-map={folder}/=" for folder in (*includes, source.parent)]
+    return [*_FLAGS, *hidden, *(f"-I{folder}" for folder in includes)]
+
+
+def _link_flags() -> list[str]:
+    """TVM's FFI by name: the process has it loaded already."""
+    ffi = Path(tvm_ffi.libinfo.find_libtvm_ffi()).parent
+    return [f"-L{ffi}", "-ltvm_ffi", f"-Wl,-rpath,{ffi}", "-ldl"]
