@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A module of functions written in C++ that runs where a model is compiled and travels with the model.
+// Two kinds of modules that TVM's Python cannot make, for what travels with a model.
 //
-// TVM's own module of an object file does not run before it is linked, and would make every model that imports one be
+// The first holds functions written in C++ that run where the model is compiled too. TVM's own module of an object file does not run before it is linked, and would make every model that imports one be
 // linked, weights included, before its first call. This one has both: the functions of a library that is loaded, and
 // the object that they were linked from, which `export_library` links into the model's library.
+//
+// The second is another module's serialized form, changed by who makes it: its kind and bytes, and no functions.
 #include <tvm/ffi/extra/module.h>
 #include <tvm/ffi/reflection/registry.h>
 #include <tvm/ffi/string.h>
@@ -38,10 +40,33 @@ class EmbeddedObj final : public ffi::ModuleObj {
   ffi::Bytes object_;
 };
 
+class SerializedObj final : public ffi::ModuleObj {
+ public:
+  SerializedObj(ffi::String kind, ffi::Bytes bytes) : kind_(std::move(kind)), bytes_(std::move(bytes)) {}
+
+  const char* kind() const final { return kind_.c_str(); }
+
+  int GetPropertyMask() const final { return ffi::Module::kBinarySerializable; }
+
+  ffi::Optional<ffi::Function> GetFunction(const ffi::String&) final { return std::nullopt; }
+
+  ffi::Bytes SaveToBytes() const final { return bytes_; }
+
+ private:
+  ffi::String kind_;
+  ffi::Bytes bytes_;
+};
+
 }  // namespace
 
 TVM_FFI_STATIC_INIT_BLOCK() {
-  tvm::ffi::reflection::GlobalDef().def("tvm_stitch.embedded.create", [](ffi::Module library, ffi::Bytes object) {
-    return ffi::Module(ffi::make_object<EmbeddedObj>(std::move(library), std::move(object)));
-  });
+  tvm::ffi::reflection::GlobalDef()
+      .def("tvm_stitch.embedded.create",
+           [](ffi::Module library, ffi::Bytes object) {
+             return ffi::Module(ffi::make_object<EmbeddedObj>(std::move(library), std::move(object)));
+           })
+      .def("tvm_stitch.embedded.serialize", [](ffi::Module module) { return module->SaveToBytes(); })
+      .def("tvm_stitch.embedded.serialized", [](ffi::String kind, ffi::Bytes bytes) {
+        return ffi::Module(ffi::make_object<SerializedObj>(std::move(kind), std::move(bytes)));
+      });
 }

@@ -16,7 +16,7 @@ from .native_code import cache_folder, compile_whole, compiler
 from .private_files import check_own_file
 
 _FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall")
-_CREATE = "tvm_stitch.embedded.create"
+_WHO = "the modules that travel with a model are compiled once, by a C++ compiler ($CXX or g++)"
 _MODULE_SOURCE = Path(__file__).with_suffix(".cc")
 
 
@@ -61,26 +61,53 @@ class Embedded:
     def _library(self) -> Path:
         return _cached(self.source, ".so")
 
-    def _build(self) -> tuple[Path, Path, Path]:
-        """The object, the library that is linked from it, and that of the module that holds both."""
-        found, library, holder = self._object(), self._library(), _module_library()
+    def _build(self) -> tuple[Path, Path]:
+        """The object, and the library that is linked from it."""
+        found, library = self._object(), self._library()
         if not found.exists():
             flags = [*_compile_flags(self.source), "-c", str(self.source)]
             compile_whole([self._compiler(), *flags], found, self.what)
         if not library.exists():
             compile_whole([self._compiler(), "-shared", str(found), *_link_flags()], library, self.what)
-        if not holder.exists():
-            flags = [*_compile_flags(_MODULE_SOURCE), "-shared", str(_MODULE_SOURCE), *_link_flags()]
-            compile_whole([self._compiler(), *flags], holder, "the module of embedded functions")
-        return check_own_file(found), check_own_file(library), check_own_file(holder)
+        return check_own_file(found), check_own_file(library)
 
 
 @functools.cache
 def _module(embedded: Embedded) -> Any:
-    found, library, holder = embedded._build()
-    if tvm.get_global_func(_CREATE, allow_missing=True) is None:
-        tvm_ffi.load_module(str(holder))
-    return tvm.get_global_func(_CREATE)(tvm_ffi.load_module(str(library)), found.read_bytes())
+    found, library = embedded._build()
+    return _function("create")(tvm_ffi.load_module(str(library)), found.read_bytes())
+
+
+def serialize(module: Any) -> bytes:
+    """What TVM writes of a module into a model's library.
+
+    Raises:
+        RuntimeError: where no C++ compiler is, or the module has no such form.
+        OSError: if the cache folder cannot be used.
+    """
+    return bytes(_function("serialize")(module))
+
+
+def serialized(kind: str, data: bytes) -> Any:
+    """A module that is written into a model's library as another one of that kind, and cannot run before.
+
+    Raises:
+        RuntimeError: where no C++ compiler is.
+        OSError: if the cache folder cannot be used.
+    """
+    return _function("serialized")(kind, data)
+
+
+def _function(name: str) -> Any:
+    """A function of ``embedded.cc``."""
+    full = f"tvm_stitch.embedded.{name}"
+    if tvm.get_global_func(full, allow_missing=True) is None:
+        path = _module_library()
+        if not path.exists():
+            flags = [*_compile_flags(_MODULE_SOURCE), "-shared", str(_MODULE_SOURCE), *_link_flags()]
+            compile_whole([compiler(_WHO)[0], *flags], path, "the modules that travel with a model")
+        tvm_ffi.load_module(str(check_own_file(path)))
+    return tvm.get_global_func(full)
 
 
 def _module_library() -> Path:

@@ -10,6 +10,7 @@ import tvm_ffi
 from tvm import tirx
 
 from ..compute.cuda import library
+from ..export import HOW_TO_GET_IT as COMPILER
 from .embed_libraries import called_by_name
 
 EXTRA_PREFIX = "tvm.contrib."
@@ -18,12 +19,13 @@ EXTRA_PREFIX = "tvm.contrib."
 _TVM = "pip install apache-tvm=={version}, or that file and libtvm_ffi of its wheels"
 
 
-def needs(lowered: tvm.IRModule, target: Any) -> list[dict[str, str]]:
+def needs(lowered: tvm.IRModule, target: Any, compiled: bool = False) -> list[dict[str, str]]:
     """What a process must have to run a model: each with its name, what it is for, and how to get it.
 
     Args:
         lowered: the module that code was generated from.
         target: what for.
+        compiled: has its library CUDA kernels as machine code?
     """
     how = _TVM.format(version=tvm.__version__)
     found = [("libtvm_runtime", "runs the model", how)]
@@ -31,7 +33,14 @@ def needs(lowered: tvm.IRModule, target: Any) -> list[dict[str, str]]:
     if any(name.startswith(EXTRA_PREFIX) for name in names):
         found.append(("libtvm_runtime_extra", "has functions that the model calls", how))
     if target.kind.name == "cuda":
-        found.append(("libtvm_runtime_cuda", "launches kernels; needs NVIDIA's driver and libcudart", how))
+        found.append(("libtvm_runtime_cuda", "launches kernels", how))
+        found.append(
+            ("CUDA", "drives the device", "NVIDIA's driver, and libcudart: pip install nvidia-cuda-runtime")
+        )
+        if not compiled:
+            found.append(
+                ("Python with TVM", "compiles kernels when they are first launched", f"{how}; {COMPILER}")
+            )
     if library.MATMUL in names:
         found.append(("cuBLASLt", "computes matrix products", library.HOW_TO_GET_IT))
     return [dict(zip(("name", "what", "how"), entry)) for entry in found]
