@@ -51,6 +51,8 @@ def main(argv: list[str] | None = None) -> int:
     for answer in answers:
         if answer.outcome.kind == "crash" and settings.stock:
             answer = _without_stock(answer, settings, options)
+        if answer.outcome.kind in ("crash", "hang"):
+            answer = _attributed(answer, settings, options)
         kinds[answer.outcome.kind] += 1
         symbolic += bool(answer.case and answer.case.symbols)
         judged, elements = judged + answer.outcome.judged, elements + answer.outcome.elements
@@ -78,16 +80,31 @@ def main(argv: list[str] | None = None) -> int:
 
 def _without_stock(answer: Answer, settings: Settings, options: argparse.Namespace) -> Answer:
     """What comes of a case that crashed when stock TVM is left alone: the crash may be stock TVM's."""
-    alone = argparse.Namespace(**{**vars(options), "seed": answer.seed, "count": 1})
-    works = _generated(alone, replace(settings, stock=False))
-    worker = Worker(options.renew, guarded=_guarded(options))
-    again = worker.ask(replace(next(works), case=answer.case), options.timeout)
-    worker.stop()
+    again = _again(answer, replace(settings, stock=False), options)
     if again.outcome.kind != "ok":
         return again
     return replace(
         again, outcome=replace(again.outcome, kind="tvm", detail=f"stock: {answer.outcome.detail}")
     )
+
+
+def _attributed(answer: Answer, settings: Settings, options: argparse.Namespace) -> Answer:
+    """A crash or hang, as TVM's where TVM alone does the same with the case."""
+    alone = _again(answer, replace(settings, stock=False, only_stock=True), options)
+    if alone.outcome.kind != answer.outcome.kind:
+        return answer
+    return replace(answer, outcome=replace(answer.outcome, kind="tvm"))
+
+
+def _again(answer: Answer, settings: Settings, options: argparse.Namespace) -> Answer:
+    """What comes of an answer's case with other settings, in a new process."""
+    alone = argparse.Namespace(**{**vars(options), "seed": answer.seed, "count": 1})
+    work = replace(next(_generated(alone, settings)), case=answer.case)
+    worker = Worker(options.renew, guarded=_guarded(options))
+    try:
+        return worker.ask(work, options.timeout)
+    finally:
+        worker.stop()
 
 
 def _guarded(options: argparse.Namespace) -> bool:

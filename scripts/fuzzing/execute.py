@@ -114,10 +114,15 @@ def target_of(case: Case, backend: str) -> Any:
 
 @dataclass(frozen=True)
 class Settings:
-    """backend: one of BACKENDS. stock: compare numbers of kernels too. nan_max, lenient: see Rules."""
+    """What to check.
+
+    backend: one of BACKENDS. stock: compare numbers of kernels too. only_stock: stitch nothing, to see what TVM alone
+    makes of a case. nan_max, lenient: see Rules.
+    """
 
     backend: str = "llvm"
     stock: bool = False
+    only_stock: bool = False
     nan_max: str = "any"
     lenient: bool = False
 
@@ -135,6 +140,8 @@ def check(case: Case, settings: Settings) -> Outcome:
     Raises:
         Unbuildable: when Relax refuses the case.
     """
+    if settings.only_stock:
+        return _check(case, settings, stock=True)
     outcome = _check(case, settings, stock=False)
     if outcome.kind == "wrong" and _is_only_tvms_nan(case, settings, outcome):
         return replace(outcome, kind="tvm")

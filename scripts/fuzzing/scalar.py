@@ -20,6 +20,9 @@ def _sigmoid(x: Array) -> Array:
     return np.where(x >= 0, 1 / (1 + np.exp(-x)), np.exp(x) / (1 + np.exp(x))) + np.where(np.isnan(x), x, 0)
 
 
+FAST_DIVISOR = 2.0**126
+"""By larger numbers CUDA's fast quotient is 0."""
+
 # name: (function, ulps or None for the rules' own); monotone on either side of zero, or with steps.
 _MONOTONE: dict[str, tuple[Callable[[Array], Array], float | None]] = {
     "abs": (np.abs, 0),
@@ -296,9 +299,9 @@ def _float_binary(name: str, a: Bounded, b: Bounded, rules: Rules) -> Bounded:
             & (b.error == 0)
             & ((a.data == 0) & (a.error == 0) | np.isnan(a.data) | b.signed_zero)
         )
-        if rules.fast:  # a fast quotient by more than 2**126 is 0
-            settled = settled & (np.abs(b.data) < 2.0**126)
-            zero = zero | (np.abs(b.data) >= 2.0**126)
+        if rules.fast:
+            large = np.abs(b.data) + b.error >= FAST_DIVISOR
+            settled, zero = settled & ~large, zero | large
         return rounded(data, np.where(zero & ~settled, np.inf, bound), dtype, rules, 3)
     if name == "power":
         data, corners = _corners(np.power, a, b)
@@ -324,6 +327,8 @@ def _float_binary(name: str, a: Bounded, b: Bounded, rules: Rules) -> Bounded:
 
 def _floor(name: str, a: Bounded, b: Bounded, rules: Rules) -> Bounded:
     known = ~(a.unknown | b.unknown) & np.isfinite(a.data) & np.isfinite(b.data) & (np.abs(b.data) > b.error)
+    if rules.fast:
+        known = known & (np.abs(b.data) + b.error < FAST_DIVISOR)
     quotient, corners = _corners(np.divide, a, b)
     # A quotient smaller than every number is 0 or the least one: of its floor the sign decides, which is lost.
     kind = FLOATS[a.dtype]

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import fuzz
 import pytest
 from fuzzing import workers
 from fuzzing.case import Case, Input, Step, extent, pruned
@@ -159,3 +160,23 @@ def test_what_tvm_computes_beside_stitched_operators_is_its_own() -> None:
     outcome = check(case, Settings("llvm", nan_max="propagate"))
     assert outcome.kind == "tvm" and outcome.detail.startswith("clip"), outcome
     assert check(case.but(outputs=(3,)), Settings("llvm", nan_max="propagate")).kind == "ok"
+
+
+@pytest.mark.parametrize(("alone", "verdict"), [("hang", "tvm"), ("ok", "hang"), ("crash", "hang")])
+def test_a_hang_of_tvm_alone_is_its_own(monkeypatch: pytest.MonkeyPatch, alone: str, verdict: str) -> None:
+    asked: list[Settings] = []
+
+    def ask(_worker: Worker, work: Work, _timeout: float) -> Answer:
+        asked.append(work.settings)
+        return Answer(work.case, Outcome(alone), 1.0, work.seed)
+
+    monkeypatch.setattr(Worker, "ask", ask)
+    answer = Answer(generate(3, SMALL), Outcome("hang", "no answer"), 120.0, 3)
+    attributed = fuzz._attributed(answer, Settings(stock=True), fuzz._options(["--stock"]))
+    assert attributed.outcome.kind == verdict
+    assert [(s.only_stock, s.stock) for s in asked] == [(True, False)]
+
+
+def test_tvm_alone_stitches_nothing() -> None:
+    outcome = check(generate(0, SMALL), Settings(only_stock=True, nan_max="any"))
+    assert check(generate(0, SMALL), STRICT).stitched > 0 == outcome.stitched

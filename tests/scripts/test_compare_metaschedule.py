@@ -41,9 +41,9 @@ def test_a_run_is_complete_and_goes_on_from_its_database(tmp_path: Path) -> None
     pytest.importorskip("psutil", reason="MetaSchedule needs it")
     database = tmp_path / "records"
 
-    def run(trials: int) -> dict:
+    def run(trials: int, *more: str) -> dict:
         out = tmp_path / f"out{trials}"
-        arguments = [*TINY, *QUICK, "--trials", str(trials), "--log", str(database), "--out", str(out)]
+        arguments = [*TINY, *QUICK, "--trials", str(trials), "--log", str(database), "--out", str(out), *more]
         assert compare_metaschedule.main(arguments) == 0
         assert "## Conditions" in (out / "table.md").read_text()
         assert (out / "plot.svg").read_text().startswith("<svg")
@@ -71,7 +71,7 @@ def test_a_run_is_complete_and_goes_on_from_its_database(tmp_path: Path) -> None
     path = database / "database_tuning_record.json"
     lines = path.read_text().splitlines()
     assert len(lines) == 3
-    again = {record["name"]: record for record in run(4)["records"]}
+    again = {record["name"]: record for record in run(4, "--variants", "tuned")["records"]}
     assert path.read_text().splitlines()[:3] == lines and again["tuned"]["trials"] == 4
     assert again["tuned"]["tuning_seconds"] > records["tuned"]["tuning_seconds"]
 

@@ -18,7 +18,7 @@ from tvm_stitch.testing.random_graphs import LEVELS, RandomGraph, random_graph
 from tvm_stitch.testing.random_steps import Sketch
 from tvm_stitch.testing.relax_front_end import RelaxFrontEnd
 
-LLVM_GRAPHS, EMULATED_GRAPHS, CHUNK = 300, 100, 10
+LLVM_GRAPHS, EMULATED_GRAPHS, CHUNK = 200, 60, 10
 #: What the emulator runs: every CUDA thread is interpreted with all checks on.
 EMULATED_ELEMENTS = 4_000
 SHAPES = {"row": (1, 50), "column": (50, 1)}
@@ -43,14 +43,14 @@ def test_emulated_cuda(start: int) -> None:
     assert failures("emulated-cuda", range(start, start + CHUNK), EMULATED_ELEMENTS) == []
 
 
-@pytest.mark.parametrize("start", range(2000, 2060, CHUNK))
+@pytest.mark.parametrize("start", range(2000, 2030, CHUNK))
 def test_emulated_cuda_without_grid_barriers(start: int) -> None:
     """A phase is a kernel."""
     config = StitchConfig(grid_barriers=False)
     assert failures("emulated-cuda", range(start, start + CHUNK), EMULATED_ELEMENTS, config) == []
 
 
-@pytest.mark.parametrize("start", range(9000, 9020, CHUNK))
+@pytest.mark.parametrize("start", range(9000, 9010, CHUNK))
 @pytest.mark.parametrize("multiprocessors", [1, 3])
 def test_emulated_cuda_on_few_multiprocessors(multiprocessors: int, start: int) -> None:
     """Blocks have many tasks, and what they retain is a part of small data too."""
