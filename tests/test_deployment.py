@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FFI = Path(tvm_ffi.libinfo.find_libtvm_ffi())
 RUNTIME = Path(tvm.libinfo.find_libtvm_runtime())
 CUDA = tvm.target.Target({"kind": "cuda", "arch": "sm_90"}, host="llvm")
-ASKED = StitchConfig(compute="cublas")
+ASKED = StitchConfig(compute="libraries")
 F32 = "float32"
 BARE = {"PATH": os.environ.get("PATH", "")}
 """The environment of a process that finds nothing of this one's Python."""
@@ -219,7 +219,7 @@ def test_a_missing_library_is_told_with_its_package(
     program: Path, tmp_path: Path, product: Path, stubs: Path
 ) -> None:
     for named in ("none", "/no/such/file.so"):
-        env = {"LD_LIBRARY_PATH": str(stubs), library.LIBRARY_VARIABLE: named}
+        env = {"LD_LIBRARY_PATH": str(stubs), library.CUBLASLT.variable: named}
         done = run(program, tmp_path, product, X, W, **env)
         assert done.returncode == 1 and named in done.stderr
         assert "tvm_stitch: cuBLASLt cannot be opened: install nvidia-cublas (CUDA 13)" in done.stderr

@@ -27,10 +27,12 @@ class Embedded:
     Attributes:
         source: the file.
         what: it holds, for messages.
+        headers: those of ours that it includes.
     """
 
     source: Path
     what: str
+    headers: tuple[Path, ...] = ()
 
     def needs(self) -> str | None:
         """Why it cannot be compiled here, in one line; None where it can, or is in the cache."""
@@ -56,10 +58,10 @@ class Embedded:
         return compiler(f"{self.what} are compiled once, by a C++ compiler ($CXX or g++)")[0]
 
     def _object(self) -> Path:
-        return _cached(self.source, ".o")
+        return _cached((self.source, *self.headers), ".o")
 
     def _library(self) -> Path:
-        return _cached(self.source, ".so")
+        return _cached((self.source, *self.headers), ".so")
 
     def _build(self) -> tuple[Path, Path]:
         """The object, and the library that is linked from it."""
@@ -111,15 +113,19 @@ def _function(name: str) -> Any:
 
 
 def _module_library() -> Path:
-    return _cached(_MODULE_SOURCE, ".so")
+    return _cached((_MODULE_SOURCE,), ".so")
 
 
 @functools.cache
-def _cached(source: Path, suffix: str) -> Path:
+def _cached(sources: tuple[Path, ...], suffix: str) -> Path:
     # Not the compiler's version: what was compiled serves machines that have none.
-    parts = (source.read_bytes(), repr(_FLAGS).encode(), tvm_ffi.__version__.encode())
+    parts = (
+        *(source.read_bytes() for source in sources),
+        repr(_FLAGS).encode(),
+        tvm_ffi.__version__.encode(),
+    )
     digest = hashlib.sha256(b"".join(parts)).hexdigest()[:24]
-    return cache_folder(source.stem) / f"{source.stem}-{digest}{suffix}"
+    return cache_folder(sources[0].stem) / f"{sources[0].stem}-{digest}{suffix}"
 
 
 def _compile_flags(source: Path) -> list[str]:

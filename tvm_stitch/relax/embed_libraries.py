@@ -19,7 +19,7 @@ ATTRIBUTE = "external_mods"
 
 @tvm.transform.module_pass(opt_level=0, name="EmbedLibraries")
 class EmbedLibraries:
-    """Attach the calls of cuBLASLt to a module that has some: ``export_library`` links them into its library.
+    """Attach the calls of libraries to a module that has some: ``export_library`` links them into its library.
 
     A model for another kind of CPU than this machine's does not get them: they are compiled for this one.
 
@@ -35,10 +35,10 @@ class EmbedLibraries:
         """Add to the modules that the executable will import."""
         if self.target.kind.name != "cuda" or not is_for_this_machine(self.target):
             return mod
-        if library.MATMUL not in called_by_name(mod):
-            return mod
+        called = called_by_name(mod)
+        modules = [each.module() for each in library.LIBRARIES if each.function in called]
         attached = list((mod.attrs or {}).get(ATTRIBUTE, []))
-        return mod.with_attr(ATTRIBUTE, [*attached, library.module()])
+        return mod.with_attr(ATTRIBUTE, [*attached, *modules]) if modules else mod
 
 
 def called_by_name(mod: tvm.IRModule) -> set[str]:

@@ -41,8 +41,9 @@ def needs(lowered: tvm.IRModule, target: Any, compiled: bool = False) -> list[di
             found.append(
                 ("Python with TVM", "compiles kernels when they are first launched", f"{how}; {COMPILER}")
             )
-    if library.MATMUL in names:
-        found.append(("cuBLASLt", "computes matrix products", library.HOW_TO_GET_IT))
+    for each in library.LIBRARIES:
+        if each.function in names:
+            found.append((each.title, f"computes {each.computes}", each.how_to_get_it))
     return [dict(zip(("name", "what", "how"), entry)) for entry in found]
 
 

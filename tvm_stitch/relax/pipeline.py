@@ -29,6 +29,7 @@ from .constant_views import ConstantViews
 from .convolution_layouts import ConvolutionLayouts
 from .embed_libraries import EmbedLibraries
 from .keep_zeros import KeepZeros
+from .library_convolutions import LibraryConvolutions
 from .library_matmuls import LibraryMatmuls
 from .lift_workspace import LiftWorkspace
 from .mark import MergeStitchOps, UnmarkEpilogues
@@ -90,7 +91,10 @@ def _libraries(target: Any, config: StitchConfig, recorder: Recorder) -> list[An
     """Libraries for compute-intensive operators, called through functions of our own: on CUDA devices."""
     if config.compute == "tvm" or target.kind.name != "cuda":
         return []
-    return [LibraryMatmuls(target, config, recorder.computed)]
+    return [
+        LibraryMatmuls(target, config, recorder.computed),
+        LibraryConvolutions(target, config, recorder.computed),
+    ]
 
 
 def _layouts(target: Any, config: StitchConfig, recorder: Recorder) -> list[Any]:

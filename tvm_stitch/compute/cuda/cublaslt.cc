@@ -4,14 +4,12 @@
 // cuBLASLt and the CUDA driver are opened when they are first needed, and what this file uses of their interfaces is
 // declared here: it compiles where neither is installed. Nothing is allocated on a device: the caller passes workspace.
 // A process may have any number of models that bring these functions, each with a copy of its own.
-#include <dlfcn.h>
 #include <tvm/ffi/container/shape.h>
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/error.h>
 #include <tvm/ffi/extra/c_env_api.h>
 #include <tvm/ffi/function.h>
 #include <tvm/ffi/string.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -24,11 +22,12 @@
 #include <string_view>
 #include <unordered_map>
 #include <utility>
-#include <vector>
+
+#include "device.h"
 
 namespace {
 
-namespace ffi = tvm::ffi;
+using namespace tvm_stitch;
 
 // -- what is used of the two interfaces -----------------------------------------------------------------------
 // Numbers of enumerations and the layout of one structure, as both CUDA 12 and CUDA 13 have them.
@@ -79,41 +78,9 @@ struct Library {
   int (*preference_destroy)(Opaque);
 };
 
-struct Driver {
-  int (*current_device)(int*);
-  int (*retain_context)(void**, int device);
-  int (*push)(void*);
-  int (*pop)(void**);
-  int (*fill)(uint64_t address, unsigned char value, size_t bytes, void* stream);
-  int (*fill_lines)(uint64_t address, size_t pitch, unsigned char value, size_t width, size_t height, void* stream);
-};
-
-template <typename Function>
-void Resolve(void* library, const char* name, Function* function) {
-  *function = reinterpret_cast<Function>(dlsym(library, name));
-  if (*function == nullptr) TVM_FFI_THROW(RuntimeError) << "tvm_stitch: " << name << " is not in the library opened";
-}
-
+constexpr const char* kVariable = "TVM_STITCH_CUBLASLT";
 constexpr const char* kAdvice =
     "install nvidia-cublas (CUDA 13) or nvidia-cublas-cu12 (CUDA 12), or name the library in TVM_STITCH_CUBLASLT";
-
-// Where cuBLASLt may lie, beside the places that the loader searches: NVIDIA's wheels in the folder of packages that
-// libtvm_ffi was loaded from, and the CUDA toolkit.
-std::vector<std::string> Folders() {
-  std::vector<std::string> folders = {""};
-  Dl_info found{};
-  void* symbol = dlsym(RTLD_DEFAULT, "TVMFFIEnvGetStream");
-  if (symbol != nullptr && dladdr(symbol, &found) != 0 && found.dli_fname != nullptr) {
-    std::string library = found.dli_fname;  // .../tvm_ffi/lib/libtvm_ffi.so
-    std::string packages = library.substr(0, library.rfind('/') + 1) + "../../";
-    folders.push_back(packages + "nvidia/cu13/lib/");
-    folders.push_back(packages + "nvidia/cublas/lib/");
-  }
-  const char* home = std::getenv("CUDA_HOME");
-  if (home != nullptr && *home != 0) folders.push_back(std::string(home) + "/lib64/");
-  folders.push_back("/usr/local/cuda/lib64/");
-  return folders;
-}
 
 std::mutex opening;
 const Library* opened = nullptr;
@@ -122,29 +89,8 @@ const Library* opened = nullptr;
 const Library& OpenLibrary(const std::string& path) {
   std::lock_guard<std::mutex> lock(opening);
   if (opened != nullptr) return *opened;
-  void* file = nullptr;
-  std::string said;
-  auto attempt = [&](const std::string& name) {
-    if (file != nullptr) return;
-    file = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
-    const char* error = file == nullptr ? dlerror() : nullptr;
-    if (error != nullptr && said.find(error) == std::string::npos) said += (said.empty() ? "" : "; ") + std::string(error);
-  };
-  const char* named = std::getenv("TVM_STITCH_CUBLASLT");
-  if (!path.empty()) {
-    attempt(path);
-  } else if (named != nullptr && *named != 0) {
-    attempt(named);
-  } else {
-    for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12"}) {
-      for (const std::string& folder : Folders()) {
-        if (folder.empty() || access((folder + name).c_str(), R_OK) == 0) attempt(folder + name);
-      }
-    }
-  }
-  if (file == nullptr) {
-    TVM_FFI_THROW(RuntimeError) << "tvm_stitch: cuBLASLt cannot be opened: " << kAdvice << " (" << said << ")";
-  }
+  void* file = OpenFile("cuBLASLt", path, kVariable, {"libcublasLt.so.13", "libcublasLt.so.12"},
+                        {"nvidia/cu13/lib/", "nvidia/cublas/lib/"}, kAdvice);
   auto made = std::make_unique<Library>();
   Resolve(file, "cublasLtCreate", &made->create);
   Resolve(file, "cublasLtGetVersion", &made->version);
@@ -169,60 +115,10 @@ const Library& TheLibrary() {
   return library;
 }
 
-const Driver& TheDriver() {
-  static const Driver driver = [] {
-    void* file = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (file == nullptr) TVM_FFI_THROW(RuntimeError) << "tvm_stitch: no CUDA driver: " << dlerror();
-    Driver made;
-    Resolve(file, "cuCtxGetDevice", &made.current_device);
-    Resolve(file, "cuDevicePrimaryCtxRetain", &made.retain_context);
-    Resolve(file, "cuCtxPushCurrent_v2", &made.push);
-    Resolve(file, "cuCtxPopCurrent_v2", &made.pop);
-    Resolve(file, "cuMemsetD8Async", &made.fill);
-    Resolve(file, "cuMemsetD2D8Async", &made.fill_lines);
-    return made;
-  }();
-  return driver;
-}
-
 void Check(int status, const char* step) {
   if (status == 0) return;
   TVM_FFI_THROW(RuntimeError) << "tvm_stitch: cuBLASLt, " << step << ": " << TheLibrary().status_text(status);
 }
-
-void CheckDriver(int status, const char* step) {
-  if (status != 0) TVM_FFI_THROW(RuntimeError) << "tvm_stitch: CUDA driver, " << step << ": error " << status;
-}
-
-// -- devices --------------------------------------------------------------------------------------------------
-// While it lives, a device's primary context is current, which is where the CUDA runtime keeps everything.
-class OnDevice {
- public:
-  explicit OnDevice(int device) {
-    const Driver& driver = TheDriver();
-    int current = -1;
-    if (driver.current_device(&current) == 0 && current == device) return;
-    static std::mutex lock;
-    static std::map<int, void*> contexts;  // retained for as long as the process lives
-    std::lock_guard<std::mutex> guard(lock);
-    auto [at, is_new] = contexts.try_emplace(device, nullptr);
-    if (is_new) {
-      int status = driver.retain_context(&at->second, device);
-      if (status != 0) contexts.erase(at);
-      CheckDriver(status, "taking the device's context");
-    }
-    CheckDriver(driver.push(at->second), "making the device current");
-    pushed_ = true;
-  }
-  OnDevice(const OnDevice&) = delete;
-  ~OnDevice() {
-    void* popped;
-    if (pushed_) TheDriver().pop(&popped);
-  }
-
- private:
-  bool pushed_ = false;
-};
 
 // The library's handle of the current device; it takes calls from several threads.
 Handle HandleOf(int device) {
@@ -270,14 +166,6 @@ int TypeOf(DLDataType dtype) {
   if (dtype.lanes == 1 && dtype.code == kDLBfloat && dtype.bits == 16) return kBFloat16;
   TVM_FFI_THROW(TypeError) << "tvm_stitch: cuBLASLt products are of float32, float16 or bfloat16";
   return 0;
-}
-
-char* AddressOf(const DLTensor& tensor) { return static_cast<char*>(tensor.data) + tensor.byte_offset; }
-
-int64_t SizeOf(const DLTensor& tensor) {
-  int64_t size = 1;
-  for (int i = 0; i < tensor.ndim; ++i) size *= tensor.shape[i];
-  return size;
 }
 
 // A matrix per item of the batch must lie within its tensor: wrong numbers are an error, not a wild access.
@@ -506,38 +394,4 @@ void Matmul(ffi::PackedArgs args, ffi::Any*) {
 
 }  // namespace
 
-// What a library of TVM's offers under a name is a symbol of that name behind this prefix.
-#define TVM_STITCH_SYMBOL(name) __asm__("__tvm_ffi_tvm_stitch.cublaslt." name)
-
-extern "C" {
-
-TVM_FFI_DLL_EXPORT int TVMStitchOpen(void*, const TVMFFIAny*, int32_t, TVMFFIAny*) TVM_STITCH_SYMBOL("open");
-TVM_FFI_DLL_EXPORT int TVMStitchMatmul(void*, const TVMFFIAny*, int32_t, TVMFFIAny*) TVM_STITCH_SYMBOL("matmul");
-
-// open(path) -> the version of cuBLASLt
-int TVMStitchOpen(void*, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
-  TVM_FFI_SAFE_CALL_BEGIN();
-  if (count != 1) TVM_FFI_THROW(TypeError) << "tvm_stitch: cuBLASLt is opened by one path";
-  auto path = reinterpret_cast<const ffi::AnyView*>(args)->cast<ffi::String>();
-  *reinterpret_cast<ffi::Any*>(result) = static_cast<int64_t>(OpenLibrary(path).version());
-  TVM_FFI_SAFE_CALL_END();
-}
-
-int TVMStitchMatmul(void*, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {
-  TVM_FFI_SAFE_CALL_BEGIN();
-  Matmul(ffi::PackedArgs(reinterpret_cast<const ffi::AnyView*>(args), count), reinterpret_cast<ffi::Any*>(result));
-  TVM_FFI_SAFE_CALL_END();
-}
-
-}  // extern "C"
-
-// A model that TVM's VM interprets finds its own copy, as a function of its library. One that was compiled with
-// exec_mode="compiled" looks in the registry alone: the first copy that a process loads is there, and stays loaded.
-TVM_FFI_STATIC_INIT_BLOCK() {
-  constexpr const char* kName = "tvm_stitch.cublaslt.matmul";
-  Dl_info self{};
-  if (ffi::Function::GetGlobal(kName).has_value()) return;
-  if (dladdr(reinterpret_cast<void*>(&TVMStitchMatmul), &self) == 0) return;
-  if (dlopen(self.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE) == nullptr) return;
-  ffi::Function::SetGlobal(kName, ffi::Function::FromPacked(Matmul));
-}
+TVM_STITCH_EXPORT(cublaslt, matmul, Matmul)
