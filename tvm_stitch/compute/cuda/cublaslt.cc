@@ -128,7 +128,7 @@ const Library& OpenLibrary(const std::string& path) {
     if (file != nullptr) return;
     file = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
     const char* error = file == nullptr ? dlerror() : nullptr;
-    if (error != nullptr && said.find(error) == std::string::npos) said += (said.empty() ? "" : "; ") + std::string(error);
+    if (error != nullptr) said += (said.empty() ? "" : "; ") + std::string(error);
   };
   const char* named = std::getenv("TVM_STITCH_CUBLASLT");
   if (!path.empty()) {
