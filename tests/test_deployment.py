@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -75,14 +76,15 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(
-    program: Path, folder: Path, model: Path, *arrays: np.ndarray, **env: str
+    program: Path, folder: Path, model: Path, *arrays: np.ndarray, cuda: bool = False, **env: str
 ) -> subprocess.CompletedProcess[str]:
     """Run a model on arrays in a folder, from which :func:`outputs` reads."""
     words = []
     for i, array in enumerate(arrays):
         array.tofile(folder / f"input{i}.bin")
         words.append(f"input{i}.bin:{array.dtype}:{','.join(map(str, array.shape))}")
-    command = [str(program), os.path.relpath(model, folder), *words]
+    device = ["--device", "cuda"] if cuda else []
+    command = [str(program), *device, os.path.relpath(model, folder), *words]
     return subprocess.run(
         command, cwd=folder, env={**BARE, **env}, capture_output=True, text=True, check=False, timeout=60
     )
@@ -189,15 +191,22 @@ def test_the_program_says_what_is_wrong(program: Path, tmp_path: Path) -> None:
 X, W = np.ones((4, 8), F32), np.ones((8, 5), F32)
 
 
-@pytest.fixture(scope="module", params=["bytecode", "compiled"])
-def product(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A library with one product for a GPU and no kernel: its storage may be a CPU's."""
+@pytest.fixture(scope="module")
+def products(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """By mode of execution: a library with one product for a GPU and no kernel, whose storage may be a CPU's."""
     compiler()
     mod = build(lambda emit, x, w: R.matmul(x, w), (X.shape, F32), (W.shape, F32))
-    path = tmp_path_factory.mktemp("product") / "model.so"
-    executable = relax.build(mod, CUDA, relax_pipeline=pipeline(CUDA, ASKED), exec_mode=request.param)
-    executable.export_library(str(path))
-    return path
+    found = {}
+    for mode in ("bytecode", "compiled"):
+        found[mode] = tmp_path_factory.mktemp("product") / "model.so"
+        executable = relax.build(mod, CUDA, relax_pipeline=pipeline(CUDA, ASKED), exec_mode=mode)
+        executable.export_library(str(found[mode]))
+    return found
+
+
+@pytest.fixture(params=["bytecode", "compiled"])
+def product(request: pytest.FixtureRequest, products: dict[str, Path]) -> Path:
+    return products[request.param]
 
 
 @pytest.fixture(scope="module")
@@ -245,10 +254,10 @@ def test_the_library_is_found_beside_tvm(
 _PYTHON = """
 import sys, numpy as np, tvm
 from tvm import relax
-for i in range(3):
-    if i == 2:  # as if another version of the functions were registered
+for i, path in enumerate(sys.argv[1:]):
+    if i == 4:  # as if another version of the functions were registered
         tvm.register_global_func("tvm_stitch.cublaslt.matmul", lambda *args: print("the registry's"), override=True)
-    vm = relax.VirtualMachine(tvm.runtime.load_module(sys.argv[1]), tvm.cpu())
+    vm = relax.VirtualMachine(tvm.runtime.load_module(path), tvm.cpu())
     try:
         vm["main"](*(tvm.runtime.tensor(np.ones(shape, "float32")) for shape in ((4, 8), (8, 5))))
     except RuntimeError as error:
@@ -257,14 +266,15 @@ assert "tvm_stitch" not in sys.modules
 """
 
 
-def test_models_load_twice_and_where_the_name_is_taken(tmp_path: Path, product: Path) -> None:
-    command = [sys.executable, "-c", _PYTHON, str(product)]
+def test_models_load_twice_and_where_the_name_is_taken(tmp_path: Path, products: dict[str, Path]) -> None:
+    paths = [str(path) for path in products.values()]
+    command = [sys.executable, "-c", _PYTHON, *paths, *paths, str(products["bytecode"])]
     done = subprocess.run(
         command, cwd=tmp_path, env=BARE, capture_output=True, text=True, check=False, timeout=60
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert len(lines) == 3 and len(set(lines)) == 1 and "tvm_stitch: " in lines[0]
+    assert len(lines) == 5 and len(set(lines)) == 1 and "tvm_stitch: " in lines[0]
 
 
 def test_models_load_in_the_process_that_compiled_them(product: Path) -> None:
@@ -351,6 +361,69 @@ def test_kernels_are_exchanged_while_the_library_is_written(
     assert left.inspect_source() == source, "the executable is what it was"
     kernels.export_library(str(tmp_path / "source.so"))
     assert b"__global__" in (tmp_path / "source.so").read_bytes()
+
+
+_FAKE_CUDART = """
+#include <stdlib.h>
+#include <string.h>
+int cudaMalloc(void** p, size_t n) { return (*p = malloc(n)) == 0; }
+int cudaFree(void* p) { return free(p), 0; }
+int cudaMemcpyAsync(void* to, const void* from, size_t n, int k, void* s) { return memcpy(to, from, n), 0; }
+int cudaGetDeviceCount(int* n) { return *n = 1, 0; }
+int cudaGetDevice(int* n) { return *n = 0; }
+int cudaDeviceGetAttribute(int* value, int attribute, int device) { return *value = 132, 0; }
+"""
+_FAKE_DRIVER = """
+#include <stdio.h>
+int cuModuleLoadData(void** m, const void* code) { return fprintf(stderr, "code: %.12s\\n", code), *m = "", 0; }
+int cuModuleGetFunction(void** f, void* m, const char* name) { return *f = (void*)name, 0; }
+int cuLaunchKernelEx(const void* c, void* f, void** p, void** e) { return fprintf(stderr, "launched %s\\n", f), 0; }
+"""
+
+
+@pytest.fixture(scope="module")
+def fake_cuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Libraries that are taken for CUDA's: memory is the CPU's, and a launched kernel is told on stderr."""
+    runtime = RUNTIME.with_name("libtvm_runtime_cuda.so")
+    if not runtime.exists():
+        pytest.skip("this TVM has no CUDA runtime")
+    nm = ["nm", "-D", "--undefined-only", str(runtime)]
+    listed = subprocess.run(nm, check=True, capture_output=True, text=True).stdout
+    wanted = set(re.findall(r" U (cu(?:da)?[A-Z]\w+)", listed))
+    (named,) = set(re.findall(r"@(libcudart\.so\.\d+)", listed))
+    folder = tmp_path_factory.mktemp("cuda")
+    (folder / "version").write_text(f"{named} {{ global: *; }};")
+    for name, source, prefix, flags in ((named, _FAKE_CUDART, "cuda", ["-Wl,--version-script=version"]),
+                                        ("libcuda.so.1", _FAKE_DRIVER, "cu", [])):  # fmt: skip
+        own = {n for n in wanted if n.startswith("cuda") == (prefix == "cuda") and f"int {n}(" not in source}
+        (folder / "fake.c").write_text(source + "".join(f"int {n}() {{ return 0; }}\n" for n in sorted(own)))
+        made = [f"-Wl,-soname,{name}", *flags, "fake.c", "-o", name]
+        subprocess.run([compiler(), "-x", "c", "-w", "-shared", "-fPIC", *made], cwd=folder, check=True)
+    (folder / runtime.name).symlink_to(runtime)
+    return folder
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_compiled_kernels_need_no_python(
+    program: Path,
+    fake_cuda: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kernels: Any,
+    compiled: bool,
+) -> None:
+    path = tmp_path / "model.so"
+    if compiled:
+        monkeypatch.setattr(export, "_compile", lambda source, target: ("cubin", b"machine code"))
+        tvm_stitch.export_library(kernels, path, CUDA)
+    else:
+        kernels.export_library(str(path))
+    done = run(program, tmp_path, path, np.ones((8, 64), F32), cuda=True, LD_LIBRARY_PATH=str(fake_cuda))
+    if compiled:
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == "code: machine code\nlaunched stitch_softmax_kernel\n"
+    else:
+        assert done.returncode == 1 and "tvm_callback_cuda_compile" in done.stderr
 
 
 def test_a_failed_export_leaves_the_executable_as_it_was(

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two kinds of modules that TVM's Python cannot make, for what travels with a model.
 //
-// The first holds functions written in C++ that run where the model is compiled too. TVM's own module of an object file does not run before it is linked, and would make every model that imports one be
-// linked, weights included, before its first call. This one has both: the functions of a library that is loaded, and
-// the object that they were linked from, which `export_library` links into the model's library.
+// The first holds functions written in C++ that run where the model is compiled too. TVM's own module of an object file
+// does not run before it is linked, and would make every model that imports one be linked, weights included, before its
+// first call. This one has both: the functions of a library that is loaded, and the object that they were linked from,
+// which `export_library` links into the model's library.
 //
 // The second is another module's serialized form, changed by who makes it: its kind and bytes, and no functions.
 #include <tvm/ffi/extra/module.h>

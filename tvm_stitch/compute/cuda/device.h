@@ -60,9 +60,7 @@ inline void* OpenFile(const char* title, const std::string& path, const char* va
     if (file != nullptr) return;
     file = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
     const char* error = file == nullptr ? dlerror() : nullptr;
-    if (error != nullptr && said.find(error) == std::string::npos) {
-      said += (said.empty() ? "" : "; ") + std::string(error);
-    }
+    if (error != nullptr) said += (said.empty() ? "" : "; ") + std::string(error);
   };
   const char* named = std::getenv(variable);
   if (!path.empty()) {
