@@ -33,7 +33,9 @@ from fuzzing.workers import Answer, Work, Worker, run_all
 def main(argv: list[str] | None = None) -> int:
     """Runs the command line."""
     options = _options(argv)
-    settings = Settings(options.backend, options.stock, options.nan_max, options.lenient)
+    settings = Settings(
+        options.backend, stock=options.stock, nan_max=options.nan_max, lenient=options.lenient
+    )
     begin = time.monotonic()
     limit = options.time_limit or float("inf")
     kinds: Counter[str] = Counter()

@@ -7,7 +7,7 @@ import logging
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -121,6 +121,7 @@ class Settings:
     """
 
     backend: str = "llvm"
+    _: KW_ONLY
     stock: bool = False
     only_stock: bool = False
     nan_max: str = "any"

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -180,3 +181,9 @@ def test_a_hang_of_tvm_alone_is_its_own(monkeypatch: pytest.MonkeyPatch, alone: 
 def test_tvm_alone_stitches_nothing() -> None:
     outcome = check(generate(0, SMALL), Settings(only_stock=True, nan_max="any"))
     assert check(generate(0, SMALL), STRICT).stitched > 0 == outcome.stitched
+
+
+def test_the_command_stitches(capsys: pytest.CaptureFixture[str]) -> None:
+    assert fuzz.main(["--count", "3", "--seed", "0", "--no-shrink"]) == 0
+    found = re.search(r"(\d+) % with stitch ops", capsys.readouterr().out)
+    assert found is not None and int(found[1]) > 50
