@@ -88,6 +88,11 @@ struct Driver {
   int (*fill)(uint64_t address, unsigned char value, size_t bytes, void* stream);
   int (*fill_lines)(uint64_t address, size_t pitch, unsigned char value, size_t width, size_t height, void* stream);
   int (*is_capturing)(void* stream, int* status);
+  int (*event_create)(void**, unsigned flags);
+  int (*event_destroy)(void*);
+  int (*event_record)(void*, void* stream);
+  int (*event_wait)(void*);
+  int (*event_elapsed)(float* milliseconds, void* begin, void* end);
 };
 
 inline const Driver& TheDriver() {
@@ -102,6 +107,11 @@ inline const Driver& TheDriver() {
     Resolve(file, "cuMemsetD8Async", &made.fill);
     Resolve(file, "cuMemsetD2D8Async", &made.fill_lines);
     Resolve(file, "cuStreamIsCapturing", &made.is_capturing);
+    Resolve(file, "cuEventCreate", &made.event_create);
+    Resolve(file, "cuEventDestroy_v2", &made.event_destroy);
+    Resolve(file, "cuEventRecord", &made.event_record);
+    Resolve(file, "cuEventSynchronize", &made.event_wait);
+    Resolve(file, "cuEventElapsedTime", &made.event_elapsed);
     return made;
   }();
   return driver;
@@ -138,6 +148,33 @@ class OnDevice {
 
  private:
   bool pushed_ = false;
+};
+
+// Measures what a stream does, in milliseconds.
+class Timer {
+ public:
+  Timer() {
+    CheckDriver(TheDriver().event_create(&begin_, 0), "an event");
+    CheckDriver(TheDriver().event_create(&end_, 0), "an event");
+  }
+  Timer(const Timer&) = delete;
+  ~Timer() {
+    for (void* event : {begin_, end_}) {
+      if (event != nullptr) TheDriver().event_destroy(event);
+    }
+  }
+  void Begin(void* stream) { CheckDriver(TheDriver().event_record(begin_, stream), "an event"); }
+  float End(void* stream) {
+    float spent = 0;
+    CheckDriver(TheDriver().event_record(end_, stream), "an event");
+    CheckDriver(TheDriver().event_wait(end_), "waiting for an event");
+    CheckDriver(TheDriver().event_elapsed(&spent, begin_, end_), "an event");
+    return spent;
+  }
+
+ private:
+  void* begin_ = nullptr;
+  void* end_ = nullptr;
 };
 
 inline char* AddressOf(const DLTensor& tensor) { return static_cast<char*>(tensor.data) + tensor.byte_offset; }
