@@ -124,8 +124,11 @@ def cases() -> list[Case]:
 def main() -> int:
     args = _arguments()
     start = time.perf_counter()
-    library.load()
-    print(f"cuBLASLt: {library.find()} ({time.perf_counter() - start:.1f} s to compile and load)", flush=True)
+    library.CUBLASLT.load()
+    print(
+        f"cuBLASLt: {library.CUBLASLT.find()} ({time.perf_counter() - start:.1f} s to compile and load)",
+        flush=True,
+    )
     wrong = [*check_products(), *check_not_a_number(), *check_threads(), *check_errors(), *check_saved()]
     print(f"{time.perf_counter() - start:.0f} s so far", flush=True)
     if args.layers:
@@ -245,14 +248,14 @@ def check_not_a_number() -> list[str]:
     x[1, 2] = np.nan
     a, b = (tvm.runtime.tensor(v, device) for v in (x, np.ones((4, 4), "float32")))
     out, workspace = (tvm.runtime.empty(s, d, device) for s, d in (((4, 4), "float32"), ((1024,), "uint8")))
-    tvm.get_global_func(library.MATMUL)(a, b, numbers, "relu", out, workspace)
+    tvm.get_global_func(library.CUBLASLT.function)(a, b, numbers, "relu", out, workspace)
     found = np.isnan(out.numpy()).all(1).tolist()
     return [] if found == [False, True, False, False] else [f"ReLU of NaN: {out.numpy().tolist()}"]
 
 
 def check_threads(count: int = 8, rounds: int = 50) -> list[str]:
     """Products of several threads at once; what is wrong."""
-    function = tvm.get_global_func(library.MATMUL)
+    function = tvm.get_global_func(library.CUBLASLT.function)
     device, size = tvm.cuda(), 96
     wrong: list[str] = []
 
@@ -288,8 +291,6 @@ def tvm_shape(numbers: list[int]) -> Any:
 _READER = """
 import sys, numpy as np, tvm
 from tvm import relax
-from tvm_stitch.compute.cuda import load
-load()
 vm = relax.VirtualMachine(tvm.runtime.load_module(sys.argv[1]), tvm.cuda())
 x = np.arange(12, dtype="float32").reshape(3, 4)
 found = vm["main"](tvm.runtime.tensor(x, tvm.cuda()), tvm.runtime.tensor(x.T.copy(), tvm.cuda())).numpy()
@@ -298,7 +299,7 @@ sys.exit(not np.array_equal(found, x @ x.T))
 
 
 def check_saved() -> list[str]:
-    """A model in a file, run by another process; what is wrong."""
+    """A model in a file, run by a process without tvm_stitch; what is wrong."""
     target = resolve_target("cuda")
     mod = module_of(Case((3, 4), (4, 3)), np.zeros(0), None)
     with tempfile.TemporaryDirectory() as folder:
@@ -312,7 +313,7 @@ def check_saved() -> list[str]:
 
 def check_errors() -> list[str]:
     """Calls that must be refused, with clear words; those that are not."""
-    function, device = tvm.get_global_func(library.MATMUL), tvm.cuda()
+    function, device = tvm.get_global_func(library.CUBLASLT.function), tvm.cuda()
     a = tvm.runtime.tensor(np.ones((4, 4), "float32"), device)
     ints = tvm.runtime.tensor(np.ones((4, 4), "int32"), device)
     good = [4, 4, 4, 1, 4, 4, 4, 0, 0, 0]

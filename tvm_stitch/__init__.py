@@ -10,7 +10,7 @@ from .config import StitchConfig
 from .explain import Report, explain
 
 __version__ = "0.1.0"
-__all__ = ["Report", "StitchConfig", "__version__", "compile", "explain"]
+__all__ = ["Report", "StitchConfig", "__version__", "compile", "explain", "export_library"]
 
 
 def compile(mod: Any, target: Any = "llvm", config: StitchConfig | None = None, **options: Any) -> Any:
@@ -31,6 +31,25 @@ def compile(mod: Any, target: Any = "llvm", config: StitchConfig | None = None, 
     from .relax.build import build
 
     return build(mod, target, config, **options).executable
+
+
+def export_library(executable: Any, path: Any, target: Any = "llvm", **options: Any) -> None:
+    """Write the library of a compiled model, with CUDA kernels as machine code: it runs without Python.
+
+    For targets without CUDA kernels this is ``executable.export_library(path)``.
+
+    Args:
+        executable: what ``compile``, ``tvm.compile`` or ``relax.build`` returned.
+        path: of the library.
+        target: what it was compiled for.
+        options: passed on to TVM's ``export_library``.
+
+    Raises:
+        RuntimeError: if there are CUDA kernels, and neither nvcc nor NVRTC, or it rejects them.
+    """
+    from .export import export_library as export
+
+    export(executable, path, target, **options)
 
 
 def __getattr__(name: str) -> Any:

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from .failures import error_text
+from .failures import error_text, let_pass
 from .interrupts import watched
 from .written_whole import written_whole
 
@@ -262,6 +262,7 @@ def _target_option(word: str) -> tuple[str, Any]:
 def _compile(args: argparse.Namespace, progress: _Progress) -> tuple[dict[str, Any], str]:
     job = _job(args, progress)
     from tvm_stitch.relax.build import build
+    from tvm_stitch.relax.needs import needs
     from tvm_stitch.testing.count import count_lowered
 
     with _folder(args.output) as folder:
@@ -285,10 +286,27 @@ def _compile(args: argparse.Namespace, progress: _Progress) -> tuple[dict[str, A
             "versions": _versions(),
         }
         with progress(f"writing {library}"):
-            built.executable.export_library(str(folder / library.name))
+            compiled = _export(built.executable, folder / library.name, job.target)
+        data["needs"] = needs(built.lowered, job.target, compiled)
         text = json.dumps(data, indent=2) + "\n"
         (folder / "manifest.json").write_text(text, encoding="utf-8")
     return data, f"{library}: {_kernels_text(kernels)}"
+
+
+def _export(executable: Any, path: Path, target: Any) -> bool:
+    """Write a model's library, where it can be with its CUDA kernels compiled; are they?"""
+    from tvm_stitch.export import export_library, kernel_compiler
+
+    if target.kind.name == "cuda" and kernel_compiler() is not None:
+        try:
+            export_library(executable, path, target)
+            return True
+        except Exception as err:  # the toolkit may be older than the architecture
+            let_pass(err)
+            reason = error_text(err).splitlines()[-1]
+            print(f"tvm-stitch: kernels are compiled when they are first launched: {reason}", file=sys.stderr)
+    executable.export_library(str(path))
+    return False
 
 
 @contextlib.contextmanager

@@ -32,10 +32,10 @@ class StitchConfig:
         multiprocessors: of a GPU that the kernels can count on (a slice of a GPU, another model than the usual one of
             the architecture); 0 for those of this machine's device if it has the target's architecture, else the usual
             number. Kernels with grid barriers have as many blocks as these hold at once.
-        compute: what computes matrix products and convolutions: ``"auto"`` cuBLASLt on CUDA devices, where the machine
-            that compiles has it, and templates of our own where there are some (float32 on CPUs); ``"cublas"`` the
-            same, cuBLASLt too where that machine lacks it; ``"tvm"`` always TVM's schedules.
-        tf32: let cuBLASLt round the operands of float32 products to TensorFloat-32, of 10 bits' precision.
+        compute: what computes matrix products and convolutions: ``"auto"`` cuBLASLt and cuDNN on CUDA devices, where
+            the machine that compiles has them, and templates of our own where there are some (float32 on CPUs);
+            ``"libraries"`` the same, the libraries too where that machine lacks them; ``"tvm"`` always TVM's schedules.
+        tf32: let the libraries round float32 operands to TensorFloat-32, of 10 bits' precision.
         deterministic: forbid sums whose order varies from run to run. No plan makes one so far (partial sums are
             combined in a fixed order); with False, later versions may use atomics.
 
@@ -81,7 +81,7 @@ class StitchConfig:
 
 
 _LEAST = {"max_operators": 1, "max_arguments": 2}
-_CHOICES = {"compute": ("auto", "cublas", "tvm")}
+_CHOICES = {"compute": ("auto", "libraries", "tvm")}
 
 
 def _checked(name: str, value: Any, default: Any) -> Any:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,15 @@ from tvm import relax
 from tvm.relax import op as R
 
 from tests.graph.helpers import build, symbol
-from tvm_stitch.relax.convolution_layouts import ConvolutionLayouts
+from tvm_stitch.relax.convolution_layouts import (
+    ConvolutionLayouts,
+    suits_templates,
+    suits_tensor_cores,
+)
 
 
 def weight(*shape: int, dtype: str = "float32") -> Any:
-    return relax.const(np.ones(shape, dtype))
+    return relax.const(np.ones(shape, dtype), dtype)
 
 
 def layouts(mod: tvm.IRModule) -> list[str]:
@@ -48,7 +53,7 @@ def transposes(mod: tvm.IRModule) -> int:
 
 
 def test_a_chain_is_transposed_at_its_ends() -> None:
-    mod = ConvolutionLayouts()(build(chain, ((1, 3, 8, 8), "float32")))
+    mod = ConvolutionLayouts(suits_templates)(build(chain, ((1, 3, 8, 8), "float32")))
     assert layouts(mod) == ["NHWC", "NHWC"] and transposes(mod) == 2
 
 
@@ -64,7 +69,7 @@ def test_a_chain_is_transposed_at_its_ends() -> None:
 )  # fmt: skip
 def test_others_stay(shape: Any, dtype: str, made: Any) -> None:
     mod = build(lambda emit, x: [made(x)], (shape, dtype))
-    tvm.ir.assert_structural_equal(ConvolutionLayouts()(mod), mod)
+    tvm.ir.assert_structural_equal(ConvolutionLayouts(suits_templates)(mod), mod)
 
 
 def both(emit: Any, x: Any, w: Any) -> list[Any]:
@@ -73,4 +78,18 @@ def both(emit: Any, x: Any, w: Any) -> list[Any]:
 
 def test_only_what_has_constant_weights() -> None:
     mod = build(both, ((1, 3, 8, 8), "float32"), ((8, 3, 3, 3), "float32"))
-    assert layouts(ConvolutionLayouts()(mod)) == ["NCHW", "NHWC"]
+    assert layouts(ConvolutionLayouts(suits_templates)(mod)) == ["NCHW", "NHWC"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tf32", "layout"),
+    [
+        ("float32", False, "NCHW"),
+        ("float32", True, "NHWC"),
+        ("float16", False, "NHWC"),
+        ("float64", True, "NCHW"),
+    ],
+)
+def test_tensor_cores_take_channels_innermost(dtype: str, tf32: bool, layout: str) -> None:
+    mod = build(lambda emit, x: R.nn.conv2d(x, weight(8, 3, 3, 3, dtype=dtype)), ((1, 3, 8, 8), dtype))
+    assert layouts(ConvolutionLayouts(partial(suits_tensor_cores, tf32))(mod)) == [layout]

@@ -22,14 +22,14 @@ from tvm_stitch.relax.library_matmuls import LibraryMatmuls
 
 F32 = "float32"
 CUDA = tvm.target.Target({"kind": "cuda", "arch": "sm_90"}, host="llvm")
-ASKED = StitchConfig(compute="cublas")
+ASKED = StitchConfig(compute="libraries")
 Body = Callable[..., Any]
 
 
 @pytest.fixture(autouse=True)
 def _stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "MATMUL", cublaslt_stand_in.NAME)
-    monkeypatch.setattr(library, "missing", lambda: "cuBLASLt is not here")
+    monkeypatch.setattr(library.CUBLASLT, "function", cublaslt_stand_in.NAME)
+    monkeypatch.setattr(library.CUBLASLT, "missing", lambda: "cuBLASLt is not here")
 
 
 def rewritten(mod: tvm.IRModule, target: Any = CUDA, config: StitchConfig = ASKED) -> tuple[Any, list[str]]:
@@ -427,7 +427,7 @@ def test_no_epilogue_of_a_depth_that_may_be_0() -> None:
 def test_no_epilogues_where_they_are_switched_off() -> None:
     mod = build(lambda emit, x, b: R.add(emit(R.matmul(x, x)), b), ((4, 4), F32), ((4,), F32))
     assert mode(calls(rewritten(mod)[0])[0]) == "bias"
-    off = StitchConfig(compute="cublas", epilogues=False)
+    off = StitchConfig(compute="libraries", epilogues=False)
     assert mode(calls(rewritten(mod, config=off)[0])[0]) == ""
 
 
@@ -482,8 +482,8 @@ def test_without_the_library_products_are_left_with_the_reason() -> None:
 
 def test_with_the_library_auto_means_cublas(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = []
-    monkeypatch.setattr(library, "missing", lambda: None)
-    monkeypatch.setattr(library, "load", lambda: loaded.append(True))
+    monkeypatch.setattr(library.CUBLASLT, "missing", lambda: None)
+    monkeypatch.setattr(library.CUBLASLT, "load", lambda: loaded.append(True))
     mod = build(lambda emit, x: R.matmul(x, x), ((4, 4), F32))
     assert len(calls(rewritten(mod, config=StitchConfig())[0])) == 1 and loaded
 
@@ -492,8 +492,8 @@ def test_a_library_that_does_not_load_is_a_reason(monkeypatch: pytest.MonkeyPatc
     def fail() -> None:
         raise RuntimeError("it is broken")
 
-    monkeypatch.setattr(library, "missing", lambda: None)
-    monkeypatch.setattr(library, "load", fail)
+    monkeypatch.setattr(library.CUBLASLT, "missing", lambda: None)
+    monkeypatch.setattr(library.CUBLASLT, "load", fail)
     mod = build(lambda emit, x: R.matmul(x, x), ((4, 4), F32))
     assert rewritten(mod, config=StitchConfig())[1] == ["TVM: it is broken"]
 
@@ -502,7 +502,7 @@ def test_interrupts_end_the_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(library, "missing", interrupt)
+    monkeypatch.setattr(library.CUBLASLT, "missing", interrupt)
     with pytest.raises(KeyboardInterrupt):
         explain(build(lambda emit, x: R.matmul(x, x), ((4, 4), F32)), CUDA)
 
@@ -510,7 +510,7 @@ def test_interrupts_end_the_compile(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_tensor_float_is_only_used_where_it_is_asked_for() -> None:
     mod = build(lambda emit, x: R.matmul(x, x), ((4, 4), F32))
     half = build(lambda emit, x: R.matmul(x, x), ((4, 4), "float16"))
-    asked = StitchConfig(compute="cublas", tf32=True)
+    asked = StitchConfig(compute="libraries", tf32=True)
     modes = [mode(calls(rewritten(m, config=c)[0])[0]) for m in (mod, half) for c in (ASKED, asked)]
     assert modes == ["", "tf32", "", ""]
 

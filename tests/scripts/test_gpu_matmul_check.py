@@ -62,9 +62,9 @@ def products_on_cpu(_target: Any, config: StitchConfig, recorder: Recorder) -> A
 
 @pytest.fixture(autouse=True)
 def _on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "MATMUL", cublaslt_stand_in.NAME)
-    monkeypatch.setattr(library, "missing", lambda: None)
-    monkeypatch.setattr(library, "load", lambda: None)
+    monkeypatch.setattr(library.CUBLASLT, "function", cublaslt_stand_in.NAME)
+    monkeypatch.setattr(library.CUBLASLT, "missing", lambda: None)
+    monkeypatch.setattr(library.CUBLASLT, "load", lambda: None)
     monkeypatch.setattr(check, "tvm", OnCPU())
     monkeypatch.setattr(check, "pipeline", products_on_cpu)
 
@@ -87,7 +87,7 @@ def test_a_wrong_product_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
         args[-2].copyfrom(args[-2].numpy() * np.float32(1 + 1e-5))
 
     tvm.register_global_func("tests.cublaslt.wrong", wrong, override=True)
-    monkeypatch.setattr(library, "MATMUL", "tests.cublaslt.wrong")
+    monkeypatch.setattr(library.CUBLASLT, "function", "tests.cublaslt.wrong")
     monkeypatch.setattr(check, "cases", lambda: [check.Case((3, 8), (8, 5))])
     (found,) = check.check_products()
     assert "error 1.0e-05" in found

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ConvolutionLayouts: channels innermost for the convolutions that a template computes, and for what is between."""
+"""ConvolutionLayouts: channels innermost for convolutions that are faster so, and for what is between."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import tvm
@@ -18,31 +20,35 @@ LAYOUTS = {
     "relax.nn.conv2d": ("NCHW", ["NHWC", "OHWI"]),
     "relax.nn.conv3d": ("NCDHW", ["NDHWC", "ODHWI"]),
 }
-"""For each operator, the layout of data that importers give it, and those of data and weight that templates take."""
+"""For each operator, the layout that importers give data, and those of data and weight with channels innermost."""
+
+Converts = Callable[[Any], bool]
+"""Whether a convolution of constant weights is to be converted."""
 
 
 @tvm.transform.module_pass(opt_level=0, name="ConvolutionLayouts")
 class ConvolutionLayouts:
-    """Convert float32 convolutions of constant weights and static images to channels that are innermost.
+    """Convert those convolutions of constant weights that ``converts`` to channels that are innermost.
 
     TVM's ``ConvertLayout`` carries the layout through what lies between convolutions. ``computed``, if given, receives
     the reason where that fails; the module then stays as it is. Runs before ``LegalizeOps``.
     """
 
-    def __init__(self, computed: dict[str, str] | None = None):
+    def __init__(self, converts: Converts, computed: dict[str, str] | None = None):
+        self.converts = converts
         self.computed = computed if computed is not None else {}
 
     @carrying
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Convert the module's convolutions."""
-        counter = _Counter()
+        counter = _Counter(self.converts)
         for _, func in mod.functions_items():
             if isinstance(func, relax.Function):
                 counter.visit_expr(func)
         if not counter.found:
             return mod
         try:
-            return relax.transform.ConvertLayout({}, _wanted)(mod)
+            return relax.transform.ConvertLayout({}, partial(_wanted, self.converts))(mod)
         except Exception as err:
             let_pass(err)
             self.computed["convolutions"] = f"layouts stay as they are: {error_text(err)}"
@@ -51,31 +57,42 @@ class ConvolutionLayouts:
 
 @relax.expr_functor.visitor
 class _Counter(relax.PyExprVisitor):
-    found = 0
+    def __init__(self, converts: Converts):
+        super().__init__()
+        self.converts, self.found = converts, 0
 
     def visit_call_(self, call: Any) -> None:  # pylint: disable=arguments-renamed
         super().visit_call_(call)
-        self.found += bool(_converts(call))
+        self.found += _has_constant_weight(call) and self.converts(call)
 
 
-def _wanted(call: Any) -> dict[str, list[str]]:
+def _wanted(converts: Converts, call: Any) -> dict[str, list[str]]:
     """What ``ConvertLayout`` asks of a call."""
     name = getattr(call.op, "name", "")
     if name not in LAYOUTS:
         return {}
-    if _converts(call):
+    if _has_constant_weight(call) and converts(call):
         return {name: LAYOUTS[name][1]}
     return {name: [call.attrs.data_layout, call.attrs.kernel_layout]}
 
 
-def _converts(call: Any) -> bool:
+def _has_constant_weight(call: Any) -> bool:
+    """Whether a call is a convolution in the layout that importers give it, of a constant weight."""
     name = getattr(call.op, "name", "")
     if name not in LAYOUTS or call.attrs.data_layout != LAYOUTS[name][0]:
         return False
+    return isinstance(call.args[1], tvm.ir.GenericConst) and isinstance(call.ty, relax.TensorType)
+
+
+def suits_templates(call: Any) -> bool:
+    """Whether a template may compute a convolution: float32, of static images."""
     data, weight = call.args
-    if not isinstance(weight, tvm.ir.GenericConst) or not isinstance(call.ty, relax.TensorType):
-        return False
     if any(str(ty.dtype) != "float32" for ty in (data.ty, weight.ty, call.ty)):
         return False
     shapes = [shape_of(data), shape_of(call)]
     return all(shape is not None and is_static(shape[1:]) for shape in shapes)
+
+
+def suits_tensor_cores(tf32: bool, call: Any) -> bool:
+    """Whether a GPU's matrix units compute a convolution: half types, and float32 that may be rounded."""
+    return str(call.ty.dtype) in ("float16", "bfloat16") or (tf32 and str(call.ty.dtype) == "float32")

@@ -14,13 +14,11 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from ..compute.cuda import library
 from ..config import StitchConfig, checked_config
 from ..device import capability_of, resolve_target
-from ..failures import Refusal, error_text, let_pass
+from ..failures import Refusal
 from ..graph.extent import Extent, as_expr, is_number
 from ..interrupts import carrying
 from .functions import own_functions
 from .library_plan import Planned, is_product, planned
-
-LIBRARY = "cuBLASLt"
 
 WORKSPACE_BYTES = {0: 4 << 20, 90: 32 << 20}
 """Device memory that a product may use beside its operands, by ten times the least compute capability: NVIDIA's
@@ -53,7 +51,7 @@ class LibraryMatmuls:
         count = sum(map(_products, functions.values()))
         if not count:
             return mod
-        if (reason := self._why_not()) is not None:
+        if (reason := library.why_not(library.CUBLASLT, self.config)) is not None:
             self.computed[f"{count} matmul{'s' if count > 1 else ''}"] = f"TVM: {reason}"
             return mod
         rewriter = _Rewriter(mod, self)
@@ -67,20 +65,8 @@ class LibraryMatmuls:
 
         found = planned(func, partial(check_dtypes, self.target), refused, self.config.epilogues)
         for plan in found.values():
-            self.computed[f"matmul {plan.name}"] = f"{LIBRARY}: {described(plan)}"
+            self.computed[f"matmul {plan.name}"] = f"{library.CUBLASLT.title}: {described(plan)}"
         return found
-
-    def _why_not(self) -> str | None:
-        """Why no product is computed by the library."""
-        reason = library.missing()
-        if reason is None:
-            try:
-                library.load()
-                return None
-            except Exception as err:
-                let_pass(err)
-                reason = error_text(err)
-        return reason if self.config.compute == "auto" else None
 
 
 def _products(func: Any) -> int:
@@ -92,7 +78,9 @@ def check_dtypes(target: Any, call: Any) -> None:
     left, right = (str(arg.ty.dtype) for arg in call.args)
     out = str(call.ty.dtype)
     if left != right or left not in _DTYPES or out not in (left, "float32"):
-        raise Refusal(f"a product of {left} and {right} in {out} is none that {LIBRARY} is asked for")
+        raise Refusal(
+            f"a product of {left} and {right} in {out} is none that {library.CUBLASLT.title} is asked for"
+        )
     if left == "bfloat16" and capability_of(target) < _BFLOAT16_FROM:
         raise Refusal(f"bfloat16 needs compute capability {_BFLOAT16_FROM / 10:.1f}")
 
@@ -140,7 +128,7 @@ def library_call(plan: Planned, operands: list[Any], ty: Any, owner: LibraryMatm
     result = relax.TensorType(ty.shape, str(ty.dtype))
     workspace = relax.TensorType([size], "uint8")
     arguments = relax.Tuple([*operands, numbers, mode])
-    return relax.call_dps_packed(library.MATMUL, arguments, [result, workspace])
+    return relax.call_dps_packed(library.CUBLASLT.function, arguments, [result, workspace])
 
 
 def described(plan: Planned) -> str:

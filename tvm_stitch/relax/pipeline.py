@@ -10,6 +10,7 @@ import tvm
 from tvm import relax
 
 from ..attempts import Attempt, Scopes, attempt_with, culprits, stitch_module
+from ..compute.cuda import library
 from ..config import StitchConfig, checked_config
 from ..device import resolve_target
 from ..failures import let_pass, raise_where_strict, reason_of
@@ -26,8 +27,10 @@ from ..rules.unit_reductions import UnitReductions
 from .compute_templates import ComputeTemplates, has_templates
 from .constant_batch_norm import ConstantBatchNorm
 from .constant_views import ConstantViews
-from .convolution_layouts import ConvolutionLayouts
+from .convolution_layouts import ConvolutionLayouts, suits_templates, suits_tensor_cores
+from .embed_libraries import EmbedLibraries
 from .keep_zeros import KeepZeros
+from .library_convolutions import LibraryConvolutions
 from .library_matmuls import LibraryMatmuls
 from .lift_workspace import LiftWorkspace
 from .mark import MergeStitchOps, UnmarkEpilogues
@@ -87,14 +90,25 @@ def planning_passes(
 
 def _libraries(target: Any, config: StitchConfig, recorder: Recorder) -> list[Any]:
     """Libraries for compute-intensive operators, called through functions of our own: on CUDA devices."""
-    if config.compute == "tvm" or target.kind.name != "cuda":
+    if not _has_libraries(target, config):
         return []
-    return [LibraryMatmuls(target, config, recorder.computed)]
+    return [
+        LibraryMatmuls(target, config, recorder.computed),
+        LibraryConvolutions(target, config, recorder.computed),
+    ]
+
+
+def _has_libraries(target: Any, config: StitchConfig) -> bool:
+    return config.compute != "tvm" and target.kind.name == "cuda"
 
 
 def _layouts(target: Any, config: StitchConfig, recorder: Recorder) -> list[Any]:
-    """The layouts that templates take."""
-    return [ConvolutionLayouts(recorder.computed)] if has_templates(target, config) else []
+    """The layouts that templates take, and those in which a library is fastest."""
+    if has_templates(target, config):
+        return [ConvolutionLayouts(suits_templates, recorder.computed)]
+    if _has_libraries(target, config) and library.why_not(library.CUDNN, config) is None:
+        return [ConvolutionLayouts(partial(suits_tensor_cores, config.tf32), recorder.computed)]
+    return []
 
 
 def _templates(target: Any, config: StitchConfig, recorder: Recorder) -> list[Any]:
@@ -151,7 +165,8 @@ def pipeline(
     def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         chosen = scopes if scopes is not None else Scopes()
         with target, watched():
-            return _compiled(mod, target, config, recorder or Recorder(), chosen)
+            lowered = _compiled(mod, target, config, recorder or Recorder(), chosen)
+            return tvm.transform.Sequential([EmbedLibraries(target)])(lowered)
 
     return run
 

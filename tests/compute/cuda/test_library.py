@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,19 +10,18 @@ import pytest
 import tvm
 import tvm_ffi
 
-from tvm_stitch.compute.cuda import library
-
-ALONE = {**os.environ, "LD_LIBRARY_PATH": ""}
+from tvm_stitch import embedded
+from tvm_stitch.compute.cuda import library, shared_library
 
 
 @pytest.fixture(autouse=True)
 def _nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(library.LIBRARY_VARIABLE, raising=False)
+    monkeypatch.delenv(library.CUBLASLT.variable, raising=False)
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
     monkeypatch.delenv("CUDA_HOME", raising=False)
-    monkeypatch.setattr(library, "_ON_SYSTEMS", ())
-    monkeypatch.setattr(library, "_loaded", [])
-    monkeypatch.setattr(library, "_places", lambda package: [])
+    monkeypatch.setattr(shared_library, "_ON_SYSTEMS", ())
+    monkeypatch.setattr(library.CUBLASLT, "opened", False)
+    monkeypatch.setattr(shared_library, "_places", lambda package: [])
 
 
 def placed(folder: Path, name: str = "libcublasLt.so.12") -> Path:
@@ -37,86 +33,79 @@ def placed(folder: Path, name: str = "libcublasLt.so.12") -> Path:
 @pytest.mark.parametrize("folder", ["nvidia/cu13/lib", "nvidia/cublas/lib", "torch/lib"])
 def test_wheels_are_searched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder: str) -> None:
     monkeypatch.setattr(
-        library, "_places", lambda package: [tmp_path] if package == folder.split("/")[0] else []
+        shared_library, "_places", lambda package: [tmp_path] if package == folder.split("/")[0] else []
     )
-    assert library.find() is None
-    assert placed(tmp_path / folder) == library.find()
+    assert library.CUBLASLT.find() is None
+    assert placed(tmp_path / folder) == library.CUBLASLT.find()
 
 
 @pytest.mark.parametrize("variable", ["LD_LIBRARY_PATH", "CUDA_HOME"])
 def test_the_system_is_searched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str) -> None:
     where = tmp_path / "lib64"
     monkeypatch.setenv(variable, str(where if variable == "LD_LIBRARY_PATH" else tmp_path))
-    assert placed(where) == library.find()
+    assert placed(where) == library.CUBLASLT.find()
 
 
 def test_the_newer_library_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     monkeypatch.setenv("LD_LIBRARY_PATH", f"{old}:{new}")
     placed(old)
-    assert placed(new, "libcublasLt.so.13") == library.find()
+    assert placed(new, "libcublasLt.so.13") == library.CUBLASLT.find()
 
 
 def test_a_named_library_is_the_only_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     placed(tmp_path)
-    monkeypatch.setenv(library.LIBRARY_VARIABLE, "none")
-    assert library.find() is None
-    assert "is not installed" in str(library.missing())
-    monkeypatch.setenv(library.LIBRARY_VARIABLE, str(tmp_path / "not there"))
-    assert library.missing() == f"TVM_STITCH_CUBLASLT names no library: {tmp_path / 'not there'}"
+    monkeypatch.setenv(library.CUBLASLT.variable, "none")
+    assert library.CUBLASLT.find() is None
+    assert "is not installed" in str(library.CUBLASLT.missing())
+    monkeypatch.setenv(library.CUBLASLT.variable, str(tmp_path / "not there"))
+    assert library.CUBLASLT.missing() == f"TVM_STITCH_CUBLASLT names no library: {tmp_path / 'not there'}"
     mine = placed(tmp_path, "mine.so")
-    monkeypatch.setenv(library.LIBRARY_VARIABLE, str(mine))
-    assert library.find() == mine
+    monkeypatch.setenv(library.CUBLASLT.variable, str(mine))
+    assert library.CUBLASLT.find() == mine
 
 
 def test_what_is_missing_is_told() -> None:
-    assert library.missing() == (
+    assert library.CUBLASLT.missing() == (
         "cuBLASLt is not installed (pip install nvidia-cublas, or nvidia-cublas-cu12 for CUDA 12)"
     )
     with pytest.raises(RuntimeError, match="cuBLASLt is not installed"):
-        library.load()
+        library.CUBLASLT.load()
 
 
 def test_a_missing_compiler_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv(library.LIBRARY_VARIABLE, str(placed(tmp_path)))
-    monkeypatch.setattr(library, "_compiled_path", lambda: tmp_path / "not compiled")
+    monkeypatch.setenv(library.CUBLASLT.variable, str(placed(tmp_path)))
+    (tmp_path / "other.cc").write_text("// not compiled yet")
+    monkeypatch.setattr(
+        library.CUBLASLT, "calls", embedded.Embedded(tmp_path / "other.cc", "calls of cuBLASLt")
+    )
     monkeypatch.setenv("CXX", "no-such-compiler")
-    library.compiler.cache_clear()
+    embedded.compiler.cache_clear()
     try:
-        reason = library.missing()
+        reason = library.CUBLASLT.missing()
+        with pytest.raises(RuntimeError, match="no-such-compiler was not found"):
+            library.CUBLASLT.module()
     finally:
-        library.compiler.cache_clear()
+        embedded.compiler.cache_clear()
+    assert reason == library.CUBLASLT.calls_missing()
     assert reason and "C++ compiler" in reason and "no-such-compiler was not found" in reason
 
 
 def test_what_is_no_library_does_not_load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv(library.LIBRARY_VARIABLE, str(placed(tmp_path)))
+    monkeypatch.setenv(library.CUBLASLT.variable, str(placed(tmp_path)))
     with pytest.raises(RuntimeError, match="tvm_stitch: cuBLASLt cannot be opened"):
-        library.load()
-    assert not library._loaded
+        library.CUBLASLT.load()
+    assert not library.CUBLASLT.opened
 
 
 def test_the_calls_compile_and_say_what_they_lack() -> None:
-    """In a process of its own: the functions stay in the registry."""
-    code = (
-        "import numpy as np, tvm, tvm_ffi\n"
-        "from tvm_stitch.compute.cuda import library\n"
-        "library.register(); library.register()\n"
-        "a = tvm.runtime.tensor(np.ones((2, 2), 'float32'))\n"
-        "f = tvm.get_global_func(library.MATMUL)\n"
-        "for mode in ('', 'gelu'):\n"
-        "    try:\n"
-        "        f(a, a, tvm_ffi.Shape([2, 2, 2, 1, 2, 2, 2, 0, 0, 0]), mode, a, a)\n"
-        "    except Exception as error:\n"
-        "        print(error)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=ALONE, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "tvm_stitch: no CUDA driver" in done.stdout or "cuBLASLt" in done.stdout
-    assert "tvm_stitch: no mode of a product: gelu" in done.stdout
+    a = tvm.runtime.tensor(np.ones((2, 2), "float32"))
+    numbers = tvm_ffi.Shape([2, 2, 2, 1, 2, 2, 2, 0, 0, 0])
+    with pytest.raises(RuntimeError, match="tvm_stitch: (no CUDA driver|cuBLASLt)"):
+        library.CUBLASLT.module()[library.CUBLASLT.function](a, a, numbers, "", a, a)
+    with pytest.raises(ValueError, match="tvm_stitch: no mode of a product: gelu"):
+        library.CUBLASLT.module()[library.CUBLASLT.function](a, a, numbers, "gelu", a, a)
 
 
 @pytest.mark.parametrize(
@@ -129,13 +118,13 @@ def test_the_calls_compile_and_say_what_they_lack() -> None:
     ],
 )
 def test_wrong_calls_are_refused(numbers: list[int], mode: str, reason: str) -> None:
-    library.register()
     a = tvm.runtime.tensor(np.ones((2, 2), "float32"))
     with pytest.raises(Exception, match=reason):
-        tvm.get_global_func(library.MATMUL)(a, a, tvm_ffi.Shape(numbers), mode, a, a)
+        library.CUBLASLT.module()[library.CUBLASLT.function](a, a, tvm_ffi.Shape(numbers), mode, a, a)
 
 
 def test_products_without_elements_need_no_library() -> None:
-    library.register()
     a = tvm.runtime.tensor(np.ones((0, 2), "float32"))
-    tvm.get_global_func(library.MATMUL)(a, a, tvm_ffi.Shape([0, 0, 2, 1, 2, 2, 0, 0, 0, 0]), "", a, a)
+    library.CUBLASLT.module()[library.CUBLASLT.function](
+        a, a, tvm_ffi.Shape([0, 0, 2, 1, 2, 2, 0, 0, 0, 0]), "", a, a
+    )

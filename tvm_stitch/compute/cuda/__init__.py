@@ -1,6 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
 """Matrix products of CUDA devices by NVIDIA's cuBLASLt: how one is laid out, and the function that has it computed."""
-
-from .library import load
-
-__all__ = ["load"]

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products by cuBLASLt, as functions of TVM's registry.
+// Matrix products by cuBLASLt, as functions of a TVM module: linked into the library of each model that calls them.
 //
 // cuBLASLt and the CUDA driver are opened when they are first needed, and what this file uses of their interfaces is
 // declared here: it compiles where neither is installed. Nothing is allocated on a device: the caller passes workspace.
-#include <dlfcn.h>
+// A process may have any number of models that bring these functions, each with a copy of its own.
 #include <tvm/ffi/container/shape.h>
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/error.h>
 #include <tvm/ffi/extra/c_env_api.h>
 #include <tvm/ffi/function.h>
-#include <tvm/ffi/reflection/registry.h>
 #include <tvm/ffi/string.h>
 
 #include <algorithm>
@@ -24,9 +23,11 @@
 #include <unordered_map>
 #include <utility>
 
+#include "device.h"
+
 namespace {
 
-namespace ffi = tvm::ffi;
+using namespace tvm_stitch;
 
 // -- what is used of the two interfaces -----------------------------------------------------------------------
 // Numbers of enumerations and the layout of one structure, as both CUDA 12 and CUDA 13 have them.
@@ -77,48 +78,19 @@ struct Library {
   int (*preference_destroy)(Opaque);
 };
 
-struct Driver {
-  int (*current_device)(int*);
-  int (*retain_context)(void**, int device);
-  int (*push)(void*);
-  int (*pop)(void**);
-  int (*fill)(uint64_t address, unsigned char value, size_t bytes, void* stream);
-  int (*fill_lines)(uint64_t address, size_t pitch, unsigned char value, size_t width, size_t height, void* stream);
-};
-
-template <typename Function>
-void Resolve(void* library, const char* name, Function* function) {
-  *function = reinterpret_cast<Function>(dlsym(library, name));
-  if (*function == nullptr) TVM_FFI_THROW(RuntimeError) << "tvm_stitch: " << name << " is not in the library opened";
-}
-
+constexpr const char* kVariable = "TVM_STITCH_CUBLASLT";
 constexpr const char* kAdvice =
     "install nvidia-cublas (CUDA 13) or nvidia-cublas-cu12 (CUDA 12), or name the library in TVM_STITCH_CUBLASLT";
 
 std::mutex opening;
 const Library* opened = nullptr;
 
-// cuBLASLt, opened once: from a path, or by its names where that is empty.
+// cuBLASLt, opened once: from a path, or from where it may lie if that is empty.
 const Library& OpenLibrary(const std::string& path) {
   std::lock_guard<std::mutex> lock(opening);
   if (opened != nullptr) return *opened;
-  void* file = nullptr;
-  std::string said;
-  auto attempt = [&](const char* name) {
-    if (file != nullptr || name == nullptr || *name == 0) return;
-    file = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-    const char* error = file == nullptr ? dlerror() : nullptr;
-    if (error != nullptr) said += (said.empty() ? "" : "; ") + std::string(error);
-  };
-  attempt(path.c_str());
-  if (path.empty()) {
-    attempt(std::getenv("TVM_STITCH_CUBLASLT"));
-    attempt("libcublasLt.so.13");
-    attempt("libcublasLt.so.12");
-  }
-  if (file == nullptr) {
-    TVM_FFI_THROW(RuntimeError) << "tvm_stitch: cuBLASLt cannot be opened: " << kAdvice << " (" << said << ")";
-  }
+  void* file = OpenFile("cuBLASLt", path, kVariable, {"libcublasLt.so.13", "libcublasLt.so.12"},
+                        {"nvidia/cu13/lib/", "nvidia/cublas/lib/"}, kAdvice);
   auto made = std::make_unique<Library>();
   Resolve(file, "cublasLtCreate", &made->create);
   Resolve(file, "cublasLtGetVersion", &made->version);
@@ -143,60 +115,10 @@ const Library& TheLibrary() {
   return library;
 }
 
-const Driver& TheDriver() {
-  static const Driver driver = [] {
-    void* file = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (file == nullptr) TVM_FFI_THROW(RuntimeError) << "tvm_stitch: no CUDA driver: " << dlerror();
-    Driver made;
-    Resolve(file, "cuCtxGetDevice", &made.current_device);
-    Resolve(file, "cuDevicePrimaryCtxRetain", &made.retain_context);
-    Resolve(file, "cuCtxPushCurrent_v2", &made.push);
-    Resolve(file, "cuCtxPopCurrent_v2", &made.pop);
-    Resolve(file, "cuMemsetD8Async", &made.fill);
-    Resolve(file, "cuMemsetD2D8Async", &made.fill_lines);
-    return made;
-  }();
-  return driver;
-}
-
 void Check(int status, const char* step) {
   if (status == 0) return;
   TVM_FFI_THROW(RuntimeError) << "tvm_stitch: cuBLASLt, " << step << ": " << TheLibrary().status_text(status);
 }
-
-void CheckDriver(int status, const char* step) {
-  if (status != 0) TVM_FFI_THROW(RuntimeError) << "tvm_stitch: CUDA driver, " << step << ": error " << status;
-}
-
-// -- devices --------------------------------------------------------------------------------------------------
-// While it lives, a device's primary context is current, which is where the CUDA runtime keeps everything.
-class OnDevice {
- public:
-  explicit OnDevice(int device) {
-    const Driver& driver = TheDriver();
-    int current = -1;
-    if (driver.current_device(&current) == 0 && current == device) return;
-    static std::mutex lock;
-    static std::map<int, void*> contexts;  // retained for as long as the process lives
-    std::lock_guard<std::mutex> guard(lock);
-    auto [at, is_new] = contexts.try_emplace(device, nullptr);
-    if (is_new) {
-      int status = driver.retain_context(&at->second, device);
-      if (status != 0) contexts.erase(at);
-      CheckDriver(status, "taking the device's context");
-    }
-    CheckDriver(driver.push(at->second), "making the device current");
-    pushed_ = true;
-  }
-  OnDevice(const OnDevice&) = delete;
-  ~OnDevice() {
-    void* popped;
-    if (pushed_) TheDriver().pop(&popped);
-  }
-
- private:
-  bool pushed_ = false;
-};
 
 // The library's handle of the current device; it takes calls from several threads.
 Handle HandleOf(int device) {
@@ -244,14 +166,6 @@ int TypeOf(DLDataType dtype) {
   if (dtype.lanes == 1 && dtype.code == kDLBfloat && dtype.bits == 16) return kBFloat16;
   TVM_FFI_THROW(TypeError) << "tvm_stitch: cuBLASLt products are of float32, float16 or bfloat16";
   return 0;
-}
-
-char* AddressOf(const DLTensor& tensor) { return static_cast<char*>(tensor.data) + tensor.byte_offset; }
-
-int64_t SizeOf(const DLTensor& tensor) {
-  int64_t size = 1;
-  for (int i = 0; i < tensor.ndim; ++i) size *= tensor.shape[i];
-  return size;
 }
 
 // A matrix per item of the batch must lie within its tensor: wrong numbers are an error, not a wild access.
@@ -480,9 +394,4 @@ void Matmul(ffi::PackedArgs args, ffi::Any*) {
 
 }  // namespace
 
-TVM_FFI_STATIC_INIT_BLOCK() {
-  tvm::ffi::reflection::GlobalDef()
-      .def("tvm_stitch.cublaslt.open",
-           [](const ffi::String& path) { return static_cast<int64_t>(OpenLibrary(path).version()); })
-      .def_packed("tvm_stitch.cublaslt.matmul", Matmul);
-}
+TVM_STITCH_EXPORT(cublaslt, matmul, Matmul)

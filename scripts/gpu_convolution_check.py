@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Convolutions by cuDNN on a GPU: right against float64, and timed beside PyTorch's, in both layouts.
+
+    python scripts/gpu_convolution_check.py
+    python scripts/gpu_convolution_check.py --batch 1 --no-time
+
+Needs a GPU, cuDNN and PyTorch. Prints a table last; the exit code is 0 only if all is right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import ml_dtypes  # noqa: E402, F401  (gives NumPy the name "bfloat16")
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+import tvm  # noqa: E402
+import tvm_ffi  # noqa: E402
+
+from tvm_stitch.compute.cuda import library  # noqa: E402
+from tvm_stitch.relax.library_convolutions import WORKSPACE_BYTES  # noqa: E402
+
+TOLERANCE = {"float32": 3e-6, "tf32": 2e-3, "float16": 2e-3, "bfloat16": 1.6e-2}
+"""Of ||result - reference|| / ||reference||."""
+BLOCKS, CALLS = 5, 20
+PRECISIONS = ("float32", "tf32", "float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Case:
+    """Data of a batch, a weight, and windows."""
+
+    data: tuple[int, ...]
+    weight: tuple[int, ...]
+    stride: int = 1
+    padding: int = 0
+    dilation: int = 1
+    groups: int = 1
+
+    def __str__(self) -> str:
+        more = [f"/{self.stride}" if self.stride > 1 else "", f" of {self.groups} groups" * (self.groups > 1)]
+        return f"{'x'.join(map(str, self.data))} by {'x'.join(map(str, self.weight))}{''.join(more)}"
+
+
+def odd_cases() -> list[Case]:
+    """Shapes that are odd, prime and small, of one to three axes."""
+    return [
+        Case((2, 3, 17), (5, 3, 3)),
+        Case((1, 1, 1, 1), (1, 1, 1, 1)),
+        Case((3, 7, 13, 11), (5, 7, 3, 2), padding=1),
+        Case((2, 8, 13, 11), (6, 4, 3, 3), stride=2, padding=1, groups=2),
+        Case((2, 31, 9, 9), (31, 1, 5, 5), padding=2, groups=31),
+        Case((1, 16, 15, 15), (8, 16, 3, 3), padding=2, dilation=2),
+        Case((1, 3, 5, 6, 7), (4, 3, 3, 1, 2), padding=1),
+    ]
+
+
+def timed_cases(batch: int) -> list[Case]:
+    """Layers of ResNet-50, MobileNet and ConvNeXt."""
+    return [
+        Case((batch, 3, 224, 224), (64, 3, 7, 7), 2, 3),
+        Case((batch, 64, 56, 56), (64, 64, 3, 3), 1, 1),
+        Case((batch, 64, 56, 56), (256, 64, 1, 1)),
+        Case((batch, 512, 28, 28), (128, 512, 1, 1)),
+        Case((batch, 256, 14, 14), (256, 256, 3, 3), 1, 1),
+        Case((batch, 512, 7, 7), (512, 512, 3, 3), 1, 1),
+        Case((batch, 96, 56, 56), (96, 1, 7, 7), 1, 3, 1, 96),
+        Case((batch, 384, 14, 14), (384, 1, 3, 3), 1, 1, 1, 384),
+    ]
+
+
+class Convolution:
+    """A case by our function and by PyTorch's, with the same numbers."""
+
+    def __init__(self, case: Case, precision: str, last: bool) -> None:
+        self.case, self.precision = case, precision
+        dtype = "float32" if precision == "tf32" else precision
+        rng = np.random.default_rng(sum(case.data))
+        arrays = [rng.standard_normal(s, dtype=np.float32).astype(dtype) for s in (case.data, case.weight)]
+        self.wide = [a.astype("float64") for a in arrays]
+        kind = torch.channels_last if last and len(case.data) == 4 else torch.contiguous_format
+        made = [torch.tensor(a.astype("float32")).to(getattr(torch, dtype)).cuda() for a in arrays]
+        self.x, self.w = (t.to(memory_format=kind) for t in made)
+        self.extra = (case.stride, case.padding, case.dilation, case.groups)
+        rank = len(case.data) - 2
+        self.numbers = tvm_ffi.Shape(
+            [case.groups, *[case.stride] * rank, *[case.padding] * rank, *[case.dilation] * rank]
+        )
+        self.mode = " ".join(
+            ["channels_last" if last else "channels_first", *["tf32"] * (precision == "tf32"), "timed"]
+        )
+        order = (lambda a: np.ascontiguousarray(np.moveaxis(a, 1, -1))) if last else np.ascontiguousarray
+        self.last, device = last, tvm.cuda()
+        self.given = [_tensor(order(a), dtype, device) for a in arrays]
+        out = self.torch().shape
+        self.out = tvm.runtime.empty((out[0], *out[2:], out[1]) if last else tuple(out), dtype, device)
+        self.workspace = tvm.runtime.empty((WORKSPACE_BYTES,), "uint8", device)
+        self.function = library.CUDNN.module()[library.CUDNN.function]
+
+    def torch(self) -> Any:
+        """PyTorch's result, with its own choice of algorithm."""
+        torch.backends.cudnn.allow_tf32 = self.precision == "tf32"
+        rank = self.x.ndim - 2
+        function = (torch.conv1d, torch.conv2d, torch.conv3d)[rank - 1]
+        return function(self.x, self.w, None, *self.extra)
+
+    def ours(self) -> Any:
+        """Our result, in its own layout."""
+        self.function(*self.given, self.numbers, self.mode, self.out, self.workspace)
+        return self.out
+
+    def errors(self) -> tuple[float, float]:
+        """Relative errors in the 2-norm of ours and PyTorch's."""
+        rank = self.x.ndim - 2
+        function = (torch.conv1d, torch.conv2d, torch.conv3d)[rank - 1]
+        wanted = function(*(torch.tensor(a).cuda() for a in self.wide), None, *self.extra).cpu().numpy()
+        ours = self.ours().numpy().astype("float64")
+        ours = np.moveaxis(ours, -1, 1) if self.last else ours
+        theirs = self.torch().double().cpu().numpy()
+        size = np.linalg.norm(wanted)
+        return float(np.linalg.norm(ours - wanted) / size), float(np.linalg.norm(theirs - wanted) / size)
+
+
+def _tensor(array: np.ndarray, dtype: str, device: Any) -> Any:
+    if dtype != "bfloat16":
+        return tvm.runtime.tensor(array, device)
+    return tvm.runtime.empty(array.shape, dtype, device).copyfrom(array)
+
+
+def check(case: Case, precision: str, last: bool) -> str:
+    """What is wrong with a case; empty where all is right."""
+    try:
+        found = Convolution(case, precision, last)
+        ours, theirs = found.errors()
+        again = found.out.numpy().copy()
+        found.ours()
+    except Exception as error:  # of several types
+        return f"{case} {precision} {'last' if last else 'first'}: {str(error).splitlines()[-1]}"
+    if not ours <= max(TOLERANCE[precision], 2 * theirs):
+        return f"{case} {precision}: error {ours:.1e}, PyTorch's {theirs:.1e}"
+    return "" if np.array_equal(again, found.out.numpy()) else f"{case} {precision}: two runs differ"
+
+
+def microseconds(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
+    """Medians by CUDA events around blocks of calls, in turns, the L2 flushed before each block."""
+    flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
+    spent: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(BLOCKS):
+        for name, call in calls.items():
+            call()
+            flush.zero_()
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            for _ in range(CALLS):
+                call()
+            end.record()
+            end.synchronize()
+            spent[name].append(begin.elapsed_time(end) / CALLS * 1e3)
+    return {name: statistics.median(times) for name, times in spent.items()}
+
+
+def main() -> int:
+    """Check, then time."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--batch", type=int, default=32, help="of the layers that are timed (default 32)")
+    parser.add_argument("--no-time", action="store_true", help="check only")
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.error("no GPU is found")
+    if (reason := library.CUDNN.missing()) is not None:
+        parser.error(reason)
+    library.CUDNN.load()
+    # Both use one stream: the times are of the same queue.
+    wrong = [
+        found
+        for case in [*odd_cases(), *timed_cases(2)]
+        for precision in PRECISIONS
+        for last in (False, True)
+        if (found := check(case, precision, last))
+    ]
+    print(
+        f"{len(odd_cases() + timed_cases(2)) * len(PRECISIONS) * 2} convolutions, {len(wrong)} wrong",
+        flush=True,
+    )
+    print("\n".join(wrong))
+    if not options.no_time:
+        print("microseconds: ours and PyTorch's, channels first; the same, channels last")
+        for precision in ("float32", "tf32", "float16"):
+            for case in timed_cases(options.batch):
+                made = {last: Convolution(case, precision, last) for last in (False, True)}
+                times = microseconds(
+                    {
+                        f"{kind}{last}": getattr(m, kind)
+                        for last, m in made.items()
+                        for kind in ("ours", "torch")
+                    }
+                )
+                print(
+                    f"{precision:8s} {case!s:44s} " + " ".join(f"{t:8.1f}" for t in times.values()),
+                    flush=True,
+                )
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

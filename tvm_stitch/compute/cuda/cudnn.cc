@@ -1,0 +1,450 @@
+// SPDX-License-Identifier: Apache-2.0
+// Convolutions by cuDNN, as functions of a TVM module: linked into the library of each model that calls them.
+//
+// What this file uses of cuDNN's interface is declared here: it compiles where cuDNN is not installed. Nothing is
+// allocated on a device: the caller passes workspace.
+#include <tvm/ffi/container/shape.h>
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/error.h>
+#include <tvm/ffi/extra/c_env_api.h>
+#include <tvm/ffi/function.h>
+#include <tvm/ffi/string.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "device.h"
+
+namespace {
+
+using namespace tvm_stitch;
+
+// -- what is used of the interface ----------------------------------------------------------------------------
+// Numbers of enumerations as all versions of cuDNN 9 have them.
+
+constexpr int kFloat32 = 0, kFloat16 = 2, kBFloat16 = 9;  // cudnnDataType_t
+constexpr int kCrossCorrelation = 1;                      // cudnnConvolutionMode_t
+
+enum Kind {  // cudnnBackendDescriptorType_t
+  kWindow = 1, kEngine = 2, kConfig = 3, kHeuristic = 4, kExecution = 5, kForward = 10, kGraph = 15, kPack = 16,
+  kTensor = 17
+};
+
+enum Type {  // cudnnBackendAttributeType_t
+  kHandleType = 0, kDataType = 1, kInt64 = 3, kFloat = 4, kPointer = 6, kModeType = 7, kHeuristicMode = 8,
+  kNoteType = 11, kDescriptor = 15
+};
+
+enum Attribute {  // cudnnBackendAttributeName_t
+  kWindowCompute = 100, kWindowMode = 101, kWindowDilations = 102, kWindowStrides = 103, kWindowPaddingBehind = 104,
+  kWindowPaddingBefore = 105, kWindowAxes = 106,
+  kHeuristicAttribute = 200, kHeuristicGraph = 201, kHeuristicResults = 202,
+  kConfigEngine = 300,
+  kExecutionHandle = 400, kExecutionConfig = 401, kExecutionWorkspace = 402,
+  kForwardAlpha = 700, kForwardBeta = 701, kForwardWindow = 702, kForwardW = 703, kForwardX = 704, kForwardY = 705,
+  kGraphHandle = 800, kGraphOperations = 801,
+  kTensorAlignment = 900, kTensorType = 901, kTensorExtents = 902, kTensorStrides = 903, kTensorId = 906,
+  kPackIds = 1000, kPackPointers = 1001, kPackWorkspace = 1003,
+  kEngineNotes = 1303
+};
+
+constexpr int kByHeuristicA = 3, kByFallback = 2;  // cudnnBackendHeurMode_t
+
+enum Note {  // cudnnBackendNumericalNote_t
+  kTensorCores = 0, kNarrowsInputs = 1, kNarrowSums = 2, kSpectral = 3, kVaries = 4, kWinograd = 5, kWinogradLast = 8
+};
+
+using Handle = void*;
+using Opaque = void*;
+
+struct Library {
+  int (*create)(Handle*);
+  size_t (*version)();
+  const char* (*status_text)(int);
+  int (*set_stream)(Handle, void* stream);
+  int (*descriptor_create)(int kind, Opaque*);
+  int (*descriptor_destroy)(Opaque);
+  int (*set)(Opaque, int attribute, int type, int64_t count, const void*);
+  int (*get)(const void*, int attribute, int type, int64_t asked, int64_t* found, void*);
+  int (*finalize)(Opaque);
+  int (*execute)(Handle, Opaque execution, Opaque pack);
+};
+
+constexpr const char* kVariable = "TVM_STITCH_CUDNN";
+constexpr const char* kAdvice =
+    "install nvidia-cudnn-cu13 (CUDA 13) or nvidia-cudnn-cu12 (CUDA 12), or name the library in TVM_STITCH_CUDNN";
+
+std::mutex opening;
+const Library* opened = nullptr;
+
+// cuDNN, opened once: from a path, or from where it may lie if that is empty.
+const Library& OpenLibrary(const std::string& path) {
+  std::lock_guard<std::mutex> lock(opening);
+  if (opened != nullptr) return *opened;
+  void* file = OpenFile("cuDNN", path, kVariable, {"libcudnn.so.9"}, {"nvidia/cudnn/lib/"}, kAdvice);
+  auto made = std::make_unique<Library>();
+  Resolve(file, "cudnnCreate", &made->create);
+  Resolve(file, "cudnnGetVersion", &made->version);
+  Resolve(file, "cudnnGetErrorString", &made->status_text);
+  Resolve(file, "cudnnSetStream", &made->set_stream);
+  Resolve(file, "cudnnBackendCreateDescriptor", &made->descriptor_create);
+  Resolve(file, "cudnnBackendDestroyDescriptor", &made->descriptor_destroy);
+  Resolve(file, "cudnnBackendSetAttribute", &made->set);
+  Resolve(file, "cudnnBackendGetAttribute", &made->get);
+  Resolve(file, "cudnnBackendFinalize", &made->finalize);
+  Resolve(file, "cudnnBackendExecute", &made->execute);
+  opened = made.release();
+  return *opened;
+}
+
+const Library& TheLibrary() {
+  static const Library& library = OpenLibrary("");
+  return library;
+}
+
+void Check(int status, const char* step) {
+  if (status == 0) return;
+  TVM_FFI_THROW(RuntimeError) << "tvm_stitch: cuDNN, " << step << ": " << TheLibrary().status_text(status);
+}
+
+// One of the library's descriptors, destroyed with its owner.
+class Descriptor {
+ public:
+  explicit Descriptor(int kind) { Check(TheLibrary().descriptor_create(kind, &made_), "a descriptor"); }
+  Descriptor(Descriptor&& other) noexcept : made_(std::exchange(other.made_, nullptr)) {}
+  Descriptor(const Descriptor&) = delete;
+  ~Descriptor() {
+    if (made_ != nullptr) TheLibrary().descriptor_destroy(made_);
+  }
+
+  Opaque get() const { return made_; }
+
+  template <typename Value>
+  Descriptor& Set(int attribute, int type, const Value* values, size_t count) {
+    Check(TheLibrary().set(made_, attribute, type, static_cast<int64_t>(count), values), "describing a convolution");
+    return *this;
+  }
+  template <typename Value>
+  Descriptor& Set(int attribute, int type, const Value& value) {
+    return Set(attribute, type, &value, 1);
+  }
+  Descriptor& Set(int attribute, const std::vector<int64_t>& values) {
+    return Set(attribute, kInt64, values.data(), values.size());
+  }
+  Descriptor& Set(int attribute, const Descriptor& other) { return Set(attribute, kDescriptor, other.made_); }
+
+  // Whether the library takes what was described.
+  bool IsFinal() { return TheLibrary().finalize(made_) == 0; }
+  void Finalize() { Check(TheLibrary().finalize(made_), "describing a convolution"); }
+
+ private:
+  Opaque made_ = nullptr;
+};
+
+// The library's handle of the current device, for one thread: it holds a stream.
+Handle HandleOf(int device) {
+  thread_local std::map<int, Handle> handles;  // never destroyed: at exit the driver may be gone
+  auto found = handles.find(device);
+  if (found != handles.end()) return found->second;
+  Handle made = nullptr;
+  Check(TheLibrary().create(&made), "creating a handle");
+  handles[device] = made;
+  return made;
+}
+
+// -- what is asked for ----------------------------------------------------------------------------------------
+struct Mode {
+  bool channels_last = false, tf32 = false, timed = false;
+};
+
+Mode ModeOf(std::string_view words) {
+  Mode mode;
+  bool has_layout = false;
+  while (!words.empty()) {
+    std::string_view word = words.substr(0, words.find(' '));
+    words.remove_prefix(std::min(words.size(), word.size() + 1));
+    if (word == "channels_first" || word == "channels_last") {
+      has_layout = true;
+      mode.channels_last = word == "channels_last";
+    } else if (word == "tf32") {
+      mode.tf32 = true;
+    } else if (word == "timed") {
+      mode.timed = true;
+    } else {
+      TVM_FFI_THROW(ValueError) << "tvm_stitch: no mode of a convolution: " << word;
+    }
+  }
+  if (!has_layout) TVM_FFI_THROW(ValueError) << "tvm_stitch: the mode of a convolution names no layout";
+  return mode;
+}
+
+int TypeOf(DLDataType dtype) {
+  if (dtype.lanes == 1 && dtype.code == kDLFloat && dtype.bits == 32) return kFloat32;
+  if (dtype.lanes == 1 && dtype.code == kDLFloat && dtype.bits == 16) return kFloat16;
+  if (dtype.lanes == 1 && dtype.code == kDLBfloat && dtype.bits == 16) return kBFloat16;
+  TVM_FFI_THROW(TypeError) << "tvm_stitch: cuDNN's convolutions are of float32, float16 or bfloat16";
+  return 0;
+}
+
+// The extents of a tensor with its channels second, at least two of them spatial, as cuDNN counts them.
+std::vector<int64_t> Extents(const DLTensor& tensor, bool channels_last) {
+  std::vector<int64_t> found(tensor.shape, tensor.shape + tensor.ndim);
+  if (channels_last) std::rotate(found.begin() + 1, found.end() - 1, found.end());
+  if (found.size() == 3) found.insert(found.begin() + 2, 1);
+  return found;
+}
+
+std::vector<int64_t> Strides(const std::vector<int64_t>& extents, bool channels_last) {
+  std::vector<int64_t> strides(extents.size(), 1);
+  int64_t stride = channels_last ? extents[1] : 1;
+  for (size_t i = extents.size(); i-- > 0;) {
+    if (channels_last && i == 1) continue;
+    strides[i] = stride;
+    stride *= extents[i];
+  }
+  return strides;
+}
+
+// groups, and for each spatial axis the stride, the padding and the dilation
+struct Window {
+  int64_t groups = 1;
+  std::vector<int64_t> stride, padding, dilation;
+};
+
+Window WindowOf(const ffi::Shape& numbers, int spatial) {
+  if (static_cast<int>(numbers.size()) != 1 + 3 * spatial) {
+    TVM_FFI_THROW(ValueError) << "tvm_stitch: a convolution of " << spatial << " axes has " << 1 + 3 * spatial
+                              << " numbers";
+  }
+  Window found;
+  size_t at = 0;
+  found.groups = numbers[at++];
+  for (auto* part : {&found.stride, &found.padding, &found.dilation}) {
+    if (spatial == 1) part->push_back(part == &found.padding ? 0 : 1);
+    for (int i = 0; i < spatial; ++i) part->push_back(numbers[at++]);
+  }
+  return found;
+}
+
+struct Shapes {
+  std::vector<int64_t> x, w, y;
+};
+
+void CheckShapes(const Shapes& s, const Window& window) {
+  bool fits = s.x[0] == s.y[0] && s.w[0] == s.y[1] && s.w[1] * window.groups == s.x[1];
+  for (size_t i = 2; fits && i < s.x.size(); ++i) {
+    int64_t stride = window.stride[i - 2], span = window.dilation[i - 2] * (s.w[i] - 1) + 1;
+    int64_t padded = s.x[i] + 2 * window.padding[i - 2];
+    fits = stride > 0 && padded >= span && (padded - span) / stride + 1 == s.y[i];
+  }
+  if (!fits) TVM_FFI_THROW(ValueError) << "tvm_stitch: the shapes of a convolution's operands do not fit its result";
+}
+
+struct Operands {
+  DLTensor x, w, y, workspace;
+
+  std::array<void*, 3> pointers() const { return {AddressOf(x), AddressOf(w), AddressOf(y)}; }
+  void* scratch() const { return AddressOf(workspace); }
+};
+
+// -- plans: what the library executes, kept by everything that it depends on ----------------------------------
+constexpr size_t kMostPlans = 4096;    // of a thread, before it starts anew: symbolic shapes may be endless
+constexpr int64_t kMostConfigs = 64;   // of a heuristic
+constexpr size_t kMostTimed = 8;       // that are timed
+constexpr int kTimedRuns = 4;
+constexpr int64_t kIds[] = {'x', 'w', 'y'};
+constexpr int64_t kMostAlignment = 16;  // bytes; more is of no use to cuDNN
+
+struct Plan {
+  Descriptor execution;
+  std::array<void*, 4> bound{};       // the pointers of the pack
+  std::unique_ptr<Descriptor> pack;
+
+  explicit Plan(Descriptor made) : execution(std::move(made)) {}
+
+  // The same pointers come again and again where memory is planned.
+  void Run(Handle handle, const Operands& given) {
+    auto [x, w, y] = given.pointers();
+    std::array<void*, 4> pointers = {x, w, y, given.scratch()};
+    if (pack == nullptr || pointers != bound) {
+      pack = std::make_unique<Descriptor>(kPack);
+      pack->Set(kPackIds, kInt64, kIds, 3).Set(kPackPointers, kPointer, pointers.data(), 3);
+      pack->Set(kPackWorkspace, kPointer, pointers[3]).Finalize();
+      bound = pointers;
+    }
+    Check(TheLibrary().execute(handle, execution.get(), pack->get()), "a convolution");
+  }
+};
+
+int64_t AlignmentOf(const void* address) {
+  auto bits = reinterpret_cast<uintptr_t>(address) | kMostAlignment;
+  return static_cast<int64_t>(bits & (~bits + 1));
+}
+
+Descriptor MadeTensor(int64_t id, const std::vector<int64_t>& extents, bool channels_last, int dtype, void* address) {
+  Descriptor made(kTensor);
+  made.Set(kTensorType, kDataType, dtype).Set(kTensorExtents, extents);
+  made.Set(kTensorStrides, Strides(extents, channels_last));
+  made.Set(kTensorId, kInt64, id).Set(kTensorAlignment, kInt64, AlignmentOf(address)).Finalize();
+  return made;
+}
+
+// Whether an engine computes what it is asked for: with no less precision than the mode says, and always the same.
+bool IsAllowed(const Descriptor& config, int dtype, bool tf32) {
+  const Library& library = TheLibrary();
+  Descriptor engine(kEngine);
+  Opaque its = engine.get();
+  int64_t count = 0;
+  if (library.get(config.get(), kConfigEngine, kDescriptor, 1, &count, &its) != 0) return false;
+  int notes[32];
+  if (library.get(its, kEngineNotes, kNoteType, 32, &count, notes) != 0) return false;
+  return std::none_of(notes, notes + count, [&](int note) {
+    if (note == kNarrowsInputs || note == kTensorCores) return dtype == kFloat32 && !(tf32 && note == kTensorCores);
+    // Errors of transformed convolutions grow with the largest element.
+    return note == kNarrowSums || note == kSpectral || note == kVaries || (note >= kWinograd && note <= kWinogradLast);
+  });
+}
+
+// What can be executed, the best first by cuDNN's own judgement.
+std::vector<Descriptor> Candidates(Handle handle, const Descriptor& graph, int dtype, bool tf32, int64_t workspace,
+                                   size_t most) {
+  const Library& library = TheLibrary();
+  std::vector<Descriptor> found;
+  for (int mode : {kByHeuristicA, kByFallback}) {
+    Descriptor heuristic(kHeuristic);
+    heuristic.Set(kHeuristicGraph, graph).Set(kHeuristicAttribute, kHeuristicMode, mode);
+    if (!heuristic.IsFinal()) continue;
+    std::vector<Descriptor> configs;
+    std::vector<Opaque> raw;
+    for (int64_t i = 0; i < kMostConfigs; ++i) raw.push_back(configs.emplace_back(kConfig).get());
+    int64_t count = 0;
+    if (library.get(heuristic.get(), kHeuristicResults, kDescriptor, kMostConfigs, &count, raw.data()) != 0) continue;
+    for (int64_t i = 0; i < count && found.size() < most; ++i) {
+      if (!IsAllowed(configs[i], dtype, tf32)) continue;
+      Descriptor execution(kExecution);
+      execution.Set(kExecutionHandle, kHandleType, handle).Set(kExecutionConfig, configs[i]);
+      int64_t needed = 0, one = 0;
+      if (!execution.IsFinal()) continue;
+      if (library.get(execution.get(), kExecutionWorkspace, kInt64, 1, &one, &needed) != 0) continue;
+      if (needed <= workspace) found.push_back(std::move(execution));
+    }
+    if (!found.empty()) break;
+  }
+  return found;
+}
+
+// Milliseconds of a plan's run, the least of some.
+float Timed(Plan* plan, Handle handle, const Operands& given, void* stream) {
+  Timer timer;
+  plan->Run(handle, given);
+  float least = std::numeric_limits<float>::infinity();
+  for (int i = 0; i < kTimedRuns; ++i) {
+    timer.Begin(stream);
+    plan->Run(handle, given);
+    least = std::min(least, timer.End(stream));
+  }
+  return least;
+}
+
+std::unique_ptr<Plan> MadePlan(Handle handle, const Operands& given, const Shapes& shapes, const Window& window,
+                               int dtype, const Mode& mode, void* stream) {
+  auto [x, w, y] = given.pointers();
+  Descriptor data = MadeTensor(kIds[0], shapes.x, mode.channels_last, dtype, x);
+  Descriptor weight = MadeTensor(kIds[1], shapes.w, mode.channels_last, dtype, w);
+  Descriptor out = MadeTensor(kIds[2], shapes.y, mode.channels_last, dtype, y);
+  Descriptor windows(kWindow), forward(kForward), graph(kGraph);
+  windows.Set(kWindowCompute, kDataType, kFloat32).Set(kWindowMode, kModeType, kCrossCorrelation);
+  windows.Set(kWindowAxes, kInt64, static_cast<int64_t>(window.stride.size()));
+  windows.Set(kWindowPaddingBefore, window.padding).Set(kWindowPaddingBehind, window.padding);
+  windows.Set(kWindowStrides, window.stride).Set(kWindowDilations, window.dilation).Finalize();
+  forward.Set(kForwardAlpha, kFloat, 1.0f).Set(kForwardBeta, kFloat, 0.0f).Set(kForwardWindow, windows);
+  forward.Set(kForwardX, data).Set(kForwardW, weight).Set(kForwardY, out).Finalize();
+  graph.Set(kGraphHandle, kHandleType, handle).Set(kGraphOperations, forward).Finalize();
+  int capturing = 0;
+  CheckDriver(TheDriver().is_capturing(stream, &capturing), "asking a stream");
+  bool times = mode.timed && capturing == 0;
+  auto found = Candidates(handle, graph, dtype, mode.tf32, SizeOf(given.workspace), times ? kMostTimed : 1);
+  if (found.empty()) {
+    TVM_FFI_THROW(RuntimeError) << "tvm_stitch: cuDNN has no algorithm for a convolution with "
+                                << SizeOf(given.workspace)
+                                << " bytes of workspace (StitchConfig(compute=\"tvm\") avoids it)";
+  }
+  std::unique_ptr<Plan> best;
+  float least = std::numeric_limits<float>::infinity();
+  for (Descriptor& each : found) {
+    auto plan = std::make_unique<Plan>(std::move(each));
+    if (found.size() == 1) return plan;
+    float spent = Timed(plan.get(), handle, given, stream);
+    if (best == nullptr || spent < least) {
+      best = std::move(plan);
+      least = spent;
+    }
+  }
+  return best;
+}
+
+// -- the convolution ------------------------------------------------------------------------------------------
+void Compute(const Operands& given, const ffi::Shape& numbers, const Mode& mode) {
+  int dtype = TypeOf(given.x.dtype), spatial = given.x.ndim - 2;
+  if (TypeOf(given.w.dtype) != dtype || TypeOf(given.y.dtype) != dtype) {
+    TVM_FFI_THROW(TypeError) << "tvm_stitch: data, weight and result of a convolution have one dtype";
+  }
+  if (spatial < 1 || spatial > 3 || given.w.ndim != given.x.ndim || given.y.ndim != given.x.ndim) {
+    TVM_FFI_THROW(ValueError) << "tvm_stitch: a convolution has one to three spatial axes";
+  }
+  Window window = WindowOf(numbers, spatial);
+  Shapes shapes = {Extents(given.x, mode.channels_last), Extents(given.w, mode.channels_last),
+                   Extents(given.y, mode.channels_last)};
+  if (SizeOf(given.y) == 0) return;
+  CheckShapes(shapes, window);
+  DLDevice device = given.y.device;
+  OnDevice current(device.device_id);
+  void* stream = TVMFFIEnvGetStream(device.device_type, device.device_id);
+  if (SizeOf(given.x) == 0) {
+    size_t bytes = static_cast<size_t>(SizeOf(given.y)) * given.y.dtype.bits / 8;
+    auto address = reinterpret_cast<uint64_t>(AddressOf(given.y));
+    CheckDriver(TheDriver().fill(address, 0, bytes, stream), "filling with zeros");
+    return;
+  }
+  std::vector<int64_t> key = {dtype, spatial, mode.channels_last, mode.tf32, mode.timed, device.device_id};
+  key.push_back(SizeOf(given.workspace));
+  for (void* pointer : given.pointers()) key.push_back(AlignmentOf(pointer));
+  for (const auto* part : {&shapes.x, &shapes.w, &shapes.y}) key.insert(key.end(), part->begin(), part->end());
+  key.insert(key.end(), numbers.begin(), numbers.end());
+  thread_local std::map<std::vector<int64_t>, std::unique_ptr<Plan>> plans;
+  Handle handle = HandleOf(device.device_id);
+  Check(TheLibrary().set_stream(handle, stream), "taking a stream");
+  auto found = plans.find(key);
+  if (found == plans.end()) {
+    auto plan = MadePlan(handle, given, shapes, window, dtype, mode, stream);
+    if (plans.size() >= kMostPlans) plans.clear();
+    found = plans.emplace(std::move(key), std::move(plan)).first;
+  }
+  found->second->Run(handle, given);
+}
+
+// convolution(data, weight, numbers, mode, out, workspace)
+void Convolution(ffi::PackedArgs args, ffi::Any*) {
+  if (args.size() != 6) TVM_FFI_THROW(TypeError) << "tvm_stitch: a convolution has 6 arguments";
+  Operands given{};
+  given.x = *args[0].cast<DLTensor*>();
+  given.w = *args[1].cast<DLTensor*>();
+  auto numbers = args[2].cast<ffi::Shape>();
+  auto words = args[3].cast<ffi::String>();
+  given.y = *args[4].cast<DLTensor*>();
+  given.workspace = *args[5].cast<DLTensor*>();
+  Compute(given, numbers, ModeOf(std::string_view(words.data(), words.size())));
+}
+
+}  // namespace
+
+TVM_STITCH_EXPORT(cudnn, convolution, Convolution)

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the calls of NVIDIA's libraries share: opening a library, and the device that a call is for.
+//
+// Libraries and the CUDA driver are opened when they are first needed, and what is used of the driver's interface is
+// declared here, so that all this compiles where CUDA is not installed.
+#ifndef TVM_STITCH_COMPUTE_CUDA_DEVICE_H_
+#define TVM_STITCH_COMPUTE_CUDA_DEVICE_H_
+
+#include <dlfcn.h>
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/error.h>
+#include <tvm/ffi/function.h>
+#include <tvm/ffi/string.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace tvm_stitch {
+// Each library of calls has a copy of its own of what is here.
+namespace {
+
+namespace ffi = tvm::ffi;
+
+template <typename Function>
+void Resolve(void* library, const char* name, Function* function) {
+  *function = reinterpret_cast<Function>(dlsym(library, name));
+  if (*function == nullptr) TVM_FFI_THROW(RuntimeError) << "tvm_stitch: " << name << " is not in the library opened";
+}
+
+// Where one of NVIDIA's libraries may lie, beside the places that the loader searches: wheels in the folder of packages
+// that libtvm_ffi was loaded from, and the CUDA toolkit.
+inline std::vector<std::string> Folders(const std::vector<std::string>& in_wheels) {
+  std::vector<std::string> folders = {""};
+  Dl_info found{};
+  void* symbol = dlsym(RTLD_DEFAULT, "TVMFFIEnvGetStream");
+  if (symbol != nullptr && dladdr(symbol, &found) != 0 && found.dli_fname != nullptr) {
+    std::string library = found.dli_fname;  // .../tvm_ffi/lib/libtvm_ffi.so
+    std::string packages = library.substr(0, library.rfind('/') + 1) + "../../";
+    for (const std::string& folder : in_wheels) folders.push_back(packages + folder);
+  }
+  const char* home = std::getenv("CUDA_HOME");
+  if (home != nullptr && *home != 0) folders.push_back(std::string(home) + "/lib64/");
+  folders.push_back("/usr/local/cuda/lib64/");
+  return folders;
+}
+
+// Opens a library: the file ``path``; if that is empty the file that an environment variable names; else the first of
+// ``names`` that is found.
+inline void* OpenFile(const char* title, const std::string& path, const char* variable,
+                      const std::vector<std::string>& names, const std::vector<std::string>& in_wheels,
+                      const char* advice) {
+  void* file = nullptr;
+  std::string said;
+  auto attempt = [&](const std::string& name) {
+    if (file != nullptr) return;
+    file = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+    const char* error = file == nullptr ? dlerror() : nullptr;
+    if (error != nullptr) said += (said.empty() ? "" : "; ") + std::string(error);
+  };
+  const char* named = std::getenv(variable);
+  if (!path.empty()) {
+    attempt(path);
+  } else if (named != nullptr && *named != 0) {
+    attempt(named);
+  } else {
+    for (const std::string& name : names) {
+      for (const std::string& folder : Folders(in_wheels)) {
+        if (folder.empty() || access((folder + name).c_str(), R_OK) == 0) attempt(folder + name);
+      }
+    }
+  }
+  if (file == nullptr) {
+    TVM_FFI_THROW(RuntimeError) << "tvm_stitch: " << title << " cannot be opened: " << advice << " (" << said << ")";
+  }
+  return file;
+}
+
+struct Driver {
+  int (*current_device)(int*);
+  int (*retain_context)(void**, int device);
+  int (*push)(void*);
+  int (*pop)(void**);
+  int (*fill)(uint64_t address, unsigned char value, size_t bytes, void* stream);
+  int (*fill_lines)(uint64_t address, size_t pitch, unsigned char value, size_t width, size_t height, void* stream);
+  int (*is_capturing)(void* stream, int* status);
+  int (*event_create)(void**, unsigned flags);
+  int (*event_destroy)(void*);
+  int (*event_record)(void*, void* stream);
+  int (*event_wait)(void*);
+  int (*event_elapsed)(float* milliseconds, void* begin, void* end);
+};
+
+inline const Driver& TheDriver() {
+  static const Driver driver = [] {
+    void* file = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (file == nullptr) TVM_FFI_THROW(RuntimeError) << "tvm_stitch: no CUDA driver: " << dlerror();
+    Driver made;
+    Resolve(file, "cuCtxGetDevice", &made.current_device);
+    Resolve(file, "cuDevicePrimaryCtxRetain", &made.retain_context);
+    Resolve(file, "cuCtxPushCurrent_v2", &made.push);
+    Resolve(file, "cuCtxPopCurrent_v2", &made.pop);
+    Resolve(file, "cuMemsetD8Async", &made.fill);
+    Resolve(file, "cuMemsetD2D8Async", &made.fill_lines);
+    Resolve(file, "cuStreamIsCapturing", &made.is_capturing);
+    Resolve(file, "cuEventCreate", &made.event_create);
+    Resolve(file, "cuEventDestroy_v2", &made.event_destroy);
+    Resolve(file, "cuEventRecord", &made.event_record);
+    Resolve(file, "cuEventSynchronize", &made.event_wait);
+    Resolve(file, "cuEventElapsedTime", &made.event_elapsed);
+    return made;
+  }();
+  return driver;
+}
+
+inline void CheckDriver(int status, const char* step) {
+  if (status != 0) TVM_FFI_THROW(RuntimeError) << "tvm_stitch: CUDA driver, " << step << ": error " << status;
+}
+
+// While it lives, a device's primary context is current, which is where the CUDA runtime keeps everything.
+class OnDevice {
+ public:
+  explicit OnDevice(int device) {
+    const Driver& driver = TheDriver();
+    int current = -1;
+    if (driver.current_device(&current) == 0 && current == device) return;
+    static std::mutex lock;
+    static std::map<int, void*> contexts;  // retained for as long as the process lives
+    std::lock_guard<std::mutex> guard(lock);
+    auto [at, is_new] = contexts.try_emplace(device, nullptr);
+    if (is_new) {
+      int status = driver.retain_context(&at->second, device);
+      if (status != 0) contexts.erase(at);
+      CheckDriver(status, "taking the device's context");
+    }
+    CheckDriver(driver.push(at->second), "making the device current");
+    pushed_ = true;
+  }
+  OnDevice(const OnDevice&) = delete;
+  ~OnDevice() {
+    void* popped;
+    if (pushed_) TheDriver().pop(&popped);
+  }
+
+ private:
+  bool pushed_ = false;
+};
+
+// Measures what a stream does, in milliseconds.
+class Timer {
+ public:
+  Timer() {
+    CheckDriver(TheDriver().event_create(&begin_, 0), "an event");
+    CheckDriver(TheDriver().event_create(&end_, 0), "an event");
+  }
+  Timer(const Timer&) = delete;
+  ~Timer() {
+    for (void* event : {begin_, end_}) {
+      if (event != nullptr) TheDriver().event_destroy(event);
+    }
+  }
+  void Begin(void* stream) { CheckDriver(TheDriver().event_record(begin_, stream), "an event"); }
+  float End(void* stream) {
+    float spent = 0;
+    CheckDriver(TheDriver().event_record(end_, stream), "an event");
+    CheckDriver(TheDriver().event_wait(end_), "waiting for an event");
+    CheckDriver(TheDriver().event_elapsed(&spent, begin_, end_), "an event");
+    return spent;
+  }
+
+ private:
+  void* begin_ = nullptr;
+  void* end_ = nullptr;
+};
+
+inline char* AddressOf(const DLTensor& tensor) { return static_cast<char*>(tensor.data) + tensor.byte_offset; }
+
+inline int64_t SizeOf(const DLTensor& tensor) {
+  int64_t size = 1;
+  for (int i = 0; i < tensor.ndim; ++i) size *= tensor.shape[i];
+  return size;
+}
+
+}  // namespace
+}  // namespace tvm_stitch
+
+// Exports a library's two functions, open(path) -> version and one other, as a library of TVM's does: under symbols of
+// their names behind a prefix.
+//
+// A model that TVM's VM interprets finds its own copy, as a function of its library. One that was compiled with
+// exec_mode="compiled" looks in the registry alone: the first copy that a process loads is there, and stays loaded.
+#define TVM_STITCH_EXPORT(LIBRARY, NAME, CALL)                                                                       \
+  extern "C" {                                                                                                       \
+  TVM_FFI_DLL_EXPORT int TVMStitchOpen_##LIBRARY(void*, const TVMFFIAny*, int32_t, TVMFFIAny*) __asm__(              \
+      "__tvm_ffi_tvm_stitch." #LIBRARY ".open");                                                                     \
+  TVM_FFI_DLL_EXPORT int TVMStitchCall_##LIBRARY(void*, const TVMFFIAny*, int32_t, TVMFFIAny*) __asm__(              \
+      "__tvm_ffi_tvm_stitch." #LIBRARY "." #NAME);                                                                   \
+                                                                                                                     \
+  int TVMStitchOpen_##LIBRARY(void*, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {                      \
+    TVM_FFI_SAFE_CALL_BEGIN();                                                                                       \
+    if (count != 1) TVM_FFI_THROW(TypeError) << "tvm_stitch: a library is opened by one path";                       \
+    auto path = reinterpret_cast<const tvm::ffi::AnyView*>(args)->cast<tvm::ffi::String>();                          \
+    *reinterpret_cast<tvm::ffi::Any*>(result) = static_cast<int64_t>(OpenLibrary(path).version());                   \
+    TVM_FFI_SAFE_CALL_END();                                                                                         \
+  }                                                                                                                  \
+                                                                                                                     \
+  int TVMStitchCall_##LIBRARY(void*, const TVMFFIAny* args, int32_t count, TVMFFIAny* result) {                      \
+    TVM_FFI_SAFE_CALL_BEGIN();                                                                                       \
+    CALL(tvm::ffi::PackedArgs(reinterpret_cast<const tvm::ffi::AnyView*>(args), count),                              \
+         reinterpret_cast<tvm::ffi::Any*>(result));                                                                  \
+    TVM_FFI_SAFE_CALL_END();                                                                                         \
+  }                                                                                                                  \
+  }                                                                                                                  \
+                                                                                                                     \
+  TVM_FFI_STATIC_INIT_BLOCK() {                                                                                      \
+    constexpr const char* name = "tvm_stitch." #LIBRARY "." #NAME;                                                   \
+    Dl_info self{};                                                                                                  \
+    if (tvm::ffi::Function::GetGlobal(name).has_value()) return;                                                     \
+    if (dladdr(reinterpret_cast<void*>(&TVMStitchCall_##LIBRARY), &self) == 0) return;                               \
+    if (dlopen(self.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE) == nullptr) return;                           \
+    tvm::ffi::Function::SetGlobal(name, tvm::ffi::Function::FromPacked(CALL));                                       \
+  }
+
+#endif  // TVM_STITCH_COMPUTE_CUDA_DEVICE_H_

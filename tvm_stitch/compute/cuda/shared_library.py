@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One of NVIDIA's libraries on this machine: where it lies, and the functions that call it, which models carry."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...embedded import Embedded
+
+_ON_SYSTEMS = (
+    "/usr/local/cuda/lib64",
+    "/usr/lib64",
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+)
+
+
+@dataclass(eq=False)
+class SharedLibrary:
+    """A library that is opened at run time.
+
+    Attributes:
+        title: its name.
+        names: of its file, the newest first.
+        in_wheels: folders of NVIDIA's wheels, beside other packages.
+        variable: the environment variable that names its file; with ``none`` it counts as not installed.
+        how_to_get_it: for messages.
+        computes: what, in words.
+        function: the function of ours that calls it.
+        calls: the C++ that defines the function, and one that opens the library.
+        opened: in this process.
+    """
+
+    title: str
+    names: tuple[str, ...]
+    in_wheels: tuple[str, ...]
+    variable: str
+    how_to_get_it: str
+    computes: str
+    function: str
+    calls: Embedded
+    opened: bool = False
+
+    def find(self) -> Path | None:
+        """Its file: the one that the environment variable names, else NVIDIA's wheels', PyTorch's, the system's."""
+        if named := os.environ.get(self.variable):
+            path = Path(named)
+            return path if path.is_file() else None
+        for name in self.names:
+            for folder in _folders(self.in_wheels):
+                if (folder / name).is_file():
+                    return folder / name
+        return None
+
+    def missing(self) -> str | None:
+        """Why it cannot be called with what is installed here, in one line; None where it can."""
+        if self.opened:
+            return None
+        named = os.environ.get(self.variable)
+        if self.find() is None:
+            if named not in (None, "", "none"):
+                return f"{self.variable} names no library: {named}"
+            return f"{self.title} is not installed ({self.how_to_get_it})"
+        return self.calls_missing()
+
+    def calls_missing(self) -> str | None:
+        """Why models that call it cannot be compiled here, in one line; None where they can, whether it is here."""
+        return self.calls.needs()
+
+    def load(self) -> None:
+        """Open it where it is found here.
+
+        Raises:
+            RuntimeError: where it or a C++ compiler is missing, with how to get it, or it cannot be opened.
+            OSError: if the cache folder cannot be used.
+        """
+        if self.opened:
+            return
+        if (reason := self.missing()) is not None:
+            raise RuntimeError(reason)
+        self.module()[f"{self.function.rpartition('.')[0]}.open"](str(self.find()))
+        self.opened = True
+
+    def module(self) -> Any:
+        """The functions, for an executable to import: they run in this process, and its library has them linked in.
+
+        The library need not be here: it is opened at the first call.
+
+        Raises:
+            RuntimeError: where no C++ compiler is, or it rejects the source.
+            OSError: if the cache folder cannot be used.
+        """
+        return self.calls.module()
+
+
+def calls(source: str, title: str) -> Embedded:
+    """The C++ file of this folder that calls a library."""
+    folder = Path(__file__).parent
+    return Embedded(folder / source, f"calls of {title}", (folder / "device.h",))
+
+
+def _folders(in_wheels: tuple[str, ...]) -> list[Path]:
+    wheels = [place / folder for place in _places("nvidia") for folder in in_wheels]
+    torch = [place / "torch" / "lib" for place in _places("torch")]
+    named = [Path(p) for p in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if p]
+    toolkit = [Path(home) / "lib64" for home in [os.environ.get("CUDA_HOME")] if home]
+    return [*wheels, *torch, *named, *toolkit, *map(Path, _ON_SYSTEMS)]
+
+
+def _places(package: str) -> list[Path]:
+    """The folders that hold a package, which is not imported."""
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return []
+    return [Path(place).parent for place in (spec.submodule_search_locations or ())] if spec else []

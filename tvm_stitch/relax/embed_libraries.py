@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""EmbedLibraries: the functions of ours that a compiled module calls become part of its executable."""
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from ..compute.cuda import library
+from ..interrupts import carrying
+from .functions import own_functions
+
+ATTRIBUTE = "external_mods"
+"""The attribute of a module that names what TVM's build imports into the executable."""
+
+
+@tvm.transform.module_pass(opt_level=0, name="EmbedLibraries")
+class EmbedLibraries:
+    """Attach the calls of libraries to a module that has some: ``export_library`` links them into its library.
+
+    A model for another kind of CPU than this machine's does not get them: they are compiled for this one.
+
+    Args:
+        target: what the module is compiled for.
+    """
+
+    def __init__(self, target: Any):
+        self.target = target
+
+    @carrying
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Add to the modules that the executable will import."""
+        if self.target.kind.name != "cuda" or not is_for_this_machine(self.target):
+            return mod
+        called = called_by_name(mod)
+        modules = [each.module() for each in library.LIBRARIES if each.function in called]
+        attached = list((mod.attrs or {}).get(ATTRIBUTE, []))
+        return mod.with_attr(ATTRIBUTE, [*attached, *modules]) if modules else mod
+
+
+def called_by_name(mod: tvm.IRModule) -> set[str]:
+    """The functions outside a module that its Relax functions call: names of TVM's registry, or of imported modules."""
+    found: set[str] = set()
+
+    def visit(expr: Any) -> None:
+        if isinstance(expr, relax.ExternFunc):
+            found.add(str(expr.global_symbol))
+
+    for _, func in own_functions(mod):
+        relax.analysis.post_order_visit(func, visit)
+    return found
+
+
+def is_for_this_machine(target: Any) -> bool:
+    """Is the host's code of a target for this machine's kind of CPU?"""
+    host = target.host or target
+    triple = str(host.attrs.get("mtriple", "")) if host.kind.name == "llvm" else ""
+    return not triple or triple.split("-")[0] == platform.machine()

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LibraryConvolutions: convolutions of a CUDA device become calls of cuDNN."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from ..compute.cuda import library
+from ..config import StitchConfig, checked_config
+from ..device import capability_of, resolve_target
+from ..failures import Refusal
+from ..graph.extent import is_number, is_static
+from ..interrupts import carrying
+from .functions import own_functions
+from .views import shape_of
+
+CHANNELS_FIRST, CHANNELS_LAST = "channels_first", "channels_last"
+
+LAYOUTS = {
+    ("NCW", "OIW"): CHANNELS_FIRST,
+    ("NCHW", "OIHW"): CHANNELS_FIRST,
+    ("NCDHW", "OIDHW"): CHANNELS_FIRST,
+    ("NWC", "OWI"): CHANNELS_LAST,
+    ("NHWC", "OHWI"): CHANNELS_LAST,
+    ("NDHWC", "ODHWI"): CHANNELS_LAST,
+}
+"""The layouts of data and weight that the library takes."""
+
+OPERATORS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d")
+
+WORKSPACE_BYTES = 64 << 20
+"""Device memory that a convolution may use beside its operands. It is planned with all other storage of a function, so
+that convolutions in a row share it."""
+
+_DTYPES = ("float32", "float16", "bfloat16")
+_BFLOAT16_FROM = 80
+
+
+@tvm.transform.module_pass(opt_level=0, name="LibraryConvolutions")
+class LibraryConvolutions:
+    """Replace ``R.nn.conv1d``, ``conv2d`` and ``conv3d`` by calls of cuDNN.
+
+    Algorithms for static shapes are timed at the first call, others chosen by cuDNN's heuristic. Runs before
+    ``LegalizeOps``; ``computed``, if given, receives for each convolution what computes it, and why. With
+    ``compute="auto"`` all convolutions are left to TVM where cuDNN is not installed.
+    """
+
+    def __init__(
+        self, target: Any, config: StitchConfig | None = None, computed: dict[str, str] | None = None
+    ):
+        self.target, self.config = resolve_target(target), checked_config(config)
+        self.computed = computed if computed is not None else {}
+
+    @carrying
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Rewrite the convolutions of every Relax function."""
+        functions = dict(own_functions(mod))
+        count = sum(map(_convolutions, functions.values()))
+        if not count:
+            return mod
+        if (reason := library.why_not(library.CUDNN, self.config)) is not None:
+            self.computed[f"{count} convolution{'s' if count > 1 else ''}"] = f"TVM: {reason}"
+            return mod
+        rewriter = _Rewriter(mod, self)
+        for gvar, func in functions.items():
+            rewriter.builder_.update_func(gvar, rewriter.visit_expr(func))
+        return rewriter.builder_.get()
+
+
+def is_convolution(value: Any) -> bool:
+    """True for the operators that the library may compute."""
+    return isinstance(value, relax.Call) and getattr(value.op, "name", "") in OPERATORS
+
+
+def _convolutions(func: Any) -> int:
+    return sum(map(is_convolution, relax.analysis.get_var2val(func).values()))
+
+
+def layout_of(target: Any, call: Any) -> str:
+    """The layout of a convolution that the library computes, one of the two words.
+
+    Raises:
+        Refusal: where it does not.
+    """
+    attrs = call.attrs
+    layout = LAYOUTS.get((str(attrs.data_layout), str(attrs.kernel_layout)))
+    if layout is None or str(attrs.out_layout) not in ("", str(attrs.data_layout)):
+        raise Refusal(f"layouts {attrs.data_layout}, {attrs.kernel_layout} are none of cuDNN's")
+    data, weight, out = (str(v.ty.dtype) for v in (*call.args, call))
+    if data != weight or data != out or data not in _DTYPES:
+        raise Refusal(f"a convolution of {data} and {weight} in {out} is none that cuDNN is asked for")
+    if data == "bfloat16" and capability_of(target) < _BFLOAT16_FROM:
+        raise Refusal(f"bfloat16 needs compute capability {_BFLOAT16_FROM / 10:.1f}")
+    shapes = [shape_of(v) for v in (*call.args, call)]
+    if any(shape is None for shape in shapes):
+        raise Refusal("its shapes are not known")
+    if any(is_number(extent, 0) for shape in shapes for extent in shape or ()):
+        raise Refusal("it has no elements")
+    padding = [int(p) for p in attrs.padding]
+    if padding[: len(padding) // 2] != padding[len(padding) // 2 :]:
+        raise Refusal(f"padding {padding} is not the same on both sides")
+    return layout
+
+
+@mutator
+class _Rewriter(PyExprMutator):
+    def __init__(self, mod: tvm.IRModule, owner: LibraryConvolutions):
+        super().__init__(mod)
+        self.owner = owner
+        self.name = ""
+
+    def visit_var_binding_(self, binding: Any) -> None:
+        self.name = str(binding.var.name)
+        super().visit_var_binding_(binding)
+
+    def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
+        name, made = self.name, super().visit_call_(call)
+        if not is_convolution(call):
+            return made
+        key = f"{call.op.name.rpartition('.')[2]} {name}"
+        try:
+            layout = layout_of(self.owner.target, call)
+        except Refusal as refusal:
+            self.owner.computed[key] = f"TVM: {refusal}"
+            return made
+        self.owner.computed[key] = f"{library.CUDNN.title}: {layout.replace('_', ' ')}"
+        words = [layout, *_precision(call, self.owner.config), *_choice(call)]
+        return relax.TupleGetItem(self.builder_.emit(library_call(made, call.ty, words)), 0)
+
+
+def _precision(call: Any, config: StitchConfig) -> list[str]:
+    return ["tf32"] if config.tf32 and str(call.ty.dtype) == "float32" else []
+
+
+def _choice(call: Any) -> list[str]:
+    return ["timed"] if all(is_static(shape_of(v) or ()) for v in (*call.args, call)) else []
+
+
+def library_call(call: Any, ty: Any, words: list[str]) -> Any:
+    """The call that computes a convolution: a tuple of its result and the workspace that it used.
+
+    Args:
+        call: the operator's.
+        ty: the type of the result.
+        words: the mode.
+    """
+    attrs = call.attrs
+    spatial = len(attrs.strides)
+    windows = [*attrs.strides, *list(attrs.padding)[:spatial], *attrs.dilation]
+    numbers = relax.ShapeExpr([tvm.tirx.IntImm("int64", int(n)) for n in (attrs.groups, *windows)])
+    arguments = relax.Tuple([*call.args, numbers, tvm.ir.StringImm(" ".join(words))])
+    result = relax.TensorType(ty.shape, str(ty.dtype))
+    workspace = relax.TensorType([WORKSPACE_BYTES], "uint8")
+    return relax.call_dps_packed(library.CUDNN.function, arguments, [result, workspace])
