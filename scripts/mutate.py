@@ -341,15 +341,26 @@ def summary(outcomes: Sequence[Outcome]) -> str:
     )
 
 
+def marked_page(page: Path) -> str:
+    """The text of a page that has the marks of a table.
+
+    Raises:
+        ValueError: if it has none.
+        OSError: if it cannot be read.
+    """
+    text = page.read_text(encoding="utf-8")
+    if not all(text.count(mark) == 1 for mark in MARKS):
+        raise ValueError(f"{page} needs the lines {' and '.join(MARKS)}, once each")
+    return text
+
+
 def write_table(page: Path, outcomes: Sequence[Outcome], known: Collection[Mutation]) -> None:
     """Put the table between the marks of a page: rows of mutations that were not run, and still are ``known``, stay.
 
     Raises:
         ValueError: if the page has no marks.
     """
-    text = page.read_text(encoding="utf-8")
-    if not all(text.count(mark) == 1 for mark in MARKS):
-        raise ValueError(f"{page} needs the lines {' and '.join(MARKS)}, once each")
+    text = marked_page(page)
     before, rest = text.split(MARKS[0])
     old, after = rest.split(MARKS[1])
     names = {(m.area, m.name) for m in known}
@@ -452,7 +463,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise TableError("--jobs and --timeout are above 0")
         known = load(args.table or root / "scripts" / "mutations")
         chosen = select(known, args.names, args.area)
-    except TableError as error:
+        if args.markdown:
+            marked_page(args.markdown)  # before an hour of runs
+    except (TableError, ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     if args.list:

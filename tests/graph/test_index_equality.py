@@ -121,6 +121,8 @@ def test_digits_that_reach_their_radix() -> None:
     (i, j), zero = (tir.Var("i", "int64"), tir.Var("j", "int64")), compat.const(0, "int64")
     assert equal_indices(fd(i, N), zero, [(i, N)])
     assert not equal_indices(fd(i, N), zero, [(i, N + 1), (j, N)])
+    assert not equal_indices(fd(i - 3, 8), zero, [(i, 8)])
+    assert not equal_indices(fd(i - j, N), zero, [(i, N), (j, N)])
     assert equal_indices(fd(i * 4 + j, 8), fd(i, 2), [(i, N), (j, 4)])
     assert not equal_indices(fd(i * 4 + j, 8), fd(i, 2), [(i, N), (j, 8)])
     assert not equal_indices(fd(i * 4 + j, 8), fd(i, 2), [(i, N), (j, M)])

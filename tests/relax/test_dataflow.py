@@ -62,8 +62,8 @@ def test_results_of_a_split_are_values() -> None:
     assert exp.inputs == [split.outputs[1]] and len(split.graph.outputs) == 2
 
 
-@pytest.mark.parametrize("whole", [False, True])
-def test_a_tuple_that_is_also_used_whole_is_not_split(whole: bool) -> None:
+@pytest.mark.parametrize("used", ["once", "whole", "under two names"])
+def test_a_tuple_that_is_also_used_otherwise_is_not_split(used: str) -> None:
     mod = legalize(build(lambda emit, x: [emit(R.split(x, 2, 1))], X))
     call = mod["main"].body.blocks[0].bindings[0].value
     builder = relax.BlockBuilder(mod)
@@ -73,14 +73,16 @@ def test_a_tuple_that_is_also_used_whole_is_not_split(whole: bool) -> None:
             parts = builder.emit(
                 relax.Call(call.op, [call.args[0], relax.Tuple([x])], call.attrs, call.ty_args)
             )
-            if whole:
+            if used == "whole":
                 builder.emit(relax.Tuple([parts, x]))
+            if used == "under two names":
+                builder.emit(relax.TupleGetItem(parts, 1))
             out = builder.emit_output(relax.TupleGetItem(parts, 1))
         builder.emit_func_output(out)
     (block,) = builder.get()["user"].body.blocks
     split = view_block(block, GraphReader(mod)).nodes[0]
-    assert split.kind is (NodeKind.OPAQUE if whole else NodeKind.MEMORY)
-    assert split.reason == ("its results are used as one tuple" if whole else "")
+    assert split.kind is (NodeKind.MEMORY if used == "once" else NodeKind.OPAQUE)
+    assert split.reason == ("" if used == "once" else "its results are used as one tuple")
 
 
 def test_functions_with_narrow_shapes_are_left_alone() -> None:

@@ -274,3 +274,14 @@ def test_the_page_lists_all_mutations() -> None:
     expected = sorted((m.area, m.name) for m in load(ROOT / "scripts" / "mutations"))
     assert [(area, name.strip("`")) for area, name, _ in rows] == expected
     assert all(re.match("killed|timeout|equivalent: ", result) for *_, result in rows)
+
+
+@pytest.mark.parametrize("text", [None, "no marks"])
+def test_a_page_without_marks_is_told_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None
+) -> None:
+    page = tmp_path / "page.md"
+    if text is not None:
+        page.write_text(text)
+    assert mutate.main(["--markdown", str(page)]) == 2
+    assert "page.md" in capsys.readouterr().err
