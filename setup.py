@@ -52,8 +52,8 @@ setup(
     ],
     extras_require={
         # cuBLASLt, which computes matrix products on a GPU; PyTorch's CUDA builds bring it too.
-        "cuda12": ["nvidia-cublas-cu12"],
-        "cuda13": ["nvidia-cublas"],
+        "cuda12": ["nvidia-cublas-cu12", "nvidia-cudnn-cu12"],
+        "cuda13": ["nvidia-cublas", "nvidia-cudnn-cu13"],
         "onnx": ["onnx", "onnxruntime"],
         "tune": ["xgboost"],
         "relay": RELAY_RUNTIME,
