@@ -80,7 +80,7 @@ class LibraryMatmuls:
             except Exception as err:
                 let_pass(err)
                 reason = error_text(err)
-        return reason if self.config.compute == "auto" else None
+        return None if self.config.compute == "cublas" else reason
 
 
 def _products(func: Any) -> int:

@@ -22,6 +22,7 @@ from tvm.ir.instrument import pass_instrument
 from tvm.relay.backend.vm import VMCompiler
 from tvm.relay.build_module import BuildModule
 
+from ..compute.templates import has_templates
 from ..config import StitchConfig, checked_config
 from ..interrupts import carrying, check, watched
 from ..one_at_a_time import operator_definitions
@@ -30,6 +31,8 @@ from ..recorder import Recorder
 from .cuda_source import fixed_cuda_source
 from .shared_context import SharedContext
 from .stitch import stitch
+from .template_layouts import template_layouts, tophub_marked
+from .templates import Templates
 
 ENTRY = "PlanDevicesRewrite"
 """The first pass before which the module is final but for fusion and lowering."""
@@ -91,7 +94,8 @@ def _methods_replaced() -> Iterator[None]:
     for (owner, name), original in originals.items():
         setattr(owner, name, _stitching(original))
     try:
-        yield
+        with tophub_marked():
+            yield
     finally:
         for (owner, name), original in originals.items():
             setattr(owner, name, original)
@@ -122,6 +126,8 @@ def _stitching(original: Callable[..., Any]) -> Callable[..., Any]:
             stack.enter_context(with_instruments([*instruments(), entry]))
             if chosen.kind.name == "cuda":
                 stack.enter_context(fixed_cuda_source())
+            if has_templates(chosen, config):
+                stack.enter_context(template_layouts(Templates(chosen, config)))
             _active.building = True
             try:
                 return original(self, *args, **kwargs)

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which calls of a Relay module templates of ours compute: a rule that is known before anything is emitted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tvm
+from tvm import autotvm, relay
+
+from ..compute.anchored import Anchored, anchor_of
+from ..compute.convolution import Convolution
+from ..config import StitchConfig
+from ..failures import Refusal
+from ..graph.ir import StitchGraph
+from .lower import GENERIC, OpReader
+
+TUNERS = {
+    "relay.backend.use_auto_scheduler": "Ansor's",
+    "relay.backend.use_meta_schedule": "MetaSchedule's",
+}
+"""Options of a pass context that ask for a tuner's schedules, and whose these are."""
+
+TOPHUB = "tvm_stitch_tophub"
+"""Attribute of the contexts with AutoTVM's records that TVM itself opens around every build."""
+
+
+def asked_instead(target: Any, config: StitchConfig) -> str:
+    """What the user's own request has compute products and convolutions in the place of templates; "" for nothing.
+
+    A tuner's schedules are asked for by the options of the current pass context, or by a context with AutoTVM's records
+    that is open; a library by the target. ``compute="templates"`` says that templates come first all the same.
+    """
+    if config.compute == "templates":
+        return ""
+    options = tvm.transform.PassContext.current().config
+    for option, whose in TUNERS.items():
+        if option in options and options[option]:
+            return f"{whose} schedules are asked for"
+    records = autotvm.DispatchContext.current
+    if not isinstance(records, (autotvm.FallbackContext, type(None))) and not hasattr(records, TOPHUB):
+        return "AutoTVM's schedules are asked for"
+    libraries = list(map(str, target.attrs.get("libs") or []))
+    return f"the target asks for {', '.join(libraries)}" if libraries else ""
+
+
+class Templates:
+    """Knows the calls of a module that templates compute.
+
+    Attributes:
+        served: what those calls compute, as graphs of their own.
+    """
+
+    def __init__(self, target: Any, config: StitchConfig):
+        self.instead = asked_instead(target, config)
+        self.served: set[StitchGraph] = set()
+        # Definitions as schedules for CPUs want them have operands packed within the operator.
+        self._plain = OpReader(tvm.target.Target(GENERIC))
+
+    def graph(self, call: Any, inputs: Sequence[Any], args: Sequence[Any]) -> StitchGraph:
+        """What a call computes that a template serves; the arguments are those of :meth:`OpReader.graph`.
+
+        Raises:
+            Refusal: when none serves it, or something else was asked for.
+        """
+        constant = [isinstance(value, relay.Constant) for value in inputs]
+        return self._checked(self._plain.graph(call, inputs, args), constant)
+
+    def of_function(self, func: Any, name: str, constant: Sequence[bool]) -> StitchGraph:
+        """What a function of one operator computes that a template serves, if some of its arguments are constants.
+
+        Raises:
+            Refusal: when none serves it, or something else was asked for.
+        """
+        return self._checked(self._plain.of_function(func, name), constant)
+
+    def _checked(self, graph: StitchGraph, constant: Sequence[bool]) -> StitchGraph:
+        found = anchor_of(graph)
+        if self.instead:
+            raise Refusal(self.instead)
+        if not found.is_served:
+            raise Refusal("only float32 has a template")
+        _check_weight(found, constant[graph.inputs.index(found.weight)])
+        self.served.add(graph)
+        return graph
+
+    def serves(self, graph: StitchGraph) -> bool:
+        """Is a graph one of those that :meth:`graph` gave?"""
+        return graph in self.served
+
+
+def _check_weight(found: Anchored, constant: bool) -> None:
+    """Refuse right sides that TVM's own kernels read faster."""
+    product = found.product
+    if constant:
+        return
+    if isinstance(product, Convolution):
+        raise Refusal("the weight of the convolution is no constant: bind it by params")
+    if product.transposed and product.batch == 1:
+        raise Refusal(
+            "its right side is transposed and no constant, TVM packs it at run time: bind it by params"
+        )
