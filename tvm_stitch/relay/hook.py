@@ -122,12 +122,13 @@ def _stitching(original: Callable[..., Any]) -> Callable[..., Any]:
         prefix = asked.get("mod_name") or "default"
         # TVM's own lowering asks its operator definitions too, which serve one thread at a time.
         with watched(), operator_definitions, ExitStack() as stack:
-            entry = _Entry(chosen, config, f"tvmgen_{prefix}", build)
+            templates = Templates(chosen, config) if has_templates(chosen, config) else None
+            entry = _Entry(chosen, config, f"tvmgen_{prefix}", build, templates)
             stack.enter_context(with_instruments([*instruments(), entry]))
             if chosen.kind.name == "cuda":
                 stack.enter_context(fixed_cuda_source())
-            if has_templates(chosen, config):
-                stack.enter_context(template_layouts(Templates(chosen, config)))
+            if templates is not None:
+                stack.enter_context(template_layouts(templates))
             _active.building = True
             try:
                 return original(self, *args, **kwargs)
@@ -161,8 +162,11 @@ class _Entry:
     among them: then the module is stitched again, before the fusion that follows.
     """
 
-    def __init__(self, target: Any, config: StitchConfig, prefix: str, build: bool):
+    def __init__(
+        self, target: Any, config: StitchConfig, prefix: str, build: bool, templates: Templates | None
+    ):
         self.target, self.config, self.prefix, self.build = target, config, prefix, build
+        self.templates = templates
         self.recorder = Recorder()
         self.folding = 0  # FoldConstant fuses and lowers modules of its own
         self.taken_apart = False
@@ -179,7 +183,8 @@ class _Entry:
             self.taken_apart = False
             config = tvm.target.make_compilation_config(tvm.transform.PassContext.current(), self.target)
             with tvm.transform.PassContext(opt_level=0):  # without this instrument
-                self._replace(mod, relay.transform.PlanDevices(config)(self._stitched(mod)))
+                whole = relay.transform.FoldConstant()(mod)  # weights that were packed
+                self._replace(mod, relay.transform.PlanDevices(config)(self._stitched(whole)))
 
     @carrying
     def run_after_pass(self, _mod: tvm.IRModule, info: tvm.transform.PassInfo) -> None:
@@ -192,7 +197,7 @@ class _Entry:
 
     def _stitched(self, mod: tvm.IRModule) -> tvm.IRModule:
         self.recorder = Recorder()
-        return stitch(mod, self.target, self.config, self.recorder, self.prefix, self.build)
+        return stitch(mod, self.target, self.config, self.recorder, self.prefix, self.build, self.templates)
 
     @staticmethod
     def _replace(mod: tvm.IRModule, new: tvm.IRModule) -> None:

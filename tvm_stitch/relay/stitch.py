@@ -25,16 +25,19 @@ def stitch(
     recorder: Recorder,
     prefix: str = "tvmgen_default",
     build: bool = True,
+    templates: Templates | None = None,
 ) -> tvm.IRModule:
     """The module with its stitch ops scheduled for ``target``; scopes that fail are left to TVM, with the reason.
 
-    With ``build=False`` kernels are planned and emitted, but not compiled before TVM asks for them.
+    With ``build=False`` kernels are planned and emitted, but not compiled before TVM asks for them. ``templates`` are
+    those that layouts were chosen for; by default there are such as the configuration has.
 
     Raises:
         StitchError: under ``StitchConfig(strict=True)``.
     """
     reader = OpReader(target)
-    templates = Templates(target, config) if has_templates(target, config) else None
+    if templates is None and has_templates(target, config):
+        templates = Templates(target, config)
     refused: dict[str, str] = {}  # by scope, the functions that no template computes after all
 
     def passes(attempt: Attempt) -> list[Any]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from tvm import autotvm, relay, topi
 
-from ..failures import Refusal, let_pass
+from ..failures import Refusal, reason_of
 from ..interrupts import carrying
 from .shared_context import SharedContext
 from .templates import TOPHUB, Templates
@@ -64,8 +64,8 @@ def tophub_marked() -> Iterator[None]:
 @contextmanager
 def _rules_replaced() -> Iterator[None]:
     dense, conv2d = topi.nn.dense_alter_layout, topi.nn.conv2d_alter_layout
-    topi.nn.dense_alter_layout = _first(_dense, dense)
-    topi.nn.conv2d_alter_layout = _first(_conv2d, conv2d)
+    topi.nn.dense_alter_layout = _first("dense", _dense, dense)
+    topi.nn.conv2d_alter_layout = _first("conv2d", _conv2d, conv2d)
     try:
         yield
     finally:
@@ -77,7 +77,7 @@ _rules = SharedContext(_rules_replaced)
 Rule = Callable[[Templates, Any, Any, Any], Any]
 
 
-def _first(ours: Rule, theirs: Callable[..., Any]) -> Callable[..., Any]:
+def _first(name: str, ours: Rule, theirs: Callable[..., Any]) -> Callable[..., Any]:
     """TVM's rule behind ours, which raises Refusal for what no template serves."""
 
     @functools.wraps(theirs)
@@ -86,8 +86,8 @@ def _first(ours: Rule, theirs: Callable[..., Any]) -> Callable[..., Any]:
         if _current.templates is not None:
             try:
                 return ours(_current.templates, attrs, inputs, tinfos)
-            except Exception as err:
-                let_pass(err)
+            except Exception as err:  # whatever an operator's definition does, the model compiles without us
+                _current.templates.alter(name, reason_of(err, name, quiet=True))
         return theirs(attrs, inputs, tinfos, out_type)
 
     return rule

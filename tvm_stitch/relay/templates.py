@@ -14,7 +14,7 @@ from ..compute.convolution import Convolution
 from ..config import StitchConfig
 from ..failures import Refusal
 from ..graph.ir import StitchGraph
-from .lower import GENERIC, OpReader
+from .lower import GENERIC, OpReader, short_name
 
 TUNERS = {
     "relay.backend.use_auto_scheduler": "Ansor's",
@@ -50,10 +50,12 @@ class Templates:
 
     Attributes:
         served: what those calls compute, as graphs of their own.
+        altered: for operators of which TVM chose another layout, why no template serves them.
     """
 
     def __init__(self, target: Any, config: StitchConfig):
         self.instead = asked_instead(target, config)
+        self.altered: dict[str, list[str]] = {}
         self.served: set[StitchGraph] = set()
         # Definitions as schedules for CPUs want them have operands packed within the operator.
         self._plain = OpReader(tvm.target.Target(GENERIC))
@@ -64,6 +66,9 @@ class Templates:
         Raises:
             Refusal: when none serves it, or something else was asked for.
         """
+        for name, reasons in self.altered.items():
+            if short_name(call.op.name).startswith(f"contrib_{name}"):
+                raise Refusal("; ".join(reasons))
         constant = [isinstance(value, relay.Constant) for value in inputs]
         return self._checked(self._plain.graph(call, inputs, args), constant)
 
@@ -84,6 +89,12 @@ class Templates:
         _check_weight(found, constant[graph.inputs.index(found.weight)])
         self.served.add(graph)
         return graph
+
+    def alter(self, name: str, reason: str) -> None:
+        """TVM chooses another layout for an operator, since no template serves it."""
+        reasons = self.altered.setdefault(name, [])
+        if reason not in reasons:
+            reasons.append(reason)
 
     def serves(self, graph: StitchGraph) -> bool:
         """Is a graph one of those that :meth:`graph` gave?"""
