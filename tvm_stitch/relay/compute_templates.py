@@ -19,7 +19,7 @@ from ..device import device_model, resolve_target
 from ..failures import let_pass, reason_of
 from ..interrupts import carrying, check
 from .external import build, external_function
-from .lower import GENERIC, exact_key, read_function
+from .lower import GENERIC, exact_key, read_function, typed
 from .packed_weights import PackedWeights, unpacked
 from .schedule_stitch_ops import fresh_name, function_name
 from .stitch_ops import TEMPLATE_ATTR
@@ -83,6 +83,7 @@ class _Maker:
         self.device = device_model(owner.target, owner.config)
         self.known: dict[tuple[str, tuple[bool, ...]], _Made | None] = {}
         self.weights = PackedWeights()
+        self.types: dict[tuple[Any, ...], Any] = {}
 
     def replaced(self, call: Any) -> Any:
         """The call of an external function, for one of a marked function."""
@@ -90,7 +91,7 @@ class _Maker:
         if not isinstance(func, relay.Function) or not func.attrs or TEMPLATE_ATTR not in func.attrs:
             return call
         scope = str(func.attrs[TEMPLATE_ATTR])
-        func = func.without_attr(TEMPLATE_ATTR)
+        func = self._alike(func.without_attr(TEMPLATE_ATTR))
         constant = tuple(isinstance(arg, relay.Constant) for arg in call.args)
         key = exact_key(func), constant
         if self.known.get(key) is None and scope not in self.owner.declined:
@@ -102,6 +103,15 @@ class _Maker:
         if made.packs:
             args[made.weight] = self.weights.of(args[made.weight], made.found.product, made.tiles.columns)
         return relay.Call(made.function, args, None, None, call.span)
+
+    def _alike(self, func: Any) -> Any:
+        """The function over types that equal functions share: in a model these are one object, or several."""
+        params = []
+        for param in func.params:
+            found = param.checked_type
+            key = (*map(int, found.shape), str(found.dtype))
+            params.append(relay.Var(param.name_hint, self.types.setdefault(key, found)))
+        return typed(relay.Function(params, relay.bind(func.body, dict(zip(func.params, params)))))
 
     def _made(self, func: Any, scope: str, constant: tuple[bool, ...]) -> _Made | None:
         owner, first = self.owner, function_name(func, "tiled")

@@ -22,6 +22,9 @@ TUNERS = {
 }
 """Options of a pass context that ask for a tuner's schedules, and whose these are."""
 
+PACKED_BY_TVM = ("dense", "matmul")
+"""Operators whose transposed right side TVM's kernels pack at run time, where ours would read it column by column."""
+
 TOPHUB = "tvm_stitch_tophub"
 """Attribute of the contexts with AutoTVM's records that TVM itself opens around every build."""
 
@@ -70,23 +73,24 @@ class Templates:
             if short_name(call.op.name).startswith(f"contrib_{name}"):
                 raise Refusal("; ".join(reasons))
         constant = [isinstance(value, relay.Constant) for value in inputs]
-        return self._checked(self._plain.graph(call, inputs, args), constant)
+        return self._checked(self._plain.graph(call, inputs, args), short_name(call.op.name), constant)
 
     def of_function(self, func: Any, name: str, constant: Sequence[bool]) -> StitchGraph:
-        """What a function of one operator computes that a template serves, if some of its arguments are constants.
+        """What a function of one operator, so named, computes that a template serves, if some arguments are constants.
 
         Raises:
             Refusal: when none serves it, or something else was asked for.
         """
-        return self._checked(self._plain.of_function(func, name), constant)
+        return self._checked(self._plain.of_function(func, name), name, constant)
 
-    def _checked(self, graph: StitchGraph, constant: Sequence[bool]) -> StitchGraph:
+    def _checked(self, graph: StitchGraph, name: str, constant: Sequence[bool]) -> StitchGraph:
         found = anchor_of(graph)
         if self.instead:
             raise Refusal(self.instead)
         if not found.is_served:
             raise Refusal("only float32 has a template")
-        _check_weight(found, constant[graph.inputs.index(found.weight)])
+        if not constant[graph.inputs.index(found.weight)]:
+            _check_variable(found, name)
         self.served.add(graph)
         return graph
 
@@ -101,14 +105,12 @@ class Templates:
         return graph in self.served
 
 
-def _check_weight(found: Anchored, constant: bool) -> None:
-    """Refuse right sides that TVM's own kernels read faster."""
+def _check_variable(found: Anchored, name: str) -> None:
+    """Refuse a right side that is no constant where no template reads it, or TVM's own kernel is faster."""
     product = found.product
-    if constant:
-        return
     if isinstance(product, Convolution):
         raise Refusal("the weight of the convolution is no constant: bind it by params")
-    if product.transposed and product.batch == 1:
+    if name in PACKED_BY_TVM and product.transposed:
         raise Refusal(
             "its right side is transposed and no constant, TVM packs it at run time: bind it by params"
         )
