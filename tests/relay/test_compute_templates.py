@@ -269,6 +269,18 @@ def test_equal_products_share_a_kernel_and_a_weight() -> None:
     assert kernels(lib).count(name) == 2 and len(lib.get_params()) == 1
 
 
+def test_a_constant_and_a_variable_have_kernels_of_their_own() -> None:
+    x, w, v = (relay.var(n, shape=(7, 7)) for n in "xwv")
+    y = relay.nn.matmul(relay.nn.matmul(x, w), v)
+    params, inputs = {"w": drawn(7, 7)}, {"x": drawn(7, 7), "v": drawn(7, 7, seed=2)}
+    lib, found = built(module(y), params)
+    assert sorted(how.split(", ")[1] for how in found.computed.values()) == [
+        "right side as it lies",
+        "weight packed",
+    ]
+    check(poisoned_run(lib, inputs)[0], inputs["x"] @ params["w"], inputs["v"])
+
+
 def test_layout_rewriters_find_the_weights_again(tmp_path: Path) -> None:
     """Ansor's takes all primitive functions apart once they have been stitched."""
     (tmp_path / "log.json").touch()

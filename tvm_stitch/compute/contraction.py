@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from .. import compat
 from ..compat import Expr, Var
 from ..failures import Refusal
-from ..graph.extent import Extent, product, same
+from ..graph.extent import Extent, is_number, product, same
 from ..graph.ir import Axis, Operator, Tensor
 
 
@@ -88,7 +88,7 @@ def _factor(op: Operator, factor: Expr) -> tuple[Tensor, list[Var]]:
     units = {axis.var for axis in op.spatial[:-1] if _is_unit(axis)}
     whole = []
     for index, extent in zip(indices, tensor.shape):
-        if index in units or (compat.int_value(index) == 0 and same(extent, 1)):
+        if is_number(extent, 1) and (index in units or compat.int_value(index) == 0):
             continue
         if index not in extents or not same(extents[index], extent):
             raise Refusal(f"{tensor.name} is not read along whole axes")
@@ -97,7 +97,7 @@ def _factor(op: Operator, factor: Expr) -> tuple[Tensor, list[Var]]:
 
 
 def _is_unit(axis: Axis) -> bool:
-    return isinstance(axis.extent, int) and axis.extent == 1
+    return is_number(axis.extent, 1)
 
 
 def _product(axes: Sequence[Axis]) -> Extent:
