@@ -33,9 +33,9 @@ def contraction(depth: int, columns: int, transposed: bool) -> Contraction:
 def test_the_expression_of_the_panels_is_the_weight(product: Product) -> None:
     shape = (product.right if isinstance(product, Contraction) else product.weight).shape
     weight = drawn(*shape)
-    panels = packed(product, weight, 8)
+    panels = packed(product, weight, 4)
     p = relay.var("p", shape=panels.shape)
-    mod = relay.transform.InferType()(tvm.IRModule.from_expr(relay.Function([p], unpacked(p, product, 8))))
+    mod = relay.transform.InferType()(tvm.IRModule.from_expr(relay.Function([p], unpacked(p, product, 4))))
     (result,) = evaluate(mod, [panels])
     np.testing.assert_array_equal(result, weight)
 

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 import tvm
-from tvm import auto_scheduler, autotvm
+from tvm import auto_scheduler, autotvm, relay
 from tvm import meta_schedule as ms
 
 from tvm_stitch import StitchConfig
+from tvm_stitch.failures import Refusal
 from tvm_stitch.relay.template_layouts import tophub_marked
-from tvm_stitch.relay.templates import asked_instead
+from tvm_stitch.relay.templates import Templates, asked_instead
 
 LLVM = tvm.target.Target("llvm")
 ANSOR, METASCHEDULE = ({f"relay.backend.use_{name}": True} for name in ("auto_scheduler", "meta_schedule"))
@@ -48,6 +49,16 @@ def test_records_that_tvm_brings_are_not_asked_for(monkeypatch: pytest.MonkeyPat
         assert asked_instead(LLVM, StitchConfig()) == ""
     with autotvm.tophub.context(LLVM):
         assert asked_instead(LLVM, StitchConfig()) != ""
+
+
+@pytest.mark.parametrize(("size", "channels", "served"), [(7, 512, False), (8, 512, True), (7, 256, True)])
+def test_few_places_of_a_large_weight_are_tvms(size: int, channels: int, served: bool) -> None:
+    x, w = relay.var("x", shape=(1, size, size, channels)), relay.var("w", shape=(3, 3, channels, channels))
+    y = relay.nn.conv2d(x, w, padding=(1, 1), data_layout="NHWC", kernel_layout="HWIO")
+    templates = Templates(LLVM, StitchConfig())
+    with nullcontext() if served else pytest.raises(Refusal, match="a weight of 4608 x 512 for 49 places"):
+        graph = templates.of_function(relay.Function([x, w], y), "conv2d", [False, True])
+        assert templates.serves(graph)
 
 
 def test_a_targets_library_comes_first() -> None:

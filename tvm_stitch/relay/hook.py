@@ -159,7 +159,8 @@ class _Entry:
     """Rewrites the module in place when the entry pass is about to run.
 
     The layout rewriters of Ansor and MetaSchedule take all primitive functions apart once more (``DefuseOps``), ours
-    among them: then the module is stitched again, before the fusion that follows.
+    among them, and TVM folds constants, packed weights too: then the module is stitched again, before the fusion that
+    follows.
     """
 
     def __init__(
@@ -183,8 +184,7 @@ class _Entry:
             self.taken_apart = False
             config = tvm.target.make_compilation_config(tvm.transform.PassContext.current(), self.target)
             with tvm.transform.PassContext(opt_level=0):  # without this instrument
-                whole = relay.transform.FoldConstant()(mod)  # weights that were packed
-                self._replace(mod, relay.transform.PlanDevices(config)(self._stitched(whole)))
+                self._replace(mod, relay.transform.PlanDevices(config)(self._stitched(mod)))
 
     @carrying
     def run_after_pass(self, _mod: tvm.IRModule, info: tvm.transform.PassInfo) -> None:

@@ -121,6 +121,7 @@ def test_templates_are_a_variant_of_their_own(tmp_path: Path) -> None:
     counts = [records[name]["kernels"] for name in ("stitched", "stitched_templates")]
     assert [c["compute_intensive"] for c in counts] == [8, 8]
     assert counts[1]["memory_intensive"] == counts[0]["memory_intensive"] - 1
+    assert counts[1]["bytes_moved"] < counts[0]["bytes_moved"]
     assert "by templates of ours" in " ".join(results["statements"])
 
 
