@@ -19,6 +19,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from tvm_stitch import StitchConfig  # noqa: E402
 from tvm_stitch import relay as stitch  # noqa: E402
 from tvm_stitch.testing.comparison import ansor, options, tuning_time  # noqa: E402
 from tvm_stitch.testing.comparison.measure import Built, Variant  # noqa: E402
@@ -32,8 +33,16 @@ TIMING = (
 )
 
 
+TEMPLATES = (
+    "stitched + templates: products and convolutions by templates of ours (StitchConfig's default on a CPU), nothing "
+    "is tuned. It differs from stitched, where TOPI computes them, in these kernels and in their epilogues, which may "
+    "be heavy; from stitched + Ansor in whose schedules they are; and it packs weights at compile time, which Ansor's "
+    "builds were denied."
+)
+
+
 class Builds:
-    """The four variants of one workload."""
+    """The variants of one workload: four, and on a CPU a fifth."""
 
     def __init__(self, work: RelayWorkload, target: Any, args: argparse.Namespace) -> None:
         self._work, self._target, self._args = work, target, args
@@ -44,12 +53,15 @@ class Builds:
 
     def variants(self) -> list[Variant]:
         """All of them, in the order of the table."""
-        return [
+        variants = [
             Variant("stock", "stock", self.stock),
             Variant("tuned", "Ansor", self.tuned),
             Variant("stitched", "stitched", self.stitched),
             Variant("stitched_tuned", "stitched + Ansor", self.stitched_tuned),
         ]
+        if self._target.kind.name == "llvm":
+            variants.append(Variant("stitched_templates", "stitched + templates", self.stitched_templates))
+        return variants
 
     def stock(self) -> Built:
         """relay.build as it is."""
@@ -62,7 +74,12 @@ class Builds:
         return self._with_schedules(tasks, nullcontext)
 
     def stitched(self) -> Built:
-        """relay.build with stitching."""
+        """relay.build with stitching; what is compute-intensive is TOPI's."""
+        return self._build(_stitching_alone, nullcontext)
+
+    def stitched_templates(self) -> Built:
+        """relay.build with stitching, and with templates for what is compute-intensive."""
+        self.statements.append(TEMPLATES)
         return self._build(stitch.enable, nullcontext)
 
     def stitched_tuned(self) -> Built:
@@ -79,7 +96,7 @@ class Builds:
             f"{shared} of them shared with Ansor's own build, whose {len(theirs.tasks)} compute-intensive tasks had "
             f"{past.of(theirs)}."
         )
-        return self._with_schedules(ours, stitch.enable)
+        return self._with_schedules(ours, _stitching_alone)
 
     def tune(self, variants: Sequence[Variant]) -> None:
         """Tune what these variants need, and build nothing."""
@@ -95,7 +112,7 @@ class Builds:
     def _tune_stitched(self) -> tuple[ansor.Tasks, ansor.Tasks]:
         """Tune what the stitched build alone has; the compute-intensive tasks of Ansor's own build, and of ours."""
         theirs = self._extracted().compute_intensive()
-        ours = self._extracted(stitch.enable).compute_intensive()
+        ours = self._extracted(_stitching_alone).compute_intensive()
         own, trials = ours.without(theirs), self._args.stitched_trials
         if trials is None:
             past = ansor.history(self.log, self._target)
@@ -131,6 +148,10 @@ class Builds:
                 lib = tvm.relay.build(self._work.mod, self._target, params=self._work.params)
         program = RelayProgram(lib, self._target, self._work.inputs, noted)
         return Built(program, compile_seconds=watch.seconds)
+
+
+def _stitching_alone() -> Any:
+    return stitch.enable(StitchConfig(compute="tvm"))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -31,8 +31,8 @@ class Attempt:
     """What the passes of one attempt are told, ``excluded``, and what they tell.
 
     ``declined`` gives by function the reason why it could not be scheduled, ``scopes`` by function what names its scope
-    in ``excluded`` (its own name, where there is no entry), ``left`` the calls that no scope could take. Functions of
-    matmuls with their epilogues are scopes here too.
+    in ``excluded`` (its own name, where there is no entry), ``left`` the calls that no scope could take, ``computed``
+    what computes compute-intensive ones. Functions of matmuls with their epilogues are scopes here too.
     """
 
     excluded: frozenset[str] = frozenset()
@@ -41,6 +41,7 @@ class Attempt:
     scopes: dict[str, str] = field(default_factory=dict)
     plans: dict[str, StitchPlan | GridPlan] = field(default_factory=dict)
     declined: dict[str, str] = field(default_factory=dict)
+    computed: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -112,6 +113,7 @@ def stitch_module(
         attempt = Attempt(attempt.excluded | again)
     recorder.boundaries += attempt.boundaries
     recorder.plans |= attempt.plans
+    recorder.computed |= attempt.computed
     recorder.declined |= refused | attempt.left
     scopes.outlined.update(attempt.scopes)
     return result

@@ -338,6 +338,18 @@ def with_buffer_params(func: Any, buffers: Sequence[Buffer]) -> Any:
     return tir.PrimFunc([*func.params, *handles], func.body, func.ret_type, buffer_map, func.attrs)
 
 
+def with_body_and_params(
+    func: Any, body: Any, replaced: Mapping[Buffer, Buffer], more: Sequence[Buffer]
+) -> Any:
+    """The PrimFunc with another body, other buffers in the place of some parameters', and further ones behind."""
+    if HAS_RELAX_TIRX:
+        params = [replaced.get(p, p) for p in func.params]
+        return tir.PrimFunc([*params, *more], body, func.ret_type, func.attrs)
+    buffer_map = {p: replaced.get(b, b) for p, b in func.buffer_map.items()}
+    made = tir.PrimFunc(list(func.params), body, func.ret_type, buffer_map, func.attrs)
+    return with_buffer_params(made, more) if more else made
+
+
 def block_of(realize: Any) -> Any:
     """The block under an ``SBlockRealize`` / ``BlockRealize`` node."""
     return realize.block

@@ -34,7 +34,9 @@ class StitchConfig:
             number. Kernels with grid barriers have as many blocks as these hold at once.
         compute: what computes matrix products and convolutions: ``"auto"`` cuBLASLt and cuDNN on CUDA devices, where
             the machine that compiles has them, and templates of our own where there are some (float32 on CPUs);
-            ``"libraries"`` the same, the libraries too where that machine lacks them; ``"tvm"`` always TVM's schedules.
+            ``"libraries"`` the same, the libraries too where that machine lacks them; ``"templates"`` the same as
+            ``"auto"``, and in Relay the templates also where a tuner's schedules or a target's library are asked for,
+            which else come first; ``"tvm"`` always TVM's schedules.
         tf32: let the libraries round float32 operands to TensorFloat-32, of 10 bits' precision.
         deterministic: forbid sums whose order varies from run to run. No plan makes one so far (partial sums are
             combined in a fixed order); with False, later versions may use atomics.
@@ -81,7 +83,7 @@ class StitchConfig:
 
 
 _LEAST = {"max_operators": 1, "max_arguments": 2}
-_CHOICES = {"compute": ("auto", "libraries", "tvm")}
+_CHOICES = {"compute": ("auto", "libraries", "templates", "tvm")}
 
 
 def _checked(name: str, value: Any, default: Any) -> Any:

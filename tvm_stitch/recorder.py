@@ -48,21 +48,22 @@ class Recorder:
         """Take over what another one holds. Names that were there get a number, such as ``"softmax (2)"``."""
         for target in other.targets:
             self.note_target(target)
-        self.plans |= {_fresh(name, self.plans): plan for name, plan in other.plans.items()}
+        self.plans |= {fresh(name, self.plans): plan for name, plan in other.plans.items()}
         for name, reason in other.declined.items():
             if self.declined.get(name) != reason:
-                self.declined[_fresh(name, self.declined)] = reason
+                self.declined[fresh(name, self.declined)] = reason
         self.boundaries += other.boundaries
-        self.computed |= {_fresh(name, self.computed): how for name, how in other.computed.items()}
+        self.computed |= {fresh(name, self.computed): how for name, how in other.computed.items()}
 
     def report(self) -> Report:
         """What was decided, as ``explain`` reports it."""
         return report_of(", ".join(self.targets), self.plans, self.declined, self.boundaries, self.computed)
 
 
-def _fresh(name: str, taken: dict[str, Any]) -> str:
-    number, fresh = 1, name
-    while fresh in taken:
+def fresh(name: str, taken: dict[str, Any]) -> str:
+    """The name, with a number behind it where it is taken."""
+    number, found = 1, name
+    while found in taken:
         number += 1
-        fresh = f"{name} ({number})"
-    return fresh
+        found = f"{name} ({number})"
+    return found

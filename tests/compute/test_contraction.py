@@ -75,6 +75,37 @@ def of_a_part(
 
 
 @T.prim_func(s_tir=True)
+def of_one_row_of_each(
+    x: T.Buffer((4, 2, 8), "float32"), w: T.Buffer((8, 5), "float32"), y: T.Buffer((4, 1, 5), "float32")
+):
+    for i, j, n, k in T.grid(4, 1, 5, 8):
+        with T.sblock("product"):
+            vi, vj, vn, vk = T.axis.remap("SSSR", [i, j, n, k])
+            with T.init():
+                y[vi, vj, vn] = T.float32(0)
+            y[vi, vj, vn] = y[vi, vj, vn] + x[vi, vj, vk] * w[vk, vn]
+
+
+@T.prim_func(s_tir=True)
+def of_one_matrix(
+    x: T.Buffer((3, 1, 4, 8), "float32"),
+    w: T.Buffer((1, 5, 8), "float32"),
+    y: T.Buffer((3, 1, 4, 5), "float32"),
+):
+    for b, i, j, n, k in T.grid(3, 1, 4, 5, 8):
+        with T.sblock("product"):
+            vb, vi, vj, vn, vk = T.axis.remap("SSSSR", [b, i, j, n, k])
+            with T.init():
+                y[vb, vi, vj, vn] = T.float32(0)
+            y[vb, vi, vj, vn] = y[vb, vi, vj, vn] + x[vb, vi, vj, vk] * w[0, vn, vk]
+
+
+def test_axes_of_one_element_are_none() -> None:
+    p = anchored(read(of_one_matrix, "f")).product
+    assert (p.batch, p.rows, p.columns, p.depth, p.transposed) == (1, 12, 5, 8, True)
+
+
+@T.prim_func(s_tir=True)
 def of_columns(
     x: T.Buffer((8, 4), "float32"), w: T.Buffer((8, 5), "float32"), y: T.Buffer((4, 5), "float32")
 ):
@@ -107,6 +138,7 @@ def of_what_it_computes(
     ("func", "reason"),
     [
         (of_a_part, "x is not read along whole axes"),
+        (of_one_row_of_each, "x is not read along whole axes"),
         (of_columns, "x is not read row by row"),
         (of_what_it_computes, "e is computed in the same kernel"),
     ],

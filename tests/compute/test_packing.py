@@ -30,7 +30,10 @@ def test_panels_are_padded_with_zeros() -> None:
 def convolution(groups: int, inputs: int, outputs: int) -> Convolution:
     """With windows of 1 x 2, and a weight of the axes f, r0, r1, c."""
     channels = groups * inputs
-    x, w = Tensor("x", (1, 1, 5, channels), "float32"), Tensor("w", (), "float32")
+    x, w = (
+        Tensor("x", (1, 1, 5, channels), "float32"),
+        Tensor("w", (groups * outputs, 1, 2, inputs), "float32"),
+    )
     y = Tensor("y", (1, 1, 4, groups * outputs), "float32")
     data = Padded(x, (0, 1, 2, 3), x.shape, x.shape, (0, 0, 0, 0), None)
     windows = (Window(1, 1, 1, 1), Window(4, 2, 1, 1))

@@ -79,13 +79,21 @@ def anchored(graph: StitchGraph) -> Anchored:
     return Anchored(made, StitchGraph(graph.name, inputs, others, outputs, graph.symbols))
 
 
+def anchor_of(graph: StitchGraph) -> Anchored:
+    """The compute-intensive operator of a graph, without what is behind it; leaves the graph as it is.
+
+    Raises:
+        Refusal: when it has none, several, or one whose operands it computes.
+    """
+    return Anchored(_product_of(_anchor(graph))[0], None)
+
+
 def has_template(graph: StitchGraph) -> bool:
     """Whether a template computes the compute-intensive operator of a graph."""
     try:
-        made, _ = _product_of(_anchor(graph))
+        return anchor_of(graph).is_served
     except Refusal:
         return False
-    return Anchored(made, None).is_served
 
 
 def _anchor(graph: StitchGraph) -> Operator:

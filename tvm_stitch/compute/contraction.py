@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from .. import compat
 from ..compat import Expr, Var
 from ..failures import Refusal
-from ..graph.extent import Extent, product, same
+from ..graph.extent import Extent, is_number, product, same
 from ..graph.ir import Axis, Operator, Tensor
 
 
@@ -44,7 +44,8 @@ def contraction_of(op: Operator) -> Contraction:
         raise Refusal("no matrix product")
     left, right = _factors(op)
     depth, columns = op.reduce[0], op.spatial[-1]
-    leading = [axis.var for axis in op.spatial[:-1]]
+    outer = [axis for axis in op.spatial[:-1] if not _is_unit(axis)]
+    leading = [axis.var for axis in outer]
     if columns.var in left[1] and columns.var not in right[1]:
         left, right = right, left
     if [*leading, depth.var] != left[1]:
@@ -59,8 +60,8 @@ def contraction_of(op: Operator) -> Contraction:
         left[0],
         right[0],
         op.output,
-        _product(op.spatial[:count]),
-        _product(op.spatial[count:-1]),
+        _product(outer[:count]),
+        _product(outer[count:]),
         columns.extent,
         depth.extent,
         right[1][-1].same_as(depth.var),
@@ -74,7 +75,7 @@ def _factors(op: Operator) -> tuple[tuple[Tensor, list[Var]], tuple[Tensor, list
 
 
 def _factor(op: Operator, factor: Expr) -> tuple[Tensor, list[Var]]:
-    """A tensor and the axes' variables that it is indexed by.
+    """A tensor and the axes' variables that it is indexed by, but for leading axes of one element.
 
     Raises:
         Refusal: when its elements are converted or indexed in another way.
@@ -84,9 +85,19 @@ def _factor(op: Operator, factor: Expr) -> tuple[Tensor, list[Var]]:
     indices = compat.elements(factor.indices)
     tensor = op.operand[compat.load_buffer(factor)]
     extents = {axis.var: axis.extent for axis in op.axes}
-    if any(i not in extents or not same(extents[i], extent) for i, extent in zip(indices, tensor.shape)):
-        raise Refusal(f"{tensor.name} is not read along whole axes")
-    return tensor, indices
+    units = {axis.var for axis in op.spatial[:-1] if _is_unit(axis)}
+    whole = []
+    for index, extent in zip(indices, tensor.shape):
+        if is_number(extent, 1) and (index in units or compat.int_value(index) == 0):
+            continue
+        if index not in extents or not same(extents[index], extent):
+            raise Refusal(f"{tensor.name} is not read along whole axes")
+        whole.append(index)
+    return tensor, whole
+
+
+def _is_unit(axis: Axis) -> bool:
+    return is_number(axis.extent, 1)
 
 
 def _product(axes: Sequence[Axis]) -> Extent:

@@ -109,11 +109,11 @@ def convolution_of(op: Operator) -> tuple[Convolution, list[Operator]]:
     if weight.producer is not None:
         raise Refusal(f"{weight.name} is computed in the same kernel")
     at, of = compat.elements(left.indices), compat.elements(right.indices)
-    if channel.var not in of:
+    if not any(compat.same_var(index, channel.var) for index in of):
         raise Refusal(
             "its channels are not innermost: convolutions of static images and constant weights are converted"
         )
-    if len(at) != len(op.spatial) or at[0] != images.var:
+    if len(at) != len(op.spatial) or not compat.same_var(at[0], images.var):
         raise Refusal(f"{data.name} is not read image by image")
     found = [_window(index, place, op) for index, place in zip(at[1:-1], places)]
     windows, kernels = [w for w, _ in found], [axis for _, axis in found]

@@ -3,8 +3,9 @@
 
 For a panel of the right side (``columns`` neighbouring columns, all of the depth), which the second-level cache holds,
 the rows of a task are visited in tiles. Panels of a weight lie behind each other, padded with zeros, as GotoBLAS packs
-them (Goto and van de Geijn, 2008); the right side of other products is read as it lies. The depth is not divided: up to
-some thousands a panel fits the cache. Tails of rows and columns are tiles that overlap those before them.
+them (Goto and van de Geijn, 2008); the right side of other products is read as it lies, or copied panel by panel where
+its columns lie behind each other and many rows read them. The depth is not divided: up to some thousands a panel fits
+the cache. Tails of rows and columns are tiles that overlap those before them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ..compat import Buffer, Expr, T, tir
 from ..graph.extent import as_expr, ceildiv
 from .contraction import Contraction
 from .micro_kernel import emit_sums
-from .tiles import Tiles
+from .tiles import LEAST_TILES_OF_COPY, MOST_COPIED, Tiles
 from .write_back import WriteBack
 
 
@@ -37,6 +38,7 @@ def emit_matmul(product: Contraction, tiles: Tiles, packed: Buffer | None, out: 
 class _Emitter:
     def __init__(self, product: Contraction, tiles: Tiles, packed: Buffer | None, out: WriteBack):
         self.product, self.tiles, self.packed, self.out = product, tiles, packed, out
+        self.copied: Buffer | None = None
 
     def emit(self) -> None:
         p, tiles = self.product, self.tiles
@@ -49,6 +51,9 @@ class _Emitter:
         total = as_expr(p.batch) * row_tasks * panel_tasks
         with B.loop("parallel" if tiles.parallel else "serial", total, "task") as task:
             self.out.begin(tiles.rows, width)
+            if self._copies(width):
+                assert isinstance(p.depth, int)
+                self.copied = B.stack([p.depth * width], "float32", "panel")
             rest, row_task = tir.floordiv(task, row_tasks), tir.floormod(task, row_tasks)
             batch, panel_task = tir.floordiv(rest, panel_tasks), tir.floormod(rest, panel_tasks)
             first = row_task * B.i64(tiles.task_rows)
@@ -82,6 +87,8 @@ class _Emitter:
         if isinstance(columns, int):
             if columns % width:
                 start = tir.min(start, B.i64(columns - width))
+            if self.copied is not None:
+                self._copy(self.copied, batch, start, width)
             self._rows(batch, first, count, start, width, width)
             return
         with T.If(tir.GE(as_expr(columns), B.i64(width))):
@@ -91,6 +98,22 @@ class _Emitter:
             with T.Else():
                 with B.loop("serial", as_expr(columns), "column") as column:
                     self._rows(batch, first, count, column, 1, 1)
+
+    def _copies(self, width: int) -> bool:
+        """Whether to copy panels: a vector of columns would else be gathered, again for each tile of rows."""
+        p, tiles = self.product, self.tiles
+        if self.packed is not None or not p.transposed or not isinstance(p.columns, int):
+            return False
+        if not isinstance(p.depth, int) or not 0 < p.depth * width <= MOST_COPIED:
+            return False
+        return isinstance(p.rows, int) and min(p.rows, tiles.task_rows) >= LEAST_TILES_OF_COPY * tiles.rows
+
+    def _copy(self, panel: Buffer, batch: Expr, start: Expr, width: int) -> None:
+        """Copy the columns of a panel so that neighbours are behind each other."""
+        depth, columns = as_expr(self.product.depth), as_expr(self.product.columns)
+        with B.loop("serial", width, "c") as c, B.loop("serial", depth, "k") as k:
+            value = B.fetch(self.right, (batch * columns + start + c) * depth + k)
+            B.store(panel, value, [k * B.i64(width) + c])
 
     def _rows(self, batch: Expr, first: Expr, count: Expr, start: Expr, width: int, stored: int) -> None:
         """Tiles of rows; of fewer than a tile has, single ones."""
@@ -130,6 +153,8 @@ class _Emitter:
         p = self.product
         if self.packed is not None:
             return compat.load(self.packed, [tir.floordiv(start, B.i64(width)), k, column])
+        if self.copied is not None:
+            return B.fetch(self.copied, k * B.i64(width) + column)
         depth, columns = as_expr(p.depth), as_expr(p.columns)
         if p.transposed:
             return B.fetch(self.right, (batch * columns + start + column) * depth + k)

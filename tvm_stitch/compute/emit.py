@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .. import compat
 from ..codegen import builder as B
 from ..codegen.cpu import emit_plan
 from ..codegen.emit import sound_for_cpu
@@ -34,7 +35,8 @@ def emit_anchored(
     """The scheduled PrimFunc that computes an operator, and then what is computed of it.
 
     An epilogue is evaluated tile by tile if it can be, else when all of the operator's result is there: in workspace,
-    the function's last parameter then (see :class:`tvm_stitch.relax.lift_workspace.LiftWorkspace`).
+    the function's last parameter then (see :class:`tvm_stitch.relax.lift_workspace.LiftWorkspace`). A TVM with Relay,
+    where shapes are static, has the function allocate it.
 
     Args:
         func: the function that consists of both.
@@ -49,23 +51,31 @@ def emit_anchored(
         Refusal: when no plan serves the epilogue.
     """
     product, graph = found.product, found.epilogue
-    is_result = any(p.same_as(product.output.buffer) for p in func.params)
+    is_result = any(
+        b is not None and b.same_as(product.output.buffer) for _, b in compat.prim_func_params(func)
+    )
     plan, out = None, WriteBack(product.output, product.columns)
     if graph is not None:
         try:
             out = write_back(graph, product.output, found.rows, product.columns, device, is_result)
         except Refusal:
             plan = make_plan(graph, device, config)
-    params = [packed if packed is not None and p.same_as(found.weight.buffer) else p for p in func.params]
-    attrs = {"tirx.is_scheduled": True, "op_pattern": int(Pattern.OPAQUE), COMPUTE_ATTR: True}
-    if plan is not None and not is_result:
+    attrs = {
+        compat.attribute("is_scheduled"): True,
+        "op_pattern": int(Pattern.OPAQUE),
+        COMPUTE_ATTR: True,
+    }
+    shape = [as_expr(extent) for extent in product.output.shape]
+    workspace = []
+    if plan is not None and not is_result and compat.HAS_RELAX_TIRX:
         # Memory that the caller gives: TVM computes the part that is used of what a kernel allocates, and may divide
         # by extents that are 0 in that.
-        shape = [as_expr(extent) for extent in product.output.shape]
         product.output.buffer = tir.decl_buffer(shape, "float32", "product")
-        params.append(product.output.buffer)
+        workspace.append(product.output.buffer)
         attrs[WORKSPACE_ATTR] = 1
     with B.kernel() as body:
+        if plan is not None and not is_result and not workspace:
+            product.output.buffer = compat.allocate(shape, "float32", B.STACK, "product")
         if not isinstance(product, Convolution):
             emit_matmul(product, tiles, packed, out)
         else:
@@ -73,5 +83,6 @@ def emit_anchored(
             (emit_depthwise if product.is_depthwise else emit_convolution)(product, tiles, packed, out)
         if plan is not None:
             emit_plan(plan)
-    made = tir.PrimFunc(params, body[0], func.ret_type, func.attrs)
+    replaced = {} if packed is None else {found.weight.buffer: packed}
+    made = compat.with_body_and_params(func, body[0], replaced, workspace)
     return sound_for_cpu(made.with_attrs(attrs))

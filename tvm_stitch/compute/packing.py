@@ -42,12 +42,16 @@ def packed(product: Contraction | Convolution, weight: np.ndarray, width: int) -
     return np.concatenate([_panels(group, width) for group in groups])
 
 
-def _rows(product: Convolution, weight: np.ndarray) -> np.ndarray:
-    """A convolution's weight <places of the window and channels that are read, channels that are written>."""
+def weight_axes(product: Convolution) -> list[int]:
+    """The axes of a convolution's weight: places of the window, channels that are read, channels that are written."""
     channel, *others = product.weight_order
     axes = [axis for axis in (*others, channel) if axis >= 0]
-    axes += [axis for axis in range(weight.ndim) if axis not in axes]  # of one element
-    return weight.transpose(axes).reshape((product.depth, product.columns))
+    return axes + [axis for axis in range(len(product.weight.shape)) if axis not in axes]  # of one element
+
+
+def _rows(product: Convolution, weight: np.ndarray) -> np.ndarray:
+    """A convolution's weight <places of the window and channels that are read, channels that are written>."""
+    return weight.transpose(weight_axes(product)).reshape((product.depth, product.columns))
 
 
 def _panels(rows: np.ndarray, width: int) -> np.ndarray:

@@ -19,6 +19,12 @@ PANELS_OF_TASK = 4
 LEAST_TASKS = 32
 """Tasks that a product is divided into where it has work for them: twice the cores of a common machine."""
 
+MOST_COPIED = 1 << 16
+"""Elements of a panel that is copied: a quarter of a second-level cache of 1 MiB."""
+
+LEAST_TILES_OF_COPY = 2
+"""Tiles of rows that a panel is copied for: without a copy each of them gathers it anew."""
+
 SERIAL_PRODUCTS = 1 << 16
 """Multiplications up to which one thread is faster than a parallel region, which costs some microseconds."""
 

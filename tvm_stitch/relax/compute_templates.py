@@ -15,7 +15,7 @@ from ..compute.contraction import Contraction
 from ..compute.convolution import Convolution
 from ..compute.emit import emit_anchored
 from ..compute.packing import layout, packed, packed_shape
-from ..compute.tiles import Tiles, tiles_for, tiles_for_convolution
+from ..compute.templates import tiles_of, told
 from ..config import StitchConfig, checked_config
 from ..device import device_model, resolve_target
 from ..failures import Refusal, error_text, let_pass
@@ -26,15 +26,8 @@ from ..rules.rewriting import is_scheduled
 from .dataflow import is_call_tir
 from .lift_workspace import LiftWorkspace
 
-TEMPLATE = "our template"
-
 CONTRACTIONS = ("matmul", "conv", "dense")
 """What is in the names of functions that hold a contraction, read or not."""
-
-
-def has_templates(target: Any, config: StitchConfig) -> bool:
-    """Whether templates compute operators for a target: on CPUs, unless TVM's schedules are asked for."""
-    return target is not None and target.kind.name == "llvm" and config.compute != "tvm"
 
 
 @tvm.transform.module_pass(opt_level=0, name="ComputeTemplates")
@@ -109,17 +102,12 @@ class _Rewriter(PyExprMutator):
             return call
         if packs:
             try:
-                args[position] = self._packed(weight, product, self._tiles(product).columns)
+                args[position] = self._packed(weight, product, tiles_of(self.owner.target, product).columns)
             except Exception as err:
                 let_pass(err)
                 self.owner.computed[gvar.name_hint] = f"TVM: {error_text(err)}"
                 return call
         return relax.Call(call.op, [kernel, relax.Tuple(args), *call.args[2:]], call.attrs, call.ty_args)
-
-    def _tiles(self, product: Contraction | Convolution) -> Tiles:
-        if isinstance(product, Convolution):
-            return tiles_for_convolution(self.owner.target, product)
-        return tiles_for(self.owner.target, product.batch, product.rows, product.columns, product.depth)
 
     def _packed(self, weight: Any, product: Contraction | Convolution, width: int) -> Any:
         """A constant in panels: one for all products that share it."""
@@ -136,7 +124,7 @@ class _Rewriter(PyExprMutator):
     def _made(self, gvar: Any, packs: bool) -> Any:
         func, name, owner = self.mod[gvar], gvar.name_hint, self.owner
         found, buffer = self.products[gvar], None
-        tiles = self._tiles(found.product)
+        tiles = tiles_of(owner.target, found.product)
         try:
             if packs:
                 shape = packed_shape(found.product, tiles.columns)
@@ -150,6 +138,5 @@ class _Rewriter(PyExprMutator):
             let_pass(err)
             owner.computed[name] = f"TVM: {error_text(err)}"
             return None
-        how = "weight packed" if packs else "right side as it lies"
-        owner.computed[name] = f"{TEMPLATE}: {tiles.rows} x {tiles.columns} tiles, {how}"
+        owner.computed[name] = told(tiles, packs)
         return self.builder_.add_func(made.without_attr("global_symbol"), f"{name}_tiled")

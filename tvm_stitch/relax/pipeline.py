@@ -11,6 +11,7 @@ from tvm import relax
 
 from ..attempts import Attempt, Scopes, attempt_with, culprits, stitch_module
 from ..compute.cuda import library
+from ..compute.templates import has_templates
 from ..config import StitchConfig, checked_config
 from ..device import resolve_target
 from ..failures import let_pass, raise_where_strict, reason_of
@@ -24,7 +25,7 @@ from ..rules.half_sums import HalfSums
 from ..rules.scalar_booleans import ScalarBooleans
 from ..rules.sound_arithmetic import SoundArithmetic
 from ..rules.unit_reductions import UnitReductions
-from .compute_templates import ComputeTemplates, has_templates
+from .compute_templates import ComputeTemplates
 from .constant_batch_norm import ConstantBatchNorm
 from .constant_views import ConstantViews
 from .convolution_layouts import ConvolutionLayouts, suits_templates, suits_tensor_cores

@@ -12,6 +12,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from .. import compat
 from ..compute.anchored import has_template
+from ..compute.templates import has_templates
 from ..config import StitchConfig, checked_config
 from ..errors import StitchError
 from ..failures import ScopeFailed, raise_where_strict, reason_of
@@ -20,7 +21,6 @@ from ..scope.epilogue import no_template
 from ..scope.for_target import identify_for
 from ..scope.identify import Boundary, Identified
 from ..scope.node import Node, Value
-from .compute_templates import has_templates
 from .dataflow import BlockView, GraphReader, call_args, view_block
 
 STITCH_ATTR = "tvm_stitch.stitch_op"

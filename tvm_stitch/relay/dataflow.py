@@ -8,10 +8,11 @@ from typing import Any
 
 from tvm import relay, tir
 
-from ..failures import reason_of
+from ..failures import Refusal, error_text, reason_of
 from ..graph.reader import Unreadable
 from ..scope.node import Node, NodeKind, Value, kind_of
 from .lower import OpReader, short_name, tensor_types, type_of
+from .templates import Templates
 from .traverse import children, post_order
 
 Expr = Any
@@ -26,7 +27,8 @@ class Region:
 
     A value is the Relay expression that makes it, or ``(call, index)`` for one result of a call with several. Tuples
     and variables bound by ``let`` stand for what they hold. ``lets`` are the bound variables in order, ``result`` is
-    what the last of them leads to; ``named`` are variables that code which is not looked into refers to.
+    what the last of them leads to; ``named`` are variables that code which is not looked into refers to. ``computed``
+    says of compute-intensive nodes that no template serves why not.
     """
 
     nodes: list[Node] = field(default_factory=list)
@@ -35,6 +37,7 @@ class Region:
     result: Expr = None
     named: set[Any] = field(default_factory=set)
     several: set[Expr] = field(default_factory=set)
+    computed: dict[Node, str] = field(default_factory=dict)
 
     def value(self, expr: Expr) -> Any:
         """What an expression other than a tuple stands for."""
@@ -69,8 +72,11 @@ def results_of(call: Expr) -> list[Value]:
     return [call]
 
 
-def view(root: Expr, reader: OpReader) -> Region:
-    """The nodes of an expression; branches and function literals are not looked into."""
+def view(root: Expr, reader: OpReader, templates: Templates | None = None) -> Region:
+    """The nodes of an expression; branches and function literals are not looked into.
+
+    What ``templates`` serve are nodes with the graphs that these give.
+    """
     region = Region()
     chain: set[Expr] = set()  # the bindings that the region begins with; others are not looked into
     tail = root
@@ -84,7 +90,7 @@ def view(root: Expr, reader: OpReader) -> Region:
         if _is_operator_call(expr) and isinstance(expr.checked_type, relay.TupleType):
             region.several.add(expr)
     for expr in order:
-        node = _node(expr, region, reader, chain)
+        node = _node(expr, region, reader, chain, templates)
         if node is not None:
             region.nodes.append(node)
             region.expr[node] = expr
@@ -111,10 +117,12 @@ def _is_operator_call(expr: Expr) -> bool:
     return isinstance(expr, relay.Call) and hasattr(expr.op, "get_attr") and hasattr(expr.op, "name")
 
 
-def _node(expr: Expr, region: Region, reader: OpReader, chain: set[Expr]) -> Node | None:
+def _node(
+    expr: Expr, region: Region, reader: OpReader, chain: set[Expr], templates: Templates | None
+) -> Node | None:
     """The node that makes the expression's value, if any does."""
     if _is_operator_call(expr):
-        return _operator(expr, region, reader)
+        return _operator(expr, region, reader, templates)
     if isinstance(expr, relay.TupleGetItem):
         if region.value(expr) is not expr:
             return None
@@ -146,8 +154,14 @@ def _hidden_variables(expr: Expr) -> set[Any]:
     return {v for e in inside for v in relay.analysis.free_vars(e)}
 
 
-def _operator(call: Expr, region: Region, reader: OpReader) -> Node:
-    node = _read(call, region, reader)
+def _operator(call: Expr, region: Region, reader: OpReader, templates: Templates | None) -> Node:
+    node, why = None, ""
+    if templates is not None and _pattern(call.op) == FUSIBLE:
+        node, why = _of_template(call, region, templates)
+    if node is None:
+        node = _read(call, region, reader)
+        if why and node.kind is NodeKind.COMPUTE:
+            region.computed[node] = why
     node.pattern = _pattern(call.op)
     node.elementwise = frozenset(v for v in node.inputs if _shape(v) == _shape(call))
     node.tupled = any(isinstance(region.value(a), relay.Tuple) for a in call.args)
@@ -158,6 +172,21 @@ def _shape(value: Value) -> Any:
     """The shape of a tensor, as text; None for several tensors."""
     ty = type_of(value)
     return str(ty.shape) if isinstance(ty, relay.TensorType) else None
+
+
+def _of_template(call: Expr, region: Region, templates: Templates) -> tuple[Node | None, str]:
+    """The node of a call that a template computes; None, and why, for others."""
+    name = short_name(call.op.name)
+    try:
+        _readable(call)
+        inputs: list[Value] = []
+        args = [_argument(a, region, inputs) for a in call.args]
+        graph = templates.graph(call, inputs, args)
+    except Refusal as err:
+        return None, error_text(err)
+    except Exception as err:
+        return None, reason_of(err, name, quiet=True)
+    return Node(name, NodeKind.COMPUTE, inputs, results_of(call), graph, "compute-intensive"), ""
 
 
 def _read(call: Expr, region: Region, reader: OpReader) -> Node:

@@ -16,6 +16,9 @@ from collections import OrderedDict
 from typing import Any
 
 import tvm
+from tvm import relay
+
+from .lower import PRIMITIVE, typed
 
 COMPILER = "tvm_stitch"
 KERNEL_ATTR = "tvm_stitch.kernel"
@@ -60,6 +63,27 @@ def _leave_scopes_above(target: Any) -> None:
     """Leave target scopes that an error left open: TVM's CUDA builder enters one and does not guard it."""
     while not tvm.target.Target.current().same_as(target):
         tvm.target.Target.current().__exit__(None, None, None)
+
+
+def external_function(func: Any, kernel: Any, target: Any) -> Any:
+    """The function for which TVM asks our compiler, in the place of one that a kernel computes.
+
+    Args:
+        func: what it computes, of the kernel's parameters.
+        kernel: a scheduled PrimFunc with a global symbol.
+        target: what it was scheduled for.
+    """
+    func = typed(relay.Function(func.params, func.body, func.ret_type, func.type_params))
+    attrs = {
+        PRIMITIVE: tvm.tir.IntImm("int32", 1),
+        "Compiler": COMPILER,
+        "global_symbol": str(kernel.attrs["global_symbol"]),
+        KERNEL_ATTR: kernel,
+        TARGET_ATTR: target,
+    }
+    for key, value in attrs.items():
+        func = func.with_attr(key, value)
+    return func
 
 
 @tvm.register_func("relay.ext." + COMPILER, override=True)

@@ -22,6 +22,7 @@ from tvm.ir.instrument import pass_instrument
 from tvm.relay.backend.vm import VMCompiler
 from tvm.relay.build_module import BuildModule
 
+from ..compute.templates import has_templates
 from ..config import StitchConfig, checked_config
 from ..interrupts import carrying, check, watched
 from ..one_at_a_time import operator_definitions
@@ -30,6 +31,8 @@ from ..recorder import Recorder
 from .cuda_source import fixed_cuda_source
 from .shared_context import SharedContext
 from .stitch import stitch
+from .template_layouts import template_layouts, tophub_marked
+from .templates import Templates
 
 ENTRY = "PlanDevicesRewrite"
 """The first pass before which the module is final but for fusion and lowering."""
@@ -91,7 +94,8 @@ def _methods_replaced() -> Iterator[None]:
     for (owner, name), original in originals.items():
         setattr(owner, name, _stitching(original))
     try:
-        yield
+        with tophub_marked():
+            yield
     finally:
         for (owner, name), original in originals.items():
             setattr(owner, name, original)
@@ -118,10 +122,13 @@ def _stitching(original: Callable[..., Any]) -> Callable[..., Any]:
         prefix = asked.get("mod_name") or "default"
         # TVM's own lowering asks its operator definitions too, which serve one thread at a time.
         with watched(), operator_definitions, ExitStack() as stack:
-            entry = _Entry(chosen, config, f"tvmgen_{prefix}", build)
+            templates = Templates(chosen, config) if has_templates(chosen, config) else None
+            entry = _Entry(chosen, config, f"tvmgen_{prefix}", build, templates)
             stack.enter_context(with_instruments([*instruments(), entry]))
             if chosen.kind.name == "cuda":
                 stack.enter_context(fixed_cuda_source())
+            if templates is not None:
+                stack.enter_context(template_layouts(templates))
             _active.building = True
             try:
                 return original(self, *args, **kwargs)
@@ -152,11 +159,15 @@ class _Entry:
     """Rewrites the module in place when the entry pass is about to run.
 
     The layout rewriters of Ansor and MetaSchedule take all primitive functions apart once more (``DefuseOps``), ours
-    among them: then the module is stitched again, before the fusion that follows.
+    among them, and TVM folds constants, packed weights too: then the module is stitched again, before the fusion that
+    follows.
     """
 
-    def __init__(self, target: Any, config: StitchConfig, prefix: str, build: bool):
+    def __init__(
+        self, target: Any, config: StitchConfig, prefix: str, build: bool, templates: Templates | None
+    ):
         self.target, self.config, self.prefix, self.build = target, config, prefix, build
+        self.templates = templates
         self.recorder = Recorder()
         self.folding = 0  # FoldConstant fuses and lowers modules of its own
         self.taken_apart = False
@@ -186,7 +197,7 @@ class _Entry:
 
     def _stitched(self, mod: tvm.IRModule) -> tvm.IRModule:
         self.recorder = Recorder()
-        return stitch(mod, self.target, self.config, self.recorder, self.prefix, self.build)
+        return stitch(mod, self.target, self.config, self.recorder, self.prefix, self.build, self.templates)
 
     @staticmethod
     def _replace(mod: tvm.IRModule, new: tvm.IRModule) -> None:

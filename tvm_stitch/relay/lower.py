@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -51,7 +52,7 @@ def read_function(func: Any, target: Any, name: str) -> tuple[Any, StitchGraph]:
     reasons = []
     for chosen in (target, tvm.target.Target(GENERIC)):
         try:
-            with operator_definitions, chosen, _facts_asked_once.shared():
+            with operator_definitions, chosen, _facts_asked_once.shared(), _unwarned(chosen):
                 found = convert(func, chosen)
             if found is None:
                 raise Unreadable(NO_EXPRESSION)
@@ -121,6 +122,18 @@ def _facts_kept() -> Iterator[None]:
 _facts_asked_once = SharedContext(_facts_kept)
 
 
+@contextmanager
+def _unwarned(target: Any) -> Iterator[None]:
+    """TVM warns of every plain definition that its schedule is slow; ours is another one."""
+    logger = logging.getLogger("strategy")
+    before = logger.disabled
+    logger.disabled = before or str(target.keys[0]) == "generic"
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
 def exact_key(func: Any) -> str:
     """Equal for equal functions only: structural equality takes floats for equal that differ by less than 1e-9."""
     return str(tvm.ir.save_json(func))
@@ -152,10 +165,17 @@ class OpReader:
             return params[arg] if isinstance(arg, int) else arg
 
         body = relay.Call(call.op, [fill(a) for a in args], call.attrs, call.type_args)
-        func = relay.Function(params, body)
+        return self.of_function(relay.Function(params, body), short_name(call.op.name))
+
+    def of_function(self, func: Any, name: str) -> StitchGraph:
+        """What a function of one operator computes; ``name`` is for messages.
+
+        Raises:
+            Unreadable: with the reason.
+        """
         key = exact_key(func)
         if key not in self.cache:
-            self.cache[key] = self._read(func, short_name(call.op.name))
+            self.cache[key] = self._read(func, name)
         found = self.cache[key]
         if isinstance(found, str):
             raise Unreadable(found)

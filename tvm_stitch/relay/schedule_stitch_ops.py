@@ -19,10 +19,10 @@ from ..plan.choose import choose_plan
 from ..plan.grid_plan import GridPlan
 from ..plan.plan import StitchPlan
 from .cuda_source import fixed_cuda_source
-from .external import COMPILER, KERNEL_ATTR, TARGET_ATTR, build
-from .lower import exact_key, read_function, short_name, typed
+from .external import build, external_function
+from .lower import exact_key, read_function, short_name
 from .stitch_ops import STITCH_ATTR, is_marked
-from .traverse import post_order, rewrite
+from .traverse import post_order, with_calls
 
 Plan = StitchPlan | GridPlan
 
@@ -79,20 +79,15 @@ class ScheduleStitchOps:
             made = known.get(key)
             return func if made is None else made
 
-        def change(expr: Any) -> Any:
-            if isinstance(expr, relay.Call) and is_marked(expr.op):
-                return relay.Call(schedule(expr.op), expr.args, expr.attrs, expr.type_args, expr.span)
-            return expr
+        def change(call: Any) -> Any:
+            if is_marked(call.op):
+                return relay.Call(schedule(call.op), call.args, call.attrs, call.type_args, call.span)
+            return call
 
-        new = tvm.IRModule(dict(mod.functions.items()), mod.type_definitions, attrs=mod.attrs)
-        for gvar, func in mod.functions.items():
-            if isinstance(func, relay.Function) and func.body is not None:
-                body = rewrite(func.body, change)
-                new[gvar] = relay.Function(func.params, body, func.ret_type, func.type_params, func.attrs)
-        return relay.transform.InferType()(new)
+        return with_calls(mod, change)
 
     def _scheduled(self, func: Any, scope: str, names: set[str]) -> Any:
-        name = _fresh(f"{self.prefix}_{function_name(func)}", names)
+        name = fresh_name(f"{self.prefix}_{function_name(func)}", names)
         check()
         try:
             lowered, graph = read_function(func, self.target, name)
@@ -105,17 +100,7 @@ class ScheduleStitchOps:
             return self._decline(scope, name, err)
         self.plans[name] = plan
         names.add(name)
-        func = typed(relay.Function(func.params, func.body, func.ret_type, func.type_params))
-        attrs = {
-            "Primitive": tvm.tir.IntImm("int32", 1),
-            "Compiler": COMPILER,
-            "global_symbol": name,
-            KERNEL_ATTR: kernel,
-            TARGET_ATTR: self.target,
-        }
-        for key, value in attrs.items():
-            func = func.with_attr(key, value)
-        return func
+        return external_function(func, kernel, self.target)
 
     def _decline(self, scope: str, name: str, err: Exception) -> None:
         raise_where_strict(err, scope, self.config.strict)
@@ -123,18 +108,19 @@ class ScheduleStitchOps:
         self.declined[scope] = reason
 
 
-def function_name(func: Any) -> str:
-    """``stitch_`` and the names of the function's operators, the middle ones of many only counted."""
+def function_name(func: Any, first: str = "stitch") -> str:
+    """``first`` and the names of the function's operators, the middle ones of many only counted."""
     found = [
         short_name(e.op.name)
         for e in post_order([func.body])
         if isinstance(e, relay.Call) and hasattr(e.op, "name")
     ]
     shown = found if len(found) <= 5 else [*found[:3], f"x{len(found) - 4}", found[-1]]
-    return re.sub(r"\W", "_", "_".join(["stitch", *shown]))
+    return re.sub(r"\W", "_", "_".join([first, *shown]))
 
 
-def _fresh(name: str, taken: set[str]) -> str:
+def fresh_name(name: str, taken: set[str]) -> str:
+    """The name, with a number behind it where it is taken."""
     number = 1
     while name + (f"_{number}" if number > 1 else "") in taken:
         number += 1

@@ -8,11 +8,14 @@ from typing import Any
 import tvm
 
 from ..attempts import Attempt, stitch_module
+from ..compute.templates import has_templates
 from ..config import StitchConfig
-from ..recorder import Recorder
+from ..recorder import Recorder, fresh
+from .compute_templates import ComputeTemplates
 from .lower import OpReader
 from .schedule_stitch_ops import ScheduleStitchOps
 from .stitch_ops import StitchOps
+from .templates import Templates
 
 
 def stitch(
@@ -22,22 +25,33 @@ def stitch(
     recorder: Recorder,
     prefix: str = "tvmgen_default",
     build: bool = True,
+    templates: Templates | None = None,
 ) -> tvm.IRModule:
     """The module with its stitch ops scheduled for ``target``; scopes that fail are left to TVM, with the reason.
 
-    With ``build=False`` kernels are planned and emitted, but not compiled before TVM asks for them.
+    With ``build=False`` kernels are planned and emitted, but not compiled before TVM asks for them. ``templates`` are
+    those that layouts were chosen for; by default there are such as the configuration has.
 
     Raises:
         StitchError: under ``StitchConfig(strict=True)``.
     """
     reader = OpReader(target)
+    if templates is None and has_templates(target, config):
+        templates = Templates(target, config)
+    refused: dict[str, str] = {}  # by scope, the functions that no template computes after all
 
     def passes(attempt: Attempt) -> list[Any]:
         return [
             StitchOps(
-                config, target, attempt.boundaries, attempt.excluded, attempt.left, reader, attempt.scopes
+                config, target, attempt.boundaries, attempt.excluded, attempt.left, reader, attempt.scopes,
+                templates, attempt.computed,
             ),
             ScheduleStitchOps(target, config, attempt.plans, attempt.declined, prefix, build),
-        ]
+            ComputeTemplates(target, config, attempt.computed, attempt.declined, refused, prefix, build),
+        ]  # fmt: skip
 
-    return stitch_module(mod, target, config, recorder, passes)
+    stitched = stitch_module(mod, target, config, recorder, passes)
+    for scope, name in refused.items():  # it is TVM's, as other products are that no template serves
+        if scope in recorder.declined:
+            recorder.computed[fresh(name, recorder.computed)] = f"TVM: {recorder.declined.pop(scope)}"
+    return stitched

@@ -14,15 +14,21 @@ from ..device import resolve_target
 from ..errors import StitchError
 from ..failures import ScopeFailed, raise_where_strict, reason_of
 from ..interrupts import carrying, check
+from ..recorder import fresh
+from ..scope.epilogue import no_template
 from ..scope.for_target import identify_for
 from ..scope.identify import Boundary, Identified, Scope
 from ..scope.node import Node, Value
 from .dataflow import Region, results_of, view
 from .lower import PRIMITIVE, OpReader, type_of
+from .templates import Templates
 from .traverse import children, post_order, remake
 
 STITCH_ATTR = "tvm_stitch.stitch_op"
 """Function attribute that marks a stitch op; its value is the scope, which names it among those of the module."""
+
+TEMPLATE_ATTR = "tvm_stitch.template"
+"""Function attribute of a compute-intensive operator, with its epilogue, that a template computes; like the former."""
 
 RESHAPE_ONLY = "relay.reshape_only"
 """TVM's own attribute of primitive functions that move nothing."""
@@ -41,6 +47,9 @@ class StitchOps:
     ``exclude`` are left to TVM, and so is one that cannot be outlined; ``left``, if given, receives the calls that no
     scope could take and these scopes, with the reasons, ``scopes`` the names of those that are outlined.
 
+    What ``templates`` compute, with its epilogue, becomes a function marked with ``tvm_stitch.template``, which
+    ``ComputeTemplates`` takes; ``computed`` receives for other compute-intensive calls why they are none.
+
     Args:
         config: options; the defaults suit most models.
         target: what the module is compiled for; by default the current target, else llvm.
@@ -58,6 +67,8 @@ class StitchOps:
         left: dict[str, str] | None = None,
         reader: OpReader | None = None,
         scopes: dict[str, str] | None = None,
+        templates: Templates | None = None,
+        computed: dict[str, str] | None = None,
     ):
         self.config = checked_config(config)
         self.target = resolve_target(target or tvm.target.Target.current(allow_none=True) or "llvm")
@@ -66,6 +77,8 @@ class StitchOps:
         self.left = left if left is not None else {}
         self.reader = reader or OpReader(self.target)
         self.scopes = scopes if scopes is not None else {}
+        self.templates = templates
+        self.computed = computed if computed is not None else {}
 
     @carrying
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
@@ -76,6 +89,7 @@ class StitchOps:
         while True:
             self.found: list[Identified] = []
             self.outlined: list[str] = []
+            self.whys: list[tuple[str, str]] = []
             try:
                 new = self._outlined(mod, self.exclude | frozenset(failed), known)
                 break
@@ -85,6 +99,8 @@ class StitchOps:
             self.boundaries += found.boundaries
             self.left |= found.left
         self.left |= failed
+        for call, why in self.whys:
+            self.computed[fresh(call, self.computed)] = f"TVM: {why}"
         self.scopes |= {name: name for name in self.outlined}
         return new
 
@@ -101,10 +117,11 @@ class StitchOps:
         key = root, exclude
         if key not in known:
             try:
-                region = view(root, self.reader)
+                region = view(root, self.reader, self.templates)
                 found = identify_for(
                     region.nodes, self.target, self.config, topi=True,
                     excluded=lambda nodes, _graph: f"{prefix}/{nodes[0].index}" in exclude,
+                    template=self.templates.serves if self.templates is not None else no_template,
                 )  # fmt: skip
                 known[key] = region, found
             except Exception as err:
@@ -116,8 +133,14 @@ class StitchOps:
             name, reason = next(iter(found.left.items()))
             raise StitchError(f"{name} cannot be stitched: {reason}")
         self.found.append(found)
+        self.whys += [(node.name, why) for node, why in region.computed.items()]
         outliner = _Outliner(
-            region, found, prefix, exclude, lambda e, name: self._region(e, name, exclude, known)
+            region,
+            found,
+            prefix,
+            exclude,
+            lambda e, name: self._region(e, name, exclude, known),
+            self.templates,
         )
         body = outliner.run()
         self.outlined += outliner.outlined
@@ -131,9 +154,17 @@ def _is_outlined(func: Any) -> bool:
 class _Outliner:
     """Writes a region anew, unit by unit in an executable order."""
 
-    def __init__(self, region: Region, found: Identified, prefix: str, exclude: Collection[str], inner: Any):
+    def __init__(
+        self,
+        region: Region,
+        found: Identified,
+        prefix: str,
+        exclude: Collection[str],
+        inner: Any,
+        templates: Templates | None,
+    ):
         self.region, self.found, self.prefix, self.inner = region, found, prefix, inner
-        self.exclude = exclude
+        self.exclude, self.templates = exclude, templates
         self.new: dict[Value, Any] = {}  # what each value has become
         self.bound = {v: var for var in region.lets for v in [region.value(var)]}
         self.lets: list[tuple[Any, Any]] = []
@@ -146,13 +177,15 @@ class _Outliner:
         for nodes in self.found.order:
             scope = scope_of.get(nodes[0])
             name = f"{self.prefix}/{nodes[0].index}"
-            if (scope is not None or nodes[0] in epilogue_of) and name not in self.exclude:
+            tiled = self._has_template(nodes)
+            outlines = scope is not None or tiled or nodes[0] in epilogue_of
+            if outlines and name not in self.exclude:
                 self.outlined.append(name)
                 try:
                     if scope is not None:
-                        self._outline(scope, name)
+                        self._outline(scope, {STITCH_ATTR: name})
                     else:
-                        self._outline(self._epilogue(nodes), None)
+                        self._outline(self._epilogue(nodes), {TEMPLATE_ATTR: name} if tiled else {})
                 except Exception as err:
                     raise ScopeFailed(name, name) from err
             else:
@@ -167,6 +200,11 @@ class _Outliner:
         graph = nodes[0].graph
         assert graph is not None
         return Scope(nodes, *self.found.interface(nodes), graph)
+
+    def _has_template(self, nodes: list[Node]) -> bool:
+        """Does a template compute one of some nodes?"""
+        templates = self.templates
+        return templates is not None and any(n.graph is not None and templates.serves(n.graph) for n in nodes)
 
     # -- units --------------------------------------------------------------------------------------------------
     def _keep(self, node: Node) -> None:
@@ -197,11 +235,11 @@ class _Outliner:
             func = func.with_attr(attr, tvm.tir.IntImm("int32", 1))
         return relay.Call(func, [self.rebuilt(reshape.args[0])])
 
-    def _outline(self, scope: Scope, name: str | None) -> None:
+    def _outline(self, scope: Scope, marks: dict[str, str]) -> None:
         func = self._function(scope)
         func = func.with_attr(PRIMITIVE, tvm.tir.IntImm("int32", 1))
-        if name is not None:
-            func = func.with_attr(STITCH_ATTR, name)
+        for attr, name in marks.items():
+            func = func.with_attr(attr, name)
         call: Any = relay.Call(func, [self.rebuilt(v) for v in scope.inputs])
         if len(scope.outputs) == 1:
             self.new[scope.outputs[0]] = call

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import tvm
 from tvm import relay
 
 Expr = Any
@@ -76,3 +77,17 @@ def rewrite(root: Expr, change: Callable[[Expr], Expr]) -> Expr:
     for expr in post_order([root]):
         new[expr] = change(remake(expr, [new[c] for c in children(expr)]))
     return new[root]
+
+
+def with_calls(mod: tvm.IRModule, change: Callable[[Expr], Expr]) -> tvm.IRModule:
+    """The module with ``change`` applied to all calls in its functions; not to those within function literals."""
+
+    def at(expr: Expr) -> Expr:
+        return change(expr) if isinstance(expr, relay.Call) else expr
+
+    new = tvm.IRModule(dict(mod.functions.items()), mod.type_definitions, attrs=mod.attrs)
+    for gvar, func in mod.functions.items():
+        if isinstance(func, relay.Function) and func.body is not None:
+            body = rewrite(func.body, at)
+            new[gvar] = relay.Function(func.params, body, func.ret_type, func.type_params, func.attrs)
+    return relay.transform.InferType()(new)

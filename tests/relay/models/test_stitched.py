@@ -62,9 +62,9 @@ def test_workloads_on_cuda_emulated(case: Case, barriers: bool) -> None:
         assert len(done.launches) <= 8
 
 
-@pytest.mark.parametrize(("target", "launches"), [(LLVM, 14), (CUDA, 13)], ids=["llvm", "cuda"])
+@pytest.mark.parametrize(("target", "launches"), [(LLVM, 13), (CUDA, 13)], ids=["llvm", "cuda"])
 def test_an_encoder_layer_takes_few_launches(target: Any, launches: int) -> None:
-    """On a CPU the activation is a kernel of its own: TVM's matmul would compute it element by element."""
+    """The activation is computed in the kernel of its matmul, on a CPU by a template."""
     config = BertConfig(layers=1, hidden=64, heads=4, sequence=16, ffn=128, vocabulary=64)
     mod, params = encoder.layer_in_relay(config)
     with enable() as found, tvm.transform.PassContext(opt_level=3):

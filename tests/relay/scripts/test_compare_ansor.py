@@ -47,7 +47,7 @@ def test_a_run_is_complete_and_goes_on_from_its_log(tmp_path: Path) -> None:
 
     first = run(3)
     records = {record["name"]: record for record in first["records"]}
-    assert list(records) == ["stock", "tuned", "stitched", "stitched_tuned"]
+    assert list(records) == ["stock", "tuned", "stitched", "stitched_tuned", "stitched_templates"]
     for record in records.values():
         assert record["problem"] is None and record["error"] < 1e-5 and record["compile_seconds"] > 0
         for times in (record["seconds"], record["memory_seconds"]):
@@ -95,6 +95,34 @@ def test_programs_are_counted_and_timed_by_kind() -> None:
     (result,), (expected,) = program.outputs(), work.reference()
     np.testing.assert_allclose(result, expected, atol=1e-5)
     assert 0 < program.sample_memory() and 0 < program.sample()
+
+
+def test_templates_are_a_variant_of_their_own(tmp_path: Path) -> None:
+    """They alone have no kernel of TVM's, and none for the activation of the first product behind the attention."""
+    model = [
+        "--model",
+        "encoder",
+        "--sequence",
+        "4",
+        "--hidden",
+        "16",
+        "--heads",
+        "2",
+        "--ffn",
+        "32",
+        "--blocks",
+        "2",
+    ]
+    arguments = [*model, "--out", str(tmp_path), "--variants", "stitched,stitched_templates"]
+    assert compare_ansor.main(arguments) == 0
+    results = json.loads((tmp_path / "results.json").read_text())
+    records = {record["name"]: record for record in results["records"]}
+    assert records["stitched_templates"]["error"] < 1e-5
+    counts = [records[name]["kernels"] for name in ("stitched", "stitched_templates")]
+    assert [c["compute_intensive"] for c in counts] == [8, 8]
+    assert counts[1]["memory_intensive"] == counts[0]["memory_intensive"] - 1
+    assert counts[1]["bytes_moved"] < counts[0]["bytes_moved"]
+    assert "by templates of ours" in " ".join(results["statements"])
 
 
 def test_tasks_of_the_stitched_model_are_its_contractions() -> None:

@@ -45,4 +45,4 @@ def why_not(library: SharedLibrary, config: StitchConfig) -> str | None:
         except Exception as err:
             let_pass(err)
             reason = error_text(err)
-    return reason if config.compute == "auto" else library.calls_missing()
+    return library.calls_missing() if config.compute == "libraries" else reason

@@ -59,7 +59,7 @@ def add(parser: argparse.ArgumentParser, tuner: str) -> None:
     )
     parser.add_argument("--seed", type=int, default=0, help="of the search (default: %(default)s)")
     parser.add_argument(
-        "--variants", help="comma-separated, of stock, tuned, stitched and stitched_tuned; all by default"
+        "--variants", help="comma-separated, of the columns' names, such as stock,stitched; all by default"
     )
     parser.add_argument("--blocks", type=int, default=7, help="turns of each variant (default: %(default)s)")
     parser.add_argument(

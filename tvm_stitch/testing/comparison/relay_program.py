@@ -139,7 +139,7 @@ class RelayProgram:
         """Whether a function has a contraction; one that this TVM did not lower itself is told by its name."""
         if name not in self._compute:
             metadata = self._lib.function_metadata
-            functions = metadata[name].relay_primfuncs.values() if name in metadata else []
+            functions = list(metadata[name].relay_primfuncs.values()) if name in metadata else []
             self._compute[name] = (
                 any(holds_contraction(function) for function in functions)
                 if functions
