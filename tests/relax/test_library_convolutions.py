@@ -72,9 +72,10 @@ OPERATORS = {3: R.nn.conv1d, 4: R.nn.conv2d, 5: R.nn.conv3d}
 LAST = {3: ("NWC", "OWI"), 4: ("NHWC", "OHWI"), 5: ("NDHWC", "ODHWI")}
 
 
-@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize(
+    ("last", "symbolic"), [(False, False), (True, False), (False, True)], ids=["first", "last", "symbolic"]
+)
 @pytest.mark.parametrize(("shape", "kernel", "attrs"), CASES)
-@pytest.mark.parametrize("symbolic", [False, True], ids=["static", "symbolic"])
 def test_convolutions_mean_the_same(
     shape: tuple[int, ...], kernel: tuple[int, ...], attrs: dict[str, Any], last: bool, symbolic: bool
 ) -> None:
