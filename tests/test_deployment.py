@@ -42,7 +42,8 @@ _STUBS = """
 // What the calls of cuBLASLt use of the driver and of the library: all succeeds, a product is 42 in its first element.
 #define OK(name) int name() { return 0; }
 OK(cuCtxGetDevice) OK(cuDevicePrimaryCtxRetain) OK(cuCtxPushCurrent_v2) OK(cuCtxPopCurrent_v2) OK(cuMemsetD8Async)
-OK(cuMemsetD2D8Async) OK(cublasLtCreate) OK(cublasLtGetVersion) OK(cublasLtGetStatusString)
+OK(cuMemsetD2D8Async) OK(cuStreamIsCapturing) OK(cuEventCreate) OK(cuEventDestroy_v2) OK(cuEventRecord)
+OK(cuEventSynchronize) OK(cuEventElapsedTime) OK(cublasLtCreate) OK(cublasLtGetVersion) OK(cublasLtGetStatusString)
 OK(cublasLtMatmulDescCreate) OK(cublasLtMatmulDescSetAttribute) OK(cublasLtMatmulDescDestroy)
 OK(cublasLtMatrixLayoutCreate) OK(cublasLtMatrixLayoutSetAttribute) OK(cublasLtMatrixLayoutDestroy)
 OK(cublasLtMatmulPreferenceCreate) OK(cublasLtMatmulPreferenceSetAttribute) OK(cublasLtMatmulPreferenceDestroy)
@@ -318,7 +319,7 @@ def test_the_manifest_names_what_a_gpu_needs(
     monkeypatch.setattr(export, "kernel_compiler", lambda: "nvcc" if compiled else None)
     monkeypatch.setattr(export, "_compile", lambda source, target: ("fatbin", b"machine code"))
     onnx.save(Model().onnx(), str(tmp_path / "model.onnx"))
-    words = ["--target", "cuda -arch=sm_90", "--config", "compute=cublas", "-q", "--json"]
+    words = ["--target", "cuda -arch=sm_90", "--config", "compute=libraries", "-q", "--json"]
     assert cli.main(["compile", str(tmp_path / "model.onnx"), *words, "-o", str(tmp_path / "out")]) == 0
     found = {need["name"]: need["how"] for need in json.loads(capfd.readouterr().out)["needs"]}
     assert "nvidia-cublas" in found["cuBLASLt"]
@@ -433,6 +434,12 @@ def test_a_failed_export_leaves_the_executable_as_it_was(
     with pytest.raises(Exception, match="no such folder|No such file|cannot"):
         tvm_stitch.export_library(kernels, tmp_path / "no such folder" / "model.so", CUDA)
     assert "__global__" in cuda_modules(kernels.mod)[0].inspect_source()
+
+
+def test_a_target_without_the_kernels_is_refused(tmp_path: Path, kernels: Any) -> None:
+    with pytest.raises(ValueError, match="the model has CUDA kernels, target='llvm' has none"):
+        tvm_stitch.export_library(kernels, tmp_path / "model.so", "llvm")
+    assert not (tmp_path / "model.so").exists()
 
 
 def test_a_missing_cuda_compiler_is_told(

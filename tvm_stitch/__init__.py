@@ -45,6 +45,7 @@ def export_library(executable: Any, path: Any, target: Any = "llvm", **options: 
         options: passed on to TVM's ``export_library``.
 
     Raises:
+        ValueError: if there are CUDA kernels, and the target is another one.
         RuntimeError: if there are CUDA kernels, and neither nvcc nor NVRTC, or it rejects them.
     """
     from .export import export_library as export

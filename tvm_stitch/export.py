@@ -45,9 +45,13 @@ def export_library(
         options: passed on to TVM's ``export_library``.
 
     Raises:
+        ValueError: if there are CUDA kernels, and the target is another one.
         RuntimeError: if there are CUDA kernels, and nothing here that compiles them, or it rejects them.
     """
     target = resolve_target(target)
+    if target.kind.name != "cuda" and _parents(executable.mod):
+        said = f"the model has CUDA kernels, target={target.kind.name!r} has none"
+        raise ValueError(f"{said}: give the target that it was compiled for")
     with watched(), _compiled_kernels(executable.mod, target):
         executable.export_library(str(Path(path)), **options)
 

@@ -301,3 +301,13 @@ def test_nested_tuples_come_through() -> None:
     result = relax.VirtualMachine(executable, tvm.cpu())["main"](*map(tvm.runtime.tensor, inputs))
     leaves = flatten(tuple(tuple(r) if not isinstance(r, tvm.runtime.Tensor) else r for r in result))
     assert mismatches([t.numpy() for t in leaves], evaluate(mod, inputs), {F32: (2e-5, 2e-5)}) == []
+
+
+@pytest.mark.parametrize("kind", ["opencl", "c"])
+def test_other_targets_get_nothing_that_is_of_cuda(kind: str) -> None:
+    """Their kernels are TVM's, and so is what computes a maximum."""
+    target = tvm.target.Target({"kind": kind}, host="llvm") if kind == "opencl" else tvm.target.Target(kind)
+    mod = build(lambda emit, x: [R.nn.relu(emit(R.power(x, x)))], ((4, symbol("n")), "float32"))
+    with target:
+        made = str(pipeline(target)(mod))
+    assert "cuda" not in made and "static_cast" not in made

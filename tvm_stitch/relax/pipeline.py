@@ -238,5 +238,7 @@ def _default_schedules(target: Any) -> list[Any]:
 
     gpu = dl.gpu
     rules = (gpu.Matmul(), gpu.GEMV(), gpu.Reduction(), gpu.GeneralReduction(), gpu.Fallback())
-    before = [SoundArithmetic(on_device=True), UnitReductions(), HalfSums()]
-    return [*before, ApplyDecliningRules(*rules), ScalarBooleans(), EmptyGrids()]
+    scheduled = [UnitReductions(), HalfSums(), ApplyDecliningRules(*rules), ScalarBooleans()]
+    if target.kind.name != "cuda":  # what the other two write is CUDA C
+        return scheduled
+    return [SoundArithmetic(on_device=True), *scheduled, EmptyGrids()]
