@@ -18,7 +18,7 @@ from tvm_stitch.testing.random_graphs import LEVELS, RandomGraph, random_graph
 from tvm_stitch.testing.random_steps import Sketch
 from tvm_stitch.testing.relax_front_end import RelaxFrontEnd
 
-LLVM_GRAPHS, EMULATED_GRAPHS, CHUNK = 200, 60, 10
+LLVM_GRAPHS, EMULATED_GRAPHS, CHUNK = 100, 40, 10
 #: What the emulator runs: every CUDA thread is interpreted with all checks on.
 EMULATED_ELEMENTS = 4_000
 SHAPES = {"row": (1, 50), "column": (50, 1)}
