@@ -157,3 +157,14 @@ def test_what_follows_is_one_kernel() -> None:
     tvm.transform.Sequential(planning_passes(CUDA, ASKED, recorder))(mod)
     assert list(recorder.computed.values()) == ["cuDNN: channels first"] * 2
     assert len(recorder.plans) == 1 and not recorder.declined
+
+
+def test_without_convolutions_the_library_is_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening it, and compiling the calls of it, takes seconds."""
+    asked: list[bool] = []
+    monkeypatch.setattr(library.CUDNN, "missing", lambda: asked.append(True) or "cuDNN is not here")
+    mod = build(lambda emit, x: R.nn.relu(x), ([4, 8], "float16"))
+    tvm.transform.Sequential(planning_passes(CUDA, StitchConfig()))(mod)
+    assert not asked
+    tvm.transform.Sequential(planning_passes(CUDA, StitchConfig()))(conv((1, 3, 8, 8), (4, 3, 3, 3)))
+    assert asked

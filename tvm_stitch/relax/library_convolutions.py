@@ -11,11 +11,12 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ..compute.cuda import library
 from ..config import StitchConfig, checked_config
-from ..device import capability_of, resolve_target
+from ..device import resolve_target
 from ..failures import Refusal
 from ..graph.extent import is_number, is_static
 from ..interrupts import carrying
 from .functions import own_functions
+from .library_calls import FLOATS, check_capability, has_calls
 from .views import shape_of
 
 CHANNELS_FIRST, CHANNELS_LAST = "channels_first", "channels_last"
@@ -35,9 +36,6 @@ OPERATORS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d")
 WORKSPACE_BYTES = 64 << 20
 """Device memory that a convolution may use beside its operands. It is planned with all other storage of a function, so
 that convolutions in a row share it."""
-
-_DTYPES = ("float32", "float16", "bfloat16")
-_BFLOAT16_FROM = 80
 
 
 @tvm.transform.module_pass(opt_level=0, name="LibraryConvolutions")
@@ -59,11 +57,8 @@ class LibraryConvolutions:
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Rewrite the convolutions of every Relax function."""
         functions = dict(own_functions(mod))
-        count = sum(map(_convolutions, functions.values()))
-        if not count:
-            return mod
-        if (reason := library.why_not(library.CUDNN, self.config)) is not None:
-            self.computed[f"{count} convolution{'s' if count > 1 else ''}"] = f"TVM: {reason}"
+        wanted = is_convolution, library.CUDNN, self.config, self.computed
+        if not has_calls(functions.values(), "convolution", *wanted):
             return mod
         rewriter = _Rewriter(mod, self)
         for gvar, func in functions.items():
@@ -74,10 +69,6 @@ class LibraryConvolutions:
 def is_convolution(value: Any) -> bool:
     """True for the operators that the library may compute."""
     return isinstance(value, relax.Call) and getattr(value.op, "name", "") in OPERATORS
-
-
-def _convolutions(func: Any) -> int:
-    return sum(map(is_convolution, relax.analysis.get_var2val(func).values()))
 
 
 def layout_of(target: Any, call: Any) -> str:
@@ -91,10 +82,9 @@ def layout_of(target: Any, call: Any) -> str:
     if layout is None or str(attrs.out_layout) not in ("", str(attrs.data_layout)):
         raise Refusal(f"layouts {attrs.data_layout}, {attrs.kernel_layout} are none of cuDNN's")
     data, weight, out = (str(v.ty.dtype) for v in (*call.args, call))
-    if data != weight or data != out or data not in _DTYPES:
+    if data != weight or data != out or data not in FLOATS:
         raise Refusal(f"a convolution of {data} and {weight} in {out} is none that cuDNN is asked for")
-    if data == "bfloat16" and capability_of(target) < _BFLOAT16_FROM:
-        raise Refusal(f"bfloat16 needs compute capability {_BFLOAT16_FROM / 10:.1f}")
+    check_capability(target, data)
     shapes = [shape_of(v) for v in (*call.args, call)]
     if any(shape is None for shape in shapes):
         raise Refusal("its shapes are not known")

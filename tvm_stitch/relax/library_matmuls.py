@@ -18,14 +18,12 @@ from ..failures import Refusal
 from ..graph.extent import Extent, as_expr, is_number
 from ..interrupts import carrying
 from .functions import own_functions
+from .library_calls import FLOATS, check_capability, has_calls
 from .library_plan import Planned, is_product, planned
 
 WORKSPACE_BYTES = {0: 4 << 20, 90: 32 << 20}
 """Device memory that a product may use beside its operands, by ten times the least compute capability: NVIDIA's
 recommendation. It is planned with all other storage of a function, so that products in a row share it."""
-
-_DTYPES = ("float32", "float16", "bfloat16")
-_BFLOAT16_FROM = 80
 
 
 @tvm.transform.module_pass(opt_level=0, name="LibraryMatmuls")
@@ -48,11 +46,8 @@ class LibraryMatmuls:
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Rewrite the products of every Relax function."""
         functions = dict(own_functions(mod))
-        count = sum(map(_products, functions.values()))
-        if not count:
-            return mod
-        if (reason := library.why_not(library.CUBLASLT, self.config)) is not None:
-            self.computed[f"{count} matmul{'s' if count > 1 else ''}"] = f"TVM: {reason}"
+        wanted = is_product, library.CUBLASLT, self.config, self.computed
+        if not has_calls(functions.values(), "matmul", *wanted):
             return mod
         rewriter = _Rewriter(mod, self)
         for gvar, func in functions.items():
@@ -69,20 +64,15 @@ class LibraryMatmuls:
         return found
 
 
-def _products(func: Any) -> int:
-    return sum(map(is_product, relax.analysis.get_var2val(func).values()))
-
-
 def check_dtypes(target: Any, call: Any) -> None:
     """Raise a Refusal unless the library has products of these dtypes."""
     left, right = (str(arg.ty.dtype) for arg in call.args)
     out = str(call.ty.dtype)
-    if left != right or left not in _DTYPES or out not in (left, "float32"):
+    if left != right or left not in FLOATS or out not in (left, "float32"):
         raise Refusal(
             f"a product of {left} and {right} in {out} is none that {library.CUBLASLT.title} is asked for"
         )
-    if left == "bfloat16" and capability_of(target) < _BFLOAT16_FROM:
-        raise Refusal(f"bfloat16 needs compute capability {_BFLOAT16_FROM / 10:.1f}")
+    check_capability(target, left)
 
 
 @mutator

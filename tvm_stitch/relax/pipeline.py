@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import tvm
@@ -107,9 +107,17 @@ def _layouts(target: Any, config: StitchConfig, recorder: Recorder) -> list[Any]
     """The layouts that templates take, and those in which a library is fastest."""
     if has_templates(target, config):
         return [ConvolutionLayouts(suits_templates, recorder.computed)]
-    if _has_libraries(target, config) and library.why_not(library.CUDNN, config) is None:
-        return [ConvolutionLayouts(partial(suits_tensor_cores, config.tf32), recorder.computed)]
-    return []
+    if not _has_libraries(target, config):
+        return []
+
+    @cache
+    def is_called() -> bool:  # asked for convolutions alone: the answer opens the library
+        return library.why_not(library.CUDNN, config) is None
+
+    def converts(call: Any) -> bool:
+        return suits_tensor_cores(config.tf32, call) and is_called()
+
+    return [ConvolutionLayouts(converts, recorder.computed)]
 
 
 def _templates(target: Any, config: StitchConfig, recorder: Recorder) -> list[Any]:

@@ -28,8 +28,7 @@ PACKED_BY_TVM = ("dense", "matmul")
 
 FEW_PLACES, LARGE_WEIGHT = 64, 1 << 20
 """Places of an image's windows, and elements of a weight that no second-level cache holds: of fewer with a larger one
-TVM's convolution is faster (7x7 places, 512 channels: 60 against
-45 GFLOP/s; 14x14, 256 channels: 75 against 94)."""
+TVM's convolution is faster (7x7 places, 512 channels: 60 against 45 GFLOP/s; 14x14, 256 channels: 75 against 94)."""
 
 TOPHUB = "tvm_stitch_tophub"
 """Attribute of the contexts with AutoTVM's records that TVM itself opens around every build."""

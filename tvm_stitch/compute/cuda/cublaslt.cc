@@ -82,32 +82,28 @@ constexpr const char* kVariable = "TVM_STITCH_CUBLASLT";
 constexpr const char* kAdvice =
     "install nvidia-cublas (CUDA 13) or nvidia-cublas-cu12 (CUDA 12), or name the library in TVM_STITCH_CUBLASLT";
 
-std::mutex opening;
-const Library* opened = nullptr;
-
 // cuBLASLt, opened once: from a path, or from where it may lie if that is empty.
 const Library& OpenLibrary(const std::string& path) {
-  std::lock_guard<std::mutex> lock(opening);
-  if (opened != nullptr) return *opened;
-  void* file = OpenFile("cuBLASLt", path, kVariable, {"libcublasLt.so.13", "libcublasLt.so.12"},
-                        {"nvidia/cu13/lib/", "nvidia/cublas/lib/"}, kAdvice);
-  auto made = std::make_unique<Library>();
-  Resolve(file, "cublasLtCreate", &made->create);
-  Resolve(file, "cublasLtGetVersion", &made->version);
-  Resolve(file, "cublasLtGetStatusString", &made->status_text);
-  Resolve(file, "cublasLtMatmul", &made->matmul);
-  Resolve(file, "cublasLtMatmulAlgoGetHeuristic", &made->heuristic);
-  Resolve(file, "cublasLtMatmulDescCreate", &made->desc_create);
-  Resolve(file, "cublasLtMatmulDescSetAttribute", &made->desc_set);
-  Resolve(file, "cublasLtMatmulDescDestroy", &made->desc_destroy);
-  Resolve(file, "cublasLtMatrixLayoutCreate", &made->layout_create);
-  Resolve(file, "cublasLtMatrixLayoutSetAttribute", &made->layout_set);
-  Resolve(file, "cublasLtMatrixLayoutDestroy", &made->layout_destroy);
-  Resolve(file, "cublasLtMatmulPreferenceCreate", &made->preference_create);
-  Resolve(file, "cublasLtMatmulPreferenceSetAttribute", &made->preference_set);
-  Resolve(file, "cublasLtMatmulPreferenceDestroy", &made->preference_destroy);
-  opened = made.release();
-  return *opened;
+  return OpenedOnce<Library>([&] {
+    void* file = OpenFile("cuBLASLt", path, kVariable, {"libcublasLt.so.13", "libcublasLt.so.12"},
+                          {"nvidia/cu13/lib/", "nvidia/cublas/lib/"}, kAdvice);
+    auto made = std::make_unique<Library>();
+    Resolve(file, "cublasLtCreate", &made->create);
+    Resolve(file, "cublasLtGetVersion", &made->version);
+    Resolve(file, "cublasLtGetStatusString", &made->status_text);
+    Resolve(file, "cublasLtMatmul", &made->matmul);
+    Resolve(file, "cublasLtMatmulAlgoGetHeuristic", &made->heuristic);
+    Resolve(file, "cublasLtMatmulDescCreate", &made->desc_create);
+    Resolve(file, "cublasLtMatmulDescSetAttribute", &made->desc_set);
+    Resolve(file, "cublasLtMatmulDescDestroy", &made->desc_destroy);
+    Resolve(file, "cublasLtMatrixLayoutCreate", &made->layout_create);
+    Resolve(file, "cublasLtMatrixLayoutSetAttribute", &made->layout_set);
+    Resolve(file, "cublasLtMatrixLayoutDestroy", &made->layout_destroy);
+    Resolve(file, "cublasLtMatmulPreferenceCreate", &made->preference_create);
+    Resolve(file, "cublasLtMatmulPreferenceSetAttribute", &made->preference_set);
+    Resolve(file, "cublasLtMatmulPreferenceDestroy", &made->preference_destroy);
+    return made;
+  });
 }
 
 const Library& TheLibrary() {
@@ -143,14 +139,12 @@ int64_t FlagsOf(std::string_view mode) {
       {"left_transposed", kLeftTransposed}, {"right_transposed", kRightTransposed}, {"bias", kBias},
       {"relu", kReLU},                      {"residual", kResidual},                {"tf32", kTF32}};
   int64_t flags = 0;
-  while (!mode.empty()) {
-    std::string_view word = mode.substr(0, mode.find(' '));
-    mode.remove_prefix(std::min(mode.size(), word.size() + 1));
+  EachWord(mode, [&](std::string_view word) {
     auto same = [&](const auto& known) { return known.first == word; };
     auto found = std::find_if(std::begin(words), std::end(words), same);
     if (found == std::end(words)) TVM_FFI_THROW(ValueError) << "tvm_stitch: no mode of a product: " << word;
     flags |= found->second;
-  }
+  });
   return flags;
 }
 
@@ -161,11 +155,7 @@ struct Layout {
 constexpr size_t kNumbers = sizeof(Layout) / sizeof(int64_t);
 
 int TypeOf(DLDataType dtype) {
-  if (dtype.lanes == 1 && dtype.code == kDLFloat && dtype.bits == 32) return kFloat32;
-  if (dtype.lanes == 1 && dtype.code == kDLFloat && dtype.bits == 16) return kFloat16;
-  if (dtype.lanes == 1 && dtype.code == kDLBfloat && dtype.bits == 16) return kBFloat16;
-  TVM_FFI_THROW(TypeError) << "tvm_stitch: cuBLASLt products are of float32, float16 or bfloat16";
-  return 0;
+  return NumberOf(dtype, {kFloat32, kFloat16, kBFloat16}, "cuBLASLt products");
 }
 
 // A matrix per item of the batch must lie within its tensor: wrong numbers are an error, not a wild access.

@@ -16,7 +16,6 @@
 #include <limits>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -83,27 +82,23 @@ constexpr const char* kVariable = "TVM_STITCH_CUDNN";
 constexpr const char* kAdvice =
     "install nvidia-cudnn-cu13 (CUDA 13) or nvidia-cudnn-cu12 (CUDA 12), or name the library in TVM_STITCH_CUDNN";
 
-std::mutex opening;
-const Library* opened = nullptr;
-
 // cuDNN, opened once: from a path, or from where it may lie if that is empty.
 const Library& OpenLibrary(const std::string& path) {
-  std::lock_guard<std::mutex> lock(opening);
-  if (opened != nullptr) return *opened;
-  void* file = OpenFile("cuDNN", path, kVariable, {"libcudnn.so.9"}, {"nvidia/cudnn/lib/"}, kAdvice);
-  auto made = std::make_unique<Library>();
-  Resolve(file, "cudnnCreate", &made->create);
-  Resolve(file, "cudnnGetVersion", &made->version);
-  Resolve(file, "cudnnGetErrorString", &made->status_text);
-  Resolve(file, "cudnnSetStream", &made->set_stream);
-  Resolve(file, "cudnnBackendCreateDescriptor", &made->descriptor_create);
-  Resolve(file, "cudnnBackendDestroyDescriptor", &made->descriptor_destroy);
-  Resolve(file, "cudnnBackendSetAttribute", &made->set);
-  Resolve(file, "cudnnBackendGetAttribute", &made->get);
-  Resolve(file, "cudnnBackendFinalize", &made->finalize);
-  Resolve(file, "cudnnBackendExecute", &made->execute);
-  opened = made.release();
-  return *opened;
+  return OpenedOnce<Library>([&] {
+    void* file = OpenFile("cuDNN", path, kVariable, {"libcudnn.so.9"}, {"nvidia/cudnn/lib/"}, kAdvice);
+    auto made = std::make_unique<Library>();
+    Resolve(file, "cudnnCreate", &made->create);
+    Resolve(file, "cudnnGetVersion", &made->version);
+    Resolve(file, "cudnnGetErrorString", &made->status_text);
+    Resolve(file, "cudnnSetStream", &made->set_stream);
+    Resolve(file, "cudnnBackendCreateDescriptor", &made->descriptor_create);
+    Resolve(file, "cudnnBackendDestroyDescriptor", &made->descriptor_destroy);
+    Resolve(file, "cudnnBackendSetAttribute", &made->set);
+    Resolve(file, "cudnnBackendGetAttribute", &made->get);
+    Resolve(file, "cudnnBackendFinalize", &made->finalize);
+    Resolve(file, "cudnnBackendExecute", &made->execute);
+    return made;
+  });
 }
 
 const Library& TheLibrary() {
@@ -169,9 +164,7 @@ struct Mode {
 Mode ModeOf(std::string_view words) {
   Mode mode;
   bool has_layout = false;
-  while (!words.empty()) {
-    std::string_view word = words.substr(0, words.find(' '));
-    words.remove_prefix(std::min(words.size(), word.size() + 1));
+  EachWord(words, [&](std::string_view word) {
     if (word == "channels_first" || word == "channels_last") {
       has_layout = true;
       mode.channels_last = word == "channels_last";
@@ -182,17 +175,13 @@ Mode ModeOf(std::string_view words) {
     } else {
       TVM_FFI_THROW(ValueError) << "tvm_stitch: no mode of a convolution: " << word;
     }
-  }
+  });
   if (!has_layout) TVM_FFI_THROW(ValueError) << "tvm_stitch: the mode of a convolution names no layout";
   return mode;
 }
 
 int TypeOf(DLDataType dtype) {
-  if (dtype.lanes == 1 && dtype.code == kDLFloat && dtype.bits == 32) return kFloat32;
-  if (dtype.lanes == 1 && dtype.code == kDLFloat && dtype.bits == 16) return kFloat16;
-  if (dtype.lanes == 1 && dtype.code == kDLBfloat && dtype.bits == 16) return kBFloat16;
-  TVM_FFI_THROW(TypeError) << "tvm_stitch: cuDNN's convolutions are of float32, float16 or bfloat16";
-  return 0;
+  return NumberOf(dtype, {kFloat32, kFloat16, kBFloat16}, "cuDNN's convolutions");
 }
 
 // The extents of a tensor with its channels second, at least two of them spatial, as cuDNN counts them.

@@ -13,11 +13,13 @@
 #include <tvm/ffi/string.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <map>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tvm_stitch {
@@ -47,6 +49,16 @@ inline std::vector<std::string> Folders(const std::vector<std::string>& in_wheel
   if (home != nullptr && *home != 0) folders.push_back(std::string(home) + "/lib64/");
   folders.push_back("/usr/local/cuda/lib64/");
   return folders;
+}
+
+// A library's interface, which ``find`` makes the first time; it lives as long as the process.
+template <typename Library, typename Find>
+const Library& OpenedOnce(Find find) {
+  static std::mutex lock;
+  static const Library* opened = nullptr;
+  std::lock_guard<std::mutex> guard(lock);
+  if (opened == nullptr) opened = find().release();
+  return *opened;
 }
 
 // Opens a library: the file ``path``; if that is empty the file that an environment variable names; else the first of
@@ -176,6 +188,29 @@ class Timer {
   void* begin_ = nullptr;
   void* end_ = nullptr;
 };
+
+// The library's numbers of the dtypes that operands have.
+struct TypeNumbers {
+  int float32, float16, bfloat16;
+};
+
+inline int NumberOf(DLDataType dtype, const TypeNumbers& numbers, const char* what) {
+  if (dtype.lanes == 1 && dtype.code == kDLFloat && dtype.bits == 32) return numbers.float32;
+  if (dtype.lanes == 1 && dtype.code == kDLFloat && dtype.bits == 16) return numbers.float16;
+  if (dtype.lanes == 1 && dtype.code == kDLBfloat && dtype.bits == 16) return numbers.bfloat16;
+  TVM_FFI_THROW(TypeError) << "tvm_stitch: " << what << " are of float32, float16 or bfloat16";
+  return 0;
+}
+
+// Calls ``visit`` with each of some words that single spaces part.
+template <typename Visit>
+void EachWord(std::string_view words, Visit visit) {
+  while (!words.empty()) {
+    std::string_view word = words.substr(0, words.find(' '));
+    words.remove_prefix(std::min(words.size(), word.size() + 1));
+    visit(word);
+  }
+}
 
 inline char* AddressOf(const DLTensor& tensor) { return static_cast<char*>(tensor.data) + tensor.byte_offset; }
 
