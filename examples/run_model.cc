@@ -58,13 +58,21 @@ std::vector<int64_t> ParseShape(const std::string& text) {
   return shape;
 }
 
+DLDataType ParseDtype(const std::string& text) {
+  DLDataType dtype = ffi::StringToDLDataType(text);
+  bool plain = dtype.code == kDLInt || dtype.code == kDLUInt || dtype.code == kDLFloat;
+  bool bytes = dtype.bits == 16 || dtype.bits == 32 || dtype.bits == 64 || (dtype.bits == 8 && dtype.code != kDLFloat);
+  if (dtype.lanes != 1 || (plain && !bytes)) throw std::runtime_error("no dtype of a tensor: '" + text + "'");
+  return dtype;
+}
+
 // A tensor on a device with the numbers of a file; `text` is FILE:DTYPE:SIZE,SIZE.
 ffi::Tensor ReadInput(const std::string& text, DLDevice device) {
   size_t last = text.rfind(':');
   size_t first = last == std::string::npos || last == 0 ? std::string::npos : text.rfind(':', last - 1);
   if (first == std::string::npos) throw std::runtime_error("an input is FILE:DTYPE:SIZE,SIZE, not " + text);
   std::string path = text.substr(0, first);
-  DLDataType dtype = ffi::StringToDLDataType(text.substr(first + 1, last - first - 1));
+  DLDataType dtype = ParseDtype(text.substr(first + 1, last - first - 1));
   ffi::Shape shape(ParseShape(text.substr(last + 1)));
   std::ifstream file(path, std::ios::binary);
   if (!file) throw std::runtime_error("cannot read " + path);

@@ -35,9 +35,9 @@ from tvm.relax import op as R  # noqa: E402
 
 from tvm_stitch import StitchConfig  # noqa: E402
 from tvm_stitch.compute.cuda import library  # noqa: E402
-from tvm_stitch.device import resolve_target  # noqa: E402
 from tvm_stitch.recorder import Recorder  # noqa: E402
 from tvm_stitch.relax import pipeline  # noqa: E402
+from tvm_stitch.target import resolve_target  # noqa: E402
 
 TOLERANCE = {"float32": 2e-6, "tf32": 1e-3, "float16": 1e-3, "bfloat16": 8e-3}
 """Of ||result - reference|| / ||reference||."""

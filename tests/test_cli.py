@@ -16,6 +16,7 @@ import tvm
 from onnx import TensorProto, helper
 from tvm import relax
 
+import tvm_stitch
 from tvm_stitch import cli
 from tvm_stitch.testing.compare import onnxruntime_outputs
 
@@ -67,7 +68,7 @@ def test_compile_writes_a_library_that_runs(
     assert "memory-intensive" in stdout and "compiling for llvm" in stderr
     manifest = json.loads((out / "manifest.json").read_text())
     assert manifest["inputs"] == [{"name": "x", "shape": [5, 16], "dtype": "float32"}]
-    assert manifest["outputs"] == ["y"]
+    assert manifest["outputs"] == [{"name": "y", "shape": [5, 8], "dtype": "float32"}]
     assert manifest["target"]["kind"] == "llvm"
     assert manifest["kernels"]["compute_intensive"] == 2
     assert manifest["kernels"]["memory_intensive"] == 1, "one kernel for the softmax"
@@ -110,6 +111,18 @@ def test_explain_prints_text_or_json(model: Path, capfd: pytest.CaptureFixture[s
     assert isinstance(json.loads(stdout), dict)
 
 
+def test_options_come_before_and_behind_the_file(model: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    options = ("--shape", "x=8,16", "--config", "remote=false", "--config", "max_operators=7")
+    for arguments in ((*options, model), (model, *options)):
+        code, stdout, _ = run(capfd, "explain", *arguments, "--json")
+        assert code == 0 and json.loads(stdout)["kernels"]
+
+
+def test_versions(capfd: pytest.CaptureFixture[str]) -> None:
+    code, stdout, _ = run(capfd, "--version")
+    assert code == 0 and stdout.startswith(f"tvm-stitch {tvm_stitch.__version__}\napache-tvm 0.27")
+
+
 def test_bench_compares_with_stock_and_onnxruntime(model: Path, capfd: pytest.CaptureFixture[str]) -> None:
     arguments = ("bench", model, "--shape", "x=32,16", "--repeats", 3)
     code, stdout, _ = run(capfd, *arguments, "--json")
@@ -129,6 +142,11 @@ def test_bench_compares_with_stock_and_onnxruntime(model: Path, capfd: pytest.Ca
         (["explain", "{model}", "--target", "nonsense"], "bad target 'nonsense'"),
         (["explain", "{model}", "--target", "cuda -arhc=sm_90"], "arhc"),
         (["explain", "{model}", "--target", "cuda sm_90"], "-key=value"),
+        (["explain", "{model}", "--target", "cuda -arch=sm_xx"], "'sm_xx' is no CUDA architecture"),
+        (
+            ["compile", "{model}", "--target", "llvm -mcpu=hasswell"],
+            "no CPU 'hasswell'; did you mean haswell",
+        ),
         (["explain", "{model}", "--target", "{{"], "no valid JSON"),
         (["explain", "{model}", "--target", ""], "--target is empty"),
         (["explain", "{model}", "--config", "nope=1"], "nope"),

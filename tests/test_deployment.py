@@ -336,34 +336,6 @@ def kernels() -> Any:
     return tvm_stitch.compile(build(lambda emit, x: R.nn.softmax(x, -1), ((8, 64), F32)), CUDA)
 
 
-def cuda_modules(module: Any) -> list[Any]:
-    found = [module] if module.kind == "cuda" else []
-    return found + [one for inner in module.imports for one in cuda_modules(inner)]
-
-
-def test_kernels_are_exchanged_while_the_library_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernels: Any
-) -> None:
-    seen = []
-
-    def compiled(source: str, target: Any) -> tuple[str, bytes]:
-        seen.append((source, str(target.arch)))
-        return "cubin", b"machine code"
-
-    monkeypatch.setattr(export, "_compile", compiled)
-    tvm_stitch.export_library(kernels, tmp_path / "model.so", CUDA)
-    ((source, arch),) = seen
-    assert "__global__" in source and arch == "sm_90"
-    written = (tmp_path / "model.so").read_bytes()
-    # The format, then how kernels are launched, then the code.
-    assert b"\5\0\0\0\0\0\0\0cubin" in written and b"\x0c\0\0\0\0\0\0\0machine code" in written
-    assert b"threadIdx.x" in written and b"__global__" not in written
-    (left,) = cuda_modules(kernels.mod)
-    assert left.inspect_source() == source, "the executable is what it was"
-    kernels.export_library(str(tmp_path / "source.so"))
-    assert b"__global__" in (tmp_path / "source.so").read_bytes()
-
-
 _FAKE_CUDART = """
 #include <stdlib.h>
 #include <string.h>
@@ -425,56 +397,3 @@ def test_compiled_kernels_need_no_python(
         assert done.stderr == "code: machine code\nlaunched stitch_softmax_kernel\n"
     else:
         assert done.returncode == 1 and "tvm_callback_cuda_compile" in done.stderr
-
-
-def test_a_failed_export_leaves_the_executable_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernels: Any
-) -> None:
-    monkeypatch.setattr(export, "_compile", lambda source, target: ("cubin", b"machine code"))
-    with pytest.raises(Exception, match="no such folder|No such file|cannot"):
-        tvm_stitch.export_library(kernels, tmp_path / "no such folder" / "model.so", CUDA)
-    assert "__global__" in cuda_modules(kernels.mod)[0].inspect_source()
-
-
-def test_a_target_without_the_kernels_is_refused(tmp_path: Path, kernels: Any) -> None:
-    with pytest.raises(ValueError, match="the model has CUDA kernels, target='llvm' has none"):
-        tvm_stitch.export_library(kernels, tmp_path / "model.so", "llvm")
-    assert not (tmp_path / "model.so").exists()
-
-
-def test_a_missing_cuda_compiler_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernels: Any
-) -> None:
-    monkeypatch.setattr(export, "kernel_compiler", lambda: None)
-    with pytest.raises(RuntimeError, match="nothing here compiles CUDA kernels: install nvcc"):
-        tvm_stitch.export_library(kernels, tmp_path / "model.so", CUDA)
-
-
-def test_what_compiles_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(export.COMPILER_VARIABLE, raising=False)
-    monkeypatch.setattr(export.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert export.kernel_compiler() is None
-    monkeypatch.setattr(export.importlib.util, "find_spec", lambda name: object())
-    assert export.kernel_compiler() == "nvrtc"
-    (tmp_path / "nvcc").write_text("")
-    (tmp_path / "nvcc").chmod(0o700)
-    assert export.kernel_compiler() == "nvcc"
-    monkeypatch.setenv(export.COMPILER_VARIABLE, "nvrtc")
-    assert export.kernel_compiler() == "nvrtc"
-
-
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
-def test_nvcc_compiles_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernels: Any) -> None:
-    monkeypatch.setenv(export.COMPILER_VARIABLE, "nvcc")
-    tvm_stitch.export_library(kernels, tmp_path / "model.so", CUDA)
-    written = (tmp_path / "model.so").read_bytes()
-    assert b"\6\0\0\0\0\0\0\0fatbin" in written and b"__global__" not in written
-
-
-def test_a_cpu_needs_no_such_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(export, "kernel_compiler", lambda: None)
-    executable = tvm_stitch.compile(build(lambda emit, x: R.exp(x), (X.shape, F32)))
-    tvm_stitch.export_library(executable, tmp_path / "model.so")
-    vm = relax.VirtualMachine(tvm.runtime.load_module(str(tmp_path / "model.so")), tvm.cpu())
-    np.testing.assert_allclose(vm["main"](tvm.runtime.tensor(X)).numpy(), np.exp(X), 1e-6)

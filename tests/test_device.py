@@ -7,7 +7,7 @@ import pytest
 import tvm
 
 from tvm_stitch.config import StitchConfig
-from tvm_stitch.device import DEFAULT_ARCH, GPUS, device_model, resolve_target
+from tvm_stitch.device import GPUS, device_model
 
 
 @pytest.mark.parametrize(
@@ -105,22 +105,3 @@ def test_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not model.is_gpu and model.sms == 3 and model.shared_per_block == 32 * 1024
     monkeypatch.delenv("TVM_NUM_THREADS")
     assert device_model(tvm.target.Target("llvm")).sms >= 1
-
-
-def test_cuda_means_this_machine_or_the_default() -> None:
-    target = resolve_target("cuda")
-    assert target.host is not None and str(target.host.kind.name) == "llvm"
-    if not tvm.cuda(0).exist:
-        assert target.attrs["arch"] == DEFAULT_ARCH
-
-
-def test_targets_pass_through() -> None:
-    target = tvm.target.Target({"kind": "cuda", "arch": "sm_80"}, host="llvm")
-    assert resolve_target(target) is target
-    llvm = tvm.target.Target("llvm")
-    assert resolve_target(llvm) is llvm and resolve_target("llvm").kind.name == "llvm"
-
-
-def test_what_tvm_does_not_know_is_an_error() -> None:
-    with pytest.raises(Exception, match="no_such_target"):
-        resolve_target("no_such_target")

@@ -31,7 +31,17 @@ PAGES = sorted((ROOT / "docs").glob("*.md"))
 #: defined there; the page on Relay runs with another TVM (``tests/relay/test_docs.py``).
 RUNNABLE = [page for page in PAGES if page.name not in ("emulator.md", "relay.md")]
 #: Layers of the package: a module imports those of its own number and of smaller ones.
-LAYERS = {"compat": 0, "device": 1, "config": 1, "graph": 1, "cost": 2, "plan": 2, "scope": 3, "codegen": 3}
+LAYERS = {
+    "compat": 0,
+    "target": 1,
+    "device": 1,
+    "config": 1,
+    "graph": 1,
+    "cost": 2,
+    "plan": 2,
+    "scope": 3,
+    "codegen": 3,
+}
 LAYERS |= {"compute": 4, "explain": 4, "recorder": 4, "attempts": 4, "rules": 4, "relax": 5, "relay": 5}
 
 

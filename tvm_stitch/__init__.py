@@ -25,6 +25,8 @@ def compile(mod: Any, target: Any = "llvm", config: StitchConfig | None = None, 
     Returns: TVM's executable, for ``relax.VirtualMachine``.
 
     Raises:
+        TypeError: when ``mod`` is no IRModule.
+        ValueError: for a target with a CPU or a CUDA architecture that there is not.
         StitchError: under ``StitchConfig(strict=True)``, for what is left to TVM.
         KeyboardInterrupt: on an interrupt, or what the program's own handler raises.
     """
@@ -45,6 +47,8 @@ def export_library(executable: Any, path: Any, target: Any = "llvm", **options: 
         options: passed on to TVM's ``export_library``.
 
     Raises:
+        TypeError: if ``executable`` is not a compiled model.
+        OSError: if the path's folder does not exist, or cannot be written to.
         ValueError: if there are CUDA kernels, and the target is another one.
         RuntimeError: if there are CUDA kernels, and neither nvcc nor NVRTC, or it rejects them.
     """

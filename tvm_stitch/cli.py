@@ -74,7 +74,7 @@ def parse_target(text: str) -> Any:
     """
     import tvm
 
-    from .device import resolve_target
+    from .target import resolve_target
 
     words = text.split()
     if not words:
@@ -134,6 +134,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="tvm-stitch",
         description="Compile ONNX models with memory-intensive operators stitched into single kernels.",
     )
+    parser.add_argument("--version", action=_Versions, help="print the versions of what works here")
     commands = parser.add_subparsers(dest="command", required=True, metavar="compile|explain|bench")
     for run, summary in (
         (_compile, "write a library and a manifest"),
@@ -150,18 +151,16 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--config",
             metavar="KEY=VALUE",
-            nargs="+",
-            action="extend",
+            action="append",
             default=[],
-            help="options of StitchConfig",
+            help="an option of StitchConfig; may be given several times",
         )
         command.add_argument(
             "--shape",
             metavar="INPUT=1,128",
-            nargs="+",
-            action="extend",
+            action="append",
             default=[],
-            help="shapes for symbolic dimensions",
+            help="the shape of an input with symbolic dimensions; may be given several times",
         )
         command.add_argument(
             "--strict", action="store_true", help="fail where an operator or a scope would be left to TVM"
@@ -186,6 +185,18 @@ def _parser() -> argparse.ArgumentParser:
                 "--seed", type=int, default=0, help="of the random inputs (default: %(default)s)"
             )
     return parser
+
+
+class _Versions(argparse.Action):
+    """``--version``: one line for each package, and the end."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        for name, version in _versions().items():
+            print(name, version)
+        parser.exit()
 
 
 class _Progress:
@@ -263,6 +274,7 @@ def _compile(args: argparse.Namespace, progress: _Progress) -> tuple[dict[str, A
     job = _job(args, progress)
     from tvm_stitch.relax.build import build
     from tvm_stitch.relax.needs import needs
+    from tvm_stitch.testing.compare import output_specs
     from tvm_stitch.testing.count import count_lowered
 
     with _folder(args.output) as folder:
@@ -279,7 +291,7 @@ def _compile(args: argparse.Namespace, progress: _Progress) -> tuple[dict[str, A
             "target": json.loads(str(job.target)),
             "config": job.config.to_dict(),
             "inputs": [dataclasses.asdict(spec) for spec in job.model.inputs],
-            "outputs": [output.name for output in job.model.proto.graph.output],
+            "outputs": [dataclasses.asdict(spec) for spec in output_specs(job.model)],
             "kernels": kernels.to_dict(),
             "stitched": sorted(built.recorder.plans),
             "left": left,
@@ -405,11 +417,11 @@ def _kernels_text(kernels: Any) -> str:
 def _versions() -> dict[str, str]:
     from importlib import metadata
 
-    found = {"python": platform.python_version()}
+    found = {}
     for package in ("tvm-stitch", "apache-tvm", "apache-tvm-ffi", "onnx"):
         with contextlib.suppress(metadata.PackageNotFoundError):
             found[package] = metadata.version(package)
-    return found
+    return {**found, "python": platform.python_version()}
 
 
 if __name__ == "__main__":

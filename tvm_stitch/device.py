@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ import tvm
 
 from . import compat
 from .config import StitchConfig
+from .target import arch_of, capability_in, capability_of, resolve_target
 
 
 @dataclass(frozen=True)
@@ -115,8 +115,6 @@ GPUS: dict[str, DeviceModel] = {
 }
 """Datasheet figures; the peaks are leads to be measured, the limits are exact. Clusters only where they were tried."""
 
-DEFAULT_ARCH = "sm_90"
-
 _BY_CAPABILITY = {
     120: "rtx5090",
     103: "b200",
@@ -129,21 +127,6 @@ _BY_CAPABILITY = {
     75: "t4",
     70: "v100",
 }
-
-
-def resolve_target(target: Any) -> Any:
-    """A TVM Target with a host, from a Target or what ``tvm.target.Target`` takes.
-
-    ``"cuda"`` means the device of this machine, and ``DEFAULT_ARCH`` where there is none (TVM would assume an
-    architecture too old for what current models need).
-    """
-    if target == "cuda" and not tvm.cuda(0).exist:
-        target = {"kind": "cuda", "arch": DEFAULT_ARCH}
-    if not isinstance(target, tvm.target.Target):
-        target = tvm.target.Target(target)
-    if "gpu" in target.keys and target.host is None:
-        target = target.with_host(tvm.target.Target("llvm"))
-    return target
 
 
 def device_model(target: Any, config: StitchConfig | None = None) -> DeviceModel:
@@ -185,22 +168,6 @@ def _launchable(device: DeviceModel, config: StitchConfig | None) -> DeviceModel
 def _multiprocessors_here(capability: int) -> int:
     """Multiprocessors of this machine's first CUDA device if it has that compute capability (times ten), else 0."""
     device = tvm.cuda(0)
-    if not capability or not device.exist or _capability(arch_of(device)) != capability:
+    if not capability or not device.exist or capability_in(arch_of(device)) != capability:
         return 0
     return int(device.multi_processor_count)
-
-
-def arch_of(device: Any) -> str:
-    """The architecture of a CUDA device that is present, such as ``"sm_90"``."""
-    return "sm_" + "".join(str(device.compute_version).split(".")[:2])
-
-
-def capability_of(target: Any) -> int:
-    """Ten times the compute capability of a CUDA target, 0 where its architecture names none."""
-    return _capability(str(dict(target.attrs).get("arch", "")))
-
-
-def _capability(arch: str) -> int:
-    """Ten times the compute capability that an architecture such as ``"sm_90a"`` names, 0 for other names."""
-    found = re.fullmatch(r"(?:sm|compute)_(\d+)[a-z]?", arch)
-    return int(found[1]) if found else 0

@@ -10,7 +10,7 @@ from typing import Any
 
 from . import compat
 from .config import StitchConfig, checked_config
-from .device import DeviceModel, resolve_target
+from .device import DeviceModel
 from .graph.dtype import item_bytes
 from .graph.extent import Extent, product
 from .graph.ir import Operator
@@ -24,6 +24,7 @@ from .plan.plan import StitchPlan
 from .plan.scratch import Scratch
 from .plan.splitting import partial_scratch
 from .scope.identify import Boundary
+from .target import resolve_target
 
 
 @dataclass
@@ -175,14 +176,18 @@ def explain(mod: Any, target: Any = "cuda", config: StitchConfig | None = None) 
         mod: a Relax IRModule, as given to :func:`tvm_stitch.compile`.
         target: a TVM target or its string.
         config: stitching options.
+
+    Raises:
+        TypeError: when ``mod`` is no IRModule.
     """
     import tvm
 
     from .interrupts import watched
     from .recorder import Recorder
+    from .relax.checked_module import checked_module
     from .relax.pipeline import planning_passes
 
-    target = resolve_target(target)
+    mod, target = checked_module(mod), resolve_target(target)
     recorder = Recorder()
     with target, watched():
         tvm.transform.Sequential(planning_passes(target, checked_config(config), recorder))(mod)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import re
 import shutil
 import struct
 from collections.abc import Iterator
@@ -17,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from . import embedded
-from .device import resolve_target
+from .failures import let_pass
 from .interrupts import watched
+from .target import resolve_target
 
 COMPILER_VARIABLE = "TVM_CUDA_COMPILE_MODE"
 """TVM's environment variable that says what compiles CUDA C: ``nvcc`` or ``nvrtc``."""
@@ -45,15 +47,31 @@ def export_library(
         options: passed on to TVM's ``export_library``.
 
     Raises:
+        TypeError: if ``executable`` is not a compiled model.
+        OSError: if the path's folder does not exist, or cannot be written to.
         ValueError: if there are CUDA kernels, and the target is another one.
         RuntimeError: if there are CUDA kernels, and nothing here that compiles them, or it rejects them.
     """
     target = resolve_target(target)
+    _check(executable, Path(path))
     if target.kind.name != "cuda" and _parents(executable.mod):
         said = f"the model has CUDA kernels, target={target.kind.name!r} has none"
         raise ValueError(f"{said}: give the target that it was compiled for")
     with watched(), _compiled_kernels(executable.mod, target):
         executable.export_library(str(Path(path)), **options)
+
+
+def _check(executable: Any, path: Path) -> None:
+    if not hasattr(executable, "mod") or not callable(getattr(executable, "export_library", None)):
+        raise TypeError(
+            f"a compiled model is what tvm_stitch.compile or tvm.compile returns, not {type(executable).__name__}"
+        )
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; give the path of a file, such as {path / 'model.so'}")
+    if not path.absolute().parent.is_dir():
+        raise FileNotFoundError(f"no folder {path.absolute().parent} to write {path.name} to")
+    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+        raise PermissionError(f"{path} cannot be written")
 
 
 def kernel_compiler() -> str | None:
@@ -124,9 +142,21 @@ def _compile(source: str, target: Any) -> tuple[str, bytes]:
     compiler = kernel_compiler()
     if compiler is None:
         raise RuntimeError(f"nothing here compiles CUDA kernels: install {HOW_TO_GET_IT}")
-    with target:
-        if compiler == "nvrtc":
-            return "cubin", bytes(compile_cuda(source, target_format="cubin", compiler=compiler))
-        number = str(target.arch).removeprefix("sm_")
-        arch = ["-gencode", f"arch=compute_{number},code=[sm_{number},compute_{number}]"]
-        return "fatbin", bytes(compile_cuda(source, target_format="fatbin", arch=arch, compiler=compiler))
+    try:
+        with target:
+            if compiler == "nvrtc":
+                return "cubin", bytes(compile_cuda(source, target_format="cubin", compiler=compiler))
+            number = str(target.arch).removeprefix("sm_")
+            arch = ["-gencode", f"arch=compute_{number},code=[sm_{number},compute_{number}]"]
+            return "fatbin", bytes(compile_cuda(source, target_format="fatbin", arch=arch, compiler=compiler))
+    except RuntimeError as err:
+        let_pass(err)
+        raise RuntimeError(f"{compiler} rejects the kernels: {_complaint(str(err), source)}") from err
+
+
+def _complaint(text: str, source: str) -> str:
+    """What the compiler says is wrong, out of an error in which TVM puts all the source before that."""
+    told = text.replace(source, "").replace("Compilation error:", "")
+    lines = [line.strip() for line in told.splitlines() if line.strip()]
+    errors = [line for line in lines if re.search(r"\b(error|fatal)\b", line)]
+    return "; ".join(errors[:3] or lines[-1:]) or "no reason given"

@@ -15,9 +15,9 @@ import tvm
 from tvm import relax
 
 from tvm_stitch import StitchConfig
-from tvm_stitch.device import resolve_target
 from tvm_stitch.recorder import Recorder
 from tvm_stitch.relax import pipeline
+from tvm_stitch.target import resolve_target
 
 from .bounded import Rules
 from .build import Unbuildable, build

@@ -14,14 +14,15 @@ from tvm import relax
 from tvm.target import Target
 
 from tvm_stitch.testing.compare import (
-    InputSpec,
     Runner,
+    TensorSpec,
     greatest_error,
     input_specs,
     interleaved_seconds,
     load_onnx,
     make_inputs,
     onnxruntime_outputs,
+    output_specs,
 )
 
 CPU = Target("llvm")
@@ -52,13 +53,13 @@ def model() -> onnx.ModelProto:
 
 
 def test_inputs_are_what_no_initializer_fills(model: onnx.ModelProto) -> None:
-    assert input_specs(model) == (InputSpec("x.1", ("batch", 4), "float32"),)
+    assert input_specs(model) == (TensorSpec("x.1", ("batch", 4), "float32"),)
     assert str(input_specs(model)[0]) == "x.1: float32[batch, 4]"
 
 
 def test_loaded_model_runs_like_onnxruntime(model: onnx.ModelProto) -> None:
     loaded = load_onnx(model, {"x.1": [3, 4]})
-    assert loaded.inputs == (InputSpec("x.1", (3, 4), "float32"),)
+    assert loaded.inputs == (TensorSpec("x.1", (3, 4), "float32"),)
     inputs = make_inputs(loaded.inputs, seed=5)
     executable = tvm.compile(loaded.mod, CPU, relax_pipeline=relax.get_default_pipeline(CPU))
     runner = Runner(executable, CPU, list(inputs.values()))
@@ -68,11 +69,37 @@ def test_loaded_model_runs_like_onnxruntime(model: onnx.ModelProto) -> None:
     np.testing.assert_allclose(expected[0], np.exp(inputs["x.1"]) + [0.5, -1.0, 2.0, 0.0], rtol=1e-5)
 
 
+def test_outputs_have_the_shapes_that_are_inferred(model: onnx.ModelProto) -> None:
+    assert output_specs(load_onnx(model, {"x.1": [3, 4]})) == (
+        TensorSpec("y", (3, 4), "float32"),
+        TensorSpec("s", (3, 4), "float32"),
+    )
+    assert output_specs(load_onnx(model))[0] == TensorSpec("y", ("batch", 4), "float32")
+    del model.graph.output[1]
+    assert output_specs(load_onnx(model)) == (TensorSpec("y", ("batch", 4), "float32"),)
+
+
+def test_outputs_of_unknown_size_and_sequences() -> None:
+    tensor = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])
+    several = helper.make_tensor_sequence_value_info("q", TensorProto.FLOAT, [4])
+    nodes = [
+        helper.make_node("SequenceConstruct", ["x", "x"], ["q"]),
+        helper.make_node("NonZero", ["x"], ["z"]),
+    ]
+    indices = helper.make_tensor_value_info("z", TensorProto.INT64, [1, "count"])
+    graph = helper.make_graph(nodes, "g", [tensor], [several, indices])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    sequence, dynamic = output_specs(load_onnx(proto))
+    assert sequence == TensorSpec("q", ("?",), "sequence")
+    assert (dynamic.name, len(dynamic.shape), dynamic.dtype) == ("z", 2, "int64")
+    assert not isinstance(dynamic.shape[1], int)
+
+
 def test_symbolic_dimensions_stay_symbolic(model: onnx.ModelProto) -> None:
     loaded = load_onnx(model)
     executable = tvm.compile(loaded.mod, CPU, relax_pipeline=relax.get_default_pipeline(CPU))
     for batch in (1, 5):
-        inputs = make_inputs([InputSpec("x.1", (batch, 4), "float32")])
+        inputs = make_inputs([TensorSpec("x.1", (batch, 4), "float32")])
         outputs = Runner(executable, CPU, list(inputs.values())).outputs()
         assert greatest_error(outputs, onnxruntime_outputs(model, inputs)) < 1e-5
 
@@ -94,10 +121,10 @@ def test_shapes_that_do_not_fit_are_refused(
 
 def test_made_inputs_are_seeded_and_of_the_right_kind() -> None:
     specs = [
-        InputSpec("f", (64,), "float16"),
-        InputSpec("i", (64,), "int64"),
-        InputSpec("b", (64,), "bool"),
-        InputSpec("h", (64,), "bfloat16"),
+        TensorSpec("f", (64,), "float16"),
+        TensorSpec("i", (64,), "int64"),
+        TensorSpec("b", (64,), "bool"),
+        TensorSpec("h", (64,), "bfloat16"),
     ]
     made = make_inputs(specs, seed=1)
     assert [str(value.dtype) for value in made.values()] == ["float16", "int64", "bool", "bfloat16"]
@@ -106,7 +133,7 @@ def test_made_inputs_are_seeded_and_of_the_right_kind() -> None:
     np.testing.assert_array_equal(made["f"], make_inputs(specs, seed=1)["f"])
     assert not np.array_equal(made["f"], make_inputs(specs, seed=2)["f"])
     with pytest.raises(ValueError, match=r"x: int32\[n, 2\] has a symbolic dimension"):
-        make_inputs([InputSpec("x", ("n", 2), "int32")])
+        make_inputs([TensorSpec("x", ("n", 2), "int32")])
 
 
 def test_greatest_error() -> None:

@@ -12,9 +12,10 @@ from tvm import relax
 
 from ..attempts import Scopes, attempt_with, culprits
 from ..config import StitchConfig, checked_config
-from ..device import resolve_target
 from ..interrupts import watched
 from ..recorder import Recorder
+from ..target import resolve_target
+from .checked_module import checked_module
 from .pipeline import pipeline
 
 STEP = "no code can be generated with it"
@@ -44,9 +45,10 @@ def build(
         options: passed on to ``tvm.relax.build``.
 
     Raises:
+        TypeError: when ``mod`` is no IRModule.
         StitchError: under ``StitchConfig(strict=True)``, for the first operator or scope that is left to TVM.
     """
-    target, config = resolve_target(target), checked_config(config)
+    mod, target, config = checked_module(mod), resolve_target(target), checked_config(config)
     scopes = Scopes()
     done: list[tvm.IRModule] = []
 

@@ -17,12 +17,13 @@ from ..compute.emit import emit_anchored
 from ..compute.packing import layout, packed, packed_shape
 from ..compute.templates import tiles_of, told
 from ..config import StitchConfig, checked_config
-from ..device import device_model, resolve_target
+from ..device import device_model
 from ..failures import Refusal, error_text, let_pass
 from ..graph.reader import read
 from ..interrupts import carrying
 from ..rules.lowering import lowered
 from ..rules.rewriting import is_scheduled
+from ..target import resolve_target
 from .dataflow import is_call_tir
 from .lift_workspace import LiftWorkspace
 

@@ -11,8 +11,8 @@ from tvm import relax
 from ..compute.cuda.library import why_not
 from ..compute.cuda.shared_library import SharedLibrary
 from ..config import StitchConfig
-from ..device import capability_of
 from ..failures import Refusal
+from ..target import capability_of
 
 FLOATS = ("float32", "float16", "bfloat16")
 """The dtypes of operands."""

@@ -11,10 +11,10 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ..compute.cuda import library
 from ..config import StitchConfig, checked_config
-from ..device import resolve_target
 from ..failures import Refusal
 from ..graph.extent import is_number, is_static
 from ..interrupts import carrying
+from ..target import resolve_target
 from .functions import own_functions
 from .library_calls import FLOATS, check_capability, has_calls
 from .views import shape_of

@@ -13,10 +13,10 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ..compute.cuda import library
 from ..config import StitchConfig, checked_config
-from ..device import capability_of, resolve_target
 from ..failures import Refusal
 from ..graph.extent import Extent, as_expr, is_number
 from ..interrupts import carrying
+from ..target import capability_of, resolve_target
 from .functions import own_functions
 from .library_calls import FLOATS, check_capability, has_calls
 from .library_plan import Planned, is_product, planned

@@ -13,7 +13,6 @@ from ..attempts import Attempt, Scopes, attempt_with, culprits, stitch_module
 from ..compute.cuda import library
 from ..compute.templates import has_templates
 from ..config import StitchConfig, checked_config
-from ..device import resolve_target
 from ..failures import let_pass, raise_where_strict, reason_of
 from ..interrupts import carrying, watched
 from ..one_at_a_time import exclusively
@@ -25,6 +24,7 @@ from ..rules.half_sums import HalfSums
 from ..rules.scalar_booleans import ScalarBooleans
 from ..rules.sound_arithmetic import SoundArithmetic
 from ..rules.unit_reductions import UnitReductions
+from ..target import resolve_target
 from .compute_templates import ComputeTemplates
 from .constant_batch_norm import ConstantBatchNorm
 from .constant_views import ConstantViews

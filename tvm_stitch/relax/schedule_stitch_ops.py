@@ -9,7 +9,7 @@ import tvm
 
 from ..codegen.emit import emit
 from ..config import StitchConfig, checked_config
-from ..device import device_model, resolve_target
+from ..device import device_model
 from ..failures import Refusal, error_text, let_pass, raise_where_strict, reason_of
 from ..graph.reader import read
 from ..interrupts import carrying, check
@@ -18,6 +18,7 @@ from ..plan.grid_plan import GridPlan
 from ..plan.plan import StitchPlan
 from ..rules.lowering import lowered
 from ..rules.rewriting import with_unscheduled
+from ..target import resolve_target
 from .stitch_ops import STITCH_ATTR
 
 

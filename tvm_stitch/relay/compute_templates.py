@@ -15,9 +15,10 @@ from ..compute.packing import packed_shape
 from ..compute.templates import tiles_of, told
 from ..compute.tiles import Tiles
 from ..config import StitchConfig, checked_config
-from ..device import device_model, resolve_target
+from ..device import device_model
 from ..failures import let_pass, reason_of
 from ..interrupts import carrying, check
+from ..target import resolve_target
 from .external import build, external_function
 from .lower import GENERIC, exact_key, read_function, typed
 from .packed_weights import PackedWeights, unpacked

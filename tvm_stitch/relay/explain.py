@@ -10,8 +10,8 @@ import tvm
 from tvm import relay
 
 from ..config import StitchConfig, checked_config
-from ..device import resolve_target
 from ..explain import Report
+from ..target import resolve_target
 from .hook import stitching
 
 

@@ -12,12 +12,13 @@ from tvm import relay
 
 from ..codegen.emit import emit
 from ..config import StitchConfig, checked_config
-from ..device import device_model, resolve_target
+from ..device import device_model
 from ..failures import raise_where_strict, reason_of
 from ..interrupts import carrying, check
 from ..plan.choose import choose_plan
 from ..plan.grid_plan import GridPlan
 from ..plan.plan import StitchPlan
+from ..target import resolve_target
 from .cuda_source import fixed_cuda_source
 from .external import build, external_function
 from .lower import exact_key, read_function, short_name

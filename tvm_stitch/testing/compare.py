@@ -16,12 +16,14 @@ from onnx import helper
 from tvm import relax
 from tvm.target import Target
 
+from .. import compat
+
 Dim = int | str
 
 
 @dataclass(frozen=True)
-class InputSpec:
-    """An input of a model: its name, its shape (a symbolic dimension is its name, or ``?``) and its dtype."""
+class TensorSpec:
+    """An input or output of a model: name, shape (a symbolic dimension is its name, or ``?``) and dtype."""
 
     name: str
     shape: tuple[Dim, ...]
@@ -37,7 +39,7 @@ class OnnxModel:
 
     proto: onnx.ModelProto
     mod: tvm.IRModule
-    inputs: tuple[InputSpec, ...]
+    inputs: tuple[TensorSpec, ...]
 
 
 def load_onnx(proto: onnx.ModelProto, shapes: Mapping[str, Sequence[int]] | None = None) -> OnnxModel:
@@ -63,12 +65,12 @@ def load_onnx(proto: onnx.ModelProto, shapes: Mapping[str, Sequence[int]] | None
             isinstance(d, int) and d != n for d, n in zip(declared, shape, strict=True)
         ):
             raise ValueError(f"shape {list(shape)} does not fit the input {known[name]}")
-    inputs = tuple(InputSpec(s.name, fixed.get(s.name, s.shape), s.dtype) for s in inputs)
+    inputs = tuple(TensorSpec(s.name, fixed.get(s.name, s.shape), s.dtype) for s in inputs)
     mod = from_onnx(proto, shape_dict={n: list(s) for n, s in fixed.items()} or None)
     return OnnxModel(proto, mod, inputs)
 
 
-def input_specs(proto: onnx.ModelProto) -> tuple[InputSpec, ...]:
+def input_specs(proto: onnx.ModelProto) -> tuple[TensorSpec, ...]:
     """The inputs of a model that no initializer fills, in order."""
     filled = {tensor.name for tensor in proto.graph.initializer}
     specs = []
@@ -80,11 +82,26 @@ def input_specs(proto: onnx.ModelProto) -> tuple[InputSpec, ...]:
             int(d.dim_value) if d.HasField("dim_value") else d.dim_param or "?" for d in tensor.shape.dim
         )
         dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type)).name
-        specs.append(InputSpec(value.name, shape, dtype))
+        specs.append(TensorSpec(value.name, shape, dtype))
     return tuple(specs)
 
 
-def make_inputs(specs: Sequence[InputSpec], seed: int = 0) -> dict[str, np.ndarray]:
+def output_specs(model: OnnxModel) -> tuple[TensorSpec, ...]:
+    """The outputs of an imported model, in order, with the shapes that Relax infers for them."""
+    names = [value.name for value in model.proto.graph.output]
+    returned = model.mod["main"].ret_ty
+    return tuple(map(_output_spec, names, [returned] if len(names) == 1 else returned.fields))
+
+
+def _output_spec(name: str, info: Any) -> TensorSpec:
+    if not isinstance(info, relax.TensorType):
+        return TensorSpec(name, ("?",), "sequence")
+    shape = info.shape if isinstance(info.shape, relax.ShapeExpr) else ["?"] * max(info.ndim, 0)
+    sizes = tuple(str(dim) if (size := compat.int_value(dim)) is None else size for dim in shape)
+    return TensorSpec(name, sizes, str(info.dtype))
+
+
+def make_inputs(specs: Sequence[TensorSpec], seed: int = 0) -> dict[str, np.ndarray]:
     """Seeded inputs: standard normal floats, and 0 or 1 for all else (valid as tokens, indices and masks).
 
     Raises:

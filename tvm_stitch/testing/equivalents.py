@@ -28,10 +28,11 @@ import tvm
 
 from .. import compat
 from ..config import StitchConfig
-from ..device import device_model, resolve_target
+from ..device import device_model
 from ..graph.ir import StitchGraph
 from ..graph.reader import read
 from ..plan.choose import choose_plan
+from ..target import resolve_target
 from . import cases, grid_cases
 from .canonical import graph_lines, plan_lines, rename
 

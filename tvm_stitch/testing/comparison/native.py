@@ -10,7 +10,7 @@ from typing import Any
 import tvm
 
 from ... import compat
-from ...device import arch_of
+from ...target import arch_of
 
 #: LLVM's names of processors by the features that they imply, the most able first: for an LLVM older than the CPU.
 _BY_FEATURES = (

@@ -15,7 +15,7 @@ import numpy as np
 import tvm
 
 from ...config import StitchConfig
-from ...device import arch_of
+from ...target import arch_of
 from ..bounds import Bound
 from ..random_checks import CheckResult, Outcome, checked, long_run, parser
 from ..random_growth import Graph, Level, grow

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Targets from what users give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tvm
+
+from tvm_stitch.target import DEFAULT_ARCH, capability_of, resolve_target
+
+
+def test_cuda_means_this_machine_or_the_default() -> None:
+    target = resolve_target("cuda")
+    assert target.host is not None and str(target.host.kind.name) == "llvm"
+    if not tvm.cuda(0).exist:
+        assert target.attrs["arch"] == DEFAULT_ARCH
+
+
+def test_targets_pass_through() -> None:
+    target = tvm.target.Target({"kind": "cuda", "arch": "sm_80"}, host="llvm")
+    assert resolve_target(target) is target
+    llvm = tvm.target.Target("llvm")
+    assert resolve_target(llvm) is llvm and resolve_target("llvm").kind.name == "llvm"
+
+
+def test_what_tvm_does_not_know_is_an_error() -> None:
+    with pytest.raises(Exception, match="no_such_target"):
+        resolve_target("no_such_target")
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"kind": "cuda", "arch": "sm_xx"}, "'sm_xx' is no CUDA architecture; give one such as sm_90"),
+        ({"kind": "cuda", "arch": "sm_9.0"}, "'sm_9.0' is no CUDA architecture"),
+        ({"kind": "llvm", "mcpu": "skylake-avx521"}, "no CPU 'skylake-avx521'; did you mean skylake-avx512"),
+        ({"kind": "llvm", "mcpu": "quite-another"}, "no CPU 'quite-another'; did you mean"),
+        (
+            {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a73x"},
+            "no CPU 'cortex-a73x' of aarch64-linux-gnu; did you mean cortex-a7",
+        ),
+    ],
+)
+def test_cpus_and_architectures_that_there_are_not(spec: Any, message: str) -> None:
+    """LLVM would take its baseline, and say so among many lines."""
+    with pytest.raises(ValueError, match=message):
+        resolve_target(spec)
+    with pytest.raises(ValueError, match=message):
+        resolve_target(tvm.target.Target(spec))
+
+
+def test_the_host_is_looked_at_too() -> None:
+    host = tvm.target.Target({"kind": "llvm", "mcpu": "quite-another"})
+    with pytest.raises(ValueError, match="quite-another"):
+        resolve_target(tvm.target.Target({"kind": "cuda", "arch": "sm_90"}, host=host))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"kind": "llvm", "mcpu": "haswell"},
+        {"kind": "llvm", "mcpu": "generic"},
+        {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72"},
+        {"kind": "llvm", "mtriple": "arm64-apple-darwin", "mcpu": "apple-m1"},
+        {"kind": "llvm", "mtriple": "vax-dec-ultrix", "mcpu": "not looked at"},
+    ],
+)
+def test_cpus_that_there_are(spec: Any) -> None:
+    assert resolve_target(spec).attrs["mcpu"] == spec["mcpu"]
+
+
+def test_capabilities() -> None:
+    assert capability_of(resolve_target({"kind": "cuda", "arch": "sm_103a"})) == 103
+    assert capability_of(resolve_target("llvm")) == 0

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Relax module, or an error that says how to make one of what was given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm import relax
+
+_ONNX = "read an ONNX file with tvm.relax.frontend.onnx.from_onnx(onnx.load(path)), or give it to tvm-stitch compile"
+_TORCH = "import it with torch.export.export and tvm.relax.frontend.torch.from_exported_program"
+
+
+def checked_module(mod: Any) -> tvm.IRModule:
+    """``mod`` if it is an IRModule.
+
+    Raises:
+        TypeError: when it is anything else.
+    """
+    if isinstance(mod, tvm.IRModule):
+        return mod
+    kind = f"{type(mod).__module__}.{type(mod).__qualname__}".removeprefix("builtins.")
+    raise TypeError(f"a model must be a Relax IRModule, not {kind}: {_how(mod, kind)}")
+
+
+def _how(mod: Any, kind: str) -> str:
+    if isinstance(mod, (str, Path)):
+        return _ONNX
+    if isinstance(mod, relax.Function):
+        return "tvm.IRModule.from_expr(function) makes one"
+    if isinstance(mod, relax.frontend.nn.Module):
+        return "its export_tvm gives one"
+    if "ModelProto" in kind:
+        return "tvm.relax.frontend.onnx.from_onnx makes one"
+    if kind.startswith("torch.") or hasattr(mod, "state_dict"):
+        return _TORCH
+    return "an importer of tvm.relax.frontend, TVMScript or a BlockBuilder makes one"
