@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tvm.script import tirx as T
 
-from tvm_stitch.compute.anchored import anchored
+from tvm_stitch.compute.anchored import anchored, reads_permuted
 from tvm_stitch.failures import Refusal
 from tvm_stitch.graph.reader import read
 
@@ -107,14 +107,74 @@ def test_axes_of_one_element_are_none() -> None:
 
 @T.prim_func(s_tir=True)
 def of_columns(
-    x: T.Buffer((8, 4), "float32"), w: T.Buffer((8, 5), "float32"), y: T.Buffer((4, 5), "float32")
+    x: T.Buffer((3, 8, 4), "float32"), w: T.Buffer((8, 5), "float32"), y: T.Buffer((3, 4, 5), "float32")
 ):
-    for i, n, k in T.grid(4, 5, 8):
+    for b, i, n, k in T.grid(3, 4, 5, 8):
         with T.sblock("product"):
-            vi, vn, vk = T.axis.remap("SSR", [i, n, k])
+            vb, vi, vn, vk = T.axis.remap("SSSR", [b, i, n, k])
             with T.init():
-                y[vi, vn] = T.float32(0)
-            y[vi, vn] = y[vi, vn] + x[vk, vi] * w[vk, vn]
+                y[vb, vi, vn] = T.float32(0)
+            y[vb, vi, vn] = y[vb, vi, vn] + x[vb, vk, vi] * w[vk, vn]
+
+
+@T.prim_func(s_tir=True)
+def of_permuted_columns(
+    x: T.Buffer((3, 4, 8), "float32"), w: T.Buffer((5, 8), "float32"), y: T.Buffer((3, 4, 5), "float32")
+):
+    u = T.sblock_alloc_buffer((3, 8, 4))
+    v = T.sblock_alloc_buffer((3, 4, 8))
+    z = T.sblock_alloc_buffer((8, 5))
+    for b, i, k in T.grid(3, 8, 4):
+        with T.sblock("there"):
+            vb, vi, vk = T.axis.remap("SSS", [b, i, k])
+            u[vb, vi, vk] = x[vb, vk, vi]
+    for b, i, k in T.grid(3, 4, 8):
+        with T.sblock("and_back"):
+            vb, vi, vk = T.axis.remap("SSS", [b, i, k])
+            v[vb, vi, vk] = u[vb, vk, vi]
+    for k, n in T.grid(8, 5):
+        with T.sblock("right"):
+            vk, vn = T.axis.remap("SS", [k, n])
+            z[vk, vn] = w[vn, vk]
+    for b, i, n, k in T.grid(3, 4, 5, 8):
+        with T.sblock("product"):
+            vb, vi, vn, vk = T.axis.remap("SSSR", [b, i, n, k])
+            with T.init():
+                y[vb, vi, vn] = T.float32(0)
+            y[vb, vi, vn] = y[vb, vi, vn] + v[vb, vi, vk] * z[vk, vn]
+
+
+def test_a_left_side_stored_by_columns_has_rows_of_one_axis() -> None:
+    p = anchored(read(of_columns, "f")).product
+    assert (p.batch, p.rows, p.columns, p.depth) == (3, 4, 5, 8)
+    assert (p.left_transposed, p.transposed, p.shared, p.has_weight) == (True, False, True, True)
+
+
+def test_permutations_are_followed_to_what_is_in_memory() -> None:
+    found = anchored(read(of_permuted_columns, "f"))
+    p = found.product
+    assert (p.left.name, p.right.name, found.epilogue) == ("x", "w", None)
+    assert (p.batch, p.rows, p.columns, p.depth) == (1, 12, 5, 8)
+    assert (p.left_transposed, p.transposed, p.shared) == (False, True, False)
+
+
+def test_nothing_else_may_be_computed() -> None:
+    assert reads_permuted(read(of_permuted_columns, "f")) and reads_permuted(read(of_columns, "f"))
+    assert not reads_permuted(read(of_what_it_computes, "f")) and not reads_permuted(read(with_a_bias, "f"))
+
+
+@T.prim_func(s_tir=True)
+def of_columns_of_one_matrix(
+    x: T.Buffer((2, 8, 3, 4), "float32"),
+    w: T.Buffer((2, 8, 5), "float32"),
+    y: T.Buffer((2, 3, 4, 5), "float32"),
+):
+    for b, h, i, n, k in T.grid(2, 3, 4, 5, 8):
+        with T.sblock("product"):
+            vb, vh, vi, vn, vk = T.axis.remap("SSSSR", [b, h, i, n, k])
+            with T.init():
+                y[vb, vh, vi, vn] = T.float32(0)
+            y[vb, vh, vi, vn] = y[vb, vh, vi, vn] + x[vb, vk, vh, vi] * w[vb, vk, vn]
 
 
 @T.prim_func(s_tir=True)
@@ -139,7 +199,7 @@ def of_what_it_computes(
     [
         (of_a_part, "x is not read along whole axes"),
         (of_one_row_of_each, "x is not read along whole axes"),
-        (of_columns, "x is not read row by row"),
+        (of_columns_of_one_matrix, "x is not read row by row"),
         (of_what_it_computes, "e is computed in the same kernel"),
     ],
 )

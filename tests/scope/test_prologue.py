@@ -59,3 +59,14 @@ def test_kernels(model: Any, kernels: int) -> None:
 def test_tvms_own_convolution_takes_none_in() -> None:
     mod = build(one, ((1, 3, 8, 8), "float32"))
     assert count_kernels(mod, TARGET, pipeline(TARGET, StitchConfig(compute="tvm"))).total == 2
+
+
+def test_a_convolutions_weight_stays_what_it_is() -> None:
+    """No template reads one that is no constant; its transposition would only slow TVM's kernel down."""
+
+    def body(emit: Any, x: Any, w: Any) -> list[Any]:
+        w = emit(R.permute_dims(w, [0, 3, 1, 2]))
+        return [R.nn.conv2d(x, w, data_layout="NHWC", kernel_layout="OIHW")]
+
+    mod = build(body, ((1, 8, 8, 3), "float32"), ((4, 3, 3, 3), "float32"))
+    assert count_kernels(mod, TARGET, pipeline(TARGET)).memory_intensive == 1

@@ -47,7 +47,7 @@ class Anchored:
             return False
         if isinstance(p, Convolution):
             return True
-        return isinstance(p.columns, int) and isinstance(p.depth, int) and p.batch == 1
+        return isinstance(p.columns, int) and isinstance(p.depth, int) and p.has_weight
 
     @property
     def rows(self) -> Extent:
@@ -96,6 +96,22 @@ def has_template(graph: StitchGraph) -> bool:
         return False
 
 
+def reads_permuted(graph: StitchGraph) -> bool:
+    """Whether a template computes a compute-intensive operator and, as it reads, all else of a graph: permutations.
+
+    A product's operands may both be permuted, a convolution's weight not: it has to be a constant.
+    """
+    try:
+        op = _anchor(graph)
+        made, taken = _product_of(op)
+    except Refusal:
+        return False
+    found = Anchored(made, None)
+    if isinstance(made, Convolution) and found.weight not in op.inputs:
+        return False
+    return found.is_served and len(taken) + 1 == len(graph.operators)
+
+
 def _anchor(graph: StitchGraph) -> Operator:
     """The one compute-intensive operator of a graph."""
     found = [op for op in graph.operators if op.contraction]
@@ -109,8 +125,4 @@ def _product_of(op: Operator) -> tuple[Contraction | Convolution, list[Operator]
     if len(op.reduce) > 1:
         made, taken = convolution_of(op)
         return (as_contraction(made), taken) if made.is_pointwise else (made, taken)
-    product = contraction_of(op)
-    for operand in (product.left, product.right):
-        if operand.producer is not None:
-            raise Refusal(f"{operand.name} is computed in the same kernel")
-    return product, []
+    return contraction_of(op)

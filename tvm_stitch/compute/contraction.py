@@ -11,6 +11,7 @@ from ..compat import Expr, Var
 from ..failures import Refusal
 from ..graph.extent import Extent, is_number, product, same
 from ..graph.ir import Axis, Operator, Tensor
+from .padding import padded
 
 
 @dataclass(frozen=True)
@@ -18,10 +19,12 @@ class Contraction:
     """``output[batch, rows, columns] = sum over depth of left[batch, rows, depth] * right[batch, depth, columns]``.
 
     All tensors are compact and row-major; ``batch`` and ``rows`` each stand for all their axes. ``batch`` is 1 where
-    the right side has no axis in common with the output but its columns (a weight).
+    the right side has no axis in common with the output but its columns (a weight) and the left one is not transposed.
 
     Attributes:
         transposed: the right side is stored as ``[batch, columns, depth]``.
+        left_transposed: the left side is stored as ``[batch, depth, rows]``.
+        shared: the right side is the same for all of ``batch``.
     """
 
     left: Tensor
@@ -32,10 +35,17 @@ class Contraction:
     columns: Extent
     depth: Extent
     transposed: bool
+    left_transposed: bool = False
+    shared: bool = False
+
+    @property
+    def has_weight(self) -> bool:
+        """Whether the right side is one matrix."""
+        return self.shared or is_number(self.batch, 1)
 
 
-def contraction_of(op: Operator) -> Contraction:
-    """The contraction that an operator is.
+def contraction_of(op: Operator) -> tuple[Contraction, list[Operator]]:
+    """The contraction that an operator is, and the operators that permute the axes of what it reads.
 
     Raises:
         Refusal: when it is something else, or its tensors are stored in another order.
@@ -46,54 +56,76 @@ def contraction_of(op: Operator) -> Contraction:
     depth, columns = op.reduce[0], op.spatial[-1]
     outer = [axis for axis in op.spatial[:-1] if not _is_unit(axis)]
     leading = [axis.var for axis in outer]
-    if columns.var in left[1] and columns.var not in right[1]:
+    if columns.var in left.axes and columns.var not in right.axes:
         left, right = right, left
-    if [*leading, depth.var] != left[1]:
-        raise Refusal(f"{left[0].name} is not read row by row")
-    shared = right[1][:-2]
-    if shared != leading[: len(shared)] or len(right[1]) < 2:
-        raise Refusal(f"{right[0].name} is not read matrix by matrix")
-    if right[1][-2:] not in ([depth.var, columns.var], [columns.var, depth.var]):
-        raise Refusal(f"{right[0].name} is not read as a matrix")
+    shared = right.axes[:-2]
+    if shared != leading[: len(shared)] or len(right.axes) < 2:
+        raise Refusal(f"{right.tensor.name} is not read matrix by matrix")
+    if right.axes[-2:] not in ([depth.var, columns.var], [columns.var, depth.var]):
+        raise Refusal(f"{right.tensor.name} is not read as a matrix")
     count = len(shared)
-    return Contraction(
-        left[0],
-        right[0],
+    left_transposed = bool(leading) and left.axes == [*leading[:-1], depth.var, leading[-1]]
+    if left_transposed:
+        # Only one axis of rows has its elements behind each other.
+        if count not in (0, len(leading) - 1):
+            raise Refusal(f"{left.tensor.name} is not read matrix by matrix")
+        count = len(leading) - 1
+    elif left.axes != [*leading, depth.var]:
+        raise Refusal(f"{left.tensor.name} is not read row by row")
+    made = Contraction(
+        left.tensor,
+        right.tensor,
         op.output,
         _product(outer[:count]),
         _product(outer[count:]),
         columns.extent,
         depth.extent,
-        right[1][-1].same_as(depth.var),
+        right.axes[-1].same_as(depth.var),
+        left_transposed,
+        not shared and count > 0,
     )
+    return made, [*left.taken, *right.taken]
 
 
-def _factors(op: Operator) -> tuple[tuple[Tensor, list[Var]], tuple[Tensor, list[Var]]]:
+@dataclass(frozen=True)
+class _Factor:
+    """A tensor in memory, the axes' variables that it is indexed by but for leading ones of one element, and the
+    operators that permute it."""
+
+    tensor: Tensor
+    axes: list[Var]
+    taken: list[Operator]
+
+
+def _factors(op: Operator) -> tuple[_Factor, _Factor]:
     if compat.kind(op.value) != "Mul":
         raise Refusal("no product of two tensors")
     return _factor(op, op.value.a), _factor(op, op.value.b)
 
 
-def _factor(op: Operator, factor: Expr) -> tuple[Tensor, list[Var]]:
-    """A tensor and the axes' variables that it is indexed by, but for leading axes of one element.
+def _factor(op: Operator, factor: Expr) -> _Factor:
+    """What is read as a factor.
 
     Raises:
-        Refusal: when its elements are converted or indexed in another way.
+        Refusal: when its elements are computed, converted or indexed in another way.
     """
     if not compat.is_load(factor):
         raise Refusal("a factor is computed, not read")
     indices = compat.elements(factor.indices)
     tensor = op.operand[compat.load_buffer(factor)]
+    found, taken = padded(tensor)
+    if not found.only_permutes:
+        raise Refusal(f"{tensor.name} is computed in the same kernel")
     extents = {axis.var: axis.extent for axis in op.axes}
     units = {axis.var for axis in op.spatial[:-1] if _is_unit(axis)}
     whole = []
-    for index, extent in zip(indices, tensor.shape):
+    for index, extent in zip([indices[axis] for axis in found.order], found.source.shape):
         if is_number(extent, 1) and (index in units or compat.int_value(index) == 0):
             continue
         if index not in extents or not same(extents[index], extent):
             raise Refusal(f"{tensor.name} is not read along whole axes")
         whole.append(index)
-    return tensor, whole
+    return _Factor(found.source, whole, taken)
 
 
 def _is_unit(axis: Axis) -> bool:

@@ -3,9 +3,10 @@
 
 For a panel of the right side (``columns`` neighbouring columns, all of the depth), which the second-level cache holds,
 the rows of a task are visited in tiles. Panels of a weight lie behind each other, padded with zeros, as GotoBLAS packs
-them (Goto and van de Geijn, 2008); the right side of other products is read as it lies, or copied panel by panel where
-its columns lie behind each other and many rows read them. The depth is not divided: up to some thousands a panel fits
-the cache. Tails of rows and columns are tiles that overlap those before them.
+them (Goto and van de Geijn, 2008); the right side of other products is read as it lies. Where its columns lie behind
+each other, vectors run along the depth (see :func:`tvm_stitch.compute.micro_kernel.emit_dots`), or panels are copied if
+the depth is short and many rows read them. The depth is not divided: up to some thousands a panel fits the cache. Tails
+of rows and columns are tiles that overlap those before them.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from ..codegen.cpu_columns import count_of
 from ..compat import Buffer, Expr, T, tir
 from ..graph.extent import as_expr, ceildiv
 from .contraction import Contraction
-from .micro_kernel import emit_sums
-from .tiles import LEAST_TILES_OF_COPY, MOST_COPIED, Tiles
+from .micro_kernel import emit_dots, emit_sums
+from .tiles import LEAST_TILES_OF_COPY, MOST_COPIED, SHORT_DEPTH, Tiles
 from .write_back import WriteBack
 
 
@@ -50,10 +51,12 @@ class _Emitter:
         panel_tasks = as_expr(ceildiv(p.columns, width * tiles.task_panels))
         total = as_expr(p.batch) * row_tasks * panel_tasks
         with B.loop("parallel" if tiles.parallel else "serial", total, "task") as task:
-            self.out.begin(tiles.rows, width)
             if self._copies(width):
                 assert isinstance(p.depth, int)
                 self.copied = B.stack([p.depth * width], "float32", "panel")
+            self.dots = self.packed is None and p.transposed and not p.left_transposed and self.copied is None
+            self.tile_rows = tiles.dot_rows if self.dots else tiles.rows
+            self.out.begin(self.tile_rows, width)
             rest, row_task = tir.floordiv(task, row_tasks), tir.floormod(task, row_tasks)
             batch, panel_task = tir.floordiv(rest, panel_tasks), tir.floormod(rest, panel_tasks)
             first = row_task * B.i64(tiles.task_rows)
@@ -100,11 +103,13 @@ class _Emitter:
                     self._rows(batch, first, count, column, 1, 1)
 
     def _copies(self, width: int) -> bool:
-        """Whether to copy panels: a vector of columns would else be gathered, again for each tile of rows."""
+        """Whether to copy panels, so that vectors run along columns."""
         p, tiles = self.product, self.tiles
         if self.packed is not None or not p.transposed or not isinstance(p.columns, int):
             return False
         if not isinstance(p.depth, int) or not 0 < p.depth * width <= MOST_COPIED:
+            return False
+        if p.depth > SHORT_DEPTH and not p.left_transposed:
             return False
         return isinstance(p.rows, int) and min(p.rows, tiles.task_rows) >= LEAST_TILES_OF_COPY * tiles.rows
 
@@ -112,12 +117,12 @@ class _Emitter:
         """Copy the columns of a panel so that neighbours are behind each other."""
         depth, columns = as_expr(self.product.depth), as_expr(self.product.columns)
         with B.loop("serial", width, "c") as c, B.loop("serial", depth, "k") as k:
-            value = B.fetch(self.right, (batch * columns + start + c) * depth + k)
+            value = B.fetch(self.right, (self._matrix(batch) * columns + start + c) * depth + k)
             B.store(panel, value, [k * B.i64(width) + c])
 
     def _rows(self, batch: Expr, first: Expr, count: Expr, start: Expr, width: int, stored: int) -> None:
         """Tiles of rows; of fewer than a tile has, single ones."""
-        tile = self.tiles.rows
+        tile = self.tile_rows
         rows = self.product.rows
         if isinstance(rows, int) and rows % tile == 0:
             with B.loop("serial", tir.floordiv(count, B.i64(tile)), "tile") as at:
@@ -135,19 +140,38 @@ class _Emitter:
     def _tile(self, batch: Expr, row: Expr, rows: int, start: Expr, width: int, stored: int) -> None:
         """``rows`` x ``width`` sums, of which the first ``stored`` columns are results."""
         p = self.product
-        depth = as_expr(p.depth)
         line = B.bind(batch * as_expr(p.rows) + row, "line") if compat.free_vars(row) else row
-        sums = emit_sums(
-            rows,
-            width,
-            self.tiles.lanes,
-            [p.depth],
-            lambda i, k, c: (
-                B.fetch(self.left, (line + B.i64(i)) * depth + k[0])
-                * self._right(batch, k[0], start, c, width)
-            ),
-        )
+        if self.dots:
+            sums = emit_dots(
+                rows,
+                width,
+                self.tiles.lanes,
+                p.depth,
+                lambda i, k: self._left(batch, row, line, i, k),
+                lambda k, c: self._right(batch, k, start, c, width),
+            )
+        else:
+            sums = emit_sums(
+                rows,
+                width,
+                self.tiles.lanes,
+                [p.depth],
+                lambda i, k, c: (
+                    self._left(batch, row, line, i, k[0]) * self._right(batch, k[0], start, c, width)
+                ),
+            )
         self.out.store(sums, line, start, stored, min(self.tiles.lanes, width))
+
+    def _left(self, batch: Expr, row: Expr, line: Expr, i: int, k: Expr) -> Expr:
+        p = self.product
+        depth, rows = as_expr(p.depth), as_expr(p.rows)
+        if p.left_transposed:
+            return B.fetch(self.left, (batch * depth + k) * rows + row + B.i64(i))
+        return B.fetch(self.left, (line + B.i64(i)) * depth + k)
+
+    def _matrix(self, batch: Expr) -> Expr:
+        """Which matrix of the right side."""
+        return B.i64(0) if self.product.shared else batch
 
     def _right(self, batch: Expr, k: Expr, start: Expr, column: Expr, width: int) -> Expr:
         p = self.product
@@ -155,7 +179,7 @@ class _Emitter:
             return compat.load(self.packed, [tir.floordiv(start, B.i64(width)), k, column])
         if self.copied is not None:
             return B.fetch(self.copied, k * B.i64(width) + column)
-        depth, columns = as_expr(p.depth), as_expr(p.columns)
+        depth, columns, matrix = as_expr(p.depth), as_expr(p.columns), self._matrix(batch)
         if p.transposed:
-            return B.fetch(self.right, (batch * columns + start + column) * depth + k)
-        return B.fetch(self.right, (batch * depth + k) * columns + start + column)
+            return B.fetch(self.right, (matrix * columns + start + column) * depth + k)
+        return B.fetch(self.right, (matrix * depth + k) * columns + start + column)

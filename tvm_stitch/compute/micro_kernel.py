@@ -10,9 +10,9 @@ from .. import compat
 from ..codegen import builder as B
 from ..codegen.cpu_base import times
 from ..codegen.cpu_columns import count_of
-from ..compat import Buffer, Expr
-from ..graph.extent import Extent, ceildiv, product
-from .tiles import DEPTH_OF_SUM, LONG_DEPTH
+from ..compat import Buffer, Expr, tir
+from ..graph.extent import Extent, as_expr, ceildiv, product
+from .tiles import DEPTH_OF_SUM, DOT_COLUMNS, LONG_DEPTH
 
 Term = Callable[[int, list[Expr], Expr], Expr]
 """What a row's sum gets in a column at a place of the depth."""
@@ -53,6 +53,65 @@ def emit_sums(
                 tile.each(sums, lambda i, c: compat.load(sums[i], [c]) + term(i, place, c))
             tile.each(totals, lambda i, c: compat.load(totals[i], [c]) + compat.load(sums[i], [c]))
     return totals
+
+
+def emit_dots(
+    rows: int,
+    width: int,
+    lanes: int,
+    depth: Extent,
+    left: Callable[[int, Expr], Expr],
+    right: Callable[[Expr, Expr], Expr],
+) -> list[Buffer]:
+    """``rows`` x ``width`` sums over a depth whose elements lie behind each other in both factors.
+
+    Vectors run along the depth, so that each sum is a vector of ``lanes`` partial sums until the end.
+
+    Args:
+        rows, width: of the tile; ``width`` is a power of two, or a multiple of ``DOT_COLUMNS``.
+        lanes: of a vector.
+        depth: its extent.
+        left: an element, by the row of the tile and the place of the depth.
+        right: an element, by the place of the depth and the column of the tile.
+    """
+    tile = _Tile(rows, width, 1)
+    results = tile.buffers("dots")
+    count = min(width, DOT_COLUMNS)
+    steps = as_expr(depth) // B.i64(lanes) if not isinstance(depth, int) else depth // lanes
+    with times("serial", width // count, "group") as group:
+        first = group * B.i64(count)
+
+        def term(i: int, at: list[Expr], c: Expr) -> Expr:
+            k = at[0] * B.i64(lanes) + tir.floormod(c, B.i64(lanes))
+            return left(i, k) * right(k, first + tir.floordiv(c, B.i64(lanes)))
+
+        partial = emit_sums(rows, count * lanes, lanes, [steps], term)
+        for i, line in enumerate(partial):
+            sums = _folded(line, count, lanes)
+            with B.loop("unroll", count, "c") as c:
+                B.store(results[i], compat.load(sums, [c]), [first + c])
+        if isinstance(depth, int) and depth % lanes == 0:
+            return results
+        with times("serial", as_expr(depth) - as_expr(steps) * B.i64(lanes), "rest") as rest:
+            k = as_expr(steps) * B.i64(lanes) + rest
+            for line in range(rows):
+                with B.loop("unroll", count, "c") as c:
+                    so_far = compat.load(results[line], [first + c])
+                    B.store(results[line], so_far + left(line, k) * right(k, first + c), [first + c])
+    return results
+
+
+def _folded(line: Buffer, count: int, lanes: int) -> Buffer:
+    """The sums of each ``lanes`` elements of a buffer that has ``count`` times as many: halves are added."""
+    while lanes > 1:
+        half = lanes // 2
+        folded = B.stack([count * half], "float32", "half")
+        with B.loop("unroll", count, "c") as c, B.loop("vectorized", half, "v") as v:
+            at = c * B.i64(lanes) + v
+            both = compat.load(line, [at]) + compat.load(line, [at + B.i64(half)])
+            B.store(folded, both, [c * B.i64(half) + v])
+        line, lanes = folded, half
+    return line
 
 
 class _Tile:

@@ -23,7 +23,13 @@ MOST_COPIED = 1 << 16
 """Elements of a panel that is copied: a quarter of a second-level cache of 1 MiB."""
 
 LEAST_TILES_OF_COPY = 2
-"""Tiles of rows that a panel is copied for: without a copy each of them gathers it anew."""
+"""Tiles of rows that a panel is copied for."""
+
+SHORT_DEPTH = 128
+"""Depth up to which panels are copied: the additions that end a sum along the depth cost more of a short one."""
+
+DOT_COLUMNS = 4
+"""Columns of a tile whose sums run along the depth."""
 
 SERIAL_PRODUCTS = 1 << 16
 """Multiplications up to which one thread is faster than a parallel region, which costs some microseconds."""
@@ -55,6 +61,7 @@ class Tiles:
         task_rows, task_panels: of a parallel task; rows of a convolution's task are lines along its last axis.
         parallel: whether tasks run in parallel at all.
         task_places: of a line, in a convolution's task.
+        dot_rows: of a tile of ``DOT_COLUMNS`` whose sums run along the depth, each in a vector.
     """
 
     lanes: int
@@ -64,6 +71,7 @@ class Tiles:
     task_panels: int
     parallel: bool
     task_places: int = 0
+    dot_rows: int = 1
 
     def within(self, columns: int) -> int:
         """Columns of a panel where the last one overlaps the one before it: no more than there are."""
@@ -94,7 +102,8 @@ def tiles_for(target: Any, batch: Extent, rows: Extent, columns: Extent, depth: 
             task_rows = -(-task_rows // 2 // tile_rows) * tile_rows
         if isinstance(depth, int):
             parallel = batch * rows * columns * depth > SERIAL_PRODUCTS
-    return Tiles(lanes, tile_rows, tile_columns, task_rows, task_panels, parallel)
+    dot_rows = min(tile_rows, _most_rows(registers) // 2)
+    return Tiles(lanes, tile_rows, tile_columns, task_rows, task_panels, parallel, dot_rows=dot_rows)
 
 
 def tiles_for_convolution(target: Any, conv: Convolution) -> Tiles:

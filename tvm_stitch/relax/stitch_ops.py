@@ -11,7 +11,7 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from .. import compat
-from ..compute.anchored import has_template
+from ..compute.anchored import has_template, reads_permuted
 from ..compute.templates import has_templates
 from ..config import StitchConfig, checked_config
 from ..errors import StitchError
@@ -116,12 +116,14 @@ class _Stitcher(PyExprMutator):
         if key not in self.known:
             try:
                 view = view_block(block, self.reader)
+                templates = has_templates(self.target, self.config)
                 found = identify_for(
                     view.nodes,
                     self.target,
                     self.config,
                     excluded=lambda _nodes, g: str(g) in self.exclude,
-                    template=has_template if has_templates(self.target, self.config) else no_template,
+                    template=has_template if templates else no_template,
+                    permuted=reads_permuted if templates else no_template,
                 )
                 self.known[key] = view, found
             except Exception as err:

@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import tvm
 from tvm import relay
 
+from ..compute.anchored import reads_permuted
 from ..config import StitchConfig, checked_config
-from ..device import resolve_target
 from ..errors import StitchError
 from ..failures import ScopeFailed, raise_where_strict, reason_of
 from ..interrupts import carrying, check
@@ -19,6 +19,7 @@ from ..scope.epilogue import no_template
 from ..scope.for_target import identify_for
 from ..scope.identify import Boundary, Identified, Scope
 from ..scope.node import Node, Value
+from ..target import resolve_target
 from .dataflow import Region, results_of, view
 from .lower import PRIMITIVE, OpReader, type_of
 from .templates import Templates
@@ -122,6 +123,7 @@ class StitchOps:
                     region.nodes, self.target, self.config, topi=True,
                     excluded=lambda nodes, _graph: f"{prefix}/{nodes[0].index}" in exclude,
                     template=self.templates.serves if self.templates is not None else no_template,
+                    permuted=reads_permuted if self.templates is not None else no_template,
                 )  # fmt: skip
                 known[key] = region, found
             except Exception as err:

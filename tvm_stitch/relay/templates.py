@@ -23,9 +23,6 @@ TUNERS = {
 }
 """Options of a pass context that ask for a tuner's schedules, and whose these are."""
 
-PACKED_BY_TVM = ("dense", "matmul")
-"""Operators whose transposed right side TVM's kernels pack at run time, where ours would read it column by column."""
-
 FEW_PLACES, LARGE_WEIGHT = 64, 1 << 20
 """Places of an image's windows, and elements of a weight that no second-level cache holds: of fewer with a larger one
 TVM's convolution is faster (7x7 places, 512 channels: 60 against 45 GFLOP/s; 14x14, 256 channels: 75 against 94)."""
@@ -95,8 +92,8 @@ class Templates:
         if not found.is_served:
             raise Refusal("only float32 has a template")
         _check_places(found)
-        if not constant[graph.inputs.index(found.weight)]:
-            _check_variable(found, name)
+        if isinstance(found.product, Convolution) and not constant[graph.inputs.index(found.weight)]:
+            raise Refusal("the weight of the convolution is no constant: bind it by params")
         self.served.add(graph)
         return graph
 
@@ -119,14 +116,3 @@ def _check_places(found: Anchored) -> None:
     places = math.prod(window.outputs for window in product.windows)
     if places < FEW_PLACES and product.depth * product.columns > LARGE_WEIGHT:
         raise Refusal(f"a weight of {product.depth} x {product.columns} for {places} places")
-
-
-def _check_variable(found: Anchored, name: str) -> None:
-    """Refuse a right side that is no constant where no template reads it, or TVM's own kernel is faster."""
-    product = found.product
-    if isinstance(product, Convolution):
-        raise Refusal("the weight of the convolution is no constant: bind it by params")
-    if name in PACKED_BY_TVM and product.transposed:
-        raise Refusal(
-            "its right side is transposed and no constant, TVM packs it at run time: bind it by params"
-        )

@@ -40,11 +40,13 @@ class EpilogueRules:
             registers, and leaves the functions that TVM's fusion makes, so that what was tuned for them serves.
         template: tells the compute-intensive graphs that a template of ours computes. Their kernels are vectorized
             throughout, and write a result in any order of its axes.
+        permuted: tells the same of such a graph behind permutations of its operands' axes.
     """
 
     heavy: bool = True
     greedy: bool = False
     template: Callable[[StitchGraph], bool] = no_template
+    permuted: Callable[[StitchGraph], bool] = no_template
 
     def is_template(self, node: Node) -> bool:
         """Does a template of ours compute a compute-intensive node?"""

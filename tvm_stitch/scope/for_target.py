@@ -28,6 +28,7 @@ def identify_for(
     topi: bool = False,
     excluded: Excluded = nothing,
     template: Callable[[StitchGraph], bool] = no_template,
+    permuted: Callable[[StitchGraph], bool] = no_template,
 ) -> Identified:
     """Partition nodes (in topological order) into scopes.
 
@@ -40,6 +41,7 @@ def identify_for(
             which the target may ask for (``-libs``), do not.
         excluded: says of the nodes of a scope, and its graph, that TVM is to have them.
         template: tells the compute-intensive graphs that a template of ours computes.
+        permuted: tells the same of such a graph behind permutations of its operands' axes.
     """
     gpu = target is None or "gpu" in target.keys
     device = device_model(target, config) if target is not None else None
@@ -48,6 +50,7 @@ def identify_for(
         heavy=gpu,
         greedy=(gpu or topi) and not _uses_libraries(target),
         template=template,
+        permuted=permuted,
     )
     return _identified(
         nodes,

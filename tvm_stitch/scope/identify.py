@@ -139,7 +139,7 @@ class _Identifier:
         anchors = [
             i for i, n in enumerate(self.nodes) if n.kind is NodeKind.COMPUTE and self.rules.is_template(n)
         ]
-        before = find_prologues(self.quotient, self.stitchable, anchors)
+        before = find_prologues(self.quotient, self.stitchable, anchors, self.rules.permuted)
         found = []
         for anchor in sorted({*behind, *before}):
             scope = anchor

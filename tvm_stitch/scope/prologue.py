@@ -1,31 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transpositions that a convolution's kernel does as it reads: its data is copied there anyway, border by border."""
+"""Transpositions that the kernel of a compute-intensive operator does as it reads."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from .. import compat
 from ..graph.extent import same
+from ..graph.ir import StitchGraph
+from .compose import compose
 from .node import Node, NodeKind
 from .quotient import Quotient
 
 
-def find_prologues(quotient: Quotient, free: Sequence[bool], anchors: Sequence[int]) -> dict[int, list[int]]:
-    """For those of ``anchors`` where there is one, the node that only permutes its data's axes for it alone.
+def find_prologues(
+    quotient: Quotient, free: Sequence[bool], anchors: Sequence[int], serves: Callable[[StitchGraph], bool]
+) -> dict[int, list[int]]:
+    """For those of ``anchors`` where there are some, the nodes that only permute an operand's axes for it alone.
 
     Args:
         quotient: the graph; no scopes yet.
         free: by node, whether it may be taken.
-        anchors: convolutions whose kernels read their data in any order.
+        anchors: compute-intensive nodes that a template computes.
+        serves: whether a template computes such a node and the permutations before it, as one graph.
     """
-    found = {}
+    found: dict[int, list[int]] = {}
     for i in anchors:
-        maker = quotient.maker.get(quotient.nodes[i].inputs[0])
-        if maker is None or not free[maker] or quotient.consumers[maker] != [i]:
-            continue
-        if is_permutation(quotient.nodes[maker]) and not quotient.nodes[maker].escapes:
-            found[i] = [maker]
+        taken: list[int] = []
+        for value in quotient.nodes[i].inputs:
+            maker = quotient.maker.get(value)
+            if maker is None or maker in taken or not free[maker] or quotient.consumers[maker] != [i]:
+                continue
+            if not is_permutation(quotient.nodes[maker]) or quotient.nodes[maker].escapes:
+                continue
+            chosen = sorted([*taken, maker])
+            nodes = [quotient.nodes[n] for n in (*chosen, i)]
+            if serves(compose(nodes, quotient.nodes[i].outputs)):
+                taken = chosen
+        if taken:
+            found[i] = taken
     return found
 
 
