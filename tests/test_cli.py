@@ -123,6 +123,23 @@ def test_versions(capfd: pytest.CaptureFixture[str]) -> None:
     assert code == 0 and stdout.startswith(f"tvm-stitch {tvm_stitch.__version__}\napache-tvm 0.27")
 
 
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_half_precision(
+    precision: str, model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    arguments = (model, "--shape", "x=8,16", "--precision", precision)
+    code, _, _ = run(capfd, "compile", *arguments, "-o", tmp_path)
+    assert code == 0
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert manifest["precision"] == precision and manifest["inputs"][0]["dtype"] == precision
+    assert manifest["outputs"] == [{"name": "y", "shape": [8, 8], "dtype": "float32"}]
+    code, stdout, _ = run(capfd, "bench", *arguments, "--repeats", 2, "--json")
+    data = json.loads(stdout)
+    assert code == 0 and data["stitched"]["max_abs_error"] < (2e-3 if precision == "float16" else 2e-2)
+    code, _, stderr = run(capfd, "compile", model, "--precision", "float8")
+    assert code == 2 and "float16" in stderr
+
+
 def test_bench_compares_with_stock_and_onnxruntime(model: Path, capfd: pytest.CaptureFixture[str]) -> None:
     arguments = ("bench", model, "--shape", "x=32,16", "--repeats", 3)
     code, stdout, _ = run(capfd, *arguments, "--json")

@@ -14,7 +14,7 @@ from .config import StitchConfig
 from .errors import StitchError
 from .failures import let_pass, raise_where_strict, reason_of
 from .isolate import isolate
-from .pass_context import instruments, with_instruments
+from .pass_context import changed, instruments
 from .plan.grid_plan import GridPlan
 from .plan.plan import StitchPlan
 from .recorder import Recorder
@@ -154,7 +154,7 @@ def culprits(
 
     def failure(kept: Sequence[str]) -> Exception | None:
         try:
-            with with_instruments([]):
+            with changed([]):
                 attempt(kept)
         except Exception as again:
             let_pass(again)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from .failures import error_text, let_pass
+from .graph.dtype import HALF
 from .interrupts import watched
 from .written_whole import written_whole
 
@@ -163,6 +164,18 @@ def _parser() -> argparse.ArgumentParser:
             help="the shape of an input with symbolic dimensions; may be given several times",
         )
         command.add_argument(
+            "--precision",
+            choices=("float32", *HALF),
+            default="float32",
+            help="of a float32 model: products and what is element-wise in a half type, its inputs too "
+            "(default: as it is)",
+        )
+        command.add_argument(
+            "--cuda-graph",
+            action="store_true",
+            help="capture the calls of static shapes as CUDA graphs (the option cuda_graph)",
+        )
+        command.add_argument(
             "--strict", action="store_true", help="fail where an operator or a scope would be left to TVM"
         )
         command.add_argument("--json", action="store_true", help="print JSON, for programs")
@@ -228,13 +241,14 @@ def _job(args: argparse.Namespace, progress: _Progress) -> _Job:
     if not args.model.is_file():
         raise UsageError(f"no file {args.model}; give the path of an ONNX model")
     shapes = parse_shapes(args.shape)
-    config = _config(parse_config(args.config) | ({"strict": True} if args.strict else {}))
+    flags = {name: True for name in ("strict", "cuda_graph") if getattr(args, name)}
+    config = _config(parse_config(args.config) | flags)
     target = parse_target(args.target)
     try:
         import onnx
 
         from tvm_stitch.onnx_check import InvalidModel, check_model
-        from tvm_stitch.testing.compare import load_onnx
+        from tvm_stitch.testing.compare import in_half, load_onnx
     except ImportError as error:
         raise RuntimeError(f"{error}; ONNX models need: pip install 'tvm-stitch[onnx]'") from error
     with progress(f"importing {args.model}"):
@@ -251,6 +265,8 @@ def _job(args: argparse.Namespace, progress: _Progress) -> _Job:
             if shapes:
                 raise UsageError(str(error)) from None
             raise
+        if args.precision != "float32":
+            model = in_half(model, args.precision)
     return _Job(model, target, config)
 
 
@@ -290,6 +306,7 @@ def _compile(args: argparse.Namespace, progress: _Progress) -> tuple[dict[str, A
             "library": library.name,
             "target": json.loads(str(job.target)),
             "config": job.config.to_dict(),
+            "precision": args.precision,
             "inputs": [dataclasses.asdict(spec) for spec in job.model.inputs],
             "outputs": [dataclasses.asdict(spec) for spec in output_specs(job.model)],
             "kernels": kernels.to_dict(),
@@ -391,6 +408,7 @@ def _bench(args: argparse.Namespace, progress: _Progress) -> tuple[dict[str, Any
         "model": str(args.model),
         "target": json.loads(str(target)),
         "config": job.config.to_dict(),
+        "precision": args.precision,
         "repeats": args.repeats,
         "seed": args.seed,
         **rows,

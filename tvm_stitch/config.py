@@ -37,6 +37,7 @@ class StitchConfig:
             ``"libraries"`` the same, the libraries too where that machine lacks them; ``"templates"`` the same as
             ``"auto"``, and in Relay the templates also where a tuner's schedules or a target's library are asked for,
             which else come first; ``"tvm"`` always TVM's schedules.
+        cuda_graph: have the calls of static shapes captured and replayed as CUDA graphs: one launch for all of them.
         tf32: let the libraries round float32 operands to TensorFloat-32, of 10 bits' precision.
         deterministic: forbid sums whose order varies from run to run. No plan makes one so far (partial sums are
             combined in a fixed order); with False, later versions may use atomics.
@@ -55,6 +56,7 @@ class StitchConfig:
     plain_launch_barriers: bool = False
     multiprocessors: int = 0
     compute: str = "auto"
+    cuda_graph: bool = False
     tf32: bool = False
     deterministic: bool = True
 

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The current pass context of TVM with other instruments."""
+"""The current pass context of TVM, with changes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tvm
+
+CUDA_GRAPH = "relax.backend.use_cuda_graph"
+"""TVM's option that has calls of static shapes captured and replayed as CUDA graphs."""
 
 
 def instruments() -> list[Any]:
@@ -15,15 +17,15 @@ def instruments() -> list[Any]:
     return list(tvm.transform.PassContext.current().instruments or [])
 
 
-@contextmanager
-def with_instruments(chosen: Sequence[Any]) -> Iterator[None]:
-    """The current pass context with these instruments in place of its own."""
+def changed(
+    instruments: Sequence[Any] | None = None, config: Mapping[str, Any] | None = None
+) -> tvm.transform.PassContext:
+    """The current pass context with other instruments, if some are given, and with some options as given."""
     now = tvm.transform.PassContext.current()
-    with tvm.transform.PassContext(
+    return tvm.transform.PassContext(
         opt_level=now.opt_level,
         required_pass=list(now.required_pass),
         disabled_pass=list(now.disabled_pass),
-        instruments=list(chosen),
-        config=dict(now.config.items()),
-    ):
-        yield
+        instruments=list(now.instruments or []) if instruments is None else list(instruments),
+        config={**dict(now.config.items()), **(config or {})},
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tvm
@@ -21,7 +22,7 @@ def constants(mod: tvm.IRModule) -> list[Any]:
     found: list[Any] = []
 
     def visit(e: Any) -> None:
-        if isinstance(e, tvm.ir.GenericConst):
+        if isinstance(e, tvm.ir.GenericConst) and not any(e.value.same_as(known) for known in found):
             found.append(e.value)
 
     relax.analysis.post_order_visit(mod["main"], visit)
@@ -76,4 +77,25 @@ def test_views_of_other_constants_are_others() -> None:
 
 def test_what_is_computed_stays() -> None:
     mod = build(lambda emit, x: [R.permute_dims(x)], ((2, 3), "float32"))
+    tvm.ir.assert_structural_equal(ConstantViews()(mod), mod)
+
+
+@pytest.mark.parametrize(
+    ("source", "dtype"),
+    [("float32", "float16"), ("float32", "bfloat16"), ("bfloat16", "float32"), ("float16", "float32")],
+)
+def test_a_constant_of_another_float(source: str, dtype: str) -> None:
+    types = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+    w = np.array([1, 1 + 2.0**-9, 1 + 3 * 2.0**-9, 70000, np.nan, np.inf, -0.0, 2.0**-26], np.float32)
+    w = w.astype(types[source])
+    mod = build(lambda emit, x: [emit(R.astype(relax.const(w, source), dtype))], ((1,), "float32"))
+    (found,) = constants(ConstantViews()(mod))
+    np.testing.assert_array_equal(found.numpy().astype("float64"), w.astype(types[dtype]).astype("float64"))
+    assert str(found.dtype) == dtype
+
+
+def test_casts_to_integers_stay() -> None:
+    """What they give out of range is the machine's business."""
+    w = relax.const(np.array([1.5, 3e9], np.float32))
+    mod = build(lambda emit, x: [emit(R.astype(w, "int32"))], ((1,), "float32"))
     tvm.ir.assert_structural_equal(ConstantViews()(mod), mod)

@@ -14,6 +14,7 @@ from tvm.script import relax as R
 from tvm.script import tirx as T
 
 import tvm_stitch
+from tvm_stitch.config import StitchConfig
 from tvm_stitch.relax.lift_workspace import LiftWorkspace, WorkspaceError
 from tvm_stitch.testing.emulator import run_cuda
 from tvm_stitch.testing.emulator.lowering import default_target
@@ -346,10 +347,11 @@ def test_later_passes_keep_the_calls_as_lifted() -> None:
     tvm.ir.assert_structural_equal(mod["columns"], Chain["columns"])
 
 
-def test_cuda_graphs_capture_calls_with_workspace() -> None:
+@pytest.mark.parametrize("asked", ["pass context", "option"])
+def test_cuda_graphs_capture_calls_with_workspace(asked: str) -> None:
     target = default_target()
-    with tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": True}):
-        mod = tvm_stitch.relax.pipeline(target)(Chain)
+    with tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": asked == "pass context"}):
+        mod = tvm_stitch.relax.pipeline(target, StitchConfig(cuda_graph=asked == "option"))(Chain)
     captured = [f for g, f in mod.functions_items() if "cuda_graph_capture" in g.name_hint]
     calls = [b.value for f in captured for block in f.body.blocks for b in block.bindings]
     # The other call reads the function's own argument, which stays outside of what is captured.

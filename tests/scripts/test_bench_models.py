@@ -235,27 +235,3 @@ def test_own_networks_are_what_pytorch_computes() -> None:
         back = getattr(networks, kind)(3, 4, backwards=True)
         back.load_state_dict(mine.state_dict())
         torch.testing.assert_close(back(x), theirs(x.flip(0))[0].flip(0))
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("products", ["float32", "half"])
-def test_half_modules(dtype: str, products: str) -> None:
-    from tvm import relax
-
-    importing = load("models.importing")
-    builder = relax.BlockBuilder()
-    x, tokens = (
-        relax.Var("x", relax.TensorType((2, 3), "float32")),
-        relax.Var("i", relax.TensorType((2,), "int64")),
-    )
-    with builder.function("main", [x, tokens]):
-        with builder.dataflow():
-            product = builder.emit(relax.op.matmul(x, relax.const(np.ones((3, 4), np.float32))))
-            result = builder.emit_output(relax.op.take(product, tokens, axis=0))
-        builder.emit_func_output(result)
-    main = importing.in_half(builder.finalize(), dtype, products)["main"]
-    assert [str(var.ty.dtype) for var in main.params] == [dtype, "int64"]
-    bindings = [binding.value for block in main.body.blocks for binding in block.bindings]
-    (made,) = [b for b in bindings if getattr(getattr(b, "op", None), "name", "") == "relax.matmul"]
-    assert str(made.ty.dtype) == (dtype if products == "half" else "float32")
-    assert {str(arg.ty.dtype) for arg in made.args} == {dtype}

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..failures import Refusal
+from ..graph.dtype import MULTIPLIED
 from ..graph.extent import Extent, product
 from ..graph.ir import Operator, StitchGraph, Tensor
 from .contraction import Contraction, contraction_of
@@ -37,7 +38,12 @@ class Anchored:
     @property
     def is_served(self) -> bool:
         """Whether there is a template for its dtypes."""
-        return all(t.dtype == "float32" for t in (self.data, self.weight, self.product.output))
+        return all(dtype in MULTIPLIED for dtype in self.dtypes)
+
+    @property
+    def dtypes(self) -> set[str]:
+        """Those of the factors and of the result."""
+        return {t.dtype for t in (self.data, self.weight, self.product.output)}
 
     @property
     def takes_packed(self) -> bool:

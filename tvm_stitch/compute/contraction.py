@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from .. import compat
 from ..compat import Expr, Var
 from ..failures import Refusal
+from ..graph.dtype import MULTIPLIED
 from ..graph.extent import Extent, is_number, product, same
 from ..graph.ir import Axis, Operator, Tensor
 from .padding import padded
@@ -18,8 +19,9 @@ from .padding import padded
 class Contraction:
     """``output[batch, rows, columns] = sum over depth of left[batch, rows, depth] * right[batch, depth, columns]``.
 
-    All tensors are compact and row-major; ``batch`` and ``rows`` each stand for all their axes. ``batch`` is 1 where
-    the right side has no axis in common with the output but its columns (a weight) and the left one is not transposed.
+    Factors may be of a half type; they are multiplied and added up in float32. All tensors are compact and row-major;
+    ``batch`` and ``rows`` each stand for all their axes. ``batch`` is 1 where the right side has no axis in common with
+    the output but its columns (a weight) and the left one is not transposed.
 
     Attributes:
         transposed: the right side is stored as ``[batch, columns, depth]``.
@@ -109,8 +111,7 @@ def _factor(op: Operator, factor: Expr) -> _Factor:
     Raises:
         Refusal: when its elements are computed, converted or indexed in another way.
     """
-    if not compat.is_load(factor):
-        raise Refusal("a factor is computed, not read")
+    factor = loaded(factor)
     indices = compat.elements(factor.indices)
     tensor = op.operand[compat.load_buffer(factor)]
     found, taken = padded(tensor)
@@ -126,6 +127,20 @@ def _factor(op: Operator, factor: Expr) -> _Factor:
             raise Refusal(f"{tensor.name} is not read along whole axes")
         whole.append(index)
     return _Factor(found.source, whole, taken)
+
+
+def loaded(factor: Expr) -> Expr:
+    """What a factor is before it is widened.
+
+    Raises:
+        Refusal: when it is computed.
+    """
+    if compat.kind(factor) == "Cast" and compat.dtype_of(factor) == "float32":
+        if compat.dtype_of(factor.value) in MULTIPLIED:
+            factor = factor.value
+    if not compat.is_load(factor):
+        raise Refusal("a factor is computed, not read")
+    return factor
 
 
 def _is_unit(axis: Axis) -> bool:

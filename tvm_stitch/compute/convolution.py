@@ -12,7 +12,7 @@ from ..compat import Analyzer, Expr, Var, tir
 from ..failures import Refusal
 from ..graph.extent import Extent, product
 from ..graph.ir import Axis, Operator, Tensor
-from .contraction import Contraction
+from .contraction import Contraction, loaded
 from .padding import Padded, padded
 
 
@@ -101,9 +101,7 @@ def convolution_of(op: Operator) -> tuple[Convolution, list[Operator]]:
     """
     if not op.contraction or op.combiner != "sum" or len(op.spatial) < 3 or compat.kind(op.value) != "Mul":
         raise Refusal("no convolution")
-    left, right = op.value.a, op.value.b
-    if not compat.is_load(left) or not compat.is_load(right):
-        raise Refusal("a factor is computed, not read")
+    left, right = loaded(op.value.a), loaded(op.value.b)
     images, places, channel = op.spatial[0], op.spatial[1:-1], op.spatial[-1]
     data, weight = (op.operand[compat.load_buffer(load)] for load in (left, right))
     if weight.producer is not None:

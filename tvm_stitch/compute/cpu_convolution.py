@@ -16,7 +16,7 @@ from ..compat import Buffer, Expr, T, tir
 from ..graph.extent import as_expr, flatten, product, unflatten
 from .convolution import Convolution
 from .data_block import DataBlock
-from .micro_kernel import emit_sums
+from .micro_kernel import emit_sums, wide
 from .tiles import Tiles
 from .write_back import WriteBack
 
@@ -25,7 +25,7 @@ def emit_convolution(conv: Convolution, tiles: Tiles, packed: Buffer, out: Write
     """Emit the loops of a convolution into the kernel that is being built.
 
     Args:
-        conv: float32.
+        conv: the convolution.
         tiles: the sizes of tiles; ``task_rows`` are lines of places.
         packed: its weight.
         out: where tiles go.
@@ -154,7 +154,7 @@ class _Emitter(ConvolutionTasks):
             window, channel = ([*k[:-1], B.i64(0)], k[-1]) if joined else (k[:-1], k[-1])
             offsets = self.offsets(line, place + B.i64(i), window)
             data = self.data.at(offsets, self.group * B.i64(conv.inputs) + channel)
-            return data * compat.load(self.packed, [self.number, flatten(k, depth), c])
+            return data * wide(compat.load(self.packed, [self.number, flatten(k, depth), c]))
 
         sums = emit_sums(tiles.rows, self.width(), tiles.lanes, depth, term)
         self.out.store(sums, row, column, stored, min(tiles.lanes, self.width()))

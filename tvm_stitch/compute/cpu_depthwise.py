@@ -10,7 +10,7 @@ from ..graph.extent import flatten
 from .convolution import Convolution
 from .cpu_convolution import ConvolutionTasks
 from .data_block import DataBlock
-from .micro_kernel import emit_sums
+from .micro_kernel import emit_sums, wide
 from .tiles import Tiles
 from .write_back import WriteBack
 
@@ -48,7 +48,7 @@ class _Emitter(ConvolutionTasks):
 
         def term(i: int, k: list[Expr], c: Expr) -> Expr:
             data = self.data.at(self.offsets(line, place + B.i64(i), k), c)
-            return data * compat.load(self.packed, [flatten(k, kernel), column + c])
+            return data * wide(compat.load(self.packed, [flatten(k, kernel), column + c]))
 
         # Unrolled, so that neighbouring places share what they read.
         sums = emit_sums(self.tiles.rows, width, self.tiles.lanes, kernel, term, unrolled=1)

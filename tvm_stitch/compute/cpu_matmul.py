@@ -6,7 +6,8 @@ the rows of a task are visited in tiles. Panels of a weight lie behind each othe
 them (Goto and van de Geijn, 2008); the right side of other products is read as it lies. Where its columns lie behind
 each other, vectors run along the depth (see :func:`tvm_stitch.compute.micro_kernel.emit_dots`), or panels are copied if
 the depth is short and many rows read them. The depth is not divided: up to some thousands a panel fits the cache. Tails
-of rows and columns are tiles that overlap those before them.
+of rows and columns are tiles that overlap those before them. Half types become float32 as they are read; a left side,
+which each panel reads anew, in a copy of a task's rows.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from ..codegen.cpu_columns import count_of
 from ..compat import Buffer, Expr, T, tir
 from ..graph.extent import as_expr, ceildiv
 from .contraction import Contraction
-from .micro_kernel import emit_dots, emit_sums
+from .data_block import elements
+from .micro_kernel import emit_dots, emit_sums, wide
 from .tiles import LEAST_TILES_OF_COPY, MOST_COPIED, SHORT_DEPTH, Tiles
 from .write_back import WriteBack
 
@@ -27,7 +29,7 @@ def emit_matmul(product: Contraction, tiles: Tiles, packed: Buffer | None, out: 
     """Emit the loops of a product into the kernel that is being built.
 
     Args:
-        product: float32, and ``columns`` a number where the right side is packed.
+        product: ``columns`` is a number where the right side is packed.
         tiles: the sizes of tiles.
         packed: the right side in panels (see :mod:`tvm_stitch.compute.packing`), which takes the place of its
             parameter; None where it is read as it lies.
@@ -40,6 +42,7 @@ class _Emitter:
     def __init__(self, product: Contraction, tiles: Tiles, packed: Buffer | None, out: WriteBack):
         self.product, self.tiles, self.packed, self.out = product, tiles, packed, out
         self.copied: Buffer | None = None
+        self.block: Buffer | None = None
 
     def emit(self) -> None:
         p, tiles = self.product, self.tiles
@@ -61,6 +64,8 @@ class _Emitter:
             batch, panel_task = tir.floordiv(rest, panel_tasks), tir.floormod(rest, panel_tasks)
             first = row_task * B.i64(tiles.task_rows)
             count = as_expr(count_of(p.rows, tiles.task_rows, first))
+            if self._widens():
+                self._widen(batch, first, count)
             first_panel = panel_task * B.i64(tiles.task_panels)
             with times("serial", count_of(all_panels, tiles.task_panels, first_panel), "panel") as panel:
                 self._panel(batch, first, count, first_panel + panel, width)
@@ -102,6 +107,28 @@ class _Emitter:
                 with B.loop("serial", as_expr(columns), "column") as column:
                     self._rows(batch, first, count, column, 1, 1)
 
+    def _widens(self) -> bool:
+        """Whether to copy a task's rows."""
+        p = self.product
+        return p.left.dtype != "float32" and isinstance(p.depth, int) and p.depth > 0
+
+    def _widen(self, batch: Expr, first: Expr, count: Expr) -> None:
+        """Copy the rows of a task as float32."""
+        p = self.product
+        assert isinstance(p.depth, int)
+        most = self.tiles.task_rows if not isinstance(p.rows, int) else min(self.tiles.task_rows, p.rows)
+        self.first, self.block = first, B.stack([max(most, 1) * p.depth], "float32", "rows")
+        if p.left_transposed:
+            with times("serial", p.depth, "k") as k, times("serial", count, "row") as row:
+                at = (batch * B.i64(p.depth) + k) * as_expr(p.rows) + first + row
+                B.store(self.block, wide(B.fetch(self.left, at)), [row * B.i64(p.depth) + k])
+            return
+        start = (batch * as_expr(p.rows) + first) * B.i64(p.depth)
+        elements(
+            count * B.i64(p.depth),
+            lambda at: B.store(self.block, wide(B.fetch(self.left, start + at)), [at]),
+        )
+
     def _copies(self, width: int) -> bool:
         """Whether to copy panels, so that vectors run along columns."""
         p, tiles = self.product, self.tiles
@@ -118,7 +145,7 @@ class _Emitter:
         depth, columns = as_expr(self.product.depth), as_expr(self.product.columns)
         with B.loop("serial", width, "c") as c, B.loop("serial", depth, "k") as k:
             value = B.fetch(self.right, (self._matrix(batch) * columns + start + c) * depth + k)
-            B.store(panel, value, [k * B.i64(width) + c])
+            B.store(panel, wide(value), [k * B.i64(width) + c])
 
     def _rows(self, batch: Expr, first: Expr, count: Expr, start: Expr, width: int, stored: int) -> None:
         """Tiles of rows; of fewer than a tile has, single ones."""
@@ -165,9 +192,11 @@ class _Emitter:
     def _left(self, batch: Expr, row: Expr, line: Expr, i: int, k: Expr) -> Expr:
         p = self.product
         depth, rows = as_expr(p.depth), as_expr(p.rows)
+        if self.block is not None:
+            return B.fetch(self.block, (row - self.first + B.i64(i)) * depth + k)
         if p.left_transposed:
-            return B.fetch(self.left, (batch * depth + k) * rows + row + B.i64(i))
-        return B.fetch(self.left, (line + B.i64(i)) * depth + k)
+            return wide(B.fetch(self.left, (batch * depth + k) * rows + row + B.i64(i)))
+        return wide(B.fetch(self.left, (line + B.i64(i)) * depth + k))
 
     def _matrix(self, batch: Expr) -> Expr:
         """Which matrix of the right side."""
@@ -176,10 +205,10 @@ class _Emitter:
     def _right(self, batch: Expr, k: Expr, start: Expr, column: Expr, width: int) -> Expr:
         p = self.product
         if self.packed is not None:
-            return compat.load(self.packed, [tir.floordiv(start, B.i64(width)), k, column])
+            return wide(compat.load(self.packed, [tir.floordiv(start, B.i64(width)), k, column]))
         if self.copied is not None:
             return B.fetch(self.copied, k * B.i64(width) + column)
         depth, columns, matrix = as_expr(p.depth), as_expr(p.columns), self._matrix(batch)
         if p.transposed:
-            return B.fetch(self.right, (matrix * columns + start + column) * depth + k)
-        return B.fetch(self.right, (matrix * depth + k) * columns + start + column)
+            return wide(B.fetch(self.right, (matrix * columns + start + column) * depth + k))
+        return wide(B.fetch(self.right, (matrix * depth + k) * columns + start + column))

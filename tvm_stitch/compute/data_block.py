@@ -2,7 +2,7 @@
 """What a task of a convolution reads: the data itself, or a part of it copied with its border into a block.
 
 The copy stays in the second-level cache, and is some hundredths of a convolution's time; so borders cost no tensor of
-their own, and data in another order of axes no transposition.
+their own, and data in another order of axes no transposition. Half types become float32 on the way.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from ..codegen.cpu_base import times
 from ..compat import Buffer, Expr, T, tir
 from ..graph.extent import as_expr, product, unflatten
 from .convolution import Convolution
+from .micro_kernel import wide
 from .padding import Padded
 
 COPIED = 16
@@ -31,7 +32,7 @@ class DataBlock:
         """For ``outputs`` places along each spatial axis, and so many neighbouring channels (default: all)."""
         self.conv, self.data = conv, conv.data
         self.extents = [w.span(count) for w, count in zip(conv.windows, outputs)]
-        self.copies = not self.data.is_plain
+        self.copies = not self.data.is_plain or self.data.source.dtype != "float32"
         self.all_channels = int(self.data.shape[-1])
         self.channels = self.all_channels if channels is None or not self.copies else channels
         if self.copies:
@@ -103,15 +104,15 @@ class DataBlock:
         count = right - left
         to = to + left * channels
         if data.in_order and self.channels == self.all_channels:  # places and channels lie behind each other
-            _pieces(
+            elements(
                 count * channels,
-                lambda at: B.store(self.buffer, B.fetch(source, base + at), [to + at]),
+                lambda at: B.store(self.buffer, wide(B.fetch(source, base + at)), [to + at]),
             )
             return
         kind = "vectorized" if data.in_order else "serial"  # neighbours in the source, or not
         with times("serial", count, "x") as x, B.loop(kind, self.channels, "c") as c:
             value = B.fetch(source, base + x * strides[axis] + (self.channel + c) * strides[-1])
-            B.store(self.buffer, value, [to + x * channels + c])
+            B.store(self.buffer, wide(value), [to + x * channels + c])
 
     def _source_strides(self) -> list[Expr]:
         """For each axis of the data, the distance of neighbours in the source."""
@@ -125,12 +126,12 @@ class DataBlock:
 
     def _fill(self, to: Expr, count: Expr) -> None:
         assert self.data.fill is not None
-        fill = self.data.fill
-        _pieces(count, lambda at: B.store(self.buffer, fill, [to + at]))
+        fill = wide(self.data.fill)
+        elements(count, lambda at: B.store(self.buffer, fill, [to + at]))
 
 
-def _pieces(count: Expr, body: Callable[[Expr], None]) -> None:
-    """Do something at each of ``count`` places: vectors of some, then single ones."""
+def elements(count: Expr, body: Callable[[Expr], None]) -> None:
+    """Emit something for each of ``count`` places: vectors of some, then single ones."""
     whole = tir.floordiv(count, B.i64(COPIED))
     with times("serial", whole, "piece") as piece, B.loop("vectorized", COPIED, "v") as v:
         body(piece * B.i64(COPIED) + v)

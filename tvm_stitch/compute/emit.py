@@ -40,7 +40,7 @@ def emit_anchored(
 
     Args:
         func: the function that consists of both.
-        found: what it computes, in float32.
+        found: what it computes.
         tiles: the sizes of tiles.
         packed: the weight as the template reads it (see :mod:`tvm_stitch.compute.packing`), which takes the place of
             its parameter; None where it is read as it lies.
@@ -70,12 +70,12 @@ def emit_anchored(
     if plan is not None and not is_result and compat.HAS_RELAX_TIRX:
         # Memory that the caller gives: TVM computes the part that is used of what a kernel allocates, and may divide
         # by extents that are 0 in that.
-        product.output.buffer = tir.decl_buffer(shape, "float32", "product")
+        product.output.buffer = tir.decl_buffer(shape, product.output.dtype, "product")
         workspace.append(product.output.buffer)
         attrs[WORKSPACE_ATTR] = 1
     with B.kernel() as body:
         if plan is not None and not is_result and not workspace:
-            product.output.buffer = compat.allocate(shape, "float32", B.STACK, "product")
+            product.output.buffer = compat.allocate(shape, product.output.dtype, B.STACK, "product")
         if not isinstance(product, Convolution):
             emit_matmul(product, tiles, packed, out)
         else:

@@ -10,6 +10,7 @@ from .. import compat
 from ..codegen import builder as B
 from ..codegen.cpu_base import times
 from ..codegen.cpu_columns import count_of
+from ..codegen.evaluator import convert
 from ..compat import Buffer, Expr, tir
 from ..graph.extent import Extent, as_expr, ceildiv, product
 from .tiles import DEPTH_OF_SUM, DOT_COLUMNS, LONG_DEPTH
@@ -53,6 +54,13 @@ def emit_sums(
                 tile.each(sums, lambda i, c: compat.load(sums[i], [c]) + term(i, place, c))
             tile.each(totals, lambda i, c: compat.load(totals[i], [c]) + compat.load(sums[i], [c]))
     return totals
+
+
+def wide(value: Expr) -> Expr:
+    """An element as the float32 in which it is multiplied."""
+    if compat.kind(value) == "FloatImm":
+        return compat.const(float(value.value), "float32")
+    return convert(value, "float32")
 
 
 def emit_dots(

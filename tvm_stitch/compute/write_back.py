@@ -13,8 +13,9 @@ from .. import compat
 from ..codegen import builder as B
 from ..codegen.cpu_base import CpuEmitter, times
 from ..codegen.cpu_frame import Coordinate, Frame
+from ..codegen.cpu_half import stored_as
 from ..codegen.cpu_lanes import LaneWriter
-from ..compat import Buffer, Expr
+from ..compat import Buffer, Expr, tir
 from ..device import DeviceModel
 from ..failures import Refusal
 from ..graph.classify import is_heavy
@@ -116,7 +117,10 @@ class _TileEmitter(CpuEmitter):
             return super().input(access, point)
         leaf = access.tensor, point
         if leaf not in self.loaded:
-            self.loaded[leaf] = self.bind(compat.load(self.tile, [self.place + self.lanes.lane]), "sum")
+            value = compat.load(self.tile, [self.place + self.lanes.lane])
+            if self.result.dtype != "float32":  # rounded, as it would be in memory
+                value = self._round(tir.Cast("float32", tir.Cast(self.result.dtype, value)))
+            self.loaded[leaf] = self.bind(value, "sum")
         return self.loaded[leaf]
 
     def slot(self) -> list[Expr]:
@@ -159,7 +163,8 @@ def _copy(line: Buffer, to: Buffer, base: Expr, vectors: list[Vectors]) -> None:
     for first, count, width in vectors:
         with B.loop("unroll", count, "j") as j, B.loop("vectorized", width, "v") as v:
             at = B.i64(first) + j * B.i64(width) + v
-            B.store(to, compat.load(line, [at]), [base + at])
+            value = compat.load(line, [at])
+            B.store(to, stored_as(value, compat.buffer_dtype(to)), [base + at])
 
 
 def _vectors(stored: int, lanes: int) -> list[Vectors]:

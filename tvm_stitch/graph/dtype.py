@@ -5,6 +5,9 @@ from __future__ import annotations
 
 HALF = ("float16", "bfloat16")
 
+MULTIPLIED = ("float32", *HALF)
+"""Element types whose products are computed and added up in float32."""
+
 
 def compute_dtype(dtype: str) -> str:
     """The dtype a value is computed and accumulated in: float32 for the half types, itself for the others."""

@@ -33,7 +33,7 @@ CONTRACTIONS = ("matmul", "conv", "dense")
 
 @tvm.transform.module_pass(opt_level=0, name="ComputeTemplates")
 class ComputeTemplates:
-    """Replace PrimFuncs of one float32 matrix product or convolution, and what TVM fused to it, by kernels for a CPU.
+    """Replace PrimFuncs of one matrix product or convolution, and what TVM fused to it, by kernels for a CPU.
 
     A weight that is a constant is packed: its calls get the constant in panels. ``computed``, if given, receives for
     each function of one what computes it, and why.
@@ -70,7 +70,7 @@ class ComputeTemplates:
                 return None
             found = anchored(graph)
             if not found.is_served:
-                raise Refusal("only float32 has a template")
+                raise Refusal("only float32 and half types have a template")
             return found
         except Exception as err:
             let_pass(err)
@@ -129,7 +129,7 @@ class _Rewriter(PyExprMutator):
         try:
             if packs:
                 shape = packed_shape(found.product, tiles.columns)
-                buffer = tirx.decl_buffer(shape, "float32", f"{found.weight.name}_packed")
+                buffer = tirx.decl_buffer(shape, found.weight.dtype, f"{found.weight.name}_packed")
             elif isinstance(found.product, Convolution):
                 raise Refusal("the weight of the convolution is no constant: bind it to the module")
             device = device_model(owner.target, owner.config)

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ConstantViews: transposed and reshaped constants, at compile time."""
+"""ConstantViews: transposed, reshaped and rounded constants, at compile time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import tvm
 from tvm import relax
@@ -14,6 +15,9 @@ from ..graph.extent import is_static
 from ..interrupts import carrying
 from .functions import with_own_functions
 from .views import RESHAPES, permutation, shape_of
+
+_NUMPY = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+"""Types between which casts are folded."""
 
 Meaning = Callable[[np.ndarray, Any, tuple[Any, ...]], np.ndarray]
 
@@ -26,13 +30,22 @@ def _reshaped(array: np.ndarray, _call: Any, shape: tuple[Any, ...]) -> np.ndarr
     return array.reshape(shape)
 
 
-FOLDED: dict[str, Meaning] = {"relax.permute_dims": _transposed, **dict.fromkeys(RESHAPES, _reshaped)}
+def _rounded(array: np.ndarray, call: Any, _shape: tuple[Any, ...]) -> np.ndarray:
+    with np.errstate(over="ignore"):  # to an infinity, as everywhere
+        return array.astype(_NUMPY[str(call.ty.dtype)])
+
+
+FOLDED: dict[str, Meaning] = {
+    "relax.permute_dims": _transposed,
+    "relax.astype": _rounded,
+    **dict.fromkeys(RESHAPES, _reshaped),
+}
 """The operators that are folded, of a constant and the shape of the result."""
 
 
 @tvm.transform.module_pass(opt_level=0, name="ConstantViews")
 class ConstantViews:
-    """Fold operators that only rearrange a constant, with NumPy.
+    """Fold operators that only rearrange a constant, or round it to a half type and back, with NumPy.
 
     ``FoldConstant`` compiles and runs a function for each of them: half of the compile time of a model whose weights
     are transposed. Equal views of one constant become one constant. Runs before ``LegalizeOps``.
@@ -51,22 +64,24 @@ class _Mutator(relax.PyExprMutator):
         super().__init__()
         self.known = known
 
+    def visit_dataflow_var_(self, var: Any) -> Any:  # pylint: disable=arguments-renamed
+        bound = self.lookup_binding(var)
+        return bound if isinstance(bound, tvm.ir.GenericConst) else super().visit_dataflow_var_(var)
+
     def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
         call = super().visit_call_(call)
         name = getattr(call.op, "name", "")
         if name not in FOLDED:
             return call
         source = call.args[0]
-        if isinstance(source, relax.Var):
-            source = self.lookup_binding(source)
         shape = shape_of(call)
         if not isinstance(source, tvm.ir.GenericConst) or shape is None or not is_static(shape):
             return call
-        array = source.value
-        if str(array.dtype) == "bfloat16" or "float8" in str(array.dtype):
+        array, dtype = source.value, str(call.ty.dtype)
+        if "float8" in dtype or (name == "relax.astype" and not {str(array.dtype), dtype} <= set(_NUMPY)):
             return call
-        key = array, name, str(getattr(call.attrs, "axes", "")), shape
+        key = array, name, str(getattr(call.attrs, "axes", "")), shape, dtype
         if key not in self.known:
             made = FOLDED[name](array.numpy(), call, shape)
-            self.known[key] = relax.const(np.ascontiguousarray(made).reshape(shape), str(array.dtype))
+            self.known[key] = relax.const(np.ascontiguousarray(made).reshape(shape), dtype)
         return self.known[key]

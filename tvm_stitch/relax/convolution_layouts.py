@@ -11,6 +11,7 @@ import tvm
 from tvm import relax
 
 from ..failures import error_text, let_pass
+from ..graph.dtype import MULTIPLIED
 from ..graph.extent import is_static
 from ..interrupts import carrying
 from .views import shape_of
@@ -85,9 +86,9 @@ def _has_constant_weight(call: Any) -> bool:
 
 
 def suits_templates(call: Any) -> bool:
-    """Whether a template may compute a convolution: float32, of static images."""
+    """Whether a template may compute a convolution: of float32 or half types, and static images."""
     data, weight = call.args
-    if any(str(ty.dtype) != "float32" for ty in (data.ty, weight.ty, call.ty)):
+    if any(str(ty.dtype) not in MULTIPLIED for ty in (data.ty, weight.ty, call.ty)):
         return False
     shapes = [shape_of(data), shape_of(call)]
     return all(shape is not None and is_static(shape[1:]) for shape in shapes)

@@ -16,6 +16,7 @@ from ..config import StitchConfig, checked_config
 from ..failures import let_pass, raise_where_strict, reason_of
 from ..interrupts import carrying, watched
 from ..one_at_a_time import exclusively
+from ..pass_context import CUDA_GRAPH, changed
 from ..recorder import Recorder
 from ..rules.declining import ApplyDecliningRules
 from ..rules.empty_grids import EmptyGrids
@@ -29,6 +30,7 @@ from .compute_templates import ComputeTemplates
 from .constant_batch_norm import ConstantBatchNorm
 from .constant_views import ConstantViews
 from .convolution_layouts import ConvolutionLayouts, suits_templates, suits_tensor_cores
+from .drop_broadcasts import DropBroadcasts
 from .embed_libraries import EmbedLibraries
 from .keep_zeros import KeepZeros
 from .library_convolutions import LibraryConvolutions
@@ -38,6 +40,7 @@ from .mark import MergeStitchOps, UnmarkEpilogues
 from .schedule_stitch_ops import ScheduleStitchOps
 from .skip_empty import SkipEmpty
 from .stitch_ops import StitchOps
+from .wide_operators import WideOperators
 
 STEP = "what is left does not compile beside it"
 """What is told of a scope that TVM compiles only with its neighbours."""
@@ -80,6 +83,9 @@ def planning_passes(
     recorder = recorder or Recorder()
     return [
         exclusively(dispatched),
+        DropBroadcasts(),
+        WideOperators(),
+        ConstantViews(),
         ConstantBatchNorm(),
         *_layouts(target, config, recorder),
         *_libraries(target, config, recorder),
@@ -191,7 +197,7 @@ def _compiled(
             *planning_passes(target, config, records, chosen),
             *_default_schedules(target),
             *backend.dataflow_lower_passes(target),
-            *backend.finalize_passes(target),
+            *(_with_graphs(each, config) for each in backend.finalize_passes(target)),
         ]
         return tvm.transform.Sequential(passes)(mod)
 
@@ -206,6 +212,19 @@ def _compiled(
         fewer = scopes.without(found, STEP)
         scopes.excluded, scopes.outlined = fewer.excluded, {}
         return lowered(recorder, scopes)
+
+
+def _with_graphs(each: Any, config: StitchConfig) -> Any:
+    """A pass of TVM's; the one that makes CUDA graphs under the option that it looks for, where they are asked for."""
+    if not config.cuda_graph or each.info.name != "RewriteCUDAGraph":
+        return each
+
+    @tvm.transform.module_pass(opt_level=0, name="WithCUDAGraphs")
+    def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        with changed([], {CUDA_GRAPH: True}):  # instruments that take part twice would lose what they noted
+            return each(mod)
+
+    return run
 
 
 def _without_stitching(

@@ -26,7 +26,7 @@ from ..compute.templates import has_templates
 from ..config import StitchConfig, checked_config
 from ..interrupts import carrying, check, watched
 from ..one_at_a_time import operator_definitions
-from ..pass_context import instruments, with_instruments
+from ..pass_context import changed, instruments
 from ..recorder import Recorder
 from .cuda_source import fixed_cuda_source
 from .shared_context import SharedContext
@@ -124,7 +124,7 @@ def _stitching(original: Callable[..., Any]) -> Callable[..., Any]:
         with watched(), operator_definitions, ExitStack() as stack:
             templates = Templates(chosen, config) if has_templates(chosen, config) else None
             entry = _Entry(chosen, config, f"tvmgen_{prefix}", build, templates)
-            stack.enter_context(with_instruments([*instruments(), entry]))
+            stack.enter_context(changed([*instruments(), entry]))
             if chosen.kind.name == "cuda":
                 stack.enter_context(fixed_cuda_source())
             if templates is not None:

@@ -89,7 +89,7 @@ class Templates:
         found = anchor_of(graph)
         if self.instead:
             raise Refusal(self.instead)
-        if not found.is_served:
+        if found.dtypes != {"float32"}:
             raise Refusal("only float32 has a template")
         _check_places(found)
         if isinstance(found.product, Convolution) and not constant[graph.inputs.index(found.weight)]:

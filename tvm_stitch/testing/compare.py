@@ -6,7 +6,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,8 @@ from tvm import relax
 from tvm.target import Target
 
 from .. import compat
+from ..graph.dtype import HALF
+from ..relax.half_precision import in_half_precision
 
 Dim = int | str
 
@@ -68,6 +70,13 @@ def load_onnx(proto: onnx.ModelProto, shapes: Mapping[str, Sequence[int]] | None
     inputs = tuple(TensorSpec(s.name, fixed.get(s.name, s.shape), s.dtype) for s in inputs)
     mod = from_onnx(proto, shape_dict={n: list(s) for n, s in fixed.items()} or None)
     return OnnxModel(proto, mod, inputs)
+
+
+def in_half(model: OnnxModel, dtype: str) -> OnnxModel:
+    """An imported float32 model in mixed precision of a half type, its inputs too."""
+    mod = in_half_precision(model.mod, dtype)
+    inputs = tuple(replace(s, dtype=dtype) if s.dtype == "float32" else s for s in model.inputs)
+    return OnnxModel(model.proto, mod, inputs)
 
 
 def input_specs(proto: onnx.ModelProto) -> tuple[TensorSpec, ...]:
@@ -123,7 +132,10 @@ def make_inputs(specs: Sequence[TensorSpec], seed: int = 0) -> dict[str, np.ndar
 def onnxruntime_call(
     proto: onnx.ModelProto, inputs: Mapping[str, np.ndarray]
 ) -> Callable[[], list[np.ndarray]]:
-    """A call of ONNX Runtime on the CPU, with as many threads as it likes; it returns all outputs in order."""
+    """A call of ONNX Runtime on the CPU, with as many threads as it likes; it returns all outputs in order.
+
+    Inputs that are of a half type where the model's are not become what it takes.
+    """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -131,7 +143,9 @@ def onnxruntime_call(
     session = onnxruntime.InferenceSession(
         proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
-    return lambda: [np.asarray(output) for output in session.run(None, dict(inputs))]
+    wanted = {spec.name: spec.dtype for spec in input_specs(proto)}
+    given = {n: v.astype(wanted[n]) if str(v.dtype) in HALF else v for n, v in inputs.items()}
+    return lambda: [np.asarray(output) for output in session.run(None, given)]
 
 
 def onnxruntime_outputs(proto: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:

@@ -13,6 +13,7 @@ from tvm.relax.vm_build import VMExecutable, _ffi_api, _filter_tir, _vmcodegen
 from tvm.tirx.build import codegen_build, split_host_device_mods
 
 from ...codegen.scratch import WORKSPACE_ATTR
+from ...pass_context import CUDA_GRAPH, changed
 from .calls import PREFIX
 
 CALL = "tvm_stitch.emulator.call"
@@ -85,7 +86,7 @@ def lower(
     relax_pipeline and tir_pipeline are those of tvm.compile; None takes TVM's own for the target.
     Raises ValueError if the module needs external libraries.
     """
-    with _without_cuda_graph(), target:
+    with changed(config={CUDA_GRAPH: False}), target:
         mod = (relax_pipeline or relax.get_default_pipeline(target))(mod)
     attrs = dict(mod.attrs) if mod.attrs else {}
     if attrs.get("external_mods"):
@@ -121,18 +122,6 @@ def lower(
         raise ValueError("the emulator runs modules with one device target")
     host = codegen_build(host_mod, target.host)
     return Lowered(executable, host, sources[0] if sources else "", kernels, host_functions, workspace)
-
-
-def _without_cuda_graph() -> tvm.transform.PassContext:
-    """The current pass context, but with no capture of CUDA graphs."""
-    now = tvm.transform.PassContext.current()
-    return tvm.transform.PassContext(
-        opt_level=now.opt_level,
-        required_pass=list(now.required_pass),
-        disabled_pass=list(now.disabled_pass),
-        instruments=list(now.instruments),
-        config={**dict(now.config), "relax.backend.use_cuda_graph": False},
-    )
 
 
 def _prefixed(mod: tvm.IRModule) -> tvm.IRModule:

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Broadcasts that change nothing, or only what a product does anyway, are dropped; others stay."""
+
+from __future__ import annotations
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.relax import op as R
+from tvm.script import ir as I
+from tvm.script import relax as RS
+from tvm.script import tirx as T
+
+from tests.graph.helpers import build
+from tests.relax.test_compute_templates import check, draw, run, target
+from tvm_stitch.relax.drop_broadcasts import DropBroadcasts
+
+
+@I.ir_module
+class Before:
+    @RS.function
+    def main(
+        x: RS.Tensor((2, "n", 8), "float32"),
+        w: RS.Tensor((8, 5), "float32"),
+        v: RS.Tensor((1, 8, 5), "float32"),
+    ) -> RS.Tuple(
+        RS.Tensor((2, "n", 5), "float32"),
+        RS.Tensor((2, "n", 5), "float32"),
+        RS.Tensor((3, 2, 8, 5), "float32"),
+    ):
+        n = T.int64()
+        with RS.dataflow():
+            same = RS.broadcast_to(x, (2, n, 8))
+            copies = RS.broadcast_to(w, (2, 8, 5))
+            a = RS.matmul(same, copies)
+            more = RS.broadcast_to(v, (2, 8, 5))
+            b = RS.matmul(x, more)
+            several = RS.broadcast_to(w, (3, 2, 8, 5))
+            result = (a, b, several)
+            RS.output(result)
+        return result
+
+
+@I.ir_module
+class After:
+    @RS.function
+    def main(
+        x: RS.Tensor((2, "n", 8), "float32"),
+        w: RS.Tensor((8, 5), "float32"),
+        v: RS.Tensor((1, 8, 5), "float32"),
+    ) -> RS.Tuple(
+        RS.Tensor((2, "n", 5), "float32"),
+        RS.Tensor((2, "n", 5), "float32"),
+        RS.Tensor((3, 2, 8, 5), "float32"),
+    ):
+        with RS.dataflow():
+            a = RS.matmul(x, w)
+            b = RS.matmul(x, v)
+            several = RS.broadcast_to(w, (3, 2, 8, 5))
+            result = (a, b, several)
+            RS.output(result)
+        return result
+
+
+def test_before_and_after() -> None:
+    cleaned = tvm.transform.Sequential([DropBroadcasts(), relax.transform.CanonicalizeBindings(),
+                                        relax.transform.DeadCodeElimination()])  # fmt: skip
+    tvm.ir.assert_structural_equal(cleaned(Before), cleaned(After))
+
+
+def test_batches_that_only_the_broadcast_makes_stay() -> None:
+    def body(emit: object, x: object, w: object) -> list[object]:
+        return [R.matmul(x, emit(R.broadcast_to(w, (2, 8, 5))))]  # type: ignore[operator]
+
+    mod = build(body, ((4, 8), "float32"), ((8, 5), "float32"))
+    x, w = draw(4, 8), draw(8, 5)
+    result, _ = run(mod, target("avx2"), x, w)
+    check(result, x, np.broadcast_to(w, (2, 8, 5)))
+
+
+def test_a_weight_that_is_copied_for_each_batch_is_packed() -> None:
+    w = draw(8, 5)
+
+    def body(emit: object, x: object) -> list[object]:
+        return [R.matmul(x, emit(R.broadcast_to(relax.const(w), (2, 8, 5))))]  # type: ignore[operator]
+
+    x = draw(2, 3, 8)
+    result, computed = run(build(body, (x.shape, "float32")), target("avx2"), x)
+    check(result, x, w)
+    assert "weight packed" in "".join(computed.values())
+
+
+def test_broadcast_rows_of_a_matrix_stay() -> None:
+    """A product takes one row for all of them no other way."""
+
+    def body(emit: object, x: object, w: object) -> list[object]:
+        return [R.matmul(emit(R.broadcast_to(x, (4, 8))), w)]  # type: ignore[operator]
+
+    x, w = draw(1, 8), draw(8, 5)
+    result, _ = run(build(body, (x.shape, "float32"), (w.shape, "float32")), target("avx2"), x, w)
+    check(result, np.broadcast_to(x, (4, 8)), w)
