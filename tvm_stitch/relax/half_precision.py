@@ -69,7 +69,10 @@ class _Direct(relax.PyExprMutator):
         if not _is_cast(call, "float16"):
             return call
         made = self.lookup_binding(call.args[0]) if isinstance(call.args[0], relax.Var) else None
-        return made.args[0] if _is_cast(made, "float32") and made.args[0].ty.dtype == "float16" else call
+        if made is None or not _is_cast(made, "float32"):
+            return call
+        source = made.args[0]
+        return source if source.ty.dtype == "float16" else call
 
 
 def _is_cast(value: Any, dtype: str) -> bool:
