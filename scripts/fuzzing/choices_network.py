@@ -53,8 +53,10 @@ def norm(g: Grower) -> None:
 
 
 def matmul(g: Grower) -> None:
-    """matmul with a fitting value or a constant."""
+    """matmul with a fitting value or a constant, either of them perhaps transposed before."""
     x = g.pick(lambda v: len(g.shape(v)) >= 1 and g.dtype_of(v) in (*FLOATS, "int32"))
+    if len(g.shape(x)) >= 2 and g.rng.random() < 0.25:
+        x = _transposed(g, x)
     shape, dtype = g.shape(x), g.dtype_of(x)
     inner = shape[-1]
     fits = [
@@ -68,10 +70,20 @@ def matmul(g: Grower) -> None:
     if fits and g.rng.random() < 0.5:
         g.add("matmul", (x, g.rng.choice(fits)))
         return
-    y = g.source([inner, g.rng.choice([1, 4, 8, 17])], dtype, "normal" if dtype in FLOATS else "small")
+    sizes = [inner, g.rng.choice([1, 4, 8, 17])]
+    values = "normal" if dtype in FLOATS else "small"
+    if g.rng.random() < 0.35:
+        y = _transposed(g, g.source(sizes[::-1], dtype, values))
+    else:
+        y = g.source(sizes, dtype, values)
     z = g.add("matmul", (x, y))
     if g.rng.random() < 0.6 and dtype in FLOATS:
         g.add(g.rng.choice(["relu", "sigmoid", "gelu", "tanh", "exp"]), (z,))
+
+
+def _transposed(g: Grower, x: int) -> int:
+    rank = len(g.shape(x))
+    return g.add("permute_dims", (x,), {"axes": [*range(rank - 2), rank - 1, rank - 2]})
 
 
 def image(g: Grower) -> int:
