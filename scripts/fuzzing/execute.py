@@ -172,7 +172,8 @@ def _fails_alike(stock: Outcome, outcome: Outcome) -> bool:
 def _blamed(case: Case, settings: Settings, outcome: Outcome, stock: Outcome) -> Outcome:
     """The failure as ours where the first step that fails alone is stitched, as TVM's where it is not.
 
-    Behind a matmul it is TVM's if its numbers are the same: those of an epilogue that it fused.
+    Behind a matmul it is TVM's if its numbers are the same: those of an epilogue that it fused. And so it is where no
+    step fails alone: then one is stitched alone, and among the others left to what TVM fuses.
     """
     if stock.detail == outcome.detail and any(step.op == "matmul" for step in case.steps):
         return replace(outcome, kind="tvm")
@@ -189,7 +190,7 @@ def _blamed(case: Case, settings: Settings, outcome: Outcome, stock: Outcome) ->
                 return outcome
             detail = f"{case.steps[index].op}: {found.detail}"
             return Outcome("tvm", detail, outcome.run, declined=found.declined)
-    return outcome
+    return replace(outcome, kind="tvm") if stock.detail == outcome.detail else outcome
 
 
 def _is_only_tvms_nan(case: Case, settings: Settings, outcome: Outcome) -> bool:

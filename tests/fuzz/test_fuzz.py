@@ -163,6 +163,23 @@ def test_what_tvm_computes_beside_stitched_operators_is_its_own() -> None:
     assert check(case.but(outputs=(3,)), Settings("llvm", nan_max="propagate")).kind == "ok"
 
 
+def test_what_tvm_fuses_with_others_is_its_own_though_alone_it_is_stitched() -> None:
+    """Its formula of atanh loses small operands; alone that is stitched, before a concat TVM's fusion has it."""
+    case = Case(
+        inputs=(Input((1, 1, 3), "float32", "special", 0),),
+        steps=(
+            Step("squeeze", (0,), {"axes": [1]}),
+            Step("atanh", (0,), {}),
+            Step("atan2", (2, 1), {}),
+            Step("concat", (2, 3), {"axis": 1}),
+        ),
+        outputs=(4, 1),
+    )
+    outcome = check(case, Settings("llvm"))
+    assert outcome.kind == "tvm" and "-1.1754943508222875e-38" in outcome.detail, outcome
+    assert check(case.but(outputs=(4,)), Settings("llvm")).kind == "ok"
+
+
 @pytest.mark.parametrize(("alone", "verdict"), [("hang", "tvm"), ("ok", "hang"), ("crash", "hang")])
 def test_a_hang_of_tvm_alone_is_its_own(monkeypatch: pytest.MonkeyPatch, alone: str, verdict: str) -> None:
     asked: list[Settings] = []
