@@ -37,6 +37,8 @@ def test_what_tvm_does_not_know_is_an_error() -> None:
         ({"kind": "cuda", "arch": "sm_9.0"}, "'sm_9.0' is no CUDA architecture"),
         ({"kind": "llvm", "mcpu": "skylake-avx521"}, "no CPU 'skylake-avx521'; did you mean skylake-avx512"),
         ({"kind": "llvm", "mcpu": "quite-another"}, "no CPU 'quite-another'; did you mean"),
+        ({"kind": "llvm", "mtriple": "foo-bar"}, "LLVM has no code for 'foo-bar'"),
+        ({"kind": "llvm", "mtriple": "vax-dec-ultrix", "mcpu": "a"}, "LLVM has no code for 'vax-dec-ultrix'"),
         (
             {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a73x"},
             "no CPU 'cortex-a73x' of aarch64-linux-gnu; did you mean cortex-a7",
@@ -64,11 +66,34 @@ def test_the_host_is_looked_at_too() -> None:
         {"kind": "llvm", "mcpu": "generic"},
         {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72"},
         {"kind": "llvm", "mtriple": "arm64-apple-darwin", "mcpu": "apple-m1"},
-        {"kind": "llvm", "mtriple": "vax-dec-ultrix", "mcpu": "not looked at"},
+        "native",
+        "llvm -mcpu=haswell",
+        '{"kind": "llvm", "mcpu": "haswell"}',
     ],
 )
 def test_cpus_that_there_are(spec: Any) -> None:
-    assert resolve_target(spec).attrs["mcpu"] == spec["mcpu"]
+    wanted = spec["mcpu"] if isinstance(spec, dict) else resolve_target(spec).attrs["mcpu"]
+    assert resolve_target(spec).attrs["mcpu"] == wanted
+
+
+@pytest.mark.parametrize("spec", ["cuda", {"kind": "cuda"}, "cuda -max_num_threads=512", '{"kind": "cuda"}'])
+def test_cuda_without_an_architecture_is_this_machines_or_the_default(spec: Any) -> None:
+    if not tvm.cuda(0).exist:
+        assert resolve_target(spec).attrs["arch"] == DEFAULT_ARCH
+
+
+@pytest.mark.parametrize(
+    "triple",
+    ["x86_64-linux-gnu", "amd64-pc-freebsd", "arm64-apple-darwin", "armv7l-linux-gnueabihf", "i686-linux"],
+)
+def test_triples(triple: str) -> None:
+    assert str(resolve_target({"kind": "llvm", "mtriple": triple}).attrs["mtriple"]) == triple
+
+
+@pytest.mark.parametrize("text", ["llvm mcpu=haswell", "{", "", "  "])
+def test_texts_that_are_no_targets(text: str) -> None:
+    with pytest.raises(ValueError, match="-key=value|JSON|no target"):
+        resolve_target(text)
 
 
 def test_capabilities() -> None:

@@ -49,7 +49,7 @@ def export_library(executable: Any, path: Any, target: Any = "llvm", **options: 
     Raises:
         TypeError: if ``executable`` is not a compiled model.
         OSError: if the path's folder does not exist, or cannot be written to.
-        ValueError: if there are CUDA kernels, and the target is another one.
+        ValueError: if there are CUDA kernels, and the target is no CUDA device.
         RuntimeError: if there are CUDA kernels, and neither nvcc nor NVRTC, or it rejects them.
     """
     from .export import export_library as export

@@ -169,7 +169,7 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def explain(mod: Any, target: Any = "cuda", config: StitchConfig | None = None) -> Report:
+def explain(mod: Any, target: Any = "llvm", config: StitchConfig | None = None) -> Report:
     """Report how ``mod`` is stitched for ``target``; nothing is compiled to machine code.
 
     Args:

@@ -49,7 +49,7 @@ def export_library(
     Raises:
         TypeError: if ``executable`` is not a compiled model.
         OSError: if the path's folder does not exist, or cannot be written to.
-        ValueError: if there are CUDA kernels, and the target is another one.
+        ValueError: if there are CUDA kernels, and the target is no CUDA device.
         RuntimeError: if there are CUDA kernels, and nothing here that compiles them, or it rejects them.
     """
     target = resolve_target(target)

@@ -4,38 +4,87 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from typing import Any
 
 import tvm
 
+from . import compat
+
 DEFAULT_ARCH = "sm_90"
 
+_LISTS = ("keys", "mattr", "libs", "cl-opt")
+"""Options whose values are lists."""
+
 _ARCHITECTURE = re.compile(r"(?:sm|compute)_(\d+)[a-z]?")
-_OTHER_NAMES = {"amd64": "x86_64", "arm64": "aarch64", "i486": "i386", "i586": "i386", "i686": "i386"}
+_OTHER_NAMES = {
+    "amd64": "x86_64",
+    "arm64": "aarch64",
+    "i486": "i386",
+    "i586": "i386",
+    "i686": "i386",
+    "ppc": "powerpc",
+    "ppc64": "powerpc64",
+    "ppc64le": "powerpc64le",
+    "sparc64": "sparcv9",
+}
 """Architectures in a triple that LLVM's targets have another name for."""
 
 
 def resolve_target(target: Any) -> Any:
-    """A TVM Target with a host, from a Target or what ``tvm.target.Target`` takes.
+    """A TVM Target with a host, from a Target or what stands for one.
 
-    ``"cuda"`` means the device of this machine, and ``DEFAULT_ARCH`` where there is none (TVM would assume an
-    architecture too old for what current models need).
+    Beside what ``tvm.target.Target`` takes that is ``"native"``, an llvm target for this machine's CPU; a JSON object;
+    and options, ``"cuda -arch=sm_80"``. A CUDA target without an architecture means the device of this machine, and
+    ``DEFAULT_ARCH`` where there is none (TVM would assume an architecture too old for what current models need).
 
     Raises:
-        ValueError: for a CUDA architecture that is none, and for a CPU that LLVM does not know: LLVM would compile
-            for its baseline instead.
+        ValueError: for what TVM knows no target by; for a CUDA architecture that is none; and for a CPU or a triple
+            that LLVM does not know: it would compile for its baseline instead, or crash.
     """
-    if target == "cuda" and not tvm.cuda(0).exist:
-        target = {"kind": "cuda", "arch": DEFAULT_ARCH}
     if not isinstance(target, tvm.target.Target):
-        target = tvm.target.Target(target)
+        target = _made(_spec_of(target) if isinstance(target, str) else target)
     if "gpu" in target.keys and target.host is None:
         target = target.with_host(tvm.target.Target("llvm"))
     for each in (target, target.host):
         if each is not None:
             _check(each)
     return target
+
+
+def _spec_of(text: str) -> Any:
+    """What TVM takes in place of a text."""
+    words = text.split()
+    if not words:
+        raise ValueError("no target is given")
+    if text == "native":
+        return {"kind": "llvm", "mcpu": str(tvm.target.codegen.llvm_get_system_cpu())}
+    if text == "cuda":
+        return {"kind": "cuda"}
+    if text.lstrip().startswith("{"):
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"no valid JSON ({error})") from None
+    if len(words) > 1 and compat.HAS_RELAX_TIRX:  # a TVM with Relay reads options itself
+        return {"kind": words[0], **dict(map(_option, words[1:]))}
+    return text
+
+
+def _option(word: str) -> tuple[str, Any]:
+    key, equals, value = word.lstrip("-").partition("=")
+    if not word.startswith("-") or not equals:
+        raise ValueError(f"target options are written -key=value, got {word!r}")
+    if key in _LISTS:
+        return key, value.split(",")
+    return key, int(value) if value.isdigit() else value
+
+
+def _made(spec: Any) -> Any:
+    if isinstance(spec, dict) and spec.get("kind") == "cuda" and "arch" not in spec and not tvm.cuda(0).exist:
+        spec = {**spec, "arch": DEFAULT_ARCH}
+    return tvm.target.Target(spec)
 
 
 def arch_of(device: Any) -> str:
@@ -60,8 +109,13 @@ def _check(target: Any) -> None:
         arch = str(attributes.get("arch") or DEFAULT_ARCH)
         if not _ARCHITECTURE.fullmatch(arch):
             raise ValueError(f"{arch!r} is no CUDA architecture; give one such as {DEFAULT_ARCH}")
-    elif target.kind.name == "llvm" and attributes.get("mcpu"):
-        cpu, triple = str(attributes["mcpu"]), str(attributes.get("mtriple") or "")
+    if target.kind.name != "llvm":
+        return
+    triple = str(attributes.get("mtriple") or "")
+    if triple and not _is_known(triple):
+        raise ValueError(f"LLVM has no code for {triple!r}; give a triple such as x86_64-linux-gnu")
+    if attributes.get("mcpu"):
+        cpu = str(attributes["mcpu"])
         known = _cpus(triple)
         if known and cpu not in known and not _is_another_name(cpu, triple):
             near = difflib.get_close_matches(cpu, known, 3) or [_own_cpu(known)]
@@ -81,14 +135,18 @@ def _own_cpu(known: list[str]) -> str:
     return own if own in known else "generic"
 
 
-def _cpus(triple: str) -> list[str]:
-    """The CPUs that TVM's LLVM knows for a triple ("": this machine's), none where it is not certain."""
-    from tvm.target import codegen
+def _is_known(triple: str) -> bool:
+    """Whether LLVM has code for a triple's architecture, as far as its name tells."""
+    arch = _architecture(triple)
+    return any(arch.startswith(str(known)) for known in tvm.target.codegen.llvm_get_targets())
 
-    # LLVM crashes when asked about an architecture that it has no code for.
+
+def _architecture(triple: str) -> str:
     arch = triple.split("-", 1)[0]
-    arch = _OTHER_NAMES.get(arch, arch)
-    if arch and arch not in map(str, codegen.llvm_get_targets()):
-        return []
+    return _OTHER_NAMES.get(arch, arch)
+
+
+def _cpus(triple: str) -> list[str]:
+    """The CPUs that TVM's LLVM knows for a triple ("": this machine's)."""
     spec = {"kind": "llvm", "mtriple": triple} if triple else {"kind": "llvm"}
-    return sorted(map(str, codegen.llvm_get_cpu_archlist(tvm.target.Target(spec))))
+    return sorted(map(str, tvm.target.codegen.llvm_get_cpu_archlist(tvm.target.Target(spec))))

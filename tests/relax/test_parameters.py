@@ -11,8 +11,9 @@ import tvm
 from tvm import relax
 from tvm.relax.frontend import nn
 
+import tvm_stitch
 from tvm_stitch.recorder import Recorder
-from tvm_stitch.relax import pipeline
+from tvm_stitch.relax import in_half_precision, pipeline
 
 TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "haswell"})
 
@@ -58,3 +59,18 @@ def test_parameters(rows: int, lifted: bool) -> None:
     assert all(how.startswith("our template") for how in recorder.computed.values())
     if not lifted:  # where they are lifted, they are transposed once
         assert list(recorder.plans) == ["stitch_rms_norm"]
+
+
+def test_in_half_precision() -> None:
+    """Weights that are parameters are half types too, and the function may have any name."""
+    mod, named = Perceptron().export_tvm({"forward": {"x": nn.spec.Tensor(["n", 64], "float32")}})
+    rng = np.random.default_rng(0)
+    weights = {
+        name: rng.standard_normal([int(e) for e in p.shape]).astype("float16") / 8 for name, p in named
+    }
+    x = rng.standard_normal((5, 64)).astype("float16")
+    executable = tvm_stitch.compile(in_half_precision(mod, "float16"), TARGET)
+    params = [tvm.runtime.tensor(value) for value in weights.values()]
+    result = relax.VirtualMachine(executable, tvm.cpu())["forward"](tvm.runtime.tensor(x), *params).numpy()
+    wide = expected(x, weights)
+    assert np.abs(result.astype("float64") - wide).max() < 4 * 2.0**-11 * np.abs(wide).max()

@@ -14,28 +14,30 @@ import tvm
 from tvm import relax
 
 from ..graph.dtype import HALF
+from .checked_module import checked_module
+from .functions import with_own_functions
 
 
 def in_half_precision(mod: tvm.IRModule, dtype: str, products: str = "float32") -> tvm.IRModule:
     """A float32 module in mixed precision; its float32 inputs become ones of the half type.
 
     Args:
-        mod: a Relax module of float32; its function is ``main``.
+        mod: a Relax module of float32. Parameters that are weights become half as well.
         dtype: ``"float16"`` or ``"bfloat16"``.
         products: what products and convolutions give: ``"float32"``, which what follows them may keep, or ``"half"``.
 
     Raises:
+        TypeError: when ``mod`` is no IRModule.
         ValueError: for another dtype.
     """
     if dtype not in HALF or products not in ("float32", "half"):
         raise ValueError(
             f"dtype is {' or '.join(HALF)} and products float32 or half, not {dtype}, {products}"
         )
-    mod = mod.clone()
-    mod["main"] = _with_half_inputs(mod["main"])
+    mod = with_own_functions(checked_module(mod), _with_half_inputs)
     mod = relax.transform.ConvertToDataflow(min_size=1)(mod)
     mod = relax.transform.ToMixedPrecision("float16" if products == "half" else "float32")(mod)
-    mod["main"] = _Direct().visit_expr(mod["main"])
+    mod = with_own_functions(mod, lambda func: _Direct().visit_expr(func))
     mod = relax.transform.DeadCodeElimination()(mod)
     if dtype == "bfloat16":
         # The pass knows float16 only. Types and attributes name it in quotes, which encoded constants do not hold.
