@@ -160,3 +160,36 @@ def test_other_permutations_stay_kernels_of_their_own() -> None:
     assert [how.split(":")[0] for how in computed.values()] == ["our template"]
     counted = count_kernels(mod, target("avx2"), pipeline(target("avx2")))
     assert (counted.total, counted.memory_intensive) == (2, 1)
+
+
+SHARED_LEFT = [
+    ((64, 16), (3, 16, 5)),
+    ((7, 40), (2, 3, 40, 21)),
+    ((48,), (3, 48, 8)),
+    ((3, 17, 100), (100,)),
+    ((2, 3, 17, 48), (48,)),
+    ((1, 8, 16), (3, 16, 5)),
+]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize(("left", "right"), SHARED_LEFT)
+def test_a_left_side_that_batches_share(
+    left: tuple[int, ...], right: tuple[int, ...], transposed: bool, dtype: str
+) -> None:
+    if transposed and len(left) < 2:
+        pytest.skip("of one axis")
+    x, w = draw(*stored(left, transposed)).astype(dtype), draw(*right).astype(dtype)
+
+    def body(emit: Any, x: Any, w: Any) -> list[Any]:
+        return [R.matmul(swap(emit, x, len(left)) if transposed else x, w)]
+
+    mod = build(body, (x.shape, dtype), (w.shape, dtype))
+    result, computed = run(mod, target("avx2"), x, w)
+    wide = as_read(x, transposed).astype("float64") @ w.astype("float64")
+    bound = np.abs(as_read(x, transposed)).astype("float64") @ np.abs(w).astype("float64")
+    rounding = 0.0 if dtype == "float32" else 2.0**-11
+    assert result.shape == wide.shape
+    assert (np.abs(result - wide) <= 1e-6 * bound + rounding * np.abs(wide) + 1e-7).all()
+    assert [how.split(":")[0] for how in computed.values()] == ["our template"]

@@ -70,3 +70,29 @@ def test_a_convolutions_weight_stays_what_it_is() -> None:
 
     mod = build(body, ((1, 8, 8, 3), "float32"), ((4, 3, 3, 3), "float32"))
     assert count_kernels(mod, TARGET, pipeline(TARGET)).memory_intensive == 1
+
+
+def transposed_between(emit: Any, x: Any) -> list[Any]:
+    y = emit(R.matmul(x, relax.const(np.ones((8, 17), "float32"))))
+    return [R.matmul(relax.const(np.ones((9, 17), "float32")), emit(R.permute_dims(y)))]
+
+
+def activated_between(emit: Any, x: Any) -> list[Any]:
+    y = emit(R.nn.relu(emit(R.matmul(x, relax.const(np.ones((8, 17), "float32"))))))
+    return [R.matmul(relax.const(np.ones((9, 17), "float32")), emit(R.permute_dims(y)))]
+
+
+def convolution_before(emit: Any, x: Any) -> list[Any]:
+    y = emit(R.nn.conv2d(emit(R.reshape(x, (1, 1, 5, 8))), relax.const(np.ones((4, 1, 3, 3), "float32"))))
+    return [R.matmul(emit(R.permute_dims(y, [0, 1, 3, 2])), relax.const(np.ones((3, 5), "float32")))]
+
+
+@pytest.mark.parametrize("model", [transposed_between, activated_between, convolution_before])
+def test_a_transposition_between_two_templates_is_of_one(model: Any) -> None:
+    recorder = Recorder()
+    strict = StitchConfig(strict=True)
+    pipeline(TARGET, strict, recorder)(build(model, ((5, 8), "float32")))
+    assert not recorder.declined
+    mod = build(model, ((5, 8), "float32"))
+    assert count_kernels(mod, TARGET, pipeline(TARGET, strict)).total == 2
+    assert [how.split(":")[0] for how in recorder.computed.values()] == ["our template"] * 2

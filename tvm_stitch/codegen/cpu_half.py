@@ -40,13 +40,13 @@ def lower_rounding(expr: Expr, bind: Callable[[Expr], Expr] | None) -> Expr:
 def stored_as(value: Expr, dtype: str) -> Expr:
     """``value`` as an element of a tensor.
 
-    TVM's cast to bfloat16 rounds the bits of a NaN as well: where they are nearly all ones that makes a zero of it.
-    As integers such NaN are the greatest there are, the negative ones unsigned, the positive ones signed.
+    TVM's cast to bfloat16 rounds the bits of a NaN as well: where they are nearly all ones that makes a zero of it,
+    where all but the lowest are zeros an infinity.
     """
     if dtype == "bfloat16" and compat.HAS_RELAX_TIRX and compat.dtype_of(value) == "float32":
-        bits = tir.Min(tir.reinterpret("uint32", value), compat.const(0xFFFF7FFF, "uint32"))
-        bits = tir.Min(tir.reinterpret("int32", bits), compat.const(0x7FFF7FFF, "int32"))
-        value = tir.reinterpret("float32", bits)
+        bits = tir.reinterpret("int32", value)
+        is_nan = (bits & compat.const(0x7FFFFFFF, "int32")) > compat.const(0x7F800000, "int32")
+        value = tir.reinterpret("float32", tir.Select(is_nan, compat.const(0x7FC00000, "int32"), bits))
     return value if compat.dtype_of(value) == dtype else tir.Cast(dtype, value)
 
 

@@ -27,6 +27,7 @@ class Contraction:
         transposed: the right side is stored as ``[batch, columns, depth]``.
         left_transposed: the left side is stored as ``[batch, depth, rows]``.
         shared: the right side is the same for all of ``batch``.
+        left_shared: the left side is.
     """
 
     left: Tensor
@@ -39,6 +40,7 @@ class Contraction:
     transposed: bool
     left_transposed: bool = False
     shared: bool = False
+    left_shared: bool = False
 
     @property
     def has_weight(self) -> bool:
@@ -66,13 +68,15 @@ def contraction_of(op: Operator) -> tuple[Contraction, list[Operator]]:
     if right.axes[-2:] not in ([depth.var, columns.var], [columns.var, depth.var]):
         raise Refusal(f"{right.tensor.name} is not read as a matrix")
     count = len(shared)
-    left_transposed = bool(leading) and left.axes == [*leading[:-1], depth.var, leading[-1]]
+    left_shared = count > 0 and not set(left.axes) & set(shared)
+    rows = leading[count:] if left_shared else leading
+    left_transposed = bool(rows) and left.axes == [*rows[:-1], depth.var, rows[-1]]
     if left_transposed:
         # Only one axis of rows has its elements behind each other.
-        if count not in (0, len(leading) - 1):
+        count, before = len(leading) - 1, count
+        if before not in ((count,) if left_shared else (0, count)):
             raise Refusal(f"{left.tensor.name} is not read matrix by matrix")
-        count = len(leading) - 1
-    elif left.axes != [*leading, depth.var]:
+    elif left.axes != [*rows, depth.var]:
         raise Refusal(f"{left.tensor.name} is not read row by row")
     made = Contraction(
         left.tensor,
@@ -85,6 +89,7 @@ def contraction_of(op: Operator) -> tuple[Contraction, list[Operator]]:
         right.axes[-1].same_as(depth.var),
         left_transposed,
         not shared and count > 0,
+        left_shared,
     )
     return made, [*left.taken, *right.taken]
 

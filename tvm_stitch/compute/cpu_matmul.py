@@ -120,10 +120,10 @@ class _Emitter:
         self.first, self.block = first, B.stack([max(most, 1) * p.depth], "float32", "rows")
         if p.left_transposed:
             with times("serial", p.depth, "k") as k, times("serial", count, "row") as row:
-                at = (batch * B.i64(p.depth) + k) * as_expr(p.rows) + first + row
+                at = (self._left_batch(batch) * B.i64(p.depth) + k) * as_expr(p.rows) + first + row
                 B.store(self.block, wide(B.fetch(self.left, at)), [row * B.i64(p.depth) + k])
             return
-        start = (batch * as_expr(p.rows) + first) * B.i64(p.depth)
+        start = (self._left_batch(batch) * as_expr(p.rows) + first) * B.i64(p.depth)
         elements(
             count * B.i64(p.depth),
             lambda at: B.store(self.block, wide(B.fetch(self.left, start + at)), [at]),
@@ -195,8 +195,13 @@ class _Emitter:
         if self.block is not None:
             return B.fetch(self.block, (row - self.first + B.i64(i)) * depth + k)
         if p.left_transposed:
-            return wide(B.fetch(self.left, (batch * depth + k) * rows + row + B.i64(i)))
-        return wide(B.fetch(self.left, (line + B.i64(i)) * depth + k))
+            return wide(B.fetch(self.left, (self._left_batch(batch) * depth + k) * rows + row + B.i64(i)))
+        first = row if p.left_shared else line
+        return wide(B.fetch(self.left, (first + B.i64(i)) * depth + k))
+
+    def _left_batch(self, batch: Expr) -> Expr:
+        """Which matrix of the left side."""
+        return B.i64(0) if self.product.left_shared else batch
 
     def _matrix(self, batch: Expr) -> Expr:
         """Which matrix of the right side."""

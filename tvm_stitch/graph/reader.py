@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
+
+import ml_dtypes
 
 from .. import compat
 from ..compat import Buffer, Expr, Var
@@ -179,7 +182,7 @@ class _Reader:
             if compat.is_load(own) and compat.load_buffer(own) == store.buffer:
                 if not _equal_indices(own.indices, store.indices):
                     raise Unreadable(f"{where} accumulates from another element of its output")
-                return other, combiner, init.value
+                return other, combiner, _start(combiner, init.value)
         raise Unreadable(f"{where} does not accumulate into its output")
 
     def _tensor_of(self, buffer: Buffer) -> Tensor:
@@ -196,6 +199,18 @@ def _equal_indices(a: Any, b: Any) -> bool:
         or (compat.int_value(i) is not None and compat.int_value(i) == compat.int_value(j))
         for i, j in zip(a, b)
     )
+
+
+def _start(combiner: str, value: Expr) -> Expr:
+    """What a reduction starts from: infinity, where TVM takes the last number of a float type for a maximum's identity.
+
+    The maximum of nothing but minus infinities is minus infinity.
+    """
+    if combiner not in ("max", "min") or compat.kind(value) != "FloatImm":
+        return value
+    dtype, sign = compat.dtype_of(value), -1 if combiner == "max" else 1
+    is_last = sign * float(value.value) >= float(ml_dtypes.finfo(dtype).max)
+    return compat.const(sign * math.inf, dtype) if is_last else value
 
 
 def _is_neutral(combiner: str, value: Expr) -> bool:

@@ -54,7 +54,8 @@ def _with_half_inputs(func: Any) -> Any:
     for old in func.params:
         new = old
         if isinstance(old.ty, relax.TensorType) and old.ty.dtype == "float32":
-            new = relax.Var(old.name, relax.TensorType(old.ty.shape, "float16", old.ty.vdevice))
+            rank = old.ty.ndim if old.ty.shape is None else -1  # else the shape tells
+            new = relax.Var(old.name, relax.TensorType(old.ty.shape, "float16", old.ty.vdevice, rank))
             wide = builder.normalize(relax.op.astype(new, "float32"))
             bindings.append(relax.VarBinding(old, wide))
         params.append(new)

@@ -30,7 +30,7 @@ from .compute_templates import ComputeTemplates
 from .constant_batch_norm import ConstantBatchNorm
 from .constant_views import ConstantViews
 from .convolution_layouts import ConvolutionLayouts, suits_templates, suits_tensor_cores
-from .drop_broadcasts import DropBroadcasts
+from .drop_copies import DropCopies
 from .embed_libraries import EmbedLibraries
 from .keep_zeros import KeepZeros
 from .library_convolutions import LibraryConvolutions
@@ -83,7 +83,7 @@ def planning_passes(
     recorder = recorder or Recorder()
     return [
         exclusively(dispatched),
-        DropBroadcasts(),
+        DropCopies(),
         WideOperators(),
         ConstantViews(),
         ConstantBatchNorm(),

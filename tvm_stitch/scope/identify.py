@@ -139,7 +139,9 @@ class _Identifier:
         anchors = [
             i for i, n in enumerate(self.nodes) if n.kind is NodeKind.COMPUTE and self.rules.is_template(n)
         ]
-        before = find_prologues(self.quotient, self.stitchable, anchors, self.rules.permuted)
+        taken = {i for nodes in behind.values() for i in nodes}
+        free = [stitchable and i not in taken for i, stitchable in enumerate(self.stitchable)]
+        before = find_prologues(self.quotient, free, anchors, self.rules.permuted)
         found = []
         for anchor in sorted({*behind, *before}):
             scope = anchor

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Broadcasts that change nothing, or only what a product does anyway, are dropped; others stay."""
+"""Operators that give their operand, and broadcasts that a product does anyway, are dropped; others stay."""
 
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import tvm
 from tvm import relax
 from tvm.relax import op as R
@@ -13,7 +14,9 @@ from tvm.script import tirx as T
 
 from tests.graph.helpers import build
 from tests.relax.test_compute_templates import check, draw, run, target
-from tvm_stitch.relax.drop_broadcasts import DropBroadcasts
+from tvm_stitch.relax import pipeline
+from tvm_stitch.relax.drop_copies import DropCopies
+from tvm_stitch.testing.count import count_kernels
 
 
 @I.ir_module
@@ -63,7 +66,7 @@ class After:
 
 
 def test_before_and_after() -> None:
-    cleaned = tvm.transform.Sequential([DropBroadcasts(), relax.transform.CanonicalizeBindings(),
+    cleaned = tvm.transform.Sequential([DropCopies(), relax.transform.CanonicalizeBindings(),
                                         relax.transform.DeadCodeElimination()])  # fmt: skip
     tvm.ir.assert_structural_equal(cleaned(Before), cleaned(After))
 
@@ -99,3 +102,45 @@ def test_broadcast_rows_of_a_matrix_stay() -> None:
     x, w = draw(1, 8), draw(8, 5)
     result, _ = run(build(body, (x.shape, "float32"), (w.shape, "float32")), target("avx2"), x, w)
     check(result, np.broadcast_to(x, (4, 8)), w)
+
+
+@pytest.mark.parametrize("shapes", [((16, 40), (3, 40, 8)), ((1, 16, 40), (3, 40, 8))])
+def test_a_left_side_that_is_copied_for_each_batch(shapes: tuple[tuple[int, ...], ...]) -> None:
+    def body(emit: object, x: object, w: object) -> list[object]:
+        return [R.matmul(emit(R.broadcast_to(x, (3, 16, 40))), w)]  # type: ignore[operator]
+
+    x, w = draw(*shapes[0]), draw(*shapes[1])
+    mod = build(body, (x.shape, "float32"), (w.shape, "float32"))
+    result, computed = run(mod, target("avx2"), x, w)
+    check(result, np.broadcast_to(x, (3, 16, 40)), w)
+    assert [how.split(":")[0] for how in computed.values()] == ["our template"]
+    assert count_kernels(mod, target("avx2"), pipeline(target("avx2"))).total == 1
+
+
+@pytest.mark.parametrize("shape", [(4, 40, 8), (1, 4, 40, 8), (2, 1, 40, 8)])
+def test_some_batches_that_others_share_stay_copies(shape: tuple[int, ...]) -> None:
+    """No template reads them so; the product keeps the template that it has."""
+
+    def body(emit: object, x: object, w: object) -> list[object]:
+        return [R.matmul(x, emit(R.broadcast_to(w, (2, 4, 40, 8))))]  # type: ignore[operator]
+
+    x, w = draw(2, 4, 16, 40), draw(*shape)
+    mod = build(body, (x.shape, "float32"), (w.shape, "float32"))
+    result, computed = run(mod, target("avx2"), x, w)
+    check(result, x, np.broadcast_to(w, (2, 4, 40, 8)))
+    assert [how.split(":")[0] for how in computed.values()] == ["our template"]
+
+
+def test_copies_are_dropped_but_for_results() -> None:
+    def body(emit: object, x: object) -> list[object]:
+        y = emit(R.astype(emit(R.permute_dims(emit(R.exp(x)), [0, 1])), "float32"))  # type: ignore[operator]
+        y = emit(R.reshape(emit(R.broadcast_to(y, (4, 8))), (4, 8)))  # type: ignore[operator]
+        return [R.nn.relu(y), R.astype(x, "float32"), R.permute_dims(x)]
+
+    mod = tvm.transform.Sequential([DropCopies(), relax.transform.DeadCodeElimination()])(
+        build(body, ((4, 8), "float32"))
+    )
+    names = [
+        b.value.op.name for block in mod["main"].body.blocks for b in block.bindings if hasattr(b.value, "op")
+    ]
+    assert sorted(names) == ["relax.astype", "relax.exp", "relax.nn.relu", "relax.permute_dims"]
