@@ -64,8 +64,13 @@ def evaluate(case: Case, run: int, arrays: Sequence[np.ndarray], rules: Rules) -
 
 def _check_broadcast(step: Step, args: Sequence[Result]) -> None:
     """Refuse what broadcasts to more than there is memory for, before it is computed."""
-    if step.op in BINARY or step.op == "where":
-        shape = np.broadcast_shapes(*[a.data.shape for a in args if not isinstance(a, tuple)])
+    shapes = [a.data.shape for a in args if not isinstance(a, tuple)]
+    if step.op in BINARY or step.op in ("where", "matmul"):
+        if step.op == "matmul":
+            (*left, rows, _), (*right, _, columns) = ((1,) * (2 - len(s)) + s for s in shapes)
+            shape = (*np.broadcast_shapes(tuple(left), tuple(right)), rows, columns)
+        else:
+            shape = np.broadcast_shapes(*shapes)
         if np.prod(shape, dtype="float64") > LIMIT:
             raise Inapplicable(f"{step.op} broadcasts to {shape}")
 

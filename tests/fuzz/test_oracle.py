@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from fuzzing.bounded import FLOATS, Bounded, Rules, exact
-from fuzzing.case import Inapplicable, Step
+from fuzzing.case import Case, Inapplicable, Input, Step
+from fuzzing.data import inputs_of
 from fuzzing.judge import violations
-from fuzzing.oracle import evaluate_step
+from fuzzing.oracle import evaluate, evaluate_step
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
@@ -260,6 +261,14 @@ def test_slices_out_of_bounds_mean_nothing() -> None:
         evaluate_step(step, [exact(np.zeros(5), "float32")], {"n": 5}, RULES)
     got = evaluate_step(step, [exact(np.arange(12.0), "float32")], {"n": 12}, RULES)
     assert got.data.tolist() == [9, 10, 11]
+
+
+def test_what_there_is_no_memory_for_is_refused_before_it_is_computed() -> None:
+    wide = [Input((3, 4, "n", 1), "float32", "normal", 1), Input((1, "n"), "float32", "normal", 2)]
+    for op in ("matmul", "add"):
+        case = Case(inputs=tuple(wide), steps=(Step(op, (0, 1), {}),), outputs=(2,), sizes=({"n": 40_000},))
+        with pytest.raises(Inapplicable, match="broadcasts to"):
+            evaluate(case, 0, inputs_of(case, 0), RULES)
 
 
 def test_fast_mathematics_of_cuda_widens_bounds_and_changes_no_value() -> None:
