@@ -14,6 +14,7 @@ from tvm.relax import op as R
 
 import tvm_stitch
 from tests.graph.helpers import build
+from tvm_stitch import StitchConfig
 from tvm_stitch.relax import pipeline
 from tvm_stitch.testing.emulator import run_cuda
 from tvm_stitch.testing.random_graphs import emulated_target
@@ -67,20 +68,14 @@ def test_what_a_function_starts_from_otherwise_stays() -> None:
     """A function of one's own may take the maximum of a row and a number."""
     from tvm import te
 
-    x = te.placeholder((4, 6), "float32", "x")
-    k = te.reduce_axis((0, 6), "k")
     from_zero = te.comm_reducer(lambda a, b: tvm.tirx.max(a, b), lambda t: tvm.tirx.const(0, t), "from_zero")
-    func = te.create_prim_func([x, te.compute((4,), lambda i: from_zero(x[i, k], axis=k), "top")])
-    func = func.with_attr("global_symbol", "top")
-    builder = relax.BlockBuilder()
-    var = relax.Var("x", relax.TensorType((4, 6), "float32"))
-    with builder.function("main", [var]):
-        with builder.dataflow():
-            made = builder.emit_output(
-                relax.call_tir(builder.add_func(func, "top"), (var,), relax.TensorType((4,), "float32"))
-            )
-        builder.emit_func_output(made)
+
+    def top(x: Any) -> Any:
+        k = te.reduce_axis((0, x.shape[1]), "k")
+        return te.compute((x.shape[0],), lambda i: from_zero(x[i, k], axis=k), "top")
+
+    mod = build(lambda emit, x: [relax.BlockBuilder.current().call_te(top, x)], ((4, 6), "float32"))
     data = np.random.default_rng(0).standard_normal((4, 6)).astype("float32") - 2
-    vm = relax.VirtualMachine(tvm_stitch.compile(builder.get()), tvm.cpu())
+    vm = relax.VirtualMachine(tvm_stitch.compile(mod, config=StitchConfig(strict=True)), tvm.cpu())
     result = vm["main"](tvm.runtime.tensor(data)).numpy()
     np.testing.assert_array_equal(result, np.maximum(data.max(1), 0))

@@ -164,6 +164,20 @@ def test_nothing_else_may_be_computed() -> None:
 
 
 @T.prim_func(s_tir=True)
+def of_columns_of_several_rows(
+    x: T.Buffer((2, 3, 8, 4), "float32"),
+    w: T.Buffer((2, 8, 5), "float32"),
+    y: T.Buffer((2, 3, 4, 5), "float32"),
+):
+    for b, h, i, n, k in T.grid(2, 3, 4, 5, 8):
+        with T.sblock("product"):
+            vb, vh, vi, vn, vk = T.axis.remap("SSSSR", [b, h, i, n, k])
+            with T.init():
+                y[vb, vh, vi, vn] = T.float32(0)
+            y[vb, vh, vi, vn] = y[vb, vh, vi, vn] + x[vb, vh, vk, vi] * w[vb, vk, vn]
+
+
+@T.prim_func(s_tir=True)
 def of_columns_of_one_matrix(
     x: T.Buffer((2, 8, 3, 4), "float32"),
     w: T.Buffer((2, 8, 5), "float32"),
@@ -200,6 +214,7 @@ def of_what_it_computes(
         (of_a_part, "x is not read along whole axes"),
         (of_one_row_of_each, "x is not read along whole axes"),
         (of_columns_of_one_matrix, "x is not read row by row"),
+        (of_columns_of_several_rows, "x is not read matrix by matrix"),
         (of_what_it_computes, "e is computed in the same kernel"),
     ],
 )

@@ -93,6 +93,14 @@ def test_a_weight_that_is_copied_for_each_batch_is_packed() -> None:
     assert "weight packed" in "".join(computed.values())
 
 
+def test_a_broadcast_depth_stays() -> None:
+    def body(emit: object, x: object, w: object) -> list[object]:
+        return [R.matmul(emit(R.broadcast_to(x, (4, 8))), w)]  # type: ignore[operator]
+
+    mod = build(body, ((4, 1), "float32"), ((8, 5), "float32"))
+    tvm.ir.assert_structural_equal(DropCopies()(mod), mod)
+
+
 def test_broadcast_rows_of_a_matrix_stay() -> None:
     """A product takes one row for all of them no other way."""
 
