@@ -7,6 +7,7 @@ import math
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 from tvm import relax
 from tvm.relax import op as R
@@ -197,14 +198,21 @@ def test_combine_booleans(a: bool, b: bool) -> None:
     [
         ("max", "bfloat16", -math.inf),
         ("min", "bfloat16", math.inf),
-        ("max", "float16", -65504.0),
-        ("min", "float16", 65504.0),
+        ("max", "float16", -math.inf),
+        ("min", "float16", math.inf),
     ],
 )
-def test_the_identity_is_rounded_as_its_dtype_rounds(name: str, dtype: str, start: float) -> None:
-    """TVM writes float32's least number for bfloat16, which has no such one."""
+def test_extrema_start_from_infinity(name: str, dtype: str, start: float) -> None:
+    """TVM writes the type's last number, for bfloat16 float32's, which it does not have."""
     op = graph(build(lambda emit, x: getattr(R, name)(x, -1), ((4, 8), dtype))).reduces[0]
     assert float(identity(op).value) == start
+
+
+def test_the_identity_is_rounded_as_its_dtype_rounds() -> None:
+    """A function of one's own may start from any number."""
+    op = graph(build(lambda emit, x: R.max(x, -1), ((4, 8), "float16"))).reduces[0]
+    op.identity = compat.const(0.1, "float16")
+    assert float(identity(op).value) == float(np.float16(0.1))
 
 
 def test_an_unknown_combiner_names_the_known() -> None:

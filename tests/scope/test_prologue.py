@@ -96,3 +96,35 @@ def test_a_transposition_between_two_templates_is_of_one(model: Any) -> None:
     mod = build(model, ((5, 8), "float32"))
     assert count_kernels(mod, TARGET, pipeline(TARGET, strict)).total == 2
     assert [how.split(":")[0] for how in recorder.computed.values()] == ["our template"] * 2
+
+
+def with_a_residual(emit: Any, x: Any, r: Any) -> list[Any]:
+    y = emit(R.nn.conv2d(x, relax.const(np.ones((4, 3, 3, 3), "float32")), padding=1))
+    return [R.nn.relu(emit(R.add(y, r)))]
+
+
+def test_a_residual_in_another_order_is_read_as_it_lies() -> None:
+    rng = np.random.default_rng(0)
+    x, r = (rng.standard_normal((1, c, 8, 8)).astype("float32") for c in (3, 4))
+    mod = build(with_a_residual, (x.shape, "float32"), (r.shape, "float32"))
+    recorder = Recorder()
+    executable = tvm.compile(
+        mod, TARGET, relax_pipeline=pipeline(TARGET, StitchConfig(strict=True), recorder)
+    )
+    tensors = [tvm.runtime.tensor(a) for a in (x, r)]
+    result = relax.VirtualMachine(executable, tvm.cpu())["main"](*tensors).numpy()
+    padded = np.pad(x.astype("float64"), ((0, 0), (0, 0), (1, 1), (1, 1)))
+    sums = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3)).sum((1, 4, 5))[:, None]
+    np.testing.assert_allclose(result, np.maximum(sums + r, 0), rtol=1e-5, atol=1e-5)
+    assert [how.split(":")[0] for how in recorder.computed.values()] == ["our template"]
+    assert count_kernels(mod, TARGET, pipeline(TARGET)).total == 1
+
+
+def test_a_permutation_that_others_read_too_is_a_kernel() -> None:
+    def body(emit: Any, x: Any, r: Any) -> list[Any]:
+        t = emit(R.permute_dims(r))
+        return [R.add(emit(R.matmul(x, relax.const(np.ones((8, 6), "float32")))), t), R.exp(t)]
+
+    mod = build(body, ((5, 8), "float32"), ((6, 5), "float32"))
+    counted, stock = (count_kernels(mod, TARGET, p) for p in (pipeline(TARGET), None))
+    assert counted.total <= stock.total and counted.memory_intensive <= stock.memory_intensive

@@ -31,10 +31,7 @@ def accumulator_dtype(op: Operator) -> str:
 
 
 def identity(op: Operator) -> Expr:
-    """The start value of a reduction in its accumulation dtype, rounded as the operator's own dtype rounds it.
-
-    The least bfloat16 as TVM writes it lies beyond bfloat16's range, where it means minus infinity.
-    """
+    """The start value of a reduction in its accumulation dtype, rounded as the operator's own dtype rounds it."""
     value: Expr = op.identity
     dtype = accumulator_dtype(op)
     if compat.kind(value) == "FloatImm" and op.output.dtype in HALF:

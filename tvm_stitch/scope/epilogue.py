@@ -114,12 +114,27 @@ class _Finder:
             region.permuted = True
             return True
         others = pointwise.tensors_beside(node, region.values)
-        if others is None or not all(self._is_stored(v, user, region) for v in others):
+        if others is None:
             return False
-        region.nodes.append(user)
-        region.values |= set(node.outputs)
-        region.others |= set(others)
+        makers = {v: self._permuted(v, user) if region.vectorized else None for v in others}
+        if not all(maker is not None or self._is_stored(v, user, region) for v, maker in makers.items()):
+            return False
+        taken = [maker for maker in makers.values() if maker is not None]
+        region.nodes += [*taken, user]
+        region.values |= {v for i in (*taken, user) for v in self.nodes[i].outputs}
+        region.others |= {self.nodes[m].inputs[0] if m is not None else v for v, m in makers.items()}
         return True
+
+    def _permuted(self, value: Value, user: int) -> int | None:
+        """The node that permutes the axes of what is in memory, for one user alone: the kernel reads it so."""
+        maker = self.quotient.maker.get(value)
+        if maker is None or not self.free[maker] or self.quotient.consumers[maker] != [user]:
+            return None
+        node = self.nodes[maker]
+        if node.escapes or not is_permutation(node):
+            return None
+        source = self.quotient.maker.get(self._viewed(node.inputs[0]))
+        return maker if source is None or not self.free[source] else None
 
     def _leaving(self, region: Sequence[int]) -> list[int]:
         """The nodes of a region whose results are used outside it."""
@@ -136,10 +151,9 @@ class _Finder:
             return False
         if not self.rules.greedy or self._pays(end):
             return True
-        first = self.nodes[region.nodes[1]]
-        return item_bytes(_dtype(self.nodes[end])) <= item_bytes(
-            _dtype(first, self.nodes[region.nodes[0]].outputs[0])
-        )
+        (result,) = self.nodes[region.nodes[0]].outputs
+        first = next(self.nodes[i] for i in region.nodes[1:] if result in self.nodes[i].inputs)
+        return item_bytes(_dtype(self.nodes[end])) <= item_bytes(_dtype(first, result))
 
     def _pays(self, end: int) -> bool:
         """False when stitch ops alone read the region's result, and might as well compute it."""

@@ -18,7 +18,6 @@ from tvm.target import Target
 
 from .. import compat
 from ..graph.dtype import HALF
-from ..relax.half_precision import in_half_precision
 
 Dim = int | str
 
@@ -74,6 +73,8 @@ def load_onnx(proto: onnx.ModelProto, shapes: Mapping[str, Sequence[int]] | None
 
 def in_half(model: OnnxModel, dtype: str) -> OnnxModel:
     """An imported float32 model in mixed precision of a half type, its inputs too."""
+    from ..relax.half_precision import in_half_precision  # not for a TVM with Relay
+
     mod = in_half_precision(model.mod, dtype)
     inputs = tuple(replace(s, dtype=dtype) if s.dtype == "float32" else s for s in model.inputs)
     return OnnxModel(model.proto, mod, inputs)
