@@ -12,6 +12,9 @@ from tvm import relax
 from tvm.relax import op as R
 
 from tests.graph.helpers import build
+from tvm_stitch import StitchConfig
+from tvm_stitch.recorder import Recorder
+from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.constant_batch_norm import ConstantBatchNorm
 
 RNG = np.random.default_rng(0)
@@ -53,6 +56,27 @@ def test_it_is_scaled_and_shifted(shape: tuple[int, ...], axis: int, attrs: dict
     np.testing.assert_allclose(np.moveaxis(y, axis, -1), wanted, rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(mean, m)
     np.testing.assert_array_equal(variance, v)
+
+
+@pytest.mark.parametrize("bound", [False, True])
+def test_of_float64(bound: bool) -> None:
+    """Constants keep their type, also those that are bound to variables."""
+
+    def body(emit: Any, x: Any) -> list[Any]:
+        constants = [relax.const(p.astype("float64"), "float64") for p in PARAMETERS]
+        constants = [emit(c) for c in constants] if bound else constants
+        return [relax.TupleGetItem(emit(R.nn.batch_norm(x, *constants, axis=1, training=False)), 0)]
+
+    mod = build(body, ((2, 4, 3), "float64"))
+    recorder = Recorder()
+    executable = tvm.compile(
+        mod, "llvm", relax_pipeline=pipeline("llvm", StitchConfig(strict=True), recorder)
+    )
+    x = RNG.standard_normal((2, 4, 3))
+    result = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(x)).numpy()
+    gamma, beta, m, v = (p.astype("float64")[:, None] for p in PARAMETERS)
+    np.testing.assert_allclose(result, (x - m) / np.sqrt(v + 1e-5) * gamma + beta, rtol=1e-12, atol=1e-12)
+    assert len(recorder.plans) == 1 and not recorder.declined
 
 
 def of_arguments(emit: Any, x: Any, mean: Any) -> list[Any]:

@@ -68,4 +68,4 @@ class _Mutator(relax.PyExprMutator):
 
 def _constant(values: np.ndarray, shape: list[int], dtype: str) -> Any:
     with np.errstate(over="ignore"):
-        return relax.const(values.astype(dtype).reshape(shape))
+        return relax.const(values.astype(dtype).reshape(shape), dtype)
