@@ -13,8 +13,8 @@ from .. import compat
 from ..codegen import builder as B
 from ..codegen.cpu_base import times
 from ..compat import Buffer, Expr, T, tir
-from ..graph.extent import as_expr, product, unflatten
-from .convolution import Convolution
+from ..graph.extent import Extent, as_expr, product, unflatten
+from .convolution import Convolution, Window
 from .micro_kernel import wide
 from .padding import Padded
 
@@ -32,6 +32,7 @@ class DataBlock:
         """For ``outputs`` places along each spatial axis, and so many neighbouring channels (default: all)."""
         self.conv, self.data = conv, conv.data
         self.extents = [w.span(count) for w, count in zip(conv.windows, outputs)]
+        self.overruns = [_overruns(w, n, e) for w, n, e in zip(conv.windows, outputs, conv.data.shape[1:])]
         self.copies = not self.data.is_plain or self.data.source.dtype != "float32"
         self.all_channels = int(self.data.shape[-1])
         self.channels = self.all_channels if channels is None or not self.copies else channels
@@ -72,15 +73,18 @@ class DataBlock:
         with times("serial", product(outer), "line") as line:
             places = [start + place for start, place in zip(starts, unflatten(line, outer))]
             to = line * B.i64(last * self.channels)
-            inside = _all([_inside(data, axis + 1, place) for axis, place in enumerate(places)])
+            inside = _all(
+                [_inside(data, axis + 1, place, self.overruns[axis]) for axis, place in enumerate(places)]
+            )
             if inside is None:
                 self._line(source, image, places, starts[-1], to, last)
                 return
             with T.If(inside):
                 with T.Then():
                     self._line(source, image, places, starts[-1], to, last)
-                with T.Else():
-                    self._fill(to, B.i64(last * self.channels))
+                if data.fill is not None:
+                    with T.Else():
+                        self._fill(to, B.i64(last * self.channels))
 
     def _line(
         self, source: Buffer, image: Expr, places: list[Expr], start: Expr, to: Expr, last: int
@@ -146,14 +150,21 @@ def _strides(extents: Sequence[int], channels: int) -> list[int]:
     return found[::-1]
 
 
-def _inside(data: Padded, axis: int, place: Expr) -> Expr | None:
+def _overruns(window: Window, count: int, extent: Extent) -> bool:
+    """Whether the last of the blocks of ``count`` places of windows reaches beyond the data."""
+    assert isinstance(extent, int)
+    first = -(-window.outputs // count) * count - count
+    return first * window.stride + window.span(count) > extent
+
+
+def _inside(data: Padded, axis: int, place: Expr, overruns: bool) -> Expr | None:
     """Whether a place of the data is in the source; None where all are."""
     before, inner, extent = data.before[axis], data.inner[axis], data.shape[axis]
     conditions = []
     assert isinstance(inner, int) and isinstance(extent, int)
     if before > 0:
         conditions.append(tir.GE(place, B.i64(before)))
-    if before + inner < extent:
+    if overruns or before + inner < extent:
         conditions.append(tir.LT(place, B.i64(before + inner)))
     return _all(conditions)
 
