@@ -244,6 +244,7 @@ def _job(args: argparse.Namespace, progress: _Progress) -> _Job:
         except InvalidModel as error:
             raise UsageError(f"{args.model} is no valid ONNX model: {error}") from None
         except Exception as error:  # protobuf raises kinds of its own, and external data may be missing
+            let_pass(error)
             raise UsageError(f"{args.model} is no valid ONNX model: {error_text(error)}") from None
         try:
             model = load_onnx(proto, shapes)

@@ -114,17 +114,17 @@ def _check(target: Any) -> None:
     triple = str(attributes.get("mtriple") or "")
     if triple and not _is_known(triple):
         raise ValueError(f"LLVM has no code for {triple!r}; give a triple such as x86_64-linux-gnu")
-    if attributes.get("mcpu"):
-        cpu = str(attributes["mcpu"])
+    cpu = str(attributes.get("mcpu") or "")
+    if cpu and not _is_valid(cpu, triple):  # asked first, since the list takes time
         known = _cpus(triple)
-        if known and cpu not in known and not _is_another_name(cpu, triple):
+        if known and cpu not in known:
             near = difflib.get_close_matches(cpu, known, 3) or [_own_cpu(known)]
             where = f" of {triple}" if triple else ""
             raise ValueError(f"LLVM knows no CPU {cpu!r}{where}; did you mean {' or '.join(near)}?")
 
 
-def _is_another_name(cpu: str, triple: str) -> bool:
-    """True for names that LLVM takes and lists under another one, such as apple-m1, where TVM can tell."""
+def _is_valid(cpu: str, triple: str) -> bool:
+    """Does LLVM take a CPU's name, where TVM can tell? It takes more than it lists, such as apple-m1."""
     codegen = tvm.target.codegen
     is_valid = getattr(codegen, "llvm_is_valid_cpu", lambda *_: False)
     return bool(is_valid(cpu, triple or codegen.llvm_get_system_triple()))
@@ -137,13 +137,9 @@ def _own_cpu(known: list[str]) -> str:
 
 def _is_known(triple: str) -> bool:
     """Whether LLVM has code for a triple's architecture, as far as its name tells."""
-    arch = _architecture(triple)
-    return any(arch.startswith(str(known)) for known in tvm.target.codegen.llvm_get_targets())
-
-
-def _architecture(triple: str) -> str:
     arch = triple.split("-", 1)[0]
-    return _OTHER_NAMES.get(arch, arch)
+    arch = _OTHER_NAMES.get(arch, arch)
+    return any(arch.startswith(str(known)) for known in tvm.target.codegen.llvm_get_targets())
 
 
 def _cpus(triple: str) -> list[str]:

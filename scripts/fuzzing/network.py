@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .bounded import FLOATS, Bounded, Rules, rounded
+from .bounded import FLOATS, Bounded, Rules, envelope, rounded
 from .case import Inapplicable
 from .reduction import contraction, extreme, mean, total, variance
 from .scalar import binary, like, unary
@@ -107,12 +107,21 @@ def instance_norm(
 def batch_norm(
     x: Bounded, scale: Bounded, shift: Bounded, center: Bounded, spread: Bounded, epsilon: float, rules: Rules
 ) -> Bounded:
-    """Inference: normalized by given means and variances of the channels of axis 1."""
+    """Inference: normalized by given means and variances of the channels of axis 1.
+
+    Of constants, it may be one multiplication and one addition: the errors cover that as well.
+    """
     with np.errstate(all="ignore"):
         scale, shift, center, spread = (_channel(v, len(x.shape), 1) for v in (scale, shift, center, spread))
         root = unary("sqrt", binary("add", spread, like(x, epsilon), rules), rules, {})
         normal = binary("divide", binary("subtract", x, center, rules), root, rules)
-        return scaled(normal, scale, shift, rules)
+        result = scaled(normal, scale, shift, rules)
+        factor = binary("divide", scale, root, rules)
+        offset = binary("subtract", shift, binary("multiply", center, factor, rules), rules)
+        folded = scaled(x, factor, offset, rules)
+        apart = envelope(result.data, [folded.data], ~result.unknown & ~folded.unknown)
+        error = np.maximum(result.error, apart + folded.error)
+        return Bounded(result.data, error, result.dtype, result.signed_zero)
 
 
 def _windows(x: Bounded, window: Sequence[int], strides: Sequence[int]) -> Bounded:

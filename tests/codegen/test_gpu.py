@@ -15,7 +15,7 @@ from tvm import relax
 from tvm.relax import op as R
 
 import tvm_stitch.relax
-from tests.graph.helpers import H200, build, check_emulated, cuda_source, draw, graph, plan
+from tests.graph.helpers import H200, build, check_emulated, cuda_source, draw, graph, plan, symbol
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.plan.plan import make_plan
 from tvm_stitch.testing import cases
@@ -107,6 +107,17 @@ def test_loads_and_stores_are_vectors_where_divisible(dtype: str, columns: int, 
     arrays = re.findall(r"(\w+)_ptr|__restrict__ (\w+)", kernel.split("{")[0])
     names = {name for pair in arrays for name in pair if name}
     assert len({a for a in accesses if a in names}) == 2, accesses
+
+
+@pytest.mark.parametrize(("dtype", "vector", "times"), [("float32", "float4", 4), ("float16", "uint4", 2)])
+def test_a_symbolic_size_hides_no_alignment(dtype: str, vector: str, times: int) -> None:
+    """TVM computes ``8 * n`` on the host: of a difference with such a number it knows no alignment."""
+
+    def compared(emit: Emit, x: relax.Expr) -> list[relax.Expr]:
+        return [R.less(emit(R.flip(x, 0)), x)]
+
+    source = cuda_source(build(compared, ((symbol("n"), 8, 1), dtype)))
+    assert len(re.findall(rf"= \*\({vector}\*\)\(x", source)) == times
 
 
 @pytest.mark.parametrize("columns", [33, 127, 1001, 4097])

@@ -13,11 +13,14 @@ from tvm import relax
 from tvm.relax import op as R
 
 from tests.graph.helpers import build, symbol
+from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.convolution_layouts import (
     ConvolutionLayouts,
     suits_templates,
     suits_tensor_cores,
 )
+from tvm_stitch.relax.full_rank_operands import full_rank_operands
+from tvm_stitch.testing.count import count_kernels
 
 
 def weight(*shape: int, dtype: str = "float32") -> Any:
@@ -40,12 +43,12 @@ def chain(emit: Any, x: Any) -> list[Any]:
     return [R.nn.conv2d(y, weight(4, 8, 1, 1))]
 
 
-def transposes(mod: tvm.IRModule) -> int:
+def transposes(mod: tvm.IRModule, name: str = "relax.permute_dims") -> int:
     count = 0
 
     def visit(e: Any) -> None:
         nonlocal count
-        is_one = isinstance(e, relax.Call) and getattr(e.op, "name", "") == "relax.permute_dims"
+        is_one = isinstance(e, relax.Call) and getattr(e.op, "name", "") == name
         count += is_one and isinstance(e.args[0], relax.Var)
 
     relax.analysis.post_order_visit(mod["main"], visit)
@@ -55,6 +58,30 @@ def transposes(mod: tvm.IRModule) -> int:
 def test_a_chain_is_transposed_at_its_ends() -> None:
     mod = ConvolutionLayouts(suits_templates)(build(chain, ((1, 3, 8, 8), "float32")))
     assert layouts(mod) == ["NHWC", "NHWC"] and transposes(mod) == 2
+
+
+@pytest.mark.parametrize("as_constant", [True, False])
+@pytest.mark.parametrize("shape", [(8, 1, 1), (8,), (1,), (), (8, 8), (6, 1, 1, 1)])
+def test_operands_of_fewer_axes_leave_a_chain_whole(shape: tuple[int, ...], as_constant: bool) -> None:
+    def chain_with(emit: Any, x: Any, beside: Any) -> list[Any]:
+        y = emit(R.nn.conv2d(x, weight(8, 3, 1, 1)))
+        y = emit(R.add(y, weight(*shape) if as_constant else beside))
+        return [R.nn.conv2d(y, weight(4, 8, 1, 1))]
+
+    mod = build(chain_with, ((6, 3, 8, 8), "float32"), (shape, "float32"))
+    made = ConvolutionLayouts(suits_templates)(mod)
+    assert layouts(made) == ["NHWC", "NHWC"]
+    assert transposes(made) == 2 + bool(shape and not as_constant)
+    target = tvm.target.Target({"kind": "llvm", "mcpu": "haswell"})
+    counts = [count_kernels(mod, target, passes) for passes in (pipeline(target), None)]
+    assert len(counts[0].launches) <= len(counts[1].launches)
+
+
+def test_only_what_is_broadcast_gets_axes() -> None:
+    mod = build(lambda emit, x, w: [R.matmul(x, w)], ((2, 3, 4), "float32"), ((4, 5), "float32"))
+    tvm.ir.assert_structural_equal(full_rank_operands(mod), mod)
+    mod = build(lambda emit, x, y: [R.add(x, y)], ((2, 3, 4), "float32"), ((4,), "float32"))
+    assert transposes(full_rank_operands(mod), "relax.expand_dims") == 1
 
 
 @pytest.mark.parametrize(

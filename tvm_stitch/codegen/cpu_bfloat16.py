@@ -10,7 +10,7 @@ from typing import Any
 
 from .. import compat
 from ..compat import Buffer, Expr, tir
-from .cpu_half import rounded_bits
+from .cpu_half import are_nan, rounded_bits
 
 
 def as_bits(body: Any) -> Any:
@@ -72,7 +72,6 @@ def _widen(bits: Expr) -> Expr:
 def _narrow(value: Expr) -> Expr:
     """The bits (uint16) of the bfloat16 nearest to a float32."""
     bits = tir.reinterpret("int32", value)
-    is_nan = (bits & compat.const(0x7FFFFFFF, "int32")) > compat.const(0x7F800000, "int32")
     # The upper half of a NaN may be that of an infinity: make it quiet.
-    kept = tir.Select(is_nan, bits | compat.const(0x400000, "int32"), rounded_bits(value))
+    kept = tir.Select(are_nan(bits), bits | compat.const(0x400000, "int32"), rounded_bits(value))
     return tir.Cast("uint16", kept >> compat.const(16, "int32"))

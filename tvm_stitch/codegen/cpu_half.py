@@ -45,8 +45,7 @@ def stored_as(value: Expr, dtype: str) -> Expr:
     """
     if dtype == "bfloat16" and compat.HAS_RELAX_TIRX and compat.dtype_of(value) == "float32":
         bits = tir.reinterpret("int32", value)
-        is_nan = (bits & compat.const(0x7FFFFFFF, "int32")) > compat.const(0x7F800000, "int32")
-        value = tir.reinterpret("float32", tir.Select(is_nan, compat.const(0x7FC00000, "int32"), bits))
+        value = tir.reinterpret("float32", tir.Select(are_nan(bits), compat.const(0x7FC00000, "int32"), bits))
     return value if compat.dtype_of(value) == dtype else tir.Cast(dtype, value)
 
 
@@ -66,5 +65,9 @@ def rounded_bits(value: Expr, bind: Callable[[Expr], Expr] | None = None) -> Exp
         bits = bind(bits)
     odd = (bits >> i32(16)) & i32(1)
     rounded = (bits + i32(0x7FFF) + odd) & i32(-0x10000)
-    is_nan = (bits & i32(0x7FFFFFFF)) > i32(0x7F800000)
-    return tir.Select(is_nan, bits, rounded)
+    return tir.Select(are_nan(bits), bits, rounded)
+
+
+def are_nan(bits: Expr) -> Expr:
+    """Whether a float32's bits (int32) are those of a NaN."""
+    return (bits & compat.const(0x7FFFFFFF, "int32")) > compat.const(0x7F800000, "int32")

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from itertools import groupby
 from typing import Any
@@ -416,12 +416,16 @@ class RowEmitter:
         """
         self.eval.column = column
         where = [self.eval.localize(i) for i in indices]
-        if piece == 1 or _runs_along_last(indices, self.domain.column):
+        if piece == 1:
+            return where, memory
+        shape = [as_extent(s) for s in memory.shape]
+        address = self.eval.analyzer.simplify(flatten(where, shape))
+        if _runs_along_last(indices, self.domain.column) and not _has_size(address, shape):
             return where, memory
         flat = B.flat_view(memory)
-        address = self.eval.analyzer.simplify(flatten(where, [as_extent(s) for s in memory.shape]))
-        if _divides(address):
-            # Later passes would weave the lane into the quotients and lose sight of stride and alignment.
+        if _divides(address) or _has_size(address, shape):
+            # Later passes would weave the lane into the quotients, or compute a size's multiple on the host, and lose
+            # sight of stride and alignment.
             vector = B.cell(self.eval.analyzer.simplify(tir.floordiv(address, B.i64(piece))), "vector")
             address = vector * B.i64(piece)
         return [address], flat
@@ -455,6 +459,12 @@ def _runs_along_last(indices: list[Expr], column: Expr) -> bool:
 
 def _divides(index: Expr) -> bool:
     return compat.kind(index) in ("FloorDiv", "FloorMod") or any(map(_divides, compat.operands(index)))
+
+
+def _has_size(index: Expr, shape: Sequence[Extent]) -> bool:
+    """Does a symbolic size of ``shape`` occur in an index?"""
+    sizes = {v for extent in shape for v in compat.free_vars(as_expr(extent))}
+    return not sizes.isdisjoint(compat.free_vars(index))
 
 
 def _both(a: Expr | None, b: Expr | None) -> Expr | None:

@@ -11,6 +11,7 @@ from tvm import relax
 
 from ..interrupts import carrying
 from .functions import with_own_functions
+from .operators import operator_name
 
 
 @tvm.transform.module_pass(opt_level=0, name="ConstantBatchNorm")
@@ -42,7 +43,7 @@ class _Mutator(relax.PyExprMutator):
 
     def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
         call = super().visit_call_(call)
-        if getattr(call.op, "name", "") != "relax.nn.batch_norm" or call.attrs.training:
+        if operator_name(call) != "relax.nn.batch_norm" or call.attrs.training:
             return call
         x, *constants = call.args
         if not all(isinstance(c, tvm.ir.GenericConst) for c in constants):

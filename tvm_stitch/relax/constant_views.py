@@ -14,6 +14,7 @@ from tvm import relax
 from ..graph.extent import is_static
 from ..interrupts import carrying
 from .functions import with_own_functions
+from .operators import operator_name
 from .views import RESHAPES, permutation, shape_of
 
 _NUMPY = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
@@ -70,7 +71,7 @@ class _Mutator(relax.PyExprMutator):
 
     def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
         call = super().visit_call_(call)
-        name = getattr(call.op, "name", "")
+        name = operator_name(call)
         if name not in FOLDED:
             return call
         source = call.args[0]

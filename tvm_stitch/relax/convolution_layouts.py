@@ -11,9 +11,11 @@ import tvm
 from tvm import relax
 
 from ..failures import error_text, let_pass
-from ..graph.dtype import MULTIPLIED
+from ..graph.dtype import HALF, MULTIPLIED
 from ..graph.extent import is_static
 from ..interrupts import carrying
+from .full_rank_operands import full_rank_operands
+from .operators import operator_name
 from .views import shape_of
 
 LAYOUTS = {
@@ -49,7 +51,7 @@ class ConvolutionLayouts:
         if not counter.found:
             return mod
         try:
-            return relax.transform.ConvertLayout({}, partial(_wanted, self.converts))(mod)
+            return relax.transform.ConvertLayout({}, partial(_wanted, self.converts))(full_rank_operands(mod))
         except Exception as err:
             let_pass(err)
             self.computed["convolutions"] = f"layouts stay as they are: {error_text(err)}"
@@ -69,7 +71,7 @@ class _Counter(relax.PyExprVisitor):
 
 def _wanted(converts: Converts, call: Any) -> dict[str, list[str]]:
     """What ``ConvertLayout`` asks of a call."""
-    name = getattr(call.op, "name", "")
+    name = operator_name(call)
     if name not in LAYOUTS:
         return {}
     if _has_constant_weight(call) and converts(call):
@@ -79,7 +81,7 @@ def _wanted(converts: Converts, call: Any) -> dict[str, list[str]]:
 
 def _has_constant_weight(call: Any) -> bool:
     """Whether a call is a convolution in the layout that importers give it, of a constant weight."""
-    name = getattr(call.op, "name", "")
+    name = operator_name(call)
     if name not in LAYOUTS or call.attrs.data_layout != LAYOUTS[name][0]:
         return False
     return isinstance(call.args[1], tvm.ir.GenericConst) and isinstance(call.ty, relax.TensorType)
@@ -96,4 +98,4 @@ def suits_templates(call: Any) -> bool:
 
 def suits_tensor_cores(tf32: bool, call: Any) -> bool:
     """Whether a GPU's matrix units compute a convolution: half types, and float32 that may be rounded."""
-    return str(call.ty.dtype) in ("float16", "bfloat16") or (tf32 and str(call.ty.dtype) == "float32")
+    return str(call.ty.dtype) in HALF or (tf32 and str(call.ty.dtype) == "float32")

@@ -16,6 +16,7 @@ from ..graph.extent import as_extent, same
 from ..graph.ir import StitchGraph
 from ..graph.reader import Unreadable, read
 from ..scope.node import Node, NodeKind, Value, kind_of, specialize
+from .operators import operator_name
 
 
 @dataclass
@@ -139,12 +140,12 @@ def _splittable(block: Any, reader: GraphReader) -> set[Any]:
 
 def is_call_tir(value: Any) -> bool:
     """True for ``R.call_tir(gvar, (...))``."""
-    return type(value).__name__ == "Call" and getattr(value.op, "name", "") == "relax.call_tir"
+    return operator_name(value) == "relax.call_tir"
 
 
 def _is_packed(value: Any) -> bool:
     """True for ``R.call_dps_packed("function", (...))``, which is how libraries are called."""
-    return type(value).__name__ == "Call" and getattr(value.op, "name", "") == "relax.call_dps_packed"
+    return operator_name(value) == "relax.call_dps_packed"
 
 
 def call_args(value: Any) -> tuple[list[Any], list[Any]]:

@@ -15,6 +15,7 @@ from tvm import relax
 from ..graph.extent import is_number, same
 from ..interrupts import carrying
 from .functions import with_own_functions
+from .operators import operator_name
 from .views import permutation, shape_of
 
 COPIES = ("relax.broadcast_to", "relax.astype", "relax.permute_dims", "relax.reshape")
@@ -46,7 +47,7 @@ class _Mutator(relax.PyExprMutator):
         call = super().visit_call_(call)
         if not is_result and _is_copy(call):
             return call.args[0]
-        return self._product(call) if getattr(call.op, "name", "") == "relax.matmul" else call
+        return self._product(call) if operator_name(call) == "relax.matmul" else call
 
     def _product(self, call: Any) -> Any:
         """The product of what its operands are before they are broadcast, where its shape stays."""
@@ -64,7 +65,7 @@ class _Mutator(relax.PyExprMutator):
     def _matrix(self, operand: Any) -> Any:
         """The one matrix that an operand is a broadcast of; None if it is of several, or of none."""
         made = self.lookup_binding(operand) if isinstance(operand, relax.Var) else operand
-        if getattr(getattr(made, "op", None), "name", "") != "relax.broadcast_to":
+        if operator_name(made) != "relax.broadcast_to":
             return None
         before, after = shape_of(made.args[0]), shape_of(made)
         if before is None or after is None or len(before) < 2 or not _same(before[-2:], after[-2:]):
@@ -73,7 +74,7 @@ class _Mutator(relax.PyExprMutator):
 
 
 def _is_copy(call: Any) -> bool:
-    name = getattr(call.op, "name", "")
+    name = operator_name(call)
     if name not in COPIES or str(call.args[0].ty.dtype) != str(call.ty.dtype):
         return False
     before, after = shape_of(call.args[0]), shape_of(call)

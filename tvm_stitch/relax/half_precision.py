@@ -16,6 +16,7 @@ from tvm import relax
 from ..graph.dtype import HALF
 from .checked_module import checked_module
 from .functions import with_own_functions
+from .operators import operator_name
 
 
 def in_half_precision(mod: tvm.IRModule, dtype: str, products: str = "float32") -> tvm.IRModule:
@@ -79,4 +80,4 @@ class _Direct(relax.PyExprMutator):
 
 
 def _is_cast(value: Any, dtype: str) -> bool:
-    return getattr(getattr(value, "op", None), "name", "") == "relax.astype" and value.ty.dtype == dtype
+    return operator_name(value) == "relax.astype" and value.ty.dtype == dtype

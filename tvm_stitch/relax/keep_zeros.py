@@ -11,6 +11,7 @@ import tvm
 from tvm import relax
 
 from .functions import with_own_functions
+from .operators import operator_name
 
 _FOLDED = ("relax.multiply", "relax.divide")
 
@@ -28,7 +29,7 @@ class KeepZeros:
 class _Mutator(relax.PyExprMutator):
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
-        if getattr(call.op, "name", "") not in _FOLDED or not any(map(_is_zero, call.args)):
+        if operator_name(call) not in _FOLDED or not any(map(_is_zero, call.args)):
             return call
         args = [self.builder_.emit(a) if _is_zero(a) else a for a in call.args]
         return relax.Call(call.op, args, call.attrs, call.ty_args, call.span)

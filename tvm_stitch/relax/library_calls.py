@@ -14,9 +14,6 @@ from ..config import StitchConfig
 from ..failures import Refusal
 from ..target import capability_of
 
-FLOATS = ("float32", "float16", "bfloat16")
-"""The dtypes of operands."""
-
 _BFLOAT16_FROM = 80
 
 

@@ -12,11 +12,13 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from ..compute.cuda import library
 from ..config import StitchConfig, checked_config
 from ..failures import Refusal
+from ..graph.dtype import MULTIPLIED
 from ..graph.extent import is_number, is_static
 from ..interrupts import carrying
 from ..target import resolve_target
 from .functions import own_functions
-from .library_calls import FLOATS, check_capability, has_calls
+from .library_calls import check_capability, has_calls
+from .operators import operator_name
 from .views import shape_of
 
 CHANNELS_FIRST, CHANNELS_LAST = "channels_first", "channels_last"
@@ -68,7 +70,7 @@ class LibraryConvolutions:
 
 def is_convolution(value: Any) -> bool:
     """True for the operators that the library may compute."""
-    return isinstance(value, relax.Call) and getattr(value.op, "name", "") in OPERATORS
+    return operator_name(value) in OPERATORS
 
 
 def layout_of(target: Any, call: Any) -> str:
@@ -82,7 +84,7 @@ def layout_of(target: Any, call: Any) -> str:
     if layout is None or str(attrs.out_layout) not in ("", str(attrs.data_layout)):
         raise Refusal(f"layouts {attrs.data_layout}, {attrs.kernel_layout} are none of cuDNN's")
     data, weight, out = (str(v.ty.dtype) for v in (*call.args, call))
-    if data != weight or data != out or data not in FLOATS:
+    if data != weight or data != out or data not in MULTIPLIED:
         raise Refusal(f"a convolution of {data} and {weight} in {out} is none that cuDNN is asked for")
     check_capability(target, data)
     shapes = [shape_of(v) for v in (*call.args, call)]

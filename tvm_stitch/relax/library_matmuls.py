@@ -14,11 +14,12 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from ..compute.cuda import library
 from ..config import StitchConfig, checked_config
 from ..failures import Refusal
+from ..graph.dtype import MULTIPLIED
 from ..graph.extent import Extent, as_expr, is_number
 from ..interrupts import carrying
 from ..target import capability_of, resolve_target
 from .functions import own_functions
-from .library_calls import FLOATS, check_capability, has_calls
+from .library_calls import check_capability, has_calls
 from .library_plan import Planned, is_product, planned
 
 WORKSPACE_BYTES = {0: 4 << 20, 90: 32 << 20}
@@ -68,7 +69,7 @@ def check_dtypes(target: Any, call: Any) -> None:
     """Raise a Refusal unless the library has products of these dtypes."""
     left, right = (str(arg.ty.dtype) for arg in call.args)
     out = str(call.ty.dtype)
-    if left != right or left not in FLOATS or out not in (left, "float32"):
+    if left != right or left not in MULTIPLIED or out not in (left, "float32"):
         raise Refusal(
             f"a product of {left} and {right} in {out} is none that {library.CUBLASLT.title} is asked for"
         )

@@ -13,6 +13,7 @@ from tvm import relax
 from ..compute.cuda.strided import Axis, StridedProduct, strided
 from ..failures import Refusal, error_text, let_pass, reason_of
 from ..graph.extent import Extent, is_number, same, same_shape
+from .operators import operator_name
 from .readers import readers_of
 from .views import RESHAPES, VIEWS, View, permutation, shape_of, views, whole
 
@@ -145,7 +146,7 @@ class _Planner:
     def _stored_as_permuted(self, var: Any, plan: Planned) -> Planned:
         """The product stored in the order in which its only reader permutes it, where that is one call as well."""
         binding = self._only_reader(var)
-        if binding is None or getattr(getattr(binding.value, "op", None), "name", "") != "relax.permute_dims":
+        if binding is None or operator_name(binding.value) != "relax.permute_dims":
             return plan
         call, extents = self.values[var], shape_of(binding.value)
         if extents is None:
@@ -160,7 +161,7 @@ class _Planner:
 
     def _taken(self, plan: Planned, at: Any, call: Any) -> Planned | None:
         """The product with one more operation that reads it at ``at``; None where the library has none such."""
-        name = getattr(getattr(call, "op", None), "name", "")
+        name = operator_name(call)
         if name in RESHAPES:
             return plan
         if name == "relax.nn.relu":
@@ -210,7 +211,7 @@ def is_product(value: Any) -> bool:
 
 
 def _is(value: Any, names: tuple[str, ...]) -> bool:
-    return isinstance(value, relax.Call) and getattr(value.op, "name", "") in names
+    return operator_name(value) in names
 
 
 def _dtype(value: Any) -> str:

@@ -12,6 +12,7 @@ from tvm import tirx
 from ..compute.cuda import library
 from ..export import HOW_TO_GET_IT as COMPILER
 from .embed_libraries import called_by_name
+from .operators import operator_name
 
 EXTRA_PREFIX = "tvm.contrib."
 """Functions of this prefix are in the part of TVM's runtime that holds what few models call, such as sorts."""
@@ -53,6 +54,4 @@ def _called_in_kernels(mod: tvm.IRModule) -> set[str]:
     for _, func in mod.functions_items():
         if isinstance(func, tirx.PrimFunc):
             tvm_ffi.structural_walk(func.body, (tvm.ir.Call, calls.append), order="post")
-    return {
-        str(call.args[0].value) for call in calls if getattr(call.op, "name", "") == "tirx.tvm_call_packed"
-    }
+    return {str(call.args[0].value) for call in calls if operator_name(call) == "tirx.tvm_call_packed"}

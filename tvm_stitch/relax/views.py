@@ -10,6 +10,7 @@ from typing import Any
 from tvm import relax
 
 from ..graph.extent import Extent, as_extent, is_number, product, quotient, same
+from .operators import operator_name
 
 RESHAPES = ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.flatten")
 """Operators whose results are their operands with other extents."""
@@ -62,7 +63,7 @@ def views(value: Any, definition: Callable[[Any], Any]) -> Iterator[View]:
     yield whole(value, extents)
     steps: list[Any] = []
     call = definition(value)
-    while call is not None and getattr(call.op, "name", "") in VIEWS:
+    while call is not None and operator_name(call) in VIEWS:
         steps.append(call)
         source = call.args[0]
         extents = shape_of(source)

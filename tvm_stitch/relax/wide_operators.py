@@ -10,6 +10,7 @@ from tvm import relax
 
 from ..interrupts import carrying
 from .functions import with_own_functions
+from .operators import operator_name
 
 WIDENED = tuple(
     f"relax.{name}"
@@ -32,7 +33,7 @@ class WideOperators:
 class _Mutator(relax.PyExprMutator):
     def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
         call = super().visit_call_(call)
-        if getattr(call.op, "name", "") not in WIDENED or not _is_bfloat16(call.args[0]):
+        if operator_name(call) not in WIDENED or not _is_bfloat16(call.args[0]):
             return call
         args = [relax.op.astype(arg, "float32") if _is_bfloat16(arg) else arg for arg in call.args]
         made = relax.Call(call.op, list(map(self.builder_.emit, args)), call.attrs, call.ty_args, call.span)

@@ -75,7 +75,7 @@ class Templates:
             if short_name(call.op.name).startswith(f"contrib_{name}"):
                 raise Refusal("; ".join(reasons))
         constant = [isinstance(value, relay.Constant) for value in inputs]
-        return self._checked(self._plain.graph(call, inputs, args), short_name(call.op.name), constant)
+        return self._checked(self._plain.graph(call, inputs, args), constant)
 
     def of_function(self, func: Any, name: str, constant: Sequence[bool]) -> StitchGraph:
         """What a function of one operator, so named, computes that a template serves, if some arguments are constants.
@@ -83,9 +83,9 @@ class Templates:
         Raises:
             Refusal: when none serves it, or something else was asked for.
         """
-        return self._checked(self._plain.of_function(func, name), name, constant)
+        return self._checked(self._plain.of_function(func, name), constant)
 
-    def _checked(self, graph: StitchGraph, name: str, constant: Sequence[bool]) -> StitchGraph:
+    def _checked(self, graph: StitchGraph, constant: Sequence[bool]) -> StitchGraph:
         found = anchor_of(graph)
         if self.instead:
             raise Refusal(self.instead)

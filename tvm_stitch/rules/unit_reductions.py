@@ -11,6 +11,7 @@ from tvm import s_tir, tirx
 
 from .. import compat
 from ..codegen.opaque import as_c_type
+from ..graph.dtype import HALF
 from ..interrupts import carrying
 from .rewriting import REDUCED, SPATIAL, with_body, with_unscheduled
 
@@ -64,7 +65,7 @@ def _computed(block: Any) -> Any:
 def _as_is(value: Any) -> Any:
     """A value that is not merged with what is computed of it: ``x - (0 + x)`` would be folded to 0, also for a NaN."""
     dtype = compat.dtype_of(value)
-    if dtype in ("float16", "bfloat16"):
+    if dtype in HALF:
         return tirx.Cast(dtype, as_c_type(tirx.Cast("float32", value), "float32"))
     return as_c_type(value, dtype) if dtype in ("float32", "float64") else value
 

@@ -16,7 +16,7 @@ from ..graph.dtype import item_bytes
 from ..graph.ir import StitchGraph
 from . import pointwise
 from .node import Node, NodeKind, Value
-from .prologue import is_permutation
+from .prologue import is_permutation, permuted_for
 from .quotient import Quotient
 
 MOST_NODES = 48
@@ -127,13 +127,10 @@ class _Finder:
 
     def _permuted(self, value: Value, user: int) -> int | None:
         """The node that permutes the axes of what is in memory, for one user alone: the kernel reads it so."""
-        maker = self.quotient.maker.get(value)
-        if maker is None or not self.free[maker] or self.quotient.consumers[maker] != [user]:
+        maker = permuted_for(value, user, self.quotient, self.free)
+        if maker is None:
             return None
-        node = self.nodes[maker]
-        if node.escapes or not is_permutation(node):
-            return None
-        source = self.quotient.maker.get(self._viewed(node.inputs[0]))
+        source = self.quotient.maker.get(self._viewed(self.nodes[maker].inputs[0]))
         return maker if source is None or not self.free[source] else None
 
     def _leaving(self, region: Sequence[int]) -> list[int]:

@@ -9,7 +9,7 @@ from .. import compat
 from ..graph.extent import same
 from ..graph.ir import StitchGraph
 from .compose import compose
-from .node import Node, NodeKind
+from .node import Node, NodeKind, Value
 from .quotient import Quotient
 
 
@@ -28,10 +28,8 @@ def find_prologues(
     for i in anchors:
         taken: list[int] = []
         for value in quotient.nodes[i].inputs:
-            maker = quotient.maker.get(value)
-            if maker is None or maker in taken or not free[maker] or quotient.consumers[maker] != [i]:
-                continue
-            if not is_permutation(quotient.nodes[maker]) or quotient.nodes[maker].escapes:
+            maker = permuted_for(value, i, quotient, free)
+            if maker is None or maker in taken:
                 continue
             chosen = sorted([*taken, maker])
             nodes = [quotient.nodes[n] for n in (*chosen, i)]
@@ -40,6 +38,15 @@ def find_prologues(
         if taken:
             found[i] = taken
     return found
+
+
+def permuted_for(value: Value, user: int, quotient: Quotient, free: Sequence[bool]) -> int | None:
+    """The free node that makes ``value`` by permuting axes, for ``user`` and nobody else; None if there is none."""
+    maker = quotient.maker.get(value)
+    if maker is None or not free[maker] or quotient.consumers[maker] != [user]:
+        return None
+    node = quotient.nodes[maker]
+    return None if node.escapes or not is_permutation(node) else maker
 
 
 def is_permutation(node: Node) -> bool:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
+from ..graph.dtype import HALF, MULTIPLIED
 from .reference_ops import Kind, Operation, Rule, axes_of, is_float
 from .values import Exact, flatten
 
@@ -67,7 +68,7 @@ def evaluate_bounds(
 
 def _largest(dtype: np.dtype) -> float:
     """The largest finite value of a half or single type; infinity for others, which overflow nowhere here."""
-    return float(ml_dtypes.finfo(dtype).max) if str(dtype) in ("float16", "bfloat16", "float32") else np.inf
+    return float(ml_dtypes.finfo(dtype).max) if str(dtype) in MULTIPLIED else np.inf
 
 
 def _overflow(values: np.ndarray, top: float) -> np.ndarray:
@@ -155,7 +156,7 @@ class Bounds(Exact):
         if not is_float(dtype):
             return Bound(value, value - spread, value + spread)
         products = rule.apply(operation, np.ones_like(size_a), np.ones_like(size_b)).max(initial=1.0)
-        narrow = dtype if self.half_arithmetic or dtype not in ("float16", "bfloat16") else "float32"
+        narrow = dtype if self.half_arithmetic or dtype not in HALF else "float32"
         roundings = min(products, 4 * products**0.5 + 4)
         spread = spread + rule.apply(operation, size_a + off_a, size_b + off_b) * EPSILON[narrow] * roundings
         relative, absolute = self._rounding(Kind.LIGHT, dtype)
@@ -206,7 +207,7 @@ class Bounds(Exact):
         """
         relative = (2 if kind is Kind.LIGHT else 32) * EPSILON["float32"]
         absolute = 0.0 if kind is Kind.LIGHT else 32 * EPSILON["float32"]
-        if dtype in ("float16", "bfloat16"):
+        if dtype in HALF:
             in_half = kind is Kind.HEAVY and self.half_arithmetic
             relative += (1.6 if in_half else 0.55) * EPSILON[dtype]
             absolute += 0.25 * EPSILON[dtype] if in_half else 0.0

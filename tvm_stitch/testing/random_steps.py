@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..graph.dtype import HALF
 from .bounds import Bound
 from .front_end import FrontEnd
 from .reference_ops import is_float
@@ -286,7 +287,7 @@ def _cast(sketch: Sketch) -> Node | None:
     targets = [dtype for dtype in sketch.numbers if dtype != x.dtype]
     if x.dtype == "bool":
         targets = ["float32", "int32"]
-    if x.dtype in ("float16", "bfloat16"):
+    if x.dtype in HALF:
         targets = ["float32", "float32", "int32"]
     return sketch.emit(sketch.ops.astype(x.var, sketch.choice(targets)), x)
 

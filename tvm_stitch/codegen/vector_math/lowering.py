@@ -27,6 +27,7 @@ from tvm_stitch.codegen.vector_math.scope import (
     quotient,
 )
 from tvm_stitch.compat import tir
+from tvm_stitch.graph.dtype import HALF
 
 MayLoad = Callable[[Expr], bool]
 
@@ -61,7 +62,6 @@ _LIBM = ("sinh", "cosh", "tanh", "atanh")
 
 _SIMPLE = ("nearbyint", "rsqrt", "copysign", "fmod")
 _INTEGER_DIVISION = (tir.Div, tir.Mod, tir.FloorDiv, tir.FloorMod)
-_HALF = ("float16", "bfloat16")
 
 
 def lower_math(expr: Expr, bind: Bind | None = None, may_load: MayLoad | None = None) -> Expr:
@@ -142,7 +142,7 @@ class _Lowerer:
             return call
         args = [self.visit(arg) for arg in call.args]
         dtype = dtype_of(args[0]) if args else ""
-        if dtype in _HALF and (name in _FUNCTIONS or name in _SIMPLE):
+        if dtype in HALF and (name in _FUNCTIONS or name in _SIMPLE):
             wide = [tir.Cast("float32", arg) for arg in args]
             return tir.Cast(dtype, self.lower(name, "float32", wide))
         lowered = self.lower(name, dtype, args)
@@ -181,7 +181,7 @@ class _Lowerer:
 
     def is_nan(self, dtype: str, x: Expr) -> Expr | None:
         """Compares bits: x != x is folded away, and TVM's isnan turns a vectorized loop scalar."""
-        if dtype in _HALF:
+        if dtype in HALF:
             x, dtype = tir.Cast("float32", x), "float32"
         return extrema.is_nan_by_bits(x) if dtype in ("float32", "float64") else None
 

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operands of element-wise operators that have as many axes as the result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from .functions import with_own_functions
+from .operators import operator_name
+from .views import shape_of
+
+_OPERATORS = (
+    "add",
+    "divide",
+    "equal",
+    "floor_divide",
+    "floor_mod",
+    "greater",
+    "greater_equal",
+    "less",
+    "less_equal",
+    "maximum",
+    "minimum",
+    "mod",
+    "multiply",
+    "not_equal",
+    "power",
+    "subtract",
+    "where",
+)
+BROADCASTING = frozenset(f"relax.{name}" for name in _OPERATORS)
+"""The operators that broadcast their operands."""
+
+
+def full_rank_operands(mod: tvm.IRModule) -> tvm.IRModule:
+    """Give operands that are broadcast leading axes of extent 1, but for scalars.
+
+    TVM's ``ConvertLayout`` keeps the layout of an operator whose operands differ in rank, and transposes before and
+    behind it.
+    """
+    return with_own_functions(mod, lambda func: _Mutator().visit_expr(func))
+
+
+@relax.expr_functor.mutator
+class _Mutator(relax.PyExprMutator):
+    def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
+        call = super().visit_call_(call)
+        shape = shape_of(call) if operator_name(call) in BROADCASTING else None
+        if shape is None:
+            return call
+        args = [self._widened(arg, len(shape)) for arg in call.args]
+        if all(new is old for new, old in zip(args, call.args)):
+            return call
+        return relax.Call(call.op, args, call.attrs, call.ty_args)
+
+    def _widened(self, operand: Any, rank: int) -> Any:
+        own = shape_of(operand)
+        if not own or len(own) == rank:
+            return operand
+        if isinstance(operand, tvm.ir.GenericConst):
+            array = operand.value.numpy()
+            return relax.const(array.reshape((1,) * (rank - len(own)) + array.shape), operand.ty.dtype)
+        return self.builder_.emit(relax.op.expand_dims(operand, list(range(rank - len(own)))))
