@@ -17,7 +17,7 @@ from .isolate import isolate
 from .pass_context import changed, instruments
 from .plan.grid_plan import GridPlan
 from .plan.plan import StitchPlan
-from .recorder import Recorder
+from .recorder import Recorder, add_all
 from .scope.identify import Boundary
 
 logger = logging.getLogger(__name__)
@@ -92,7 +92,8 @@ def stitch_module(
     if kind not in EMITTED:
         recorder.declined["all"] = f"kernels are emitted for {', '.join(EMITTED)}, not for {kind}"
         return mod
-    refused = dict(scopes.excluded.values())
+    refused: dict[str, str] = {}
+    add_all(refused, scopes.excluded.values())
     attempt = Attempt(frozenset(scopes.excluded))
     while True:
         try:
@@ -103,18 +104,19 @@ def stitch_module(
                 recorder.declined["all"] = reason_of(err, "the whole model")
                 return mod
             before = Scopes(outlined=attempt.scopes).without(found, "its function is not made")
-            refused |= dict(before.excluded.values())
+            add_all(refused, before.excluded.values())
             attempt = Attempt(attempt.excluded | frozenset(found))
             continue
         if not attempt.declined:
             break
-        refused |= attempt.declined
+        add_all(refused, attempt.declined.items())
         again = {attempt.scopes.get(name, name) for name in attempt.declined}
         attempt = Attempt(attempt.excluded | again)
     recorder.boundaries += attempt.boundaries
     recorder.plans |= attempt.plans
     recorder.computed |= attempt.computed
-    recorder.declined |= refused | attempt.left
+    add_all(refused, attempt.left.items())
+    recorder.declined |= refused
     scopes.outlined.update(attempt.scopes)
     return result
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from .explain import Report, report_of
@@ -48,16 +49,22 @@ class Recorder:
         """Take over what another one holds. Names that were there get a number, such as ``"softmax (2)"``."""
         for target in other.targets:
             self.note_target(target)
-        self.plans |= {fresh(name, self.plans): plan for name, plan in other.plans.items()}
+        add_all(self.plans, other.plans.items())
         for name, reason in other.declined.items():
             if self.declined.get(name) != reason:
                 self.declined[fresh(name, self.declined)] = reason
         self.boundaries += other.boundaries
-        self.computed |= {fresh(name, self.computed): how for name, how in other.computed.items()}
+        add_all(self.computed, other.computed.items())
 
     def report(self) -> Report:
         """What was decided, as ``explain`` reports it."""
         return report_of(", ".join(self.targets), self.plans, self.declined, self.boundaries, self.computed)
+
+
+def add_all(known: dict[str, Any], more: Iterable[tuple[str, Any]]) -> None:
+    """Add some under their names, which get a number where they are taken: no one replaces another."""
+    for name, value in more:
+        known[fresh(name, known)] = value
 
 
 def fresh(name: str, taken: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ from tvm import relax
 from tvm.relax import op as R
 
 from tests.graph.helpers import build, symbol
+from tests.rules.test_sound_arithmetic import left_to_tvm
 from tvm_stitch import StitchConfig
 from tvm_stitch.recorder import Recorder
 from tvm_stitch.relax import pipeline
@@ -216,6 +217,38 @@ def test_integers_that_are_known_wrap_around(dtype: str) -> None:
         wanted = [less, less + less, products, products + products]
     for result, want in zip(vm["main"](tvm.runtime.tensor(x)), wanted, strict=True):
         np.testing.assert_array_equal(result.numpy(), want)
+
+
+@pytest.mark.parametrize("stitched", [True, False])
+@pytest.mark.parametrize("kind", ["llvm", "cuda"])
+@pytest.mark.parametrize(
+    ("dtype", "to"), [("uint8", "int8"), ("uint16", "int16"), ("int32", "uint16"), ("int64", "int32")]
+)
+def test_a_cast_to_what_does_not_hold_it_wraps_around(kind: str, dtype: str, to: str, stitched: bool) -> None:
+    """TVM takes a cast number for the same number: never negative where the other one is not."""
+    builder = relax.BlockBuilder()
+    arg = relax.Var("x", relax.TensorType((6,), dtype))
+    with builder.function("main", [arg]):
+        with builder.dataflow():
+            bounded = builder.emit(relax.op.maximum(arg, relax.const(0, dtype)))
+            cast = builder.emit(relax.op.astype(bounded, to))
+            quotient = builder.emit(relax.op.floor_divide(cast, relax.const(7, to)))
+            output = builder.emit_output(relax.op.less(quotient, relax.const(0, to)))
+            both = builder.emit_output(relax.Tuple([quotient, output]))
+        builder.emit_func_output(both)
+    target = CUDA if kind == "cuda" else tvm.target.Target("llvm")
+    passes = pipeline(target, STRICT) if stitched else left_to_tvm(target)
+    most = int(np.iinfo(dtype).max)
+    x = np.array([most, most - 8, most // 2 + 9, most // 2, 3, 0], dtype)
+    if kind == "cuda":
+        results = list(run_cuda(builder.get(), [x], target=target, relax_pipeline=passes).check().outputs)
+    else:
+        executable = tvm.compile(builder.get(), target, relax_pipeline=passes)
+        made = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(x))
+        results = [r.numpy() for r in made]
+    wanted = x.astype(to) // np.array(7, to)
+    np.testing.assert_array_equal(results[0], wanted)
+    np.testing.assert_array_equal(results[1], wanted < 0)
 
 
 @pytest.mark.parametrize("kind", ["llvm", "cuda"])

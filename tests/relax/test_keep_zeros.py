@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""KeepZeros: zeros of float products and quotients become variables; nothing else changes."""
+"""KeepZeros: zeros of float products, quotients and remainders become variables; nothing else changes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ def test_zeros_of_products_and_quotients_are_bound() -> None:
                 c = R.add(b, R.const(0, "float32"))
                 d = R.multiply(c, R.const(2, "float32"))
                 e = R.multiply(n, R.const(0, "int32"))
-                R.output(d, e)
-            return (d, e)
+                f = R.floor_mod(d, R.const(0, "float32"))
+                R.output(e, f)
+            return (e, f)
 
     @I.ir_module
     class After:
@@ -36,7 +37,9 @@ def test_zeros_of_products_and_quotients_are_bound() -> None:
                 c = R.add(b, R.const(0, "float32"))
                 d = R.multiply(c, R.const(2, "float32"))
                 e = R.multiply(n, R.const(0, "int32"))
-                R.output(d, e)
-            return (d, e)
+                last = R.const(0, "float32")
+                f = R.floor_mod(d, last)
+                R.output(e, f)
+            return (e, f)
 
     tvm.ir.assert_structural_equal(KeepZeros()(Before), After)

@@ -196,6 +196,25 @@ def test_a_failure_costs_its_own_scope(step: str, monkeypatch: pytest.MonkeyPatc
     np.testing.assert_allclose(output, expected(*inputs), rtol=1e-5, atol=1e-6)
 
 
+def two_alike() -> tvm.IRModule:
+    """Two scopes of the same operators, put together differently."""
+
+    def body(emit: Any, x: Any, w: Any) -> Any:
+        t = emit(R.tanh(x))
+        y = emit(R.matmul(emit(R.divide(t, emit(R.sum(emit(R.exp(t)), -1, True)))), w))
+        t = emit(R.tanh(y))
+        return [R.divide(emit(R.exp(t)), emit(R.sum(t, -1, True)))]
+
+    return build(body, *SPECS)
+
+
+@pytest.mark.parametrize("step", ["outlining", "merging", "planning", "emitting", "workspaces", "lowering"])
+def test_each_scope_has_a_reason_of_its_own(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    STEPS[step](monkeypatch)
+    declined = build_module(two_alike(), LLVM).recorder.declined
+    assert len(declined) == 2, declined
+
+
 @pytest.mark.parametrize("step", STEPS)
 def test_in_strict_mode_it_is_an_error(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     STEPS[step](monkeypatch)

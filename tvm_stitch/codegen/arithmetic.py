@@ -44,6 +44,14 @@ def is_small(dtype: str) -> bool:
     return 0 < bits_of(dtype) < 32
 
 
+def holds(dtype: str, other: str) -> bool:
+    """Does an integer dtype hold all numbers of another one? True where one of them is no integer dtype."""
+    bits, others = bits_of(dtype), bits_of(other)
+    if not bits or not others or dtype == other:
+        return True
+    return bits > others and (dtype.startswith("int") or other.startswith("u"))
+
+
 class Arithmetic:
     """How the operations of a model's data are written for one kind of device."""
 
@@ -123,6 +131,14 @@ class Arithmetic:
         """
         raise NotImplementedError
 
+    def cast(self, x: Expr, dtype: str) -> Expr:
+        """Data converted to another dtype; what an integer dtype does not hold wraps around."""
+        return tir.Cast(dtype, x) if holds(dtype, compat.dtype_of(x)) else self.narrowed(x, dtype)
+
+    def narrowed(self, x: Expr, dtype: str) -> Expr:
+        """An integer converted to a dtype that may not hold it: the simplifier takes that it does."""
+        raise NotImplementedError
+
     def powered(self, make: Callable[[Expr, Expr], Expr], x: Expr, y: Expr) -> Expr:
         """``x`` to the power of ``y``, which ``make`` makes of floats that no compiler approximates."""
         return make(x, y)
@@ -160,6 +176,9 @@ class DeviceArithmetic(Arithmetic):
         if bits_of(dtype) >= 32:
             return node(a, b)
         return as_c_type(node(_cast(a, "int32"), _cast(b, "int32")), dtype, True)
+
+    def narrowed(self, x: Expr, dtype: str) -> Expr:
+        return as_c_type(x, dtype, True)
 
     def shifted_left(self, make: Callable[[Expr, Expr], Expr], a: Expr, b: Expr) -> Expr:
         return self.wrapped(make, a, b)
@@ -211,6 +230,9 @@ class HostArithmetic(Arithmetic):
         # TVM refuses to fold a cast of a number that its type does not hold.
         result = tir.Cast(other, or_zero(node(_cast(a, wide), _cast(b, wide))))
         return tir.reinterpret(dtype, or_zero(result))
+
+    def narrowed(self, x: Expr, dtype: str) -> Expr:
+        return or_zero(tir.Cast(dtype, or_zero(x)))
 
     def shifted_left(self, make: Callable[[Expr, Expr], Expr], a: Expr, b: Expr) -> Expr:
         return make(self.unbounded(a), b) if bits_of(compat.dtype_of(a)) == 64 else make(a, b)

@@ -267,7 +267,7 @@ def widen(e: Expr, visit: Callable[[Expr], Expr], arithmetic: Arithmetic) -> Exp
             if compat.dtype_of(e.value) in HALF and compat.dtype_of(e.value) == dtype:
                 return value
             return tir.Cast("float32", tir.Cast(dtype, value))
-        return convert(value, dtype)
+        return arithmetic.cast(value, dtype) if has_load(e) else convert(value, dtype)
     if name in compat.BINARY:
         a, b = _level(visit(e.a), visit(e.b))
         if name in ("FloorDiv", "FloorMod") and not compat.HAS_RELAX_TIRX and has_load(e):

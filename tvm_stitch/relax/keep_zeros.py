@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""KeepZeros: products with a constant zero and quotients by or of one, kept from being folded.
+"""KeepZeros: products with a constant zero, and quotients and remainders by or of one, kept from being folded.
 
 TVM's legalization writes scalar constants into expressions, and folds ``x * 0`` and ``0 / x`` to 0 as it does, though
 they are NaN where x is infinite or NaN (it refuses ``x / 0``). Bound to a variable, the constant is a tensor to it.
@@ -13,12 +13,12 @@ from tvm import relax
 from .functions import with_own_functions
 from .operators import operator_name
 
-_FOLDED = ("relax.multiply", "relax.divide")
+_FOLDED = tuple(f"relax.{name}" for name in ("multiply", "divide", "floor_divide", "floor_mod", "mod"))
 
 
 @tvm.transform.module_pass(opt_level=0, name="KeepZeros")
 class KeepZeros:
-    """Bind the scalar zeros of float products and quotients. Runs before ``LegalizeOps``."""
+    """Bind the scalar zeros of float products, quotients and remainders. Runs before ``LegalizeOps``."""
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Rewrite the Relax functions that have such operands."""

@@ -16,7 +16,9 @@ from ..compute.templates import has_templates
 from ..config import StitchConfig, checked_config
 from ..errors import StitchError
 from ..failures import ScopeFailed, raise_where_strict, reason_of
+from ..graph.fingerprint import fingerprint
 from ..interrupts import carrying, check
+from ..recorder import fresh
 from ..scope.epilogue import no_template
 from ..scope.for_target import identify_for
 from ..scope.identify import Boundary, Identified
@@ -74,7 +76,7 @@ class StitchOps:
                         stitcher.builder_.update_func(gvar, stitcher.visit_expr(func))
                 break
             except ScopeFailed as err:
-                failed[err.name] = err.reason(self.config.strict)
+                failed[fresh(err.name, failed)] = err.reason(self.config.strict)
                 exclude |= {err.scope}
         stitcher.left |= failed
         if self.boundaries is not None:
@@ -121,7 +123,7 @@ class _Stitcher(PyExprMutator):
                     view.nodes,
                     self.target,
                     self.config,
-                    excluded=lambda _nodes, g: str(g) in self.exclude,
+                    excluded=lambda _nodes, g: bool(self.exclude) and fingerprint(g) in self.exclude,
                     template=has_template if templates else no_template,
                     permuted=reads_permuted if templates else no_template,
                 )
@@ -145,7 +147,10 @@ class _Stitcher(PyExprMutator):
         scope_of = {n: s for s in found.scopes for n in s.nodes}
         for nodes in found.order:
             scope = scope_of.get(nodes[0])
-            name = str(scope.graph) if scope is not None else f"{_name('fused', nodes)} at {nodes[0].index}"
+            if scope is not None:
+                name = fingerprint(scope.graph)
+            else:
+                name = f"{_name('fused', nodes)} at {nodes[0].index}"
             if (scope is None and len(nodes) == 1) or name in self.exclude:
                 for node in nodes:
                     self._keep(view, node, node in found.views)

@@ -12,10 +12,11 @@ import tvm_ffi
 from tvm import s_tir, tirx
 
 from .. import compat
-from ..codegen.arithmetic import DEVICE, FLOATS, HOST, is_small
+from ..codegen.arithmetic import DEVICE, FLOATS, HOST, holds, is_small
 from ..codegen.opaque import as_c_type
 from ..codegen.vector_math import keeping_nan
 from ..codegen.vector_math.extrema import is_nan
+from ..graph.access import has_load
 from ..graph.dtype import HALF
 from ..interrupts import carrying
 from .rewriting import with_body, with_unscheduled
@@ -78,11 +79,10 @@ class SoundArithmetic:
             (COMPARISONS, self._compared),
             (tirx.Not, self._negated),
             (EXTREMA, self._extremum),
+            (tirx.Cast, self._cast),
         ]
         if self.on_device:
             changes += [(WIDENED, self._wrapped), (tirx.BitwiseNot, self._complement)]
-        else:
-            changes += [(tirx.Cast, self._rounded)]
         return tvm_ffi.structural_map(value, changes, order="post")
 
     def _compared(self, e: Any) -> Any:
@@ -103,6 +103,11 @@ class SoundArithmetic:
         if compat.kind(e.a) == "FloatImm" and not math.isnan(float(e.a.value)):
             return e
         return keeping_nan(type(e), e.a, e.b)
+
+    def _cast(self, e: Any) -> Any:
+        dtype = compat.dtype_of(e)
+        wraps = not holds(dtype, compat.dtype_of(e.value)) and has_load(e)
+        return self.arithmetic.cast(e.value, dtype) if wraps else self._rounded(e)
 
     def _rounded(self, e: Any) -> Any:
         """On a CPU TVM rounds to bfloat16 by adding to the bits, which makes zeros of NaNs whose bits are all set."""
