@@ -32,6 +32,7 @@ from .constant_views import ConstantViews
 from .convolution_layouts import ConvolutionLayouts, suits_templates, suits_tensor_cores
 from .drop_copies import DropCopies
 from .embed_libraries import EmbedLibraries
+from .fold_constants import FoldConstants
 from .keep_zeros import KeepZeros
 from .library_convolutions import LibraryConvolutions
 from .library_matmuls import LibraryMatmuls
@@ -63,7 +64,7 @@ def stitch_passes(
         exclusively([relax.transform.LegalizeOps()]),
         SkipEmpty(),
         relax.transform.AnnotateTIROpPattern(),
-        relax.transform.FoldConstant(),
+        FoldConstants(),
         relax.transform.ConvertToDataflow(min_size=1),
         relax.transform.CanonicalizeBindings(),  # an alias would part what is one scope
         _stitch(target, config, recorder, scopes),

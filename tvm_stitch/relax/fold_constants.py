@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FoldConstants: TVM's constant folding, of what TVM's own arithmetic gets right."""
+
+from __future__ import annotations
+
+import tvm
+from tvm import relax, tirx
+
+from ..interrupts import carrying
+from ..rules.sound_arithmetic import SoundArithmetic
+
+
+@tvm.transform.module_pass(opt_level=0, name="FoldConstants")
+class FoldConstants:
+    """Compute what depends on constants alone, with the arithmetic that kernels for a CPU have.
+
+    TVM's ``FoldConstant`` compiles the functions for this machine as they are, and what that makes of NaN and of casts
+    that wrap around would be in the result. Runs behind ``LegalizeOps``.
+    """
+
+    @carrying
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Fold in the module's Relax functions; its PrimFuncs stay as they are."""
+        folded = relax.transform.FoldConstant()(SoundArithmetic(on_device=False)(mod))
+        for gvar, func in mod.functions_items():
+            if isinstance(func, tirx.PrimFunc):
+                folded.update_func(gvar, func)
+        return folded
