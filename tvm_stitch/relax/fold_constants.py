@@ -21,7 +21,8 @@ class FoldConstants:
     @carrying
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Fold in the module's Relax functions; its PrimFuncs stay as they are."""
-        folded = relax.transform.FoldConstant()(SoundArithmetic(on_device=False)(mod))
+        passes = [SoundArithmetic(on_device=False), relax.transform.FoldConstant()]
+        folded = tvm.transform.Sequential(passes)(mod)
         for gvar, func in mod.functions_items():
             if isinstance(func, tirx.PrimFunc):
                 folded.update_func(gvar, func)
