@@ -22,6 +22,7 @@ from typing import Any
 
 from .. import compat
 from ..compat import Buffer, Expr, tir
+from ..graph.access import has_load
 from .nan_extrema import maximum_or_minimum
 from .opaque import as_c_type, or_zero, through_bits
 from .signed_power import power
@@ -50,6 +51,11 @@ def holds(dtype: str, other: str) -> bool:
     if not bits or not others or dtype == other:
         return True
     return bits > others and (dtype.startswith("int") or other.startswith("u"))
+
+
+def wraps(cast: Expr) -> bool:
+    """Is a cast one of data to an integer dtype that may not hold it?"""
+    return not holds(compat.dtype_of(cast), compat.dtype_of(cast.value)) and has_load(cast)
 
 
 class Arithmetic:
@@ -131,12 +137,11 @@ class Arithmetic:
         """
         raise NotImplementedError
 
-    def cast(self, x: Expr, dtype: str) -> Expr:
-        """Data converted to another dtype; what an integer dtype does not hold wraps around."""
-        return tir.Cast(dtype, x) if holds(dtype, compat.dtype_of(x)) else self.narrowed(x, dtype)
-
     def narrowed(self, x: Expr, dtype: str) -> Expr:
-        """An integer converted to a dtype that may not hold it: the simplifier takes that it does."""
+        """An integer converted to a dtype that may not hold it, modulo two to the number of its bits.
+
+        The simplifier takes a cast number for the same number.
+        """
         raise NotImplementedError
 
     def powered(self, make: Callable[[Expr, Expr], Expr], x: Expr, y: Expr) -> Expr:

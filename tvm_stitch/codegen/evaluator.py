@@ -18,7 +18,7 @@ from ..graph.dtype import HALF, compute_dtype
 from ..graph.ir import Access, Operator, Tensor
 from ..plan.alignment import Alignment, Key
 from ..plan.domain import At, Point
-from .arithmetic import DEVICE, Arithmetic, is_small
+from .arithmetic import DEVICE, Arithmetic, is_small, wraps
 from .negation import hidden_negation
 from .sound_indices import is_padded, sound_index
 from .truncated import signed_symbols
@@ -267,7 +267,7 @@ def widen(e: Expr, visit: Callable[[Expr], Expr], arithmetic: Arithmetic) -> Exp
             if compat.dtype_of(e.value) in HALF and compat.dtype_of(e.value) == dtype:
                 return value
             return tir.Cast("float32", tir.Cast(dtype, value))
-        return arithmetic.cast(value, dtype) if has_load(e) else convert(value, dtype)
+        return arithmetic.narrowed(value, dtype) if wraps(e) else convert(value, dtype)
     if name in compat.BINARY:
         a, b = _level(visit(e.a), visit(e.b))
         if name in ("FloorDiv", "FloorMod") and not compat.HAS_RELAX_TIRX and has_load(e):

@@ -12,11 +12,10 @@ import tvm_ffi
 from tvm import s_tir, tirx
 
 from .. import compat
-from ..codegen.arithmetic import DEVICE, FLOATS, HOST, holds, is_small
+from ..codegen.arithmetic import DEVICE, FLOATS, HOST, is_small, wraps
 from ..codegen.opaque import as_c_type
 from ..codegen.vector_math import keeping_nan
 from ..codegen.vector_math.extrema import is_nan
-from ..graph.access import has_load
 from ..graph.dtype import HALF
 from ..interrupts import carrying
 from .rewriting import with_body, with_unscheduled
@@ -105,9 +104,7 @@ class SoundArithmetic:
         return keeping_nan(type(e), e.a, e.b)
 
     def _cast(self, e: Any) -> Any:
-        dtype = compat.dtype_of(e)
-        wraps = not holds(dtype, compat.dtype_of(e.value)) and has_load(e)
-        return self.arithmetic.cast(e.value, dtype) if wraps else self._rounded(e)
+        return self.arithmetic.narrowed(e.value, compat.dtype_of(e)) if wraps(e) else self._rounded(e)
 
     def _rounded(self, e: Any) -> Any:
         """On a CPU TVM rounds to bfloat16 by adding to the bits, which makes zeros of NaNs whose bits are all set."""
