@@ -79,7 +79,8 @@ def _approximated(name: str, x: Bounded, result: Bounded) -> Bounded:
     if name in ("sin", "cos", "log"):
         more = 2.0**-18 * (1 + size) if name != "log" else 2.0**-19
     elif name == "tan":
-        more = 2.0**-16 * (1 + size) * (1 + np.square(result.data))
+        angle = 2.0**-16 * (1 + size)  # a pole may be as near as this
+        more = np.where(angle * (1 + np.abs(result.data)) < 0.5, angle * (1 + np.square(result.data)), np.inf)
     elif name in ("tanh", "gelu_tanh"):
         more = 2.0**-9 * (np.abs(result.data) + (size if name == "gelu_tanh" else 0))
     elif name in ("exp", "sigmoid", "silu", "selu", "sinh", "cosh", "gelu", "asinh", "acosh", "atanh"):

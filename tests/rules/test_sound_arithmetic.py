@@ -112,3 +112,13 @@ def test_every_nan_is_one_as_bfloat16(bits: int) -> None:
     result, _ = run_on_cpu(build(rounded, ((3,), "float32")), x)
     wide = result.astype("float32")
     assert np.isnan(wide[1]) and wide[2] == 1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_operands_near_zero_keep_their_digits(dtype: str) -> None:
+    x = np.array([1e-4, -0.0026, 0.0, -0.0, 0.3, np.nan], dtype)
+    results = run_on_cpu(build(lambda emit, x: [R.tanh(x), R.atanh(x)], ((6,), dtype)), x)
+    for result, function in zip(results, (np.tanh, np.arctanh), strict=True):
+        expected = function(x.astype("float64"))
+        np.testing.assert_allclose(result, expected, rtol=4 * float(np.finfo(dtype).eps), atol=0)
+        np.testing.assert_array_equal(np.signbit(result[:5]), np.signbit(x[:5]))

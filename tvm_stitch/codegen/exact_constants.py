@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Float constants that survive being written as CUDA C.
 
-A TVM with Relay writes float constants with seven significant digits. That is less than float32 has (a third is off by
-one in its last place), let alone float64. In kernels for GPUs, constants that seven digits do not tell are written in
-their bits.
+TVM writes float64 constants with 15 digits behind the point: of 1/3 the last bits are lost, of 1e-20 everything. A TVM
+with Relay writes all float constants with seven significant digits. That is less than float32 has (a third is off by
+one in its last place). In kernels for GPUs, constants that these digits do not tell are written in their bits.
 """
 
 from __future__ import annotations
@@ -18,10 +18,28 @@ from ..compat import Expr, tir
 
 def exact_constants(func: Any) -> Any:
     """The scheduled PrimFunc with its float32 and float64 constants as CUDA C will have them, to the last bit."""
-    if compat.HAS_RELAX_TIRX:  # it writes all digits itself
-        return func
+    if compat.HAS_RELAX_TIRX:
+        import tvm_ffi
+
+        body = tvm_ffi.structural_map(func.body, (tir.FloatImm, exact_constant), order="post")
+        return func if body.same_as(func.body) else func.with_body(body)
     body = tir.stmt_functor.ir_transform(func.body, None, _in_bits, ["FloatImm"])
     return func.with_body(body)
+
+
+def exact_constant(constant: Any) -> Expr:
+    """The constant, or its bits where CUDA C would not have it to the last one."""
+    written = _in_bits(constant)
+    return constant if written is None else written
+
+
+def is_written_exactly(value: float, dtype: str) -> bool:
+    """Whether TVM writes a constant so that C reads the same one."""
+    if not compat.HAS_RELAX_TIRX:
+        return is_exact_in_seven_digits(value, dtype)
+    if dtype == "float32" or not math.isfinite(value):  # hexadecimal digits, and names
+        return True
+    return _bits(float(f"{value:.15f}"), dtype) == _bits(value, dtype)
 
 
 def is_exact_in_seven_digits(value: float, dtype: str) -> bool:
@@ -33,8 +51,8 @@ def is_exact_in_seven_digits(value: float, dtype: str) -> bool:
 
 
 def _in_bits(constant: Any) -> Expr | None:
-    value, dtype = float(constant.value), str(constant.dtype)
-    if dtype not in ("float32", "float64") or is_exact_in_seven_digits(value, dtype):
+    value, dtype = float(constant.value), compat.dtype_of(constant)
+    if dtype not in ("float32", "float64") or is_written_exactly(value, dtype):
         return None
     name, integer = {
         "float32": ("__int_as_float", "int32"),

@@ -13,9 +13,11 @@ from tvm import s_tir, tirx
 
 from .. import compat
 from ..codegen.arithmetic import DEVICE, FLOATS, HOST, is_small, wraps
+from ..codegen.exact_constants import exact_constant
 from ..codegen.opaque import as_c_type
-from ..codegen.vector_math import keeping_nan
+from ..codegen.vector_math import keeping_nan, lower_math
 from ..codegen.vector_math.extrema import is_nan
+from ..codegen.vector_math.lowering import name_of
 from ..graph.dtype import HALF
 from ..interrupts import carrying
 from .rewriting import with_body, with_unscheduled
@@ -24,6 +26,8 @@ COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 EXTREMA = (tirx.Max, tirx.Min)
 WIDENED = (tirx.Add, tirx.Sub, tirx.Mul)
 """What C computes of small integers as of ``int``."""
+CANCELLING = ("tanh", "atanh")
+"""Functions for which TVM's rule for LLVM is a formula that loses all digits of an operand near 0."""
 
 
 @tvm.transform.module_pass(opt_level=0, name="SoundArithmetic")
@@ -33,7 +37,7 @@ class SoundArithmetic:
     To TVM's simplifier ``x == x`` is true and ``not a < b`` is ``b <= a``, which NaN makes false. In CUDA C integers of
     8 and 16 bits become ``int`` before they are computed with, and what is compared or converted then does not wrap.
     Maxima and minima propagate NaN. Combiners of reductions for a GPU stay as they are: TVM's schedules know them by
-    their form.
+    their form. Constants are what CUDA C has of them, and on a CPU functions keep the digits of operands near 0.
 
     Args:
         on_device: whether the module is for a GPU.
@@ -82,6 +86,9 @@ class SoundArithmetic:
         ]
         if self.on_device:
             changes += [(WIDENED, self._wrapped), (tirx.BitwiseNot, self._complement)]
+            changes.append((tirx.FloatImm, exact_constant))
+        else:
+            changes.append((tvm.ir.Call, self._called))
         return tvm_ffi.structural_map(value, changes, order="post")
 
     def _compared(self, e: Any) -> Any:
@@ -118,6 +125,12 @@ class SoundArithmetic:
         if self.on_device:  # of a boolean that is read, too: schedules put comparisons in its place
             return tirx.Not(as_c_type(e.a, "bool"))
         return self.arithmetic.negated(e.a)
+
+    def _called(self, e: Any) -> Any:
+        if not compat.is_operator_call(e) or name_of(e.op) not in CANCELLING:
+            return e
+        operand = tirx.Var("x", compat.dtype_of(e.args[0]))
+        return tirx.Let(operand, e.args[0], lower_math(compat.with_operands(e, [operand])))
 
     def _wrapped(self, e: Any) -> Any:
         return self.arithmetic.binary(type(e), e.a, e.b) if is_small(compat.dtype_of(e)) else e
