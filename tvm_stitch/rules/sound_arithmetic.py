@@ -129,6 +129,11 @@ class SoundArithmetic:
     def _called(self, e: Any) -> Any:
         if not compat.is_operator_call(e) or name_of(e.op) not in CANCELLING:
             return e
+        if compat.dtype_of(e) == "bfloat16":  # TVM's legalization of bfloat16 leaves the values of Lets out
+            wide = tirx.Cast("float32", e.args[0])
+            return self._rounded(
+                tirx.Cast("bfloat16", tirx.call_pure_extern("float32", f"{name_of(e.op)}f", wide))
+            )
         operand = tirx.Var("x", compat.dtype_of(e.args[0]))
         return tirx.Let(operand, e.args[0], lower_math(compat.with_operands(e, [operand])))
 
