@@ -3,11 +3,22 @@
 
 from __future__ import annotations
 
+import math
+
+import pytest
 import tvm
 
 from tvm_stitch.compute.convolution import Convolution, Window
+from tvm_stitch.compute.micro_kernel import blocks_of
 from tvm_stitch.compute.padding import Padded
-from tvm_stitch.compute.tiles import LEAST_TASKS, tiles_for, tiles_for_convolution
+from tvm_stitch.compute.tiles import (
+    DEPTH_OF_SUM,
+    LEAST_TASKS,
+    LONG_DEPTH,
+    VECTORS_IN_FLIGHT,
+    tiles_for,
+    tiles_for_convolution,
+)
 from tvm_stitch.graph.ir import Tensor
 
 
@@ -32,11 +43,50 @@ def test_tasks_keep_cores_busy() -> None:
     assert not tiles_for(target("haswell"), 1, 4, 8, 8).parallel
 
 
-def test_long_lines_are_divided() -> None:
-    x, w = Tensor("x", (1, 1, 3000, 8), "float32"), Tensor("w", (), "float32")
-    y = Tensor("y", (1, 1, 2998, 16), "float32")
+def convolution(lines: int, places: int, inputs: int, outputs: int, kernel: tuple[int, int]) -> Convolution:
+    """A convolution of one image, unpadded."""
+    shape = (1, lines + kernel[0] - 1, places + kernel[1] - 1, inputs)
+    x, w = Tensor("x", shape, "float32"), Tensor("w", (), "float32")
+    y = Tensor("y", (1, lines, places, outputs), "float32")
     data = Padded(x, (0, 1, 2, 3), x.shape, x.shape, (0, 0, 0, 0), None)
-    windows = (Window(1, 1, 1, 1), Window(2998, 3, 1, 1))
-    conv = Convolution(data, w, (0, 1, 2, 3), y, 1, windows, 1, 8, 16)
-    tiles = tiles_for_convolution(target("haswell"), conv)
-    assert tiles.task_places < 300 and tiles.task_places % tiles.rows == 0
+    windows = (Window(lines, kernel[0], 1, 1), Window(places, kernel[1], 1, 1))
+    return Convolution(data, w, (0, 1, 2, 3), y, 1, windows, 1, inputs, outputs)
+
+
+def test_long_lines_are_divided() -> None:
+    tiles = tiles_for_convolution(target("haswell"), convolution(1, 2998, 8, 16, (1, 3)))
+    assert tiles.task_places < 300 and tiles.task_places % tiles.rows == 0 and not tiles.across_lines
+
+
+@pytest.mark.parametrize("cpu", ["x86-64", "haswell", "skylake-avx512"])
+@pytest.mark.parametrize("side", range(4, 60))
+def test_a_core_has_enough_sums_in_flight(side: int, cpu: str) -> None:
+    """Tiles of too few sums wait for each addition; those that overlap compute sums twice."""
+    tiles = tiles_for_convolution(target(cpu), convolution(side, side, 64, 128, (3, 3)))
+    assert tiles.rows * (tiles.columns // tiles.lanes) >= VECTORS_IN_FLIGHT
+    of_task = tiles.task_rows * side
+    computed = -(-of_task // tiles.rows) if tiles.across_lines else tiles.task_rows * -(-side // tiles.rows)
+    assert computed * tiles.rows <= 1.25 * of_task
+
+
+def test_small_images_are_divided_by_channels() -> None:
+    """Each task reads all weights of its channels: few lines are too few for that."""
+    tiles = tiles_for_convolution(target("haswell"), convolution(7, 7, 512, 512, (3, 3)))
+    assert tiles.task_rows == 7 and tiles.task_panels * LEAST_TASKS <= 512 // tiles.columns
+
+
+@pytest.mark.parametrize(
+    ("depth", "level", "step"),
+    [
+        ([3, 192], 0, 1),  # whole loops where they fit
+        ([3, 300], 1, 150),  # of one size
+        ([31, 16], 0, 16),
+        ([3, 3, 5, 100], 2, 2),
+        ([1000], 0, 250),
+    ],
+)
+def test_blocks_of_a_long_depth(depth: list[int], level: int, step: int) -> None:
+    found = blocks_of(depth)
+    assert found is not None and (found.level, found.step) == (level, step)
+    assert step * math.prod(depth[level + 1 :]) <= DEPTH_OF_SUM
+    assert blocks_of([2, LONG_DEPTH // 2]) is None

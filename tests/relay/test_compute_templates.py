@@ -248,7 +248,7 @@ def test_explain_says_what_a_build_does(level: int) -> None:
         n for n in sorted(kernels(lib)) if "tiled" in n
     ]
     assert (
-        "Compute-intensive operators:\n  tvmgen_default_tiled_dense_relu: our template: 6 x 16 tiles"
+        "Compute-intensive operators:\n  tvmgen_default_tiled_dense_relu: our template: 5 x 16 tiles"
         in str(report)
     )
 

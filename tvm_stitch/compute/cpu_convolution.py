@@ -8,17 +8,25 @@ Franchetti and Low, 2018). Weights lie in panels of channels, packed at compile 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from .. import compat
 from ..codegen import builder as B
 from ..codegen.cpu_base import times
 from ..codegen.cpu_columns import count_of
 from ..compat import Buffer, Expr, T, tir
-from ..graph.extent import as_expr, flatten, product, unflatten
+from ..graph.extent import as_expr, ceildiv, flatten, product, unflatten
 from .convolution import Convolution
 from .data_block import DataBlock
-from .micro_kernel import emit_sums, wide
+from .micro_kernel import DepthBlocks, Totals, blocks_of, emit_sums, wide
 from .tiles import Tiles
 from .write_back import WriteBack
+
+Places = Callable[[int], tuple[Expr, Expr]]
+"""The line, and the place on it, of a row of a tile."""
+
+Visit = Callable[[Expr, Places, Expr], None]
+"""What is done for a tile: its number in the task, its places, and its first row."""
 
 
 def emit_convolution(conv: Convolution, tiles: Tiles, packed: Buffer, out: WriteBack) -> None:
@@ -68,16 +76,36 @@ class ConvolutionTasks:
             with times("serial", count_of(self.panels(), tiles.task_panels, first_panel), "panel") as panel:
                 self.panel(first_panel + panel, count, start)
 
-    def lines(self, count: int | Expr, start: Expr, column: Expr, stored: int) -> None:
-        """Tiles along the lines of a task."""
+    def lines(self, count: int | Expr, start: Expr, visit: Visit) -> None:
+        """Emit a loop over the tiles along the lines of a task."""
         outputs, places, tile = self.conv.windows[-1].outputs, self.tiles.task_places, self.tiles.rows
+        if self.tiles.across_lines:
+            self._across_lines(count, start, visit)
+            return
+        of_line = -(-places // tile)
         with times("serial", count, "line") as line:
-            with times("serial", -(-places // tile), "tile") as at:
+            with times("serial", of_line, "tile") as at:
                 place = at * B.i64(tile)
                 if places % tile:  # the last tile overlaps the one before
                     place = tir.min(place, B.i64(places - tile))
                 row = (start + line) * B.i64(outputs) + self.first + place
-                self.tile(line, place, B.bind(row, "row") if compat.free_vars(row) else row, column, stored)
+                row = B.bind(row, "row") if compat.free_vars(row) else row
+                visit(line * B.i64(of_line) + at, lambda i: (line, place + B.i64(i)), row)
+
+    def _across_lines(self, count: int | Expr, start: Expr, visit: Visit) -> None:
+        """The same where tiles go on from line to line, which a task has whole."""
+        outputs, tile = self.conv.windows[-1].outputs, self.tiles.rows
+        total = count * outputs if isinstance(count, int) else count * B.i64(outputs)
+        with times("serial", ceildiv(total, tile), "tile") as at:
+            first = tir.min(at * B.i64(tile), as_expr(total) - B.i64(tile))
+            found = []
+            for i in range(tile):
+                place = first + B.i64(i)
+                line, rest = tir.floordiv(place, B.i64(outputs)), tir.floormod(place, B.i64(outputs))
+                free = compat.free_vars(place)
+                found.append((B.bind(line, f"line{i}"), B.bind(rest, f"place{i}")) if free else (line, rest))
+            row = start * B.i64(outputs) + first
+            visit(at, lambda i: found[i], B.bind(row, "row") if compat.free_vars(row) else row)
 
     def offsets(self, line: Expr, place: Expr, window: list[Expr]) -> list[Expr]:
         """Where a window's element is in the data block."""
@@ -105,20 +133,25 @@ class ConvolutionTasks:
         """Emit the lines of a task in one panel of columns."""
         raise NotImplementedError
 
-    def tile(self, line: Expr, place: Expr, row: Expr, column: Expr, stored: int) -> None:
-        """Emit a tile of places."""
-        raise NotImplementedError
-
 
 class _Emitter(ConvolutionTasks):
     def __init__(self, conv: Convolution, tiles: Tiles, packed: Buffer, out: WriteBack):
         super().__init__(conv, tiles, out)
         self.packed = packed
         self.of_group = -(-conv.outputs // self.width())
+        kernel = [w.kernel for w in conv.windows]
+        # The last axis of the window and the channels are neighbours.
+        self.joined = conv.groups == 1 and conv.windows[-1].dilation == 1
+        self.depth = [*kernel[:-1], kernel[-1] * conv.inputs] if self.joined else [*kernel, conv.inputs]
+        self.blocks = blocks_of(self.depth)
 
     def begin(self) -> None:
         self.data = DataBlock(self.conv, self.outputs)
         self.data.fill(self.image, self.places)
+        if self.blocks is not None:
+            tiles = self.tiles
+            count = tiles.task_rows * -(-tiles.task_places // tiles.rows)
+            self.totals = Totals(count, tiles.rows, self.width(), tiles.lanes)
 
     def width(self) -> int:
         return self.tiles.columns
@@ -136,25 +169,40 @@ class _Emitter(ConvolutionTasks):
         if tail and outputs > width:
             with T.If(tir.EQ(within, B.i64(outputs // width))):
                 with T.Then():
-                    self.lines(count, start, column, tail)
+                    self.tiles_of(count, start, column, tail)
                 with T.Else():
-                    self.lines(count, start, column, width)
+                    self.tiles_of(count, start, column, width)
         else:
-            self.lines(count, start, column, tail or width)
+            self.tiles_of(count, start, column, tail or width)
 
-    def tile(self, line: Expr, place: Expr, row: Expr, column: Expr, stored: int) -> None:
+    def tiles_of(self, count: int | Expr, start: Expr, column: Expr, stored: int) -> None:
+        """Emit the tiles of a task in one panel of columns, of which the first ``stored`` are results."""
+        blocks, lanes = self.blocks, min(self.tiles.lanes, self.width())
+
+        def store(sums: list[Buffer], row: Expr) -> None:
+            self.out.store(sums, row, column, stored, lanes)
+
+        if blocks is None:
+            self.lines(count, start, lambda number, places, row: store(self.sums(places), row))
+            return
+        totals, rows = self.totals, self.tiles.rows
+        totals.clear()
+        with times("serial", blocks.count, "block") as block:
+            self.lines(
+                count,
+                start,
+                lambda number, places, row: totals.add(number, self.sums(places, (blocks, block))),
+            )
+        self.lines(count, start, lambda number, places, row: store(totals.read(number, rows), row))
+
+    def sums(self, places: Places, block: tuple[DepthBlocks, Expr] | None = None) -> list[Buffer]:
+        """A tile of places, over the whole depth or a block of it."""
         conv, tiles = self.conv, self.tiles
-        kernel = [w.kernel for w in conv.windows]
-        joined = (
-            conv.groups == 1 and conv.windows[-1].dilation == 1
-        )  # the last axis and the channels are neighbours
-        depth = [*kernel[:-1], kernel[-1] * conv.inputs] if joined else [*kernel, conv.inputs]
 
         def term(i: int, k: list[Expr], c: Expr) -> Expr:
-            window, channel = ([*k[:-1], B.i64(0)], k[-1]) if joined else (k[:-1], k[-1])
-            offsets = self.offsets(line, place + B.i64(i), window)
+            window, channel = ([*k[:-1], B.i64(0)], k[-1]) if self.joined else (k[:-1], k[-1])
+            offsets = self.offsets(*places(i), window)
             data = self.data.at(offsets, self.group * B.i64(conv.inputs) + channel)
-            return data * wide(compat.load(self.packed, [self.number, flatten(k, depth), c]))
+            return data * wide(compat.load(self.packed, [self.number, flatten(k, self.depth), c]))
 
-        sums = emit_sums(tiles.rows, self.width(), tiles.lanes, depth, term)
-        self.out.store(sums, row, column, stored, min(tiles.lanes, self.width()))
+        return emit_sums(tiles.rows, self.width(), tiles.lanes, self.depth, term, block=block)

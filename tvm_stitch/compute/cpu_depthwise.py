@@ -8,7 +8,7 @@ from ..codegen import builder as B
 from ..compat import Buffer, Expr, tir
 from ..graph.extent import flatten
 from .convolution import Convolution
-from .cpu_convolution import ConvolutionTasks
+from .cpu_convolution import ConvolutionTasks, Places
 from .data_block import DataBlock
 from .micro_kernel import emit_sums, wide
 from .tiles import Tiles
@@ -40,14 +40,15 @@ class _Emitter(ConvolutionTasks):
         if columns % width:
             column = tir.min(column, B.i64(columns - width))
         self.data.fill(self.image, self.places, column)
-        self.lines(count, start, column, width)
+        self.lines(count, start, lambda number, places, row: self.tile(places, row, column))
 
-    def tile(self, line: Expr, place: Expr, row: Expr, column: Expr, stored: int) -> None:
+    def tile(self, places: Places, row: Expr, column: Expr) -> None:
+        """Emit a tile of places."""
         conv, width = self.conv, self.width()
         kernel = [w.kernel for w in conv.windows]
 
         def term(i: int, k: list[Expr], c: Expr) -> Expr:
-            data = self.data.at(self.offsets(line, place + B.i64(i), k), c)
+            data = self.data.at(self.offsets(*places(i), k), c)
             return data * wide(compat.load(self.packed, [flatten(k, kernel), column + c]))
 
         # Unrolled, so that neighbouring places share what they read.

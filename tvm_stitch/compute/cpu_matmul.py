@@ -5,12 +5,14 @@ For a panel of the right side (``columns`` neighbouring columns, all of the dept
 the rows of a task are visited in tiles. Panels of a weight lie behind each other, padded with zeros, as GotoBLAS packs
 them (Goto and van de Geijn, 2008); the right side of other products is read as it lies. Where its columns lie behind
 each other, vectors run along the depth (see :func:`tvm_stitch.compute.micro_kernel.emit_dots`), or panels are copied if
-the depth is short and many rows read them. The depth is not divided: up to some thousands a panel fits the cache. Tails
-of rows and columns are tiles that overlap those before them. Half types become float32 as they are read; a left side,
+the depth is short and many rows read them. A long depth is divided into blocks. Tails of rows and columns are tiles that
+overlap those before them. Half types become float32 as they are read; a left side,
 which each panel reads anew, in a copy of a task's rows.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from .. import compat
 from ..codegen import builder as B
@@ -20,7 +22,7 @@ from ..compat import Buffer, Expr, T, tir
 from ..graph.extent import as_expr, ceildiv
 from .contraction import Contraction
 from .data_block import elements
-from .micro_kernel import emit_dots, emit_sums, wide
+from .micro_kernel import DepthBlocks, Totals, blocks_of, emit_dots, emit_sums, wide
 from .tiles import LEAST_TILES_OF_COPY, MOST_COPIED, SHORT_DEPTH, Tiles
 from .write_back import WriteBack
 
@@ -60,6 +62,11 @@ class _Emitter:
             self.dots = self.packed is None and p.transposed and not p.left_transposed and self.copied is None
             self.tile_rows = tiles.dot_rows if self.dots else tiles.rows
             self.out.begin(self.tile_rows, width)
+            self.blocks = None if self.dots else blocks_of([p.depth])
+            if self.blocks is not None:
+                self.totals = Totals(
+                    -(-self._most_rows() // self.tile_rows), self.tile_rows, width, tiles.lanes
+                )
             rest, row_task = tir.floordiv(task, row_tasks), tir.floormod(task, row_tasks)
             batch, panel_task = tir.floordiv(rest, panel_tasks), tir.floormod(rest, panel_tasks)
             first = row_task * B.i64(tiles.task_rows)
@@ -75,6 +82,11 @@ class _Emitter:
         if self.packed is not None or not isinstance(self.product.columns, int):
             return self.tiles.columns
         return self.tiles.within(self.product.columns)
+
+    def _most_rows(self) -> int:
+        """Rows of a task."""
+        rows, most = self.product.rows, self.tiles.task_rows
+        return max(1, min(most, rows)) if isinstance(rows, int) else most
 
     def _panel(self, batch: Expr, first: Expr, count: Expr, panel: Expr, width: int) -> None:
         """The rows of a task in one panel of columns."""
@@ -116,8 +128,7 @@ class _Emitter:
         """Copy the rows of a task as float32."""
         p = self.product
         assert isinstance(p.depth, int)
-        most = self.tiles.task_rows if not isinstance(p.rows, int) else min(self.tiles.task_rows, p.rows)
-        self.first, self.block = first, B.stack([max(most, 1) * p.depth], "float32", "rows")
+        self.first, self.block = first, B.stack([self._most_rows() * p.depth], "float32", "rows")
         if p.left_transposed:
             with times("serial", p.depth, "k") as k, times("serial", count, "row") as row:
                 at = (self._left_batch(batch) * B.i64(p.depth) + k) * as_expr(p.rows) + first + row
@@ -148,46 +159,85 @@ class _Emitter:
             B.store(panel, wide(value), [k * B.i64(width) + c])
 
     def _rows(self, batch: Expr, first: Expr, count: Expr, start: Expr, width: int, stored: int) -> None:
-        """Tiles of rows; of fewer than a tile has, single ones."""
+        """The tiles of a task in a panel, of whose columns the first ``stored`` are results."""
+        p, blocks = self.product, self.blocks
+
+        def line_of(row: Expr) -> Expr:
+            return B.bind(batch * as_expr(p.rows) + row, "line") if compat.free_vars(row) else row
+
+        def store(sums: list[Buffer], line: Expr) -> None:
+            self.out.store(sums, line, start, stored, min(self.tiles.lanes, width))
+
+        def whole(number: Expr, row: Expr, rows: int) -> None:
+            line = line_of(row)
+            store(self._sums(batch, row, line, rows, start, width), line)
+
+        if blocks is None:
+            self._each_tile(first, count, whole)
+            return
+        totals = self.totals
+        totals.clear()
+        with times("serial", blocks.count, "block") as block:
+
+            def part(number: Expr, row: Expr, rows: int) -> None:
+                line = line_of(row)
+                totals.add(number, self._sums(batch, row, line, rows, start, width, (blocks, block)))
+
+            self._each_tile(first, count, part)
+        self._each_tile(
+            first, count, lambda number, row, rows: store(totals.read(number, rows), line_of(row))
+        )
+
+    def _each_tile(self, first: Expr, count: Expr, visit: Callable[[Expr, Expr, int], None]) -> None:
+        """Emit a loop over tiles of rows; of fewer than a tile has, single ones.
+
+        Args:
+            first, count: the rows.
+            visit: what is done for a tile: its number, its first row, and its rows.
+        """
         tile = self.tile_rows
         rows = self.product.rows
         if isinstance(rows, int) and rows % tile == 0:
             with B.loop("serial", tir.floordiv(count, B.i64(tile)), "tile") as at:
-                self._tile(batch, first + at * B.i64(tile), tile, start, width, stored)
+                visit(at, first + at * B.i64(tile), tile)
             return
         with T.If(tir.GE(count, B.i64(tile))):
             with T.Then():
                 with B.loop("serial", tir.floordiv(count + B.i64(tile - 1), B.i64(tile)), "tile") as at:
-                    row = tir.min(at * B.i64(tile), count - B.i64(tile))
-                    self._tile(batch, first + row, tile, start, width, stored)
+                    visit(at, first + tir.min(at * B.i64(tile), count - B.i64(tile)), tile)
             with T.Else():
                 with B.loop("serial", count, "row") as at:
-                    self._tile(batch, first + at, 1, start, width, stored)
+                    visit(at, first + at, 1)
 
-    def _tile(self, batch: Expr, row: Expr, rows: int, start: Expr, width: int, stored: int) -> None:
-        """``rows`` x ``width`` sums, of which the first ``stored`` columns are results."""
-        p = self.product
-        line = B.bind(batch * as_expr(p.rows) + row, "line") if compat.free_vars(row) else row
+    def _sums(
+        self,
+        batch: Expr,
+        row: Expr,
+        line: Expr,
+        rows: int,
+        start: Expr,
+        width: int,
+        block: tuple[DepthBlocks, Expr] | None = None,
+    ) -> list[Buffer]:
+        """``rows`` x ``width`` sums, over the whole depth or a block of it."""
+        p, lanes = self.product, self.tiles.lanes
         if self.dots:
-            sums = emit_dots(
+            return emit_dots(
                 rows,
                 width,
-                self.tiles.lanes,
+                lanes,
                 p.depth,
                 lambda i, k: self._left(batch, row, line, i, k),
                 lambda k, c: self._right(batch, k, start, c, width),
             )
-        else:
-            sums = emit_sums(
-                rows,
-                width,
-                self.tiles.lanes,
-                [p.depth],
-                lambda i, k, c: (
-                    self._left(batch, row, line, i, k[0]) * self._right(batch, k[0], start, c, width)
-                ),
-            )
-        self.out.store(sums, line, start, stored, min(self.tiles.lanes, width))
+        return emit_sums(
+            rows,
+            width,
+            lanes,
+            [p.depth],
+            lambda i, k, c: self._left(batch, row, line, i, k[0]) * self._right(batch, k[0], start, c, width),
+            block=block,
+        )
 
     def _left(self, batch: Expr, row: Expr, line: Expr, i: int, k: Expr) -> Expr:
         p = self.product

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 
 from .. import compat
 from ..codegen import builder as B
@@ -12,48 +13,130 @@ from ..codegen.cpu_base import times
 from ..codegen.cpu_columns import count_of
 from ..codegen.evaluator import convert
 from ..compat import Buffer, Expr, tir
-from ..graph.extent import Extent, as_expr, ceildiv, product
+from ..graph.extent import Extent, as_expr, ceildiv, product, unflatten
 from .tiles import DEPTH_OF_SUM, DOT_COLUMNS, LONG_DEPTH
 
 Term = Callable[[int, list[Expr], Expr], Expr]
 """What a row's sum gets in a column at a place of the depth."""
 
 
-def emit_sums(
-    rows: int, width: int, lanes: int, depth: Sequence[Extent], term: Term, unrolled: int = 0
-) -> list[Buffer]:
-    """``rows`` x ``width`` sums over the loops of ``depth``, each row in a buffer.
+@dataclass(frozen=True)
+class DepthBlocks:
+    """The blocks of a long depth: some iterations of one of its loops each, with all loops inside that one.
 
     Long sums are sums of shorter ones: the error of adding one by one grows with their number.
+
+    Attributes:
+        depth: extents of the loops, outermost first.
+        level: of the loop that is divided.
+        step: its iterations in a block.
+    """
+
+    depth: tuple[Extent, ...]
+    level: int
+    step: int
+
+    @property
+    def divided(self) -> list[Extent]:
+        """Extents of the loops over blocks."""
+        return [*self.depth[: self.level], ceildiv(self.depth[self.level], self.step)]
+
+    @property
+    def count(self) -> Extent:
+        """How many blocks there are."""
+        return product(self.divided)
+
+
+def blocks_of(depth: Sequence[Extent]) -> DepthBlocks | None:
+    """The blocks of a depth; None where it is short enough to be added one by one."""
+    total = product(depth)
+    if isinstance(total, int) and total <= LONG_DEPTH:
+        return None
+    level, inner = len(depth) - 1, 1
+    while level and inner * int(depth[level]) <= DEPTH_OF_SUM:
+        inner *= int(depth[level])
+        level -= 1
+    extent, step = depth[level], DEPTH_OF_SUM // inner
+    if isinstance(extent, int):  # blocks of one size, as far as possible
+        step = -(-extent // -(-extent // step))
+    return DepthBlocks(tuple(depth), level, step)
+
+
+def emit_sums(
+    rows: int,
+    width: int,
+    lanes: int,
+    depth: Sequence[Extent],
+    term: Term,
+    unrolled: int = 0,
+    block: tuple[DepthBlocks, Expr] | None = None,
+) -> list[Buffer]:
+    """``rows`` x ``width`` sums over the loops of ``depth``, each row in a buffer.
 
     Args:
         rows, width: of the tile; ``width`` is a multiple of ``lanes``, or less.
         lanes: of a vector.
         depth: extents of the loops, outermost first.
         term: a product, at a row of the tile, the loops' variables, and a column of the tile.
-        unrolled: how many of the innermost loops are unrolled, of a depth that is not long.
+        unrolled: how many of the innermost loops are unrolled.
+        block: over which block of the depth only.
     """
     tile = _Tile(rows, width, min(lanes, width))
-    total = product(depth)
     sums = tile.buffers("sums")
-    if isinstance(total, int) and total <= LONG_DEPTH:
-        tile.clear(sums)
-        kinds = ["serial"] * (len(depth) - unrolled) + ["unroll"] * unrolled
-        with _loops(zip(kinds, depth)) as at:
-            tile.each(sums, lambda i, c: compat.load(sums[i], [c]) + term(i, at, c))
-        return sums
-    totals = tile.buffers("totals")
-    tile.clear(totals)
-    *outer, last = depth
-    with _loops([("serial", e) for e in outer]) as at:
-        with times("serial", ceildiv(last, DEPTH_OF_SUM), "block") as block:
-            first = block * B.i64(DEPTH_OF_SUM)
-            tile.clear(sums)
-            with times("serial", count_of(last, DEPTH_OF_SUM, first), "k") as k:
-                place = [*at, first + k]
-                tile.each(sums, lambda i, c: compat.load(sums[i], [c]) + term(i, place, c))
-            tile.each(totals, lambda i, c: compat.load(totals[i], [c]) + compat.load(sums[i], [c]))
-    return totals
+    tile.clear(sums)
+    before: list[Expr] = []
+    loops = list(depth)
+    if block is not None:
+        blocks, number = block
+        *before, part = unflatten(number, blocks.divided)
+        first = part * B.i64(blocks.step)
+        loops = [count_of(depth[blocks.level], blocks.step, first), *depth[blocks.level + 1 :]]
+    kinds = ["serial"] * (len(loops) - unrolled) + ["unroll"] * unrolled
+    with _loops(zip(kinds, loops)) as at:
+        place = at if block is None else [*before, first + at[0], *at[1:]]
+        tile.each(sums, lambda i, c: compat.load(sums[i], [c]) + term(i, place, c))
+    return sums
+
+
+class Totals:
+    """What the blocks of a long depth add up to, for the tiles of a task.
+
+    They lie in memory, and tiles are visited block by block, which the first-level cache holds: of sums and totals at
+    once in registers LLVM keeps neither, and stores sums within the innermost loop.
+    """
+
+    def __init__(self, tiles: int, rows: int, width: int, lanes: int):
+        self.width, self.lanes = width, min(lanes, width)
+        self.size = tiles * rows * width
+        self.buffer = B.stack([self.size], "float32", "totals")
+
+    def clear(self) -> None:
+        """Emit stores of zeros everywhere."""
+        with B.loop("serial", self.size // self.lanes, "j") as j, B.loop("vectorized", self.lanes, "v") as v:
+            B.store(self.buffer, compat.const(0.0, "float32"), [j * B.i64(self.lanes) + v])
+
+    def add(self, number: Expr, sums: Sequence[Buffer]) -> None:
+        """Emit the addition of a tile's sums, by the tile's number."""
+        self._tile(len(sums)).each(
+            sums,
+            lambda i, c: (
+                compat.load(self.buffer, [self._at(number, len(sums), i, c)]) + compat.load(sums[i], [c])
+            ),
+            lambda i, c: (self.buffer, self._at(number, len(sums), i, c)),
+        )
+
+    def read(self, number: Expr, rows: int) -> list[Buffer]:
+        """A tile's totals, each row in a buffer."""
+        tile = self._tile(rows)
+        found = tile.buffers("total")
+        tile.each(found, lambda i, c: compat.load(self.buffer, [self._at(number, rows, i, c)]))
+        return found
+
+    def _tile(self, rows: int) -> _Tile:
+        return _Tile(rows, self.width, self.lanes)
+
+    def _at(self, number: Expr, rows: int, row: int, column: Expr) -> Expr:
+        return (number * B.i64(rows) + B.i64(row)) * B.i64(self.width) + column
 
 
 def wide(value: Expr) -> Expr:
@@ -93,7 +176,7 @@ def emit_dots(
             k = at[0] * B.i64(lanes) + tir.floormod(c, B.i64(lanes))
             return left(i, k) * right(k, first + tir.floordiv(c, B.i64(lanes)))
 
-        partial = emit_sums(rows, count * lanes, lanes, [steps], term)
+        partial = _dots_of(rows, count * lanes, lanes, steps, term)
         for i, line in enumerate(partial):
             sums = _folded(line, count, lanes)
             with B.loop("unroll", count, "c") as c:
@@ -107,6 +190,20 @@ def emit_dots(
                     so_far = compat.load(results[line], [first + c])
                     B.store(results[line], so_far + left(line, k) * right(k, first + c), [first + c])
     return results
+
+
+def _dots_of(rows: int, width: int, lanes: int, steps: Extent, term: Term) -> list[Buffer]:
+    """The vectors of partial sums of ``emit_dots``; totals of blocks beside them, which few tiles are too few for."""
+    blocks = blocks_of([steps])
+    if blocks is None:
+        return emit_sums(rows, width, lanes, [steps], term)
+    tile = _Tile(rows, width, lanes)
+    totals = tile.buffers("totals")
+    tile.clear(totals)
+    with times("serial", blocks.count, "block") as block:
+        sums = emit_sums(rows, width, lanes, [steps], term, block=(blocks, block))
+        tile.each(totals, lambda i, c: compat.load(totals[i], [c]) + compat.load(sums[i], [c]))
+    return totals
 
 
 def _folded(line: Buffer, count: int, lanes: int) -> Buffer:
@@ -136,13 +233,19 @@ class _Tile:
         """Store zeros everywhere."""
         self.each(buffers, lambda i, c: compat.const(0.0, "float32"))
 
-    def each(self, buffers: Sequence[Buffer], value: Callable[[int, Expr], Expr]) -> None:
-        """Store the value of a row and a column everywhere."""
+    def each(
+        self,
+        buffers: Sequence[Buffer],
+        value: Callable[[int, Expr], Expr],
+        to: Callable[[int, Expr], tuple[Buffer, Expr]] | None = None,
+    ) -> None:
+        """Store the value of a row and a column everywhere, or in the place that ``to`` tells."""
         for i, row in enumerate(buffers):
             with B.loop("unroll", self.width // self.lanes, "j") as j:
                 with B.loop("vectorized", self.lanes, "v") as v:
                     column = j * B.i64(self.lanes) + v
-                    B.store(row, value(i, column), [column])
+                    buffer, place = (row, column) if to is None else to(i, column)
+                    B.store(buffer, value(i, column), [place])
 
 
 @contextmanager

@@ -34,7 +34,16 @@ DOT_COLUMNS = 4
 SERIAL_PRODUCTS = 1 << 16
 """Multiplications up to which one thread is faster than a parallel region, which costs some microseconds."""
 
-LONG_DEPTH = 1024
+VECTORS_IN_FLIGHT = 8
+"""Vectors of sums that keep a core busy: each waits 4 cycles for its last addition, and 2 may begin in a cycle."""
+
+PASS_OVERHEAD = 1
+"""What a step of a tile's depth costs beside its multiplications (loads of the right side), in vectors of sums."""
+
+ACROSS_LINES = 1.05
+"""How much more a tile costs whose places may lie on two lines: each has an address of its own."""
+
+LONG_DEPTH = 384
 """Products that are added one by one: the error of longer sums would be more than twice that of libraries."""
 
 DEPTH_OF_SUM = 256
@@ -44,10 +53,17 @@ PLACES_OF_TASK = 256
 """Places of windows of a parallel task of a convolution: so many reuse a panel of weights. Longer lines are divided."""
 
 LINES_OF_TASK = 4
-"""Lines of places that a task has at least, if there are enough tasks: neighbouring tasks copy some lines twice."""
+"""Lines that a task may have, however long they are."""
+
+COST_OF_WEIGHTS = 4
+"""What reading a vector of weights costs a task, in multiplications of vectors: they lie in the third-level cache."""
+
+COST_OF_COPY = 4
+"""What copying a vector of data costs a task, in the same unit."""
 
 LINES_OF_DEPTHWISE_TASK = 14
-"""The same where channels do not mix: the copy is more of the work, and each panel of channels copies its own."""
+"""Lines of places that a task has at least where channels do not mix, if there are enough tasks: neighbouring tasks
+copy some lines twice, and each panel of channels copies its own."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +77,7 @@ class Tiles:
         task_rows, task_panels: of a parallel task; rows of a convolution's task are lines along its last axis.
         parallel: whether tasks run in parallel at all.
         task_places: of a line, in a convolution's task.
+        across_lines: whether a convolution's tiles go on from line to line.
         dot_rows: of a tile of ``DOT_COLUMNS`` whose sums run along the depth, each in a vector.
     """
 
@@ -71,6 +88,7 @@ class Tiles:
     task_panels: int
     parallel: bool
     task_places: int = 0
+    across_lines: bool = False
     dot_rows: int = 1
 
     def within(self, columns: int) -> int:
@@ -90,7 +108,7 @@ def tiles_for(target: Any, batch: Extent, rows: Extent, columns: Extent, depth: 
     lanes, registers = _vectors(target)
     tile_rows = _most_rows(registers)
     if isinstance(rows, int):
-        tile_rows = max(1, min(tile_rows, rows))
+        tile_rows = _tile_rows(tile_rows, rows, 2)
     tile_columns = 2 * lanes
     task_rows, task_panels = -(-ROWS_OF_TASK // tile_rows) * tile_rows, PANELS_OF_TASK
     parallel = True
@@ -110,38 +128,114 @@ def tiles_for_convolution(target: Any, conv: Convolution) -> Tiles:
     """Tiles for a convolution on a CPU: places of windows take the part of a product's rows."""
     lanes, registers = _vectors(target)
     *outer, lines, places = (w.outputs for w in conv.windows)
-    # The fewest places that are computed twice, where a line ends.
-    rows = min(
-        range(1, _most_rows(registers) + 1), key=lambda r: (-(-places // min(r, places)) * min(r, places), -r)
-    )
-    rows = max(1, min(rows, places))
     columns = 2 * lanes
-    if conv.is_depthwise:
-        panels = -(-conv.columns // columns)
-    else:
-        while columns > 4 and columns // 2 >= conv.outputs:
-            columns //= 2
-        panels = conv.groups * -(-conv.outputs // columns)
+    while not conv.is_depthwise and columns > 4 and columns // 2 >= conv.outputs:
+        columns //= 2
+    rows = _tile_rows(_most_rows(registers), places, max(1, columns // lanes))
     task_places = max(1, places) if places < 2 * PLACES_OF_TASK else -(-PLACES_OF_TASK // rows) * rows
     parts = -(-places // task_places)
-    least = LINES_OF_DEPTHWISE_TASK if conv.is_depthwise else LINES_OF_TASK
-    task_rows = max(1, min(lines, max(least, -(-PLACES_OF_TASK // max(1, places)))))
-    task_panels = panels
     images = math.prod([conv.batch if isinstance(conv.batch, int) else 1, *outer, parts])
+    work = images * lines * task_places * conv.columns * conv.depth
+    parallel = not isinstance(conv.batch, int) or work > SERIAL_PRODUCTS
+    if conv.is_depthwise:
+        panels = -(-conv.columns // columns)
+        task_rows, task_panels = _depthwise_task(images, lines, task_places, panels)
+        return Tiles(lanes, rows, columns, task_rows, task_panels, parallel, task_places)
+    wanted = max(1, min(LEAST_TASKS, work // SERIAL_PRODUCTS))
+    divided = _Divided(
+        conv, images, wanted, lanes, columns, _most_rows(registers), rows, task_places, parts == 1
+    )
+    task_rows, task_panels = divided.task()
+    across = divided.across_lines(task_rows)
+    rows = divided.most if across else rows
+    return Tiles(lanes, rows, columns, task_rows, task_panels, parallel, task_places, across_lines=across)
+
+
+def _depthwise_task(images: int, lines: int, places: int, panels: int) -> tuple[int, int]:
+    """Lines and panels of a task of a depthwise convolution."""
+    task_rows = max(1, min(lines, max(LINES_OF_DEPTHWISE_TASK, -(-PLACES_OF_TASK // max(1, places)))))
+    task_panels = panels
     while _tasks(images, lines, panels, task_rows, task_panels) < LEAST_TASKS:
-        if task_rows > least:
+        if task_rows > LINES_OF_DEPTHWISE_TASK:
             task_rows = -(-task_rows // 2)
-        elif task_panels > (1 if conv.is_depthwise else PANELS_OF_TASK):
+        elif task_panels > 1:
             task_panels = -(-task_panels // 2)
         elif task_rows > 2:
             task_rows -= 1
-        elif task_panels > 1:
-            task_panels = -(-task_panels // 2)
         else:
             break
-    work = images * lines * task_places * conv.columns * conv.depth
-    parallel = not isinstance(conv.batch, int) or work > SERIAL_PRODUCTS
-    return Tiles(lanes, rows, columns, task_rows, task_panels, parallel, task_places)
+    return task_rows, task_panels
+
+
+@dataclass(frozen=True)
+class _Divided:
+    """How a convolution whose channels mix may be divided into tasks.
+
+    Attributes:
+        conv: the convolution.
+        images: with all that makes tasks beside lines and panels.
+        wanted: tasks, if there can be so many.
+        lanes, columns: of a vector, and of a tile.
+        most, rows: of a tile at most, and of one that lies on a line.
+        places: of a line, in a task.
+        whole: whether these are all places of a line.
+    """
+
+    conv: Convolution
+    images: int
+    wanted: int
+    lanes: int
+    columns: int
+    most: int
+    rows: int
+    places: int
+    whole: bool
+
+    def task(self) -> tuple[int, int]:
+        """Lines and panels of a task: of the divisions into enough tasks the soonest done."""
+        most = max(1, min(self.lines, max(LINES_OF_TASK, -(-PLACES_OF_TASK // max(1, self.places)))))
+        return min(
+            ((rows, self._panels(rows)) for rows in range(most, 0, -1)), key=lambda task: self._cost(*task)
+        )
+
+    def across_lines(self, task_rows: int) -> bool:
+        """Whether the tiles of a task of so many lines go on from line to line."""
+        return self._step(task_rows) < task_rows * _cost(self.rows, self.places, self.vectors)
+
+    @property
+    def lines(self) -> int:
+        return self.conv.windows[-2].outputs
+
+    @property
+    def vectors(self) -> int:
+        return max(1, self.columns // self.lanes)
+
+    @property
+    def panels(self) -> int:
+        return self.conv.groups * -(-self.conv.outputs // self.columns)
+
+    def _panels(self, rows: int) -> int:
+        """The most panels of a task of so many lines of which there are enough, or one."""
+        blocks = self.images * -(-self.lines // rows)
+        return max(1, self.panels // -(-self.wanted // max(1, blocks)))
+
+    def _cost(self, rows: int, panels: int) -> tuple[float, float]:
+        """How many tasks are lacking, and what all of them cost, in multiplications of vectors."""
+        blocks, parts = -(-self.lines // rows), -(-self.panels // max(1, panels))
+        weights = self.vectors * COST_OF_WEIGHTS
+        steps = blocks * self.panels * self.conv.depth * (self._step(rows) + weights)
+        *_, lines, places = self.conv.windows
+        copied = lines.span(rows) * places.span(self.places) * self.conv.groups * self.conv.inputs
+        lacking = max(0, self.wanted - self.images * blocks * parts)
+        return lacking, steps + blocks * parts * copied / self.lanes * COST_OF_COPY
+
+    def _step(self, rows: int) -> float:
+        """What a step of the depth costs in a panel of a task of so many lines."""
+        on_lines = rows * _cost(self.rows, self.places, self.vectors)
+        fewest = self.places * (self.lines % rows or rows)
+        if not self.whole or fewest < self.most:
+            return on_lines
+        return min(on_lines, ACROSS_LINES * _cost(self.most, rows * self.places, self.vectors))
 
 
 def _tasks(batch: int, rows: int, panels: int, task_rows: int, task_panels: int) -> int:
@@ -151,6 +245,16 @@ def _tasks(batch: int, rows: int, panels: int, task_rows: int, task_panels: int)
 def _most_rows(registers: int) -> int:
     """Rows of the micro-kernel, of two vectors each."""
     return 8 if registers >= 32 else 6
+
+
+def _tile_rows(most: int, rows: int, vectors: int) -> int:
+    """Rows of a tile, of so many ``vectors`` each, with which ``rows`` of them are computed soonest."""
+    return min(range(1, max(1, min(most, rows)) + 1), key=lambda tile: (_cost(tile, rows, vectors), -tile))
+
+
+def _cost(tile: int, rows: int, vectors: int) -> int:
+    """What a step of the depth costs in the tiles that ``rows`` are divided into, the last of which may overlap."""
+    return -(-rows // tile) * (max(tile * vectors, VECTORS_IN_FLIGHT) + PASS_OVERHEAD)
 
 
 def _vectors(target: Any) -> tuple[int, int]:
