@@ -30,7 +30,7 @@ def norm(g: Grower) -> None:
     least = 1 if kind in ("layer_norm", "rms_norm") else 3
     x = g.pick(lambda v: floating(g)(v) and len(g.shape(v)) >= least)
     shape, dtype = g.shape(x), g.dtype_of(x)
-    if kind in ("layer_norm", "instance_norm") and dtype not in ("float32", "float16"):
+    if kind == "layer_norm" and dtype not in ("float32", "float16"):
         raise Skip
     if kind == "batch_norm" and dtype in HALVES:
         raise Skip

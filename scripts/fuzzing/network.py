@@ -46,15 +46,8 @@ def scaled(x: Bounded, scale: Bounded | None, shift: Bounded | None, rules: Rule
     return Bounded(total.data, np.where(too_large, np.inf, total.error), total.dtype, total.signed_zero)
 
 
-def _deviation(
-    x: Bounded, axes: Sequence[int], epsilon: float, rules: Rules, of_squares: bool = False
-) -> Bounded:
-    """``of_squares``: the variance may be the difference of the mean of the squares and the square of the mean."""
+def _deviation(x: Bounded, axes: Sequence[int], epsilon: float, rules: Rules) -> Bounded:
     spread = variance(x, axes, True, rules)
-    if of_squares:
-        squares = mean(unary("square", x, rules, {}), axes, True, rules)
-        error = spread.error + squares.error + 4 * FLOATS[x.dtype].eps * np.abs(squares.data)
-        spread = Bounded(spread.data, error, x.dtype)
     root = unary("rsqrt", binary("add", spread, like(x, epsilon), rules), rules, {})
     return binary("multiply", binary("subtract", x, mean(x, axes, True, rules), rules), root, rules)
 
@@ -97,10 +90,10 @@ def group_norm(
 def instance_norm(
     x: Bounded, scale: Bounded, shift: Bounded, axes: Sequence[int], epsilon: float, rules: Rules
 ) -> Bounded:
-    """Layer norm over the axes, scaled by channel; TVM's own, which is not stitched, takes the mean of squares."""
+    """Layer norm over the axes, scaled by channel."""
     with np.errstate(all="ignore"):
         rank = len(x.shape)
-        normal = _deviation(x, axes, epsilon, rules, of_squares=True)
+        normal = _deviation(x, axes, epsilon, rules)
         return scaled(normal, _channel(scale, rank, 1), _channel(shift, rank, 1), rules)
 
 

@@ -223,12 +223,12 @@ def test_the_sign_of_nan_is_zero() -> None:
     assert run("sign", np.array([np.nan, -np.inf, -0.0])).data.tolist() == [0, -1, 0]
 
 
-def test_instance_norm_may_take_the_mean_of_squares() -> None:
+@pytest.mark.parametrize("op", ["instance_norm", "group_norm", "layer_norm"])
+def test_norms_keep_digits_beside_a_large_mean(op: str) -> None:
     x = np.array([[[100.0, 100.001]]])
-    one = np.ones(1)
-    norm = {"axes": [2], "epsilon": 1e-5}
-    assert (run("instance_norm", x, one, one, **norm).error > 0.1).all()
-    assert (run("layer_norm", x, np.ones(2), np.ones(2), **norm).error < 0.1).all()
+    weights = np.ones(2 if op == "layer_norm" else 1)
+    groups = {"groups": 1} if op == "group_norm" else {}
+    assert (run(op, x, weights, weights, axes=[2], epsilon=1e-5, **groups).error < 0.1).all()
 
 
 def test_what_a_condition_leaves_out_does_not_matter() -> None:

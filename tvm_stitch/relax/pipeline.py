@@ -26,6 +26,7 @@ from ..rules.scalar_booleans import ScalarBooleans
 from ..rules.sound_arithmetic import SoundArithmetic
 from ..rules.unit_reductions import UnitReductions
 from ..target import resolve_target
+from .centred_norms import CentredNorms
 from .compute_templates import ComputeTemplates
 from .constant_batch_norm import ConstantBatchNorm
 from .constant_views import ConstantViews
@@ -89,6 +90,7 @@ def planning_passes(
         ConstantViews(),
         ConstantBatchNorm(),
         *_layouts(target, config, recorder),
+        CentredNorms(),
         *_libraries(target, config, recorder),
         ConstantViews(),
         *stitch_passes(target, config, recorder, scopes),
