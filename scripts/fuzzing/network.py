@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .bounded import FLOATS, Bounded, Rules, envelope, rounded
+from .bounded import Bounded, Rules, envelope, rounded
 from .case import Inapplicable
 from .reduction import contraction, extreme, mean, total, variance
 from .scalar import binary, like, unary

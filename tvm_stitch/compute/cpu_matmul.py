@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The matrix product of a CPU: a micro-kernel whose sums stay in registers, over panels of columns.
 
-For a panel of the right side (``columns`` neighbouring columns, all of the depth), which the second-level cache holds,
-the rows of a task are visited in tiles. Panels of a weight lie behind each other, padded with zeros, as GotoBLAS packs
-them (Goto and van de Geijn, 2008); the right side of other products is read as it lies. Where its columns lie behind
-each other, vectors run along the depth (see :func:`tvm_stitch.compute.micro_kernel.emit_dots`), or panels are copied if
-the depth is short and many rows read them. A long depth is divided into blocks. Tails of rows and columns are tiles that
-overlap those before them. Half types become float32 as they are read; a left side,
-which each panel reads anew, in a copy of a task's rows.
+For a panel of the right side (``columns`` neighbouring columns, all of the depth), which the second-level cache
+holds, the rows of a task are visited in tiles. Panels of a weight lie behind each other, padded with zeros, as
+GotoBLAS packs them (Goto and van de Geijn, 2008); the right side of other products is read as it lies. Where its
+columns lie behind each other, vectors run along the depth (see :func:`tvm_stitch.compute.micro_kernel.emit_dots`), or
+panels are copied if the depth is short and many rows read them. A long depth is divided into blocks. Tails of rows
+and columns are tiles that overlap those before them. Half types become float32 as they are read; a left side, which
+each panel reads anew, in a copy of a task's rows.
 """
 
 from __future__ import annotations
