@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CentredNorms: group and instance norms whose variance is the mean of squared deviations from the mean.
+"""Group and instance norms, legalized so that the variance is the mean of squared deviations from the mean.
 
 TVM's own sum ``x`` and ``x * x`` in one reduction of two results, which is not stitched, and subtract the squared mean:
 digits are lost where the mean is large beside the deviations. A stitched kernel has the row on chip for a second pass.
@@ -10,67 +10,50 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-from tvm import relax, te
-
-from ..interrupts import carrying
-from .functions import own_functions
-from .operators import operator_name
-
-_GROUP_NORM = "relax.nn.group_norm"
-_INSTANCE_NORM = "relax.nn.instance_norm"
+from tvm import te, topi
 
 
-@tvm.transform.module_pass(opt_level=0, name="CentredNorms")
-class CentredNorms:
-    """Replace group and instance norms of a known rank and number of channels by PrimFuncs of one-result reductions.
+def _instance_norm(builder: Any, call: Any) -> Any:
+    x, gamma, beta = call.args
+    rank = len(x.ty.shape)
+    channel = int(call.attrs.channel_axis) % rank
+    axes = [int(a) % rank for a in call.attrs.axes]
+    return builder.call_te(
+        normalized,
+        x,
+        gamma,
+        beta,
+        [channel],
+        axes,
+        float(call.attrs.epsilon),
+        primfunc_name_hint="instance_norm",
+    )
 
-    Half types are computed in float32. Runs before ``LegalizeOps``, whose formula others keep.
-    """
 
-    @carrying
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        """Rewrite the Relax functions that have such calls."""
-        rewriter = _Mutator(mod)
-        for gvar, func in own_functions(mod):
-            rewriter.builder_.update_func(gvar, rewriter.visit_expr(func))
-        return rewriter.builder_.get()
+def _group_norm(builder: Any, call: Any) -> Any:
+    x, gamma, beta = call.args
+    shape = list(x.ty.shape)
+    channel = int(call.attrs.channel_axis) % len(shape)
+    channels, groups = shape[channel], int(call.attrs.num_groups)
+    if not isinstance(channels, tvm.tirx.IntImm):
+        return call.op.get_attr("FLegalize")(builder, call)
+    grouped = [*shape[:channel], groups, channels.value // groups, *shape[channel + 1 :]]
+    axes = [int(a) % len(shape) for a in call.attrs.axes]
+    norm = builder.emit_te(
+        normalized,
+        builder.emit_te(topi.reshape, x, grouped),
+        gamma,
+        beta,
+        [channel, channel + 1],
+        [channel + 1, *(a + (a > channel) for a in axes if a != channel)],
+        float(call.attrs.epsilon),
+        primfunc_name_hint="group_norm",
+    )
+    return builder.call_te(topi.reshape, norm, shape)
 
 
-@relax.expr_functor.mutator
-class _Mutator(relax.PyExprMutator):
-    def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
-        call = super().visit_call_(call)
-        name = operator_name(call)
-        if name not in (_GROUP_NORM, _INSTANCE_NORM):
-            return call
-        x, gamma, beta = call.args
-        if not isinstance(getattr(x.ty, "shape", None), relax.ShapeExpr):
-            return call
-        shape = list(x.ty.shape)
-        rank = len(shape)
-        channel = int(call.attrs.channel_axis) % rank
-        axes = [int(a) % rank for a in call.attrs.axes]
-        epsilon = float(call.attrs.epsilon)
-        if name == _INSTANCE_NORM:
-            return self.builder_.call_te(
-                normalized, x, gamma, beta, [channel], axes, epsilon, primfunc_name_hint="instance_norm"
-            )
-        channels, groups = shape[channel], int(call.attrs.num_groups)
-        if not isinstance(channels, tvm.tirx.IntImm):
-            return call
-        grouped = [*shape[:channel], groups, channels.value // groups, *shape[channel + 1 :]]
-        axes = [channel + 1, *(a + (a > channel) for a in axes if a != channel)]
-        norm = self.builder_.call_te(
-            normalized,
-            self.builder_.emit(relax.op.reshape(x, grouped)),
-            gamma,
-            beta,
-            [channel, channel + 1],
-            axes,
-            epsilon,
-            primfunc_name_hint="group_norm",
-        )
-        return relax.op.reshape(self.builder_.emit(norm), shape)
+CENTRED_NORMS = {"relax.nn.group_norm": _group_norm, "relax.nn.instance_norm": _instance_norm}
+"""For ``LegalizeOps``. Group norms of a symbolic number of channels keep TVM's formula."""
 
 
 def normalized(

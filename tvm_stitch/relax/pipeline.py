@@ -26,7 +26,7 @@ from ..rules.scalar_booleans import ScalarBooleans
 from ..rules.sound_arithmetic import SoundArithmetic
 from ..rules.unit_reductions import UnitReductions
 from ..target import resolve_target
-from .centred_norms import CentredNorms
+from .centred_norms import CENTRED_NORMS
 from .compute_templates import ComputeTemplates
 from .constant_batch_norm import ConstantBatchNorm
 from .constant_views import ConstantViews
@@ -62,7 +62,7 @@ def stitch_passes(
     recorder = recorder or Recorder()
     return [
         KeepZeros(),
-        exclusively([relax.transform.LegalizeOps()]),
+        exclusively([relax.transform.LegalizeOps(CENTRED_NORMS)]),
         SkipEmpty(),
         relax.transform.AnnotateTIROpPattern(),
         FoldConstants(),
@@ -90,7 +90,6 @@ def planning_passes(
         ConstantViews(),
         ConstantBatchNorm(),
         *_layouts(target, config, recorder),
-        CentredNorms(),
         *_libraries(target, config, recorder),
         ConstantViews(),
         *stitch_passes(target, config, recorder, scopes),
