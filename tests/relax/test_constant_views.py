@@ -99,3 +99,17 @@ def test_casts_to_integers_stay() -> None:
     w = relax.const(np.array([1.5, 3e9], np.float32))
     mod = build(lambda emit, x: [emit(R.astype(w, "int32"))], ((1,), "float32"))
     tvm.ir.assert_structural_equal(ConstantViews()(mod), mod)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint32", "int64", "bool"])
+@pytest.mark.parametrize("shape", [(), (6,)])
+def test_a_constant_of_another_integer(shape: tuple[int, ...], dtype: str) -> None:
+    """What does not fit wraps around, as in a kernel: TVM's legalization of such a scalar raises."""
+    w = np.array([300, -1, 0, 2**31 - 1, -(2**31), 127], np.int32)
+    w = w[0] if shape == () else w
+    made = ConstantViews()(
+        build(lambda emit, x: [emit(R.astype(relax.const(w, "int32"), dtype))], ((1,), "float32"))
+    )
+    (found,) = constants(made)
+    np.testing.assert_array_equal(found.numpy(), w.astype(dtype))
+    assert str(found.dtype) == dtype

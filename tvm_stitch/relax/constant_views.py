@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ConstantViews: transposed, reshaped and rounded constants, at compile time."""
+"""ConstantViews: transposed, reshaped and cast constants, at compile time."""
 
 from __future__ import annotations
 
@@ -17,8 +17,16 @@ from .functions import with_own_functions
 from .operators import operator_name
 from .views import RESHAPES, permutation, shape_of
 
-_NUMPY = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
-"""Types between which casts are folded."""
+_FLOATS = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+_INTEGERS = {
+    name: np.dtype(name) for name in (*(f"{u}int{b}" for u in ("", "u") for b in (8, 16, 32, 64)), "bool")
+}
+_TYPES = _FLOATS | _INTEGERS
+"""Casts are folded between floats, and between integers, where NumPy wraps around as a kernel does.
+
+TVM's legalization refuses an integer that does not fit into the type of the result. Floats outside the range of an
+integer type are left to ``FoldConstants``.
+"""
 
 Meaning = Callable[[np.ndarray, Any, tuple[Any, ...]], np.ndarray]
 
@@ -31,14 +39,14 @@ def _reshaped(array: np.ndarray, _call: Any, shape: tuple[Any, ...]) -> np.ndarr
     return array.reshape(shape)
 
 
-def _rounded(array: np.ndarray, call: Any, _shape: tuple[Any, ...]) -> np.ndarray:
+def _cast(array: np.ndarray, call: Any, _shape: tuple[Any, ...]) -> np.ndarray:
     with np.errstate(over="ignore"):  # to an infinity, as everywhere
-        return array.astype(_NUMPY[str(call.ty.dtype)])
+        return array.astype(_TYPES[str(call.ty.dtype)])
 
 
 FOLDED: dict[str, Meaning] = {
     "relax.permute_dims": _transposed,
-    "relax.astype": _rounded,
+    "relax.astype": _cast,
     **dict.fromkeys(RESHAPES, _reshaped),
 }
 """The operators that are folded, of a constant and the shape of the result."""
@@ -46,7 +54,7 @@ FOLDED: dict[str, Meaning] = {
 
 @tvm.transform.module_pass(opt_level=0, name="ConstantViews")
 class ConstantViews:
-    """Fold operators that only rearrange a constant, or round it to a half type and back, with NumPy.
+    """Fold operators that only rearrange a constant, or cast it between floats or between integers, with NumPy.
 
     ``FoldConstant`` compiles and runs a function for each of them: half of the compile time of a model whose weights
     are transposed. Equal views of one constant become one constant. Runs before ``LegalizeOps``.
@@ -79,10 +87,15 @@ class _Mutator(relax.PyExprMutator):
         if not isinstance(source, tvm.ir.GenericConst) or shape is None or not is_static(shape):
             return call
         array, dtype = source.value, str(call.ty.dtype)
-        if "float8" in dtype or (name == "relax.astype" and not {str(array.dtype), dtype} <= set(_NUMPY)):
+        if "float8" in dtype or (name == "relax.astype" and not _is_folded({str(array.dtype), dtype})):
             return call
         key = array, name, str(getattr(call.attrs, "axes", "")), shape, dtype
         if key not in self.known:
             made = FOLDED[name](array.numpy(), call, shape)
             self.known[key] = relax.const(np.ascontiguousarray(made).reshape(shape), dtype)
         return self.known[key]
+
+
+def _is_folded(types: set[str]) -> bool:
+    """Whether casts between these types are."""
+    return types <= set(_FLOATS) or types <= set(_INTEGERS)

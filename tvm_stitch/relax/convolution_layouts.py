@@ -14,6 +14,7 @@ from ..failures import error_text, let_pass
 from ..graph.dtype import HALF, MULTIPLIED
 from ..graph.extent import is_static
 from ..interrupts import carrying
+from .carried_layouts import converted_where_carried
 from .full_rank_operands import full_rank_operands
 from .operators import operator_name
 from .views import shape_of
@@ -33,8 +34,9 @@ Converts = Callable[[Any], bool]
 class ConvolutionLayouts:
     """Convert those convolutions of constant weights that ``converts`` to channels that are innermost.
 
-    TVM's ``ConvertLayout`` carries the layout through what lies between convolutions. ``computed``, if given, receives
-    the reason where that fails; the module then stays as it is. Runs before ``LegalizeOps``.
+    TVM's ``ConvertLayout`` carries the layout through what lies between convolutions, where it does so rightly.
+    ``computed``, if given, receives the reason where that fails; the module then stays as it is. Runs before
+    ``LegalizeOps``.
     """
 
     def __init__(self, converts: Converts, computed: dict[str, str] | None = None):
@@ -51,7 +53,8 @@ class ConvolutionLayouts:
         if not counter.found:
             return mod
         try:
-            return relax.transform.ConvertLayout({}, partial(_wanted, self.converts))(full_rank_operands(mod))
+            convert = relax.transform.ConvertLayout({}, partial(_wanted, self.converts))
+            return converted_where_carried(full_rank_operands(mod), convert)
         except Exception as err:
             let_pass(err)
             self.computed["convolutions"] = f"layouts stay as they are: {error_text(err)}"
