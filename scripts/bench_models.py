@@ -7,11 +7,11 @@
     python scripts/bench_models.py --models path/to/model.onnx --no-stock
 
 Weights are random and seeded; nothing is downloaded. Every contender has a process of its own, with as many threads as
-the others, and builds the model there anew. They are prepared one after the other, then take turns: a block of calls
-each, a pause in which threads that spin go to sleep, the next contender; several rounds, every other one backwards. So
-a machine that slows down slows all of them, and no pool of threads disturbs another one. A contender that fails, takes
-too long or computes something else is left out with its reason, and the run goes on. Every result is compared with the
-same model's in float64.
+the others, and builds the model there anew. They are prepared one after the other (or --at-once), then take turns: a
+block of calls each, a pause in which threads that spin go to sleep, the next contender; several rounds, every other one
+backwards. So a machine that slows down slows all of them, and no pool of threads disturbs another one. A contender that
+fails, takes too long or computes something else is left out with its reason, and the run goes on. Every result is
+compared with the same model's in float64.
 
 Exit code: 0 the stitched build of every model is right, 1 one of them is not, or failed, 2 a usage error, 130 an
 interrupt.
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     options, shapes = _options(args, parser)
     limits = {"": args.limit, "stock": min(args.stock_limit, args.limit), REFERENCE: args.limit}
-    effort = Effort(args.seconds, args.rounds, limits)
+    effort = Effort(args.seconds, args.rounds, limits, args.at_once)
     models: list[dict[str, Any]] = []
     for name in names:
         _tell(f"{name}, {args.size}")
@@ -131,6 +131,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--config", action="append", default=[], metavar="KEY=VALUE", help="options of StitchConfig")
     add("--seconds", type=float, default=1.0, help="of a block of calls (default: %(default)s)")
     add("--rounds", type=_positive, default=5, help="blocks of each contender (default: %(default)s)")
+    add(
+        "--at-once",
+        type=_positive,
+        default=1,
+        help="contenders prepared at the same time, where there are cores for them (default: %(default)s)",
+    )
     add("--limit", type=float, default=900, help="seconds to prepare a contender in (default: %(default)s)")
     add("--stock-limit", type=float, default=180, help="the same for stock TVM (default: %(default)s)")
     add("--json", metavar="FILE", help="write everything that was measured there")

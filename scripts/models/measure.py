@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures the contenders of one model: prepared one after the other, then run in turns."""
+"""Measures the contenders of one model: prepared one after the other or several at once, then run in turns."""
 
 from __future__ import annotations
 
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,11 +34,14 @@ class Effort:
         seconds: of a block.
         rounds: blocks of each contender.
         limits: seconds to prepare in, by contender; others have that of "".
+        at_once: contenders that are prepared at the same time; more than one, and their times to compile disturb each
+            other.
     """
 
     seconds: float
     rounds: int
     limits: Mapping[str, float]
+    at_once: int = 1
 
     def limit(self, contender: str) -> float:
         """Seconds in which a contender must be ready."""
@@ -49,10 +53,19 @@ def measure(job: Job, contenders: Sequence[str], effort: Effort, tell: Tell) -> 
     begin = time.perf_counter()
     rows: dict[str, dict[str, Any]] = {}
     running: dict[str, Process] = {}
+    pool = ThreadPoolExecutor(effort.at_once)
     try:
         reference = _ask_reference(job, effort, tell)
-        for name in contenders:
-            _prepare(job, name, effort, "failed" not in reference, rows, running)
+        for name in contenders:  # here, one by one: a process inherits this one's environment
+            running[name] = Process(name, job)
+        asked = [
+            pool.submit(_prepare, job, name, effort, "failed" not in reference, running[name])
+            for name in contenders
+        ]
+        for name, answer in zip(contenders, asked):
+            rows[name] = answer.result()
+            if "failed" in rows[name]:
+                del running[name]
             tell(f"  {name}: {_how(rows[name])}")
         blocks = _rounds(rows, running, effort)
         for name, found in blocks.items():
@@ -65,6 +78,7 @@ def measure(job: Job, contenders: Sequence[str], effort: Effort, tell: Tell) -> 
     finally:
         for process in running.values():
             process.stop()
+        pool.shutdown()
     return {
         "model": job.model,
         "size": job.size,
@@ -88,31 +102,19 @@ def _ask_reference(job: Job, effort: Effort, tell: Tell) -> dict[str, Any]:
     return told
 
 
-def _prepare(
-    job: Job,
-    name: str,
-    effort: Effort,
-    compare: bool,
-    rows: dict[str, dict[str, Any]],
-    running: dict[str, Process],
-) -> None:
-    """Start a contender; it is among the running ones afterwards, unless it failed or is wrong."""
-    process = Process(name, job)
-    running[name] = process
+def _prepare(job: Job, name: str, effort: Effort, compare: bool, process: Process) -> dict[str, Any]:
+    """What is known of a contender once it is ready; its process is ended where it failed or is wrong."""
     try:
-        row = process.ask("prepare", effort.limit(name))
+        row: dict[str, Any] = process.ask("prepare", effort.limit(name))
     except Failed as error:
-        rows[name] = {"failed": str(error)}
-        del running[name]
-        return
-    rows[name] = row
+        return {"failed": str(error)}
     if not compare:
-        return
+        return row
     row["error"] = relative_error(_read(job, name), _read(job, REFERENCE))
     if not row["error"] <= WRONG[job.dtype]:
         row["failed"] = f"wrong: relative error {row['error']:.1e}"
         process.stop()
-        del running[name]
+    return row
 
 
 def _read(job: Job, name: str) -> list[np.ndarray]:
