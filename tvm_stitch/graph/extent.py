@@ -36,6 +36,19 @@ def product(extents: Iterable[Extent]) -> Extent:
     return symbols if number == 1 else symbols * compat.const(number, "int64")
 
 
+def total(extents: Iterable[Extent]) -> Extent:
+    """The sum; constants are added up."""
+    number, symbols = 0, None
+    for e in extents:
+        if isinstance(e, int):
+            number += e
+        else:
+            symbols = e if symbols is None else symbols + e
+    if symbols is None:
+        return number
+    return symbols if number == 0 else symbols + compat.const(number, "int64")
+
+
 def same(a: Extent, b: Extent, analyzer: Analyzer | None = None) -> bool:
     """True when the two extents are provably equal."""
     if isinstance(a, int) and isinstance(b, int):

@@ -34,6 +34,7 @@ from .convolution_layouts import ConvolutionLayouts, suits_templates, suits_tens
 from .drop_copies import DropCopies
 from .embed_libraries import EmbedLibraries
 from .fold_constants import FoldConstants
+from .fused_attention import FusedAttention
 from .keep_zeros import KeepZeros
 from .library_convolutions import LibraryConvolutions
 from .library_matmuls import LibraryMatmuls
@@ -98,10 +99,11 @@ def planning_passes(
 
 
 def _libraries(target: Any, config: StitchConfig, recorder: Recorder) -> list[Any]:
-    """Libraries for compute-intensive operators, called through functions of our own: on CUDA devices."""
+    """What computes compute-intensive operators of CUDA devices: a kernel for attention, and libraries."""
     if not _has_libraries(target, config):
         return []
     return [
+        FusedAttention(target, config, recorder.computed),
         LibraryMatmuls(target, config, recorder.computed),
         LibraryConvolutions(target, config, recorder.computed),
     ]

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Relax value looks like in the memory of the value that it is a view of: permuted, reshaped or broadcast."""
+"""What a Relax value looks like in the memory of one that it is a view of: permuted, reshaped, broadcast, sliced."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import relax
 
-from ..graph.extent import Extent, as_extent, is_number, product, quotient, same
+from ..graph.extent import Extent, as_extent, is_number, is_static, product, quotient, same, total
 from .operators import operator_name
 
 RESHAPES = ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.flatten")
@@ -20,12 +20,14 @@ RESHAPES = ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.flatte
 class View:
     """A value, and axes of extents and strides (in its elements) that another value is of it.
 
-    Broadcast axes, and those of extent 1, have the stride 0.
+    Broadcast axes, and those of extent 1, have the stride 0. ``offset`` is the first element's place: views that are no
+    slices begin with the value.
     """
 
     value: Any
     extents: tuple[Extent, ...]
     strides: tuple[Extent, ...]
+    offset: Extent = 0
 
 
 def shape_of(value: Any) -> tuple[Extent, ...] | None:
@@ -71,26 +73,36 @@ def views(value: Any, definition: Callable[[Any], Any]) -> Iterator[View]:
             return
         view: View | None = whole(source, extents)
         for step in reversed(steps):
-            view = None if view is None else _through(step, view)
+            view = None if view is None else through(step, view)
         if view is None:
             return
         yield view
         call = definition(source)
 
 
-def _through(call: Any, view: View) -> View | None:
-    """A view of what a call makes of a view; None where it is none."""
-    extents = shape_of(call)
+def through(step: Any, view: View) -> View | None:
+    """A view of what an expression makes of a view: one of ``VIEWS``, or a slice. None where it is none."""
+    extents = shape_of(step)
     if extents is None:
         return None
-    return _OTHERS.get(call.op.name, _reshaped)(call, view, extents)
+    name = operator_name(step)
+    if name in RESHAPES:
+        return reshaped(view, extents)
+    return _OTHERS[name](step, view, extents) if name in _OTHERS else None
 
 
 def _permuted(call: Any, view: View, extents: tuple[Extent, ...]) -> View:
-    return View(view.value, extents, tuple(view.strides[a] for a in permutation(call, len(extents))))
+    return replace(
+        view, extents=extents, strides=tuple(view.strides[a] for a in permutation(call, len(extents)))
+    )
 
 
 def _broadcast(_call: Any, view: View, extents: tuple[Extent, ...]) -> View | None:
+    return broadcast(view, extents)
+
+
+def broadcast(view: View, extents: Sequence[Extent]) -> View | None:
+    """A view with its elements repeated along axes; None where it is not known whether they are."""
     missing = len(extents) - len(view.extents)
     strides: list[Extent] = [0] * missing
     for before, after, stride in zip(view.extents, extents[missing:], view.strides):
@@ -100,20 +112,51 @@ def _broadcast(_call: Any, view: View, extents: tuple[Extent, ...]) -> View | No
             strides.append(stride)
         else:
             return None
-    return View(view.value, extents, tuple(strides))
+    return replace(view, extents=tuple(extents), strides=tuple(strides))
+
+
+def _sliced(call: Any, view: View, extents: tuple[Extent, ...]) -> View | None:
+    axes, begins, _ends, *steps = (_numbers(arg) for arg in call.args[1:])
+    if axes is None or begins is None or any(step is None or set(step) != {1} for step in steps):
+        return None
+    offset, strides = view.offset, list(view.strides)
+    for axis, begin in zip(axes, begins):
+        extent = view.extents[axis]
+        if begin < 0 or not isinstance(extent, int) or begin >= extent:
+            return None
+        offset = total([offset, product([strides[axis], begin])])
+    strides = [0 if is_number(e, 1) else s for e, s in zip(extents, strides)]
+    return replace(view, extents=extents, strides=tuple(strides), offset=offset)
+
+
+def _numbers(value: Any) -> list[int] | None:
+    """The integers of a tuple of constants; None where it is something else."""
+    fields = (
+        value.fields
+        if isinstance(value, relax.Tuple)
+        else value.values
+        if isinstance(value, relax.ShapeExpr)
+        else ()
+    )
+    found = [as_extent(getattr(field, "value", field)) for field in fields]
+    return found if found and is_static(found) else None
 
 
 _OTHERS: dict[str, Callable[[Any, View, tuple[Extent, ...]], View | None]] = {
     "relax.permute_dims": _permuted,
     "relax.broadcast_to": _broadcast,
+    "relax.strided_slice": _sliced,
 }
 
-VIEWS = (*RESHAPES, *_OTHERS)
+SLICES = ("relax.strided_slice",)
+"""Operators whose results may be parts of their operands."""
+
+VIEWS = (*RESHAPES, "relax.permute_dims", "relax.broadcast_to")
 """Operators whose results are views of their operands."""
 
 
-def _reshaped(_call: Any, view: View, extents: tuple[Extent, ...]) -> View | None:
-    """The same elements in the same order with other extents."""
+def reshaped(view: View, extents: Sequence[Extent]) -> View | None:
+    """The same elements in the same order with other extents; None where one stride an axis does not do."""
     if any(is_number(e, 0) for e in (*view.extents, *extents)):
         return None
     runs = _runs(view)
@@ -133,7 +176,9 @@ def _reshaped(_call: Any, view: View, extents: tuple[Extent, ...]) -> View | Non
             return None
         strides.append(stride)
         left, stride = rest, product([stride, extent])
-    return View(view.value, extents, tuple(strides[::-1])) if is_number(left, 1) and not runs else None
+    if not is_number(left, 1) or runs:
+        return None
+    return replace(view, extents=tuple(extents), strides=tuple(strides[::-1]))
 
 
 def _runs(view: View) -> list[tuple[Extent, Extent]]:

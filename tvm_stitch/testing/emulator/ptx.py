@@ -35,6 +35,8 @@ _ASM = re.compile(r"\b(?:__asm__|asm)\b\s*(?:(?:__volatile__|volatile)\b\s*)?\("
 _FENCE = re.compile(
     r"membar\.(gl|sys)|fence(\.(sc|acq_rel|release))?\.(cluster|gpu|sys)|fence\.(cluster|gpu|sys)\.(sc|acq_rel)"
 )
+# Registers in braces.
+_VECTOR = {count: r"\{" + ", ?".join([r"%(\d+)"] * count) + r"\}" for count in (2, 4)}
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 
@@ -121,6 +123,9 @@ def _translate(statement: str) -> str:
     def operand(index: str) -> str:
         return f"({operands[int(index)]})"
 
+    def listed(*indices: str) -> str:
+        return ", ".join(map(operand, indices))
+
     text = template.rstrip("; ")
     if m := re.fullmatch(r"barrier\.cluster\.arrive(\.release|\.relaxed)?(\.aligned)?", text):
         return f"emu_cluster_arrive(__LINE__, {int(m[1] != '.relaxed')})"
@@ -154,6 +159,27 @@ def _translate(statement: str) -> str:
         result, x, y = operand(m[2]), operand(m[3]), operand(m[4])
         sign = ">" if m[1] == "max" else "<"
         return f"{result} = {x} {sign} {y} || {x} != {x} ? {x} : {y}"
+    if m := re.fullmatch(r"ex2\.approx(?:\.ftz)?\.f32 %(\d+), %(\d+)", text):
+        return f"{operand(m[1])} = __builtin_exp2f({operand(m[2])})"
+    if m := re.fullmatch(
+        rf"ldmatrix\.sync\.aligned\.m8n8\.x4(\.trans)?\.shared(?:::cta)?\.b16 {_VECTOR[4]}, \[%(\d+)\]", text
+    ):
+        return f"emu::load_matrices<{int(bool(m[1]))}>(__LINE__, {listed(*m.groups()[1:])})"
+    if m := re.fullmatch(
+        rf"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.(f16|bf16)\.\1\.f32 "
+        rf"{_VECTOR[4]}, {_VECTOR[4]}, {_VECTOR[2]}, {_VECTOR[4]}",
+        text,
+    ):
+        numbers = m.groups()[1:]
+        if numbers[:4] == numbers[10:]:  # in place: the only form that generated code has
+            kind = {"f16": "half", "bf16": "bf16"}[m[1]]
+            return f"emu::multiply_add<emu::{kind}_to_float>(__LINE__, {listed(*numbers[:10])})"
+    if m := re.fullmatch(
+        r"cp\.async\.c[ag]\.shared(?:::cta)?\.global \[%(\d+)\], \[%(\d+)\], (\d+), %(\d+)", text
+    ):
+        return f"emu_copy_async({operand(m[1])}, {operand(m[2])}, {m[3]}, {operand(m[4])})"
+    if text == "cp.async.wait_all":
+        return "emu_wait_for_copies()"
     if _FENCE.fullmatch(text):
         return "emu_fence()"
     if re.fullmatch(

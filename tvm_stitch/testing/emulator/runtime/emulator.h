@@ -111,6 +111,13 @@ struct Released {
   bool covers(const Access& a) const { return a.phase < phase || a.stamp < stamp; }
 };
 
+// A copy to shared memory that runs beside its thread.
+struct AsyncCopy {
+  void* to;
+  const void* from;
+  uint32_t bytes, read;
+};
+
 struct Thread {
   void* sp = nullptr;
   char* stack = nullptr;
@@ -139,6 +146,7 @@ struct Thread {
   uint32_t fenced_phase = 0;
   Stamp fenced_block = 0;
   Stamp fenced_known[32] = {};
+  std::vector<AsyncCopy> copies;  // that it has not waited for
 };
 
 struct Block {

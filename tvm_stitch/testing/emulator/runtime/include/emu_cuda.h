@@ -77,6 +77,8 @@ unsigned emu_to_shared(const void* p);
 void* emu_from_shared(unsigned a);
 unsigned emu_map_rank(unsigned a, unsigned rank);
 void* emu_map_rank_generic(const void* p, unsigned rank);
+void emu_copy_async(unsigned to, const void* from, unsigned bytes, unsigned read);
+void emu_wait_for_copies();
 void emu_trap(int line);
 }
 

@@ -156,3 +156,5 @@ EMU_VALUE float bf16_to_float(unsigned short h) { return __builtin_bit_cast(floa
   EMU_VALUE T2 __hmin2(T2 a, T2 b) { return T2(__hmin(a.x, b.x), __hmin(a.y, b.y)); }                      \
   EMU_VALUE T __low2##T2(T2 a) { return a.x; }                                                             \
   EMU_VALUE T __high2##T2(T2 a) { return a.y; }
+
+#include "emu_matrix.h"

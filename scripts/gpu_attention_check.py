@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention in our kernel on a GPU: right against float64, and timed beside PyTorch's.
+
+    python scripts/gpu_attention_check.py
+    python scripts/gpu_attention_check.py --no-time
+
+Needs a GPU and PyTorch. Prints a table last; the exit code is 0 only if all is right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+import tvm  # noqa: E402
+from tvm import relax  # noqa: E402
+
+import tvm_stitch.relax  # noqa: E402
+from tvm_stitch.recorder import Recorder  # noqa: E402
+from tvm_stitch.testing.attention import Case, inputs, module, reference  # noqa: E402
+
+TOLERANCE = {"float16": 2e-3, "bfloat16": 1.5e-2}
+BLOCKS, CALLS = 7, 20
+
+
+def odd_cases() -> list[Case]:
+    """Shapes that are odd, prime and small, with masks of every kind."""
+    found = []
+    for dtype in TOLERANCE:
+        for size in (8, 16, 20, 33, 64, 80, 128):
+            found.append(Case(2, 3, 70, 45, size, dtype))
+            found.append(Case(1, 2, 131, 197, size, dtype, (1, 2, 131, 197), "float32", safe=True, flat=True))
+        found += [
+            Case(3, 1, 16, 1, 64, dtype),
+            Case(2, 2, 17, 130, 32, dtype, (2, 1, 1, 130)),
+            Case(1, 4, 257, 64, 64, dtype, (1, 1, 257, 64), flat=True),
+            Case(5, 7, 64, 1000, 64, dtype, (5, 1, 1, 1000), safe=True),
+        ]
+    return found
+
+
+def timed_cases() -> list[Case]:
+    """Attention of BERT-base, ViT-B, Whisper-base, Swin-T, a diffusion model's block, and a long sequence."""
+    return [
+        Case(32, 12, 128, 128, 64, mask=(32, 1, 1, 128)),
+        Case(32, 12, 197, 197, 64),
+        Case(8, 8, 1500, 1500, 64),
+        Case(2048, 3, 49, 49, 32, mask=(1, 3, 49, 49)),
+        Case(4, 8, 1024, 1024, 40),
+        Case(2, 16, 4096, 4096, 128),
+        Case(1, 12, 128, 128, 64),
+    ]
+
+
+class Compiled:
+    """A case, compiled, with inputs on the device."""
+
+    def __init__(self, case: Case, target: Any) -> None:
+        self.case, recorder = case, Recorder()
+        pipeline = tvm_stitch.relax.pipeline(target, None, recorder)
+        self.machine = relax.VirtualMachine(
+            tvm.compile(module(case), target, relax_pipeline=pipeline), tvm.cuda()
+        )
+        told = [how for name, how in recorder.computed.items() if name.startswith("attention")]
+        if len(told) != 1 or not told[0].startswith("our kernel"):
+            raise AssertionError(f"not computed by our kernel: {told}")
+        self.arrays = inputs(case, np.random.default_rng())
+        self.given = [_tensor(array) for array in self.arrays]
+
+    def ours(self) -> Any:
+        """Our result <batch, queries, heads, size>."""
+        return self.machine["main"](*self.given)
+
+    def torch(self) -> Callable[[], Any]:
+        """PyTorch's attention of the same inputs, whose kernels take <batch, heads, row, size>."""
+        q, k, v, *mask = (torch.tensor(a.astype("float32")).cuda() for a in self.arrays)
+        kind = getattr(torch, self.case.dtype)
+        q, k, v = (x.to(kind).transpose(1, 2) for x in (q, k, v))
+        full = (self.case.batch, self.case.heads, self.case.queries, self.case.keys)
+        added = mask[0].to(kind).expand(full) if mask else None
+        attend = torch.nn.functional.scaled_dot_product_attention
+        return lambda: attend(q, k, v, attn_mask=added, scale=self.case.scale)
+
+
+def _tensor(array: np.ndarray) -> Any:
+    return tvm.runtime.empty(array.shape, array.dtype.name, tvm.cuda()).copyfrom(array)
+
+
+def check(case: Case, target: Any) -> str:
+    """What is wrong with a case; empty where all is right."""
+    try:
+        made = Compiled(case, target)
+        found, again = (made.ours().numpy() for _ in range(2))
+    except Exception as error:  # of several types
+        return f"{case}: {str(error).splitlines()[-1]}"
+    wanted = reference(case, made.arrays)
+    off = np.linalg.norm(found.astype("float64") - wanted) / np.linalg.norm(wanted)
+    if not off <= TOLERANCE[case.dtype]:
+        return f"{case}: error {off:.1e}"
+    return "" if np.array_equal(found, again) else f"{case}: two runs differ"
+
+
+def microseconds(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
+    """Medians by CUDA events around blocks of calls, in turns, the L2 flushed before each block."""
+    flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
+    spent: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(BLOCKS):
+        for name, call in calls.items():
+            call()
+            flush.zero_()
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            for _ in range(CALLS):
+                call()
+            end.record()
+            end.synchronize()
+            spent[name].append(begin.elapsed_time(end) / CALLS * 1e3)
+    return {name: statistics.median(times) for name, times in spent.items()}
+
+
+def main() -> int:
+    """Check, then time."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--no-time", action="store_true", help="check only")
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.error("no GPU is found")
+    target = tvm.target.Target.from_device(tvm.cuda())
+    cases = [*odd_cases(), *timed_cases()]
+    wrong = [found for case in cases if (found := check(case, target))]
+    print(f"{len(cases)} cases, {len(wrong)} wrong", *wrong, sep="\n", flush=True)
+    if not options.no_time:
+        print("microseconds: ours, PyTorch's, theirs over ours; operations a second of ours, 10^12")
+        for case in timed_cases():
+            made = Compiled(case, target)
+            times = microseconds({"ours": made.ours, "PyTorch": made.torch()})
+            operations = 4.0 * case.batch * case.heads * case.queries * case.keys * case.size
+            ours, theirs = times["ours"], times["PyTorch"]
+            print(
+                f"{str(case):52} {ours:8.1f} {theirs:8.1f} {theirs / ours:6.2f} {operations / ours / 1e6:6.0f}",
+                flush=True,
+            )
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

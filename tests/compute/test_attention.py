@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The attention kernel against float64, in the emulator: odd shapes, dtypes, masks, symbolic extents."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+import tvm_stitch.relax
+from tests.graph.helpers import symbol
+from tvm_stitch.compute.attention import Attention, Operand, attention_kernel, check, is_aligned
+from tvm_stitch.failures import Refusal
+from tvm_stitch.recorder import Recorder
+from tvm_stitch.testing.attention import Case, inputs, module, reference
+from tvm_stitch.testing.emulator import lower, run_cuda, run_lowered
+from tvm_stitch.testing.random_graphs import emulated_target
+
+TOLERANCE = {"float16": 2e-3, "bfloat16": 1.5e-2}
+TARGET = emulated_target()
+
+CASES = [
+    *(Case(1, 2, 33, 45, size) for size in (1, 8, 16, 20, 40, 64, 80)),
+    Case(1, 1, 65, 66, 128),
+    Case(2, 1, 17, 33, 96, "bfloat16"),
+    Case(3, 1, 16, 1, 8, "bfloat16"),
+    Case(2, 2, 17, 130, 16, mask=(2, 1, 1, 130)),
+    Case(1, 2, 130, 70, 24, mask=(2, 1, 70), flat=True),
+    Case(2, 1, 65, 65, 16, mask=(1, 1, 65, 65), mask_dtype="float32", safe=True, flat=True),
+    Case(1, 2, 20, 70, 33, "bfloat16", mask=(1, 1, 70), safe=True),
+    Case(1, 1, 640, 40, 16, flat=True),  # two tiles a warp
+    Case(2, 2, 20, 0, 16),
+]
+
+
+def close(case: Case, found: np.ndarray, arrays: list[np.ndarray]) -> None:
+    wanted = reference(case, arrays)
+    assert found.shape == wanted.shape
+    np.testing.assert_allclose(
+        found.astype("float64"),
+        wanted,
+        rtol=0,
+        atol=TOLERANCE[case.dtype] * max(1e-30, abs(wanted).max(initial=0)),
+    )
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_against_float64(case: Case) -> None:
+    arrays = inputs(case, np.random.default_rng())
+    pipeline = tvm_stitch.relax.pipeline(TARGET)
+    run = run_cuda(module(case), arrays, relax_pipeline=pipeline, target=TARGET).check()
+    assert len(run.launches) == 1
+    close(case, run.outputs[0], arrays)
+
+
+def test_symbolic_extents() -> None:
+    """One kernel for all sizes, 0 among them."""
+    b, m, n = (symbol(name) for name in "bmn")
+    case = Case(b, 2, m, n, 16, mask=(b, 1, 1, n), safe=True)
+    recorder = Recorder()
+    lowered = lower(module(case), TARGET, tvm_stitch.relax.pipeline(TARGET, None, recorder))
+    assert [how.split(":")[0] for how in recorder.computed.values()] == ["our kernel"]
+    for sizes in ((2, 17, 33), (1, 1, 1), (3, 70, 65), (0, 5, 7), (2, 0, 3), (1, 5, 0)):
+        found = replace(
+            case, batch=sizes[0], queries=sizes[1], keys=sizes[2], mask=(sizes[0], 1, 1, sizes[2])
+        )
+        arrays = inputs(found, np.random.default_rng()) if sizes[2] else _without_keys(found)
+        run = run_lowered(lowered, arrays).check()
+        close(found, run.outputs[0], arrays)
+
+
+def _without_keys(case: Case) -> list[np.ndarray]:
+    shapes = [(case.batch, n, case.heads, case.size) for n in (case.queries, 0, 0)]
+    return [np.zeros(s, case.dtype) for s in (*shapes, case.mask or ())]
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "offset"), [(70, 70, 0), (20, 70, 50), (70, 20, -50), (33, 65, 0)]
+)
+def test_causal(queries: int, keys: int, offset: int) -> None:
+    """Query ``i`` sees keys up to ``i + offset``; one that sees none gives NaN, as its softmax does."""
+    case = Case(1, 2, queries, keys, 16)
+    arrays = inputs(case, np.random.default_rng())
+    found = run_kernel_of(replace(described(case), causal=offset), arrays)
+    with np.errstate(invalid="ignore"):
+        mask = np.where(np.arange(keys) > np.arange(queries)[:, None] + offset, -np.inf, 0.0)
+        wanted = reference(replace(case, mask=mask.shape), [*arrays, mask])
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(wanted))
+    np.testing.assert_allclose(
+        np.nan_to_num(found.astype("float64")), np.nan_to_num(wanted), rtol=0, atol=5e-3
+    )
+
+
+def test_what_is_not_finite() -> None:
+    """NaN in a query, a key's row or a value goes where the products take it, and nowhere else."""
+    case = Case(1, 1, 20, 70, 16)
+    arrays = inputs(case, np.random.default_rng(0))
+    arrays[0][0, 3, 0, 5] = np.nan
+    arrays[2][0, 69, 0, 7] = np.inf
+    found = run_kernel_of(described(case), arrays)[0, :, 0]
+    assert np.isnan(found[3]).all() and np.isposinf(np.delete(found, 3, 0)[:, 7]).all()
+    assert np.isfinite(np.delete(np.delete(found, 3, 0), 7, 1)).all()
+
+
+def described(case: Case) -> Attention:
+    """The case with operands as they lie there."""
+    row = case.heads * case.size
+
+    def operand(rows: int) -> Operand:
+        shape = (case.batch, rows, case.heads, case.size)
+        return Operand(shape, case.dtype, 0, (0, rows * row, case.size, row))
+
+    q, k, v, out = (operand(n) for n in (case.queries, case.keys, case.keys, case.queries))
+    leading = (1, case.batch, case.heads)
+    return Attention(leading, case.queries, case.keys, case.size, case.scale, q, k, v, out)
+
+
+def run_kernel_of(attention: Attention, arrays: list[np.ndarray]) -> np.ndarray:
+    builder = relax.BlockBuilder()
+    gvar = builder.add_func(attention_kernel(attention, []), "attention")
+    params = [
+        relax.Var(f"x{i}", relax.TensorType(list(o.shape), o.dtype)) for i, o in enumerate(attention.inputs)
+    ]
+    with builder.function("main", params):
+        with builder.dataflow():
+            out = relax.TensorType(list(attention.out.shape), attention.out.dtype)
+            made = builder.emit_output(relax.call_tir(gvar, params, out))
+        builder.emit_func_output(made)
+    pipeline = tvm_stitch.relax.pipeline(TARGET)
+    return run_cuda(builder.get(), arrays, relax_pipeline=pipeline, target=TARGET).check().outputs[0]
+
+
+def test_alignment_is_proved() -> None:
+    n = symbol()
+    plain = described(Case(1, 3, 20, 30, 40))
+    assert is_aligned(plain)
+    assert not is_aligned(described(Case(1, 3, 20, 30, 20)))
+    assert is_aligned(
+        replace(plain, q=replace(plain.q, strides=(0, n * tvm.tirx.IntImm("int64", 8), 40, 120)))
+    )
+    assert not is_aligned(replace(plain, q=replace(plain.q, strides=(0, n, 40, 120))))
+    assert not is_aligned(replace(plain, k=replace(plain.k, offset=4)))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"size": 136}, "heads of 136 elements"),
+        ({"scale": -1.0}, "not positive"),
+        ({"scale": float("nan")}, "not positive"),
+        ({"q": Operand((1,), "float32", 0, (0, 0, 0, 0))}, "float16 and float32"),
+        ({"mask": Operand((1,), "float64", 0, (0, 0, 0, 0, 0))}, "a type that the kernel does not have"),
+    ],
+)
+def test_refusals(change: dict[str, Any], reason: str) -> None:
+    with pytest.raises(Refusal, match=reason):
+        check(replace(described(Case(1, 2, 20, 20, 16)), **change))

@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention is found as models spell it, computed by one kernel, and left alone where it is something else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax, tirx
+from tvm.relax import op as R
+
+import tvm_stitch.relax
+from tests.graph.helpers import build, symbol
+from tvm_stitch.config import StitchConfig
+from tvm_stitch.relax.fused_attention import FusedAttention
+from tvm_stitch.target import resolve_target
+from tvm_stitch.testing.attention import Case, inputs, module, reference
+from tvm_stitch.testing.emulator import run_cuda
+from tvm_stitch.testing.random_graphs import emulated_target
+
+TARGET = emulated_target()
+B, H, S, T, D = 2, 4, 20, 24, 16
+Body = Callable[..., Any]
+
+
+def fused(mod: tvm.IRModule, target: Any = TARGET, **options: Any) -> tuple[tvm.IRModule, dict[str, str]]:
+    told: dict[str, str] = {}
+    return FusedAttention(target, StitchConfig(**options), told)(mod), told
+
+
+def kernels(mod: tvm.IRModule) -> int:
+    return sum(isinstance(func, tirx.PrimFunc) for _, func in mod.functions_items())
+
+
+def operators(mod: tvm.IRModule) -> list[str]:
+    found: list[str] = []
+
+    def visit(e: Any) -> None:
+        if isinstance(e, relax.Call) and hasattr(e.op, "name"):
+            found.append(e.op.name.removeprefix("relax."))
+
+    relax.analysis.post_order_visit(mod["main"], visit)
+    return found
+
+
+def scalar(value: float) -> Any:
+    return relax.const(value, "float16")
+
+
+def core(emit: Any, q: Any, k: Any, v: Any, between: Body | None = None) -> Any:
+    """Attention of q <..., S, D>, k <..., T, D> and v."""
+    axes = list(range(len(k.ty.shape)))
+    scores = emit(R.matmul(q, emit(R.permute_dims(k, [*axes[:-2], axes[-1], axes[-2]]))))
+    scores = between(emit, scores) if between else scores
+    return emit(R.matmul(emit(R.nn.softmax(scores, -1)), v))
+
+
+def heads(emit: Any, x: Any) -> Any:
+    return emit(R.permute_dims(x, [0, 2, 1, 3]))
+
+
+def projected(emit: Any, qkv: Any) -> Any:
+    """One projection of all three, taken apart as timm does."""
+    apart = emit(R.permute_dims(emit(R.reshape(qkv, [B, S, 3, H, D])), [2, 0, 3, 1, 4]))
+    parts = [emit(R.strided_slice(apart, [0], [i], [i + 1])) for i in range(3)]
+    q, k, v = (emit(R.squeeze(part, [0])) for part in parts)
+    out = heads(emit, core(emit, q, k, v))
+    return emit(R.reshape(out, [B, S, H * D]))
+
+
+def grouped(emit: Any, q: Any, k: Any, v: Any) -> Any:
+    """Four heads of queries, two of keys, each of which is repeated."""
+
+    def repeated(x: Any) -> Any:
+        wide = emit(R.broadcast_to(emit(R.expand_dims(heads(emit, x), [2])), [B, 2, 2, T, D]))
+        return emit(R.reshape(wide, [B, H, T, D]))
+
+    return core(emit, heads(emit, q), repeated(k), repeated(v))
+
+
+def shared(emit: Any, q: Any, k: Any, v: Any) -> Any:
+    """One head of keys for all of queries."""
+    return core(emit, heads(emit, q), heads(emit, k), heads(emit, v))
+
+
+def scaled(emit: Any, q: Any, k: Any, v: Any) -> Any:
+    q, k, v = (heads(emit, x) for x in (q, k, v))
+    q, k = emit(R.multiply(q, scalar(0.5))), emit(R.multiply(scalar(0.5), k))
+    return core(emit, q, k, v, lambda emit, s: emit(R.divide(s, scalar(2.0))))
+
+
+def windows(emit: Any, q: Any, k: Any, v: Any, bias: Any, mask: Any) -> Any:
+    """Two masks that are added to scores with other leading axes."""
+
+    def between(emit: Any, scores: Any) -> Any:
+        scores = emit(R.reshape(emit(R.add(scores, bias)), [B // 2, 2, H, S, T]))
+        return emit(R.reshape(emit(R.add(scores, mask)), [B, H, S, T]))
+
+    return core(emit, *(heads(emit, x) for x in (q, k, v)), between)
+
+
+Q, K = ((B, S, H, D), "float16"), ((B, T, H, D), "float16")
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    x = np.exp(x - x.max(-1, keepdims=True))
+    return np.asarray(x / x.sum(-1, keepdims=True))
+
+
+def plain(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float = 1.0, mask: Any = 0.0) -> np.ndarray:
+    q, k, v = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
+    return np.asarray(softmax(scale * (q @ k.transpose(0, 1, 3, 2)) + mask) @ v)
+
+
+def of_projection(x: np.ndarray) -> np.ndarray:
+    q, k, v = np.moveaxis(x.reshape(B, S, 3, H, D), 2, 0)
+    return plain(q, k, v).transpose(0, 2, 1, 3).reshape(B, S, H * D)
+
+
+def of_groups(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    return plain(q, k.repeat(H // k.shape[2], 2), v.repeat(H // v.shape[2], 2))
+
+
+SPELLINGS: list[tuple[Body, list[Any], Callable[..., np.ndarray], list[str]]] = [
+    (projected, [((B, S, 3 * H * D), "float16")], of_projection, ["reshape"]),
+    (grouped, [Q, *[((B, T, 2, D), "float16")] * 2], of_groups, []),
+    (shared, [Q, *[((B, T, 1, D), "float16")] * 2], of_groups, []),
+    (scaled, [Q, K, K], lambda *x: plain(*x, 0.125), []),
+    (
+        windows,
+        [Q, K, K, ((1, H, S, T), "float16"), ((1, 2, 1, S, T), "float16")],
+        lambda q, k, v, bias, mask: plain(q, k, v, 1.0, bias + mask[0]),
+        ["add"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("body", "specs", "wanted", "rest"), SPELLINGS)
+def test_spellings(body: Body, specs: list[Any], wanted: Callable[..., np.ndarray], rest: list[str]) -> None:
+    """One kernel that reads what came in; nothing else is computed but what is named."""
+    mod = build(body, *specs)
+    made, told = fused(mod)
+    assert len(told) == 1 and all(how.startswith("our kernel") for how in told.values()), told
+    assert kernels(made) == 1
+    assert [name for name in operators(made) if name not in ("call_tir", "reshape")] == [
+        name for name in rest if name != "reshape"
+    ]
+    rng = np.random.default_rng()
+    arrays = [rng.standard_normal(shape).astype(dtype) for shape, dtype in specs]
+    run = run_cuda(mod, arrays, relax_pipeline=tvm_stitch.relax.pipeline(TARGET), target=TARGET).check()
+    exact = wanted(*(a.astype("float64") for a in arrays))
+    np.testing.assert_allclose(run.outputs[0].astype("float64"), exact, rtol=0, atol=4e-3)
+
+
+def returned(emit: Any, q: Any, k: Any, v: Any) -> Any:
+    weights = []
+
+    def between(emit: Any, scores: Any) -> Any:
+        weights.append(scores)
+        return scores
+
+    return [core(emit, *(heads(emit, x) for x in (q, k, v)), between), emit(R.exp(weights[0]))]
+
+
+def scaled_mask(emit: Any, q: Any, k: Any, v: Any) -> Any:
+    def between(emit: Any, scores: Any) -> Any:
+        return emit(R.multiply(emit(R.add(scores, relax.const(np.ones((S, T), "float16")))), scalar(0.5)))
+
+    return core(emit, *(heads(emit, x) for x in (q, k, v)), between)
+
+
+def squared(emit: Any, q: Any, k: Any, v: Any) -> Any:
+    return core(emit, *(heads(emit, x) for x in (q, k, v)), lambda emit, s: emit(R.square(s)))
+
+
+def rounded(emit: Any, q: Any, k: Any, v: Any) -> Any:
+    def between(emit: Any, scores: Any) -> Any:
+        return emit(R.astype(emit(R.astype(scores, "int32")), "float16"))
+
+    return core(emit, *(heads(emit, x) for x in (q, k, v)), between)
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (returned, "read elsewhere"),
+        (scaled_mask, "a mask is scaled"),
+        (squared, "relax.square is between"),
+        (rounded, "relax.astype is between"),
+    ],
+)
+def test_what_is_left(body: Body, reason: str) -> None:
+    mod = build(body, Q, K, K)
+    made, told = fused(mod)
+    tvm.ir.assert_structural_equal(made, mod)
+    assert len(told) == 1 and reason in next(iter(told.values()))
+
+
+def test_a_softmax_of_another_axis_is_none() -> None:
+    def body(emit: Any, q: Any, k: Any, v: Any) -> Any:
+        q, k, v = (heads(emit, x) for x in (q, k, v))
+        scores = emit(R.matmul(q, emit(R.permute_dims(k, [0, 1, 3, 2]))))
+        return emit(R.matmul(emit(R.nn.softmax(scores, 2)), v))
+
+    mod = build(body, Q, K, K)
+    made, told = fused(mod)
+    tvm.ir.assert_structural_equal(made, mod)
+    assert told == {}
+
+
+@pytest.mark.parametrize(
+    ("case", "options", "target", "reason"),
+    [
+        (Case(2, 4, 20, 20, 16, "float32"), {}, TARGET, "attention of float32"),
+        (Case(2, 4, 2, 20, 16), {}, TARGET, "2 queries are too few"),
+        (Case(2, 4, 20, 20, 256), {}, TARGET, "heads of 256"),
+        (Case(2, 4, 20, 20, 16), {"compute": "tvm"}, TARGET, ""),
+        (Case(2, 4, 20, 20, 16), {}, {"kind": "cuda", "arch": "sm_75"}, ""),
+    ],
+)
+def test_refusals(case: Case, options: dict[str, Any], target: Any, reason: str) -> None:
+    mod = module(case)
+    made, told = fused(mod, resolve_target(target), **options)
+    tvm.ir.assert_structural_equal(made, mod)
+    assert [reason in how for how in told.values()] == ([True] if reason else [])
+
+
+def test_equal_attention_is_one_function() -> None:
+    def body(emit: Any, q: Any, k: Any, v: Any) -> Any:
+        q, k, v = (heads(emit, x) for x in (q, k, v))
+        return core(emit, heads(emit, heads(emit, core(emit, q, k, v))), k, v)
+
+    made, told = fused(build(body, Q, Q, Q))
+    assert len(told) == 2 and operators(made).count("call_tir") == 2
+    assert kernels(made) <= 2
+
+
+def test_sizes_that_no_input_has() -> None:
+    """A symbol that no operand has as an extent of its own is passed to the kernel."""
+    n = symbol()
+
+    def body(emit: Any, x: Any) -> Any:
+        q, k, v = (emit(R.reshape(x, [2 * n, 2, S, D])) for _ in range(3))
+        return core(emit, q, k, v)
+
+    def summed(emit: Any, x: Any, y: Any) -> Any:
+        return body(emit, emit(R.add(x, emit(R.reshape(y, [n * 4 * S * D])))))
+
+    wide = build(summed, ((n * 4 * S * D,), "float16"), ((n, 4 * S * D), "float16"))
+    rng = np.random.default_rng()
+    arrays = [rng.standard_normal(s).astype("float16") for s in ((3 * 4 * S * D,), (3, 4 * S * D))]
+    made, told = fused(wide)
+    assert len(told) == 1 and kernels(made) == 1
+    run = run_cuda(wide, arrays, relax_pipeline=tvm_stitch.relax.pipeline(TARGET), target=TARGET).check()
+    x = (arrays[0] + arrays[1].reshape(-1)).astype("float64").reshape(6, 2, S, D)
+    exact = softmax(x @ x.transpose(0, 1, 3, 2)) @ x
+    np.testing.assert_allclose(run.outputs[0].astype("float64"), exact, rtol=0, atol=4e-3)
+
+
+@pytest.mark.parametrize("causal", [None, "TopLeft", "BottomRight"])
+@pytest.mark.parametrize("biased", [False, True])
+def test_the_operator(causal: str | None, biased: bool) -> None:
+    """``R.nn.attention`` of <batch, row, head, element>, with TVM's own meaning of its attributes."""
+    case = Case(B, H, S, T, D, mask=(B, 1, S, T) if biased else None)
+    arrays = inputs(case, np.random.default_rng())
+
+    def body(emit: Any, q: Any, k: Any, v: Any, *bias: Any) -> Any:
+        return emit(R.nn.attention(q, k, v, *bias, scale=case.scale, causal_mask=causal))
+
+    specs = [(a.shape, "float16") for a in arrays]
+    mod = build(body, *specs)
+    made, told = fused(mod)
+    assert kernels(made) == 1 and [how.startswith("our kernel") for how in told.values()] == [True]
+    run = run_cuda(mod, arrays, relax_pipeline=tvm_stitch.relax.pipeline(TARGET), target=TARGET).check()
+    seen = np.zeros((S, T))
+    if causal is not None:
+        offset = 0 if causal == "TopLeft" else T - S
+        seen[np.arange(T) > np.arange(S)[:, None] + offset] = -np.inf
+    mask = seen + (arrays[3].astype("float64") if biased else 0.0)
+    mask = np.broadcast_to(mask, (B, 1, S, T))
+    wanted = reference(Case(B, H, S, T, D, mask=mask.shape), [*arrays[:3], mask])
+    np.testing.assert_allclose(run.outputs[0].astype("float64"), wanted, rtol=0, atol=4e-3)

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention of a CUDA device in one kernel of our own: what it computes, and the PrimFunc that does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from .. import compat
+from ..codegen import builder as B
+from ..codegen.gpu import bound_registers
+from ..compat import Analyzer, Buffer, Expr, T, tir
+from ..failures import Refusal
+from ..graph.dtype import HALF, item_bytes
+from ..graph.extent import Extent, as_expr, ceildiv, is_number, product
+from ..scope.fusion import Pattern
+from .emit import COMPUTE_ATTR
+
+FIRST_CAPABILITY = 80
+"""Ten times the least compute capability: that of ``mma`` with bfloat16 operands."""
+
+LARGEST_HEAD = 128
+"""Elements of a head whose rows of Q, sums and scores fit into a thread's registers."""
+
+THREADS = 128
+TILE = 64
+"""Queries of a block that has one tile of 16 for each of its warps."""
+
+TWO_TILES_FROM = 512
+"""Queries from which on a warp has two tiles of them: each key is loaded half as often. Fewer are more blocks."""
+
+SMALL_HEAD = 64
+"""Elements of a head up to which more than two blocks find enough registers on a multiprocessor."""
+
+_ALIGNMENT_BYTES = 16
+_TYPES = {"float16": "half", "bfloat16": "__nv_bfloat16", "float32": "float"}
+_FUNCTION = "tvm_stitch_attention"
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor, and how rows lie in it.
+
+    Attributes:
+        shape: of the tensor, which is compact.
+        dtype: its elements' type.
+        offset: of the first element, in elements.
+        strides: distances along the three leading axes and between rows; of a mask between its columns too. Elements
+            of the rows of other operands are neighbours.
+    """
+
+    shape: tuple[Extent, ...]
+    dtype: str
+    offset: Extent
+    strides: tuple[Extent, ...]
+
+
+@dataclass(frozen=True)
+class Attention:
+    """``out[i, :]``, the sum over j of ``softmax over j (scale * q[i, :] . k[j, :] + mask[i, j]) * v[j, :]``.
+
+    Attributes:
+        leading: three extents, that of heads being the last one usually: of each place there a problem.
+        queries, keys: rows of q, and of k and v.
+        size: elements of a row.
+        scale: of the scores.
+        q, k, v, out: the operands.
+        mask: what is added to the scores, if anything.
+        causal: query ``i`` sees the keys up to ``i + causal``; None: all of them.
+        safe: a query that sees no key (all scores are -inf) has the result 0, not NaN.
+    """
+
+    leading: tuple[Extent, Extent, Extent]
+    queries: Extent
+    keys: Extent
+    size: int
+    scale: float
+    q: Operand
+    k: Operand
+    v: Operand
+    out: Operand
+    mask: Operand | None = None
+    causal: Extent | None = None
+    safe: bool = False
+
+    @property
+    def inputs(self) -> tuple[Operand, ...]:
+        """What the kernel reads, in the order of its parameters."""
+        return (self.q, self.k, self.v, *([self.mask] if self.mask is not None else []))
+
+
+def check(attention: Attention) -> None:
+    """Raise a Refusal unless the kernel computes this."""
+    dtypes = {operand.dtype for operand in (attention.q, attention.k, attention.v)}
+    if len(dtypes) > 1 or not dtypes <= set(HALF):
+        raise Refusal(f"attention of {' and '.join(sorted(dtypes))} has no kernel of ours")
+    if attention.out.dtype not in _TYPES or (attention.mask and attention.mask.dtype not in _TYPES):
+        raise Refusal("its mask or result is of a type that the kernel does not have")
+    if not attention.scale > 0:
+        raise Refusal(f"the scores' scale is {attention.scale}, which is not positive")
+    if not 0 < attention.size <= LARGEST_HEAD:
+        raise Refusal(f"heads of {attention.size} elements: the kernel takes up to {LARGEST_HEAD}")
+
+
+def attention_kernel(attention: Attention, numbers: Sequence[Any]) -> Any:
+    """The scheduled PrimFunc; its parameters are the inputs, ``numbers`` and the result.
+
+    Args:
+        attention: what it computes.
+        numbers: those variables of its extents that are not extents of an input themselves.
+
+    Raises:
+        Refusal: where :func:`check` does.
+    """
+    check(attention)
+    buffers = [_buffer(operand, name) for operand, name in zip(attention.inputs, "qkvm")]
+    out = _buffer(attention.out, "out")
+    tiles = _tiles(attention)
+    blocks = product([*attention.leading, ceildiv(attention.queries, TILE * tiles)])
+    with B.kernel() as body, ExitStack() as stack:
+        bound_registers(stack, _resident(attention, tiles))
+        stack.enter_context(T.launch_thread("blockIdx.x", as_expr(blocks)))
+        stack.enter_context(T.launch_thread("threadIdx.x", B.i64(THREADS)))
+        shared = B.local([_shared_elements(attention, tiles)], attention.q.dtype, "shared", "shared.dyn")
+        pointers = [_pointer(b, o) for b, o in zip(buffers, attention.inputs)]
+        B.evaluate(_call(attention, tiles, shared.data, pointers, _pointer(out, attention.out)))
+    attrs = {
+        compat.attribute("is_scheduled"): True,
+        "op_pattern": int(Pattern.OPAQUE),
+        COMPUTE_ATTR: True,
+        "tirx.noalias": True,
+        "s_tir": True,
+    }
+    return tir.PrimFunc([*buffers, *numbers, out], body[0]).with_attrs(attrs)
+
+
+def is_aligned(attention: Attention) -> bool:
+    """Whether rows of q, k, v and the result provably begin at multiples of 16 bytes."""
+    analyzer = Analyzer()
+    for operand in (attention.q, attention.k, attention.v, attention.out):
+        elements = B.i64(_ALIGNMENT_BYTES // item_bytes(operand.dtype))
+        for number in (operand.offset, *operand.strides):
+            if not analyzer.can_prove(tir.floormod(as_expr(number), elements) == 0):
+                return False
+    return attention.size * item_bytes(attention.q.dtype) % _ALIGNMENT_BYTES == 0
+
+
+def _tiles(attention: Attention) -> int:
+    """Tiles of 16 queries that a warp has."""
+    few = isinstance(attention.queries, int) and attention.queries < TWO_TILES_FROM
+    return 1 if few else 2
+
+
+def _resident(attention: Attention, tiles: int) -> int:
+    """Blocks that a multiprocessor's registers are shared by."""
+    if tiles > 1 or attention.size > SMALL_HEAD:
+        return 2
+    return 4 if attention.mask is None else 3
+
+
+def _shared_elements(attention: Attention, tiles: int) -> int:
+    """Elements of shared memory: rows of Q, and twice of K and V, each padded by 16 bytes."""
+    line = -(-attention.size // 16) * 16 + _ALIGNMENT_BYTES // item_bytes(attention.q.dtype)
+    return (tiles + 4) * TILE * line
+
+
+def _buffer(operand: Operand, name: str) -> Buffer:
+    return tir.decl_buffer([as_expr(e) for e in operand.shape], operand.dtype, name)
+
+
+def _pointer(buffer: Buffer, operand: Operand) -> Expr:
+    flat = B.flat_view(buffer)
+    return tir.address_of(B.fetch(flat, as_expr(operand.offset)))
+
+
+def _call(attention: Attention, tiles: int, shared: Expr, pointers: list[Expr], out: Expr) -> Expr:
+    mask = attention.mask
+    masked = 0
+    if mask is not None:
+        masked = 1 if is_number(mask.strides[3], 0) else 2
+    traits = ", ".join(
+        [
+            *(_TYPES[o.dtype] for o in (attention.q, attention.out, mask or attention.out)),
+            *map(str, (attention.size, tiles, masked)),
+            *map(str, map(int, (attention.causal is not None, attention.safe, is_aligned(attention)))),
+        ]
+    )
+    name = f"{_FUNCTION}_{'_'.join(traits.replace('__nv_', '').split(', '))}"
+    pointers = pointers if mask is not None else [*pointers, out]  # not read then
+    sizes = (*attention.leading[1:], attention.queries, attention.keys, attention.causal or 0)
+    strides = [s for o in (attention.q, attention.k, attention.v, attention.out) for s in o.strides]
+    strides += mask.strides if mask is not None else (0, 0, 0, 0, 0)
+    numbers = [tir.Cast("int32", as_expr(size)) for size in sizes]
+    numbers += [compat.const(attention.scale, "float32"), *map(as_expr, strides)]
+    return T.cuda.func_call(
+        name,
+        shared,
+        *pointers,
+        out,
+        *numbers,
+        source_code=_source() + _WRAPPER.format(name=name, traits=traits),
+    )
+
+
+_WRAPPER = """
+__device__ __forceinline__ void {name}(
+    void* shared, const void* q, const void* k, const void* v, const void* mask, void* out, int batches, int heads,
+    int queries, int keys, int offset, float scale, long long q0, long long q1, long long q2, long long q3,
+    long long k0, long long k1, long long k2, long long k3, long long v0, long long v1, long long v2, long long v3,
+    long long o0, long long o1, long long o2, long long o3, long long m0, long long m1, long long m2, long long m3,
+    long long m4) {{
+  using namespace tvm_stitch;
+  using Of = Traits<{traits}>;
+  using T = Of::Element;
+  attention<Of>((T*)shared, (const T*)q, (const T*)k, (const T*)v, (const Of::MaskElement*)mask, (Of::Result*)out,
+                batches, heads, queries, keys, offset, scale, Rows{{q0, q1, q2, q3}}, Rows{{k0, k1, k2, k3}},
+                Rows{{v0, v1, v2, v3}}, Rows{{o0, o1, o2, o3}}, MaskStrides{{m0, m1, m2, m3, m4}});
+}}
+"""
+
+
+@cache
+def _source() -> str:
+    return (Path(__file__).parent / "cuda" / "attention.cuh").read_text()

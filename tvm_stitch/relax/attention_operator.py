@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``R.nn.attention`` as attention that one kernel computes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..compat import Analyzer
+from ..compute.attention import Attention, Operand
+from ..failures import Refusal
+from ..graph.extent import Extent, as_expr, as_extent, same_shape
+from .attention_plan import Mask, Planned
+from .views import broadcast, shape_of, whole
+
+OPERATORS = ("relax.nn.attention", "relax.nn.attention_bias")
+
+
+def planned_operator(var: Any, call: Any) -> Planned:
+    """What ``R.nn.attention`` asks for, whose operands are <batch, row, head, element>.
+
+    Raises:
+        Refusal: for windows, keys of other heads than queries', and shapes that are not known.
+    """
+    of_q, of_k, of_v, out = (shape_of(value) for value in (*call.args[:3], call))
+    if of_q is None or of_k is None or of_v is None or out is None:
+        raise Refusal("its shapes are not known")
+    if call.attrs.window_size is not None:
+        raise Refusal("it has a window")
+    (batch, queries, heads, size), keys = of_q, of_k[1]
+    if not isinstance(size, int) or not same_shape(of_k, of_v) or not same_shape(of_k[2:], (heads, size)):
+        raise Refusal("keys and values have other heads than queries")
+    q, k, v, *masks = call.args
+    mask = _mask(masks[0], (batch, heads, queries, keys)) if masks else None
+    plan = Attention(
+        (1, batch, heads),
+        queries,
+        keys,
+        size,
+        float(call.attrs.scale) if call.attrs.scale is not None else size**-0.5,
+        _operand(q),
+        _operand(k),
+        _operand(v),
+        _operand(call),
+        mask,
+        _causal(call, queries, keys),
+    )
+    added = tuple(Mask(value, tuple(shape_of(value) or ())) for value in masks)
+    return Planned(str(var.name), plan, (q, k, v), var, added)
+
+
+def _operand(value: Any) -> Operand:
+    shape = tuple(shape_of(value) or ())
+    batch, row, head, _ = whole(value, shape).strides
+    return Operand(shape, str(value.ty.dtype), 0, (0, batch, head, row))
+
+
+def _mask(value: Any, scores: tuple[Extent, ...]) -> Operand:
+    shape = shape_of(value)
+    view = broadcast(whole(value, shape), scores) if shape is not None else None
+    if shape is None or view is None:
+        raise Refusal("its mask is of another shape than its scores")
+    return Operand(tuple(shape), str(value.ty.dtype), 0, (0, *view.strides))
+
+
+def _causal(call: Any, queries: Extent, keys: Extent) -> Extent | None:
+    """How many more keys than its number the first query sees, besides one; None where all see all."""
+    kind = None if call.attrs.causal_mask is None else str(call.attrs.causal_mask)
+    if kind is None:
+        return None
+    if kind == "TopLeft":
+        return 0
+    return as_extent(Analyzer().simplify(as_expr(keys) - as_expr(queries)))

@@ -1,0 +1,336 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which values of a Relax function are attention, as models and importers spell it, and how its operands lie.
+
+``matmul(softmax(scale * matmul(q, k^T) + mask), v)``, with reshapes between batches of matrices and heads, conversions
+around the softmax, scales of q and k as well, several masks, and heads that share keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tvm import relax
+
+from ..compute.attention import Attention, Operand
+from ..failures import Refusal
+from ..graph.extent import Extent, is_number, product, same, same_shape
+from .attention_scores import Scores, Spelling
+from .operators import operator_name
+from .readers import readers_of
+from .views import RESHAPES, SLICES, VIEWS, View, broadcast, permutation, reshaped, shape_of, through, whole
+
+LEADING_AXES = 3
+"""Axes before rows and columns that operands may have."""
+
+_OF_SHAPES = ("relax.full_like", "relax.ones_like", "relax.zeros_like", "relax.shape_of")
+"""Operators that read no element of their operand."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """Attention that one kernel computes.
+
+    Attributes:
+        name: the variable that its last product is bound to.
+        attention: what is computed.
+        values: q, k and v.
+        result: the variable that the kernel's result stands for.
+        skipped: variables before that one, which are views of the result in another order.
+        masks: what is added up to the mask, if there is one.
+    """
+
+    name: str
+    attention: Attention
+    values: tuple[Any, Any, Any]
+    result: Any
+    masks: tuple[Mask, ...] = ()
+    skipped: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class Mask:
+    """A value that is added to scores, and the shape in which it is added to other such values."""
+
+    value: Any
+    shape: tuple[Extent, ...]
+
+
+class AttentionFinder:
+    """Finds attention in a Relax function.
+
+    Args:
+        func: the function.
+    """
+
+    def __init__(self, func: Any):
+        self.values = dict(relax.analysis.get_var2val(func).items())
+        self.readers = readers_of(func)
+        self.spelling = Spelling(self.values)
+
+    def candidates(self) -> Iterator[Any]:
+        """The variables of products whose left side is a softmax."""
+        for var, call in self.values.items():
+            if operator_name(call) == "relax.matmul" and self.spelling.weights(call.args[0]) is not None:
+                yield var
+
+    def planned(self, var: Any, permuted: bool = True) -> Planned:
+        """The attention whose last product ``var`` is.
+
+        Args:
+            var: the variable.
+            permuted: may the result be stored in the order in which its only reader permutes it?
+
+        Raises:
+            Refusal: where it is something else.
+        """
+        call = self.values[var]
+        weights = self.spelling.weights(call.args[0])
+        if weights is None:
+            raise Refusal("the left side is no softmax")
+        scores = self.spelling.scores(weights.softmax.args[0])
+        out, of_scores = shape_of(call), shape_of(scores.product)
+        if not out or not of_scores or min(len(out), len(of_scores)) < 2:
+            raise Refusal("its shapes are not known")
+        self._check_members([*weights.members, *scores.members], var)
+        shapes = [*weights.shapes, *scores.shapes, out]
+        shapes += self._shapes(scores.product.args[1], (out[-1], of_scores[-1]))
+        shapes += self._shapes(call.args[1], (of_scores[-1], out[-1]))
+        few = [shape[:-2] for shape in shapes if len(shape) <= LEADING_AXES + 2]
+        if not few:
+            raise Refusal(f"it has more than {LEADING_AXES} leading axes")
+        return self._laid_out(var, call, scores, weights.safe, max(few, key=_fineness), permuted)
+
+    def _check_members(self, members: list[Any], result: Any) -> None:
+        """Refuse attention whose scores or weights are read by others: they would be computed twice."""
+        inside = {*members, result}
+        for var in members:
+            for_data = [
+                r for r in self.readers.get(var, []) if r is None or operator_name(r.value) not in _OF_SHAPES
+            ]
+            if not isinstance(var, relax.DataflowVar) or any(
+                r is None or r.var not in inside for r in for_data
+            ):
+                raise Refusal("its scores or weights are read elsewhere")
+
+    def _shapes(self, value: Any, matrix: tuple[Extent, Extent]) -> list[tuple[Extent, ...]]:
+        """Shapes that an operand has on its way, with all its matrices, some of which may be repeated."""
+        found = []
+        own = shape_of(value) or ()
+        while (call := self.spelling.definition(value)) is not None:
+            if (scaled := self.spelling.scaled(call)) is not None:
+                value = scaled[0]
+            elif operator_name(call) in VIEWS:
+                value = call.args[0]
+                before = shape_of(value)
+                if before and same(product(before), product(own)):
+                    if same_shape(before[-2:], matrix) or same_shape(before[-2:], matrix[::-1]):
+                        found.append(before)
+            else:
+                break
+        return found
+
+    # -- how it lies in memory -------------------------------------------------------------------------------------
+    def _laid_out(
+        self, var: Any, call: Any, scores: Scores, safe: bool, leading: tuple[Extent, ...], permuted: bool
+    ) -> Planned:
+        first, out = shape_of(scores.product), shape_of(call)
+        assert first is not None and out is not None
+        queries, keys, size = first[-2], first[-1], out[-1]
+        if not isinstance(size, int):
+            raise Refusal("its heads are of symbolic size")
+        both = [
+            same_shape(shape[:-2], leading) for shape in (first, out)
+        ]  # else matmul repeats other matrices
+        q, of_q = self._operand(scores.product.args[0], (*leading, queries, size), both[0])
+        k, of_k = self._operand(scores.product.args[1], (*leading, size, keys), both[0], transposed=True)
+        v, _ = self._operand(call.args[1], (*leading, keys, size), both[1], factors=False)
+        stored_rows = (*leading, queries, size)
+        result, strides, skipped = self._stored(var, stored_rows, permuted)
+        stored = shape_of(result)
+        assert stored is not None
+        plan = Attention(
+            _three(leading),
+            queries,
+            keys,
+            size,
+            scores.scale * of_q * of_k,
+            _as_operand(q),
+            _as_operand(k),
+            _as_operand(v),
+            Operand(stored, str(result.ty.dtype), 0, _of_rows(strides)),
+            safe=safe,
+        )
+        masks, of_mask = self._masks(scores.masks, (*leading, queries, keys))
+        values = (q.value, k.value, v.value)
+        return Planned(str(var.name), replace(plan, mask=of_mask), values, result, masks, tuple(skipped))
+
+    def _masks(
+        self, found: Sequence[tuple[Any, tuple[Extent, ...]]], extents: tuple[Extent, ...]
+    ) -> tuple[tuple[Mask, ...], Operand | None]:
+        """What is added to scores of ``extents``, and how the sum of it lies."""
+        if not found:
+            return (), None
+        masks = []
+        for value, added_to in found:
+            view: View | None = whole(value, shape_of(value) or ())
+            for shape in (added_to, None):
+                if view is not None:
+                    view = reshaped(view, extents) if shape is None else broadcast(view, shape)
+            if view is None:
+                raise Refusal("a mask lies in another way")
+            masks.append((value, view))
+        if len(masks) == 1:
+            value, view = masks[0]
+            own = tuple(shape_of(value) or ())
+            return (Mask(value, own),), Operand(own, str(value.ty.dtype), 0, _of_scores(view.strides))
+        if len({str(value.ty.dtype) for value, _ in masks}) > 1:
+            raise Refusal("its masks are of several types")
+        shapes = [
+            tuple(1 if is_number(s, 0) else e for e, s in zip(extents, view.strides)) for _, view in masks
+        ]
+        both = tuple(max(es, key=lambda e: not is_number(e, 1)) for es in zip(*shapes))
+        of_sum = Operand(both, str(masks[0][0].ty.dtype), 0, _of_scores(whole(None, both).strides))
+        return tuple(Mask(value, shape) for (value, _), shape in zip(masks, shapes)), of_sum
+
+    def _operand(
+        self,
+        value: Any,
+        extents: tuple[Extent, ...],
+        repeats: bool,
+        transposed: bool = False,
+        factors: bool = True,
+    ) -> tuple[View, float]:
+        """The earliest value whose rows the kernel can read as an operand, seen with ``extents``, and its factor.
+
+        Args:
+            value: an operand of a product.
+            extents: of the leading axes, and of its matrices.
+            repeats: leading axes that it does not have, or of extent 1, are repeated.
+            transposed: the columns of its matrices are what the kernel reads as rows.
+            factors: may it be scaled?
+        """
+        start = value
+        while not same_shape(shape_of(start) or (), extents):
+            call = self.spelling.definition(start)
+            if call is None or not self.spelling.keeps_matrices(call):
+                start = value
+                break
+            start = call.args[0]
+        best: tuple[View, float] | None = None
+        for view, factor in self._views(start, extents[:-2]):
+            seen = reshaped(view, extents) or (broadcast(view, extents) if repeats else None)
+            if seen is None or (factor != 1.0 and not factors):
+                continue
+            if transposed:
+                order = [*range(len(extents) - 2), -1, -2]
+                seen = replace(
+                    seen,
+                    extents=tuple(extents[i] for i in order),
+                    strides=tuple(seen.strides[i] for i in order),
+                )
+            if is_number(seen.strides[-1], 1) or is_number(seen.extents[-1], 1):
+                best = seen, factor
+        if best is None:
+            raise Refusal("elements of a row of an operand are no neighbours")
+        return best
+
+    def _views(self, value: Any, leading: tuple[Extent, ...]) -> Iterator[tuple[View, float]]:
+        """A value as views of earlier and earlier ones that it is made from, each times a factor.
+
+        Args:
+            value: an operand.
+            leading: the axes before those of matrices, which may be joined in the value itself.
+        """
+        extents = shape_of(value)
+        if extents is None:
+            return
+        yield whole(value, extents), 1.0
+        factor, steps, dtype = 1.0, list[Any](), str(value.ty.dtype)
+        while (call := self.spelling.definition(value)) is not None and str(call.args[0].ty.dtype) == dtype:
+            if (scaled := self.spelling.scaled(call)) is not None:
+                value, factor = scaled[0], factor * scaled[1]
+            elif operator_name(call) in (*VIEWS, *SLICES):
+                value = call.args[0]
+                steps.append(call)
+            else:
+                return
+            extents = shape_of(value)
+            if extents is None:
+                return
+            view: View | None = whole(value, extents)
+            for step in reversed(steps):
+                view = None if view is None else self._through(step, view, leading)
+            if view is not None:
+                yield view, factor
+
+    def _through(self, step: Any, view: View, leading: tuple[Extent, ...]) -> View | None:
+        """A view of what a step makes of a view; leading axes that are apart already stay so."""
+        if same_shape(view.extents[:-2], leading):
+            if self.spelling.keeps_matrices(step):
+                if product(shape_of(step.args[0]) or ()) == product(view.extents):
+                    return view
+            elif _is_transposition(step):
+                order = [*range(len(leading)), -1, -2]
+                parts = (tuple(axes[i] for i in order) for axes in (view.extents, view.strides))
+                return replace(view, **dict(zip(("extents", "strides"), parts)))
+        return through(step, view)
+
+    def _stored(
+        self, var: Any, extents: tuple[Extent, ...], permuted: bool
+    ) -> tuple[Any, tuple[Extent, ...], list[Any]]:
+        """The variable that the kernel's result stands for, the strides of its axes there, and variables before it."""
+        best: tuple[Any, tuple[Extent, ...], list[Any]] = (var, whole(None, extents).strides, [])
+        at, order, passed = var, list(range(len(extents))), [var]
+        while permuted and (binding := self._only_reader(at)) is not None:
+            name, after = operator_name(binding.value), shape_of(binding.value)
+            if after is None or name not in (*RESHAPES, "relax.permute_dims"):
+                break
+            if name == "relax.permute_dims":
+                if not same_shape(shape_of(at) or (), [extents[i] for i in order]):
+                    break
+                order = [order[i] for i in permutation(binding.value, len(after))]
+                if order[-1] != len(extents) - 1:
+                    break
+                inner = whole(None, after).strides
+                best = binding.var, tuple(inner[order.index(i)] for i in range(len(order))), list(passed)
+            at = binding.var
+            passed.append(at)
+        return best
+
+    def _only_reader(self, var: Any) -> Any:
+        found = self.readers.get(var, [])
+        return found[0] if isinstance(var, relax.DataflowVar) and len(found) == 1 else None
+
+
+def _fineness(leading: tuple[Extent, ...]) -> tuple[int, bool, int]:
+    """Of equal leading axes those come last that are apart, and of these <batch, head>, as results are permuted."""
+    return sum(not is_number(extent, 1) for extent in leading), len(leading) == 2, -len(leading)
+
+
+def _is_transposition(call: Any) -> bool:
+    """Does a call exchange rows and columns of matrices, and nothing else?"""
+    if operator_name(call) != "relax.permute_dims":
+        return False
+    rank = len(shape_of(call) or ())
+    return rank >= 2 and permutation(call, rank) == [*range(rank - 2), rank - 1, rank - 2]
+
+
+def _as_operand(view: View) -> Operand:
+    shape = tuple(shape_of(view.value) or ())
+    return Operand(shape, str(view.value.ty.dtype), view.offset, _of_rows(view.strides))
+
+
+def _of_scores(strides: Sequence[Extent]) -> tuple[Extent, ...]:
+    """The strides of three leading axes, of rows and of columns, out of those of all axes."""
+    return (*_three(strides[:-2], 0), *strides[-2:])
+
+
+def _of_rows(strides: Sequence[Extent]) -> tuple[Extent, ...]:
+    """The strides of three leading axes and of rows, out of those of all axes."""
+    return (*_three(strides[:-2], 0), strides[-2])
+
+
+def _three(extents: Sequence[Extent], filler: Extent = 1) -> Any:
+    return (*[filler] * (LEADING_AXES - len(extents)), *extents)

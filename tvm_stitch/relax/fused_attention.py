@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FusedAttention: attention on CUDA devices becomes one kernel that keeps scores on chip."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from .. import compat
+from ..compat import tir
+from ..compute.attention import FIRST_CAPABILITY, Attention, Operand, attention_kernel, check
+from ..config import StitchConfig, checked_config
+from ..failures import Refusal, reason_of
+from ..graph.extent import Extent, as_expr, as_extent, same_shape
+from ..interrupts import carrying
+from ..target import capability_of, resolve_target
+from .attention_operator import OPERATORS, planned_operator
+from .attention_plan import AttentionFinder, Planned
+from .functions import own_functions
+from .operators import operator_name
+from .views import shape_of
+
+FEWEST_QUERIES = 16
+"""With fewer, most of a tile is empty, and a block for each head leaves most of a device idle."""
+
+
+@tvm.transform.module_pass(opt_level=0, name="FusedAttention")
+class FusedAttention:
+    """Replace the product, softmax and product of attention by one kernel, as well as ``R.nn.attention``.
+
+    Runs before products become calls of a library, and before ``LegalizeOps``; ``computed``, if given, receives what
+    computes each attention that is found, and why.
+    """
+
+    def __init__(
+        self, target: Any, config: StitchConfig | None = None, computed: dict[str, str] | None = None
+    ):
+        self.target, self.config = resolve_target(target), checked_config(config)
+        self.computed = computed if computed is not None else {}
+
+    @carrying
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Rewrite the attention of every Relax function."""
+        if self.config.compute == "tvm" or capability_of(self.target) < FIRST_CAPABILITY:
+            return mod
+        plain = relax.transform.CanonicalizeBindings()(mod)  # without aliases
+        found = {gvar: self._planned(func) for gvar, func in own_functions(plain)}
+        if not any(found.values()):
+            return mod
+        rewriter = _Rewriter(plain)
+        for gvar, func in own_functions(plain):
+            rewriter.rewrite(gvar, func, found[gvar])
+        return relax.transform.DeadCodeElimination()(rewriter.builder_.get())
+
+    def _planned(self, func: Any) -> dict[Any, Planned]:
+        """What is computed by our kernel, by the variables that its results stand for."""
+        finder = AttentionFinder(func)
+        operators = [v for v, call in finder.values.items() if operator_name(call) in OPERATORS]
+        plans: dict[Any, Planned] = {}
+        for var in finder.candidates():
+            self._note(plans, var, partial(finder.planned, var))
+        for var in operators:
+            self._note(plans, var, partial(planned_operator, var, finder.values[var]))
+        read = {value for plan in plans.values() for value in plan.values}
+        for result, plan in list(plans.items()):
+            if not read.isdisjoint(plan.skipped):  # another one reads what would not be there
+                del plans[result]
+                self._note(plans, plan.skipped[0], partial(finder.planned, plan.skipped[0], permuted=False))
+        return plans
+
+    def _note(self, plans: dict[Any, Planned], var: Any, plan: Callable[[], Planned]) -> None:
+        key = f"attention {var.name}"
+        try:
+            made = plan()
+            check(made.attention)
+            if isinstance(made.attention.queries, int) and made.attention.queries < FEWEST_QUERIES:
+                raise Refusal(f"{made.attention.queries} queries are too few for our kernel")
+        except Exception as err:
+            reason = reason_of(err, key, self.config.strict)
+            self.computed[key] = f"its products and softmax one by one: {reason}"
+            return
+        plans[made.result] = made
+        self.computed[key] = f"our kernel: {described(made.attention)}"
+
+
+def described(attention: Attention) -> str:
+    """Sizes of attention in words."""
+    leading = " x ".join(str(e) for e in attention.leading if not (isinstance(e, int) and e == 1)) or "1"
+    words = [f"{leading} heads of {attention.size}, {attention.queries} queries, {attention.keys} keys"]
+    words += ["causal"] if attention.causal is not None else []
+    words += ["with a mask"] if attention.mask is not None else []
+    return ", ".join(words)
+
+
+@mutator
+class _Rewriter(PyExprMutator):
+    def __init__(self, mod: tvm.IRModule):
+        super().__init__(mod)
+        self.plans: dict[Any, Planned] = {}
+        self.kernels: dict[Any, Any] = {}
+        self.plan: Planned | None = None
+
+    def rewrite(self, gvar: Any, func: Any, plans: dict[Any, Planned]) -> None:
+        if plans:
+            self.plans = plans
+            self.builder_.update_func(gvar, self.visit_expr(func))
+
+    def visit_var_binding_(self, binding: Any) -> None:
+        self.plan = self.plans.get(binding.var)
+        super().visit_var_binding_(binding)
+
+    def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
+        plan, self.plan = self.plan, None
+        if plan is None:
+            return super().visit_call_(call)
+        operands = [self.visit_expr(value) for value in plan.values]
+        operands += [self._mask(plan)] if plan.masks else []
+        kernel, numbers = self._kernel(plan.attention)
+        ty = relax.TensorType(call.ty.shape, str(call.ty.dtype))
+        return relax.call_tir(kernel, relax.Tuple([*operands, *numbers]), ty)
+
+    def _mask(self, plan: Planned) -> Any:
+        """The sum of what is added to the scores."""
+        summed = None
+        for mask in plan.masks:
+            value = self.visit_expr(mask.value)
+            if not same_shape(shape_of(mask.value) or (), mask.shape):
+                value = self._emitted(relax.op.reshape(value, [as_expr(e) for e in mask.shape]))
+            summed = value if summed is None else self._emitted(relax.op.add(summed, value))
+        return summed
+
+    def _emitted(self, call: Any) -> Any:
+        return self.builder_.emit(self.builder_.normalize(call))
+
+    def _kernel(self, attention: Attention) -> tuple[Any, list[Any]]:
+        """The function that computes it, one for all that are alike, and the numbers that it takes."""
+        symbols = _symbols(attention)
+        own = {
+            symbol: tir.Var(symbol.name, "int64") for symbol in symbols
+        }  # a PrimFunc's variables are its own
+        bound = {
+            extent for operand in attention.inputs for extent in operand.shape if not isinstance(extent, int)
+        }
+        numbers = [symbol for symbol in symbols if symbol not in bound]
+        if symbols:
+            func = attention_kernel(renamed(attention, own), [own[number] for number in numbers])
+            return self.builder_.add_func(func, "attention"), numbers
+        if attention not in self.kernels:
+            self.kernels[attention] = self.builder_.add_func(attention_kernel(attention, []), "attention")
+        return self.kernels[attention], []
+
+
+def renamed(attention: Attention, variables: Mapping[Any, Any]) -> Attention:
+    """The same with other variables in extents, strides and offsets."""
+
+    def number(extent: Any) -> Any:
+        known = isinstance(extent, int) or extent is None
+        return extent if known else as_extent(compat.substitute(extent, variables))
+
+    def operand(of: Operand | None) -> Any:
+        if of is None:
+            return None
+        return replace(
+            of,
+            shape=tuple(map(number, of.shape)),
+            offset=number(of.offset),
+            strides=tuple(map(number, of.strides)),
+        )
+
+    return replace(
+        attention,
+        leading=tuple(map(number, attention.leading)),
+        **{name: number(getattr(attention, name)) for name in ("queries", "keys", "causal")},
+        **{name: operand(getattr(attention, name)) for name in ("q", "k", "v", "out", "mask")},
+    )
+
+
+def _symbols(attention: Attention) -> list[Any]:
+    """The variables of extents, strides and offsets."""
+    numbers: list[Extent] = [*attention.leading, attention.queries, attention.keys, attention.causal or 0]
+    for operand in (*attention.inputs, attention.out):
+        numbers += [*operand.shape, operand.offset, *operand.strides]
+    found: dict[Any, None] = {}
+    for number in numbers:
+        if not isinstance(number, int):
+            found |= dict.fromkeys(tir.analysis.undefined_vars(number, []))
+    return list(found)
