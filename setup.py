@@ -42,7 +42,7 @@ setup(
     # A plain list of names would miss a package directory that an editable install sees only later.
     packages=sorted({"tvm_stitch", *find_packages(include=["tvm_stitch", "tvm_stitch.*"])}),
     py_modules=["tvm_stitch_command"],
-    package_data={"tvm_stitch": ["py.typed", "**/*.h", "**/*.cc"]},
+    package_data={"tvm_stitch": ["py.typed", "**/*.h", "**/*.cc", "**/*.cuh"]},
     install_requires=[
         "apache-tvm==0.27.*",
         # Newer ffi releases import and compile, but MetaSchedule's tuner crashes in ToJSONGraph with them.

@@ -220,6 +220,9 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
     args = parser.parse_args()
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a shell starts what is in its background without
     rng = random.Random(args.seed)
     name = "Relay" if RELAY else "Relax"
     found = {f"{name}, Python": in_process(relay_compile if RELAY else relax_compile, args.count, rng)}

@@ -63,3 +63,17 @@ def test_limits_take_positive_integers_only(name: str, value: object) -> None:
         return
     with pytest.raises(ValueError, match=f"option '{name}' must be an integer of at least [012], not"):
         StitchConfig(**{name: value})
+
+
+def test_what_computes_operators_of_a_kind() -> None:
+    config = StitchConfig(compute="libraries, attention=tvm,convolution = templates")
+    found = [config.compute_of(kind) for kind in ("matmul", "convolution", "attention")]
+    assert found == ["libraries", "templates", "tvm"] and config.of_tvm == {"attention"}
+    assert StitchConfig(compute="attention=tvm").compute_of("matmul") == "auto"
+    assert StitchConfig().of_tvm == set() and len(StitchConfig(compute="tvm").of_tvm) == 3
+
+
+@pytest.mark.parametrize("value", ["tvn", "auto, softmax=tvm", "attention=", "auto,", "", None, 1])
+def test_a_bad_choice_names_the_choices(value: object) -> None:
+    with pytest.raises(ValueError, match="option 'compute' must be one of 'auto', .*'auto, attention=tvm'"):
+        StitchConfig(compute=value)

@@ -36,7 +36,9 @@ class StitchConfig:
             the machine that compiles has them, and templates of our own where there are some (float32 on CPUs);
             ``"libraries"`` the same, the libraries too where that machine lacks them; ``"templates"`` the same as
             ``"auto"``, and in Relay the templates also where a tuner's schedules or a target's library are asked for,
-            which else come first; ``"tvm"`` always TVM's schedules.
+            which else come first; ``"tvm"`` always TVM's schedules. Kinds of operators (``matmul``, ``convolution``,
+            ``attention``) may have a word of their own: ``"auto, attention=tvm"``. Attention is one kernel of our own
+            on CUDA devices, and with ``"tvm"`` what its products and softmax are one by one.
         cuda_graph: have the calls of static shapes captured and replayed as CUDA graphs: one launch for all of them.
         tf32: let the libraries round float32 operands to TensorFloat-32, of 10 bits' precision.
         deterministic: forbid sums whose order varies from run to run. No plan makes one so far (partial sums are
@@ -79,13 +81,24 @@ class StitchConfig:
         }
         return StitchConfig(**{**self.to_dict(), **limits})
 
+    def compute_of(self, kind: str) -> str:
+        """What computes ``"matmul"``, ``"convolution"`` or ``"attention"``: a word of ``compute``."""
+        general, special = _choices(self.compute)
+        return special.get(kind, general)
+
+    @property
+    def of_tvm(self) -> frozenset[str]:
+        """The kinds of operators that TVM's schedules are asked for."""
+        return frozenset(kind for kind in _KINDS if self.compute_of(kind) == "tvm")
+
     def to_dict(self) -> dict[str, Any]:
         """The options as plain data."""
         return asdict(self)
 
 
 _LEAST = {"max_operators": 1, "max_arguments": 2}
-_CHOICES = {"compute": ("auto", "libraries", "templates", "tvm")}
+_COMPUTE = ("auto", "libraries", "templates", "tvm")
+_KINDS = ("matmul", "convolution", "attention")
 
 
 def _checked(name: str, value: Any, default: Any) -> Any:
@@ -99,11 +112,26 @@ def _checked(name: str, value: Any, default: Any) -> Any:
             raise ValueError(
                 f"option {name!r} must be an integer of at least {_LEAST.get(name, 0)}, not {value!r}"
             )
-    elif value not in _CHOICES[name]:
-        raise ValueError(
-            f"option {name!r} must be one of {', '.join(map(repr, _CHOICES[name]))}, not {value!r}"
-        )
+    else:
+        _choices(value)
     return value
+
+
+def _choices(text: Any) -> tuple[str, dict[str, str]]:
+    """What ``compute`` says of operators in general, and of some."""
+    general, special = "auto", {}
+    for part in text.split(",") if isinstance(text, str) else [""]:
+        kind, _, choice = (word.strip() for word in part.rpartition("="))
+        if choice not in _COMPUTE or (kind and kind not in _KINDS):
+            raise ValueError(
+                f"option 'compute' must be one of {', '.join(map(repr, _COMPUTE))}, and may say more of "
+                f"{', '.join(_KINDS)}, as in 'auto, attention=tvm'; not {text!r}"
+            )
+        if kind:
+            special[kind] = choice
+        else:
+            general = choice
+    return general, special
 
 
 def checked_config(config: StitchConfig | None) -> StitchConfig:

@@ -20,10 +20,12 @@ class Anchored:
     Attributes:
         product: the compute-intensive operator.
         epilogue: the graph of the others, None where there are none.
+        kind: of the operator, as options have it: a convolution of a 1x1 window is one, though a matrix product here.
     """
 
     product: Contraction | Convolution
     epilogue: StitchGraph | None
+    kind: str
 
     @property
     def weight(self) -> Tensor:
@@ -77,12 +79,12 @@ def anchored(graph: StitchGraph) -> Anchored:
         if operator.output in graph.outputs or any(o is not op and o not in taken for o in readers):
             raise Refusal(f"{operator.output.name} is read by others too")
     if not others:
-        return Anchored(made, None)
+        return Anchored(made, None, _kind_of(op))
     op.output.producer = None
     read = {tensor for o in others for tensor in o.inputs}
     inputs = [*(t for t in graph.inputs if t in read), op.output]
     outputs = [t for t in graph.outputs if t is not op.output]
-    return Anchored(made, StitchGraph(graph.name, inputs, others, outputs, graph.symbols))
+    return Anchored(made, StitchGraph(graph.name, inputs, others, outputs, graph.symbols), _kind_of(op))
 
 
 def anchor_of(graph: StitchGraph) -> Anchored:
@@ -91,19 +93,23 @@ def anchor_of(graph: StitchGraph) -> Anchored:
     Raises:
         Refusal: when it has none, several, or one whose operands it computes.
     """
-    return Anchored(_product_of(_anchor(graph))[0], None)
+    op = _anchor(graph)
+    return Anchored(_product_of(op)[0], None, _kind_of(op))
 
 
-def has_template(graph: StitchGraph) -> bool:
-    """Whether a template computes the compute-intensive operator of a graph."""
+def has_template(graph: StitchGraph, but: frozenset[str] = frozenset()) -> bool:
+    """Whether a template computes the compute-intensive operator of a graph: of any kind ``but`` these."""
     try:
-        return anchor_of(graph).is_served
+        found = anchor_of(graph)
+        return found.is_served and found.kind not in but
     except Refusal:
         return False
 
 
-def reads_permuted(graph: StitchGraph) -> bool:
+def reads_permuted(graph: StitchGraph, but: frozenset[str] = frozenset()) -> bool:
     """Whether a template computes a compute-intensive operator and, as it reads, all else of a graph: permutations.
+
+    Kinds of operators in ``but`` have none.
 
     A product's operands may both be permuted, a convolution's weight not: it has to be a constant.
     """
@@ -112,8 +118,8 @@ def reads_permuted(graph: StitchGraph) -> bool:
         made, taken = _product_of(op)
     except Refusal:
         return False
-    found = Anchored(made, None)
-    return found.is_served and len(taken) + 1 == len(graph.operators)
+    found = Anchored(made, None, _kind_of(op))
+    return found.is_served and found.kind not in but and len(taken) + 1 == len(graph.operators)
 
 
 def _anchor(graph: StitchGraph) -> Operator:
@@ -126,7 +132,11 @@ def _anchor(graph: StitchGraph) -> Operator:
 
 def _product_of(op: Operator) -> tuple[Contraction | Convolution, list[Operator]]:
     """What an operator is, and the operators that make what it reads."""
-    if len(op.reduce) > 1:
+    if _kind_of(op) == "convolution":
         made, taken = convolution_of(op)
         return (as_contraction(made), taken) if made.is_pointwise else (made, taken)
     return contraction_of(op)
+
+
+def _kind_of(op: Operator) -> str:
+    return "convolution" if len(op.reduce) > 1 else "matmul"

@@ -15,7 +15,9 @@ TEMPLATE = "our template"
 
 def has_templates(target: Any, config: StitchConfig) -> bool:
     """Whether templates compute operators for a target: on CPUs, unless TVM's schedules are asked for."""
-    return target is not None and target.kind.name == "llvm" and config.compute != "tvm"
+    return (
+        target is not None and target.kind.name == "llvm" and not {"matmul", "convolution"} <= config.of_tvm
+    )
 
 
 def tiles_of(target: Any, product: Contraction | Convolution) -> Tiles:

@@ -16,7 +16,7 @@ from tvm import relax
 from ..compute.attention import Attention, Operand
 from ..failures import Refusal
 from ..graph.extent import Extent, is_number, product, same, same_shape
-from .attention_scores import Scores, Spelling
+from .attention_scores import NotAttention, Scores, Spelling
 from .operators import operator_name
 from .readers import readers_of
 from .views import RESHAPES, SLICES, VIEWS, View, broadcast, permutation, reshaped, shape_of, through, whole
@@ -83,12 +83,13 @@ class AttentionFinder:
             permuted: may the result be stored in the order in which its only reader permutes it?
 
         Raises:
-            Refusal: where it is something else.
+            NotAttention: where it is something else.
+            Refusal: where its operands lie in a way that the kernel cannot read.
         """
         call = self.values[var]
         weights = self.spelling.weights(call.args[0])
         if weights is None:
-            raise Refusal("the left side is no softmax")
+            raise NotAttention("the left side is no softmax")
         scores = self.spelling.scores(weights.softmax.args[0])
         out, of_scores = shape_of(call), shape_of(scores.product)
         if not out or not of_scores or min(len(out), len(of_scores)) < 2:
@@ -112,7 +113,7 @@ class AttentionFinder:
             if not isinstance(var, relax.DataflowVar) or any(
                 r is None or r.var not in inside for r in for_data
             ):
-                raise Refusal("its scores or weights are read elsewhere")
+                raise NotAttention("its scores or weights are read elsewhere")
 
     def _shapes(self, value: Any, matrix: tuple[Extent, Extent]) -> list[tuple[Extent, ...]]:
         """Shapes that an operand has on its way, with all its matrices, some of which may be repeated."""

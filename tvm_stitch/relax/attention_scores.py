@@ -17,6 +17,10 @@ from .views import RESHAPES, shape_of
 _FILLS = ("relax.full", "relax.full_like")
 
 
+class NotAttention(Refusal):
+    """Products around a softmax are something else: nothing that a user would look for among attention."""
+
+
 @dataclass
 class Weights:
     """What was found between a softmax and the product of weights and v.
@@ -116,13 +120,13 @@ class Spelling:
         """The product that scores come from, and what is in between.
 
         Raises:
-            Refusal: where something else is computed on the way.
+            NotAttention: where something else is computed on the way.
         """
         found = Scores()
         while (call := self.definition(value)) is not None:
             name, shape = operator_name(call), shape_of(call)
             if shape is None:
-                raise Refusal("a shape is not known")
+                raise NotAttention("a shape is not known")
             found.members.append(value)
             found.shapes.append(shape)
             if name == "relax.matmul":
@@ -133,14 +137,14 @@ class Spelling:
                 found.scale *= factor
             elif name == "relax.add":
                 if found.scale != 1.0:
-                    raise Refusal("a mask is scaled")
+                    raise NotAttention("a mask is scaled")
                 value, mask = self._split_sum(call, shape)
                 found.masks.append((mask, shape))
             elif self._is_cast(call) or self.keeps_matrices(call):
                 value = call.args[0]
             else:
-                raise Refusal(f"{name} is between its products")
-        raise Refusal("what the softmax is of is no product")
+                raise NotAttention(f"{name} is between its products")
+        raise NotAttention("what the softmax is of is no product")
 
     def _split_sum(self, call: Any, shape: tuple[Extent, ...]) -> tuple[Any, Any]:
         """The operands of an addition: the one that leads to a product first."""
@@ -148,7 +152,7 @@ class Spelling:
             own = shape_of(value)
             if own is not None and same_shape(own, shape) and self._leads_to_product(value):
                 return value, other
-        raise Refusal("a sum of scores and a mask is not recognized")
+        raise NotAttention("a sum of scores and a mask is not recognized")
 
     def _leads_to_product(self, value: Any) -> bool:
         while (call := self.definition(value)) is not None:

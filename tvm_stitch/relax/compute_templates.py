@@ -71,6 +71,8 @@ class ComputeTemplates:
             found = anchored(graph)
             if not found.is_served:
                 raise Refusal("only float32 and half types have a template")
+            if found.kind in self.config.of_tvm:
+                raise Refusal("TVM's schedules are asked for")
             return found
         except Exception as err:
             let_pass(err)

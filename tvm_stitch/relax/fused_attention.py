@@ -22,6 +22,7 @@ from ..interrupts import carrying
 from ..target import capability_of, resolve_target
 from .attention_operator import OPERATORS, planned_operator
 from .attention_plan import AttentionFinder, Planned
+from .attention_scores import NotAttention
 from .functions import own_functions
 from .operators import operator_name
 from .views import shape_of
@@ -47,7 +48,7 @@ class FusedAttention:
     @carrying
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Rewrite the attention of every Relax function."""
-        if self.config.compute == "tvm" or capability_of(self.target) < FIRST_CAPABILITY:
+        if "attention" in self.config.of_tvm or capability_of(self.target) < FIRST_CAPABILITY:
             return mod
         plain = relax.transform.CanonicalizeBindings()(mod)  # without aliases
         found = {gvar: self._planned(func) for gvar, func in own_functions(plain)}
@@ -81,6 +82,8 @@ class FusedAttention:
             check(made.attention)
             if isinstance(made.attention.queries, int) and made.attention.queries < FEWEST_QUERIES:
                 raise Refusal(f"{made.attention.queries} queries are too few for our kernel")
+        except NotAttention:
+            return
         except Exception as err:
             reason = reason_of(err, key, self.config.strict)
             self.computed[key] = f"its products and softmax one by one: {reason}"

@@ -100,24 +100,19 @@ def planning_passes(
 
 def _libraries(target: Any, config: StitchConfig, recorder: Recorder) -> list[Any]:
     """What computes compute-intensive operators of CUDA devices: a kernel for attention, and libraries."""
-    if not _has_libraries(target, config):
+    if target.kind.name != "cuda":
         return []
+    passes = {"attention": FusedAttention, "matmul": LibraryMatmuls, "convolution": LibraryConvolutions}
     return [
-        FusedAttention(target, config, recorder.computed),
-        LibraryMatmuls(target, config, recorder.computed),
-        LibraryConvolutions(target, config, recorder.computed),
+        each(target, config, recorder.computed) for kind, each in passes.items() if kind not in config.of_tvm
     ]
-
-
-def _has_libraries(target: Any, config: StitchConfig) -> bool:
-    return config.compute != "tvm" and target.kind.name == "cuda"
 
 
 def _layouts(target: Any, config: StitchConfig, recorder: Recorder) -> list[Any]:
     """The layouts that templates take, and those in which a library is fastest."""
-    if has_templates(target, config):
+    if has_templates(target, config) and "convolution" not in config.of_tvm:
         return [ConvolutionLayouts(suits_templates, recorder.computed)]
-    if not _has_libraries(target, config):
+    if target.kind.name != "cuda" or "convolution" in config.of_tvm:
         return []
 
     @cache

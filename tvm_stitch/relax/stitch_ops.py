@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import partial
 from typing import Any, TypeAlias
 
 import tvm
@@ -118,14 +119,14 @@ class _Stitcher(PyExprMutator):
         if key not in self.known:
             try:
                 view = view_block(block, self.reader)
-                templates = has_templates(self.target, self.config)
+                templates, but = has_templates(self.target, self.config), self.config.of_tvm
                 found = identify_for(
                     view.nodes,
                     self.target,
                     self.config,
                     excluded=lambda _nodes, g: bool(self.exclude) and fingerprint(g) in self.exclude,
-                    template=has_template if templates else no_template,
-                    permuted=reads_permuted if templates else no_template,
+                    template=partial(has_template, but=but) if templates else no_template,
+                    permuted=partial(reads_permuted, but=but) if templates else no_template,
                 )
                 self.known[key] = view, found
             except Exception as err:

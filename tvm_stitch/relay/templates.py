@@ -37,7 +37,7 @@ def asked_instead(target: Any, config: StitchConfig) -> str:
     A tuner's schedules are asked for by the options of the current pass context, or by a context with AutoTVM's records
     that is open; a library by the target. ``compute="templates"`` says that templates come first all the same.
     """
-    if config.compute == "templates":
+    if config.compute_of("matmul") == config.compute_of("convolution") == "templates":
         return ""
     options = tvm.transform.PassContext.current().config
     for option, whose in TUNERS.items():
@@ -59,7 +59,7 @@ class Templates:
     """
 
     def __init__(self, target: Any, config: StitchConfig):
-        self.instead = asked_instead(target, config)
+        self.instead, self.config = asked_instead(target, config), config
         self.altered: dict[str, list[str]] = {}
         self.served: set[StitchGraph] = set()
         # Definitions as schedules for CPUs want them have operands packed within the operator.
@@ -89,6 +89,8 @@ class Templates:
         found = anchor_of(graph)
         if self.instead:
             raise Refusal(self.instead)
+        if found.kind in self.config.of_tvm:
+            raise Refusal("TVM's schedules are asked for")
         if found.dtypes != {"float32"}:
             raise Refusal("only float32 has a template")
         _check_places(found)

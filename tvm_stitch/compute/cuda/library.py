@@ -14,6 +14,7 @@ CUBLASLT = SharedLibrary(
     variable="TVM_STITCH_CUBLASLT",
     how_to_get_it="pip install nvidia-cublas, or nvidia-cublas-cu12 for CUDA 12",
     computes="matrix products",
+    kind="matmul",
     function="tvm_stitch.cublaslt.matmul",
     calls=calls("cublaslt.cc", "cuBLASLt"),
 )
@@ -26,6 +27,7 @@ CUDNN = SharedLibrary(
     variable="TVM_STITCH_CUDNN",
     how_to_get_it="pip install nvidia-cudnn-cu13, or nvidia-cudnn-cu12 for CUDA 12",
     computes="convolutions",
+    kind="convolution",
     function="tvm_stitch.cudnn.convolution",
     calls=calls("cudnn.cc", "cuDNN"),
 )
@@ -45,4 +47,4 @@ def why_not(library: SharedLibrary, config: StitchConfig) -> str | None:
         except Exception as err:
             let_pass(err)
             reason = error_text(err)
-    return library.calls_missing() if config.compute == "libraries" else reason
+    return library.calls_missing() if config.compute_of(library.kind) == "libraries" else reason

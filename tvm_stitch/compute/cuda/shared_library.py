@@ -30,6 +30,7 @@ class SharedLibrary:
         variable: the environment variable that names its file; with ``none`` it counts as not installed.
         how_to_get_it: for messages.
         computes: what, in words.
+        kind: of the operators that it computes, as options have it.
         function: the function of ours that calls it.
         calls: the C++ that defines the function, and one that opens the library.
         opened: in this process.
@@ -41,6 +42,7 @@ class SharedLibrary:
     variable: str
     how_to_get_it: str
     computes: str
+    kind: str
     function: str
     calls: Embedded
     opened: bool = False
