@@ -6,8 +6,8 @@
 Half of the interrupts end compiles in this process, through tvm_stitch's Python API; half end ``tvm-stitch compile`` in
 a process of its own, forked from this one (with Relay, which has no command line, a program that builds). The moment is
 a random part of the time that such a compile takes when nobody disturbs it. An interrupt that came too late, when the
-compile was done, is counted apart. Behind some interrupts in this process, the same model is compiled again: it must be
-stitched in full.
+compile was done, is counted apart, and so is one that came before it began. Behind some interrupts in this process, the
+same model is compiled again: it must be stitched in full.
 """
 
 from __future__ import annotations
@@ -27,7 +27,17 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-OUTCOMES = ("interrupted", "too late", "swallowed", "another error", "left behind", "not stitched after")
+OUTCOMES = (
+    "interrupted",
+    "too early",
+    "too late",
+    "swallowed",
+    "another error",
+    "left behind",
+    "not stitched after",
+)
+AROUND = 99
+"""Exit code of a process that was interrupted before its program began."""
 TOO_LATE = 0.05
 """Seconds before the end of a compile in which it may have been done already."""
 
@@ -144,6 +154,8 @@ def in_programs(program: Program, count: int, rng: random.Random, output: Path) 
                 print(f"left behind: {held}", file=sys.stderr)
         elif code == 0:
             found["swallowed" if sent else "too late"] += 1
+        elif code == AROUND:
+            found["too early"] += 1
         else:
             found["another error"] += 1
             print(f"exit code {code}", file=sys.stderr)
@@ -173,10 +185,11 @@ def _forked(program: Program, folder: Path, after: float | None) -> tuple[int, f
     child = os.fork()
     if not child:
         os.close(told)
-        code = 1
+        code = AROUND
         try:
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, 1)
+            code = 1
             code = program(folder)
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             os.write(tell, b"done")
@@ -232,7 +245,7 @@ def main() -> int:
     print(f"{'':16}" + "".join(f"{outcome:>20}" for outcome in OUTCOMES))
     for kind, counts in found.items():
         print(f"{kind:16}" + "".join(f"{counts[outcome]:20d}" for outcome in OUTCOMES))
-    return int(any(counts[outcome] for counts in found.values() for outcome in OUTCOMES[2:]))
+    return int(any(counts[outcome] for counts in found.values() for outcome in OUTCOMES[3:]))
 
 
 if __name__ == "__main__":

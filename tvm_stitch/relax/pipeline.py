@@ -31,6 +31,7 @@ from .compute_templates import ComputeTemplates
 from .constant_batch_norm import ConstantBatchNorm
 from .constant_views import ConstantViews
 from .convolution_layouts import ConvolutionLayouts, suits_templates, suits_tensor_cores
+from .decompose_attention import DecomposeAttention
 from .drop_copies import DropCopies
 from .embed_libraries import EmbedLibraries
 from .fold_constants import FoldConstants
@@ -90,6 +91,7 @@ def planning_passes(
         WideOperators(),
         ConstantViews(),
         ConstantBatchNorm(),
+        *_attention(target, config, recorder),
         *_layouts(target, config, recorder),
         *_libraries(target, config, recorder),
         ConstantViews(),
@@ -98,11 +100,18 @@ def planning_passes(
     ]
 
 
+def _attention(target: Any, config: StitchConfig, recorder: Recorder) -> list[Any]:
+    """Attention by a kernel of our own, on CUDA devices, else by its products and softmax."""
+    kernel = target.kind.name == "cuda" and "attention" not in config.of_tvm
+    fused = [FusedAttention(target, config, recorder.computed)] if kernel else []
+    return [*fused, *([DecomposeAttention()] if "matmul" not in config.of_tvm else [])]
+
+
 def _libraries(target: Any, config: StitchConfig, recorder: Recorder) -> list[Any]:
-    """What computes compute-intensive operators of CUDA devices: a kernel for attention, and libraries."""
+    """Libraries for compute-intensive operators, called through functions of our own: on CUDA devices."""
     if target.kind.name != "cuda":
         return []
-    passes = {"attention": FusedAttention, "matmul": LibraryMatmuls, "convolution": LibraryConvolutions}
+    passes = {"matmul": LibraryMatmuls, "convolution": LibraryConvolutions}
     return [
         each(target, config, recorder.computed) for kind, each in passes.items() if kind not in config.of_tvm
     ]

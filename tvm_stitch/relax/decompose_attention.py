@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DecomposeAttention: ``R.nn.attention`` as its products and softmax, each of which something computes well."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.relax import op as R
+
+from ..failures import Refusal
+from ..graph.extent import as_expr
+from ..interrupts import carrying
+from .attention_operator import OPERATORS, planned_operator
+from .functions import own_functions, with_own_functions
+from .operators import operator_name
+
+
+@tvm.transform.module_pass(opt_level=0, name="DecomposeAttention")
+class DecomposeAttention:
+    """Write ``R.nn.attention`` out: TVM makes one function of it, whose two products no template or library computes.
+
+    Scores are of the operands' type, as products are. Runs before anything is chosen that computes products. What has a
+    window, or keys of other heads than queries, is left to TVM.
+    """
+
+    @carrying
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Rewrite the module's attention."""
+        values = [v for _, func in own_functions(mod) for v in relax.analysis.get_var2val(func).values()]
+        if not any(operator_name(value) in OPERATORS for value in values):
+            return mod
+        return with_own_functions(mod, lambda func: _Mutator().visit_expr(func))
+
+
+@relax.expr_functor.mutator
+class _Mutator(relax.PyExprMutator):
+    def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
+        call = super().visit_call_(call)
+        if operator_name(call) not in OPERATORS:
+            return call
+        try:
+            attention = planned_operator(relax.Var("attention", call.ty), call).attention
+        except Refusal:
+            return call
+        emit, dtype = self.builder_.emit, str(call.ty.dtype)
+        q, k, v = (emit(R.permute_dims(value, [0, 2, 1, 3])) for value in call.args[:3])
+        scores = emit(R.matmul(q, emit(R.permute_dims(k, [0, 1, 3, 2])), out_dtype=dtype))
+        scores = emit(R.multiply(scores, relax.const(attention.scale, dtype)))
+        if attention.mask is not None:
+            scores = emit(R.add(scores, call.args[3]))
+        if attention.causal is not None:
+            queries, keys, offset = map(as_expr, (attention.queries, attention.keys, attention.causal))
+            last = emit(R.reshape(emit(R.arange(offset, queries + offset, 1, "int64")), [queries, 1]))
+            hidden = emit(R.greater(emit(R.arange(0, keys, 1, "int64")), last))
+            scores = emit(R.where(hidden, relax.const(float("-inf"), dtype), scores))
+        weights = emit(R.nn.softmax(scores, -1))
+        return R.permute_dims(emit(R.matmul(weights, v, out_dtype=dtype)), [0, 2, 1, 3])
