@@ -20,5 +20,11 @@ def import_torch(made: Made, dtype: str = "float32", products: str = "float32") 
 
     with torch.no_grad():
         program = torch.export.export(made.module, tuple(made.inputs))
-    mod = from_exported_program(program, keep_params_as_input=False, unwrap_unit_return_tuple=True)
+    options = {"keep_params_as_input": False, "unwrap_unit_return_tuple": True}
+    try:
+        mod = from_exported_program(program, **options)
+    except (
+        ValueError
+    ):  # GPT-2: PyTorch's decomposition of attention strides its result in a way that a view refuses
+        mod = from_exported_program(program, run_ep_decomposition=False, **options)
     return mod if dtype == "float32" else in_half_precision(mod, dtype, products)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -121,7 +122,7 @@ def described(case: Case) -> Attention:
 
 def run_kernel_of(attention: Attention, arrays: list[np.ndarray]) -> np.ndarray:
     builder = relax.BlockBuilder()
-    gvar = builder.add_func(attention_kernel(attention, []), "attention")
+    gvar = builder.add_func(attention_kernel(attention, [], 1 << 17), "attention")
     params = [
         relax.Var(f"x{i}", relax.TensorType(list(o.shape), o.dtype)) for i, o in enumerate(attention.inputs)
     ]
@@ -158,4 +159,20 @@ def test_alignment_is_proved() -> None:
 )
 def test_refusals(change: dict[str, Any], reason: str) -> None:
     with pytest.raises(Refusal, match=reason):
-        check(replace(described(Case(1, 2, 20, 20, 16)), **change))
+        check(replace(described(Case(1, 2, 20, 20, 16)), **change), 1 << 17)
+
+
+def test_shared_memory_bounds_tiles() -> None:
+    """Two tiles a warp where they fit, else one, else none."""
+    large = described(Case(1, 1, 1024, 64, 128))
+    both, one = 6 * 64 * 136 * 2, 5 * 64 * 136 * 2
+
+    def blocks(shared_bytes: int) -> int:
+        found = re.search(
+            r'"blockIdx.x", T.int64\((\d+)\)', attention_kernel(large, [], shared_bytes).script()
+        )
+        return int(found[1]) if found else 0
+
+    assert (blocks(both), blocks(both - 1), blocks(one)) == (8, 16, 16)
+    with pytest.raises(Refusal, match="shared memory"):
+        attention_kernel(large, [], one - 1)

@@ -54,6 +54,55 @@ def test_only_casts_that_lose_nothing_are_dropped() -> None:
     ]
 
 
+SHAPE = (2, 4, 3, 8)
+
+OPERATORS = {  # that TVM's pass writes anew
+    "attention": (
+        lambda emit, x, y: R.nn.attention(x, x, x, scale=0.3, causal_mask="BottomRight"),
+        [(SHAPE, "float32"), ((1,), "float32")],
+    ),
+    "attention with a bias": (
+        lambda emit, x, y: R.nn.attention(x, x, x, y, scale=0.3),
+        [(SHAPE, "float32"), ((2, 1, 4, 4), "float32")],
+    ),
+    "conv1d": (
+        lambda emit, x, y: R.nn.conv1d(x, y, 2, 1, 2, 2),
+        [((2, 4, 9), "float32"), ((6, 2, 3), "float32")],
+    ),
+    "conv2d": (
+        lambda emit, x, y: R.nn.conv2d(x, y, [2, 1], [1, 0, 2, 1], 2, 2),
+        [((2, 4, 9, 8), "float32"), ((6, 2, 3, 2), "float32")],
+    ),
+    "conv3d": (
+        lambda emit, x, y: R.nn.conv3d(x, y, 1, 1, 1, 2),
+        [((1, 4, 3, 4, 5), "float32"), ((2, 2, 3, 3, 3), "float32")],
+    ),
+    "conv2d_transpose": (
+        lambda emit, x, y: R.nn.conv2d_transpose(x, y, 2, 1, 1, 1, 2),
+        [((2, 4, 5, 5), "float32"), ((4, 3, 3, 3), "float32")],
+    ),
+    "conv1d_transpose": (
+        lambda emit, x, y: R.nn.conv1d_transpose(x, y, 2, 1, 1, 1, 2),
+        [((2, 4, 5), "float32"), ((4, 3, 3), "float32")],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("products", ["float32", "half"])
+def test_results_stay(name: str, products: str) -> None:
+    """Nothing of an operator gets lost: results are the float32 model's to within the half type's digits."""
+    body, specs = OPERATORS[name]
+    rng = np.random.default_rng()
+    arrays = [rng.standard_normal(shape).astype("float16") for shape, _ in specs]
+    mod = build(lambda emit, *xs: emit(body(emit, *xs)), *specs)
+    found = []
+    for made, dtype in ((mod, "float32"), (in_half_precision(mod, "float16", products), "float16")):
+        machine = relax.VirtualMachine(tvm_stitch.compile(made, TARGET), tvm.cpu())
+        found.append(machine["main"](*(tvm.runtime.tensor(a.astype(dtype)) for a in arrays)).numpy())
+    np.testing.assert_allclose(found[1].astype("float32"), found[0], rtol=0, atol=5e-3 * abs(found[0]).max())
+
+
 def test_other_types_are_refused() -> None:
     mod = build(lambda emit, x: [R.exp(x)], ((2, 3), "float32"))
     with pytest.raises(ValueError, match="float16 or bfloat16"):

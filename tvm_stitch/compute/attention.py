@@ -93,8 +93,8 @@ class Attention:
         return (self.q, self.k, self.v, *([self.mask] if self.mask is not None else []))
 
 
-def check(attention: Attention) -> None:
-    """Raise a Refusal unless the kernel computes this."""
+def check(attention: Attention, shared_bytes: int) -> None:
+    """Raise a Refusal unless the kernel computes this with so many bytes of shared memory."""
     dtypes = {operand.dtype for operand in (attention.q, attention.k, attention.v)}
     if len(dtypes) > 1 or not dtypes <= set(HALF):
         raise Refusal(f"attention of {' and '.join(sorted(dtypes))} has no kernel of ours")
@@ -105,21 +105,27 @@ def check(attention: Attention) -> None:
     if not 0 < attention.size <= LARGEST_HEAD:
         raise Refusal(f"heads of {attention.size} elements: the kernel takes up to {LARGEST_HEAD}")
 
+    if _shared_bytes(attention, 1) > shared_bytes:
+        raise Refusal(
+            f"heads of {attention.size} elements take more than {shared_bytes} bytes of shared memory"
+        )
 
-def attention_kernel(attention: Attention, numbers: Sequence[Any]) -> Any:
+
+def attention_kernel(attention: Attention, numbers: Sequence[Any], shared_bytes: int) -> Any:
     """The scheduled PrimFunc; its parameters are the inputs, ``numbers`` and the result.
 
     Args:
         attention: what it computes.
         numbers: those variables of its extents that are not extents of an input themselves.
+        shared_bytes: shared memory that a block can have.
 
     Raises:
         Refusal: where :func:`check` does.
     """
-    check(attention)
+    check(attention, shared_bytes)
     buffers = [_buffer(operand, name) for operand, name in zip(attention.inputs, "qkvm")]
     out = _buffer(attention.out, "out")
-    tiles = _tiles(attention)
+    tiles = _tiles(attention, shared_bytes)
     blocks = product([*attention.leading, ceildiv(attention.queries, TILE * tiles)])
     with B.kernel() as body, ExitStack() as stack:
         bound_registers(stack, _resident(attention, tiles))
@@ -149,10 +155,14 @@ def is_aligned(attention: Attention) -> bool:
     return attention.size * item_bytes(attention.q.dtype) % _ALIGNMENT_BYTES == 0
 
 
-def _tiles(attention: Attention) -> int:
+def _tiles(attention: Attention, shared_bytes: int) -> int:
     """Tiles of 16 queries that a warp has."""
     few = isinstance(attention.queries, int) and attention.queries < TWO_TILES_FROM
-    return 1 if few else 2
+    return 1 if few or _shared_bytes(attention, 2) > shared_bytes else 2
+
+
+def _shared_bytes(attention: Attention, tiles: int) -> int:
+    return _shared_elements(attention, tiles) * item_bytes(attention.q.dtype)
 
 
 def _resident(attention: Attention, tiles: int) -> int:

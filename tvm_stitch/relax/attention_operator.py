@@ -3,20 +3,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ..compat import Analyzer
 from ..compute.attention import Attention, Operand
 from ..failures import Refusal
 from ..graph.extent import Extent, as_expr, as_extent, same_shape
-from .attention_plan import Mask, Planned
+from .attention_operands import as_operand
+from .attention_plan import AttentionFinder, Mask, Planned
 from .views import broadcast, shape_of, whole
 
 OPERATORS = ("relax.nn.attention", "relax.nn.attention_bias")
 
 
-def planned_operator(var: Any, call: Any) -> Planned:
-    """What ``R.nn.attention`` asks for, whose operands are <batch, row, head, element>.
+def attention_of(call: Any) -> Attention:
+    """What ``R.nn.attention`` asks for, whose operands are <batch, row, head, element>, of its operands as they are.
 
     Raises:
         Refusal: for windows, keys of other heads than queries', and shapes that are not known.
@@ -30,8 +32,7 @@ def planned_operator(var: Any, call: Any) -> Planned:
     if not isinstance(size, int) or not same_shape(of_k, of_v) or not same_shape(of_k[2:], (heads, size)):
         raise Refusal("keys and values have other heads than queries")
     q, k, v, *masks = call.args
-    mask = _mask(masks[0], (batch, heads, queries, keys)) if masks else None
-    plan = Attention(
+    return Attention(
         (1, batch, heads),
         queries,
         keys,
@@ -41,11 +42,35 @@ def planned_operator(var: Any, call: Any) -> Planned:
         _operand(k),
         _operand(v),
         _operand(call),
-        mask,
+        _mask(masks[0], (batch, heads, queries, keys)) if masks else None,
         _causal(call, queries, keys),
     )
-    added = tuple(Mask(value, tuple(shape_of(value) or ())) for value in masks)
-    return Planned(str(var.name), plan, (q, k, v), var, added)
+
+
+def planned_operator(finder: AttentionFinder, var: Any, permuted: bool = True) -> Planned:
+    """The attention of the operator that ``var`` is bound to, its operands read where they come from.
+
+    Args:
+        finder: of the function.
+        var: the variable.
+        permuted: may the result be stored in the order in which its only reader permutes it?
+
+    Raises:
+        Refusal: where :func:`attention_of` does.
+    """
+    call = finder.values[var]
+    plain = attention_of(call)
+    (q, of_q), (k, of_k), (v, _) = (
+        finder.operands.heads(value, factors) for value, factors in zip(call.args, (True, True, False))
+    )
+    result, strides, skipped = finder.stored(var, tuple(shape_of(call) or ()), permuted)
+    batch, row, head, _ = strides
+    out = Operand(tuple(shape_of(result) or ()), str(result.ty.dtype), 0, (0, batch, head, row))
+    plan = replace(
+        plain, scale=plain.scale * of_q * of_k, q=as_operand(q), k=as_operand(k), v=as_operand(v), out=out
+    )
+    masks = tuple(Mask(value, tuple(shape_of(value) or ())) for value in call.args[3:])
+    return Planned(str(var.name), plan, (q.value, k.value, v.value), result, masks, tuple(skipped))
 
 
 def _operand(value: Any) -> Operand:

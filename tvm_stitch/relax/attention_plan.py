@@ -15,14 +15,12 @@ from tvm import relax
 
 from ..compute.attention import Attention, Operand
 from ..failures import Refusal
-from ..graph.extent import Extent, is_number, product, same, same_shape
+from ..graph.extent import Extent, is_number, same_shape
+from .attention_operands import LEADING_AXES, OperandReader, as_operand, of_rows, of_scores, three
 from .attention_scores import NotAttention, Scores, Spelling
 from .operators import operator_name
 from .readers import readers_of
-from .views import RESHAPES, SLICES, VIEWS, View, broadcast, permutation, reshaped, shape_of, through, whole
-
-LEADING_AXES = 3
-"""Axes before rows and columns that operands may have."""
+from .views import RESHAPES, View, broadcast, permutation, reshaped, shape_of, whole
 
 _OF_SHAPES = ("relax.full_like", "relax.ones_like", "relax.zeros_like", "relax.shape_of")
 """Operators that read no element of their operand."""
@@ -68,6 +66,7 @@ class AttentionFinder:
         self.values = dict(relax.analysis.get_var2val(func).items())
         self.readers = readers_of(func)
         self.spelling = Spelling(self.values)
+        self.operands = OperandReader(self.spelling)
 
     def candidates(self) -> Iterator[Any]:
         """The variables of products whose left side is a softmax."""
@@ -96,8 +95,8 @@ class AttentionFinder:
             raise Refusal("its shapes are not known")
         self._check_members([*weights.members, *scores.members], var)
         shapes = [*weights.shapes, *scores.shapes, out]
-        shapes += self._shapes(scores.product.args[1], (out[-1], of_scores[-1]))
-        shapes += self._shapes(call.args[1], (of_scores[-1], out[-1]))
+        shapes += self.operands.shapes(scores.product.args[1], (out[-1], of_scores[-1]))
+        shapes += self.operands.shapes(call.args[1], (of_scores[-1], out[-1]))
         few = [shape[:-2] for shape in shapes if len(shape) <= LEADING_AXES + 2]
         if not few:
             raise Refusal(f"it has more than {LEADING_AXES} leading axes")
@@ -115,23 +114,6 @@ class AttentionFinder:
             ):
                 raise NotAttention("its scores or weights are read elsewhere")
 
-    def _shapes(self, value: Any, matrix: tuple[Extent, Extent]) -> list[tuple[Extent, ...]]:
-        """Shapes that an operand has on its way, with all its matrices, some of which may be repeated."""
-        found = []
-        own = shape_of(value) or ()
-        while (call := self.spelling.definition(value)) is not None:
-            if (scaled := self.spelling.scaled(call)) is not None:
-                value = scaled[0]
-            elif operator_name(call) in VIEWS:
-                value = call.args[0]
-                before = shape_of(value)
-                if before and same(product(before), product(own)):
-                    if same_shape(before[-2:], matrix) or same_shape(before[-2:], matrix[::-1]):
-                        found.append(before)
-            else:
-                break
-        return found
-
     # -- how it lies in memory -------------------------------------------------------------------------------------
     def _laid_out(
         self, var: Any, call: Any, scores: Scores, safe: bool, leading: tuple[Extent, ...], permuted: bool
@@ -144,23 +126,23 @@ class AttentionFinder:
         both = [
             same_shape(shape[:-2], leading) for shape in (first, out)
         ]  # else matmul repeats other matrices
-        q, of_q = self._operand(scores.product.args[0], (*leading, queries, size), both[0])
-        k, of_k = self._operand(scores.product.args[1], (*leading, size, keys), both[0], transposed=True)
-        v, _ = self._operand(call.args[1], (*leading, keys, size), both[1], factors=False)
+        q, of_q = self.operands.rows(scores.product.args[0], (*leading, queries, size), both[0])
+        k, of_k = self.operands.rows(scores.product.args[1], (*leading, size, keys), both[0], transposed=True)
+        v, _ = self.operands.rows(call.args[1], (*leading, keys, size), both[1], factors=False)
         stored_rows = (*leading, queries, size)
-        result, strides, skipped = self._stored(var, stored_rows, permuted)
+        result, strides, skipped = self.stored(var, stored_rows, permuted)
         stored = shape_of(result)
         assert stored is not None
         plan = Attention(
-            _three(leading),
+            three(leading),
             queries,
             keys,
             size,
             scores.scale * of_q * of_k,
-            _as_operand(q),
-            _as_operand(k),
-            _as_operand(v),
-            Operand(stored, str(result.ty.dtype), 0, _of_rows(strides)),
+            as_operand(q),
+            as_operand(k),
+            as_operand(v),
+            Operand(stored, str(result.ty.dtype), 0, of_rows(strides)),
             safe=safe,
         )
         masks, of_mask = self._masks(scores.masks, (*leading, queries, keys))
@@ -185,100 +167,17 @@ class AttentionFinder:
         if len(masks) == 1:
             value, view = masks[0]
             own = tuple(shape_of(value) or ())
-            return (Mask(value, own),), Operand(own, str(value.ty.dtype), 0, _of_scores(view.strides))
+            return (Mask(value, own),), Operand(own, str(value.ty.dtype), 0, of_scores(view.strides))
         if len({str(value.ty.dtype) for value, _ in masks}) > 1:
             raise Refusal("its masks are of several types")
         shapes = [
             tuple(1 if is_number(s, 0) else e for e, s in zip(extents, view.strides)) for _, view in masks
         ]
         both = tuple(max(es, key=lambda e: not is_number(e, 1)) for es in zip(*shapes))
-        of_sum = Operand(both, str(masks[0][0].ty.dtype), 0, _of_scores(whole(None, both).strides))
+        of_sum = Operand(both, str(masks[0][0].ty.dtype), 0, of_scores(whole(None, both).strides))
         return tuple(Mask(value, shape) for (value, _), shape in zip(masks, shapes)), of_sum
 
-    def _operand(
-        self,
-        value: Any,
-        extents: tuple[Extent, ...],
-        repeats: bool,
-        transposed: bool = False,
-        factors: bool = True,
-    ) -> tuple[View, float]:
-        """The earliest value whose rows the kernel can read as an operand, seen with ``extents``, and its factor.
-
-        Args:
-            value: an operand of a product.
-            extents: of the leading axes, and of its matrices.
-            repeats: leading axes that it does not have, or of extent 1, are repeated.
-            transposed: the columns of its matrices are what the kernel reads as rows.
-            factors: may it be scaled?
-        """
-        start = value
-        while not same_shape(shape_of(start) or (), extents):
-            call = self.spelling.definition(start)
-            if call is None or not self.spelling.keeps_matrices(call):
-                start = value
-                break
-            start = call.args[0]
-        best: tuple[View, float] | None = None
-        for view, factor in self._views(start, extents[:-2]):
-            seen = reshaped(view, extents) or (broadcast(view, extents) if repeats else None)
-            if seen is None or (factor != 1.0 and not factors):
-                continue
-            if transposed:
-                order = [*range(len(extents) - 2), -1, -2]
-                seen = replace(
-                    seen,
-                    extents=tuple(extents[i] for i in order),
-                    strides=tuple(seen.strides[i] for i in order),
-                )
-            if is_number(seen.strides[-1], 1) or is_number(seen.extents[-1], 1):
-                best = seen, factor
-        if best is None:
-            raise Refusal("elements of a row of an operand are no neighbours")
-        return best
-
-    def _views(self, value: Any, leading: tuple[Extent, ...]) -> Iterator[tuple[View, float]]:
-        """A value as views of earlier and earlier ones that it is made from, each times a factor.
-
-        Args:
-            value: an operand.
-            leading: the axes before those of matrices, which may be joined in the value itself.
-        """
-        extents = shape_of(value)
-        if extents is None:
-            return
-        yield whole(value, extents), 1.0
-        factor, steps, dtype = 1.0, list[Any](), str(value.ty.dtype)
-        while (call := self.spelling.definition(value)) is not None and str(call.args[0].ty.dtype) == dtype:
-            if (scaled := self.spelling.scaled(call)) is not None:
-                value, factor = scaled[0], factor * scaled[1]
-            elif operator_name(call) in (*VIEWS, *SLICES):
-                value = call.args[0]
-                steps.append(call)
-            else:
-                return
-            extents = shape_of(value)
-            if extents is None:
-                return
-            view: View | None = whole(value, extents)
-            for step in reversed(steps):
-                view = None if view is None else self._through(step, view, leading)
-            if view is not None:
-                yield view, factor
-
-    def _through(self, step: Any, view: View, leading: tuple[Extent, ...]) -> View | None:
-        """A view of what a step makes of a view; leading axes that are apart already stay so."""
-        if same_shape(view.extents[:-2], leading):
-            if self.spelling.keeps_matrices(step):
-                if product(shape_of(step.args[0]) or ()) == product(view.extents):
-                    return view
-            elif _is_transposition(step):
-                order = [*range(len(leading)), -1, -2]
-                parts = (tuple(axes[i] for i in order) for axes in (view.extents, view.strides))
-                return replace(view, **dict(zip(("extents", "strides"), parts)))
-        return through(step, view)
-
-    def _stored(
+    def stored(
         self, var: Any, extents: tuple[Extent, ...], permuted: bool
     ) -> tuple[Any, tuple[Extent, ...], list[Any]]:
         """The variable that the kernel's result stands for, the strides of its axes there, and variables before it."""
@@ -308,30 +207,3 @@ class AttentionFinder:
 def _fineness(leading: tuple[Extent, ...]) -> tuple[int, bool, int]:
     """Of equal leading axes those come last that are apart, and of these <batch, head>, as results are permuted."""
     return sum(not is_number(extent, 1) for extent in leading), len(leading) == 2, -len(leading)
-
-
-def _is_transposition(call: Any) -> bool:
-    """Does a call exchange rows and columns of matrices, and nothing else?"""
-    if operator_name(call) != "relax.permute_dims":
-        return False
-    rank = len(shape_of(call) or ())
-    return rank >= 2 and permutation(call, rank) == [*range(rank - 2), rank - 1, rank - 2]
-
-
-def _as_operand(view: View) -> Operand:
-    shape = tuple(shape_of(view.value) or ())
-    return Operand(shape, str(view.value.ty.dtype), view.offset, _of_rows(view.strides))
-
-
-def _of_scores(strides: Sequence[Extent]) -> tuple[Extent, ...]:
-    """The strides of three leading axes, of rows and of columns, out of those of all axes."""
-    return (*_three(strides[:-2], 0), *strides[-2:])
-
-
-def _of_rows(strides: Sequence[Extent]) -> tuple[Extent, ...]:
-    """The strides of three leading axes and of rows, out of those of all axes."""
-    return (*_three(strides[:-2], 0), strides[-2])
-
-
-def _three(extents: Sequence[Extent], filler: Extent = 1) -> Any:
-    return (*[filler] * (LEADING_AXES - len(extents)), *extents)

@@ -12,7 +12,7 @@ from tvm import relax
 from ..failures import Refusal
 from ..graph.extent import Extent, product, same, same_shape
 from .operators import operator_name
-from .views import RESHAPES, shape_of
+from .views import RESHAPES, Part, shape_of
 
 _FILLS = ("relax.full", "relax.full_like")
 
@@ -215,6 +215,14 @@ class Spelling:
             return None
         inside = any(isinstance(arg, relax.DataflowVar) for arg in call.args)
         return None if inside and not isinstance(value, relax.DataflowVar) else call
+
+    def part(self, value: Any) -> Part | None:
+        """What a variable is bound to, if that is one of the parts that ``R.split`` makes."""
+        found = self.values.get(value) if isinstance(value, relax.DataflowVar) else None
+        if not isinstance(found, relax.TupleGetItem):
+            return None
+        call = self.values.get(found.tuple_value)
+        return Part(call, int(found.index)) if operator_name(call) == "relax.split" else None
 
 
 def _is_of_rows(reduction: Any) -> bool:

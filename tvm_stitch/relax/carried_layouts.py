@@ -13,10 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 import tvm
-from tvm import relax
 
 from .full_rank_operands import BROADCASTING
-from .functions import with_own_functions
+from .hidden_calls import hidden_from
 from .operators import operator_name
 
 _UNARY = (
@@ -47,16 +46,13 @@ PROVISOS: dict[str, Callable[[Any], bool]] = {
 """Which calls of an operator carry layouts, where not all do."""
 
 _RULE = "FRelaxInferLayout"
-_HIDDEN = "tvm_stitch.of_the_layout_it_is_given"
 
 
 def converted_where_carried(
     mod: tvm.IRModule, convert: Callable[[tvm.IRModule], tvm.IRModule]
 ) -> tvm.IRModule:
-    """``convert(mod)``, to which operators that do not carry layouts are calls of something unknown."""
-    hidden: list[Any] = []
-    made = convert(with_own_functions(mod, lambda func: _Hidden(hidden).visit_expr(func)))
-    return with_own_functions(made, lambda func: _Shown(hidden).visit_expr(func))
+    """``convert(mod)``, which does not see operators that do not carry layouts."""
+    return hidden_from(convert, mod, lambda call: not is_carried(call))
 
 
 def is_carried(call: Any) -> bool:
@@ -65,34 +61,3 @@ def is_carried(call: Any) -> bool:
     if not name or call.op.get_attr(_RULE) is None:
         return True
     return name in CARRIED and (name not in PROVISOS or PROVISOS[name](call))
-
-
-@relax.expr_functor.mutator
-class _Hidden(relax.PyExprMutator):
-    def __init__(self, hidden: list[Any]):
-        super().__init__()
-        self.hidden = hidden
-
-    def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
-        call = super().visit_call_(call)
-        if is_carried(call):
-            return call
-        self.hidden.append(call)
-        return relax.op.call_pure_packed(f"{_HIDDEN}.{len(self.hidden) - 1}", *call.args, ty_args=call.ty)
-
-
-@relax.expr_functor.mutator
-class _Shown(relax.PyExprMutator):
-    def __init__(self, hidden: list[Any]):
-        super().__init__()
-        self.hidden = hidden
-
-    def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
-        call = super().visit_call_(call)
-        if operator_name(call) != "relax.call_pure_packed":
-            return call
-        called = str(call.args[0].global_symbol)
-        if not called.startswith(_HIDDEN):
-            return call
-        before = self.hidden[int(called.rpartition(".")[2])]
-        return relax.Call(before.op, call.args[1:], before.attrs, before.ty_args)

@@ -12,7 +12,7 @@ from tvm.relax import op as R
 from ..failures import Refusal
 from ..graph.extent import as_expr
 from ..interrupts import carrying
-from .attention_operator import OPERATORS, planned_operator
+from .attention_operator import OPERATORS, attention_of
 from .functions import own_functions, with_own_functions
 from .operators import operator_name
 
@@ -41,7 +41,7 @@ class _Mutator(relax.PyExprMutator):
         if operator_name(call) not in OPERATORS:
             return call
         try:
-            attention = planned_operator(relax.Var("attention", call.ty), call).attention
+            attention = attention_of(call)
         except Refusal:
             return call
         emit, dtype = self.builder_.emit, str(call.ty.dtype)

@@ -16,6 +16,7 @@ from .. import compat
 from ..compat import tir
 from ..compute.attention import FIRST_CAPABILITY, Attention, Operand, attention_kernel, check
 from ..config import StitchConfig, checked_config
+from ..device import device_model
 from ..failures import Refusal, reason_of
 from ..graph.extent import Extent, as_expr, as_extent, same_shape
 from ..interrupts import carrying
@@ -44,17 +45,19 @@ class FusedAttention:
     ):
         self.target, self.config = resolve_target(target), checked_config(config)
         self.computed = computed if computed is not None else {}
+        self.shared_bytes = 0
 
     @carrying
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Rewrite the attention of every Relax function."""
         if "attention" in self.config.of_tvm or capability_of(self.target) < FIRST_CAPABILITY:
             return mod
+        self.shared_bytes = device_model(self.target).shared_per_block
         plain = relax.transform.CanonicalizeBindings()(mod)  # without aliases
         found = {gvar: self._planned(func) for gvar, func in own_functions(plain)}
         if not any(found.values()):
             return mod
-        rewriter = _Rewriter(plain)
+        rewriter = _Rewriter(plain, self.shared_bytes)
         for gvar, func in own_functions(plain):
             rewriter.rewrite(gvar, func, found[gvar])
         return relax.transform.DeadCodeElimination()(rewriter.builder_.get())
@@ -63,23 +66,24 @@ class FusedAttention:
         """What is computed by our kernel, by the variables that its results stand for."""
         finder = AttentionFinder(func)
         operators = [v for v, call in finder.values.items() if operator_name(call) in OPERATORS]
+        ways = dict.fromkeys(finder.candidates(), finder.planned)
+        ways |= {var: partial(planned_operator, finder) for var in operators}
         plans: dict[Any, Planned] = {}
-        for var in finder.candidates():
-            self._note(plans, var, partial(finder.planned, var))
-        for var in operators:
-            self._note(plans, var, partial(planned_operator, var, finder.values[var]))
+        for var, way in ways.items():
+            self._note(plans, var, partial(way, var))
         read = {value for plan in plans.values() for value in plan.values}
         for result, plan in list(plans.items()):
             if not read.isdisjoint(plan.skipped):  # another one reads what would not be there
                 del plans[result]
-                self._note(plans, plan.skipped[0], partial(finder.planned, plan.skipped[0], permuted=False))
+                var = plan.skipped[0]
+                self._note(plans, var, partial(ways[var], var, permuted=False))
         return plans
 
     def _note(self, plans: dict[Any, Planned], var: Any, plan: Callable[[], Planned]) -> None:
         key = f"attention {var.name}"
         try:
             made = plan()
-            check(made.attention)
+            check(made.attention, self.shared_bytes)
             if isinstance(made.attention.queries, int) and made.attention.queries < FEWEST_QUERIES:
                 raise Refusal(f"{made.attention.queries} queries are too few for our kernel")
         except NotAttention:
@@ -103,8 +107,9 @@ def described(attention: Attention) -> str:
 
 @mutator
 class _Rewriter(PyExprMutator):
-    def __init__(self, mod: tvm.IRModule):
+    def __init__(self, mod: tvm.IRModule, shared_bytes: int):
         super().__init__(mod)
+        self.shared_bytes = shared_bytes
         self.plans: dict[Any, Planned] = {}
         self.kernels: dict[Any, Any] = {}
         self.plan: Planned | None = None
@@ -152,10 +157,14 @@ class _Rewriter(PyExprMutator):
         }
         numbers = [symbol for symbol in symbols if symbol not in bound]
         if symbols:
-            func = attention_kernel(renamed(attention, own), [own[number] for number in numbers])
+            func = attention_kernel(
+                renamed(attention, own), [own[number] for number in numbers], self.shared_bytes
+            )
             return self.builder_.add_func(func, "attention"), numbers
         if attention not in self.kernels:
-            self.kernels[attention] = self.builder_.add_func(attention_kernel(attention, []), "attention")
+            self.kernels[attention] = self.builder_.add_func(
+                attention_kernel(attention, [], self.shared_bytes), "attention"
+            )
         return self.kernels[attention], []
 
 

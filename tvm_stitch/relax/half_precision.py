@@ -16,6 +16,7 @@ from tvm import relax
 from ..graph.dtype import HALF
 from .checked_module import checked_module
 from .functions import with_own_functions
+from .hidden_calls import hidden_from
 from .operators import operator_name
 
 
@@ -37,7 +38,10 @@ def in_half_precision(mod: tvm.IRModule, dtype: str, products: str = "float32") 
         )
     mod = with_own_functions(checked_module(mod), _with_half_inputs)
     mod = relax.transform.ConvertToDataflow(min_size=1)(mod)
-    mod = relax.transform.ToMixedPrecision("float16" if products == "half" else "float32")(mod)
+    # The pass loses what is added to the scores of attention.
+    mod = with_own_functions(mod, lambda func: _HalfAttention().visit_expr(func))
+    mixed = relax.transform.ToMixedPrecision("float16" if products == "half" else "float32")
+    mod = hidden_from(mixed, mod, _is_attention)
     mod = with_own_functions(mod, lambda func: _Direct().visit_expr(func))
     mod = relax.transform.DeadCodeElimination()(mod)
     if dtype == "bfloat16":
@@ -62,6 +66,25 @@ def _with_half_inputs(func: Any) -> Any:
         params.append(new)
     body = relax.SeqExpr([relax.BindingBlock(bindings), *func.body.blocks], func.body.body)
     return relax.Function(params, body, func.ret_ty, func.is_pure, func.attrs)
+
+
+def _is_attention(value: Any) -> bool:
+    return operator_name(value).startswith("relax.nn.attention")
+
+
+@relax.expr_functor.mutator
+class _HalfAttention(relax.PyExprMutator):
+    """Has attention of float32 computed in float16."""
+
+    def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
+        call = super().visit_call_(call)
+        if not _is_attention(call) or call.ty.dtype != "float32":
+            return call
+        args = [
+            self.builder_.emit(relax.op.astype(arg, "float16")) if arg.ty.dtype == "float32" else arg
+            for arg in call.args
+        ]
+        return relax.op.astype(self.builder_.emit(relax.Call(call.op, args, call.attrs)), "float32")
 
 
 @relax.expr_functor.mutator

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import tvm
 from tvm import relax
 
 from ..graph.extent import Extent, as_extent, is_number, is_static, product, quotient, same, total
@@ -28,6 +29,14 @@ class View:
     extents: tuple[Extent, ...]
     strides: tuple[Extent, ...]
     offset: Extent = 0
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of the results of ``R.split``: the call, and which."""
+
+    call: Any
+    index: int
 
 
 def shape_of(value: Any) -> tuple[Extent, ...] | None:
@@ -81,7 +90,9 @@ def views(value: Any, definition: Callable[[Any], Any]) -> Iterator[View]:
 
 
 def through(step: Any, view: View) -> View | None:
-    """A view of what an expression makes of a view: one of ``VIEWS``, or a slice. None where it is none."""
+    """A view of what a step makes of a view: one of ``VIEWS``, a slice, or a part. None where it is none."""
+    if isinstance(step, Part):
+        return _part(step, view)
     extents = shape_of(step)
     if extents is None:
         return None
@@ -127,6 +138,22 @@ def _sliced(call: Any, view: View, extents: tuple[Extent, ...]) -> View | None:
         offset = total([offset, product([strides[axis], begin])])
     strides = [0 if is_number(e, 1) else s for e, s in zip(extents, strides)]
     return replace(view, extents=extents, strides=tuple(strides), offset=offset)
+
+
+def _part(part: Part, view: View) -> View | None:
+    attrs, field = part.call.attrs, part.call.ty.fields[part.index]
+    extents = tuple(as_extent(e) for e in field.shape.values)
+    axis = int(attrs.axis) % len(extents)
+    cuts = attrs.indices_or_sections
+    if isinstance(cuts, tvm.tirx.IntImm):
+        begin = product([part.index, extents[axis]])
+        if not same(product([int(cuts), extents[axis]]), view.extents[axis]):
+            return None
+    else:
+        begin = int(cuts[part.index - 1]) if part.index else 0
+    strides = tuple(0 if is_number(e, 1) else s for e, s in zip(extents, view.strides))
+    offset = total([view.offset, product([view.strides[axis], begin])])
+    return replace(view, extents=extents, strides=strides, offset=offset)
 
 
 def _numbers(value: Any) -> list[int] | None:

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where attention's operands lie: the earliest value whose rows the kernel can read, as <leading axes, row, size>."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..compute.attention import Operand
+from ..failures import Refusal
+from ..graph.extent import Extent, is_number, product, same, same_shape
+from .attention_scores import Spelling
+from .operators import operator_name
+from .views import SLICES, VIEWS, Part, View, broadcast, permutation, reshaped, shape_of, through, whole
+
+LEADING_AXES = 3
+"""Axes before rows and columns that operands may have."""
+
+
+class OperandReader:
+    """Finds operands.
+
+    Args:
+        spelling: reads the function that they are in.
+    """
+
+    def __init__(self, spelling: Spelling):
+        self.spelling = spelling
+
+    def rows(
+        self,
+        value: Any,
+        extents: tuple[Extent, ...],
+        repeats: bool,
+        transposed: bool = False,
+        factors: bool = True,
+    ) -> tuple[View, float]:
+        """The earliest value whose rows the kernel can read as an operand, seen with ``extents``, and its factor.
+
+        Args:
+            value: an operand of a product.
+            extents: of the leading axes, and of its matrices.
+            repeats: leading axes that it does not have, or of extent 1, are repeated.
+            transposed: the columns of its matrices are what the kernel reads as rows.
+            factors: may it be scaled?
+        """
+        start = value
+        while not same_shape(shape_of(start) or (), extents):
+            call = self.spelling.definition(start)
+            if call is None or not self.spelling.keeps_matrices(call):
+                start = value
+                break
+            start = call.args[0]
+        best: tuple[View, float] | None = None
+        for view, factor in self._views(start, extents[:-2]):
+            seen = reshaped(view, extents) or (broadcast(view, extents) if repeats else None)
+            if seen is None or (factor != 1.0 and not factors):
+                continue
+            if transposed:
+                order = [*range(len(extents) - 2), -1, -2]
+                seen = replace(
+                    seen,
+                    extents=tuple(extents[i] for i in order),
+                    strides=tuple(seen.strides[i] for i in order),
+                )
+            if is_number(seen.strides[-1], 1) or is_number(seen.extents[-1], 1):
+                best = seen, factor
+        if best is None:
+            raise Refusal("elements of a row of an operand are no neighbours")
+        return best
+
+    def heads(self, value: Any, factors: bool = True) -> tuple[View, float]:
+        """The same for a value that is <batch, row, head, element>: seen as <batch, head, row, element>.
+
+        Raises:
+            Refusal: where that is not its shape.
+        """
+        extents = shape_of(value)
+        if extents is None or len(extents) != 4:
+            raise Refusal("its shapes are not known")
+        best: tuple[View, float] | None = None
+        for view, factor in self._views(value):
+            if (factor == 1.0 or factors) and is_number(view.strides[-1], 1) | is_number(extents[-1], 1):
+                order = (0, 2, 1, 3)
+                parts = (tuple(axes[i] for i in order) for axes in (view.extents, view.strides))
+                best = replace(view, **dict(zip(("extents", "strides"), parts))), factor
+        if best is None:
+            raise Refusal("elements of a row of an operand are no neighbours")
+        return best
+
+    def shapes(self, value: Any, matrix: tuple[Extent, Extent]) -> list[tuple[Extent, ...]]:
+        """Shapes that an operand has on its way, with all its matrices, some of which may be repeated."""
+        found = []
+        own = shape_of(value) or ()
+        while (call := self.spelling.definition(value)) is not None:
+            if (scaled := self.spelling.scaled(call)) is not None:
+                value = scaled[0]
+            elif operator_name(call) in VIEWS:
+                value = call.args[0]
+                before = shape_of(value)
+                if before and same(product(before), product(own)):
+                    if same_shape(before[-2:], matrix) or same_shape(before[-2:], matrix[::-1]):
+                        found.append(before)
+            else:
+                break
+        return found
+
+    def _views(self, value: Any, leading: tuple[Extent, ...] | None = None) -> Iterator[tuple[View, float]]:
+        """A value as views of earlier and earlier ones that it is made from, each times a factor.
+
+        Args:
+            value: an operand.
+            leading: the axes before those of matrices, which may be joined in the value itself; None: those it has.
+        """
+        extents = shape_of(value)
+        if extents is None:
+            return
+        yield whole(value, extents), 1.0
+        factor, steps, dtype = 1.0, list[Any](), str(value.ty.dtype)
+        while (step := self.spelling.part(value) or self.spelling.definition(value)) is not None:
+            call = step.call if isinstance(step, Part) else step
+            scaled = None if step is not call else self.spelling.scaled(call)
+            if scaled is not None:
+                value, factor = scaled[0], factor * scaled[1]
+            elif step is not call or operator_name(call) in (*VIEWS, *SLICES):
+                value = call.args[0]
+                steps.append(step)
+            else:
+                return
+            if str(value.ty.dtype) != dtype:
+                return
+            extents = shape_of(value)
+            if extents is None:
+                return
+            view: View | None = whole(value, extents)
+            for taken in reversed(steps):
+                view = None if view is None else self._through(taken, view, leading)
+            if view is not None:
+                yield view, factor
+
+    def _through(self, step: Any, view: View, leading: tuple[Extent, ...] | None) -> View | None:
+        """A view of what a step makes of a view; leading axes that are apart already stay so."""
+        if leading is not None and not isinstance(step, Part) and same_shape(view.extents[:-2], leading):
+            if self.spelling.keeps_matrices(step):
+                if same(product(shape_of(step.args[0]) or ()), product(view.extents)):
+                    return view
+            elif _is_transposition(step):
+                order = [*range(len(leading)), -1, -2]
+                parts = (tuple(axes[i] for i in order) for axes in (view.extents, view.strides))
+                return replace(view, **dict(zip(("extents", "strides"), parts)))
+        return through(step, view)
+
+
+def _is_transposition(call: Any) -> bool:
+    """Does a call exchange rows and columns of matrices, and nothing else?"""
+    if operator_name(call) != "relax.permute_dims":
+        return False
+    rank = len(shape_of(call) or ())
+    return rank >= 2 and permutation(call, rank) == [*range(rank - 2), rank - 1, rank - 2]
+
+
+def as_operand(view: View) -> Operand:
+    shape = tuple(shape_of(view.value) or ())
+    return Operand(shape, str(view.value.ty.dtype), view.offset, of_rows(view.strides))
+
+
+def of_scores(strides: Sequence[Extent]) -> tuple[Extent, ...]:
+    """The strides of three leading axes, of rows and of columns, out of those of all axes."""
+    return (*three(strides[:-2], 0), *strides[-2:])
+
+
+def of_rows(strides: Sequence[Extent]) -> tuple[Extent, ...]:
+    """The strides of three leading axes and of rows, out of those of all axes."""
+    return (*three(strides[:-2], 0), strides[-2])
+
+
+def three(extents: Sequence[Extent], filler: Extent = 1) -> Any:
+    return (*[filler] * (LEADING_AXES - len(extents)), *extents)
