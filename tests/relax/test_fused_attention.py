@@ -296,3 +296,24 @@ def test_the_operator(causal: str | None, biased: bool) -> None:
     mask = np.broadcast_to(mask, (B, 1, S, T))
     wanted = reference(Case(B, H, S, T, D, mask=mask.shape), [*arrays[:3], mask])
     np.testing.assert_allclose(run.outputs[0].astype("float64"), wanted, rtol=0, atol=4e-3)
+
+
+def test_biases_before_it_are_computed_with_their_products() -> None:
+    """A kernel that is written already computes none of what it reads: no kernel of its own stays behind a product."""
+
+    def body(emit: Any, x: Any) -> Any:
+        def projected_rows() -> Any:
+            made = emit(R.matmul(x, relax.const(np.ones((H * D, H * D), "float16"))))
+            made = emit(R.add(made, relax.const(np.ones(H * D, "float16"))))
+            return heads(emit, emit(R.reshape(made, [B, S, H, D])))
+
+        out = core(emit, *(projected_rows() for _ in range(3)))
+        return emit(R.reshape(heads(emit, out), [B, S, H * D]))
+
+    target = tvm.target.Target({"kind": "cuda", "arch": "sm_90"}, host="llvm")
+    report = tvm_stitch.explain(
+        build(body, ((B, S, H * D), "float16")), target, StitchConfig(compute="libraries")
+    )
+    told = list(report.computed.values())
+    assert sum("with bias" in how for how in told) == 3 and sum("our kernel" in how for how in told) == 1
+    assert report.kernels == []

@@ -17,6 +17,7 @@ from ..failures import Refusal
 from ..graph.dtype import MULTIPLIED
 from ..graph.extent import Extent, as_expr, is_number
 from ..interrupts import carrying
+from ..rules.rewriting import is_scheduled
 from ..target import capability_of, resolve_target
 from .functions import own_functions
 from .library_calls import check_capability, has_calls
@@ -50,16 +51,19 @@ class LibraryMatmuls:
         wanted = is_product, library.CUBLASLT, self.config, self.computed
         if not has_calls(functions.values(), "matmul", *wanted):
             return mod
+        scheduled = {
+            g for g, f in mod.functions_items() if isinstance(f, tvm.tirx.PrimFunc) and is_scheduled(f)
+        }
         rewriter = _Rewriter(mod, self)
         for gvar, func in functions.items():
-            rewriter.rewrite(gvar, func, self._planned(func))
+            rewriter.rewrite(gvar, func, self._planned(func, scheduled))
         return relax.transform.DeadCodeElimination()(rewriter.builder_.get())
 
-    def _planned(self, func: Any) -> dict[Any, Planned]:
+    def _planned(self, func: Any, scheduled: set[Any]) -> dict[Any, Planned]:
         def refused(name: str, reason: str) -> None:
             self.computed[f"matmul {name}"] = f"TVM: {reason}"
 
-        found = planned(func, partial(check_dtypes, self.target), refused, self.config.epilogues)
+        found = planned(func, partial(check_dtypes, self.target), refused, self.config.epilogues, scheduled)
         for plan in found.values():
             self.computed[f"matmul {plan.name}"] = f"{library.CUBLASLT.title}: {described(plan)}"
         return found

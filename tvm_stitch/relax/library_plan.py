@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from tvm import relax
 from ..compute.cuda.strided import Axis, StridedProduct, strided
 from ..failures import Refusal, error_text, let_pass, reason_of
 from ..graph.extent import Extent, is_number, same, same_shape
+from .dataflow import is_call_tir
 from .operators import operator_name
 from .readers import readers_of
 from .views import RESHAPES, VIEWS, View, permutation, shape_of, views, whole
@@ -51,7 +52,11 @@ class Planned:
 
 
 def planned(
-    func: Any, check: Callable[[Any], None], refused: Callable[[str, str], None], epilogues: bool
+    func: Any,
+    check: Callable[[Any], None],
+    refused: Callable[[str, str], None],
+    epilogues: bool,
+    scheduled: Collection[Any] = (),
 ) -> dict[Any, Planned]:
     """What a library computes of a function, by the variables that its calls stand for.
 
@@ -60,12 +65,14 @@ def planned(
         check: raises a Refusal for a product that is not to be computed by the library.
         refused: is told the name of each product that the library does not compute, and the reason.
         epilogues: may biases, residuals and ReLU be computed with the product before them?
+        scheduled: functions that are kernels already, which compute nothing else on their way.
     """
-    return _Planner(func).plan(check, refused, epilogues)
+    return _Planner(func, scheduled).plan(check, refused, epilogues)
 
 
 class _Planner:
-    def __init__(self, func: Any):
+    def __init__(self, func: Any, scheduled: Collection[Any]):
+        self.scheduled = scheduled
         self.values = dict(relax.analysis.get_var2val(func).items())
         self.readers = readers_of(func)
         self.products: dict[Any, Planned] = {}  # by the variables that products are bound to
@@ -182,10 +189,11 @@ class _Planner:
         return replace(plan, residual=other) if full else None
 
     def _needs_no_kernel(self, var: Any) -> bool:
-        """Do only library calls and results read a value? Any other reader computes an epilogue on the way."""
+        """Do only kernels, library calls and results read a value? Any other reader computes an epilogue on the way."""
         return all(
             binding is None
             or binding.var in self.products
+            or (is_call_tir(binding.value) and binding.value.args[0] in self.scheduled)
             or (isinstance(binding.value, relax.Var) and self._needs_no_kernel(binding.var))
             or (_is(binding.value, RESHAPES) and self._needs_no_kernel(binding.var))
             or (_is(binding.value, VIEWS) and self._is_unread(binding.var))
