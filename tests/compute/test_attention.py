@@ -151,8 +151,7 @@ def test_alignment_is_proved() -> None:
     ("change", "reason"),
     [
         ({"size": 136}, "heads of 136 elements"),
-        ({"scale": -1.0}, "not positive"),
-        ({"scale": float("nan")}, "not positive"),
+        *(({"scale": scale}, "scale is") for scale in (-1.0, 0.0, 1e-60, float("nan"), float("inf"))),
         ({"q": Operand((1,), "float32", 0, (0, 0, 0, 0))}, "float16 and float32"),
         ({"mask": Operand((1,), "float64", 0, (0, 0, 0, 0, 0))}, "a type that the kernel does not have"),
     ],

@@ -107,7 +107,7 @@ def test_other_types_are_refused() -> None:
     mod = build(lambda emit, x: [R.exp(x)], ((2, 3), "float32"))
     with pytest.raises(ValueError, match="float16 or bfloat16"):
         in_half_precision(mod, "float64")
-    with pytest.raises(ValueError, match="products float32 or half"):
+    with pytest.raises(ValueError, match="products are 'float32' or 'half', not 'float16'"):
         in_half_precision(mod, "float16", "float16")
 
 

@@ -23,6 +23,9 @@ from .emit import COMPUTE_ATTR
 FIRST_CAPABILITY = 80
 """Ten times the least compute capability: that of ``mma`` with bfloat16 operands."""
 
+SMALLEST_SCALE = 1e-30
+"""Of scores: what is less may be 0 in float32, and infinities then become NaN."""
+
 LARGEST_HEAD = 128
 """Elements of a head whose rows of Q, sums and scores fit into a thread's registers."""
 
@@ -100,8 +103,10 @@ def check(attention: Attention, shared_bytes: int) -> None:
         raise Refusal(f"attention of {' and '.join(sorted(dtypes))} has no kernel of ours")
     if attention.out.dtype not in _TYPES or (attention.mask and attention.mask.dtype not in _TYPES):
         raise Refusal("its mask or result is of a type that the kernel does not have")
-    if not attention.scale > 0:
-        raise Refusal(f"the scores' scale is {attention.scale}, which is not positive")
+    if not SMALLEST_SCALE <= attention.scale <= 1 / SMALLEST_SCALE:
+        raise Refusal(
+            f"the scores' scale is {attention.scale}: the kernel's are from {SMALLEST_SCALE} to its inverse"
+        )
     if not 0 < attention.size <= LARGEST_HEAD:
         raise Refusal(f"heads of {attention.size} elements: the kernel takes up to {LARGEST_HEAD}")
 

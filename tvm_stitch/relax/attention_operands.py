@@ -120,15 +120,16 @@ class OperandReader:
         factor, steps, dtype = 1.0, list[Any](), str(value.ty.dtype)
         while (step := self.spelling.part(value) or self.spelling.definition(value)) is not None:
             call = step.call if isinstance(step, Part) else step
-            scaled = None if step is not call else self.spelling.scaled(call)
+            name = operator_name(call)
+            scaled = self.spelling.scaled(call)
             if scaled is not None:
                 value, factor = scaled[0], factor * scaled[1]
-            elif step is not call or operator_name(call) in (*VIEWS, *SLICES):
+            elif name in (*VIEWS, *SLICES, "relax.split"):
                 value = call.args[0]
                 steps.append(step)
+            elif name == "relax.astype" and str(call.args[0].ty.dtype) in (dtype, "float32"):
+                value = call.args[0]  # there and back again: nothing gets lost
             else:
-                return
-            if str(value.ty.dtype) != dtype:
                 return
             extents = shape_of(value)
             if extents is None:
@@ -136,19 +137,29 @@ class OperandReader:
             view: View | None = whole(value, extents)
             for taken in reversed(steps):
                 view = None if view is None else self._through(taken, view, leading)
-            if view is not None:
+            if view is not None and str(value.ty.dtype) == dtype:
                 yield view, factor
 
     def _through(self, step: Any, view: View, leading: tuple[Extent, ...] | None) -> View | None:
         """A view of what a step makes of a view; leading axes that are apart already stay so."""
-        if leading is not None and not isinstance(step, Part) and same_shape(view.extents[:-2], leading):
+        before = shape_of((step.call if isinstance(step, Part) else step).args[0])
+        if before is None:
+            return None
+        apart = (
+            leading is not None and len(before) >= 2 and same_shape(view.extents, (*leading, *before[-2:]))
+        )
+        if apart and not isinstance(step, Part):
             if self.spelling.keeps_matrices(step):
-                if same(product(shape_of(step.args[0]) or ()), product(view.extents)):
-                    return view
-            elif _is_transposition(step):
-                order = [*range(len(leading)), -1, -2]
+                return view
+            if _is_transposition(step):
+                order = [*range(len(view.extents) - 2), -1, -2]
                 parts = (tuple(axes[i] for i in order) for axes in (view.extents, view.strides))
                 return replace(view, **dict(zip(("extents", "strides"), parts)))
+        if not same_shape(view.extents, before):
+            again = reshaped(view, before)
+            if again is None:
+                return None
+            view = again
         return through(step, view)
 
 

@@ -15,7 +15,7 @@ from tvm import relax
 
 from ..compute.attention import Attention, Operand
 from ..failures import Refusal
-from ..graph.extent import Extent, is_number, same_shape
+from ..graph.extent import Extent, is_number, product, same, same_shape
 from .attention_operands import LEADING_AXES, OperandReader, as_operand, of_rows, of_scores, three
 from .attention_scores import NotAttention, Scores, Spelling
 from .operators import operator_name
@@ -93,11 +93,18 @@ class AttentionFinder:
         out, of_scores = shape_of(call), shape_of(scores.product)
         if not out or not of_scores or min(len(out), len(of_scores)) < 2:
             raise Refusal("its shapes are not known")
+        products = [*scores.product.args, *call.args]
+        if any(len(shape_of(value) or ()) < 2 for value in products) or not same(out[-2], of_scores[-2]):
+            raise NotAttention("a product is one of vectors")
+        matrices = product(out[:-2])
+        if not same(product(of_scores[:-2]), matrices):
+            raise NotAttention("its products are of other numbers of matrices")
         self._check_members([*weights.members, *scores.members], var)
         shapes = [*weights.shapes, *scores.shapes, out]
         shapes += self.operands.shapes(scores.product.args[1], (out[-1], of_scores[-1]))
         shapes += self.operands.shapes(call.args[1], (of_scores[-1], out[-1]))
-        few = [shape[:-2] for shape in shapes if len(shape) <= LEADING_AXES + 2]
+        whole_shapes = [shape for shape in shapes if same(product(shape[:-2]), matrices)]
+        few = [shape[:-2] for shape in whole_shapes if len(shape) <= LEADING_AXES + 2]
         if not few:
             raise Refusal(f"it has more than {LEADING_AXES} leading axes")
         return self._laid_out(var, call, scores, weights.safe, max(few, key=_fineness), permuted)

@@ -6,6 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import ml_dtypes
+import numpy as np
 import tvm
 from tvm import relax
 
@@ -13,6 +15,12 @@ from ..failures import Refusal
 from ..graph.extent import Extent, product, same, same_shape
 from .operators import operator_name
 from .views import RESHAPES, Part, shape_of
+
+_FLOATS: dict[str, Any] = {
+    "bfloat16": ml_dtypes.bfloat16,
+    **{name: np.dtype(name) for name in ("float16", "float32", "float64")},
+}
+"""Types that scores and factors may be rounded to."""
 
 _FILLS = ("relax.full", "relax.full_like")
 
@@ -170,7 +178,7 @@ class Spelling:
     def _is_cast(self, call: Any) -> bool:
         """Is a call a rounding of numbers?"""
         return operator_name(call) == "relax.astype" and all(
-            "float" in str(v.ty.dtype) for v in (call, call.args[0])
+            str(v.ty.dtype) in _FLOATS for v in (call, call.args[0])
         )
 
     def keeps_matrices(self, call: Any) -> bool:
@@ -195,18 +203,29 @@ class Spelling:
         return None
 
     def _scalar(self, value: Any) -> float | None:
-        """The number that a value is everywhere."""
-        while (call := self.definition(value)) is not None:
+        """The number that a value is everywhere, rounded as the casts on its way do; None where it is none."""
+        types: list[str] = []
+        while True:
+            types.append(str(value.ty.dtype))
+            call = self.definition(value)
+            if call is None:
+                break
             name = operator_name(call)
             if name in ("relax.zeros", "relax.zeros_like"):
                 return 0.0
             if name not in ("relax.astype", "relax.broadcast_to", *_FILLS, *RESHAPES):
                 return None
             value = call.args[1] if name in _FILLS else call.args[0]
-        if not isinstance(value, tvm.ir.GenericConst):
+        if not isinstance(value, tvm.ir.GenericConst) or not set(types) <= _FLOATS.keys():
             return None
         array = value.value.numpy()
-        return float(array.reshape(-1)[0]) if array.size == 1 else None
+        if array.size != 1:
+            return None
+        number = array.reshape(-1)[0]
+        with np.errstate(over="ignore"):
+            for dtype in reversed(types):
+                number = np.asarray(number).astype(_FLOATS[dtype])
+        return float(number)
 
     def definition(self, value: Any) -> Any:
         """The call that a variable is bound to, where what the call reads can be read in its stead."""

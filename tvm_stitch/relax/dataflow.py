@@ -11,6 +11,7 @@ import tvm
 from tvm import relax
 
 from ..compat import free_vars, kind, operands
+from ..compute.emit import COMPUTE_ATTR
 from ..failures import reason_of
 from ..graph.extent import as_extent, same
 from ..graph.ir import StitchGraph
@@ -174,7 +175,10 @@ def _node(binding: Any, reader: GraphReader, tuples: set[Any]) -> Node:
         args, scalars = call_args(value)
         several = len(_out_types(value)) > 1
         outputs = [(var, i) for i in range(len(_out_types(value)))] if several else [var]
-        pattern = int((reader.mod[value.args[0]].attrs or {}).get("op_pattern", Node.pattern))
+        attrs = reader.mod[value.args[0]].attrs or {}
+        pattern = int(attrs.get("op_pattern", Node.pattern))
+        if COMPUTE_ATTR in attrs:
+            return Node(name, NodeKind.OPAQUE, args, outputs, reason="computed by a kernel of its own")
         if several and var not in tuples:
             return Node(
                 name, NodeKind.OPAQUE, args, [var], reason="its results are used as one tuple", is_call=True

@@ -50,8 +50,6 @@ class FusedAttention:
     @carrying
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Rewrite the attention of every Relax function."""
-        if "attention" in self.config.of_tvm or capability_of(self.target) < FIRST_CAPABILITY:
-            return mod
         self.shared_bytes = device_model(self.target).shared_per_block
         plain = relax.transform.CanonicalizeBindings()(mod)  # without aliases
         found = {gvar: self._planned(func) for gvar, func in own_functions(plain)}
@@ -79,10 +77,18 @@ class FusedAttention:
                 self._note(plans, var, partial(ways[var], var, permuted=False))
         return plans
 
+    def _check_asked(self) -> None:
+        """Raise a Refusal where the kernel is not asked for, or the device has none of its instructions."""
+        if "attention" in self.config.of_tvm:
+            raise Refusal("asked for")
+        if capability_of(self.target) < FIRST_CAPABILITY:
+            raise Refusal(f"our kernel needs compute capability {FIRST_CAPABILITY / 10:.1f}")
+
     def _note(self, plans: dict[Any, Planned], var: Any, plan: Callable[[], Planned]) -> None:
         key = f"attention {var.name}"
         try:
             made = plan()
+            self._check_asked()
             check(made.attention, self.shared_bytes)
             if isinstance(made.attention.queries, int) and made.attention.queries < FEWEST_QUERIES:
                 raise Refusal(f"{made.attention.queries} queries are too few for our kernel")

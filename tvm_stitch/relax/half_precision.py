@@ -33,8 +33,9 @@ def in_half_precision(mod: tvm.IRModule, dtype: str, products: str = "float32") 
         ValueError: for another dtype.
     """
     if dtype not in HALF or products not in ("float32", "half"):
+        wrong = f"dtype is {' or '.join(HALF)}, not {dtype!r}"
         raise ValueError(
-            f"dtype is {' or '.join(HALF)} and products float32 or half, not {dtype}, {products}"
+            wrong if dtype not in HALF else f"products are 'float32' or 'half', not {products!r}"
         )
     mod = with_own_functions(checked_module(mod), _with_half_inputs)
     mod = relax.transform.ConvertToDataflow(min_size=1)(mod)
@@ -80,10 +81,8 @@ class _HalfAttention(relax.PyExprMutator):
         call = super().visit_call_(call)
         if not _is_attention(call) or call.ty.dtype != "float32":
             return call
-        args = [
-            self.builder_.emit(relax.op.astype(arg, "float16")) if arg.ty.dtype == "float32" else arg
-            for arg in call.args
-        ]
+        half = [self.builder_.emit(relax.op.astype(arg, "float16")) for arg in call.args[:3]]
+        args = [*half, *call.args[3:]]  # a mask of the least float32 would be -inf
         return relax.op.astype(self.builder_.emit(relax.Call(call.op, args, call.attrs)), "float32")
 
 

@@ -102,8 +102,7 @@ def planning_passes(
 
 def _attention(target: Any, config: StitchConfig, recorder: Recorder) -> list[Any]:
     """Attention by a kernel of our own, on CUDA devices, else by its products and softmax."""
-    kernel = target.kind.name == "cuda" and "attention" not in config.of_tvm
-    fused = [FusedAttention(target, config, recorder.computed)] if kernel else []
+    fused = [FusedAttention(target, config, recorder.computed)] if target.kind.name == "cuda" else []
     return [*fused, *([DecomposeAttention()] if "matmul" not in config.of_tvm else [])]
 
 

@@ -48,7 +48,7 @@ def shape_of(value: Any) -> tuple[Extent, ...] | None:
 def permutation(call: Any, rank: int) -> list[int]:
     """For each axis of what ``R.permute_dims`` makes, the axis of its operand."""
     axes = call.attrs.axes
-    return [int(a) for a in axes] if axes is not None else list(range(rank))[::-1]
+    return [int(a) % rank for a in axes] if axes is not None else list(range(rank))[::-1]
 
 
 def whole(value: Any, extents: Sequence[Extent]) -> View:

@@ -98,6 +98,13 @@ __device__ __forceinline__ float widened(float x) { return x; }
 __device__ __forceinline__ float widened(half x) { return __half2float(x); }
 __device__ __forceinline__ float widened(__nv_bfloat16 x) { return __bfloat162float(x); }
 
+// What is added to exponents of two in the place of `added`; what is finite stays so.
+__device__ __forceinline__ float exponent_of(float added) {
+  constexpr float kMost = 3.4028234664e38f;
+  const float scaled = added * 1.4426950408889634f;
+  return fabsf(added) <= kMost ? fminf(fmaxf(scaled, -kMost), kMost) : scaled;
+}
+
 template <class T>
 __device__ __forceinline__ unsigned packed(float low, float high) {
   T first, second;
@@ -242,7 +249,7 @@ __device__ __forceinline__ void attention(typename Of::Element* shared, const ty
     if (Of::kMask == 1) {
 #pragma unroll
       for (int i = 0; i < kKeys / 4; ++i)
-        added[i] = kLog2e * widened(mask[min(begin + i / 2 * 8 + pair + i % 2, keys - 1) * of_mask.column]);
+        added[i] = exponent_of(widened(mask[min(begin + i / 2 * 8 + pair + i % 2, keys - 1) * of_mask.column]));
     }
     const bool at_edge = begin + kKeys > keys || (Of::kCausal && begin + kKeys > first + offset + 1);
     // Exponents are of two. Without a mask scores are scaled where the exponential takes them, in one instruction.
@@ -259,7 +266,7 @@ __device__ __forceinline__ void attention(typename Of::Element* shared, const ty
           for (int i = 0; i < kKeys / 4; ++i) {
             float& score = scores[tile][i / 2][2 * row + i % 2];
             const int key = min(begin + i / 2 * 8 + pair + i % 2, keys - 1);
-            score = fmaf(score, factor, Of::kMask == 1 ? added[i] : kLog2e * widened(of_query[key * of_mask.column]));
+            score = fmaf(score, factor, Of::kMask == 1 ? added[i] : exponent_of(widened(of_query[key * of_mask.column])));
           }
         }
         if (at_edge) {
