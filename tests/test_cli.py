@@ -323,6 +323,25 @@ def test_an_interrupt_exits_130_and_leaves_nothing(
     assert not earlier or [(p.name, p.read_text()) for p in out.iterdir()] == [("model.so", "earlier")]
 
 
+@pytest.mark.parametrize("name", ["_parser", "error_text"])
+def test_an_interrupt_of_the_command_line_itself(
+    name: str,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While options are read, and while an error is told."""
+
+    def interrupted(*_args: object) -> object:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, name, interrupted)
+    if name != "_parser":
+        monkeypatch.setattr(cli, "watched", lambda: 1 / 0)
+    code, stdout, stderr = run(capfd, "compile", tmp_path / "model.onnx", "-o", tmp_path / "out")
+    assert (code, stdout, stderr) == (130, "", "tvm-stitch: interrupted\n")
+
+
 @pytest.mark.parametrize(
     ("text", "kind", "attribute", "value"),
     [

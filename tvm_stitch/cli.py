@@ -41,6 +41,14 @@ class UsageError(Exception):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     try:
+        return _run(argv)
+    except KeyboardInterrupt:  # at whatever moment, in the handlers below too
+        print("tvm-stitch: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    try:
         args = _parser().parse_args(argv)
     except SystemExit as stop:  # argparse has written its message, or the help
         return stop.code if isinstance(stop.code, int) else EXIT_USAGE
@@ -54,9 +62,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UsageError as error:
         print(f"tvm-stitch: error: {error}", file=sys.stderr)
         return EXIT_USAGE
-    except KeyboardInterrupt:
-        print("tvm-stitch: interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
     except Exception as error:  # a failure ends in one line, not in a traceback
         if args.debug:
             raise
