@@ -10,7 +10,6 @@ Needs a GPU and PyTorch. Prints a table last; the exit code is 0 only if all is 
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 import tvm  # noqa: E402
+from _cuda_events import microseconds  # noqa: E402
 from tvm import relax  # noqa: E402
 
 import tvm_stitch.relax  # noqa: E402
@@ -108,24 +108,6 @@ def check(case: Case, target: Any) -> str:
     return "" if np.array_equal(found, again) else f"{case}: two runs differ"
 
 
-def microseconds(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
-    """Medians by CUDA events around blocks of calls, in turns, the L2 flushed before each block."""
-    flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
-    spent: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(BLOCKS):
-        for name, call in calls.items():
-            call()
-            flush.zero_()
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            for _ in range(CALLS):
-                call()
-            end.record()
-            end.synchronize()
-            spent[name].append(begin.elapsed_time(end) / CALLS * 1e3)
-    return {name: statistics.median(times) for name, times in spent.items()}
-
-
 def main() -> int:
     """Check, then time."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -141,7 +123,7 @@ def main() -> int:
         print("microseconds: ours, PyTorch's, theirs over ours; operations a second of ours, 10^12")
         for case in timed_cases():
             made = Compiled(case, target)
-            times = microseconds({"ours": made.ours, "PyTorch": made.torch()})
+            times = microseconds({"ours": made.ours, "PyTorch": made.torch()}, BLOCKS, CALLS)
             operations = 4.0 * case.batch * case.heads * case.queries * case.keys * case.size
             ours, theirs = times["ours"], times["PyTorch"]
             print(

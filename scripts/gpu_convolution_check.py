@@ -10,9 +10,7 @@ Needs a GPU, cuDNN and PyTorch. Prints a table last; the exit code is 0 only if 
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 import tvm  # noqa: E402
 import tvm_ffi  # noqa: E402
+from _cuda_events import microseconds  # noqa: E402
 
 from tvm_stitch.compute.cuda import library  # noqa: E402
 from tvm_stitch.relax.library_convolutions import WORKSPACE_BYTES  # noqa: E402
@@ -149,24 +148,6 @@ def check(case: Case, precision: str, last: bool) -> str:
     return "" if np.array_equal(again, found.out.numpy()) else f"{case} {precision}: two runs differ"
 
 
-def microseconds(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
-    """Medians by CUDA events around blocks of calls, in turns, the L2 flushed before each block."""
-    flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
-    spent: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(BLOCKS):
-        for name, call in calls.items():
-            call()
-            flush.zero_()
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            for _ in range(CALLS):
-                call()
-            end.record()
-            end.synchronize()
-            spent[name].append(begin.elapsed_time(end) / CALLS * 1e3)
-    return {name: statistics.median(times) for name, times in spent.items()}
-
-
 def main() -> int:
     """Check, then time."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -201,7 +182,9 @@ def main() -> int:
                         f"{kind}{last}": getattr(m, kind)
                         for last, m in made.items()
                         for kind in ("ours", "torch")
-                    }
+                    },
+                    BLOCKS,
+                    CALLS,
                 )
                 print(
                     f"{precision:8s} {case!s:44s} " + " ".join(f"{t:8.1f}" for t in times.values()),

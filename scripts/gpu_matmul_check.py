@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import ml_dtypes  # noqa: E402, F401  (gives NumPy the name "bfloat16")
 import numpy as np  # noqa: E402
 import tvm  # noqa: E402
+from _cuda_events import milliseconds  # noqa: E402
 from _gpu_encoder import Sizes, relax_encoder, torch_encoder, weights_of  # noqa: E402
 from _measure import _device_activity  # noqa: E402
 from tvm import relax  # noqa: E402
@@ -408,13 +409,7 @@ def _events(contenders: dict[str, Callable[[], Any]]) -> dict[str, tuple[float, 
         for name, call in contenders.items():
             call()
             torch.cuda.synchronize()
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            for _ in range(CALLS):
-                call()
-            end.record()
-            end.synchronize()
-            spent[name].append(begin.elapsed_time(end) / CALLS)
+            spent[name].append(milliseconds(call, CALLS))
             start = time.perf_counter()
             call()
             torch.cuda.synchronize()

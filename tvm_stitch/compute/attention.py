@@ -109,7 +109,6 @@ def check(attention: Attention, shared_bytes: int) -> None:
         )
     if not 0 < attention.size <= LARGEST_HEAD:
         raise Refusal(f"heads of {attention.size} elements: the kernel takes up to {LARGEST_HEAD}")
-
     if _shared_bytes(attention, 1) > shared_bytes:
         raise Refusal(
             f"heads of {attention.size} elements take more than {shared_bytes} bytes of shared memory"

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .. import compat
 from ..graph.dtype import item_bytes
-from ..graph.extent import Extent, product
+from ..graph.extent import Extent, product, total
 from ..graph.ir import Tensor
 from .mapping import partial_bytes, stage_bytes
 from .passes import Leaf, is_streamed
@@ -48,19 +47,6 @@ def traffic(plan: StitchPlan) -> Traffic:
     written = total(bytes_of(t) for t in plan.graph.outputs)
     least = total([*(bytes_of(t) for t in plan.graph.inputs), written])
     return Traffic(read, written, least)
-
-
-def total(extents: object) -> Extent:
-    """The sum of extents."""
-    number, symbols = 0, None
-    for e in extents:  # type: ignore[attr-defined]
-        if isinstance(e, int):
-            number += e
-        else:
-            symbols = e if symbols is None else symbols + e
-    if symbols is None:
-        return number
-    return symbols if number == 0 else symbols + compat.const(number, "int64")
 
 
 def shared_bytes(plan: StitchPlan) -> int:

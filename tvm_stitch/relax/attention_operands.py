@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from ..compute.attention import Operand
@@ -12,7 +11,19 @@ from ..failures import Refusal
 from ..graph.extent import Extent, is_number, product, same, same_shape
 from .attention_scores import Spelling
 from .operators import operator_name
-from .views import SLICES, VIEWS, Part, View, broadcast, permutation, reshaped, shape_of, through, whole
+from .views import (
+    SLICES,
+    VIEWS,
+    Part,
+    View,
+    broadcast,
+    permutation,
+    reordered,
+    reshaped,
+    shape_of,
+    through,
+    whole,
+)
 
 LEADING_AXES = 3
 """Axes before rows and columns that operands may have."""
@@ -57,13 +68,7 @@ class OperandReader:
             seen = reshaped(view, extents) or (broadcast(view, extents) if repeats else None)
             if seen is None or (factor != 1.0 and not factors):
                 continue
-            if transposed:
-                order = [*range(len(extents) - 2), -1, -2]
-                seen = replace(
-                    seen,
-                    extents=tuple(extents[i] for i in order),
-                    strides=tuple(seen.strides[i] for i in order),
-                )
+            seen = _transposed(seen) if transposed else seen
             if is_number(seen.strides[-1], 1) or is_number(seen.extents[-1], 1):
                 best = seen, factor
         if best is None:
@@ -81,10 +86,8 @@ class OperandReader:
             raise Refusal("its shapes are not known")
         best: tuple[View, float] | None = None
         for view, factor in self._views(value):
-            if (factor == 1.0 or factors) and is_number(view.strides[-1], 1) | is_number(extents[-1], 1):
-                order = (0, 2, 1, 3)
-                parts = (tuple(axes[i] for i in order) for axes in (view.extents, view.strides))
-                best = replace(view, **dict(zip(("extents", "strides"), parts))), factor
+            if (factor == 1.0 or factors) and (is_number(view.strides[-1], 1) or is_number(extents[-1], 1)):
+                best = reordered(view, (0, 2, 1, 3)), factor
         if best is None:
             raise Refusal("elements of a row of an operand are no neighbours")
         return best
@@ -152,15 +155,18 @@ class OperandReader:
             if self.spelling.keeps_matrices(step):
                 return view
             if _is_transposition(step):
-                order = [*range(len(view.extents) - 2), -1, -2]
-                parts = (tuple(axes[i] for i in order) for axes in (view.extents, view.strides))
-                return replace(view, **dict(zip(("extents", "strides"), parts)))
+                return _transposed(view)
         if not same_shape(view.extents, before):
             again = reshaped(view, before)
             if again is None:
                 return None
             view = again
         return through(step, view)
+
+
+def _transposed(view: View) -> View:
+    """Matrices with rows and columns exchanged."""
+    return reordered(view, [*range(len(view.extents) - 2), -1, -2])
 
 
 def _is_transposition(call: Any) -> bool:

@@ -70,7 +70,7 @@ def planned_operator(finder: AttentionFinder, var: Any, permuted: bool = True) -
         plain, scale=plain.scale * of_q * of_k, q=as_operand(q), k=as_operand(k), v=as_operand(v), out=out
     )
     masks = tuple(Mask(value, tuple(shape_of(value) or ())) for value in call.args[3:])
-    return Planned(str(var.name), plan, (q.value, k.value, v.value), result, masks, tuple(skipped))
+    return Planned(plan, (q.value, k.value, v.value), result, masks, tuple(skipped))
 
 
 def _operand(value: Any) -> Operand:

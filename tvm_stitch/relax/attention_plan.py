@@ -31,7 +31,6 @@ class Planned:
     """Attention that one kernel computes.
 
     Attributes:
-        name: the variable that its last product is bound to.
         attention: what is computed.
         values: q, k and v.
         result: the variable that the kernel's result stands for.
@@ -39,7 +38,6 @@ class Planned:
         masks: what is added up to the mask, if there is one.
     """
 
-    name: str
     attention: Attention
     values: tuple[Any, Any, Any]
     result: Any
@@ -154,7 +152,7 @@ class AttentionFinder:
         )
         masks, of_mask = self._masks(scores.masks, (*leading, queries, keys))
         values = (q.value, k.value, v.value)
-        return Planned(str(var.name), replace(plan, mask=of_mask), values, result, masks, tuple(skipped))
+        return Planned(replace(plan, mask=of_mask), values, result, masks, tuple(skipped))
 
     def _masks(
         self, found: Sequence[tuple[Any, tuple[Extent, ...]]], extents: tuple[Extent, ...]

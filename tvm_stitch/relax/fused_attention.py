@@ -10,7 +10,7 @@ from typing import Any
 
 import tvm
 from tvm import relax
-from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.relax.expr_functor import mutator
 
 from .. import compat
 from ..compat import tir
@@ -26,6 +26,7 @@ from .attention_plan import AttentionFinder, Planned
 from .attention_scores import NotAttention
 from .functions import own_functions
 from .operators import operator_name
+from .planned_rewriter import PlannedRewriter
 from .views import shape_of
 
 FEWEST_QUERIES = 16
@@ -112,27 +113,13 @@ def described(attention: Attention) -> str:
 
 
 @mutator
-class _Rewriter(PyExprMutator):
+class _Rewriter(PlannedRewriter):
     def __init__(self, mod: tvm.IRModule, shared_bytes: int):
         super().__init__(mod)
         self.shared_bytes = shared_bytes
-        self.plans: dict[Any, Planned] = {}
         self.kernels: dict[Any, Any] = {}
-        self.plan: Planned | None = None
 
-    def rewrite(self, gvar: Any, func: Any, plans: dict[Any, Planned]) -> None:
-        if plans:
-            self.plans = plans
-            self.builder_.update_func(gvar, self.visit_expr(func))
-
-    def visit_var_binding_(self, binding: Any) -> None:
-        self.plan = self.plans.get(binding.var)
-        super().visit_var_binding_(binding)
-
-    def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
-        plan, self.plan = self.plan, None
-        if plan is None:
-            return super().visit_call_(call)
+    def replaced(self, plan: Planned, call: Any) -> Any:
         operands = [self.visit_expr(value) for value in plan.values]
         operands += [self._mask(plan)] if plan.masks else []
         kernel, numbers = self._kernel(plan.attention)
@@ -155,9 +142,8 @@ class _Rewriter(PyExprMutator):
     def _kernel(self, attention: Attention) -> tuple[Any, list[Any]]:
         """The function that computes it, one for all that are alike, and the numbers that it takes."""
         symbols = _symbols(attention)
-        own = {
-            symbol: tir.Var(symbol.name, "int64") for symbol in symbols
-        }  # a PrimFunc's variables are its own
+        # A PrimFunc's variables are its own.
+        own = {symbol: tir.Var(symbol.name, "int64") for symbol in symbols}
         bound = {
             extent for operand in attention.inputs for extent in operand.shape if not isinstance(extent, int)
         }

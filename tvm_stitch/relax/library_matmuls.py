@@ -9,7 +9,7 @@ from typing import Any
 
 import tvm
 from tvm import relax
-from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.relax.expr_functor import mutator
 
 from ..compute.cuda import library
 from ..config import StitchConfig, checked_config
@@ -22,6 +22,7 @@ from ..target import capability_of, resolve_target
 from .functions import own_functions
 from .library_calls import check_capability, has_calls
 from .library_plan import Planned, is_product, planned
+from .planned_rewriter import PlannedRewriter
 
 WORKSPACE_BYTES = {0: 4 << 20, 90: 32 << 20}
 """Device memory that a product may use beside its operands, by ten times the least compute capability: NVIDIA's
@@ -81,26 +82,12 @@ def check_dtypes(target: Any, call: Any) -> None:
 
 
 @mutator
-class _Rewriter(PyExprMutator):
+class _Rewriter(PlannedRewriter):
     def __init__(self, mod: tvm.IRModule, owner: LibraryMatmuls):
         super().__init__(mod)
         self.owner = owner
-        self.plans: dict[Any, Planned] = {}
-        self.plan: Planned | None = None
 
-    def rewrite(self, gvar: Any, func: Any, plans: dict[Any, Planned]) -> None:
-        if plans:
-            self.plans = plans
-            self.builder_.update_func(gvar, self.visit_expr(func))
-
-    def visit_var_binding_(self, binding: Any) -> None:
-        self.plan = self.plans.get(binding.var)
-        super().visit_var_binding_(binding)
-
-    def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
-        plan, self.plan = self.plan, None
-        if plan is None:
-            return super().visit_call_(call)
+    def replaced(self, plan: Planned, call: Any) -> Any:
         operands = [v for v in (plan.left, plan.right, plan.bias, plan.residual) if v is not None]
         made = library_call(plan, [self.visit_expr(v) for v in operands], call.ty, self.owner)
         return relax.TupleGetItem(self.builder_.emit(made), 0)

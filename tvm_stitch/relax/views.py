@@ -102,10 +102,15 @@ def through(step: Any, view: View) -> View | None:
     return _OTHERS[name](step, view, extents) if name in _OTHERS else None
 
 
-def _permuted(call: Any, view: View, extents: tuple[Extent, ...]) -> View:
+def reordered(view: View, order: Sequence[int]) -> View:
+    """A view with its axes in another order; ``order`` has for each axis the one that it was."""
     return replace(
-        view, extents=extents, strides=tuple(view.strides[a] for a in permutation(call, len(extents)))
+        view, extents=tuple(view.extents[a] for a in order), strides=tuple(view.strides[a] for a in order)
     )
+
+
+def _permuted(call: Any, view: View, extents: tuple[Extent, ...]) -> View:
+    return reordered(view, permutation(call, len(extents)))
 
 
 def _broadcast(_call: Any, view: View, extents: tuple[Extent, ...]) -> View | None:
