@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from _cores import physical_cores  # noqa: E402
 from models import plot, report  # noqa: E402
 from models.job import Job  # noqa: E402
-from models.measure import Effort, measure  # noqa: E402
+from models.measure import Effort, measure_all  # noqa: E402
 from models.process import CONTENDERS, REFERENCE  # noqa: E402
 from models.registry import MODELS, check_packages  # noqa: E402
 from models.spec import DTYPES, SIZES, MissingPackages  # noqa: E402
@@ -61,27 +61,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     limits = {"": args.limit, "stock": min(args.stock_limit, args.limit), REFERENCE: args.limit}
     effort = Effort(args.seconds, args.rounds, limits, args.at_once)
     models: list[dict[str, Any]] = []
-    for name in names:
-        _tell(f"{name}, {args.size}")
+    for at in range(0, len(names), args.models_at_once):
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-            job = Job(
-                name,
-                args.size,
-                args.batch,
-                args.dtype,
-                args.target,
-                args.threads,
-                folder,
-                args.cuda_graph,
-                args.decompose,
-                args.products,
-                options,
-                shapes,
-            )
-            models.append(measure(job, contenders, effort, _tell))
-        print(report.detail(models[-1], args.markdown), end="\n\n", flush=True)
-        if args.json:  # after each model: what is there stays there
-            _write(args, models, contenders)
+            jobs: list[Job] = []
+            for name in names[at : at + args.models_at_once]:
+                place = Path(folder) / str(len(jobs))
+                place.mkdir()
+                jobs.append(
+                    Job(
+                        name,
+                        args.size,
+                        args.batch,
+                        args.dtype,
+                        args.target,
+                        args.threads,
+                        str(place),
+                        args.cuda_graph,
+                        args.decompose,
+                        args.products,
+                        options,
+                        shapes,
+                    )
+                )
+            for found in measure_all(jobs, contenders, effort, _tell):
+                models.append(found)
+                print(report.detail(found, args.markdown), end="\n\n", flush=True)
+                if args.json:  # after each model: what is there stays there
+                    _write(args, models, contenders)
     if args.plot:
         plot.save(models, contenders, Path(args.plot))
     references = {model["reference"].get("what") for model in models} - {None}
@@ -136,6 +142,12 @@ def _parser() -> argparse.ArgumentParser:
         type=_positive,
         default=1,
         help="contenders prepared at the same time, where there are cores for them (default: %(default)s)",
+    )
+    add(
+        "--models-at-once",
+        type=_positive,
+        default=1,
+        help="models that are prepared before the first of them is timed; each keeps its memory (default: %(default)s)",
     )
     add("--limit", type=float, default=900, help="seconds to prepare a contender in (default: %(default)s)")
     add("--stock-limit", type=float, default=180, help="the same for stock TVM (default: %(default)s)")

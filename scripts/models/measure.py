@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures the contenders of one model: prepared one after the other or several at once, then run in turns."""
+"""Measures the contenders of models: prepared one after the other or several at once, then run in turns."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,71 +50,112 @@ class Effort:
 
 def measure(job: Job, contenders: Sequence[str], effort: Effort, tell: Tell) -> dict[str, Any]:
     """Everything about a job's model as JSON-able data; a contender that fails has its reason in it."""
-    begin = time.perf_counter()
-    rows: dict[str, dict[str, Any]] = {}
-    running: dict[str, Process] = {}
-    pool = ThreadPoolExecutor(effort.at_once)
+    return next(measure_all([job], contenders, effort, tell))
+
+
+def measure_all(
+    jobs: Sequence[Job], contenders: Sequence[str], effort: Effort, tell: Tell
+) -> Iterator[dict[str, Any]]:
+    """The same of each of several jobs, all of whose contenders are prepared before any of them is timed."""
+    running: list[_Running] = []
     try:
-        reference = _ask_reference(job, effort, tell)
-        for name in contenders:  # here, one by one: a process inherits this one's environment
-            running[name] = Process(name, job)
-        asked = [
-            pool.submit(_prepare, job, name, effort, "failed" not in reference, running[name])
-            for name in contenders
-        ]
-        for name, answer in zip(contenders, asked):
-            rows[name] = answer.result()
-            if "failed" in rows[name]:
-                del running[name]
-            tell(f"  {name}: {_how(rows[name])}")
-        blocks = _rounds(rows, running, effort)
-        for name, found in blocks.items():
-            _note(rows[name], found)
-        for name, process in running.items():
-            try:
-                rows[name] |= process.ask("finish", effort.limit(name))
-            except Failed as error:
-                rows[name]["unfinished"] = str(error)
+        with ThreadPoolExecutor(effort.at_once) as pool:
+            # Started here, one by one: a process inherits this one's environment.
+            for job in jobs:
+                running.append(_Running(job, contenders))
+            asked = [each.prepare(effort, pool) for each in running]
+            for each, answers in zip(running, asked):
+                each.wait(answers, tell)
+        for each in running:
+            yield each.timed(effort)
+            each.stop()
     finally:
-        for process in running.values():
+        for each in running:
+            each.stop()
+
+
+class _Running:
+    """A job's contenders, each in its process."""
+
+    def __init__(self, job: Job, contenders: Sequence[str]):
+        self.job, self.contenders = job, contenders
+        self.rows: dict[str, dict[str, Any]] = {}
+        self.reference: dict[str, Any] = {}
+        self.processes: dict[str, Process] = {}
+        self.spent = 0.0
+        try:
+            for name in (REFERENCE, *contenders):
+                self.processes[name] = Process(name, job)
+        except BaseException:
+            self.stop()
+            raise
+
+    def prepare(self, effort: Effort, pool: Executor) -> list[Future[dict[str, Any]]]:
+        """Answers to come: the reference's, then those of the contenders in their order."""
+        reference = pool.submit(self._ask_reference, effort)
+        return [reference, *(pool.submit(self._prepare, name, effort, reference) for name in self.contenders)]
+
+    def wait(self, answers: Sequence[Future[dict[str, Any]]], tell: Tell) -> None:
+        """Take the answers; contenders that failed are gone."""
+        begin = time.perf_counter()
+        tell(f"{self.job.model}, {self.job.size}")
+        self.reference = answers[0].result()
+        tell(f"  {REFERENCE}: {self.reference.get('failed', self.reference.get('what'))}")
+        for name, answer in zip(self.contenders, answers[1:]):
+            self.rows[name] = answer.result()
+            if "failed" in self.rows[name]:
+                self.processes.pop(name).stop()
+            tell(f"  {name}: {_how(self.rows[name])}")
+        self.spent += time.perf_counter() - begin
+
+    def timed(self, effort: Effort) -> dict[str, Any]:
+        """Everything about the job, the contenders timed in turns."""
+        begin = time.perf_counter()
+        for name, found in _rounds(self.rows, self.processes, effort).items():
+            _note(self.rows[name], found)
+        for name, process in self.processes.items():
+            try:
+                self.rows[name] |= process.ask("finish", effort.limit(name))
+            except Failed as error:
+                self.rows[name]["unfinished"] = str(error)
+        return {
+            "model": self.job.model,
+            "size": self.job.size,
+            "batch": self.job.batch,
+            "dtype": self.job.dtype,
+            "reference": self.reference,
+            "contenders": self.rows,
+            "took_s": self.spent + time.perf_counter() - begin,
+        }
+
+    def stop(self) -> None:
+        """End what still runs."""
+        for process in self.processes.values():
             process.stop()
-        pool.shutdown()
-    return {
-        "model": job.model,
-        "size": job.size,
-        "batch": job.batch,
-        "dtype": job.dtype,
-        "reference": reference,
-        "contenders": rows,
-        "took_s": time.perf_counter() - begin,
-    }
+        self.processes.clear()
 
-
-def _ask_reference(job: Job, effort: Effort, tell: Tell) -> dict[str, Any]:
-    """What errors are measured against; its process is gone before anybody is timed."""
-    process = Process(REFERENCE, job)
-    try:
-        told = process.ask("prepare", effort.limit(REFERENCE))
+    def _ask_reference(self, effort: Effort) -> dict[str, Any]:
+        """What errors are measured against; its process is gone before anybody is timed."""
+        process = self.processes.pop(REFERENCE)
+        try:
+            told: dict[str, Any] = process.ask("prepare", effort.limit(REFERENCE))
+        except Failed as error:
+            return {"failed": str(error)}
         process.stop()
-    except Failed as error:
-        told = {"failed": str(error)}
-    tell(f"  {REFERENCE}: {told.get('failed', told.get('what'))}")
-    return told
+        return told
 
-
-def _prepare(job: Job, name: str, effort: Effort, compare: bool, process: Process) -> dict[str, Any]:
-    """What is known of a contender once it is ready; its process is ended where it failed or is wrong."""
-    try:
-        row: dict[str, Any] = process.ask("prepare", effort.limit(name))
-    except Failed as error:
-        return {"failed": str(error)}
-    if not compare:
+    def _prepare(self, name: str, effort: Effort, reference: Future[dict[str, Any]]) -> dict[str, Any]:
+        """What is known of a contender once it is ready."""
+        try:
+            row: dict[str, Any] = self.processes[name].ask("prepare", effort.limit(name))
+        except Failed as error:
+            return {"failed": str(error)}
+        if "failed" in reference.result():
+            return row
+        row["error"] = relative_error(_read(self.job, name), _read(self.job, REFERENCE))
+        if not row["error"] <= WRONG[self.job.dtype]:
+            row["failed"] = f"wrong: relative error {row['error']:.1e}"
         return row
-    row["error"] = relative_error(_read(job, name), _read(job, REFERENCE))
-    if not row["error"] <= WRONG[job.dtype]:
-        row["failed"] = f"wrong: relative error {row['error']:.1e}"
-        process.stop()
-    return row
 
 
 def _read(job: Job, name: str) -> list[np.ndarray]:

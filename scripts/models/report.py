@@ -85,7 +85,7 @@ def detail(model: Row, markdown: bool = False) -> str:
     if "failed" in reference:
         lines.append(f"no reference, so nothing was checked: {reference['failed']}")
     elif "pytorch_error" in reference:
-        lines.append(f"PyTorch's own error on the CPU: {reference['pytorch_error']:.1e}")
+        lines.append(f"PyTorch's own error: {reference['pytorch_error']:.1e}")
     for name, row in model["contenders"].items():
         for key, what in _REMARKS:
             if key in row:
@@ -141,7 +141,7 @@ median: of the medians of blocks of calls, which took turns; least-most: of thes
 (on a GPU: group of calls)
 compile: with the first call; without importing or exporting the model, which the JSON has
 kernels: compute-intensive + memory-intensive (+ calls of libraries), of one call
-memory-int.: the time that one call spends in memory-intensive kernels, each waited for
+memory-int.: the time that one call spends in memory-intensive kernels: each waited for, on a GPU by CUPTI's records
 MB: on a CPU the most resident memory of the contender's process while it ran, all packages that it loaded included
 (TVM's has PyTorch too, to import from); on a GPU what PyTorch allocated at most while it ran
 error: the greatest difference to {reference}, over the greatest value"""

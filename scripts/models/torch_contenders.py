@@ -11,6 +11,7 @@ import torch
 
 from .errors import relative_error
 from .job import Job, Unavailable
+from .kernel_times import is_memory_intensive, kernel_times
 from .load import load_torch
 from .ready import Ready
 
@@ -105,25 +106,27 @@ def _ready(job: Job, mode: str | None) -> Ready:
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     told["device"] = torch.cuda.get_device_name()
-    return Ready(
-        call,
-        lambda: first,
-        torch.cuda.synchronize,
-        told,
-        lambda: {"memory_bytes": torch.cuda.max_memory_allocated()},
-        True,
-    )
+    ready = Ready(call, lambda: first, torch.cuda.synchronize, told, on_gpu=True)
+    ready.afterwards = lambda: {
+        "memory_bytes": torch.cuda.max_memory_allocated(),
+        **kernel_times(ready, is_memory_intensive),
+    }
+    return ready
 
 
 def reference(job: Job) -> Ready:
-    """The same model in float64 on the CPU; it also says how far PyTorch's own result is from it there."""
+    """The same model in float64; it also says how far PyTorch's own result in the job's type is from it there.
+
+    On the GPU where the contenders run on one: a CPU would take minutes for a large batch.
+    """
     torch.set_num_threads(job.threads)
+    full_precision()
     made = load_torch(job)
-    dtype = getattr(torch, job.dtype)
+    device, dtype = "cuda" if job.on_gpu and torch.cuda.is_available() else "cpu", getattr(torch, job.dtype)
     with torch.no_grad():
-        own = to_arrays(made.module.to(dtype)(*cast_inputs(made.inputs, dtype)))
+        own = to_arrays(made.module.to(device, dtype)(*cast_inputs(made.inputs, dtype, device)))
         # Parameters were rounded to the type, so that nothing is lost on the way there and back.
-        exact = to_arrays(made.module.double()(*cast_inputs(made.inputs, torch.float64)))
+        exact = to_arrays(made.module.double()(*cast_inputs(made.inputs, torch.float64, device)))
     told = {
         "what": "PyTorch in float64",
         "pytorch_error": relative_error(own, exact),

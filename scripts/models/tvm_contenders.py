@@ -17,6 +17,7 @@ from tvm_stitch.testing.compare import Runner
 from tvm_stitch.testing.count import count_lowered
 
 from .job import Job
+from .kernel_times import kernel_times
 from .load import Loaded, relax_module
 from .ready import Ready
 
@@ -89,17 +90,16 @@ def _ready(job: Job, stitched: bool) -> Ready:
     if left is not None:
         told["unstitched"] = left
 
-    def afterwards() -> dict[str, Any]:
-        return {} if job.on_gpu else {"memory_intensive_s": _share(runner, count.names_of("memory"))}
+    memory_intensive = frozenset(count.names_of("memory"))
+    ready = Ready(lambda: main(*arguments), lambda: first, runner.device.sync, told, on_gpu=job.on_gpu)
 
-    return Ready(
-        lambda: main(*arguments),
-        lambda: first,
-        runner.device.sync,
-        told,
-        afterwards,
-        job.on_gpu,
-    )
+    def afterwards() -> dict[str, Any]:
+        if not job.on_gpu:
+            return {"memory_intensive_s": _share(runner, memory_intensive)}
+        return kernel_times(ready, lambda name: name in memory_intensive or name.startswith("Mem"))
+
+    ready.afterwards = afterwards
+    return ready
 
 
 def _share(runner: Runner, names: Collection[str]) -> float:

@@ -101,7 +101,50 @@ def test_whoever_fails_costs_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "hangs": "no answer in 2 s",
         "stops_in_a_block": "RuntimeError: out of memory",
     }
-    assert told[0] == "  reference: the truth" and len(told) == 1 + len(names)
+    assert told[:2] == ["none, small", "  reference: the truth"] and len(told) == 2 + len(names)
+
+
+@pytest.mark.parametrize("at_once", [1, 4])
+def test_several_models_are_prepared_before_one_is_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(
+        process, "CONTENDERS", {name: f"contenders_of_models:{name}" for name in ("good", "raises")}
+    )
+    monkeypatch.setattr(process, "REFERENCES", {False: "contenders_of_models:reference"})
+    jobs = []
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        jobs.append(job.Job(name, "small", 1, "float32", "llvm", 1, str(tmp_path / name)))
+    told: list[str] = []
+    asked = measure.measure_all(
+        jobs, ["good", "raises"], measure.Effort(0.01, 2, {"": 30}, at_once), told.append
+    )
+    first = next(asked)
+    assert sum("ready" in line for line in told) == 2  # the second one's contenders, too
+    second = next(asked)
+    assert [first["model"], second["model"]] == ["first", "second"]
+    for found in (first, second):
+        assert len(found["contenders"]["good"]["blocks"]) == 2
+        assert found["contenders"]["raises"] == {"failed": "ValueError: no such operator"}
+    assert not list(asked)
+
+
+@pytest.mark.parametrize(
+    ("name", "memory_intensive"),
+    [
+        ("triton_poi_fused_add_convolution_relu_4", True),
+        ("triton_tem_fused_mm_2", False),
+        ("sm90_xmma_fprop_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize128x128x64", False),
+        ("nvjet_hsh_128x192_64x5_2x1_v_bz_TNT", False),
+        ("void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 128, 4>>", False),
+        ("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<c10::Half>>", True),
+        ("void (anonymous namespace)::softmax_warp_forward<c10::Half, c10::Half, float, 8, false>", True),
+        ("Memcpy DtoD (Device -> Device)", True),
+    ],
+)
+def test_kernels_of_others_are_told_apart_by_name(name: str, memory_intensive: bool) -> None:
+    assert load("models.kernel_times").is_memory_intensive(name) == memory_intensive
 
 
 def test_the_file_itself_is_light() -> None:

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a call of a contender spends in each kernel of a GPU, by the CUPTI records of PyTorch's profiler."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from .ready import Ready
+
+CALLS = 5
+"""Profiled calls, whose mean is told."""
+MOST_KERNELS = 200
+"""Kernels that are told one by one; all count in the sums."""
+
+_OF_LIBRARIES = re.compile(
+    r"gemm|gemv|nvjet|cutlass|xmma|cudnn|conv|grad_engine|winograd|fmha|flash|attention|splitk|triton_tem_",
+    re.I,
+)
+_OF_INDUCTOR = re.compile(r"triton_(poi|red|per)_")
+"""Its kernels are called after operators, convolutions that are computed elsewhere among them."""
+
+
+def is_memory_intensive(name: str) -> bool:
+    """Whether a kernel of PyTorch's, of Inductor's or of a library is neither product, convolution nor attention."""
+    return bool(_OF_INDUCTOR.match(name)) or not _OF_LIBRARIES.search(name)
+
+
+def kernel_times(ready: Ready, memory_intensive: Callable[[str], bool]) -> dict[str, Any]:
+    """Seconds of a call in kernels, and in memory-intensive ones; empty where CUPTI records nothing.
+
+    Copies of the device's memory count as memory-intensive; gaps between kernels count nowhere.
+    """
+    from torch.profiler import ProfilerActivity, profile
+
+    ready.call()
+    ready.sync()
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as session:
+        for _ in range(CALLS):
+            ready.call()
+        ready.sync()
+    spent: dict[str, list[float]] = {}
+    for event in session.events():
+        if event.device_type.name == "CUDA":
+            spent.setdefault(event.name, []).append(event.time_range.elapsed_us() * 1e-6)
+    if not spent:
+        return {}
+    by_name = [(name, len(found) / CALLS, sum(found) / CALLS) for name, found in spent.items()]
+    by_name.sort(key=lambda kernel: -kernel[2])
+    return {
+        "kernels_s": sum(seconds for _, _, seconds in by_name),
+        "memory_intensive_s": sum(seconds for name, _, seconds in by_name if memory_intensive(name)),
+        "by_kernel": [
+            {"name": name, "calls": calls, "seconds": seconds}
+            for name, calls, seconds in by_name[:MOST_KERNELS]
+        ],
+    }
