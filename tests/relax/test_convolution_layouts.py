@@ -16,8 +16,8 @@ from tests.graph.helpers import build, symbol
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.convolution_layouts import (
     ConvolutionLayouts,
+    suits_library,
     suits_templates,
-    suits_tensor_cores,
 )
 from tvm_stitch.relax.full_rank_operands import full_rank_operands
 from tvm_stitch.testing.count import count_kernels
@@ -119,4 +119,4 @@ def test_only_what_has_constant_weights() -> None:
 )
 def test_tensor_cores_take_channels_innermost(dtype: str, tf32: bool, layout: str) -> None:
     mod = build(lambda emit, x: R.nn.conv2d(x, weight(8, 3, 3, 3, dtype=dtype)), ((1, 3, 8, 8), dtype))
-    assert layouts(ConvolutionLayouts(partial(suits_tensor_cores, tf32))(mod)) == [layout]
+    assert layouts(ConvolutionLayouts(partial(suits_library, tf32))(mod)) == [layout]

@@ -18,11 +18,16 @@ from .full_rank_operands import BROADCASTING
 from .hidden_calls import hidden_from
 from .operators import operator_name
 
-_UNARY = (
-    "abs acos acosh asin asinh astype atan atanh bitwise_not ceil cos cosh erf exp floor isfinite isinf isnan log "
-    "logical_not negative nn.gelu nn.gelu_tanh nn.relu nn.selu nn.silu round rsqrt sigmoid sign sin sinh sqrt square "
-    "tan tanh trunc"
+UNARY = frozenset(
+    f"relax.{name}"
+    for name in (
+        "abs acos acosh asin asinh astype atan atanh bitwise_not ceil cos cosh erf exp floor isfinite isinf isnan log "
+        "logical_not negative nn.gelu nn.gelu_tanh nn.relu nn.selu nn.silu round rsqrt sigmoid sign sin sinh sqrt "
+        "square tan tanh trunc"
+    ).split()
 )
+"""The operators that compute each element of one operand."""
+
 _REDUCTIONS = "max mean min prod std sum variance"
 _OF_CHANNELS = "nn.batch_norm nn.group_norm nn.instance_norm nn.layer_norm nn.prelu nn.softmax"
 _IMAGES = (
@@ -31,8 +36,10 @@ _IMAGES = (
 )
 _MOVEMENT = "concat expand_dims flip permute_dims repeat split squeeze strided_slice tile"
 
-CARRIED = BROADCASTING | frozenset(
-    f"relax.{name}" for name in " ".join((_UNARY, _REDUCTIONS, _OF_CHANNELS, _IMAGES, _MOVEMENT)).split()
+CARRIED = (
+    UNARY
+    | BROADCASTING
+    | frozenset(f"relax.{name}" for name in " ".join((_REDUCTIONS, _OF_CHANNELS, _IMAGES, _MOVEMENT)).split())
 )
 """The operators that carry layouts, but for ``PROVISOS``."""
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Set
 from functools import partial
 from typing import Any
 
@@ -12,12 +12,14 @@ from tvm import relax
 
 from ..failures import error_text, let_pass
 from ..graph.dtype import HALF, MULTIPLIED
-from ..graph.extent import is_static
+from ..graph.extent import is_number, is_static
 from ..interrupts import carrying
-from .carried_layouts import converted_where_carried
-from .full_rank_operands import full_rank_operands
+from .carried_layouts import UNARY, converted_where_carried
+from .full_rank_operands import BROADCASTING, full_rank_operands
+from .functions import own_functions
 from .operators import operator_name
-from .views import shape_of
+from .readers import readers_of
+from .views import permutation, shape_of
 
 LAYOUTS = {
     "relax.nn.conv1d": ("NCW", ["NWC", "OWI"]),
@@ -26,8 +28,8 @@ LAYOUTS = {
 }
 """For each operator, the layout that importers give data, and those of data and weight with channels innermost."""
 
-Converts = Callable[[Any], bool]
-"""Whether a convolution of constant weights is to be converted."""
+Converts = Callable[[Any, bool], bool]
+"""Whether a convolution of constant weights is to be converted, given that its result is read with channels last."""
 
 
 @tvm.transform.module_pass(opt_level=0, name="ConvolutionLayouts")
@@ -46,38 +48,42 @@ class ConvolutionLayouts:
     @carrying
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Convert the module's convolutions."""
-        counter = _Counter(self.converts)
-        for _, func in mod.functions_items():
-            if isinstance(func, relax.Function):
-                counter.visit_expr(func)
-        if not counter.found:
+        chosen = {call.args[1] for _, func in own_functions(mod) for call in self._chosen(func)}
+        if not chosen:
             return mod
         try:
-            convert = relax.transform.ConvertLayout({}, partial(_wanted, self.converts))
+            convert = relax.transform.ConvertLayout({}, partial(_wanted, chosen))
             return converted_where_carried(full_rank_operands(mod), convert)
         except Exception as err:
             let_pass(err)
             self.computed["convolutions"] = f"layouts stay as they are: {error_text(err)}"
             return mod
 
-
-@relax.expr_functor.visitor
-class _Counter(relax.PyExprVisitor):
-    def __init__(self, converts: Converts):
-        super().__init__()
-        self.converts, self.found = converts, 0
-
-    def visit_call_(self, call: Any) -> None:  # pylint: disable=arguments-renamed
-        super().visit_call_(call)
-        self.found += _has_constant_weight(call) and self.converts(call)
+    def _chosen(self, func: Any) -> Iterator[Any]:
+        readers = readers_of(func)
+        for var, call in relax.analysis.get_var2val(func).items():
+            if _has_constant_weight(call) and self.converts(call, _is_read_channels_last(var, readers)):
+                yield call
 
 
-def _wanted(converts: Converts, call: Any) -> dict[str, list[str]]:
-    """What ``ConvertLayout`` asks of a call."""
+def _is_read_channels_last(var: Any, readers: dict[Any, list[Any]]) -> bool:
+    """Whether all that reads a convolution's result, behind element-wise operators, is one such transposition."""
+    rank = len(shape_of(var) or ())
+    found = readers.get(var, ())
+    if len(found) != 1 or found[0] is None:
+        return False
+    call = found[0].value
+    if operator_name(call) == "relax.permute_dims":
+        return permutation(call, rank) == [0, *range(2, rank), 1]
+    return operator_name(call) in UNARY | BROADCASTING and _is_read_channels_last(found[0].var, readers)
+
+
+def _wanted(chosen: Set[Any], call: Any) -> dict[str, list[str]]:
+    """What ``ConvertLayout`` asks of a call; ``chosen`` are the weights of the convolutions to convert."""
     name = operator_name(call)
     if name not in LAYOUTS:
         return {}
-    if _has_constant_weight(call) and converts(call):
+    if _has_constant_weight(call) and call.args[1] in chosen:
         return {name: LAYOUTS[name][1]}
     return {name: [call.attrs.data_layout, call.attrs.kernel_layout]}
 
@@ -90,7 +96,7 @@ def _has_constant_weight(call: Any) -> bool:
     return isinstance(call.args[1], tvm.ir.GenericConst) and isinstance(call.ty, relax.TensorType)
 
 
-def suits_templates(call: Any) -> bool:
+def suits_templates(call: Any, _read_last: bool) -> bool:
     """Whether a template may compute a convolution: of float32 or half types, and static images."""
     data, weight = call.args
     if any(str(ty.dtype) not in MULTIPLIED for ty in (data.ty, weight.ty, call.ty)):
@@ -99,6 +105,12 @@ def suits_templates(call: Any) -> bool:
     return all(shape is not None and is_static(shape[1:]) for shape in shapes)
 
 
-def suits_tensor_cores(tf32: bool, call: Any) -> bool:
-    """Whether a GPU's matrix units compute a convolution: half types, and float32 that may be rounded."""
-    return str(call.ty.dtype) in HALF or (tf32 and str(call.ty.dtype) == "float32")
+def suits_library(tf32: bool, call: Any, read_last: bool) -> bool:
+    """Whether cuDNN is faster at a convolution with channels last.
+
+    That is what a GPU's matrix units compute: half types, and float32 that may be rounded. Exact float32 is mostly
+    slower so, but not depthwise, which is worth it where no transposition is added.
+    """
+    if str(call.ty.dtype) in HALF or (tf32 and str(call.ty.dtype) == "float32"):
+        return True
+    return read_last and int(call.attrs.groups) > 1 and is_number((shape_of(call.args[1]) or (0, 0))[1], 1)

@@ -26,11 +26,12 @@ from ..rules.scalar_booleans import ScalarBooleans
 from ..rules.sound_arithmetic import SoundArithmetic
 from ..rules.unit_reductions import UnitReductions
 from ..target import resolve_target
+from .carried_permutations import CarriedPermutations
 from .centred_norms import CENTRED_NORMS
 from .compute_templates import ComputeTemplates
 from .constant_batch_norm import ConstantBatchNorm
 from .constant_views import ConstantViews
-from .convolution_layouts import ConvolutionLayouts, suits_templates, suits_tensor_cores
+from .convolution_layouts import ConvolutionLayouts, suits_library, suits_templates
 from .decompose_attention import DecomposeAttention
 from .drop_copies import DropCopies
 from .embed_libraries import EmbedLibraries
@@ -45,6 +46,7 @@ from .schedule_stitch_ops import ScheduleStitchOps
 from .skip_empty import SkipEmpty
 from .stitch_ops import StitchOps
 from .wide_operators import WideOperators
+from .widening_casts import WideningCasts
 
 STEP = "what is left does not compile beside it"
 """What is told of a scope that TVM compiles only with its neighbours."""
@@ -70,6 +72,7 @@ def stitch_passes(
         FoldConstants(),
         relax.transform.ConvertToDataflow(min_size=1),
         relax.transform.CanonicalizeBindings(),  # an alias would part what is one scope
+        WideningCasts(),
         _stitch(target, config, recorder, scopes),
         # What no scope took: TVM's own fusion and schedules.
         relax.transform.FuseOps(),
@@ -88,11 +91,13 @@ def planning_passes(
     return [
         exclusively(dispatched),
         DropCopies(),
+        relax.transform.EliminateCommonSubexpr(),  # what PyTorch's linear layers make of one operand, each for itself
         WideOperators(),
         ConstantViews(),
         ConstantBatchNorm(),
         *_attention(target, config, recorder),
         *_layouts(target, config, recorder),
+        CarriedPermutations(),
         *_libraries(target, config, recorder),
         ConstantViews(),
         *stitch_passes(target, config, recorder, scopes),
@@ -127,8 +132,8 @@ def _layouts(target: Any, config: StitchConfig, recorder: Recorder) -> list[Any]
     def is_called() -> bool:  # asked for convolutions alone: the answer opens the library
         return library.why_not(library.CUDNN, config) is None
 
-    def converts(call: Any) -> bool:
-        return suits_tensor_cores(config.tf32, call) and is_called()
+    def converts(call: Any, read_last: bool) -> bool:
+        return suits_library(config.tf32, call, read_last) and is_called()
 
     return [ConvolutionLayouts(converts, recorder.computed)]
 

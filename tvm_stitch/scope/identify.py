@@ -125,8 +125,10 @@ class _Identifier:
     def run(self, excluded: Excluded, views: bool) -> Identified:
         self.stitchable = [n.kind is NodeKind.MEMORY and self._alone(n) for n in self.nodes]
         epilogues = self._epilogues() if self.config.epilogues else []
+        self.late = {i for i in range(len(self.nodes)) if self._joins_its_reader(i)}
         self._grow([i for i in range(len(self.nodes)) if self.stitchable[i]])
         self._reconsider()
+        self._join_late()
         if self.config.remote:
             join_remote(self.merger, self._is_scope)
         self._release_views()
@@ -200,9 +202,31 @@ class _Identifier:
         del self.refused[noted:]
         return False
 
+    def _joins_its_reader(self, i: int) -> bool:
+        """Is a node a cast that its only reader makes best: what is between two kernels is then the narrower type."""
+        node, readers = self.nodes[i], self.quotient.consumers[i]
+        return self.stitchable[i] and node.widens and not node.escapes and self._one_scope(readers)
+
+    def _one_scope(self, nodes: Sequence[int]) -> bool:
+        return len(nodes) == 1 and self.stitchable[nodes[0]]
+
+    def _feeding(self, i: int) -> Iterator[int]:
+        """The nodes that a node is joined with: its producers, and those of a cast that is joined with it."""
+        for p in self.quotient.producers[i] if i not in self.late else ():
+            yield p
+            if p in self.late:
+                yield from self.quotient.producers[p]
+
+    def _join_late(self) -> None:
+        """Join those casts with their producers that could not be joined with what reads them."""
+        late, self.late = self.late, set()
+        for i in sorted(late):
+            if len(self.quotient.members[self.quotient.scope_of[i]]) == 1:
+                self._join_producers(i)
+
     def _edges(self, i: int) -> Iterator[tuple[int, int, int]]:
-        """The node's producers in other scopes, with those scopes and the node's own as they are by then."""
-        for p in self.quotient.producers[i]:
+        """The nodes that feed one from other scopes, with those scopes and the node's own as they are by then."""
+        for p in self._feeding(i):
             a, b = self.quotient.scope_of[p], self.quotient.scope_of[i]
             if a == b:
                 continue

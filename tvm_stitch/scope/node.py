@@ -7,7 +7,8 @@ import enum
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
-from ..compat import Var, substitute
+from ..compat import Var, is_load, kind, operands, substitute
+from ..graph.dtype import item_bytes
 from ..graph.extent import as_expr, as_extent
 from ..graph.ir import Access, Axis, OpClass, Operator, Span, StitchGraph, Tensor
 
@@ -59,6 +60,18 @@ class Node:
         if _is_single(op.output) and _is_single(g.inputs[0]):  # of no axis, whichever way it is read
             return op.op_class in (OpClass.MOVE, OpClass.BROADCAST)
         return op.op_class is OpClass.MOVE and op.accesses[0].span is Span.ALL
+
+    @property
+    def widens(self) -> bool:
+        """True for a cast that keeps every element in its place and takes more memory than what it casts."""
+        g = self.graph
+        if g is None or len(g.operators) != 1 or len(g.inputs) != 1:
+            return False
+        op = g.operators[0]
+        if len(op.accesses) != 1 or op.accesses[0].guarded or op.accesses[0].span is not Span.ALL:
+            return False
+        is_cast = kind(op.value) == "Cast" and is_load(operands(op.value)[0])
+        return is_cast and item_bytes(op.output.dtype) > item_bytes(g.inputs[0].dtype)
 
 
 def _is_single(tensor: Tensor) -> bool:
