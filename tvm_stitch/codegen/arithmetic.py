@@ -23,9 +23,9 @@ from typing import Any
 from .. import compat
 from ..compat import Buffer, Expr, tir
 from ..graph.access import has_load
+from .device_math import FUNCTIONS, device_call
 from .nan_extrema import maximum_or_minimum
 from .opaque import as_c_type, or_zero, through_bits
-from .signed_power import power
 
 FLOATS = ("float32", "float64")
 _COMPARED = frozenset("EQ NE LT LE GT GE".split())
@@ -144,9 +144,9 @@ class Arithmetic:
         """
         raise NotImplementedError
 
-    def powered(self, make: Callable[[Expr, Expr], Expr], x: Expr, y: Expr) -> Expr:
-        """``x`` to the power of ``y``, which ``make`` makes of floats that no compiler approximates."""
-        return make(x, y)
+    def called(self, _name: str, make: Callable[..., Expr], *operands: Expr) -> Expr:
+        """A function of floats, which ``make`` makes where no compiler approximates it."""
+        return make(*operands)
 
     def complement(self, make: Callable[[Expr], Expr], x: Expr) -> Expr:
         """``~x`` of an integer or bool, which ``make`` makes of an integer of any dtype."""
@@ -191,8 +191,9 @@ class DeviceArithmetic(Arithmetic):
     def unbounded(self, x: Expr) -> Expr:
         return as_c_type(x, compat.dtype_of(x))
 
-    def powered(self, make: Callable[[Expr, Expr], Expr], x: Expr, y: Expr) -> Expr:
-        return power(x, y) if compat.dtype_of(x) == "float32" else make(x, y)
+    def called(self, name: str, make: Callable[..., Expr], *operands: Expr) -> Expr:
+        approximated = name in FUNCTIONS and compat.dtype_of(operands[0]) == "float32"
+        return device_call(name, *operands) if approximated else make(*operands)
 
     def complement(self, make: Callable[[Expr], Expr], x: Expr) -> Expr:
         dtype = compat.dtype_of(x)

@@ -288,17 +288,19 @@ def widen(e: Expr, visit: Callable[[Expr], Expr], arithmetic: Arithmetic) -> Exp
 
             shifts = compat.call_name(e) == "shift_left"
             return arithmetic.shifted_left(made, *args) if shifts else arithmetic.complement(made, *args)
-        if compat.call_name(e) == "pow":
-
-            def make(*operands: Expr) -> Expr:
-                return compat.recast_call(e, compat.dtype_of(operands[0]), operands)
-
-            return arithmetic.powered(make, *args)
         if compat.call_name(e) not in FLOAT_CALLS:  # its meaning depends on its operands' own dtypes
             args = [convert(new, compat.dtype_of(old)) for new, old in zip(args, e.args)]
             call = compat.remake_call(e, args)
             return tir.Cast("float32", call) if dtype in HALF else call
-        return compat.recast_call(e, "float32", args) if dtype in HALF else compat.remake_call(e, args)
+
+        def make(*operands: Expr) -> Expr:
+            return (
+                compat.recast_call(e, "float32", operands)
+                if dtype in HALF
+                else compat.remake_call(e, operands)
+            )
+
+        return arithmetic.called(compat.call_name(e), make, *args)
     return compat.rebuild(e, visit)
 
 

@@ -19,7 +19,8 @@ from typing import Any
 
 import tvm
 
-from ..codegen import signed_power
+from ..codegen.device_math import FUNCTIONS as MATH
+from ..codegen.device_math import device_name
 from ..codegen.gpu import RESIDENT_BLOCKS
 from ..codegen.nan_extrema import FUNCTIONS
 from ..codegen.negation import FUNCTION, NEGATED
@@ -55,7 +56,7 @@ def fix_source(code: str, target: Any = None) -> str:
     - A constant written in its bits, of which the code takes the address, becomes one that has none.
     - Arrays in shared memory and registers are aligned as the vectors are by which they are read.
     - Maxima and minima that keep NaN are defined where kernels call them (``tvm_stitch.codegen.nan_extrema``).
-    - Powers of float32 are defined where kernels call them (``tvm_stitch.codegen.signed_power``).
+    - Functions of float32 are defined where kernels call them (``tvm_stitch.codegen.device_math``).
     - Negation of int32 is defined where kernels call it (``tvm_stitch.codegen.negation``).
     - The barrier across the grid is defined where kernels call it (``tvm_stitch.relay.grid_barrier``).
 
@@ -67,7 +68,7 @@ def fix_source(code: str, target: Any = None) -> str:
     """
     del target
     fixed = _bound(_aligned(_constants(_own_half_math(code))))
-    functions = {**FUNCTIONS, signed_power.POWER: signed_power.FUNCTION}
+    functions = {**FUNCTIONS, **{device_name(call): source for call, source in MATH.items()}}
     for name, function in functions.items():
         fixed = defined(fixed, name, function)
     return define_grid_barrier(defined(fixed, NEGATED, FUNCTION))
