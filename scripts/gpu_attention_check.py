@@ -27,7 +27,7 @@ import tvm_stitch.relax  # noqa: E402
 from tvm_stitch.recorder import Recorder  # noqa: E402
 from tvm_stitch.testing.attention import Case, inputs, module, reference  # noqa: E402
 
-TOLERANCE = {"float16": 2e-3, "bfloat16": 1.5e-2}
+TOLERANCE = {"float16": 2e-3, "bfloat16": 1.5e-2, "float32": 1e-6}
 BLOCKS, CALLS = 7, 20
 
 
@@ -57,6 +57,11 @@ def timed_cases() -> list[Case]:
         Case(4, 8, 1024, 1024, 40),
         Case(2, 16, 4096, 4096, 128),
         Case(1, 12, 128, 128, 64),
+        Case(32, 12, 128, 128, 64, "float32", mask=(32, 1, 1, 128)),
+        Case(32, 12, 197, 197, 64, "float32"),
+        Case(8, 8, 1500, 1500, 64, "float32"),
+        Case(2048, 3, 49, 49, 32, "float32", mask=(1, 3, 49, 49)),
+        Case(1, 16, 2048, 2048, 128, "float32"),
     ]
 
 

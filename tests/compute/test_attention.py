@@ -21,8 +21,9 @@ from tvm_stitch.testing.attention import Case, inputs, module, reference
 from tvm_stitch.testing.emulator import lower, run_cuda, run_lowered
 from tvm_stitch.testing.random_graphs import emulated_target
 
-TOLERANCE = {"float16": 2e-3, "bfloat16": 1.5e-2}
+TOLERANCE = {"float16": 2e-3, "bfloat16": 1.5e-2, "float32": 2e-6}
 TARGET = emulated_target()
+RNG = np.random.default_rng()
 
 CASES = [
     *(Case(1, 2, 33, 45, size) for size in (1, 8, 16, 20, 40, 64, 80)),
@@ -35,6 +36,13 @@ CASES = [
     Case(1, 2, 20, 70, 33, "bfloat16", mask=(1, 1, 70), safe=True),
     Case(1, 1, 640, 40, 16, flat=True),  # two tiles a warp
     Case(2, 2, 20, 0, 16),
+    *(Case(1, 2, 33, 45, size, "float32") for size in (1, 4, 8, 20, 32, 33, 40, 64, 65, 80)),
+    Case(1, 1, 65, 66, 128, "float32"),
+    Case(3, 1, 16, 1, 8, "float32"),
+    Case(1, 1, 70, 130, 100, "float32", mask=(1, 1, 1, 130), flat=True),
+    Case(1, 2, 130, 70, 24, "float32", mask=(2, 1, 70), flat=True),
+    Case(2, 1, 65, 65, 16, "float32", mask=(1, 1, 65, 65), safe=True),
+    Case(2, 2, 20, 0, 16, "float32"),
 ]
 
 
@@ -58,10 +66,11 @@ def test_against_float64(case: Case) -> None:
     close(case, run.outputs[0], arrays)
 
 
-def test_symbolic_extents() -> None:
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_symbolic_extents(dtype: str) -> None:
     """One kernel for all sizes, 0 among them."""
     b, m, n = (symbol(name) for name in "bmn")
-    case = Case(b, 2, m, n, 16, mask=(b, 1, 1, n), safe=True)
+    case = Case(b, 2, m, n, 16, dtype, mask=(b, 1, 1, n), safe=True)
     recorder = Recorder()
     lowered = lower(module(case), TARGET, tvm_stitch.relax.pipeline(TARGET, None, recorder))
     assert [how.split(":")[0] for how in recorder.computed.values()] == ["our kernel"]
@@ -79,12 +88,13 @@ def _without_keys(case: Case) -> list[np.ndarray]:
     return [np.zeros(s, case.dtype) for s in (*shapes, case.mask or ())]
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize(
     ("queries", "keys", "offset"), [(70, 70, 0), (20, 70, 50), (70, 20, -50), (33, 65, 0)]
 )
-def test_causal(queries: int, keys: int, offset: int) -> None:
+def test_causal(queries: int, keys: int, offset: int, dtype: str) -> None:
     """Query ``i`` sees keys up to ``i + offset``; one that sees none gives NaN, as its softmax does."""
-    case = Case(1, 2, queries, keys, 16)
+    case = Case(1, 2, queries, keys, 16, dtype)
     arrays = inputs(case, np.random.default_rng())
     found = run_kernel_of(replace(described(case), causal=offset), arrays)
     with np.errstate(invalid="ignore"):
@@ -96,9 +106,10 @@ def test_causal(queries: int, keys: int, offset: int) -> None:
     )
 
 
-def test_what_is_not_finite() -> None:
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_what_is_not_finite(dtype: str) -> None:
     """NaN in a query, a key's row or a value goes where the products take it, and nowhere else."""
-    case = Case(1, 1, 20, 70, 16)
+    case = Case(1, 1, 20, 70, 16, dtype)
     arrays = inputs(case, np.random.default_rng(0))
     arrays[0][0, 3, 0, 5] = np.nan
     arrays[2][0, 69, 0, 7] = np.inf
@@ -133,6 +144,19 @@ def run_kernel_of(attention: Attention, arrays: list[np.ndarray]) -> np.ndarray:
         builder.emit_func_output(made)
     pipeline = tvm_stitch.relax.pipeline(TARGET)
     return run_cuda(builder.get(), arrays, relax_pipeline=pipeline, target=TARGET).check().outputs[0]
+
+
+@pytest.mark.parametrize(
+    ("case", "blocks"), [(Case(2, 2, 33, 33, 64), 4), (Case(2, 2, 33, 33, 64, "float32"), 2)]
+)
+def test_the_compiler_is_told_how_many_blocks_share_registers(case: Case, blocks: int) -> None:
+    executable = tvm.compile(module(case), TARGET, relax_pipeline=tvm_stitch.relax.pipeline(TARGET))
+    found, left = "", [executable.mod]
+    while left:
+        built = left.pop()
+        left.extend(built.imports)
+        found += str(built.inspect_source()) if built.kind == "cuda" else ""
+    assert f"__launch_bounds__(128, {blocks}) attention_kernel" in found
 
 
 def test_alignment_is_proved() -> None:
@@ -175,3 +199,18 @@ def test_shared_memory_bounds_tiles() -> None:
     assert (blocks(both), blocks(both - 1), blocks(one)) == (8, 16, 16)
     with pytest.raises(Refusal, match="shared memory"):
         attention_kernel(large, [], one - 1)
+
+
+@pytest.mark.parametrize("size", [1, 20, 32, 33, 64, 65, 80, 100, 128])
+def test_shared_memory_of_float32_is_what_the_kernel_lays_out(size: int) -> None:
+    """The last line of weights ends where the allocation does."""
+    run = run_kernel_of(
+        described(Case(1, 1, 64, 70, size, "float32")), inputs(Case(1, 1, 64, 70, size, "float32"), RNG)
+    )
+    assert np.isfinite(run).all()
+    rows = (64 + (64 if size <= 64 else 32)) * 4 * ((size + 3) // 4 | 1)
+    keys = 64 if size <= 64 else 32
+    needed = rows + keys * -(-size // 32) * 32 + 64 * (keys + 4)
+    check(described(Case(1, 1, 64, 70, size, "float32")), 4 * needed)
+    with pytest.raises(Refusal, match="shared memory"):
+        check(described(Case(1, 1, 64, 70, size, "float32")), 4 * needed - 1)

@@ -100,6 +100,34 @@ def conv(*shapes: tuple[Any, ...], dtype: str = "float32", **attrs: Any) -> tvm.
     return build(lambda emit, x, w: R.nn.conv2d(x, w, **attrs), *[(list(s), dtype) for s in shapes])
 
 
+@pytest.mark.parametrize("constant", [True, False])
+@pytest.mark.parametrize(
+    ("channels", "dtype", "wanted"),
+    [(3, "float16", 4), (1, "float16", 4), (5, "float16", 5), (3, "float32", 3)],
+)
+def test_images_of_few_channels_get_some(channels: int, dtype: str, wanted: int, constant: bool) -> None:
+    """Of half types, with channels last; the result stays, and the weight is widened when it is compiled."""
+    x, w = draw(2, 9, 7, channels).astype(dtype), draw(6, 3, 3, channels).astype(dtype)
+
+    def body(emit: Any, x: Any, *weights: Any) -> Any:
+        weight = weights[0] if weights else relax.const(w)
+        return R.nn.conv2d(x, weight, padding=1, data_layout="NHWC", kernel_layout="OHWI")
+
+    specs = [(list(x.shape), dtype), *([] if constant else [(list(w.shape), dtype)])]
+    made, _ = rewritten(build(body, *specs))
+    (call,) = [
+        b.value
+        for block in made["main"].body.blocks
+        for b in block.bindings
+        if hasattr(b.value, "args") and getattr(b.value.op, "name", "") == "relax.call_dps_packed"
+    ]
+    assert {int(operand.ty.shape[-1]) for operand in call.args[1].fields[:2]} == {wanted}
+    data, weight = (torch.tensor(np.moveaxis(a, -1, 1).astype("float64")) for a in (x, w))
+    exact = np.moveaxis(torch.conv2d(data, weight, padding=1).numpy(), 1, -1)
+    found = run(made, x, *([] if constant else [w])).astype("float64")
+    np.testing.assert_allclose(found, exact, 0, 2e-3 * abs(exact).max())
+
+
 def test_tf32_is_on_request_and_of_float32_alone() -> None:
     asked = StitchConfig(compute="libraries", tf32=True)
     shapes = (1, 3, 8, 8), (4, 3, 3, 3)

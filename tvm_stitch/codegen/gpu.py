@@ -52,7 +52,10 @@ RESIDENT_BLOCKS = "{} blocks of this kernel fit a multiprocessor"
 
 
 def bound_registers(stack: ExitStack, blocks: int) -> None:
-    """Tell the compiler that a multiprocessor must be able to hold so many blocks of the kernel being built."""
+    """Tell the compiler that a multiprocessor must be able to hold so many blocks of the kernel being built.
+
+    To be called behind the launch of its threads: what stands before it stays on the host.
+    """
     if compat.HAS_RELAX_TIRX:
         bound = compat.const(blocks, "int32")
         stack.enter_context(T.attr(compat.const(0, "int32"), "tirx.launch_bounds_min_blocks_per_sm", bound))

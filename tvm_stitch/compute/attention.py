@@ -15,7 +15,7 @@ from ..codegen import builder as B
 from ..codegen.gpu import bound_registers
 from ..compat import Analyzer, Buffer, Expr, T, tir
 from ..failures import Refusal
-from ..graph.dtype import HALF, item_bytes
+from ..graph.dtype import MULTIPLIED, item_bytes
 from ..graph.extent import Extent, as_expr, ceildiv, is_number, product
 from ..scope.fusion import Pattern
 from .emit import COMPUTE_ATTR
@@ -38,6 +38,9 @@ TWO_TILES_FROM = 512
 
 SMALL_HEAD = 64
 """Elements of a head up to which more than two blocks find enough registers on a multiprocessor."""
+
+FLOAT_BLOCKS = 2
+"""Blocks of float32 that share a multiprocessor's registers; with three, some registers are spilled."""
 
 _ALIGNMENT_BYTES = 16
 _TYPES = {"float16": "half", "bfloat16": "__nv_bfloat16", "float32": "float"}
@@ -99,7 +102,7 @@ class Attention:
 def check(attention: Attention, shared_bytes: int) -> None:
     """Raise a Refusal unless the kernel computes this with so many bytes of shared memory."""
     dtypes = {operand.dtype for operand in (attention.q, attention.k, attention.v)}
-    if len(dtypes) > 1 or not dtypes <= set(HALF):
+    if len(dtypes) > 1 or not dtypes <= set(MULTIPLIED):
         raise Refusal(f"attention of {' and '.join(sorted(dtypes))} has no kernel of ours")
     if attention.out.dtype not in _TYPES or (attention.mask and attention.mask.dtype not in _TYPES):
         raise Refusal("its mask or result is of a type that the kernel does not have")
@@ -132,9 +135,9 @@ def attention_kernel(attention: Attention, numbers: Sequence[Any], shared_bytes:
     tiles = _tiles(attention, shared_bytes)
     blocks = product([*attention.leading, ceildiv(attention.queries, TILE * tiles)])
     with B.kernel() as body, ExitStack() as stack:
-        bound_registers(stack, _resident(attention, tiles))
         stack.enter_context(T.launch_thread("blockIdx.x", as_expr(blocks)))
         stack.enter_context(T.launch_thread("threadIdx.x", B.i64(THREADS)))
+        bound_registers(stack, _resident(attention, tiles))
         shared = B.local([_shared_elements(attention, tiles)], attention.q.dtype, "shared", "shared.dyn")
         pointers = [_pointer(b, o) for b, o in zip(buffers, attention.inputs)]
         B.evaluate(_call(attention, tiles, shared.data, pointers, _pointer(out, attention.out)))
@@ -161,6 +164,8 @@ def is_aligned(attention: Attention) -> bool:
 
 def _tiles(attention: Attention, shared_bytes: int) -> int:
     """Tiles of 16 queries that a warp has."""
+    if _is_float(attention):
+        return 1
     few = isinstance(attention.queries, int) and attention.queries < TWO_TILES_FROM
     return 1 if few or _shared_bytes(attention, 2) > shared_bytes else 2
 
@@ -171,15 +176,26 @@ def _shared_bytes(attention: Attention, tiles: int) -> int:
 
 def _resident(attention: Attention, tiles: int) -> int:
     """Blocks that a multiprocessor's registers are shared by."""
+    if _is_float(attention):
+        return FLOAT_BLOCKS
     if tiles > 1 or attention.size > SMALL_HEAD:
         return 2
     return 4 if attention.mask is None else 3
 
 
 def _shared_elements(attention: Attention, tiles: int) -> int:
-    """Elements of shared memory: rows of Q, and twice of K and V, each padded by 16 bytes."""
+    """Elements of shared memory: padded rows of Q and twice of K and V; of float32 once, and the weights."""
+    if _is_float(attention):
+        filled = -(-attention.size // 4) * 4
+        columns = -(-attention.size // 32) * 32
+        keys = TILE if attention.size <= SMALL_HEAD else TILE // 2
+        return (TILE + keys) * 4 * (filled // 4 | 1) + keys * columns + TILE * (keys + 4)
     line = -(-attention.size // 16) * 16 + _ALIGNMENT_BYTES // item_bytes(attention.q.dtype)
     return (tiles + 4) * TILE * line
+
+
+def _is_float(attention: Attention) -> bool:
+    return attention.q.dtype == "float32"
 
 
 def _buffer(operand: Operand, name: str) -> Buffer:
@@ -203,6 +219,7 @@ def _call(attention: Attention, tiles: int, shared: Expr, pointers: list[Expr], 
             *map(str, map(int, (attention.causal is not None, attention.safe, is_aligned(attention)))),
         ]
     )
+    function = "attention_of_floats" if _is_float(attention) else "attention"
     name = f"{_FUNCTION}_{'_'.join(traits.replace('__nv_', '').split(', '))}"
     pointers = pointers if mask is not None else [*pointers, out]  # not read then
     sizes = (*attention.leading[1:], attention.queries, attention.keys, attention.causal or 0)
@@ -216,7 +233,8 @@ def _call(attention: Attention, tiles: int, shared: Expr, pointers: list[Expr], 
         *pointers,
         out,
         *numbers,
-        source_code=_source() + _WRAPPER.format(name=name, traits=traits),
+        source_code=_source(_is_float(attention))
+        + _WRAPPER.format(name=name, traits=traits, function=function),
     )
 
 
@@ -230,7 +248,7 @@ __device__ __forceinline__ void {name}(
   using namespace tvm_stitch;
   using Of = Traits<{traits}>;
   using T = Of::Element;
-  attention<Of>((T*)shared, (const T*)q, (const T*)k, (const T*)v, (const Of::MaskElement*)mask, (Of::Result*)out,
+  {function}<Of>((T*)shared, (const T*)q, (const T*)k, (const T*)v, (const Of::MaskElement*)mask, (Of::Result*)out,
                 batches, heads, queries, keys, offset, scale, Rows{{q0, q1, q2, q3}}, Rows{{k0, k1, k2, k3}},
                 Rows{{v0, v1, v2, v3}}, Rows{{o0, o1, o2, o3}}, MaskStrides{{m0, m1, m2, m3, m4}});
 }}
@@ -238,5 +256,6 @@ __device__ __forceinline__ void {name}(
 
 
 @cache
-def _source() -> str:
-    return (Path(__file__).parent / "cuda" / "attention.cuh").read_text()
+def _source(is_float: bool) -> str:
+    files = ["attention.cuh", *(["attention_float.cuh"] if is_float else [])]
+    return "".join((Path(__file__).parent / "cuda" / name).read_text() for name in files)

@@ -91,6 +91,8 @@ class FusedAttention:
             made = plan()
             self._check_asked()
             check(made.attention, self.shared_bytes)
+            if self.config.tf32 and made.attention.q.dtype == "float32":
+                raise Refusal("products in TensorFloat-32 are faster than our kernel's, which is exact")
             if isinstance(made.attention.queries, int) and made.attention.queries < FEWEST_QUERIES:
                 raise Refusal(f"{made.attention.queries} queries are too few for our kernel")
         except NotAttention:

@@ -27,6 +27,9 @@ PRODUCTS = frozenset(
 )
 """The operators that end a kernel: what is needed on both sides of one goes through memory."""
 
+_NAMES = (relax.Var, relax.Tuple, relax.TupleGetItem)
+"""Expressions that are other names of values."""
+
 
 def with_half_crossings(func: Any, dtype: str) -> Any:
     """The function, in which float32 values that cross a product are rounded to a half type where they are computed.
@@ -41,12 +44,22 @@ def with_half_crossings(func: Any, dtype: str) -> Any:
 def _crossing(func: Any) -> frozenset[Any]:
     levels = _Levels()
     levels.visit_expr(func)
+    readers = readers_of(func)
     found = []
-    for var, readers in readers_of(func).items():
-        level = levels.of.get(var, 0)
-        if level and None not in readers and any(levels.behind(reader) > level for reader in readers):
+    for var, level in levels.of.items():
+        behind = [levels.behind(reader) for reader in readers.get(var, ())]
+        if level and max(behind, default=0) > level and not _is_result(var, readers):
             found.append(var)
     return frozenset(found)
+
+
+def _is_result(var: Any, readers: dict[Any, list[Any]]) -> bool:
+    """Whether a value is a result of the function, by itself, under another name, or in a tuple."""
+    return any(
+        reader is None
+        or (isinstance(reader.value, _NAMES) and _is_result(reader.var, readers))
+        for reader in readers.get(var, ())
+    )
 
 
 @relax.expr_functor.visitor
@@ -92,4 +105,8 @@ class _Rounds(relax.PyExprMutator):
         if var not in self.crossing or not isinstance(var.ty, relax.TensorType) or var.ty.dtype != "float32":
             return
         half = self.builder_.emit(relax.op.astype(self.visit_expr(var), self.dtype))
-        self.set_var_remap(var, self.builder_.emit(relax.op.astype(half, "float32")))
+        wide = relax.op.astype(half, "float32")
+        if self.builder_.current_block_is_dataflow() and not isinstance(var, relax.DataflowVar):
+            self.set_var_remap(var, self.builder_.emit_output(wide))  # other blocks read it
+        else:
+            self.set_var_remap(var, self.builder_.emit(wide))

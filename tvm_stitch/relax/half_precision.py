@@ -89,6 +89,12 @@ class _HalfCalls(relax.PyExprMutator):
         super().__init__()
         self.dtype, self.given = dtype, given
         self.halves: dict[Any, Any] = {}  # casts that are made already, by what they are of
+        self.gone: set[Any] = set()  # what is seen in dataflow blocks that are over, and in no other
+
+    def visit_dataflow_block_(self, block: Any) -> Any:
+        made = super().visit_dataflow_block_(block)
+        self.gone |= {each.var for each in made.bindings if isinstance(each.var, relax.DataflowVar)}
+        return made
 
     def visit_seq_expr_(self, seq: Any) -> Any:
         outer = dict(self.halves)  # casts of a branch are not seen behind it
@@ -99,7 +105,7 @@ class _HalfCalls(relax.PyExprMutator):
     def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
         call = super().visit_call_(call)
         name = operator_name(call)
-        if name == "relax.astype" and str(call.ty.dtype) == self.dtype:
+        if name == "relax.astype" and str(call.ty.dtype) == self.dtype and _is_float32(call.args[0].ty):
             known = self._known_half(call.args[0])
             return call if known is None else known
         if not _is_float32(call.ty):
@@ -145,12 +151,16 @@ class _HalfCalls(relax.PyExprMutator):
         return self._known_half(value) if _is_float32(value.ty) else value
 
     def _known_half(self, value: Any) -> Any:
-        """What a float32 value is a cast of, or that cast to the half type; None where neither is there."""
+        """What a float32 value is a cast of, or that cast to the half type; None where neither is seen here."""
+        found = self._half_of(value)
+        return None if found in self.gone else found
+
+    def _half_of(self, value: Any) -> Any:
         if isinstance(value, tvm.ir.GenericConst):
             return self._half_constant(value.value.numpy())
         if isinstance(value, relax.TupleGetItem):
             made = self.lookup_binding(value.tuple_value)
-            return self._known_half(made.fields[value.index]) if isinstance(made, relax.Tuple) else None
+            return self._half_of(made.fields[value.index]) if isinstance(made, relax.Tuple) else None
         if not isinstance(value, relax.Var):
             return None
         if value in self.halves:
@@ -158,7 +168,7 @@ class _HalfCalls(relax.PyExprMutator):
         made = self.lookup_binding(value)
         if operator_name(made) == "relax.astype":
             return made.args[0] if str(made.args[0].ty.dtype) == self.dtype else None
-        return self._known_half(made) if isinstance(made, (relax.Var, relax.TupleGetItem)) else None
+        return self._half_of(made) if isinstance(made, (relax.Var, relax.TupleGetItem)) else None
 
     def _half_constant(self, array: np.ndarray) -> Any:
         """A constant in the half type; None where that would be an infinity, or another number than the one it is."""

@@ -51,7 +51,7 @@ class _Mutator(relax.PyExprMutator):
         return super().visit_dataflow_block_(block)
 
     def visit_var_binding_(self, binding: Any) -> None:
-        own = [var for var in self._read_by(binding) if self.readers[var][0] is not binding]
+        own = [var for var in self._read_by(binding) if not self.readers[var][0].same_as(binding)]
         shared = {var: self.visit_expr(var) for var in own}
         for var in own:
             cast = self.builder_.normalize(self.visit_expr(self.casts[var]))

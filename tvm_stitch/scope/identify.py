@@ -211,11 +211,13 @@ class _Identifier:
         return len(nodes) == 1 and self.stitchable[nodes[0]]
 
     def _feeding(self, i: int) -> Iterator[int]:
-        """The nodes that a node is joined with: its producers, and those of a cast that is joined with it."""
-        for p in self.quotient.producers[i] if i not in self.late else ():
+        """The nodes that a node is joined with: its producers, and those of casts that are joined with it."""
+        waiting = [] if i in self.late else list(self.quotient.producers[i])
+        while waiting:
+            p = waiting.pop(0)
             yield p
             if p in self.late:
-                yield from self.quotient.producers[p]
+                waiting = [*self.quotient.producers[p], *waiting]
 
     def _join_late(self) -> None:
         """Join those casts with their producers that could not be joined with what reads them."""

@@ -180,6 +180,10 @@ def _translate(statement: str) -> str:
         return f"emu_copy_async({operand(m[1])}, {operand(m[2])}, {m[3]}, {operand(m[4])})"
     if text == "cp.async.wait_all":
         return "emu_wait_for_copies()"
+    if text == "cp.async.commit_group":
+        return "emu_end_copy_group()"
+    if m := re.fullmatch(r"cp\.async\.wait_group (\d+)", text):
+        return f"emu_wait_for_copy_groups({m[1]})"
     if _FENCE.fullmatch(text):
         return "emu_fence()"
     if re.fullmatch(

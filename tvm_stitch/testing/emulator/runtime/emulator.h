@@ -116,6 +116,7 @@ struct AsyncCopy {
   void* to;
   const void* from;
   uint32_t bytes, read;
+  uint32_t group;  // of its thread's groups that it is in
 };
 
 struct Thread {
@@ -147,6 +148,7 @@ struct Thread {
   Stamp fenced_block = 0;
   Stamp fenced_known[32] = {};
   std::vector<AsyncCopy> copies;  // that it has not waited for
+  uint32_t copy_groups = 0;       // that are complete: what comes is in the next one
 };
 
 struct Block {

@@ -79,6 +79,8 @@ unsigned emu_map_rank(unsigned a, unsigned rank);
 void* emu_map_rank_generic(const void* p, unsigned rank);
 void emu_copy_async(unsigned to, const void* from, unsigned bytes, unsigned read);
 void emu_wait_for_copies();
+void emu_end_copy_group();
+void emu_wait_for_copy_groups(unsigned but);
 void emu_trap(int line);
 }
 
