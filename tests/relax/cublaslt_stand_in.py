@@ -29,7 +29,7 @@ def matmul(*args: Any) -> None:
     left, right, *extras, numbers, mode, out, workspace = args
     m, n, k, batch, left_line, right_line, out_line, left_batch, right_batch, out_batch = map(int, numbers)
     words = str(mode).split()
-    assert set(words) <= {"left_transposed", "right_transposed", "bias", "relu", "residual", "tf32"}
+    assert set(words) <= {"left_transposed", "right_transposed", "bias", "relu", "residual", "tf32", "timed"}
     assert workspace.dtype == "uint8"
     lt, rt = "left_transposed" in words, "right_transposed" in words
     arrays = [t.numpy() for t in (left, right)]

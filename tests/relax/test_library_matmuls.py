@@ -65,7 +65,11 @@ def numbers(call: Any) -> list[str]:
 
 
 def mode(call: Any) -> str:
-    return str(call.args[1].fields[-1].value)
+    """What is asked of a product, but for the timing of algorithms, which static shapes have."""
+    words = str(call.args[1].fields[-1].value).split()
+    numbers = call.args[1].fields[-2].values
+    assert ("timed" in words) == all(isinstance(number, tvm.tirx.IntImm) for number in numbers)
+    return " ".join(word for word in words if word != "timed")
 
 
 def draw(shape: tuple[int, ...], dtype: str = F32) -> np.ndarray:
@@ -513,6 +517,12 @@ def test_tensor_float_is_only_used_where_it_is_asked_for() -> None:
     asked = StitchConfig(compute="libraries", tf32=True)
     modes = [mode(calls(rewritten(m, config=c)[0])[0]) for m in (mod, half) for c in (ASKED, asked)]
     assert modes == ["", "tf32", "", ""]
+
+
+@pytest.mark.parametrize(("rows", "word"), [(4, "timed"), (symbol(), "")])
+def test_algorithms_of_static_shapes_are_timed(rows: Any, word: str) -> None:
+    mod = build(lambda emit, x, w: R.matmul(x, w), ((rows, 4), F32), ((4, 4), F32))
+    assert str(calls(rewritten(mod)[0])[0].args[1].fields[-1].value) == word
 
 
 def test_a_whole_model_compiles_for_a_gpu_with_products_between_stitch_ops() -> None:

@@ -56,13 +56,29 @@ def _narrow(shape: tuple[int, ...]) -> StitchGraph:
 
 
 @cache
+def _wide_binary(shape: tuple[int, ...]) -> StitchGraph:
+    return single(lambda emit, x, y: R.add(x, y), (shape, "float64"), (shape, "float64"))
+
+
+@cache
+def _widen_half(shape: tuple[int, ...]) -> StitchGraph:
+    return single(lambda emit, x: R.astype(x, "float32"), (shape, "float16"))
+
+
+@cache
+def _narrow_half(shape: tuple[int, ...]) -> StitchGraph:
+    return single(lambda emit, x: R.astype(x, "float16"), (shape, "float32"))
+
+
+@cache
 def _view(shape: tuple[int, ...]) -> StitchGraph:
     return single(lambda emit, x: R.reshape(x, (shape[1], shape[0])), (shape, "float32"))
 
 
 MAKERS = {
     "add": _binary, "exp": _unary, "sum": _row_sum, "columns": _column_sum, "spread": _spread, "view": _view,
-    "bias": _bias, "widen": _widen, "narrow": _narrow,
+    "bias": _bias, "widen": _widen, "narrow": _narrow, "add64": _wide_binary, "widen16": _widen_half,
+    "narrow16": _narrow_half,
 }  # fmt: skip
 
 
@@ -72,7 +88,8 @@ def memory(
     """A memory-intensive node.
 
     ``kind`` is ``add``, ``bias`` (adds a vector), ``exp``, ``sum`` (of rows), ``columns`` (their sum), ``spread``,
-    ``view``, ``widen`` (to float64) or ``narrow`` (back).
+    ``view``, ``widen`` (to float64), ``narrow`` (back), ``add64`` (of float64), ``widen16`` (from float16) or
+    ``narrow16`` (to it).
     """
     found = MAKERS[kind](shape)
     return Node(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.scope.nodes import check_identified, compute, memory, scopes
+from tests.scope.nodes import check_identified, compute, memory, opaque, scopes
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import GPUS
 from tvm_stitch.graph.ir import StitchGraph
@@ -149,6 +149,69 @@ def test_results_nobody_uses_are_written() -> None:
     nodes = [memory("exp", ["x"], "a"), memory("exp", ["a"], "b", escapes=True), memory("exp", ["a"], "c")]
     outputs = {v for s in found(nodes).scopes for v in s.outputs}
     assert {"b", "c"} <= outputs
+
+
+BEHIND = [
+    memory("exp", ["x"], "a"), compute(["a"], "m"), memory("widen", ["a"], "d"), memory("widen", ["m"], "w"),
+    memory("add64", ["d", "w"], "c", escapes=True),
+]  # fmt: skip
+"""A cast that is read behind a product."""
+
+
+def test_a_cast_that_is_read_behind_a_product_is_made_there() -> None:
+    """What is between the kernels is the narrower type."""
+    result = found(BEHIND, epilogues=False)
+    assert scopes(result) == {frozenset("a"), frozenset("dwc")}
+    assert [scope.outputs for scope in result.scopes] == [["a"], ["c"]]
+
+
+@pytest.mark.parametrize("reader", ["opaque", "product", "two", "none"])
+def test_a_cast_that_no_one_scope_reads_stays_with_its_producer(reader: str) -> None:
+    nodes = [memory("exp", ["x"], "a"), memory("widen", ["a"], "d", escapes=reader == "none")]
+    if reader == "opaque":
+        nodes.append(opaque(["d"], "o", escapes=True))
+    elif reader == "product":
+        nodes.append(compute(["d"], "o", escapes=True))
+    elif reader == "two":
+        nodes += [compute(["a"], "m"), memory("widen", ["m"], "w")]
+        nodes += [memory("add64", ["d", "w"], name, escapes=True) for name in "cb"]
+    result = found(nodes, epilogues=False)
+    assert frozenset("ad") in scopes(result)
+
+
+def test_casts_between_operators_of_one_scope() -> None:
+    """Also where one cast reads another."""
+    nodes = [
+        memory("narrow16", ["x"], "a"), memory("widen16", ["a"], "d"), memory("widen", ["d"], "e"),
+        memory("narrow", ["e"], "f", escapes=True),
+    ]  # fmt: skip
+    result = found(nodes)
+    assert scopes(result) == {frozenset("adef")} and not result.boundaries
+
+
+def test_two_casts_in_a_row_are_read_behind_a_product() -> None:
+    nodes = [
+        memory("narrow16", ["x"], "a"), compute(["a"], "m"), memory("widen16", ["a"], "d"), memory("widen", ["d"], "e"),
+        memory("widen", ["m"], "w"), memory("add64", ["e", "w"], "c", escapes=True),
+    ]  # fmt: skip
+    assert scopes(found(nodes, epilogues=False)) == {frozenset("a"), frozenset("dewc")}
+
+
+def test_a_cast_that_its_reader_cannot_take_is_joined_with_its_producer() -> None:
+    nodes = [
+        memory("add64", ["u", "v"], "b"), memory("add64", ["b", "u"], "c"), memory("exp", ["x"], "a"),
+        memory("widen", ["a"], "d"), memory("add64", ["c", "d"], "e", escapes=True),
+    ]  # fmt: skip
+    result = found(nodes, max_operators=3)
+    assert scopes(result) == {frozenset("bce"), frozenset("ad")}
+    assert [(b.producer, b.consumer) for b in result.boundaries] == [("d", "e")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "widens"), [("widen", True), ("widen16", True), ("narrow", False), ("exp", False)]
+)
+def test_what_widens(kind: str, widens: bool) -> None:
+    assert memory(kind, ["x"], "a").widens is widens
 
 
 def mixture(count: int) -> list[Node]:

@@ -39,9 +39,6 @@ TWO_TILES_FROM = 512
 SMALL_HEAD = 64
 """Elements of a head up to which more than two blocks find enough registers on a multiprocessor."""
 
-FLOAT_BLOCKS = 2
-"""Blocks of float32 that share a multiprocessor's registers; with three, some registers are spilled."""
-
 _ALIGNMENT_BYTES = 16
 _TYPES = {"float16": "half", "bfloat16": "__nv_bfloat16", "float32": "float"}
 _FUNCTION = "tvm_stitch_attention"
@@ -176,10 +173,10 @@ def _shared_bytes(attention: Attention, tiles: int) -> int:
 
 def _resident(attention: Attention, tiles: int) -> int:
     """Blocks that a multiprocessor's registers are shared by."""
-    if _is_float(attention):
-        return FLOAT_BLOCKS
     if tiles > 1 or attention.size > SMALL_HEAD:
         return 2
+    if _is_float(attention):
+        return 3
     return 4 if attention.mask is None else 3
 
 

@@ -126,8 +126,11 @@ class _Aligner:
                 self._fold(op)
             elif op.is_reduce:
                 self._reduce(op)
-            elif op in outputs:
+        for op in self.graph.operators:  # behind the reductions, which may evaluate them on their way
+            if op in outputs and not op.is_reduce:
                 self.result.roots.append((op, self._output(op)))
+        order = {op: i for i, op in enumerate(self.graph.operators)}
+        self.result.roots.sort(key=lambda root: order[root[0]])
         return self.result
 
     def _reduce(self, op: Operator) -> None:
@@ -160,11 +163,11 @@ class _Aligner:
         self.result.roots.append((op, point))
 
     def _output(self, op: Operator) -> Point:
-        """Place an output: along the flat index first, else along the producer's place (observation A, onward)."""
+        """Place an output: where a reduction evaluates all of it, along the flat index, or where its producer is."""
         if op in self.placed:
             return self.placed[op]
         reasons = []
-        for point in self._places(op):
+        for point in sorted(self._places(op), key=lambda place: (op, place) not in self.result.level):
             before = dict(self.result.reads), dict(self.result.level)
             try:
                 self._visit(op, point)

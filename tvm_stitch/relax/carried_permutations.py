@@ -14,12 +14,12 @@ import tvm
 from tvm import relax
 
 from ..graph.dtype import item_bytes
-from ..graph.extent import same_shape
+from ..graph.extent import product, same_shape
 from ..interrupts import carrying
 from .carried_layouts import UNARY
 from .full_rank_operands import BROADCASTING
 from .functions import with_own_functions
-from .operators import operator_name
+from .operators import PRODUCTS, operator_name
 from .readers import readers_of
 from .views import permutation, shape_of
 
@@ -28,7 +28,10 @@ Axes = tuple[int, ...]
 """An order: for each axis of what is permuted, the axis of what it is made from."""
 
 SMALL = 1 / 64
-"""What permuting an operand that is broadcast counts, beside one that is not."""
+"""What permuting an operand that is broadcast counts, beside one that is not, where extents are symbolic."""
+
+OF_PRODUCT = 3.0
+"""What permuting a product's result counts: in its own order what follows may be computed in the product's kernel."""
 
 
 @tvm.transform.module_pass(opt_level=0, name="CarriedPermutations")
@@ -53,9 +56,19 @@ def _rewritten(func: Any) -> Any:
     orders: dict[Any, Axes] = {}
     for block in getattr(func.body, "blocks", ()):
         if isinstance(block, relax.DataflowBlock):
+            inside = _inside(block, readers)
             for group in _groups(block, values):
-                orders |= _best(group, values, readers)
+                orders |= _best(group, values, inside)
     return _Mutator(orders, values).visit_expr(func) if orders else func
+
+
+def _inside(block: Any, readers: dict[Any, list[Any]]) -> dict[Any, list[Any]]:
+    """The readers, None in place of those that are in other blocks."""
+    bound = {binding.var for binding in block.bindings}
+    return {
+        var: [each if each is not None and each.var in bound else None for each in found]
+        for var, found in readers.items()
+    }
 
 
 def composed(first: Sequence[int], then: Sequence[int]) -> Axes:
@@ -153,15 +166,25 @@ def _best(group: Group, values: dict[Any, Any], readers: dict[Any, list[Any]]) -
     for var in group:
         candidates |= {composed(group[var], order) for order in _read_in(var, group, values, readers)}
 
+    bases = {_peeled(arg, _unchanged(rank), values)[0] for _, arg in _operands(group, values)}
+    there = {
+        (base, order)
+        for base in bases
+        if base not in group and len(_shape(base)) == rank
+        for order in _read_in(base, group, values, readers)
+    }
+
     def cost(order_of: Callable[[Any], Axes]) -> float:
         transposed = {}
         for var, arg in _operands(group, values):
             base, order = _peeled(arg, order_of(var), values)
             if base in group:
                 order = composed(inverse(order_of(base)), order)
-            whole = same_shape(_shape(arg), _shape(var))
-            if not isinstance(base, tvm.ir.GenericConst) and order != _unchanged(rank):
-                transposed[base, order] = _bytes(arg) * (1.0 if whole else SMALL)
+            if isinstance(base, tvm.ir.GenericConst) or (base, order) in there:
+                continue
+            if order != _unchanged(rank):
+                weight = OF_PRODUCT if operator_name(values.get(base)) in PRODUCTS else 1.0
+                transposed[base, order] = weight * _bytes(arg) * _share(arg, var)
         for var in group:
             for order in _read_in(var, group, values, readers):
                 if order != order_of(var):
@@ -203,6 +226,14 @@ def _bytes(value: Any) -> int:
     return item_bytes(str(value.ty.dtype))
 
 
+def _share(operand: Any, result: Any) -> float:
+    """How many elements an operand has for each of the result's."""
+    own, whole = product(_shape(operand)), product(_shape(result))
+    if isinstance(own, int) and isinstance(whole, int):
+        return own / max(whole, 1)
+    return 1.0 if same_shape(_shape(operand), _shape(result)) else SMALL
+
+
 # -- rewriting -----------------------------------------------------------------------------------------------------
 @relax.expr_functor.mutator
 class _Mutator(relax.PyExprMutator):
@@ -225,14 +256,19 @@ class _Mutator(relax.PyExprMutator):
             made = relax.Call(value.op, args, value.attrs, value.ty_args)
             self.permuted[var] = self.builder_.emit(made, var.name)
             self._bind(var, self._ordered(var, _unchanged(len(axes))))
-        elif operator_name(value) == PERMUTE and self._is_of_group(var):
+        elif self._is_permuted(binding):
             self._bind(var, self._ordered(value.args[0], tuple(permutation(value, len(_shape(var))))))
         else:
             super().visit_var_binding_(binding)
 
-    def _is_of_group(self, var: Any) -> bool:
+    def _is_permuted(self, binding: Any) -> bool:
+        """Whether a binding is a transposition that may be there already: by those whose operators have moved."""
+        value = binding.value
         return (
-            _peeled(self.values[var].args[0], _unchanged(len(_shape(var))), self.values)[0] in self.permuted
+            self.builder_.current_block_is_dataflow()
+            and operator_name(value) == PERMUTE
+            and isinstance(value.args[0], relax.Var)
+            and bool(shape_of(value))
         )
 
     def _bind(self, var: Any, value: Any) -> None:

@@ -12,20 +12,8 @@ from typing import Any
 
 from tvm import relax
 
-from .operators import operator_name
+from .operators import PRODUCTS, operator_name
 from .readers import readers_of
-
-PRODUCTS = frozenset(
-    f"relax.{name}"
-    for name in (
-        "matmul",
-        *(f"nn.conv{n}d{kind}" for n in (1, 2, 3) for kind in ("", "_transpose")),
-        "nn.attention",
-        "nn.attention_bias",
-        "nn.attention_var_len",
-    )
-)
-"""The operators that end a kernel: what is needed on both sides of one goes through memory."""
 
 _NAMES = (relax.Var, relax.Tuple, relax.TupleGetItem)
 """Expressions that are other names of values."""
@@ -56,8 +44,7 @@ def _crossing(func: Any) -> frozenset[Any]:
 def _is_result(var: Any, readers: dict[Any, list[Any]]) -> bool:
     """Whether a value is a result of the function, by itself, under another name, or in a tuple."""
     return any(
-        reader is None
-        or (isinstance(reader.value, _NAMES) and _is_result(reader.var, readers))
+        reader is None or (isinstance(reader.value, _NAMES) and _is_result(reader.var, readers))
         for reader in readers.get(var, ())
     )
 
@@ -77,6 +64,9 @@ class _Levels(relax.PyExprVisitor):
         self.of[binding.var] = self._seen + (operator_name(binding.value) in PRODUCTS)
         self._seen = max(outer, self._seen)
 
+    def visit_match_cast_(self, binding: Any) -> None:
+        self.visit_var_binding_(binding)
+
     def visit_var_(self, var: Any) -> None:
         self._seen = max(self._seen, self.of.get(var, 0))
 
@@ -88,9 +78,7 @@ class _Levels(relax.PyExprVisitor):
 
     def behind(self, reader: Any) -> int:
         """The level of what reads a value beside products, which read half types anyway."""
-        if not isinstance(reader, relax.VarBinding) or operator_name(reader.value) in PRODUCTS:
-            return 0
-        return self.of[reader.var]
+        return 0 if reader is None or operator_name(reader.value) in PRODUCTS else self.of[reader.var]
 
 
 @relax.expr_functor.mutator
@@ -101,7 +89,13 @@ class _Rounds(relax.PyExprMutator):
 
     def visit_var_binding_(self, binding: Any) -> None:
         super().visit_var_binding_(binding)
-        var = binding.var
+        self._round(binding.var)
+
+    def visit_match_cast_(self, binding: Any) -> None:
+        super().visit_match_cast_(binding)
+        self._round(binding.var)
+
+    def _round(self, var: Any) -> None:
         if var not in self.crossing or not isinstance(var.ty, relax.TensorType) or var.ty.dtype != "float32":
             return
         half = self.builder_.emit(relax.op.astype(self.visit_expr(var), self.dtype))

@@ -21,8 +21,8 @@ from tvm.relax import op as R
 from ..graph.dtype import HALF
 from .checked_module import checked_module
 from .functions import with_own_functions
-from .half_crossings import PRODUCTS, with_half_crossings
-from .operators import operator_name
+from .half_crossings import with_half_crossings
+from .operators import PRODUCTS, operator_name
 
 NORMS = frozenset(f"relax.nn.{kind}_norm" for kind in ("batch", "group", "instance", "layer", "rms"))
 """Operators that are computed of float32 and give it."""

@@ -42,8 +42,8 @@ that convolutions in a row share it."""
 
 
 FEWEST_CHANNELS = 4
-"""Channels that images of half types get, with zeros, before a convolution whose channels are innermost: cuDNN's kernels
-for images of three take 1.7 times as long as those of four."""
+"""Channels that images of half types get at least, with zeros, where channels are innermost: cuDNN's kernels for three
+take 1.7 times as long as those for four."""
 
 
 @tvm.transform.module_pass(opt_level=0, name="LibraryConvolutions")

@@ -15,7 +15,7 @@ from ..compute.cuda import library
 from ..config import StitchConfig, checked_config
 from ..failures import Refusal
 from ..graph.dtype import MULTIPLIED
-from ..graph.extent import Extent, as_expr, is_number
+from ..graph.extent import Extent, as_expr, is_number, is_static
 from ..interrupts import carrying
 from ..rules.rewriting import is_scheduled
 from ..target import capability_of, resolve_target
@@ -35,8 +35,9 @@ class LibraryMatmuls:
 
     An operand that is a transposed, permuted, reshaped or broadcast value is read in that value's place where the
     library can. A bias, a residual and ReLU behind a product are computed with it where no kernel follows that would
-    compute them on the way. Runs before ``LegalizeOps``; ``computed``, if given, receives for each product what
-    computes it, and why. With ``compute="auto"`` all products are left to TVM where cuBLASLt is not installed.
+    compute them on the way. Algorithms for static shapes are timed at the first call, others chosen by the library.
+    Runs before ``LegalizeOps``; ``computed``, if given, receives for each product what computes it, and why. With
+    ``compute="auto"`` all products are left to TVM where cuBLASLt is not installed.
     """
 
     def __init__(
@@ -104,7 +105,8 @@ def library_call(plan: Planned, operands: list[Any], ty: Any, owner: LibraryMatm
     """
     numbers = relax.ShapeExpr([as_expr(n) for n in plan.layout.numbers])
     tf32 = "tf32" if owner.config.tf32 and str(operands[0].ty.dtype) == "float32" else ""
-    mode = tvm.ir.StringImm(plan.layout.mode(*plan.words, tf32))
+    timed = "timed" if is_static(plan.layout.numbers) else ""
+    mode = tvm.ir.StringImm(plan.layout.mode(*plan.words, tf32, timed))
     capability = capability_of(owner.target)
     size = WORKSPACE_BYTES[max(least for least in WORKSPACE_BYTES if capability >= least)]
     result = relax.TensorType(ty.shape, str(ty.dtype))

@@ -190,10 +190,10 @@ class _Identifier:
         before, noted = self.quotient.snapshot(), len(self.refused)
         touched = set()
         for i in batch:
-            for p, a, b in self._edges(i):
+            for p, reader, a, b in self._edges(i):
                 why = self.merger.obstacle(a, b)
                 if why:
-                    self.refused.append((p, i, why))
+                    self.refused.append((p, reader, why))
                 else:
                     self.quotient.merge(a, b)
                     touched.add(i)
@@ -210,14 +210,14 @@ class _Identifier:
     def _one_scope(self, nodes: Sequence[int]) -> bool:
         return len(nodes) == 1 and self.stitchable[nodes[0]]
 
-    def _feeding(self, i: int) -> Iterator[int]:
-        """The nodes that a node is joined with: its producers, and those of casts that are joined with it."""
-        waiting = [] if i in self.late else list(self.quotient.producers[i])
+    def _feeding(self, i: int) -> Iterator[tuple[int, int]]:
+        """The nodes that a node is joined with, each with who reads it: the node, or a cast that is joined with it."""
+        waiting = [] if i in self.late else [(p, i) for p in self.quotient.producers[i]]
         while waiting:
-            p = waiting.pop(0)
-            yield p
+            p, reader = waiting.pop(0)
+            yield p, reader
             if p in self.late:
-                waiting = [*self.quotient.producers[p], *waiting]
+                waiting = [*((q, p) for q in self.quotient.producers[p]), *waiting]
 
     def _join_late(self) -> None:
         """Join those casts with their producers that could not be joined with what reads them."""
@@ -226,30 +226,30 @@ class _Identifier:
             if len(self.quotient.members[self.quotient.scope_of[i]]) == 1:
                 self._join_producers(i)
 
-    def _edges(self, i: int) -> Iterator[tuple[int, int, int]]:
-        """The nodes that feed one from other scopes, with those scopes and the node's own as they are by then."""
-        for p in self._feeding(i):
+    def _edges(self, i: int) -> Iterator[tuple[int, int, int, int]]:
+        """The nodes that feed one from other scopes, who reads each, its scope and the node's as they are by then."""
+        for p, reader in self._feeding(i):
             a, b = self.quotient.scope_of[p], self.quotient.scope_of[i]
             if a == b:
                 continue
             if self._is_scope(a):
-                yield p, a, b
+                yield p, reader, a, b
             else:
                 known = self.declined.get(p) or self.held.get(p) or self.nodes[p].reason
-                self.refused.append((p, i, known or self.nodes[p].kind.value))
+                self.refused.append((p, reader, known or self.nodes[p].kind.value))
 
     def _join_producers(self, i: int) -> None:
         """Join a node with its producers: first where one row domain goes on, then where it would be grid-wide."""
         self.merger.forget()
         later = []
-        for p, a, b in self._edges(i):
+        for p, reader, a, b in self._edges(i):
             refusal = self.merger.try_merge(a, b, turn=False)
             if refusal is not None and refusal.lossy:
-                later.append(p)
+                later.append((p, reader))
             elif refusal is not None:
-                self.refused.append((p, i, refusal.reason))
-        for p in later:
-            self._join_edge(p, i)
+                self.refused.append((p, reader, refusal.reason))
+        for edge in later:
+            self._join_edge(*edge)
 
     def _join_edge(self, p: int, i: int) -> None:
         a, b = self.quotient.scope_of[p], self.quotient.scope_of[i]
