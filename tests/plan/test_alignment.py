@@ -178,3 +178,16 @@ def test_every_read_of_a_reduction_is_in_its_row(case: Any) -> None:
             assert size is None or same(op.output.size, size)
         placed = {op for op, _ in alignment.roots}
         assert {t.producer for t in found.outputs} | set(found.reduces) == placed
+
+
+def test_an_output_is_placed_where_a_reduction_evaluates_it() -> None:
+    """A sum over all but the innermost axis of what is a result, too: each element is computed once, not twice."""
+
+    def body(emit: Any, x: Any) -> list[Any]:
+        y = emit(R.multiply(x, x))
+        return [y, emit(R.sum(y, [1, 2], keepdims=True))]
+
+    alignment = align(composed(body, ((1, 5, 7, 16), F32)))
+    (output, place), (_, walked) = sorted(alignment.roots, key=lambda root: root[0].is_reduce)
+    (read,) = {point for key, points in alignment.reads.items() if key[0].is_reduce for point in points}
+    assert not output.is_reduce and walked.columns == 35 and place == read

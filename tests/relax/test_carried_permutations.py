@@ -63,7 +63,7 @@ def test_a_residual_between_branches_with_channels_last() -> None:
         def main(x: RS.Tensor(("n", 3, 5, 4), "float32"), s: RS.Tensor((1, 4, 1, 1), "float32")) -> RS.Tensor(
             ("n", 3, 5, 4), "float32"
         ):
-            n = T.int64()
+            n = T.int64()  # noqa: F841
             with RS.dataflow():
                 norm = RS.nn.softmax(x)
                 first = RS.permute_dims(norm, [0, 3, 1, 2])
@@ -89,7 +89,7 @@ def test_a_residual_between_branches_with_channels_last() -> None:
         def main(x: RS.Tensor(("n", 3, 5, 4), "float32"), s: RS.Tensor((1, 4, 1, 1), "float32")) -> RS.Tensor(
             ("n", 3, 5, 4), "float32"
         ):
-            n = T.int64()
+            n = T.int64()  # noqa: F841
             with RS.dataflow():
                 norm = RS.nn.softmax(x)
                 out1 = RS.nn.softmax(norm)
