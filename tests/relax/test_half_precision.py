@@ -462,3 +462,14 @@ def test_random_networks(seed: int) -> None:
     for each, (_, expected) in zip(found, network.values[-2:], strict=True):
         assert each.dtype == "float32"
         np.testing.assert_allclose(each, expected, rtol=0, atol=32 * EPSILON[dtype] * max(largest, 1.0))
+
+
+def test_a_half_value_that_was_truncated_to_integers_stays_so() -> None:
+    def body(emit: Any, x: Any) -> list[Any]:
+        whole = emit(R.astype(emit(R.astype(x, "float16")), "int32"))
+        return [R.astype(whole, "float16")]
+
+    half = in_half_precision(build(body, ((4,), "float32")), "float16")
+    x = tvm.runtime.tensor(np.array([0.5, 1.75, -2.5, 3], "float16"))
+    result = relax.VirtualMachine(tvm_stitch.compile(half, TARGET), tvm.cpu())["main"](x).numpy()
+    np.testing.assert_array_equal(result, np.array([0, 1, -2, 3], "float16"))
