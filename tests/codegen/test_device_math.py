@@ -69,7 +69,7 @@ def test_powers_hold_with_fast_mathematics(device: ctypes.CDLL) -> None:
     np.testing.assert_array_equal(np.signbit(got[got == 0]), np.signbit(want[want == 0]))
 
 
-SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 3.4e38, -3.4e38, 1.2e-38]
+SPECIAL = [1e-45, 1e-40, 0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 3.4e38, -3.4e38, 1.2e-38]
 RANGES = {  # exponents of two of the operands, and the greatest error in last places
     "tanh": (-20, 6, 6.0),
     "sin": (-20, 40, 2.0),

@@ -78,16 +78,23 @@ __forceinline__ __device__ float tvm_stitch_tan(float x) {{{_QUARTERS}
 }}
 """
 
-# x is 2^e * (1 + f) with 1 + f between the square roots of 1/2 and 2; log(1 + f) is 2 atanh(f / (2 + f)).
+# x is 2^e * (1 + f) with 1 + f between the square roots of 1/2 and 2; log(1 + f) is 2 atanh(f / (2 + f)). Denormals are
+# told by their bits: to the device's arithmetic they are 0.
 _LOG = """
 __forceinline__ __device__ float tvm_stitch_{name}(float x) {{
-  int bits = __float_as_int(x), e = (bits - 0x3f3504f3) >> 23;
-  float f = __int_as_float(bits - (e << 23)) - 1.0f;
+  int own = __float_as_int(x), bits = own, e = 0;
+  if (own > 0 && own < 0x00800000) {{
+    bits = __float_as_int((float)own);
+    e = -149;
+  }}
+  int more = (bits - 0x3f3504f3) >> 23;
+  float f = __int_as_float(bits - (more << 23)) - 1.0f;
+  e += more;
   float t = f / (2.0f + f), z = t * t;
   float r = z * fmaf(z, fmaf(z, fmaf(z, 2.22222222e-1f, 2.85714286e-1f), 4.0e-1f), 6.66666667e-1f);
   float found = fmaf((float)e, {high}f, fmaf((float)e, {low}f, {scale}f * (f - t * (f - r))));
-  float limit = x == 0.0f ? __int_as_float(0xff800000) : x > 0.0f ? x : __int_as_float(0x7fffffff);
-  return x > 0.0f && x < __int_as_float(0x7f800000) ? found : limit;
+  float limit = __int_as_float((own & 0x7fffffff) == 0 ? 0xff800000 : own == 0x7f800000 ? own : 0x7fffffff);
+  return own > 0 && own < 0x7f800000 ? found : limit;
 }}
 """
 _LOGARITHMS = {
