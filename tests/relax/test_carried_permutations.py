@@ -227,6 +227,27 @@ def test_a_transposition_that_another_block_reads_is_no_gain() -> None:
     stays(Before)
 
 
+def test_transpositions_in_another_block_are_no_gain() -> None:
+    """They stay there, whatever the order of what they read."""
+
+    @I.ir_module
+    class Module:
+        @RS.function
+        def main(x: RS.Tensor((3, 4), "float32"), y: RS.Tensor((4, 3), "float32")):
+            with RS.dataflow():
+                a = RS.add(RS.permute_dims(x), y)
+                b = RS.exp(a)
+                RS.output(a, b)
+            c = RS.nn.softmax(a)
+            with RS.dataflow():
+                d = RS.matmul(RS.permute_dims(a), RS.multiply(c, RS.nn.softmax(c)))
+                e = RS.matmul(RS.permute_dims(b), c)
+                RS.output(d, e)
+            return (d, e)
+
+    stays(Module)
+
+
 def test_transpositions_that_are_there_anyway_are_no_gain() -> None:
     """Products read the transpositions, too: they stay, and another would be one more."""
 

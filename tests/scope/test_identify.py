@@ -179,6 +179,13 @@ def test_a_cast_that_no_one_scope_reads_stays_with_its_producer(reader: str) -> 
     assert frozenset("ad") in scopes(result)
 
 
+def test_a_cast_that_is_a_result_stays_with_its_producer() -> None:
+    """It is written in the wide type anyway."""
+    cast = memory("widen", ["a"], "d", escapes=True)
+    result = found([*BEHIND[:2], cast, *BEHIND[3:]], epilogues=False)
+    assert scopes(result) == {frozenset("ad"), frozenset("wc")}
+
+
 def test_casts_between_operators_of_one_scope() -> None:
     """Also where one cast reads another."""
     nodes = [
