@@ -6,17 +6,14 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
+from _device_events import Event, device_events
 from _grid_jobs import Measured
 
 #: More than the L2 cache of any GPU.
 _FLUSH_BYTES = 256 << 20
 #: Calls that are timed, by how long one takes: (seconds at most, calls).
 _CALLS = ((0.02, 20), (0.2, 5), (float("inf"), 1))
-
-
-Event = tuple[str, float]
 
 
 def split(events: Sequence[Event], flush: Sequence[str]) -> list[list[Event]]:
@@ -65,18 +62,15 @@ class FlushedTimer:
         self._torch.amax(self._buffer, dim=1, out=self._out)
 
     def _record(self, calls: Sequence[Callable[[], object]]) -> list[Event]:
-        """(name, seconds) of all that ran on the GPU during the calls, each waited for, in order of start."""
-        from torch.profiler import ProfilerActivity, profile
+        """What ran on the GPU during the calls, each waited for."""
 
-        self._torch.cuda.synchronize()
-        with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as session:
+        def run() -> None:
             for call in calls:
                 call()
                 self._torch.cuda.synchronize()  # other libraries have streams of their own
-        kind = self._torch.autograd.DeviceType.CUDA
-        events: list[Any] = [event for event in session.events() if event.device_type == kind]
-        events.sort(key=lambda event: event.time_range.start)
-        return [(event.name, event.time_range.elapsed_us() * 1e-6) for event in events]
+
+        self._torch.cuda.synchronize()
+        return device_events(run)
 
     def __call__(self, run: Callable[[], object]) -> Measured:
         """Time ``run``, which must have been called before."""

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from _device_events import Event, device_events
+
 Contender = Callable[[], object]
 
 
@@ -55,18 +57,16 @@ def time_on_cpu(
     return {name: _median_of_blocks(found) for name, found in medians.items()}
 
 
-def _device_activity(contender: Contender, calls: int) -> list[tuple[str, float]]:
-    """(name, seconds) of everything that ran on the GPU during ``calls`` calls, in order of start."""
+def _device_activity(contender: Contender, calls: int) -> list[Event]:
+    """What ran on the GPU during ``calls`` calls."""
     import torch
-    from torch.profiler import ProfilerActivity, profile
 
-    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as session:
+    def run() -> None:
         for _ in range(calls):
             contender()
         torch.cuda.synchronize()
-    events = [e for e in session.events() if e.device_type == torch.autograd.DeviceType.CUDA]
-    events.sort(key=lambda e: e.time_range.start)
-    return [(event.name, event.time_range.elapsed_us() * 1e-6) for event in events]
+
+    return device_events(run)
 
 
 def time_on_gpu(contenders: Mapping[str, Contender], blocks: int = 5, calls: int = 10) -> dict[str, Timing]:

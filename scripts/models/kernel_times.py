@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from _device_events import device_events
+
 from .ready import Ready
 
 CALLS = 5
@@ -32,18 +34,17 @@ def kernel_times(ready: Ready, memory_intensive: Callable[[str], bool]) -> dict[
 
     Copies of the device's memory count as memory-intensive; gaps between kernels count nowhere.
     """
-    from torch.profiler import ProfilerActivity, profile
 
-    ready.call()
-    ready.sync()
-    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as session:
+    def run() -> None:
         for _ in range(CALLS):
             ready.call()
         ready.sync()
+
+    ready.call()
+    ready.sync()
     spent: dict[str, list[float]] = {}
-    for event in session.events():
-        if event.device_type.name == "CUDA":
-            spent.setdefault(event.name, []).append(event.time_range.elapsed_us() * 1e-6)
+    for name, seconds in device_events(run):
+        spent.setdefault(name, []).append(seconds)
     if not spent:
         return {}
     by_name = [(name, len(found) / CALLS, sum(found) / CALLS) for name, found in spent.items()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import subprocess
 
 import ml_dtypes
@@ -13,6 +14,7 @@ import pytest
 import tvm
 from tvm import relax
 
+from tests.graph.helpers import cuda_source
 from tvm_stitch import StitchConfig
 from tvm_stitch.codegen.device_math import FUNCTIONS, device_name
 from tvm_stitch.relax import pipeline
@@ -145,3 +147,19 @@ def test_kernels_call_the_function() -> None:
         found += str(built.inspect_source()) if built.kind == "cuda" else ""
     assert FUNCTIONS["pow"].strip() in found
     assert found.count("powf(") == 1 and found.count(f"{device_name('pow')}(") > 1
+
+
+def test_what_several_read_is_called_once() -> None:
+    """A device function is as heavy as the call that it stands for."""
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType([64], "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            t = builder.emit(relax.op.tanh(x))
+            both = builder.emit(
+                relax.op.add(builder.emit(relax.op.multiply(t, t)), builder.emit(relax.op.exp(t)))
+            )
+            output = builder.emit_output(both)
+        builder.emit_func_output(output)
+    calls = re.findall(rf"{device_name('tanh')}\((?!float)([^)]*)\)", cuda_source(builder.get()))
+    assert calls and len(set(calls)) == len(calls)

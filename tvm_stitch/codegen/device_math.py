@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from .. import compat
 from ..compat import Expr, T, tir
+from ..graph.classify import DEVICE_FUNCTION
 
 _POWER = """
-__forceinline__ __device__ float tvm_stitch_power(float x, float y) {
+__forceinline__ __device__ float tvm_stitch_pow(float x, float y) {
   float a = fabsf(x);
   float power = y == 2.0f ? a * a : y == 3.0f ? a * a * a : powf(a, y);
   power = x == 1.0f || y == 0.0f || (x == -1.0f && fabsf(y) > 3e38f) ? 1.0f : power;
@@ -120,7 +121,7 @@ FUNCTIONS = {
 
 def device_name(name: str) -> str:
     """What the device function for a call is called."""
-    return "tvm_stitch_power" if name == "pow" else f"tvm_stitch_{name}"
+    return DEVICE_FUNCTION + name
 
 
 def device_call(name: str, *operands: Expr) -> Expr:

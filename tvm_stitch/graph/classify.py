@@ -15,8 +15,8 @@ HEAVY_CALLS = frozenset(
 )
 """Calls that cost several instructions an element (AStitch's 'expensive element-wise')."""
 
-HEAVY_FUNCTIONS = frozenset({"tvm_stitch_power"})
-"""Device functions of kernels that cost as much."""
+DEVICE_FUNCTION = "tvm_stitch_"
+"""What stands before a call's name in that of the device function for it."""
 
 
 def _nodes(value: Expr) -> Iterator[Expr]:
@@ -33,8 +33,10 @@ def is_heavy(value: Expr) -> bool:
             if compat.call_name(e) in HEAVY_CALLS:
                 return True
             args = compat.elements(e.args)
-            if args and compat.kind(args[0]) == "StringImm" and args[0].value in HEAVY_FUNCTIONS:
-                return True
+            if args and compat.kind(args[0]) == "StringImm":
+                name = str(args[0].value)
+                if name.startswith(DEVICE_FUNCTION) and name.removeprefix(DEVICE_FUNCTION) in HEAVY_CALLS:
+                    return True
         if compat.kind(e) in ("Div", "Mod") and compat.dtype_of(e).startswith(("float", "bfloat")):
             if compat.kind(e.b) != "FloatImm":
                 return True

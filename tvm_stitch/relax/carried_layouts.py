@@ -28,6 +28,9 @@ UNARY = frozenset(
 )
 """The operators that compute each element of one operand."""
 
+ELEMENTWISE = UNARY | BROADCASTING
+"""The operators that compute each element of one of each operand."""
+
 _REDUCTIONS = "max mean min prod std sum variance"
 _OF_CHANNELS = "nn.batch_norm nn.group_norm nn.instance_norm nn.layer_norm nn.prelu nn.softmax"
 _IMAGES = (
@@ -36,10 +39,8 @@ _IMAGES = (
 )
 _MOVEMENT = "concat expand_dims flip permute_dims repeat split squeeze strided_slice tile"
 
-CARRIED = (
-    UNARY
-    | BROADCASTING
-    | frozenset(f"relax.{name}" for name in " ".join((_REDUCTIONS, _OF_CHANNELS, _IMAGES, _MOVEMENT)).split())
+CARRIED = ELEMENTWISE | frozenset(
+    f"relax.{name}" for name in " ".join((_REDUCTIONS, _OF_CHANNELS, _IMAGES, _MOVEMENT)).split()
 )
 """The operators that carry layouts, but for ``PROVISOS``."""
 

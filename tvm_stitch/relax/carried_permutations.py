@@ -16,8 +16,7 @@ from tvm import relax
 from ..graph.dtype import item_bytes
 from ..graph.extent import product, same_shape
 from ..interrupts import carrying
-from .carried_layouts import UNARY
-from .full_rank_operands import BROADCASTING
+from .carried_layouts import ELEMENTWISE
 from .functions import with_own_functions
 from .operators import PRODUCTS, operator_name
 from .readers import readers_of
@@ -45,7 +44,7 @@ class CarriedPermutations:
     @carrying
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Rewrite the Relax functions in which something is permuted."""
-        return relax.transform.DeadCodeElimination()(with_own_functions(mod, _rewritten))
+        return with_own_functions(mod, _rewritten)
 
 
 def _rewritten(func: Any) -> Any:
@@ -59,7 +58,7 @@ def _rewritten(func: Any) -> Any:
             inside = _inside(block, readers)
             for group in _groups(block, values):
                 orders |= _best(group, values, inside)
-    return _Mutator(orders, values).visit_expr(func) if orders else func
+    return _Mutator(orders, values, readers).visit_expr(func) if orders else func
 
 
 def _inside(block: Any, readers: dict[Any, list[Any]]) -> dict[Any, list[Any]]:
@@ -96,10 +95,15 @@ def _groups(block: Any, values: dict[Any, Any]) -> list[Group]:
     parent: dict[Any, tuple[Any, Axes]] = {}  # and the order of a variable's axes beside its parent's
 
     def root(var: Any) -> tuple[Any, Axes]:
-        order = _unchanged(len(_shape(var)))
+        """The variable that stands for its group, and the order of its axes beside that one's; the way gets shorter."""
+        way = []
         while parent[var][0] is not var:
-            var, above = parent[var]
-            order = composed(above, order)
+            way.append(var)
+            var = parent[var][0]
+        order = _unchanged(len(_shape(var)))
+        for each in reversed(way):
+            order = composed(order, parent[each][1])
+            parent[each] = var, order
         return var, order
 
     for binding in block.bindings:
@@ -113,7 +117,7 @@ def _groups(block: Any, values: dict[Any, Any]) -> list[Group]:
             if arg in parent and same_shape(_shape(arg), _shape(var)):
                 (theirs, their_order), (mine, order) = root(arg), root(var)
                 if theirs is not mine:
-                    parent[theirs] = mine, composed(order, inverse(their_order))
+                    parent[mine] = theirs, composed(their_order, inverse(order))
     found: dict[Any, Group] = {}
     for var in parent:
         if operator_name(values[var]) != PERMUTE:
@@ -124,7 +128,7 @@ def _groups(block: Any, values: dict[Any, Any]) -> list[Group]:
 
 def _is_elementwise(value: Any) -> bool:
     """Whether a call computes each element of a tensor of known shape from one of each operand."""
-    if operator_name(value) not in UNARY and operator_name(value) not in BROADCASTING:
+    if operator_name(value) not in ELEMENTWISE:
         return False
     shape = shape_of(value)
     if shape is None or len(shape) < 2:
@@ -163,8 +167,9 @@ def _best(group: Group, values: dict[Any, Any], readers: dict[Any, list[Any]]) -
         base, order = _peeled(arg, _unchanged(rank), values)
         if base not in group:
             candidates.add(composed(group[var], inverse(order)))
-    for var in group:
-        candidates |= {composed(group[var], order) for order in _read_in(var, group, values, readers)}
+    read = {var: _read_in(var, group, values, readers) for var in group}
+    for var, orders in read.items():
+        candidates |= {composed(group[var], order) for order in orders}
 
     bases = {_peeled(arg, _unchanged(rank), values)[0] for _, arg in _operands(group, values)}
     there = {
@@ -186,17 +191,17 @@ def _best(group: Group, values: dict[Any, Any], readers: dict[Any, list[Any]]) -
                 weight = OF_PRODUCT if operator_name(values.get(base)) in PRODUCTS else 1.0
                 transposed[base, order] = weight * _bytes(arg) * _share(arg, var)
         for var in group:
-            for order in _read_in(var, group, values, readers):
+            for order in read[var]:
                 if order != order_of(var):
                     transposed[var, composed(inverse(order_of(var)), order)] = float(_bytes(var))
         return sum(transposed.values())
 
     found, least = dict[Any, Axes](), cost(lambda _: _unchanged(rank))
     for axes in sorted(candidates):
-        orders = {var: composed(inverse(own), axes) for var, own in group.items()}
-        spent = cost(orders.__getitem__)
+        moved = {var: composed(inverse(own), axes) for var, own in group.items()}
+        spent = cost(moved.__getitem__)
         if spent < least:
-            found, least = orders, spent
+            found, least = moved, spent
     return found
 
 
@@ -237,9 +242,9 @@ def _share(operand: Any, result: Any) -> float:
 # -- rewriting -----------------------------------------------------------------------------------------------------
 @relax.expr_functor.mutator
 class _Mutator(relax.PyExprMutator):
-    def __init__(self, orders: dict[Any, Axes], values: dict[Any, Any]):
+    def __init__(self, orders: dict[Any, Axes], values: dict[Any, Any], readers: dict[Any, list[Any]]):
         super().__init__()
-        self.orders, self.values = orders, values
+        self.orders, self.values, self.readers = orders, values, readers
         self.permuted: dict[Any, Any] = {}  # what stands for an operator's result, in its order
         self.operands: dict[Any, Any] = {}  # what is transposed already, by what it is of and the order
 
@@ -255,11 +260,22 @@ class _Mutator(relax.PyExprMutator):
             args = [self._ordered(arg, axes) if _shape(arg) else self.visit_expr(arg) for arg in value.args]
             made = relax.Call(value.op, args, value.attrs, value.ty_args)
             self.permuted[var] = self.builder_.emit(made, var.name)
-            self._bind(var, self._ordered(var, _unchanged(len(axes))))
+            self._bind(var, var, _unchanged(len(axes)))
         elif self._is_permuted(binding):
-            self._bind(var, self._ordered(value.args[0], tuple(permutation(value, len(_shape(var))))))
+            self._bind(var, value.args[0], tuple(permutation(value, len(_shape(var)))))
         else:
             super().visit_var_binding_(binding)
+
+    def _bind(self, var: Any, source: Any, order: Axes) -> None:
+        """Have a variable stand for what it is a transposition of, if anything reads it as it is."""
+        if not isinstance(var, relax.DataflowVar):
+            self.set_var_remap(var, self.builder_.emit_output(self._ordered(source, order), var.name))
+        elif any(map(self._reads_its_own_order, self.readers.get(var, ()))):
+            self.set_var_remap(var, self._ordered(source, order))
+
+    def _reads_its_own_order(self, reader: Any) -> bool:
+        """Whether a reader takes a value as it is, neither in its group's order nor in that of a transposition."""
+        return reader is None or (reader.var not in self.orders and operator_name(reader.value) != PERMUTE)
 
     def _is_permuted(self, binding: Any) -> bool:
         """Whether a binding is a transposition that may be there already: by those whose operators have moved."""
@@ -270,11 +286,6 @@ class _Mutator(relax.PyExprMutator):
             and isinstance(value.args[0], relax.Var)
             and bool(shape_of(value))
         )
-
-    def _bind(self, var: Any, value: Any) -> None:
-        if not isinstance(var, relax.DataflowVar):
-            value = self.builder_.emit_output(value, var.name)
-        self.set_var_remap(var, value)
 
     def _ordered(self, value: Any, axes: Axes) -> Any:
         """The value permuted: what is there in that order already, or a transposition of what it is made from."""

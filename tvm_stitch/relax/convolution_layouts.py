@@ -14,8 +14,8 @@ from ..failures import error_text, let_pass
 from ..graph.dtype import HALF, MULTIPLIED
 from ..graph.extent import is_number, is_static
 from ..interrupts import carrying
-from .carried_layouts import UNARY, converted_where_carried
-from .full_rank_operands import BROADCASTING, full_rank_operands
+from .carried_layouts import ELEMENTWISE, converted_where_carried
+from .full_rank_operands import full_rank_operands
 from .functions import own_functions
 from .operators import operator_name
 from .readers import readers_of
@@ -75,7 +75,7 @@ def _is_read_channels_last(var: Any, readers: dict[Any, list[Any]]) -> bool:
     call = found[0].value
     if operator_name(call) == "relax.permute_dims":
         return permutation(call, rank) == [0, *range(2, rank), 1]
-    return operator_name(call) in UNARY | BROADCASTING and _is_read_channels_last(found[0].var, readers)
+    return operator_name(call) in ELEMENTWISE and _is_read_channels_last(found[0].var, readers)
 
 
 def _wanted(chosen: Set[Any], call: Any) -> dict[str, list[str]]:

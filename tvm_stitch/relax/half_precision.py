@@ -89,7 +89,9 @@ class _HalfCalls(relax.PyExprMutator):
         super().__init__()
         self.dtype, self.given = dtype, given
         self.halves: dict[Any, Any] = {}  # casts that are made already, by what they are of
-        self.gone: set[Any] = set()  # what is seen in dataflow blocks that are over, and in no other
+        self.gone: set[Any] = (
+            set()
+        )  # what is seen in dataflow blocks and branches that are over, and nowhere else
 
     def visit_dataflow_block_(self, block: Any) -> Any:
         made = super().visit_dataflow_block_(block)
@@ -97,10 +99,9 @@ class _HalfCalls(relax.PyExprMutator):
         return made
 
     def visit_seq_expr_(self, seq: Any) -> Any:
-        outer = dict(self.halves)  # casts of a branch are not seen behind it
-        seen = super().visit_seq_expr_(seq)
-        self.halves = outer
-        return seen
+        made = super().visit_seq_expr_(seq)
+        self.gone |= {each.var for block in made.blocks for each in block.bindings}
+        return made
 
     def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
         call = super().visit_call_(call)

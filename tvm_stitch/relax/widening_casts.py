@@ -11,8 +11,9 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from ..graph.dtype import item_bytes
 from ..interrupts import carrying
-from .dataflow import GraphReader, is_call_tir, view_block
+from .dataflow import GraphReader, call_args, is_call_tir, view_block
 from .functions import with_own_functions
 from .readers import readers_of
 
@@ -37,18 +38,28 @@ class WideningCasts:
 class _Mutator(relax.PyExprMutator):
     def __init__(self, mod: tvm.IRModule, readers: dict[Any, list[Any]]):
         super().__init__()
-        self.mod, self.readers = mod, readers
+        self.mod, self.readers, self.reader = mod, readers, GraphReader(mod)
         self.casts: dict[Any, Any] = {}
 
     @carrying
     def visit_dataflow_block_(self, block: Any) -> Any:
-        view = view_block(block, GraphReader(self.mod))
+        # Reading what a function computes takes long: only of those that may be such a cast, by their types.
+        view = view_block(relax.DataflowBlock(list(filter(self._may_be_shared, block.bindings))), self.reader)
         self.casts |= {
             node.outputs[0]: view.bindings[node].value
             for node in view.nodes
-            if node.widens and not node.escapes and len(self.readers.get(node.outputs[0], ())) > 1
+            if node.widens and not node.escapes
         }
         return super().visit_dataflow_block_(block)
+
+    def _may_be_shared(self, binding: Any) -> bool:
+        """Whether several read the result of a call, which has wider elements than the one tensor that it takes."""
+        if not is_call_tir(binding.value) or len(self.readers.get(binding.var, ())) < 2:
+            return False
+        tensors, _ = call_args(binding.value)
+        if len(tensors) != 1 or not isinstance(binding.var.ty, relax.TensorType):
+            return False
+        return item_bytes(str(binding.var.ty.dtype)) > item_bytes(str(tensors[0].ty.dtype))
 
     def visit_var_binding_(self, binding: Any) -> None:
         own = [var for var in self._read_by(binding) if not self.readers[var][0].same_as(binding)]

@@ -91,6 +91,7 @@ __device__ __forceinline__ void multiply_add(float (&c)[4], const unsigned (&a)[
 
 __device__ __forceinline__ unsigned bits_of(half x) { return __half_as_ushort(x); }
 __device__ __forceinline__ unsigned bits_of(__nv_bfloat16 x) { return __bfloat16_as_ushort(x); }
+__device__ __forceinline__ unsigned bits_of(float x) { return __float_as_uint(x); }
 __device__ __forceinline__ void round_to(half& out, float x) { out = __float2half_rn(x); }
 __device__ __forceinline__ void round_to(__nv_bfloat16& out, float x) { out = __float2bfloat16_rn(x); }
 __device__ __forceinline__ void round_to(float& out, float x) { out = x; }
@@ -113,31 +114,38 @@ __device__ __forceinline__ unsigned packed(float low, float high) {
   return bits_of(first) | bits_of(second) << 16;
 }
 
+// Begins to copy `kRows` rows from `first` on to lines of shared memory, which are filled up with 0 to `kFilled`; rows that
+// are not there become 0.
+template <int kRows, int kSize, int kFilled, int kLine, bool kAligned, class T>
+__device__ __forceinline__ void copy_lines(T* to, const T* from, long long stride, int first, int rows) {
+  constexpr int kEach = 16 / sizeof(T), kChunks = kFilled / kEach, kAll = kRows * kChunks, kOfWord = kEach / 4;
+#pragma unroll
+  for (int i = 0; i < (kAll + kThreads - 1) / kThreads; ++i) {
+    const int at = int(threadIdx.x) + i * kThreads, row = first + at / kChunks, column = at % kChunks * kEach;
+    if (kAll % kThreads != 0 && at >= kAll) continue;
+    const bool there = row < rows && column < kSize;
+    const T* source = there ? from + row * stride + column : from;
+    T* target = to + at / kChunks * kLine + column;
+    if (kAligned) {
+      copy_in_background(target, source, there ? 16 : 0);
+    } else {
+      unsigned words[4] = {0, 0, 0, 0};
+#pragma unroll
+      for (int e = 0; e < kEach; ++e)
+        if (there && column + e < kSize) words[e / kOfWord] |= bits_of(source[e]) << (e % kOfWord * 16);
+      *reinterpret_cast<uint4*>(target) = make_uint4(words[0], words[1], words[2], words[3]);
+    }
+  }
+}
+
 // 64 rows in shared memory. Each has 16 bytes of padding: the eight rows that ldmatrix reads at once then lie in different
 // banks.
 template <class T, int kSize, bool kAligned>
 struct Lines {
   static constexpr int kWidth = (kSize + 15) / 16 * 16, kLine = kWidth + 8, kElements = kKeys * kLine;
 
-  // Begins to copy rows from `first` on; what is not there becomes 0.
   static __device__ __forceinline__ void copy(T* to, const T* from, long long stride, int first, int rows) {
-    constexpr int kChunks = kWidth / 8;
-#pragma unroll
-    for (int i = 0; i < kKeys * kChunks / kThreads; ++i) {
-      const int at = int(threadIdx.x) + i * kThreads, row = first + at / kChunks, column = at % kChunks * 8;
-      const bool there = row < rows && column < kSize;
-      const T* source = there ? from + row * stride + column : from;
-      T* target = to + at / kChunks * kLine + column;
-      if (kAligned) {
-        copy_in_background(target, source, there ? 16 : 0);
-      } else {
-        unsigned words[4] = {0, 0, 0, 0};
-#pragma unroll
-        for (int e = 0; e < 8; ++e)
-          if (there && column + e < kSize) words[e / 2] |= bits_of(source[e]) << (e % 2 * 16);
-        *reinterpret_cast<uint4*>(target) = make_uint4(words[0], words[1], words[2], words[3]);
-      }
-    }
+    copy_lines<kKeys, kSize, kWidth, kLine, kAligned>(to, from, stride, first, rows);
   }
 };
 

@@ -10,28 +10,6 @@ __device__ __forceinline__ void end_copy_group() { asm volatile("cp.async.commit
 // Until all of this thread's groups of copies but the last one have arrived.
 __device__ __forceinline__ void wait_for_copies_but_last() { asm volatile("cp.async.wait_group 1;" : : : "memory"); }
 
-// Begins to copy `kRows` rows from `first` on to lines of shared memory, which are filled up with 0 to `kFilled`.
-template <int kRows, int kSize, int kFilled, int kLine, bool kAligned>
-__device__ __forceinline__ void copy_lines(float* to, const float* from, long long stride, int first, int rows) {
-  constexpr int kChunks = kFilled / 4, kAll = kRows * kChunks;
-#pragma unroll
-  for (int i = 0; i < (kAll + kThreads - 1) / kThreads; ++i) {
-    const int at = int(threadIdx.x) + i * kThreads, row = first + at / kChunks, column = at % kChunks * 4;
-    if (kAll % kThreads != 0 && at >= kAll) continue;
-    const bool there = row < rows && column < kSize;
-    const float* source = there ? from + row * stride + column : from;
-    float* target = to + at / kChunks * kLine + column;
-    if (kAligned) {
-      copy_in_background(target, source, there ? 16 : 0);
-    } else {
-      float found[4];
-#pragma unroll
-      for (int e = 0; e < 4; ++e) found[e] = there && column + e < kSize ? source[e] : 0.0f;
-      *reinterpret_cast<float4*>(target) = make_float4(found[0], found[1], found[2], found[3]);
-    }
-  }
-}
-
 __device__ __forceinline__ void load_four(float (&out)[4], const float* from) {
   const float4 found = *reinterpret_cast<const float4*>(from);
   out[0] = found.x, out[1] = found.y, out[2] = found.z, out[3] = found.w;
