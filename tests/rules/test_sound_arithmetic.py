@@ -14,6 +14,8 @@ from tvm.relax import op as R
 from tvm.script import tirx as T
 
 from tests.graph.helpers import build, symbol
+from tvm_stitch.codegen.device_math import device_name
+from tvm_stitch.relax import pipeline as stitching_pipeline
 from tvm_stitch.rules.sound_arithmetic import SoundArithmetic
 from tvm_stitch.testing.emulator import lower, run_lowered
 
@@ -130,3 +132,31 @@ def test_operands_near_zero_keep_their_digits(dtype: str) -> None:
         found = result.astype("float64")
         np.testing.assert_allclose(found, wanted, rtol=4 * float(ml_dtypes.finfo(dtype).eps), atol=0)
         np.testing.assert_array_equal(np.signbit(found[:5]), np.signbit(wanted[:5]))
+
+
+def device_functions(emit: Any, x: Any) -> list[Any]:
+    angle = emit(R.multiply(x, relax.const(40.0)))
+    return [f(x) for f in (R.tanh, R.log)] + [f(angle) for f in (R.sin, R.cos, R.tan)]
+
+
+def test_functions_on_a_device_are_not_the_fast_ones() -> None:
+    x = np.array([1e-4, 0.999, 1.0001, 7.25], "float32")
+    lowered = lower(build(device_functions, ((4,), "float32")), CUDA, left_to_tvm(CUDA))
+    for name in ("tanh", "log", "sin", "cos", "tan"):
+        assert f"{device_name(name)}(" in lowered.source and f" {name}f(" not in lowered.source
+    wide = x.astype("float64")
+    angle = (x * np.float32(40)).astype("float64")
+    expected = [np.tanh(wide), np.log(wide), np.sin(angle), np.cos(angle), np.tan(angle)]
+    for result, wanted in zip(run_lowered(lowered, [x]).outputs, expected, strict=True):
+        np.testing.assert_allclose(result, wanted, rtol=1e-6, atol=0)
+
+
+def test_a_kernel_beside_a_concatenation_keeps_its_digits() -> None:
+    """The pipeline leaves what feeds a long concatenation to TVM."""
+
+    def cells(emit: Any, x: Any) -> list[Any]:
+        parts = [emit(R.tanh(emit(R.multiply(x, relax.const(0.1 * i))))) for i in range(9)]
+        return [R.concat(parts, axis=0)]
+
+    source = lower(build(cells, ((4, 8), "float32")), CUDA, stitching_pipeline(CUDA)).source
+    assert f"{device_name('tanh')}(" in source and " tanhf(" not in source

@@ -13,6 +13,7 @@ from tvm import s_tir, tirx
 
 from .. import compat
 from ..codegen.arithmetic import DEVICE, FLOATS, HOST, is_small, wraps
+from ..codegen.device_math import FUNCTIONS
 from ..codegen.exact_constants import exact_constant
 from ..codegen.opaque import as_c_type
 from ..codegen.vector_math import keeping_nan, lower_math
@@ -37,7 +38,8 @@ class SoundArithmetic:
     To TVM's simplifier ``x == x`` is true and ``not a < b`` is ``b <= a``, which NaN makes false. In CUDA C integers of
     8 and 16 bits become ``int`` before they are computed with, and what is compared or converted then does not wrap.
     Maxima and minima propagate NaN. Combiners of reductions for a GPU stay as they are: TVM's schedules know them by
-    their form. Constants are what CUDA C has of them, and on a CPU functions keep the digits of operands near 0.
+    their form. Constants are what CUDA C has of them, and functions keep their digits
+    (:mod:`tvm_stitch.codegen.device_math`; on a CPU those of operands near 0).
 
     Args:
         on_device: whether the module is for a GPU.
@@ -86,7 +88,7 @@ class SoundArithmetic:
         ]
         if self.on_device:
             changes += [(WIDENED, self._wrapped), (tirx.BitwiseNot, self._complement)]
-            changes.append((tirx.FloatImm, exact_constant))
+            changes += [(tirx.FloatImm, exact_constant), (tvm.ir.Call, self._called_on_device)]
         else:
             changes.append((tvm.ir.Call, self._called))
         return tvm_ffi.structural_map(value, changes, order="post")
@@ -136,6 +138,12 @@ class SoundArithmetic:
             )
         operand = tirx.Var("x", compat.dtype_of(e.args[0]))
         return tirx.Let(operand, e.args[0], lower_math(compat.with_operands(e, [operand])))
+
+    def _called_on_device(self, e: Any) -> Any:
+        if not compat.is_operator_call(e) or not e.args:
+            return e
+        name = name_of(e.op)
+        return self.arithmetic.called(name, lambda *_: e, *e.args) if name in FUNCTIONS else e
 
     def _wrapped(self, e: Any) -> Any:
         return self.arithmetic.binary(type(e), e.a, e.b) if is_small(compat.dtype_of(e)) else e
