@@ -15,7 +15,6 @@
 #include <array>
 #include <cstdint>
 #include <cstdlib>
-#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -25,7 +24,7 @@
 #include <utility>
 #include <vector>
 
-#include "device.h"
+#include "tuned.h"
 
 namespace {
 
@@ -189,7 +188,7 @@ struct Plan {
   }
 };
 
-using Key = std::array<int64_t, kNumbers + 7>;
+using Key = std::array<int64_t, kNumbers + 6>;
 
 struct KeyHash {
   size_t operator()(const Key& key) const {
@@ -201,7 +200,6 @@ struct KeyHash {
 
 constexpr size_t kMostPlans = 4096;         // of a thread, before it starts anew: symbolic shapes may be endless
 constexpr int kMostTimed = 8;               // algorithms of a product that are timed
-constexpr int kTimedRuns = 4;
 constexpr uint32_t kAlignmentThatPays = 256;  // bytes
 constexpr uintptr_t kWorkspaceAlignment = 256;
 
@@ -286,25 +284,24 @@ struct Call {
   }
 };
 
-// Has the plan take the fastest of some algorithms; one that fails is none.
-void Choose(Plan* plan, Handle handle, const std::vector<Found>& candidates, const Call& call, void* stream) {
-  auto take = [&](const Found& found) { plan->algorithm = found.algorithm, plan->workspace = found.workspace; };
-  take(candidates[0]);
-  if (candidates.size() == 1) return;
-  Timer timer;
-  float least = std::numeric_limits<float>::infinity();
-  const Found* best = &candidates[0];
-  for (const Found& each : candidates) {
-    take(each);
-    if (each.status != 0 || call.Run(*plan, handle, stream) != 0) continue;
-    for (int i = 0; i < kTimedRuns; ++i) {
-      timer.Begin(stream);
-      if (call.Run(*plan, handle, stream) != 0) break;
-      float spent = timer.End(stream);
-      if (spent < least) least = spent, best = &each;
-    }
-  }
-  take(*best);
+// Has the plan take an algorithm of several: the one that was kept, else the fastest, which is kept, else the first.
+void Choose(Plan* plan, Handle handle, const std::vector<Found>& candidates, const Call& call, const std::string& key,
+            int device, bool can_measure, const DLTensor& workspace, void* stream) {
+  auto take = [&](size_t i) {
+    plan->algorithm = candidates[i].algorithm;
+    plan->workspace = candidates[i].workspace;
+  };
+  Choices& choices = ChoicesOf("cublaslt", TheLibrary().version(), device);
+  auto chosen = static_cast<size_t>(choices.Find(key, candidates.size()));
+  if (chosen < candidates.size() || !can_measure) return take(chosen < candidates.size() ? chosen : 0);
+  StreamTimer timer(stream, workspace);
+  chosen = Fastest(candidates.size(), [&](size_t i, int calls) {
+    take(i);
+    auto run = [&] { return call.Run(*plan, handle, stream) == 0; };
+    return candidates[i].status != 0 ? kFailed : timer.Measure(calls, run);
+  });
+  choices.Keep(key, static_cast<int64_t>(chosen));
+  take(chosen);
 }
 
 // -- the product ----------------------------------------------------------------------------------------------
@@ -363,11 +360,12 @@ void Compute(const Operands& given, const Layout& x, int64_t flags) {
   const auto* numbers = reinterpret_cast<const int64_t*>(&x);
   std::copy(numbers, numbers + kNumbers, key.begin());
   auto more = {flags, int64_t{in}, int64_t{out}, packed, static_cast<int64_t>(workspace_bytes),
-               int64_t{device.device_id}, int64_t{AlignmentOf(given.bias)}};
+               int64_t{AlignmentOf(given.bias)}};
   std::copy(more.begin(), more.end(), key.begin() + kNumbers);
   const Call call = {a, b, c, d, workspace, given.residual != nullptr};
   // By thread: the bias is written into a plan's descriptor before each call.
-  thread_local std::unordered_map<Key, std::unique_ptr<Plan>, KeyHash> plans;
+  thread_local std::map<int, std::unordered_map<Key, std::unique_ptr<Plan>, KeyHash>> plans_of_devices;
+  auto& plans = plans_of_devices[device.device_id];
   Handle handle = HandleOf(device.device_id);
   auto found = plans.find(key);
   if (found == plans.end()) {
@@ -378,10 +376,15 @@ void Compute(const Operands& given, const Layout& x, int64_t flags) {
     }
     int capturing = 0;
     CheckDriver(TheDriver().is_capturing(stream, &capturing), "asking a stream");
-    // What is added to a result in its place can be added once only.
-    bool times = (flags & kTimed) && capturing == 0 && given.residual != d;
-    auto candidates = Candidates(made.get(), handle, x, alignments, workspace_bytes, in, times ? kMostTimed : 1);
-    Choose(made.get(), handle, candidates, call, stream);
+    bool timed = flags & kTimed;
+    auto candidates = Candidates(made.get(), handle, x, alignments, workspace_bytes, in, timed ? kMostTimed : 1);
+    made->algorithm = candidates[0].algorithm;
+    made->workspace = candidates[0].workspace;
+    if (timed) {
+      // What is added to a result in its place can be added once only.
+      bool can_measure = capturing == 0 && given.residual != d;
+      Choose(made.get(), handle, candidates, call, KeyOf(key), device.device_id, can_measure, given.workspace, stream);
+    }
     if (plans.size() >= kMostPlans) plans.clear();
     found = plans.emplace(key, std::move(made)).first;
   } else if (flags & kBias) {

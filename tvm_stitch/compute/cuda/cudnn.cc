@@ -13,7 +13,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -21,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include "device.h"
+#include "tuned.h"
 
 namespace {
 
@@ -249,7 +248,6 @@ struct Operands {
 constexpr size_t kMostPlans = 4096;    // of a thread, before it starts anew: symbolic shapes may be endless
 constexpr int64_t kMostConfigs = 64;   // of a heuristic
 constexpr size_t kMostTimed = 8;       // that are timed
-constexpr int kTimedRuns = 4;
 constexpr int64_t kIds[] = {'x', 'w', 'y'};
 constexpr int64_t kMostAlignment = 16;  // bytes; more is of no use to cuDNN
 
@@ -331,21 +329,8 @@ std::vector<Descriptor> Candidates(Handle handle, const Descriptor& graph, int d
   return found;
 }
 
-// Milliseconds of a plan's run, the least of some.
-float Timed(Plan* plan, Handle handle, const Operands& given, void* stream) {
-  Timer timer;
-  plan->Run(handle, given);
-  float least = std::numeric_limits<float>::infinity();
-  for (int i = 0; i < kTimedRuns; ++i) {
-    timer.Begin(stream);
-    plan->Run(handle, given);
-    least = std::min(least, timer.End(stream));
-  }
-  return least;
-}
-
 std::unique_ptr<Plan> MadePlan(Handle handle, const Operands& given, const Shapes& shapes, const Window& window,
-                               int dtype, const Mode& mode, void* stream) {
+                               int dtype, const Mode& mode, const std::string& key, int device, void* stream) {
   auto [x, w, y] = given.pointers();
   Descriptor data = MadeTensor(kIds[0], shapes.x, mode.channels_last, dtype, x);
   Descriptor weight = MadeTensor(kIds[1], shapes.w, mode.channels_last, dtype, w);
@@ -360,25 +345,28 @@ std::unique_ptr<Plan> MadePlan(Handle handle, const Operands& given, const Shape
   graph.Set(kGraphHandle, kHandleType, handle).Set(kGraphOperations, forward).Finalize();
   int capturing = 0;
   CheckDriver(TheDriver().is_capturing(stream, &capturing), "asking a stream");
-  bool times = mode.timed && capturing == 0;
-  auto found = Candidates(handle, graph, dtype, mode.tf32, SizeOf(given.workspace), times ? kMostTimed : 1);
+  Choices& choices = ChoicesOf("cudnn", TheLibrary().version(), device);
+  int64_t kept = mode.timed ? choices.Find(key, -1) : 0;
+  bool measures = kept < 0 && capturing == 0;
+  size_t most = measures ? kMostTimed : std::max<int64_t>(kept, 0) + 1;
+  auto found = Candidates(handle, graph, dtype, mode.tf32, SizeOf(given.workspace), most);
   if (found.empty()) {
     TVM_FFI_THROW(RuntimeError) << "tvm_stitch: cuDNN has no algorithm for a convolution with "
                                 << SizeOf(given.workspace)
                                 << " bytes of workspace (StitchConfig(compute=\"tvm\") avoids it)";
   }
-  std::unique_ptr<Plan> best;
-  float least = std::numeric_limits<float>::infinity();
-  for (Descriptor& each : found) {
-    auto plan = std::make_unique<Plan>(std::move(each));
-    if (found.size() == 1) return plan;
-    float spent = Timed(plan.get(), handle, given, stream);
-    if (best == nullptr || spent < least) {
-      best = std::move(plan);
-      least = spent;
-    }
-  }
-  return best;
+  if (!measures) return std::make_unique<Plan>(std::move(found.size() == most ? found.back() : found[0]));
+  std::vector<std::unique_ptr<Plan>> plans;
+  for (Descriptor& each : found) plans.push_back(std::make_unique<Plan>(std::move(each)));
+  StreamTimer timer(stream, given.workspace);
+  size_t fastest = Fastest(plans.size(), [&](size_t i, int calls) {
+    return timer.Measure(calls, [&] {
+      plans[i]->Run(handle, given);
+      return true;
+    });
+  });
+  choices.Keep(key, static_cast<int64_t>(fastest));
+  return std::move(plans[fastest]);
 }
 
 // -- the convolution ------------------------------------------------------------------------------------------
@@ -404,17 +392,18 @@ void Compute(const Operands& given, const ffi::Shape& numbers, const Mode& mode)
     CheckDriver(TheDriver().fill(address, 0, bytes, stream), "filling with zeros");
     return;
   }
-  std::vector<int64_t> key = {dtype, spatial, mode.channels_last, mode.tf32, mode.timed, device.device_id};
+  std::vector<int64_t> key = {dtype, spatial, mode.channels_last, mode.tf32, mode.timed};
   key.push_back(SizeOf(given.workspace));
   for (void* pointer : given.pointers()) key.push_back(AlignmentOf(pointer));
   for (const auto* part : {&shapes.x, &shapes.w, &shapes.y}) key.insert(key.end(), part->begin(), part->end());
   key.insert(key.end(), numbers.begin(), numbers.end());
-  thread_local std::map<std::vector<int64_t>, std::unique_ptr<Plan>> plans;
+  thread_local std::map<int, std::map<std::vector<int64_t>, std::unique_ptr<Plan>>> plans_of_devices;
+  auto& plans = plans_of_devices[device.device_id];
   Handle handle = HandleOf(device.device_id);
   Check(TheLibrary().set_stream(handle, stream), "taking a stream");
   auto found = plans.find(key);
   if (found == plans.end()) {
-    auto plan = MadePlan(handle, given, shapes, window, dtype, mode, stream);
+    auto plan = MadePlan(handle, given, shapes, window, dtype, mode, KeyOf(key), device.device_id, stream);
     if (plans.size() >= kMostPlans) plans.clear();
     found = plans.emplace(std::move(key), std::move(plan)).first;
   }

@@ -94,6 +94,8 @@ inline void* OpenFile(const char* title, const std::string& path, const char* va
 
 struct Driver {
   int (*current_device)(int*);
+  int (*device)(int*, int ordinal);
+  int (*device_name)(char*, int length, int device);
   int (*retain_context)(void**, int device);
   int (*push)(void*);
   int (*pop)(void**);
@@ -113,6 +115,8 @@ inline const Driver& TheDriver() {
     if (file == nullptr) TVM_FFI_THROW(RuntimeError) << "tvm_stitch: no CUDA driver: " << dlerror();
     Driver made;
     Resolve(file, "cuCtxGetDevice", &made.current_device);
+    Resolve(file, "cuDeviceGet", &made.device);
+    Resolve(file, "cuDeviceGetName", &made.device_name);
     Resolve(file, "cuDevicePrimaryCtxRetain", &made.retain_context);
     Resolve(file, "cuCtxPushCurrent_v2", &made.push);
     Resolve(file, "cuCtxPopCurrent_v2", &made.pop);
@@ -160,33 +164,6 @@ class OnDevice {
 
  private:
   bool pushed_ = false;
-};
-
-// Measures what a stream does, in milliseconds.
-class Timer {
- public:
-  Timer() {
-    CheckDriver(TheDriver().event_create(&begin_, 0), "an event");
-    CheckDriver(TheDriver().event_create(&end_, 0), "an event");
-  }
-  Timer(const Timer&) = delete;
-  ~Timer() {
-    for (void* event : {begin_, end_}) {
-      if (event != nullptr) TheDriver().event_destroy(event);
-    }
-  }
-  void Begin(void* stream) { CheckDriver(TheDriver().event_record(begin_, stream), "an event"); }
-  float End(void* stream) {
-    float spent = 0;
-    CheckDriver(TheDriver().event_record(end_, stream), "an event");
-    CheckDriver(TheDriver().event_wait(end_), "waiting for an event");
-    CheckDriver(TheDriver().event_elapsed(&spent, begin_, end_), "an event");
-    return spent;
-  }
-
- private:
-  void* begin_ = nullptr;
-  void* end_ = nullptr;
 };
 
 // The library's numbers of the dtypes that operands have.

@@ -102,7 +102,8 @@ class SharedLibrary:
 def calls(source: str, title: str) -> Embedded:
     """The C++ file of this folder that calls a library."""
     folder = Path(__file__).parent
-    return Embedded(folder / source, f"calls of {title}", (folder / "device.h",))
+    headers = tuple(folder / name for name in ("device.h", "tuned.h", "choices.h", "fastest.h"))
+    return Embedded(folder / source, f"calls of {title}", headers)
 
 
 def _folders(in_wheels: tuple[str, ...]) -> list[Path]:
