@@ -86,7 +86,7 @@ def test_vectors(dtype: str, columns: int, vector: int) -> None:
 @pytest.mark.parametrize("device, lanes", [("v100", 4), ("t4", 4), ("a100", 8), ("h200", 8)])
 def test_vectors_of_bfloat16_are_short_where_the_device_has_none(device: str, lanes: int) -> None:
     for dtype, expected in (("bfloat16", lanes), ("float16", 8)):
-        made = plan(build(lambda emit, x: [R.exp(x)], ((64, 1024), dtype)), GPUS[device])
+        made = plan(build(lambda emit, x: [R.exp(x)], ((1024, 1024), dtype)), GPUS[device])
         assert [mapped.vector for mapped in made.mapping.columns.values()] == [expected]
 
 
@@ -247,3 +247,13 @@ def test_threads_grow_step_by_step_with_live_inputs(columns: int) -> None:
         plan(build(mixed, *[((65536, columns), F32)] * inputs)).mapping.threads for inputs in range(5, 12)
     ]
     assert all(a <= b <= 2 * a for a, b in zip(found, found[1:])), found
+
+
+@pytest.mark.parametrize(
+    ("rows", "dtype", "vector"),
+    [(32, "float16", 1), (132, "float16", 2), (400, "float16", 4), (1024, "float16", 8), (3, "float32", 1)],
+)
+def test_small_kernels_spread_over_the_device(rows: int, dtype: str, vector: int) -> None:
+    """Shorter vectors, until there is a block for each multiprocessor."""
+    made = plan(build(lambda emit, x: [R.exp(x)], ((rows, 512), dtype)), GPUS["h200"])
+    assert [mapped.vector for mapped in made.mapping.columns.values()] == [vector]

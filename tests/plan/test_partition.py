@@ -6,12 +6,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tvm import relax
 from tvm.relax import op as R
 
 from tests.graph.helpers import H200, build, graph, symbol
 from tvm_stitch.graph.ir import Operator, StitchGraph, Tensor
 from tvm_stitch.graph.rewrite.moments import merge_moments
-from tvm_stitch.plan.alignment import Misaligned
+from tvm_stitch.plan.alignment import Misaligned, _Aligner
 from tvm_stitch.plan.partition import (
     MOST_PHASES,
     Orientation,
@@ -203,7 +204,7 @@ def test_small_parts_of_a_phase_stand_in_order() -> None:
 
 def test_a_join_whose_rows_lie_across_memory_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def body(emit: Any, x: Any) -> Any:
-        y = emit(R.exp(x))
+        y = emit(R.sum(x, 1))
         return [y, emit(R.abs(y))]
 
     found = graph(build(body, ((64, 32), F32)))
@@ -216,3 +217,35 @@ def test_a_join_whose_rows_lie_across_memory_changes_nothing(monkeypatch: pytest
     )
     assert not made._join(part, second, False, True)
     assert all(vars(part)[key] is value for key, value in before.items()) and second not in made.home
+
+
+def test_many_results_are_aligned_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Element-wise results of one size share a part, each looked at a few times, however many there are."""
+
+    def results(count: int, *shape: int) -> StitchGraph:
+        def body(emit: Any, x: Any) -> list[Any]:
+            return [emit(R.exp(emit(R.add(x, relax.const(float(i), F32))))) for i in range(count)]
+
+        return graph(build(body, (shape, F32)))
+
+    visit, counted = _Aligner._visit, [0]
+
+    def counting(*args: Any, **options: Any) -> int:
+        counted[0] += 1
+        return visit(*args, **options)
+
+    monkeypatch.setattr(_Aligner, "_visit", counting)
+
+    def visits(count: int) -> int:
+        each = [results(count, 8, 16), results(count, 5, 7)]
+        both = StitchGraph(
+            "both",
+            *(sum((getattr(g, kind) for g in each), []) for kind in ("inputs", "operators", "outputs")),
+        )
+        counted[0] = 0
+        (parts,) = partition(both, 64).phases
+        assert [len(part.roots) for part in parts] == [count, count]
+        assert all(part.alignment and len(part.alignment.roots) == count for part in parts)
+        return counted[0]
+
+    assert visits(16) < 2.5 * visits(8)

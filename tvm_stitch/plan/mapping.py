@@ -28,6 +28,8 @@ REGISTER_WORDS = 72
 """32-bit registers a thread may spend on tiles before the row takes more threads."""
 LONG_WORDS = 112
 """The same where the row already takes a whole block."""
+FLAT_THREADS = 256
+"""Threads of a block that takes a piece of a flat domain."""
 
 
 class Exchange(enum.Enum):
@@ -188,7 +190,8 @@ def map_rows(alignment: Alignment, sched: Schedule, device: DeviceModel, segment
     vectors = {s: vector_length(sched, extents[s], device) for s in spaces}
     if alignment.domain.flat:
         # One vector a thread: the more blocks there are, the more loads are in flight.
-        return RowMapping(256, 1, {s: ColumnMapping(v, 1) for s, v in vectors.items()}, split=True)
+        flat = {s: ColumnMapping(_spread(v, extents[s], device), 1) for s, v in vectors.items()}
+        return RowMapping(FLAT_THREADS, 1, flat, split=True)
     rows = compat.int_value(as_expr(alignment.domain.rows))
     static = {s: -(-e // segments) for s, e in extents.items() if isinstance(e, int)}
     parts = None if rows is None else rows * segments
@@ -219,6 +222,16 @@ def map_rows(alignment: Alignment, sched: Schedule, device: DeviceModel, segment
         in_steps(mapping)
         keep_in_shared(sched, mapping, device)
     return mapping
+
+
+def _spread(vector: int, columns: Extent, device: DeviceModel) -> int:
+    """The vector's length for columns that blocks share, shorter where there would be too few blocks for the device.
+
+    Small kernels take as long as one thread does, and that computes its vector's elements one after the other.
+    """
+    while vector > 1 and isinstance(columns, int) and columns < vector * FLAT_THREADS * device.sms:
+        vector //= 2
+    return vector
 
 
 def in_steps(mapping: RowMapping) -> None:

@@ -17,9 +17,9 @@ from .. import compat
 from ..graph.dtype import compute_dtype
 from ..graph.extent import Extent, as_extent, product
 from ..graph.ir import Operator, StitchGraph, Tensor
-from .alignment import Alignment, Misaligned, op_points
+from .alignment import Alignment, Misaligned, align, op_points
 from .domain import At, Domain, Point
-from .parts import Cut, Part, align_part, final_reduce, partial_tensor, slice_operators
+from .parts import Cut, Part, align_part, final_reduce, partial_tensor, slice_graph, slice_operators
 
 MOST_PHASES = 8
 MOST_PARTS = 48
@@ -104,6 +104,7 @@ class _Partitioner:
         self.replicated: list[Part] = []  # in the order in which they became so: none reads a later one
         self.result = Partition(graph, blocks, [])
         self.outputs = {t.producer for t in graph.outputs}
+        self.pending: set[Part] = set()  # that have roots their alignment does not have yet
 
     def run(self) -> Partition:
         for op in self.graph.operators:
@@ -113,6 +114,7 @@ class _Partitioner:
                 self._place(op, stored=True)
         phases: dict[int, list[Part]] = {}
         for part in self.parts:
+            self._align_pending(part)
             phases.setdefault(part.phase, []).append(part)
         turn = {part: i for i, part in enumerate(self.replicated)}
         for parts in phases.values():
@@ -253,6 +255,8 @@ class _Partitioner:
             return as_int(product(a.extent for a in root.reduce)) == rows and not part.domain.flat
         if root.is_reduce:
             return as_int(root.output.size) == rows and not part.domain.flat
+        if part.domain.flat and part.stored:  # what a flat part stores is walked by one index
+            return as_int(root.output.size) == as_int(next(iter(part.stored)).output.size)
         return as_int(root.output.size) % rows == 0
 
     @staticmethod
@@ -266,6 +270,9 @@ class _Partitioner:
         kept = part.stored | {root} if stored else part.stored
         if part.replicated and root not in part.roots:
             return False
+        if not fold and self._is_element_wise(part, root):
+            return self._join_alone(part, root, stored)
+        self._align_pending(part)
         before = self._state(part)
         aligned = part.alignment
         try:
@@ -278,6 +285,34 @@ class _Partitioner:
             return False
         self.home[root] = part
         return True
+
+    def _is_element_wise(self, part: Part, root: Operator) -> bool:
+        """Are the part and the root without reductions, so that no root's place depends on another one?"""
+        if not part.domain.flat or part.alignment is None or root in part.roots:
+            return False
+        needed = slice_operators(self.cut, [root], part.phase)
+        return not any(op.is_reduce for op in (*needed, *part.roots))
+
+    def _join_alone(self, part: Part, root: Operator, stored: bool) -> bool:
+        """Join where the root can be aligned by itself; the part's alignment follows when all have joined.
+
+        To align the whole part for each of many results takes time that grows with their square.
+        """
+        try:
+            graph = slice_graph(self.cut, [root], {root}, part.phase, "root")[0]
+            align(graph, part.domain)
+        except Misaligned:
+            return False
+        part.roots = [*part.roots, root]
+        part.stored = part.stored | {root} if stored else part.stored
+        self.pending.add(part)
+        self.home[root] = part
+        return True
+
+    def _align_pending(self, part: Part) -> None:
+        if part in self.pending:
+            self.pending.remove(part)
+            align_part(self.cut, part, part.roots, part.folds, part.stored)
 
     @staticmethod
     def _state(part: Part) -> dict[str, Any]:
@@ -314,7 +349,6 @@ class _Partitioner:
         if fold:
             return [Domain(1, flat=True)]
         from .alignment import _candidates
-        from .parts import slice_graph
 
         return _candidates(slice_graph(self.cut, [root], {root}, phase, "root")[0])
 

@@ -123,9 +123,8 @@ def align_part(
         Misaligned: when the part's domain does not serve them all.
     """
     graph, copies, tensors = slice_graph(cut, roots, stored, part.phase, f"phase{part.phase}")
-    domain = Domain(part.domain.rows, part.domain.flat)
-    part.alignment = align(graph, domain, [copies[op] for op in folds])
-    part.domain, part.copies, part.tensors = domain, copies, tensors
+    part.alignment = align(graph, part.domain, [copies[op] for op in folds])
+    part.copies, part.tensors = copies, tensors
     part.roots, part.folds, part.stored = roots, folds, stored
 
 
