@@ -16,6 +16,7 @@ from .classify import classify, is_contraction
 from .extent import Extent, as_extent, same
 from .ir import Access, Axis, Operator, StitchGraph, Tensor
 from .rewrite.constants import inline_constants
+from .rewrite.reduced_order import in_memory_order
 
 
 class Unreadable(Refusal):
@@ -70,7 +71,7 @@ class _Reader:
         if not outputs:
             raise Unreadable("no parameter is written")
         found = StitchGraph(self.name, inputs, self.operators, outputs, self.symbols)
-        return inline_constants(found)
+        return in_memory_order(inline_constants(found))
 
     def _statement(self, stmt: Any) -> None:
         if compat.kind(stmt) == "SeqStmt":

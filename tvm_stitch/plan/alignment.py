@@ -223,18 +223,26 @@ class _Aligner:
         return found
 
     def _along_reduces(self, op: Operator, columns: int) -> list[Point]:
-        """The points at which reductions walk tensors of the output's shape (softmax along an axis not the last)."""
+        """The points at which reductions walk tensors of the output's size (softmax along an axis not the last).
+
+        Where the shapes differ, the output is taken as a reshape of the tensor: a group norm whose channels are last.
+        """
         found = []
+        domain, shape = self.domain, op.output.shape
         for reduce, at in self.result.roots:
             if not reduce.is_reduce or at.columns != columns:
                 continue
             for access, point in self.result.children((reduce, at)):
-                shape = access.tensor.shape
-                if point is None or point.at is not At.INDEX or len(shape) != len(op.output.shape):
-                    continue
-                if all(same(a, b, self.domain.analyzer) for a, b in zip(shape, op.output.shape)):
-                    if _permutes(reduce, access):  # or else not every element would be visited
-                        found.append(point)
+                walked = access.tensor.shape
+                if point is None or point.at is not At.INDEX or not _permutes(reduce, access):
+                    continue  # or else not every element would be visited
+                if len(walked) == len(shape) and all(
+                    same(a, b, domain.analyzer) for a, b in zip(walked, shape)
+                ):
+                    found.append(point)
+                elif same(access.tensor.size, op.output.size, domain.analyzer):
+                    indices = domain.reshaper.reshape(point.indices, walked, shape, columns)
+                    found.append(Point(At.INDEX, domain.space(columns), tuple(indices)))
         return found
 
     def _visit(self, op: Operator, point: Point, root: bool = False) -> int:

@@ -172,7 +172,7 @@ class _Mapper:
         mapping = RowMapping(self.threads, 1, split=True)
         tasks = 1  # also where no value has columns: a total of one element
         for text, extent in columns.items():
-            vector = vector_length(sched, extent, self.device)
+            vector = vector_length(al, sched, extent, self.device)
             words = max(1.0, tile_words(al, sched, extent)) * vector
             pieces = -(-int(extent) // (self.threads * vector))
             chunks = max(1, min(UNROLLED_VECTORS, int(self.words // (2 * words)), pieces // self.blocks))
@@ -205,12 +205,13 @@ class _Mapper:
         assert al is not None
         rows = int(al.domain.rows)
         extents = {str(p.columns): int(p.columns) for p in sched.passes}
+        vectors = {s: vector_length(al, sched, e, self.device) for s, e in extents.items()}
         tiled = bool(sched.passes) and not any(p.reduces for p in sched.passes) and not sched.row_outputs
         tiled = tiled and not sched.row_folds and len(extents) == 1
         best: tuple[float, int] | None = None
         threads = 1
         while self.threads % threads == 0:  # a power of two, so that lanes fold in halves
-            cost = self._cost(al, sched, extents, threads, rows, tiled)
+            cost = self._cost(al, sched, extents, vectors, threads, rows, tiled)
             if best is None or cost < best[0]:
                 best = (cost, threads)
             threads *= 2
@@ -226,7 +227,7 @@ class _Mapper:
         mapping = RowMapping(threads, self.threads // threads)
         tiles = 1
         for text, extent in extents.items():
-            vector = vector_length(sched, extent, self.device)
+            vector = vectors[text]
             chunks = -(-extent // (vector * threads))
             if tiled and chunks > 1:
                 most = max(1, int(self.words // max(1.0, vector * self._words(al, sched, extent))))
@@ -274,14 +275,21 @@ class _Mapper:
         return tile_words(al, sched, extent) + sums + same_rows
 
     def _cost(
-        self, al: Alignment, sched: Schedule, extents: dict[str, int], threads: int, rows: int, tiled: bool
+        self,
+        al: Alignment,
+        sched: Schedule,
+        extents: dict[str, int],
+        lengths: dict[str, int],
+        threads: int,
+        rows: int,
+        tiled: bool,
     ) -> float:
         """Idle lanes, registers beyond the bound, scattered loads, barriers, idle blocks: less is better."""
         cost = 0.0
         # Idle lanes matter as far as there is work for all.
         work = min(1.0, rows * max(extents.values(), default=1) / (self.blocks * self.threads * 16))
-        for extent in extents.values():
-            vector = vector_length(sched, extent, self.device)
+        for text, extent in extents.items():
+            vector = lengths[text]
             vectors = -(-extent // vector)
             chunks = -(-vectors // threads)
             words = chunks * vector * self._words(al, sched, extent)
@@ -299,10 +307,16 @@ class _Mapper:
         if threads > self.device.warp and any(p.reduces for p in sched.passes):
             cost += 0.2 + 0.02 * (threads // self.device.warp).bit_length()
         groups = -(-rows // max(1, self.threads // threads))
-        cost += max(0.0, 1.0 - groups / self.device.sms) * 0.5
+        if groups < self.device.sms:
+            most = max((-(-e // lengths[s]) for s, e in extents.items()), default=1)
+            turns, least = most / threads, most * rows / (self.device.sms * self.threads)
+            longer = (max(1.0, turns) + TURNS_OF_LATENCY) / (max(1.0, least) + TURNS_OF_LATENCY) - 1.0
+            cost += max((1.0 - groups / self.device.sms) * 0.5, longer)
         return cost
 
 
+TURNS_OF_LATENCY = 8
+"""Vectors that a thread takes one after the other in about the time that the first one takes to come."""
 CACHED_BYTES = 1 << 22
 """Inputs smaller than this stay in the second-level cache whatever the order of tasks."""
 

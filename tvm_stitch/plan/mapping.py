@@ -19,6 +19,7 @@ from ..graph.dtype import compute_dtype, item_bytes
 from ..graph.extent import Extent, as_expr
 from ..graph.ir import Operator
 from .alignment import Alignment
+from .contiguity import vectorizable
 from .domain import At
 from .passes import Keep, Schedule, is_streamed, schedule
 
@@ -130,9 +131,25 @@ def full_vector(sched: Schedule, columns: Extent, device: DeviceModel) -> int:
     return min(most, 16 // min(sizes))
 
 
-def vector_length(sched: Schedule, columns: Extent, device: DeviceModel) -> int:
-    """Elements that a vector may hold for every tensor of the column space: a power of two that divides it."""
-    return gcd(full_vector(sched, columns, device), divisor(columns))
+def vector_length(alignment: Alignment, sched: Schedule, columns: Extent, device: DeviceModel) -> int:
+    """Elements that a vector may hold for every tensor of the column space: a power of two that divides it.
+
+    Where all that is as large as the domain lies in pieces of fewer elements, as the groups of a norm do whose channels
+    are last, vectors are as short as these: longer ones would be gathered element by element.
+    """
+    vector = gcd(full_vector(sched, columns, device), divisor(columns))
+    domain = alignment.domain
+    passes = [p for p in sched.passes if str(p.columns) == str(columns)]
+    moved = [leaf for p in passes for leaf in (*p.loads, *((op.output, at) for op, at in p.outputs))]
+    pieces = [leaf for leaf in moved if is_streamed(domain.rows, leaf)]
+    if any(point.at is At.FULL for _, point in pieces):
+        return vector
+    shorter = vector
+    while shorter > 1:
+        if any(vectorizable(domain, at.indices, t.shape, columns, shorter) for t, at in pieces):
+            return shorter
+        shorter //= 2
+    return vector
 
 
 def divisor(columns: Extent) -> int:
@@ -187,7 +204,7 @@ def map_rows(alignment: Alignment, sched: Schedule, device: DeviceModel, segment
     """
     spaces = list(dict.fromkeys(str(p.columns) for p in sched.passes))
     extents = {str(p.columns): p.columns for p in sched.passes}
-    vectors = {s: vector_length(sched, extents[s], device) for s in spaces}
+    vectors = {s: vector_length(alignment, sched, extents[s], device) for s in spaces}
     if alignment.domain.flat:
         # One vector a thread: the more blocks there are, the more loads are in flight.
         flat = {s: ColumnMapping(_spread(v, extents[s], device), 1) for s, v in vectors.items()}

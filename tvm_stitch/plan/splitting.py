@@ -106,7 +106,7 @@ def grid_mapping(alignment: Alignment, sched: Schedule, device: DeviceModel) -> 
     rows = compat.int_value(as_expr(alignment.domain.rows))
     assert rows is not None
     extents = {str(p.columns): int(p.columns) for p in sched.passes}
-    vectors = {s: vector_length(sched, e, device) for s, e in extents.items()}
+    vectors = {s: vector_length(alignment, sched, e, device) for s, e in extents.items()}
     mappings = []
     for threads, blocks in GRID_BLOCKS:
         if threads * blocks > device.threads_per_sm:

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reductions over several axes take them in the order in which what they read lies in memory.
+
+A sum over axes is the same in any order of them, up to rounding; its columns are walked in the order in which it names
+them. Where a layout was changed in front of it, as for a group norm between convolutions whose channels are last,
+neighbouring columns would lie far apart.
+"""
+
+from __future__ import annotations
+
+from ... import compat
+from ...compat import Analyzer, Expr, Var
+from ..access import has_load
+from ..extent import flatten
+from ..ir import Access, Axis, Operator, StitchGraph, Tensor
+from .build import assemble, make_operator
+
+
+def in_memory_order(graph: StitchGraph) -> StitchGraph:
+    """The graph with the reduced axes of its reductions in the order of memory; itself if they are so already.
+
+    That order is taken from the largest input behind what a reduction reads, where its extents are static.
+    """
+    operators = [_ordered(op) for op in graph.operators]
+    changed = any(new is not op for new, op in zip(operators, graph.operators))
+    return assemble(graph, operators) if changed else graph
+
+
+def _ordered(op: Operator) -> Operator:
+    live = [a for a in op.reduce if not (isinstance(a.extent, int) and a.extent == 1)]
+    if op.contraction or len(live) < 2 or not all(isinstance(a.extent, int) for a in live):
+        return op
+    strides = _strides(op, live)
+    if strides is None or 0 in strides.values():
+        return op
+    order = sorted(live, key=lambda a: -abs(strides[a.var]))
+    if order == live:
+        return op
+    rest = [a for a in op.reduce if a not in live]
+    return make_operator(
+        op.name, op.output, (op.spatial, (*rest, *order)), op.value, op.operand, op.combiner, op.identity
+    )
+
+
+def _strides(op: Operator, axes: list[Axis]) -> dict[Var, int] | None:
+    """How many elements apart the largest input's elements are for neighbours along each axis."""
+    path = _path(op)
+    if path is None:
+        return None
+    analyzer = Analyzer()
+
+    def offset(moved: Var | None) -> int | None:
+        point: dict[Var, Expr] = {
+            a.var: compat.const(int(moved is not None and a.var.same_as(moved)), "int64") for a in op.axes
+        }
+        indices: list[Expr] = []
+        tensor: Tensor | None = None
+        for reader, access in path:
+            if tensor is not None:
+                point = {a.var: i for a, i in zip(reader.spatial, indices)}
+            indices = [analyzer.simplify(compat.substitute(i, point)) for i in access.indices]
+            tensor = access.tensor
+        assert tensor is not None
+        return compat.int_value(analyzer.simplify(flatten(indices, tensor.shape)))
+
+    start = offset(None)
+    found = {a.var: offset(a.var) for a in axes}
+    if start is None or any(where is None for where in found.values()):
+        return None
+    return {var: where - start for var, where in found.items() if where is not None}
+
+
+def _path(op: Operator) -> list[tuple[Operator, Access]] | None:
+    """From a reduction to an input: of each operator on the way the access of the largest tensor."""
+    path: list[tuple[Operator, Access]] = []
+    reader: Operator | None = op
+    while reader is not None:
+        read = [
+            a for a in reader.accesses if isinstance(a.tensor.size, int) and not any(map(has_load, a.indices))
+        ]
+        if not read:
+            return None
+        access = max(read, key=lambda a: int(a.tensor.size))  # the first one of several
+        path.append((reader, access))
+        reader = access.tensor.producer
+        if reader is not None and reader.is_reduce:
+            return None
+    return path
