@@ -41,10 +41,16 @@ class WriteBack:
         """Emit what a task needs before its first tile, none of which is larger than ``rows`` x ``width``."""
         self.flat = B.flat_view(self.output.buffer)
 
-    def store(self, sums: Sequence[Buffer], row: Expr, column: Expr, stored: int, lanes: int) -> None:
-        """Emit what becomes of a tile that starts at ``row`` and ``column``, of whose columns the first are results."""
+    def store(
+        self, sums: Sequence[Buffer], row: Expr, column: Expr, stored: int, lanes: int, step: int = 1
+    ) -> None:
+        """Emit what becomes of a tile that starts at ``row`` and ``column``, of whose columns the first are results.
+
+        Its rows are ``step`` of the result's apart.
+        """
         for i, line in enumerate(sums):
-            _copy(line, self.flat, (row + B.i64(i)) * as_expr(self.columns) + column, _vectors(stored, lanes))
+            at = (row + B.i64(i * step)) * as_expr(self.columns) + column
+            _copy(line, self.flat, at, _vectors(stored, lanes))
 
 
 class EpilogueWriteBack(WriteBack):
@@ -65,18 +71,21 @@ class EpilogueWriteBack(WriteBack):
         if self.heavy:
             self.tile = B.stack([rows * width], "float32", "tile")
 
-    def store(self, sums: Sequence[Buffer], row: Expr, column: Expr, stored: int, lanes: int) -> None:
+    def store(
+        self, sums: Sequence[Buffer], row: Expr, column: Expr, stored: int, lanes: int, step: int = 1
+    ) -> None:
         if self.stores:
-            super().store(sums, row, column, stored, lanes)
+            super().store(sums, row, column, stored, lanes, step)
         if not self.heavy:
             for i, line in enumerate(sums):
-                self._line(line, B.i64(0), row + B.i64(i), column, _vectors(stored, lanes), "unroll")
+                self._line(line, B.i64(0), row + B.i64(i * step), column, _vectors(stored, lanes), "unroll")
             return
         width = int(sums[0].shape[0])
         for i, line in enumerate(sums):
             _copy(line, self.tile, B.i64(i * width), _vectors(width, lanes))
         with times("serial", len(sums), "i") as i:
-            self._line(self.tile, i * B.i64(width), row + i, column, _vectors(stored, 2 * lanes), "serial")
+            at = row + i * B.i64(step)
+            self._line(self.tile, i * B.i64(width), at, column, _vectors(stored, 2 * lanes), "serial")
 
     def _line(
         self, source: Buffer, start: Expr, row: Expr, column: Expr, vectors: list[Vectors], kind: str

@@ -44,7 +44,9 @@ from .lift_workspace import LiftWorkspace
 from .mark import MergeStitchOps, UnmarkEpilogues
 from .schedule_stitch_ops import ScheduleStitchOps
 from .skip_empty import SkipEmpty
+from .spread_data import TRANSPOSED_CONVOLUTIONS
 from .stitch_ops import StitchOps
+from .transposed_convolutions import TransposedConvolutions
 from .wide_operators import WideOperators
 from .widening_casts import WideningCasts
 
@@ -66,7 +68,7 @@ def stitch_passes(
     recorder = recorder or Recorder()
     return [
         KeepZeros(),
-        exclusively([relax.transform.LegalizeOps(CENTRED_NORMS)]),
+        exclusively([relax.transform.LegalizeOps(CENTRED_NORMS | TRANSPOSED_CONVOLUTIONS)]),
         SkipEmpty(),
         relax.transform.AnnotateTIROpPattern(),
         FoldConstants(),
@@ -96,6 +98,7 @@ def planning_passes(
         ConstantViews(),
         ConstantBatchNorm(),
         *_attention(target, config, recorder),
+        TransposedConvolutions(),
         *_layouts(target, config, recorder),
         CarriedPermutations(),
         *_libraries(target, config, recorder),
