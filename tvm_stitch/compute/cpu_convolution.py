@@ -22,13 +22,13 @@ from .data_block import DataBlock
 from .micro_kernel import DepthBlocks, Totals, blocks_of, emit_sums, wide
 from .phases import Phase, Taps, Window
 from .tiles import Tiles
-from .write_back import WriteBack
+from .write_back import Rows, WriteBack
 
 Places = Callable[[int], tuple[Expr, Expr]]
 """The line, and the place on it, of a row of a tile."""
 
-Visit = Callable[[Expr, Places, Expr], None]
-"""What is done for a tile: its number in the task, its places, and its first row of the result."""
+Visit = Callable[[Expr, Places, Rows], None]
+"""What is done for a tile: its number in the task, its places, and its rows of the result."""
 
 
 def emit_convolution(conv: Convolution, tiles: Tiles, packed: Buffer, out: WriteBack) -> None:
@@ -88,7 +88,7 @@ class ConvolutionTasks:
         self.lines_of_task = _within(lines, windows[-2], self.tiles.task_rows, self.first_line)
         self.places_of_task = _within(places, windows[-1], self.tiles.task_places, self.first)
         fewest = min(self.tiles.task_places, places.outputs)
-        self.rows = min(self.tiles.rows, fewest) if self.conv.divided else self.tiles.rows
+        self.rows = self.tiles.rows if self.tiles.across_lines else min(self.tiles.rows, fewest)
         at = [B.i64(taps.first) + place * B.i64(taps.step) for taps, place in zip(self.taps, self.places)]
         extents = [self.conv.batch, *phases.lengths[:-1]]
         self.start = flatten([self.image, *at[:-1]], extents)
@@ -108,33 +108,48 @@ class ConvolutionTasks:
         if self.tiles.across_lines:
             self._across_lines(visit)
             return
-        count, tile, (*_, lines, last) = self.places_of_task, self.rows, self.taps
-        length = self.conv.phases.lengths[-1]
+        count, tile, last = self.places_of_task, self.rows, self.taps[-1]
         of_line = ceildiv(count, tile)
         with times("serial", self.lines_of_task, "line") as line:
             with times("serial", of_line, "tile") as at:
                 place = at * B.i64(tile)
                 if not isinstance(count, int) or count % tile:  # the last tile overlaps the one before
                     place = tir.min(place, as_expr(count) - B.i64(tile))
-                row = (self.start + line * B.i64(lines.step)) * B.i64(length)
-                row = row + (self.first + place) * B.i64(last.step) + B.i64(last.first)
+                row = self._row(line, place)
                 row = B.bind(row, "row") if compat.free_vars(row) else row
-                visit(line * as_expr(of_line) + at, lambda i: (line, place + B.i64(i)), row)
+                visit(
+                    line * as_expr(of_line) + at,
+                    lambda i: (line, place + B.i64(i)),
+                    lambda i: row + i * B.i64(last.step),
+                )
+
+    def _row(self, line: Expr, place: Expr) -> Expr:
+        """The result's row of a place on a line of the task."""
+        *_, lines, places = self.taps
+        row = (self.start + line * B.i64(lines.step)) * B.i64(self.conv.phases.lengths[-1])
+        return row + (self.first + place) * B.i64(places.step) + B.i64(places.first)
 
     def _across_lines(self, visit: Visit) -> None:
-        """The same where tiles go on from line to line, which a task has whole: in a convolution of one phase."""
+        """The same where tiles go on from line to line, which a task has whole, in all phases."""
         outputs, tile, count = self.conv.windows[-1].outputs, self.tiles.rows, self.lines_of_task
         total = count * outputs if isinstance(count, int) else count * B.i64(outputs)
         with times("serial", ceildiv(total, tile), "tile") as at:
             first = tir.min(at * B.i64(tile), as_expr(total) - B.i64(tile))
+
+            def place_of(i: Expr) -> tuple[Expr, Expr]:
+                return tir.floordiv(first + i, B.i64(outputs)), tir.floormod(first + i, B.i64(outputs))
+
             found = []
             for i in range(tile):
-                place = first + B.i64(i)
-                line, rest = tir.floordiv(place, B.i64(outputs)), tir.floormod(place, B.i64(outputs))
-                free = compat.free_vars(place)
+                line, rest = place_of(B.i64(i))
+                free = compat.free_vars(line) or compat.free_vars(rest)
                 found.append((B.bind(line, f"line{i}"), B.bind(rest, f"place{i}")) if free else (line, rest))
+            if self.taps[-1].step > 1:
+                visit(at, lambda i: found[i], lambda i: self._row(*place_of(i)))
+                return
             row = self.start * B.i64(outputs) + first
-            visit(at, lambda i: found[i], B.bind(row, "row") if compat.free_vars(row) else row)
+            row = B.bind(row, "row") if compat.free_vars(row) else row
+            visit(at, lambda i: found[i], lambda i: row + i)
 
     def offsets(self, line: Expr, place: Expr, window: list[Expr]) -> list[Expr]:
         """Where a window's element is in the data block."""
@@ -225,19 +240,19 @@ class _Emitter(ConvolutionTasks):
 
     def tiles_of(self, column: Expr, stored: int) -> None:
         """Emit the tiles of a task in one panel of columns, of which the first ``stored`` are results."""
-        blocks, lanes, step = self.blocks, min(self.tiles.lanes, self.width()), self.taps[-1].step
+        blocks, lanes = self.blocks, min(self.tiles.lanes, self.width())
 
-        def store(sums: list[Buffer], row: Expr) -> None:
-            self.out.store(sums, row, column, stored, lanes, step)
+        def store(sums: list[Buffer], of_result: Rows) -> None:
+            self.out.store(sums, of_result, column, stored, lanes)
 
         if blocks is None:
-            self.lines(lambda number, places, row: store(self.sums(places), row))
+            self.lines(lambda number, places, at: store(self.sums(places), at))
             return
         totals, rows = self.totals, self.rows
         totals.clear()
         with times("serial", blocks.count, "block") as block:
-            self.lines(lambda number, places, row: totals.add(number, self.sums(places, (blocks, block))))
-        self.lines(lambda number, places, row: store(totals.read(number, rows), row))
+            self.lines(lambda number, places, _: totals.add(number, self.sums(places, (blocks, block))))
+        self.lines(lambda number, places, at: store(totals.read(number, rows), at))
 
     def sums(self, places: Places, block: tuple[DepthBlocks, Expr] | None = None) -> list[Buffer]:
         """A tile of places, over the whole depth or a block of it."""

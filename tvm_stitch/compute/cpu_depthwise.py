@@ -12,7 +12,7 @@ from .cpu_convolution import ConvolutionTasks, Places
 from .data_block import DataBlock
 from .micro_kernel import emit_sums, wide
 from .tiles import Tiles
-from .write_back import WriteBack
+from .write_back import Rows, WriteBack
 
 
 def emit_depthwise(conv: Convolution, tiles: Tiles, packed: Buffer, out: WriteBack) -> None:
@@ -41,9 +41,9 @@ class _Emitter(ConvolutionTasks):
             column = tir.min(column, B.i64(columns - width))
         if self.number_of_phase == 0:  # the others read it too
             self.data.fill(self.image, self.places, column)
-        self.lines(lambda number, places, row: self.tile(places, row, column))
+        self.lines(lambda number, places, rows: self.tile(places, rows, column))
 
-    def tile(self, places: Places, row: Expr, column: Expr) -> None:
+    def tile(self, places: Places, rows: Rows, column: Expr) -> None:
         """Emit a tile of places."""
         width, lanes = self.width(), self.tiles.lanes
         kernel = [taps.kernel for taps in self.taps]
@@ -55,4 +55,4 @@ class _Emitter(ConvolutionTasks):
 
         # Unrolled, so that neighbouring places share what they read.
         sums = emit_sums(self.rows, width, lanes, kernel, term, unrolled=1)
-        self.out.store(sums, row, column, width, min(lanes, width), self.taps[-1].step)
+        self.out.store(sums, rows, column, width, min(lanes, width))

@@ -55,9 +55,7 @@ def _rows(product: Convolution, weight: np.ndarray) -> np.ndarray:
     Behind each other for each phase, with the places that it sees.
     """
     phases = product.phases
-    rows = weight.transpose(weight_axes(product)).reshape(
-        (*phases.kernel, product.inputs, product.columns)
-    )
+    rows = weight.transpose(weight_axes(product)).reshape((*phases.kernel, product.inputs, product.columns))
     parts = [rows[np.ix_(*(taps.weights for taps in phase))] for phase in phases.each]
     return np.concatenate([part.reshape((-1, product.columns)) for part in parts])
 

@@ -87,9 +87,7 @@ def _over(found: Padded, under: Padded, refusal: Refusal) -> Padded:
     """What is made of a source that is itself made of another by a permutation, or by spreading it."""
     order = tuple(found.order[axis] for axis in under.order)
     if under.only_permutes:
-        return Padded(
-            under.source, order, found.shape, found.inner, found.before, found.fill, found.spacing
-        )
+        return Padded(under.source, order, found.shape, found.inner, found.before, found.fill, found.spacing)
     if not under.is_spread or found.is_spread or not found.in_order or any(under.before):
         raise refusal
     if found.fill is not None and float(found.fill.value) != 0:
@@ -152,7 +150,13 @@ def _spreading(op: Operator, source: Tensor, indices: Sequence[Expr], refusal: R
         raise refusal
     axes, shape = tuple(range(len(indices))), tuple(axis.extent for axis in op.spatial)
     return Padded(
-        source, axes, shape, source.shape, (0,) * len(axes), chosen[2], tuple(spacing[a.var] for a in op.spatial)
+        source,
+        axes,
+        shape,
+        source.shape,
+        (0,) * len(axes),
+        chosen[2],
+        tuple(spacing[a.var] for a in op.spatial),
     )
 
 

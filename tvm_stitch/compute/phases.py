@@ -80,6 +80,11 @@ class Phases:
     kernel: tuple[int, ...]
     each: tuple[Phase, ...]
 
+    @property
+    def are_equal(self) -> bool:
+        """Whether all phases have as many places, along each axis."""
+        return len({tuple(taps.outputs for taps in phase) for phase in self.each}) == 1
+
 
 def whole(windows: tuple[Window, ...]) -> Phases:
     """The one phase of a convolution over data as it is."""
@@ -133,9 +138,7 @@ def _taps(window: Window, spacing: int, before: int) -> tuple[list[Taps], int]:
         )
         weights = range(start, window.kernel, step)
         offset = (first + start * window.dilation - before) // spacing
-        found.append(
-            Taps(first, spacing, outputs, len(weights), dilation, offset if weights else 0, weights)
-        )
+        found.append(Taps(first, spacing, outputs, len(weights), dilation, offset if weights else 0, weights))
     lowest = min((t.offset for t in found if t.kernel), default=0)
     return [_moved(t, -lowest) if t.kernel else t for t in found], lowest
 

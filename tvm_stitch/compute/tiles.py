@@ -199,7 +199,7 @@ class _Divided:
         )
 
     def across_lines(self, task_rows: int) -> bool:
-        """Whether the tiles of a task of so many lines go on from line to line, as those of phases never do."""
+        """Whether the tiles of a task of so many lines go on from line to line."""
         return self._step(task_rows) < task_rows * _cost(self.rows, self.places, self.vectors)
 
     @property
@@ -233,7 +233,7 @@ class _Divided:
         """What a step of the depth costs in a panel of a task of so many lines."""
         on_lines = rows * _cost(self.rows, self.places, self.vectors)
         fewest = self.places * (self.lines % rows or rows)
-        if not self.whole or fewest < self.most or self.conv.divided:
+        if not self.whole or fewest < self.most or not self.conv.phases.are_equal:
             return on_lines
         return min(on_lines, ACROSS_LINES * _cost(self.most, rows * self.places, self.vectors))
 

@@ -3,7 +3,7 @@
 
 TVM 0.27 has a rule for each of 113 operators. Some of them are wrong (norms of several axes keep their weights as they
 are, RMS norms lose their last axis, ``repeat`` of a flattened tensor repeats another order), some make what TVM cannot
-legalize (transposed convolutions), and some raise for negative axes, which would cost the whole model its layouts. So
+legalize, and some raise for negative axes, which would cost the whole model its layouts. So
 layouts go through the operators listed here alone.
 """
 

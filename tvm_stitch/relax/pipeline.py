@@ -98,7 +98,7 @@ def planning_passes(
         ConstantViews(),
         ConstantBatchNorm(),
         *_attention(target, config, recorder),
-        TransposedConvolutions(),
+        TransposedConvolutions("convolution" not in config.of_tvm),
         *_layouts(target, config, recorder),
         CarriedPermutations(),
         *_libraries(target, config, recorder),

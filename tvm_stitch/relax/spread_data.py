@@ -61,7 +61,7 @@ def turned_weight(weight: np.ndarray, groups: int) -> np.ndarray:
     """
     outputs, *window, channels = weight.shape
     parts = weight.reshape((outputs, *window, groups, channels // groups))
-    parts = np.flip(parts, range(1, 1 + len(window)))
+    parts = np.flip(parts, tuple(range(1, 1 + len(window))))
     ordered = np.moveaxis(parts, -2, 0)
     return np.ascontiguousarray(ordered.reshape((groups * outputs, *window, channels // groups)))
 

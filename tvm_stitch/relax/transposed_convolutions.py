@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TransposedConvolutions: transposed convolutions as convolutions, and in the layouts that can be compiled."""
+"""TransposedConvolutions: transposed convolutions as convolutions and products, and in layouts that can be compiled."""
 
 from __future__ import annotations
 
@@ -10,11 +10,17 @@ import tvm
 from tvm import relax
 from tvm.relax import op as R
 
+from ..graph.extent import is_number
 from ..interrupts import carrying
 from .functions import own_functions, with_own_functions
 from .operators import operator_name
+from .views import shape_of
 
-SPATIAL = {"relax.nn.conv1d_transpose": "W", "relax.nn.conv2d_transpose": "HW", "relax.nn.conv3d_transpose": "DHW"}
+SPATIAL = {
+    "relax.nn.conv1d_transpose": "W",
+    "relax.nn.conv2d_transpose": "HW",
+    "relax.nn.conv3d_transpose": "DHW",
+}
 """For each operator, its spatial axes."""
 
 CONVOLUTIONS = {
@@ -27,13 +33,20 @@ CONVOLUTIONS = {
 
 @tvm.transform.module_pass(opt_level=0, name="TransposedConvolutions")
 class TransposedConvolutions:
-    """Make ordinary convolutions of transposed ones of stride 1 and constant weights, and give others TVM's layouts.
+    """Make convolutions and products of those transposed ones that are such, and give others TVM's layouts.
 
-    A transposed convolution of stride 1 is a convolution of the weight turned around, with its channels exchanged in
-    each group, and a border of ``dilation * (k - 1) - padding``. Of other strides TVM legalizes one pair of layouts
-    alone, NCHW and IOHW: data and weights in others are transposed. Runs before ``LegalizeOps``, and before layouts are
-    chosen.
+    Of images of one place each, the results are products with the window's elements. A transposed convolution of
+    stride 1 is a convolution of the weight turned around, with its channels exchanged in each group, and a border of
+    ``dilation * (k - 1) - padding``; its weight has to be a constant, which is turned here. TVM legalizes one pair of
+    layouts alone, NCHW and IOHW: data and weights in others are transposed. Runs before ``LegalizeOps``, and before
+    layouts are chosen.
+
+    Args:
+        rewrites: whether operators become others; if not, they only get TVM's layouts.
     """
+
+    def __init__(self, rewrites: bool = True):
+        self.rewrites = rewrites
 
     @carrying
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
@@ -41,11 +54,15 @@ class TransposedConvolutions:
         values = [v for _, func in own_functions(mod) for v in relax.analysis.get_var2val(func).values()]
         if not any(operator_name(value) in SPATIAL for value in values):
             return mod
-        return with_own_functions(mod, lambda func: _Mutator().visit_expr(func))
+        return with_own_functions(mod, lambda func: _Mutator(self.rewrites).visit_expr(func))
 
 
 @relax.expr_functor.mutator
 class _Mutator(relax.PyExprMutator):
+    def __init__(self, rewrites: bool):
+        super().__init__()
+        self.rewrites = rewrites
+
     def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
         call = super().visit_call_(call)
         name = operator_name(call)
@@ -56,13 +73,27 @@ class _Mutator(relax.PyExprMutator):
         layouts = str(attrs.data_layout), str(attrs.kernel_layout), str(attrs.out_layout or attrs.data_layout)
         data = self._permuted(call.args[0], layouts[0], first)
         weight = self._permuted(call.args[1], layouts[1], kernel)
-        if isinstance(weight, tvm.ir.GenericConst) and _is_convolution(weight, attrs):
+        if self.rewrites and _is_product(data, attrs):
+            made = self._product(data, weight, call)
+        elif self.rewrites and isinstance(weight, tvm.ir.GenericConst) and _is_convolution(weight, attrs):
             made = _convolution(name, data, weight, call)
         elif layouts == (first, kernel, first):
             return call
         else:
             made = _transposed(name, data, weight, attrs)
         return made if layouts[2] == first else self._permuted(self.builder_.emit(made), first, layouts[2])
+
+    def _product(self, data: Any, weight: Any, call: Any) -> Any:
+        """Images of one place each, times the window's elements of all channels."""
+        images, channels = data.ty.shape.values[:2]
+        results = weight.ty.shape.values[1:]
+        rows = self.builder_.emit(R.reshape(data, [images, channels]))
+        columns = results[0]
+        for extent in results[1:]:
+            columns = columns * extent
+        matrix = self.builder_.emit(R.reshape(weight, [channels, columns]))
+        product = self.builder_.emit(R.matmul(rows, matrix, out_dtype=str(call.ty.dtype)))
+        return R.reshape(product, [images, *results])
 
     def _permuted(self, value: Any, layout: str, wanted: str) -> Any:
         """An operand of a layout in another one."""
@@ -101,6 +132,16 @@ def _borders(weight: Any, attrs: Any) -> list[int]:
     return [*(r - p for r, p in zip(reach, padding)), *after]
 
 
+def _is_product(data: Any, attrs: Any) -> bool:
+    """Whether the result is as large as the window, of images of one place, and its channels mix."""
+    shape = shape_of(data)
+    if shape is None or not all(is_number(extent, 1) for extent in shape[2:]) or int(attrs.groups) != 1:
+        return False
+    return all(int(d) == 1 for d in attrs.dilation) and not any(
+        map(int, (*attrs.padding, *attrs.output_padding))
+    )
+
+
 def _is_convolution(weight: Any, attrs: Any) -> bool:
     return all(int(s) == 1 for s in attrs.strides) and min(_borders(weight, attrs)) >= 0
 
@@ -109,8 +150,12 @@ def _convolution(name: str, data: Any, weight: Any, call: Any) -> Any:
     attrs, spatial = call.attrs, SPATIAL[name]
     groups, array = int(attrs.groups), weight.value.numpy()
     channels, outputs, *window = array.shape
-    parts = np.flip(array.reshape((groups, channels // groups, outputs, *window)), range(3, 3 + len(window)))
-    turned = np.ascontiguousarray(parts.swapaxes(1, 2)).reshape((groups * outputs, channels // groups, *window))
+    parts = np.flip(
+        array.reshape((groups, channels // groups, outputs, *window)), tuple(range(3, 3 + len(window)))
+    )
+    turned = np.ascontiguousarray(parts.swapaxes(1, 2)).reshape(
+        (groups * outputs, channels // groups, *window)
+    )
     return CONVOLUTIONS[name](
         data,
         relax.const(turned, str(weight.ty.dtype)),
