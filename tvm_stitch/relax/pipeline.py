@@ -42,6 +42,7 @@ from .library_convolutions import LibraryConvolutions
 from .library_matmuls import LibraryMatmuls
 from .lift_workspace import LiftWorkspace
 from .mark import MergeStitchOps, UnmarkEpilogues
+from .phased_convolutions import PhasedConvolutions
 from .schedule_stitch_ops import ScheduleStitchOps
 from .skip_empty import SkipEmpty
 from .spread_data import TRANSPOSED_CONVOLUTIONS
@@ -138,7 +139,7 @@ def _layouts(target: Any, config: StitchConfig, recorder: Recorder) -> list[Any]
     def converts(call: Any, read_last: bool) -> bool:
         return suits_library(config.tf32, call, read_last) and is_called()
 
-    return [ConvolutionLayouts(converts, recorder.computed)]
+    return [PhasedConvolutions(is_called, recorder.computed), ConvolutionLayouts(converts, recorder.computed)]
 
 
 def _templates(target: Any, config: StitchConfig, recorder: Recorder) -> list[Any]:
