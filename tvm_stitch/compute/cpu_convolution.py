@@ -144,7 +144,7 @@ class ConvolutionTasks:
                 line, rest = place_of(B.i64(i))
                 free = compat.free_vars(line) or compat.free_vars(rest)
                 found.append((B.bind(line, f"line{i}"), B.bind(rest, f"place{i}")) if free else (line, rest))
-            if self.taps[-1].step > 1:
+            if self.conv.divided is not None:  # neither places nor lines need be neighbours in the result
                 visit(at, lambda i: found[i], lambda i: self._row(*place_of(i)))
                 return
             row = self.start * B.i64(outputs) + first
