@@ -283,7 +283,10 @@ def test_other_strides_and_weights_that_are_no_constants_stay() -> None:
         lambda emit, x, w: [R.nn.conv2d_transpose(x, w)], ((1, 4, 5, 6), F32), ((4, 3, 2, 3), F32)
     )
     of_stride_one = build(lambda emit, x: [R.nn.conv2d_transpose(x, w)], ((1, 4, 5, 6), F32))
-    for mod in (of_stride_two, of_a_parameter):
+    of_more_padding = build(
+        lambda emit, x: [R.nn.conv2d_transpose(x, w, padding=[0, 3])], ((1, 4, 5, 6), F32)
+    )
+    for mod in (of_stride_two, of_a_parameter, of_more_padding):
         tvm.ir.assert_structural_equal(TransposedConvolutions()(mod), mod)
     tvm.ir.assert_structural_equal(TransposedConvolutions(rewrites=False)(of_stride_one), of_stride_one)
 
