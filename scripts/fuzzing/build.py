@@ -282,6 +282,16 @@ def _batch_norm(args: list[Any], a: Mapping[str, Any], _names: Names) -> Any:
     return relax.TupleGetItem(op.nn.batch_norm(*args, axis=1, epsilon=a["epsilon"], training=False), 0)
 
 
+def _conv_transpose(args: list[Any], a: Mapping[str, Any], _names: Names) -> Any:
+    function = getattr(op.nn, f"conv{len(a['strides'])}d_transpose")
+    options = {name: list(a[name]) for name in ("strides", "padding", "output_padding", "dilation")}
+    return function(*args, **options, groups=a["groups"])
+
+
+def _attention(args: list[Any], a: Mapping[str, Any], _names: Names) -> Any:
+    return op.nn.attention(*args, scale=a["scale"], causal_mask=a["causal"])
+
+
 def _arange(_args: list[Any], a: Mapping[str, Any], names: Names) -> Any:
     return op.arange(*_dims([a["start"], a["end"], a["step"]], names), dtype=a["dtype"])
 
@@ -335,6 +345,8 @@ _OTHER: dict[str, Callable[[list[Any], Mapping[str, Any], Names], Any]] = {
     "conv2d": lambda v, a, n: op.nn.conv2d(
         *v, strides=tuple(a["strides"]), padding=(a["padding"],) * 2, groups=a["groups"]
     ),
+    "conv_transpose": _conv_transpose,
+    "attention": _attention,
     "max_pool2d": _pool("max_pool2d"),
     "avg_pool2d": _pool("avg_pool2d"),
 }

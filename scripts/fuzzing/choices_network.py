@@ -137,10 +137,40 @@ def convolution(g: Grower) -> None:
         g.add("relu", (y,))
 
 
+def transposed_convolution(g: Grower) -> None:
+    """conv1d_transpose to conv3d_transpose with a constant kernel, and what often follows."""
+    x = g.pick(lambda v: floating(g)(v) and len(g.shape(v)) in (3, 4, 5))
+    shape, dtype, rng = g.shape(x), g.dtype_of(x), g.rng
+    channels, spatial = shape[1], len(shape) - 2
+    if not isinstance(channels, int) or not 1 <= channels <= 33:
+        raise Skip
+    window = [rng.choice([1, 2, 3, 3, 4]) for _ in range(spatial)]
+    strides = [rng.choice([1, 2, 2, 3]) for _ in range(spatial)]
+    dilation = [rng.choice([1, 1, 1, 2]) for _ in range(spatial)]
+    groups = rng.choice([1, 1, 1, channels, *(k for k in range(1, channels) if channels % k == 0)])
+    each = rng.choice([1, 1, 2]) if groups == channels else rng.choice([1, 4, 7, 8])
+    if channels * each * groups > 1024:
+        raise Skip
+    weight = g.source([channels, each, *window], dtype, "normal")
+    attrs = {
+        "strides": strides,
+        "padding": [rng.randint(0, min(2, (k - 1) * d)) for k, d in zip(window, dilation)],
+        "output_padding": [rng.randrange(s) for s in strides],
+        "dilation": dilation,
+        "groups": groups,
+    }
+    y = g.add("conv_transpose", (x, weight), attrs)
+    if rng.random() < 0.5:
+        y = g.add("add", (y, g.source([1, each * groups, *[1] * spatial], dtype, "normal")))
+    if rng.random() < 0.5:
+        g.add(rng.choice(["relu", "tanh", "gelu"]), (y,))
+
+
 TABLE: dict[str, tuple[float, Callable[[Grower], None]]] = {
     "softmax": (5, softmax),
     "norm": (5, norm),
     "matmul": (3, matmul),
     "pool": (2, pool),
-    "convolution": (1, convolution),
+    "convolution": (2, convolution),
+    "transposed_convolution": (4, transposed_convolution),
 }

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from . import choices, choices_move, choices_network
+from . import choices, choices_attention, choices_move, choices_network
 from .bounded import FLOATS, Rules
 from .build import Live, Unbuildable
 from .case import Case, Dim, Inapplicable, Input, Step, evaluate, extent
@@ -55,7 +55,7 @@ SIZES = [
     500,
     1031,
 ]
-PICKERS = {**choices.TABLE, **choices_move.TABLE, **choices_network.TABLE}
+PICKERS = {**choices.TABLE, **choices_move.TABLE, **choices_network.TABLE, **choices_attention.TABLE}
 TYPICAL = {"n": 23, "m": 5}
 
 

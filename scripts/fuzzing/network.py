@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The oracle's normalizations, softmaxes, pools and convolutions, of its own primitive operators."""
+"""The oracle's normalizations, softmaxes, pools, convolutions and attention, of its own primitive operators."""
 
 from __future__ import annotations
 
@@ -171,3 +171,88 @@ def conv2d(
     kernel = weight.moved(lambda a: a.reshape(groups, out // groups, each, height, width))
     result = contraction(split, kernel, "bgirchw,goihw->bgorc", each * height * width, rules)
     return result.moved(lambda a: a.reshape(batch, out, rows, columns))
+
+
+def conv_transpose(
+    x: Bounded,
+    weight: Bounded,
+    strides: Sequence[int],
+    padding: Sequence[int],
+    output_padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    rules: Rules,
+) -> Bounded:
+    """NC... by IO...: every element of the data, times the window, is added to the result from its place on."""
+    batch, channels, *places = x.shape
+    _, each, *window = weight.shape
+    reach = [(k - 1) * d for k, d in zip(window, dilation)]
+    lengths = [
+        (n - 1) * s + 1 + r - 2 * p + more
+        for n, s, r, p, more in zip(places, strides, reach, padding, output_padding)
+    ]
+    if min([*places, *lengths]) < 1:
+        raise Inapplicable("an image without elements")
+
+    def spread(a: np.ndarray) -> np.ndarray:
+        wide = np.zeros((batch, channels, *((n + 2 * r) for n, r in zip(lengths, reach))))
+        # Element i is at i * stride, seen from the result's place -padding; r more before it.
+        for index in np.ndindex(*places):
+            at = tuple(i * s - p + r for i, s, p, r in zip(index, strides, padding, reach))
+            if all(0 <= o < e for o, e in zip(at, wide.shape[2:])):
+                wide[(slice(None), slice(None), *at)] = a[(slice(None), slice(None), *index)]
+        return wide
+
+    spans = tuple(r + 1 for r in reach)
+    axes = tuple(range(2, 2 + len(window)))
+    steps = tuple(slice(None, None, d) for d in dilation)
+
+    def cut(a: np.ndarray) -> np.ndarray:
+        view = np.lib.stride_tricks.sliding_window_view(spread(a), spans, axis=axes)
+        kept = (slice(None), slice(None), *(slice(0, n) for n in lengths))
+        return view[(*kept, *steps)].reshape(
+            batch, groups, channels // groups, *lengths, int(np.prod(window, dtype=int))
+        )
+
+    def turned(a: np.ndarray) -> np.ndarray:
+        return np.flip(a, tuple(range(2, 2 + len(window)))).reshape(groups, channels // groups, each, -1)
+
+    spatial = "xyz"[: len(window)]
+    result = contraction(
+        x.moved(cut),
+        weight.moved(turned),
+        f"bgi{spatial}k,giok->bgo{spatial}",
+        channels // groups * int(np.prod(window, dtype=int)),
+        rules,
+    )
+    return result.moved(lambda a: a.reshape(batch, groups * each, *lengths))
+
+
+def attention(
+    q: Bounded,
+    k: Bounded,
+    v: Bounded,
+    bias: Bounded | None,
+    scale: float | None,
+    causal: str | None,
+    rules: Rules,
+) -> Bounded:
+    """Of <batch, row, head, element>. What a query gets that sees no key is not judged."""
+    queries, size, keys = q.shape[1], q.shape[3], k.shape[1]
+    if 0 in (*q.shape, *k.shape, *v.shape):
+        raise Inapplicable("attention without elements")
+    scores = contraction(q, k, "blhd,bshd->bhls", size, rules)
+    with np.errstate(all="ignore"):
+        scores = binary("multiply", scores, like(scores, size**-0.5 if scale is None else scale), rules)
+        if bias is not None:
+            scores = binary("add", scores, bias, rules)
+        seen = np.ones((queries, keys), bool)
+        if causal is not None:
+            seen = np.tril(seen, keys - queries if causal == "BottomRight" else 0)
+        hidden = Bounded(
+            np.where(seen, scores.data, -np.inf), np.where(seen, scores.error, 0.0), scores.dtype
+        )
+        weights = softmax(hidden, -1, False, rules)
+        result = contraction(weights, v, "bhls,bshd->blhd", keys, rules)
+    blind = np.asarray(~seen.any(-1)).reshape((1, -1, 1, 1))
+    return Bounded(result.data, np.where(blind, np.inf, result.error), result.dtype)

@@ -300,6 +300,12 @@ _OTHER: dict[str, Callable[[list[Any], _Attrs, Rules], Result]] = {
     "triu": _triangle("triu"),
     "matmul": _matmul,
     "conv2d": _network(network.conv2d, "strides", "padding", "groups"),
+    "conv_transpose": _network(
+        network.conv_transpose, "strides", "padding", "output_padding", "dilation", "groups"
+    ),
+    "attention": lambda v, a, r: network.attention(
+        v[0], v[1], v[2], v[3] if len(v) > 3 else None, a["scale"], a["causal"], r
+    ),
     "max_pool2d": lambda v, a, r: network.pool(
         "max_pool2d", v[0], a["window"], a["strides"], a["padding"], False, r
     ),

@@ -31,10 +31,14 @@ Y = np.random.default_rng(1).normal(size=(5, 7)).astype("float32")
 W = np.random.default_rng(2).uniform(0.5, 1.5, 7).astype("float32")
 C = [np.random.default_rng(3 + i).uniform(0.5, 1.5, 6).astype("float32") for i in range(4)]
 K = np.random.default_rng(9).normal(size=(4, 3, 3, 3)).astype("float32")
+B = np.random.default_rng(10).normal(size=(2, 1, 6, 5)).astype("float32")
 
 
 def t(x: np.ndarray) -> Any:
     return torch.tensor(x, dtype=torch.float64)
+
+
+T3 = [t(part).transpose(1, 2) for part in (X, X[:, 1:], X[:, :-1])]
 
 
 AGAINST_TORCH: dict[str, tuple[Bounded, Callable[[], Any]]] = {
@@ -81,6 +85,40 @@ AGAINST_TORCH: dict[str, tuple[Bounded, Callable[[], Any]]] = {
     "conv2d": (
         run("conv2d", X, K, strides=[2, 1], padding=1, groups=2),
         lambda: F.conv2d(t(X), t(K), stride=(2, 1), padding=1, groups=2),
+    ),
+    "conv_transpose": (
+        run(
+            "conv_transpose",
+            X,
+            K.reshape(6, 2, 3, 3),
+            strides=[2, 3],
+            padding=[1, 0],
+            output_padding=[1, 2],
+            dilation=[1, 2],
+            groups=2,
+        ),
+        lambda: F.conv_transpose2d(t(X), t(K.reshape(6, 2, 3, 3)), None, (2, 3), (1, 0), (1, 2), 2, (1, 2)),
+    ),
+    "conv_transpose of one axis": (
+        run(
+            "conv_transpose",
+            X.reshape(10, 6, 7),
+            K.reshape(6, 6, 3),
+            strides=[3],
+            padding=[2],
+            output_padding=[0],
+            dilation=[1],
+            groups=1,
+        ),
+        lambda: F.conv_transpose1d(t(X.reshape(10, 6, 7)), t(K.reshape(6, 6, 3)), None, 3, 2),
+    ),
+    "attention": (
+        run("attention", X, X[:, 1:], X[:, :-1], B, scale=0.3, causal=None),
+        lambda: F.scaled_dot_product_attention(*T3, attn_mask=t(B), scale=0.3).transpose(1, 2),
+    ),
+    "causal attention": (
+        run("attention", X, X, X, scale=None, causal="TopLeft"),
+        lambda: F.scaled_dot_product_attention(*[t(X).transpose(1, 2)] * 3, is_causal=True).transpose(1, 2),
     ),
     "max_pool2d": (
         run("max_pool2d", X, window=[3, 2], strides=[2, 1], padding=1),

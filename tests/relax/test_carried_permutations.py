@@ -484,6 +484,24 @@ def test_random_graphs() -> None:
     assert fewer > SEEDS / 4
 
 
+def test_a_transposition_of_a_transposed_constant() -> None:
+    weight = np.random.default_rng(0).random((1, 5, 1, 4)).astype("float32")
+
+    def body(emit: Any, x: Any) -> list[Any]:
+        moved = emit(R.permute_dims(x, [0, 2, 1, 3]))
+        turned = emit(R.permute_dims(relax.const(weight), [0, 2, 1, 3]))
+        named = emit(R.permute_dims(turned, [0, 1, 3, 2]))
+        y = emit(R.permute_dims(emit(R.exp(moved)), [0, 2, 1, 3]))
+        return [R.matmul(y, named)]
+
+    mod = build(body, ((2, 3, 6, 4), "float32"))
+    after = carried(mod)
+    assert len(permutes(after)) < len(permutes(mod))
+    x = np.random.default_rng(1).random((2, 3, 6, 4)).astype("float32")
+    for each in (mod, after):
+        np.testing.assert_allclose(run(each, x)[0], np.exp(x) @ weight.transpose(0, 2, 3, 1), rtol=1e-5)
+
+
 def test_orders() -> None:
     rng = np.random.default_rng(0)
     array = rng.random((2, 3, 4, 5))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,26 +15,7 @@ from ..graph.extent import Extent, product
 from ..graph.ir import Axis, Operator, Tensor
 from .contraction import Contraction, loaded
 from .padding import Padded, padded
-
-
-@dataclass(frozen=True)
-class Window:
-    """One spatial axis: the places of a window, and its elements.
-
-    Attributes:
-        outputs, stride: places, and how far apart they are.
-        kernel, dilation: elements, and how far apart they are.
-    """
-
-    outputs: int
-    kernel: int
-    stride: int
-    dilation: int
-
-    def span(self, outputs: int | None = None) -> int:
-        """Elements of the data that all places see, or some neighbouring ones."""
-        count = self.outputs if outputs is None else outputs
-        return (count - 1) * self.stride + (self.kernel - 1) * self.dilation + 1
+from .phases import Phases, Window, phases_of, whole
 
 
 @dataclass(frozen=True)
@@ -50,6 +32,8 @@ class Convolution:
         batch: images.
         windows: the spatial axes, at least two (where there is one, the first of the two is trivial).
         groups, inputs, outputs: groups of channels, and those that each reads and writes.
+        divided: its phases, where it is one over spread data: ``data`` is the data as it is then, and windows hold
+            what all phases see from a place, which is one of each. None elsewhere.
     """
 
     data: Padded
@@ -61,6 +45,12 @@ class Convolution:
     groups: int
     inputs: int
     outputs: int
+    divided: Phases | None = None
+
+    @property
+    def phases(self) -> Phases:
+        """Its phases: one that is all of it, where it is not divided."""
+        return whole(self.windows) if self.divided is None else self.divided
 
     @property
     def columns(self) -> int:
@@ -70,12 +60,17 @@ class Convolution:
     @property
     def rows(self) -> Extent:
         """Places of windows, of all images."""
-        return product((self.batch, *(w.outputs for w in self.windows)))
+        return product((self.batch, *self.phases.lengths))
 
     @property
     def depth(self) -> int:
-        """Products of a sum."""
-        return self.inputs * int(product(tuple(w.kernel for w in self.windows)))
+        """Products of a sum, of one of each phase."""
+        return sum(self.depths)
+
+    @property
+    def depths(self) -> list[int]:
+        """For each phase, products of a sum."""
+        return [self.inputs * math.prod(taps.kernel for taps in phase) for phase in self.phases.each]
 
     @property
     def is_depthwise(self) -> bool:
@@ -87,6 +82,7 @@ class Convolution:
         """Whether it is a matrix product of the data as it lies."""
         return (
             self.groups == 1
+            and self.divided is None
             and self.data.is_plain
             and all(w.kernel == 1 and w.stride == 1 for w in self.windows)
             and tuple(w.outputs for w in self.windows) == self.data.shape[1:-1]
@@ -127,8 +123,11 @@ def convolution_of(op: Operator) -> tuple[Convolution, list[Operator]]:
         source = _with_unit(source)
     if any(not isinstance(extent, int) for extent in source.shape[1:]):
         raise Refusal("its images are of symbolic size")
+    of_all, divided = tuple(windows), None
+    if source.is_spread:
+        source, of_all, divided = phases_of(source, of_all)
     made = Convolution(
-        source, weight, order, op.output, images.extent, tuple(windows), groups, inputs, outputs
+        source, weight, order, op.output, images.extent, of_all, groups, inputs, outputs, divided
     )
     return made, operators
 
@@ -209,4 +208,5 @@ def _with_unit(data: Padded) -> Padded:
         (kept, 1, *inner),
         (data.before[0], 0, *data.before[1:]),
         data.fill,
+        data.spacing and (data.spacing[0], 1, *data.spacing[1:]),
     )

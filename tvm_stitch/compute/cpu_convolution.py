@@ -8,25 +8,27 @@ Franchetti and Low, 2018). Weights lie in panels of channels, packed at compile 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 from .. import compat
 from ..codegen import builder as B
-from ..codegen.cpu_base import times
+from ..codegen.cpu_base import extent_min, times
 from ..codegen.cpu_columns import count_of
 from ..compat import Buffer, Expr, T, tir
-from ..graph.extent import as_expr, ceildiv, flatten, product, unflatten
+from ..graph.extent import Extent, as_expr, ceildiv, flatten, product, unflatten
 from .convolution import Convolution
 from .data_block import DataBlock
 from .micro_kernel import DepthBlocks, Totals, blocks_of, emit_sums, wide
+from .phases import Phase, Taps, Window
 from .tiles import Tiles
-from .write_back import WriteBack
+from .write_back import Rows, WriteBack
 
 Places = Callable[[int], tuple[Expr, Expr]]
 """The line, and the place on it, of a row of a tile."""
 
-Visit = Callable[[Expr, Places, Expr], None]
-"""What is done for a tile: its number in the task, its places, and its first row."""
+Visit = Callable[[Expr, Places, Rows], None]
+"""What is done for a tile: its number in the task, its places, and its rows of the result."""
 
 
 def emit_convolution(conv: Convolution, tiles: Tiles, packed: Buffer, out: WriteBack) -> None:
@@ -63,58 +65,99 @@ class ConvolutionTasks:
         with B.loop(kind, as_expr(product(divided)), "task") as task:
             self.out.begin(tiles.rows, self.width())
             *place, block, piece, part = unflatten(task, divided)
-            first = block * B.i64(tiles.task_rows)
+            self.first_line = block * B.i64(tiles.task_rows)
             self.first = piece * B.i64(tiles.task_places)
             if last.outputs % tiles.task_places:  # the last piece of a line overlaps the one before
                 self.first = tir.min(self.first, B.i64(last.outputs - tiles.task_places))
             self.outputs = [1] * len(outer) + [tiles.task_rows, tiles.task_places]
-            self.image, self.places = place[0], [*place[1:], first, self.first]
+            self.image, self.places = place[0], [*place[1:], self.first_line, self.first]
             self.begin()
-            count = count_of(lines.outputs, tiles.task_rows, first)
-            start = flatten([*place, first], divided[: len(place)] + [lines.outputs])
             first_panel = part * B.i64(tiles.task_panels)
             with times("serial", count_of(self.panels(), tiles.task_panels, first_panel), "panel") as panel:
-                self.panel(first_panel + panel, count, start)
+                for number in range(len(conv.phases.each)):
+                    with self.phase(number):
+                        self.panel(first_panel + panel)
 
-    def lines(self, count: int | Expr, start: Expr, visit: Visit) -> None:
+    @contextmanager
+    def phase(self, number: int) -> Iterator[None]:
+        """What is emitted meanwhile is for a phase, where an image has places of it."""
+        phases, windows = self.conv.phases, self.conv.windows
+        self.number_of_phase = number
+        self.taps, self.depth_before = phases.each[number], sum(self.conv.depths[:number])
+        *outer, lines, places = self.taps
+        self.lines_of_task = _within(lines, windows[-2], self.tiles.task_rows, self.first_line)
+        self.places_of_task = _within(places, windows[-1], self.tiles.task_places, self.first)
+        fewest = min(self.tiles.task_places, places.outputs)
+        self.rows = self.tiles.rows if self.tiles.across_lines else min(self.tiles.rows, fewest)
+        at = [B.i64(taps.first) + place * B.i64(taps.step) for taps, place in zip(self.taps, self.places)]
+        extents = [self.conv.batch, *phases.lengths[:-1]]
+        self.start = flatten([self.image, *at[:-1]], extents)
+        missing = [
+            tir.LT(place, B.i64(taps.outputs))
+            for taps, window, place in zip(outer, windows, self.places)
+            if taps.outputs < window.outputs
+        ]
+        with ExitStack() as stack:
+            if missing:
+                stack.enter_context(T.If(missing[0] if len(missing) == 1 else tir.all(*missing)))
+                stack.enter_context(T.Then())
+            yield
+
+    def lines(self, visit: Visit) -> None:
         """Emit a loop over the tiles along the lines of a task."""
-        outputs, places, tile = self.conv.windows[-1].outputs, self.tiles.task_places, self.tiles.rows
         if self.tiles.across_lines:
-            self._across_lines(count, start, visit)
+            self._across_lines(visit)
             return
-        of_line = -(-places // tile)
-        with times("serial", count, "line") as line:
+        count, tile, last = self.places_of_task, self.rows, self.taps[-1]
+        of_line = ceildiv(count, tile)
+        with times("serial", self.lines_of_task, "line") as line:
             with times("serial", of_line, "tile") as at:
                 place = at * B.i64(tile)
-                if places % tile:  # the last tile overlaps the one before
-                    place = tir.min(place, B.i64(places - tile))
-                row = (start + line) * B.i64(outputs) + self.first + place
+                if not isinstance(count, int) or count % tile:  # the last tile overlaps the one before
+                    place = tir.min(place, as_expr(count) - B.i64(tile))
+                row = self._row(line, place)
                 row = B.bind(row, "row") if compat.free_vars(row) else row
-                visit(line * B.i64(of_line) + at, lambda i: (line, place + B.i64(i)), row)
+                visit(
+                    line * as_expr(of_line) + at,
+                    lambda i: (line, place + B.i64(i)),
+                    lambda i: row + i * B.i64(last.step),
+                )
 
-    def _across_lines(self, count: int | Expr, start: Expr, visit: Visit) -> None:
-        """The same where tiles go on from line to line, which a task has whole."""
-        outputs, tile = self.conv.windows[-1].outputs, self.tiles.rows
+    def _row(self, line: Expr, place: Expr) -> Expr:
+        """The result's row of a place on a line of the task."""
+        *_, lines, places = self.taps
+        row = (self.start + line * B.i64(lines.step)) * B.i64(self.conv.phases.lengths[-1])
+        return row + (self.first + place) * B.i64(places.step) + B.i64(places.first)
+
+    def _across_lines(self, visit: Visit) -> None:
+        """The same where tiles go on from line to line, which a task has whole, in all phases."""
+        outputs, tile, count = self.conv.windows[-1].outputs, self.tiles.rows, self.lines_of_task
         total = count * outputs if isinstance(count, int) else count * B.i64(outputs)
         with times("serial", ceildiv(total, tile), "tile") as at:
             first = tir.min(at * B.i64(tile), as_expr(total) - B.i64(tile))
+
+            def place_of(i: Expr) -> tuple[Expr, Expr]:
+                return tir.floordiv(first + i, B.i64(outputs)), tir.floormod(first + i, B.i64(outputs))
+
             found = []
             for i in range(tile):
-                place = first + B.i64(i)
-                line, rest = tir.floordiv(place, B.i64(outputs)), tir.floormod(place, B.i64(outputs))
-                free = compat.free_vars(place)
+                line, rest = place_of(B.i64(i))
+                free = compat.free_vars(line) or compat.free_vars(rest)
                 found.append((B.bind(line, f"line{i}"), B.bind(rest, f"place{i}")) if free else (line, rest))
-            row = start * B.i64(outputs) + first
-            visit(at, lambda i: found[i], B.bind(row, "row") if compat.free_vars(row) else row)
+            if self.conv.divided is not None:  # neither places nor lines need be neighbours in the result
+                visit(at, lambda i: found[i], lambda i: self._row(*place_of(i)))
+                return
+            row = self.start * B.i64(outputs) + first
+            row = B.bind(row, "row") if compat.free_vars(row) else row
+            visit(at, lambda i: found[i], lambda i: row + i)
 
     def offsets(self, line: Expr, place: Expr, window: list[Expr]) -> list[Expr]:
         """Where a window's element is in the data block."""
         *outer, lines, places = self.conv.windows
-        found = [r * B.i64(w.dilation) for w, r in zip(outer, window)]
+        starts = [*(B.i64(0) for _ in outer), line * B.i64(lines.stride), place * B.i64(places.stride)]
         return [
-            *found,
-            line * B.i64(lines.stride) + window[-2] * B.i64(lines.dilation),
-            place * B.i64(places.stride) + window[-1] * B.i64(places.dilation),
+            start + B.i64(taps.offset) + element * B.i64(taps.dilation)
+            for start, taps, element in zip(starts, self.taps, window)
         ]
 
     def begin(self) -> None:
@@ -129,9 +172,16 @@ class ConvolutionTasks:
         """Columns of a tile."""
         raise NotImplementedError
 
-    def panel(self, panel: Expr, count: int | Expr, start: Expr) -> None:
-        """Emit the lines of a task in one panel of columns."""
+    def panel(self, panel: Expr) -> None:
+        """Emit the lines of a task that a phase has in one panel of columns."""
         raise NotImplementedError
+
+
+def _within(taps: Taps, window: Window, each: int, first: Expr) -> Extent:
+    """How many of a phase's places along an axis a group of at most ``each`` of all places has."""
+    if taps.outputs == window.outputs:
+        return count_of(taps.outputs, each, first)
+    return taps.outputs if window.outputs <= each else extent_min(each, B.i64(taps.outputs) - first)
 
 
 class _Emitter(ConvolutionTasks):
@@ -139,19 +189,32 @@ class _Emitter(ConvolutionTasks):
         super().__init__(conv, tiles, out)
         self.packed = packed
         self.of_group = -(-conv.outputs // self.width())
-        kernel = [w.kernel for w in conv.windows]
-        # The last axis of the window and the channels are neighbours.
-        self.joined = conv.groups == 1 and conv.windows[-1].dilation == 1
-        self.depth = [*kernel[:-1], kernel[-1] * conv.inputs] if self.joined else [*kernel, conv.inputs]
-        self.blocks = blocks_of(self.depth)
 
     def begin(self) -> None:
         self.data = DataBlock(self.conv, self.outputs)
         self.data.fill(self.image, self.places)
-        if self.blocks is not None:
+        if any(blocks_of(self._depth(phase)) is not None for phase in self.conv.phases.each):
             tiles = self.tiles
             count = tiles.task_rows * -(-tiles.task_places // tiles.rows)
             self.totals = Totals(count, tiles.rows, self.width(), tiles.lanes)
+
+    @contextmanager
+    def phase(self, number: int) -> Iterator[None]:
+        with super().phase(number):
+            self.depth = self._depth(self.taps)
+            self.blocks = blocks_of(self.depth)
+            yield
+
+    def _depth(self, taps: Phase) -> list[int]:
+        """The extents of the depth's loops in a phase."""
+        kernel = [t.kernel for t in taps]
+        if self._is_joined(taps):
+            return [*kernel[:-1], kernel[-1] * self.conv.inputs]
+        return [*kernel, self.conv.inputs]
+
+    def _is_joined(self, taps: Phase) -> bool:
+        """Whether the last axis of the window and the channels are neighbours."""
+        return self.conv.groups == 1 and taps[-1].dilation == 1
 
     def width(self) -> int:
         return self.tiles.columns
@@ -159,7 +222,7 @@ class _Emitter(ConvolutionTasks):
     def panels(self) -> int:
         return self.conv.groups * -(-self.conv.outputs // self.width())
 
-    def panel(self, panel: Expr, count: int | Expr, start: Expr) -> None:
+    def panel(self, panel: Expr) -> None:
         width, outputs = self.width(), self.conv.outputs
         self.number = panel
         self.group = tir.floordiv(panel, B.i64(self.of_group))
@@ -169,40 +232,37 @@ class _Emitter(ConvolutionTasks):
         if tail and outputs > width:
             with T.If(tir.EQ(within, B.i64(outputs // width))):
                 with T.Then():
-                    self.tiles_of(count, start, column, tail)
+                    self.tiles_of(column, tail)
                 with T.Else():
-                    self.tiles_of(count, start, column, width)
+                    self.tiles_of(column, width)
         else:
-            self.tiles_of(count, start, column, tail or width)
+            self.tiles_of(column, tail or width)
 
-    def tiles_of(self, count: int | Expr, start: Expr, column: Expr, stored: int) -> None:
+    def tiles_of(self, column: Expr, stored: int) -> None:
         """Emit the tiles of a task in one panel of columns, of which the first ``stored`` are results."""
         blocks, lanes = self.blocks, min(self.tiles.lanes, self.width())
 
-        def store(sums: list[Buffer], row: Expr) -> None:
-            self.out.store(sums, row, column, stored, lanes)
+        def store(sums: list[Buffer], of_result: Rows) -> None:
+            self.out.store(sums, of_result, column, stored, lanes)
 
         if blocks is None:
-            self.lines(count, start, lambda number, places, row: store(self.sums(places), row))
+            self.lines(lambda number, places, at: store(self.sums(places), at))
             return
-        totals, rows = self.totals, self.tiles.rows
+        totals, rows = self.totals, self.rows
         totals.clear()
         with times("serial", blocks.count, "block") as block:
-            self.lines(
-                count,
-                start,
-                lambda number, places, row: totals.add(number, self.sums(places, (blocks, block))),
-            )
-        self.lines(count, start, lambda number, places, row: store(totals.read(number, rows), row))
+            self.lines(lambda number, places, _: totals.add(number, self.sums(places, (blocks, block))))
+        self.lines(lambda number, places, at: store(totals.read(number, rows), at))
 
     def sums(self, places: Places, block: tuple[DepthBlocks, Expr] | None = None) -> list[Buffer]:
         """A tile of places, over the whole depth or a block of it."""
         conv, tiles = self.conv, self.tiles
 
         def term(i: int, k: list[Expr], c: Expr) -> Expr:
-            window, channel = ([*k[:-1], B.i64(0)], k[-1]) if self.joined else (k[:-1], k[-1])
+            window, channel = ([*k[:-1], B.i64(0)], k[-1]) if self._is_joined(self.taps) else (k[:-1], k[-1])
             offsets = self.offsets(*places(i), window)
             data = self.data.at(offsets, self.group * B.i64(conv.inputs) + channel)
-            return data * wide(compat.load(self.packed, [self.number, flatten(k, self.depth), c]))
+            place = B.i64(self.depth_before) + flatten(k, self.depth)
+            return data * wide(compat.load(self.packed, [self.number, place, c]))
 
-        return emit_sums(tiles.rows, self.width(), tiles.lanes, self.depth, term, block=block)
+        return emit_sums(self.rows, self.width(), tiles.lanes, self.depth, term, block=block)

@@ -12,7 +12,7 @@ from .cpu_convolution import ConvolutionTasks, Places
 from .data_block import DataBlock
 from .micro_kernel import emit_sums, wide
 from .tiles import Tiles
-from .write_back import WriteBack
+from .write_back import Rows, WriteBack
 
 
 def emit_depthwise(conv: Convolution, tiles: Tiles, packed: Buffer, out: WriteBack) -> None:
@@ -34,23 +34,25 @@ class _Emitter(ConvolutionTasks):
     def panels(self) -> int:
         return -(-self.conv.columns // self.width())
 
-    def panel(self, panel: Expr, count: int | Expr, start: Expr) -> None:
+    def panel(self, panel: Expr) -> None:
         width, columns = self.width(), self.conv.columns
         column = panel * B.i64(width)
         if columns % width:
             column = tir.min(column, B.i64(columns - width))
-        self.data.fill(self.image, self.places, column)
-        self.lines(count, start, lambda number, places, row: self.tile(places, row, column))
+        if self.number_of_phase == 0:  # the others read it too
+            self.data.fill(self.image, self.places, column)
+        self.lines(lambda number, places, rows: self.tile(places, rows, column))
 
-    def tile(self, places: Places, row: Expr, column: Expr) -> None:
+    def tile(self, places: Places, rows: Rows, column: Expr) -> None:
         """Emit a tile of places."""
-        conv, width = self.conv, self.width()
-        kernel = [w.kernel for w in conv.windows]
+        width, lanes = self.width(), self.tiles.lanes
+        kernel = [taps.kernel for taps in self.taps]
 
         def term(i: int, k: list[Expr], c: Expr) -> Expr:
             data = self.data.at(self.offsets(*places(i), k), c)
-            return data * wide(compat.load(self.packed, [flatten(k, kernel), column + c]))
+            place = B.i64(self.depth_before) + flatten(k, kernel)
+            return data * wide(compat.load(self.packed, [place, column + c]))
 
         # Unrolled, so that neighbouring places share what they read.
-        sums = emit_sums(self.tiles.rows, width, self.tiles.lanes, kernel, term, unrolled=1)
-        self.out.store(sums, row, column, width, min(self.tiles.lanes, width))
+        sums = emit_sums(self.rows, width, lanes, kernel, term, unrolled=1)
+        self.out.store(sums, rows, column, width, min(lanes, width))

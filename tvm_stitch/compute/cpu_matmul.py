@@ -166,7 +166,7 @@ class _Emitter:
             return B.bind(batch * as_expr(p.rows) + row, "line") if compat.free_vars(row) else row
 
         def store(sums: list[Buffer], line: Expr) -> None:
-            self.out.store(sums, line, start, stored, min(self.tiles.lanes, width))
+            self.out.store(sums, lambda i: line + i, start, stored, min(self.tiles.lanes, width))
 
         def whole(number: Expr, row: Expr, rows: int) -> None:
             line = line_of(row)

@@ -13,7 +13,7 @@ from ..codegen.cpu_base import times
 from ..codegen.cpu_columns import count_of
 from ..codegen.evaluator import convert
 from ..compat import Buffer, Expr, tir
-from ..graph.extent import Extent, as_expr, ceildiv, product, unflatten
+from ..graph.extent import Extent, as_expr, ceildiv, is_number, product, unflatten
 from .tiles import DEPTH_OF_SUM, DOT_COLUMNS, LONG_DEPTH
 
 Term = Callable[[int, list[Expr], Expr], Expr]
@@ -84,6 +84,8 @@ def emit_sums(
     tile = _Tile(rows, width, min(lanes, width))
     sums = tile.buffers("sums")
     tile.clear(sums)
+    if any(is_number(extent, 0) for extent in depth):
+        return sums
     before: list[Expr] = []
     loops = list(depth)
     if block is not None:

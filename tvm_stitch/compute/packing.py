@@ -26,7 +26,7 @@ def packed_shape(product: Contraction | Convolution, width: int) -> tuple[int, .
 def layout(product: Contraction | Convolution) -> Hashable:
     """What a packed weight depends on beside its elements and the width of panels."""
     if isinstance(product, Convolution):
-        return product.weight_order, product.groups
+        return product.weight_order, product.groups, product.divided
     return product.transposed
 
 
@@ -50,8 +50,14 @@ def weight_axes(product: Convolution) -> list[int]:
 
 
 def _rows(product: Convolution, weight: np.ndarray) -> np.ndarray:
-    """A convolution's weight <places of the window and channels that are read, channels that are written>."""
-    return weight.transpose(weight_axes(product)).reshape((product.depth, product.columns))
+    """A convolution's weight <places of the window and channels that are read, channels that are written>.
+
+    Behind each other for each phase, with the places that it sees.
+    """
+    phases = product.phases
+    rows = weight.transpose(weight_axes(product)).reshape((*phases.kernel, product.inputs, product.columns))
+    parts = [rows[np.ix_(*(taps.weights for taps in phase))] for phase in phases.each]
+    return np.concatenate([part.reshape((-1, product.columns)) for part in parts])
 
 
 def _panels(rows: np.ndarray, width: int) -> np.ndarray:

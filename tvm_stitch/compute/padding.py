@@ -3,19 +3,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .. import compat
 from ..compat import Expr, Var
 from ..failures import Refusal
 from ..graph.access import branches
-from ..graph.extent import Extent, same
+from ..graph.extent import Extent, is_number, same
 from ..graph.ir import Operator, Tensor
 
 
 @dataclass(frozen=True)
 class Padded:
-    """``data[i...] = source[permuted(i - before)]`` where that is inside of the source, ``fill`` elsewhere.
+    """``data[i...] = source[permuted((i - before) / spacing)]`` where that is an element of it, ``fill`` elsewhere.
 
     Attributes:
         source: a tensor in memory.
@@ -24,6 +25,8 @@ class Padded:
         inner: for each axis of the data, the extent of the source there.
         before: for each axis of the data, the elements of the border before the source's.
         fill: the border's value, None where there is no border.
+        spacing: for each axis of the data, how far apart neighbours of the source are: 1 where nothing is between.
+            () for 1 everywhere.
     """
 
     source: Tensor
@@ -32,11 +35,22 @@ class Padded:
     inner: tuple[Extent, ...]
     before: tuple[int, ...]
     fill: Expr | None
+    spacing: tuple[int, ...] = ()
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether there is something between elements of the source."""
+        return any(each != 1 for each in self.spacing)
 
     @property
     def only_permutes(self) -> bool:
         """Whether the data is all of the source, in some order of its axes."""
-        return self.fill is None and not any(self.before) and all(map(same, self.shape, self.inner))
+        return (
+            self.fill is None
+            and not self.is_spread
+            and not any(self.before)
+            and all(map(same, self.shape, self.inner))
+        )
 
     @property
     def in_order(self) -> bool:
@@ -64,16 +78,26 @@ def padded(tensor: Tensor) -> tuple[Padded, list[Operator]]:
     while found.source.producer is not None:
         below = found.source.producer
         under = _padding(below)
-        if not under.only_permutes:
-            raise Refusal(f"{found.source.name} is computed in the same kernel")
         operators.append(below)
-        order = tuple(found.order[axis] for axis in under.order)
-        found = Padded(under.source, order, found.shape, found.inner, found.before, found.fill)
+        found = _over(found, under, Refusal(f"{found.source.name} is computed in the same kernel"))
     return found, operators
 
 
+def _over(found: Padded, under: Padded, refusal: Refusal) -> Padded:
+    """What is made of a source that is itself made of another by a permutation, or by spreading it."""
+    order = tuple(found.order[axis] for axis in under.order)
+    if under.only_permutes:
+        return Padded(under.source, order, found.shape, found.inner, found.before, found.fill, found.spacing)
+    if not under.is_spread or found.is_spread or not found.in_order or any(under.before):
+        raise refusal
+    if found.fill is not None and float(found.fill.value) != 0:
+        raise refusal
+    fill = found.fill if found.fill is not None else under.fill
+    return Padded(under.source, order, found.shape, under.inner, found.before, fill, under.spacing)
+
+
 def _padding(op: Operator) -> Padded:
-    """An operator that puts a border around a tensor or permutes its axes."""
+    """An operator that puts a border around a tensor, spreads it or permutes its axes."""
     refusal = Refusal(f"{op.output.name} is computed in the same kernel")
     if op.is_reduce:
         raise refusal
@@ -85,6 +109,8 @@ def _padding(op: Operator) -> Padded:
         raise refusal
     source = op.operand[compat.load_buffer(load)]
     indices = compat.elements(load.indices)
+    if any(compat.kind(index) == "FloorDiv" for index in indices):
+        return _spreading(op, source, indices, refusal)
     order, before = [], [0] * len(axes)
     for index in indices:
         var, offset = _shifted(index, refusal)
@@ -101,6 +127,54 @@ def _padding(op: Operator) -> Padded:
     if chosen is not None and _bounds(chosen[0], dict(zip(axes, shape)), refusal) != wanted:
         raise refusal
     return Padded(source, tuple(order), shape, tuple(inner), tuple(before), fill)
+
+
+def _spreading(op: Operator, source: Tensor, indices: Sequence[Expr], refusal: Refusal) -> Padded:
+    """An operator that puts zeros between the elements of a tensor."""
+    chosen = branches(op.value)
+    if chosen is None or float(chosen[2].value) != 0 or len(indices) != len(op.spatial):
+        raise refusal
+    spacing = {}
+    for index, axis, extent in zip(indices, op.spatial, source.shape):
+        each = 1
+        if compat.kind(index) == "FloorDiv":
+            index, each = index.a, compat.int_value(index.b) or 0
+        if not compat.same_var(index, axis.var) or each < 1:
+            raise refusal
+        if each > 1 and not (isinstance(extent, int) and is_number(axis.extent, (extent - 1) * each + 1)):
+            raise refusal
+        if each == 1 and not same(axis.extent, extent):
+            raise refusal
+        spacing[axis.var] = each
+    if _divisors(chosen[0], refusal) != {var: each for var, each in spacing.items() if each > 1}:
+        raise refusal
+    axes, shape = tuple(range(len(indices))), tuple(axis.extent for axis in op.spatial)
+    return Padded(
+        source,
+        axes,
+        shape,
+        source.shape,
+        (0,) * len(axes),
+        chosen[2],
+        tuple(spacing[a.var] for a in op.spatial),
+    )
+
+
+def _divisors(condition: Expr, refusal: Refusal) -> dict[Var, int]:
+    """What has to divide which variables for a condition to hold, which says nothing else."""
+    found: dict[Var, int] = {}
+    waiting = [condition]
+    while waiting:
+        part = waiting.pop()
+        if compat.kind(part) == "And":
+            waiting += [part.a, part.b]
+            continue
+        if compat.kind(part) != "EQ" or compat.kind(part.a) != "FloorMod" or compat.int_value(part.b) != 0:
+            raise refusal
+        var, each = part.a.a, compat.int_value(part.a.b)
+        if compat.kind(var) not in ("Var", "SizeVar") or each is None or found.setdefault(var, each) != each:
+            raise refusal
+    return found
 
 
 def _shifted(index: Expr, refusal: Refusal) -> tuple[Var, int]:

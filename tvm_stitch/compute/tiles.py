@@ -233,7 +233,7 @@ class _Divided:
         """What a step of the depth costs in a panel of a task of so many lines."""
         on_lines = rows * _cost(self.rows, self.places, self.vectors)
         fewest = self.places * (self.lines % rows or rows)
-        if not self.whole or fewest < self.most:
+        if not self.whole or fewest < self.most or not self.conv.phases.are_equal:
             return on_lines
         return min(on_lines, ACROSS_LINES * _cost(self.most, rows * self.places, self.vectors))
 

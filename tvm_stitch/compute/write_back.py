@@ -7,7 +7,7 @@ the rows and columns of a tile, while its sums are in the first-level cache.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from .. import compat
 from ..codegen import builder as B
@@ -27,6 +27,9 @@ from ..plan.domain import Domain, Point
 from ..plan.passes import schedule
 from ..plan.plan import StitchPlan
 
+Rows = Callable[[Expr], Expr]
+"""The result's row that a row of a tile is."""
+
 Vectors = tuple[int, int, int]
 """The first column of some vectors, their number, and their width."""
 
@@ -41,10 +44,11 @@ class WriteBack:
         """Emit what a task needs before its first tile, none of which is larger than ``rows`` x ``width``."""
         self.flat = B.flat_view(self.output.buffer)
 
-    def store(self, sums: Sequence[Buffer], row: Expr, column: Expr, stored: int, lanes: int) -> None:
-        """Emit what becomes of a tile that starts at ``row`` and ``column``, of whose columns the first are results."""
+    def store(self, sums: Sequence[Buffer], rows: Rows, column: Expr, stored: int, lanes: int) -> None:
+        """Emit what becomes of a tile that starts at ``column``, of whose columns the first are results."""
         for i, line in enumerate(sums):
-            _copy(line, self.flat, (row + B.i64(i)) * as_expr(self.columns) + column, _vectors(stored, lanes))
+            at = rows(B.i64(i)) * as_expr(self.columns) + column
+            _copy(line, self.flat, at, _vectors(stored, lanes))
 
 
 class EpilogueWriteBack(WriteBack):
@@ -65,18 +69,18 @@ class EpilogueWriteBack(WriteBack):
         if self.heavy:
             self.tile = B.stack([rows * width], "float32", "tile")
 
-    def store(self, sums: Sequence[Buffer], row: Expr, column: Expr, stored: int, lanes: int) -> None:
+    def store(self, sums: Sequence[Buffer], rows: Rows, column: Expr, stored: int, lanes: int) -> None:
         if self.stores:
-            super().store(sums, row, column, stored, lanes)
+            super().store(sums, rows, column, stored, lanes)
         if not self.heavy:
             for i, line in enumerate(sums):
-                self._line(line, B.i64(0), row + B.i64(i), column, _vectors(stored, lanes), "unroll")
+                self._line(line, B.i64(0), rows(B.i64(i)), column, _vectors(stored, lanes), "unroll")
             return
         width = int(sums[0].shape[0])
         for i, line in enumerate(sums):
             _copy(line, self.tile, B.i64(i * width), _vectors(width, lanes))
         with times("serial", len(sums), "i") as i:
-            self._line(self.tile, i * B.i64(width), row + i, column, _vectors(stored, 2 * lanes), "serial")
+            self._line(self.tile, i * B.i64(width), rows(i), column, _vectors(stored, 2 * lanes), "serial")
 
     def _line(
         self, source: Buffer, start: Expr, row: Expr, column: Expr, vectors: list[Vectors], kind: str

@@ -3,7 +3,7 @@
 
 TVM 0.27 has a rule for each of 113 operators. Some of them are wrong (norms of several axes keep their weights as they
 are, RMS norms lose their last axis, ``repeat`` of a flattened tensor repeats another order), some make what TVM cannot
-legalize (transposed convolutions), and some raise for negative axes, which would cost the whole model its layouts. So
+legalize, and some raise for negative axes, which would cost the whole model its layouts. So
 layouts go through the operators listed here alone.
 """
 
@@ -35,7 +35,8 @@ _REDUCTIONS = "max mean min prod std sum variance"
 _OF_CHANNELS = "nn.batch_norm nn.group_norm nn.instance_norm nn.layer_norm nn.prelu nn.softmax"
 _IMAGES = (
     "image.resize2d image.resize3d nn.adaptive_avg_pool1d nn.adaptive_avg_pool2d nn.adaptive_avg_pool3d nn.avg_pool1d "
-    "nn.avg_pool2d nn.avg_pool3d nn.conv1d nn.conv2d nn.conv3d nn.max_pool1d nn.max_pool2d nn.max_pool3d"
+    "nn.avg_pool2d nn.avg_pool3d nn.conv1d nn.conv1d_transpose nn.conv2d nn.conv2d_transpose nn.conv3d "
+    "nn.conv3d_transpose nn.max_pool1d nn.max_pool2d nn.max_pool3d"
 )
 _MOVEMENT = "concat expand_dims flip permute_dims repeat split squeeze strided_slice tile"
 

@@ -271,7 +271,10 @@ class _Mutator(relax.PyExprMutator):
         if not isinstance(var, relax.DataflowVar):
             self.set_var_remap(var, self.builder_.emit_output(self._ordered(source, order), var.name))
         elif any(map(self._reads_its_own_order, self.readers.get(var, ()))):
-            self.set_var_remap(var, self._ordered(source, order))
+            made = self._ordered(source, order)
+            self.set_var_remap(
+                var, made if isinstance(made, relax.Var) else self.builder_.emit(made, var.name)
+            )
 
     def _reads_its_own_order(self, reader: Any) -> bool:
         """Whether a reader takes a value as it is, neither in its group's order nor in that of a transposition."""

@@ -19,12 +19,15 @@ from .full_rank_operands import full_rank_operands
 from .functions import own_functions
 from .operators import operator_name
 from .readers import readers_of
+from .spread_data import LAYOUTS as SPREAD_LAYOUTS
+from .transposed_convolutions import SPATIAL
 from .views import permutation, shape_of
 
 LAYOUTS = {
     "relax.nn.conv1d": ("NCW", ["NWC", "OWI"]),
     "relax.nn.conv2d": ("NCHW", ["NHWC", "OHWI"]),
     "relax.nn.conv3d": ("NCDHW", ["NDHWC", "ODHWI"]),
+    **{name: (f"NC{axes}", list(SPREAD_LAYOUTS[name])) for name, axes in SPATIAL.items()},
 }
 """For each operator, the layout that importers give data, and those of data and weight with channels innermost."""
 
@@ -109,8 +112,10 @@ def suits_library(tf32: bool, call: Any, read_last: bool) -> bool:
     """Whether cuDNN is faster at a convolution with channels last.
 
     That is what a GPU's matrix units compute: half types, and float32 that may be rounded. Exact float32 is mostly
-    slower so, but not depthwise, which is worth it where no transposition is added.
+    slower so, but not depthwise, which is worth it where no transposition is added. Transposed convolutions stay.
     """
+    if operator_name(call) in SPATIAL:
+        return False
     if str(call.ty.dtype) in HALF or (tf32 and str(call.ty.dtype) == "float32"):
         return True
     return read_last and int(call.attrs.groups) > 1 and is_number((shape_of(call.args[1]) or (0, 0))[1], 1)

@@ -42,9 +42,12 @@ from .library_convolutions import LibraryConvolutions
 from .library_matmuls import LibraryMatmuls
 from .lift_workspace import LiftWorkspace
 from .mark import MergeStitchOps, UnmarkEpilogues
+from .phased_convolutions import PhasedConvolutions
 from .schedule_stitch_ops import ScheduleStitchOps
 from .skip_empty import SkipEmpty
+from .spread_data import TRANSPOSED_CONVOLUTIONS
 from .stitch_ops import StitchOps
+from .transposed_convolutions import TransposedConvolutions
 from .wide_operators import WideOperators
 from .widening_casts import WideningCasts
 
@@ -66,7 +69,7 @@ def stitch_passes(
     recorder = recorder or Recorder()
     return [
         KeepZeros(),
-        exclusively([relax.transform.LegalizeOps(CENTRED_NORMS)]),
+        exclusively([relax.transform.LegalizeOps(CENTRED_NORMS | TRANSPOSED_CONVOLUTIONS)]),
         SkipEmpty(),
         relax.transform.AnnotateTIROpPattern(),
         FoldConstants(),
@@ -96,6 +99,7 @@ def planning_passes(
         ConstantViews(),
         ConstantBatchNorm(),
         *_attention(target, config, recorder),
+        TransposedConvolutions("convolution" not in config.of_tvm),
         *_layouts(target, config, recorder),
         CarriedPermutations(),
         *_libraries(target, config, recorder),
@@ -135,7 +139,7 @@ def _layouts(target: Any, config: StitchConfig, recorder: Recorder) -> list[Any]
     def converts(call: Any, read_last: bool) -> bool:
         return suits_library(config.tf32, call, read_last) and is_called()
 
-    return [ConvolutionLayouts(converts, recorder.computed)]
+    return [PhasedConvolutions(is_called, recorder.computed), ConvolutionLayouts(converts, recorder.computed)]
 
 
 def _templates(target: Any, config: StitchConfig, recorder: Recorder) -> list[Any]:
