@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report on one screen: equal kernels once, boundaries by reason, and where in the model each comes from."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from .data import KernelCall, ModelReport, Reason
+from .words import bytes_in_words, count_of
+
+MOST_KERNELS = 14
+MOST_REASONS = 12
+WIDTH = 118
+KINDS = {
+    "stitched": "Stitched kernels",
+    "compute": "Kernels around a compute-intensive operator",
+    "library": "Calls of functions outside the module",
+    "tvm": "Kernels left to TVM",
+}
+"""What a kernel may be, with the heading of its kind."""
+
+
+def summary(report: ModelReport, device: str, computed: Mapping[str, str]) -> str:
+    """The report in about 50 lines, whatever the size of the model.
+
+    Args:
+        report: what is known.
+        device: what it is planned for, in words.
+        computed: what computes compute-intensive operators, as it was recorded.
+    """
+    kinds = Counter(str(k.kind) for k in report.kernels)
+    stitched = Counter(k.function for k in report.kernels if k.kind == "stitched")
+    told = [f"{kinds['stitched']} stitched" + (f" ({len(stitched)} different)" if kinds["stitched"] else "")]
+    words = {
+        "compute": "around a compute-intensive operator",
+        "library": "of libraries",
+        "tvm": "left to TVM",
+    }
+    told += [f"{kinds[kind]} {words[kind]}" for kind in words if kinds[kind]]
+    lines = [f"{report.target}{f', planned for {device}' if device else ''}"]
+    lines.append(f"{count_of(len(report.kernels), 'kernel')} a call: {', '.join(told)}")
+    if report.kernels:
+        lines[-1] += f"; {bytes_in_words(report.stitched.bytes)} moved"
+    for repeat in report.repeats:
+        same = f"{repeat.count} times the same {count_of(repeat.length, 'kernel')}"
+        lines.append(f"{same} from {_place(report, repeat.first)} on")
+    for kind, heading in KINDS.items():
+        lines += _kernels(report, kind, heading)
+    if computed and not kinds["compute"] + kinds["library"]:
+        lines += ["", "Compute-intensive operators"]
+        lines += _most([f"  {name}: {how}" for name, how in computed.items()], MOST_REASONS)
+    if report.left:
+        lines += ["", "No stitch op takes"]
+        lines += _most([_cut(f"  {name}: {reason}") for name, reason in report.left.items()], MOST_REASONS)
+    lines += _boundaries(report.boundaries)
+    return "\n".join(lines)
+
+
+def _place(report: ModelReport, kernel: int) -> str:
+    found = _sources(report, [report.kernels[kernel]])
+    return found[0] if found else report.kernels[kernel].function
+
+
+def _kernels(report: ModelReport, kind: str, heading: str) -> list[str]:
+    calls: dict[tuple[str, str], list[KernelCall]] = {}
+    for kernel in report.kernels:
+        if kernel.kind == kind:
+            calls.setdefault((kernel.function, kernel.note), []).append(kernel)
+    lines, notes = [], {note for _, note in calls}
+    for (function, note), same in calls.items():
+        first = same[0]
+        lines.append(_cut(f"  {len(same):3} x {function}: {_told(report, first)}"))
+        if sources := _sources(report, same):
+            lines[-1] = _cut(f"{lines[-1]}; {_named(sources)}")
+        if note and len(notes) > 1:
+            lines[-1] = _cut(f"{lines[-1]}")
+            lines.append(_cut(f"        {note}"))
+    if len(lines) > MOST_KERNELS:
+        lines = [line for line in lines if not line.startswith("        ")]
+    shared = f" ({notes.pop()})" if len(notes) == 1 and "" not in notes else ""
+    return ["", _cut(heading + shared), *_most(lines, MOST_KERNELS)] if lines else []
+
+
+def _told(report: ModelReport, kernel: KernelCall) -> str:
+    plan = report.plans.get(kernel.function)
+    if plan is None:
+        return bytes_in_words(kernel.bytes_least)
+    moved = bytes_in_words(kernel.bytes_moved)
+    if kernel.bytes_moved != kernel.bytes_least:
+        moved += f", the least {bytes_in_words(kernel.bytes_least)}"
+    rows = f"{plan['rows']} rows" if plan["rows"] not in ("flat", "grid-wide") else plan["rows"]
+    return f"{count_of(len(plan['operators']), 'operator')}, {rows}, {moved}"
+
+
+def _sources(report: ModelReport, kernels: Iterable[KernelCall]) -> list[str]:
+    """Where calls come from: the last operator of each, which is what it hands on."""
+    return list(dict.fromkeys(report.operators[k.operators[-1]].label for k in kernels if k.operators))
+
+
+def _named(names: Sequence[str]) -> str:
+    """Names in short: numbers that differ become a range where that is all that does."""
+    patterns: dict[str, list[str]] = {}
+    for name in names:
+        patterns.setdefault(re.sub(r"\d+", "#", name), []).append(name)
+    found = []
+    for pattern, same in patterns.items():
+        numbers = [re.findall(r"\d+", name) for name in same]
+        columns = list(zip(*numbers)) if numbers[0] else []
+        varying = [c for c in columns if len(set(c)) > 1]
+        if len(same) > 1 and len(varying) == 1:
+            values = iter(c[0] if len(set(c)) == 1 else f"{c[0]}..{c[-1]}" for c in columns)
+            found.append(re.sub("#", lambda _: next(values), pattern))  # noqa: B023
+        else:
+            found += same
+    return ", ".join(found)
+
+
+def _boundaries(boundaries: Sequence[Reason]) -> list[str]:
+    groups: dict[str, list[Reason]] = {}
+    for b in boundaries:
+        groups.setdefault(re.sub(r"\d+(\.\d+)?", "N", b.text), []).append(b)
+    lines = []
+    for same in sorted(groups.values(), key=len, reverse=True):
+        pairs = Counter(f"{b.producer} | {b.consumer}" for b in same)
+        text = f"  {len(same):3} x {same[0].text}"
+        lines.append(_cut(f"{text} ({', '.join(pairs)})"))
+    return ["", "Boundaries, by reason", *_most(lines, MOST_REASONS)] if lines else []
+
+
+def _most(lines: list[str], number: int) -> list[str]:
+    if len(lines) <= number:
+        return lines
+    return [*lines[: number - 1], f"      and {len(lines) - number + 1} more (--verbose)"]
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= WIDTH else f"{line[: WIDTH - 3].rstrip()}..."
