@@ -140,18 +140,20 @@ def explain(mod: Any, target: Any = "llvm", config: StitchConfig | None = None) 
     from .recorder import Recorder
     from .relax.checked_module import checked_module
     from .relax.completed_report import completed
+    from .relax.marked_names import unmarked, with_marked_names
     from .relax.model_report import model_report
     from .relax.pipeline import planning_passes
     from .relax.source_operators import source_operators
 
     mod, target = checked_module(mod), resolve_target(target)
     config = checked_config(config)
-    recorder, sources = Recorder(), source_operators(mod)
+    recorder, (sources, steps) = Recorder(), source_operators(mod)
     with target, watched():
-        lowered = tvm.transform.Sequential(planning_passes(target, config, recorder))(mod)
-    report = recorder.report()
+        passes = tvm.transform.Sequential(planning_passes(target, config, recorder))
+        lowered = passes(with_marked_names(mod))
+    report = unmarked(recorder.report())
     report.model = model_report(
-        lowered, sources, recorder.flows, {k.name: k for k in report.kernels}, report.computed, report.left,
+        lowered, (sources, steps), recorder.flows, {k.name: k for k in report.kernels}, report.computed, report.left,
         target, device_model(target, config),
     )  # fmt: skip
     report.complete = partial(completed, mod=mod, lowered=lowered, target=target)

@@ -16,6 +16,7 @@ from ..one_at_a_time import exclusively
 from ..report.data import Code, ModelReport, Totals, add_sizes
 from ..testing.count import count_lowered, is_compute_intensive
 from .kernel_calls import kernel_calls
+from .marked_names import unmarked
 from .pipeline import _backend, _default_schedules
 
 
@@ -77,7 +78,7 @@ def _codes(lowered: tvm.IRModule, names: Iterable[str], target: Any) -> dict[str
     for name in dict.fromkeys(names):
         func = functions.get(name)
         if isinstance(func, tirx.PrimFunc):
-            found[name] = _cuda(name, func, target) or Code("TIR", func.script())
+            found[name] = _cuda(name, func, target) or Code("TIR", unmarked(func.script()))
     return found
 
 
@@ -88,7 +89,7 @@ def _cuda(name: str, func: Any, target: Any) -> Code | None:
     try:
         built = tvm.compile(tvm.IRModule({name: func.with_attr("global_symbol", name)}), target=target)
         module = getattr(built, "mod", built)
-        return Code("CUDA C", str(module.imports[0].inspect_source()))
+        return Code("CUDA C", unmarked(str(module.imports[0].inspect_source())))
     except Exception as err:
         let_pass(err)
         return None

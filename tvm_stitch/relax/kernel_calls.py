@@ -51,6 +51,10 @@ class Calls:
             v.name: i for i, call in enumerate(self.calls) if call.caller == function for v in call.results
         }
 
+    def calls_of(self, function: str) -> list[Call | None]:
+        """The calls that a function makes, in their places among all; None in those of others."""
+        return [call if call.caller == function else None for call in self.calls]
+
 
 def kernel_calls(mod: tvm.IRModule) -> Calls:
     """The kernel calls of a module whose operators are functions; views, allocations and shapes are none."""

@@ -22,12 +22,14 @@ from ..report.data import (
     Totals,
     add_sizes,
 )
-from ..report.flow import Flow
+from ..report.flow import Flow, FlowNode
 from ..report.owners import Step, owners
 from ..report.reasons import explained
 from ..report.repeats import find_repeats
 from ..report.target_words import target_words
+from .fused_names import ends_of
 from .kernel_calls import Call, Calls, kernel_calls
+from .marked_names import is_fresh, marked, unmarked
 from .source_operators import Source
 
 COMPUTE = "compute-intensive"
@@ -46,7 +48,7 @@ def model_report(
     """The report of a module that went through the planning passes.
 
     Args:
-        lowered: what they made of it.
+        lowered: what they made of it, where it had marked names.
         sources: the operators of the module before them, and how these depend on each other.
         flows: the blocks that scopes were identified in.
         plans: by function of a stitched kernel what its plan says (:class:`tvm_stitch.report.kernel.Kernel`).
@@ -56,6 +58,7 @@ def model_report(
         device: the model of that.
     """
     found = kernel_calls(lowered)
+    sources = sources[0], [Step(tuple(map(marked, s.values)), s.producers) for s in sources[1]]
     steps = _Owned(found, sources, flows)
     kinds = [_kind(call, plans, steps.flows_of[i]) for i, call in enumerate(found.calls)]
     operators = tuple(
@@ -73,7 +76,7 @@ def model_report(
     kernels = tuple(
         _kernel(call, kinds[i], members[i], plans, device, notes[i]) for i, call in enumerate(found.calls)
     )
-    return ModelReport(
+    report = ModelReport(
         target=target_words(target.kind.name, target.attrs),
         target_full=str(target),
         device=device.name,
@@ -86,6 +89,7 @@ def model_report(
         boundaries=tuple(steps.boundaries),
         stitched=_totals(kernels),
     )
+    return unmarked(report)
 
 
 def _totals(kernels: Sequence[KernelCall]) -> Totals:
@@ -103,23 +107,32 @@ class _Owned:
     """
 
     def __init__(self, found: Calls, sources: tuple[Sequence[Source], Sequence[Step]], flows: Sequence[Flow]):
-        callers = list(dict.fromkeys(s.function for s in sources[0]))
-        written = {caller: found.written(caller) for caller in {*callers, *found.views}}
-        self.operators: list[tuple[int, ...]] = []
-        for caller in callers:
-            steps = [step for s, step in zip(*sources) if s.function == caller]
-            first = len(self.operators)
-            own = [Step(s.values, tuple(p - first for p in s.producers)) for s in steps]
-            self.operators += owners(own, written[caller], frozenset(found.views.get(caller, ())))
-        self.flows_of: list[list[Any]] = [[] for _ in found.calls]
+        self.flows_of: list[list[FlowNode]] = [[] for _ in found.calls]
         self.refused: dict[tuple[int, int], list[Reason]] = {}
         self.boundaries: list[Reason] = []
+        callers = list(dict.fromkeys([*(s.function for s in sources[0]), *found.views]))
+        written = {caller: found.written(caller) for caller in callers}
+        known = {
+            caller: {v: {k} for v, k in written[caller].items() if not is_fresh(v)} for caller in callers
+        }
         for flow in flows:
             steps = [Step(node.values, node.producers) for node in flow.nodes]
             names = {v for step in steps for v in step.values}
-            caller = max(written, key=lambda c: len(names & written[c].keys()), default="")
-            placed = owners(steps, written.get(caller, {}), frozenset(found.views.get(caller, ())))
+            caller = max(callers, key=lambda c: len(names & known[c].keys()))
+            ends = ends_of(found.calls_of(caller), flow)
+            placed = owners(steps, {i: {k} for i, k in ends.items()}, frozenset(found.views.get(caller, ())))
             self._place(flow, placed)
+            for step, kernels in zip(steps, placed):
+                for value in step.values:
+                    if kernels and not is_fresh(value):
+                        known[caller].setdefault(value, set(kernels))
+        self.operators: list[tuple[int, ...]] = []
+        for caller in callers:
+            own = [step for s, step in zip(*sources) if s.function == caller]
+            first = len(self.operators)
+            steps = [Step(s.values, tuple(p - first for p in s.producers)) for s in own]
+            sure = {i: known[caller][v] for i, s in enumerate(steps) for v in s.values if v in known[caller]}
+            self.operators += owners(steps, sure, frozenset(found.views.get(caller, ())))
 
     def _place(self, flow: Flow, placed: Sequence[tuple[int, ...]]) -> None:
         for node, kernels in zip(flow.nodes, placed):
@@ -158,8 +171,8 @@ def _note(
         return ""
     if kind == "tvm":
         return "; ".join(dict.fromkeys(node.reason for node in nodes if node.reason))
-    names = {v.name for v in call.results} | {o.name for o in members}
-    names |= {name for node in nodes for name in node.values}
+    names = {unmarked(v.name) for v in call.results} | {o.name for o in members}
+    names |= {unmarked(name) for node in nodes for name in node.values}
     for key, how in computed.items():
         if key == call.function or call.function == f"{key}_tiled" or key.rpartition(" ")[2] in names:
             return how

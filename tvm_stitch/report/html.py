@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report as a page: one HTML file with its data, its style and its scripts in it, which asks no network for anything.
+"""The report as a page: one HTML file with its data, its style and its scripts in it, which needs no network.
 
 What comes from the model reaches the page as JSON, and from there as text; its title is escaped.
 """

@@ -7,7 +7,7 @@ no kernel writes is computed in the kernels of the operators that read it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -20,20 +20,18 @@ class Step:
 
 
 def owners(
-    steps: Sequence[Step], written: Mapping[str, int], views: frozenset[str] = frozenset()
+    steps: Sequence[Step], known: Mapping[int, Collection[int]], views: frozenset[str] = frozenset()
 ) -> list[tuple[int, ...]]:
     """The kernels of every step, in order; none for a view and for what nothing reads.
 
     Args:
         steps: in topological order.
-        written: for every value that a kernel writes, by name, the kernel's index.
-        views: values that no kernel makes.
+        known: by index of a step the kernels that it is known to be in, above all the one that writes its result.
+        views: values that no kernel makes, by name.
     """
-    found: list[set[int]] = [set() for _ in steps]
-    ends = [any(v in written or v in views for v in step.values) for step in steps]
+    found: list[set[int]] = [set(known.get(i, ())) for i in range(len(steps))]
+    ends = [i in known or any(v in views for v in step.values) for i, step in enumerate(steps)]
     for i in reversed(range(len(steps))):
-        if ends[i]:
-            found[i] = {written[v] for v in steps[i].values if v in written}
         for p in steps[i].producers:
             if not ends[p]:
                 found[p] |= found[i]

@@ -109,8 +109,8 @@ RULES = (
         "Nothing: no kernel can wait for that",
     ),
     Rule(
-        "`N operators exceed the limit`, `N arguments exceed the limit`",
-        r"exceed the limit",
+        "`N operators exceed the limit`, `N arguments exceed the limit`, `it has more than 32 arguments`",
+        r"exceed the limit|more than \d+ arguments",
         "The scope is full",
         "Raise `max_operators` or `max_arguments`; watch the compile time",
     ),
