@@ -4,14 +4,15 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from .data import KernelCall, ModelReport, Reason
 from .words import bytes_in_words, count_of
 
-MOST_KERNELS = 14
-MOST_REASONS = 12
+LINES = 50
+MOST_REPEATS = 4
 WIDTH = 118
 KINDS = {
     "stitched": "Stitched kernels",
@@ -39,23 +40,35 @@ def summary(report: ModelReport, device: str, computed: Mapping[str, str]) -> st
         "tvm": "left to TVM",
     }
     told += [f"{kinds[kind]} {words[kind]}" for kind in words if kinds[kind]]
-    lines = [f"{report.target}{f', planned for {device}' if device else ''}"]
-    lines.append(f"{count_of(len(report.kernels), 'kernel')} a call: {', '.join(told)}")
+    headline = f"{count_of(len(report.kernels), 'kernel')} a call: {', '.join(told)}"
     if report.kernels:
-        lines[-1] += f"; {bytes_in_words(report.stitched.bytes)} moved"
-    for repeat in report.repeats:
+        headline += f"; {bytes_in_words(report.stitched.bytes)} moved"
+    lines = [_cut(f"{report.target}{f', planned for {device}' if device else ''}")]
+    lines += textwrap.wrap(headline, WIDTH, subsequent_indent="  ")
+    for repeat in report.repeats[:MOST_REPEATS]:
         same = f"{repeat.count} times the same {count_of(repeat.length, 'kernel')}"
-        lines.append(f"{same} from {_place(report, repeat.first)} on")
-    for kind, heading in KINDS.items():
-        lines += _kernels(report, kind, heading)
+        lines.append(_cut(f"{same} from {_place(report, repeat.first)} on"))
+    sections = [_kernels(report, kind, heading) for kind, heading in KINDS.items()]
     if computed and not kinds["compute"] + kinds["library"]:
-        lines += ["", "Compute-intensive operators"]
-        lines += _most([f"  {name}: {how}" for name, how in computed.items()], MOST_REASONS)
-    if report.left:
-        lines += ["", "No stitch op takes"]
-        lines += _most([_cut(f"  {name}: {reason}") for name, reason in report.left.items()], MOST_REASONS)
-    lines += _boundaries(report.boundaries)
+        told = [_cut(f"  {name}: {how}") for name, how in computed.items()]
+        sections.append(("Compute-intensive operators", told))
+    left = [_cut(f"  {name}: {reason}") for name, reason in report.left.items()]
+    sections.append(("No stitch op takes", left))
+    sections.append(("Boundaries, by reason", _boundaries(report.boundaries)))
+    sections = [(heading, found) for heading, found in sections if found]
+    room = LINES - len(lines) - 2 * len(sections)
+    for (heading, found), most in zip(sections, _shares([len(found) for _, found in sections], room)):
+        lines += ["", heading, *_most(found, most)]
     return "\n".join(lines)
+
+
+def _shares(wanted: Sequence[int], room: int) -> list[int]:
+    """How many lines each section gets: those that want few have all of them, the others share the rest."""
+    found = [0] * len(wanted)
+    for done, i in enumerate(sorted(range(len(wanted)), key=lambda i: wanted[i])):
+        found[i] = min(wanted[i], max(2, room // (len(wanted) - done)))
+        room -= found[i]
+    return found
 
 
 def _place(report: ModelReport, kernel: int) -> str:
@@ -63,7 +76,8 @@ def _place(report: ModelReport, kernel: int) -> str:
     return found[0] if found else report.kernels[kernel].function
 
 
-def _kernels(report: ModelReport, kind: str, heading: str) -> list[str]:
+def _kernels(report: ModelReport, kind: str, heading: str) -> tuple[str, list[str]]:
+    """A heading and a line for each different kernel, with what computes it where that differs."""
     calls: dict[tuple[str, str], list[KernelCall]] = {}
     for kernel in report.kernels:
         if kernel.kind == kind:
@@ -75,12 +89,9 @@ def _kernels(report: ModelReport, kind: str, heading: str) -> list[str]:
         if sources := _sources(report, same):
             lines[-1] = _cut(f"{lines[-1]}; {_named(sources)}")
         if note and len(notes) > 1:
-            lines[-1] = _cut(f"{lines[-1]}")
             lines.append(_cut(f"        {note}"))
-    if len(lines) > MOST_KERNELS:
-        lines = [line for line in lines if not line.startswith("        ")]
     shared = f" ({notes.pop()})" if len(notes) == 1 and "" not in notes else ""
-    return ["", _cut(heading + shared), *_most(lines, MOST_KERNELS)] if lines else []
+    return _cut(heading + shared), lines
 
 
 def _told(report: ModelReport, kernel: KernelCall) -> str:
@@ -126,7 +137,7 @@ def _boundaries(boundaries: Sequence[Reason]) -> list[str]:
         pairs = Counter(f"{b.producer} | {b.consumer}" for b in same)
         text = f"  {len(same):3} x {same[0].text}"
         lines.append(_cut(f"{text} ({', '.join(pairs)})"))
-    return ["", "Boundaries, by reason", *_most(lines, MOST_REASONS)] if lines else []
+    return lines
 
 
 def _most(lines: list[str], number: int) -> list[str]:

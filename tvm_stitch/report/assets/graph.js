@@ -4,6 +4,11 @@
 const CARD = { width: 232, height: 60 };
 const PILL = { height: 28, most: 190, letter: 6.9 };
 
+// Frames around kernels make layout slow: a graph of more operators than this has colours only.
+const MOST_FRAMED = 320;
+
+const LEGEND_HEIGHT = 56;
+
 const svg = d3.select("#canvas");
 const world = svg.append("g").attr("class", "world");
 const zoom = d3.zoom().scaleExtent([0.02, 3]).on("zoom", (event) => world.attr("transform", event.transform));
@@ -64,6 +69,10 @@ function operatorScene(folded) {
       links.get(key).edges.push(...ids);
     });
   });
+  if (nodes.length > MOST_FRAMED) {
+    nodes.forEach((n) => (n.frame = null));
+    return { nodes, links: [...links.values()], frames: [] };
+  }
   const all = [...frames.values()];
   const outer = repeatFrames(all);
   return { nodes, links: [...links.values()], frames: [...outer, ...all] };
@@ -114,6 +123,18 @@ function curve(points) {
   return path;
 }
 
+// As much of a text as a card has room for; of a name with a path in it the end is what counts.
+const ruler = document.createElement("canvas").getContext("2d");
+function fitted(text, font, end = false) {
+  ruler.font = `${font} ${getComputedStyle(document.body).fontFamily}`;
+  const room = CARD.width - 29;
+  if (ruler.measureText(text).width <= room) return text;
+  let kept = text.length;
+  const cut = () => (end ? `…${text.slice(text.length - kept)}` : `${text.slice(0, kept)}…`);
+  while (kept > 1 && ruler.measureText(cut()).width > room) kept -= 1;
+  return cut();
+}
+
 // -- drawing -----------------------------------------------------------------------------------------------------
 function draw(view, folded) {
   const scene = laidOut(view === "kernels" ? kernelScene(folded) : operatorScene(folded));
@@ -151,9 +172,9 @@ function drawInto(layer, scene) {
   const cards = nodes.filter((n) => n.kernel !== undefined);
   cards.append("rect").attr("class", "strip").attr("width", 6).attr("height", (n) => n.height).attr("rx", 3);
   const texts = [
-    ["name", 22, (n) => short(computes(kernels[n.kernel]), 26)],
-    ["from", 38, (n) => shortLeft(origin(kernels[n.kernel]), 36)],
-    ["size", 52, (n) => cardFacts(kernels[n.kernel])],
+    ["name", 22, (n) => fitted(computes(kernels[n.kernel]), "600 13px")],
+    ["from", 38, (n) => fitted(origin(kernels[n.kernel]), "11.5px", true)],
+    ["size", 52, (n) => fitted(cardFacts(kernels[n.kernel]), "11.5px")],
   ];
   texts.forEach(([name, y, text]) => cards.append("text").attr("class", name).attr("x", 17).attr("y", y).text(text));
   cards.append("title").text((n) => `${computes(kernels[n.kernel])}\n${kernels[n.kernel].function}`);
@@ -198,10 +219,11 @@ function show(transform) {
 // All of a small graph; of a long one its beginning, at a size that can be read.
 function fit(whole = false) {
   if (!drawn) return;
-  const { width, height } = svg.node().getBoundingClientRect();
+  const box = svg.node().getBoundingClientRect();
+  const [width, height] = [box.width, box.height - LEGEND_HEIGHT];
   const all = Math.min(width / drawn.width, height / drawn.height, 1.15);
-  const across = Math.min(width / drawn.width, 1);
-  const scale = whole || all > 0.55 ? all : Math.max(all, Math.min(across, 0.85));
+  const across = Math.min(width / drawn.width, 0.95);
+  const scale = whole || all > 0.75 ? all : Math.max(all, across);
   const top = scale === all ? Math.max(0, (height - drawn.height * scale) / 2) : 0;
   show(d3.zoomIdentity.translate((width - drawn.width * scale) / 2, top).scale(scale));
 }

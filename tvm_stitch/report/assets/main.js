@@ -32,15 +32,13 @@ function select(what, move = false) {
 function redraw() {
   const busy = document.getElementById("busy");
   busy.hidden = false;
-  // Layout blocks the page: the note is painted first.
-  requestAnimationFrame(() => {
-    setTimeout(() => {
-      draw(state.view, state.folded);
-      select(state.selected);
-      busy.hidden = true;
-      document.body.dataset.ready = `${state.view} ${state.folded}`;
-    });
-  });
+  // Layout blocks the page: the note has a frame's time to be painted first.
+  setTimeout(() => {
+    draw(state.view, state.folded);
+    select(state.selected);
+    busy.hidden = true;
+    document.body.dataset.ready = `${state.view} ${state.folded}`;
+  }, 30);
 }
 
 function find(text) {

@@ -22,7 +22,6 @@ kernels.forEach((k, i) => callsOf.set(k.function, [...(callsOf.get(k.function) |
 
 // -- names -----------------------------------------------------------------------------------------------------
 const short = (text, length) => (text.length <= length ? text : `${text.slice(0, length - 1)}…`);
-const shortLeft = (text, length) => (text.length <= length ? text : `…${text.slice(text.length - length + 1)}`);
 const simple = (operator) => operator.replace(/^nn\./, "").replace(/^image\./, "");
 const labelOf = (o) => o.source || `${simple(o.operator)} ${o.name}`;
 
@@ -39,7 +38,7 @@ function computes(k) {
     return [...numbers].map(([name, n]) => (n > 1 ? `${n}× ${name}` : name));
   };
   if (k.kind !== "stitched" && /^attention\d*$/.test(k.function)) return "attention";
-  const all = counted(names);
+  const all = counted([...names].sort((a, b) => Number(MAIN.test(b)) - Number(MAIN.test(a))));
   if (all.length <= 3) return all.join(", ");
   const main = names.filter((name) => MAIN.test(name));
   const shown = main.length ? main : [names[0], names[names.length - 1]];
