@@ -21,7 +21,10 @@ def test_the_summary() -> None:
     assert "2 times the same 2 kernels from layer0.product on" in text
     assert "    2 x norm: 1 operator, 4 rows, 320 B, the least 256 B; layer0..1.norm" in text
     assert "Kernels around a compute-intensive operator (TVM: no library)" in text
-    assert "  argmax: block red holds SeqStmt, not one store" in text
+    assert (
+        "Kernels left to TVM (block red holds SeqStmt, not one store)" in text
+        and "No stitch op takes" not in text
+    )
     assert "    2 x compute-intensive (a | b)" in text and f"    1 x {ACTIONABLE} (a | b)" in text
 
 

@@ -16,7 +16,8 @@ def test_one_kernel() -> None:
 
 
 @pytest.mark.parametrize(
-    ("a", "b"), [("layer1.norm", "argmax"), ("argmax", "n4"), ("nn.layer_norm", "argmax a5")]
+    ("a", "b"),
+    [("layer1.norm", "argmax"), ("argmax", "n4"), ("layer_norm", "argmax a5"), ("nn.layer_norm", "argmax")],
 )
 def test_neighbours_in_either_order(a: str, b: str) -> None:
     answer = why(sample(), a, b)

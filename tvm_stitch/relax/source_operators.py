@@ -71,5 +71,8 @@ def _operator(call: Any) -> str:
 
 
 def _span(call: Any) -> str:
+    """The name in a call's span; none in a span with a line, which is a place in a file."""
     span = getattr(call, "span", None)
-    return str(span.source_name.name) if span is not None and span.source_name is not None else ""
+    if span is None or span.source_name is None or int(span.line) > 0:
+        return ""
+    return str(span.source_name.name)

@@ -49,6 +49,11 @@ class SourceOperator:
     kernels: tuple[int, ...]
 
     @property
+    def kind(self) -> str:
+        """Its operator in a word: ``"softmax"`` for ``"nn.softmax"``."""
+        return self.operator.rpartition(".")[2]
+
+    @property
     def label(self) -> str:
         """What to call it: its name in the model's own format where there is one."""
         return self.source or f"{self.operator} {self.name}"

@@ -52,7 +52,8 @@ def summary(report: ModelReport, device: str, computed: Mapping[str, str]) -> st
     if computed and not kinds["compute"] + kinds["library"]:
         told = [_cut(f"  {name}: {how}") for name, how in computed.items()]
         sections.append(("Compute-intensive operators", told))
-    left = [_cut(f"  {name}: {reason}") for name, reason in report.left.items()]
+    noted = {k.note for k in report.kernels if k.kind == "tvm"}
+    left = [_cut(f"  {name}: {why}") for name, why in report.left.items() if why not in noted]
     sections.append(("No stitch op takes", left))
     sections.append(("Boundaries, by reason", _boundaries(report.boundaries)))
     sections = [(heading, found) for heading, found in sections if found]
@@ -90,8 +91,11 @@ def _kernels(report: ModelReport, kind: str, heading: str) -> tuple[str, list[st
             lines[-1] = _cut(f"{lines[-1]}; {_named(sources)}")
         if note and len(notes) > 1:
             lines.append(_cut(f"        {note}"))
-    shared = f" ({notes.pop()})" if len(notes) == 1 and "" not in notes else ""
-    return _cut(heading + shared), lines
+    if lines and len(notes) == 1 and (shared := notes.pop()):
+        if len(heading) + len(shared) + 3 <= WIDTH:
+            return f"{heading} ({shared})", lines
+        lines.insert(0, _cut(f"  {shared}"))
+    return heading, lines
 
 
 def _told(report: ModelReport, kernel: KernelCall) -> str:

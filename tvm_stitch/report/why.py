@@ -52,7 +52,7 @@ def kernels_of(report: ModelReport, name: str) -> set[int] | None:
     kernels = {i for i, k in enumerate(report.kernels) if k.function == name}
     if kernels:
         return kernels
-    for key in ("source", "name", "label", "operator"):
+    for key in ("source", "name", "label", "operator", "kind"):
         found = [o for o in report.operators if getattr(o, key) == name]
         if found:
             return {k for o in found for k in o.kernels} or None
