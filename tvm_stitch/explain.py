@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,6 +12,7 @@ from typing import Any
 from .config import StitchConfig, checked_config
 from .describe import describe
 from .device import DeviceModel, device_model
+from .failures import error_text, let_pass
 from .plan.grid_plan import GridPlan
 from .plan.plan import StitchPlan
 from .report.bare import bare_report
@@ -25,6 +27,8 @@ from .report.why import why
 from .report.words import count_of
 from .scope.identify import Boundary
 from .target import resolve_target
+
+logger = logging.getLogger(__name__)
 
 __all__ = ["Kernel", "Report", "describe", "explain", "report_of"]
 
@@ -152,10 +156,15 @@ def explain(mod: Any, target: Any = "llvm", config: StitchConfig | None = None) 
         passes = tvm.transform.Sequential(planning_passes(target, config, recorder))
         lowered = passes(with_marked_names(mod))
     report = unmarked(recorder.report())
-    report.model = model_report(
-        lowered, (sources, steps), recorder.flows, {k.name: k for k in report.kernels}, report.computed, report.left,
-        target, device_model(target, config),
-    )  # fmt: skip
+    try:
+        report.model = model_report(
+            lowered, (sources, steps), recorder.flows, {k.name: k for k in report.kernels}, report.computed,
+            report.left, target, device_model(target, config),
+        )  # fmt: skip
+    except Exception as err:  # a fault of ours must not cost the rest of the report
+        let_pass(err)
+        logger.warning("the report has no graph: %s", error_text(err))
+        return report
     report.complete = partial(completed, mod=mod, lowered=lowered, target=target)
     return report
 

@@ -10,8 +10,10 @@ import pytest
 
 from tests.report.browser import find_browser, in_browser
 from tests.report.samples import HOSTILE, sample, value
+from tvm_stitch.report.bare import bare_report
 from tvm_stitch.report.data import KernelEdge, ModelReport
 from tvm_stitch.report.html import html_page
+from tvm_stitch.report.kernel import Kernel
 
 pytestmark = pytest.mark.skipif(
     find_browser() is None, reason="no Chromium found: install one, or name one in CHROMIUM"
@@ -53,6 +55,32 @@ def test_a_click_on_a_kernel_opens_its_panel(tmp_path: Path) -> None:
         assert part in outcome.found["panel"], part
     assert outcome.found["code"] == "# head.norm"
     assert "Bytes moved" in outcome.found["after"]
+
+
+def test_a_keyboard_will_do(tmp_path: Path) -> None:
+    steps = """
+      const card = document.querySelectorAll(".card[tabindex='0'][role=button]")[1];
+      card.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter" }));
+      const opened = document.getElementById("panel").innerText;
+      dispatchEvent(new KeyboardEvent("keydown", { key: "Escape" }));
+      return { opened, closed: document.getElementById("panel").innerText, label: card.getAttribute("aria-label") };
+    """
+    found = in_browser(html_page(sample(), "encoder"), steps, tmp_path).found
+    assert found["label"] == "Kernel: matmul" and "layer0.product" in found["opened"]
+    assert "Computed by TVM: no library" in found["opened"] and "Kernels a call" in found["closed"]
+
+
+def test_plans_alone_are_shown_without_edges(tmp_path: Path) -> None:
+    kernels = [Kernel(f"norm{i}", [], [], "4", [], {}, 8, 192, 128, 256) for i in range(3)]
+    page = html_page(bare_report("llvm", "cpu", kernels, {"argmax": "why"}, ()), "plans")
+    steps = """
+      click(document.querySelectorAll(".card")[2]);
+      const { innerText } = document.getElementById("panel");
+      return { innerText, buttons: [...document.querySelectorAll("[data-view]:not([hidden])")].length };
+    """
+    outcome = in_browser(page, steps, tmp_path)
+    assert outcome.complaints == [] and outcome.found["buttons"] == 1
+    assert "norm2" in outcome.found["innerText"] and "192 B read" in outcome.found["innerText"]
 
 
 def test_a_click_on_an_edge_says_why(tmp_path: Path) -> None:

@@ -178,12 +178,21 @@ function drawInto(layer, scene) {
   ];
   texts.forEach(([name, y, text]) => cards.append("text").attr("class", name).attr("x", 17).attr("y", y).text(text));
   cards.append("title").text((n) => `${computes(kernels[n.kernel])}\n${kernels[n.kernel].function}`);
-  cards.on("click", (event, n) => select({ kernel: n.kernel }));
+  pressable(cards, (n) => `Kernel: ${computes(kernels[n.kernel])}`, (n) => ({ kernel: n.kernel }));
   const pills = nodes.filter((n) => n.operator !== undefined);
   pills.select(".body").attr("rx", PILL.height / 2);
   pills.append("text").attr("x", (n) => n.width / 2).attr("y", 18.5).text((n) => short(simple(operators[n.operator].operator), 24));
   pills.append("title").text((n) => `${labelOf(operators[n.operator])}\n${operators[n.operator].shape}`);
-  pills.on("click", (event, n) => select({ operator: n.operator }));
+  pressable(pills, (n) => `Operator: ${labelOf(operators[n.operator])}`, (n) => ({ operator: n.operator }));
+}
+
+// Nodes are buttons, for a keyboard too.
+function pressable(nodes, label, what) {
+  nodes.attr("tabindex", 0).attr("role", "button").attr("aria-label", label);
+  nodes.on("click", (event, n) => select(what(n)));
+  nodes.on("keydown", (event, n) => {
+    if (event.key === "Enter" || event.key === " ") select(what(n));
+  });
 }
 
 const cardFacts = (k) => {

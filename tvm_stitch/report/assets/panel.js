@@ -46,8 +46,8 @@ function showPanel(what) {
 function overview() {
   const comparison = section("TVM’s own pipeline beside stitching");
   const { stock, stitched } = data;
-  bars(comparison, "Kernels a call", stock, stitched, (t) => t.kernels, (t) => t.compute, String);
-  bars(comparison, "Bytes moved", stock, stitched, (t) => t.bytes, (t) => t.bytes_compute, bytes);
+  bars(comparison, "Kernels a call", stock, stitched, (t) => t.kernels, (t) => t.compute, String, "fewer");
+  bars(comparison, "Bytes moved", stock, stitched, (t) => t.bytes, (t) => t.bytes_compute, bytes, "less");
   keyOf(comparison, [["compute", "with a matrix product, convolution or attention"], ["memory", "memory-intensive"]]);
   if (!stock) add(comparison, "p", "note", "What TVM’s own pipeline makes of the model is not known.");
 
@@ -80,7 +80,7 @@ function keyOf(parent, pairs) {
   });
 }
 
-function bars(parent, title, stock, stitched, whole, part, told) {
+function bars(parent, title, stock, stitched, whole, part, told, fewer) {
   const group = add(parent, "div", "bars");
   add(group, "h4", "", title);
   const rows = [["TVM", stock], ["stitched", stitched]].filter(([, t]) => t);
@@ -98,7 +98,7 @@ function bars(parent, title, stock, stitched, whole, part, told) {
     add(line, "span", "bar-value", told(whole(totals)));
   });
   if (numbers.length === 2 && numbers[0] > numbers[1]) {
-    add(group, "p", "saved", `${Math.round((1 - numbers[1] / numbers[0]) * 100)} % fewer`);
+    add(group, "p", "saved", `${Math.round((1 - numbers[1] / numbers[0]) * 100)} % ${fewer}`);
   }
 }
 
