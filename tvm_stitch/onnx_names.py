@@ -8,10 +8,9 @@ from typing import Any
 import onnx
 import tvm
 from tvm import relax
-from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.relax.frontend.onnx import from_onnx, onnx_frontend
 
-from .relax.functions import with_own_functions
+from .relax.named_spans import named_call, with_named_calls
 
 
 def from_onnx_named(proto: onnx.ModelProto, shape_dict: dict[str, list[int]] | None = None) -> tvm.IRModule:
@@ -46,30 +45,9 @@ def from_onnx_named(proto: onnx.ModelProto, shape_dict: dict[str, list[int]] | N
                 emitted.setdefault(str(made.name), name)
             if not isinstance(made, relax.Call) or not name:
                 return made
-            return self.bb.normalize(_with_span(made, name))
+            return self.bb.normalize(named_call(made, name))
 
     emitted: dict[str, str] = {}
     opset = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 1)
     mod = Naming(shape_dict, "float32").from_onnx(named.graph, opset)
-    return with_own_functions(mod, _Spans(emitted).visit_expr)
-
-
-def _with_span(call: Any, name: str) -> Any:
-    span = tvm.ir.Span(tvm.ir.SourceName(name), 0, 0, 0, 0)
-    return relax.Call(call.op, call.args, call.attrs, list(call.ty_args), span)
-
-
-@mutator
-class _Spans(PyExprMutator):
-    """Names the calls that the importer has bound by itself, by the variables that hold their results."""
-
-    def __init__(self, names: dict[str, str]):
-        super().__init__()
-        self.names = names
-
-    def visit_var_binding_(self, binding: Any) -> None:
-        value, name = binding.value, self.names.get(str(binding.var.name))
-        if name and isinstance(value, relax.Call) and value.span is None:
-            value = self.builder_.normalize(_with_span(value, name))
-            binding = relax.VarBinding(binding.var, value)
-        super().visit_var_binding_(binding)
+    return with_named_calls(mod, emitted)
