@@ -15,7 +15,7 @@ from .relax.named_spans import with_named_calls
 
 
 def from_exported_program_named(program: Any, **options: Any) -> tvm.IRModule:
-    """``from_exported_program(program, **options)``, with names such as ``"encoder.layer.0.norm/layer_norm"`` in spans.
+    """``from_exported_program(program, **options)``, with names such as ``"encoder.layer.0.norm/native_layer_norm"``.
 
     A name is the path of the innermost module, and the node of PyTorch's graph in it. Of a node that becomes several
     calls the last has it.
@@ -36,8 +36,16 @@ def from_exported_program_named(program: Any, **options: Any) -> tvm.IRModule:
         return noted(node, maps[id(importer)][function](node))
 
     def noted(node: Any, made: Any) -> Any:
-        if isinstance(made, relax.Var):
-            names.setdefault(str(made.name), _name(node))
+        fields = (
+            made.fields
+            if isinstance(made, relax.Tuple)
+            else made
+            if isinstance(made, (list, tuple))
+            else [made]
+        )
+        for field in fields:
+            if isinstance(field, relax.Var):
+                names.setdefault(str(field.name), _name(node))
         return made
 
     known = ExportedProgramImporter().create_convert_map()

@@ -53,3 +53,7 @@ def test_names_of_layers_become_ranges() -> None:
     kernels = tuple(dataclasses.replace(report.kernels[1], operators=(i,)) for i in range(4))
     text = summary(dataclasses.replace(report, operators=operators, kernels=kernels), "", {})
     assert "block0..2.conv1, head" in text
+    sources = ["layer.0.norm/add_1", "layer.1.norm/add_7", "layer.2.norm/add_13", "layer.0.norm/exp"]
+    operators = tuple(dataclasses.replace(report.operators[1], source=s) for s in sources)
+    text = summary(dataclasses.replace(report, operators=operators, kernels=kernels), "", {})
+    assert "; layer.0..2.norm, layer.0.norm/exp" in text

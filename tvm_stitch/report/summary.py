@@ -115,21 +115,23 @@ def _sources(report: ModelReport, kernels: Iterable[KernelCall]) -> list[str]:
 
 
 def _named(names: Sequence[str]) -> str:
-    """Names in short: numbers that differ become a range where that is all that does."""
+    """Names in short: of those that differ by one number its range, of those that differ by more their modules'."""
     patterns: dict[str, list[str]] = {}
     for name in names:
         patterns.setdefault(re.sub(r"\d+", "#", name), []).append(name)
-    found = []
-    for pattern, same in patterns.items():
-        numbers = [re.findall(r"\d+", name) for name in same]
-        columns = list(zip(*numbers)) if numbers[0] else []
-        varying = [c for c in columns if len(set(c)) > 1]
-        if len(same) > 1 and len(varying) == 1:
-            values = iter(c[0] if len(set(c)) == 1 else f"{c[0]}..{c[-1]}" for c in columns)
-            found.append(re.sub("#", lambda _: next(values), pattern))  # noqa: B023
-        else:
-            found += same
-    return ", ".join(found)
+    return ", ".join(dict.fromkeys(text for same in patterns.values() for text in _range(same)))
+
+
+def _range(same: Sequence[str]) -> Sequence[str]:
+    columns = list(zip(*(re.findall(r"\d+", name) for name in same)))
+    varying = [i for i, column in enumerate(columns) if len(set(column)) > 1]
+    if len(varying) > 1 and all("/" in name for name in same):
+        return [_named([name.rpartition("/")[0] for name in same])]
+    if len(varying) != 1:
+        return same
+    ends = [c[0] if i != varying[0] else f"{c[0]}..{c[-1]}" for i, c in enumerate(columns)]
+    parts = re.split(r"\d+", same[0])
+    return ["".join(part + end for part, end in zip(parts, [*ends, ""]))]
 
 
 def _boundaries(boundaries: Sequence[Reason]) -> list[str]:
