@@ -31,7 +31,7 @@ setup(
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
-    license_files=["LICENSE"],
+    license_files=["LICENSE", "tvm_stitch/report/vendor/LICENSES.txt"],
     classifiers=[
         "Intended Audience :: Developers",
         "Operating System :: POSIX :: Linux",
@@ -42,7 +42,12 @@ setup(
     # A plain list of names would miss a package directory that an editable install sees only later.
     packages=sorted({"tvm_stitch", *find_packages(include=["tvm_stitch", "tvm_stitch.*"])}),
     py_modules=["tvm_stitch_command"],
-    package_data={"tvm_stitch": ["py.typed", "**/*.h", "**/*.cc", "**/*.cuh"]},
+    package_data={
+        "tvm_stitch": [
+            *("py.typed", "**/*.h", "**/*.cc", "**/*.cuh"),
+            *("report/assets/*", "report/vendor/*"),
+        ]
+    },
     install_requires=[
         "apache-tvm==0.27.*",
         # Newer ffi releases import and compile, but MetaSchedule's tuner crashes in ToJSONGraph with them.

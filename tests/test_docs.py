@@ -24,6 +24,7 @@ from types import ModuleType
 import pytest
 
 from tvm_stitch import StitchConfig, cli
+from tvm_stitch.report.reasons import guide_table
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -37,12 +38,22 @@ LAYERS = {
     "device": 1,
     "config": 1,
     "graph": 1,
+    "report": 1,
     "cost": 2,
     "plan": 2,
     "scope": 3,
     "codegen": 3,
 }
-LAYERS |= {"compute": 4, "explain": 4, "recorder": 4, "attempts": 4, "rules": 4, "relax": 5, "relay": 5}
+LAYERS |= {
+    "describe": 3,
+    "compute": 4,
+    "explain": 4,
+    "recorder": 4,
+    "attempts": 4,
+    "rules": 4,
+    "relax": 5,
+    "relay": 5,
+}
 
 
 _KERNELS_ROW = re.compile(r"\| `\w+` (\| \d+ ){4}\|$")
@@ -204,6 +215,11 @@ def test_every_command_line_option_is_documented(guide: str) -> None:
     }
     assert len(options) > 10
     assert sorted(o for o in options - {"-h", "--help"} if not re.search(rf"`{o}[ `]", guide)) == []
+
+
+def test_the_table_of_reasons_is_the_one_that_reports_use(guide: str) -> None:
+    start = guide.index("| Reason | What it means |")
+    assert guide[start:].split("\n\n")[0].splitlines() == guide_table()
 
 
 def test_every_math_function_is_documented(guide: str) -> None:

@@ -47,7 +47,7 @@ def test_reports_are_json(case: Case, kind: str) -> None:
     assert json.loads(json.dumps(found.to_dict())) == found.to_dict()
     assert found.kernels and found.left == {}
     assert len(found.kernels) == 1 or case.matmuls
-    text = str(found)
+    text = found.verbose()
     for kernel in found.kernels:
         assert kernel.name in text and f"writes {kernel.bytes_written} B" in text
         assert all(o["operator"] in text for o in kernel.operators)
@@ -58,7 +58,7 @@ def test_reports_of_reductions_across_rows_are_json(case: grid_cases.GridCase) -
     found = report(case.build())
     assert json.loads(json.dumps(found.to_dict())) == found.to_dict()
     (kernel,) = found.kernels
-    text = str(found)
+    text = found.verbose()
     assert all(o["operator"] in text and f" {o['scheme']}" in text for o in kernel.operators)
     assert bool(kernel.phases) == (kernel.rows == "grid-wide") != bool(kernel.passes)
     for phase in kernel.phases:
@@ -94,7 +94,7 @@ def test_a_grid_wide_plan() -> None:
 
 
 def test_the_text_of_a_grid_wide_plan() -> None:
-    text = str(report(grid_cases.layer_norm_backward(4096, 768).build()))
+    text = report(grid_cases.layer_norm_backward(4096, 768).build()).verbose()
     for part in (
         "grid-wide, 2 phases", "phase 0:", "part, 4096 rows: computes ", "; folds ", "; stores ", "finishes ",
         "grid barriers 1", "kernels 1", "of device memory holds ", "'s partials", "Global",
@@ -107,9 +107,8 @@ def test_reductions_to_one_result_are_finished_by_every_block() -> None:
     (kernel,) = report(grid_cases.cross_entropy(64, 3000).build()).kernels
     first, second = kernel.phases
     assert first["finishes"] == [] and second["finishes"] == first["parts"][0]["folds"] != []
-    assert f"every block finishes {', '.join(second['finishes'])}" in str(
-        report(grid_cases.cross_entropy(64, 3000).build())
-    )
+    text = report(grid_cases.cross_entropy(64, 3000).build()).verbose()
+    assert f"every block finishes {', '.join(second['finishes'])}" in text
 
 
 def test_rows_spread_over_all_blocks() -> None:
@@ -134,7 +133,7 @@ def test_rows_spread_over_a_cluster() -> None:
 
 
 def test_the_text() -> None:
-    text = str(report(softmax(64, 1024).build()))
+    text = report(softmax(64, 1024).build()).verbose()
     assert text.startswith(("1 stitch ops for ", "1 stitch op for "))
     for part in (
         "5 operators, 64 rows", "sub-dominant T_divide", "Regional", "Local", "Independent", "reducing x_red",
@@ -164,7 +163,8 @@ def test_every_boundary_has_a_reason() -> None:
     reasons = {(b["producer"], b["consumer"]): b["reason"] for b in found.boundaries}
     assert reasons["matmul", "max"] == "compute-intensive"
     assert "16 and 32 rows" in reasons["subtract", "sum"]
-    assert "Boundaries:" in str(found) and "16 and 32 rows" in str(found)
+    assert "Boundaries:" in found.verbose() and "16 and 32 rows" in found.verbose()
+    assert "Boundaries, by reason" in str(found) and "16 and 32 rows" in str(found)
 
 
 def test_the_limits_are_named() -> None:
@@ -180,7 +180,8 @@ def test_the_limits_are_named() -> None:
 
 def test_nothing_to_stitch() -> None:
     found = report(build(lambda emit, x, w: R.matmul(x, w), ((16, 24), F32), ((24, 32), F32)))
-    assert found.kernels == [] and str(found).startswith("0 stitch op")
+    assert found.kernels == [] and found.verbose().startswith("0 stitch op")
+    assert "1 kernel a call: 0 stitched, 1 around a compute-intensive operator" in str(found)
 
 
 def test_the_module_is_left_as_it_was() -> None:

@@ -181,6 +181,28 @@ def _parser() -> argparse.ArgumentParser:
                 default=Path("stitched"),
                 help="(default: %(default)s)",
             )
+        if run is _explain:
+            command.add_argument(
+                "--html",
+                metavar="FILE",
+                type=Path,
+                help="write a page of its own: the model's graph, every kernel, and every boundary",
+            )
+            command.add_argument(
+                "--trace",
+                metavar="FILE",
+                type=Path,
+                help="write one call as a timeline for ui.perfetto.dev, with the times of the cost model",
+            )
+            command.add_argument(
+                "--why",
+                nargs=2,
+                metavar=("A", "B"),
+                help="say why two operators, or two kernels, are or are not one kernel",
+            )
+            command.add_argument(
+                "-v", "--verbose", action="store_true", help="print every plan and every boundary"
+            )
         if run is _bench:
             command.add_argument(
                 "--repeats", type=int, default=10, help="timed calls of each (default: %(default)s)"
@@ -252,7 +274,7 @@ def _job(args: argparse.Namespace, progress: _Progress) -> _Job:
             let_pass(error)
             raise UsageError(f"{args.model} is no valid ONNX model: {error_text(error)}") from None
         try:
-            model = load_onnx(proto, shapes)
+            model = load_onnx(proto, shapes, names=args.command == "explain")
         except ValueError as error:
             if shapes:
                 raise UsageError(str(error)) from None
@@ -339,12 +361,41 @@ def _folder(output: Path) -> Iterator[Path]:
 
 
 def _explain(args: argparse.Namespace, progress: _Progress) -> tuple[dict[str, Any], str]:
+    outputs = [path for path in (args.html, args.trace) if path is not None]
+    if len({path.absolute() for path in outputs}) < len(outputs):
+        raise UsageError("--html and --trace name one file; give two")
     job = _job(args, progress)
     import tvm_stitch
 
-    with progress(f"planning for {args.target}"):
-        report = tvm_stitch.explain(job.model.mod, job.target, job.config)
-    return report.to_dict(), str(report)
+    with contextlib.ExitStack() as stack:
+        files = {path: stack.enter_context(_file(path)) for path in outputs}
+        with progress(f"planning for {args.target}"):
+            report = tvm_stitch.explain(job.model.mod, job.target, job.config)
+        if args.html is not None:
+            with progress(f"writing {args.html}"):
+                files[args.html].write_text(report.to_html(args.model.stem), encoding="utf-8")
+        if args.trace is not None:
+            with progress(f"writing {args.trace}"):
+                files[args.trace].write_text(json.dumps(report.to_trace()), encoding="utf-8")
+        if args.why:
+            try:
+                answer = report.why(*args.why)
+            except ValueError as error:
+                raise UsageError(f"--why: {error}") from None
+            return {"why": answer}, answer
+    return report.to_dict(), report.verbose() if args.verbose else str(report)
+
+
+@contextlib.contextmanager
+def _file(output: Path) -> Iterator[Path]:
+    """A file to write that takes the place of ``output`` when all went well, and leaves it as it was when not."""
+    if output.is_dir() or not output.name:
+        raise UsageError(f"{output} is a folder; give the path of a file")
+    try:
+        with written_whole(output.parent) as folder:
+            yield folder / output.name
+    except OSError as error:
+        raise UsageError(f"cannot write {output}: {error.strerror}; give another path") from None
 
 
 def _bench(args: argparse.Namespace, progress: _Progress) -> tuple[dict[str, Any], str]:

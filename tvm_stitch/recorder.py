@@ -9,6 +9,7 @@ from typing import Any
 from .explain import Report, report_of
 from .plan.grid_plan import GridPlan
 from .plan.plan import StitchPlan
+from .report.flow import Flow
 from .scope.identify import Boundary
 
 
@@ -17,7 +18,8 @@ class Recorder:
 
     ``computed`` tells for each compute-intensive operator what computes it, and why.
 
-    ``targets`` are what it was decided for, as text, each once.
+    ``targets`` are what it was decided for, as text, each once. ``flows`` are the blocks that scopes were identified
+    in, where the front end tells them by the names of the program's values.
     """
 
     def __init__(self) -> None:
@@ -26,6 +28,7 @@ class Recorder:
         self.boundaries: list[Boundary] = []
         self.computed: dict[str, str] = {}
         self.targets: list[str] = []
+        self.flows: list[Flow] = []
 
     def note_target(self, target: Any) -> None:
         """What follows is decided for this target."""
@@ -42,6 +45,7 @@ class Recorder:
         """Hold what ``held`` does, and nothing else; the targets stay known."""
         self.plans, self.declined = dict(held.plans), dict(held.declined)
         self.boundaries, self.computed = list(held.boundaries), dict(held.computed)
+        self.flows = list(held.flows)
         for target in held.targets:
             self.note_target(target)
 
@@ -54,6 +58,7 @@ class Recorder:
             if self.declined.get(name) != reason:
                 self.declined[fresh(name, self.declined)] = reason
         self.boundaries += other.boundaries
+        self.flows += other.flows
         add_all(self.computed, other.computed.items())
 
     def report(self) -> Report:

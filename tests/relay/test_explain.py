@@ -82,7 +82,7 @@ def test_the_report_is_json_and_text() -> None:
     report = explain(two_layers(), "llvm", PARAMS)
     assert isinstance(report, Report)
     assert json.loads(json.dumps(report.to_dict())) == report.to_dict()
-    text = str(report)
+    text = report.verbose()
     assert text.startswith("2 stitch ops for llvm") and all(k.name in text for k in report.kernels)
     assert {(b["producer"], b["consumer"]): b["reason"] for b in report.boundaries} == {
         ("add", "softmax"): "computed in the kernel of dense",
@@ -136,7 +136,7 @@ def test_several_builds_in_one_context() -> None:
 
 def test_several_devices_are_reported_without_kernels() -> None:
     found = Recorder()
-    assert str(found.report()).startswith("0 stitch ops for ")
+    assert found.report().verbose().startswith("0 stitch ops for ")
     with enable() as found:
         try:
             relay.build(two_layers(), ["llvm", tvm.target.Target("cuda -arch=sm_90", host="llvm")])

@@ -35,6 +35,7 @@ from .convolution_layouts import ConvolutionLayouts, suits_library, suits_templa
 from .decompose_attention import DecomposeAttention
 from .drop_copies import DropCopies
 from .embed_libraries import EmbedLibraries
+from .flow_names import flow_of
 from .fold_constants import FoldConstants
 from .fused_attention import FusedAttention
 from .keep_zeros import KeepZeros
@@ -164,7 +165,10 @@ def _stitch(target: Any, config: StitchConfig, recorder: Recorder, scopes: Scope
     @carrying
     def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         known.clear()
-        return stitch_module(mod, target, config, recorder, passes, scopes)
+        result = stitch_module(mod, target, config, recorder, passes, scopes)
+        last = {block: found for (block, _excluded), found in known.items()}
+        recorder.flows += [flow_of(view, found) for view, found in last.values()]
+        return result
 
     return run
 

@@ -47,11 +47,12 @@ class Scope:
 
 @dataclass
 class Boundary:
-    """Why an edge is not inside a kernel."""
+    """Why an edge is not inside a kernel. ``edge`` are the indices of the nodes at its ends."""
 
     producer: str
     consumer: str
     reason: str
+    edge: tuple[int, int] = (-1, -1)
 
 
 @dataclass
@@ -369,7 +370,7 @@ class _Identifier:
         reasons = {(p, i): why for p, i, why in self.refused}
         scope_of = self.quotient.scope_of
         return [
-            Boundary(self.nodes[p].name, self.nodes[i].name, why)
+            Boundary(self.nodes[p].name, self.nodes[i].name, why, (p, i))
             for (p, i), why in reasons.items()
             if scope_of[p] != scope_of[i]
         ]

@@ -43,17 +43,22 @@ class OnnxModel:
     inputs: tuple[TensorSpec, ...]
 
 
-def load_onnx(proto: onnx.ModelProto, shapes: Mapping[str, Sequence[int]] | None = None) -> OnnxModel:
+def load_onnx(
+    proto: onnx.ModelProto, shapes: Mapping[str, Sequence[int]] | None = None, names: bool = False
+) -> OnnxModel:
     """Import an ONNX model into Relax.
 
     Args:
         proto: the model.
         shapes: shapes that replace those of the named inputs, to fix symbolic dimensions.
+        names: whether calls keep the names of the ONNX nodes that they come from, in their spans.
 
     Raises:
         ValueError: when ``shapes`` names no input of the model, or contradicts a fixed dimension.
     """
     from tvm.relax.frontend.onnx import from_onnx
+
+    from ..onnx_names import from_onnx_named  # not for a TVM with Relay
 
     inputs = input_specs(proto)
     fixed = {name: tuple(int(d) for d in shape) for name, shape in (shapes or {}).items()}
@@ -67,7 +72,8 @@ def load_onnx(proto: onnx.ModelProto, shapes: Mapping[str, Sequence[int]] | None
         ):
             raise ValueError(f"shape {list(shape)} does not fit the input {known[name]}")
     inputs = tuple(TensorSpec(s.name, fixed.get(s.name, s.shape), s.dtype) for s in inputs)
-    mod = from_onnx(proto, shape_dict={n: list(s) for n, s in fixed.items()} or None)
+    given = {n: list(s) for n, s in fixed.items()} or None
+    mod = from_onnx_named(proto, given) if names else from_onnx(proto, shape_dict=given)
     return OnnxModel(proto, mod, inputs)
 
 

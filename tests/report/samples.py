@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A report made by hand: two equal layers of a product and a norm, behind what both read, and names that hold HTML."""
+
+from __future__ import annotations
+
+from tvm_stitch.report.data import (
+    Code,
+    KernelCall,
+    KernelEdge,
+    ModelReport,
+    Reason,
+    Repeat,
+    SourceOperator,
+    Totals,
+    Value,
+)
+from tvm_stitch.report.reasons import explained
+
+HOSTILE = "</script><img src=x onerror=alert(1)>&amp;\u2028"
+"""A name that would be code, if it were not escaped."""
+ACTIONABLE = "reduction red has a symbolic reduced extent"
+
+
+def value(name: str, origin: str = "kernel") -> Value:
+    return Value(name, "4, 8", "float32", 128, origin)
+
+
+def reason(text: str) -> Reason:
+    return Reason("a", "b", text, *explained(text))
+
+
+def sample(name: str = "head.norm") -> ModelReport:
+    """Kernels 0 stitched; 1, 3 products; 2, 4 stitched; 5 left to TVM. Operator 7 is a view, operator 0 is named."""
+    plan = {
+        "name": "norm", "operators": [{"operator": "s = s<4> over 8", "class": "reduce", "scheme": "Regional"}],
+        "groups": [{"dominant": "s", "sub_dominants": [], "members": ["s"]}], "rows": "4",
+        "passes": [{"columns": "8", "reduces": ["s"], "folds": [], "outputs": [], "keeps": []}],
+        "mapping": {"threads a row": 32}, "shared_bytes": 8, "bytes_read": 192, "bytes_written": 128,
+        "bytes_least": 256, "phases": [], "scratch": [], "launch": {}, "seconds": 3e-6,
+    }  # fmt: skip
+    operators = [
+        SourceOperator("x0", "exp", name, "4, 8", "float32", (), (0,)),
+        SourceOperator("m1", "matmul", "layer0.product", "4, 8", "float32", (0,), (1,)),
+        SourceOperator("n2", "nn.layer_norm", "layer0.norm", "4, 8", "float32", (1,), (2,)),
+        SourceOperator("m3", "matmul", "layer1.product", "4, 8", "float32", (2,), (3,)),
+        SourceOperator("n4", "nn.layer_norm", "layer1.norm", "4, 8", "float32", (3,), (4,)),
+        SourceOperator("a5", "argmax", "", "4", "int64", (4,), (5,)),
+        SourceOperator("l6", "log", "", "4, 8", "float32", (), (0,)),
+        SourceOperator("v7", "reshape", "", "32", "float32", (4,), ()),
+    ]
+    ends = "computed in the kernel of matmul"
+    calls = [
+        _call("first", "stitched", (6, 0), "x0"),
+        _call("product", "compute", (1,), "m1", "TVM: no library"),
+        _call("norm", "stitched", (2,), "n2"),
+        _call("product", "compute", (3,), "m3", "TVM: no library"),
+        _call("norm", "stitched", (4,), "n4"),
+        _call("argmax", "tvm", (5,), "a5", "block red holds SeqStmt, not one store"),
+    ]
+    edges = [
+        KernelEdge(0, 1, (value("x0"),), (reason("compute-intensive"),)),
+        KernelEdge(1, 2, (value("m1"),), (reason(ends),)),
+        KernelEdge(2, 3, (value("n2"),), (reason("compute-intensive"),)),
+        KernelEdge(3, 4, (value("m3"),), (reason(ends),)),
+        KernelEdge(4, 5, (value("n4"),), (reason(ACTIONABLE),)),
+    ]
+    return ModelReport(
+        target="cuda sm_90", target_full='{"kind":"cuda"}', device="h200", kernels=tuple(calls), edges=tuple(edges),
+        operators=tuple(operators), repeats=(Repeat(1, 2, 2),),
+        plans={"norm": plan, "first": {**plan, "name": "first"}},
+        left={"argmax": "block red holds SeqStmt, not one store"},
+        boundaries=tuple(r for e in edges for r in e.reasons),
+        stitched=Totals(6, 2, 1200, 512), stock=Totals(9, 2, 2000, 512), codes={"norm": Code("TIR", f"# {name}")},
+    )  # fmt: skip
+
+
+def _call(function: str, kind: str, operators: tuple[int, ...], result: str, note: str = "") -> KernelCall:
+    stitched = kind == "stitched"
+    return KernelCall(
+        function, kind, operators, (value("in", "parameter"),), (value(result),),  # type: ignore[arg-type]
+        192 if stitched else None, 128 if stitched else None, 256, 3e-6 if function != "argmax" else None, note,
+    )  # fmt: skip

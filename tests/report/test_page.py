@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page in a real browser: it draws, it answers clicks, and nothing from the model runs in it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from tests.report.browser import find_browser, in_browser
+from tests.report.samples import HOSTILE, sample, value
+from tvm_stitch.report.bare import bare_report
+from tvm_stitch.report.data import KernelEdge, ModelReport
+from tvm_stitch.report.html import html_page
+from tvm_stitch.report.kernel import Kernel
+
+pytestmark = pytest.mark.skipif(
+    find_browser() is None, reason="no Chromium found: install one, or name one in CHROMIUM"
+)
+
+
+def test_it_draws_without_errors(tmp_path: Path) -> None:
+    steps = """
+      const texts = (selector) => [...document.querySelectorAll(selector)].map((n) => n.textContent);
+      return { cards: texts(".card .name"), tag: texts(".tag text"), bars: texts(".bar-value"),
+               links: document.querySelectorAll(".link").length, legend: texts("#legend .item"),
+               actionable: document.querySelectorAll(".link.actionable").length, title: texts("h1") };
+    """
+    outcome = in_browser(html_page(sample(), "encoder"), steps, tmp_path)
+    assert outcome.complaints == []
+    found = outcome.found
+    assert found["title"] == ["encoder"] and found["tag"] == ["2 × these 2 kernels"]
+    # Of the second layer nothing is shown, but for what follows the last.
+    assert found["cards"] == ["log, exp", "matmul", "layer_norm", "argmax"]
+    assert found["bars"] == ["9", "6", "2 kB", "1.2 kB"] and found["links"] == 3 and found["actionable"] == 1
+    assert found["legend"][0] == "Stitched kernels, a colour each" and "Left to TVM" in found["legend"]
+
+
+def test_a_click_on_a_kernel_opens_its_panel(tmp_path: Path) -> None:
+    steps = """
+      click(document.querySelectorAll(".card")[2]);
+      const panel = document.getElementById("panel").innerText;
+      const code = document.querySelector("#panel pre").textContent;
+      const selected = document.querySelectorAll(".card.selected").length;
+      click(document.querySelector(".back"));
+      return { panel, code, selected, after: document.getElementById("panel").innerText };
+    """
+    outcome = in_browser(html_page(sample(), "encoder"), steps, tmp_path)
+    assert outcome.complaints == [] and outcome.found["selected"] == 1
+    for part in (
+        "Stitched kernel", "layer_norm", "layer0.norm", "Call 1 of 2", "192 B read", "128 B written", "Regional",
+        "threads a row", "8 B a block", "64 B more than the least", "compute-intensive", "reducing s",
+    ):  # fmt: skip
+        assert part in outcome.found["panel"], part
+    assert outcome.found["code"] == "# head.norm"
+    assert "Bytes moved" in outcome.found["after"]
+
+
+def test_a_keyboard_will_do(tmp_path: Path) -> None:
+    steps = """
+      const card = document.querySelectorAll(".card[tabindex='0'][role=button]")[1];
+      card.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter" }));
+      const opened = document.getElementById("panel").innerText;
+      dispatchEvent(new KeyboardEvent("keydown", { key: "Escape" }));
+      return { opened, closed: document.getElementById("panel").innerText, label: card.getAttribute("aria-label") };
+    """
+    found = in_browser(html_page(sample(), "encoder"), steps, tmp_path).found
+    assert found["label"] == "Kernel: matmul" and "layer0.product" in found["opened"]
+    assert "Computed by TVM: no library" in found["opened"] and "Kernels a call" in found["closed"]
+
+
+def test_plans_alone_are_shown_without_edges(tmp_path: Path) -> None:
+    kernels = [Kernel(f"norm{i}", [], [], "4", [], {}, 8, 192, 128, 256) for i in range(3)]
+    page = html_page(bare_report("llvm", "cpu", kernels, {"argmax": "why"}, ()), "plans")
+    steps = """
+      click(document.querySelectorAll(".card")[2]);
+      const { innerText } = document.getElementById("panel");
+      return { innerText, buttons: [...document.querySelectorAll("[data-view]:not([hidden])")].length };
+    """
+    outcome = in_browser(page, steps, tmp_path)
+    assert outcome.complaints == [] and outcome.found["buttons"] == 1
+    assert "norm2" in outcome.found["innerText"] and "192 B read" in outcome.found["innerText"]
+
+
+def test_a_click_on_an_edge_says_why(tmp_path: Path) -> None:
+    steps = """
+      click(document.querySelector(".link.actionable .hit"));
+      return document.getElementById("panel").innerText;
+    """
+    outcome = in_browser(html_page(sample(), "encoder"), steps, tmp_path)
+    assert outcome.complaints == []
+    assert "has a symbolic reduced extent" in outcome.found
+    assert "What to do: Fix that dimension" in outcome.found and "n4" in outcome.found
+
+
+def test_operators_unfolded_and_found(tmp_path: Path) -> None:
+    steps = """
+      document.querySelector("[data-view=operators]").click();
+      await ready("operators true");
+      const folded = document.querySelectorAll(".pill").length;
+      document.getElementById("fold").click();
+      await ready("operators false");
+      const pills = document.querySelectorAll(".pill").length;
+      const search = document.getElementById("search");
+      search.value = "LAYER1.";
+      search.dispatchEvent(new Event("input"));
+      const dimmed = document.querySelectorAll(".pill.dimmed").length;
+      search.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter" }));
+      const panel = document.getElementById("panel").innerText;
+      document.querySelector("[data-view=kernels]").click();
+      await ready("kernels false");
+      return { folded, pills, dimmed, panel, cards: document.querySelectorAll(".card").length };
+    """
+    outcome = in_browser(html_page(sample(), "encoder"), steps, tmp_path)
+    assert outcome.complaints == []
+    found = outcome.found
+    assert (found["folded"], found["pills"], found["dimmed"], found["cards"]) == (5, 8, 6, 6)
+    assert "layer1.product" in found["panel"]
+
+
+def test_names_stay_text(tmp_path: Path) -> None:
+    steps = """
+      for (const card of document.querySelectorAll(".card")) click(card);
+      click(document.querySelectorAll(".card")[0]);
+      return { images: document.images.length, panel: document.getElementById("panel").textContent };
+    """
+    outcome = in_browser(html_page(sample(HOSTILE), HOSTILE), steps, tmp_path)
+    assert outcome.complaints == [] and outcome.found["images"] == 0
+    assert HOSTILE in outcome.found["panel"]
+
+
+def test_light_and_dark(tmp_path: Path) -> None:
+    steps = """
+      const colour = () => getComputedStyle(document.body).backgroundColor;
+      const found = [colour()];
+      for (let i = 0; i < 2; i += 1) { click(document.getElementById("theme")); found.push(colour()); }
+      return found;
+    """
+    first, second, third = in_browser(html_page(sample(), "encoder"), steps, tmp_path).found
+    assert first == third != second
+
+
+def _chain(count: int) -> ModelReport:
+    """So many operators, each a kernel of its own that no fold hides, which also read what was two before."""
+    report = sample()
+    operators = tuple(
+        dataclasses.replace(
+            report.operators[1], name=f"v{i}", source=f"layer{i}", operands=_before(i), kernels=(i,)
+        )
+        for i in range(count)
+    )
+    kernels = tuple(
+        dataclasses.replace(report.kernels[2], function=f"k{i}", operators=(i,)) for i in range(count)
+    )
+    edges = tuple(
+        KernelEdge(p, i, (value(f"v{p}"),), report.edges[0].reasons) for i in range(count) for p in _before(i)
+    )
+    return dataclasses.replace(report, operators=operators, kernels=kernels, edges=edges, repeats=())
+
+
+def _before(i: int) -> tuple[int, ...]:
+    return tuple(p for p in (i - 1, i - 3) if p >= 0)
+
+
+def test_a_thousand_operators_open_in_seconds(tmp_path: Path) -> None:
+    outcome = in_browser(
+        html_page(_chain(1000), "long"), "return document.querySelectorAll('.card').length;", tmp_path
+    )
+    assert outcome.complaints == [] and outcome.found == 1000
+    assert outcome.opened < 10_000  # a third of that on two cores

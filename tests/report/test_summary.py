@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The summary: on one screen, equal kernels once, boundaries by reason."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tests.report.samples import ACTIONABLE, sample
+from tvm_stitch.report.data import KernelCall, Reason
+from tvm_stitch.report.summary import LINES, WIDTH, summary
+
+
+def test_the_summary() -> None:
+    text = summary(sample(), "h200, 132 multiprocessors", {})
+    first, second = text.splitlines()[:2]
+    assert first == "cuda sm_90, planned for h200, 132 multiprocessors"
+    assert second.startswith(
+        "6 kernels a call: 3 stitched (2 different), 2 around a compute-intensive operator, 1 left"
+    )
+    assert "1.2 kB moved" in text
+    assert "2 times the same 2 kernels from layer0.product on" in text
+    assert "    2 x norm: 1 operator, 4 rows, 320 B, the least 256 B; layer0..1.norm" in text
+    assert "Kernels around a compute-intensive operator (TVM: no library)" in text
+    assert (
+        "Kernels left to TVM (block red holds SeqStmt, not one store)" in text
+        and "No stitch op takes" not in text
+    )
+    assert "    2 x compute-intensive (a | b)" in text and f"    1 x {ACTIONABLE} (a | b)" in text
+
+
+def test_a_thousand_kernels_fit_a_screen() -> None:
+    report = sample()
+    kernels = tuple(
+        KernelCall(f"kernel_{i}_{'long_' * 30}", "stitched", (), (), (), 1, 1, 2, None) for i in range(1000)
+    )
+    reasons = tuple(
+        Reason(f"p{i}", f"c{i}", f"reason {chr(97 + i % 26) * (i % 26 + 1)}", "", "") for i in range(1000)
+    )
+    kinds = ("compute", "library", "tvm")
+    kernels += tuple(
+        dataclasses.replace(k, kind=kinds[i % 3], note=f"how {i}") for i, k in enumerate(kernels)
+    )  # type: ignore[arg-type]
+    left = {f"call{i}": "why " * 60 for i in range(100)}
+    text = summary(dataclasses.replace(report, kernels=kernels, boundaries=reasons, left=left), "", {})
+    assert len(text.splitlines()) <= LINES and max(map(len, text.splitlines())) <= WIDTH
+    assert "Stitched kernels" in text and "more (--verbose)" in text
+
+
+def test_names_of_layers_become_ranges() -> None:
+    report = sample()
+    sources = ["block0.conv1", "block1.conv1", "block2.conv1", "head"]
+    operators = tuple(dataclasses.replace(report.operators[1], source=s) for s in sources)
+    kernels = tuple(dataclasses.replace(report.kernels[1], operators=(i,)) for i in range(4))
+    text = summary(dataclasses.replace(report, operators=operators, kernels=kernels), "", {})
+    assert "block0..2.conv1, head" in text
+    sources = ["layer.0.norm/add_1", "layer.1.norm/add_7", "layer.2.norm/add_13", "layer.0.norm/exp"]
+    operators = tuple(dataclasses.replace(report.operators[1], source=s) for s in sources)
+    text = summary(dataclasses.replace(report, operators=operators, kernels=kernels), "", {})
+    assert "; layer.0..2.norm, layer.0.norm/exp" in text

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a report takes longer to find out: the kernels of TVM's own pipeline, and the sources of kernels."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+import tvm
+from tvm import tirx
+
+from ..failures import let_pass
+from ..interrupts import watched
+from ..one_at_a_time import exclusively
+from ..report.data import Code, ModelReport, Totals, add_sizes
+from ..testing.count import count_lowered, is_compute_intensive
+from .kernel_calls import kernel_calls
+from .marked_names import unmarked
+from .pipeline import _backend, _default_schedules
+
+
+def completed(report: ModelReport, mod: tvm.IRModule, lowered: tvm.IRModule, target: Any) -> ModelReport:
+    """The report with TVM's own kernels beside it, and with the sources of the kernels.
+
+    Args:
+        report: what the planning passes gave.
+        mod: the module as it was given.
+        lowered: what the planning passes made of it.
+        target: what both are for.
+    """
+    with target, watched():
+        stock = _stock(mod, target)
+        launches = _launches(lowered, target)
+        stitched = report.stitched
+        if launches is not None:
+            stitched = dataclasses.replace(stitched, kernels=launches[0], compute=launches[1])
+        codes = _codes(lowered, [k.function for k in report.kernels], target)
+    return dataclasses.replace(report, stock=stock, stitched=stitched, codes=codes)
+
+
+def _stock(mod: tvm.IRModule, target: Any) -> Totals | None:
+    """What TVM's own pipeline launches and moves; None where it does not compile the model."""
+    backend = _backend(target)
+    passes = [*backend.library_dispatch_passes(target), *backend.legalize_passes(target)]
+    try:
+        made = exclusively(passes)(mod)
+        counted = count_lowered(made, target)
+    except Exception as err:  # whatever TVM makes of it
+        let_pass(err)
+        return None
+    functions = {str(g.name_hint): f for g, f in made.functions_items()}
+    every, compute = [], []
+    for call in kernel_calls(made).calls:
+        size = add_sizes(*(v.bytes for v in [*call.operands, *call.results]))
+        every.append(size)
+        func = functions.get(call.function)
+        if call.external or (isinstance(func, tirx.PrimFunc) and is_compute_intensive(func, call.function)):
+            compute.append(size)
+    own = counted.compute_intensive + counted.external
+    return Totals(counted.total, own, add_sizes(*every), add_sizes(*compute))
+
+
+def _launches(lowered: tvm.IRModule, target: Any) -> tuple[int, int] | None:
+    """Kernels that a call of the stitched module launches, and how many of them hold a compute-intensive operator."""
+    try:
+        counted = count_lowered(tvm.transform.Sequential(_default_schedules(target))(lowered), target)
+    except Exception as err:  # symbolic launches; what TVM does not lower
+        let_pass(err)
+        return None
+    return counted.total, counted.compute_intensive + counted.external
+
+
+def _codes(lowered: tvm.IRModule, names: Iterable[str], target: Any) -> dict[str, Code]:
+    """The sources of kernels: CUDA C of scheduled ones for CUDA, else TIR."""
+    functions = {str(g.name_hint): f for g, f in lowered.functions_items()}
+    found = {}
+    for name in dict.fromkeys(names):
+        func = functions.get(name)
+        if isinstance(func, tirx.PrimFunc):
+            found[name] = _cuda(name, func, target) or Code("TIR", unmarked(func.script()))
+    return found
+
+
+def _cuda(name: str, func: Any, target: Any) -> Code | None:
+    """A kernel in CUDA C; None where it is not for CUDA, not scheduled, or TVM wants a compiler for it."""
+    if target.kind.name != "cuda" or not (func.attrs and func.attrs.get("tirx.is_scheduled")):
+        return None
+    try:
+        built = tvm.compile(tvm.IRModule({name: func.with_attr("global_symbol", name)}), target=target)
+        module = getattr(built, "mod", built)
+        return Code("CUDA C", unmarked(str(module.imports[0].inspect_source())))
+    except Exception as err:
+        let_pass(err)
+        return None

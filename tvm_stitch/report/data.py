@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report as data: frozen, JSON-able, and all that its views know. Indices point into the tuples of a ModelReport.
+
+Sizes are in bytes, times in seconds. A size that depends on a symbolic shape is text, an unknown one None.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Size = int | str | None
+"""Bytes; an expression, where a shape is symbolic; None, where nothing is known."""
+
+Kind = Literal["stitched", "compute", "library", "tvm"]
+"""Who wrote a kernel: tvm_stitch, for memory-intensive operators; a template or TVM, around a compute-intensive one; a
+library; TVM, for what no stitch op took."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor that a kernel reads or writes. ``shape`` is text such as ``"8, n"``; ``origin`` says where an operand
+    comes from: ``"parameter"``, ``"constant"`` or ``"kernel"``."""
+
+    name: str
+    shape: str
+    dtype: str
+    bytes: Size
+    origin: str = "kernel"
+
+
+@dataclass(frozen=True)
+class SourceOperator:
+    """An operator of the model as it was given.
+
+    ``name`` is the variable that holds its result, ``source`` what the importer calls it (an ONNX node, which names
+    PyTorch's module path in a model exported from there), or "". ``operands`` are indices of operators. ``kernels`` are
+    the calls that compute it: none for a view, several where it is computed again.
+    """
+
+    name: str
+    operator: str
+    source: str
+    shape: str
+    dtype: str
+    operands: tuple[int, ...]
+    kernels: tuple[int, ...]
+
+    @property
+    def kind(self) -> str:
+        """Its operator in a word: ``"softmax"`` for ``"nn.softmax"``."""
+        return self.operator.rpartition(".")[2]
+
+    @property
+    def label(self) -> str:
+        """What to call it: its name in the model's own format where there is one."""
+        return self.source or f"{self.operator} {self.name}"
+
+
+@dataclass(frozen=True)
+class KernelCall:
+    """One call of a kernel, in the order of a run.
+
+    ``function`` names the kernel; equal kernels share one. ``operators`` are the indices of the source operators that
+    it computes. ``note`` says what computes it, or why no stitch op took it. ``bytes_least`` counts each operand and
+    each result once; ``bytes_read`` and ``bytes_written`` are what its plan moves, or None without one. ``seconds`` is
+    the cost model's estimate, of the memory alone: None where a shape is symbolic.
+    """
+
+    function: str
+    kind: Kind
+    operators: tuple[int, ...]
+    operands: tuple[Value, ...]
+    results: tuple[Value, ...]
+    bytes_read: Size
+    bytes_written: Size
+    bytes_least: Size
+    seconds: float | None
+    note: str = ""
+
+    @property
+    def bytes_moved(self) -> Size:
+        """What the plan moves, or the least where there is none."""
+        if isinstance(self.bytes_read, int) and isinstance(self.bytes_written, int):
+            return self.bytes_read + self.bytes_written
+        return self.bytes_least
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why two operators are not in one kernel, what that means, and what to do about it.
+
+    ``producer`` and ``consumer`` are the functions of the calls in question.
+    """
+
+    producer: str
+    consumer: str
+    text: str
+    meaning: str
+    advice: str
+
+
+@dataclass(frozen=True)
+class KernelEdge:
+    """Values that go from one kernel call to another through memory, and why these two are not one kernel."""
+
+    producer: int
+    consumer: int
+    values: tuple[Value, ...]
+    reasons: tuple[Reason, ...]
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """``count`` times the same ``length`` kernels behind each other, from the kernel call ``first`` on."""
+
+    first: int
+    length: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What one call of a model launches and moves.
+
+    ``compute`` of the ``kernels`` hold a compute-intensive operator or are a library's; they move ``bytes_compute`` of
+    the ``bytes``, of which every operand and result of a kernel counts once, or as often as its plan moves it.
+    """
+
+    kernels: int
+    compute: int
+    bytes: Size
+    bytes_compute: Size = 0
+
+    @property
+    def memory(self) -> int:
+        """Kernels without a compute-intensive operator."""
+        return self.kernels - self.compute
+
+
+@dataclass(frozen=True)
+class Code:
+    """The source of a kernel. ``language`` is "TIR" or "CUDA C"."""
+
+    language: str
+    text: str
+
+
+@dataclass(frozen=True)
+class ModelReport:
+    """All that is told of a model: kernel calls in order, the edges between them, and the operators they come from.
+
+    ``target`` is a few words, ``target_full`` what TVM calls it. ``plans`` gives by function what the plan of a
+    stitched kernel says (:class:`tvm_stitch.report.kernel.Kernel` as plain data), ``codes`` the sources that are known.
+    ``left`` are the calls that no stitch op took, with the reason, ``boundaries`` all merges that were refused.
+    ``stock`` is what TVM's own pipeline makes of the same model: None where that was not asked, or where TVM does not
+    compile it.
+    """
+
+    target: str
+    target_full: str
+    device: str
+    kernels: tuple[KernelCall, ...]
+    edges: tuple[KernelEdge, ...]
+    operators: tuple[SourceOperator, ...]
+    repeats: tuple[Repeat, ...]
+    plans: Mapping[str, Mapping[str, Any]]
+    left: Mapping[str, str]
+    boundaries: tuple[Reason, ...]
+    stitched: Totals
+    stock: Totals | None = None
+    codes: Mapping[str, Code] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, as ``json.dumps`` takes it."""
+        return dataclasses.asdict(self)
+
+
+def add_sizes(*sizes: Size) -> Size:
+    """The sum of sizes: text where one is, None where one is unknown."""
+    if any(s is None for s in sizes):
+        return None
+    if all(isinstance(s, int) for s in sizes):
+        return sum(s for s in sizes if isinstance(s, int))
+    return " + ".join(str(s) for s in sizes if s != 0)

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plan of a stitched kernel as text: everything that is known of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .kernel import Kernel
+from .words import count_of
+
+
+def kernel_lines(k: Kernel) -> list[str]:
+    extent = f"grid-wide, {count_of(len(k.phases), 'phase')}" if k.phases else rows_of(k.rows)
+    lines = [f"{k.name}: {count_of(len(k.operators), 'operator')}, {extent}"]
+    for g in k.groups:
+        subs = f" (sub-dominant {', '.join(g['sub_dominants'])})" if g["sub_dominants"] else ""
+        lines.append(f"  group of {g['dominant']}{subs}: {', '.join(g['members'])}")
+    for o in k.operators:
+        lines.append(f"    {o['operator']:<50} {o['class']:<18} {o['scheme']}")
+    if k.phases:
+        for phase in k.phases:
+            lines += _phase_lines(phase)
+    else:
+        lines += _pass_lines(k.passes, "  ")
+        lines.append("  mapping: " + _pairs(k.mapping))
+    if k.launch:
+        lines.append("  launch: " + _pairs(k.launch))
+    for s in k.scratch:
+        held = f" holds {', then '.join(s['holds'])}" if s["holds"] else ""
+        lines.append(f"  {s['name']}: {s['bytes']} B of device memory{held}")
+    lines.append(f"  shared memory {k.shared_bytes} B; reads {k.bytes_read} B, writes {k.bytes_written} B")
+    lines.append(f"  least possible traffic {k.bytes_least} B")
+    return lines
+
+
+def _phase_lines(phase: dict[str, Any]) -> list[str]:
+    lines = [f"  phase {phase['phase']}:"]
+    if phase["finishes"]:
+        lines.append(f"    every block finishes {', '.join(phase['finishes'])}")
+    for part in phase["parts"]:
+        told = [f"{key} {', '.join(part[key])}" for key in _PART_LISTS if part[key]]
+        who = "part of every block" if part["replicated"] else "part"
+        lines.append(f"    {who}, {rows_of(part['rows'])}: {'; '.join(told)}")
+        lines += _pass_lines(part["passes"], "      ")
+        mapping = {key: v for key, v in part["mapping"].items() if v != _USUAL.get(key)}
+        lines.append("      mapping: " + _pairs(mapping))
+        lines.append(f"      reads {part['bytes_read']} B, writes {part['bytes_written']} B")
+    return lines
+
+
+_PART_LISTS = ("hoists", "computes", "folds", "finishes", "stores", "retains", "finds")
+"""What a part does, in the order in which the text names it."""
+
+_USUAL: dict[str, object] = {
+    "tiles of columns": 1,
+    "tasks at once": 1,
+    "from the last task": False,
+    "in registers for all tasks": [],
+}
+"""What the text leaves out of a part's mapping."""
+
+
+def _pass_lines(passes: list[dict[str, Any]], indent: str) -> list[str]:
+    lines = []
+    for i, p in enumerate(passes):
+        reduced = f" reducing {', '.join(p['reduces'])}" if p["reduces"] else ""
+        reduced += f" folding {', '.join(p['folds'])}" if p["folds"] else ""
+        kept = f", keeping {', '.join(p['keeps'])}" if p["keeps"] else ""
+        lines.append(f"{indent}pass {i}: {p['columns']} columns{reduced}{kept}")
+    return lines
+
+
+def _pairs(found: dict[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in found.items())
+
+
+def rows_of(rows: str) -> str:
+    return rows if rows == "flat" else f"{rows} row{'' if rows == '1' else 's'}"

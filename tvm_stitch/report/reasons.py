@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every reason means and what to do about it: the one place for it. The user guide's table is made from this."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A kind of reason.
+
+    Args:
+        shown: how the guide shows it, the texts that differ left out.
+        pattern: a regular expression that finds it in a reason.
+        meaning: what it says, as the guide's Markdown.
+        advice: what to do about it, as the guide's Markdown.
+    """
+
+    shown: str
+    pattern: str
+    meaning: str
+    advice: str
+
+
+ON_A_GPU = (
+    "On CUDA a [grid-wide plan](#grid-wide-plans) takes both; what follows `grid-wide:` says why it did not. "
+    "On a CPU nothing: two kernels are needed"
+)
+
+RULES = (
+    Rule(
+        "`compute-intensive`",
+        r"^compute-intensive$",
+        "A matmul, convolution or einsum (a sum of products of differently indexed reads)",
+        "Nothing: it ends stitch ops by definition",
+    ),
+    Rule(
+        "`computed in the kernel of ...`",
+        r"^computed in the kernel of ",
+        "An epilogue of a matmul or convolution (option `epilogues`)",
+        "Nothing",
+    ),
+    Rule(
+        "`reduction ... has a symbolic reduced extent`",
+        r"has a symbolic reduced extent",
+        "See [symbolic shapes](#symbolic-shapes)",
+        "Fix that dimension (`--shape`, `shape_dict`), or pad to a fixed size",
+    ),
+    Rule(
+        "`output ... has rows of symbolic length`",
+        r"has rows of symbolic length",
+        "The same, seen from an output",
+        "The same",
+    ),
+    Rule(
+        "`reductions a and b have N and M rows`, `reduction a has N results, not M`",
+        r"^reductions .* have .* rows|^reduction .* has .* results, not ",
+        "Two reductions with different numbers of results: one row domain has one number of rows",
+        ON_A_GPU,
+    ),
+    Rule(
+        "`reduction ... is read at [...], outside its own row`",
+        r"outside its own row",
+        "A reduction's result is needed by another row than its own",
+        "The same",
+    ),
+    Rule(
+        "`... has a symbolic or empty shape, which a grid-wide plan does not serve`",
+        r"has a symbolic or empty shape",
+        "Values would have to cross blocks, for which all sizes must be known",
+        "Fix the dimensions",
+    ),
+    Rule(
+        "`... would be in phase 9 of at most 8`, `more than 48 parts`",
+        r"would be in phase|more than \d+ parts",
+        "A grid-wide plan would be too long a kernel",
+        "Nothing: several kernels are better",
+    ),
+    Rule(
+        "`one grid-wide kernel would take ... us, apart they take ... us`",
+        r"^one grid-wide kernel would take",
+        "Values would cross blocks behind a barrier of the whole grid, which costs more than another launch",
+        "Nothing: the cost model expects two kernels to be faster",
+    ),
+    Rule(
+        "`outputs of N and M elements without a common row`, `output ... does not divide into N rows`",
+        r"without a common row|do(es)? not divide into",
+        "Element-wise operators of different sizes, nothing to align them by",
+        "Nothing: they make kernels of their own",
+    ),
+    Rule(
+        "`heavy ... would be computed again for every row`",
+        r"would be computed again for every row",
+        "More than four heavy values (exp, pow, tanh...) that all rows share would be computed by each",
+        "Nothing: computed once, in a kernel of their own, they are cheaper",
+    ),
+    Rule(
+        "`... gathers at indices that ... reduces to`, `... computed from ...`",
+        r"gathers at indices",
+        "A value of the same stitch op is gathered at indices that are neither integer inputs nor element-wise of such",
+        "Nothing: the data goes through memory",
+    ),
+    Rule(
+        "`joining them would make a cycle through an operator outside`",
+        r"would make a cycle",
+        "A path leaves the scope, through a matmul, say, and comes back",
+        "Nothing: no kernel can wait for that",
+    ),
+    Rule(
+        "`N operators exceed the limit`, `N arguments exceed the limit`, `it has more than 32 arguments`",
+        r"exceed the limit|more than \d+ arguments",
+        "The scope is full",
+        "Raise `max_operators` or `max_arguments`; watch the compile time",
+    ),
+    Rule(
+        "`N operators, reductions among them, exceed a CPU's 64`",
+        r"exceed a CPU's",
+        "LLVM's time to compile a loop with reductions grows with the square of what is in it",
+        "Nothing: several kernels are better",
+    ),
+    Rule(
+        "`TVM fuses them; as a stitch op of its own it would be one kernel more`",
+        r"^TVM fuses them",
+        "TVM computes it in the kernel of a neighbour that no stitch op can take, such as an argmax",
+        "Nothing: fewer kernels are better",
+    ),
+    Rule(
+        "`block ... holds SeqStmt, not one store`, `a loop nest ends in ...`",
+        r"^block .* holds |a loop nest ends in",
+        "The operator is no plain loop nest: argmax and argmin, sort, top-k, scatter",
+        "Nothing; [extending.md](extending.md) says how readable constructs are added",
+    ),
+    Rule(
+        "`its results are used as one tuple`",
+        r"its results are used as one tuple",
+        "A call with several results that is returned whole, as `split` is",
+        "Take its results apart (`TupleGetItem`) and return those",
+    ),
+    Rule(
+        "`the function takes scalar arguments`",
+        r"takes scalar arguments",
+        "A call whose size or value argument is known at run time only",
+        "Pass it as a tensor, or as a constant",
+    ),
+    Rule(
+        "`... has no elements`",
+        r"has no elements",
+        "A static extent of 0",
+        "Nothing: there is nothing to compute",
+    ),
+    Rule(
+        "`what is left does not compile alone: ...`",
+        r"^what is left does not compile",
+        "TVM schedules an operator that no stitch op took only together with its neighbours; the whole module is "
+        "compiled without stitching",
+        "Nothing, or the shape made static: seen with a mean over everything of symbolic extent on CUDA",
+    ),
+    Rule(
+        "`computed by a kernel of its own`",
+        r"^computed by a kernel of its own",
+        "[Attention](#attention-on-a-gpu), whose products and softmax are one kernel",
+        "Nothing",
+    ),
+    Rule(
+        "`computed by a function outside the module`",
+        r"^computed by a function outside",
+        "A library call, such as cuBLASLt's [products](#matrix-products-on-a-gpu)",
+        "Nothing",
+    ),
+    Rule(
+        "`not a tensor function's call`",
+        r"^not a tensor function's call",
+        "A packed function that allocates its result, or control flow",
+        "Nothing",
+    ),
+)
+"""In the order of the guide's table; the first that fits a reason counts."""
+
+
+def explained(reason: str) -> tuple[str, str]:
+    """What a reason means and what to do about it, as plain text; two empty texts for one that is not known."""
+    for i, rule in enumerate(RULES):
+        if re.search(rule.pattern, reason):
+            meaning, advice = rule.meaning, rule.advice
+            for before in reversed(RULES[:i]):  # "The same" is for readers of the table
+                if advice != "The same":
+                    break
+                advice = before.advice
+            meaning = meaning.replace(
+                "The same, seen from an output", "An output's rows have a symbolic length"
+            )
+            return plain(meaning), plain(advice)
+    return "", ""
+
+
+def plain(markdown: str) -> str:
+    """Markdown without its links and code marks."""
+    return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", markdown).replace("`", "")
+
+
+def guide_table() -> list[str]:
+    """The lines of the user guide's table of reasons."""
+    rows = [f"| {r.shown} | {r.meaning} | {r.advice} |" for r in RULES]
+    return ["| Reason | What it means | What to do |", "|---|---|---|", *rows]

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report on one screen: equal kernels once, boundaries by reason, and where in the model each comes from."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from .data import KernelCall, ModelReport, Reason
+from .words import bytes_in_words, count_of
+
+LINES = 50
+MOST_REPEATS = 4
+WIDTH = 118
+KINDS = {
+    "stitched": "Stitched kernels",
+    "compute": "Kernels around a compute-intensive operator",
+    "library": "Calls of functions outside the module",
+    "tvm": "Kernels left to TVM",
+}
+"""What a kernel may be, with the heading of its kind."""
+
+
+def summary(report: ModelReport, device: str, computed: Mapping[str, str]) -> str:
+    """The report in about 50 lines, whatever the size of the model.
+
+    Args:
+        report: what is known.
+        device: what it is planned for, in words.
+        computed: what computes compute-intensive operators, as it was recorded.
+    """
+    kinds = Counter(str(k.kind) for k in report.kernels)
+    stitched = Counter(k.function for k in report.kernels if k.kind == "stitched")
+    told = [f"{kinds['stitched']} stitched" + (f" ({len(stitched)} different)" if kinds["stitched"] else "")]
+    words = {
+        "compute": "around a compute-intensive operator",
+        "library": "of libraries",
+        "tvm": "left to TVM",
+    }
+    told += [f"{kinds[kind]} {words[kind]}" for kind in words if kinds[kind]]
+    headline = f"{count_of(len(report.kernels), 'kernel')} a call: {', '.join(told)}"
+    if report.kernels:
+        headline += f"; {bytes_in_words(report.stitched.bytes)} moved"
+    lines = [_cut(f"{report.target}{f', planned for {device}' if device else ''}")]
+    lines += textwrap.wrap(headline, WIDTH, subsequent_indent="  ")
+    for repeat in report.repeats[:MOST_REPEATS]:
+        same = f"{repeat.count} times the same {count_of(repeat.length, 'kernel')}"
+        lines.append(_cut(f"{same} from {_place(report, repeat.first)} on"))
+    sections = [_kernels(report, kind, heading) for kind, heading in KINDS.items()]
+    if computed and not kinds["compute"] + kinds["library"]:
+        told = [_cut(f"  {name}: {how}") for name, how in computed.items()]
+        sections.append(("Compute-intensive operators", told))
+    noted = {k.note for k in report.kernels if k.kind == "tvm"}
+    left = [_cut(f"  {name}: {why}") for name, why in report.left.items() if why not in noted]
+    sections.append(("No stitch op takes", left))
+    sections.append(("Boundaries, by reason", _boundaries(report.boundaries)))
+    sections = [(heading, found) for heading, found in sections if found]
+    room = LINES - len(lines) - 2 * len(sections)
+    for (heading, found), most in zip(sections, _shares([len(found) for _, found in sections], room)):
+        lines += ["", heading, *_most(found, most)]
+    return "\n".join(lines)
+
+
+def _shares(wanted: Sequence[int], room: int) -> list[int]:
+    """How many lines each section gets: those that want few have all of them, the others share the rest."""
+    found = [0] * len(wanted)
+    for done, i in enumerate(sorted(range(len(wanted)), key=lambda i: wanted[i])):
+        found[i] = min(wanted[i], max(2, room // (len(wanted) - done)))
+        room -= found[i]
+    return found
+
+
+def _place(report: ModelReport, kernel: int) -> str:
+    found = _sources(report, [report.kernels[kernel]])
+    return found[0] if found else report.kernels[kernel].function
+
+
+def _kernels(report: ModelReport, kind: str, heading: str) -> tuple[str, list[str]]:
+    """A heading and a line for each different kernel, with what computes it where that differs."""
+    calls: dict[tuple[str, str], list[KernelCall]] = {}
+    for kernel in report.kernels:
+        if kernel.kind == kind:
+            calls.setdefault((kernel.function, kernel.note), []).append(kernel)
+    lines, notes = [], {note for _, note in calls}
+    for (function, note), same in calls.items():
+        first = same[0]
+        lines.append(_cut(f"  {len(same):3} x {function}: {_told(report, first)}"))
+        if sources := _sources(report, same):
+            lines[-1] = _cut(f"{lines[-1]}; {_named(sources)}")
+        if note and len(notes) > 1:
+            lines.append(_cut(f"        {note}"))
+    if lines and len(notes) == 1 and (shared := notes.pop()):
+        if len(heading) + len(shared) + 3 <= WIDTH:
+            return f"{heading} ({shared})", lines
+        lines.insert(0, _cut(f"  {shared}"))
+    return heading, lines
+
+
+def _told(report: ModelReport, kernel: KernelCall) -> str:
+    plan = report.plans.get(kernel.function)
+    if plan is None:
+        return bytes_in_words(kernel.bytes_least)
+    moved = bytes_in_words(kernel.bytes_moved)
+    if kernel.bytes_moved != kernel.bytes_least:
+        moved += f", the least {bytes_in_words(kernel.bytes_least)}"
+    rows = f"{plan['rows']} rows" if plan["rows"] not in ("flat", "grid-wide") else plan["rows"]
+    return f"{count_of(len(plan['operators']), 'operator')}, {rows}, {moved}"
+
+
+def _sources(report: ModelReport, kernels: Iterable[KernelCall]) -> list[str]:
+    """Where calls come from: the last operator of each, which is what it hands on."""
+    return list(dict.fromkeys(report.operators[k.operators[-1]].label for k in kernels if k.operators))
+
+
+def _named(names: Sequence[str]) -> str:
+    """Names in short: of those that differ by one number its range, of those that differ by more their modules'."""
+    patterns: dict[str, list[str]] = {}
+    for name in names:
+        patterns.setdefault(re.sub(r"\d+", "#", name), []).append(name)
+    return ", ".join(dict.fromkeys(text for same in patterns.values() for text in _range(same)))
+
+
+def _range(same: Sequence[str]) -> Sequence[str]:
+    columns = list(zip(*(re.findall(r"\d+", name) for name in same)))
+    varying = [i for i, column in enumerate(columns) if len(set(column)) > 1]
+    if len(varying) > 1 and all("/" in name for name in same):
+        return [_named([name.rpartition("/")[0] for name in same])]
+    if len(varying) != 1:
+        return same
+    ends = [c[0] if i != varying[0] else f"{c[0]}..{c[-1]}" for i, c in enumerate(columns)]
+    parts = re.split(r"\d+", same[0])
+    return ["".join(part + end for part, end in zip(parts, [*ends, ""]))]
+
+
+def _boundaries(boundaries: Sequence[Reason]) -> list[str]:
+    groups: dict[str, list[Reason]] = {}
+    for b in boundaries:
+        groups.setdefault(re.sub(r"\d+(\.\d+)?", "N", b.text), []).append(b)
+    lines = []
+    for same in sorted(groups.values(), key=len, reverse=True):
+        pairs = Counter(f"{b.producer} | {b.consumer}" for b in same)
+        text = f"  {len(same):3} x {same[0].text}"
+        lines.append(_cut(f"{text} ({', '.join(pairs)})"))
+    return lines
+
+
+def _most(lines: list[str], number: int) -> list[str]:
+    if len(lines) <= number:
+        return lines
+    return [*lines[: number - 1], f"      and {len(lines) - number + 1} more (--verbose)"]
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= WIDTH else f"{line[: WIDTH - 3].rstrip()}..."
