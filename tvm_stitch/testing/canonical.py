@@ -114,7 +114,7 @@ def _choose_dominant(group: dict[str, Any], reduces: set[str]) -> None:
 
 def plan_lines(plan: StitchPlan | GridPlan) -> list[str]:
     """:func:`plan_data` as ``explain`` writes it."""
-    return str(Report("", [Kernel(**plan_data(plan))])).splitlines()[2:]
+    return Report("", [Kernel(**plan_data(plan))]).verbose().splitlines()[2:]
 
 
 def _ordered(found: Any, key: str = "") -> Any:
