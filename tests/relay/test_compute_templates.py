@@ -249,7 +249,7 @@ def test_explain_says_what_a_build_does(level: int) -> None:
     ]
     assert (
         "Compute-intensive operators:\n  tvmgen_default_tiled_dense_relu: our template: 5 x 16 tiles"
-        in str(report)
+        in report.verbose()
     )
 
 

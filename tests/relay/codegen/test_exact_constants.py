@@ -37,7 +37,7 @@ def test_short_constants_stay_readable() -> None:
         function([(8,)], "float32", lambda x: x * relay.const(0.1) + relay.const(0.3333333433))
     )
     assert "1.000000e-01f" in kernel.kernels
-    assert re.findall(r"__int_as_float\((\d+)\)", kernel.kernels) == ["1051372203"] * 4
+    assert set(re.findall(r"__int_as_float\((\d+)\)", kernel.kernels)) == {"1051372203"}
 
 
 def test_nvrtc_takes_them() -> None:
