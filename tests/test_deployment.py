@@ -41,8 +41,9 @@ BARE = {"PATH": os.environ.get("PATH", "")}
 _STUBS = """
 // What the calls of cuBLASLt use of the driver and of the library: all succeeds, a product is 42 in its first element.
 #define OK(name) int name() { return 0; }
-OK(cuCtxGetDevice) OK(cuDevicePrimaryCtxRetain) OK(cuCtxPushCurrent_v2) OK(cuCtxPopCurrent_v2) OK(cuMemsetD8Async)
-OK(cuMemsetD2D8Async) OK(cuStreamIsCapturing) OK(cuEventCreate) OK(cuEventDestroy_v2) OK(cuEventRecord)
+OK(cuCtxGetDevice) OK(cuDeviceGet) OK(cuDeviceGetName) OK(cuDevicePrimaryCtxRetain) OK(cuCtxPushCurrent_v2)
+OK(cuCtxPopCurrent_v2) OK(cuMemsetD8Async) OK(cuMemsetD2D8Async) OK(cuStreamIsCapturing)
+OK(cuEventCreate) OK(cuEventDestroy_v2) OK(cuEventRecord)
 OK(cuEventSynchronize) OK(cuEventElapsedTime) OK(cublasLtCreate) OK(cublasLtGetVersion) OK(cublasLtGetStatusString)
 OK(cublasLtMatmulDescCreate) OK(cublasLtMatmulDescSetAttribute) OK(cublasLtMatmulDescDestroy)
 OK(cublasLtMatrixLayoutCreate) OK(cublasLtMatrixLayoutSetAttribute) OK(cublasLtMatrixLayoutDestroy)

@@ -24,6 +24,7 @@ constexpr int kMostCalls = 10;       // of it
 // one is clearly faster. ``measure(index, calls)`` gives the milliseconds of one call, the mean of some, or kFailed.
 template <typename Measure>
 size_t Fastest(size_t count, Measure measure) {
+  if (count == 1) return 0;
   std::vector<float> least(count, kFailed);
   for (size_t i = 0; i < count; ++i) {
     // The first call may load code.
