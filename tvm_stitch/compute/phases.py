@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..failures import Refusal
 from .padding import Padded
@@ -115,9 +115,8 @@ def phases_of(data: Padded, windows: tuple[Window, ...]) -> tuple[Padded, tuple[
     phases = tuple(itertools.product(*along))
     if not any(all(t.kernel for t in phase) for phase in phases):
         raise Refusal("its windows meet no data")
-    found = Padded(data.source, data.order, tuple(shape), data.inner, tuple(before), data.fill)
-    if not any(before) and tuple(shape) == data.inner:
-        found = Padded(data.source, data.order, tuple(shape), data.inner, tuple(before), None)
+    fill = data.fill if any(before) or tuple(shape) != data.inner else None
+    found = replace(data, shape=tuple(shape), before=tuple(before), fill=fill, spacing=())
     lengths = tuple(w.outputs for w in windows)
     return found, tuple(common), Phases(lengths, tuple(w.kernel for w in windows), phases)
 
@@ -140,10 +139,4 @@ def _taps(window: Window, spacing: int, before: int) -> tuple[list[Taps], int]:
         offset = (first + start * window.dilation - before) // spacing
         found.append(Taps(first, spacing, outputs, len(weights), dilation, offset if weights else 0, weights))
     lowest = min((t.offset for t in found if t.kernel), default=0)
-    return [_moved(t, -lowest) if t.kernel else t for t in found], lowest
-
-
-def _moved(taps: Taps, by: int) -> Taps:
-    return Taps(
-        taps.first, taps.step, taps.outputs, taps.kernel, taps.dilation, taps.offset + by, taps.weights
-    )
+    return [replace(t, offset=t.offset - lowest) if t.kernel else t for t in found], lowest

@@ -137,10 +137,9 @@ def _reachable(alignment: Alignment, sched: Schedule, columns: Extent) -> list[K
                 if (producer, point) in alignment.reads:
                     visit((producer, point))
 
-    for p in sched.passes:
-        if str(p.columns) == str(columns):
-            for key in p.values:
-                visit(key)
+    for p in sched.over(columns):
+        for key in p.values:
+            visit(key)
     return list(found)
 
 
@@ -152,9 +151,8 @@ def _flat_indices(alignment: Alignment, sched: Schedule, keys: Iterable[Key], co
             if point is not None and point.at is At.INDEX and access.tensor.producer is None:
                 read[(access.tensor, point)] = None
     flats = [flatten(point.indices, tensor.shape) for tensor, point in read]
-    for p in sched.passes:
-        if str(p.columns) == str(columns):
-            flats += [flatten(pt.indices, op.output.shape) for op, pt in p.outputs if pt.at is At.INDEX]
+    for p in sched.over(columns):
+        flats += [flatten(pt.indices, op.output.shape) for op, pt in p.outputs if pt.at is At.INDEX]
     return flats
 
 

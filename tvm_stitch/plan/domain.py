@@ -88,7 +88,6 @@ class Domain:
         self.reshaper = IndexReshaper(self.analyzer)
         self._bounds: dict[int, Analyzer] = {}
         self._spaces: list[Extent] = []
-        self._moves: dict[Hashable, tuple[Point, Operator, Access]] = {}
 
     @property
     def row_point(self) -> Point:
@@ -110,18 +109,7 @@ class Domain:
         return columns
 
     def move(self, op: Operator, point: Point, access: Access) -> Point:
-        """Where ``access`` of ``op`` reads, when ``op`` is evaluated at ``point``.
-
-        Found once: copies of an operator, which share its axes and indices, are evaluated again and again while a part
-        of a grid-wide plan grows.
-        """
-        shared = (op.spatial, op.reduce, access.indices, access.tensor.shape)
-        key = (*map(id, shared), point)
-        if key not in self._moves:  # with what keeps the identities alive
-            self._moves[key] = self._moved(op, point, access), op, access
-        return self._moves[key][0]
-
-    def _moved(self, op: Operator, point: Point, access: Access) -> Point:
+        """Where ``access`` of ``op`` reads, when ``op`` is evaluated at ``point``."""
         span, tensor = access.span, access.tensor
         if point.at is At.FULL:
             if span is Span.ALL:

@@ -267,7 +267,7 @@ class _Mapper:
 
     def _words(self, al: Alignment, sched: Schedule, extent: int) -> float:
         """Registers a column costs a thread: its tile, and an accumulator for each fold."""
-        folds = [op for p in sched.passes if str(p.columns) == str(extent) for op, _ in p.folds]
+        folds = [op for p in sched.over(extent) for op, _ in p.folds]
         sums = sum(
             max(1.0, item_bytes(compute_dtype(op.output.dtype)) / 4) for op in folds if op.output.size != 1
         )

@@ -122,12 +122,11 @@ class RowMapping:
 def full_vector(sched: Schedule, columns: Extent, device: DeviceModel) -> int:
     """Elements of a 16-byte vector of the column space's smallest type (8 at most, and what the device can move)."""
     sizes, most = [4], 8
-    for p in sched.passes:
-        if str(p.columns) == str(columns):
-            sizes += [item_bytes(t.dtype) for t, pt in p.loads if pt.at is At.FULL]
-            sizes += [item_bytes(op.output.dtype) for op, pt in p.outputs if pt.at is At.FULL]
-            moved = [t.dtype for t, _ in p.loads] + [op.output.dtype for op, _ in p.outputs]
-            most = device.bfloat16_lanes if "bfloat16" in moved else most
+    for p in sched.over(columns):
+        sizes += [item_bytes(t.dtype) for t, pt in p.loads if pt.at is At.FULL]
+        sizes += [item_bytes(op.output.dtype) for op, pt in p.outputs if pt.at is At.FULL]
+        moved = [t.dtype for t, _ in p.loads] + [op.output.dtype for op, _ in p.outputs]
+        most = device.bfloat16_lanes if "bfloat16" in moved else most
     return min(most, 16 // min(sizes))
 
 
@@ -139,8 +138,9 @@ def vector_length(alignment: Alignment, sched: Schedule, columns: Extent, device
     """
     vector = gcd(full_vector(sched, columns, device), divisor(columns))
     domain = alignment.domain
-    passes = [p for p in sched.passes if str(p.columns) == str(columns)]
-    moved = [leaf for p in passes for leaf in (*p.loads, *((op.output, at) for op, at in p.outputs))]
+    moved = [
+        leaf for p in sched.over(columns) for leaf in (*p.loads, *((op.output, at) for op, at in p.outputs))
+    ]
     pieces = [leaf for leaf in moved if is_streamed(domain.rows, leaf)]
     if any(point.at is At.FULL for _, point in pieces):
         return vector
@@ -170,7 +170,7 @@ def tile_words(alignment: Alignment, sched: Schedule, columns: Extent) -> float:
     Values alive are the kept ones still to be read and the loads in flight; what a pass stores takes the place of
     what it read last. Shared values (a scale or bias) live for one vector only and are not counted.
     """
-    passes = [p for p in sched.passes if str(p.columns) == str(columns)]
+    passes = sched.over(columns)
     first: dict[object, int] = {}
     last: dict[object, int] = {}
     size: dict[object, float] = {}

@@ -55,6 +55,10 @@ class Schedule:
     row_folds: list[Key] = field(default_factory=list)
     hoisted: list[Key] = field(default_factory=list)
 
+    def over(self, columns: Extent) -> list[Pass]:
+        """The passes over a column space."""
+        return [p for p in self.passes if str(p.columns) == str(columns)]
+
     @property
     def folds(self) -> list[Key]:
         """All reductions across rows: of columns pass by pass, then those of row values."""

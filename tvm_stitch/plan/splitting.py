@@ -150,12 +150,9 @@ def _tile_registers(alignment: Alignment, sched: Schedule, mapping: RowMapping) 
 def _loads_words(alignment: Alignment, sched: Schedule, columns: Extent) -> float:
     """Registers that the loads of one column take, in the pass of the space that loads most."""
     most = 0.25
-    for p in sched.passes:
-        if str(p.columns) == str(columns):
-            sizes = [
-                item_bytes(leaf[0].dtype) for leaf in p.loads if is_streamed(alignment.domain.rows, leaf)
-            ]
-            most = max(most, sum(sizes) / 4)
+    for p in sched.over(columns):
+        sizes = [item_bytes(leaf[0].dtype) for leaf in p.loads if is_streamed(alignment.domain.rows, leaf)]
+        most = max(most, sum(sizes) / 4)
     return most
 
 

@@ -17,7 +17,7 @@ from ..report.data import Code, ModelReport, Totals, add_sizes
 from ..testing.count import count_lowered, is_compute_intensive
 from .kernel_calls import kernel_calls
 from .marked_names import unmarked
-from .pipeline import _backend, _default_schedules
+from .pipeline import backend_of, default_schedules
 
 
 def completed(report: ModelReport, mod: tvm.IRModule, lowered: tvm.IRModule, target: Any) -> ModelReport:
@@ -41,7 +41,7 @@ def completed(report: ModelReport, mod: tvm.IRModule, lowered: tvm.IRModule, tar
 
 def _stock(mod: tvm.IRModule, target: Any) -> Totals | None:
     """What TVM's own pipeline launches and moves; None where it does not compile the model."""
-    backend = _backend(target)
+    backend = backend_of(target)
     passes = [*backend.library_dispatch_passes(target), *backend.legalize_passes(target)]
     try:
         made = exclusively(passes)(mod)
@@ -64,7 +64,7 @@ def _stock(mod: tvm.IRModule, target: Any) -> Totals | None:
 def _launches(lowered: tvm.IRModule, target: Any) -> tuple[int, int] | None:
     """Kernels that a call of the stitched module launches, and how many of them hold a compute-intensive operator."""
     try:
-        counted = count_lowered(tvm.transform.Sequential(_default_schedules(target))(lowered), target)
+        counted = count_lowered(tvm.transform.Sequential(default_schedules(target))(lowered), target)
     except Exception as err:  # symbolic launches; what TVM does not lower
         let_pass(err)
         return None

@@ -13,8 +13,8 @@ from ..failures import Refusal
 from ..graph.extent import as_expr
 from ..interrupts import carrying
 from .attention_operator import OPERATORS, attention_of
-from .functions import own_functions, with_own_functions
-from .operators import operator_name
+from .functions import with_own_functions
+from .operators import has_operators, operator_name
 
 
 @tvm.transform.module_pass(opt_level=0, name="DecomposeAttention")
@@ -28,8 +28,7 @@ class DecomposeAttention:
     @carrying
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Rewrite the module's attention."""
-        values = [v for _, func in own_functions(mod) for v in relax.analysis.get_var2val(func).values()]
-        if not any(operator_name(value) in OPERATORS for value in values):
+        if not has_operators(mod, OPERATORS):
             return mod
         return with_own_functions(mod, lambda func: _Mutator().visit_expr(func))
 

@@ -14,7 +14,7 @@ from ..compute.emit import COMPUTE_ATTR
 from ..report.data import Value
 from .functions import own_functions
 from .operators import operator_name
-from .values import bindings_of, is_constant, operands_of, tensor_types, value_of
+from .values import bindings_of, operands_of, tensor_types, value_of
 
 _PACKED = ("relax.call_dps_packed", "relax.call_pure_packed", "relax.call_inplace_packed")
 _VIEWS = ("relax.reshape", "relax.memory.view", "relax.memory.ensure_zero_offset")
@@ -121,7 +121,7 @@ class _Walk:
             if not types or v in self.scratch:
                 continue
             results = self.made.get(v)
-            if is_constant(v):
+            if isinstance(v, tvm.ir.GenericConst):
                 call.operands.append(value_of("constant", types[0], "constant"))
             elif not results:
                 call.operands += [value_of(str(v.name), ty, "parameter") for ty in types]

@@ -3,7 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
+
+import tvm
+from tvm import relax
+
+from .functions import own_functions
 
 PRODUCTS = frozenset(
     f"relax.{name}"
@@ -21,3 +27,10 @@ PRODUCTS = frozenset(
 def operator_name(value: Any) -> str:
     """The name of the operator that ``value`` calls, such as ``"relax.add"``; "" where it calls none."""
     return str(getattr(getattr(value, "op", None), "name", ""))
+
+
+def has_operators(mod: tvm.IRModule, names: Container[str]) -> bool:
+    """Whether a module's own functions call any of some operators."""
+    functions = [func for _, func in own_functions(mod)]
+    values = (value for func in functions for value in relax.analysis.get_var2val(func).values())
+    return any(operator_name(value) in names for value in values)

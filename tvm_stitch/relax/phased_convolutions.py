@@ -17,8 +17,8 @@ from ..failures import Refusal
 from ..graph.dtype import MULTIPLIED
 from ..graph.extent import is_static
 from ..interrupts import carrying
-from .functions import own_functions, with_own_functions
-from .operators import operator_name
+from .functions import with_own_functions
+from .operators import has_operators, operator_name
 from .transposed_convolutions import CONVOLUTIONS, SPATIAL
 from .views import shape_of
 
@@ -48,8 +48,7 @@ class PhasedConvolutions:
     @carrying
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Rewrite the module's transposed convolutions."""
-        values = [v for _, func in own_functions(mod) for v in relax.analysis.get_var2val(func).values()]
-        if not any(operator_name(value) in SPATIAL for value in values) or not self.is_called():
+        if not has_operators(mod, SPATIAL) or not self.is_called():
             return mod
         return with_own_functions(mod, lambda func: _Mutator(self.computed).visit_expr(func))
 

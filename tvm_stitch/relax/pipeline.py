@@ -90,7 +90,7 @@ def planning_passes(
     target: Any, config: StitchConfig, recorder: Recorder | None = None, scopes: Scopes | None = None
 ) -> list[Any]:
     """:func:`stitch_passes` behind TVM's choice of what a library computes: a pipeline up to its schedules."""
-    dispatched = _backend(target).library_dispatch_passes(target)
+    dispatched = backend_of(target).library_dispatch_passes(target)
     recorder = recorder or Recorder()
     return [
         exclusively(dispatched),
@@ -212,10 +212,10 @@ def _compiled(
     before = recorder.copy()
 
     def lowered(records: Recorder, chosen: Scopes) -> tvm.IRModule:
-        backend = _backend(target)
+        backend = backend_of(target)
         passes = [
             *planning_passes(target, config, records, chosen),
-            *_default_schedules(target),
+            *default_schedules(target),
             *backend.dataflow_lower_passes(target),
             *(_with_graphs(each, config) for each in backend.finalize_passes(target)),
         ]
@@ -262,7 +262,8 @@ def _without_stitching(
     return result
 
 
-def _backend(target: Any) -> Any:
+def backend_of(target: Any) -> Any:
+    """TVM's own pipeline for a target, which names its phases."""
     kind = target.kind.name
     if kind == "cuda":
         from tvm.relax.backend import cuda
@@ -277,7 +278,7 @@ def _backend(target: Any) -> Any:
     return gpu_generic.pipeline
 
 
-def _default_schedules(target: Any) -> list[Any]:
+def default_schedules(target: Any) -> list[Any]:
     """TVM's schedules for what is not stitched; on CPUs, as in TVM's own pipeline, only what makes it right."""
     if "gpu" not in target.keys:
         return [SoundArithmetic(on_device=False), HalfSums(), EmptyReductions()]

@@ -12,8 +12,9 @@ from tvm.relax import op as R
 
 from ..graph.extent import is_number
 from ..interrupts import carrying
-from .functions import own_functions, with_own_functions
-from .operators import operator_name
+from .functions import with_own_functions
+from .operators import has_operators, operator_name
+from .spread_data import turned_weight
 from .views import shape_of
 
 SPATIAL = {
@@ -51,8 +52,7 @@ class TransposedConvolutions:
     @carrying
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Rewrite the module's transposed convolutions."""
-        values = [v for _, func in own_functions(mod) for v in relax.analysis.get_var2val(func).values()]
-        if not any(operator_name(value) in SPATIAL for value in values):
+        if not has_operators(mod, SPATIAL):
             return mod
         return with_own_functions(mod, lambda func: _Mutator(self.rewrites).visit_expr(func))
 
@@ -149,17 +149,11 @@ def _is_convolution(weight: Any, attrs: Any) -> bool:
 def _convolution(name: str, data: Any, weight: Any, call: Any) -> Any:
     attrs, spatial = call.attrs, SPATIAL[name]
     groups, array = int(attrs.groups), weight.value.numpy()
-    channels, outputs, *window = array.shape
-    parts = np.flip(
-        array.reshape((groups, channels // groups, outputs, *window)), tuple(range(3, 3 + len(window)))
-    )
-    turned = np.ascontiguousarray(parts.swapaxes(1, 2)).reshape(
-        (groups * outputs, channels // groups, *window)
-    )
+    turned = np.moveaxis(turned_weight(np.moveaxis(array, 0, -1), groups), -1, 1)
     return CONVOLUTIONS[name](
         data,
-        relax.const(turned, str(weight.ty.dtype)),
-        strides=[1] * len(window),
+        relax.const(np.ascontiguousarray(turned), str(weight.ty.dtype)),
+        strides=[1] * len(attrs.strides),
         padding=_borders(weight, attrs),
         dilation=list(attrs.dilation),
         groups=groups,

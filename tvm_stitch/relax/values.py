@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import tvm
 from tvm import relax
 
 from .. import compat
@@ -65,7 +66,7 @@ def bindings_of(body: Any) -> Iterator[Any]:
 
 def operands_of(value: Any) -> list[Any]:
     """The variables and constants that a bound value reads, through tuples, in order."""
-    if isinstance(value, relax.Var) or is_constant(value):
+    if isinstance(value, (relax.Var, tvm.ir.GenericConst)):
         return [value]
     if isinstance(value, relax.Tuple):
         return [v for field in value.fields for v in operands_of(field)]
@@ -77,8 +78,3 @@ def operands_of(value: Any) -> list[Any]:
         ends = [value.cond, value.true_branch.body, value.false_branch.body]
         return [v for end in ends for v in operands_of(end)]
     return []
-
-
-def is_constant(value: Any) -> bool:
-    """True for a tensor that the program holds."""
-    return compat.kind(value) in ("Constant", "GenericConst")

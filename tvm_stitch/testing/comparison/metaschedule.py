@@ -22,7 +22,7 @@ from tvm import relax
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 
-from ...relax.pipeline import stitch_passes
+from ...relax.pipeline import backend_of, stitch_passes
 from ..count import is_compute_intensive
 from . import tuning_time
 from .progress import Progress
@@ -57,15 +57,9 @@ def _holds_contraction(task: Any) -> bool:
     return is_compute_intensive(_function(task), str(task.task_name))
 
 
-def _backend(target: Any) -> Any:
-    """TVM's pipeline for the target, which names its phases."""
-    name = "cuda" if target.kind.name == "cuda" else "cpu_generic"
-    return importlib.import_module(f"tvm.relax.backend.{name}.pipeline")
-
-
 def fused(target: Any, stitched: bool) -> Callable[[tvm.IRModule], tvm.IRModule]:
     """From a model to fused functions, as TVM's pipeline does it or with stitching: the form that is tuned."""
-    passes = list(_backend(target).library_dispatch_passes(target))
+    passes = list(backend_of(target).library_dispatch_passes(target))
     if stitched:
         from ...config import StitchConfig
 
@@ -105,7 +99,7 @@ def tuned_pipeline(target: Any, stitched: bool, database: Any) -> Callable[[tvm.
                     rules.GeneralReduction(),
                     rules.Fallback(),
                 )(mod)
-            lower = _backend(target)
+            lower = backend_of(target)
             passes = [*lower.dataflow_lower_passes(target), *lower.finalize_passes(target)]
             return tvm.transform.Sequential(passes)(mod)
 
