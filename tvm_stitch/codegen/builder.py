@@ -82,6 +82,13 @@ def fetch(buffer: Buffer, *indices: Expr | int) -> Expr:
     return compat.load(buffer, [i64(i) if isinstance(i, int) else i for i in indices])
 
 
+def prefetch(buffer: Buffer, index: Expr) -> None:
+    """Have a CPU bring the cache line of an element into its second-level cache; the place need not exist."""
+    read, second_level, data = (compat.const(value, "int32") for value in (0, 2, 1))
+    address = T.address_of(compat.load(buffer, [index]))
+    T.evaluate(compat.intrinsic("void", "prefetch", address, read, second_level, data))
+
+
 def leave() -> None:
     """End the thread (every thread of a block alike, before any barrier)."""
     if not compat.HAS_RELAX_TIRX:

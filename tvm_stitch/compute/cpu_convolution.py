@@ -19,7 +19,7 @@ from ..compat import Buffer, Expr, T, tir
 from ..graph.extent import Extent, as_expr, ceildiv, flatten, product, unflatten
 from .convolution import Convolution
 from .data_block import DataBlock
-from .micro_kernel import DepthBlocks, Totals, blocks_of, emit_sums, wide
+from .micro_kernel import Ahead, DepthBlocks, Totals, blocks_of, emit_sums, wide
 from .phases import Phase, Taps, Window
 from .tiles import Tiles
 from .write_back import Rows, WriteBack
@@ -194,9 +194,8 @@ class _Emitter(ConvolutionTasks):
         self.data = DataBlock(self.conv, self.outputs)
         self.data.fill(self.image, self.places)
         if any(blocks_of(self._depth(phase)) is not None for phase in self.conv.phases.each):
-            tiles = self.tiles
-            count = tiles.task_rows * -(-tiles.task_places // tiles.rows)
-            self.totals = Totals(count, tiles.rows, self.width(), tiles.lanes)
+            count = self.tiles.task_rows * -(-self.tiles.task_places // self.tiles.rows)
+            self.totals = Totals(count, self.tiles.rows, self.width(), self.tiles.lanes)
 
     @contextmanager
     def phase(self, number: int) -> Iterator[None]:
@@ -246,15 +245,17 @@ class _Emitter(ConvolutionTasks):
             self.out.store(sums, of_result, column, stored, lanes)
 
         if blocks is None:
-            self.lines(lambda number, places, at: store(self.sums(places), at))
+            self.lines(lambda number, places, at: store(self.sums(number, places), at))
             return
         totals, rows = self.totals, self.rows
         totals.clear()
         with times("serial", blocks.count, "block") as block:
-            self.lines(lambda number, places, _: totals.add(number, self.sums(places, (blocks, block))))
+            self.lines(lambda number, places, _: totals.add(number, self.sums(number, places, (blocks, block))))
         self.lines(lambda number, places, at: store(totals.read(number, rows), at))
 
-    def sums(self, places: Places, block: tuple[DepthBlocks, Expr] | None = None) -> list[Buffer]:
+    def sums(
+        self, number: Expr, places: Places, block: tuple[DepthBlocks, Expr] | None = None
+    ) -> list[Buffer]:
         """A tile of places, over the whole depth or a block of it."""
         conv, tiles = self.conv, self.tiles
 
@@ -265,4 +266,23 @@ class _Emitter(ConvolutionTasks):
             place = B.i64(self.depth_before) + flatten(k, self.depth)
             return data * wide(compat.load(self.packed, [self.number, place, c]))
 
-        return emit_sums(self.rows, self.width(), tiles.lanes, self.depth, term, block=block)
+        ahead = self.ahead(number, block)
+        return emit_sums(self.rows, self.width(), tiles.lanes, self.depth, term, block=block, ahead=ahead)
+
+    def ahead(self, number: Expr, block: tuple[DepthBlocks, Expr] | None) -> Ahead | None:
+        """What a tile has fetched of the weights behind the panel's block."""
+        width, depth = self.width(), product(self.depth)
+        assert isinstance(depth, int)
+        begin = (self.number * B.i64(self.conv.depth) + B.i64(self.depth_before)) * B.i64(width)
+        if block is not None:
+            blocks, at = block
+            *before, part = unflatten(at, blocks.divided)
+            inner = [*blocks.depth[blocks.level + 1 :]]
+            depth = blocks.step * product(inner)
+            first = flatten([*before, part * B.i64(blocks.step)], blocks.depth[: blocks.level + 1])
+            begin = begin + first * B.i64(product(inner) * width)
+        tiles = self.tiles
+        count = tiles.task_rows * tiles.task_places // tiles.rows if tiles.across_lines else (
+            tiles.task_rows * -(-tiles.task_places // self.rows)
+        )
+        return Ahead.of(self.packed, begin, depth, width, number, count)

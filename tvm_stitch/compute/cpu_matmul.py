@@ -22,7 +22,7 @@ from ..compat import Buffer, Expr, T, tir
 from ..graph.extent import as_expr, ceildiv
 from .contraction import Contraction
 from .data_block import elements
-from .micro_kernel import DepthBlocks, Totals, blocks_of, emit_dots, emit_sums, wide
+from .micro_kernel import Ahead, DepthBlocks, Totals, blocks_of, emit_dots, emit_sums, wide
 from .tiles import LEAST_TILES_OF_COPY, MOST_COPIED, SHORT_DEPTH, Tiles
 from .write_back import WriteBack
 
@@ -170,7 +170,7 @@ class _Emitter:
 
         def whole(number: Expr, row: Expr, rows: int) -> None:
             line = line_of(row)
-            store(self._sums(batch, row, line, rows, start, width), line)
+            store(self._sums(number, batch, row, line, rows, start, width), line)
 
         if blocks is None:
             self._each_tile(first, count, whole)
@@ -181,7 +181,7 @@ class _Emitter:
 
             def part(number: Expr, row: Expr, rows: int) -> None:
                 line = line_of(row)
-                totals.add(number, self._sums(batch, row, line, rows, start, width, (blocks, block)))
+                totals.add(number, self._sums(number, batch, row, line, rows, start, width, (blocks, block)))
 
             self._each_tile(first, count, part)
         self._each_tile(
@@ -211,6 +211,7 @@ class _Emitter:
 
     def _sums(
         self,
+        number: Expr,
         batch: Expr,
         row: Expr,
         line: Expr,
@@ -237,7 +238,23 @@ class _Emitter:
             [p.depth],
             lambda i, k, c: self._left(batch, row, line, i, k[0]) * self._right(batch, k[0], start, c, width),
             block=block,
+            ahead=self._ahead(number, rows, start, width, block),
         )
+
+    def _ahead(
+        self, number: Expr, rows: int, start: Expr, width: int, block: tuple[DepthBlocks, Expr] | None
+    ) -> Ahead | None:
+        """What a tile has fetched of the packed weights behind the panel's block."""
+        if self.packed is None or rows < self.tile_rows:
+            return None
+        p = self.product
+        assert isinstance(p.depth, int)
+        step = p.depth if block is None else block[0].step
+        begin = start * B.i64(p.depth)
+        if block is not None:
+            begin = begin + block[1] * B.i64(step * width)
+        tiles = -(-self._most_rows() // self.tile_rows)
+        return Ahead.of(self.packed, begin, step, width, number, tiles)
 
     def _left(self, batch: Expr, row: Expr, line: Expr, i: int, k: Expr) -> Expr:
         p = self.product

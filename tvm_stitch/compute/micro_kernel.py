@@ -13,8 +13,16 @@ from ..codegen.cpu_base import times
 from ..codegen.cpu_columns import count_of
 from ..codegen.evaluator import convert
 from ..compat import Buffer, Expr, tir
-from ..graph.extent import Extent, as_expr, ceildiv, is_number, product, unflatten
-from .tiles import DEPTH_OF_SUM, DOT_COLUMNS, LONG_DEPTH
+from ..graph.dtype import item_bytes
+from ..graph.extent import Extent, as_expr, ceildiv, flatten, is_number, product, unflatten
+from .tiles import (
+    CACHE_LINE,
+    DEPTH_OF_SUM,
+    DOT_COLUMNS,
+    FETCH_STEPS,
+    LEAST_TILES_OF_FETCH,
+    LONG_DEPTH,
+)
 
 Term = Callable[[int, list[Expr], Expr], Expr]
 """What a row's sum gets in a column at a place of the depth."""
@@ -62,6 +70,43 @@ def blocks_of(depth: Sequence[Extent]) -> DepthBlocks | None:
     return DepthBlocks(tuple(depth), level, step)
 
 
+@dataclass(frozen=True)
+class Ahead:
+    """What the tiles of a block bring into the second-level cache: the weights behind the block's, a share each.
+
+    The hardware fetches ahead only as fast as the first tile reads, which then waits for memory while the others find
+    all of the block in the cache.
+
+    Attributes:
+        weights: flat, as the tiles read them.
+        first: the first element of this tile's share.
+        lines: fetched at a time, every ``FETCH_STEPS`` steps of the depth.
+    """
+
+    weights: Buffer
+    first: Expr
+    lines: int
+
+    @staticmethod
+    def of(weights: Buffer, start: Expr, depth: Extent, width: int, tile: Expr, tiles: int) -> Ahead | None:
+        """The share of one of the ``tiles`` of a block that begins at ``start``, of ``depth`` x ``width`` elements."""
+        if not isinstance(depth, int) or depth < FETCH_STEPS or tiles < LEAST_TILES_OF_FETCH:
+            return None
+        weights = B.flat_view(weights)
+        per_line = CACHE_LINE // item_bytes(compat.buffer_dtype(weights))
+        groups = depth // FETCH_STEPS
+        lines = -(-depth * width // (per_line * groups * tiles))
+        share = B.i64(groups * lines * per_line)
+        return Ahead(weights, start + B.i64(depth * width) + tile * share, lines)
+
+    def emit(self, step: Expr) -> None:
+        """Emit the fetches before a group of steps, which begins at ``step``."""
+        line = CACHE_LINE // item_bytes(compat.buffer_dtype(self.weights))
+        at = self.first + tir.floordiv(step, B.i64(FETCH_STEPS)) * B.i64(self.lines * line)
+        for i in range(self.lines):
+            B.prefetch(self.weights, at + B.i64(i * line))
+
+
 def emit_sums(
     rows: int,
     width: int,
@@ -70,6 +115,7 @@ def emit_sums(
     term: Term,
     unrolled: int = 0,
     block: tuple[DepthBlocks, Expr] | None = None,
+    ahead: Ahead | None = None,
 ) -> list[Buffer]:
     """``rows`` x ``width`` sums over the loops of ``depth``, each row in a buffer.
 
@@ -80,6 +126,7 @@ def emit_sums(
         term: a product, at a row of the tile, the loops' variables, and a column of the tile.
         unrolled: how many of the innermost loops are unrolled.
         block: over which block of the depth only.
+        ahead: the part of the weights to be read next that is brought into the cache meanwhile.
     """
     tile = _Tile(rows, width, min(lanes, width))
     sums = tile.buffers("sums")
@@ -94,10 +141,33 @@ def emit_sums(
         first = part * B.i64(blocks.step)
         loops = [count_of(depth[blocks.level], blocks.step, first), *depth[blocks.level + 1 :]]
     kinds = ["serial"] * (len(loops) - unrolled) + ["unroll"] * unrolled
-    with _loops(zip(kinds, loops)) as at:
+
+    def step(at: list[Expr]) -> None:
         place = at if block is None else [*before, first + at[0], *at[1:]]
         tile.each(sums, lambda i, c: compat.load(sums[i], [c]) + term(i, place, c))
+
+    if ahead is None or unrolled:
+        with _loops(zip(kinds, loops)) as at:
+            step(at)
+        return sums
+    with _loops(zip(kinds[:-1], loops[:-1])) as outer:
+        in_groups(loops[-1], lambda k: step([*outer, k]), lambda k: ahead.emit(flatten([*outer, k], loops)))
     return sums
+
+
+def in_groups(count: Extent, step: Callable[[Expr], None], before: Callable[[Expr], None]) -> None:
+    """Emit a loop of ``count`` steps, ``FETCH_STEPS`` at a time, with something before each of these groups."""
+    whole = count // FETCH_STEPS if isinstance(count, int) else tir.floordiv(as_expr(count), B.i64(FETCH_STEPS))
+    with times("serial", whole, "k") as group:
+        start = group * B.i64(FETCH_STEPS)
+        before(start)
+        with B.loop("unroll", FETCH_STEPS, "u") as u:
+            step(start + u)
+    done = whole * FETCH_STEPS if isinstance(whole, int) else whole * B.i64(FETCH_STEPS)
+    if isinstance(count, int) and count == done:
+        return
+    with times("serial", as_expr(count) - as_expr(done), "rest") as rest:
+        step(as_expr(done) + rest)
 
 
 class Totals:

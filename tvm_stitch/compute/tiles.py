@@ -49,6 +49,16 @@ LONG_DEPTH = 384
 DEPTH_OF_SUM = 256
 """Products of each of the sums that a longer one is the sum of."""
 
+CACHE_LINE = 64
+"""Bytes that are fetched at once."""
+
+FETCH_STEPS = 8
+"""Steps of the depth between fetches of the weights that come next."""
+
+LEAST_TILES_OF_FETCH = 2
+"""Tiles that a block of weights is read by, for the block behind it to be fetched meanwhile: one alone reads a stream,
+which the hardware fetches ahead."""
+
 PLACES_OF_TASK = 256
 """Places of windows of a parallel task of a convolution: so many reuse a panel of weights. Longer lines are divided."""
 
