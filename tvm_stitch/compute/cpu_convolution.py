@@ -250,7 +250,9 @@ class _Emitter(ConvolutionTasks):
         totals, rows = self.totals, self.rows
         totals.clear()
         with times("serial", blocks.count, "block") as block:
-            self.lines(lambda number, places, _: totals.add(number, self.sums(number, places, (blocks, block))))
+            self.lines(
+                lambda number, places, _: totals.add(number, self.sums(number, places, (blocks, block)))
+            )
         self.lines(lambda number, places, at: store(totals.read(number, rows), at))
 
     def sums(
@@ -282,7 +284,9 @@ class _Emitter(ConvolutionTasks):
             first = flatten([*before, part * B.i64(blocks.step)], blocks.depth[: blocks.level + 1])
             begin = begin + first * B.i64(product(inner) * width)
         tiles = self.tiles
-        count = tiles.task_rows * tiles.task_places // tiles.rows if tiles.across_lines else (
-            tiles.task_rows * -(-tiles.task_places // self.rows)
+        count = (
+            tiles.task_rows * tiles.task_places // tiles.rows
+            if tiles.across_lines
+            else (tiles.task_rows * -(-tiles.task_places // self.rows))
         )
         return Ahead.of(self.packed, begin, depth, width, number, count)

@@ -157,7 +157,9 @@ def emit_sums(
 
 def in_groups(count: Extent, step: Callable[[Expr], None], before: Callable[[Expr], None]) -> None:
     """Emit a loop of ``count`` steps, ``FETCH_STEPS`` at a time, with something before each of these groups."""
-    whole = count // FETCH_STEPS if isinstance(count, int) else tir.floordiv(as_expr(count), B.i64(FETCH_STEPS))
+    whole = (
+        count // FETCH_STEPS if isinstance(count, int) else tir.floordiv(as_expr(count), B.i64(FETCH_STEPS))
+    )
     with times("serial", whole, "k") as group:
         start = group * B.i64(FETCH_STEPS)
         before(start)

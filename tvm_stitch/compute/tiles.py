@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..graph.extent import Extent
+from .attention import Attention
 from .convolution import Convolution
 
 ROWS_OF_TASK = 64
@@ -74,6 +75,12 @@ COST_OF_COPY = 4
 LINES_OF_DEPTHWISE_TASK = 14
 """Lines of places that a task has at least where channels do not mix, if there are enough tasks: neighbouring tasks
 copy some lines twice, and each panel of channels copies its own."""
+
+PANELS_OF_ATTENTION = 4
+"""Panels of queries of a task of attention: so many read a block of keys while it is in the cache."""
+
+KEYS_OF_BLOCK = 128
+"""Keys of a block of attention: their rows and the scores of a panel of queries fit into a first-level cache."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +166,21 @@ def tiles_for_convolution(target: Any, conv: Convolution) -> Tiles:
     across = divided.across_lines(task_rows)
     rows = divided.most if across else rows
     return Tiles(lanes, rows, columns, task_rows, task_panels, parallel, task_places, across_lines=across)
+
+
+def attention_tile(target: Any, attention: Attention) -> Tiles:
+    """Tiles for attention on a CPU: the columns are queries, of which a task has ``task_panels`` times as many."""
+    lanes, registers = _vectors(target)
+    rows, queries = _most_rows(registers), attention.queries
+    columns = lanes if isinstance(queries, int) and queries <= lanes else 2 * lanes
+    panels = PANELS_OF_ATTENTION
+    if isinstance(queries, int):
+        heads = math.prod(extent if isinstance(extent, int) else 1 for extent in attention.leading)
+        of_head = -(-queries // columns)
+        panels = max(1, min(panels, of_head))
+        while panels > 1 and heads * -(-of_head // panels) < LEAST_TASKS:
+            panels //= 2
+    return Tiles(lanes, rows, columns, rows, panels, True)
 
 
 def _depthwise_task(images: int, lines: int, places: int, panels: int) -> tuple[int, int]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FusedAttention: attention on CUDA devices becomes one kernel that keeps scores on chip."""
+"""FusedAttention: attention becomes one kernel that keeps scores on chip."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tvm.relax.expr_functor import mutator
 
 from .. import compat
 from ..compat import tir
-from ..compute.attention import FIRST_CAPABILITY, Attention, Operand, attention_kernel, check
+from ..compute.attention import Attention, Operand
+from ..compute.attention_kernels import AttentionKernels, attention_kernels
 from ..config import StitchConfig, checked_config
-from ..device import device_model
-from ..failures import Refusal, reason_of
+from ..failures import reason_of
 from ..graph.extent import Extent, as_expr, as_extent, same_shape
 from ..interrupts import carrying
-from ..target import capability_of, resolve_target
+from ..target import resolve_target
 from .attention_operator import OPERATORS, planned_operator
 from .attention_plan import AttentionFinder, Planned
 from .attention_scores import NotAttention
@@ -28,9 +28,6 @@ from .functions import own_functions
 from .operators import operator_name
 from .planned_rewriter import PlannedRewriter
 from .views import shape_of
-
-FEWEST_QUERIES = 16
-"""With fewer, most of a tile is empty, and a block for each head leaves most of a device idle."""
 
 
 @tvm.transform.module_pass(opt_level=0, name="FusedAttention")
@@ -46,22 +43,23 @@ class FusedAttention:
     ):
         self.target, self.config = resolve_target(target), checked_config(config)
         self.computed = computed if computed is not None else {}
-        self.shared_bytes = 0
 
     @carrying
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Rewrite the attention of every Relax function."""
-        self.shared_bytes = device_model(self.target).shared_per_block
+        kernels = attention_kernels(self.target, self.config)
+        if kernels is None:
+            return mod
         plain = relax.transform.CanonicalizeBindings()(mod)  # without aliases
-        found = {gvar: self._planned(func) for gvar, func in own_functions(plain)}
+        found = {gvar: self._planned(func, kernels) for gvar, func in own_functions(plain)}
         if not any(found.values()):
             return mod
-        rewriter = _Rewriter(plain, self.shared_bytes)
+        rewriter = _Rewriter(plain, kernels)
         for gvar, func in own_functions(plain):
             rewriter.rewrite(gvar, func, found[gvar])
         return relax.transform.DeadCodeElimination()(rewriter.builder_.get())
 
-    def _planned(self, func: Any) -> dict[Any, Planned]:
+    def _planned(self, func: Any, kernels: AttentionKernels) -> dict[Any, Planned]:
         """What is computed by our kernel, by the variables that its results stand for."""
         finder = AttentionFinder(func)
         operators = [v for v, call in finder.values.items() if operator_name(call) in OPERATORS]
@@ -69,32 +67,22 @@ class FusedAttention:
         ways |= {var: partial(planned_operator, finder) for var in operators}
         plans: dict[Any, Planned] = {}
         for var, way in ways.items():
-            self._note(plans, var, partial(way, var))
+            self._note(kernels, plans, var, partial(way, var))
         read = {value for plan in plans.values() for value in plan.values}
         for result, plan in list(plans.items()):
             if not read.isdisjoint(plan.skipped):  # another one reads what would not be there
                 del plans[result]
                 var = plan.skipped[0]
-                self._note(plans, var, partial(ways[var], var, permuted=False))
+                self._note(kernels, plans, var, partial(ways[var], var, permuted=False))
         return plans
 
-    def _check_asked(self) -> None:
-        """Raise a Refusal where the kernel is not asked for, or the device has none of its instructions."""
-        if "attention" in self.config.of_tvm:
-            raise Refusal("asked for")
-        if capability_of(self.target) < FIRST_CAPABILITY:
-            raise Refusal(f"our kernel needs compute capability {FIRST_CAPABILITY / 10:.1f}")
-
-    def _note(self, plans: dict[Any, Planned], var: Any, plan: Callable[[], Planned]) -> None:
+    def _note(
+        self, kernels: AttentionKernels, plans: dict[Any, Planned], var: Any, plan: Callable[[], Planned]
+    ) -> None:
         key = f"attention {var.name}"
         try:
             made = plan()
-            self._check_asked()
-            check(made.attention, self.shared_bytes)
-            if self.config.tf32 and made.attention.q.dtype == "float32":
-                raise Refusal("products in TensorFloat-32 are faster than our kernel's, which is exact")
-            if isinstance(made.attention.queries, int) and made.attention.queries < FEWEST_QUERIES:
-                raise Refusal(f"{made.attention.queries} queries are too few for our kernel")
+            kernels.check(made.attention)
         except NotAttention:
             return
         except Exception as err:
@@ -116,10 +104,10 @@ def described(attention: Attention) -> str:
 
 @mutator
 class _Rewriter(PlannedRewriter):
-    def __init__(self, mod: tvm.IRModule, shared_bytes: int):
+    def __init__(self, mod: tvm.IRModule, kernels: AttentionKernels):
         super().__init__(mod)
-        self.shared_bytes = shared_bytes
-        self.kernels: dict[Any, Any] = {}
+        self.kernels = kernels
+        self.made: dict[Any, Any] = {}
 
     def replaced(self, plan: Planned, call: Any) -> Any:
         operands = [self.visit_expr(value) for value in plan.values]
@@ -151,15 +139,11 @@ class _Rewriter(PlannedRewriter):
         }
         numbers = [symbol for symbol in symbols if symbol not in bound]
         if symbols:
-            func = attention_kernel(
-                renamed(attention, own), [own[number] for number in numbers], self.shared_bytes
-            )
+            func = self.kernels.kernel(renamed(attention, own), [own[number] for number in numbers])
             return self.builder_.add_func(func, "attention"), numbers
-        if attention not in self.kernels:
-            self.kernels[attention] = self.builder_.add_func(
-                attention_kernel(attention, [], self.shared_bytes), "attention"
-            )
-        return self.kernels[attention], []
+        if attention not in self.made:
+            self.made[attention] = self.builder_.add_func(self.kernels.kernel(attention, []), "attention")
+        return self.made[attention], []
 
 
 def renamed(attention: Attention, variables: Mapping[Any, Any]) -> Attention:

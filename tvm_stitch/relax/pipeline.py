@@ -111,9 +111,11 @@ def planning_passes(
 
 
 def _attention(target: Any, config: StitchConfig, recorder: Recorder) -> list[Any]:
-    """Attention by a kernel of our own, on CUDA devices, else by its products and softmax."""
-    fused = [FusedAttention(target, config, recorder.computed)] if target.kind.name == "cuda" else []
-    return [*fused, *([DecomposeAttention()] if "matmul" not in config.of_tvm else [])]
+    """Attention by a kernel of our own, where there is one, else by its products and softmax."""
+    return [
+        FusedAttention(target, config, recorder.computed),
+        *([DecomposeAttention()] if "matmul" not in config.of_tvm else []),
+    ]
 
 
 def _libraries(target: Any, config: StitchConfig, recorder: Recorder) -> list[Any]:

@@ -14,7 +14,8 @@ from tvm import relax
 
 import tvm_stitch.relax
 from tests.graph.helpers import symbol
-from tvm_stitch.compute.attention import Attention, Operand, attention_kernel, check, is_aligned
+from tvm_stitch.compute.attention import Attention, Operand
+from tvm_stitch.compute.cuda_attention import check, cuda_attention, is_aligned
 from tvm_stitch.failures import Refusal
 from tvm_stitch.recorder import Recorder
 from tvm_stitch.testing.attention import Case, inputs, module, reference
@@ -133,7 +134,7 @@ def described(case: Case) -> Attention:
 
 def run_kernel_of(attention: Attention, arrays: list[np.ndarray]) -> np.ndarray:
     builder = relax.BlockBuilder()
-    gvar = builder.add_func(attention_kernel(attention, [], 1 << 17), "attention")
+    gvar = builder.add_func(cuda_attention(attention, [], 1 << 17), "attention")
     params = [
         relax.Var(f"x{i}", relax.TensorType(list(o.shape), o.dtype)) for i, o in enumerate(attention.inputs)
     ]
@@ -192,13 +193,13 @@ def test_shared_memory_bounds_tiles() -> None:
 
     def blocks(shared_bytes: int) -> int:
         found = re.search(
-            r'"blockIdx.x", T.int64\((\d+)\)', attention_kernel(large, [], shared_bytes).script()
+            r'"blockIdx.x", T.int64\((\d+)\)', cuda_attention(large, [], shared_bytes).script()
         )
         return int(found[1]) if found else 0
 
     assert (blocks(both), blocks(both - 1), blocks(one)) == (8, 16, 16)
     with pytest.raises(Refusal, match="shared memory"):
-        attention_kernel(large, [], one - 1)
+        cuda_attention(large, [], one - 1)
 
 
 @pytest.mark.parametrize("size", [1, 20, 32, 33, 64, 65, 80, 100, 128])

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which kernel of ours computes attention on a target, and which attention it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ..config import StitchConfig
+from ..device import device_model
+from ..failures import Refusal
+from ..target import capability_of
+from . import cpu_attention, cuda_attention
+from .attention import Attention
+from .templates import has_templates
+
+
+class AttentionKernels(Protocol):
+    """The kernels of a target."""
+
+    def check(self, attention: Attention) -> None:
+        """Raise a Refusal unless a kernel computes this, and soon enough."""
+
+    def kernel(self, attention: Attention, numbers: Sequence[Any]) -> Any:
+        """The scheduled PrimFunc; its parameters are the inputs, ``numbers`` and the result."""
+
+
+def attention_kernels(target: Any, config: StitchConfig) -> AttentionKernels | None:
+    """The kernels of a target; None where there are none."""
+    if target.kind.name == "cuda":
+        return _Cuda(target, config, device_model(target).shared_per_block)
+    return _Cpu(target, config) if has_templates(target, config) else None
+
+
+@dataclass(frozen=True)
+class _Cuda:
+    target: Any
+    config: StitchConfig
+    shared_bytes: int
+
+    def check(self, attention: Attention) -> None:
+        _check_asked(self.config)
+        if capability_of(self.target) < cuda_attention.FIRST_CAPABILITY:
+            raise Refusal(f"our kernel needs compute capability {cuda_attention.FIRST_CAPABILITY / 10:.1f}")
+        cuda_attention.check(attention, self.shared_bytes)
+        if self.config.tf32 and attention.q.dtype == "float32":
+            raise Refusal("products in TensorFloat-32 are faster than our kernel's, which is exact")
+        _check_queries(attention, cuda_attention.FEWEST_QUERIES)
+
+    def kernel(self, attention: Attention, numbers: Sequence[Any]) -> Any:
+        return cuda_attention.cuda_attention(attention, numbers, self.shared_bytes)
+
+
+@dataclass(frozen=True)
+class _Cpu:
+    target: Any
+    config: StitchConfig
+
+    def check(self, attention: Attention) -> None:
+        _check_asked(self.config)
+        cpu_attention.check(attention)
+        _check_queries(attention, cpu_attention.FEWEST_QUERIES)
+
+    def kernel(self, attention: Attention, numbers: Sequence[Any]) -> Any:
+        return cpu_attention.cpu_attention(attention, numbers, self.target)
+
+
+def _check_asked(config: StitchConfig) -> None:
+    if "attention" in config.of_tvm:
+        raise Refusal("asked for")
+
+
+def _check_queries(attention: Attention, fewest: int) -> None:
+    if isinstance(attention.queries, int) and attention.queries < fewest:
+        raise Refusal(f"{attention.queries} queries are too few for our kernel")
