@@ -191,7 +191,7 @@ class _Emitter(ConvolutionTasks):
         self.of_group = -(-conv.outputs // self.width())
 
     def begin(self) -> None:
-        self.data = DataBlock(self.conv, self.outputs)
+        self.data = DataBlock(self.conv, self.outputs, self.tiles.lanes)
         self.data.fill(self.image, self.places)
         if any(blocks_of(self._depth(phase)) is not None for phase in self.conv.phases.each):
             count = self.tiles.task_rows * -(-self.tiles.task_places // self.tiles.rows)

@@ -26,7 +26,7 @@ class _Emitter(ConvolutionTasks):
         self.packed = packed
 
     def begin(self) -> None:
-        self.data = DataBlock(self.conv, self.outputs, self.width())
+        self.data = DataBlock(self.conv, self.outputs, self.tiles.lanes, self.width())
 
     def width(self) -> int:
         return self.tiles.within(self.conv.columns)

@@ -18,6 +18,8 @@ from .. import compat
 from ..codegen import builder as B
 from ..codegen.cpu_base import times
 from ..codegen.cpu_columns import count_of
+from ..codegen.cpu_transpose import Rows as MatrixRows
+from ..codegen.cpu_transpose import side_of, transpose
 from ..compat import Buffer, Expr, T, tir
 from ..graph.extent import as_expr, ceildiv
 from .contraction import Contraction
@@ -153,10 +155,14 @@ class _Emitter:
 
     def _copy(self, panel: Buffer, batch: Expr, start: Expr, width: int) -> None:
         """Copy the columns of a panel so that neighbours are behind each other."""
-        depth, columns = as_expr(self.product.depth), as_expr(self.product.columns)
-        with B.loop("serial", width, "c") as c, B.loop("serial", depth, "k") as k:
-            value = B.fetch(self.right, (self._matrix(batch) * columns + start + c) * depth + k)
-            B.store(panel, wide(value), [k * B.i64(width) + c])
+        p = self.product
+        depth, columns = as_expr(p.depth), as_expr(p.columns)
+        begin = (self._matrix(batch) * columns + start) * depth
+        assert isinstance(p.depth, int)
+        side = side_of(self.tiles.lanes, width, p.depth) if p.right.dtype == "float32" else 1
+        to = MatrixRows(panel, B.i64(0), B.i64(width))
+        changed = wide if side == 1 else lambda value: value
+        transpose(MatrixRows(self.right, begin, depth), to, width, p.depth, side, changed)
 
     def _rows(self, batch: Expr, first: Expr, count: Expr, start: Expr, width: int, stored: int) -> None:
         """The tiles of a task in a panel, of whose columns the first ``stored`` are results."""

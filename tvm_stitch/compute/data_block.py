@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from .. import compat
 from ..codegen import builder as B
 from ..codegen.cpu_base import times
+from ..codegen.cpu_transpose import Rows as MatrixRows
+from ..codegen.cpu_transpose import side_of, transpose
 from ..compat import Buffer, Expr, T, tir
 from ..graph.extent import Extent, as_expr, product, unflatten
 from .convolution import Convolution, Window
@@ -28,9 +30,12 @@ class DataBlock:
     ``fill`` emits the copy, where one is needed; ``at`` then reads.
     """
 
-    def __init__(self, conv: Convolution, outputs: Sequence[int], channels: int | None = None):
-        """For ``outputs`` places along each spatial axis, and so many neighbouring channels (default: all)."""
-        self.conv, self.data = conv, conv.data
+    def __init__(self, conv: Convolution, outputs: Sequence[int], lanes: int, channels: int | None = None):
+        """For ``outputs`` places along each spatial axis, and so many neighbouring channels (default: all).
+
+        ``lanes`` are the elements of a vector.
+        """
+        self.conv, self.data, self.lanes = conv, conv.data, lanes
         self.extents = [w.span(count) for w, count in zip(conv.windows, outputs)]
         self.overruns = [_overruns(w, n, e) for w, n, e in zip(conv.windows, outputs, conv.data.shape[1:])]
         self.copies = not self.data.is_plain or self.data.source.dtype != "float32"
@@ -111,6 +116,17 @@ class DataBlock:
             elements(
                 count * channels,
                 lambda at: B.store(self.buffer, wide(B.fetch(source, base + at)), [to + at]),
+            )
+            return
+        if (
+            data.order[-1] == axis and data.source.dtype == "float32"
+        ):  # places lie behind each other, as in NCHW
+            transpose(
+                MatrixRows(source, base + self.channel * strides[-1], strides[-1]),
+                MatrixRows(self.buffer, to, channels),
+                self.channels,
+                count,
+                side_of(self.lanes, self.channels, inner),
             )
             return
         kind = "vectorized" if data.in_order else "serial"  # neighbours in the source, or not

@@ -72,6 +72,9 @@ COST_OF_WEIGHTS = 4
 COST_OF_COPY = 4
 """What copying a vector of data costs a task, in the same unit."""
 
+COST_OF_TRANSPOSITION = 12
+"""The same where data lies in another order, as channels first."""
+
 LINES_OF_DEPTHWISE_TASK = 14
 """Lines of places that a task has at least where channels do not mix, if there are enough tasks: neighbouring tasks
 copy some lines twice, and each panel of channels copies its own."""
@@ -259,7 +262,11 @@ class _Divided:
         *_, lines, places = self.conv.windows
         copied = lines.span(rows) * places.span(self.places) * self.conv.groups * self.conv.inputs
         lacking = max(0, self.wanted - self.images * blocks * parts)
-        return lacking, steps + blocks * parts * copied / self.lanes * COST_OF_COPY
+        return lacking, steps + blocks * parts * copied / self.lanes * self._cost_of_copy
+
+    @property
+    def _cost_of_copy(self) -> int:
+        return COST_OF_COPY if self.conv.data.in_order else COST_OF_TRANSPOSITION
 
     def _step(self, rows: int) -> float:
         """What a step of the depth costs in a panel of a task of so many lines."""
