@@ -192,9 +192,7 @@ def test_shared_memory_bounds_tiles() -> None:
     both, one = 6 * 64 * 136 * 2, 5 * 64 * 136 * 2
 
     def blocks(shared_bytes: int) -> int:
-        found = re.search(
-            r'"blockIdx.x", T.int64\((\d+)\)', cuda_attention(large, [], shared_bytes).script()
-        )
+        found = re.search(r'"blockIdx.x", T.int64\((\d+)\)', cuda_attention(large, [], shared_bytes).script())
         return int(found[1]) if found else 0
 
     assert (blocks(both), blocks(both - 1), blocks(one)) == (8, 16, 16)

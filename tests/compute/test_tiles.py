@@ -43,6 +43,26 @@ def test_tasks_keep_cores_busy() -> None:
     assert not tiles_for(target("haswell"), 1, 4, 8, 8).parallel
 
 
+@pytest.mark.parametrize("cores", [2, 4, 8, 12, 16])
+@pytest.mark.parametrize(
+    ("lines", "inputs", "outputs"), [(56, 64, 64), (28, 128, 128), (14, 256, 256), (7, 512, 512)]
+)
+def test_cores_have_equal_shares(lines: int, inputs: int, outputs: int, cores: int) -> None:
+    """Of the time that the most loaded core takes, the others are idle for a third at most."""
+    conv = convolution(lines, lines, inputs, outputs, (3, 3))
+    tiles = tiles_for_convolution(target("skylake-avx512"), conv)
+    tasks = -(-lines // tiles.task_rows) * -(-(outputs // tiles.columns) // tiles.task_panels)
+    assert -(-tasks // cores) * cores * tiles.task_rows <= 1.5 * tasks * tiles.task_rows
+
+
+@pytest.mark.parametrize("rows", [128, 197, 1500])
+def test_rows_of_tasks_are_alike(rows: int) -> None:
+    """No task has only the few rows that are left."""
+    tiles = tiles_for(target("skylake-avx512"), 1, rows, 768, 768)
+    tasks = -(-rows // tiles.task_rows)
+    assert tasks * tiles.task_rows <= 1.15 * rows
+
+
 def convolution(lines: int, places: int, inputs: int, outputs: int, kernel: tuple[int, int]) -> Convolution:
     """A convolution of one image, unpadded."""
     shape = (1, lines + kernel[0] - 1, places + kernel[1] - 1, inputs)

@@ -105,7 +105,10 @@ def test_a_weight_behind_symbolic_rows(size: int) -> None:
 
 
 @pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize(("b", "m", "k", "n"), [(3, 1, 4, 1), (2, 9, 5, 33), (6, 16, 16, 8), (2, 70, 9, 50)])
+@pytest.mark.parametrize(
+    ("b", "m", "k", "n"),
+    [(3, 1, 4, 1), (2, 9, 5, 33), (6, 16, 16, 8), (2, 70, 9, 50), (1, 20, 140, 33), (1, 45, 140, 33)],
+)
 def test_batches(b: int, m: int, k: int, n: int, transposed: bool) -> None:
     x, y = draw(b, m, k), draw(*((b, n, k) if transposed else (b, k, n)))
 
@@ -247,3 +250,14 @@ def test_what_tvm_fused_to_it_is_computed_behind(rows: Any) -> None:
     result = vm["main"](tvm.runtime.tensor(x)).numpy()
     wide = np.maximum(x.astype("float64") @ w + b, 0)
     np.testing.assert_allclose(result, wide, rtol=1e-5, atol=1e-5)
+
+
+def test_the_next_weights_are_fetched() -> None:
+    """Tiles that share a block of packed weights bring the one behind it into the cache, an equal share each."""
+    x, w = draw(64, 100), draw(100, 48)
+    mod = build(lambda emit, x: [R.matmul(x, relax.const(w))], (x.shape, F32))
+    lowered = pipeline(target("avx2"))(mod)
+    scripts = [f.script() for f in lowered.functions.values() if isinstance(f, tvm.tirx.PrimFunc)]
+    assert sum(script.count("prefetch") for script in scripts) >= 1
+    result, _ = run(mod, target("avx2"), x)
+    check(result, x, w)

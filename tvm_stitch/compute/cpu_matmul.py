@@ -203,7 +203,9 @@ class _Emitter:
         """
         tile = self.tile_rows
         rows = self.product.rows
-        if isinstance(rows, int) and rows % tile == 0:
+        # Whole tiles in every task: its rows are a multiple of other tiles' than those of sums along the depth.
+        whole = isinstance(rows, int) and (rows <= self.tiles.task_rows or self.tiles.task_rows % tile == 0)
+        if whole and rows % tile == 0:
             with B.loop("serial", tir.floordiv(count, B.i64(tile)), "tile") as at:
                 visit(at, first + at * B.i64(tile), tile)
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from ..graph.extent import Extent
@@ -18,7 +19,11 @@ PANELS_OF_TASK = 4
 """Panels of columns of a parallel task."""
 
 LEAST_TASKS = 32
-"""Tasks that a product is divided into where it has work for them: twice the cores of a common machine."""
+"""Tasks that attention and depthwise convolutions are divided into where they have work for them."""
+
+CORES = (1, 2, 4, 6, 8, 12, 16, 24)
+"""Numbers of cores that a product's tasks are to keep busy: which of them a machine has is not known. Each core gets as
+many neighbouring tasks as the others, or one more."""
 
 MOST_COPIED = 1 << 16
 """Elements of a panel that is copied: a quarter of a second-level cache of 1 MiB."""
@@ -61,7 +66,8 @@ LEAST_TILES_OF_FETCH = 2
 which the hardware fetches ahead."""
 
 PLACES_OF_TASK = 256
-"""Places of windows of a parallel task of a convolution: so many reuse a panel of weights. Longer lines are divided."""
+"""Places of windows of a parallel task of a convolution: so many reuse a panel of weights, and at most twice as many
+are in the second-level cache. Longer lines are divided."""
 
 LINES_OF_TASK = 4
 """Lines that a task may have, however long they are."""
@@ -134,10 +140,7 @@ def tiles_for(target: Any, batch: Extent, rows: Extent, columns: Extent, depth: 
     parallel = True
     if isinstance(batch, int) and isinstance(rows, int) and isinstance(columns, int):
         panels = -(-columns // tile_columns)
-        while _tasks(batch, rows, panels, task_rows, task_panels) < LEAST_TASKS and task_panels > 1:
-            task_panels //= 2
-        while _tasks(batch, rows, panels, task_rows, task_panels) < LEAST_TASKS and task_rows > 2 * tile_rows:
-            task_rows = -(-task_rows // 2 // tile_rows) * tile_rows
+        task_rows, task_panels = _task(batch, rows, panels, tile_rows)
         if isinstance(depth, int):
             parallel = batch * rows * columns * depth > SERIAL_PRODUCTS
     dot_rows = min(tile_rows, _most_rows(registers) // 2)
@@ -169,6 +172,39 @@ def tiles_for_convolution(target: Any, conv: Convolution) -> Tiles:
     across = divided.across_lines(task_rows)
     rows = divided.most if across else rows
     return Tiles(lanes, rows, columns, task_rows, task_panels, parallel, task_places, across_lines=across)
+
+
+def _task(batch: int, rows: int, panels: int, tile: int) -> tuple[int, int]:
+    """Rows and panels of a product's task: of the divisions the soonest done."""
+    if not rows or not panels:
+        return tile, 1
+
+    def cost(task: tuple[int, int]) -> float:
+        of_rows, of_panels = task
+        tasks = _tasks(batch, rows, panels, of_rows, of_panels)
+        of_panel = 2 * COST_OF_WEIGHTS + _cost(tile, min(of_rows, rows), 2)
+        busy = rows / (of_rows * -(-rows // of_rows)) * panels / (of_panels * -(-panels // of_panels))
+        return _elapsed(tasks, of_panels * of_panel, min(1.0, busy))
+
+    most = max(1, min(-(-ROWS_OF_TASK // tile), -(-rows // tile)))
+    most = min(-(-ROWS_OF_TASK // tile), -(-rows // tile))
+    divisions = product(range(most, 0, -1), range(min(PANELS_OF_TASK, panels), 0, -1))
+    return min(((tiles * tile, of_panels) for tiles, of_panels in divisions), key=cost)
+
+
+def _elapsed(tasks: int, cost: float, busy: float, most: int = CORES[-1]) -> float:
+    """The time of tasks of one ``cost``, times the cores that compute them: the mean over numbers of cores.
+
+    Args:
+        tasks: how many there are.
+        cost: of a whole one.
+        busy: the share of a whole task that they have on average.
+        most: cores for which there is work.
+    """
+    cores = [number for number in CORES if number <= max(1, most)]
+    # One core has no whole rounds to fill.
+    rounds = [-(-tasks // number) * number if number > 1 else 0 for number in cores]
+    return sum(max(elapsed, tasks * busy) for elapsed in rounds) * cost / len(cores)
 
 
 def attention_tile(target: Any, attention: Attention) -> Tiles:
@@ -227,10 +263,13 @@ class _Divided:
     whole: bool
 
     def task(self) -> tuple[int, int]:
-        """Lines and panels of a task: of the divisions into enough tasks the soonest done."""
-        most = max(1, min(self.lines, max(LINES_OF_TASK, -(-PLACES_OF_TASK // max(1, self.places)))))
+        """Lines and panels of a task: of the divisions the soonest done."""
+        places = 2 * PLACES_OF_TASK
+        most = max(1, min(self.lines, max(LINES_OF_TASK, -(-places // max(1, self.places)))))
+        of_tasks = sorted({-(-self.panels // parts) for parts in range(1, self.panels + 1)}, reverse=True)
         return min(
-            ((rows, self._panels(rows)) for rows in range(most, 0, -1)), key=lambda task: self._cost(*task)
+            ((rows, panels) for rows in range(most, 0, -1) for panels in of_tasks or [1]),
+            key=lambda task: self._cost(*task),
         )
 
     def across_lines(self, task_rows: int) -> bool:
@@ -249,20 +288,16 @@ class _Divided:
     def panels(self) -> int:
         return self.conv.groups * -(-self.conv.outputs // self.columns)
 
-    def _panels(self, rows: int) -> int:
-        """The most panels of a task of so many lines of which there are enough, or one."""
-        blocks = self.images * -(-self.lines // rows)
-        return max(1, self.panels // -(-self.wanted // max(1, blocks)))
-
-    def _cost(self, rows: int, panels: int) -> tuple[float, float]:
-        """How many tasks are lacking, and what all of them cost, in multiplications of vectors."""
+    def _cost(self, rows: int, panels: int) -> float:
+        """How long all tasks take, in multiplications of vectors."""
         blocks, parts = -(-self.lines // rows), -(-self.panels // max(1, panels))
         weights = self.vectors * COST_OF_WEIGHTS
-        steps = blocks * self.panels * self.conv.depth * (self._step(rows) + weights)
         *_, lines, places = self.conv.windows
         copied = lines.span(rows) * places.span(self.places) * self.conv.groups * self.conv.inputs
-        lacking = max(0, self.wanted - self.images * blocks * parts)
-        return lacking, steps + blocks * parts * copied / self.lanes * self._cost_of_copy
+        task = panels * self.conv.depth * (self._step(rows) + weights)
+        task += copied / self.lanes * self._cost_of_copy
+        busy = self.lines / max(1, blocks * rows) * self.panels / max(1, parts * panels)
+        return _elapsed(self.images * blocks * parts, task, min(1.0, busy), self.wanted)
 
     @property
     def _cost_of_copy(self) -> int:
