@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import re
 from typing import Any
 
@@ -35,9 +36,10 @@ _OTHER_NAMES = {
 def resolve_target(target: Any) -> Any:
     """A TVM Target with a host, from a Target or what stands for one.
 
-    Beside what ``tvm.target.Target`` takes that is ``"native"``, an llvm target for this machine's CPU; a JSON object;
-    and options, ``"cuda -arch=sm_80"``. A CUDA target without an architecture means the device of this machine, and
-    ``DEFAULT_ARCH`` where there is none (TVM would assume an architecture too old for what current models need).
+    Beside what ``tvm.target.Target`` takes that is ``"native"``, an llvm target for this machine's CPU and the number
+    of its processors; a JSON object; and options, ``"cuda -arch=sm_80"``. A CUDA target without an architecture means
+    the device of this machine, and ``DEFAULT_ARCH`` where there is none (TVM would assume an architecture too old for
+    what current models need).
 
     Raises:
         ValueError: for what TVM knows no target by; for a CUDA architecture that is none; and for a CPU or a triple
@@ -59,7 +61,8 @@ def _spec_of(text: str) -> Any:
     if not words:
         raise ValueError("no target is given")
     if text == "native":
-        return {"kind": "llvm", "mcpu": str(tvm.target.codegen.llvm_get_system_cpu())}
+        cpu = str(tvm.target.codegen.llvm_get_system_cpu())
+        return {"kind": "llvm", "mcpu": cpu, "num-cores": _processors()}
     if text == "cuda":
         return {"kind": "cuda"}
     if text.lstrip().startswith("{"):
@@ -70,6 +73,11 @@ def _spec_of(text: str) -> Any:
     if len(words) > 1 and compat.HAS_RELAX_TIRX:  # a TVM with Relay reads options itself
         return {"kind": words[0], **dict(map(_option, words[1:]))}
     return text
+
+
+def _processors() -> int:
+    """Processors that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _option(word: str) -> tuple[str, Any]:

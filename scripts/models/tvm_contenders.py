@@ -31,7 +31,8 @@ def target_of(job: Job) -> Any:
     if job.on_gpu:
         return tvm.target.Target.from_device(tvm.cuda(0))
     if job.target == "native":
-        return tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu()})
+        cpu = str(tvm.target.codegen.llvm_get_system_cpu())
+        return tvm.target.Target({"kind": "llvm", "mcpu": cpu, "num-cores": job.threads})
     return tvm.target.Target(job.target)
 
 

@@ -55,6 +55,14 @@ def test_cores_have_equal_shares(lines: int, inputs: int, outputs: int, cores: i
     assert -(-tasks // cores) * cores * tiles.task_rows <= 1.5 * tasks * tiles.task_rows
 
 
+@pytest.mark.parametrize("cores", [2, 12, 16])
+def test_known_cores_have_a_task_each(cores: int) -> None:
+    where = tvm.target.Target({"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": cores})
+    tiles = tiles_for_convolution(where, convolution(14, 14, 256, 256, (3, 3)))
+    tasks = -(-14 // tiles.task_rows) * -(-(256 // tiles.columns) // tiles.task_panels)
+    assert tasks % cores == 0 or tasks >= 4 * cores
+
+
 @pytest.mark.parametrize("rows", [128, 197, 1500])
 def test_rows_of_tasks_are_alike(rows: int) -> None:
     """No task has only the few rows that are left."""

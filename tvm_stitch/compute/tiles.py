@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -21,8 +22,8 @@ PANELS_OF_TASK = 4
 LEAST_TASKS = 32
 """Tasks that attention and depthwise convolutions are divided into where they have work for them."""
 
-CORES = (1, 2, 4, 6, 8, 12, 16, 24)
-"""Numbers of cores that a product's tasks are to keep busy: which of them a machine has is not known. Each core gets as
+CORES = (1, 2, 4, 8, 12, 16, 24)
+"""Numbers of cores that a product's tasks are to keep busy where the target has no ``num-cores``. Each core gets as
 many neighbouring tasks as the others, or one more."""
 
 MOST_COPIED = 1 << 16
@@ -140,7 +141,7 @@ def tiles_for(target: Any, batch: Extent, rows: Extent, columns: Extent, depth: 
     parallel = True
     if isinstance(batch, int) and isinstance(rows, int) and isinstance(columns, int):
         panels = -(-columns // tile_columns)
-        task_rows, task_panels = _task(batch, rows, panels, tile_rows)
+        task_rows, task_panels = _task(batch, rows, panels, tile_rows, _cores(target))
         if isinstance(depth, int):
             parallel = batch * rows * columns * depth > SERIAL_PRODUCTS
     dot_rows = min(tile_rows, _most_rows(registers) // 2)
@@ -164,9 +165,17 @@ def tiles_for_convolution(target: Any, conv: Convolution) -> Tiles:
         panels = -(-conv.columns // columns)
         task_rows, task_panels = _depthwise_task(images, lines, task_places, panels)
         return Tiles(lanes, rows, columns, task_rows, task_panels, parallel, task_places)
-    wanted = max(1, min(LEAST_TASKS, work // SERIAL_PRODUCTS))
+    wanted = work // SERIAL_PRODUCTS  # tasks that are worth their start
     divided = _Divided(
-        conv, images, wanted, lanes, columns, _most_rows(registers), rows, task_places, parts == 1
+        conv,
+        images,
+        _cores(target, wanted),
+        lanes,
+        columns,
+        _most_rows(registers),
+        rows,
+        task_places,
+        parts == 1,
     )
     task_rows, task_panels = divided.task()
     across = divided.across_lines(task_rows)
@@ -174,7 +183,7 @@ def tiles_for_convolution(target: Any, conv: Convolution) -> Tiles:
     return Tiles(lanes, rows, columns, task_rows, task_panels, parallel, task_places, across_lines=across)
 
 
-def _task(batch: int, rows: int, panels: int, tile: int) -> tuple[int, int]:
+def _task(batch: int, rows: int, panels: int, tile: int, cores: Sequence[int]) -> tuple[int, int]:
     """Rows and panels of a product's task: of the divisions the soonest done."""
     if not rows or not panels:
         return tile, 1
@@ -184,7 +193,7 @@ def _task(batch: int, rows: int, panels: int, tile: int) -> tuple[int, int]:
         tasks = _tasks(batch, rows, panels, of_rows, of_panels)
         of_panel = 2 * COST_OF_WEIGHTS + _cost(tile, min(of_rows, rows), 2)
         busy = rows / (of_rows * -(-rows // of_rows)) * panels / (of_panels * -(-panels // of_panels))
-        return _elapsed(tasks, of_panels * of_panel, min(1.0, busy))
+        return _elapsed(tasks, of_panels * of_panel, min(1.0, busy), cores)
 
     most = max(1, min(-(-ROWS_OF_TASK // tile), -(-rows // tile)))
     most = min(-(-ROWS_OF_TASK // tile), -(-rows // tile))
@@ -192,19 +201,25 @@ def _task(batch: int, rows: int, panels: int, tile: int) -> tuple[int, int]:
     return min(((tiles * tile, of_panels) for tiles, of_panels in divisions), key=cost)
 
 
-def _elapsed(tasks: int, cost: float, busy: float, most: int = CORES[-1]) -> float:
+def _elapsed(tasks: int, cost: float, busy: float, cores: Sequence[int]) -> float:
     """The time of tasks of one ``cost``, times the cores that compute them: the mean over numbers of cores.
 
     Args:
         tasks: how many there are.
         cost: of a whole one.
         busy: the share of a whole task that they have on average.
-        most: cores for which there is work.
+        cores: numbers of cores.
     """
-    cores = [number for number in CORES if number <= max(1, most)]
     # One core has no whole rounds to fill.
     rounds = [-(-tasks // number) * number if number > 1 else 0 for number in cores]
     return sum(max(elapsed, tasks * busy) for elapsed in rounds) * cost / len(cores)
+
+
+def _cores(target: Any, most: int | None = None) -> tuple[int, ...]:
+    """Numbers of cores, among which the target's is; none for which there is too little work, if that is said."""
+    known = target.attrs.get("num-cores")
+    numbers = CORES if known is None else (int(known),)
+    return numbers if most is None else tuple(sorted({min(number, max(1, most)) for number in numbers}))
 
 
 def attention_tile(target: Any, attention: Attention) -> Tiles:
@@ -245,7 +260,7 @@ class _Divided:
     Attributes:
         conv: the convolution.
         images: with all that makes tasks beside lines and panels.
-        wanted: tasks, if there can be so many.
+        cores: numbers of cores that tasks are to keep busy.
         lanes, columns: of a vector, and of a tile.
         most, rows: of a tile at most, and of one that lies on a line.
         places: of a line, in a task.
@@ -254,7 +269,7 @@ class _Divided:
 
     conv: Convolution
     images: int
-    wanted: int
+    cores: tuple[int, ...]
     lanes: int
     columns: int
     most: int
@@ -297,7 +312,7 @@ class _Divided:
         task = panels * self.conv.depth * (self._step(rows) + weights)
         task += copied / self.lanes * self._cost_of_copy
         busy = self.lines / max(1, blocks * rows) * self.panels / max(1, parts * panels)
-        return _elapsed(self.images * blocks * parts, task, min(1.0, busy), self.wanted)
+        return _elapsed(self.images * blocks * parts, task, min(1.0, busy), self.cores)
 
     @property
     def _cost_of_copy(self) -> int:
