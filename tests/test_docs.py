@@ -47,7 +47,6 @@ LAYERS = {
 LAYERS |= {
     "describe": 3,
     "compute": 4,
-    "explain": 4,
     "recorder": 4,
     "attempts": 4,
     "rules": 4,

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans as the plain data of reports."""
+"""Plans and boundaries as the plain data of reports."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from . import compat
@@ -23,6 +23,32 @@ from .plan.plan import StitchPlan
 from .plan.scratch import Scratch
 from .plan.splitting import partial_scratch
 from .report.kernel import Kernel
+from .report.report import Report
+from .report.words import count_of
+from .scope.identify import Boundary
+
+
+def report_of(
+    target: str,
+    plans: Mapping[str, StitchPlan | GridPlan],
+    left: Mapping[str, str],
+    boundaries: Iterable[Boundary],
+    computed: Mapping[str, str],
+) -> Report:
+    """A Report of plans by kernel, reasons by what was left to TVM, and boundaries."""
+    kernels = [describe(name, plan) for name, plan in plans.items()]
+    devices = sorted({_device(plan.device) for plan in plans.values()})
+    return Report(
+        target, kernels, dict(left), [_boundary(b) for b in boundaries], ", ".join(devices), dict(computed)
+    )
+
+
+def _boundary(found: Boundary) -> dict[str, str]:
+    return {"producer": found.producer, "consumer": found.consumer, "reason": found.reason}
+
+
+def _device(device: DeviceModel) -> str:
+    return f"{device.name}, {count_of(device.sms, 'multiprocessor' if device.is_gpu else 'core')}"
 
 
 def describe(name: str, plan: StitchPlan | GridPlan) -> Kernel:

@@ -23,12 +23,14 @@ import numpy as np
 
 from .. import compat
 from ..compat import Analyzer, Expr, Var, tir
-from ..explain import Kernel, Report, describe
+from ..describe import describe
 from ..graph.access import has_load
 from ..graph.extent import Extent, as_expr
 from ..graph.ir import Operator, StitchGraph, Tensor
 from ..plan.grid_plan import GridPlan
 from ..plan.plan import StitchPlan
+from ..report.kernel import Kernel
+from ..report.report import Report
 
 _SYMBOLS = {
     "Add": "+", "Sub": "-", "Mul": "*", "Div": "/", "Mod": "%", "FloorDiv": "//", "FloorMod": "%%", "EQ": "==",

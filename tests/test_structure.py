@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the design page says of the sources, told from their text: which file imports which, and where things stand."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = [ROOT / "tvm_stitch", ROOT / "python/tvm-relay-toolchain/src/tvm_relay_toolchain"]
+
+
+# -- imports -------------------------------------------------------------------------------------------------
+def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """All nodes of a module but those that only type checkers see."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        yield node
+        yield from _nodes(node)
+
+
+def _imported(name: str, source: str, is_package: bool, modules: set[str]) -> set[str]:
+    """The modules, of those given, that a module imports, at its top or within functions.
+
+    A module behind a package brings the package's own file with it, where the importer is not in that package itself.
+    """
+    found: set[str] = set()
+    for node in _nodes(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = name.split(".") if is_package else name.split(".")[:-1]
+            base = base[: len(base) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            members = {f"{module}.{alias.name}" for alias in node.names}
+            found |= members & modules if members <= modules else (members & modules) | {module}
+    for full in list(found):
+        parts = full.split(".")
+        outer = {".".join(parts[:n]) for n in range(1, len(parts))}
+        found |= {package for package in outer if not f"{name}.".startswith(f"{package}.")}
+    return (found & modules) - {name}
+
+
+def _graph(package: Path) -> dict[str, set[str]]:
+    """The modules of a package, and which of them each imports."""
+    paths = {}
+    for path in package.rglob("*.py"):
+        parts = path.relative_to(package.parent).with_suffix("").parts
+        paths[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return {
+        name: _imported(name, path.read_text(encoding="utf-8"), path.name == "__init__.py", set(paths))
+        for name, path in paths.items()
+    }
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Modules that import each other, over any number of others."""
+    below: dict[str, set[str]] = {}
+    for start in graph:
+        seen, waiting = set[str](), list(graph[start])
+        while waiting:
+            module = waiting.pop()
+            if module not in seen:
+                seen.add(module)
+                waiting += graph[module]
+        below[start] = seen
+    found = {tuple(sorted(m for m in below[start] if start in below[m])) for start in graph}
+    return [list(circle) for circle in sorted(found) if circle]
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
+def test_no_files_import_each_other(package: Path) -> None:
+    graph = _graph(package)
+    assert len(graph) > 10 and sum(map(len, graph.values())) > len(graph)
+    assert circles(graph) == []
+
+
+def test_circles_are_found() -> None:
+    modules = {"p", "p.a", "p.b", "p.q", "p.q.c", "p.d"}
+    sources = {
+        "p": "",
+        "p.a": "def f():\n    from .b import g",
+        "p.b": "from .q import c",
+        "p.q": "from ..a import f",
+        "p.q.c": "import os",
+        "p.d": "TYPE_CHECKING = False\nif TYPE_CHECKING:\n    from .a import f\nfrom . import b",
+    }
+    graph = {name: _imported(name, text, name in ("p", "p.q"), modules) for name, text in sources.items()}
+    assert graph["p.b"] == {"p.q", "p.q.c"} and graph["p.d"] == {"p.b"}
+    assert circles(graph) == [["p.a", "p.b", "p.q"]]
