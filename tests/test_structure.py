@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -92,3 +93,38 @@ def test_circles_are_found() -> None:
     graph = {name: _imported(name, text, name in ("p", "p.q"), modules) for name, text in sources.items()}
     assert graph["p.b"] == {"p.q", "p.q.c"} and graph["p.d"] == {"p.b"}
     assert circles(graph) == [["p.a", "p.b", "p.q"]]
+
+
+# -- versions of TVM -----------------------------------------------------------------------------------------
+_VERSION_CHECK = re.compile(
+    r"HAS_RELAX_TIRX|HAS_TIRX|hasattr\(\s*tvm\b|tvm\.__version__\s*(?:[<>=!.\[]|\bin\b)"
+    r"|find_spec\(\s*[\"']tvm\.(?:tirx|tir|relax|relay)"
+)
+_MAY_CHECK = {
+    "tvm_stitch/compat/": "the place of these checks",
+    "tvm_stitch/compute/emit.py": "where a product lies: moves to compat.TAKES_WORKSPACE with the next change there",
+}
+
+
+def _sources() -> Iterator[tuple[str, str]]:
+    for path in sorted((ROOT / "tvm_stitch").rglob("*.py")):
+        yield str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
+
+
+def test_tvms_are_told_apart_in_one_place() -> None:
+    """Elsewhere one asks for a capability."""
+    checks = {name for name, text in _sources() if _VERSION_CHECK.search(text)}
+    assert [name for name in checks if not name.startswith(tuple(_MAY_CHECK))] == []
+    assert [place for place in _MAY_CHECK if not any(name.startswith(place) for name in checks)] == []
+
+
+def test_capabilities_are_asked_for() -> None:
+    """A flag that nobody asks for is left from a TVM that is no longer supported."""
+    flags = {
+        node.target.id
+        for node in ast.parse((ROOT / "tvm_stitch/compat/capabilities.py").read_text(encoding="utf-8")).body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }
+    assert len(flags) > 5
+    texts = [text for name, text in _sources() if name != "tvm_stitch/compat/capabilities.py"]
+    assert [flag for flag in flags if not any(re.search(rf"\b{flag}\b(?!\",)", text) for text in texts)] == []

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from .. import compat
 from ..compat import Buffer, Expr, IRBuilder, T, Var
@@ -84,7 +83,7 @@ def fetch(buffer: Buffer, *indices: Expr | int) -> Expr:
 
 def leave() -> None:
     """End the thread (every thread of a block alike, before any barrier)."""
-    if not compat.HAS_RELAX_TIRX:
+    if not compat.LEAVES_THREADS:
         raise NotImplementedError(
             "rows of symbolic number on a GPU need Apache TVM 0.27: this TVM has no early return"
         )
@@ -129,17 +128,5 @@ class Binder:
         return 1 + sum(self._weigh(e) for e in compat.operands(value))
 
 
-@contextmanager
-def kernel() -> Iterator[list[Any]]:
-    """Build the body of a scheduled function: a root block. The body is in the list once the context is left."""
-    result: list[Any] = []
-    with IRBuilder() as builder:
-        with T.prim_func():
-            T.func_name("main")
-            if compat.HAS_RELAX_TIRX:
-                T.func_attr({"s_tir": True})
-            with T.sblock("root") if compat.HAS_RELAX_TIRX else T.block("root"):
-                T.reads([])
-                T.writes([])
-                yield result
-        result.append(builder.get().body)
+kernel = compat.built_body
+"""Build the body of a scheduled function: a context that gives a list, in which the body is once it is left."""

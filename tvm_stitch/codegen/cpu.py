@@ -28,7 +28,7 @@ def emit_cpu(func: Any, plan: StitchPlan) -> Any:
     """
     with B.kernel() as body:
         emit_plan(plan)
-    if not compat.HAS_RELAX_TIRX and any(
+    if not compat.COMPUTES_BFLOAT16 and any(
         b is not None and compat.buffer_dtype(b) == "bfloat16" for _, b in compat.prim_func_params(func)
     ):
         body[0] = as_bits(body[0])

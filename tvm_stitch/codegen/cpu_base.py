@@ -173,7 +173,12 @@ class CpuEmitter:
 
     def stored(self, value: Expr, dtype: str) -> Expr:
         """``value`` as an element of a tensor, in vector form over lanes: TVM lowers no bfloat16 that they share."""
-        if dtype == "bfloat16" and compat.HAS_RELAX_TIRX and self.lanes is not None and self.lanes.width > 1:
+        if (
+            dtype == "bfloat16"
+            and compat.COMPUTES_BFLOAT16
+            and self.lanes is not None
+            and self.lanes.width > 1
+        ):
             if not (compat.is_load(value) and compat.load_buffer(value) in self.lanes.own):
                 value = self.lanes.spread(value, "stored")
         return stored_as(value, dtype)

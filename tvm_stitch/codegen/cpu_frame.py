@@ -13,7 +13,6 @@ from ..graph.extent import Extent, as_expr, quotient, same
 from ..plan.domain import Domain
 from .arithmetic import HOST
 from .evaluator import Evaluator, widen
-from .strict_bounds import with_closed_bounds
 
 
 class Coordinate:
@@ -78,7 +77,7 @@ class Frame:
 
     def simplify(self, value: Expr) -> Expr:
         """Simplify what is written in the frame's variables."""
-        return self.analyzer.simplify(with_closed_bounds(value))
+        return self.analyzer.simplify(compat.simplifiable(value))
 
     def actual(self, value: Expr) -> Expr:
         """What is written in the frame's variables, at the current place."""

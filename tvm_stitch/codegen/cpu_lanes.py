@@ -77,9 +77,7 @@ class LaneWriter:
     def actual(self, value: Expr) -> Expr:
         """The value at the frame's current place, in terms of the lane."""
         value = value if self.frame is None else self.frame.actual(value)
-        return (
-            truncated(value, self.signed) if compat.HAS_RELAX_TIRX else value
-        )  # elsewhere extents are numbers
+        return truncated(value, self.signed) if compat.HAS_SYMBOLIC_EXTENTS else value
 
     def differ(self, value: Expr) -> bool:
         """May the value differ between lanes?"""

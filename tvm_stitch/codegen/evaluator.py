@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from .. import compat
-from ..compat import Analyzer, Buffer, Expr, Var, tir
-from ..graph.access import branches, has_load, loads
+from ..compat import Analyzer, Buffer, Expr, Var, has_load, tir
+from ..graph.access import branches, loads
 from ..graph.classify import HEAVY_CALLS
 from ..graph.dtype import HALF, compute_dtype
 from ..graph.ir import Access, Operator, Tensor
@@ -270,7 +270,7 @@ def widen(e: Expr, visit: Callable[[Expr], Expr], arithmetic: Arithmetic) -> Exp
         return arithmetic.narrowed(value, dtype) if wraps(e) else convert(value, dtype)
     if name in compat.BINARY:
         a, b = _level(visit(e.a), visit(e.b))
-        if name in ("FloorDiv", "FloorMod") and not compat.HAS_RELAX_TIRX and has_load(e):
+        if name in ("FloorDiv", "FloorMod") and not compat.FLOORS_DATA and has_load(e):
             return _floored(name, a, b)
         return arithmetic.binary(type(e), a, b) if _is_data(e) else type(e)(a, b)
     if name == "Not" and has_load(e):

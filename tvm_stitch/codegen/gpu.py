@@ -56,7 +56,7 @@ def bound_registers(stack: ExitStack, blocks: int) -> None:
 
     To be called behind the launch of its threads: what stands before it stays on the host.
     """
-    if compat.HAS_RELAX_TIRX:
+    if compat.BOUNDS_RESIDENT_BLOCKS:
         bound = compat.const(blocks, "int32")
         stack.enter_context(T.attr(compat.const(0, "int32"), "tirx.launch_bounds_min_blocks_per_sm", bound))
     else:

@@ -11,8 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from .. import compat
-from ..compat import Buffer
-from ..graph.access import has_load
+from ..compat import Buffer, has_load
 from ..graph.classify import is_heavy
 from ..graph.extent import Extent, product, quotient, same, unflatten
 from ..graph.ir import Access, OpClass, Operator, Span, StitchGraph, Tensor

@@ -22,9 +22,8 @@ import ml_dtypes  # noqa: F401  (gives NumPy the name "bfloat16")
 import numpy as np
 
 from .. import compat
-from ..compat import Analyzer, Expr, Var, tir
+from ..compat import Analyzer, Expr, Var, has_load, tir
 from ..describe import describe
-from ..graph.access import has_load
 from ..graph.extent import Extent, as_expr
 from ..graph.ir import Operator, StitchGraph, Tensor
 from ..plan.grid_plan import GridPlan
