@@ -128,3 +128,72 @@ def test_capabilities_are_asked_for() -> None:
     assert len(flags) > 5
     texts = [text for name, text in _sources() if name != "tvm_stitch/compat/capabilities.py"]
     assert [flag for flag in flags if not any(re.search(rf"\b{flag}\b(?!\",)", text) for text in texts)] == []
+
+
+# -- constants of choice -------------------------------------------------------------------------------------
+_NO_CHOICE = {
+    "plan/launch.py": {
+        "MAX_REGISTERS": "what an instruction can name",
+        "ASSUMED_REGISTERS": "AStitch's figure",
+        "_REGISTER_UNIT": "hardware: how registers are given out",
+        "_SUB_PARTITIONS": "hardware",
+    },
+    "plan/mapping.py": {"MOST_BLOCKS": "CUDA's greatest grid"},
+    "codegen/exchange.py": {"WARP": "hardware"},
+    "codegen/launch_check.py": {
+        "_CUDA": "TVM's number of a kind of device",
+        "_MULTIPROCESSORS": "TVM's number of an attribute",
+        "_DEVICE_ID": "TVM's number of a field",
+    },
+    "codegen/negation.py": {"_LEAST": "the least int32"},
+}
+"""Numbers that are facts of devices, of TVM or of formats, with what they are."""
+_MATHEMATICS = "codegen/vector_math/"  # coefficients, and bit patterns of floats
+
+
+def _numbers(text: str) -> dict[str, int]:
+    """Names in capitals that a module binds to numbers, or to collections of them, and in which line."""
+    found = {}
+    for node in ast.parse(text).body:
+        if not isinstance(node, (ast.Assign, ast.AnnAssign)) or node.value is None:
+            continue
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        names = [n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)]
+        constants = [n.value for n in ast.walk(node.value) if isinstance(n, ast.Constant)]
+        called = any(isinstance(n, (ast.Call, ast.Lambda)) for n in ast.walk(node.value))
+        if called or not any(type(value) in (int, float) for value in constants):
+            continue
+        found |= {name: node.lineno for name in names if re.fullmatch(r"_?[A-Z][A-Z0-9_]*", name)}
+    return found
+
+
+def test_constants_of_choice_stand_in_one_module() -> None:
+    found: dict[str, dict[str, int]] = {}
+    for name, text in _sources():
+        short = name.removeprefix("tvm_stitch/")
+        if short.startswith(("plan/", "scope/", "codegen/", "cost/")) and short != "plan/heuristics.py":
+            if not short.startswith(_MATHEMATICS) and (numbers := _numbers(text)):
+                found[short] = numbers
+    assert {name: set(numbers) for name, numbers in found.items()} == {
+        name: set(reasons) for name, reasons in _NO_CHOICE.items()
+    }
+
+
+def test_every_heuristic_is_used_and_documented() -> None:
+    path = ROOT / "tvm_stitch/plan/heuristics.py"
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    used = "".join(text for name, text in _sources() if name != "tvm_stitch/plan/heuristics.py")
+    within = path.read_text(encoding="utf-8")
+    names = _numbers(within)
+    assert len(names) > 60
+    for node, following in zip(body, body[1:]):
+        if isinstance(node, ast.Assign):
+            assert isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant), names
+    functions = {node.name for node in body if isinstance(node, ast.FunctionDef)}
+    unused = [n for n in {*names, *functions} if not re.search(rf"heuristics\.{n}\b", used)]
+    assert [n for n in unused if len(re.findall(rf"\b{n}\b", within)) < 2] == []
+
+
+def test_numbers_are_found() -> None:
+    text = "A = 3\n_B: int = -4\nC, D = 1, 2.5\nE = {(1, 2): 0.5}\nF = 'x'\nG = f(3)\nh = 7\nI = True\nJ = A * 2\n"
+    assert _numbers(text) == {"A": 1, "_B": 2, "C": 3, "D": 3, "E": 4, "J": 9}

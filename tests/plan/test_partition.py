@@ -12,9 +12,9 @@ from tvm.relax import op as R
 from tests.graph.helpers import H200, build, graph, symbol
 from tvm_stitch.graph.ir import Operator, StitchGraph, Tensor
 from tvm_stitch.graph.rewrite.moments import merge_moments
+from tvm_stitch.plan import heuristics
 from tvm_stitch.plan.alignment import Misaligned, _Aligner
 from tvm_stitch.plan.partition import (
-    MOST_PHASES,
     Orientation,
     Partition,
     _Partitioner,
@@ -179,12 +179,12 @@ def test_symbolic_and_empty_extents_are_declined() -> None:
 
 def test_no_more_phases_than_a_kernel_should_have() -> None:
     def chain(emit: Any, x: Any) -> Any:
-        for _ in range(MOST_PHASES + 1):
+        for _ in range(heuristics.MOST_PHASES + 1):
             x = emit(R.subtract(x, emit(R.max(emit(R.exp(x))))))
         return [x]
 
     found = stitch_graph(build(chain, ((64, 64), F32)))
-    with pytest.raises(Misaligned, match=f"of at most {MOST_PHASES}"):
+    with pytest.raises(Misaligned, match=f"of at most {heuristics.MOST_PHASES}"):
         partition(found, 132)
 
 

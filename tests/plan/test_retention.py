@@ -15,7 +15,8 @@ from tests.plan.reread import column_softmax, gradient
 from tvm_stitch.plan.grid import make_grid_plan
 from tvm_stitch.plan.grid_memory import grid_shared_bytes
 from tvm_stitch.plan.grid_plan import GridPlan, Retention
-from tvm_stitch.plan.retention import MOST_IN_REGISTERS, loaded_tile, retain, shared_out_alike
+from tvm_stitch.plan.heuristics import RETAINED_IN_REGISTERS
+from tvm_stitch.plan.retention import loaded_tile, retain, shared_out_alike
 from tvm_stitch.testing import grid_cases
 from tvm_stitch.testing.plan_checks import plan_problems, stitch_graph
 
@@ -44,7 +45,7 @@ def test_batch_norm_keeps_a_part_of_its_data() -> None:
     assert first is plan.phases[0][-1] and [again] == plan.phases[-1]
     assert kept.bytes == plan.threads * 16
     assert grid_shared_bytes(plan) + kept.bytes * first.unroll > H200.shared_per_block - 1024
-    assert kept.registers == MOST_IN_REGISTERS
+    assert kept.registers == RETAINED_IN_REGISTERS
 
 
 def test_small_data_is_kept_whole() -> None:

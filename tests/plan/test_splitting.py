@@ -14,11 +14,12 @@ from tests.graph.helpers import H200, build, graph
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.describe import describe
 from tvm_stitch.device import GPUS, DeviceModel
+from tvm_stitch.plan.heuristics import SPLIT_COLUMNS
 from tvm_stitch.plan.launch import blocks_per_sm
 from tvm_stitch.plan.mapping import Exchange, map_rows
 from tvm_stitch.plan.memory import shared_bytes, traffic
 from tvm_stitch.plan.plan import StitchPlan, make_plan
-from tvm_stitch.plan.splitting import SPLIT_COLUMNS, estimate
+from tvm_stitch.plan.splitting import estimate
 from tvm_stitch.testing import cases
 
 F32 = "float32"

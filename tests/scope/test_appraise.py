@@ -9,12 +9,12 @@ from tvm.relax import op as R
 from tests.graph.helpers import H200, build, graph, graphs, symbol
 from tests.scope.nodes import memory
 from tvm_stitch.config import StitchConfig
-from tvm_stitch.cost.sol import LAUNCH_SECONDS
 from tvm_stitch.device import device_model
 from tvm_stitch.graph.ir import StitchGraph
 from tvm_stitch.plan.alignment import Misaligned
 from tvm_stitch.plan.choose import choose_plan
 from tvm_stitch.plan.grid_plan import GridPlan
+from tvm_stitch.plan.heuristics import LAUNCH_SECONDS
 from tvm_stitch.scope.appraise import Appraisal, appraise
 from tvm_stitch.scope.compose import compose
 from tvm_stitch.testing import cases, grid_cases

@@ -9,9 +9,10 @@ from tests.graph.helpers import H200
 from tests.scope.nodes import memory
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.graph.ir import StitchGraph
+from tvm_stitch.plan.heuristics import FULL_NODES, FULL_REFUSALS
 from tvm_stitch.scope.appraise import Appraisal, appraise, in_block
 from tvm_stitch.scope.identify import Identified, identify
-from tvm_stitch.scope.merging import FULL_NODES, FULL_REFUSALS, Merger, loss
+from tvm_stitch.scope.merging import Merger, loss
 from tvm_stitch.scope.node import Node
 from tvm_stitch.scope.quotient import Quotient
 

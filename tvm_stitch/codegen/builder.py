@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from .. import compat
 from ..compat import Buffer, Expr, IRBuilder, T, Var
 from ..graph.classify import is_heavy
+from ..plan import heuristics
 from .opaque import hidden
 
 
@@ -110,7 +111,7 @@ def cell(value: Expr, name: str, scope: str = "local") -> Expr:
 class Binder:
     """Names values so that each is computed once: small light expressions stay expressions, others become cells."""
 
-    def __init__(self, limit: int = 12, scope: str = "local"):
+    def __init__(self, limit: int = heuristics.BOUND_WEIGHT, scope: str = "local"):
         self.limit, self.scope = limit, scope
 
     def bind(self, value: Expr, name: str) -> Expr:

@@ -9,6 +9,7 @@ from typing import Any
 from .. import compat
 from ..compat import Buffer, Expr, tir
 from ..graph.extent import Extent, as_expr, ceildiv, product
+from ..plan import heuristics
 from ..plan.alignment import Key
 from ..plan.cpu_mapping import Lanes
 from ..plan.cpu_segments import Segment
@@ -19,9 +20,6 @@ from .combine import accumulator_dtype, identity
 from .cpu_base import CpuEmitter, accumulator, extent_min, fold, merged, times
 from .cpu_frame import Coordinate, Frame
 from .cpu_lanes import LaneWriter, from_held, to_held
-
-BLOCK = 16
-"""Segments whose strided accesses are made together: their neighbours share cache lines."""
 
 Part = tuple[int, Extent]
 Body = Callable[[Part, Expr, Expr, LaneWriter, "Expr | None"], None]
@@ -171,7 +169,7 @@ class SplitEmitter(ColumnEmitter):
 
     def _across(self, p: Pass, outer: Extent, segment: Segment, fresh: list[Key], each: int) -> None:
         """Tasks of ``each`` segments, in blocks whose accesses share cache lines where some are strided."""
-        block = BLOCK if segment.strided and not p.reduces else 1
+        block = heuristics.STRIDED_SEGMENTS_TOGETHER if segment.strided and not p.reduces else 1
         each = -(-each // block) * block
         partials = self._partials(p, ceildiv(outer, each))
         with self._tasks(ceildiv(outer, each)) as task:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from .. import compat
 from ..compat import Buffer, Expr, tir
 from ..graph.extent import as_expr, ceildiv
+from ..plan import heuristics
 from ..plan.alignment import Key
 from ..plan.passes import Pass
 from . import builder as B
@@ -15,9 +16,6 @@ from .cpu_columns import count_of, quotient_of
 from .cpu_frame import Coordinate, Frame
 from .cpu_lanes import LaneWriter, from_held, held, to_held
 from .evaluator import compute_dtype
-
-BLOCK = 8
-"""Columns that a piece takes in one go, so that its accumulators stay in registers meanwhile."""
 
 
 class RowEmitter(CpuEmitter):
@@ -92,7 +90,8 @@ class RowEmitter(CpuEmitter):
         columns = p.columns
         assert isinstance(columns, int)
         column = Coordinate("col", columns, columns)
-        block = next((b for b in range(BLOCK, 3, -1) if columns % b == 0), min(BLOCK, columns))
+        most = heuristics.COLUMNS_TOGETHER
+        block = next((b for b in range(most, 3, -1) if columns % b == 0), min(most, columns))
         with B.loop("serial", -(-columns // block), "block") as outer:
             left = block if columns % block == 0 else extent_min(block, B.i64(columns) - outer * B.i64(block))
             with self._each_piece():

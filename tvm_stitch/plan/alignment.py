@@ -15,14 +15,12 @@ from ..compat import Buffer, has_load
 from ..graph.classify import is_heavy
 from ..graph.extent import Extent, product, quotient, same, unflatten
 from ..graph.ir import Access, OpClass, Operator, Span, StitchGraph, Tensor
+from . import heuristics
 from .domain import At, Domain, Point, is_zero
 from .gather import GatherPoints, Misaligned
 from .index_length import too_long
 
 Key = tuple[Operator, Point]
-
-RECOMPUTE_LIMIT = 4
-"""How many heavy operators may be evaluated again for every row instead of once (no in-block scheme shares them)."""
 
 
 @dataclass
@@ -288,7 +286,7 @@ class _Aligner:
         if is_zero(point.columns) and _covers(op, self.domain.rows):
             return  # once a row is no more often than once an element
         self.recomputed.add((op, point))
-        if len(self.recomputed) > RECOMPUTE_LIMIT:
+        if len(self.recomputed) > heuristics.RECOMPUTED_OPERATORS:
             raise Misaligned(f"heavy {op.name} and others would be computed again for every row")
 
 

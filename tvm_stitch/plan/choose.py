@@ -15,6 +15,7 @@ from typing import TypeVar
 from ..config import StitchConfig
 from ..device import DeviceModel
 from ..graph.ir import StitchGraph
+from . import heuristics
 from .alignment import Misaligned
 from .grid import make_grid_plan
 from .grid_memory import grid_traffic
@@ -26,12 +27,6 @@ from .plan import StitchPlan, make_plan
 
 Rows = TypeVar("Rows")
 Phases = TypeVar("Phases")
-
-BLOCK_BYTES = 1 << 20
-"""What a block moves in the time of a few launches."""
-
-SAVED = 0.1
-"""The part of the bytes that phases must save, by what their blocks retain, against passes that read a row again."""
 
 
 def choose_plan(
@@ -63,7 +58,8 @@ def choose_plan(
         phases = make_grid_plan(graph, device, config.grid_barriers)
     except Misaligned:
         return plan
-    return phases if idle or _bytes(grid_traffic(phases)) <= (1 - SAVED) * _bytes(traffic(plan)) else plan
+    fewer = (1 - heuristics.PHASES_GAIN) * _bytes(traffic(plan))
+    return phases if idle or _bytes(grid_traffic(phases)) <= fewer else plan
 
 
 def rows_or_phases(
@@ -105,4 +101,6 @@ def _leaves_device_idle(plan: StitchPlan) -> bool:
     moved = traffic(plan)
     if not (isinstance(moved.read, int) and isinstance(moved.written, int)):
         return False
-    return m.segments < plan.device.sms and moved.read + moved.written > m.segments * BLOCK_BYTES
+    return (
+        m.segments < plan.device.sms and moved.read + moved.written > m.segments * heuristics.IDLE_BLOCK_BYTES
+    )

@@ -14,21 +14,11 @@ from dataclasses import dataclass, field
 from ..device import DeviceModel
 from ..graph.classify import is_heavy
 from ..graph.extent import Extent
+from . import heuristics
 from .alignment import Alignment
 from .cpu_segments import Segment, column_segment, row_segment
 from .mapping import RowMapping
 from .passes import Schedule
-
-LANES = 32
-"""Elements of a piece: four AVX2 registers, enough for one accumulator to hide the latency of an addition."""
-LIGHT, HEAVY, ACCESS = 0.12, 0.9, 0.25
-"""Rough cost of an element in nanoseconds: of a light operator, of a heavy one, of a load or store."""
-PARALLEL_NS = 30_000.0
-"""Work from which a parallel region (10 to 15 us) pays."""
-TASK_NS = 20_000.0
-"""Work of a task."""
-TILE_BYTES = 256 * 1024
-"""What a strip of rows may keep between passes (half of a core's L2 cache)."""
 
 
 class Lanes(enum.Enum):
@@ -63,11 +53,11 @@ class CpuMapping(RowMapping):
     """
 
     lanes: Lanes = Lanes.COLUMNS
-    width: int = LANES
+    width: int = heuristics.CPU_LANES
     divide: Split = Split.ROWS
     parallel: bool | None = True
-    rows_per_task: int = 64
-    strip: int = LANES
+    rows_per_task: int = heuristics.TASK_ROWS
+    strip: int = heuristics.CPU_LANES
     segments: dict[str, Segment] = field(default_factory=dict)  # type: ignore[assignment]
     row_segment: Extent = 1
     elements_per_task: int = 1 << 14
@@ -98,24 +88,33 @@ def choose_cpu_mapping(alignment: Alignment, sched: Schedule, device: DeviceMode
     if domain.flat:
         return _flat(mapping, sched, cost, device)
     rows = domain.rows if isinstance(domain.rows, int) else None
-    mapping.rows_per_task = max(1, min(64, round(TASK_NS / cost)))
+    mapping.rows_per_task = max(1, min(heuristics.TASK_ROWS, round(heuristics.TASK_NS / cost)))
     if rows is None:
-        mapping.parallel, mapping.serial_rows = None, max(1, round(PARALLEL_NS / cost))
+        mapping.parallel, mapping.serial_rows = None, max(1, round(heuristics.PARALLEL_NS / cost))
     else:
-        mapping.parallel = rows > 1 and rows * cost > PARALLEL_NS and device.sms > 1
-        mapping.rows_per_task = max(1, min(mapping.rows_per_task, -(-rows // (4 * device.sms))))
+        mapping.parallel = rows > 1 and rows * cost > heuristics.PARALLEL_NS and device.sms > 1
+        mapping.rows_per_task = max(
+            1, min(mapping.rows_per_task, -(-rows // (heuristics.TASKS_A_CORE * device.sms)))
+        )
     longest = max((e for e in extents.values() if isinstance(e, int)), default=1)
-    across = row_segment(alignment, sched, segments, longest < 16)
+    across = row_segment(alignment, sched, segments, longest < heuristics.SHORT_LANES)
     if across is not None:
         mapping.row_segment = across
         return _strips(mapping, sched, cost, rows, device)
     if longest < mapping.width:
-        mapping.lanes = Lanes.NONE if longest < 8 else Lanes.COLUMNS
-        mapping.width = 16 if longest >= 16 else 8
-    if rows is not None and rows < 2 * device.sms and rows * cost > PARALLEL_NS and device.sms > 1:
-        if cost > PARALLEL_NS:  # few long rows: all tasks work on one row together
+        mapping.lanes = Lanes.NONE if longest < heuristics.SHORTEST_LANES else Lanes.COLUMNS
+        mapping.width = _shorter(longest)
+    if (
+        rows is not None
+        and rows < heuristics.PIECES_A_CORE * device.sms
+        and rows * cost > heuristics.PARALLEL_NS
+        and device.sms > 1
+    ):
+        if cost > heuristics.PARALLEL_NS:  # few long rows: all tasks work on one row together
             mapping.divide, mapping.parallel = Split.COLUMNS, True
-            mapping.elements_per_task = -(-longest // (2 * device.sms * mapping.width)) * mapping.width
+            mapping.elements_per_task = (
+                -(-longest // (heuristics.PIECES_A_CORE * device.sms * mapping.width)) * mapping.width
+            )
     return mapping
 
 
@@ -126,14 +125,18 @@ def _flat(mapping: CpuMapping, sched: Schedule, cost: float, device: DeviceModel
         mapping.parallel, per_element = None, cost
     else:
         per_element = cost / columns
-        mapping.parallel = cost > PARALLEL_NS and device.sms > 1
-    mapping.elements_per_task = max(1024, round(TASK_NS / per_element / 1024) * 1024)
-    mapping.serial_rows = max(1, round(PARALLEL_NS / per_element))
-    segment = min((s.extent for s in mapping.segments.values() if isinstance(s.extent, int)), default=LANES)
-    if segment < 8:
+        mapping.parallel = cost > heuristics.PARALLEL_NS and device.sms > 1
+    unit = heuristics.TASK_ELEMENTS
+    mapping.elements_per_task = max(unit, round(heuristics.TASK_NS / per_element / unit) * unit)
+    mapping.serial_rows = max(1, round(heuristics.PARALLEL_NS / per_element))
+    segment = min(
+        (s.extent for s in mapping.segments.values() if isinstance(s.extent, int)),
+        default=heuristics.CPU_LANES,
+    )
+    if segment < heuristics.SHORTEST_LANES:
         mapping.lanes = Lanes.NONE
     elif segment < mapping.width:
-        mapping.width = 16 if segment >= 16 else 8
+        mapping.width = _shorter(segment)
     return mapping
 
 
@@ -144,32 +147,42 @@ def _strips(
     mapping.lanes = Lanes.ROWS
     segment = mapping.row_segment
     if isinstance(segment, int) and segment < mapping.width:
-        mapping.width = 16 if segment >= 16 else 8
+        mapping.width = _shorter(segment)
     kept = sum(4 * p.columns for _, p in sched.kept_values if isinstance(p.columns, int))
-    pieces = max(1, min(8, TILE_BYTES // (max(1, kept) * mapping.width)))
+    pieces = max(1, min(heuristics.STRIP_PIECES, heuristics.STRIP_BYTES // (max(1, kept) * mapping.width)))
     if isinstance(segment, int):
         total = -(-segment // mapping.width)
         pieces = min(pieces, total)
         if rows is not None and mapping.parallel:  # enough strips for every core
-            while pieces > 1 and (rows // segment) * -(-total // pieces) < 2 * device.sms:
+            while (
+                pieces > 1 and (rows // segment) * -(-total // pieces) < heuristics.PIECES_A_CORE * device.sms
+            ):
                 pieces -= 1
         # The last piece of a segment overlaps the one before: both in one strip, so one task writes both.
         if segment % mapping.width:
             while 1 < pieces < total and total % pieces == 1:
                 pieces -= 1
     mapping.strip = pieces * mapping.width
-    mapping.rows_per_task = max(1, round(TASK_NS / (cost * mapping.strip)))
+    mapping.rows_per_task = max(1, round(heuristics.TASK_NS / (cost * mapping.strip)))
     if rows is not None and isinstance(segment, int):
         strips = (rows // segment) * -(-segment // mapping.strip)
-        mapping.rows_per_task = max(1, min(mapping.rows_per_task, -(-strips // (2 * device.sms))))
+        mapping.rows_per_task = max(
+            1, min(mapping.rows_per_task, -(-strips // (heuristics.PIECES_A_CORE * device.sms)))
+        )
     return mapping
+
+
+def _shorter(elements: int) -> int:
+    """The length of pieces of fewer elements than lanes."""
+    return heuristics.SHORT_LANES if elements >= heuristics.SHORT_LANES else heuristics.SHORTEST_LANES
 
 
 def _row_cost(sched: Schedule) -> float:
     """Nanoseconds of a row, roughly (a flat domain is one row; of an element where that is symbolic)."""
-    total = 20.0
+    total = heuristics.ROW_NS
     for p in sched.passes:
         heavy = sum(is_heavy(op.value) for op, _ in p.values)
-        each = HEAVY * heavy + LIGHT * (len(p.values) - heavy) + ACCESS * (len(p.loads) + len(p.outputs))
-        total += each * p.columns if isinstance(p.columns, int) else each - 20.0
-    return max(total, 0.1)
+        accesses = len(p.loads) + len(p.outputs)
+        each = heuristics.element_ns(heavy, len(p.values) - heavy, accesses)
+        total += each * p.columns if isinstance(p.columns, int) else each - heuristics.ROW_NS
+    return max(total, heuristics.LEAST_NS)

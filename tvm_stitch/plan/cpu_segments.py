@@ -16,18 +16,11 @@ from ..compat import Analyzer, Expr, Var
 from ..graph.classify import is_heavy
 from ..graph.extent import Extent, as_expr, flatten, product, quotient, same
 from ..graph.ir import Tensor
+from . import heuristics
 from .alignment import Alignment, Key
 from .domain import At, Domain, Point
 from .mapping import item_bytes
 from .passes import Schedule
-
-MOST_CUTS = 8
-"""Parts of a segment, each with code of its own; with more, conditions are evaluated element by element."""
-
-SHORTEST = 8
-"""The shortest segment that fills a vector."""
-LONG = 32
-"""Columns from which vectors with gathered elements are better than short segments."""
 
 _HOLDS: dict[str, Callable[[int], bool]] = {
     "LT": lambda d: d < 0,
@@ -69,19 +62,24 @@ def column_segment(alignment: Alignment, sched: Schedule, columns: Extent) -> Se
     candidates = _trailing(keys, columns, domain.analyzer)
     chosen, strides = columns, [None] * (len(flats) + 1)  # type: tuple[Extent, list[int | None]]
     for extent in candidates:
-        if isinstance(extent, int) and extent < SHORTEST and chosen is not columns:
+        if isinstance(extent, int) and extent < heuristics.SHORTEST_SEGMENT and chosen is not columns:
             break
         steps = [_stride(domain, f, domain.column, columns, extent) for f in flats]
         if steps.count(None) < strides.count(None):
             chosen, strides = extent, steps
         if None not in steps:
             break
-    if isinstance(chosen, int) and chosen < SHORTEST and isinstance(columns, int) and columns >= LONG:
+    if (
+        isinstance(chosen, int)
+        and chosen < heuristics.SHORTEST_SEGMENT
+        and isinstance(columns, int)
+        and columns >= heuristics.GATHERED_COLUMNS
+    ):
         if not domain.flat or any(is_heavy(op.value) for op, _ in keys):
             chosen = columns  # vectors whose elements are gathered where they jump, rather than none
     strided = any(s is None or s not in (0, 1) for s in strides)
     cuts = _cuts(alignment, keys, columns, chosen) if isinstance(chosen, int) else ()
-    return Segment(chosen, cuts if len(cuts) <= MOST_CUTS + 1 else (0, int(chosen)), strided)
+    return Segment(chosen, cuts if len(cuts) <= heuristics.CPU_CUTS + 1 else (0, int(chosen)), strided)
 
 
 def row_segment(

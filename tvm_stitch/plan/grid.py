@@ -15,6 +15,7 @@ from ..graph.dtype import compute_dtype, item_bytes
 from ..graph.extent import as_extent
 from ..graph.ir import Operator, StitchGraph, Tensor
 from ..graph.rewrite.moments import candidates, merge_moments
+from . import heuristics
 from .alignment import Alignment, Misaligned
 from .grid_plan import GridPart, GridPlan
 from .launch import MAX_REGISTERS
@@ -25,14 +26,6 @@ from .parts import Part, align_part
 from .passes import Keep, Schedule, schedule
 from .retention import adopt, retain
 from .scratch import Scratch
-
-BLOCK_SHAPES = {(512, 1): 0.0, (512, 2): 0.03, (384, 1): 0.05, (256, 1): 0.15, (1024, 1): 0.1}
-"""Threads of a block and blocks of a multiprocessor, with what speaks against them: few warps to hide latency, or many
-blocks, which make barriers and partial sums dearer."""
-OVERHEAD = 36
-"""Registers a thread needs besides its tiles and accumulators: addresses, loop counters, what is being computed."""
-UNROLLED_VECTORS = 4
-"""Vectors a thread has in flight where nothing else bounds them."""
 
 
 def make_grid_plan(graph: StitchGraph, device: DeviceModel, barriers: bool = True) -> GridPlan:
@@ -51,7 +44,7 @@ def make_grid_plan(graph: StitchGraph, device: DeviceModel, barriers: bool = Tru
     found = partition(merge_moments(graph, twice), device.sms, replicate=barriers)
     reasons: list[str] = []
     best: tuple[float, int, int] | None = None
-    for (threads, per_sm), penalty in BLOCK_SHAPES.items():
+    for (threads, per_sm), penalty in heuristics.GRID_BLOCK_SHAPES.items():
         if threads * per_sm > device.threads_per_sm:
             continue
         mapper = _Mapper(found, device, threads, per_sm, barriers)
@@ -83,7 +76,8 @@ class _Mapper:
     def __init__(self, found: Partition, device: DeviceModel, threads: int, per_sm: int, barriers: bool):
         self.found, self.device, self.barriers = found, device, barriers
         self.threads, self.per_sm = threads, per_sm
-        self.words = _registers_of(device, threads, per_sm) - OVERHEAD  # for tiles and accumulators
+        # For tiles and accumulators.
+        self.words = _registers_of(device, threads, per_sm) - heuristics.OVERHEAD_REGISTERS
         self.blocks = device.sms * per_sm
         # Of every part: the fraction wasted, and the bytes it reads.
         self.wasted: list[tuple[float, int]] = []
@@ -175,7 +169,8 @@ class _Mapper:
             vector = vector_length(al, sched, extent, self.device)
             words = max(1.0, tile_words(al, sched, extent)) * vector
             pieces = -(-int(extent) // (self.threads * vector))
-            chunks = max(1, min(UNROLLED_VECTORS, int(self.words // (2 * words)), pieces // self.blocks))
+            fitting = int(self.words // (2 * words))
+            chunks = max(1, min(heuristics.VECTORS_IN_FLIGHT, fitting, pieces // self.blocks))
             mapping.columns[text] = ColumnMapping(vector, chunks)
             tasks = max(tasks, -(-int(extent) // (self.threads * vector * chunks)))
         self.most_tasks = max(self.most_tasks, tasks)
@@ -231,7 +226,7 @@ class _Mapper:
             chunks = -(-extent // (vector * threads))
             if tiled and chunks > 1:
                 most = max(1, int(self.words // max(1.0, vector * self._words(al, sched, extent))))
-                chunks = min(chunks, most, 2)
+                chunks = min(chunks, most, heuristics.TILE_CHUNKS)
                 tiles = -(-extent // (vector * threads * chunks))
                 mapping.segments = tiles
                 mapping.columns[text] = ColumnMapping(vector, chunks)
@@ -243,7 +238,7 @@ class _Mapper:
             if any(p.folds for p in sched.passes) or any(k[1].per_column for k in sched.hoisted):
                 raise Misaligned("the sums of all columns do not fit the registers of a block")
             for text, m in mapping.columns.items():
-                chunks = max(1, 16 // m.vector)
+                chunks = max(1, heuristics.STEP_ELEMENTS // m.vector)
                 mapping.columns[text] = ColumnMapping(m.vector, chunks, -(-m.chunks // chunks))
             sched = schedule(al, Keep.NOTHING, hoist=True)
         tasks = -(-rows // mapping.rows_per_block)
@@ -263,7 +258,7 @@ class _Mapper:
         m = mapping.of(p.columns)
         words = m.vector * m.chunks * max(1.0, tile_words(al, sched, p.columns))
         room = self.words - m.vector * m.chunks * len(p.folds)
-        return max(1, min(UNROLLED_VECTORS // m.chunks, int(room // max(1.0, words))))
+        return max(1, min(heuristics.VECTORS_IN_FLIGHT // m.chunks, int(room // max(1.0, words))))
 
     def _words(self, al: Alignment, sched: Schedule, extent: int) -> float:
         """Registers a column costs a thread: its tile, and an accumulator for each fold."""
@@ -287,42 +282,33 @@ class _Mapper:
         """Idle lanes, registers beyond the bound, scattered loads, barriers, idle blocks: less is better."""
         cost = 0.0
         # Idle lanes matter as far as there is work for all.
-        work = min(1.0, rows * max(extents.values(), default=1) / (self.blocks * self.threads * 16))
+        busy = self.blocks * self.threads * heuristics.BUSY_ELEMENTS
+        work = min(1.0, rows * max(extents.values(), default=1) / busy)
         for text, extent in extents.items():
             vector = lengths[text]
             vectors = -(-extent // vector)
             chunks = -(-vectors // threads)
             words = chunks * vector * self._words(al, sched, extent)
             if tiled:
-                chunks = min(chunks, 2)
+                chunks = min(chunks, heuristics.TILE_CHUNKS)
                 idle = -(-vectors // (threads * chunks)) * threads * chunks / vectors - 1.0
-                cost += (
-                    idle + max(0.0, 1.0 - threads * vector * 4 / 512) * 0.3 + 0.001 * (self.threads / threads)
-                )
+                cost += heuristics.tile_cost(idle, threads, vector, self.threads / threads)
                 continue
             idle = chunks * threads / vectors - 1.0
             over = max(0.0, words / self.words - 1.0)
-            scattered = max(0.0, 1.0 - threads * vector * 4 / 128) * 0.6
-            cost += idle * work + (2.0 + over if over else 0.0) + scattered
+            cost += heuristics.row_cost(idle, work, over, threads, vector)
         if threads > self.device.warp and any(p.reduces for p in sched.passes):
-            cost += 0.2 + 0.02 * (threads // self.device.warp).bit_length()
+            cost += heuristics.reduction_cost(threads // self.device.warp)
         groups = -(-rows // max(1, self.threads // threads))
         if groups < self.device.sms:
             most = max((-(-e // lengths[s]) for s, e in extents.items()), default=1)
             turns, least = most / threads, most * rows / (self.device.sms * self.threads)
-            longer = (max(1.0, turns) + TURNS_OF_LATENCY) / (max(1.0, least) + TURNS_OF_LATENCY) - 1.0
-            cost += max((1.0 - groups / self.device.sms) * 0.5, longer)
+            cost += heuristics.idle_device_cost(groups / self.device.sms, turns, least)
         return cost
 
 
-TURNS_OF_LATENCY = 8
-"""Vectors that a thread takes one after the other in about the time that the first one takes to come."""
-CACHED_BYTES = 1 << 22
-"""Inputs smaller than this stay in the second-level cache whatever the order of tasks."""
-
-
 def _is_large(tensor: Tensor) -> bool:
-    return int(tensor.size) * item_bytes(tensor.dtype) >= CACHED_BYTES
+    return int(tensor.size) * item_bytes(tensor.dtype) >= heuristics.CACHED_INPUT_BYTES
 
 
 def _turn_around(phases: list[list[GridPart]]) -> None:

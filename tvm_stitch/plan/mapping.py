@@ -18,6 +18,7 @@ from ..device import DeviceModel
 from ..graph.dtype import compute_dtype, item_bytes
 from ..graph.extent import Extent, as_expr
 from ..graph.ir import Operator
+from . import heuristics
 from .alignment import Alignment
 from .contiguity import vectorizable
 from .domain import At
@@ -25,12 +26,6 @@ from .passes import Keep, Schedule, is_streamed, schedule
 
 MOST_BLOCKS = 2**31 - 1
 """Blocks of a grid's first dimension."""
-REGISTER_WORDS = 72
-"""32-bit registers a thread may spend on tiles before the row takes more threads."""
-LONG_WORDS = 112
-"""The same where the row already takes a whole block."""
-FLAT_THREADS = 256
-"""Threads of a block that takes a piece of a flat domain."""
 
 
 class Exchange(enum.Enum):
@@ -208,7 +203,7 @@ def map_rows(alignment: Alignment, sched: Schedule, device: DeviceModel, segment
     if alignment.domain.flat:
         # One vector a thread: the more blocks there are, the more loads are in flight.
         flat = {s: ColumnMapping(_spread(v, extents[s], device), 1) for s, v in vectors.items()}
-        return RowMapping(FLAT_THREADS, 1, flat, split=True)
+        return RowMapping(heuristics.FLAT_THREADS, 1, flat, split=True)
     rows = compat.int_value(as_expr(alignment.domain.rows))
     static = {s: -(-e // segments) for s, e in extents.items() if isinstance(e, int)}
     parts = None if rows is None else rows * segments
@@ -229,9 +224,10 @@ def map_rows(alignment: Alignment, sched: Schedule, device: DeviceModel, segment
     for s, e in static.items():
         chunks = -(-e // (vectors[s] * threads))
         words = chunks * vectors[s] * tile_words(alignment, sched, extents[s])
-        limit = LONG_WORDS if threads >= 512 else LONG_WORDS * 5 // 4
+        large = threads >= heuristics.LARGE_BLOCK
+        limit = heuristics.LONG_ROW_REGISTERS if large else heuristics.SMALL_BLOCK_REGISTERS
         if threads == device.max_threads_per_block:
-            limit = device.registers_per_sm // threads - 20
+            limit = device.registers_per_sm // threads - heuristics.LARGEST_BLOCK_REGISTERS
         if words > limit and len(sched.passes) > 0 and chunks > 1:
             mapping.keep = False
         mapping.columns[s] = ColumnMapping(vectors[s], chunks)
@@ -246,7 +242,7 @@ def _spread(vector: int, columns: Extent, device: DeviceModel) -> int:
 
     Small kernels take as long as one thread does, and that computes its vector's elements one after the other.
     """
-    while vector > 1 and isinstance(columns, int) and columns < vector * FLAT_THREADS * device.sms:
+    while vector > 1 and isinstance(columns, int) and columns < vector * heuristics.FLAT_THREADS * device.sms:
         vector //= 2
     return vector
 
@@ -255,7 +251,7 @@ def in_steps(mapping: RowMapping) -> None:
     """Take columns in steps of a few vectors a thread, where nothing is kept in registers."""
     for s, m in mapping.columns.items():
         mapping.columns[s] = _stepped(
-            ColumnMapping(m.vector, min(m.chunks, max(1, 16 // m.vector))), m.chunks
+            ColumnMapping(m.vector, min(m.chunks, max(1, heuristics.STEP_ELEMENTS // m.vector))), m.chunks
         )
 
 
@@ -274,12 +270,14 @@ def keep_in_shared(sched: Schedule, mapping: RowMapping, device: DeviceModel) ->
     span = mapping.threads * mapping.segments
     vectors = {s: -(-e // (before[s].vector * span)) for s, e in extents.items()}
     for s, m in before.items():
-        chunks = min((c for c in (4, 2, 1) if c <= m.chunks), key=lambda c: (-(-vectors[s] // c) * c, -c))
+        fitting = (c for c in heuristics.STAGED_CHUNKS if c <= m.chunks)
+        chunks = min(fitting, key=lambda c: (-(-vectors[s] // c) * c, -c))
         mapping.columns[s] = _stepped(ColumnMapping(m.vector, chunks), vectors[s])
     most = device.shared_per_block
     if mapping.blocks_per_sm:
         most = min(most, device.shared_per_sm // mapping.blocks_per_sm - device.shared_reserved)
-    room = most - max(1024, partial_bytes(sched, mapping) + 256)
+    reserve = partial_bytes(sched, mapping) + heuristics.SHARED_SLACK_BYTES
+    room = most - max(heuristics.LEAST_SHARED_RESERVE_BYTES, reserve)
     mapping.shared = mapping.rows_per_block == 1 and 0 < stage_bytes(sched, mapping) <= room
     mapping.keep = mapping.shared
     if not mapping.shared:
@@ -355,19 +353,19 @@ def _threads_for(
     most = device.max_threads_per_block
     if vecs <= 32:
         small = [t for t in (1, 2, 4, 8, 16, 32) if t <= vecs * 2]
-        threads = min(small, key=lambda t: (_waste(vecs, t, vector, words), -t))
+        threads = min(small, key=lambda t: (heuristics.packed_row_cost(vecs, t, vector, words), -t))
     else:
         threads = min(max(32, _power_of_two(-(-columns // (2 * full)))), most // 2)
 
     def crowded(limit: float) -> bool:
         return -(-vecs // threads) * vector * words > limit
 
-    while threads < most // 2 and crowded(REGISTER_WORDS):
+    while threads < most // 2 and crowded(heuristics.TILE_REGISTERS):
         threads *= 2
-    if most // 2 <= threads < most and crowded(LONG_WORDS * 0.55):
+    if most // 2 <= threads < most and crowded(heuristics.LARGEST_BLOCK_FROM_REGISTERS):
         threads = most
     if rows is not None:  # few rows: more threads each, so that the device is busy
-        wanted = device.sms * 512
+        wanted = device.sms * heuristics.BUSY_THREADS
         while threads < most and rows * threads < wanted and threads * 2 <= vecs:
             threads *= 2
     return threads
@@ -378,18 +376,11 @@ def _power_of_two(number: int) -> int:
     return 1 << max(0, number - 1).bit_length()
 
 
-def _waste(vecs: int, threads: int, vector: int, words: float) -> float:
-    """Idle fraction of the lanes, plus a penalty for too many elements a thread (uncoalesced, register-hungry)."""
-    chunks = -(-vecs // threads)
-    idle = chunks * threads / vecs - 1.0
-    crowded = max(0.0, chunks * vector * words / REGISTER_WORDS - 1.0) * 4
-    scattered = max(0.0, 1.0 - threads * vector * 4 / 64) * 0.6  # two sectors of each row at a time
-    return idle + crowded + scattered + (0.02 * abs(chunks - 2) if threads < 32 else 0)
-
-
 def _rows_per_block(threads: int, rows: int | None, device: DeviceModel) -> int:
-    per_block = max(1, 128 // threads)
+    per_block = max(1, heuristics.SMALL_BLOCK // threads)
     if rows is not None:
-        while per_block > 1 and per_block * threads > 64 and -(-rows // per_block) < device.sms * 2:
+        wanted = device.sms * heuristics.BLOCKS_A_MULTIPROCESSOR
+        least = max(threads, heuristics.SMALLEST_BLOCK)
+        while per_block * threads > least and -(-rows // per_block) < wanted:
             per_block //= 2
     return max(per_block, -(-device.warp // threads))

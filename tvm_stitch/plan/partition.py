@@ -17,18 +17,10 @@ from .. import compat
 from ..graph.dtype import compute_dtype
 from ..graph.extent import Extent, as_extent, product
 from ..graph.ir import Operator, StitchGraph, Tensor
+from . import heuristics
 from .alignment import Alignment, Misaligned, align, op_points
 from .domain import At, Domain, Point
 from .parts import Cut, Part, align_part, final_reduce, partial_tensor, slice_graph, slice_operators
-
-MOST_PHASES = 8
-MOST_PARTS = 48
-FEW_ELEMENTS = 32
-"""Elements of a reduction that one thread may as well take in turn, wherever they lie."""
-REPLICATED_ROWS, REPLICATED_POINTS, REPLICATED_VALUES = 512, 8192, 16
-"""Rows and points to reduce of a part that every block may evaluate for itself, and values kept so."""
-WINDOW = 6
-"""How many parts of a phase a root without row values of its own is tried on."""
 
 
 @dataclass
@@ -184,7 +176,7 @@ class _Partitioner:
         """The part whose stored row values the root only carries on, row by row: it belongs there, a phase earlier."""
         if root.is_reduce:
             return None
-        reads = {t for op in slice_operators(self.cut, [root], MOST_PHASES) for t in op.inputs}
+        reads = {t for op in slice_operators(self.cut, [root], heuristics.MOST_PHASES) for t in op.inputs}
         for t in reads:
             producer = self.cut.producer.get(t)
             if (
@@ -221,7 +213,7 @@ class _Partitioner:
     def _earliest(self, root: Operator) -> int:
         """The first phase in which all global values that the root reads are there."""
         phase = 0
-        for op in slice_operators(self.cut, [root], MOST_PHASES):
+        for op in slice_operators(self.cut, [root], heuristics.MOST_PHASES):
             phase = max([phase, *(self.cut.ready.get(t, 0) for t in op.inputs)])
         return phase
 
@@ -230,7 +222,7 @@ class _Partitioner:
         inputs = self._leaves([root], phase)
         tried = 0
         for part in sorted(self.parts, key=lambda p: p.phase):
-            if part.phase < phase or tried >= WINDOW or not self._fits(part, root, fold):
+            if part.phase < phase or tried >= heuristics.PARTS_TRIED or not self._fits(part, root, fold):
                 continue
             shared = inputs & self._leaves(part.roots, part.phase)
             size = max((as_int(t.size) for t in inputs), default=0)
@@ -323,10 +315,10 @@ class _Partitioner:
         vars(part).update(state)
 
     def _open(self, root: Operator, phase: int, fold: bool, stored: bool) -> Part:
-        if phase >= MOST_PHASES:
-            raise Misaligned(f"{root.name} would be in phase {phase + 1} of at most {MOST_PHASES}")
-        if len(self.parts) >= MOST_PARTS:
-            raise Misaligned(f"more than {MOST_PARTS} parts with rows of their own")
+        if phase >= heuristics.MOST_PHASES:
+            raise Misaligned(f"{root.name} would be in phase {phase + 1} of at most {heuristics.MOST_PHASES}")
+        if len(self.parts) >= heuristics.MOST_PARTS:
+            raise Misaligned(f"more than {heuristics.MOST_PARTS} parts with rows of their own")
         reasons = []
         for domain in self._domains(root, phase, fold):
             part = Part(phase, domain)
@@ -413,17 +405,23 @@ class _Partitioner:
             return False
         if any(op.output in self.graph.outputs for op in part.stored):
             return False
-        if as_int(part.domain.rows) > REPLICATED_ROWS or len(self.result.shared) >= REPLICATED_VALUES:
+        if (
+            as_int(part.domain.rows) > heuristics.REPLICATED_ROWS
+            or len(self.result.shared) >= heuristics.REPLICATED_VALUES
+        ):
             return False
         if any(op.output in self.result.stored for op in part.stored):
             return False
-        return sum(as_int(op_points(r)) for r in part.roots if r.is_reduce) <= REPLICATED_POINTS
+        return sum(as_int(op_points(r)) for r in part.roots if r.is_reduce) <= heuristics.REPLICATED_POINTS
 
 
 def has_many_results(op: Operator, blocks: int) -> bool:
     """A thread for every result keeps the device busy, and neighbouring threads read neighbouring elements."""
     size = as_int(op.output.size)
-    return size >= blocks * 1024 or as_int(op_points(op)) <= FEW_ELEMENTS * size
+    return (
+        size >= blocks * heuristics.BUSY_RESULTS
+        or as_int(op_points(op)) <= heuristics.SCATTERED_ELEMENTS * size
+    )
 
 
 def wants_partition(graph: StitchGraph, blocks: int) -> bool:

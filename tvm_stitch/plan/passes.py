@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from ..graph.classify import is_heavy
 from ..graph.extent import Extent, product
 from ..graph.ir import Operator, Tensor
+from . import heuristics
 from .alignment import Alignment, Key
 from .domain import At, Point
 
@@ -65,10 +66,6 @@ class Schedule:
         return [k for p in self.passes for k in p.folds] + self.row_folds
 
 
-HOISTED_READS = 4
-"""Reads from which on a value that no row changes is worth a register for each column."""
-
-
 class Keep(enum.Enum):
     """What may stay on chip between passes."""
 
@@ -87,7 +84,7 @@ def _invariant(alignment: Alignment) -> list[Key]:
     found = []
     for op, point in alignment.reads:
         if point.at in (At.COLUMN, At.ONE) and not op.is_reduce:
-            if len(op.accesses) >= HOISTED_READS or is_heavy(op.value):
+            if len(op.accesses) >= heuristics.HOISTED_READS or is_heavy(op.value):
                 found.append((op, point))
     return found
 

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from ..graph.dtype import item_bytes
 from ..graph.ir import Tensor
+from . import heuristics
 from .alignment import Misaligned
 from .domain import At, Domain
 from .grid_memory import grid_shared_bytes
@@ -23,19 +24,6 @@ from .mapping import RowMapping
 from .part_registers import part_words
 from .parts import Cut, Part, align_part
 from .passes import Leaf, schedule
-
-MOST_IN_REGISTERS = 14
-"""Tasks kept in registers at most: the code of each stands in the kernel by itself."""
-REGISTER_SHARE = ((4, 0.65), (5, 0.5))
-"""The part of the registers that no tile needs which may hold what is kept, in kernels of up to so many phases.
-
-The rest is for addresses and the like, of which kernels of many phases have more: with these figures no kernel tried
-spilled, and with 0.75, or any in kernels of seven phases, some did.
-"""
-SLACK = 1024
-"""Bytes of shared memory left free, for the alignment of buffers."""
-ADDRESSES = 12
-"""Registers for each input more that is kept."""
 
 
 def loaded_tile(part: GridPart, tensor: Tensor) -> Leaf | None:
@@ -158,11 +146,11 @@ def _kept(
     # As many as every block has; and the last of a flat domain may be a part of one.
     tasks = (first.tasks - 1 if first.mapping.split else first.tasks) // first.stride
     together = max(part.unroll for part in parts)
-    shared = max(0, min(tasks, (room - grid_shared_bytes(plan) - SLACK) // size))
+    shared = max(0, min(tasks, (room - grid_shared_bytes(plan) - heuristics.RETAINED_SLACK_BYTES) // size))
     if shared > together:
         shared -= shared % together
     each = max(1.0, sum(item_bytes(t.dtype) for t in tensors) / 4 * elements)
-    free = words - max(map(part_words, parts)) - ADDRESSES * (len(tensors) - 1)
-    share = next((share for phases, share in REGISTER_SHARE if len(plan.phases) <= phases), 0.0)
-    registers = max(0, min(tasks - shared, MOST_IN_REGISTERS, int(free * share / each)))
+    free = words - max(map(part_words, parts)) - heuristics.RETAINED_ADDRESSES * (len(tensors) - 1)
+    share = next((share for phases, share in heuristics.RETAINED_SHARE if len(plan.phases) <= phases), 0.0)
+    registers = max(0, min(tasks - shared, heuristics.RETAINED_IN_REGISTERS, int(free * share / each)))
     return Retention(tensors, parts, shared, registers, size) if shared + registers else None

@@ -17,6 +17,7 @@ from ..device import DeviceModel
 from ..graph.dtype import item_bytes
 from ..graph.extent import Extent, as_expr
 from ..graph.ir import Operator
+from . import heuristics
 from .alignment import Alignment
 from .launch import blocks_per_sm
 from .mapping import (
@@ -36,23 +37,6 @@ from .mapping import (
 from .passes import Schedule, is_streamed
 from .scratch import Scratch
 
-SPLIT_COLUMNS = 1024
-"""Rows up to this length are never split (the paper's bound)."""
-SECONDS = {Exchange.NONE: 0.0, Exchange.CLUSTER: 0.6e-6, Exchange.GRID: 2.5e-6}
-"""What an exchange costs, all its reductions together."""
-GAIN = 0.9
-"""A split must bring the estimated time down to this part of what it is without."""
-ALONE = 1.3
-"""How much longer rows take one after another when no second block of the multiprocessor fills the pauses."""
-CACHED = 0.4
-"""What reading again from the L2 cache costs, reading from memory being 1."""
-HIDDEN = 0.25
-"""The part of an exchange that is felt while another block of the multiprocessor has work."""
-OVERHEAD = 36
-"""Registers a thread needs besides its tiles."""
-GRID_BLOCKS = ((512, 2), (512, 1))
-"""Threads of a block and blocks of a multiprocessor, where blocks exchange through a grid barrier."""
-
 
 def choose_mapping(
     alignment: Alignment, sched: Schedule, device: DeviceModel, config: StitchConfig
@@ -64,15 +48,15 @@ def choose_mapping(
     static = [e for e in lengths if isinstance(e, int)]
     if rows is None or alignment.domain.flat or len(static) < len(lengths):
         return best
-    if max(static, default=0) <= SPLIT_COLUMNS or (
+    if max(static, default=0) <= heuristics.SPLIT_COLUMNS or (
         rows >= device.sms and best.storage == "kept in registers"
     ):
         return best
-    time = GAIN * estimate(alignment, sched, best, device)
+    time = heuristics.SPLIT_GAIN * estimate(alignment, sched, best, device)
     for mapping in _candidates(alignment, sched, device, config, rows, max(static)):
         found = estimate(alignment, sched, mapping, device)
         if found < time:
-            best, time = mapping, 0.97 * found  # of splits that are about as good, the one of fewest blocks
+            best, time = mapping, heuristics.FEWER_BLOCKS_GAIN * found
     return best
 
 
@@ -83,9 +67,13 @@ def _candidates(
     reduces = bool(alignment.graph.reduces)
     most = device.max_cluster if config.clusters else 1
     if not reduces:  # nothing to exchange: as many blocks as fill the device
-        most = max(1, 4 * device.sms // rows)
+        most = max(1, heuristics.BLOCKS_TO_FILL * device.sms // rows)
     segments = 2
-    while segments <= most and rows * segments <= MOST_BLOCKS and longest >= segments * SPLIT_COLUMNS // 2:
+    while (
+        segments <= most
+        and rows * segments <= MOST_BLOCKS
+        and longest >= segments * heuristics.SPLIT_COLUMNS // 2
+    ):
         mapping = map_rows(alignment, sched, device, segments)
         mapping.exchange = Exchange.CLUSTER if reduces else Exchange.NONE
         if mapping.shared:  # decided without the slots of the exchange
@@ -108,7 +96,7 @@ def grid_mapping(alignment: Alignment, sched: Schedule, device: DeviceModel) -> 
     extents = {str(p.columns): int(p.columns) for p in sched.passes}
     vectors = {s: vector_length(alignment, sched, e, device) for s, e in extents.items()}
     mappings = []
-    for threads, blocks in GRID_BLOCKS:
+    for threads, blocks in heuristics.SPLIT_BLOCK_SHAPES:
         if threads * blocks > device.threads_per_sm:
             continue
         most = max(-(-e // (threads * vectors[s])) for s, e in extents.items())
@@ -119,9 +107,9 @@ def grid_mapping(alignment: Alignment, sched: Schedule, device: DeviceModel) -> 
         for s, e in extents.items():
             mapping.columns[s] = ColumnMapping(vectors[s], -(-e // (segments * threads * vectors[s])))
         mappings.append(mapping)
-        if _tile_registers(alignment, sched, mapping) + OVERHEAD <= device.registers_per_sm // (
-            threads * blocks
-        ):
+        if _tile_registers(
+            alignment, sched, mapping
+        ) + heuristics.OVERHEAD_REGISTERS <= device.registers_per_sm // (threads * blocks):
             return mapping
     if not mappings:
         return None
@@ -129,7 +117,7 @@ def grid_mapping(alignment: Alignment, sched: Schedule, device: DeviceModel) -> 
     mapping.keep = False
     for s, m in mapping.columns.items():
         loads = _loads_words(alignment, sched, extents[s])
-        chunks = max(1, min(m.chunks, int(24 // (m.vector * loads))))
+        chunks = max(1, min(m.chunks, int(heuristics.STREAMED_WORDS // (m.vector * loads))))
         mapping.columns[s] = ColumnMapping(m.vector, chunks, -(-m.chunks // chunks))
     keep_in_shared(sched, mapping, device)
     return mapping
@@ -166,7 +154,7 @@ def estimate(alignment: Alignment, sched: Schedule, mapping: RowMapping, device:
     rows = compat.int_value(as_expr(alignment.domain.rows))
     assert rows is not None
     grid = -(-rows // mapping.rows_per_block) * mapping.segments
-    registers = int(_tile_registers(alignment, sched, mapping)) + OVERHEAD
+    registers = int(_tile_registers(alignment, sched, mapping)) + heuristics.OVERHEAD_REGISTERS
     registers = min(registers, 255, device.registers_per_sm // mapping.block)
     shared = partial_bytes(sched, mapping) + (stage_bytes(sched, mapping) if mapping.shared else 0)
     resident = max(1, blocks_per_sm(device, mapping.block, registers, shared))
@@ -175,10 +163,21 @@ def estimate(alignment: Alignment, sched: Schedule, mapping: RowMapping, device:
     block_bytes = _row_bytes(alignment, sched, rows, device) * mapping.rows_per_block / mapping.segments
     seconds = busiest * block_bytes * device.sms / device.bandwidth
     if resident == 1 and busiest > 1:
-        seconds *= ALONE
+        seconds *= heuristics.LONE_BLOCK_SLOWDOWN
     exchanges = len({p.level for p in sched.passes if p.reduces})
-    exposed = waves if resident == 1 else 1 + HIDDEN * (waves - 1)
-    return seconds + exposed * exchanges * SECONDS[mapping.exchange]
+    exposed = waves if resident == 1 else 1 + heuristics.HIDDEN_SHARE * (waves - 1)
+    return seconds + exposed * exchanges * _exchange_seconds(mapping.exchange)
+
+
+def _exchange_seconds(exchange: Exchange) -> float:
+    """What an exchange costs, all its reductions together."""
+    if exchange is Exchange.NONE:
+        return 0.0
+    return (
+        heuristics.CLUSTER_EXCHANGE_SECONDS
+        if exchange is Exchange.CLUSTER
+        else heuristics.GRID_EXCHANGE_SECONDS
+    )
 
 
 def _row_bytes(alignment: Alignment, sched: Schedule, rows: int, device: DeviceModel) -> float:
@@ -197,7 +196,7 @@ def _row_bytes(alignment: Alignment, sched: Schedule, rows: int, device: DeviceM
                 first += size
                 seen.add(leaf)
         first += sum(columns * item_bytes(op.output.dtype) for op, _ in p.outputs)
-    return first + again * (CACHED if rows * first < device.l2_bytes / 2 else 1.0)
+    return first + again * (heuristics.CACHED_SHARE if rows * first < device.l2_bytes / 2 else 1.0)
 
 
 def partial_scratch(sched: Schedule, rows: Extent, mapping: RowMapping) -> dict[Operator, Scratch]:

@@ -11,6 +11,7 @@ from ..cost.sol import Load, Work, moving_seconds, seconds, share_of, tail_secon
 from ..device import DeviceModel
 from ..graph.dtype import item_bytes
 from ..graph.ir import StitchGraph, Tensor
+from ..plan import heuristics
 from ..plan.alignment import Alignment, Misaligned, align, op_points
 from ..plan.choose import rows_or_phases
 from ..plan.partition import Partition, partition, wants_partition
@@ -30,10 +31,6 @@ class Appraisal:
     moving: float | None = None
     idle: float = 0.0
 
-
-CPU_OPERATORS_WITH_REDUCES = 64
-"""Operators of a stitch op with reductions on a CPU: LLVM's time grows with the product of operators and passes (80
-means of one row took it 66 s as one function, 1 s as two)."""
 
 FREE = Appraisal(False, 0.0, 0.0)
 """A view outside a kernel."""
@@ -64,9 +61,9 @@ def appraise(graph: StitchGraph, device: DeviceModel | None, config: StitchConfi
     """
     if device is not None and not device.is_gpu:
         count = len(graph.operators)
-        if graph.reduces and count > CPU_OPERATORS_WITH_REDUCES:
+        if graph.reduces and count > heuristics.CPU_OPERATORS_WITH_REDUCES:
             raise Misaligned(
-                f"{count} operators, reductions among them, exceed a CPU's {CPU_OPERATORS_WITH_REDUCES}"
+                f"{count} operators, reductions among them, exceed a CPU's {heuristics.CPU_OPERATORS_WITH_REDUCES}"
             )
     if device is None or not device.is_gpu:
         return in_block(graph)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from ..config import StitchConfig
 from ..graph.ir import StitchGraph
+from ..plan import heuristics
 from .appraise import Appraise, in_block
 from .compose import compose
 from .epilogue import RULES, EpilogueRules, find_epilogues
@@ -22,10 +23,6 @@ from .prologue import find_prologues
 from .quotient import Quotient
 from .remote import join_remote
 from .weigh import MORE_KERNELS, Weigher
-
-MOST_AT_ONCE = 32
-"""Nodes that are joined before the scopes they make are appraised."""
-
 
 Excluded = Callable[[Sequence[Node], StitchGraph], bool]
 
@@ -182,7 +179,7 @@ class _Identifier:
                 continue
             at += len(batch)
             if wrong is None:
-                many = min(2 * many, MOST_AT_ONCE)
+                many = min(2 * many, heuristics.NODES_AT_ONCE)
             elif at >= wrong:
                 wrong = None
 

@@ -11,21 +11,14 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from ..config import StitchConfig
-from ..cost.sol import LAUNCH_DOUBT, LAUNCH_SECONDS
 from ..failures import Refusal as Refused
 from ..failures import reason_of
 from ..graph.ir import StitchGraph
+from ..plan import heuristics
 from .appraise import FREE, Appraisal, Appraise
 from .compose import compose
 from .node import Node, Value
 from .quotient import Quotient, State
-
-SMALL = 4 * LAUNCH_SECONDS
-"""Reductions that take less join a grid-wide scope without a look at each: they cannot lose much."""
-
-FULL_NODES, FULL_REFUSALS = 100, 6
-"""A scope of more nodes that was refused more often, for lack of a plan, is not asked about again: it is about as large
-as it can get, and planning it takes long."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +114,10 @@ class Merger:
             return "joining them would make a cycle through an operator outside"
         for s in (a, b):
             refused = self._refused.get(s, [])
-            if len(refused) > FULL_REFUSALS and len(self.quotient.members[s]) > FULL_NODES:
+            if (
+                len(refused) > heuristics.FULL_REFUSALS
+                and len(self.quotient.members[s]) > heuristics.FULL_NODES
+            ):
                 return refused[-1]
         return self.limits(self._members(a, b))
 
@@ -209,9 +205,9 @@ class Merger:
         worth = {o: self.worth[o] for o in olds}
         if loss(found, list(worth.values())):
             return False
-        if (found.moving or 0.0) <= SMALL:
+        if (found.moving or 0.0) <= heuristics.SMALL_SECONDS:
             return True
-        rest = [o for o, w in worth.items() if not w.grid and (w.moving or 0.0) > SMALL]
+        rest = [o for o, w in worth.items() if not w.grid and (w.moving or 0.0) > heuristics.SMALL_SECONDS]
         return len(rest) < len(worth) and all(self._is_light(members[o]) for o in rest)
 
     def _is_light(self, members: Sequence[int]) -> bool:
@@ -224,7 +220,7 @@ def loss(found: Appraisal, before: Sequence[Appraisal]) -> str:
     if not found.grid or found.seconds is None or any(w.seconds is None for w in before):
         return ""
     apart = sum(w.seconds or 0.0 for w in before)
-    if found.seconds <= apart + LAUNCH_DOUBT * (len(before) - 1):
+    if found.seconds <= apart + heuristics.LAUNCH_DOUBT_SECONDS * (len(before) - 1):
         return ""
     return (
         f"one grid-wide kernel would take {found.seconds * 1e6:.1f} us, apart they take {apart * 1e6:.1f} us"

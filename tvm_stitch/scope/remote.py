@@ -11,14 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from ..cost.sol import LAUNCH_SECONDS, SIDE_BY_SIDE
 from ..graph.extent import Extent
+from ..plan import heuristics
 from .merging import Merger
 from .node import Value
 from .quotient import Quotient
-
-OPEN_BINS = 8
-"""How many bins a scope is tried on: keeps the work linear in the size of the graph."""
 
 
 def join_remote(merger: Merger, is_scope: Callable[[int], bool]) -> None:
@@ -100,7 +97,7 @@ class _Remote:
     def whatever(self, scope: int) -> str | None:
         """The same for all scopes that may share a launch with others; None where that costs more than it saves."""
         moving = self.merger.worth[scope].moving
-        if not moving or moving * (1 / SIDE_BY_SIDE - 1) > LAUNCH_SECONDS:
+        if not moving or moving * (1 / heuristics.SIDE_BY_SIDE_SHARE - 1) > heuristics.LAUNCH_SECONDS:
             return None
         return ""
 
@@ -119,7 +116,7 @@ class _Remote:
                     break
             else:
                 opened.append(new)
-                if len(opened) > OPEN_BINS:
+                if len(opened) > heuristics.OPEN_BINS:
                     closed.append(opened.pop(0))
         for found in [*closed, *(b for opened in bins.values() for b in opened)]:
             self._merge(found.scopes)
@@ -177,7 +174,7 @@ class _Remote:
         return any(self._waits(x, y, weigh) for x, y in ((a, b), (b, a)))
 
     def _waits(self, a: _Bin, b: _Bin, weigh: bool) -> bool:
-        small = not weigh or b.moving <= max(LAUNCH_SECONDS, a.idle)
+        small = not weigh or b.moving <= max(heuristics.LAUNCH_SECONDS, a.idle)
         for c in a.consumers:
             if b.below >> c & 1:
                 continue
