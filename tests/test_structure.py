@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
+import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -197,3 +199,54 @@ def test_every_heuristic_is_used_and_documented() -> None:
 def test_numbers_are_found() -> None:
     text = "A = 3\n_B: int = -4\nC, D = 1, 2.5\nE = {(1, 2): 0.5}\nF = 'x'\nG = f(3)\nh = 7\nI = True\nJ = A * 2\n"
     assert _numbers(text) == {"A": 1, "_B": 2, "C": 3, "D": 3, "E": 4, "J": 9}
+
+
+# -- plans are made once -------------------------------------------------------------------------------------
+_GRAPH = {"plan/parts.py": ["new.output.producer"]}
+"""A copy of a graph in the making: its tensors learn who makes them."""
+
+
+def _assigned(text: str) -> list[str]:
+    """Attributes that a module assigns through anything but ``self``, or sets behind a frozen class's back."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, (ast.Store, ast.Del)):
+            written = ast.unparse(node)
+            found += [] if written.startswith("self.") else [written]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("setattr", "object.__setattr__"):
+            found.append(ast.unparse(node))
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "vars":
+            found.append(ast.unparse(node))
+    return found
+
+
+def test_plans_are_frozen() -> None:
+    """Every class of data in ``plan`` is; what searches keeps its own state."""
+    found = []
+    for path in sorted((ROOT / "tvm_stitch/plan").glob("*.py")):
+        module = importlib.import_module(f"tvm_stitch.plan.{path.stem}")
+        for value in vars(module).values():
+            if (
+                isinstance(value, type)
+                and dataclasses.is_dataclass(value)
+                and value.__module__ == module.__name__
+            ):
+                found.append(value)
+    assert {"StitchPlan", "GridPlan", "GridPart", "Partition", "Part", "RowMapping", "CpuMapping", "Schedule",
+            "Pass", "Alignment"} <= {each.__name__ for each in found}  # fmt: skip
+    assert [each.__name__ for each in found if not each.__dataclass_params__.frozen] == []
+
+
+def test_nothing_writes_into_a_plan() -> None:
+    for name, text in _sources():
+        short = name.removeprefix("tvm_stitch/")
+        if short.startswith(("plan/", "codegen/", "cost/")):
+            assert _assigned(text) == _GRAPH.get(short, []), name
+
+
+def test_assignments_are_found() -> None:
+    text = (
+        "a.b = 1\nself.c = 2\nx, y.z = 3, 4\nd.e += 1\nsetattr(f, 'g', 5)\nvars(h).update(i)\nself.j.k = 6\n"
+    )
+    written = ["a.b", "d.e", "setattr(f, 'g', 5)", "vars(h)", "y.z"]
+    assert sorted(_assigned(text)) == written

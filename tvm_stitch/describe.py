@@ -115,9 +115,9 @@ def _passes(sched: Schedule) -> list[dict[str, Any]]:
 
 def _row_launch(plan: StitchPlan) -> dict[str, Any]:
     """The launch of a plan whose blocks wait for each other: it is fixed, other grids follow from the shapes."""
-    m = plan.mapping
-    if m.exchange is Exchange.NONE:
+    if plan.exchange is Exchange.NONE:
         return {}
+    m = plan.row_mapping
     levels = len({p.level for p in plan.schedule.passes if p.reduces})
     grid = m.exchange is Exchange.GRID
     return {
@@ -164,10 +164,8 @@ def _part(plan: GridPlan, part: GridPart) -> dict[str, Any]:
         "mapping": {
             "threads a row": m.threads,
             "rows a block": m.rows_per_block,
-            "columns": {
-                s: f"vectors of {c.vector} x {c.chunks} x {c.steps} steps" for s, c in m.columns.items()
-            },
-            "between passes": m.storage,
+            "columns": m.spaces,
+            "between passes": m.storage.value,
             "tasks": part.tasks,
             "blocks": plan.blocks if found.replicated else part.stride * part.tiles,
             "tiles of columns": part.tiles,
@@ -199,7 +197,7 @@ def _finishes(plan: GridPlan, op: Operator) -> bool:
 def _row_scratch(plan: StitchPlan) -> list[dict[str, Any]]:
     if not plan.scratch:
         return []
-    held = partial_scratch(plan.schedule, plan.alignment.domain.rows, plan.mapping)
+    held = partial_scratch(plan.schedule, plan.alignment.domain.rows, plan.row_mapping)
     return [_buffer(s, [f"{op.name}'s partials"]) for op, s in held.items()]
 
 

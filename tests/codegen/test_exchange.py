@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,8 @@ def force(monkeypatch: pytest.MonkeyPatch, segments: int, exchange: Exchange) ->
     """Every row takes so many blocks, whether that pays or not."""
 
     def mapping(alignment: Any, sched: Any, device: Any, config: StitchConfig) -> RowMapping:
-        made = map_rows(alignment, sched, device, segments)
-        made.exchange = exchange if alignment.graph.reduces else Exchange.NONE
-        return made
+        chosen = exchange if alignment.graph.reduces else Exchange.NONE
+        return replace(map_rows(alignment, sched, device, segments), exchange=chosen)
 
     monkeypatch.setattr("tvm_stitch.plan.plan.choose_mapping", mapping)
 
@@ -206,8 +206,7 @@ def test_segments_that_take_several_steps(
     made: list[RowMapping] = []
 
     def mapping(alignment: Any, sched: Any, device: Any, config: StitchConfig) -> RowMapping:
-        made.append(map_rows(alignment, sched, device, 2))
-        made[-1].exchange = exchange
+        made.append(replace(map_rows(alignment, sched, device, 2), exchange=exchange))
         return made[-1]
 
     monkeypatch.setattr("tvm_stitch.plan.plan.choose_mapping", mapping)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from tvm_stitch.describe import describe
 from tvm_stitch.device import GPUS, DeviceModel
 from tvm_stitch.plan.heuristics import SPLIT_COLUMNS
 from tvm_stitch.plan.launch import blocks_per_sm
-from tvm_stitch.plan.mapping import Exchange, map_rows
+from tvm_stitch.plan.mapping import Exchange, Storage, map_rows
 from tvm_stitch.plan.memory import shared_bytes, traffic
 from tvm_stitch.plan.plan import StitchPlan, make_plan
 from tvm_stitch.plan.splitting import estimate
@@ -45,7 +46,7 @@ def test_64_rows_of_30000_take_two_blocks_each() -> None:
     made = softmax(64, 30000)
     assert working_sms(made) >= 120
     assert (made.mapping.segments, made.mapping.exchange) == (2, Exchange.CLUSTER)
-    assert made.mapping.storage == "kept in registers"
+    assert made.mapping.storage is Storage.REGISTERS
 
 
 def test_750000_rows_of_32_are_packed() -> None:
@@ -83,7 +84,7 @@ def test_rows_that_fill_the_device_are_not_split(columns: int) -> None:
 @pytest.mark.parametrize("columns", [50_000, 70_000, 100_000])
 def test_rows_beyond_the_registers_of_a_block_live_in_a_cluster(columns: int) -> None:
     made = softmax(2048, columns)
-    assert made.mapping.exchange is Exchange.CLUSTER and made.mapping.storage == "kept in registers"
+    assert made.mapping.exchange is Exchange.CLUSTER and made.mapping.storage is Storage.REGISTERS
     moved = traffic(made)
     assert moved.read + moved.written == moved.least
     assert softmax(2048, columns, config=StitchConfig(clusters=False)).mapping.segments == 1
@@ -95,7 +96,7 @@ def test_one_row_takes_the_whole_device() -> None:
     for made in (small, large):
         assert made.mapping.exchange is Exchange.GRID and working_sms(made) == H200.sms
         assert [s.shape for s in made.scratch] == [(1, made.mapping.segments)] * 2
-    assert small.mapping.storage == "kept in registers" and large.mapping.storage == "read again"
+    assert small.mapping.storage is Storage.REGISTERS and large.mapping.storage is Storage.NOWHERE
 
 
 def test_one_row_that_a_cluster_serves_needs_no_grid_barrier() -> None:
@@ -181,11 +182,9 @@ def test_segments_cover_the_row() -> None:
 def test_the_estimate_sees_what_a_split_saves_and_costs() -> None:
     made = softmax(64, 30000)
     al, sched = made.alignment, made.schedule
-    whole, halves = (map_rows(al, sched, H200, s) for s in (1, 2))
-    halves.exchange = Exchange.CLUSTER
+    whole, split = (map_rows(al, sched, H200, s) for s in (1, 2))
+    halves, barrier = (replace(split, exchange=exchange) for exchange in (Exchange.CLUSTER, Exchange.GRID))
     assert estimate(al, sched, halves, H200) < estimate(al, sched, whole, H200)
-    barrier = map_rows(al, sched, H200, 2)
-    barrier.exchange = Exchange.GRID
     assert estimate(al, sched, halves, H200) < estimate(al, sched, barrier, H200)
 
 

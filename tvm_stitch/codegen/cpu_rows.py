@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from .. import compat
 from ..compat import Buffer, Expr, tir
 from ..graph.extent import as_expr, ceildiv
@@ -104,7 +106,7 @@ class RowEmitter(CpuEmitter):
         for op, acc in zip(p.reduces, accumulators, strict=True):
             self.row_buffers[(op, self.al.row_point)] = acc
 
-    def _row_values(self, keys: list[Key]) -> None:
+    def _row_values(self, keys: Sequence[Key]) -> None:
         """Evaluate values that have one element a row into buffers."""
         wanted = [k for k in keys if k not in self.row_buffers]
         if not wanted:

@@ -55,7 +55,7 @@ def make_exchange(
     Raises:
         ValueError: for a mapping that cannot be emitted.
     """
-    m = plan.mapping
+    m = plan.row_mapping
     if m.exchange is Exchange.NONE:
         if m.segments > 1 and plan.graph.reduces:
             raise ValueError("blocks that share a reduced row need an exchange: set the mapping's 'exchange'")

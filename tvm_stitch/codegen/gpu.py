@@ -19,6 +19,7 @@ from ..plan.mapping import ColumnMapping, Exchange, item_bytes
 from ..plan.passes import Leaf, Pass, is_streamed
 from ..plan.plan import StitchPlan
 from . import builder as B
+from .buffers import IN_PLACE, Buffers
 from .combine import accumulator_dtype, combine, identity
 from .evaluator import Evaluator, compute_dtype, convert, input_indices, short_name
 from .exchange import Exchanger, make_exchange
@@ -30,14 +31,15 @@ from .scratch import declare_scratch, finish
 def emit_gpu(func: Any, plan: StitchPlan) -> Any:
     """The scheduled PrimFunc (root block, thread bindings) that computes ``func`` as ``plan`` says."""
     with B.kernel() as body:
-        scratch = declare_scratch(plan.scratch, barrier=plan.mapping.exchange is Exchange.GRID)
-        if plan.mapping.exchange is Exchange.GRID:
-            m, rows = plan.mapping, plan.alignment.domain.rows
+        m = plan.row_mapping
+        scratch = declare_scratch(plan.scratch, barrier=m.exchange is Exchange.GRID)
+        if m.exchange is Exchange.GRID:
+            rows = plan.alignment.domain.rows
             assert isinstance(rows, int), "rows with a grid barrier are static"
             needed = -(-rows * m.segments // m.blocks_per_sm) if m.blocks_per_sm else None
             check_multiprocessors(plan.device, plan.graph.outputs[0].buffer, needed)
         RowEmitter(plan, scratch).emit()
-    return finish(func, body[0], scratch, COOPERATIVE if plan.mapping.exchange is Exchange.GRID else None)
+    return finish(func, body[0], scratch, COOPERATIVE if m.exchange is Exchange.GRID else None)
 
 
 COOPERATIVE = (
@@ -67,8 +69,11 @@ def bound_registers(stack: ExitStack, blocks: int) -> None:
 class RowEmitter:
     """Emits one row domain's passes, for the rows of one block and thread."""
 
-    def __init__(self, plan: StitchPlan, scratch: dict[str, Buffer] | None = None):
-        self.plan, self.al, self.mapping = plan, plan.alignment, plan.mapping
+    def __init__(
+        self, plan: StitchPlan, scratch: dict[str, Buffer] | None = None, buffers: Buffers = IN_PLACE
+    ):
+        self.plan, self.al, self.mapping = plan, plan.alignment, plan.row_mapping
+        self.buffers = buffers
         self.scratch = scratch or {}
         self.domain = plan.alignment.domain
         self.value_tiles: dict[Key, Buffer] = {}
@@ -100,7 +105,7 @@ class RowEmitter:
         leaf = (access.tensor, point)
         element = self.element if self._streamed(leaf) or leaf in self.resident else self.lane_element
         assert element is not None
-        return convert(self._tile_element(tile, element), compute_dtype(access.tensor.dtype))
+        return convert(self._tile_element(tile, element), compute_dtype(self.buffers.dtype(access.tensor)))
 
     def _tile_element(self, tile: Buffer, element: Expr) -> Expr:
         return B.fetch(tile, self.stage_element if tile in self.staged.values() else element)
@@ -112,7 +117,7 @@ class RowEmitter:
     def emit(self) -> None:
         with ExitStack() as stack:
             row = self._launch(stack)
-            self.eval = Evaluator(self.al, row, self)
+            self.eval = Evaluator(self.al, row, self, buffers=self.buffers)
             self.eval.guard = self.in_range if self.guarded else None
             if self.mapping.shared:
                 self._allocate_stage()
@@ -238,7 +243,8 @@ class RowEmitter:
             safe = self._inside(base, p.columns, cm)
             fresh += self._load_shared(p, cm, safe)
             out_tiles = {
-                k: B.local([cm.vector], k[0].output.dtype, f"{short_name(k[0])}_out") for k in p.outputs
+                k: B.local([cm.vector], self.buffers.dtype(k[0].output), f"{short_name(k[0])}_out")
+                for k in p.outputs
             }
             with B.loop("unroll", cm.vector, "lane") as e:
                 self.element, self.lane_element = chunk * B.i64(cm.vector) + e, e
@@ -263,7 +269,7 @@ class RowEmitter:
             if key in tiles:
                 B.store(tiles[key], value, [self.stage_element if key in self.staged else self.element])
             if key in out_tiles:
-                B.store(out_tiles[key], convert(value, key[0].output.dtype), [e])
+                B.store(out_tiles[key], convert(value, self.buffers.dtype(key[0].output)), [e])
         for op, acc in zip(p.reduces, accumulators):
             operand = self.eval.operand(op)
             if valid is not None:
@@ -313,7 +319,9 @@ class RowEmitter:
             )
         for leaf in sched.kept_loads:
             size = [m.block_columns(leaf[1].columns)]
-            self.staged[leaf] = B.local(size, leaf[0].dtype, leaf[0].name + "_stage", "shared.dyn")
+            self.staged[leaf] = B.local(
+                size, self.buffers.dtype(leaf[0]), leaf[0].name + "_stage", "shared.dyn"
+            )
 
     def _inside(self, base: Expr, columns: Extent, cm: ColumnMapping) -> Expr:
         """The column a thread works on: in shared memory's mode never past the last vector of the row."""
@@ -354,7 +362,7 @@ class RowEmitter:
     ) -> None:
         """Bring a thread's share of an input into a tile (a new one if none is given)."""
         if tile is None:
-            tile = self._tile(cm, leaf[0].dtype, leaf[0].name + "_in")
+            tile = self._tile(cm, self.buffers.dtype(leaf[0]), leaf[0].name + "_in")
         self.load_tiles[leaf] = tile
         with B.loop("unroll", cm.chunks, "chunk") as chunk:
             base = self._base(cm, step, chunk)
@@ -365,23 +373,25 @@ class RowEmitter:
         """Bring one vector of what all rows share (scales, biases) into tiles."""
         fresh = [leaf for leaf in p.loads if not self._streamed(leaf) and leaf not in self.resident]
         for leaf in fresh:
-            self.load_tiles[leaf] = B.local([cm.vector], leaf[0].dtype, leaf[0].name + "_in")
+            self.load_tiles[leaf] = B.local([cm.vector], self.buffers.dtype(leaf[0]), leaf[0].name + "_in")
             self._read_vector(leaf, p, cm, base, B.i64(0))
         return fresh
 
     def _read_vector(self, leaf: Leaf, p: Pass, cm: ColumnMapping, base: Expr, start: Expr) -> None:
         tensor, point = leaf
         indices = input_indices(self.al, tensor, point)
-        piece = self._piece(indices, tensor.shape, tensor.dtype, p.columns, cm)
-        self._copy(tensor.buffer, self.load_tiles[leaf], indices, base, start, cm, piece, to_tile=True)
+        piece = self._piece(indices, tensor.shape, self.buffers.dtype(tensor), p.columns, cm)
+        memory = self.buffers.of(tensor)
+        self._copy(memory, self.load_tiles[leaf], indices, base, start, cm, piece, to_tile=True)
 
     def _store(self, p: Pass, cm: ColumnMapping, base: Expr, out_tiles: dict[Key, Buffer]) -> None:
         for key in p.outputs:
             op = key[0]
             values = self.domain.axis_values(*key)
             indices = [values[a.var] for a in op.spatial[: len(op.output.shape)]]
-            piece = self._piece(indices, op.output.shape, op.output.dtype, p.columns, cm)
-            self._copy(op.output.buffer, out_tiles[key], indices, base, B.i64(0), cm, piece, to_tile=False)
+            memory, dtype = self.buffers.of(op.output), self.buffers.dtype(op.output)
+            piece = self._piece(indices, op.output.shape, dtype, p.columns, cm)
+            self._copy(memory, out_tiles[key], indices, base, B.i64(0), cm, piece, to_tile=False)
 
     def _piece(self, indices: list[Expr], shape: Any, dtype: str, columns: Extent, cm: ColumnMapping) -> int:
         """Elements one vector access moves (1: scalar accesses)."""
@@ -450,7 +460,7 @@ class RowEmitter:
         values = self.domain.axis_values(op, point)
         where = [self.eval.localize(values[a.var]) for a in op.spatial[: len(op.output.shape)]]
         value = self.eval.value((op, point))
-        B.store(op.output.buffer, convert(value, op.output.dtype), where)
+        B.store(self.buffers.of(op.output), convert(value, self.buffers.dtype(op.output)), where)
 
 
 def _runs_along_last(indices: list[Expr], column: Expr) -> bool:

@@ -18,6 +18,7 @@ from ..plan.passes import Leaf, Pass
 from ..plan.plan import StitchPlan
 from ..plan.retention import loaded_tile
 from . import builder as B
+from .buffers import Buffers
 from .combine import combine, identity
 from .evaluator import Evaluator, short_name
 from .gpu import RowEmitter
@@ -52,15 +53,11 @@ class PartEmitter(RowEmitter):
         name: str,
         retained: Retained | None = None,
     ):
-        super().__init__(StitchPlan(part.graph, plan.device, part.alignment, part.schedule, part.mapping))
+        rows = StitchPlan(part.graph, plan.device, part.alignment, part.schedule, part.mapping)
+        tensors = part.part.tensors.items()
+        super().__init__(rows, buffers=Buffers({copy: buffer[t] for t, copy in tensors if t in buffer}))
         self.part, self.grid, self.retained = part, plan, retained
         self.global_buffer = buffer
-        for tensor, copy in part.part.tensors.items():
-            if tensor in buffer:
-                copy.buffer = buffer[tensor]
-                copy.dtype = compat.buffer_dtype(
-                    buffer[tensor]
-                )  # scratch is as wide as what is computed with
         m = part.mapping
         self.grid_block, self.thread = block, thread
         self.lane, self.slot = B.i64(0), B.i64(0)
@@ -115,7 +112,7 @@ class PartEmitter(RowEmitter):
 
         In a loop of ``once`` steps, which is 1: TVM takes no cells in conditions that stand in no loop.
         """
-        self.eval = Evaluator(self.al, B.i64(0), self)
+        self.eval = Evaluator(self.al, B.i64(0), self, buffers=self.buffers)
         for key in self.plan.schedule.hoisted:
             if not key[1].per_column:
                 self.eval.bind_row(key)
@@ -137,7 +134,9 @@ class PartEmitter(RowEmitter):
         for leaf in self.part.resident:
             (p,) = self.plan.schedule.passes
             cm = self.mapping.of(p.columns)
-            tile = self.resident[leaf] = self._tile(cm, leaf[0].dtype, f"{leaf[0].name}_resident")
+            tile = self.resident[leaf] = self._tile(
+                cm, self.buffers.dtype(leaf[0]), f"{leaf[0].name}_resident"
+            )
             with B.loop("serial", once if self.part.tiles > 1 else 1, "once"):  # the tile's number is a cell
                 self._load_tile(leaf, p, cm, B.i64(0), tile)
 
@@ -226,7 +225,7 @@ class PartEmitter(RowEmitter):
         self.in_range = None
         self.block = task.group
         row = B.i64(0) if m.split else self.row_of(task.group, rows % m.rows_per_block == 0)
-        self.eval = Evaluator(self.al, row, self)
+        self.eval = Evaluator(self.al, row, self, buffers=self.buffers)
         for key, value in self.hoisted_values.items():
             self.eval.set_row_value(key, value)
 
@@ -248,7 +247,7 @@ class PartEmitter(RowEmitter):
             elif kept is not None:
                 self.load_tiles[leaf] = kept
             else:
-                self.load_tiles[leaf] = self._tile(cm, leaf[0].dtype, leaf[0].name + "_in")
+                self.load_tiles[leaf] = self._tile(cm, self.buffers.dtype(leaf[0]), leaf[0].name + "_in")
                 assert task.shared is not None
                 self.retained.get(tensor, task.shared, self.load_tiles[leaf])
 

@@ -89,13 +89,13 @@ def _bytes(moved: Traffic) -> int:
 
 def _reads_again(plan: StitchPlan) -> bool:
     """True where blocks share one row, and read their part of it again because they cannot keep it."""
-    m = plan.mapping
+    m = plan.row_mapping
     return plan.alignment.domain.rows == 1 and m.exchange is Exchange.GRID and not m.keep
 
 
 def _leaves_device_idle(plan: StitchPlan) -> bool:
     """True where few blocks would share one long row, for want of a barrier across more."""
-    m = plan.mapping
+    m = plan.row_mapping
     if plan.alignment.domain.rows != 1 or plan.alignment.domain.flat or m.exchange is Exchange.GRID:
         return False
     moved = traffic(plan)

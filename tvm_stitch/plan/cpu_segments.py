@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from .. import compat
 from ..compat import Analyzer, Expr, Var
 from ..graph.classify import is_heavy
-from ..graph.extent import Extent, as_expr, flatten, product, quotient, same
+from ..graph.extent import ByExtent, Extent, as_expr, flatten, product, quotient, same
 from ..graph.ir import Tensor
 from . import heuristics
 from .alignment import Alignment, Key
@@ -83,7 +83,7 @@ def column_segment(alignment: Alignment, sched: Schedule, columns: Extent) -> Se
 
 
 def row_segment(
-    alignment: Alignment, sched: Schedule, segments: dict[str, Segment], short: bool
+    alignment: Alignment, sched: Schedule, segments: ByExtent[Segment], short: bool
 ) -> Extent | None:
     """The inner part of the rows that lanes should run over, None when they should run along columns.
 
@@ -101,7 +101,7 @@ def row_segment(
         if pt.at is At.FULL:
             along += item_bytes(dtype)
         elif _stride(
-            domain, flatten(pt.indices, shape), domain.column, columns, segments[str(columns)].extent
+            domain, flatten(pt.indices, shape), domain.column, columns, segments[columns].extent
         ) in (0, 1):
             along += item_bytes(dtype)
     keys = [k for p in sched.passes for k in p.values]

@@ -30,7 +30,7 @@ class Scheme(enum.Enum):
     GLOBAL = "Global"
 
 
-@dataclass
+@dataclass(frozen=True)
 class Group:
     """A dominant, the sub-dominants merged with it, and all operators their mapping is propagated to."""
 
@@ -132,7 +132,7 @@ def final_schemes(plan: StitchPlan | GridPlan) -> dict[Operator, Scheme]:
     result = schemes(plan.graph)
     whole = {
         Exchange.NONE: Scheme.REGIONAL, Exchange.CLUSTER: Scheme.CLUSTER, Exchange.GRID: Scheme.GLOBAL,
-    }[plan.mapping.exchange]  # fmt: skip
+    }[plan.exchange]  # fmt: skip
     for op, scheme in result.items():
         if op.is_reduce and (scheme is Scheme.REGIONAL or whole is not Scheme.REGIONAL):
             result[op] = whole

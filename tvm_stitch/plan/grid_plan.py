@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..device import DeviceModel
@@ -15,7 +16,7 @@ from .passes import Leaf, Schedule
 from .scratch import Scratch
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class GridPart:
     """A part with its schedule and mapping.
 
@@ -44,7 +45,6 @@ class GridPart:
     @property
     def alignment(self) -> Alignment:
         """The part's alignment."""
-        assert self.part.alignment is not None
         return self.part.alignment
 
 
@@ -74,7 +74,7 @@ class Retention:
         return self.shared * self.bytes
 
 
-@dataclass
+@dataclass(frozen=True)
 class GridPlan:
     """Phases of parts, the launch, and the scratch between them.
 
@@ -86,12 +86,12 @@ class GridPlan:
     graph: StitchGraph
     device: DeviceModel
     partition: Partition
-    phases: list[list[GridPart]]
+    phases: Sequence[Sequence[GridPart]]
     threads: int
     blocks: int
     blocks_per_sm: int
-    scratch: list[Scratch] = field(default_factory=list)
-    place: dict[Tensor, str] = field(default_factory=dict)
+    scratch: Sequence[Scratch] = ()
+    place: Mapping[Tensor, str] = field(default_factory=dict)
     barriers: bool = True
     retention: Retention | None = None
 

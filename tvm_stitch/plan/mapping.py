@@ -9,14 +9,14 @@ stores are vectors of up to 16 bytes wherever divisibility allows. A row may be 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import gcd
 
 from .. import compat
 from ..compat import Analyzer
 from ..device import DeviceModel
 from ..graph.dtype import compute_dtype, item_bytes
-from ..graph.extent import Extent, as_expr
+from ..graph.extent import ByExtent, Extent, as_expr
 from ..graph.ir import Operator
 from . import heuristics
 from .alignment import Alignment
@@ -48,14 +48,21 @@ class ColumnMapping:
     steps: int = 1
 
 
-@dataclass
+class Storage(enum.Enum):
+    """Where values stay between the passes over a row."""
+
+    REGISTERS = "kept in registers"
+    SHARED = "kept in shared memory"
+    NOWHERE = "read again"
+
+
+@dataclass(frozen=True)
 class RowMapping:
     """Rows over blocks and threads over a row's columns.
 
     ``threads`` handle one row together, ``rows_per_block`` rows share a block (horizontal packing), and a block takes
-    ``tasks`` such groups of rows in order (vertical packing). ``columns`` maps each column space
-    (by its text). ``split`` spreads a flat domain's columns over blocks instead. ``keep`` says whether values stay on
-    chip between passes (in registers, or in shared memory with ``shared``) or are read again.
+    ``tasks`` such groups of rows in order (vertical packing). ``columns`` maps each column space. ``split`` spreads a
+    flat domain's columns over blocks instead. ``storage`` says where values stay between passes.
 
     ``segments`` blocks share a row (task splitting): block ``row * segments + segment`` takes a contiguous part of the
     row's columns, and ``exchange`` combines what the segments reduce. ``blocks_per_sm`` blocks of a multiprocessor are
@@ -64,41 +71,49 @@ class RowMapping:
 
     threads: int
     rows_per_block: int
-    columns: dict[str, ColumnMapping] = field(default_factory=dict)
+    columns: ByExtent[ColumnMapping] = field(default_factory=ByExtent)
     split: bool = False
-    keep: bool = True
-    shared: bool = False
+    storage: Storage = Storage.REGISTERS
     tasks: int = 1
     segments: int = 1
     exchange: Exchange = Exchange.NONE
     blocks_per_sm: int = 0
 
     @property
+    def keep(self) -> bool:
+        """Whether values stay on chip between passes; else their inputs are read again."""
+        return self.storage is not Storage.NOWHERE
+
+    @property
+    def shared(self) -> bool:
+        """Whether they stay in shared memory."""
+        return self.storage is Storage.SHARED
+
+    @property
     def block(self) -> int:
         """Threads of a block."""
         return self.threads * self.rows_per_block
 
+    @property
+    def spaces(self) -> dict[str, str]:
+        """What is said of every column space."""
+        return {
+            str(e): f"vectors of {m.vector} x {m.chunks} x {m.steps} steps" for e, m in self.columns.items()
+        }
+
     def describe(self) -> dict[str, object]:
         """The mapping as plain data, for ``explain``."""
-        spaces = {s: f"vectors of {m.vector} x {m.chunks} x {m.steps} steps" for s, m in self.columns.items()}
         return {
             "threads a row": self.threads,
             "rows a block": self.rows_per_block,
             "block": self.block,
             "tasks a block": self.tasks,
-            "columns": spaces,
-            "between passes": self.storage,
+            "columns": self.spaces,
+            "between passes": self.storage.value,
             "blocks a row": self.segments,
             "exchange": self.exchange.value,
             "columns over blocks": self.split,
         }
-
-    @property
-    def storage(self) -> str:
-        """Where values stay between passes."""
-        if not self.keep:
-            return "read again"
-        return "kept in shared memory" if self.shared else "kept in registers"
 
     def block_columns(self, columns: Extent) -> int:
         """Columns of a row that a block covers, those past the row's end included."""
@@ -111,7 +126,7 @@ class RowMapping:
 
     def of(self, columns: Extent) -> ColumnMapping:
         """The mapping of a column space."""
-        return self.columns[str(columns)]
+        return self.columns[columns]
 
 
 def full_vector(sched: Schedule, columns: Extent, device: DeviceModel) -> int:
@@ -197,44 +212,39 @@ def map_rows(alignment: Alignment, sched: Schedule, device: DeviceModel, segment
 
     Several segments are for static shapes only; how they exchange what they reduce is left open.
     """
-    spaces = list(dict.fromkeys(str(p.columns) for p in sched.passes))
-    extents = {str(p.columns): p.columns for p in sched.passes}
-    vectors = {s: vector_length(alignment, sched, extents[s], device) for s in spaces}
+    extents = sched.spaces
+    vectors = [vector_length(alignment, sched, e, device) for e in extents]
     if alignment.domain.flat:
         # One vector a thread: the more blocks there are, the more loads are in flight.
-        flat = {s: ColumnMapping(_spread(v, extents[s], device), 1) for s, v in vectors.items()}
-        return RowMapping(heuristics.FLAT_THREADS, 1, flat, split=True)
+        flat = [(e, ColumnMapping(_spread(v, e, device), 1)) for e, v in zip(extents, vectors)]
+        return RowMapping(heuristics.FLAT_THREADS, 1, ByExtent(flat), split=True)
     rows = compat.int_value(as_expr(alignment.domain.rows))
-    static = {s: -(-e // segments) for s, e in extents.items() if isinstance(e, int)}
+    words = [tile_words(alignment, sched, e) for e in extents]
+    # Of every static space: its columns in a segment, the registers of one, and its vectors' length.
+    static = [(e, -(-e // segments), w, v) for e, w, v in zip(extents, words, vectors) if isinstance(e, int)]
     parts = None if rows is None else rows * segments
     threads = 1 if segments == 1 else 4 * device.warp
-    for s, e in static.items():
-        words = tile_words(alignment, sched, extents[s])
-        full = full_vector(sched, extents[s], device)
-        threads = max(threads, _threads_for(e, vectors[s], full, words, parts, device))
+    for e, columns, wide, vector in static:
+        full = full_vector(sched, e, device)
+        threads = max(threads, _threads_for(columns, vector, full, wide, parts, device))
     if not alignment.graph.reduces and segments == 1:
         # One warp a row evaluates the row's values (a heavy one, broadcast) once.
         threads = min(threads, device.warp)
-    mapping = RowMapping(threads, 1, segments=segments)
+    rows_per_block, tasks = 1, 1
     if segments == 1:
-        mapping.rows_per_block = _rows_per_block(threads, rows, device)
+        rows_per_block = _rows_per_block(threads, rows, device)
         if rows is not None:
             # One task a block was fastest on an H200 at every size; more only where the grid ends.
-            mapping.tasks = -(-rows // (mapping.rows_per_block * MOST_BLOCKS))
-    for s, e in static.items():
-        chunks = -(-e // (vectors[s] * threads))
-        words = chunks * vectors[s] * tile_words(alignment, sched, extents[s])
-        large = threads >= heuristics.LARGE_BLOCK
-        limit = heuristics.LONG_ROW_REGISTERS if large else heuristics.SMALL_BLOCK_REGISTERS
-        if threads == device.max_threads_per_block:
-            limit = device.registers_per_sm // threads - heuristics.LARGEST_BLOCK_REGISTERS
-        if words > limit and len(sched.passes) > 0 and chunks > 1:
-            mapping.keep = False
-        mapping.columns[s] = ColumnMapping(vectors[s], chunks)
-    if not mapping.keep:
-        in_steps(mapping)
-        keep_in_shared(sched, mapping, device)
-    return mapping
+            tasks = -(-rows // (rows_per_block * MOST_BLOCKS))
+    large = threads >= heuristics.LARGE_BLOCK
+    limit = heuristics.LONG_ROW_REGISTERS if large else heuristics.SMALL_BLOCK_REGISTERS
+    if threads == device.max_threads_per_block:
+        limit = device.registers_per_sm // threads - heuristics.LARGEST_BLOCK_REGISTERS
+    chunks = [-(-columns // (vector * threads)) for _, columns, _, vector in static]
+    fits = all(n == 1 or n * vector * wide <= limit for n, (_, _, wide, vector) in zip(chunks, static))
+    spaces = ByExtent((e, ColumnMapping(vector, n)) for n, (e, _, _, vector) in zip(chunks, static))
+    mapping = RowMapping(threads, rows_per_block, spaces, tasks=tasks, segments=segments)
+    return mapping if fits else kept_in_shared(sched, in_steps(mapping), device)
 
 
 def _spread(vector: int, columns: Extent, device: DeviceModel) -> int:
@@ -247,12 +257,14 @@ def _spread(vector: int, columns: Extent, device: DeviceModel) -> int:
     return vector
 
 
-def in_steps(mapping: RowMapping) -> None:
-    """Take columns in steps of a few vectors a thread, where nothing is kept in registers."""
-    for s, m in mapping.columns.items():
-        mapping.columns[s] = _stepped(
-            ColumnMapping(m.vector, min(m.chunks, max(1, heuristics.STEP_ELEMENTS // m.vector))), m.chunks
-        )
+def in_steps(mapping: RowMapping) -> RowMapping:
+    """Columns in steps of a few vectors a thread, where nothing is kept in registers."""
+    most = heuristics.STEP_ELEMENTS
+    spaces = (
+        (e, _stepped(ColumnMapping(m.vector, min(m.chunks, max(1, most // m.vector))), m.chunks))
+        for e, m in mapping.columns.items()
+    )
+    return replace(mapping, columns=ByExtent(spaces))
 
 
 def _stepped(m: ColumnMapping, vectors: int) -> ColumnMapping:
@@ -260,29 +272,29 @@ def _stepped(m: ColumnMapping, vectors: int) -> ColumnMapping:
     return ColumnMapping(m.vector, m.chunks, -(-vectors // m.chunks))
 
 
-def keep_in_shared(sched: Schedule, mapping: RowMapping, device: DeviceModel) -> bool:
-    """Keep values in shared memory if a block's fit, in steps small enough not to cover much more than its columns.
+def kept_in_shared(sched: Schedule, mapping: RowMapping, device: DeviceModel) -> RowMapping:
+    """The mapping with values in shared memory if a block's fit, else with values nowhere.
 
-    What is staged there has the place of one row, so a block of several rows keeps nothing.
+    Steps are small enough not to cover much more than a block's columns. What is staged has the place of one row, so a
+    block of several rows keeps nothing.
     """
-    before = dict(mapping.columns)
-    extents = {str(p.columns): p.columns for p in sched.passes if isinstance(p.columns, int)}
     span = mapping.threads * mapping.segments
-    vectors = {s: -(-e // (before[s].vector * span)) for s, e in extents.items()}
-    for s, m in before.items():
+
+    def staged(columns: int, m: ColumnMapping) -> ColumnMapping:
+        vectors = -(-columns // (m.vector * span))
         fitting = (c for c in heuristics.STAGED_CHUNKS if c <= m.chunks)
-        chunks = min(fitting, key=lambda c: (-(-vectors[s] // c) * c, -c))
-        mapping.columns[s] = _stepped(ColumnMapping(m.vector, chunks), vectors[s])
+        chunks = min(fitting, key=lambda c: (-(-vectors // c) * c, -c))
+        return _stepped(ColumnMapping(m.vector, chunks), vectors)
+
+    spaces = ByExtent((e, staged(e, m)) for e, m in mapping.columns.items())
+    found = replace(mapping, columns=spaces, storage=Storage.SHARED)
     most = device.shared_per_block
     if mapping.blocks_per_sm:
         most = min(most, device.shared_per_sm // mapping.blocks_per_sm - device.shared_reserved)
     reserve = partial_bytes(sched, mapping) + heuristics.SHARED_SLACK_BYTES
     room = most - max(heuristics.LEAST_SHARED_RESERVE_BYTES, reserve)
-    mapping.shared = mapping.rows_per_block == 1 and 0 < stage_bytes(sched, mapping) <= room
-    mapping.keep = mapping.shared
-    if not mapping.shared:
-        mapping.columns = before
-    return mapping.shared
+    fits = mapping.rows_per_block == 1 and 0 < stage_bytes(sched, found) <= room
+    return found if fits else replace(mapping, storage=Storage.NOWHERE)
 
 
 def partial_bytes(sched: Schedule, mapping: RowMapping) -> int:
@@ -318,12 +330,15 @@ def exchange_bytes(sched: Schedule, mapping: RowMapping) -> int:
     return max(sizes, default=0) * len(sizes) * mapping.segments
 
 
-def settle(alignment: Alignment, sched: Schedule, mapping: RowMapping, device: DeviceModel) -> Schedule:
-    """The schedule for where the mapping keeps values; one that does not fit registers tries shared memory first."""
+def settled(
+    alignment: Alignment, sched: Schedule, mapping: RowMapping, device: DeviceModel
+) -> tuple[Schedule, RowMapping]:
+    """Schedule and mapping that agree where values stay; loads that do not fit registers try shared memory first."""
     if mapping.keep:
-        return sched
+        return sched, mapping
     loads = schedule(alignment, Keep.LOADS)
-    return loads if keep_in_shared(loads, mapping, device) else schedule(alignment, Keep.NOTHING)
+    found = kept_in_shared(loads, mapping, device)
+    return (loads if found.keep else schedule(alignment, Keep.NOTHING)), found
 
 
 def stage_bytes(sched: Schedule, mapping: RowMapping) -> int:

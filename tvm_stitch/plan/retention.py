@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..graph.dtype import item_bytes
+from ..graph.extent import ByExtent, extent_key
 from ..graph.ir import Tensor
 from . import heuristics
 from .alignment import Misaligned
@@ -22,7 +23,7 @@ from .grid_memory import grid_shared_bytes
 from .grid_plan import GridPart, GridPlan, Retention
 from .mapping import RowMapping
 from .part_registers import part_words
-from .parts import Cut, Part, align_part
+from .parts import Cut, Part, aligned_part
 from .passes import Leaf, schedule
 
 
@@ -49,8 +50,8 @@ def shared_out_alike(one: GridPart, other: GridPart) -> bool:
         m, domain = part.mapping, part.alignment.domain
         columns = part.schedule.passes[0].columns if part.schedule.passes else 0
         return (
-            str(domain.rows), domain.flat, str(columns), m.threads, m.rows_per_block, m.split,
-            m.columns.get(str(columns)), part.tasks, part.stride, part.tiles, part.offset,
+            extent_key(domain.rows), domain.flat, extent_key(columns), m.threads, m.rows_per_block, m.split,
+            m.columns.get(columns), part.tasks, part.stride, part.tiles, part.offset,
         )  # fmt: skip
 
     return layout(one) == layout(other)
@@ -69,7 +70,6 @@ def adopt(part: Part, earlier: Sequence[GridPart], cut: Cut, blocks: int, words:
         blocks: blocks of the launch.
         words: registers that a thread may spend.
     """
-    assert part.alignment is not None
     if not part.domain.flat or part.folds or part.replicated or any(op.is_reduce for op in part.roots):
         return None
     for model in earlier:
@@ -78,9 +78,9 @@ def adopt(part: Part, earlier: Sequence[GridPart], cut: Cut, blocks: int, words:
             continue
         if not any(loaded_tile(model, t) for t in part.tensors):
             continue
-        like = replace(part, domain=Domain(model.alignment.domain.rows))
+        rows = Domain(model.alignment.domain.rows)
         try:
-            align_part(cut, like, part.roots, part.folds, part.stored)
+            like = aligned_part(cut, part.phase, rows, part.roots, part.folds, part.stored)
         except Misaligned:
             continue
         mapped = _mapped_as(like, model, words)
@@ -90,20 +90,19 @@ def adopt(part: Part, earlier: Sequence[GridPart], cut: Cut, blocks: int, words:
 
 
 def _mapped_as(part: Part, model: GridPart, words: int) -> GridPart | None:
-    assert part.alignment is not None
     sched = schedule(part.alignment, hoist=True)
     m = model.mapping
     if len(sched.passes) != 1 or sched.row_outputs or sched.passes[0].reduces:
         return None
     columns = sched.passes[0].columns
-    if str(columns) not in m.columns:
+    if columns not in m.columns:
         return None
-    mapping = RowMapping(m.threads, m.rows_per_block, {str(columns): m.of(columns)})
+    mapping = RowMapping(m.threads, m.rows_per_block, ByExtent([(columns, m.of(columns))]))
     mapped = GridPart(
         part, sched, mapping, model.tasks, model.stride, offset=model.offset, unroll=model.unroll
     )
     while mapped.unroll > 1 and part_words(mapped) > words:
-        mapped.unroll //= 2
+        mapped = replace(mapped, unroll=mapped.unroll // 2)
     return mapped if part_words(mapped) <= words else None
 
 

@@ -15,7 +15,7 @@ from .. import compat
 from ..config import StitchConfig
 from ..device import DeviceModel
 from ..graph.dtype import item_bytes
-from ..graph.extent import Extent, as_expr
+from ..graph.extent import ByExtent, Extent, as_expr
 from ..graph.ir import Operator
 from . import heuristics
 from .alignment import Alignment
@@ -25,11 +25,12 @@ from .mapping import (
     ColumnMapping,
     Exchange,
     RowMapping,
-    keep_in_shared,
+    Storage,
+    kept_in_shared,
     map_rows,
     partial_bytes,
     partial_dtype,
-    settle,
+    settled,
     stage_bytes,
     tile_words,
     vector_length,
@@ -49,7 +50,7 @@ def choose_mapping(
     if rows is None or alignment.domain.flat or len(static) < len(lengths):
         return best
     if max(static, default=0) <= heuristics.SPLIT_COLUMNS or (
-        rows >= device.sms and best.storage == "kept in registers"
+        rows >= device.sms and best.storage is Storage.REGISTERS
     ):
         return best
     time = heuristics.SPLIT_GAIN * estimate(alignment, sched, best, device)
@@ -74,11 +75,10 @@ def _candidates(
         and rows * segments <= MOST_BLOCKS
         and longest >= segments * heuristics.SPLIT_COLUMNS // 2
     ):
-        mapping = map_rows(alignment, sched, device, segments)
-        mapping.exchange = Exchange.CLUSTER if reduces else Exchange.NONE
-        if mapping.shared:  # decided without the slots of the exchange
-            keep_in_shared(sched, mapping, device)
-        yield mapping
+        exchange = Exchange.CLUSTER if reduces else Exchange.NONE
+        mapping = replace(map_rows(alignment, sched, device, segments), exchange=exchange)
+        # Where values stay was decided without the slots of the exchange.
+        yield kept_in_shared(sched, mapping, device) if mapping.shared else mapping
         segments *= 2
     if reduces and config.grid_barriers and device.cooperative:
         grid = grid_mapping(alignment, sched, device)
@@ -93,46 +93,42 @@ def grid_mapping(alignment: Alignment, sched: Schedule, device: DeviceModel) -> 
     """
     rows = compat.int_value(as_expr(alignment.domain.rows))
     assert rows is not None
-    extents = {str(p.columns): int(p.columns) for p in sched.passes}
-    vectors = {s: vector_length(alignment, sched, e, device) for s, e in extents.items()}
-    mappings = []
+    vectors = {int(e): vector_length(alignment, sched, e, device) for e in sched.spaces}
+    streamed = None
     for threads, blocks in heuristics.SPLIT_BLOCK_SHAPES:
         if threads * blocks > device.threads_per_sm:
             continue
-        most = max(-(-e // (threads * vectors[s])) for s, e in extents.items())
+        most = max(-(-e // (threads * vector)) for e, vector in vectors.items())
         segments = min(device.sms * blocks // rows, most)
         if segments < 2:
             continue
-        mapping = RowMapping(threads, 1, segments=segments, exchange=Exchange.GRID, blocks_per_sm=blocks)
-        for s, e in extents.items():
-            mapping.columns[s] = ColumnMapping(vectors[s], -(-e // (segments * threads * vectors[s])))
-        mappings.append(mapping)
-        if _tile_registers(
-            alignment, sched, mapping
-        ) + heuristics.OVERHEAD_REGISTERS <= device.registers_per_sm // (threads * blocks):
+        spaces = ByExtent(
+            (e, ColumnMapping(v, -(-e // (segments * threads * v)))) for e, v in vectors.items()
+        )
+        mapping = RowMapping(
+            threads, 1, spaces, segments=segments, exchange=Exchange.GRID, blocks_per_sm=blocks
+        )
+        registers = device.registers_per_sm // (threads * blocks)
+        if _tile_registers(alignment, sched, mapping) + heuristics.OVERHEAD_REGISTERS <= registers:
             return mapping
-    if not mappings:
+        streamed = streamed or mapping
+    if streamed is None:
         return None
-    mapping = mappings[0]
-    mapping.keep = False
-    for s, m in mapping.columns.items():
-        loads = _loads_words(alignment, sched, extents[s])
-        chunks = max(1, min(m.chunks, int(heuristics.STREAMED_WORDS // (m.vector * loads))))
-        mapping.columns[s] = ColumnMapping(m.vector, chunks, -(-m.chunks // chunks))
-    keep_in_shared(sched, mapping, device)
-    return mapping
+
+    def in_flight(columns: Extent, m: ColumnMapping) -> ColumnMapping:
+        words = m.vector * _loads_words(alignment, sched, columns)
+        chunks = max(1, min(m.chunks, int(heuristics.STREAMED_WORDS // words)))
+        return ColumnMapping(m.vector, chunks, -(-m.chunks // chunks))
+
+    spaces = ByExtent((e, in_flight(e, m)) for e, m in streamed.columns.items())
+    return kept_in_shared(sched, replace(streamed, columns=spaces), device)
 
 
 def _tile_registers(alignment: Alignment, sched: Schedule, mapping: RowMapping) -> float:
     """Registers of a thread that hold tiles: of all column spaces where they are kept, else of the widest."""
-    extents = {str(p.columns): p.columns for p in sched.passes}
-    if mapping.keep and not mapping.shared:
-        return sum(
-            m.chunks * m.vector * tile_words(alignment, sched, extents[s]) for s, m in mapping.columns.items()
-        )
-    return max(
-        m.chunks * m.vector * _loads_words(alignment, sched, extents[s]) for s, m in mapping.columns.items()
-    )
+    if mapping.storage is Storage.REGISTERS:
+        return sum(m.chunks * m.vector * tile_words(alignment, sched, e) for e, m in mapping.columns.items())
+    return max(m.chunks * m.vector * _loads_words(alignment, sched, e) for e, m in mapping.columns.items())
 
 
 def _loads_words(alignment: Alignment, sched: Schedule, columns: Extent) -> float:
@@ -149,8 +145,7 @@ def estimate(alignment: Alignment, sched: Schedule, mapping: RowMapping, device:
 
     It compares mappings of one stitch op; what all of them have alike (the launch, the computation) is left out.
     """
-    mapping = replace(mapping, columns=dict(mapping.columns))
-    sched = settle(alignment, sched, mapping, device)
+    sched, mapping = settled(alignment, sched, mapping, device)
     rows = compat.int_value(as_expr(alignment.domain.rows))
     assert rows is not None
     grid = -(-rows // mapping.rows_per_block) * mapping.segments

@@ -292,14 +292,8 @@ class _Identifier:
         return bool(outside) and len(outside) == len(self.quotient.consumers[i])
 
     def _split(self, scope: int, i: int) -> int:
-        members = [m for m in self.quotient.members.pop(scope) if m != i]
-        self.quotient.members[i] = [i]
-        self.quotient.scope_of[i] = i
-        name = members[0]
+        name = self.quotient.detach(scope, i)
         self.merger.worth[name] = self.merger.worth.pop(scope)
-        self.quotient.members[name] = members
-        for m in members:
-            self.quotient.scope_of[m] = name
         self.stitchable[i] = False
         return name
 

@@ -187,7 +187,7 @@ class Merger:
 
         What turns a scope on one row domain into a grid-wide one is wrong here, since that has to be weighed.
         """
-        scope_of, members = before[0], before[1]
+        scope_of, members = before.scope_of, before.members
         found: dict[int, Appraisal] = {}
         for s in {self.quotient.scope_of[i] for i in touched}:
             olds = {scope_of[i] for i in self.quotient.members[s]}
