@@ -136,7 +136,6 @@ def test_capabilities_are_asked_for() -> None:
 _NO_CHOICE = {
     "plan/launch.py": {
         "MAX_REGISTERS": "what an instruction can name",
-        "ASSUMED_REGISTERS": "AStitch's figure",
         "_REGISTER_UNIT": "hardware: how registers are given out",
         "_SUB_PARTITIONS": "hardware",
     },

@@ -13,7 +13,7 @@ from tests.graph.helpers import H200
 from tvm_stitch.plan.choose import choose_plan
 from tvm_stitch.plan.grid_memory import grid_shared_bytes
 from tvm_stitch.plan.grid_plan import GridPlan
-from tvm_stitch.plan.launch import blocks_per_wave
+from tvm_stitch.plan.launch import blocks_per_sm
 from tvm_stitch.plan.mapping import Exchange
 from tvm_stitch.testing import grid_cases, resources
 from tvm_stitch.testing.emulator import Lowered, lower, run_lowered
@@ -133,5 +133,5 @@ def test_resources_at_full_size(case: GridCase) -> None:
         blocks = int(plan.alignment.domain.rows) * m.segments if barriers else 0
     assert ("tirx.use_cooperative_launch" in params) == barriers
     if barriers:
-        assert blocks <= blocks_per_wave(H200, threads, used.registers, max(used.shared, shared))
+        assert blocks <= H200.sms * blocks_per_sm(H200, threads, used.registers, max(used.shared, shared))
         assert blocks > 0.9 * H200.sms  # and hardly any of the device is idle

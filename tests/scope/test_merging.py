@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from tests.graph.helpers import H200
 from tests.scope.nodes import memory
 from tvm_stitch.config import StitchConfig
@@ -135,3 +137,24 @@ def test_a_batch_that_exceeds_a_limit_midway_is_undone_whole() -> None:
     assert not made.merge_all([0, 1, 2])
     assert made.quotient.members == {0: [0], 1: [1], 2: [2]} and set(made.worth) == {0, 1, 2}
     assert made.merge_all([0, 1])
+
+
+def test_a_fault_of_ours_is_no_boundary() -> None:
+    """What TVM fails on costs a merge; what we do wrong is raised, and no reason of a report."""
+
+    def failing(graph: StitchGraph) -> Appraisal:
+        if len(graph.operators) > 1:
+            return in_block(None)  # type: ignore[arg-type]
+        return in_block(graph)
+
+    nodes = [memory("exp", ["x"], "a"), memory("exp", ["a"], "b", escapes=True)]
+    with pytest.raises(AttributeError):
+        identify(nodes, StitchConfig(), appraise=failing)
+
+    def refused_by_tvm(graph: StitchGraph) -> Appraisal:
+        if len(graph.operators) > 1:
+            raise RuntimeError("an analysis of TVM's")
+        return in_block(graph)
+
+    (boundary,) = identify(nodes, StitchConfig(), appraise=refused_by_tvm).boundaries
+    assert "an analysis of TVM's" in boundary.reason

@@ -40,7 +40,7 @@ def make_grid_plan(graph: StitchGraph, device: DeviceModel, barriers: bool = Tru
     Raises:
         Misaligned: when no partition serves the graph, or the device cannot hold its grid.
     """
-    twice = [m for m in candidates(graph) if orientation(m.total) != Orientation.ROW]
+    twice = [m for m in candidates(graph) if orientation(m.total) is not Orientation.ROW]
     barriers = barriers and device.cooperative
     found = partition(merge_moments(graph, twice), device.sms, replicate=barriers)
     reasons: list[str] = []

@@ -9,6 +9,7 @@ results are global values, and the rest of the reduction belongs to the next pha
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -59,13 +60,15 @@ def partition(graph: StitchGraph, blocks: int, replicate: bool = True) -> Partit
     return _Partitioner(graph, blocks, replicate).run()
 
 
-class Orientation:
+class Orientation(enum.Enum):
     """How a reduction lies in memory."""
 
-    ROW, COLUMN, ALL = "row", "column", "all"
+    ROW = "along the innermost axis of what it reads"
+    COLUMN = "across it"
+    ALL = "to one result"
 
 
-def orientation(op: Operator) -> str:
+def orientation(op: Operator) -> Orientation:
     """Along the innermost axis of what it reads (``ROW``), across it (``COLUMN``), or to one result (``ALL``)."""
     if op.output.size == 1:
         return Orientation.ALL
@@ -193,7 +196,7 @@ class _Partitioner:
     # -- reductions ---------------------------------------------------------------------------------------------
     def _reduce(self, op: Operator) -> None:
         lies = orientation(op)
-        if lies == Orientation.ROW or (lies == Orientation.COLUMN and has_many_results(op, self.blocks)):
+        if lies is Orientation.ROW or (lies is Orientation.COLUMN and has_many_results(op, self.blocks)):
             self._place(op, stored=op in self.outputs)
             return
         part = self._place(op, fold=True)
@@ -201,7 +204,7 @@ class _Partitioner:
         partial = partial_tensor(op, self.blocks, dtype)
         self.partials[op] = partial
         self.cut.ready[partial] = part.phase + 1
-        if lies == Orientation.ALL:
+        if lies is Orientation.ALL:
             self.cut.ready[op.output] = part.phase + 1
             self.scalars[op] = part.phase
             return
@@ -467,7 +470,7 @@ def has_many_results(op: Operator, blocks: int) -> bool:
 def wants_partition(graph: StitchGraph, blocks: int) -> bool:
     """True when rows would lie across memory, so that sums of columns block by block are better."""
     return any(
-        orientation(op) == Orientation.COLUMN and not has_many_results(op, blocks) for op in graph.reduces
+        orientation(op) is Orientation.COLUMN and not has_many_results(op, blocks) for op in graph.reduces
     )
 
 

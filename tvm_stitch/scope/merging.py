@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ..config import StitchConfig
 from ..failures import Refusal as Refused
-from ..failures import reason_of
+from ..failures import fault_at, reason_of
 from ..graph.ir import StitchGraph
 from ..plan import heuristics
 from .appraise import FREE, Appraisal, Appraise
@@ -64,7 +64,10 @@ class Merger:
     def _ask(self, graph: Callable[[], StitchGraph | None], nodes: Sequence[Node]) -> Appraisal | str:
         """What the nodes would be as one kernel, or why they are none.
 
-        An expression that an analysis of TVM's fails on, or a fault of ours, costs this merge and no more.
+        An expression that an analysis of TVM's fails on costs this merge and no more.
+
+        Raises:
+            Exception: a fault of this package: no graph that is planned wrongly becomes a boundary.
         """
         self.asked += 1
         try:
@@ -74,6 +77,8 @@ class Merger:
         except Refused as err:
             return str(err)
         except Exception as err:
+            if fault_at(err) is not None:
+                raise
             return reason_of(err, " with ".join(n.name for n in nodes[:6]), self.config.strict, quiet=True)
 
     def _of(self, members: Sequence[int]) -> Appraisal | str:
