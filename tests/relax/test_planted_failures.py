@@ -75,8 +75,8 @@ def plant_reading(patch: pytest.MonkeyPatch) -> None:
 def plant_appraising(patch: pytest.MonkeyPatch) -> None:
     from tvm_stitch.scope import for_target
 
-    step = fails_for_tanh(for_target.appraise, lambda graph, *_: str(graph))
-    patch.setattr(for_target, "appraise", step)
+    step = fails_for_tanh(for_target.estimate_kernel, lambda graph, *_: str(graph))
+    patch.setattr(for_target, "estimate_kernel", step)
 
 
 def plant_identifying(patch: pytest.MonkeyPatch) -> None:

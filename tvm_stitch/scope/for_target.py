@@ -12,8 +12,8 @@ from ..failures import let_pass, raise_where_strict, reason_of
 from ..graph.ir import StitchGraph
 from ..isolate import isolate
 from ..plan import heuristics
-from .appraise import appraise
 from .epilogue import EpilogueRules, no_template
+from .estimate import estimate_kernel
 from .identify import Excluded, Identified, identify, nothing
 from .node import Node, NodeKind
 
@@ -53,7 +53,7 @@ def identify_for(
         nodes,
         limited,
         lambda: identify(
-            nodes, limited, rules, lambda graph: appraise(graph, device, limited), excluded, not topi
+            nodes, limited, rules, lambda graph: estimate_kernel(graph, device, limited), excluded, not topi
         ),
     )
 

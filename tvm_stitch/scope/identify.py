@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from ..config import StitchConfig
 from ..graph.ir import StitchGraph
 from ..plan import heuristics
-from .appraise import Appraise, in_block
 from .compose import compose
 from .epilogue import RULES, EpilogueRules, find_epilogues
+from .estimate import Estimator, in_block
 from .merging import Merger
 from .node import Node, NodeKind, Value
 from .prologue import find_prologues
@@ -91,7 +91,7 @@ def identify(
     nodes: Sequence[Node],
     config: StitchConfig,
     rules: EpilogueRules = RULES,
-    appraise: Appraise = in_block,
+    estimate: Estimator = in_block,
     excluded: Excluded = nothing,
     views: bool = True,
 ) -> Identified:
@@ -101,20 +101,22 @@ def identify(
         nodes: the calls of a dataflow block.
         config: limits, and what is allowed.
         rules: what an epilogue may hold, and when it is taken (if ``config`` lets it be).
-        appraise: says what a graph would be as one kernel; raises Misaligned, with the reason, where it cannot be.
+        estimate: says what a graph would be as one kernel; raises Misaligned, with the reason, where it cannot be.
         excluded: says of the nodes of a scope, and its graph, that TVM is to have them.
         views: whether reshapes outside of scopes are views, which TVM does not fuse with anything.
     """
-    return _Identifier(nodes, config, rules, appraise).run(excluded, views)
+    return _Identifier(nodes, config, rules, estimate).run(excluded, views)
 
 
 class _Identifier:
-    def __init__(self, nodes: Sequence[Node], config: StitchConfig, rules: EpilogueRules, appraise: Appraise):
+    def __init__(
+        self, nodes: Sequence[Node], config: StitchConfig, rules: EpilogueRules, estimate: Estimator
+    ):
         self.nodes, self.config, self.rules = nodes, config, rules
         for i, n in enumerate(nodes):
             n.index = i
         self.quotient = Quotient(nodes)
-        self.merger = Merger(nodes, self.quotient, config, appraise)
+        self.merger = Merger(nodes, self.quotient, config, estimate)
         self.refused: list[tuple[int, int, str]] = []
         self.lossy: list[tuple[int, int]] = []
         self.declined: dict[int, str] = {}
