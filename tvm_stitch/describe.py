@@ -16,9 +16,9 @@ from .graph.ir import Operator
 from .plan.dominants import crossing_tensors, final_schemes, group
 from .plan.grid_memory import grid_shared_bytes, grid_traffic, part_traffic
 from .plan.grid_plan import GridPart, GridPlan
-from .plan.mapping import Exchange
+from .plan.mapping import CrossBlockReduction
 from .plan.memory import shared_bytes, traffic
-from .plan.passes import Schedule
+from .plan.passes import LoopNest
 from .plan.plan import StitchPlan
 from .plan.scratch import Scratch
 from .plan.splitting import partial_scratch
@@ -99,7 +99,7 @@ def _grid_seconds(plan: GridPlan) -> float | None:
     return _seconds(sizes, plan.device, grid=True, resident=resident, barriers=plan.cooperative)
 
 
-def _passes(sched: Schedule) -> list[dict[str, Any]]:
+def _passes(sched: LoopNest) -> list[dict[str, Any]]:
     kept = sched.kept_values
     return [
         {
@@ -115,16 +115,16 @@ def _passes(sched: Schedule) -> list[dict[str, Any]]:
 
 def _row_launch(plan: StitchPlan) -> dict[str, Any]:
     """The launch of a plan whose blocks wait for each other: it is fixed, other grids follow from the shapes."""
-    if plan.exchange is Exchange.NONE:
+    if plan.exchange is CrossBlockReduction.NONE:
         return {}
     m = plan.row_mapping
     levels = len({p.level for p in plan.schedule.passes if p.reduces})
-    grid = m.exchange is Exchange.GRID
+    grid = m.exchange is CrossBlockReduction.GRID
     return {
-        "blocks": _plain(plan.alignment.domain.rows * m.segments),
+        "blocks": _plain(plan.alignment.domain.rows * m.row_splits),
         "threads": m.block,
         "grid barriers": levels if grid else 0,
-        "cluster": 1 if grid else m.segments,
+        "cluster": 1 if grid else m.row_splits,
     }
 
 

@@ -19,7 +19,7 @@ from tvm_stitch.plan.launch import blocks_per_sm
 from tvm_stitch.plan.mapping import (
     MOST_BLOCKS,
     ColumnMapping,
-    Exchange,
+    CrossBlockReduction,
     RowMapping,
     Storage,
     item_bytes,
@@ -154,15 +154,15 @@ def check(made: StitchPlan) -> None:
     assert shared_bytes(made) <= device.shared_per_block
     rows = made.alignment.domain.rows
     if isinstance(rows, int) and not mapping.split:
-        assert -(-rows // (mapping.rows_per_block * mapping.tasks)) * mapping.segments <= MOST_BLOCKS
-    if mapping.segments > 1:
+        assert -(-rows // (mapping.rows_per_block * mapping.tasks)) * mapping.row_splits <= MOST_BLOCKS
+    if mapping.row_splits > 1:
         assert mapping.rows_per_block == mapping.tasks == 1 and mapping.threads >= 32
-        assert mapping.segments <= device.max_cluster or mapping.exchange is not Exchange.CLUSTER
-    if mapping.exchange is Exchange.GRID:
+        assert mapping.row_splits <= device.max_cluster or mapping.exchange is not CrossBlockReduction.CLUSTER
+    if mapping.exchange is CrossBlockReduction.GRID:
         registers = device.registers_per_sm // (mapping.block * mapping.blocks_per_sm)
         held = blocks_per_sm(device, mapping.block, min(255, registers), shared_bytes(made))
         assert held >= mapping.blocks_per_sm
-        assert isinstance(rows, int) and rows * mapping.segments <= device.sms * held
+        assert isinstance(rows, int) and rows * mapping.row_splits <= device.sms * held
     if mapping.shared:
         assert mapping.rows_per_block == 1, "what is staged has the place of one row"
         assert mapping.keep and 0 < stage_bytes(made.schedule, mapping) <= device.shared_per_block
@@ -173,10 +173,10 @@ def check(made: StitchPlan) -> None:
             assert p.columns % cm.vector == 0
             assert mapping.split or mapping.covered(p.columns) >= p.columns
             waste = mapping.covered(p.columns) - p.columns
-            if mapping.segments == 1:
+            if mapping.row_splits == 1:
                 assert mapping.split or waste < max(p.columns, mapping.threads * cm.vector * cm.chunks)
             else:  # at most one round of vectors too much a block
-                assert waste < mapping.segments * mapping.threads * cm.vector * cm.chunks
+                assert waste < mapping.row_splits * mapping.threads * cm.vector * cm.chunks
         if mapping.keep and not mapping.shared and not mapping.split and made.schedule.kept_values:
             assert cm.steps == 1, "what is kept in registers is covered in one step"
 

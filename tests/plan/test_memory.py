@@ -38,7 +38,7 @@ def test_rows_that_are_read_again_count_again() -> None:
 def test_rows_of_a_cluster_are_read_once() -> None:
     made = plan(cases.softmax(64, 100_000).build())
     moved = traffic(made)
-    assert made.mapping.segments == 2 and moved.read + moved.written == moved.least
+    assert made.mapping.row_splits == 2 and moved.read + moved.written == moved.least
 
 
 def test_rows_read_again_through_other_axes() -> None:

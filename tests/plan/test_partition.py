@@ -11,7 +11,7 @@ from tvm.relax import op as R
 
 from tests.graph.helpers import H200, build, graph, symbol
 from tvm_stitch.graph.ir import Operator, StitchGraph, Tensor
-from tvm_stitch.graph.rewrite.moments import merge_moments
+from tvm_stitch.graph.rewrite.one_pass_variance import with_one_pass_variance
 from tvm_stitch.plan import heuristics
 from tvm_stitch.plan.alignment import Misaligned, _Aligner
 from tvm_stitch.plan.partition import (
@@ -69,7 +69,7 @@ def test_gradients_of_layer_norm() -> None:
 def test_batch_norm() -> None:
     """All sums in one reading of the data; the statistics are finished once, and read by all."""
     case = grid_cases.batch_norm_training(8192, 256)
-    found = partition(merge_moments(stitch_graph(case.build())), H200.sms)
+    found = partition(with_one_pass_variance(stitch_graph(case.build())), H200.sms)
     (shift, folding), (finishing,), (writing,) = found.phases
     assert shift.replicated and set(found.shared) == {op.output for op in shift.stored}
     assert folding.domain.rows == 8192 and len(folding.folds) == 3 and folding.stored == set()

@@ -83,14 +83,14 @@ def plant_identifying(patch: pytest.MonkeyPatch) -> None:
     from tvm_stitch.scope import identify
     from tvm_stitch.scope.node import NodeKind
 
-    original = identify.join_remote
+    original = identify.fuse_horizontally
 
     def step(merger: Any, is_scope: Any) -> None:
         if any("tanh" in n.name and n.kind is NodeKind.MEMORY for n in merger.nodes):
             raise Planted("first line\nand what is wrong")
         original(merger, is_scope)
 
-    patch.setattr(identify, "join_remote", step)
+    patch.setattr(identify, "fuse_horizontally", step)
 
 
 def plant_outlining(patch: pytest.MonkeyPatch) -> None:

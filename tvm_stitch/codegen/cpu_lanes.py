@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from .. import compat
 from ..compat import Buffer, Expr, T, Var, tir
 from . import builder as B
-from .cpu_frame import Frame
+from .cpu_index_context import IndexContext
 from .truncated import truncated
 
 
@@ -40,7 +40,7 @@ class LaneWriter:
 
     def __init__(self, width: int, signed: Collection[Var] = ()):
         self.width, self.signed = width, signed
-        self.frame: Frame | None = None
+        self.frame: IndexContext | None = None
         self.lane: Expr = tir.Var("lane", "int64") if width > 1 else B.i64(0)
         self.own: set[Buffer] = set()
 

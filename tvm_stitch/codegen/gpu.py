@@ -15,8 +15,8 @@ from ..graph.ir import Access, Operator
 from ..plan.alignment import Key
 from ..plan.contiguity import vectorizable
 from ..plan.domain import Point
-from ..plan.mapping import ColumnMapping, Exchange, item_bytes
-from ..plan.passes import Leaf, Pass, is_streamed
+from ..plan.mapping import ColumnMapping, CrossBlockReduction, item_bytes
+from ..plan.passes import Leaf, RowLoop, is_streamed
 from ..plan.plan import StitchPlan
 from . import builder as B
 from .buffers import IN_PLACE, Buffers
@@ -32,14 +32,14 @@ def emit_gpu(func: Any, plan: StitchPlan) -> Any:
     """The scheduled PrimFunc (root block, thread bindings) that computes ``func`` as ``plan`` says."""
     with B.kernel() as body:
         m = plan.row_mapping
-        scratch = declare_scratch(plan.scratch, barrier=m.exchange is Exchange.GRID)
-        if m.exchange is Exchange.GRID:
+        scratch = declare_scratch(plan.scratch, barrier=m.exchange is CrossBlockReduction.GRID)
+        if m.exchange is CrossBlockReduction.GRID:
             rows = plan.alignment.domain.rows
             assert isinstance(rows, int), "rows with a grid barrier are static"
-            needed = -(-rows * m.segments // m.blocks_per_sm) if m.blocks_per_sm else None
+            needed = -(-rows * m.row_splits // m.blocks_per_sm) if m.blocks_per_sm else None
             check_multiprocessors(plan.device, plan.graph.outputs[0].buffer, needed)
         RowEmitter(plan, scratch).emit()
-    return finish(func, body[0], scratch, COOPERATIVE if m.exchange is Exchange.GRID else None)
+    return finish(func, body[0], scratch, COOPERATIVE if m.exchange is CrossBlockReduction.GRID else None)
 
 
 COOPERATIVE = (
@@ -136,15 +136,15 @@ class RowEmitter:
             grid = ceildiv(p.columns, per_block)
         else:
             groups = ceildiv(self.domain.rows, m.rows_per_block * m.tasks)
-            grid = groups if m.segments == 1 else groups * m.segments
+            grid = groups if m.row_splits == 1 else groups * m.row_splits
         total = self.plan.schedule.passes[0].columns if m.split else self.domain.rows
         if not isinstance(
             grid, int
         ):  # an empty input gets one idle block: a grid of zero is an error on CUDA
             grid = tir.max(grid, B.i64(1))
         self.block = stack.enter_context(T.launch_thread("blockIdx.x", as_expr(grid)))
-        if m.exchange is Exchange.CLUSTER:
-            stack.enter_context(T.launch_thread("clusterCtaIdx.x", B.i64(m.segments)))
+        if m.exchange is CrossBlockReduction.CLUSTER:
+            stack.enter_context(T.launch_thread("clusterCtaIdx.x", B.i64(m.row_splits)))
         if m.rows_per_block > 1:
             self.slot = stack.enter_context(T.launch_thread("threadIdx.y", B.i64(m.rows_per_block)))
         if m.threads > 1:
@@ -158,9 +158,9 @@ class RowEmitter:
             return B.i64(0)
         rows = self.domain.rows
         group = self.block
-        if m.segments > 1:
-            self.segment = B.bind(tir.floormod(self.block, B.i64(m.segments)), "segment")
-            group = tir.floordiv(self.block, B.i64(m.segments))
+        if m.row_splits > 1:
+            self.segment = B.bind(tir.floormod(self.block, B.i64(m.row_splits)), "segment")
+            group = tir.floordiv(self.block, B.i64(m.row_splits))
         if m.tasks > 1:
             group = group * B.i64(m.tasks) + stack.enter_context(B.loop("serial", m.tasks, "task"))
         return self.row_of(group, isinstance(rows, int) and rows % (m.rows_per_block * m.tasks) == 0)
@@ -177,7 +177,7 @@ class RowEmitter:
         self.guarded = not isinstance(rows, int)
         return B.bind(tir.min(row, as_expr(rows) - B.i64(1)), "row")
 
-    def _level(self, passes: Iterable[Pass]) -> None:
+    def _level(self, passes: Iterable[RowLoop]) -> None:
         """The passes between two levels of reductions; what several blocks of a row reduce is exchanged once."""
         if self.exchange is None:
             for p in passes:
@@ -194,11 +194,11 @@ class RowEmitter:
         totals = row_reduce(ops, partials, self.mapping.threads, 1, self.lane, self.slot)
         self._set_results(ops, self.exchange.fold(ops, totals))
 
-    def _pass(self, p: Pass) -> None:
+    def _pass(self, p: RowLoop) -> None:
         """One sweep over the row's columns and the reductions that it feeds, where a row has one block."""
         self._reduce(p, self.mapping.of(p.columns), self._sweep(p))
 
-    def _sweep(self, p: Pass) -> list[Buffer]:
+    def _sweep(self, p: RowLoop) -> list[Buffer]:
         """Evaluate, keep, accumulate and store all of the thread's columns; returns its accumulators."""
         self.eval.at_column(None)
         for key in p.row_values:
@@ -227,7 +227,7 @@ class RowEmitter:
         return accumulators
 
     def _chunk(
-        self, p: Pass, cm: ColumnMapping, step: Expr, chunk: Expr, fresh: list[Leaf], accumulators: list[Buffer],
+        self, p: RowLoop, cm: ColumnMapping, step: Expr, chunk: Expr, fresh: list[Leaf], accumulators: list[Buffer],
         tiles: dict[Key, Buffer],
     ) -> None:  # fmt: skip
         """One vector of columns: evaluate, keep, accumulate, store.
@@ -255,7 +255,7 @@ class RowEmitter:
                 self._store(p, cm, safe, out_tiles)
 
     def _compute(
-        self, p: Pass, e: Expr, valid: Expr | None, accumulators: list[Buffer], tiles: dict[Key, Buffer],
+        self, p: RowLoop, e: Expr, valid: Expr | None, accumulators: list[Buffer], tiles: dict[Key, Buffer],
         out_tiles: dict[Key, Buffer],
     ) -> None:  # fmt: skip
         assert self.element is not None
@@ -276,7 +276,7 @@ class RowEmitter:
                 operand = B.cell(tir.Select(valid, operand, identity(op)), "operand")
             B.store(acc, combine(op.combiner or "", B.fetch(acc, e), operand), [e])
 
-    def _reduce(self, p: Pass, cm: ColumnMapping, accumulators: list[Buffer]) -> None:
+    def _reduce(self, p: RowLoop, cm: ColumnMapping, accumulators: list[Buffer]) -> None:
         if not p.reduces:
             return
         m, partials = self.mapping, self._thread_partials(p, accumulators)
@@ -284,7 +284,7 @@ class RowEmitter:
             p.reduces, row_reduce(p.reduces, partials, m.threads, m.rows_per_block, self.lane, self.slot)
         )
 
-    def _thread_partials(self, p: Pass, accumulators: list[Buffer]) -> list[Expr]:
+    def _thread_partials(self, p: RowLoop, accumulators: list[Buffer]) -> list[Expr]:
         """The thread's partial result of each reduction: its accumulators, one for each place in a vector, folded."""
         partials = []
         for op, acc in zip(p.reduces, accumulators):
@@ -332,7 +332,7 @@ class RowEmitter:
     def _base(self, cm: ColumnMapping, step: Expr, chunk: Expr) -> Expr:
         """The first column of a vector."""
         place = self._place(cm, step, chunk)
-        if self.mapping.segments == 1:
+        if self.mapping.row_splits == 1:
             return place
         return self.segment * B.i64(cm.steps * cm.chunks * self.mapping.threads * cm.vector) + place
 
@@ -350,7 +350,7 @@ class RowEmitter:
                 return None
         return base < as_expr(columns)
 
-    def _load(self, p: Pass, cm: ColumnMapping, step: Expr) -> list[Leaf]:
+    def _load(self, p: RowLoop, cm: ColumnMapping, step: Expr) -> list[Leaf]:
         """Bring what the pass reads of every row into tiles: all loads are in flight before the first use."""
         fresh = [leaf for leaf in p.loads if leaf not in self.load_tiles and self._streamed(leaf)]
         for leaf in fresh:
@@ -358,7 +358,7 @@ class RowEmitter:
         return fresh
 
     def _load_tile(
-        self, leaf: Leaf, p: Pass, cm: ColumnMapping, step: Expr, tile: Buffer | None = None
+        self, leaf: Leaf, p: RowLoop, cm: ColumnMapping, step: Expr, tile: Buffer | None = None
     ) -> None:
         """Bring a thread's share of an input into a tile (a new one if none is given)."""
         if tile is None:
@@ -369,7 +369,7 @@ class RowEmitter:
             with B.when(None if self.mapping.shared else self._tail(p.columns, cm, base)):
                 self._read_vector(leaf, p, cm, self._inside(base, p.columns, cm), chunk * B.i64(cm.vector))
 
-    def _load_shared(self, p: Pass, cm: ColumnMapping, base: Expr) -> list[Leaf]:
+    def _load_shared(self, p: RowLoop, cm: ColumnMapping, base: Expr) -> list[Leaf]:
         """Bring one vector of what all rows share (scales, biases) into tiles."""
         fresh = [leaf for leaf in p.loads if not self._streamed(leaf) and leaf not in self.resident]
         for leaf in fresh:
@@ -377,14 +377,14 @@ class RowEmitter:
             self._read_vector(leaf, p, cm, base, B.i64(0))
         return fresh
 
-    def _read_vector(self, leaf: Leaf, p: Pass, cm: ColumnMapping, base: Expr, start: Expr) -> None:
+    def _read_vector(self, leaf: Leaf, p: RowLoop, cm: ColumnMapping, base: Expr, start: Expr) -> None:
         tensor, point = leaf
         indices = input_indices(self.al, tensor, point)
         piece = self._piece(indices, tensor.shape, self.buffers.dtype(tensor), p.columns, cm)
         memory = self.buffers.of(tensor)
         self._copy(memory, self.load_tiles[leaf], indices, base, start, cm, piece, to_tile=True)
 
-    def _store(self, p: Pass, cm: ColumnMapping, base: Expr, out_tiles: dict[Key, Buffer]) -> None:
+    def _store(self, p: RowLoop, cm: ColumnMapping, base: Expr, out_tiles: dict[Key, Buffer]) -> None:
         for key in p.outputs:
             op = key[0]
             values = self.domain.axis_values(*key)
@@ -450,7 +450,7 @@ class RowEmitter:
         if not sched.row_outputs:
             return
         first = tir.EQ(self.lane, B.i64(0)) if self.mapping.threads > 1 else None
-        if self.mapping.segments > 1:
+        if self.mapping.row_splits > 1:
             first = _both(first, tir.EQ(self.segment, B.i64(0)))
         with B.when(_both(self.in_range, first)):
             for op, point in sched.row_outputs:

@@ -13,10 +13,10 @@ from ..graph.extent import Extent, as_expr
 from ..graph.ir import Operator, Tensor
 from ..plan.alignment import Key
 from ..plan.grid_plan import GridPart, GridPlan
+from ..plan.inter_phase_reuse import loaded_tile
 from ..plan.mapping import ColumnMapping
-from ..plan.passes import Leaf, Pass
+from ..plan.passes import Leaf, RowLoop
 from ..plan.plan import StitchPlan
-from ..plan.retention import loaded_tile
 from . import builder as B
 from .buffers import Buffers
 from .combine import combine, identity
@@ -279,7 +279,7 @@ class PartEmitter(RowEmitter):
         m = self.mapping.of(point.columns)
         return m.vector if op.output.size == 1 else m.vector * m.chunks
 
-    def _compute(self, p: Pass, e: Expr, valid: Expr | None, *rest: Any) -> None:
+    def _compute(self, p: RowLoop, e: Expr, valid: Expr | None, *rest: Any) -> None:
         super()._compute(p, e, valid, *rest)
         for key in p.folds:
             assert self.element is not None
@@ -314,12 +314,12 @@ class PartEmitter(RowEmitter):
                     B.store(held, tir.Select(first, B.fetch(held, 0), identity(op)), [B.i64(0)])
             own = worker if self.part.tiles == 1 else worker * B.i64(self.part.tiles) + self.segment
             self._store_scalars(scalars, [partial(op) for op in scalars], own, working)
-        for text in dict.fromkeys(str(point.columns) for op, point in folds if op.output.size != 1):
-            ops = [op for op, point in folds if op.output.size != 1 and str(point.columns) == text]
-            extent = next(int(point.columns) for op, point in folds if op is ops[0])
+        columns = [(op, int(point.columns)) for op, point in folds if op.output.size != 1]
+        for extent in dict.fromkeys(extent for _, extent in columns):
+            ops = [op for op, over in columns if over == extent]
             store_columns(
                 ops, [self.sums[op] for op in ops], [partial(op) for op in ops], m, m.of(extent), extent,
-                self.lane, self.slot, self.thread, self.segment, worker, working, f"{self.name}_{text}",
+                self.lane, self.slot, self.thread, self.segment, worker, working, f"{self.name}_{extent}",
             )  # fmt: skip
 
     def _store_scalars(

@@ -20,7 +20,7 @@ from .alignment import Misaligned
 from .grid import make_grid_plan
 from .grid_memory import grid_traffic
 from .grid_plan import GridPlan
-from .mapping import Exchange
+from .mapping import CrossBlockReduction
 from .memory import Traffic, traffic
 from .partition import wants_partition
 from .plan import StitchPlan, make_plan
@@ -90,17 +90,22 @@ def _bytes(moved: Traffic) -> int:
 def _reads_again(plan: StitchPlan) -> bool:
     """True where blocks share one row, and read their part of it again because they cannot keep it."""
     m = plan.row_mapping
-    return plan.alignment.domain.rows == 1 and m.exchange is Exchange.GRID and not m.keep
+    return plan.alignment.domain.rows == 1 and m.exchange is CrossBlockReduction.GRID and not m.keep
 
 
 def _leaves_device_idle(plan: StitchPlan) -> bool:
     """True where few blocks would share one long row, for want of a barrier across more."""
     m = plan.row_mapping
-    if plan.alignment.domain.rows != 1 or plan.alignment.domain.flat or m.exchange is Exchange.GRID:
+    if (
+        plan.alignment.domain.rows != 1
+        or plan.alignment.domain.flat
+        or m.exchange is CrossBlockReduction.GRID
+    ):
         return False
     moved = traffic(plan)
     if not (isinstance(moved.read, int) and isinstance(moved.written, int)):
         return False
     return (
-        m.segments < plan.device.sms and moved.read + moved.written > m.segments * heuristics.IDLE_BLOCK_BYTES
+        m.row_splits < plan.device.sms
+        and moved.read + moved.written > m.row_splits * heuristics.IDLE_BLOCK_BYTES
     )

@@ -17,7 +17,7 @@ from ..graph.extent import ByExtent, Extent
 from . import heuristics
 from .alignment import Alignment
 from .cpu_segments import Segment, column_segment, row_segment
-from .passes import Schedule
+from .passes import LoopNest
 
 
 class Lanes(enum.Enum):
@@ -77,7 +77,7 @@ class CpuMapping:
         return self.inner[columns]
 
 
-def choose_cpu_mapping(alignment: Alignment, sched: Schedule, device: DeviceModel) -> CpuMapping:
+def choose_cpu_mapping(alignment: Alignment, sched: LoopNest, device: DeviceModel) -> CpuMapping:
     """The mapping of a stitch op on a CPU."""
     domain, spaces = alignment.domain, sched.spaces
     inner = ByExtent((e, column_segment(alignment, sched, e)) for e in spaces)
@@ -118,7 +118,7 @@ def _columns(length: int) -> tuple[Lanes, int]:
     return Lanes.COLUMNS, heuristics.CPU_LANES if length >= heuristics.CPU_LANES else _shorter(length)
 
 
-def _flat(inner: ByExtent[Segment], sched: Schedule, cost: float, device: DeviceModel) -> CpuMapping:
+def _flat(inner: ByExtent[Segment], sched: LoopNest, cost: float, device: DeviceModel) -> CpuMapping:
     columns = sched.passes[0].columns if sched.passes else 1
     parallel, per_element = None, cost
     if isinstance(columns, int):
@@ -139,7 +139,7 @@ def _flat(inner: ByExtent[Segment], sched: Schedule, cost: float, device: Device
 
 
 def _strips(
-    mapping: CpuMapping, segment: Extent, parallel: bool | None, sched: Schedule, cost: float,
+    mapping: CpuMapping, segment: Extent, parallel: bool | None, sched: LoopNest, cost: float,
     rows: int | None, device: DeviceModel,
 ) -> CpuMapping:  # fmt: skip
     """Lanes over rows: tasks handle strips of neighbouring rows, as wide as caches allow."""
@@ -175,7 +175,7 @@ def _shorter(elements: int) -> int:
     return heuristics.SHORT_LANES if elements >= heuristics.SHORT_LANES else heuristics.SHORTEST_LANES
 
 
-def _row_cost(sched: Schedule) -> float:
+def _row_cost(sched: LoopNest) -> float:
     """Nanoseconds of a row, roughly (a flat domain is one row; of an element where that is symbolic)."""
     total = heuristics.ROW_NS
     for p in sched.passes:

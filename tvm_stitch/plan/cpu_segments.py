@@ -20,7 +20,7 @@ from . import heuristics
 from .alignment import Alignment, Key
 from .domain import At, Domain, Point
 from .mapping import item_bytes
-from .passes import Schedule
+from .passes import LoopNest
 
 _HOLDS: dict[str, Callable[[int], bool]] = {
     "LT": lambda d: d < 0,
@@ -52,7 +52,7 @@ class Segment:
         return [(a, b - a) for a, b in zip(self.cuts[:-1], self.cuts[1:], strict=True)]
 
 
-def column_segment(alignment: Alignment, sched: Schedule, columns: Extent) -> Segment:
+def column_segment(alignment: Alignment, sched: LoopNest, columns: Extent) -> Segment:
     """The largest trailing part of a column space along which no access jumps, or the fewest do."""
     domain = alignment.domain
     keys = _reachable(alignment, sched, columns)
@@ -83,7 +83,7 @@ def column_segment(alignment: Alignment, sched: Schedule, columns: Extent) -> Se
 
 
 def row_segment(
-    alignment: Alignment, sched: Schedule, segments: ByExtent[Segment], short: bool
+    alignment: Alignment, sched: LoopNest, segments: ByExtent[Segment], short: bool
 ) -> Extent | None:
     """The inner part of the rows that lanes should run over, None when they should run along columns.
 
@@ -121,7 +121,7 @@ def row_segment(
     return domain.rows if short and isinstance(domain.rows, int) else None
 
 
-def _reachable(alignment: Alignment, sched: Schedule, columns: Extent) -> list[Key]:
+def _reachable(alignment: Alignment, sched: LoopNest, columns: Extent) -> list[Key]:
     """The values of a column space's passes, and those that are evaluated inside conditions."""
     found: dict[Key, None] = {}
 
@@ -141,7 +141,7 @@ def _reachable(alignment: Alignment, sched: Schedule, columns: Extent) -> list[K
     return list(found)
 
 
-def _flat_indices(alignment: Alignment, sched: Schedule, keys: Iterable[Key], columns: Extent) -> list[Expr]:
+def _flat_indices(alignment: Alignment, sched: LoopNest, keys: Iterable[Key], columns: Extent) -> list[Expr]:
     """The flat indices, in the domain's variables, of the explicit accesses of a column space."""
     read: dict[tuple[Tensor, Point], None] = {}
     for key in keys:

@@ -15,17 +15,17 @@ from ..device import DeviceModel
 from ..graph.dtype import compute_dtype, item_bytes
 from ..graph.extent import ByExtent, Extent, extent_key
 from ..graph.ir import Operator, StitchGraph, Tensor
-from ..graph.rewrite.moments import candidates, merge_moments
+from ..graph.rewrite.one_pass_variance import candidates, with_one_pass_variance
 from . import heuristics
 from .alignment import Alignment, Misaligned
 from .grid_plan import GridPart, GridPlan
+from .inter_phase_reuse import adopt, retain
 from .launch import MAX_REGISTERS
 from .mapping import ColumnMapping, RowMapping, Storage, tile_words, vector_length
 from .part_registers import with_resident
 from .partition import Orientation, Partition, orientation, partition
 from .parts import Cut, Part, aligned_part, final_reduce, partial_tensor
-from .passes import Keep, Schedule, schedule
-from .retention import adopt, retain
+from .passes import Keep, LoopNest, schedule
 from .scratch import Scratch
 
 
@@ -42,7 +42,7 @@ def make_grid_plan(graph: StitchGraph, device: DeviceModel, barriers: bool = Tru
     """
     twice = [m for m in candidates(graph) if orientation(m.total) is not Orientation.ROW]
     barriers = barriers and device.cooperative
-    found = partition(merge_moments(graph, twice), device.sms, replicate=barriers)
+    found = partition(with_one_pass_variance(graph, twice), device.sms, replicate=barriers)
     reasons: list[str] = []
     best: tuple[float, GridPlan] | None = None
     for (threads, per_sm), penalty in heuristics.GRID_BLOCK_SHAPES.items():
@@ -177,7 +177,7 @@ class _Mapper:
         earlier = [p for parts in phases for p in parts]
         return adopt(part, earlier, self.cut, self.blocks, self.words)
 
-    def _flat(self, part: Part, sched: Schedule) -> GridPart:
+    def _flat(self, part: Part, sched: LoopNest) -> GridPart:
         al = part.alignment
         spaces: list[tuple[Extent, ColumnMapping]] = []
         tasks = 1  # also where no value has columns: a total of one element
@@ -211,7 +211,7 @@ class _Mapper:
         tasks = -(-int(columns) // (self.threads * m.vector))
         return replace(made, mapping=mapping, tasks=tasks, unroll=m.chunks)
 
-    def _rows(self, part: Part, sched: Schedule) -> GridPart:
+    def _rows(self, part: Part, sched: LoopNest) -> GridPart:
         al = part.alignment
         rows = int(al.domain.rows)
         extents = [int(e) for e in sched.spaces]
@@ -248,7 +248,7 @@ class _Mapper:
             spaces = [(e, self._stepped(m)) for e, m in spaces]
             sched = schedule(al, Keep.NOTHING, hoist=True)
         mapping = RowMapping(
-            threads, self.threads // threads, ByExtent(spaces), storage=storage, segments=tiles
+            threads, self.threads // threads, ByExtent(spaces), storage=storage, row_splits=tiles
         )
         tasks = -(-rows // mapping.rows_per_block)
         if tiles > self.blocks:
@@ -263,7 +263,7 @@ class _Mapper:
         chunks = max(1, heuristics.STEP_ELEMENTS // m.vector)
         return ColumnMapping(m.vector, chunks, -(-m.chunks // chunks))
 
-    def _unroll(self, al: Alignment, sched: Schedule, mapping: RowMapping) -> int:
+    def _unroll(self, al: Alignment, sched: LoopNest, mapping: RowMapping) -> int:
         """Groups of rows in flight at once where rows only feed folds: no barrier or store stands between them."""
         if len(sched.passes) != 1 or sched.row_outputs or sched.row_folds:
             return 1
@@ -275,7 +275,7 @@ class _Mapper:
         room = self.words - m.vector * m.chunks * len(p.folds)
         return max(1, min(heuristics.VECTORS_IN_FLIGHT // m.chunks, int(room // max(1.0, words))))
 
-    def _words(self, al: Alignment, sched: Schedule, extent: int) -> float:
+    def _words(self, al: Alignment, sched: LoopNest, extent: int) -> float:
         """Registers a column costs a thread: its tile, and an accumulator for each fold."""
         folds = [op for p in sched.over(extent) for op, _ in p.folds]
         sums = sum(
@@ -285,7 +285,7 @@ class _Mapper:
         return tile_words(al, sched, extent) + sums + same_rows
 
     def _cost_of(
-        self, al: Alignment, sched: Schedule, vectors: Mapping[int, int], threads: int, rows: int, tiled: bool
+        self, al: Alignment, sched: LoopNest, vectors: Mapping[int, int], threads: int, rows: int, tiled: bool
     ) -> float:
         """Idle lanes, registers beyond the bound, scattered loads, barriers, idle blocks: less is better."""
         cost = 0.0

@@ -12,7 +12,7 @@ from .alignment import Alignment
 from .mapping import RowMapping
 from .partition import Partition
 from .parts import Part
-from .passes import Leaf, Schedule
+from .passes import Leaf, LoopNest
 from .scratch import Scratch
 
 
@@ -27,7 +27,7 @@ class GridPart:
     """
 
     part: Part
-    schedule: Schedule
+    schedule: LoopNest
     mapping: RowMapping
     tasks: int
     stride: int
@@ -49,7 +49,7 @@ class GridPart:
 
 
 @dataclass(frozen=True, eq=False)
-class Retention:
+class InterPhaseReuse:
     """Inputs of which every block keeps what its first tasks loaded, for the phases that read it again.
 
     ``tensors`` are inputs of the whole graph, ``parts`` those that read all of them, in order of their phases: the
@@ -93,7 +93,7 @@ class GridPlan:
     scratch: Sequence[Scratch] = ()
     place: Mapping[Tensor, str] = field(default_factory=dict)
     barriers: bool = True
-    retention: Retention | None = None
+    retention: InterPhaseReuse | None = None
 
     @property
     def cooperative(self) -> bool:

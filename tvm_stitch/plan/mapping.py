@@ -2,8 +2,8 @@
 """Adaptive thread mapping on a GPU: which thread of which block handles which row and columns (AStitch 3.3, 4.3).
 
 Many small rows share a block (horizontal packing), long rows take more threads each, up to a whole block. Loads and
-stores are vectors of up to 16 bytes wherever divisibility allows. A row may be spread over several blocks as well, its
-*segments* (task splitting, see splitting.py).
+stores are vectors of up to 16 bytes wherever divisibility allows. A row may be split over several blocks as well
+(task splitting, see splitting.py).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from . import heuristics
 from .alignment import Alignment
 from .contiguity import vectorizable
 from .domain import At
-from .passes import Keep, Schedule, is_streamed, schedule
+from .passes import Keep, LoopNest, is_streamed, schedule
 
 MOST_BLOCKS = 2**31 - 1
 """Blocks of a grid's first dimension."""
 
 
-class Exchange(enum.Enum):
+class CrossBlockReduction(enum.Enum):
     """How the blocks that share a row combine their partial results."""
 
     NONE = "none"
@@ -64,8 +64,8 @@ class RowMapping:
     ``tasks`` such groups of rows in order (vertical packing). ``columns`` maps each column space. ``split`` spreads a
     flat domain's columns over blocks instead. ``storage`` says where values stay between passes.
 
-    ``segments`` blocks share a row (task splitting): block ``row * segments + segment`` takes a contiguous part of the
-    row's columns, and ``exchange`` combines what the segments reduce. ``blocks_per_sm`` blocks of a multiprocessor are
+    ``row_splits`` blocks share a row (task splitting): block ``row * row_splits + split`` takes a contiguous part of
+    the row's columns, and ``exchange`` combines what they reduce. ``blocks_per_sm`` blocks of a multiprocessor are
     resident at once, which the kernel's launch bounds enforce (0: no bound).
     """
 
@@ -75,8 +75,8 @@ class RowMapping:
     split: bool = False
     storage: Storage = Storage.REGISTERS
     tasks: int = 1
-    segments: int = 1
-    exchange: Exchange = Exchange.NONE
+    row_splits: int = 1
+    exchange: CrossBlockReduction = CrossBlockReduction.NONE
     blocks_per_sm: int = 0
 
     @property
@@ -110,7 +110,7 @@ class RowMapping:
             "tasks a block": self.tasks,
             "columns": self.spaces,
             "between passes": self.storage.value,
-            "blocks a row": self.segments,
+            "blocks a row": self.row_splits,
             "exchange": self.exchange.value,
             "columns over blocks": self.split,
         }
@@ -122,14 +122,14 @@ class RowMapping:
 
     def covered(self, columns: Extent) -> int:
         """Columns that all blocks of a row cover, those past its end included."""
-        return self.segments * self.block_columns(columns)
+        return self.row_splits * self.block_columns(columns)
 
     def of(self, columns: Extent) -> ColumnMapping:
         """The mapping of a column space."""
         return self.columns[columns]
 
 
-def full_vector(sched: Schedule, columns: Extent, device: DeviceModel) -> int:
+def full_vector(sched: LoopNest, columns: Extent, device: DeviceModel) -> int:
     """Elements of a 16-byte vector of the column space's smallest type (8 at most, and what the device can move)."""
     sizes, most = [4], 8
     for p in sched.over(columns):
@@ -140,7 +140,7 @@ def full_vector(sched: Schedule, columns: Extent, device: DeviceModel) -> int:
     return min(most, 16 // min(sizes))
 
 
-def vector_length(alignment: Alignment, sched: Schedule, columns: Extent, device: DeviceModel) -> int:
+def vector_length(alignment: Alignment, sched: LoopNest, columns: Extent, device: DeviceModel) -> int:
     """Elements that a vector may hold for every tensor of the column space: a power of two that divides it.
 
     Where all that is as large as the domain lies in pieces of fewer elements, as the groups of a norm do whose channels
@@ -174,7 +174,7 @@ def _pure(columns: Extent) -> bool:
     return int(modular.base) == 0
 
 
-def tile_words(alignment: Alignment, sched: Schedule, columns: Extent) -> float:
+def tile_words(alignment: Alignment, sched: LoopNest, columns: Extent) -> float:
     """Registers that one column of the space costs a thread: the most that is alive before or after a pass.
 
     Values alive are the kept ones still to be read and the loads in flight; what a pass stores takes the place of
@@ -207,10 +207,10 @@ def _words(dtype: str) -> float:
     return max(0.25, item_bytes(dtype) / 4)
 
 
-def map_rows(alignment: Alignment, sched: Schedule, device: DeviceModel, segments: int = 1) -> RowMapping:
-    """The thread mapping of a stitch op on a GPU whose rows take ``segments`` blocks each.
+def map_rows(alignment: Alignment, sched: LoopNest, device: DeviceModel, row_splits: int = 1) -> RowMapping:
+    """The thread mapping of a stitch op on a GPU whose rows take ``row_splits`` blocks each.
 
-    Several segments are for static shapes only; how they exchange what they reduce is left open.
+    Several blocks a row are for static shapes only; how they exchange what they reduce is left open.
     """
     extents = sched.spaces
     vectors = [vector_length(alignment, sched, e, device) for e in extents]
@@ -221,17 +221,19 @@ def map_rows(alignment: Alignment, sched: Schedule, device: DeviceModel, segment
     rows = compat.int_value(as_expr(alignment.domain.rows))
     words = [tile_words(alignment, sched, e) for e in extents]
     # Of every static space: its columns in a segment, the registers of one, and its vectors' length.
-    static = [(e, -(-e // segments), w, v) for e, w, v in zip(extents, words, vectors) if isinstance(e, int)]
-    parts = None if rows is None else rows * segments
-    threads = 1 if segments == 1 else 4 * device.warp
+    static = [
+        (e, -(-e // row_splits), w, v) for e, w, v in zip(extents, words, vectors) if isinstance(e, int)
+    ]
+    parts = None if rows is None else rows * row_splits
+    threads = 1 if row_splits == 1 else 4 * device.warp
     for e, columns, wide, vector in static:
         full = full_vector(sched, e, device)
         threads = max(threads, _threads_for(columns, vector, full, wide, parts, device))
-    if not alignment.graph.reduces and segments == 1:
+    if not alignment.graph.reduces and row_splits == 1:
         # One warp a row evaluates the row's values (a heavy one, broadcast) once.
         threads = min(threads, device.warp)
     rows_per_block, tasks = 1, 1
-    if segments == 1:
+    if row_splits == 1:
         rows_per_block = _rows_per_block(threads, rows, device)
         if rows is not None:
             # One task a block was fastest on an H200 at every size; more only where the grid ends.
@@ -243,7 +245,7 @@ def map_rows(alignment: Alignment, sched: Schedule, device: DeviceModel, segment
     chunks = [-(-columns // (vector * threads)) for _, columns, _, vector in static]
     fits = all(n == 1 or n * vector * wide <= limit for n, (_, _, wide, vector) in zip(chunks, static))
     spaces = ByExtent((e, ColumnMapping(vector, n)) for n, (e, _, _, vector) in zip(chunks, static))
-    mapping = RowMapping(threads, rows_per_block, spaces, tasks=tasks, segments=segments)
+    mapping = RowMapping(threads, rows_per_block, spaces, tasks=tasks, row_splits=row_splits)
     return mapping if fits else kept_in_shared(sched, in_steps(mapping), device)
 
 
@@ -272,13 +274,13 @@ def _stepped(m: ColumnMapping, vectors: int) -> ColumnMapping:
     return ColumnMapping(m.vector, m.chunks, -(-vectors // m.chunks))
 
 
-def kept_in_shared(sched: Schedule, mapping: RowMapping, device: DeviceModel) -> RowMapping:
+def kept_in_shared(sched: LoopNest, mapping: RowMapping, device: DeviceModel) -> RowMapping:
     """The mapping with values in shared memory if a block's fit, else with values nowhere.
 
     Steps are small enough not to cover much more than a block's columns. What is staged has the place of one row, so a
     block of several rows keeps nothing.
     """
-    span = mapping.threads * mapping.segments
+    span = mapping.threads * mapping.row_splits
 
     def staged(columns: int, m: ColumnMapping) -> ColumnMapping:
         vectors = -(-columns // (m.vector * span))
@@ -297,7 +299,7 @@ def kept_in_shared(sched: Schedule, mapping: RowMapping, device: DeviceModel) ->
     return found if fits else replace(mapping, storage=Storage.NOWHERE)
 
 
-def partial_bytes(sched: Schedule, mapping: RowMapping) -> int:
+def partial_bytes(sched: LoopNest, mapping: RowMapping) -> int:
     """Shared memory for partial results: one a warp and reduction where a row spans several warps, and the slots of a
     cluster's exchange.
 
@@ -308,7 +310,7 @@ def partial_bytes(sched: Schedule, mapping: RowMapping) -> int:
         return 0
     folded: dict[int, int] = {}
     for i, p in enumerate(sched.passes):
-        together = i if mapping.exchange is Exchange.NONE else p.level
+        together = i if mapping.exchange is CrossBlockReduction.NONE else p.level
         folded[together] = folded.get(together, 0) + sum(item_bytes(partial_dtype(op)) for op in p.reduces)
     return mapping.block // 32 * max(folded.values(), default=0) + exchange_bytes(sched, mapping)
 
@@ -319,20 +321,20 @@ def partial_dtype(op: Operator) -> str:
     return dtype if item_bytes(dtype) >= 4 else "int32"
 
 
-def exchange_bytes(sched: Schedule, mapping: RowMapping) -> int:
+def exchange_bytes(sched: LoopNest, mapping: RowMapping) -> int:
     """Shared memory of a block that a cluster's exchange takes: a slot for each reduction and segment.
 
     A slot has 8 bytes where any reduction accumulates in 8, else 4.
     """
-    if mapping.exchange is not Exchange.CLUSTER:
+    if mapping.exchange is not CrossBlockReduction.CLUSTER:
         return 0
     sizes = [item_bytes(partial_dtype(op)) for p in sched.passes for op in p.reduces]
-    return max(sizes, default=0) * len(sizes) * mapping.segments
+    return max(sizes, default=0) * len(sizes) * mapping.row_splits
 
 
 def settled(
-    alignment: Alignment, sched: Schedule, mapping: RowMapping, device: DeviceModel
-) -> tuple[Schedule, RowMapping]:
+    alignment: Alignment, sched: LoopNest, mapping: RowMapping, device: DeviceModel
+) -> tuple[LoopNest, RowMapping]:
     """Schedule and mapping that agree where values stay; loads that do not fit registers try shared memory first."""
     if mapping.keep:
         return sched, mapping
@@ -341,7 +343,7 @@ def settled(
     return (loads if found.keep else schedule(alignment, Keep.NOTHING)), found
 
 
-def stage_bytes(sched: Schedule, mapping: RowMapping) -> int:
+def stage_bytes(sched: LoopNest, mapping: RowMapping) -> int:
     """Shared memory that a row's kept values and loads take, were they kept there: the most alive during a pass."""
     size: dict[object, int] = {}
     for op, point in sched.kept_values:

@@ -22,7 +22,7 @@ Leaf = tuple[Tensor, Point]
 
 
 @dataclass(frozen=True, eq=False)
-class Pass:
+class RowLoop:
     """One sweep over the columns of a row.
 
     ``row_values`` are evaluated once a row before the sweep; ``values`` column by column, in order; ``loads`` are the
@@ -42,14 +42,14 @@ class Pass:
 
 
 @dataclass(frozen=True, eq=False)
-class Schedule:
+class LoopNest:
     """All passes in order, the row values and outputs that follow the last one, and what is kept between passes.
 
     ``row_folds`` are reductions across rows whose operand is a row value; ``hoisted`` are values that no row changes,
     to be evaluated before the first one.
     """
 
-    passes: Sequence[Pass]
+    passes: Sequence[RowLoop]
     final_values: Sequence[Key]
     row_outputs: Sequence[Key]
     kept_values: Set[Key]
@@ -57,7 +57,7 @@ class Schedule:
     row_folds: Sequence[Key] = ()
     hoisted: Sequence[Key] = ()
 
-    def over(self, columns: Extent) -> list[Pass]:
+    def over(self, columns: Extent) -> list[RowLoop]:
         """The passes over a column space."""
         key = extent_key(columns)
         return [p for p in self.passes if extent_key(p.columns) == key]
@@ -81,7 +81,7 @@ class Keep(enum.Enum):
     NOTHING = "nothing; later passes read their inputs again"
 
 
-def schedule(alignment: Alignment, keep: Keep = Keep.ALL, hoist: bool = False) -> Schedule:
+def schedule(alignment: Alignment, keep: Keep = Keep.ALL, hoist: bool = False) -> LoopNest:
     """Make the passes; with ``hoist``, costly values that are the same for all rows are left out of them."""
     return _Scheduler(alignment, _invariant(alignment) if hoist else []).run(keep)
 
@@ -127,7 +127,7 @@ class _Scheduler:
         self.hoisted = hoisted
         self.own = set(alignment.graph.operators)
 
-    def run(self, keep: Keep) -> Schedule:
+    def run(self, keep: Keep) -> LoopNest:
         passes: dict[tuple[int, Hashable], _Roots] = {}
         row_outputs: list[Key] = []
         row_folds: list[Key] = []
@@ -162,7 +162,7 @@ class _Scheduler:
         for key in row_folds:
             self._row_reads(key, False, final)
         done = {k for p in filled for k in p.row_values}
-        return Schedule(
+        return LoopNest(
             filled,
             [k for k in final if k not in done],
             row_outputs,
@@ -238,7 +238,7 @@ class _Scheduler:
         leaves = {leaf for _, found in needs for leaf in found if is_streamed(rows, leaf)}
         return kept, leaves
 
-    def _fill(self, order: list[_Roots], kept: set[Key]) -> list[Pass]:
+    def _fill(self, order: list[_Roots], kept: set[Key]) -> list[RowLoop]:
         """What each pass really evaluates, given what earlier passes kept; keeps only what a later pass uses."""
         available: set[Key] = set(self.hoisted)
         used: set[Key] = set()
@@ -256,7 +256,7 @@ class _Scheduler:
             row_values = [k for k in rows if k not in done_rows]
             done_rows |= set(row_values)
             passes.append(
-                Pass(
+                RowLoop(
                     p.level, p.columns, p.reduces, p.outputs, row_values, values, list(leaves), reads, p.folds
                 )
             )

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from ..config import StitchConfig
 from ..device import DeviceModel
 from ..graph.ir import StitchGraph
-from ..graph.rewrite.moments import merge_moments
+from ..graph.rewrite.one_pass_variance import with_one_pass_variance
 from .alignment import Alignment, align
 from .cpu_mapping import CpuMapping, choose_cpu_mapping
-from .mapping import Exchange, RowMapping, settled
-from .passes import Schedule, schedule
+from .mapping import CrossBlockReduction, RowMapping, settled
+from .passes import LoopNest, schedule
 from .scratch import Scratch
 from .splitting import choose_mapping, partial_scratch
 
@@ -25,7 +25,7 @@ class StitchPlan:
     graph: StitchGraph
     device: DeviceModel
     alignment: Alignment
-    schedule: Schedule
+    schedule: LoopNest
     mapping: RowMapping | CpuMapping
     scratch: Sequence[Scratch] = ()
 
@@ -36,9 +36,9 @@ class StitchPlan:
         return self.mapping
 
     @property
-    def exchange(self) -> Exchange:
+    def exchange(self) -> CrossBlockReduction:
         """How blocks that share a row combine their partial results; a CPU's tasks do not."""
-        return self.mapping.exchange if isinstance(self.mapping, RowMapping) else Exchange.NONE
+        return self.mapping.exchange if isinstance(self.mapping, RowMapping) else CrossBlockReduction.NONE
 
 
 def make_plan(graph: StitchGraph, device: DeviceModel, config: StitchConfig | None = None) -> StitchPlan:
@@ -59,7 +59,7 @@ def make_plan(graph: StitchGraph, device: DeviceModel, config: StitchConfig | No
     plan = _plan_gpu(graph, device, config or StitchConfig())
     if not plan.row_mapping.keep:
         # Rows that are read again for every reduction: let mean and variance share one reading.
-        merged = merge_moments(graph)
+        merged = with_one_pass_variance(graph)
         if merged is not graph:
             return _plan_gpu(merged, device, config or StitchConfig())
     return plan

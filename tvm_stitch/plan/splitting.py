@@ -23,7 +23,7 @@ from .launch import blocks_per_sm
 from .mapping import (
     MOST_BLOCKS,
     ColumnMapping,
-    Exchange,
+    CrossBlockReduction,
     RowMapping,
     Storage,
     kept_in_shared,
@@ -35,12 +35,12 @@ from .mapping import (
     tile_words,
     vector_length,
 )
-from .passes import Schedule, is_streamed
+from .passes import LoopNest, is_streamed
 from .scratch import Scratch
 
 
 def choose_mapping(
-    alignment: Alignment, sched: Schedule, device: DeviceModel, config: StitchConfig
+    alignment: Alignment, sched: LoopNest, device: DeviceModel, config: StitchConfig
 ) -> RowMapping:
     """The thread mapping of a stitch op on a GPU; rows of static length may be split."""
     best = map_rows(alignment, sched, device)
@@ -62,31 +62,31 @@ def choose_mapping(
 
 
 def _candidates(
-    alignment: Alignment, sched: Schedule, device: DeviceModel, config: StitchConfig, rows: int, longest: int
+    alignment: Alignment, sched: LoopNest, device: DeviceModel, config: StitchConfig, rows: int, longest: int
 ) -> Iterator[RowMapping]:
-    """Split mappings worth an estimate, fewest segments first."""
+    """Split mappings worth an estimate, fewest blocks a row first."""
     reduces = bool(alignment.graph.reduces)
     most = device.max_cluster if config.clusters else 1
     if not reduces:  # nothing to exchange: as many blocks as fill the device
         most = max(1, heuristics.BLOCKS_TO_FILL * device.sms // rows)
-    segments = 2
+    row_splits = 2
     while (
-        segments <= most
-        and rows * segments <= MOST_BLOCKS
-        and longest >= segments * heuristics.SPLIT_COLUMNS // 2
+        row_splits <= most
+        and rows * row_splits <= MOST_BLOCKS
+        and longest >= row_splits * heuristics.SPLIT_COLUMNS // 2
     ):
-        exchange = Exchange.CLUSTER if reduces else Exchange.NONE
-        mapping = replace(map_rows(alignment, sched, device, segments), exchange=exchange)
+        exchange = CrossBlockReduction.CLUSTER if reduces else CrossBlockReduction.NONE
+        mapping = replace(map_rows(alignment, sched, device, row_splits), exchange=exchange)
         # Where values stay was decided without the slots of the exchange.
         yield kept_in_shared(sched, mapping, device) if mapping.shared else mapping
-        segments *= 2
+        row_splits *= 2
     if reduces and config.grid_barriers and device.cooperative:
         grid = grid_mapping(alignment, sched, device)
         if grid is not None:
             yield grid
 
 
-def grid_mapping(alignment: Alignment, sched: Schedule, device: DeviceModel) -> RowMapping | None:
+def grid_mapping(alignment: Alignment, sched: LoopNest, device: DeviceModel) -> RowMapping | None:
     """Rows over all blocks that the device holds at once; None where two a row are too many.
 
     Values stay in registers if all of a block's fit; else the plan keeps them in shared memory, or reads them again.
@@ -99,14 +99,14 @@ def grid_mapping(alignment: Alignment, sched: Schedule, device: DeviceModel) -> 
         if threads * blocks > device.threads_per_sm:
             continue
         most = max(-(-e // (threads * vector)) for e, vector in vectors.items())
-        segments = min(device.sms * blocks // rows, most)
-        if segments < 2:
+        row_splits = min(device.sms * blocks // rows, most)
+        if row_splits < 2:
             continue
         spaces = ByExtent(
-            (e, ColumnMapping(v, -(-e // (segments * threads * v)))) for e, v in vectors.items()
+            (e, ColumnMapping(v, -(-e // (row_splits * threads * v)))) for e, v in vectors.items()
         )
         mapping = RowMapping(
-            threads, 1, spaces, segments=segments, exchange=Exchange.GRID, blocks_per_sm=blocks
+            threads, 1, spaces, row_splits=row_splits, exchange=CrossBlockReduction.GRID, blocks_per_sm=blocks
         )
         registers = device.registers_per_sm // (threads * blocks)
         if _tile_registers(alignment, sched, mapping) + heuristics.OVERHEAD_REGISTERS <= registers:
@@ -124,14 +124,14 @@ def grid_mapping(alignment: Alignment, sched: Schedule, device: DeviceModel) -> 
     return kept_in_shared(sched, replace(streamed, columns=spaces), device)
 
 
-def _tile_registers(alignment: Alignment, sched: Schedule, mapping: RowMapping) -> float:
+def _tile_registers(alignment: Alignment, sched: LoopNest, mapping: RowMapping) -> float:
     """Registers of a thread that hold tiles: of all column spaces where they are kept, else of the widest."""
     if mapping.storage is Storage.REGISTERS:
         return sum(m.chunks * m.vector * tile_words(alignment, sched, e) for e, m in mapping.columns.items())
     return max(m.chunks * m.vector * _loads_words(alignment, sched, e) for e, m in mapping.columns.items())
 
 
-def _loads_words(alignment: Alignment, sched: Schedule, columns: Extent) -> float:
+def _loads_words(alignment: Alignment, sched: LoopNest, columns: Extent) -> float:
     """Registers that the loads of one column take, in the pass of the space that loads most."""
     most = 0.25
     for p in sched.over(columns):
@@ -140,7 +140,7 @@ def _loads_words(alignment: Alignment, sched: Schedule, columns: Extent) -> floa
     return most
 
 
-def estimate(alignment: Alignment, sched: Schedule, mapping: RowMapping, device: DeviceModel) -> float:
+def estimate(alignment: Alignment, sched: LoopNest, mapping: RowMapping, device: DeviceModel) -> float:
     """Seconds that a kernel takes, roughly: the busiest multiprocessor's share of the memory traffic, and exchanges.
 
     It compares mappings of one stitch op; what all of them have alike (the launch, the computation) is left out.
@@ -148,14 +148,14 @@ def estimate(alignment: Alignment, sched: Schedule, mapping: RowMapping, device:
     sched, mapping = settled(alignment, sched, mapping, device)
     rows = compat.int_value(as_expr(alignment.domain.rows))
     assert rows is not None
-    grid = -(-rows // mapping.rows_per_block) * mapping.segments
+    grid = -(-rows // mapping.rows_per_block) * mapping.row_splits
     registers = int(_tile_registers(alignment, sched, mapping)) + heuristics.OVERHEAD_REGISTERS
     registers = min(registers, 255, device.registers_per_sm // mapping.block)
     shared = partial_bytes(sched, mapping) + (stage_bytes(sched, mapping) if mapping.shared else 0)
     resident = max(1, blocks_per_sm(device, mapping.block, registers, shared))
     busiest = -(-grid // device.sms)
     waves = -(-grid // (device.sms * resident))
-    block_bytes = _row_bytes(alignment, sched, rows, device) * mapping.rows_per_block / mapping.segments
+    block_bytes = _row_bytes(alignment, sched, rows, device) * mapping.rows_per_block / mapping.row_splits
     seconds = busiest * block_bytes * device.sms / device.bandwidth
     if resident == 1 and busiest > 1:
         seconds *= heuristics.LONE_BLOCK_SLOWDOWN
@@ -164,18 +164,18 @@ def estimate(alignment: Alignment, sched: Schedule, mapping: RowMapping, device:
     return seconds + exposed * exchanges * _exchange_seconds(mapping.exchange)
 
 
-def _exchange_seconds(exchange: Exchange) -> float:
+def _exchange_seconds(exchange: CrossBlockReduction) -> float:
     """What an exchange costs, all its reductions together."""
-    if exchange is Exchange.NONE:
+    if exchange is CrossBlockReduction.NONE:
         return 0.0
     return (
         heuristics.CLUSTER_EXCHANGE_SECONDS
-        if exchange is Exchange.CLUSTER
+        if exchange is CrossBlockReduction.CLUSTER
         else heuristics.GRID_EXCHANGE_SECONDS
     )
 
 
-def _row_bytes(alignment: Alignment, sched: Schedule, rows: int, device: DeviceModel) -> float:
+def _row_bytes(alignment: Alignment, sched: LoopNest, rows: int, device: DeviceModel) -> float:
     """Traffic of a row, with what is read again counted for less where all of it fits the L2 cache."""
     first = again = 0.0
     seen = set()
@@ -194,10 +194,10 @@ def _row_bytes(alignment: Alignment, sched: Schedule, rows: int, device: DeviceM
     return first + again * (heuristics.CACHED_SHARE if rows * first < device.l2_bytes / 2 else 1.0)
 
 
-def partial_scratch(sched: Schedule, rows: Extent, mapping: RowMapping) -> dict[Operator, Scratch]:
-    """For each reduction the scratch of (rows, segments) partial results that an exchange by grid barrier needs."""
-    if mapping.exchange is not Exchange.GRID:
+def partial_scratch(sched: LoopNest, rows: Extent, mapping: RowMapping) -> dict[Operator, Scratch]:
+    """For each reduction the scratch of (rows, row_splits) partial results that an exchange by grid barrier needs."""
+    if mapping.exchange is not CrossBlockReduction.GRID:
         return {}
     reduces = [op for p in sched.passes for op in p.reduces]
-    shape = (rows, mapping.segments)
+    shape = (rows, mapping.row_splits)
     return {op: Scratch(f"partials_{i}", shape, partial_dtype(op)) for i, op in enumerate(reduces)}

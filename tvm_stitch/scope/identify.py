@@ -17,11 +17,11 @@ from ..plan import heuristics
 from .compose import compose
 from .epilogue import RULES, EpilogueRules, find_epilogues
 from .estimate import Estimator, in_block
+from .horizontal import fuse_horizontally
 from .merging import Merger
 from .node import Node, NodeKind, Value
 from .prologue import find_prologues
 from .quotient import Quotient
-from .remote import join_remote
 from .weigh import MORE_KERNELS, Weigher
 
 Excluded = Callable[[Sequence[Node], StitchGraph], bool]
@@ -130,7 +130,7 @@ class _Identifier:
         self._reconsider()
         self._join_late()
         if self.config.remote:
-            join_remote(self.merger, self._is_scope)
+            fuse_horizontally(self.merger, self._is_scope)
         self._release_views()
         self._exclude(excluded)
         self._weigh(epilogues, views)

@@ -16,8 +16,8 @@ from ..graph.ir import Operator, StitchGraph, Tensor
 from ..graph.reader import read
 from ..plan.grid_memory import grid_shared_bytes
 from ..plan.grid_plan import GridPart, GridPlan
+from ..plan.inter_phase_reuse import loaded_tile
 from ..plan.launch import MAX_REGISTERS, blocks_per_sm
-from ..plan.retention import loaded_tile
 from .random_graphs import emulated_target
 
 

@@ -13,11 +13,11 @@ from tests.graph.helpers import H200, build
 from tests.scope.nodes import compute, memory
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.scope.estimate import estimate_kernel, in_block
+from tvm_stitch.scope.horizontal import _Remote
 from tvm_stitch.scope.identify import identify
 from tvm_stitch.scope.merging import Merger
 from tvm_stitch.scope.node import Node
 from tvm_stitch.scope.quotient import Quotient
-from tvm_stitch.scope.remote import _Remote
 from tvm_stitch.testing.emulator import run_cuda
 from tvm_stitch.testing.random_graphs import emulated_target, stitched_pipeline
 from tvm_stitch.testing.reference import evaluate, mismatches

@@ -14,9 +14,9 @@ from tests.graph.helpers import H200, build
 from tests.plan.reread import column_softmax, gradient
 from tvm_stitch.plan.grid import make_grid_plan
 from tvm_stitch.plan.grid_memory import grid_shared_bytes
-from tvm_stitch.plan.grid_plan import GridPlan, Retention
+from tvm_stitch.plan.grid_plan import GridPlan
 from tvm_stitch.plan.heuristics import RETAINED_IN_REGISTERS
-from tvm_stitch.plan.retention import loaded_tile, retain, shared_out_alike
+from tvm_stitch.plan.inter_phase_reuse import loaded_tile, retain, shared_out_alike
 from tvm_stitch.testing import grid_cases
 from tvm_stitch.testing.plan_checks import plan_problems, stitch_graph
 
@@ -30,7 +30,7 @@ def planned(mod: Any, device: Any = H200) -> GridPlan:
     return plan
 
 
-def retention(mod: Any, device: Any = H200) -> Retention:
+def retention(mod: Any, device: Any = H200) -> InterPhaseReuse:
     kept = planned(mod, device).retention
     assert kept is not None
     return kept

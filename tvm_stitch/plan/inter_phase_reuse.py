@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Retention: what a block loads in one phase stays on chip for the phases that read it again.
+"""Reuse between phases: what a block loads in one phase stays on chip for the phases that read it again.
 
 The blocks of a grid-wide plan stay for all of its phases. If parts of several phases read the same input and share out
 its elements alike, each thread finds in a later phase what it loaded in an earlier one: as many tasks as fit are kept
@@ -20,7 +20,7 @@ from . import heuristics
 from .alignment import Misaligned
 from .domain import At, Domain
 from .grid_memory import grid_shared_bytes
-from .grid_plan import GridPart, GridPlan, Retention
+from .grid_plan import GridPart, GridPlan, InterPhaseReuse
 from .mapping import RowMapping
 from .part_registers import part_words
 from .parts import Cut, Part, aligned_part
@@ -106,7 +106,7 @@ def _mapped_as(part: Part, model: GridPart, words: int) -> GridPart | None:
     return mapped if part_words(mapped) <= words else None
 
 
-def retain(plan: GridPlan, words: int) -> Retention | None:
+def retain(plan: GridPlan, words: int) -> InterPhaseReuse | None:
     """What to keep on chip in a plan whose blocks stay: of all choices the one that saves most; None if there is none.
 
     Args:
@@ -115,7 +115,7 @@ def retain(plan: GridPlan, words: int) -> Retention | None:
     """
     if not plan.cooperative:
         return None
-    found: list[tuple[int, Retention]] = []
+    found: list[tuple[int, InterPhaseReuse]] = []
     for f, parts in enumerate(plan.phases):
         for first in parts:
             if first.part.replicated or first.stride != plan.blocks or first.tiles != 1 or first.offset:
@@ -135,7 +135,7 @@ def retain(plan: GridPlan, words: int) -> Retention | None:
 
 def _kept(
     plan: GridPlan, parts: tuple[GridPart, ...], tensors: tuple[Tensor, ...], words: int
-) -> Retention | None:
+) -> InterPhaseReuse | None:
     device, first = plan.device, parts[0]
     (p,) = first.schedule.passes
     m = first.mapping.of(p.columns)
@@ -152,4 +152,4 @@ def _kept(
     free = words - max(map(part_words, parts)) - heuristics.RETAINED_ADDRESSES * (len(tensors) - 1)
     share = next((share for phases, share in heuristics.RETAINED_SHARE if len(plan.phases) <= phases), 0.0)
     registers = max(0, min(tasks - shared, heuristics.RETAINED_IN_REGISTERS, int(free * share / each)))
-    return Retention(tensors, parts, shared, registers, size) if shared + registers else None
+    return InterPhaseReuse(tensors, parts, shared, registers, size) if shared + registers else None

@@ -48,7 +48,7 @@ class Coordinate:
         return outer * as_expr(self.extent) + inner
 
 
-class Frame:
+class IndexContext:
     """The row and the column of a pass, in whose variables indices and conditions are simplified.
 
     ``part`` is the start and the extent of the part of the column's segment that is being visited.
@@ -87,11 +87,11 @@ class Frame:
         return compat.substitute(value, values)
 
 
-class FrameEvaluator(Evaluator):
+class ContextEvaluator(Evaluator):
     """An evaluator whose indices are simplified in a frame."""
 
     arithmetic = HOST
-    frame: Frame | None = None
+    frame: IndexContext | None = None
 
     def localize(self, index: Expr) -> Expr:
         """Write an index in the frame's variables (without a frame: in the current row and column)."""
