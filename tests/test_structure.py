@@ -6,7 +6,10 @@ from __future__ import annotations
 import ast
 import dataclasses
 import importlib
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -100,10 +103,11 @@ def test_circles_are_found() -> None:
 # -- versions of TVM -----------------------------------------------------------------------------------------
 _VERSION_CHECK = re.compile(
     r"HAS_RELAX_TIRX|HAS_TIRX|hasattr\(\s*tvm\b|tvm\.__version__\s*(?:[<>=!.\[]|\bin\b)"
-    r"|find_spec\(\s*[\"']tvm\.(?:tirx|tir|relax|relay)"
+    r"|[\"']tvm\._ffi|find_spec\(\s*[\"']tvm\.(?:tirx|tir|relax|relay)"
 )
 _MAY_CHECK = {
     "tvm_stitch/compat/": "the place of these checks",
+    "tvm_stitch/interrupts.py": "asked in a signal handler, where TVM may be half imported",
     "tvm_stitch/compute/emit.py": "where a product lies: moves to compat.TAKES_WORKSPACE with the next change there",
 }
 
@@ -249,3 +253,17 @@ def test_assignments_are_found() -> None:
     )
     written = ["a.b", "d.e", "setattr(f, 'g', 5)", "vars(h)", "y.z"]
     assert sorted(_assigned(text)) == written
+
+
+# -- start-up ------------------------------------------------------------------------------------------------
+def test_the_package_and_its_command_line_start_without_tvm() -> None:
+    """TVM takes seconds to import: help, usage errors and options need none of it."""
+    code = (
+        "import sys, tvm_stitch, tvm_stitch.cli as cli\n"
+        "cli.main(['--help'])\n"
+        "tvm_stitch.StitchConfig(), tvm_stitch.Report('llvm')\n"
+        "sys.exit('tvm' in sys.modules)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0 and "compile" in done.stdout, done.stderr
