@@ -77,7 +77,7 @@ def compiled(mod: tvm.IRModule, target: Any, threads: int | None) -> tuple[Any, 
         executable = tvm.compile(mod, target, relax_pipeline=pipeline(target, recorder=recorder))
     (plan,) = recorder.plans.values()
     assert isinstance(plan, StitchPlan), "rows of a block need no grid-wide plan"
-    return executable, plan.mapping.threads
+    return executable, plan.row_mapping.threads
 
 
 def bench(columns: int, inputs: int, alternatives: Sequence[int]) -> tuple[int, dict[int, Timing]]:

@@ -47,9 +47,8 @@ LAYERS = {
 LAYERS |= {
     "describe": 3,
     "compute": 4,
-    "explain": 4,
     "recorder": 4,
-    "attempts": 4,
+    "driver": 4,
     "rules": 4,
     "relax": 5,
     "relay": 5,

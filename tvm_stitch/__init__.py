@@ -7,7 +7,7 @@ import importlib
 from typing import Any
 
 from .config import StitchConfig
-from .explain import Report, explain
+from .report.report import Report
 
 __version__ = "0.1.0"
 __all__ = ["Report", "StitchConfig", "__version__", "compile", "explain", "export_library"]
@@ -33,6 +33,22 @@ def compile(mod: Any, target: Any = "llvm", config: StitchConfig | None = None, 
     from .relax.build import build
 
     return build(mod, target, config, **options).executable
+
+
+def explain(mod: Any, target: Any = "llvm", config: StitchConfig | None = None) -> Report:
+    """Report how a Relax module is stitched for a target; nothing is compiled to machine code.
+
+    Args:
+        mod: a Relax IRModule, as given to :func:`compile`.
+        target: a TVM target or its string.
+        config: stitching options.
+
+    Raises:
+        TypeError: when ``mod`` is no IRModule.
+    """
+    from .relax.explain import explain as explain_relax
+
+    return explain_relax(mod, target, config)
 
 
 def export_library(executable: Any, path: Any, target: Any = "llvm", **options: Any) -> None:

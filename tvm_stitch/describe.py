@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans as the plain data of reports."""
+"""Plans and boundaries as the plain data of reports."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from . import compat
@@ -16,13 +16,39 @@ from .graph.ir import Operator
 from .plan.dominants import crossing_tensors, final_schemes, group
 from .plan.grid_memory import grid_shared_bytes, grid_traffic, part_traffic
 from .plan.grid_plan import GridPart, GridPlan
-from .plan.mapping import Exchange
+from .plan.mapping import CrossBlockReduction
 from .plan.memory import shared_bytes, traffic
-from .plan.passes import Schedule
+from .plan.passes import LoopNest
 from .plan.plan import StitchPlan
 from .plan.scratch import Scratch
 from .plan.splitting import partial_scratch
 from .report.kernel import Kernel
+from .report.report import Report
+from .report.words import count_of
+from .scope.identify import Boundary
+
+
+def report_of(
+    target: str,
+    plans: Mapping[str, StitchPlan | GridPlan],
+    left: Mapping[str, str],
+    boundaries: Iterable[Boundary],
+    computed: Mapping[str, str],
+) -> Report:
+    """A Report of plans by kernel, reasons by what was left to TVM, and boundaries."""
+    kernels = [describe(name, plan) for name, plan in plans.items()]
+    devices = sorted({_device(plan.device) for plan in plans.values()})
+    return Report(
+        target, kernels, dict(left), [_boundary(b) for b in boundaries], ", ".join(devices), dict(computed)
+    )
+
+
+def _boundary(found: Boundary) -> dict[str, str]:
+    return {"producer": found.producer, "consumer": found.consumer, "reason": found.reason}
+
+
+def _device(device: DeviceModel) -> str:
+    return f"{device.name}, {count_of(device.sms, 'multiprocessor' if device.is_gpu else 'core')}"
 
 
 def describe(name: str, plan: StitchPlan | GridPlan) -> Kernel:
@@ -73,7 +99,7 @@ def _grid_seconds(plan: GridPlan) -> float | None:
     return _seconds(sizes, plan.device, grid=True, resident=resident, barriers=plan.cooperative)
 
 
-def _passes(sched: Schedule) -> list[dict[str, Any]]:
+def _passes(sched: LoopNest) -> list[dict[str, Any]]:
     kept = sched.kept_values
     return [
         {
@@ -89,16 +115,16 @@ def _passes(sched: Schedule) -> list[dict[str, Any]]:
 
 def _row_launch(plan: StitchPlan) -> dict[str, Any]:
     """The launch of a plan whose blocks wait for each other: it is fixed, other grids follow from the shapes."""
-    m = plan.mapping
-    if m.exchange is Exchange.NONE:
+    if plan.exchange is CrossBlockReduction.NONE:
         return {}
+    m = plan.row_mapping
     levels = len({p.level for p in plan.schedule.passes if p.reduces})
-    grid = m.exchange is Exchange.GRID
+    grid = m.exchange is CrossBlockReduction.GRID
     return {
-        "blocks": _plain(plan.alignment.domain.rows * m.segments),
+        "blocks": _plain(plan.alignment.domain.rows * m.row_splits),
         "threads": m.block,
         "grid barriers": levels if grid else 0,
-        "cluster": 1 if grid else m.segments,
+        "cluster": 1 if grid else m.row_splits,
     }
 
 
@@ -138,10 +164,8 @@ def _part(plan: GridPlan, part: GridPart) -> dict[str, Any]:
         "mapping": {
             "threads a row": m.threads,
             "rows a block": m.rows_per_block,
-            "columns": {
-                s: f"vectors of {c.vector} x {c.chunks} x {c.steps} steps" for s, c in m.columns.items()
-            },
-            "between passes": m.storage,
+            "columns": m.spaces,
+            "between passes": m.storage.value,
             "tasks": part.tasks,
             "blocks": plan.blocks if found.replicated else part.stride * part.tiles,
             "tiles of columns": part.tiles,
@@ -173,7 +197,7 @@ def _finishes(plan: GridPlan, op: Operator) -> bool:
 def _row_scratch(plan: StitchPlan) -> list[dict[str, Any]]:
     if not plan.scratch:
         return []
-    held = partial_scratch(plan.schedule, plan.alignment.domain.rows, plan.mapping)
+    held = partial_scratch(plan.schedule, plan.alignment.domain.rows, plan.row_mapping)
     return [_buffer(s, [f"{op.name}'s partials"]) for op, s in held.items()]
 
 

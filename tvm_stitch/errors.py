@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-import tvm
 
-
-@tvm.error.register_error  # keeps its type on the way through a pass
 class StitchError(RuntimeError):
-    """Something that could not be stitched under ``StitchConfig(strict=True)``."""
+    """Something that could not be stitched under ``StitchConfig(strict=True)``.
+
+    It keeps its type on the way through a pass: ``interrupts`` tells TVM of it.
+    """

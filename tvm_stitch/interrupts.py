@@ -22,6 +22,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, TypeVar
 
+from .errors import StitchError
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 MOST_CARRIED = 8
@@ -88,6 +90,7 @@ def original(err: BaseException) -> BaseException:
 
 def carrying(function: Function) -> Function:
     """For functions that TVM calls: what they raise comes out of TVM as the same exception."""
+    _register()
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -112,6 +115,8 @@ def watched() -> Iterator[None]:
     The handler is Python's, or whichever the program has installed; one that raises nothing has dealt with the signal.
     Python delivers signals to the main thread; in other threads this only gives carried exceptions back.
     """
+    if "tvm" in sys.modules:
+        _register()
     if not _state.depth:
         _begin(sys._getframe(2))
     _state.depth += 1
@@ -205,19 +210,18 @@ def _is_lost_in(frame: FrameType | None) -> bool:
     return False
 
 
-@functools.cache
 def _only_exceptions_cross() -> bool:
-    """True for TVMs whose callbacks let nothing through but subclasses of ``Exception``."""
+    """True for TVMs whose callbacks let nothing through but subclasses of ``Exception``; False where none is loaded."""
     return "tvm._ffi.base" in sys.modules
 
 
+@functools.cache
 def _register() -> None:
+    """Tell TVM which exceptions to make again of those that it carries."""
     import tvm
 
+    tvm.error.register_error(StitchError)
     tvm.error.register_error("tvm_stitch.Carried", Carried)
     if not _only_exceptions_cross():
         for kind in (KeyboardInterrupt, SystemExit):
             tvm.error.register_error(kind.__name__, kind)
-
-
-_register()

@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from .explain import Report, report_of
+from .describe import report_of
 from .plan.grid_plan import GridPlan
 from .plan.plan import StitchPlan
 from .report.flow import Flow
+from .report.report import Report
 from .scope.identify import Boundary
 
 

@@ -70,7 +70,7 @@ def _spec_of(text: str) -> Any:
             return json.loads(text)
         except json.JSONDecodeError as error:
             raise ValueError(f"no valid JSON ({error})") from None
-    if len(words) > 1 and compat.HAS_RELAX_TIRX:  # a TVM with Relay reads options itself
+    if len(words) > 1 and not compat.READS_TARGET_OPTIONS:
         return {"kind": words[0], **dict(map(_option, words[1:]))}
     return text
 

@@ -352,7 +352,7 @@ def test_lanes_over_rows_are_vector_code() -> None:
 
 def test_conditions_are_resolved_by_parts() -> None:
     compiled = check(*_shapes("concat"), MOVES["concat"][1])
-    assert compiled.mappings[0].segments["693"].cuts == (0, 30, 77)
+    assert compiled.mappings[0].inner[693].cuts == (0, 30, 77)
     assert VECTOR_STORE.search(compiled.source) and not LIBM.search(compiled.source)
 
 
@@ -413,4 +413,4 @@ def test_reductions_of_long_rows_in_parts_have_no_start_of_their_own(monkeypatch
 
     compiled = check([(200_000,), (100_001,)], [F32, F32], body, {F32: (1e-4, 1e-1)})
     split = [m for m in compiled.mappings if m.divide is Split.COLUMNS]
-    assert any(len(segment.parts) > 1 for m in split for segment in m.segments.values())
+    assert any(len(segment.parts) > 1 for m in split for segment in m.inner.values())

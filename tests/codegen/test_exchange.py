@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from tvm.relax import op as R
 import tvm_stitch.relax
 from tests.graph.helpers import build, check_emulated, cuda_source, draw
 from tvm_stitch.config import StitchConfig
-from tvm_stitch.plan.mapping import Exchange, RowMapping, map_rows
+from tvm_stitch.plan.mapping import CrossBlockReduction, RowMapping, map_rows
 from tvm_stitch.testing import cases
 from tvm_stitch.testing.emulator import run_cuda
 from tvm_stitch.testing.random_graphs import emulated_target
@@ -28,13 +29,12 @@ Emit = Callable[[relax.Expr], relax.Expr]
 F32 = "float32"
 
 
-def force(monkeypatch: pytest.MonkeyPatch, segments: int, exchange: Exchange) -> None:
+def force(monkeypatch: pytest.MonkeyPatch, segments: int, exchange: CrossBlockReduction) -> None:
     """Every row takes so many blocks, whether that pays or not."""
 
     def mapping(alignment: Any, sched: Any, device: Any, config: StitchConfig) -> RowMapping:
-        made = map_rows(alignment, sched, device, segments)
-        made.exchange = exchange if alignment.graph.reduces else Exchange.NONE
-        return made
+        chosen = exchange if alignment.graph.reduces else CrossBlockReduction.NONE
+        return replace(map_rows(alignment, sched, device, segments), exchange=chosen)
 
     monkeypatch.setattr("tvm_stitch.plan.plan.choose_mapping", mapping)
 
@@ -48,29 +48,33 @@ def softmax_of(shape: Sequence[int], dtype: str = F32) -> tvm.IRModule:
     return build(softmax, (shape, dtype))
 
 
-@pytest.mark.parametrize("exchange", [Exchange.CLUSTER, Exchange.GRID], ids=lambda e: e.name)
+@pytest.mark.parametrize(
+    "exchange", [CrossBlockReduction.CLUSTER, CrossBlockReduction.GRID], ids=lambda e: e.name
+)
 @pytest.mark.parametrize("segments", [2, 3, 8])
 @pytest.mark.parametrize("columns", [8, 1025, 4096, 30000, 50001])
 @pytest.mark.parametrize("rows", [1, 3])
 def test_softmax(
-    monkeypatch: pytest.MonkeyPatch, exchange: Exchange, segments: int, columns: int, rows: int
+    monkeypatch: pytest.MonkeyPatch, exchange: CrossBlockReduction, segments: int, columns: int, rows: int
 ) -> None:
     force(monkeypatch, segments, exchange)
     done = check_emulated(softmax_of((rows, columns)), draw([((rows, columns), F32)]))
     (launch,) = done.launches
     assert launch.grid[0] == rows * segments
-    assert launch.cluster[0] == (segments if exchange is Exchange.CLUSTER else 1)
-    assert launch.cooperative == (exchange is Exchange.GRID)
+    assert launch.cluster[0] == (segments if exchange is CrossBlockReduction.CLUSTER else 1)
+    assert launch.cooperative == (exchange is CrossBlockReduction.GRID)
 
 
-BOTH = pytest.mark.parametrize("exchange", [Exchange.CLUSTER, Exchange.GRID], ids=lambda e: e.name)
+BOTH = pytest.mark.parametrize(
+    "exchange", [CrossBlockReduction.CLUSTER, CrossBlockReduction.GRID], ids=lambda e: e.name
+)
 
 
 @BOTH
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
 @pytest.mark.parametrize("columns", [1030, 9001])
 def test_softmax_in_each_float(
-    monkeypatch: pytest.MonkeyPatch, exchange: Exchange, dtype: str, columns: int
+    monkeypatch: pytest.MonkeyPatch, exchange: CrossBlockReduction, dtype: str, columns: int
 ) -> None:
     force(monkeypatch, 4, exchange)
     check_emulated(softmax_of((3, columns), dtype), draw([((3, columns), dtype)]))
@@ -78,7 +82,7 @@ def test_softmax_in_each_float(
 
 @BOTH
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64"])
-def test_integers(monkeypatch: pytest.MonkeyPatch, exchange: Exchange, dtype: str) -> None:
+def test_integers(monkeypatch: pytest.MonkeyPatch, exchange: CrossBlockReduction, dtype: str) -> None:
     """Reductions of one level share an exchange, whatever they combine."""
 
     def body(emit: Emit, x: Any) -> Any:
@@ -91,7 +95,7 @@ def test_integers(monkeypatch: pytest.MonkeyPatch, exchange: Exchange, dtype: st
 
 @BOTH
 def test_reductions_of_several_types_share_an_exchange(
-    monkeypatch: pytest.MonkeyPatch, exchange: Exchange
+    monkeypatch: pytest.MonkeyPatch, exchange: CrossBlockReduction
 ) -> None:
     """int64, float32 (from float16) and int8: slots have the size of the largest."""
 
@@ -113,7 +117,7 @@ def test_reductions_of_several_types_share_an_exchange(
 
 @BOTH
 @pytest.mark.parametrize("combiner", ["all", "any"])
-def test_booleans(monkeypatch: pytest.MonkeyPatch, exchange: Exchange, combiner: str) -> None:
+def test_booleans(monkeypatch: pytest.MonkeyPatch, exchange: CrossBlockReduction, combiner: str) -> None:
     """One element decides, in whichever segment it lies."""
     join, start = {"all": (tirx.And, True), "any": (tirx.Or, False)}[combiner]
     reducer = te.comm_reducer(lambda a, b: join(a, b), lambda dtype: tirx.const(start, dtype))
@@ -141,7 +145,7 @@ def test_booleans(monkeypatch: pytest.MonkeyPatch, exchange: Exchange, combiner:
 
 
 @BOTH
-def test_chained_reductions(monkeypatch: pytest.MonkeyPatch, exchange: Exchange) -> None:
+def test_chained_reductions(monkeypatch: pytest.MonkeyPatch, exchange: CrossBlockReduction) -> None:
     """Five levels, each reading the one before: the slots of one exchange are not those of the next."""
 
     def body(emit: Emit, x: Any) -> Any:
@@ -157,7 +161,7 @@ def test_chained_reductions(monkeypatch: pytest.MonkeyPatch, exchange: Exchange)
 @BOTH
 @pytest.mark.parametrize("sizes", [(2000, 77), (1, 3000), (1500, 1500)], ids=str)
 def test_columns_of_two_lengths(
-    monkeypatch: pytest.MonkeyPatch, exchange: Exchange, sizes: tuple[int, int]
+    monkeypatch: pytest.MonkeyPatch, exchange: CrossBlockReduction, sizes: tuple[int, int]
 ) -> None:
     """Two column spaces share the rows: what one level reduces of both is exchanged together."""
 
@@ -172,7 +176,9 @@ def test_columns_of_two_lengths(
 
 
 @BOTH
-def test_segments_past_the_end_of_the_row(monkeypatch: pytest.MonkeyPatch, exchange: Exchange) -> None:
+def test_segments_past_the_end_of_the_row(
+    monkeypatch: pytest.MonkeyPatch, exchange: CrossBlockReduction
+) -> None:
     """Eight blocks for what one covers: seven add nothing, to a maximum below zero neither."""
     force(monkeypatch, 8, exchange)
     for columns in (1, 5, 130):
@@ -184,7 +190,7 @@ def test_segments_past_the_end_of_the_row(monkeypatch: pytest.MonkeyPatch, excha
 @BOTH
 @pytest.mark.parametrize("columns", [300_000, 300_001])
 def test_rows_that_no_registers_hold(
-    monkeypatch: pytest.MonkeyPatch, exchange: Exchange, columns: int
+    monkeypatch: pytest.MonkeyPatch, exchange: CrossBlockReduction, columns: int
 ) -> None:
     """Kept in the shared memory of several blocks, each its segment."""
 
@@ -200,23 +206,22 @@ def test_rows_that_no_registers_hold(
 @BOTH
 @pytest.mark.parametrize("columns", [120_000, 120_001])
 def test_segments_that_take_several_steps(
-    monkeypatch: pytest.MonkeyPatch, exchange: Exchange, columns: int
+    monkeypatch: pytest.MonkeyPatch, exchange: CrossBlockReduction, columns: int
 ) -> None:
     """A segment that no memory on chip holds is swept anew in steps: each block begins behind all of them."""
     made: list[RowMapping] = []
 
     def mapping(alignment: Any, sched: Any, device: Any, config: StitchConfig) -> RowMapping:
-        made.append(map_rows(alignment, sched, device, 2))
-        made[-1].exchange = exchange
+        made.append(replace(map_rows(alignment, sched, device, 2), exchange=exchange))
         return made[-1]
 
     monkeypatch.setattr("tvm_stitch.plan.plan.choose_mapping", mapping)
     check_emulated(softmax_of((1, columns)), draw([((1, columns), F32)]))
-    assert all(m.segments == 2 and m.of(columns).steps > 1 for m in made)
+    assert all(m.row_splits == 2 and m.of(columns).steps > 1 for m in made)
 
 
 def test_an_exchange_has_to_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    force(monkeypatch, 2, Exchange.NONE)
+    force(monkeypatch, 2, CrossBlockReduction.NONE)
     with pytest.raises(Exception, match="need an exchange"):
         cuda_source(softmax_of((2, 4096)), StitchConfig(strict=True))
 
@@ -309,14 +314,14 @@ def kernel(mod: tvm.IRModule) -> str:
 
 
 def test_a_cluster_meets_once_before_and_once_an_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
-    force(monkeypatch, 2, Exchange.CLUSTER)
+    force(monkeypatch, 2, CrossBlockReduction.CLUSTER)
     source = kernel(softmax_of((64, 30000)))
     assert source.count("arrive_relaxed_aligned();") == 1
     assert source.count("arrive_release_aligned();") == 2 and source.count("wait_acquire_aligned();") == 3
 
 
 def test_a_grid_barrier_an_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
-    force(monkeypatch, 4, Exchange.GRID)
+    force(monkeypatch, 4, CrossBlockReduction.GRID)
     assert kernel(softmax_of((3, 30000))).count("grid_sync();") == 2
 
 

@@ -17,6 +17,7 @@ from tvm.relax import op as R
 import tvm_stitch.relax
 from tests.graph.helpers import H200, build, check_emulated, cuda_source, draw, graph, plan, symbol
 from tvm_stitch.config import StitchConfig
+from tvm_stitch.plan.mapping import Storage
 from tvm_stitch.plan.plan import make_plan
 from tvm_stitch.testing import cases
 from tvm_stitch.testing.count import count_kernels
@@ -171,19 +172,19 @@ def test_power_is_computed_once_a_row(dtype: str, columns: int) -> None:
 @pytest.mark.parametrize(
     ("rows", "columns", "storage", "times"),
     [
-        (64, 1024, "kept in registers", 1),
-        (5, 999, "kept in registers", 1),
-        (7, 12289, "kept in registers", 1),
-        (2, 50000, "kept in shared memory", 2),
-        (2, 66000, "read again", 2),
+        (64, 1024, Storage.REGISTERS, 1),
+        (5, 999, Storage.REGISTERS, 1),
+        (7, 12289, Storage.REGISTERS, 1),
+        (2, 50000, Storage.SHARED, 2),
+        (2, 66000, Storage.NOWHERE, 2),
     ],
 )
-def test_how_often_a_heavy_value_is_computed(rows: int, columns: int, storage: str, times: int) -> None:
+def test_how_often_a_heavy_value_is_computed(rows: int, columns: int, storage: Storage, times: int) -> None:
     """softmax's exponential: once where it is kept, twice where only the row is, or not even that."""
     config = StitchConfig(clusters=False, grid_barriers=False)
     case = cases.softmax(rows, columns)
     mapping = make_plan(graph(case.build()), H200, config).mapping
-    assert mapping.storage == storage
+    assert mapping.storage is storage
     (kernel,) = kernel_bodies(cuda_source(case.build(), config))
     unrolled = mapping.of(columns).vector * mapping.of(columns).chunks
     assert len(re.findall(r"expf?\(", kernel)) == times * unrolled

@@ -76,7 +76,7 @@ def resident(case: GridCase) -> tuple[int, int]:
     plan = made(case).plan
     if isinstance(plan, GridPlan):
         return plan.blocks, plan.blocks_per_sm
-    return int(plan.alignment.domain.rows) * plan.mapping.segments, plan.mapping.blocks_per_sm
+    return int(plan.alignment.domain.rows) * plan.mapping.row_splits, plan.mapping.blocks_per_sm
 
 
 def run(case: GridCase, artifact: Lowered, seed: int, **options: object) -> tuple[EmulatedRun, bool]:

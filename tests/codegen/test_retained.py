@@ -15,7 +15,7 @@ import tvm_stitch.relax
 from tests.graph.helpers import build, check_emulated, cuda_source, draw
 from tests.plan.reread import column_softmax, gradient
 from tvm_stitch.config import StitchConfig
-from tvm_stitch.plan.grid_plan import GridPlan, Retention
+from tvm_stitch.plan.grid_plan import GridPlan
 from tvm_stitch.recorder import Recorder
 from tvm_stitch.testing import grid_cases
 from tvm_stitch.testing.emulator import lower
@@ -26,7 +26,7 @@ F32 = "float32"
 Body = Callable[..., Any]
 
 
-def kept_by(mod: Any, config: StitchConfig) -> Retention | None:
+def kept_by(mod: Any, config: StitchConfig) -> InterPhaseReuse | None:
     """Compile, and tell what the only kernel retains."""
     recorder = Recorder()
     lower(mod, emulated_target(), tvm_stitch.relax.pipeline(emulated_target(), config, recorder))

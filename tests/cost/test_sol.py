@@ -6,9 +6,6 @@ from __future__ import annotations
 import pytest
 
 from tvm_stitch.cost.sol import (
-    ALONE,
-    BARRIER_SECONDS,
-    LAUNCH_SECONDS,
     Load,
     Work,
     moving_seconds,
@@ -17,6 +14,7 @@ from tvm_stitch.cost.sol import (
     tail_seconds,
 )
 from tvm_stitch.device import GPUS
+from tvm_stitch.plan.heuristics import BARRIER_SECONDS, LAUNCH_SECONDS, LONE_BLOCK_SHARES
 
 H200, V100 = GPUS["h200"], GPUS["v100"]
 MEGABYTE = 1_000_000
@@ -61,7 +59,7 @@ def test_parts_of_a_phase_share_the_device_and_phases_wait() -> None:
 
 
 def test_few_blocks_draw_part_of_the_bandwidth() -> None:
-    assert share_of(1, H200) == ALONE / 132
+    assert share_of(1, H200) == LONE_BLOCK_SHARES / 132
     assert share_of(20, H200) < share_of(30, H200) < 1 == share_of(132, H200)
 
 

@@ -13,8 +13,8 @@ from tests.graph.helpers import H200
 from tvm_stitch.plan.choose import choose_plan
 from tvm_stitch.plan.grid_memory import grid_shared_bytes
 from tvm_stitch.plan.grid_plan import GridPlan
-from tvm_stitch.plan.launch import blocks_per_wave
-from tvm_stitch.plan.mapping import Exchange
+from tvm_stitch.plan.launch import blocks_per_sm
+from tvm_stitch.plan.mapping import CrossBlockReduction
 from tvm_stitch.testing import grid_cases, resources
 from tvm_stitch.testing.emulator import Lowered, lower, run_lowered
 from tvm_stitch.testing.grid_cases import GridCase
@@ -129,9 +129,9 @@ def test_resources_at_full_size(case: GridCase) -> None:
         )
     else:
         m, shared = plan.mapping, 0
-        barriers, threads = m.exchange is Exchange.GRID, m.block
-        blocks = int(plan.alignment.domain.rows) * m.segments if barriers else 0
+        barriers, threads = m.exchange is CrossBlockReduction.GRID, m.block
+        blocks = int(plan.alignment.domain.rows) * m.row_splits if barriers else 0
     assert ("tirx.use_cooperative_launch" in params) == barriers
     if barriers:
-        assert blocks <= blocks_per_wave(H200, threads, used.registers, max(used.shared, shared))
+        assert blocks <= H200.sms * blocks_per_sm(H200, threads, used.registers, max(used.shared, shared))
         assert blocks > 0.9 * H200.sms  # and hardly any of the device is idle

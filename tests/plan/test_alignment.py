@@ -13,8 +13,9 @@ from tvm.relax import op as R
 from tests.graph.helpers import build, check_emulated, draw, graph, graphs, legalize, operator, symbol
 from tvm_stitch.graph.extent import same
 from tvm_stitch.graph.ir import StitchGraph
-from tvm_stitch.plan.alignment import RECOMPUTE_LIMIT, Misaligned, align
+from tvm_stitch.plan.alignment import Misaligned, align
 from tvm_stitch.plan.domain import ONE, ROW, At
+from tvm_stitch.plan.heuristics import RECOMPUTED_OPERATORS
 from tvm_stitch.relax.dataflow import GraphReader, view_block
 from tvm_stitch.scope.compose import compose
 from tvm_stitch.testing.cases import cases
@@ -126,9 +127,9 @@ def test_heavy_values_are_not_computed_for_every_row_without_end() -> None:
 
         return make
 
-    align(composed(body(RECOMPUTE_LIMIT), X, ((20,), F32)))
+    align(composed(body(RECOMPUTED_OPERATORS), X, ((20,), F32)))
     with pytest.raises(Misaligned, match="computed again for every row"):
-        align(composed(body(RECOMPUTE_LIMIT + 1), X, ((20,), F32)))
+        align(composed(body(RECOMPUTED_OPERATORS + 1), X, ((20,), F32)))
 
 
 def test_reads_at_ever_new_places_end() -> None:

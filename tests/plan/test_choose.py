@@ -17,8 +17,8 @@ from tvm_stitch.plan import choose
 from tvm_stitch.plan.alignment import Misaligned
 from tvm_stitch.plan.choose import choose_plan
 from tvm_stitch.plan.grid_plan import GridPlan
-from tvm_stitch.plan.mapping import Exchange
-from tvm_stitch.plan.partition import MOST_PHASES
+from tvm_stitch.plan.heuristics import MOST_PHASES
+from tvm_stitch.plan.mapping import CrossBlockReduction
 from tvm_stitch.plan.plan import StitchPlan
 from tvm_stitch.testing import cases, grid_cases
 from tvm_stitch.testing.plan_checks import plan_problems, stitch_graph
@@ -116,8 +116,12 @@ def test_one_long_row_is_shared_by_all_blocks(name: str) -> None:
     found = LONG[name]()
     for config in (StitchConfig(), StitchConfig(clusters=False)):
         plan = choose_plan(found, H200, config)
-        assert isinstance(plan, StitchPlan) and plan.mapping.exchange is Exchange.GRID and plan.scratch
-        assert plan.mapping.segments >= H200.sms
+        assert (
+            isinstance(plan, StitchPlan)
+            and plan.mapping.exchange is CrossBlockReduction.GRID
+            and plan.scratch
+        )
+        assert plan.mapping.row_splits >= H200.sms
     for device, config in ((H200, APART), (ALONE, StitchConfig())):
         apart = choose_plan(found, device, config)
         assert isinstance(apart, GridPlan) and not apart.cooperative and len(apart.phases) > 1
@@ -129,13 +133,17 @@ def test_one_short_row_is_not() -> None:
     """A cluster, or a block, is done with it in the time of another launch."""
     found = ONE_DOMAIN["everything"]()
     cluster = choose_plan(found, H200, APART)
-    assert isinstance(cluster, StitchPlan) and cluster.mapping.exchange is Exchange.CLUSTER
+    assert isinstance(cluster, StitchPlan) and cluster.mapping.exchange is CrossBlockReduction.CLUSTER
     for device, config in (
         (ALONE, StitchConfig()),
         (H200, StitchConfig(clusters=False, grid_barriers=False)),
     ):
         alone = choose_plan(found, device, config)
-        assert isinstance(alone, StitchPlan) and alone.mapping.exchange is Exchange.NONE and not alone.scratch
+        assert (
+            isinstance(alone, StitchPlan)
+            and alone.mapping.exchange is CrossBlockReduction.NONE
+            and not alone.scratch
+        )
 
 
 @pytest.mark.parametrize("device", [H200, ALONE], ids=lambda d: d.name)

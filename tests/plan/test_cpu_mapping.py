@@ -62,19 +62,19 @@ def test_a_long_row_is_divided() -> None:
 
 def test_a_transpose_is_strided_along_its_rows() -> None:
     x = tensor(100, 200)
-    (segment,) = mapping([x], topi.transpose(x)).segments.values()
+    (segment,) = mapping([x], topi.transpose(x)).inner.values()
     assert segment.extent == 100 and segment.strided
 
 
 def test_a_segment_is_cut_where_a_concatenation_changes_its_source() -> None:
     x, y = tensor(9, 30), tensor(9, 47)
-    (segment,) = mapping([x, y], topi.concatenate([x, y], axis=1)).segments.values()
+    (segment,) = mapping([x, y], topi.concatenate([x, y], axis=1)).inner.values()
     assert segment.cuts == (0, 30, 77)
     assert segment.parts == [(0, 30), (30, 47)]
 
 
 def test_a_segment_is_cut_at_padding() -> None:
     x = tensor(9, 30)
-    (segment,) = mapping([x], topi.nn.pad(x, (1, 2), (3, 4))).segments.values()
+    (segment,) = mapping([x], topi.nn.pad(x, (1, 2), (3, 4))).inner.values()
     assert segment.extent == 36
     assert segment.cuts == (0, 2, 32, 36)

@@ -10,7 +10,8 @@ from tvm.relax import op as R
 
 from tests.graph.helpers import build, symbol
 from tvm_stitch.compat import Expr, tir
-from tvm_stitch.plan.index_length import LONGEST, too_long
+from tvm_stitch.plan.heuristics import INDEX_TERMS
+from tvm_stitch.plan.index_length import too_long
 from tvm_stitch.recorder import Recorder
 from tvm_stitch.relax import pipeline
 
@@ -38,7 +39,7 @@ def test_divisions_of_what_is_not_negative_add_up() -> None:
     for _ in range(30):
         e = tir.floormod(tir.floordiv(e, N) + 1, N + 1)
     assert not too_long(e)
-    for _ in range(LONGEST):
+    for _ in range(INDEX_TERMS):
         e = e + I * N
     assert too_long(e)
 

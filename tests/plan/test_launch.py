@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Occupancy as CUDA computes it, and launch bounds that keep the count they were made for."""
+"""Occupancy as CUDA computes it."""
 
 from __future__ import annotations
 
-import dataclasses
 import random
 import shutil
 import subprocess
@@ -12,14 +11,7 @@ from pathlib import Path
 import pytest
 
 from tvm_stitch.device import GPUS, DeviceModel, device_model
-from tvm_stitch.plan.launch import (
-    ASSUMED_REGISTERS,
-    MAX_REGISTERS,
-    blocks_per_sm,
-    blocks_per_wave,
-    launch_bounds,
-    most_registers,
-)
+from tvm_stitch.plan.launch import blocks_per_sm
 
 H200 = GPUS["h200"]
 ARCHS = {
@@ -145,87 +137,6 @@ def test_occupancy_is_what_cuda_computes(oracle: Path, name: str) -> None:
     assert len(set(answers)) > 5  # the cases were not all of one kind
 
 
-@pytest.mark.parametrize("name", GPUS)
-def test_most_registers_is_the_most(name: str) -> None:
-    gpu, draw = GPUS[name], random.Random(7)
-    for _ in range(200):
-        threads, shared = draw.randrange(1, 1025), draw.choice([0, draw.randrange(gpu.shared_per_block)])
-        held = blocks_per_sm(gpu, threads, draw.randrange(1, 65), shared)
-        registers = most_registers(gpu, threads, held, shared)
-        assert blocks_per_sm(gpu, threads, registers, shared) >= held
-        if registers < MAX_REGISTERS:
-            assert blocks_per_sm(gpu, threads, registers + 1, shared) < held
-
-
-def test_most_registers_of_known_launches() -> None:
-    assert most_registers(H200, 1024, 2) == 32
-    assert most_registers(H200, 1024, 1) == 64
-    assert most_registers(H200, 256, 1) == 255
-    assert most_registers(H200, 256, 2) == 128
-    assert most_registers(H200, 256, 3) == 80
-    assert most_registers(H200, 512, 1) == 128
-    with pytest.raises(ValueError, match="does not hold 3 blocks of 1024 threads"):
-        most_registers(H200, 1024, 3)
-    with pytest.raises(ValueError, match="does not hold 2 blocks of 128 threads and 122880 bytes"):
-        most_registers(H200, 128, 2, 120 * 1024)
-
-
-def test_blocks_of_a_wave() -> None:
-    assert blocks_per_wave(H200, 1024, 32) == 264
-    assert blocks_per_wave(H200, 256, 130) == 132
-    assert blocks_per_wave(GPUS["v100"], 1024, 32) == 160  # the paper's figure
-    # Clusters: 16 SMs of each graphics processing cluster are certain.
-    assert blocks_per_wave(H200, 1024, 64, cluster=2) == 128
-    assert blocks_per_wave(H200, 256, 32, cluster=8) == 1024
-    with pytest.raises(ValueError, match="clusters of 1 to 8 blocks, not 16"):
-        blocks_per_wave(H200, 1024, 64, cluster=16)
-    with pytest.raises(ValueError, match="clusters of 1 to 1 blocks, not 2"):
-        blocks_per_wave(GPUS["a100"], 1024, 64, cluster=2)
-
-
-def test_assume_relax_apply() -> None:
-    # Threads limit the blocks: 2 of 1024 whatever the registers, so 32 is the most.
-    bounds = launch_bounds(H200, 1024)
-    assert (bounds.blocks_per_sm, bounds.registers, bounds.blocks_per_wave) == (2, 32, 264)
-    # Shared memory limits them: one block, and the registers that one may use.
-    bounds = launch_bounds(H200, 512, shared_bytes=200 * 1024)
-    assert (bounds.blocks_per_sm, bounds.registers, bounds.blocks_per_wave) == (1, 128, 132)
-    # A plan that needs more than is assumed says so.
-    bounds = launch_bounds(H200, 256, registers=72)
-    assert (bounds.blocks_per_sm, bounds.registers) == (3, 80)
-    # As does one that gains nothing from many blocks.
-    bounds = launch_bounds(H200, 256, blocks=1)
-    assert (bounds.blocks_per_sm, bounds.registers, bounds.blocks_per_wave) == (1, 255, 132)
-    assert bounds.describe() == {
-        "threads a block": 256,
-        "shared memory a block": 0,
-        "blocks an SM": 1,
-        "blocks a wave": 132,
-        "registers a thread at most": 255,
-    }
-
-
-@pytest.mark.parametrize("name", GPUS)
-def test_bounds_hold_together(name: str) -> None:
-    gpu, draw = GPUS[name], random.Random(3)
-    for _ in range(200):
-        threads, shared = 32 * draw.randrange(1, 33), draw.randrange(gpu.shared_per_block)
-        bounds = launch_bounds(gpu, threads, shared)
-        assert bounds.registers >= ASSUMED_REGISTERS
-        assert blocks_per_sm(gpu, threads, bounds.registers, shared) == bounds.blocks_per_sm
-        assert bounds.blocks_per_wave == bounds.blocks_per_sm * gpu.sms
-
-
-def test_what_does_not_fit_is_an_error() -> None:
-    with pytest.raises(ValueError, match="does not hold a block of 1024 threads with 65 registers"):
-        launch_bounds(H200, 1024, registers=65)
-    with pytest.raises(ValueError, match="use smaller blocks or less shared memory"):
-        launch_bounds(H200, 1024, shared_bytes=228 * 1024)
-    small = dataclasses.replace(H200, gpc_sms=2)
-    with pytest.raises(ValueError, match="does not hold a cluster of 8 blocks of 1024 threads"):
-        launch_bounds(small, 1024, shared_bytes=200 * 1024, cluster=8)
-
-
 @pytest.mark.parametrize(
     ("numbers", "message"),
     [
@@ -244,5 +155,3 @@ def test_a_cpu_holds_no_blocks() -> None:
     cpu: DeviceModel = device_model("llvm")
     with pytest.raises(ValueError, match="cpu runs no blocks of threads"):
         blocks_per_sm(cpu, 32, 32)
-    with pytest.raises(ValueError, match="cpu runs no blocks of threads"):
-        most_registers(cpu, 32, 1)

@@ -13,13 +13,15 @@ from tvm.relax import op as R
 from tests.graph.helpers import H200, build, graph, plan, symbol
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import GPUS
+from tvm_stitch.graph.extent import ByExtent
 from tvm_stitch.plan import mapping
 from tvm_stitch.plan.launch import blocks_per_sm
 from tvm_stitch.plan.mapping import (
     MOST_BLOCKS,
     ColumnMapping,
-    Exchange,
+    CrossBlockReduction,
     RowMapping,
+    Storage,
     item_bytes,
     stage_bytes,
 )
@@ -59,7 +61,7 @@ def test_four_lanes_take_a_row_of_32() -> None:
 def test_few_long_rows_take_whole_blocks() -> None:
     """AStitch's <64,30000>."""
     mapping = softmax(64, 30000, config=ONE_BLOCK).mapping
-    assert mapping.threads == 1024 and mapping.rows_per_block == 1 and mapping.storage == "kept in registers"
+    assert mapping.threads == 1024 and mapping.rows_per_block == 1 and mapping.storage is Storage.REGISTERS
 
 
 def test_few_rows_take_more_threads_each() -> None:
@@ -98,7 +100,7 @@ def test_element_wise_splits_columns_over_blocks() -> None:
 def test_storage_of_long_rows() -> None:
     lengths = (1024, 30000, 50000, 100000)
     assert [softmax(64, c, config=ONE_BLOCK).mapping.storage for c in lengths] == [
-        "kept in registers", "kept in registers", "kept in shared memory", "read again",
+        Storage.REGISTERS, Storage.REGISTERS, Storage.SHARED, Storage.NOWHERE,
     ]  # fmt: skip
 
 
@@ -106,14 +108,14 @@ def test_a_device_with_less_shared_memory_keeps_less() -> None:
     found = graph(cases.softmax(64, 50000).build())
     assert make_plan(found, GPUS["h200"], ONE_BLOCK).mapping.shared
     for name in ("t4", "v100"):
-        assert make_plan(found, GPUS[name], ONE_BLOCK).mapping.storage == "read again"
+        assert make_plan(found, GPUS[name], ONE_BLOCK).mapping.storage is Storage.NOWHERE
 
 
 def test_rows_that_share_a_block_keep_nothing_in_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever makes so few threads take so long a row: here they are told to."""
     monkeypatch.setattr(mapping, "_threads_for", lambda *_: 64)
     made = softmax(65536, 16384, config=ONE_BLOCK).mapping
-    assert made.rows_per_block == 2 and made.storage == "read again"
+    assert made.rows_per_block == 2 and made.storage is Storage.NOWHERE
 
 
 def test_describe_is_plain_data() -> None:
@@ -152,15 +154,15 @@ def check(made: StitchPlan) -> None:
     assert shared_bytes(made) <= device.shared_per_block
     rows = made.alignment.domain.rows
     if isinstance(rows, int) and not mapping.split:
-        assert -(-rows // (mapping.rows_per_block * mapping.tasks)) * mapping.segments <= MOST_BLOCKS
-    if mapping.segments > 1:
+        assert -(-rows // (mapping.rows_per_block * mapping.tasks)) * mapping.row_splits <= MOST_BLOCKS
+    if mapping.row_splits > 1:
         assert mapping.rows_per_block == mapping.tasks == 1 and mapping.threads >= 32
-        assert mapping.segments <= device.max_cluster or mapping.exchange is not Exchange.CLUSTER
-    if mapping.exchange is Exchange.GRID:
+        assert mapping.row_splits <= device.max_cluster or mapping.exchange is not CrossBlockReduction.CLUSTER
+    if mapping.exchange is CrossBlockReduction.GRID:
         registers = device.registers_per_sm // (mapping.block * mapping.blocks_per_sm)
         held = blocks_per_sm(device, mapping.block, min(255, registers), shared_bytes(made))
         assert held >= mapping.blocks_per_sm
-        assert isinstance(rows, int) and rows * mapping.segments <= device.sms * held
+        assert isinstance(rows, int) and rows * mapping.row_splits <= device.sms * held
     if mapping.shared:
         assert mapping.rows_per_block == 1, "what is staged has the place of one row"
         assert mapping.keep and 0 < stage_bytes(made.schedule, mapping) <= device.shared_per_block
@@ -171,10 +173,10 @@ def check(made: StitchPlan) -> None:
             assert p.columns % cm.vector == 0
             assert mapping.split or mapping.covered(p.columns) >= p.columns
             waste = mapping.covered(p.columns) - p.columns
-            if mapping.segments == 1:
+            if mapping.row_splits == 1:
                 assert mapping.split or waste < max(p.columns, mapping.threads * cm.vector * cm.chunks)
             else:  # at most one round of vectors too much a block
-                assert waste < mapping.segments * mapping.threads * cm.vector * cm.chunks
+                assert waste < mapping.row_splits * mapping.threads * cm.vector * cm.chunks
         if mapping.keep and not mapping.shared and not mapping.split and made.schedule.kept_values:
             assert cm.steps == 1, "what is kept in registers is covered in one step"
 
@@ -226,7 +228,7 @@ def test_grids_have_an_end() -> None:
 
 
 def test_covered_counts_what_threads_touch() -> None:
-    mapping = RowMapping(32, 8, {"100": ColumnMapping(4, 1), "300": ColumnMapping(4, 2, 2)})
+    mapping = RowMapping(32, 8, ByExtent([(100, ColumnMapping(4, 1)), (300, ColumnMapping(4, 2, 2))]))
     assert mapping.block == 256 and mapping.covered(100) == 128 and mapping.covered(300) == 512
     assert H200.max_threads_per_block == 1024
 

@@ -11,6 +11,7 @@ from tvm.relax import op as R
 from tests.graph.helpers import H200, build, graph, plan, symbol
 from tvm_stitch import compat
 from tvm_stitch.config import StitchConfig
+from tvm_stitch.plan.mapping import Storage
 from tvm_stitch.plan.memory import bytes_of, shared_bytes, total, traffic
 from tvm_stitch.plan.plan import make_plan
 from tvm_stitch.testing import cases
@@ -37,7 +38,7 @@ def test_rows_that_are_read_again_count_again() -> None:
 def test_rows_of_a_cluster_are_read_once() -> None:
     made = plan(cases.softmax(64, 100_000).build())
     moved = traffic(made)
-    assert made.mapping.segments == 2 and moved.read + moved.written == moved.least
+    assert made.mapping.row_splits == 2 and moved.read + moved.written == moved.least
 
 
 def test_rows_read_again_through_other_axes() -> None:
@@ -55,7 +56,7 @@ def test_rows_read_again_through_other_axes() -> None:
     config = StitchConfig(clusters=False, grid_barriers=False)
     made = make_plan(graph(build(body, (shape, F32))), H200, config)
     size = 4096 * 300 * 64 * 4
-    assert made.mapping.storage == "read again" and traffic(made).read == 2 * size
+    assert made.mapping.storage is Storage.NOWHERE and traffic(made).read == 2 * size
 
 
 def test_rows_in_shared_memory_are_read_once() -> None:

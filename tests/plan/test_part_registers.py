@@ -8,7 +8,7 @@ from dataclasses import replace
 from tests.graph.helpers import H200
 from tvm_stitch.plan.grid import make_grid_plan
 from tvm_stitch.plan.grid_plan import GridPart
-from tvm_stitch.plan.part_registers import keep_resident, part_words
+from tvm_stitch.plan.part_registers import part_words, with_resident
 from tvm_stitch.testing import grid_cases
 from tvm_stitch.testing.plan_checks import stitch_graph
 
@@ -31,15 +31,12 @@ def test_what_all_rows_share_stays_in_registers() -> None:
 def test_as_many_as_fit() -> None:
     part = normalizing()
     for words in (0, 24, 32, 1000):
-        tried = replace(part, resident=())
-        keep_resident(tried, words)
+        tried = with_resident(replace(part, resident=()), words)
         assert part_words(tried) <= words or not tried.resident
         assert set(tried.resident) <= set(part.resident)
     assert len(tried.resident) == len(part.resident) == 4
 
 
 def test_blocks_of_one_task_load_them_as_they_go() -> None:
-    tried = replace(normalizing(), resident=())
-    tried.tasks = tried.stride
-    keep_resident(tried, 1000)
-    assert tried.resident == ()
+    part = normalizing()
+    assert with_resident(replace(part, resident=(), tasks=part.stride), 1000).resident == ()

@@ -11,10 +11,10 @@ from tvm.relax import op as R
 
 from tests.graph.helpers import H200, build, graph, symbol
 from tvm_stitch.graph.ir import Operator, StitchGraph, Tensor
-from tvm_stitch.graph.rewrite.moments import merge_moments
+from tvm_stitch.graph.rewrite.one_pass_variance import with_one_pass_variance
+from tvm_stitch.plan import heuristics
 from tvm_stitch.plan.alignment import Misaligned, _Aligner
 from tvm_stitch.plan.partition import (
-    MOST_PHASES,
     Orientation,
     Partition,
     _Partitioner,
@@ -69,7 +69,7 @@ def test_gradients_of_layer_norm() -> None:
 def test_batch_norm() -> None:
     """All sums in one reading of the data; the statistics are finished once, and read by all."""
     case = grid_cases.batch_norm_training(8192, 256)
-    found = partition(merge_moments(stitch_graph(case.build())), H200.sms)
+    found = partition(with_one_pass_variance(stitch_graph(case.build())), H200.sms)
     (shift, folding), (finishing,), (writing,) = found.phases
     assert shift.replicated and set(found.shared) == {op.output for op in shift.stored}
     assert folding.domain.rows == 8192 and len(folding.folds) == 3 and folding.stored == set()
@@ -179,12 +179,12 @@ def test_symbolic_and_empty_extents_are_declined() -> None:
 
 def test_no_more_phases_than_a_kernel_should_have() -> None:
     def chain(emit: Any, x: Any) -> Any:
-        for _ in range(MOST_PHASES + 1):
+        for _ in range(heuristics.MOST_PHASES + 1):
             x = emit(R.subtract(x, emit(R.max(emit(R.exp(x))))))
         return [x]
 
     found = stitch_graph(build(chain, ((64, 64), F32)))
-    with pytest.raises(Misaligned, match=f"of at most {MOST_PHASES}"):
+    with pytest.raises(Misaligned, match=f"of at most {heuristics.MOST_PHASES}"):
         partition(found, 132)
 
 
@@ -211,12 +211,12 @@ def test_a_join_whose_rows_lie_across_memory_changes_nothing(monkeypatch: pytest
     made = _Partitioner(found, 4, False)
     first, second = found.operators
     part = made._open(first, 0, False, True)
-    before = dict(vars(part))
+    before = part.made
     monkeypatch.setattr(
-        "tvm_stitch.plan.partition.is_strided", lambda alignment: alignment is not before["alignment"]
+        "tvm_stitch.plan.partition.is_strided", lambda alignment: alignment is not before.alignment
     )
     assert not made._join(part, second, False, True)
-    assert all(vars(part)[key] is value for key, value in before.items()) and second not in made.home
+    assert part.made is before and part.roots == (first,) and second not in made.home
 
 
 def test_many_results_are_aligned_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -14,8 +15,7 @@ from tvm_stitch.plan.alignment import Misaligned
 from tvm_stitch.plan.domain import Domain
 from tvm_stitch.plan.parts import (
     Cut,
-    Part,
-    align_part,
+    aligned_part,
     final_reduce,
     partial_tensor,
     slice_graph,
@@ -37,7 +37,7 @@ def cut_of(found: StitchGraph) -> Cut:
     return Cut({op.output: op for op in found.operators})
 
 
-def names(ops: list[Operator]) -> list[str]:
+def names(ops: Sequence[Operator]) -> list[str]:
     return [op.name for op in ops]
 
 
@@ -76,16 +76,14 @@ def test_copies_leave_the_graph_as_it_was() -> None:
     assert {op.output for op in sliced.operators} == {copy.output for copy in copies.values()}
 
 
-def test_a_part_that_does_not_align_is_left_unchanged() -> None:
+def test_a_part_is_aligned_with_all_of_its_roots_or_not_made() -> None:
     found = softmax()
     most, total = found.reduces
-    part = Part(0, Domain(6))
-    align_part(cut_of(found), part, [most], set(), {most})
-    before = (part.alignment, part.roots, part.stored, part.copies)
-    assert part.graph.outputs and names(part.roots) == [most.name]
+    part = aligned_part(cut_of(found), 0, Domain(6), [most], stored=[most])
+    assert names(part.graph.operators)[-1] == most.name and names(part.roots) == [most.name]
+    assert [t.producer for t in part.graph.outputs] == [part.copies[most]] and part.stored == {most}
     with pytest.raises(Misaligned):
-        align_part(cut_of(found), part, [most, total], {total}, {most})
-    assert before == (part.alignment, part.roots, part.stored, part.copies)
+        aligned_part(cut_of(found), 0, Domain(6), [most, total], [total], [most])
 
 
 def test_a_reduction_in_two_steps() -> None:

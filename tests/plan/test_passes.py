@@ -11,7 +11,7 @@ from tvm.relax import op as R
 from tests.graph.helpers import build, graph, graphs
 from tvm_stitch.plan.alignment import Alignment, align
 from tvm_stitch.plan.domain import At
-from tvm_stitch.plan.passes import Keep, Schedule, is_streamed, schedule
+from tvm_stitch.plan.passes import Keep, LoopNest, is_streamed, schedule
 from tvm_stitch.testing.cases import cases, layer_norm, softmax
 from tvm_stitch.testing.random_graphs import random_graph
 
@@ -97,7 +97,7 @@ def test_inputs_that_rows_share_are_not_streamed() -> None:
     assert streamed == {"x"}
 
 
-def check(alignment: Alignment, sched: Schedule) -> None:
+def check(alignment: Alignment, sched: LoopNest) -> None:
     """Whatever a pass reads was made before: in it, or kept by an earlier one; every root is made once."""
     own = set(alignment.graph.operators)
     kept: set[Any] = set()

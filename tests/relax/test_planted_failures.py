@@ -75,22 +75,22 @@ def plant_reading(patch: pytest.MonkeyPatch) -> None:
 def plant_appraising(patch: pytest.MonkeyPatch) -> None:
     from tvm_stitch.scope import for_target
 
-    step = fails_for_tanh(for_target.appraise, lambda graph, *_: str(graph))
-    patch.setattr(for_target, "appraise", step)
+    step = fails_for_tanh(for_target.estimate_kernel, lambda graph, *_: str(graph))
+    patch.setattr(for_target, "estimate_kernel", step)
 
 
 def plant_identifying(patch: pytest.MonkeyPatch) -> None:
     from tvm_stitch.scope import identify
     from tvm_stitch.scope.node import NodeKind
 
-    original = identify.join_remote
+    original = identify.fuse_horizontally
 
     def step(merger: Any, is_scope: Any) -> None:
         if any("tanh" in n.name and n.kind is NodeKind.MEMORY for n in merger.nodes):
             raise Planted("first line\nand what is wrong")
         original(merger, is_scope)
 
-    patch.setattr(identify, "join_remote", step)
+    patch.setattr(identify, "fuse_horizontally", step)
 
 
 def plant_outlining(patch: pytest.MonkeyPatch) -> None:

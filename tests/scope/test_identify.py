@@ -12,7 +12,7 @@ from tests.scope.nodes import check_identified, compute, memory, opaque, scopes
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import GPUS
 from tvm_stitch.graph.ir import StitchGraph
-from tvm_stitch.scope.appraise import Appraisal, Appraise, appraise, in_block
+from tvm_stitch.scope.estimate import Estimator, KernelEstimate, estimate_kernel, in_block
 from tvm_stitch.scope.identify import Identified, identify
 from tvm_stitch.scope.node import Node
 
@@ -243,23 +243,23 @@ def mixture(count: int) -> list[Node]:
 
 
 class Counting:
-    """Appraises as ``identify`` does by default, and counts the graphs and their operators."""
+    """Estimates as ``identify`` does by default, and counts the graphs and their operators."""
 
-    def __init__(self, appraise: Appraise = in_block) -> None:
-        self.appraise, self.graphs, self.operators = appraise, 0, 0
+    def __init__(self, estimate: Estimator = in_block) -> None:
+        self.estimate, self.graphs, self.operators = estimate, 0, 0
 
-    def __call__(self, graph: StitchGraph) -> Appraisal:
+    def __call__(self, graph: StitchGraph) -> KernelEstimate:
         self.graphs += 1
         self.operators += len(graph.operators)
-        return self.appraise(graph)
+        return self.estimate(graph)
 
 
-def test_large_graphs_are_appraised_in_proportion_to_their_size() -> None:
+def test_large_graphs_are_estimated_in_proportion_to_their_size() -> None:
     asked = []
     for count in (1250, 2500, 5000):
         nodes = mixture(count)
         counting = Counting()
-        result = identify(nodes, StitchConfig(), appraise=counting)
+        result = identify(nodes, StitchConfig(), estimate=counting)
         limit = StitchConfig().max_operators
         assert max(len(s.graph.operators) for s in result.scopes) <= limit
         assert len(result.scopes) < count / 10
@@ -269,8 +269,8 @@ def test_large_graphs_are_appraised_in_proportion_to_their_size() -> None:
     assert asked[2][1] < 1.2 * asked[0][1], asked
 
 
-def on_a_gpu(graph: StitchGraph) -> Appraisal:
-    return appraise(graph, H200, StitchConfig())
+def on_a_gpu(graph: StitchGraph) -> KernelEstimate:
+    return estimate_kernel(graph, H200, StitchConfig())
 
 
 def grid_chain(count: int) -> list[Node]:
@@ -292,23 +292,23 @@ def grid_chain(count: int) -> list[Node]:
     return nodes
 
 
-def test_grid_wide_scopes_are_appraised_in_proportion_to_their_number() -> None:
+def test_grid_wide_scopes_are_estimated_in_proportion_to_their_number() -> None:
     asked = []
     for count in (80, 320):
         counting = Counting(on_a_gpu)
-        result = identify(grid_chain(count), StitchConfig(), appraise=counting)
+        result = identify(grid_chain(count), StitchConfig(), estimate=counting)
         asked.append((counting.graphs / count, counting.operators / count))
         assert len(result.scopes) == count // 8
     assert asked[1][0] < 1 and asked[1][1] < 1.2 * asked[0][1], asked
 
 
-def test_grid_wide_scopes_that_grow_are_not_appraised_at_every_step() -> None:
+def test_grid_wide_scopes_that_grow_are_not_estimated_at_every_step() -> None:
     """One scope of 120 operators: a look at each merge would be at 7,000 operators."""
     nodes = [memory("columns", ["x"], "s", (600, 40)), memory("exp", ["x"], "v0", (600, 40))]
     nodes += [memory("add", [f"v{i}", f"v{max(0, i - 3)}"], f"v{i + 1}", (600, 40)) for i in range(118)]
     nodes.append(memory("columns", ["v118"], "t", (600, 40), escapes=True))
     counting = Counting(on_a_gpu)
-    (scope,) = identify(nodes, StitchConfig(), appraise=counting).scopes
+    (scope,) = identify(nodes, StitchConfig(), estimate=counting).scopes
     assert len(scope.nodes) == 121
     assert counting.operators < 1500, (counting.graphs, counting.operators)
 

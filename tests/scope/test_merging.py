@@ -5,25 +5,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from tests.graph.helpers import H200
 from tests.scope.nodes import memory
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.graph.ir import StitchGraph
-from tvm_stitch.scope.appraise import Appraisal, appraise, in_block
+from tvm_stitch.plan.heuristics import FULL_NODES, FULL_REFUSALS
+from tvm_stitch.scope.estimate import KernelEstimate, estimate_kernel, in_block
 from tvm_stitch.scope.identify import Identified, identify
-from tvm_stitch.scope.merging import FULL_NODES, FULL_REFUSALS, Merger, loss
+from tvm_stitch.scope.merging import Merger, loss
 from tvm_stitch.scope.node import Node
 from tvm_stitch.scope.quotient import Quotient
 
 LARGE = (65536, 1024)
 
 
-def on_a_gpu(graph: StitchGraph) -> Appraisal:
-    return appraise(graph, H200, StitchConfig())
+def on_a_gpu(graph: StitchGraph) -> KernelEstimate:
+    return estimate_kernel(graph, H200, StitchConfig())
 
 
 def found(nodes: Sequence[Node]) -> Identified:
-    return identify(nodes, StitchConfig(), appraise=on_a_gpu)
+    return identify(nodes, StitchConfig(), estimate=on_a_gpu)
 
 
 def scopes(nodes: Sequence[Node]) -> set[frozenset[str]]:
@@ -85,10 +88,13 @@ def test_one_row_domain_goes_on_before_a_grid_is_made() -> None:
 
 
 def test_loss_is_told_only_where_times_are_known() -> None:
-    grid, small = Appraisal(True, 9e-6, 5e-6), Appraisal(False, 3e-6, 1e-6)
+    grid, small = KernelEstimate(True, 9e-6, 5e-6), KernelEstimate(False, 3e-6, 1e-6)
     assert "9.0 us, apart they take 6.0 us" in loss(grid, [small, small])
     assert loss(grid, [small, small, small, small]) == ""
-    assert loss(grid, [small, Appraisal()]) == "" and loss(Appraisal(False, 9e-6), [small, small]) == ""
+    assert (
+        loss(grid, [small, KernelEstimate()]) == ""
+        and loss(KernelEstimate(False, 9e-6), [small, small]) == ""
+    )
 
 
 def test_a_batch_is_undone_whole() -> None:
@@ -110,17 +116,17 @@ def test_a_large_scope_that_is_refused_again_and_again_is_not_asked_about_any_mo
     nodes += [memory("columns", [f"v{i}"], f"c{i}", escapes=True) for i in range(60)]
     graphs = []
 
-    def on_row_domains(graph: StitchGraph) -> Appraisal:
+    def on_row_domains(graph: StitchGraph) -> KernelEstimate:
         graphs.append(graph)
         return in_block(graph)
 
-    result = identify(nodes, StitchConfig(remote=False), appraise=on_row_domains)
+    result = identify(nodes, StitchConfig(remote=False), estimate=on_row_domains)
     assert [b.reason for b in result.boundaries] == [result.boundaries[0].reason] * 60
     assert len([g for g in graphs if len(g.operators) > FULL_NODES]) < 5 * FULL_REFUSALS
     assert max(len(s.nodes) for s in result.scopes) == FULL_NODES + 2
 
 
-def test_calls_of_one_function_are_appraised_once() -> None:
+def test_calls_of_one_function_are_estimated_once() -> None:
     made = merger([memory("exp", [f"x{i}"], f"v{i}") for i in range(20)])
     assert made.asked == 1 and len(made.worth) == 20
 
@@ -134,3 +140,24 @@ def test_a_batch_that_exceeds_a_limit_midway_is_undone_whole() -> None:
     assert not made.merge_all([0, 1, 2])
     assert made.quotient.members == {0: [0], 1: [1], 2: [2]} and set(made.worth) == {0, 1, 2}
     assert made.merge_all([0, 1])
+
+
+def test_a_fault_of_ours_is_no_boundary() -> None:
+    """What TVM fails on costs a merge; what we do wrong is raised, and no reason of a report."""
+
+    def failing(graph: StitchGraph) -> KernelEstimate:
+        if len(graph.operators) > 1:
+            return in_block(None)  # type: ignore[arg-type]
+        return in_block(graph)
+
+    nodes = [memory("exp", ["x"], "a"), memory("exp", ["a"], "b", escapes=True)]
+    with pytest.raises(AttributeError):
+        identify(nodes, StitchConfig(), estimate=failing)
+
+    def refused_by_tvm(graph: StitchGraph) -> KernelEstimate:
+        if len(graph.operators) > 1:
+            raise RuntimeError("an analysis of TVM's")
+        return in_block(graph)
+
+    (boundary,) = identify(nodes, StitchConfig(), estimate=refused_by_tvm).boundaries
+    assert "an analysis of TVM's" in boundary.reason

@@ -13,7 +13,7 @@ from tvm.relax import op as R
 from tests.graph.helpers import H200, build
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.plan.grid import make_grid_plan
-from tvm_stitch.plan.grid_plan import GridPlan
+from tvm_stitch.plan.grid_plan import GridPart, GridPlan
 from tvm_stitch.plan.scratch import Scratch
 from tvm_stitch.testing import grid_cases
 from tvm_stitch.testing.plan_checks import plan_problems, stitch_graph
@@ -23,64 +23,74 @@ def figure7() -> GridPlan:
     return make_grid_plan(stitch_graph(grid_cases.figure7(4096, 1024, 8192).build()), H200)
 
 
-def early(plan: GridPlan) -> None:
+def with_part(plan: GridPlan, phase: int, part: GridPart) -> GridPlan:
+    """The plan with another first part of a phase."""
+    phases = [[part, *parts[1:]] if f == phase else parts for f, parts in enumerate(plan.phases)]
+    return replace(plan, phases=phases)
+
+
+def early(plan: GridPlan) -> GridPlan:
     """The second phase's part in the first, beside the part that makes what it reads."""
     (part,) = plan.phases[1]
-    plan.phases[1].remove(part)
-    plan.phases[0].append(part)
-    part.part.phase = 0
+    moved = replace(part, part=replace(part.part, phase=0))
+    return replace(plan, phases=[[*plan.phases[0], moved], [], *plan.phases[2:]])
 
 
-def unwritten(plan: GridPlan) -> None:
+def unwritten(plan: GridPlan) -> GridPlan:
     """A value that is read by another part, and not stored any more."""
-    plan.phases[0][0].part.stored.clear()
+    part = plan.phases[0][0]
+    return with_part(plan, 0, replace(part, part=replace(part.part, stored=frozenset())))
 
 
-def twice(plan: GridPlan) -> None:
+def twice(plan: GridPlan) -> GridPlan:
     """An output that two phases write."""
-    plan.phases[2][0].part.stored |= plan.phases[3][0].part.stored
+    part, again = plan.phases[2][0], plan.phases[3][0].part.stored
+    return with_part(plan, 2, replace(part, part=replace(part.part, stored=part.part.stored | again)))
 
 
-def shared(plan: GridPlan) -> None:
+def shared(plan: GridPlan) -> GridPlan:
     """Two values of one phase in one buffer."""
     a, *_, b = plan.place
-    plan.place[a] = plan.place[b]
+    return replace(plan, place={**plan.place, a: plan.place[b]})
 
 
-def tight(plan: GridPlan) -> None:
+def tight(plan: GridPlan) -> GridPlan:
     """A buffer one element too small."""
-    first = plan.scratch[0]
-    plan.scratch[0] = Scratch(first.name, (int(str(first.shape[0])) - 1,), first.dtype)
+    first, *others = plan.scratch
+    smaller = Scratch(first.name, (int(str(first.shape[0])) - 1,), first.dtype)
+    return replace(plan, scratch=[smaller, *others])
 
 
-def crowded(plan: GridPlan) -> None:
+def crowded(plan: GridPlan) -> GridPlan:
     """A block more than the device holds."""
-    plan.blocks += 1
-    plan.blocks_per_sm = 2048 // plan.threads
-    plan.blocks = plan.blocks_per_sm * plan.device.sms + 1
+    per_sm = 2048 // plan.threads
+    return replace(plan, blocks_per_sm=per_sm, blocks=per_sm * plan.device.sms + 1)
 
 
-def short(plan: GridPlan) -> None:
+def short(plan: GridPlan) -> GridPlan:
     """A group of rows that nobody takes."""
-    plan.phases[0][0].tasks -= 1
+    part = plan.phases[0][0]
+    return with_part(plan, 0, replace(part, tasks=part.tasks - 1))
 
 
-def narrow(plan: GridPlan) -> None:
+def narrow(plan: GridPlan) -> GridPlan:
     """A block less than there are partial results."""
-    plan.phases[1][0].stride -= 1
+    part = plan.phases[1][0]
+    return with_part(plan, 1, replace(part, stride=part.stride - 1))
 
 
-def unfinished(plan: GridPlan) -> None:
+def unfinished(plan: GridPlan) -> GridPlan:
     """The last reduction over fewer partial results than there are."""
     (part,) = plan.phases[2]
     (last,) = [op for op in part.part.roots if op.is_reduce]
     last.reduce[0].extent = int(str(last.reduce[0].extent)) - 1
+    return plan
 
 
-def out_of_turn(plan: GridPlan) -> None:
+def out_of_turn(plan: GridPlan) -> GridPlan:
     """Parts that every block evaluates, before what they read."""
     made = next(t for t in plan.place if any(t in part.part.tensors for part in plan.phases[1]))
-    plan.partition.shared[made] = 1
+    return replace(plan, partition=replace(plan.partition, shared={**plan.partition.shared, made: 1}))
 
 
 @pytest.mark.parametrize(
@@ -98,11 +108,10 @@ def out_of_turn(plan: GridPlan) -> None:
         (unfinished, "is finished from"),
     ],
 )
-def test_planted_faults_are_named(plant: Callable[[GridPlan], None], told: str) -> None:
+def test_planted_faults_are_named(plant: Callable[[GridPlan], GridPlan], told: str) -> None:
     plan = figure7()
     assert plan_problems(plan) == []
-    plant(plan)
-    assert [line for line in plan_problems(plan) if told in line]
+    assert [line for line in plan_problems(plant(plan)) if told in line]
 
 
 def test_a_device_without_cooperative_launches_gets_no_barriers() -> None:

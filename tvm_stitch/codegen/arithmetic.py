@@ -21,8 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import compat
-from ..compat import Buffer, Expr, tir
-from ..graph.access import has_load
+from ..compat import Buffer, Expr, has_load, tir
 from .device_math import FUNCTIONS, device_call
 from .nan_extrema import maximum_or_minimum
 from .opaque import as_c_type, or_zero, through_bits

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from .. import compat
 from ..compat import Buffer, Expr, IRBuilder, T, Var
 from ..graph.classify import is_heavy
+from ..plan import heuristics
 from .opaque import hidden
 
 
@@ -91,7 +91,7 @@ def prefetch(buffer: Buffer, index: Expr) -> None:
 
 def leave() -> None:
     """End the thread (every thread of a block alike, before any barrier)."""
-    if not compat.HAS_RELAX_TIRX:
+    if not compat.LEAVES_THREADS:
         raise NotImplementedError(
             "rows of symbolic number on a GPU need Apache TVM 0.27: this TVM has no early return"
         )
@@ -118,7 +118,7 @@ def cell(value: Expr, name: str, scope: str = "local") -> Expr:
 class Binder:
     """Names values so that each is computed once: small light expressions stay expressions, others become cells."""
 
-    def __init__(self, limit: int = 12, scope: str = "local"):
+    def __init__(self, limit: int = heuristics.BOUND_WEIGHT, scope: str = "local"):
         self.limit, self.scope = limit, scope
 
     def bind(self, value: Expr, name: str) -> Expr:
@@ -136,17 +136,5 @@ class Binder:
         return 1 + sum(self._weigh(e) for e in compat.operands(value))
 
 
-@contextmanager
-def kernel() -> Iterator[list[Any]]:
-    """Build the body of a scheduled function: a root block. The body is in the list once the context is left."""
-    result: list[Any] = []
-    with IRBuilder() as builder:
-        with T.prim_func():
-            T.func_name("main")
-            if compat.HAS_RELAX_TIRX:
-                T.func_attr({"s_tir": True})
-            with T.sblock("root") if compat.HAS_RELAX_TIRX else T.block("root"):
-                T.reads([])
-                T.writes([])
-                yield result
-        result.append(builder.get().body)
+kernel = compat.built_body
+"""Build the body of a scheduled function: a context that gives a list, in which the body is once it is left."""

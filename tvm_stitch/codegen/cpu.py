@@ -8,6 +8,7 @@ from typing import Any
 from .. import compat
 from ..compat import Analyzer, Expr, T, tir
 from ..graph.extent import as_expr
+from ..plan import heuristics
 from ..plan.cpu_mapping import CpuMapping, Lanes, Split
 from ..plan.plan import StitchPlan
 from . import builder as B
@@ -15,9 +16,6 @@ from .cpu_base import CpuEmitter
 from .cpu_bfloat16 import as_bits
 from .cpu_columns import ColumnEmitter, SplitEmitter
 from .cpu_rows import RowEmitter
-
-BOTH_WAYS = 40
-"""Operators up to which a symbolic domain gets a serial copy for few rows beside the parallel one."""
 
 
 def emit_cpu(func: Any, plan: StitchPlan) -> Any:
@@ -28,7 +26,7 @@ def emit_cpu(func: Any, plan: StitchPlan) -> Any:
     """
     with B.kernel() as body:
         emit_plan(plan)
-    if not compat.HAS_RELAX_TIRX and any(
+    if not compat.COMPUTES_BFLOAT16 and any(
         b is not None and compat.buffer_dtype(b) == "bfloat16" for _, b in compat.prim_func_params(func)
     ):
         body[0] = as_bits(body[0])
@@ -48,7 +46,7 @@ def emit_plan(plan: StitchPlan) -> None:
         _emitter(plan, mapping).emit(mapping.parallel)
         return
     few = _few(plan, mapping)
-    if len(plan.graph.operators) > BOTH_WAYS or few is None:
+    if len(plan.graph.operators) > heuristics.CPU_OPERATORS_TWICE or few is None:
         _emitter(plan, mapping).emit(True)
         return
     with T.If(few):

@@ -15,13 +15,13 @@ from ..graph.ir import Access, Operator
 from ..plan.alignment import Key
 from ..plan.cpu_mapping import CpuMapping
 from ..plan.domain import Point
-from ..plan.passes import Leaf, Pass
+from ..plan.passes import Leaf, RowLoop
 from ..plan.plan import StitchPlan
 from . import builder as B
 from .arithmetic import FLOATS, HOST
 from .combine import NODES, accumulator_dtype, combine, identity
-from .cpu_frame import Frame, FrameEvaluator
 from .cpu_half import lower_rounding, rounds, stored_as
+from .cpu_index_context import ContextEvaluator, IndexContext
 from .cpu_lanes import LaneWriter, from_held, held, to_held
 from .evaluator import compute_dtype, convert, input_indices
 from .truncated import signed_symbols
@@ -46,9 +46,9 @@ class CpuEmitter:
         self.binder = B.Binder(scope=B.STACK)
         self.eval = self.evaluator(B.i64(0))
 
-    def evaluator(self, row: Expr) -> FrameEvaluator:
+    def evaluator(self, row: Expr) -> ContextEvaluator:
         """An evaluator of the given row."""
-        return FrameEvaluator(self.al, row, self, self.math)
+        return ContextEvaluator(self.al, row, self, self.math)
 
     def math(self, value: Expr) -> Expr:
         """Math calls as polynomials, whose shared parts are bound where the value is; conditions decided."""
@@ -134,7 +134,7 @@ class CpuEmitter:
         raise NotImplementedError
 
     # -- a piece ------------------------------------------------------------------------------------------
-    def new_tiles(self, shape_of: Pass, extra: int = 1) -> None:
+    def new_tiles(self, shape_of: RowLoop, extra: int = 1) -> None:
         """Allocate the row buffers of the values that a pass keeps (``extra`` elements a column)."""
         columns = shape_of.columns
         assert isinstance(columns, int)
@@ -144,7 +144,7 @@ class CpuEmitter:
                 self.tiles[key] = B.stack([columns * extra], dtype, key[0].output.name)
 
     @contextmanager
-    def piece(self, frame: Frame, column: Expr) -> Iterator[LaneWriter]:
+    def piece(self, frame: IndexContext, column: Expr) -> Iterator[LaneWriter]:
         """Evaluate at a column, to which ``frame`` has moved, for all lanes."""
         assert self.lanes is not None
         self.loaded = {}
@@ -155,7 +155,7 @@ class CpuEmitter:
         self.eval.at_column(None)
         self.loaded = {}
 
-    def evaluate(self, p: Pass, fresh: list[Key]) -> None:
+    def evaluate(self, p: RowLoop, fresh: list[Key]) -> None:
         """Compute the pass's values and outputs at the current column; keep those of ``fresh``."""
         lanes = self.lanes
         assert lanes is not None
@@ -173,12 +173,17 @@ class CpuEmitter:
 
     def stored(self, value: Expr, dtype: str) -> Expr:
         """``value`` as an element of a tensor, in vector form over lanes: TVM lowers no bfloat16 that they share."""
-        if dtype == "bfloat16" and compat.HAS_RELAX_TIRX and self.lanes is not None and self.lanes.width > 1:
+        if (
+            dtype == "bfloat16"
+            and compat.COMPUTES_BFLOAT16
+            and self.lanes is not None
+            and self.lanes.width > 1
+        ):
             if not (compat.is_load(value) and compat.load_buffer(value) in self.lanes.own):
                 value = self.lanes.spread(value, "stored")
         return stored_as(value, dtype)
 
-    def accumulate(self, p: Pass, accumulators: list[Buffer], at: Expr, mask: Expr | None = None) -> None:
+    def accumulate(self, p: RowLoop, accumulators: list[Buffer], at: Expr, mask: Expr | None = None) -> None:
         """Combine the reductions' operands into their accumulators; lanes outside ``mask`` add nothing."""
         assert self.lanes is not None
         for op, acc in zip(p.reduces, accumulators, strict=True):
@@ -189,7 +194,7 @@ class CpuEmitter:
                 value = self.bind(value, "operand")
             self.lanes.store(acc, merged(op, compat.load(acc, [at]), to_held(value)), [at])
 
-    def fresh_tiles(self, p: Pass) -> list[Key]:
+    def fresh_tiles(self, p: RowLoop) -> list[Key]:
         """The values that the pass is the first to compute and that later ones read."""
         return [k for k in p.values if k in self.sched.kept_values and k not in self.ready]
 

@@ -9,19 +9,17 @@ from typing import Any
 from .. import compat
 from ..compat import Buffer, Expr, tir
 from ..graph.extent import Extent, as_expr, ceildiv, product
+from ..plan import heuristics
 from ..plan.alignment import Key
 from ..plan.cpu_mapping import Lanes
 from ..plan.cpu_segments import Segment
 from ..plan.domain import is_zero
-from ..plan.passes import Pass
+from ..plan.passes import RowLoop
 from . import builder as B
 from .combine import accumulator_dtype, identity
 from .cpu_base import CpuEmitter, accumulator, extent_min, fold, merged, times
-from .cpu_frame import Coordinate, Frame
+from .cpu_index_context import Coordinate, IndexContext
 from .cpu_lanes import LaneWriter, from_held, to_held
-
-BLOCK = 16
-"""Segments whose strided accesses are made together: their neighbours share cache lines."""
 
 Part = tuple[int, Extent]
 Body = Callable[[Part, Expr, Expr, LaneWriter, "Expr | None"], None]
@@ -58,7 +56,7 @@ class ColumnEmitter(CpuEmitter):
             self._pass(p)
         self.store_row_outputs()
 
-    def _pass(self, p: Pass) -> None:
+    def _pass(self, p: RowLoop) -> None:
         for key in p.row_values:
             self.eval.bind_row(key)
         fresh = self.fresh_tiles(p)
@@ -69,7 +67,7 @@ class ColumnEmitter(CpuEmitter):
             total = from_held(fold(op, acc, self.width), accumulator_dtype(op))
             self.eval.set_row_value((op, self.al.row_point), total)
 
-    def accumulators(self, p: Pass) -> list[Buffer]:
+    def accumulators(self, p: RowLoop) -> list[Buffer]:
         """An accumulator of one element a lane for each of the pass's reductions, at its identity."""
         found = []
         for op in p.reduces:
@@ -78,7 +76,7 @@ class ColumnEmitter(CpuEmitter):
             found.append(acc)
         return found
 
-    def body(self, p: Pass, accumulators: list[Buffer], fresh: list[Key]) -> Body:
+    def body(self, p: RowLoop, accumulators: list[Buffer], fresh: list[Key]) -> Body:
         """What a pass does at a piece."""
         row = Coordinate("row", self.domain.rows, self.domain.rows)
         row.move(B.i64(0), self.eval.row)
@@ -86,7 +84,7 @@ class ColumnEmitter(CpuEmitter):
 
         def work(part: Part, outer: Expr, inner: Expr, lanes: LaneWriter, mask: Expr | None) -> None:
             self.lanes = lanes
-            frame = Frame(self.domain, row, column, part)
+            frame = IndexContext(self.domain, row, column, part)
             with self.piece(frame, column.move(outer, inner + lanes.lane)):
                 self.evaluate(p, fresh)
                 self.accumulate(p, accumulators, lanes.lane, mask)
@@ -151,7 +149,7 @@ class SplitEmitter(ColumnEmitter):
         with times("serial", self.domain.rows, "row") as row:
             self.row(row)
 
-    def _pass(self, p: Pass) -> None:
+    def _pass(self, p: RowLoop) -> None:
         for key in p.row_values:
             self.eval.bind_row(key)
         fresh = self.fresh_tiles(p)
@@ -169,9 +167,9 @@ class SplitEmitter(ColumnEmitter):
     def _tasks(self, count: Extent) -> Any:
         return times("parallel" if self.parallel else "serial", count, "task")
 
-    def _across(self, p: Pass, outer: Extent, segment: Segment, fresh: list[Key], each: int) -> None:
+    def _across(self, p: RowLoop, outer: Extent, segment: Segment, fresh: list[Key], each: int) -> None:
         """Tasks of ``each`` segments, in blocks whose accesses share cache lines where some are strided."""
-        block = BLOCK if segment.strided and not p.reduces else 1
+        block = heuristics.STRIDED_SEGMENTS_TOGETHER if segment.strided and not p.reduces else 1
         each = -(-each // block) * block
         partials = self._partials(p, ceildiv(outer, each))
         with self._tasks(ceildiv(outer, each)) as task:
@@ -191,7 +189,7 @@ class SplitEmitter(ColumnEmitter):
                     self.part(base, part, repeat)
             self._finish(p, accumulators, partials, task)
 
-    def _within(self, p: Pass, outer: Extent, part: Part, fresh: list[Key]) -> None:
+    def _within(self, p: RowLoop, outer: Extent, part: Part, fresh: list[Key]) -> None:
         """Tasks of ``elements_per_task`` columns inside one part of a segment."""
         start, extent = part
         width = self.lanes_for(extent)
@@ -217,7 +215,7 @@ class SplitEmitter(ColumnEmitter):
                     self.tail(base, part, body)
             self._finish(p, accumulators, partials, task)
 
-    def _partials(self, p: Pass, tasks: Extent) -> list[Buffer]:
+    def _partials(self, p: RowLoop, tasks: Extent) -> list[Buffer]:
         """A buffer for the tasks' partial results of each of the pass's reductions."""
         buffers = []
         for op in p.reduces:
@@ -226,11 +224,11 @@ class SplitEmitter(ColumnEmitter):
         self.partials.append((buffers, tasks))
         return buffers
 
-    def _finish(self, p: Pass, accumulators: list[Buffer], partials: list[Buffer], task: Expr) -> None:
+    def _finish(self, p: RowLoop, accumulators: list[Buffer], partials: list[Buffer], task: Expr) -> None:
         for op, acc, partial in zip(p.reduces, accumulators, partials, strict=True):
             B.store(partial, fold(op, acc, self.width), [task])
 
-    def _combine(self, p: Pass) -> None:
+    def _combine(self, p: RowLoop) -> None:
         """Combine the partial results of all tasks into the row's values."""
         for place, op in enumerate(p.reduces):
             whole = accumulator(op, 1, "whole")

@@ -43,7 +43,7 @@ def stored_as(value: Expr, dtype: str) -> Expr:
     TVM's cast to bfloat16 rounds the bits of a NaN as well: where they are nearly all ones that makes a zero of it,
     where all but the lowest are zeros an infinity.
     """
-    if dtype == "bfloat16" and compat.HAS_RELAX_TIRX and compat.dtype_of(value) == "float32":
+    if dtype == "bfloat16" and compat.COMPUTES_BFLOAT16 and compat.dtype_of(value) == "float32":
         bits = tir.reinterpret("int32", value)
         value = tir.reinterpret("float32", tir.Select(are_nan(bits), compat.const(0x7FC00000, "int32"), bits))
     return value if compat.dtype_of(value) == dtype else tir.Cast(dtype, value)

@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from .. import compat
 from ..compat import Buffer, Expr, T, Var, tir
 from . import builder as B
-from .cpu_frame import Frame
+from .cpu_index_context import IndexContext
 from .truncated import truncated
 
 
@@ -40,7 +40,7 @@ class LaneWriter:
 
     def __init__(self, width: int, signed: Collection[Var] = ()):
         self.width, self.signed = width, signed
-        self.frame: Frame | None = None
+        self.frame: IndexContext | None = None
         self.lane: Expr = tir.Var("lane", "int64") if width > 1 else B.i64(0)
         self.own: set[Buffer] = set()
 
@@ -77,9 +77,7 @@ class LaneWriter:
     def actual(self, value: Expr) -> Expr:
         """The value at the frame's current place, in terms of the lane."""
         value = value if self.frame is None else self.frame.actual(value)
-        return (
-            truncated(value, self.signed) if compat.HAS_RELAX_TIRX else value
-        )  # elsewhere extents are numbers
+        return truncated(value, self.signed) if compat.HAS_SYMBOLIC_EXTENTS else value
 
     def differ(self, value: Expr) -> bool:
         """May the value differ between lanes?"""

@@ -3,21 +3,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from .. import compat
 from ..compat import Buffer, Expr, tir
 from ..graph.extent import as_expr, ceildiv
+from ..plan import heuristics
 from ..plan.alignment import Key
-from ..plan.passes import Pass
+from ..plan.passes import RowLoop
 from . import builder as B
 from .combine import identity
 from .cpu_base import CpuEmitter, accumulator, extent_min, times
 from .cpu_columns import count_of, quotient_of
-from .cpu_frame import Coordinate, Frame
+from .cpu_index_context import Coordinate, IndexContext
 from .cpu_lanes import LaneWriter, from_held, held, to_held
 from .evaluator import compute_dtype
-
-BLOCK = 8
-"""Columns that a piece takes in one go, so that its accumulators stay in registers meanwhile."""
 
 
 class RowEmitter(CpuEmitter):
@@ -71,7 +71,7 @@ class RowEmitter(CpuEmitter):
         self.at = piece * B.i64(self.width)
         self.lanes = LaneWriter(self.width, self.signed)
         self.eval = self.evaluator(self.row.move(self.outer, row + self.lanes.lane))
-        self.eval.frame = self.lanes.frame = Frame(self.domain, self.row, None)
+        self.eval.frame = self.lanes.frame = IndexContext(self.domain, self.row, None)
         for key, buffer in self.row_buffers.items():
             value = compat.load(buffer, [self.at + self.lanes.lane])
             self.eval.set_row_value(key, from_held(value, compute_dtype(key[0].output.dtype)))
@@ -80,7 +80,7 @@ class RowEmitter(CpuEmitter):
         assert self.eval.column is not None and self.lanes is not None
         return [self.eval.column * B.i64(self.strip) + self.at + self.lanes.lane]
 
-    def _pass(self, p: Pass) -> None:
+    def _pass(self, p: RowLoop) -> None:
         self._row_values(p.row_values)
         fresh = self.fresh_tiles(p)
         accumulators = []
@@ -92,12 +92,13 @@ class RowEmitter(CpuEmitter):
         columns = p.columns
         assert isinstance(columns, int)
         column = Coordinate("col", columns, columns)
-        block = next((b for b in range(BLOCK, 3, -1) if columns % b == 0), min(BLOCK, columns))
+        most = heuristics.COLUMNS_TOGETHER
+        block = next((b for b in range(most, 3, -1) if columns % b == 0), min(most, columns))
         with B.loop("serial", -(-columns // block), "block") as outer:
             left = block if columns % block == 0 else extent_min(block, B.i64(columns) - outer * B.i64(block))
             with self._each_piece():
                 with B.loop("serial", left, "col") as inner:
-                    frame = Frame(self.domain, self.row, column)
+                    frame = IndexContext(self.domain, self.row, column)
                     with self.piece(frame, column.move(B.i64(0), outer * B.i64(block) + inner)) as lanes:
                         self.evaluate(p, fresh)
                         self.accumulate(p, accumulators, self.at + lanes.lane)
@@ -105,7 +106,7 @@ class RowEmitter(CpuEmitter):
         for op, acc in zip(p.reduces, accumulators, strict=True):
             self.row_buffers[(op, self.al.row_point)] = acc
 
-    def _row_values(self, keys: list[Key]) -> None:
+    def _row_values(self, keys: Sequence[Key]) -> None:
         """Evaluate values that have one element a row into buffers."""
         wanted = [k for k in keys if k not in self.row_buffers]
         if not wanted:

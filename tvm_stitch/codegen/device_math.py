@@ -11,7 +11,7 @@ The formulas are those of fdlibm and Cody and Waite, with Taylor coefficients wh
 from __future__ import annotations
 
 from .. import compat
-from ..compat import Expr, T, tir
+from ..compat import Expr
 from ..graph.classify import DEVICE_FUNCTION
 
 _POWER = """
@@ -126,8 +126,4 @@ def device_name(name: str) -> str:
 
 def device_call(name: str, *operands: Expr) -> Expr:
     """A call's value in a kernel; ``name`` is one of ``FUNCTIONS``, the operands are float32."""
-    if compat.HAS_RELAX_TIRX:
-        return T.cuda.func_call(
-            device_name(name), *operands, source_code=FUNCTIONS[name], return_type="float32"
-        )
-    return tir.call_pure_extern("float32", device_name(name), *operands)
+    return compat.device_function_call("float32", device_name(name), FUNCTIONS[name], *operands)

@@ -5,15 +5,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from .. import compat
 from ..plan.grid_plan import GridPlan
 from ..plan.plan import StitchPlan
-from .element_alignment import element_aligned
 from .exact_constants import exact_constants
 from .extent_bounds import sound_extents
 from .gpu import emit_gpu
 from .gpu_grid import emit_grid
-from .lower_bounds import hidden_lower_bounds
-from .strict_bounds import closed_bounds
 from .zero_divisors import without_zero_divisors
 
 
@@ -30,9 +28,9 @@ def emit(func: Any, plan: StitchPlan | GridPlan) -> Any:
 
 def sound_for_cpu(func: Any) -> Any:
     """The scheduled PrimFunc for a CPU in forms that TVM and the machine take for what they are."""
-    return element_aligned(_guarded(without_zero_divisors(func)))
+    return compat.repaired_on_cpu(_guarded(without_zero_divisors(func)))
 
 
 def _guarded(func: Any) -> Any:
     """The scheduled PrimFunc with its conditions and extents in forms that TVM takes for what they are."""
-    return sound_extents(hidden_lower_bounds(closed_bounds(func)))
+    return sound_extents(compat.repaired(func))

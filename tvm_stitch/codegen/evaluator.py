@@ -11,14 +11,15 @@ from collections.abc import Callable
 from typing import Protocol
 
 from .. import compat
-from ..compat import Analyzer, Buffer, Expr, Var, tir
-from ..graph.access import branches, has_load, loads
+from ..compat import Analyzer, Buffer, Expr, Var, has_load, tir
+from ..graph.access import branches, loads
 from ..graph.classify import HEAVY_CALLS
 from ..graph.dtype import HALF, compute_dtype
 from ..graph.ir import Access, Operator, Tensor
 from ..plan.alignment import Alignment, Key
 from ..plan.domain import At, Point
 from .arithmetic import DEVICE, Arithmetic, is_small, wraps
+from .buffers import IN_PLACE, Buffers
 from .negation import hidden_negation
 from .sound_indices import is_padded, sound_index
 from .truncated import signed_symbols
@@ -58,9 +59,14 @@ class Evaluator:
     arithmetic: Arithmetic = DEVICE
 
     def __init__(
-        self, alignment: Alignment, row: Expr, reader: Reader, math: Callable[[Expr], Expr] | None = None
+        self,
+        alignment: Alignment,
+        row: Expr,
+        reader: Reader,
+        math: Callable[[Expr], Expr] | None = None,
+        buffers: Buffers = IN_PLACE,
     ):
-        self.al = alignment
+        self.al, self.buffers = alignment, buffers
         self.reader = reader
         self.math = math
         self.guard: Expr | None = None
@@ -69,7 +75,7 @@ class Evaluator:
         self.row = row
         self.column: Expr | None = None
         self.inputs = dict.fromkeys(alignment.graph.inputs)
-        self.moved = _moved(alignment)
+        self.moved = _moved(alignment, buffers)
         self.analyzer = Analyzer()
         self._signed: frozenset[Var] | None = None
 
@@ -136,7 +142,7 @@ class Evaluator:
             if compat.is_load(e):
                 access, child = next(cursor)
                 if child is None:  # a gather: the indices are values themselves
-                    buffer = access.tensor.buffer
+                    buffer = self.buffers.of(access.tensor)
                     return self._read(buffer, [convert(visit(i, guarded), "int64") for i in e.indices])
                 for _ in range(sum(1 for i in e.indices for _ in loads(i))):
                     next(cursor)  # the reads in a gather's indices are in the point itself
@@ -165,7 +171,7 @@ class Evaluator:
                 loaded = self.reader.input(access, point)
                 if loaded is not None:
                     return loaded
-            return self._read(access.tensor.buffer, self._input_indices(access, point))
+            return self._read(self.buffers.of(access.tensor), self._input_indices(access, point))
         key = (producer, point)
         if (guarded or access.guarded) and point.at is At.INDEX:
             return self._expression(key, True)
@@ -206,12 +212,12 @@ def input_indices(alignment: Alignment, tensor: Tensor, point: Point) -> list[Ex
     return domain.full_values(shape, point.columns)
 
 
-def _moved(alignment: Alignment) -> dict[Buffer, Buffer]:
+def _moved(alignment: Alignment, buffers: Buffers) -> dict[Buffer, Buffer]:
     """Where inputs are that are not in the buffers which operators name: values of a part before, in scratch."""
     inputs = dict.fromkeys(alignment.graph.inputs)
     found = [(b, t) for op in alignment.graph.operators for b, t in op.operand.items() if t in inputs]
     found += [(b, t) for t, b in alignment.stand_ins.items()]
-    return {b: t.buffer for b, t in found if not b.same_as(t.buffer)}
+    return {b: buffers.of(t) for b, t in found if not b.same_as(buffers.of(t))}
 
 
 def _from(moved: dict[Buffer, Buffer], index: Expr) -> Expr:
@@ -270,7 +276,7 @@ def widen(e: Expr, visit: Callable[[Expr], Expr], arithmetic: Arithmetic) -> Exp
         return arithmetic.narrowed(value, dtype) if wraps(e) else convert(value, dtype)
     if name in compat.BINARY:
         a, b = _level(visit(e.a), visit(e.b))
-        if name in ("FloorDiv", "FloorMod") and not compat.HAS_RELAX_TIRX and has_load(e):
+        if name in ("FloorDiv", "FloorMod") and not compat.FLOORS_DATA and has_load(e):
             return _floored(name, a, b)
         return arithmetic.binary(type(e), a, b) if _is_data(e) else type(e)(a, b)
     if name == "Not" and has_load(e):

@@ -18,13 +18,7 @@ from ..compat import Expr, tir
 
 def exact_constants(func: Any) -> Any:
     """The scheduled PrimFunc with its float32 and float64 constants as CUDA C will have them, to the last bit."""
-    if compat.HAS_RELAX_TIRX:
-        import tvm_ffi
-
-        body = tvm_ffi.structural_map(func.body, (tir.FloatImm, exact_constant), order="post")
-        return func if body.same_as(func.body) else func.with_body(body)
-    body = tir.stmt_functor.ir_transform(func.body, None, _in_bits, ["FloatImm"])
-    return func.with_body(body)
+    return compat.with_float_constants(func, _in_bits)
 
 
 def exact_constant(constant: Any) -> Expr:
@@ -35,7 +29,7 @@ def exact_constant(constant: Any) -> Expr:
 
 def is_written_exactly(value: float, dtype: str) -> bool:
     """Whether TVM writes a constant so that C reads the same one."""
-    if not compat.HAS_RELAX_TIRX:
+    if not compat.WRITES_FLOAT32:
         return is_exact_in_seven_digits(value, dtype)
     if dtype == "float32" or not math.isfinite(value):  # hexadecimal digits, and names
         return True

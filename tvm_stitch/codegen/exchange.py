@@ -14,7 +14,7 @@ from .. import compat
 from ..compat import Buffer, Expr, T, tir
 from ..graph.dtype import item_bytes
 from ..graph.ir import Operator
-from ..plan.mapping import Exchange, partial_dtype
+from ..plan.mapping import CrossBlockReduction, partial_dtype
 from ..plan.plan import StitchPlan
 from ..plan.splitting import partial_scratch
 from . import builder as B
@@ -55,21 +55,21 @@ def make_exchange(
     Raises:
         ValueError: for a mapping that cannot be emitted.
     """
-    m = plan.mapping
-    if m.exchange is Exchange.NONE:
-        if m.segments > 1 and plan.graph.reduces:
+    m = plan.row_mapping
+    if m.exchange is CrossBlockReduction.NONE:
+        if m.row_splits > 1 and plan.graph.reduces:
             raise ValueError("blocks that share a reduced row need an exchange: set the mapping's 'exchange'")
         return None
-    if m.segments < 2 or m.rows_per_block > 1 or m.tasks > 1 or m.threads < WARP:
+    if m.row_splits < 2 or m.rows_per_block > 1 or m.tasks > 1 or m.threads < WARP:
         raise ValueError(
             f"an exchange needs several blocks a row, one row a block and at least {WARP} threads, not {m}"
         )
     reduces = [op for p in plan.schedule.passes for op in p.reduces]
-    if m.exchange is Exchange.CLUSTER:
-        return ClusterExchange(reduces, m.segments, segment, lane)
+    if m.exchange is CrossBlockReduction.CLUSTER:
+        return ClusterExchange(reduces, m.row_splits, segment, lane)
     names = {op: s.name for op, s in partial_scratch(plan.schedule, plan.alignment.domain.rows, m).items()}
     buffers = {op: scratch[name] for op, name in names.items()}
-    return GridExchange(buffers, scratch, m.segments, row, segment, lane)
+    return GridExchange(buffers, scratch, m.row_splits, row, segment, lane)
 
 
 class ClusterExchange:

@@ -17,7 +17,7 @@ from ..compat import Expr, Var, tir
 
 def sound_extents(func: Any) -> Any:
     """The scheduled PrimFunc, with extents such as ``3 * n - 27`` written as ``2 * n + n - 27``."""
-    if not compat.HAS_RELAX_TIRX:  # there extents are numbers
+    if not compat.HAS_SYMBOLIC_EXTENTS:
         return func
     changed = {}
     for param, buffer in compat.prim_func_params(func):

@@ -15,10 +15,11 @@ from ..graph.ir import Access, Operator
 from ..plan.alignment import Key
 from ..plan.contiguity import vectorizable
 from ..plan.domain import Point
-from ..plan.mapping import ColumnMapping, Exchange, item_bytes
-from ..plan.passes import Leaf, Pass, is_streamed
+from ..plan.mapping import ColumnMapping, CrossBlockReduction, item_bytes
+from ..plan.passes import Leaf, RowLoop, is_streamed
 from ..plan.plan import StitchPlan
 from . import builder as B
+from .buffers import IN_PLACE, Buffers
 from .combine import accumulator_dtype, combine, identity
 from .evaluator import Evaluator, compute_dtype, convert, input_indices, short_name
 from .exchange import Exchanger, make_exchange
@@ -30,14 +31,15 @@ from .scratch import declare_scratch, finish
 def emit_gpu(func: Any, plan: StitchPlan) -> Any:
     """The scheduled PrimFunc (root block, thread bindings) that computes ``func`` as ``plan`` says."""
     with B.kernel() as body:
-        scratch = declare_scratch(plan.scratch, barrier=plan.mapping.exchange is Exchange.GRID)
-        if plan.mapping.exchange is Exchange.GRID:
-            m, rows = plan.mapping, plan.alignment.domain.rows
+        m = plan.row_mapping
+        scratch = declare_scratch(plan.scratch, barrier=m.exchange is CrossBlockReduction.GRID)
+        if m.exchange is CrossBlockReduction.GRID:
+            rows = plan.alignment.domain.rows
             assert isinstance(rows, int), "rows with a grid barrier are static"
-            needed = -(-rows * m.segments // m.blocks_per_sm) if m.blocks_per_sm else None
+            needed = -(-rows * m.row_splits // m.blocks_per_sm) if m.blocks_per_sm else None
             check_multiprocessors(plan.device, plan.graph.outputs[0].buffer, needed)
         RowEmitter(plan, scratch).emit()
-    return finish(func, body[0], scratch, COOPERATIVE if plan.mapping.exchange is Exchange.GRID else None)
+    return finish(func, body[0], scratch, COOPERATIVE if m.exchange is CrossBlockReduction.GRID else None)
 
 
 COOPERATIVE = (
@@ -56,7 +58,7 @@ def bound_registers(stack: ExitStack, blocks: int) -> None:
 
     To be called behind the launch of its threads: what stands before it stays on the host.
     """
-    if compat.HAS_RELAX_TIRX:
+    if compat.BOUNDS_RESIDENT_BLOCKS:
         bound = compat.const(blocks, "int32")
         stack.enter_context(T.attr(compat.const(0, "int32"), "tirx.launch_bounds_min_blocks_per_sm", bound))
     else:
@@ -67,8 +69,11 @@ def bound_registers(stack: ExitStack, blocks: int) -> None:
 class RowEmitter:
     """Emits one row domain's passes, for the rows of one block and thread."""
 
-    def __init__(self, plan: StitchPlan, scratch: dict[str, Buffer] | None = None):
-        self.plan, self.al, self.mapping = plan, plan.alignment, plan.mapping
+    def __init__(
+        self, plan: StitchPlan, scratch: dict[str, Buffer] | None = None, buffers: Buffers = IN_PLACE
+    ):
+        self.plan, self.al, self.mapping = plan, plan.alignment, plan.row_mapping
+        self.buffers = buffers
         self.scratch = scratch or {}
         self.domain = plan.alignment.domain
         self.value_tiles: dict[Key, Buffer] = {}
@@ -100,7 +105,7 @@ class RowEmitter:
         leaf = (access.tensor, point)
         element = self.element if self._streamed(leaf) or leaf in self.resident else self.lane_element
         assert element is not None
-        return convert(self._tile_element(tile, element), compute_dtype(access.tensor.dtype))
+        return convert(self._tile_element(tile, element), compute_dtype(self.buffers.dtype(access.tensor)))
 
     def _tile_element(self, tile: Buffer, element: Expr) -> Expr:
         return B.fetch(tile, self.stage_element if tile in self.staged.values() else element)
@@ -112,7 +117,7 @@ class RowEmitter:
     def emit(self) -> None:
         with ExitStack() as stack:
             row = self._launch(stack)
-            self.eval = Evaluator(self.al, row, self)
+            self.eval = Evaluator(self.al, row, self, buffers=self.buffers)
             self.eval.guard = self.in_range if self.guarded else None
             if self.mapping.shared:
                 self._allocate_stage()
@@ -131,15 +136,15 @@ class RowEmitter:
             grid = ceildiv(p.columns, per_block)
         else:
             groups = ceildiv(self.domain.rows, m.rows_per_block * m.tasks)
-            grid = groups if m.segments == 1 else groups * m.segments
+            grid = groups if m.row_splits == 1 else groups * m.row_splits
         total = self.plan.schedule.passes[0].columns if m.split else self.domain.rows
         if not isinstance(
             grid, int
         ):  # an empty input gets one idle block: a grid of zero is an error on CUDA
             grid = tir.max(grid, B.i64(1))
         self.block = stack.enter_context(T.launch_thread("blockIdx.x", as_expr(grid)))
-        if m.exchange is Exchange.CLUSTER:
-            stack.enter_context(T.launch_thread("clusterCtaIdx.x", B.i64(m.segments)))
+        if m.exchange is CrossBlockReduction.CLUSTER:
+            stack.enter_context(T.launch_thread("clusterCtaIdx.x", B.i64(m.row_splits)))
         if m.rows_per_block > 1:
             self.slot = stack.enter_context(T.launch_thread("threadIdx.y", B.i64(m.rows_per_block)))
         if m.threads > 1:
@@ -153,9 +158,9 @@ class RowEmitter:
             return B.i64(0)
         rows = self.domain.rows
         group = self.block
-        if m.segments > 1:
-            self.segment = B.bind(tir.floormod(self.block, B.i64(m.segments)), "segment")
-            group = tir.floordiv(self.block, B.i64(m.segments))
+        if m.row_splits > 1:
+            self.segment = B.bind(tir.floormod(self.block, B.i64(m.row_splits)), "segment")
+            group = tir.floordiv(self.block, B.i64(m.row_splits))
         if m.tasks > 1:
             group = group * B.i64(m.tasks) + stack.enter_context(B.loop("serial", m.tasks, "task"))
         return self.row_of(group, isinstance(rows, int) and rows % (m.rows_per_block * m.tasks) == 0)
@@ -172,7 +177,7 @@ class RowEmitter:
         self.guarded = not isinstance(rows, int)
         return B.bind(tir.min(row, as_expr(rows) - B.i64(1)), "row")
 
-    def _level(self, passes: Iterable[Pass]) -> None:
+    def _level(self, passes: Iterable[RowLoop]) -> None:
         """The passes between two levels of reductions; what several blocks of a row reduce is exchanged once."""
         if self.exchange is None:
             for p in passes:
@@ -189,11 +194,11 @@ class RowEmitter:
         totals = row_reduce(ops, partials, self.mapping.threads, 1, self.lane, self.slot)
         self._set_results(ops, self.exchange.fold(ops, totals))
 
-    def _pass(self, p: Pass) -> None:
+    def _pass(self, p: RowLoop) -> None:
         """One sweep over the row's columns and the reductions that it feeds, where a row has one block."""
         self._reduce(p, self.mapping.of(p.columns), self._sweep(p))
 
-    def _sweep(self, p: Pass) -> list[Buffer]:
+    def _sweep(self, p: RowLoop) -> list[Buffer]:
         """Evaluate, keep, accumulate and store all of the thread's columns; returns its accumulators."""
         self.eval.at_column(None)
         for key in p.row_values:
@@ -222,7 +227,7 @@ class RowEmitter:
         return accumulators
 
     def _chunk(
-        self, p: Pass, cm: ColumnMapping, step: Expr, chunk: Expr, fresh: list[Leaf], accumulators: list[Buffer],
+        self, p: RowLoop, cm: ColumnMapping, step: Expr, chunk: Expr, fresh: list[Leaf], accumulators: list[Buffer],
         tiles: dict[Key, Buffer],
     ) -> None:  # fmt: skip
         """One vector of columns: evaluate, keep, accumulate, store.
@@ -238,7 +243,8 @@ class RowEmitter:
             safe = self._inside(base, p.columns, cm)
             fresh += self._load_shared(p, cm, safe)
             out_tiles = {
-                k: B.local([cm.vector], k[0].output.dtype, f"{short_name(k[0])}_out") for k in p.outputs
+                k: B.local([cm.vector], self.buffers.dtype(k[0].output), f"{short_name(k[0])}_out")
+                for k in p.outputs
             }
             with B.loop("unroll", cm.vector, "lane") as e:
                 self.element, self.lane_element = chunk * B.i64(cm.vector) + e, e
@@ -249,7 +255,7 @@ class RowEmitter:
                 self._store(p, cm, safe, out_tiles)
 
     def _compute(
-        self, p: Pass, e: Expr, valid: Expr | None, accumulators: list[Buffer], tiles: dict[Key, Buffer],
+        self, p: RowLoop, e: Expr, valid: Expr | None, accumulators: list[Buffer], tiles: dict[Key, Buffer],
         out_tiles: dict[Key, Buffer],
     ) -> None:  # fmt: skip
         assert self.element is not None
@@ -263,14 +269,14 @@ class RowEmitter:
             if key in tiles:
                 B.store(tiles[key], value, [self.stage_element if key in self.staged else self.element])
             if key in out_tiles:
-                B.store(out_tiles[key], convert(value, key[0].output.dtype), [e])
+                B.store(out_tiles[key], convert(value, self.buffers.dtype(key[0].output)), [e])
         for op, acc in zip(p.reduces, accumulators):
             operand = self.eval.operand(op)
             if valid is not None:
                 operand = B.cell(tir.Select(valid, operand, identity(op)), "operand")
             B.store(acc, combine(op.combiner or "", B.fetch(acc, e), operand), [e])
 
-    def _reduce(self, p: Pass, cm: ColumnMapping, accumulators: list[Buffer]) -> None:
+    def _reduce(self, p: RowLoop, cm: ColumnMapping, accumulators: list[Buffer]) -> None:
         if not p.reduces:
             return
         m, partials = self.mapping, self._thread_partials(p, accumulators)
@@ -278,7 +284,7 @@ class RowEmitter:
             p.reduces, row_reduce(p.reduces, partials, m.threads, m.rows_per_block, self.lane, self.slot)
         )
 
-    def _thread_partials(self, p: Pass, accumulators: list[Buffer]) -> list[Expr]:
+    def _thread_partials(self, p: RowLoop, accumulators: list[Buffer]) -> list[Expr]:
         """The thread's partial result of each reduction: its accumulators, one for each place in a vector, folded."""
         partials = []
         for op, acc in zip(p.reduces, accumulators):
@@ -313,7 +319,9 @@ class RowEmitter:
             )
         for leaf in sched.kept_loads:
             size = [m.block_columns(leaf[1].columns)]
-            self.staged[leaf] = B.local(size, leaf[0].dtype, leaf[0].name + "_stage", "shared.dyn")
+            self.staged[leaf] = B.local(
+                size, self.buffers.dtype(leaf[0]), leaf[0].name + "_stage", "shared.dyn"
+            )
 
     def _inside(self, base: Expr, columns: Extent, cm: ColumnMapping) -> Expr:
         """The column a thread works on: in shared memory's mode never past the last vector of the row."""
@@ -324,7 +332,7 @@ class RowEmitter:
     def _base(self, cm: ColumnMapping, step: Expr, chunk: Expr) -> Expr:
         """The first column of a vector."""
         place = self._place(cm, step, chunk)
-        if self.mapping.segments == 1:
+        if self.mapping.row_splits == 1:
             return place
         return self.segment * B.i64(cm.steps * cm.chunks * self.mapping.threads * cm.vector) + place
 
@@ -342,7 +350,7 @@ class RowEmitter:
                 return None
         return base < as_expr(columns)
 
-    def _load(self, p: Pass, cm: ColumnMapping, step: Expr) -> list[Leaf]:
+    def _load(self, p: RowLoop, cm: ColumnMapping, step: Expr) -> list[Leaf]:
         """Bring what the pass reads of every row into tiles: all loads are in flight before the first use."""
         fresh = [leaf for leaf in p.loads if leaf not in self.load_tiles and self._streamed(leaf)]
         for leaf in fresh:
@@ -350,38 +358,40 @@ class RowEmitter:
         return fresh
 
     def _load_tile(
-        self, leaf: Leaf, p: Pass, cm: ColumnMapping, step: Expr, tile: Buffer | None = None
+        self, leaf: Leaf, p: RowLoop, cm: ColumnMapping, step: Expr, tile: Buffer | None = None
     ) -> None:
         """Bring a thread's share of an input into a tile (a new one if none is given)."""
         if tile is None:
-            tile = self._tile(cm, leaf[0].dtype, leaf[0].name + "_in")
+            tile = self._tile(cm, self.buffers.dtype(leaf[0]), leaf[0].name + "_in")
         self.load_tiles[leaf] = tile
         with B.loop("unroll", cm.chunks, "chunk") as chunk:
             base = self._base(cm, step, chunk)
             with B.when(None if self.mapping.shared else self._tail(p.columns, cm, base)):
                 self._read_vector(leaf, p, cm, self._inside(base, p.columns, cm), chunk * B.i64(cm.vector))
 
-    def _load_shared(self, p: Pass, cm: ColumnMapping, base: Expr) -> list[Leaf]:
+    def _load_shared(self, p: RowLoop, cm: ColumnMapping, base: Expr) -> list[Leaf]:
         """Bring one vector of what all rows share (scales, biases) into tiles."""
         fresh = [leaf for leaf in p.loads if not self._streamed(leaf) and leaf not in self.resident]
         for leaf in fresh:
-            self.load_tiles[leaf] = B.local([cm.vector], leaf[0].dtype, leaf[0].name + "_in")
+            self.load_tiles[leaf] = B.local([cm.vector], self.buffers.dtype(leaf[0]), leaf[0].name + "_in")
             self._read_vector(leaf, p, cm, base, B.i64(0))
         return fresh
 
-    def _read_vector(self, leaf: Leaf, p: Pass, cm: ColumnMapping, base: Expr, start: Expr) -> None:
+    def _read_vector(self, leaf: Leaf, p: RowLoop, cm: ColumnMapping, base: Expr, start: Expr) -> None:
         tensor, point = leaf
         indices = input_indices(self.al, tensor, point)
-        piece = self._piece(indices, tensor.shape, tensor.dtype, p.columns, cm)
-        self._copy(tensor.buffer, self.load_tiles[leaf], indices, base, start, cm, piece, to_tile=True)
+        piece = self._piece(indices, tensor.shape, self.buffers.dtype(tensor), p.columns, cm)
+        memory = self.buffers.of(tensor)
+        self._copy(memory, self.load_tiles[leaf], indices, base, start, cm, piece, to_tile=True)
 
-    def _store(self, p: Pass, cm: ColumnMapping, base: Expr, out_tiles: dict[Key, Buffer]) -> None:
+    def _store(self, p: RowLoop, cm: ColumnMapping, base: Expr, out_tiles: dict[Key, Buffer]) -> None:
         for key in p.outputs:
             op = key[0]
             values = self.domain.axis_values(*key)
             indices = [values[a.var] for a in op.spatial[: len(op.output.shape)]]
-            piece = self._piece(indices, op.output.shape, op.output.dtype, p.columns, cm)
-            self._copy(op.output.buffer, out_tiles[key], indices, base, B.i64(0), cm, piece, to_tile=False)
+            memory, dtype = self.buffers.of(op.output), self.buffers.dtype(op.output)
+            piece = self._piece(indices, op.output.shape, dtype, p.columns, cm)
+            self._copy(memory, out_tiles[key], indices, base, B.i64(0), cm, piece, to_tile=False)
 
     def _piece(self, indices: list[Expr], shape: Any, dtype: str, columns: Extent, cm: ColumnMapping) -> int:
         """Elements one vector access moves (1: scalar accesses)."""
@@ -440,7 +450,7 @@ class RowEmitter:
         if not sched.row_outputs:
             return
         first = tir.EQ(self.lane, B.i64(0)) if self.mapping.threads > 1 else None
-        if self.mapping.segments > 1:
+        if self.mapping.row_splits > 1:
             first = _both(first, tir.EQ(self.segment, B.i64(0)))
         with B.when(_both(self.in_range, first)):
             for op, point in sched.row_outputs:
@@ -450,7 +460,7 @@ class RowEmitter:
         values = self.domain.axis_values(op, point)
         where = [self.eval.localize(values[a.var]) for a in op.spatial[: len(op.output.shape)]]
         value = self.eval.value((op, point))
-        B.store(op.output.buffer, convert(value, op.output.dtype), where)
+        B.store(self.buffers.of(op.output), convert(value, self.buffers.dtype(op.output)), where)
 
 
 def _runs_along_last(indices: list[Expr], column: Expr) -> bool:

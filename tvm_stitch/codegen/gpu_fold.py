@@ -126,7 +126,7 @@ def _staged(op: Operator) -> str:
 def _within(
     column: Expr, extent: int, mapping: RowMapping, columns: ColumnMapping, working: Expr | None
 ) -> Expr | None:
-    covered = mapping.segments * columns.chunks * mapping.threads * columns.vector
+    covered = mapping.row_splits * columns.chunks * mapping.threads * columns.vector
     inside = None if covered == extent else column < B.i64(extent)
     if inside is None or working is None:
         return inside if working is None else working

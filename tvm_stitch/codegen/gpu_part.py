@@ -13,11 +13,12 @@ from ..graph.extent import Extent, as_expr
 from ..graph.ir import Operator, Tensor
 from ..plan.alignment import Key
 from ..plan.grid_plan import GridPart, GridPlan
+from ..plan.inter_phase_reuse import loaded_tile
 from ..plan.mapping import ColumnMapping
-from ..plan.passes import Leaf, Pass
+from ..plan.passes import Leaf, RowLoop
 from ..plan.plan import StitchPlan
-from ..plan.retention import loaded_tile
 from . import builder as B
+from .buffers import Buffers
 from .combine import combine, identity
 from .evaluator import Evaluator, short_name
 from .gpu import RowEmitter
@@ -52,15 +53,11 @@ class PartEmitter(RowEmitter):
         name: str,
         retained: Retained | None = None,
     ):
-        super().__init__(StitchPlan(part.graph, plan.device, part.alignment, part.schedule, part.mapping))
+        rows = StitchPlan(part.graph, plan.device, part.alignment, part.schedule, part.mapping)
+        tensors = part.part.tensors.items()
+        super().__init__(rows, buffers=Buffers({copy: buffer[t] for t, copy in tensors if t in buffer}))
         self.part, self.grid, self.retained = part, plan, retained
         self.global_buffer = buffer
-        for tensor, copy in part.part.tensors.items():
-            if tensor in buffer:
-                copy.buffer = buffer[tensor]
-                copy.dtype = compat.buffer_dtype(
-                    buffer[tensor]
-                )  # scratch is as wide as what is computed with
         m = part.mapping
         self.grid_block, self.thread = block, thread
         self.lane, self.slot = B.i64(0), B.i64(0)
@@ -115,7 +112,7 @@ class PartEmitter(RowEmitter):
 
         In a loop of ``once`` steps, which is 1: TVM takes no cells in conditions that stand in no loop.
         """
-        self.eval = Evaluator(self.al, B.i64(0), self)
+        self.eval = Evaluator(self.al, B.i64(0), self, buffers=self.buffers)
         for key in self.plan.schedule.hoisted:
             if not key[1].per_column:
                 self.eval.bind_row(key)
@@ -137,7 +134,9 @@ class PartEmitter(RowEmitter):
         for leaf in self.part.resident:
             (p,) = self.plan.schedule.passes
             cm = self.mapping.of(p.columns)
-            tile = self.resident[leaf] = self._tile(cm, leaf[0].dtype, f"{leaf[0].name}_resident")
+            tile = self.resident[leaf] = self._tile(
+                cm, self.buffers.dtype(leaf[0]), f"{leaf[0].name}_resident"
+            )
             with B.loop("serial", once if self.part.tiles > 1 else 1, "once"):  # the tile's number is a cell
                 self._load_tile(leaf, p, cm, B.i64(0), tile)
 
@@ -226,7 +225,7 @@ class PartEmitter(RowEmitter):
         self.in_range = None
         self.block = task.group
         row = B.i64(0) if m.split else self.row_of(task.group, rows % m.rows_per_block == 0)
-        self.eval = Evaluator(self.al, row, self)
+        self.eval = Evaluator(self.al, row, self, buffers=self.buffers)
         for key, value in self.hoisted_values.items():
             self.eval.set_row_value(key, value)
 
@@ -248,7 +247,7 @@ class PartEmitter(RowEmitter):
             elif kept is not None:
                 self.load_tiles[leaf] = kept
             else:
-                self.load_tiles[leaf] = self._tile(cm, leaf[0].dtype, leaf[0].name + "_in")
+                self.load_tiles[leaf] = self._tile(cm, self.buffers.dtype(leaf[0]), leaf[0].name + "_in")
                 assert task.shared is not None
                 self.retained.get(tensor, task.shared, self.load_tiles[leaf])
 
@@ -280,7 +279,7 @@ class PartEmitter(RowEmitter):
         m = self.mapping.of(point.columns)
         return m.vector if op.output.size == 1 else m.vector * m.chunks
 
-    def _compute(self, p: Pass, e: Expr, valid: Expr | None, *rest: Any) -> None:
+    def _compute(self, p: RowLoop, e: Expr, valid: Expr | None, *rest: Any) -> None:
         super()._compute(p, e, valid, *rest)
         for key in p.folds:
             assert self.element is not None
@@ -315,12 +314,12 @@ class PartEmitter(RowEmitter):
                     B.store(held, tir.Select(first, B.fetch(held, 0), identity(op)), [B.i64(0)])
             own = worker if self.part.tiles == 1 else worker * B.i64(self.part.tiles) + self.segment
             self._store_scalars(scalars, [partial(op) for op in scalars], own, working)
-        for text in dict.fromkeys(str(point.columns) for op, point in folds if op.output.size != 1):
-            ops = [op for op, point in folds if op.output.size != 1 and str(point.columns) == text]
-            extent = next(int(point.columns) for op, point in folds if op is ops[0])
+        columns = [(op, int(point.columns)) for op, point in folds if op.output.size != 1]
+        for extent in dict.fromkeys(extent for _, extent in columns):
+            ops = [op for op, over in columns if over == extent]
             store_columns(
                 ops, [self.sums[op] for op in ops], [partial(op) for op in ops], m, m.of(extent), extent,
-                self.lane, self.slot, self.thread, self.segment, worker, working, f"{self.name}_{text}",
+                self.lane, self.slot, self.thread, self.segment, worker, working, f"{self.name}_{extent}",
             )  # fmt: skip
 
     def _store_scalars(

@@ -23,14 +23,14 @@ KEY = "grid_barrier_key"
 
 def declare_barrier() -> dict[str, Buffer]:
     """What a kernel with barriers needs besides its scratch. To be called before the kernel is built."""
-    if compat.HAS_RELAX_TIRX:
+    if compat.LAUNCHES_COOPERATIVELY:
         return {}
     return {KEY: compat.allocate([B.i64(1)], "uint32", "global", KEY)}
 
 
 def grid_barrier(scratch: Mapping[str, Buffer]) -> None:
     """Emit a barrier for all threads of the grid; ``scratch`` has what ``declare_barrier`` gave."""
-    if compat.HAS_RELAX_TIRX:
+    if compat.LAUNCHES_COOPERATIVELY:
         B.evaluate(T.cuda.grid_sync())
     else:
         B.evaluate(tir.call_extern("int32", GRID_BARRIER, scratch[KEY].data))

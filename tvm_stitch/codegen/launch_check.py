@@ -46,7 +46,7 @@ def check_multiprocessors(device: DeviceModel, buffer: Buffer, needed: int | Non
         "StitchConfig(multiprocessors=...)"
     )
     enough = compat.const(needed, "int32")
-    if compat.HAS_RELAX_TIRX:
+    if compat.HOST_CODE_ASSERTS:
         with T.Assert(tir.GE(present, enough), message):
             pass
         return
@@ -60,7 +60,7 @@ def _refuse(message: str) -> None:
     raise RuntimeError(message)
 
 
-if not compat.HAS_RELAX_TIRX:
+if not compat.HOST_CODE_ASSERTS:
     tvm.register_func(REFUSE, _refuse, override=True)
 
 

@@ -8,7 +8,7 @@ float32.
 from __future__ import annotations
 
 from .. import compat
-from ..compat import Expr, T, tir
+from ..compat import Expr
 
 
 def _function(name: str, ctype: str, sign: str, instruction: str) -> str:
@@ -47,6 +47,4 @@ def maximum_or_minimum(maximum: bool, a: Expr, b: Expr) -> Expr:
     """The maximum or minimum of two float32 or float64 in a kernel; NaN if one of them is."""
     dtype = compat.dtype_of(a)
     name = NAMES[maximum, dtype]
-    if compat.HAS_RELAX_TIRX:
-        return T.cuda.func_call(name, a, b, source_code=FUNCTIONS[name], return_type=dtype)
-    return tir.call_pure_extern(dtype, name, a, b)
+    return compat.device_function_call(dtype, name, FUNCTIONS[name], a, b)

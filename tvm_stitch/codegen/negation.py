@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .. import compat
-from ..compat import Expr, T, tir
+from ..compat import Expr, tir
 from .arithmetic import DEVICE
 
 NEGATED = "tvm_stitch_negated"
@@ -55,9 +55,7 @@ def hidden_negation(e: Expr, visit: Callable[[Expr], Expr]) -> Expr | None:
 
 def negated(x: Expr) -> Expr:
     """``-x`` for an int32 in a kernel."""
-    if compat.HAS_RELAX_TIRX:
-        return T.cuda.func_call(NEGATED, x, source_code=FUNCTION, return_type="int32")
-    return tir.call_pure_extern("int32", NEGATED, x)
+    return compat.device_function_call("int32", NEGATED, FUNCTION, x)
 
 
 def _sum(a: Expr, b: Expr) -> Expr:

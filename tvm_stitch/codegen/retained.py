@@ -7,7 +7,7 @@ from .. import compat
 from ..compat import Buffer, Expr
 from ..graph.dtype import item_bytes
 from ..graph.ir import Tensor
-from ..plan.grid_plan import GridPart, GridPlan, Retention
+from ..plan.grid_plan import GridPart, GridPlan, InterPhaseReuse
 from ..plan.mapping import ColumnMapping
 from . import builder as B
 
@@ -19,7 +19,7 @@ class Retained:
     stand side by side, so that no two of a warp meet in a bank.
     """
 
-    def __init__(self, plan: GridPlan, retention: Retention, thread: Expr):
+    def __init__(self, plan: GridPlan, retention: InterPhaseReuse, thread: Expr):
         self.retention, self.threads, self.thread = retention, plan.threads, thread
         (p,) = retention.parts[0].schedule.passes
         self.columns: ColumnMapping = retention.parts[0].mapping.of(p.columns)

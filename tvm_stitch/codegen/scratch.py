@@ -26,7 +26,7 @@ def declare_scratch(wanted: Iterable[Scratch], barrier: bool = False) -> dict[st
 
     To be called where the body is built, before any kernel.
     """
-    if compat.HAS_RELAX_TIRX:
+    if compat.TAKES_WORKSPACE:
         return {s.name: tir.decl_buffer([as_expr(e) for e in s.shape], s.dtype, s.name) for s in wanted}
     buffers = {
         s.name: compat.allocate([as_expr(e) for e in s.shape], s.dtype, "global", s.name) for s in wanted
@@ -39,7 +39,7 @@ def finish(
 ) -> Any:
     """``func`` with the emitted body, its scratch as trailing parameters (if it is that), marked as scheduled."""
     func = func.with_body(body)
-    if scratch and compat.HAS_RELAX_TIRX:
+    if scratch and compat.TAKES_WORKSPACE:
         func = compat.with_buffer_params(func, list(scratch.values()))
         func = func.with_attr(WORKSPACE_ATTR, len(scratch))
     for key, value in (attrs or {}).items():

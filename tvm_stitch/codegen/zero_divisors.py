@@ -22,7 +22,7 @@ def without_zero_divisors(func: Any) -> Any:
     Where all results are empty when a divisor is 0, nothing is done then. For what divides by another extent that may
     be 0, at least 1 is put in its place.
     """
-    if not compat.HAS_RELAX_TIRX:  # there extents are numbers
+    if not compat.HAS_SYMBOLIC_EXTENTS:
         return func
     import tvm_ffi
     from tvm import s_tir

@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from .. import compat
 from ..codegen import builder as B
 from ..codegen.cpu_base import CpuEmitter, times
-from ..codegen.cpu_frame import Coordinate, Frame
 from ..codegen.cpu_half import stored_as
+from ..codegen.cpu_index_context import Coordinate
+from ..codegen.cpu_index_context import IndexContext as Frame
 from ..codegen.cpu_lanes import LaneWriter
 from ..compat import Buffer, Expr, tir
 from ..device import DeviceModel

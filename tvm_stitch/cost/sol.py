@@ -11,24 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..device import DeviceModel
-
-LAUNCH_SECONDS = 2.5e-6
-"""From one kernel of a stream to the next: 2 to 3 us."""
-LAUNCH_DOUBT = 0.5e-6
-"""How far that figure may be off. Decisions that close go to fewer launches, which are certain."""
-BARRIER_SECONDS = 1.3e-6
-"""A grid barrier, on an H200."""
-COPY_SHARE = 0.86
-"""Of the datasheet's bandwidth what a device copy reaches, and a kernel on one row domain with it (H200: 4.15 TB/s)."""
-SIDE_BY_SIDE = 0.95
-"""What is left of a copy's bandwidth where parts share a launch: one block shape for all of them, of many threads."""
-RESIDENT = 0.87
-"""The same where the grid has to be resident as a whole (layer-norm backward: 145 us at a copy's pace, 166 so)."""
-BLOCK_BYTES = 16 * 1024
-"""What a block of 512 threads with two vectors each moves at once."""
-RESIDENT_THREADS = 512
-ALONE = 2.5
-"""How many times its share of the bandwidth a multiprocessor draws while most others are idle."""
+from ..plan import heuristics
 
 
 @dataclass(frozen=True)
@@ -60,14 +43,14 @@ class Work:
 
 def share_of(blocks: int, device: DeviceModel) -> float:
     """The share of the device's bandwidth that so many blocks, each on a multiprocessor of its own, can draw."""
-    return min(1.0, blocks * ALONE / device.sms)
+    return min(1.0, blocks * heuristics.LONE_BLOCK_SHARES / device.sms)
 
 
 def moving_seconds(work: Work, device: DeviceModel) -> float:
     """Seconds in which data moves; the slowest part of a phase is waited for."""
-    rate = device.bandwidth * COPY_SHARE
+    rate = device.bandwidth * heuristics.COPY_SHARE
     if work.grid:
-        rate *= RESIDENT if work.resident else SIDE_BY_SIDE
+        rate *= heuristics.RESIDENT_SHARE if work.resident else heuristics.SIDE_BY_SIDE_SHARE
     found = 0.0
     for phase in work.phases:
         together = sum(load.bytes for load in phase)
@@ -78,8 +61,8 @@ def moving_seconds(work: Work, device: DeviceModel) -> float:
 
 def seconds(work: Work, device: DeviceModel) -> float:
     """Seconds of a stitch op, its launches and barriers included."""
-    between = BARRIER_SECONDS if work.barriers else LAUNCH_SECONDS
-    return LAUNCH_SECONDS + (len(work.phases) - 1) * between + moving_seconds(work, device)
+    between = heuristics.BARRIER_SECONDS if work.barriers else heuristics.LAUNCH_SECONDS
+    return heuristics.LAUNCH_SECONDS + (len(work.phases) - 1) * between + moving_seconds(work, device)
 
 
 def tail_seconds(work: Work, rows: int, device: DeviceModel) -> float:
@@ -87,7 +70,9 @@ def tail_seconds(work: Work, rows: int, device: DeviceModel) -> float:
 
     Other work of as many seconds, in the same launch, takes no time.
     """
-    block = max(BLOCK_BYTES, work.bytes // max(1, rows))
-    resident = max(1, min(device.threads_per_sm // RESIDENT_THREADS, device.shared_per_sm // block))
+    block = max(heuristics.TAIL_BLOCK_BYTES, work.bytes // max(1, rows))
+    resident = max(
+        1, min(device.threads_per_sm // heuristics.TAIL_BLOCK_THREADS, device.shared_per_sm // block)
+    )
     wave = device.sms * resident * block
-    return -work.bytes % wave / (device.bandwidth * COPY_SHARE)
+    return -work.bytes % wave / (device.bandwidth * heuristics.COPY_SHARE)

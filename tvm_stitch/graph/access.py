@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from .. import compat
-from ..compat import Analyzer, Expr
+from ..compat import Analyzer, Expr, has_load
 from .extent import Extent, as_expr, flatten, is_static, product, same
 from .index_equality import equal_indices
 from .ir import Axis, Span
@@ -44,11 +44,6 @@ def gathers(value: Expr) -> bool:
     if compat.is_load(value) and any(has_load(i) for i in value.indices):
         return True
     return any(gathers(e) for e in compat.operands(value))
-
-
-def has_load(value: Expr) -> bool:
-    """True when the expression reads any buffer."""
-    return next(loads(value), None) is not None
 
 
 def span_of(indices: Sequence[Expr], shape: Sequence[Extent], axes: Sequence[Axis]) -> tuple[Span, int]:

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
-from typing import TypeAlias
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias, TypeVar
 
 from .. import compat
 from ..compat import Analyzer, Expr
 
 Extent: TypeAlias = int | Expr
+Value = TypeVar("Value")
 
 
 def as_extent(expr: Expr) -> Extent:
@@ -66,6 +67,25 @@ def is_number(extent: Extent, number: int) -> bool:
 def extent_key(extent: Extent) -> Hashable:
     """What extents of one structure share, and others do not, whatever their symbols are called."""
     return extent if isinstance(extent, int) else compat.expression_key(extent)
+
+
+class ByExtent(Mapping[Extent, Value]):
+    """Values by extent, which is told by its structure; in order, and not to be changed."""
+
+    def __init__(self, items: Iterable[tuple[Extent, Value]] = ()):
+        self._entries = {extent_key(extent): (extent, value) for extent, value in items}
+
+    def __getitem__(self, extent: Extent) -> Value:
+        return self._entries[extent_key(extent)][1]
+
+    def __iter__(self) -> Iterator[Extent]:
+        return (extent for extent, _ in self._entries.values())
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __repr__(self) -> str:
+        return "{" + ", ".join(f"{extent}: {value}" for extent, value in self._entries.values()) + "}"
 
 
 def same_shape(a: Sequence[Extent], b: Sequence[Extent]) -> bool:

@@ -9,9 +9,9 @@ from typing import Any
 import ml_dtypes
 
 from .. import compat
-from ..compat import Buffer, Expr, Var
+from ..compat import Buffer, Expr, Var, has_load
 from ..failures import Refusal
-from .access import has_load, loads, span_of
+from .access import loads, span_of
 from .classify import classify, is_contraction
 from .extent import Extent, as_extent, same
 from .ir import Access, Axis, Operator, StitchGraph, Tensor

@@ -7,26 +7,23 @@ evaluated anywhere; a reduction's result is available in its own row only, so ev
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from .. import compat
-from ..compat import Buffer
-from ..graph.access import has_load
+from ..compat import Buffer, has_load
 from ..graph.classify import is_heavy
 from ..graph.extent import Extent, product, quotient, same, unflatten
 from ..graph.ir import Access, OpClass, Operator, Span, StitchGraph, Tensor
+from . import heuristics
 from .domain import At, Domain, Point, is_zero
 from .gather import GatherPoints, Misaligned
 from .index_length import too_long
 
 Key = tuple[Operator, Point]
 
-RECOMPUTE_LIMIT = 4
-"""How many heavy operators may be evaluated again for every row instead of once (no in-block scheme shares them)."""
 
-
-@dataclass
+@dataclass(frozen=True, eq=False)
 class Alignment:
     """Where everything is evaluated.
 
@@ -38,11 +35,11 @@ class Alignment:
 
     graph: StitchGraph
     domain: Domain
-    roots: list[Key] = field(default_factory=list)
-    reads: dict[Key, list[Point | None]] = field(default_factory=dict)
-    level: dict[Key, int] = field(default_factory=dict)
-    folds: frozenset[Operator] = frozenset()
-    stand_ins: Mapping[Tensor, Buffer] = field(default_factory=dict)
+    roots: Sequence[Key]
+    reads: Mapping[Key, Sequence[Point | None]]
+    level: Mapping[Key, int]
+    folds: frozenset[Operator]
+    stand_ins: Mapping[Tensor, Buffer]
 
     @property
     def row_point(self) -> Point:
@@ -110,28 +107,31 @@ class _Aligner:
         self, graph: StitchGraph, domain: Domain, folds: frozenset[Operator], pinned: frozenset[Tensor]
     ):
         self.graph, self.domain, self.pinned = graph, domain, pinned
-        self.result = Alignment(graph, domain, folds=folds)
+        self.folds, self.row_point = folds, domain.row_point
+        self.roots: list[Key] = []
+        self.reads: dict[Key, list[Point | None]] = {}
+        self.level: dict[Key, int] = {}
         self.own = set(graph.operators)
         self.budget = 6 * len(graph.operators) + 64
         self.recomputed: set[Key] = set()
         self.placed: dict[Operator, Point] = {}
         self.uneven: dict[Tensor, bool] = {}
         self.gathered = GatherPoints(domain)
-        self.result.stand_ins = self.gathered.stand_ins
 
     def run(self) -> Alignment:
         outputs = {t.producer for t in self.graph.outputs}
         for op in self.graph.operators:
-            if op in self.result.folds:
+            if op in self.folds:
                 self._fold(op)
             elif op.is_reduce:
                 self._reduce(op)
         for op in self.graph.operators:  # behind the reductions, which may evaluate them on their way
             if op in outputs and not op.is_reduce:
-                self.result.roots.append((op, self._output(op)))
+                self.roots.append((op, self._output(op)))
         order = {op: i for i, op in enumerate(self.graph.operators)}
-        self.result.roots.sort(key=lambda root: order[root[0]])
-        return self.result
+        roots = sorted(self.roots, key=lambda root: order[root[0]])
+        stand_ins = self.gathered.stand_ins
+        return Alignment(self.graph, self.domain, roots, self.reads, self.level, self.folds, stand_ins)
 
     def _reduce(self, op: Operator) -> None:
         if not same(op.output.size, self.domain.rows, self.domain.analyzer):
@@ -141,9 +141,9 @@ class _Aligner:
             raise Misaligned(f"reduction {op.name} has a symbolic reduced extent")
         point = self.domain.full(columns)
         level = self._visit(op, point, root=True)
-        self.result.roots.append((op, point))
-        self.placed[op] = self.result.row_point
-        self.result.level[(op, self.result.row_point)] = level + 1
+        self.roots.append((op, point))
+        self.placed[op] = self.row_point
+        self.level[(op, self.row_point)] = level + 1
 
     def _fold(self, op: Operator) -> None:
         """Place a reduction across rows: its result's axes along the columns, its reduced axes along the rows."""
@@ -152,28 +152,28 @@ class _Aligner:
             columns = quotient(op_points(op), domain.rows, domain.analyzer)
             if not isinstance(columns, int):
                 raise Misaligned(f"the points of {op.name} do not divide into {domain.rows} rows")
-            point = self.result.row_point if columns == 1 else domain.full(columns)
+            point = self.row_point if columns == 1 else domain.full(columns)
         else:
             if not same(product([a.extent for a in op.reduce]), domain.rows, domain.analyzer):
                 raise Misaligned(f"{op.name} reduces over other rows than the domain's {domain.rows}")
             values = unflatten(domain.column, [a.extent for a in op.spatial])
             values += unflatten(domain.row, [a.extent for a in op.reduce])
             point = Point(At.INDEX, domain.space(size), tuple(values))
-        self.result.level[(op, point)] = self._visit(op, point, root=True)
-        self.result.roots.append((op, point))
+        self.level[(op, point)] = self._visit(op, point, root=True)
+        self.roots.append((op, point))
 
     def _output(self, op: Operator) -> Point:
         """Place an output: where a reduction evaluates all of it, along the flat index, or where its producer is."""
         if op in self.placed:
             return self.placed[op]
         reasons = []
-        for point in sorted(self._places(op), key=lambda place: (op, place) not in self.result.level):
-            before = dict(self.result.reads), dict(self.result.level)
+        for point in sorted(self._places(op), key=lambda place: (op, place) not in self.level):
+            before = dict(self.reads), dict(self.level)
             try:
                 self._visit(op, point)
             except Misaligned as err:
                 reasons.append(str(err))
-                self.result.reads, self.result.level = before
+                self.reads, self.level = before
                 continue
             self.placed[op] = point
             return point
@@ -191,7 +191,7 @@ class _Aligner:
             return [domain.full(size)]
         columns = quotient(size, domain.rows, domain.analyzer)
         if columns is not None and isinstance(columns, int):
-            places.append(self.result.row_point if columns == 1 else domain.full(columns))
+            places.append(self.row_point if columns == 1 else domain.full(columns))
             places += self._along_producer(op, columns)
             places += [p for p in self._along_reduces(op, columns) if p not in places]
         elif columns is not None:
@@ -229,10 +229,10 @@ class _Aligner:
         """
         found = []
         domain, shape = self.domain, op.output.shape
-        for reduce, at in self.result.roots:
+        for reduce, at in self.roots:
             if not reduce.is_reduce or at.columns != columns:
                 continue
-            for access, point in self.result.children((reduce, at)):
+            for access, point in zip(reduce.accesses, self.reads[(reduce, at)]):
                 walked = access.tensor.shape
                 if point is None or point.at is not At.INDEX or not _permutes(reduce, access):
                     continue  # or else not every element would be visited
@@ -248,12 +248,12 @@ class _Aligner:
     def _visit(self, op: Operator, point: Point, root: bool = False) -> int:
         """Evaluate ``op`` at ``point``: record the points of its reads, return its level (reduces below it)."""
         key = (op, point)
-        if key in self.result.level and not root:
-            return self.result.level[key]
+        if key in self.level and not root:
+            return self.level[key]
         if op.is_reduce and not root:
-            if point != self.result.row_point or op in self.result.folds:
+            if point != self.row_point or op in self.folds:
                 raise Misaligned(f"reduction {op.name} is read at {point}, outside its own row")
-            return self.result.level[key]
+            return self.level[key]
         self.budget -= 1
         if self.budget < 0:
             raise Misaligned("operators are read at too many different places")
@@ -275,9 +275,9 @@ class _Aligner:
             reads.append(child)
             if a.tensor.producer is not None and a.tensor.producer in self.own:
                 level = max(level, self._visit(a.tensor.producer, child))
-        self.result.reads[key] = reads
+        self.reads[key] = reads
         if not root:
-            self.result.level[key] = level
+            self.level[key] = level
         return level
 
     def _check_recompute(self, op: Operator, point: Point) -> None:
@@ -289,7 +289,7 @@ class _Aligner:
         if is_zero(point.columns) and _covers(op, self.domain.rows):
             return  # once a row is no more often than once an element
         self.recomputed.add((op, point))
-        if len(self.recomputed) > RECOMPUTE_LIMIT:
+        if len(self.recomputed) > heuristics.RECOMPUTED_OPERATORS:
             raise Misaligned(f"heavy {op.name} and others would be computed again for every row")
 
 

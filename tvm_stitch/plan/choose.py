@@ -15,23 +15,18 @@ from typing import TypeVar
 from ..config import StitchConfig
 from ..device import DeviceModel
 from ..graph.ir import StitchGraph
+from . import heuristics
 from .alignment import Misaligned
 from .grid import make_grid_plan
 from .grid_memory import grid_traffic
 from .grid_plan import GridPlan
-from .mapping import Exchange
+from .mapping import CrossBlockReduction
 from .memory import Traffic, traffic
 from .partition import wants_partition
 from .plan import StitchPlan, make_plan
 
 Rows = TypeVar("Rows")
 Phases = TypeVar("Phases")
-
-BLOCK_BYTES = 1 << 20
-"""What a block moves in the time of a few launches."""
-
-SAVED = 0.1
-"""The part of the bytes that phases must save, by what their blocks retain, against passes that read a row again."""
 
 
 def choose_plan(
@@ -63,7 +58,8 @@ def choose_plan(
         phases = make_grid_plan(graph, device, config.grid_barriers)
     except Misaligned:
         return plan
-    return phases if idle or _bytes(grid_traffic(phases)) <= (1 - SAVED) * _bytes(traffic(plan)) else plan
+    fewer = (1 - heuristics.PHASES_GAIN) * _bytes(traffic(plan))
+    return phases if idle or _bytes(grid_traffic(phases)) <= fewer else plan
 
 
 def rows_or_phases(
@@ -93,16 +89,23 @@ def _bytes(moved: Traffic) -> int:
 
 def _reads_again(plan: StitchPlan) -> bool:
     """True where blocks share one row, and read their part of it again because they cannot keep it."""
-    m = plan.mapping
-    return plan.alignment.domain.rows == 1 and m.exchange is Exchange.GRID and not m.keep
+    m = plan.row_mapping
+    return plan.alignment.domain.rows == 1 and m.exchange is CrossBlockReduction.GRID and not m.keep
 
 
 def _leaves_device_idle(plan: StitchPlan) -> bool:
     """True where few blocks would share one long row, for want of a barrier across more."""
-    m = plan.mapping
-    if plan.alignment.domain.rows != 1 or plan.alignment.domain.flat or m.exchange is Exchange.GRID:
+    m = plan.row_mapping
+    if (
+        plan.alignment.domain.rows != 1
+        or plan.alignment.domain.flat
+        or m.exchange is CrossBlockReduction.GRID
+    ):
         return False
     moved = traffic(plan)
     if not (isinstance(moved.read, int) and isinstance(moved.written, int)):
         return False
-    return m.segments < plan.device.sms and moved.read + moved.written > m.segments * BLOCK_BYTES
+    return (
+        m.row_splits < plan.device.sms
+        and moved.read + moved.written > m.row_splits * heuristics.IDLE_BLOCK_BYTES
+    )

@@ -9,26 +9,15 @@ shorter than a vector.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 from ..device import DeviceModel
 from ..graph.classify import is_heavy
-from ..graph.extent import Extent
+from ..graph.extent import ByExtent, Extent
+from . import heuristics
 from .alignment import Alignment
 from .cpu_segments import Segment, column_segment, row_segment
-from .mapping import RowMapping
-from .passes import Schedule
-
-LANES = 32
-"""Elements of a piece: four AVX2 registers, enough for one accumulator to hide the latency of an addition."""
-LIGHT, HEAVY, ACCESS = 0.12, 0.9, 0.25
-"""Rough cost of an element in nanoseconds: of a light operator, of a heavy one, of a load or store."""
-PARALLEL_NS = 30_000.0
-"""Work from which a parallel region (10 to 15 us) pays."""
-TASK_NS = 20_000.0
-"""Work of a task."""
-TILE_BYTES = 256 * 1024
-"""What a strip of rows may keep between passes (half of a core's L2 cache)."""
+from .passes import LoopNest
 
 
 class Lanes(enum.Enum):
@@ -46,31 +35,31 @@ class Split(enum.Enum):
     COLUMNS = "columns"
 
 
-@dataclass
-class CpuMapping(RowMapping):
+@dataclass(frozen=True)
+class CpuMapping:
     """Rows or columns over parallel tasks, and lanes along columns or rows.
 
     Attributes:
+        inner: of each column space the inner part where accesses advance evenly.
         lanes: what vectors run over; ``width`` is their length in elements.
         divide: what tasks divide. With ``Split.COLUMNS`` each pass is a parallel loop of its own over pieces
             of the columns, whose partial results are combined after it (few long rows, and flat domains).
         parallel: False runs all tasks one after the other; None decides at run time by the number of rows.
         rows_per_task: rows of a task (strips of ``strip`` rows where lanes run over rows).
-        segments: for each column space (by its text) the inner part where accesses advance evenly.
-        row_segment: the same for rows, where lanes run over them; it divides the rows.
+        row_segment: the inner part of the rows, where lanes run over them; it divides the rows.
         elements_per_task: columns of a task where columns are divided.
         serial_rows: the number of rows up to which a symbolic domain runs serially.
     """
 
+    inner: ByExtent[Segment]
     lanes: Lanes = Lanes.COLUMNS
-    width: int = LANES
+    width: int = heuristics.CPU_LANES
     divide: Split = Split.ROWS
     parallel: bool | None = True
-    rows_per_task: int = 64
-    strip: int = LANES
-    segments: dict[str, Segment] = field(default_factory=dict)  # type: ignore[assignment]
+    rows_per_task: int = heuristics.TASK_ROWS
+    strip: int = heuristics.CPU_LANES
     row_segment: Extent = 1
-    elements_per_task: int = 1 << 14
+    elements_per_task: int = heuristics.TASK_ELEMENTS
     serial_rows: int = 0
 
     def describe(self) -> dict[str, object]:
@@ -85,91 +74,113 @@ class CpuMapping(RowMapping):
 
     def segment(self, columns: Extent) -> Segment:
         """The inner part of a column space."""
-        return self.segments[str(columns)]
+        return self.inner[columns]
 
 
-def choose_cpu_mapping(alignment: Alignment, sched: Schedule, device: DeviceModel) -> CpuMapping:
+def choose_cpu_mapping(alignment: Alignment, sched: LoopNest, device: DeviceModel) -> CpuMapping:
     """The mapping of a stitch op on a CPU."""
-    domain = alignment.domain
-    extents = {str(p.columns): p.columns for p in sched.passes}
-    segments = {s: column_segment(alignment, sched, e) for s, e in extents.items()}
+    domain, spaces = alignment.domain, sched.spaces
+    inner = ByExtent((e, column_segment(alignment, sched, e)) for e in spaces)
     cost = _row_cost(sched)
-    mapping = CpuMapping(1, 1, segments=segments)
     if domain.flat:
-        return _flat(mapping, sched, cost, device)
+        return _flat(inner, sched, cost, device)
     rows = domain.rows if isinstance(domain.rows, int) else None
-    mapping.rows_per_task = max(1, min(64, round(TASK_NS / cost)))
+    longest = max((e for e in spaces if isinstance(e, int)), default=1)
+    across = row_segment(alignment, sched, inner, longest < heuristics.SHORT_LANES)
+    parallel, serial_rows = None, 0
     if rows is None:
-        mapping.parallel, mapping.serial_rows = None, max(1, round(PARALLEL_NS / cost))
+        serial_rows = max(1, round(heuristics.PARALLEL_NS / cost))
     else:
-        mapping.parallel = rows > 1 and rows * cost > PARALLEL_NS and device.sms > 1
-        mapping.rows_per_task = max(1, min(mapping.rows_per_task, -(-rows // (4 * device.sms))))
-    longest = max((e for e in extents.values() if isinstance(e, int)), default=1)
-    across = row_segment(alignment, sched, segments, longest < 16)
+        parallel = rows > 1 and rows * cost > heuristics.PARALLEL_NS and device.sms > 1
     if across is not None:
-        mapping.row_segment = across
-        return _strips(mapping, sched, cost, rows, device)
-    if longest < mapping.width:
-        mapping.lanes = Lanes.NONE if longest < 8 else Lanes.COLUMNS
-        mapping.width = 16 if longest >= 16 else 8
-    if rows is not None and rows < 2 * device.sms and rows * cost > PARALLEL_NS and device.sms > 1:
-        if cost > PARALLEL_NS:  # few long rows: all tasks work on one row together
-            mapping.divide, mapping.parallel = Split.COLUMNS, True
-            mapping.elements_per_task = -(-longest // (2 * device.sms * mapping.width)) * mapping.width
+        return _strips(
+            CpuMapping(inner, serial_rows=serial_rows), across, parallel, sched, cost, rows, device
+        )
+    lanes, width = _columns(longest)
+    rows_per_task = max(1, min(heuristics.TASK_ROWS, round(heuristics.TASK_NS / cost)))
+    if rows is not None:
+        rows_per_task = max(1, min(rows_per_task, -(-rows // (heuristics.TASKS_A_CORE * device.sms))))
+    mapping = CpuMapping(
+        inner, lanes, width, parallel=parallel, rows_per_task=rows_per_task, serial_rows=serial_rows
+    )
+    pieces = heuristics.PIECES_A_CORE * device.sms
+    if rows is not None and rows < pieces and device.sms > 1 and cost > heuristics.PARALLEL_NS:
+        # Few long rows: all tasks work on one row together.
+        elements = -(-longest // (pieces * width)) * width
+        return replace(mapping, divide=Split.COLUMNS, parallel=True, elements_per_task=elements)
     return mapping
 
 
-def _flat(mapping: CpuMapping, sched: Schedule, cost: float, device: DeviceModel) -> CpuMapping:
-    mapping.divide = Split.COLUMNS
+def _columns(length: int) -> tuple[Lanes, int]:
+    """Lanes along columns, and how many, where so many lie evenly; none where they fill no vector."""
+    if length < heuristics.SHORTEST_LANES:
+        return Lanes.NONE, _shorter(length)
+    return Lanes.COLUMNS, heuristics.CPU_LANES if length >= heuristics.CPU_LANES else _shorter(length)
+
+
+def _flat(inner: ByExtent[Segment], sched: LoopNest, cost: float, device: DeviceModel) -> CpuMapping:
     columns = sched.passes[0].columns if sched.passes else 1
-    if not isinstance(columns, int):
-        mapping.parallel, per_element = None, cost
-    else:
+    parallel, per_element = None, cost
+    if isinstance(columns, int):
         per_element = cost / columns
-        mapping.parallel = cost > PARALLEL_NS and device.sms > 1
-    mapping.elements_per_task = max(1024, round(TASK_NS / per_element / 1024) * 1024)
-    mapping.serial_rows = max(1, round(PARALLEL_NS / per_element))
-    segment = min((s.extent for s in mapping.segments.values() if isinstance(s.extent, int)), default=LANES)
-    if segment < 8:
-        mapping.lanes = Lanes.NONE
-    elif segment < mapping.width:
-        mapping.width = 16 if segment >= 16 else 8
-    return mapping
+        parallel = cost > heuristics.PARALLEL_NS and device.sms > 1
+    unit = heuristics.TASK_ELEMENTS
+    evenly = (s.extent for s in inner.values() if isinstance(s.extent, int))
+    lanes, width = _columns(min(evenly, default=heuristics.CPU_LANES))
+    return CpuMapping(
+        inner,
+        lanes,
+        heuristics.CPU_LANES if lanes is Lanes.NONE else width,
+        Split.COLUMNS,
+        parallel,
+        elements_per_task=max(unit, round(heuristics.TASK_NS / per_element / unit) * unit),
+        serial_rows=max(1, round(heuristics.PARALLEL_NS / per_element)),
+    )
 
 
 def _strips(
-    mapping: CpuMapping, sched: Schedule, cost: float, rows: int | None, device: DeviceModel
-) -> CpuMapping:
+    mapping: CpuMapping, segment: Extent, parallel: bool | None, sched: LoopNest, cost: float,
+    rows: int | None, device: DeviceModel,
+) -> CpuMapping:  # fmt: skip
     """Lanes over rows: tasks handle strips of neighbouring rows, as wide as caches allow."""
-    mapping.lanes = Lanes.ROWS
-    segment = mapping.row_segment
-    if isinstance(segment, int) and segment < mapping.width:
-        mapping.width = 16 if segment >= 16 else 8
+    width = mapping.width
+    if isinstance(segment, int) and segment < width:
+        width = _shorter(segment)
     kept = sum(4 * p.columns for _, p in sched.kept_values if isinstance(p.columns, int))
-    pieces = max(1, min(8, TILE_BYTES // (max(1, kept) * mapping.width)))
+    pieces = max(1, min(heuristics.STRIP_PIECES, heuristics.STRIP_BYTES // (max(1, kept) * width)))
+    wanted = heuristics.PIECES_A_CORE * device.sms
     if isinstance(segment, int):
-        total = -(-segment // mapping.width)
+        total = -(-segment // width)
         pieces = min(pieces, total)
-        if rows is not None and mapping.parallel:  # enough strips for every core
-            while pieces > 1 and (rows // segment) * -(-total // pieces) < 2 * device.sms:
+        if rows is not None and parallel:  # enough strips for every core
+            while pieces > 1 and (rows // segment) * -(-total // pieces) < wanted:
                 pieces -= 1
         # The last piece of a segment overlaps the one before: both in one strip, so one task writes both.
-        if segment % mapping.width:
+        if segment % width:
             while 1 < pieces < total and total % pieces == 1:
                 pieces -= 1
-    mapping.strip = pieces * mapping.width
-    mapping.rows_per_task = max(1, round(TASK_NS / (cost * mapping.strip)))
+    strip = pieces * width
+    rows_per_task = max(1, round(heuristics.TASK_NS / (cost * strip)))
     if rows is not None and isinstance(segment, int):
-        strips = (rows // segment) * -(-segment // mapping.strip)
-        mapping.rows_per_task = max(1, min(mapping.rows_per_task, -(-strips // (2 * device.sms))))
-    return mapping
+        strips = (rows // segment) * -(-segment // strip)
+        rows_per_task = max(1, min(rows_per_task, -(-strips // wanted)))
+    return replace(
+        mapping, lanes=Lanes.ROWS, width=width, parallel=parallel, rows_per_task=rows_per_task, strip=strip,
+        row_segment=segment,
+    )  # fmt: skip
 
 
-def _row_cost(sched: Schedule) -> float:
+def _shorter(elements: int) -> int:
+    """The length of pieces of fewer elements than lanes."""
+    return heuristics.SHORT_LANES if elements >= heuristics.SHORT_LANES else heuristics.SHORTEST_LANES
+
+
+def _row_cost(sched: LoopNest) -> float:
     """Nanoseconds of a row, roughly (a flat domain is one row; of an element where that is symbolic)."""
-    total = 20.0
+    total = heuristics.ROW_NS
     for p in sched.passes:
         heavy = sum(is_heavy(op.value) for op, _ in p.values)
-        each = HEAVY * heavy + LIGHT * (len(p.values) - heavy) + ACCESS * (len(p.loads) + len(p.outputs))
-        total += each * p.columns if isinstance(p.columns, int) else each - 20.0
-    return max(total, 0.1)
+        accesses = len(p.loads) + len(p.outputs)
+        each = heuristics.element_ns(heavy, len(p.values) - heavy, accesses)
+        total += each * p.columns if isinstance(p.columns, int) else each - heuristics.ROW_NS
+    return max(total, heuristics.LEAST_NS)

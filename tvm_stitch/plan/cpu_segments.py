@@ -14,20 +14,13 @@ from dataclasses import dataclass
 from .. import compat
 from ..compat import Analyzer, Expr, Var
 from ..graph.classify import is_heavy
-from ..graph.extent import Extent, as_expr, flatten, product, quotient, same
+from ..graph.extent import ByExtent, Extent, as_expr, flatten, product, quotient, same
 from ..graph.ir import Tensor
+from . import heuristics
 from .alignment import Alignment, Key
 from .domain import At, Domain, Point
 from .mapping import item_bytes
-from .passes import Schedule
-
-MOST_CUTS = 8
-"""Parts of a segment, each with code of its own; with more, conditions are evaluated element by element."""
-
-SHORTEST = 8
-"""The shortest segment that fills a vector."""
-LONG = 32
-"""Columns from which vectors with gathered elements are better than short segments."""
+from .passes import LoopNest
 
 _HOLDS: dict[str, Callable[[int], bool]] = {
     "LT": lambda d: d < 0,
@@ -59,7 +52,7 @@ class Segment:
         return [(a, b - a) for a, b in zip(self.cuts[:-1], self.cuts[1:], strict=True)]
 
 
-def column_segment(alignment: Alignment, sched: Schedule, columns: Extent) -> Segment:
+def column_segment(alignment: Alignment, sched: LoopNest, columns: Extent) -> Segment:
     """The largest trailing part of a column space along which no access jumps, or the fewest do."""
     domain = alignment.domain
     keys = _reachable(alignment, sched, columns)
@@ -69,23 +62,28 @@ def column_segment(alignment: Alignment, sched: Schedule, columns: Extent) -> Se
     candidates = _trailing(keys, columns, domain.analyzer)
     chosen, strides = columns, [None] * (len(flats) + 1)  # type: tuple[Extent, list[int | None]]
     for extent in candidates:
-        if isinstance(extent, int) and extent < SHORTEST and chosen is not columns:
+        if isinstance(extent, int) and extent < heuristics.SHORTEST_SEGMENT and chosen is not columns:
             break
         steps = [_stride(domain, f, domain.column, columns, extent) for f in flats]
         if steps.count(None) < strides.count(None):
             chosen, strides = extent, steps
         if None not in steps:
             break
-    if isinstance(chosen, int) and chosen < SHORTEST and isinstance(columns, int) and columns >= LONG:
+    if (
+        isinstance(chosen, int)
+        and chosen < heuristics.SHORTEST_SEGMENT
+        and isinstance(columns, int)
+        and columns >= heuristics.GATHERED_COLUMNS
+    ):
         if not domain.flat or any(is_heavy(op.value) for op, _ in keys):
             chosen = columns  # vectors whose elements are gathered where they jump, rather than none
     strided = any(s is None or s not in (0, 1) for s in strides)
     cuts = _cuts(alignment, keys, columns, chosen) if isinstance(chosen, int) else ()
-    return Segment(chosen, cuts if len(cuts) <= MOST_CUTS + 1 else (0, int(chosen)), strided)
+    return Segment(chosen, cuts if len(cuts) <= heuristics.CPU_CUTS + 1 else (0, int(chosen)), strided)
 
 
 def row_segment(
-    alignment: Alignment, sched: Schedule, segments: dict[str, Segment], short: bool
+    alignment: Alignment, sched: LoopNest, segments: ByExtent[Segment], short: bool
 ) -> Extent | None:
     """The inner part of the rows that lanes should run over, None when they should run along columns.
 
@@ -103,7 +101,7 @@ def row_segment(
         if pt.at is At.FULL:
             along += item_bytes(dtype)
         elif _stride(
-            domain, flatten(pt.indices, shape), domain.column, columns, segments[str(columns)].extent
+            domain, flatten(pt.indices, shape), domain.column, columns, segments[columns].extent
         ) in (0, 1):
             along += item_bytes(dtype)
     keys = [k for p in sched.passes for k in p.values]
@@ -123,7 +121,7 @@ def row_segment(
     return domain.rows if short and isinstance(domain.rows, int) else None
 
 
-def _reachable(alignment: Alignment, sched: Schedule, columns: Extent) -> list[Key]:
+def _reachable(alignment: Alignment, sched: LoopNest, columns: Extent) -> list[Key]:
     """The values of a column space's passes, and those that are evaluated inside conditions."""
     found: dict[Key, None] = {}
 
@@ -143,7 +141,7 @@ def _reachable(alignment: Alignment, sched: Schedule, columns: Extent) -> list[K
     return list(found)
 
 
-def _flat_indices(alignment: Alignment, sched: Schedule, keys: Iterable[Key], columns: Extent) -> list[Expr]:
+def _flat_indices(alignment: Alignment, sched: LoopNest, keys: Iterable[Key], columns: Extent) -> list[Expr]:
     """The flat indices, in the domain's variables, of the explicit accesses of a column space."""
     read: dict[tuple[Tensor, Point], None] = {}
     for key in keys:

@@ -74,7 +74,7 @@ ROW = Point(At.ROW)
 ONE = Point(At.ONE)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Domain:
     """Rows x columns of a stitch op. ``row`` and ``column`` are the variables that points' indices are written in."""
 
@@ -83,11 +83,14 @@ class Domain:
     row: Var = field(default_factory=lambda: compat.tir.Var("row", "int64"))
     column: Var = field(default_factory=lambda: compat.tir.Var("col", "int64"))
 
-    def __post_init__(self) -> None:
-        self.analyzer = Analyzer()
-        self.reshaper = IndexReshaper(self.analyzer)
-        self._bounds: dict[int, Analyzer] = {}
-        self._spaces: list[Extent] = []
+    analyzer: Analyzer = field(default_factory=Analyzer, init=False, repr=False, compare=False)
+    _bounds: dict[int, Analyzer] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _spaces: list[Extent] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    @cached_property
+    def reshaper(self) -> IndexReshaper:
+        """Rewrites indices of reshapes."""
+        return IndexReshaper(self.analyzer)
 
     @property
     def row_point(self) -> Point:

@@ -15,7 +15,7 @@ from ..graph.classify import is_heavy
 from ..graph.ir import Access, Dependency, Operator, StitchGraph, Tensor
 from .alignment import Alignment
 from .grid_plan import GridPlan
-from .mapping import Exchange
+from .mapping import CrossBlockReduction
 from .parts import Part
 from .plan import StitchPlan
 
@@ -30,7 +30,7 @@ class Scheme(enum.Enum):
     GLOBAL = "Global"
 
 
-@dataclass
+@dataclass(frozen=True)
 class Group:
     """A dominant, the sub-dominants merged with it, and all operators their mapping is propagated to."""
 
@@ -119,6 +119,13 @@ def schemes(graph: StitchGraph) -> dict[Operator, Scheme]:
     return result
 
 
+_OF_REDUCTIONS = {
+    CrossBlockReduction.NONE: Scheme.REGIONAL,
+    CrossBlockReduction.CLUSTER: Scheme.CLUSTER,
+    CrossBlockReduction.GRID: Scheme.GLOBAL,
+}
+
+
 def final_schemes(plan: StitchPlan | GridPlan) -> dict[Operator, Scheme]:
     """The scheme of every operator of ``plan.graph``, as the plan carries it out.
 
@@ -130,9 +137,7 @@ def final_schemes(plan: StitchPlan | GridPlan) -> dict[Operator, Scheme]:
     if isinstance(plan, GridPlan):
         return _grid_schemes(plan)
     result = schemes(plan.graph)
-    whole = {
-        Exchange.NONE: Scheme.REGIONAL, Exchange.CLUSTER: Scheme.CLUSTER, Exchange.GRID: Scheme.GLOBAL,
-    }[plan.mapping.exchange]  # fmt: skip
+    whole = _OF_REDUCTIONS[plan.exchange]
     for op, scheme in result.items():
         if op.is_reduce and (scheme is Scheme.REGIONAL or whole is not Scheme.REGIONAL):
             result[op] = whole

@@ -8,31 +8,25 @@ got the last task of the part before it, so that small parts of a phase run side
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ..device import DeviceModel
 from ..graph.dtype import compute_dtype, item_bytes
-from ..graph.extent import as_extent
+from ..graph.extent import ByExtent, Extent, extent_key
 from ..graph.ir import Operator, StitchGraph, Tensor
-from ..graph.rewrite.moments import candidates, merge_moments
+from ..graph.rewrite.one_pass_variance import candidates, with_one_pass_variance
+from . import heuristics
 from .alignment import Alignment, Misaligned
 from .grid_plan import GridPart, GridPlan
+from .inter_phase_reuse import adopt, retain
 from .launch import MAX_REGISTERS
-from .mapping import ColumnMapping, RowMapping, tile_words, vector_length
-from .part_registers import keep_resident
+from .mapping import ColumnMapping, RowMapping, Storage, tile_words, vector_length
+from .part_registers import with_resident
 from .partition import Orientation, Partition, orientation, partition
-from .parts import Part, align_part
-from .passes import Keep, Schedule, schedule
-from .retention import adopt, retain
+from .parts import Cut, Part, aligned_part, final_reduce, partial_tensor
+from .passes import Keep, LoopNest, schedule
 from .scratch import Scratch
-
-BLOCK_SHAPES = {(512, 1): 0.0, (512, 2): 0.03, (384, 1): 0.05, (256, 1): 0.15, (1024, 1): 0.1}
-"""Threads of a block and blocks of a multiprocessor, with what speaks against them: few warps to hide latency, or many
-blocks, which make barriers and partial sums dearer."""
-OVERHEAD = 36
-"""Registers a thread needs besides its tiles and accumulators: addresses, loop counters, what is being computed."""
-UNROLLED_VECTORS = 4
-"""Vectors a thread has in flight where nothing else bounds them."""
 
 
 def make_grid_plan(graph: StitchGraph, device: DeviceModel, barriers: bool = True) -> GridPlan:
@@ -46,32 +40,26 @@ def make_grid_plan(graph: StitchGraph, device: DeviceModel, barriers: bool = Tru
     Raises:
         Misaligned: when no partition serves the graph, or the device cannot hold its grid.
     """
-    twice = [m for m in candidates(graph) if orientation(m.total) != Orientation.ROW]
+    twice = [m for m in candidates(graph) if orientation(m.total) is not Orientation.ROW]
     barriers = barriers and device.cooperative
-    found = partition(merge_moments(graph, twice), device.sms, replicate=barriers)
+    found = partition(with_one_pass_variance(graph, twice), device.sms, replicate=barriers)
     reasons: list[str] = []
-    best: tuple[float, int, int] | None = None
-    for (threads, per_sm), penalty in BLOCK_SHAPES.items():
+    best: tuple[float, GridPlan] | None = None
+    for (threads, per_sm), penalty in heuristics.GRID_BLOCK_SHAPES.items():
         if threads * per_sm > device.threads_per_sm:
             continue
-        mapper = _Mapper(found, device, threads, per_sm, barriers)
         try:
-            mapper.run()
+            cost, plan = _Mapper(found, device, threads, per_sm, barriers).run(penalty)
         except Misaligned as err:
             reasons.append(str(err))
             continue
-        cost = mapper.cost + penalty * mapper.tasks_in_turn
         if best is None or cost < best[0]:
-            best = (cost, threads, per_sm)
+            best = cost, plan
     if best is None:
         raise Misaligned(reasons[0] if reasons else f"{device.name} cannot hold the grid")
-    plan = _Mapper(
-        found, device, *best[1:], barriers
-    ).run()  # once more: mapping sets how many partial results there are
-    plan = replace(plan, barriers=barriers and device.cooperative)
-    _lay_out_scratch(plan)
-    plan.retention = retain(plan, _registers_of(device, plan.threads, plan.blocks_per_sm))
-    return plan
+    scratch, place = _scratch(best[1])
+    plan = replace(best[1], scratch=scratch, place=place)
+    return replace(plan, retention=retain(plan, _registers_of(device, plan.threads, plan.blocks_per_sm)))
 
 
 def _registers_of(device: DeviceModel, threads: int, per_sm: int) -> int:
@@ -80,108 +68,132 @@ def _registers_of(device: DeviceModel, threads: int, per_sm: int) -> int:
 
 
 class _Mapper:
+    """Maps the parts of a partition to a launch, phase by phase: one mapper for each shape of block.
+
+    How many partial results a fold has is known once its part is mapped. The parts that finish it are then made anew,
+    for as many; the partition itself stays as it is.
+    """
+
     def __init__(self, found: Partition, device: DeviceModel, threads: int, per_sm: int, barriers: bool):
         self.found, self.device, self.barriers = found, device, barriers
         self.threads, self.per_sm = threads, per_sm
-        self.words = _registers_of(device, threads, per_sm) - OVERHEAD  # for tiles and accumulators
+        # For tiles and accumulators.
+        self.words = _registers_of(device, threads, per_sm) - heuristics.OVERHEAD_REGISTERS
         self.blocks = device.sms * per_sm
         # Of every part: the fraction wasted, and the bytes it reads.
         self.wasted: list[tuple[float, int]] = []
         self.most_tasks = 1
+        self.partials = dict(found.partials)
+        self.resized: dict[Tensor, Tensor] = {}  # partial results, by those of the partition
+        self.finals: dict[Operator, Operator] = {}  # what finishes them
+        self.cut = Cut(dict(found.cut.producer), dict(found.cut.ready))
 
-    @property
-    def cost(self) -> float:
-        """The fraction wasted of all that is read."""
-        return sum(c * size for c, size in self.wasted) / max(1, sum(size for _, size in self.wasted))
+    def _cost(self, penalty: float) -> float:
+        """The fraction wasted of all that is read, and ``penalty`` where blocks take several tasks in turn."""
+        wasted = sum(c * size for c, size in self.wasted) / max(1, sum(size for _, size in self.wasted))
+        return wasted + penalty * min(1.0, max(0.0, self.most_tasks / self.blocks - 1.0))
 
-    @property
-    def tasks_in_turn(self) -> float:
-        """Whether blocks take several tasks in turn (1), or have one each at most (0)."""
-        return min(1.0, max(0.0, self.most_tasks / self.blocks - 1.0))
+    def run(self, penalty: float) -> tuple[float, GridPlan]:
+        """The plan, and what speaks against it; ``penalty`` does against blocks of this shape.
 
-    def run(self) -> GridPlan:
+        Raises:
+            Misaligned: when a part does not fit such blocks.
+        """
         phases: list[list[GridPart]] = []
         for parts in self.found.phases:
             offset = 0
             mapped: list[GridPart] = []
-            for part in parts:
+            for part in map(self._resized, parts):
                 grid_part = self._adopted(part, phases) if offset == 0 else None
                 grid_part = grid_part or self._map(part)
                 if not part.replicated:
-                    grid_part.offset = offset % self.blocks
+                    grid_part = replace(grid_part, offset=offset % self.blocks)
                     offset += grid_part.tasks * grid_part.tiles
-                keep_resident(grid_part, self.words)
-                mapped.append(grid_part)
+                mapped.append(with_resident(grid_part, self.words))
             phases.append(mapped)
-        _turn_around(phases)
         blocks = self.blocks
         if len(phases) == 1:  # no barrier: as many blocks as there is work
             blocks = max(1, sum(p.tasks * p.tiles for p in phases[0]))
-        plan = GridPlan(self.found.graph, self.device, self.found, phases, self.threads, blocks, self.per_sm)
-        if blocks != self.blocks:
-            for p in phases[0]:
-                p.stride = 1 if p.part.replicated else blocks // p.tiles
-                self._size_partials(p)
-        return plan
+            if blocks != self.blocks:
+                phases = [self._shared_out(phases[0], blocks)]
+        found = replace(
+            self.found,
+            phases=[[p.part for p in parts] for parts in phases],
+            partials=self.partials,
+            cut=self.cut,
+        )
+        plan = GridPlan(
+            found.graph, self.device, found, _turned_around(phases), self.threads, blocks, self.per_sm,
+            barriers=self.barriers,
+        )  # fmt: skip
+        return self._cost(penalty), plan
 
-    # -- mapping ------------------------------------------------------------------------------------------------
-    def _map(self, part: Part) -> GridPart:
-        self._fit_partials(part)
-        assert part.alignment is not None
-        al = part.alignment
-        sched = schedule(al, hoist=True)
-        if al.domain.flat:
-            mapped = self._flat(part, sched)
-        else:
-            mapped = self._rows(part, sched)
-        self._size_partials(mapped)
-        return mapped
+    def _shared_out(self, parts: Sequence[GridPart], blocks: int) -> list[GridPart]:
+        """Parts of the only phase on as many blocks as there is work for."""
+        found = []
+        for p in parts:
+            found.append(replace(p, stride=1 if p.part.replicated else blocks // p.tiles))
+            self._size_partials(found[-1])
+        return found
 
+    # -- folds --------------------------------------------------------------------------------------------------
     def _size_partials(self, mapped: GridPart) -> None:
         """Room for a partial result of every block that works on the part."""
         for op in mapped.part.folds:
-            self._set_blocks(op, mapped.stride * (mapped.tiles if op.output.size == 1 else 1))
+            blocks, partial = mapped.stride * (mapped.tiles if op.output.size == 1 else 1), self.partials[op]
+            if partial.shape[-1] == blocks:
+                continue
+            new = self.partials[op] = partial_tensor(op, blocks, partial.dtype)
+            self.resized[partial] = new
+            self.cut.ready[new] = self.cut.ready[partial]
+            final = self.cut.producer[op.output]
+            if final is not op:
+                self.finals[final] = self.cut.producer[op.output] = final_reduce(final, new)
+
+    def _resized(self, part: Part) -> Part:
+        """The part, finishing reductions over as many partial results as the mapping of the fold's part makes."""
+        if not any(op in self.finals for op in part.copies):
+            return part
+
+        def new(ops: Iterable[Operator]) -> list[Operator]:
+            return [self.finals.get(op, op) for op in ops]
+
+        return aligned_part(
+            self.cut, part.phase, part.domain, new(part.roots), new(part.folds), new(part.stored),
+            part.replicated,
+        )  # fmt: skip
+
+    # -- mapping ------------------------------------------------------------------------------------------------
+    def _map(self, part: Part) -> GridPart:
+        al = part.alignment
+        sched = schedule(al, hoist=True)
+        mapped = self._flat(part, sched) if al.domain.flat else self._rows(part, sched)
+        self._size_partials(mapped)
+        return mapped
 
     def _adopted(self, part: Part, phases: list[list[GridPart]]) -> GridPart | None:
         if not self.barriers:
             return None
         earlier = [p for parts in phases for p in parts]
-        return adopt(part, earlier, self.found.cut, self.blocks, self.words)
+        return adopt(part, earlier, self.cut, self.blocks, self.words)
 
-    def _set_blocks(self, op: Operator, blocks: int) -> None:
-        partial = self.found.partials[op]
-        partial.shape = (*partial.shape[:-1], blocks)
-
-    def _fit_partials(self, part: Part) -> None:
-        """Finish reductions over as many partial results as the mapping of the fold's part makes."""
-        changed = False
-        for root in part.roots:
-            for access in root.accesses:
-                if root.is_reduce and access.tensor in self.found.partials.values():
-                    (block,) = root.reduce
-                    if block.extent != access.tensor.shape[-1]:
-                        block.extent = as_extent(access.tensor.shape[-1])
-                        changed = True
-        if changed:
-            align_part(self.found.cut, part, part.roots, part.folds, part.stored)
-
-    def _flat(self, part: Part, sched: Schedule) -> GridPart:
+    def _flat(self, part: Part, sched: LoopNest) -> GridPart:
         al = part.alignment
-        assert al is not None
-        columns = {str(p.columns): p.columns for p in sched.passes}
-        mapping = RowMapping(self.threads, 1, split=True)
+        spaces: list[tuple[Extent, ColumnMapping]] = []
         tasks = 1  # also where no value has columns: a total of one element
-        for text, extent in columns.items():
+        for extent in sched.spaces:
             vector = vector_length(al, sched, extent, self.device)
             words = max(1.0, tile_words(al, sched, extent)) * vector
             pieces = -(-int(extent) // (self.threads * vector))
-            chunks = max(1, min(UNROLLED_VECTORS, int(self.words // (2 * words)), pieces // self.blocks))
-            mapping.columns[text] = ColumnMapping(vector, chunks)
+            fitting = int(self.words // (2 * words))
+            chunks = max(1, min(heuristics.VECTORS_IN_FLIGHT, fitting, pieces // self.blocks))
+            spaces.append((extent, ColumnMapping(vector, chunks)))
             tasks = max(tasks, -(-int(extent) // (self.threads * vector * chunks)))
         self.most_tasks = max(self.most_tasks, tasks)
+        mapping = RowMapping(self.threads, 1, ByExtent(spaces), split=True)
         made = GridPart(part, sched, mapping, tasks, self.blocks)
-        if self.barriers and len(columns) == len(sched.passes) == 1 and self._reads_again(part):
-            self._take_in_turn(made)
+        if self.barriers and len(spaces) == len(sched.passes) == 1 and self._reads_again(part):
+            return self._in_turn(made)
         return made
 
     def _reads_again(self, part: Part) -> bool:
@@ -192,60 +204,52 @@ class _Mapper:
         ]
         return any(t in large for p in others for t in p.tensors)
 
-    def _take_in_turn(self, made: GridPart) -> None:
-        """Let what was one task be several at once: parts whose tasks are of equal size share out inputs alike."""
-        ((text, m),) = made.mapping.columns.items()
-        (p,) = made.schedule.passes
-        made.mapping.columns[text] = ColumnMapping(m.vector, 1)
-        made.tasks = -(-int(p.columns) // (self.threads * m.vector))
-        made.unroll = m.chunks
+    def _in_turn(self, made: GridPart) -> GridPart:
+        """What was one task as several at once: parts whose tasks are of equal size share out inputs alike."""
+        ((columns, m),) = made.mapping.columns.items()
+        mapping = replace(made.mapping, columns=ByExtent([(columns, ColumnMapping(m.vector, 1))]))
+        tasks = -(-int(columns) // (self.threads * m.vector))
+        return replace(made, mapping=mapping, tasks=tasks, unroll=m.chunks)
 
-    def _rows(self, part: Part, sched: Schedule) -> GridPart:
+    def _rows(self, part: Part, sched: LoopNest) -> GridPart:
         al = part.alignment
-        assert al is not None
         rows = int(al.domain.rows)
-        extents = {str(p.columns): int(p.columns) for p in sched.passes}
-        vectors = {s: vector_length(al, sched, e, self.device) for s, e in extents.items()}
+        extents = [int(e) for e in sched.spaces]
+        vectors = {e: vector_length(al, sched, e, self.device) for e in extents}
         tiled = bool(sched.passes) and not any(p.reduces for p in sched.passes) and not sched.row_outputs
         tiled = tiled and not sched.row_folds and len(extents) == 1
-        best: tuple[float, int] | None = None
-        threads = 1
-        while self.threads % threads == 0:  # a power of two, so that lanes fold in halves
-            cost = self._cost(al, sched, extents, vectors, threads, rows, tiled)
-            if best is None or cost < best[0]:
-                best = (cost, threads)
-            threads *= 2
-        assert best is not None
-        threads = best[1]
+        counts = [1 << n for n in range(self.threads.bit_length()) if self.threads % (1 << n) == 0]
+        costs = [(self._cost_of(al, sched, vectors, threads, rows, tiled), threads) for threads in counts]
+        wasted, threads = min(costs)
         if part.replicated:  # all at once, if the block has the threads
             threads = max(1, self.threads // rows)
             threads = min(1 << (threads.bit_length() - 1), self.device.warp)
             while self.threads % threads:
                 threads //= 2
         read = sum(int(t.size) * item_bytes(t.dtype) for t in part.graph.inputs)
-        self.wasted.append((best[0], read))
-        mapping = RowMapping(threads, self.threads // threads)
-        tiles = 1
-        for text, extent in extents.items():
-            vector = vectors[text]
+        self.wasted.append((wasted, read))
+        tiles, fits = 1, True
+        spaces: list[tuple[Extent, ColumnMapping]] = []
+        for extent, vector in vectors.items():
             chunks = -(-extent // (vector * threads))
+            words = self._words(al, sched, extent)
             if tiled and chunks > 1:
-                most = max(1, int(self.words // max(1.0, vector * self._words(al, sched, extent))))
-                chunks = min(chunks, most, 2)
+                most = max(1, int(self.words // max(1.0, vector * words)))
+                chunks = min(chunks, most, heuristics.TILE_CHUNKS)
                 tiles = -(-extent // (vector * threads * chunks))
-                mapping.segments = tiles
-                mapping.columns[text] = ColumnMapping(vector, chunks)
-                continue
-            mapping.columns[text] = ColumnMapping(vector, chunks)
-            if chunks * vector * self._words(al, sched, extent) > self.words:
-                mapping.keep = mapping.keep and chunks == 1
-        if not mapping.keep:
+            elif chunks * vector * words > self.words and chunks > 1:
+                fits = False
+            spaces.append((extent, ColumnMapping(vector, chunks)))
+        storage = Storage.REGISTERS
+        if not fits:
             if any(p.folds for p in sched.passes) or any(k[1].per_column for k in sched.hoisted):
                 raise Misaligned("the sums of all columns do not fit the registers of a block")
-            for text, m in mapping.columns.items():
-                chunks = max(1, 16 // m.vector)
-                mapping.columns[text] = ColumnMapping(m.vector, chunks, -(-m.chunks // chunks))
+            storage = Storage.NOWHERE
+            spaces = [(e, self._stepped(m)) for e, m in spaces]
             sched = schedule(al, Keep.NOTHING, hoist=True)
+        mapping = RowMapping(
+            threads, self.threads // threads, ByExtent(spaces), storage=storage, row_splits=tiles
+        )
         tasks = -(-rows // mapping.rows_per_block)
         if tiles > self.blocks:
             raise Misaligned(f"{tiles} tiles of columns on {self.blocks} blocks")
@@ -253,7 +257,13 @@ class _Mapper:
         stride = 1 if part.replicated else min(self.blocks // tiles, tasks)
         return GridPart(part, sched, mapping, tasks, stride, tiles, unroll=self._unroll(al, sched, mapping))
 
-    def _unroll(self, al: Alignment, sched: Schedule, mapping: RowMapping) -> int:
+    @staticmethod
+    def _stepped(m: ColumnMapping) -> ColumnMapping:
+        """The same columns in steps of a few vectors a thread."""
+        chunks = max(1, heuristics.STEP_ELEMENTS // m.vector)
+        return ColumnMapping(m.vector, chunks, -(-m.chunks // chunks))
+
+    def _unroll(self, al: Alignment, sched: LoopNest, mapping: RowMapping) -> int:
         """Groups of rows in flight at once where rows only feed folds: no barrier or store stands between them."""
         if len(sched.passes) != 1 or sched.row_outputs or sched.row_folds:
             return 1
@@ -263,83 +273,69 @@ class _Mapper:
         m = mapping.of(p.columns)
         words = m.vector * m.chunks * max(1.0, tile_words(al, sched, p.columns))
         room = self.words - m.vector * m.chunks * len(p.folds)
-        return max(1, min(UNROLLED_VECTORS // m.chunks, int(room // max(1.0, words))))
+        return max(1, min(heuristics.VECTORS_IN_FLIGHT // m.chunks, int(room // max(1.0, words))))
 
-    def _words(self, al: Alignment, sched: Schedule, extent: int) -> float:
+    def _words(self, al: Alignment, sched: LoopNest, extent: int) -> float:
         """Registers a column costs a thread: its tile, and an accumulator for each fold."""
         folds = [op for p in sched.over(extent) for op, _ in p.folds]
         sums = sum(
             max(1.0, item_bytes(compute_dtype(op.output.dtype)) / 4) for op in folds if op.output.size != 1
         )
-        same_rows = sum(1 for _, point in sched.hoisted if str(point.columns) == str(extent))
+        same_rows = sum(1 for _, point in sched.hoisted if extent_key(point.columns) == extent)
         return tile_words(al, sched, extent) + sums + same_rows
 
-    def _cost(
-        self,
-        al: Alignment,
-        sched: Schedule,
-        extents: dict[str, int],
-        lengths: dict[str, int],
-        threads: int,
-        rows: int,
-        tiled: bool,
+    def _cost_of(
+        self, al: Alignment, sched: LoopNest, vectors: Mapping[int, int], threads: int, rows: int, tiled: bool
     ) -> float:
         """Idle lanes, registers beyond the bound, scattered loads, barriers, idle blocks: less is better."""
         cost = 0.0
         # Idle lanes matter as far as there is work for all.
-        work = min(1.0, rows * max(extents.values(), default=1) / (self.blocks * self.threads * 16))
-        for text, extent in extents.items():
-            vector = lengths[text]
-            vectors = -(-extent // vector)
-            chunks = -(-vectors // threads)
+        busy = self.blocks * self.threads * heuristics.BUSY_ELEMENTS
+        work = min(1.0, rows * max(vectors, default=1) / busy)
+        for extent, vector in vectors.items():
+            count = -(-extent // vector)
+            chunks = -(-count // threads)
             words = chunks * vector * self._words(al, sched, extent)
             if tiled:
-                chunks = min(chunks, 2)
-                idle = -(-vectors // (threads * chunks)) * threads * chunks / vectors - 1.0
-                cost += (
-                    idle + max(0.0, 1.0 - threads * vector * 4 / 512) * 0.3 + 0.001 * (self.threads / threads)
-                )
+                chunks = min(chunks, heuristics.TILE_CHUNKS)
+                idle = -(-count // (threads * chunks)) * threads * chunks / count - 1.0
+                cost += heuristics.tile_cost(idle, threads, vector, self.threads / threads)
                 continue
-            idle = chunks * threads / vectors - 1.0
+            idle = chunks * threads / count - 1.0
             over = max(0.0, words / self.words - 1.0)
-            scattered = max(0.0, 1.0 - threads * vector * 4 / 128) * 0.6
-            cost += idle * work + (2.0 + over if over else 0.0) + scattered
+            cost += heuristics.row_cost(idle, work, over, threads, vector)
         if threads > self.device.warp and any(p.reduces for p in sched.passes):
-            cost += 0.2 + 0.02 * (threads // self.device.warp).bit_length()
+            cost += heuristics.reduction_cost(threads // self.device.warp)
         groups = -(-rows // max(1, self.threads // threads))
         if groups < self.device.sms:
-            most = max((-(-e // lengths[s]) for s, e in extents.items()), default=1)
+            most = max((-(-e // vector) for e, vector in vectors.items()), default=1)
             turns, least = most / threads, most * rows / (self.device.sms * self.threads)
-            longer = (max(1.0, turns) + TURNS_OF_LATENCY) / (max(1.0, least) + TURNS_OF_LATENCY) - 1.0
-            cost += max((1.0 - groups / self.device.sms) * 0.5, longer)
+            cost += heuristics.idle_device_cost(groups / self.device.sms, turns, least)
         return cost
 
 
-TURNS_OF_LATENCY = 8
-"""Vectors that a thread takes one after the other in about the time that the first one takes to come."""
-CACHED_BYTES = 1 << 22
-"""Inputs smaller than this stay in the second-level cache whatever the order of tasks."""
-
-
 def _is_large(tensor: Tensor) -> bool:
-    return int(tensor.size) * item_bytes(tensor.dtype) >= CACHED_BYTES
+    return int(tensor.size) * item_bytes(tensor.dtype) >= heuristics.CACHED_INPUT_BYTES
 
 
-def _turn_around(phases: list[list[GridPart]]) -> None:
-    """Let parts that read a large input again begin where the last one that read it ended."""
+def _turned_around(phases: Sequence[Sequence[GridPart]]) -> list[list[GridPart]]:
+    """The parts, those that read a large input again beginning where the last one that read it ended."""
     direction: dict[Tensor, bool] = {}
-    for parts in phases:
-        for p in parts:
-            if p.part.replicated:
-                continue
-            tensors = {copy: t for t, copy in p.part.tensors.items()}
-            large = [tensors[t] for t in p.graph.inputs if _is_large(t)]
-            before = [direction[t] for t in large if t in direction]
-            p.backwards = bool(before) and not before[0]
-            direction |= dict.fromkeys(large, p.backwards)
+
+    def turned(p: GridPart) -> GridPart:
+        if p.part.replicated:
+            return p
+        tensors = {copy: t for t, copy in p.part.tensors.items()}
+        large = [tensors[t] for t in p.graph.inputs if _is_large(t)]
+        before = [direction[t] for t in large if t in direction]
+        backwards = bool(before) and not before[0]
+        direction.update(dict.fromkeys(large, backwards))
+        return replace(p, backwards=backwards)
+
+    return [[turned(p) for p in parts] for parts in phases]
 
 
-def _lay_out_scratch(plan: GridPlan) -> None:
+def _scratch(plan: GridPlan) -> tuple[list[Scratch], dict[Tensor, str]]:
     """A buffer for every global tensor that is no output; tensors that do not live at once share one.
 
     A tensor lives from the phase that writes it to the last one that reads it. Between the last reads of a buffer's
@@ -360,17 +356,17 @@ def _lay_out_scratch(plan: GridPlan) -> None:
         later = [g for g, parts in enumerate(plan.phases) if any(op.output in p.part.tensors for p in parts)]
         # Blocks that stay hold the result; kernels of their own finish it again.
         last[found.partials[op]] = f + 1 if plan.cooperative else max([f + 1, *later])
-    outputs = set(plan.graph.outputs)
+    outputs, place = set(plan.graph.outputs), dict[Tensor, str]()
     free: list[tuple[str, str, int, int]] = []  # name, dtype, elements, last phase
     for tensor in sorted((t for t in first if t not in outputs), key=lambda t: first[t]):
         size, wide = int(tensor.size), compute_dtype(tensor.dtype)
         for i, (name, dtype, room, until) in enumerate(free):
             if dtype == wide and until < first[tensor]:
                 free[i] = (name, dtype, max(room, size), last[tensor])
-                plan.place[tensor] = name
+                place[tensor] = name
                 break
         else:
             name = f"scratch{len(free)}"
             free.append((name, wide, size, last[tensor]))
-            plan.place[tensor] = name
-    plan.scratch = [Scratch(name, (size,), dtype) for name, dtype, size, _ in free]
+            place[tensor] = name
+    return [Scratch(name, (size,), dtype) for name, dtype, size, _ in free], place

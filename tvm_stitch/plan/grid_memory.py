@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..graph.dtype import compute_dtype, item_bytes
+from ..graph.extent import ByExtent, extent_key
 from ..graph.ir import Operator, Tensor
 from .domain import At, Point
 from .grid_plan import GridPart, GridPlan
@@ -91,15 +94,14 @@ def _staged_bytes(part: GridPart) -> int:
         return 0
     most = 0
     columns = [(op, point) for op, point in part.schedule.folds if int(op.output.size) != 1]
-    for text in {str(point.columns) for _, point in columns}:
-        ops = [op for op, point in columns if str(point.columns) == text]
-        extent = next(point.columns for op, point in columns if op is ops[0])
+    for extent in ByExtent((point.columns, None) for _, point in columns):
+        ops = [op for op, point in columns if extent_key(point.columns) == extent_key(extent)]
         lanes = part.mapping.block * part.mapping.of(extent).vector
         most = max(most, lanes * sum(max(4, item_bytes(compute_dtype(op.output.dtype))) for op in ops))
     return most
 
 
-def _words(ops: list[Operator]) -> int:
+def _words(ops: Sequence[Operator]) -> int:
     return sum(max(4, item_bytes(compute_dtype(op.output.dtype))) for op in ops)
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..device import DeviceModel
@@ -11,11 +12,11 @@ from .alignment import Alignment
 from .mapping import RowMapping
 from .partition import Partition
 from .parts import Part
-from .passes import Leaf, Schedule
+from .passes import Leaf, LoopNest
 from .scratch import Scratch
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class GridPart:
     """A part with its schedule and mapping.
 
@@ -26,7 +27,7 @@ class GridPart:
     """
 
     part: Part
-    schedule: Schedule
+    schedule: LoopNest
     mapping: RowMapping
     tasks: int
     stride: int
@@ -44,12 +45,11 @@ class GridPart:
     @property
     def alignment(self) -> Alignment:
         """The part's alignment."""
-        assert self.part.alignment is not None
         return self.part.alignment
 
 
 @dataclass(frozen=True, eq=False)
-class Retention:
+class InterPhaseReuse:
     """Inputs of which every block keeps what its first tasks loaded, for the phases that read it again.
 
     ``tensors`` are inputs of the whole graph, ``parts`` those that read all of them, in order of their phases: the
@@ -74,7 +74,7 @@ class Retention:
         return self.shared * self.bytes
 
 
-@dataclass
+@dataclass(frozen=True)
 class GridPlan:
     """Phases of parts, the launch, and the scratch between them.
 
@@ -86,14 +86,14 @@ class GridPlan:
     graph: StitchGraph
     device: DeviceModel
     partition: Partition
-    phases: list[list[GridPart]]
+    phases: Sequence[Sequence[GridPart]]
     threads: int
     blocks: int
     blocks_per_sm: int
-    scratch: list[Scratch] = field(default_factory=list)
-    place: dict[Tensor, str] = field(default_factory=dict)
+    scratch: Sequence[Scratch] = ()
+    place: Mapping[Tensor, str] = field(default_factory=dict)
     barriers: bool = True
-    retention: Retention | None = None
+    retention: InterPhaseReuse | None = None
 
     @property
     def cooperative(self) -> bool:

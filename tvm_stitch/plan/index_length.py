@@ -10,21 +10,16 @@ from __future__ import annotations
 
 from .. import compat
 from ..compat import Expr
-
-REPEATS = 4
-"""How often such a division is written."""
-
-LONGEST = 400
-"""Terms of a lowered index that a kernel may hold: LLVM takes about a second for 32 lanes of so many."""
+from . import heuristics
 
 
 def too_long(index: Expr) -> bool:
-    """Whether an index, in variables and symbols that are not negative, has more than ``LONGEST`` terms lowered."""
-    return _terms(index)[0] > LONGEST
+    """Whether an index, in variables and symbols that are not negative, has more terms lowered than fit a kernel."""
+    return _terms(index)[0] > heuristics.INDEX_TERMS
 
 
 def _terms(e: Expr) -> tuple[int, bool]:
-    """The terms of an expression lowered, counted up to ``LONGEST``, and whether no term of it is negative."""
+    """The terms of an expression lowered, as far as a kernel may hold them, and whether no term of it is negative."""
     value = compat.int_value(e)
     if value is not None:
         return 1, value >= 0
@@ -36,9 +31,9 @@ def _terms(e: Expr) -> tuple[int, bool]:
         found, natural = _terms(operand)
         signs.append(natural)
         terms += found
-        if terms > LONGEST:
+        if terms > heuristics.INDEX_TERMS:
             return terms, False
     natural = name in ("Add", "Mul", "Min", "Max", "FloorDiv", "FloorMod") and all(signs)
     if name in ("FloorDiv", "FloorMod") and not natural and compat.int_value(e.b) is None:
-        terms *= REPEATS
+        terms *= heuristics.DIVISION_COPIES
     return terms, natural

@@ -2,38 +2,33 @@
 """Adaptive thread mapping on a GPU: which thread of which block handles which row and columns (AStitch 3.3, 4.3).
 
 Many small rows share a block (horizontal packing), long rows take more threads each, up to a whole block. Loads and
-stores are vectors of up to 16 bytes wherever divisibility allows. A row may be spread over several blocks as well, its
-*segments* (task splitting, see splitting.py).
+stores are vectors of up to 16 bytes wherever divisibility allows. A row may be split over several blocks as well
+(task splitting, see splitting.py).
 """
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import gcd
 
 from .. import compat
 from ..compat import Analyzer
 from ..device import DeviceModel
 from ..graph.dtype import compute_dtype, item_bytes
-from ..graph.extent import Extent, as_expr
+from ..graph.extent import ByExtent, Extent, as_expr
 from ..graph.ir import Operator
+from . import heuristics
 from .alignment import Alignment
 from .contiguity import vectorizable
 from .domain import At
-from .passes import Keep, Schedule, is_streamed, schedule
+from .passes import Keep, LoopNest, is_streamed, schedule
 
 MOST_BLOCKS = 2**31 - 1
 """Blocks of a grid's first dimension."""
-REGISTER_WORDS = 72
-"""32-bit registers a thread may spend on tiles before the row takes more threads."""
-LONG_WORDS = 112
-"""The same where the row already takes a whole block."""
-FLAT_THREADS = 256
-"""Threads of a block that takes a piece of a flat domain."""
 
 
-class Exchange(enum.Enum):
+class CrossBlockReduction(enum.Enum):
     """How the blocks that share a row combine their partial results."""
 
     NONE = "none"
@@ -53,57 +48,72 @@ class ColumnMapping:
     steps: int = 1
 
 
-@dataclass
+class Storage(enum.Enum):
+    """Where values stay between the passes over a row."""
+
+    REGISTERS = "kept in registers"
+    SHARED = "kept in shared memory"
+    NOWHERE = "read again"
+
+
+@dataclass(frozen=True)
 class RowMapping:
     """Rows over blocks and threads over a row's columns.
 
     ``threads`` handle one row together, ``rows_per_block`` rows share a block (horizontal packing), and a block takes
-    ``tasks`` such groups of rows in order (vertical packing). ``columns`` maps each column space
-    (by its text). ``split`` spreads a flat domain's columns over blocks instead. ``keep`` says whether values stay on
-    chip between passes (in registers, or in shared memory with ``shared``) or are read again.
+    ``tasks`` such groups of rows in order (vertical packing). ``columns`` maps each column space. ``split`` spreads a
+    flat domain's columns over blocks instead. ``storage`` says where values stay between passes.
 
-    ``segments`` blocks share a row (task splitting): block ``row * segments + segment`` takes a contiguous part of the
-    row's columns, and ``exchange`` combines what the segments reduce. ``blocks_per_sm`` blocks of a multiprocessor are
+    ``row_splits`` blocks share a row (task splitting): block ``row * row_splits + split`` takes a contiguous part of
+    the row's columns, and ``exchange`` combines what they reduce. ``blocks_per_sm`` blocks of a multiprocessor are
     resident at once, which the kernel's launch bounds enforce (0: no bound).
     """
 
     threads: int
     rows_per_block: int
-    columns: dict[str, ColumnMapping] = field(default_factory=dict)
+    columns: ByExtent[ColumnMapping] = field(default_factory=ByExtent)
     split: bool = False
-    keep: bool = True
-    shared: bool = False
+    storage: Storage = Storage.REGISTERS
     tasks: int = 1
-    segments: int = 1
-    exchange: Exchange = Exchange.NONE
+    row_splits: int = 1
+    exchange: CrossBlockReduction = CrossBlockReduction.NONE
     blocks_per_sm: int = 0
+
+    @property
+    def keep(self) -> bool:
+        """Whether values stay on chip between passes; else their inputs are read again."""
+        return self.storage is not Storage.NOWHERE
+
+    @property
+    def shared(self) -> bool:
+        """Whether they stay in shared memory."""
+        return self.storage is Storage.SHARED
 
     @property
     def block(self) -> int:
         """Threads of a block."""
         return self.threads * self.rows_per_block
 
+    @property
+    def spaces(self) -> dict[str, str]:
+        """What is said of every column space."""
+        return {
+            str(e): f"vectors of {m.vector} x {m.chunks} x {m.steps} steps" for e, m in self.columns.items()
+        }
+
     def describe(self) -> dict[str, object]:
         """The mapping as plain data, for ``explain``."""
-        spaces = {s: f"vectors of {m.vector} x {m.chunks} x {m.steps} steps" for s, m in self.columns.items()}
         return {
             "threads a row": self.threads,
             "rows a block": self.rows_per_block,
             "block": self.block,
             "tasks a block": self.tasks,
-            "columns": spaces,
-            "between passes": self.storage,
-            "blocks a row": self.segments,
+            "columns": self.spaces,
+            "between passes": self.storage.value,
+            "blocks a row": self.row_splits,
             "exchange": self.exchange.value,
             "columns over blocks": self.split,
         }
-
-    @property
-    def storage(self) -> str:
-        """Where values stay between passes."""
-        if not self.keep:
-            return "read again"
-        return "kept in shared memory" if self.shared else "kept in registers"
 
     def block_columns(self, columns: Extent) -> int:
         """Columns of a row that a block covers, those past the row's end included."""
@@ -112,14 +122,14 @@ class RowMapping:
 
     def covered(self, columns: Extent) -> int:
         """Columns that all blocks of a row cover, those past its end included."""
-        return self.segments * self.block_columns(columns)
+        return self.row_splits * self.block_columns(columns)
 
     def of(self, columns: Extent) -> ColumnMapping:
         """The mapping of a column space."""
-        return self.columns[str(columns)]
+        return self.columns[columns]
 
 
-def full_vector(sched: Schedule, columns: Extent, device: DeviceModel) -> int:
+def full_vector(sched: LoopNest, columns: Extent, device: DeviceModel) -> int:
     """Elements of a 16-byte vector of the column space's smallest type (8 at most, and what the device can move)."""
     sizes, most = [4], 8
     for p in sched.over(columns):
@@ -130,7 +140,7 @@ def full_vector(sched: Schedule, columns: Extent, device: DeviceModel) -> int:
     return min(most, 16 // min(sizes))
 
 
-def vector_length(alignment: Alignment, sched: Schedule, columns: Extent, device: DeviceModel) -> int:
+def vector_length(alignment: Alignment, sched: LoopNest, columns: Extent, device: DeviceModel) -> int:
     """Elements that a vector may hold for every tensor of the column space: a power of two that divides it.
 
     Where all that is as large as the domain lies in pieces of fewer elements, as the groups of a norm do whose channels
@@ -164,7 +174,7 @@ def _pure(columns: Extent) -> bool:
     return int(modular.base) == 0
 
 
-def tile_words(alignment: Alignment, sched: Schedule, columns: Extent) -> float:
+def tile_words(alignment: Alignment, sched: LoopNest, columns: Extent) -> float:
     """Registers that one column of the space costs a thread: the most that is alive before or after a pass.
 
     Values alive are the kept ones still to be read and the loads in flight; what a pass stores takes the place of
@@ -197,48 +207,46 @@ def _words(dtype: str) -> float:
     return max(0.25, item_bytes(dtype) / 4)
 
 
-def map_rows(alignment: Alignment, sched: Schedule, device: DeviceModel, segments: int = 1) -> RowMapping:
-    """The thread mapping of a stitch op on a GPU whose rows take ``segments`` blocks each.
+def map_rows(alignment: Alignment, sched: LoopNest, device: DeviceModel, row_splits: int = 1) -> RowMapping:
+    """The thread mapping of a stitch op on a GPU whose rows take ``row_splits`` blocks each.
 
-    Several segments are for static shapes only; how they exchange what they reduce is left open.
+    Several blocks a row are for static shapes only; how they exchange what they reduce is left open.
     """
-    spaces = list(dict.fromkeys(str(p.columns) for p in sched.passes))
-    extents = {str(p.columns): p.columns for p in sched.passes}
-    vectors = {s: vector_length(alignment, sched, extents[s], device) for s in spaces}
+    extents = sched.spaces
+    vectors = [vector_length(alignment, sched, e, device) for e in extents]
     if alignment.domain.flat:
         # One vector a thread: the more blocks there are, the more loads are in flight.
-        flat = {s: ColumnMapping(_spread(v, extents[s], device), 1) for s, v in vectors.items()}
-        return RowMapping(FLAT_THREADS, 1, flat, split=True)
+        flat = [(e, ColumnMapping(_spread(v, e, device), 1)) for e, v in zip(extents, vectors)]
+        return RowMapping(heuristics.FLAT_THREADS, 1, ByExtent(flat), split=True)
     rows = compat.int_value(as_expr(alignment.domain.rows))
-    static = {s: -(-e // segments) for s, e in extents.items() if isinstance(e, int)}
-    parts = None if rows is None else rows * segments
-    threads = 1 if segments == 1 else 4 * device.warp
-    for s, e in static.items():
-        words = tile_words(alignment, sched, extents[s])
-        full = full_vector(sched, extents[s], device)
-        threads = max(threads, _threads_for(e, vectors[s], full, words, parts, device))
-    if not alignment.graph.reduces and segments == 1:
+    words = [tile_words(alignment, sched, e) for e in extents]
+    # Of every static space: its columns in a segment, the registers of one, and its vectors' length.
+    static = [
+        (e, -(-e // row_splits), w, v) for e, w, v in zip(extents, words, vectors) if isinstance(e, int)
+    ]
+    parts = None if rows is None else rows * row_splits
+    threads = 1 if row_splits == 1 else 4 * device.warp
+    for e, columns, wide, vector in static:
+        full = full_vector(sched, e, device)
+        threads = max(threads, _threads_for(columns, vector, full, wide, parts, device))
+    if not alignment.graph.reduces and row_splits == 1:
         # One warp a row evaluates the row's values (a heavy one, broadcast) once.
         threads = min(threads, device.warp)
-    mapping = RowMapping(threads, 1, segments=segments)
-    if segments == 1:
-        mapping.rows_per_block = _rows_per_block(threads, rows, device)
+    rows_per_block, tasks = 1, 1
+    if row_splits == 1:
+        rows_per_block = _rows_per_block(threads, rows, device)
         if rows is not None:
             # One task a block was fastest on an H200 at every size; more only where the grid ends.
-            mapping.tasks = -(-rows // (mapping.rows_per_block * MOST_BLOCKS))
-    for s, e in static.items():
-        chunks = -(-e // (vectors[s] * threads))
-        words = chunks * vectors[s] * tile_words(alignment, sched, extents[s])
-        limit = LONG_WORDS if threads >= 512 else LONG_WORDS * 5 // 4
-        if threads == device.max_threads_per_block:
-            limit = device.registers_per_sm // threads - 20
-        if words > limit and len(sched.passes) > 0 and chunks > 1:
-            mapping.keep = False
-        mapping.columns[s] = ColumnMapping(vectors[s], chunks)
-    if not mapping.keep:
-        in_steps(mapping)
-        keep_in_shared(sched, mapping, device)
-    return mapping
+            tasks = -(-rows // (rows_per_block * MOST_BLOCKS))
+    large = threads >= heuristics.LARGE_BLOCK
+    limit = heuristics.LONG_ROW_REGISTERS if large else heuristics.SMALL_BLOCK_REGISTERS
+    if threads == device.max_threads_per_block:
+        limit = device.registers_per_sm // threads - heuristics.LARGEST_BLOCK_REGISTERS
+    chunks = [-(-columns // (vector * threads)) for _, columns, _, vector in static]
+    fits = all(n == 1 or n * vector * wide <= limit for n, (_, _, wide, vector) in zip(chunks, static))
+    spaces = ByExtent((e, ColumnMapping(vector, n)) for n, (e, _, _, vector) in zip(chunks, static))
+    mapping = RowMapping(threads, rows_per_block, spaces, tasks=tasks, row_splits=row_splits)
+    return mapping if fits else kept_in_shared(sched, in_steps(mapping), device)
 
 
 def _spread(vector: int, columns: Extent, device: DeviceModel) -> int:
@@ -246,17 +254,19 @@ def _spread(vector: int, columns: Extent, device: DeviceModel) -> int:
 
     Small kernels take as long as one thread does, and that computes its vector's elements one after the other.
     """
-    while vector > 1 and isinstance(columns, int) and columns < vector * FLAT_THREADS * device.sms:
+    while vector > 1 and isinstance(columns, int) and columns < vector * heuristics.FLAT_THREADS * device.sms:
         vector //= 2
     return vector
 
 
-def in_steps(mapping: RowMapping) -> None:
-    """Take columns in steps of a few vectors a thread, where nothing is kept in registers."""
-    for s, m in mapping.columns.items():
-        mapping.columns[s] = _stepped(
-            ColumnMapping(m.vector, min(m.chunks, max(1, 16 // m.vector))), m.chunks
-        )
+def in_steps(mapping: RowMapping) -> RowMapping:
+    """Columns in steps of a few vectors a thread, where nothing is kept in registers."""
+    most = heuristics.STEP_ELEMENTS
+    spaces = (
+        (e, _stepped(ColumnMapping(m.vector, min(m.chunks, max(1, most // m.vector))), m.chunks))
+        for e, m in mapping.columns.items()
+    )
+    return replace(mapping, columns=ByExtent(spaces))
 
 
 def _stepped(m: ColumnMapping, vectors: int) -> ColumnMapping:
@@ -264,30 +274,32 @@ def _stepped(m: ColumnMapping, vectors: int) -> ColumnMapping:
     return ColumnMapping(m.vector, m.chunks, -(-vectors // m.chunks))
 
 
-def keep_in_shared(sched: Schedule, mapping: RowMapping, device: DeviceModel) -> bool:
-    """Keep values in shared memory if a block's fit, in steps small enough not to cover much more than its columns.
+def kept_in_shared(sched: LoopNest, mapping: RowMapping, device: DeviceModel) -> RowMapping:
+    """The mapping with values in shared memory if a block's fit, else with values nowhere.
 
-    What is staged there has the place of one row, so a block of several rows keeps nothing.
+    Steps are small enough not to cover much more than a block's columns. What is staged has the place of one row, so a
+    block of several rows keeps nothing.
     """
-    before = dict(mapping.columns)
-    extents = {str(p.columns): p.columns for p in sched.passes if isinstance(p.columns, int)}
-    span = mapping.threads * mapping.segments
-    vectors = {s: -(-e // (before[s].vector * span)) for s, e in extents.items()}
-    for s, m in before.items():
-        chunks = min((c for c in (4, 2, 1) if c <= m.chunks), key=lambda c: (-(-vectors[s] // c) * c, -c))
-        mapping.columns[s] = _stepped(ColumnMapping(m.vector, chunks), vectors[s])
+    span = mapping.threads * mapping.row_splits
+
+    def staged(columns: int, m: ColumnMapping) -> ColumnMapping:
+        vectors = -(-columns // (m.vector * span))
+        fitting = (c for c in heuristics.STAGED_CHUNKS if c <= m.chunks)
+        chunks = min(fitting, key=lambda c: (-(-vectors // c) * c, -c))
+        return _stepped(ColumnMapping(m.vector, chunks), vectors)
+
+    spaces = ByExtent((e, staged(e, m)) for e, m in mapping.columns.items())
+    found = replace(mapping, columns=spaces, storage=Storage.SHARED)
     most = device.shared_per_block
     if mapping.blocks_per_sm:
         most = min(most, device.shared_per_sm // mapping.blocks_per_sm - device.shared_reserved)
-    room = most - max(1024, partial_bytes(sched, mapping) + 256)
-    mapping.shared = mapping.rows_per_block == 1 and 0 < stage_bytes(sched, mapping) <= room
-    mapping.keep = mapping.shared
-    if not mapping.shared:
-        mapping.columns = before
-    return mapping.shared
+    reserve = partial_bytes(sched, mapping) + heuristics.SHARED_SLACK_BYTES
+    room = most - max(heuristics.LEAST_SHARED_RESERVE_BYTES, reserve)
+    fits = mapping.rows_per_block == 1 and 0 < stage_bytes(sched, found) <= room
+    return found if fits else replace(mapping, storage=Storage.NOWHERE)
 
 
-def partial_bytes(sched: Schedule, mapping: RowMapping) -> int:
+def partial_bytes(sched: LoopNest, mapping: RowMapping) -> int:
     """Shared memory for partial results: one a warp and reduction where a row spans several warps, and the slots of a
     cluster's exchange.
 
@@ -298,7 +310,7 @@ def partial_bytes(sched: Schedule, mapping: RowMapping) -> int:
         return 0
     folded: dict[int, int] = {}
     for i, p in enumerate(sched.passes):
-        together = i if mapping.exchange is Exchange.NONE else p.level
+        together = i if mapping.exchange is CrossBlockReduction.NONE else p.level
         folded[together] = folded.get(together, 0) + sum(item_bytes(partial_dtype(op)) for op in p.reduces)
     return mapping.block // 32 * max(folded.values(), default=0) + exchange_bytes(sched, mapping)
 
@@ -309,26 +321,29 @@ def partial_dtype(op: Operator) -> str:
     return dtype if item_bytes(dtype) >= 4 else "int32"
 
 
-def exchange_bytes(sched: Schedule, mapping: RowMapping) -> int:
+def exchange_bytes(sched: LoopNest, mapping: RowMapping) -> int:
     """Shared memory of a block that a cluster's exchange takes: a slot for each reduction and segment.
 
     A slot has 8 bytes where any reduction accumulates in 8, else 4.
     """
-    if mapping.exchange is not Exchange.CLUSTER:
+    if mapping.exchange is not CrossBlockReduction.CLUSTER:
         return 0
     sizes = [item_bytes(partial_dtype(op)) for p in sched.passes for op in p.reduces]
-    return max(sizes, default=0) * len(sizes) * mapping.segments
+    return max(sizes, default=0) * len(sizes) * mapping.row_splits
 
 
-def settle(alignment: Alignment, sched: Schedule, mapping: RowMapping, device: DeviceModel) -> Schedule:
-    """The schedule for where the mapping keeps values; one that does not fit registers tries shared memory first."""
+def settled(
+    alignment: Alignment, sched: LoopNest, mapping: RowMapping, device: DeviceModel
+) -> tuple[LoopNest, RowMapping]:
+    """Schedule and mapping that agree where values stay; loads that do not fit registers try shared memory first."""
     if mapping.keep:
-        return sched
+        return sched, mapping
     loads = schedule(alignment, Keep.LOADS)
-    return loads if keep_in_shared(loads, mapping, device) else schedule(alignment, Keep.NOTHING)
+    found = kept_in_shared(loads, mapping, device)
+    return (loads if found.keep else schedule(alignment, Keep.NOTHING)), found
 
 
-def stage_bytes(sched: Schedule, mapping: RowMapping) -> int:
+def stage_bytes(sched: LoopNest, mapping: RowMapping) -> int:
     """Shared memory that a row's kept values and loads take, were they kept there: the most alive during a pass."""
     size: dict[object, int] = {}
     for op, point in sched.kept_values:
@@ -355,19 +370,19 @@ def _threads_for(
     most = device.max_threads_per_block
     if vecs <= 32:
         small = [t for t in (1, 2, 4, 8, 16, 32) if t <= vecs * 2]
-        threads = min(small, key=lambda t: (_waste(vecs, t, vector, words), -t))
+        threads = min(small, key=lambda t: (heuristics.packed_row_cost(vecs, t, vector, words), -t))
     else:
         threads = min(max(32, _power_of_two(-(-columns // (2 * full)))), most // 2)
 
     def crowded(limit: float) -> bool:
         return -(-vecs // threads) * vector * words > limit
 
-    while threads < most // 2 and crowded(REGISTER_WORDS):
+    while threads < most // 2 and crowded(heuristics.TILE_REGISTERS):
         threads *= 2
-    if most // 2 <= threads < most and crowded(LONG_WORDS * 0.55):
+    if most // 2 <= threads < most and crowded(heuristics.LARGEST_BLOCK_FROM_REGISTERS):
         threads = most
     if rows is not None:  # few rows: more threads each, so that the device is busy
-        wanted = device.sms * 512
+        wanted = device.sms * heuristics.BUSY_THREADS
         while threads < most and rows * threads < wanted and threads * 2 <= vecs:
             threads *= 2
     return threads
@@ -378,18 +393,11 @@ def _power_of_two(number: int) -> int:
     return 1 << max(0, number - 1).bit_length()
 
 
-def _waste(vecs: int, threads: int, vector: int, words: float) -> float:
-    """Idle fraction of the lanes, plus a penalty for too many elements a thread (uncoalesced, register-hungry)."""
-    chunks = -(-vecs // threads)
-    idle = chunks * threads / vecs - 1.0
-    crowded = max(0.0, chunks * vector * words / REGISTER_WORDS - 1.0) * 4
-    scattered = max(0.0, 1.0 - threads * vector * 4 / 64) * 0.6  # two sectors of each row at a time
-    return idle + crowded + scattered + (0.02 * abs(chunks - 2) if threads < 32 else 0)
-
-
 def _rows_per_block(threads: int, rows: int | None, device: DeviceModel) -> int:
-    per_block = max(1, 128 // threads)
+    per_block = max(1, heuristics.SMALL_BLOCK // threads)
     if rows is not None:
-        while per_block > 1 and per_block * threads > 64 and -(-rows // per_block) < device.sms * 2:
+        wanted = device.sms * heuristics.BLOCKS_A_MULTIPROCESSOR
+        least = max(threads, heuristics.SMALLEST_BLOCK)
+        while per_block * threads > least and -(-rows // per_block) < wanted:
             per_block //= 2
     return max(per_block, -(-device.warp // threads))

@@ -51,8 +51,8 @@ def traffic(plan: StitchPlan) -> Traffic:
 
 def shared_bytes(plan: StitchPlan) -> int:
     """Shared memory of a block: partial results, and the values that are kept there."""
-    m = plan.mapping
     if not plan.device.is_gpu:
         return 0
+    m = plan.row_mapping
     staged = stage_bytes(plan.schedule, m) if m.shared else 0
     return staged + partial_bytes(plan.schedule, m)

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..graph.dtype import item_bytes
+from ..graph.extent import extent_key
 from .domain import At
 from .grid_plan import GridPart
 
@@ -15,7 +18,9 @@ def part_words(part: GridPart) -> float:
         m = part.mapping.of(p.columns)
         columns = m.vector * m.chunks
         hoisted = sum(_words(leaf[0].dtype) for leaf in part.resident)
-        hoisted += sum(1 for _, point in part.schedule.hoisted if str(point.columns) == str(p.columns))
+        hoisted += sum(
+            1 for _, point in part.schedule.hoisted if extent_key(point.columns) == extent_key(p.columns)
+        )
         loads = sum(_words(t.dtype) for t, point in p.loads if point.at is At.FULL)
         shared = sum(
             _words(leaf[0].dtype)
@@ -27,28 +32,23 @@ def part_words(part: GridPart) -> float:
     return total
 
 
-def keep_resident(part: GridPart, words: int) -> None:
-    """Keep a thread's columns of what all rows share (scales, biases) in registers, as far as ``words`` allow.
+def with_resident(part: GridPart, words: int) -> GridPart:
+    """The part with a thread's columns of what all rows share (scales, biases) in registers, as far as ``words`` allow.
 
     A thread has the same columns in all of its tasks. Only for blocks of several tasks, and in parts of one pass:
     others have tiles that come and go.
     """
-    if (
-        len(part.schedule.passes) != 1
-        or part.mapping.split
-        or part.tasks < 2 * part.stride
-        or part.part.replicated
-    ):
-        return
+    few = part.tasks < 2 * part.stride
+    if len(part.schedule.passes) != 1 or part.mapping.split or few or part.part.replicated:
+        return part
     (p,) = part.schedule.passes
     if part.mapping.of(p.columns).steps != 1:
-        return
+        return part
     for leaf in p.loads:
         if leaf[1].at is At.COLUMN and leaf[0].dtype != "bool":
-            before = part.resident
-            part.resident = (*before, leaf)
-            if part_words(part) > words:
-                part.resident = before
+            more = replace(part, resident=(*part.resident, leaf))
+            part = more if part_words(more) <= words else part
+    return part
 
 
 def _words(dtype: str) -> float:

@@ -9,29 +9,21 @@ results are global values, and the rest of the reduction belongs to the next pha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+import enum
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from .. import compat
 from ..graph.dtype import compute_dtype
 from ..graph.extent import Extent, as_extent, product
 from ..graph.ir import Operator, StitchGraph, Tensor
+from . import heuristics
 from .alignment import Alignment, Misaligned, align, op_points
 from .domain import At, Domain, Point
-from .parts import Cut, Part, align_part, final_reduce, partial_tensor, slice_graph, slice_operators
-
-MOST_PHASES = 8
-MOST_PARTS = 48
-FEW_ELEMENTS = 32
-"""Elements of a reduction that one thread may as well take in turn, wherever they lie."""
-REPLICATED_ROWS, REPLICATED_POINTS, REPLICATED_VALUES = 512, 8192, 16
-"""Rows and points to reduce of a part that every block may evaluate for itself, and values kept so."""
-WINDOW = 6
-"""How many parts of a phase a root without row values of its own is tried on."""
+from .parts import Cut, Part, aligned_part, final_reduce, partial_tensor, slice_graph, slice_operators
 
 
-@dataclass
+@dataclass(frozen=True)
 class Partition:
     """Phases of parts, and what crosses between them.
 
@@ -42,12 +34,12 @@ class Partition:
 
     graph: StitchGraph
     blocks: int
-    phases: list[list[Part]]
-    partials: dict[Operator, Tensor] = field(default_factory=dict)
-    scalars: dict[Operator, int] = field(default_factory=dict)
-    stored: dict[Tensor, int] = field(default_factory=dict)
-    shared: dict[Tensor, int] = field(default_factory=dict)
-    cut: Cut = field(default_factory=lambda: Cut({}))
+    phases: Sequence[Sequence[Part]]
+    partials: Mapping[Operator, Tensor]
+    scalars: Mapping[Operator, int]
+    stored: Mapping[Tensor, int]
+    shared: Mapping[Tensor, int]
+    cut: Cut
 
 
 def partition(graph: StitchGraph, blocks: int, replicate: bool = True) -> Partition:
@@ -68,13 +60,15 @@ def partition(graph: StitchGraph, blocks: int, replicate: bool = True) -> Partit
     return _Partitioner(graph, blocks, replicate).run()
 
 
-class Orientation:
+class Orientation(enum.Enum):
     """How a reduction lies in memory."""
 
-    ROW, COLUMN, ALL = "row", "column", "all"
+    ROW = "along the innermost axis of what it reads"
+    COLUMN = "across it"
+    ALL = "to one result"
 
 
-def orientation(op: Operator) -> str:
+def orientation(op: Operator) -> Orientation:
     """Along the innermost axis of what it reads (``ROW``), across it (``COLUMN``), or to one result (``ALL``)."""
     if op.output.size == 1:
         return Orientation.ALL
@@ -95,16 +89,74 @@ def as_int(extent: Extent) -> int:
     return extent if isinstance(extent, int) else 0
 
 
+class _Draft:
+    """A part in the making: its roots change while others find their place, and its alignment with them."""
+
+    def __init__(self, made: Part):
+        self.made = made
+        self.joining: tuple[Operator, ...] = ()  # roots that the alignment does not have yet
+        self.storing: frozenset[Operator] = frozenset()
+        self.replicated = False
+        self.phase, self.domain = made.phase, made.domain
+
+    @property
+    def roots(self) -> tuple[Operator, ...]:
+        return (*self.made.roots, *self.joining)
+
+    @property
+    def folds(self) -> frozenset[Operator]:
+        return self.made.folds
+
+    @property
+    def stored(self) -> frozenset[Operator]:
+        return self.made.stored | self.storing
+
+    def join(self, root: Operator, stored: bool) -> None:
+        """Take in a root that is aligned with the rest later."""
+        self.joining = (*self.joining, root)
+        if stored:
+            self.storing = self.storing | {root}
+
+    def become(self, made: Part) -> None:
+        """Be a part with other roots."""
+        self.made, self.joining, self.storing = made, (), frozenset()
+
+    def settle(self, cut: Cut) -> None:
+        """Align the roots that joined."""
+        if self.joining:
+            self.become(self.with_roots(cut, self.roots, self.folds, self.stored))
+
+    def with_roots(
+        self, cut: Cut, roots: Sequence[Operator], folds: Collection[Operator], stored: Collection[Operator]
+    ) -> Part:
+        """The part with these roots.
+
+        Raises:
+            Misaligned: when its domain does not serve them all.
+        """
+        return aligned_part(cut, self.phase, self.domain, roots, folds, stored)
+
+    def replicate(self) -> None:
+        """Let every block evaluate it."""
+        self.replicated = True
+
+    def finished(self, phase: int) -> Part:
+        """The part as it has become, in a phase of this number."""
+        return replace(self.made, phase=phase, replicated=self.replicated)
+
+
 class _Partitioner:
     def __init__(self, graph: StitchGraph, blocks: int, replicate: bool):
         self.graph, self.blocks, self.replicate = graph, blocks, replicate
         self.cut = Cut({op.output: op for op in graph.operators})
-        self.parts: list[Part] = []
-        self.home: dict[Operator, Part] = {}
-        self.replicated: list[Part] = []  # in the order in which they became so: none reads a later one
-        self.result = Partition(graph, blocks, [])
+        self.parts: list[_Draft] = []
+        self.home: dict[Operator, _Draft] = {}
+        self.replicated: list[_Draft] = []  # in the order in which they became so: none reads a later one
+        self.partials: dict[Operator, Tensor] = {}
+        self.scalars: dict[Operator, int] = {}
+        self.stored: dict[Tensor, int] = {}
+        self.shared: dict[Tensor, int] = {}
         self.outputs = {t.producer for t in graph.outputs}
-        self.pending: set[Part] = set()  # that have roots their alignment does not have yet
 
     def run(self) -> Partition:
         for op in self.graph.operators:
@@ -112,57 +164,56 @@ class _Partitioner:
                 self._reduce(op)
             elif op in self.outputs:
                 self._place(op, stored=True)
-        phases: dict[int, list[Part]] = {}
+        drafts: dict[int, list[_Draft]] = {}
         for part in self.parts:
-            self._align_pending(part)
-            phases.setdefault(part.phase, []).append(part)
-        turn = {part: i for i, part in enumerate(self.replicated)}
-        for parts in phases.values():
-            parts.sort(key=lambda p: turn.get(p, len(turn)))
-        self.result.phases = [phases[f] for f in sorted(phases)]
-        if any(
-            op.output in self.graph.outputs and f + 1 > max(phases) for op, f in self.result.scalars.items()
-        ):
-            self.result.phases.append([])  # in which a result is finished and written
-        if sorted(phases) != list(range(len(phases))):
-            self._renumber(sorted(phases))
-        self.result.cut = self.cut
-        return self.result
-
-    def _renumber(self, used: list[int]) -> None:
+            part.settle(self.cut)
+            drafts.setdefault(part.phase, []).append(part)
+        used = sorted(drafts)
         number = {f: i for i, f in enumerate(used)}
-        for part in self.parts:
-            part.phase = number[part.phase]
 
         def after(f: int) -> int:
             return next((number[g] for g in used if g >= f), len(used))
 
-        self.cut.ready = {t: after(f) for t, f in self.cut.ready.items()}
-        self.result.scalars = {op: number[f] for op, f in self.result.scalars.items()}
-        self.result.stored = {t: number[f] for t, f in self.result.stored.items()}
-        self.result.shared = {t: number[f] for t, f in self.result.shared.items()}
+        turn = {part: i for i, part in enumerate(self.replicated)}
+        phases = [
+            [p.finished(number[f]) for p in sorted(drafts[f], key=lambda p: turn.get(p, len(turn)))]
+            for f in used
+        ]
+        outputs = self.graph.outputs
+        if any(op.output in outputs and f + 1 > used[-1] for op, f in self.scalars.items()):
+            phases.append([])  # in which a result is finished and written
+        return Partition(
+            self.graph,
+            self.blocks,
+            phases,
+            self.partials,
+            {op: number[f] for op, f in self.scalars.items()},
+            {t: number[f] for t, f in self.stored.items()},
+            {t: number[f] for t, f in self.shared.items()},
+            Cut(self.cut.producer, {t: after(f) for t, f in self.cut.ready.items()}),
+        )
 
     # -- reductions ---------------------------------------------------------------------------------------------
     def _reduce(self, op: Operator) -> None:
         lies = orientation(op)
-        if lies == Orientation.ROW or (lies == Orientation.COLUMN and has_many_results(op, self.blocks)):
+        if lies is Orientation.ROW or (lies is Orientation.COLUMN and has_many_results(op, self.blocks)):
             self._place(op, stored=op in self.outputs)
             return
         part = self._place(op, fold=True)
         dtype = _carried(compute_dtype(op.output.dtype))
         partial = partial_tensor(op, self.blocks, dtype)
-        self.result.partials[op] = partial
+        self.partials[op] = partial
         self.cut.ready[partial] = part.phase + 1
-        if lies == Orientation.ALL:
+        if lies is Orientation.ALL:
             self.cut.ready[op.output] = part.phase + 1
-            self.result.scalars[op] = part.phase
+            self.scalars[op] = part.phase
             return
         final = final_reduce(op, partial)
         self.cut.producer[op.output] = final
         self._place(final, stored=op in self.outputs)
 
     # -- placing ------------------------------------------------------------------------------------------------
-    def _place(self, root: Operator, fold: bool = False, stored: bool = False) -> Part:
+    def _place(self, root: Operator, fold: bool = False, stored: bool = False) -> _Draft:
         while True:
             part = self._finishing(root)
             if part is not None and not fold and self._join(part, root, fold, stored):
@@ -180,16 +231,16 @@ class _Partitioner:
                 return self._open(root, phase, fold, stored)
             self._make_global(root)
 
-    def _finishing(self, root: Operator) -> Part | None:
+    def _finishing(self, root: Operator) -> _Draft | None:
         """The part whose stored row values the root only carries on, row by row: it belongs there, a phase earlier."""
         if root.is_reduce:
             return None
-        reads = {t for op in slice_operators(self.cut, [root], MOST_PHASES) for t in op.inputs}
+        reads = {t for op in slice_operators(self.cut, [root], heuristics.MOST_PHASES) for t in op.inputs}
         for t in reads:
             producer = self.cut.producer.get(t)
             if (
                 producer is None
-                or t not in self.result.stored
+                or t not in self.stored
                 or root.output.size != self.home[producer].domain.rows
             ):
                 continue
@@ -221,16 +272,16 @@ class _Partitioner:
     def _earliest(self, root: Operator) -> int:
         """The first phase in which all global values that the root reads are there."""
         phase = 0
-        for op in slice_operators(self.cut, [root], MOST_PHASES):
+        for op in slice_operators(self.cut, [root], heuristics.MOST_PHASES):
             phase = max([phase, *(self.cut.ready.get(t, 0) for t in op.inputs)])
         return phase
 
-    def _neighbours(self, root: Operator, phase: int, fold: bool) -> Iterator[Part]:
+    def _neighbours(self, root: Operator, phase: int, fold: bool) -> Iterator[_Draft]:
         """Parts worth trying: those that read what the root reads; their rows must fit."""
         inputs = self._leaves([root], phase)
         tried = 0
         for part in sorted(self.parts, key=lambda p: p.phase):
-            if part.phase < phase or tried >= WINDOW or not self._fits(part, root, fold):
+            if part.phase < phase or tried >= heuristics.PARTS_TRIED or not self._fits(part, root, fold):
                 continue
             shared = inputs & self._leaves(part.roots, part.phase)
             size = max((as_int(t.size) for t in inputs), default=0)
@@ -240,13 +291,13 @@ class _Partitioner:
                 tried += 1
                 yield part
 
-    def _leaves(self, roots: list[Operator], phase: int) -> set[Tensor]:
+    def _leaves(self, roots: Sequence[Operator], phase: int) -> set[Tensor]:
         operators = slice_operators(self.cut, roots, phase)
         made = {op.output for op in operators}
         return {t for op in operators for t in op.inputs if t not in made}
 
     @staticmethod
-    def _fits(part: Part, root: Operator, fold: bool) -> bool:
+    def _fits(part: _Draft, root: Operator, fold: bool) -> bool:
         rows = as_int(part.domain.rows)
         if fold:
             size = as_int(root.output.size)
@@ -260,40 +311,37 @@ class _Partitioner:
         return as_int(root.output.size) % rows == 0
 
     @staticmethod
-    def _alike(part: Part, root: Operator) -> bool:
+    def _alike(part: _Draft, root: Operator) -> bool:
         """Roots of the same size in a part of no other kind: one loop instead of two."""
         return all(r.output.size == root.output.size and r.is_reduce == root.is_reduce for r in part.roots)
 
-    def _join(self, part: Part, root: Operator, fold: bool, stored: bool) -> bool:
-        roots = part.roots if root in part.roots else [*part.roots, root]
+    def _join(self, part: _Draft, root: Operator, fold: bool, stored: bool) -> bool:
+        roots = part.roots if root in part.roots else (*part.roots, root)
         folds = part.folds | {root} if fold else part.folds
         kept = part.stored | {root} if stored else part.stored
         if part.replicated and root not in part.roots:
             return False
         if not fold and self._is_element_wise(part, root):
             return self._join_alone(part, root, stored)
-        self._align_pending(part)
-        before = self._state(part)
-        aligned = part.alignment
+        part.settle(self.cut)
         try:
-            align_part(self.cut, part, roots, folds, kept)
-            assert part.alignment is not None
-            if aligned is not None and is_strided(part.alignment) and not is_strided(aligned):
+            made = part.with_roots(self.cut, roots, folds, kept)
+            if is_strided(made.alignment) and not is_strided(part.made.alignment):
                 raise Misaligned("its rows lie across memory")
         except Misaligned:
-            self._restore(part, before)
             return False
+        part.become(made)
         self.home[root] = part
         return True
 
-    def _is_element_wise(self, part: Part, root: Operator) -> bool:
+    def _is_element_wise(self, part: _Draft, root: Operator) -> bool:
         """Are the part and the root without reductions, so that no root's place depends on another one?"""
-        if not part.domain.flat or part.alignment is None or root in part.roots:
+        if not part.domain.flat or root in part.roots:
             return False
         needed = slice_operators(self.cut, [root], part.phase)
         return not any(op.is_reduce for op in (*needed, *part.roots))
 
-    def _join_alone(self, part: Part, root: Operator, stored: bool) -> bool:
+    def _join_alone(self, part: _Draft, root: Operator, stored: bool) -> bool:
         """Join where the root can be aligned by itself; the part's alignment follows when all have joined.
 
         To align the whole part for each of many results takes time that grows with their square.
@@ -303,38 +351,25 @@ class _Partitioner:
             align(graph, part.domain)
         except Misaligned:
             return False
-        part.roots = [*part.roots, root]
-        part.stored = part.stored | {root} if stored else part.stored
-        self.pending.add(part)
+        part.join(root, stored)
         self.home[root] = part
         return True
 
-    def _align_pending(self, part: Part) -> None:
-        if part in self.pending:
-            self.pending.remove(part)
-            align_part(self.cut, part, part.roots, part.folds, part.stored)
-
-    @staticmethod
-    def _state(part: Part) -> dict[str, Any]:
-        return dict(vars(part))
-
-    @staticmethod
-    def _restore(part: Part, state: dict[str, Any]) -> None:
-        vars(part).update(state)
-
-    def _open(self, root: Operator, phase: int, fold: bool, stored: bool) -> Part:
-        if phase >= MOST_PHASES:
-            raise Misaligned(f"{root.name} would be in phase {phase + 1} of at most {MOST_PHASES}")
-        if len(self.parts) >= MOST_PARTS:
-            raise Misaligned(f"more than {MOST_PARTS} parts with rows of their own")
+    def _open(self, root: Operator, phase: int, fold: bool, stored: bool) -> _Draft:
+        if phase >= heuristics.MOST_PHASES:
+            raise Misaligned(f"{root.name} would be in phase {phase + 1} of at most {heuristics.MOST_PHASES}")
+        if len(self.parts) >= heuristics.MOST_PARTS:
+            raise Misaligned(f"more than {heuristics.MOST_PARTS} parts with rows of their own")
         reasons = []
         for domain in self._domains(root, phase, fold):
-            part = Part(phase, domain)
             try:
-                align_part(self.cut, part, [root], {root} if fold else set(), {root} if stored else set())
+                made = aligned_part(
+                    self.cut, phase, domain, [root], [root] if fold else [], [root] if stored else []
+                )
             except Misaligned as err:
                 reasons.append(str(err))
                 continue
+            part = _Draft(made)
             self.parts.append(part)
             self.home[root] = part
             self._absorb(part)
@@ -352,7 +387,7 @@ class _Partitioner:
 
         return _candidates(slice_graph(self.cut, [root], {root}, phase, "root")[0])
 
-    def _absorb(self, part: Part) -> None:
+    def _absorb(self, part: _Draft) -> None:
         """Move folds to one result from flat parts that read the same data into a new part with rows."""
         if part.domain.flat:
             return
@@ -361,11 +396,11 @@ class _Partitioner:
             leaves = self._leaves(other.roots, other.phase)
             if not (other.folds and leaves & inputs) or any(r not in other.folds for r in other.roots):
                 continue
-            before = self._state(part)
+            before = part.made
             if all(self._fits(part, r, True) and self._join(part, r, True, False) for r in other.roots):
                 self.parts.remove(other)
             else:
-                self._restore(part, before)
+                part.become(before)
                 self.home |= dict.fromkeys(other.roots, other)
 
     # -- global values ------------------------------------------------------------------------------------------
@@ -393,19 +428,19 @@ class _Partitioner:
 
         visit(root)
 
-    def _store(self, op: Operator, part: Part) -> None:
+    def _store(self, op: Operator, part: _Draft) -> None:
         if not self._join(part, op, False, True):
             raise Misaligned(f"{op.name} cannot be stored where it is computed")
         if self._is_small(part):
             if not part.replicated:
-                part.replicated = True
+                part.replicate()
                 self.replicated.append(part)
-            self.cut.ready[op.output] = self.result.shared[op.output] = part.phase
+            self.cut.ready[op.output] = self.shared[op.output] = part.phase
             return
         self.cut.ready[op.output] = part.phase + 1
-        self.result.stored[op.output] = part.phase
+        self.stored[op.output] = part.phase
 
-    def _is_small(self, part: Part) -> bool:
+    def _is_small(self, part: _Draft) -> bool:
         """Can every block evaluate the part for itself in about the time of a barrier?"""
         if part.replicated:
             return True
@@ -413,23 +448,29 @@ class _Partitioner:
             return False
         if any(op.output in self.graph.outputs for op in part.stored):
             return False
-        if as_int(part.domain.rows) > REPLICATED_ROWS or len(self.result.shared) >= REPLICATED_VALUES:
+        if (
+            as_int(part.domain.rows) > heuristics.REPLICATED_ROWS
+            or len(self.shared) >= heuristics.REPLICATED_VALUES
+        ):
             return False
-        if any(op.output in self.result.stored for op in part.stored):
+        if any(op.output in self.stored for op in part.stored):
             return False
-        return sum(as_int(op_points(r)) for r in part.roots if r.is_reduce) <= REPLICATED_POINTS
+        return sum(as_int(op_points(r)) for r in part.roots if r.is_reduce) <= heuristics.REPLICATED_POINTS
 
 
 def has_many_results(op: Operator, blocks: int) -> bool:
     """A thread for every result keeps the device busy, and neighbouring threads read neighbouring elements."""
     size = as_int(op.output.size)
-    return size >= blocks * 1024 or as_int(op_points(op)) <= FEW_ELEMENTS * size
+    return (
+        size >= blocks * heuristics.BUSY_RESULTS
+        or as_int(op_points(op)) <= heuristics.SCATTERED_ELEMENTS * size
+    )
 
 
 def wants_partition(graph: StitchGraph, blocks: int) -> bool:
     """True when rows would lie across memory, so that sums of columns block by block are better."""
     return any(
-        orientation(op) == Orientation.COLUMN and not has_many_results(op, blocks) for op in graph.reduces
+        orientation(op) is Orientation.COLUMN and not has_many_results(op, blocks) for op in graph.reduces
     )
 
 

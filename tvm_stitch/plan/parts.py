@@ -19,7 +19,7 @@ from .alignment import Alignment, align
 from .domain import Domain
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Part:
     """Operators evaluated over one domain in one phase, shared out over the blocks.
 
@@ -32,22 +32,21 @@ class Part:
 
     phase: int
     domain: Domain
-    roots: list[Operator] = field(default_factory=list)
-    folds: set[Operator] = field(default_factory=set)
-    stored: set[Operator] = field(default_factory=set)
-    alignment: Alignment | None = None
-    copies: dict[Operator, Operator] = field(default_factory=dict)
-    tensors: dict[Tensor, Tensor] = field(default_factory=dict)
+    roots: tuple[Operator, ...]
+    folds: frozenset[Operator]
+    stored: frozenset[Operator]
+    alignment: Alignment
+    copies: Mapping[Operator, Operator]
+    tensors: Mapping[Tensor, Tensor]
     replicated: bool = False
 
     @property
     def graph(self) -> StitchGraph:
         """The part's own graph."""
-        assert self.alignment is not None
         return self.alignment.graph
 
 
-@dataclass
+@dataclass(frozen=True)
 class Cut:
     """Where slices end: producers of the whole graph's tensors, and the tensors that are global."""
 
@@ -114,18 +113,25 @@ def _copy(op: Operator, tensors: Mapping[Tensor, Tensor]) -> Operator:
     return new
 
 
-def align_part(
-    cut: Cut, part: Part, roots: list[Operator], folds: set[Operator], stored: set[Operator]
-) -> None:
-    """Align the part's graph with these roots; the part is unchanged when that fails.
+def aligned_part(
+    cut: Cut,
+    phase: int,
+    domain: Domain,
+    roots: Iterable[Operator],
+    folds: Collection[Operator] = (),
+    stored: Collection[Operator] = (),
+    replicated: bool = False,
+) -> Part:
+    """The part of a phase that computes these roots over a domain.
 
     Raises:
-        Misaligned: when the part's domain does not serve them all.
+        Misaligned: when the domain does not serve them all.
     """
-    graph, copies, tensors = slice_graph(cut, roots, stored, part.phase, f"phase{part.phase}")
-    part.alignment = align(graph, part.domain, [copies[op] for op in folds])
-    part.copies, part.tensors = copies, tensors
-    part.roots, part.folds, part.stored = roots, folds, stored
+    roots = tuple(roots)
+    graph, copies, tensors = slice_graph(cut, roots, stored, phase, f"phase{phase}")
+    alignment = align(graph, domain, [copies[op] for op in folds])
+    folded, kept = frozenset(folds), frozenset(stored)
+    return Part(phase, domain, roots, folded, kept, alignment, copies, tensors, replicated)
 
 
 def partial_tensor(op: Operator, blocks: Extent, dtype: str) -> Tensor:

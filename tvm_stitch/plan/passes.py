@@ -8,19 +8,21 @@ by several passes are either kept (Local: in registers; on long rows in shared m
 from __future__ import annotations
 
 import enum
+from collections.abc import Hashable, Sequence, Set
 from dataclasses import dataclass, field
 
 from ..graph.classify import is_heavy
-from ..graph.extent import Extent, product
+from ..graph.extent import ByExtent, Extent, extent_key, product
 from ..graph.ir import Operator, Tensor
+from . import heuristics
 from .alignment import Alignment, Key
 from .domain import At, Point
 
 Leaf = tuple[Tensor, Point]
 
 
-@dataclass
-class Pass:
+@dataclass(frozen=True, eq=False)
+class RowLoop:
     """One sweep over the columns of a row.
 
     ``row_values`` are evaluated once a row before the sweep; ``values`` column by column, in order; ``loads`` are the
@@ -30,43 +32,45 @@ class Pass:
 
     level: int
     columns: Extent
-    reduces: list[Operator] = field(default_factory=list)
-    outputs: list[Key] = field(default_factory=list)
-    row_values: list[Key] = field(default_factory=list)
-    values: list[Key] = field(default_factory=list)
-    loads: list[Leaf] = field(default_factory=list)
-    reads: list[Key] = field(default_factory=list)
-    folds: list[Key] = field(default_factory=list)
+    reduces: Sequence[Operator] = ()
+    outputs: Sequence[Key] = ()
+    row_values: Sequence[Key] = ()
+    values: Sequence[Key] = ()
+    loads: Sequence[Leaf] = ()
+    reads: Sequence[Key] = ()
+    folds: Sequence[Key] = ()
 
 
-@dataclass
-class Schedule:
+@dataclass(frozen=True, eq=False)
+class LoopNest:
     """All passes in order, the row values and outputs that follow the last one, and what is kept between passes.
 
     ``row_folds`` are reductions across rows whose operand is a row value; ``hoisted`` are values that no row changes,
     to be evaluated before the first one.
     """
 
-    passes: list[Pass]
-    final_values: list[Key]
-    row_outputs: list[Key]
-    kept_values: set[Key]
-    kept_loads: set[Leaf]
-    row_folds: list[Key] = field(default_factory=list)
-    hoisted: list[Key] = field(default_factory=list)
+    passes: Sequence[RowLoop]
+    final_values: Sequence[Key]
+    row_outputs: Sequence[Key]
+    kept_values: Set[Key]
+    kept_loads: Set[Leaf]
+    row_folds: Sequence[Key] = ()
+    hoisted: Sequence[Key] = ()
 
-    def over(self, columns: Extent) -> list[Pass]:
+    def over(self, columns: Extent) -> list[RowLoop]:
         """The passes over a column space."""
-        return [p for p in self.passes if str(p.columns) == str(columns)]
+        key = extent_key(columns)
+        return [p for p in self.passes if extent_key(p.columns) == key]
+
+    @property
+    def spaces(self) -> list[Extent]:
+        """The column spaces that passes are over, each once."""
+        return list(ByExtent((p.columns, None) for p in self.passes))
 
     @property
     def folds(self) -> list[Key]:
         """All reductions across rows: of columns pass by pass, then those of row values."""
-        return [k for p in self.passes for k in p.folds] + self.row_folds
-
-
-HOISTED_READS = 4
-"""Reads from which on a value that no row changes is worth a register for each column."""
+        return [*(k for p in self.passes for k in p.folds), *self.row_folds]
 
 
 class Keep(enum.Enum):
@@ -77,7 +81,7 @@ class Keep(enum.Enum):
     NOTHING = "nothing; later passes read their inputs again"
 
 
-def schedule(alignment: Alignment, keep: Keep = Keep.ALL, hoist: bool = False) -> Schedule:
+def schedule(alignment: Alignment, keep: Keep = Keep.ALL, hoist: bool = False) -> LoopNest:
     """Make the passes; with ``hoist``, costly values that are the same for all rows are left out of them."""
     return _Scheduler(alignment, _invariant(alignment) if hoist else []).run(keep)
 
@@ -87,7 +91,7 @@ def _invariant(alignment: Alignment) -> list[Key]:
     found = []
     for op, point in alignment.reads:
         if point.at in (At.COLUMN, At.ONE) and not op.is_reduce:
-            if len(op.accesses) >= HOISTED_READS or is_heavy(op.value):
+            if len(op.accesses) >= heuristics.HOISTED_READS or is_heavy(op.value):
                 found.append((op, point))
     return found
 
@@ -106,14 +110,25 @@ def is_streamed(rows: Extent, leaf: Leaf) -> bool:
     return False
 
 
+@dataclass(frozen=True, eq=False)
+class _Roots:
+    """What a pass is to reduce, to write and to fold."""
+
+    level: int
+    columns: Extent
+    reduces: list[Operator] = field(default_factory=list)
+    outputs: list[Key] = field(default_factory=list)
+    folds: list[Key] = field(default_factory=list)
+
+
 class _Scheduler:
     def __init__(self, alignment: Alignment, hoisted: list[Key]):
         self.al = alignment
         self.hoisted = hoisted
         self.own = set(alignment.graph.operators)
 
-    def run(self, keep: Keep) -> Schedule:
-        passes: dict[tuple[int, str], Pass] = {}
+    def run(self, keep: Keep) -> LoopNest:
+        passes: dict[tuple[int, Hashable], _Roots] = {}
         row_outputs: list[Key] = []
         row_folds: list[Key] = []
         outputs = {t.producer for t in self.al.graph.outputs}
@@ -122,7 +137,7 @@ class _Scheduler:
                 (row_folds if op in self.al.folds else row_outputs).append((op, point))
                 continue
             level = self._root_level(op, point)
-            p = passes.setdefault((level, str(point.columns)), Pass(level, point.columns))
+            p = passes.setdefault((level, extent_key(point.columns)), _Roots(level, point.columns))
             if op in self.al.folds:
                 p.folds.append((op, point))
             elif op.is_reduce:
@@ -137,18 +152,18 @@ class _Scheduler:
         kept_values, kept_loads = self._choose(order, needs) if keep is not Keep.NOTHING else (set(), set())
         if keep is Keep.LOADS:
             kept_values = set()
-        self._fill(order, kept_values, kept_loads)
+        filled = self._fill(order, kept_values)
         used = {
-            leaf for i, p in enumerate(order) for leaf in p.loads if any(leaf in q.loads for q in order[:i])
+            leaf for i, p in enumerate(filled) for leaf in p.loads if any(leaf in q.loads for q in filled[:i])
         }
         final: dict[Key, None] = {}
         for key in row_outputs:
             self._rows_below(key, final)
         for key in row_folds:
             self._row_reads(key, False, final)
-        done = {k for p in order for k in p.row_values}
-        return Schedule(
-            order,
+        done = {k for p in filled for k in p.row_values}
+        return LoopNest(
+            filled,
             [k for k in final if k not in done],
             row_outputs,
             kept_values,
@@ -162,10 +177,10 @@ class _Scheduler:
             return self.al.level[(op, point)]
         return self.al.level[(op, self.al.row_point)] - 1
 
-    def _roots(self, p: Pass) -> list[Key]:
+    def _roots(self, p: _Roots) -> list[Key]:
         return [(op, self.al.domain.full(p.columns)) for op in p.reduces] + p.folds + p.outputs
 
-    def _closure(self, p: Pass, cut: set[Key]) -> tuple[dict[Key, None], dict[Leaf, None]]:
+    def _closure(self, p: _Roots, cut: set[Key]) -> tuple[dict[Key, None], dict[Leaf, None]]:
         """Per-column values (producers first) and loads that a pass's roots need, not looking below ``cut``."""
         values: dict[Key, None] = {}
         leaves: dict[Leaf, None] = {}
@@ -190,7 +205,7 @@ class _Scheduler:
         return values, leaves
 
     def _choose(
-        self, order: list[Pass], needs: list[tuple[dict[Key, None], dict[Leaf, None]]]
+        self, order: list[_Roots], needs: list[tuple[dict[Key, None], dict[Leaf, None]]]
     ) -> tuple[set[Key], set[Leaf]]:
         """Keep heavy values and values with several sources; compute the other ones again from what is kept."""
         rows = self.al.domain.rows
@@ -223,26 +238,32 @@ class _Scheduler:
         leaves = {leaf for _, found in needs for leaf in found if is_streamed(rows, leaf)}
         return kept, leaves
 
-    def _fill(self, order: list[Pass], kept: set[Key], kept_loads: set[Leaf]) -> None:
+    def _fill(self, order: list[_Roots], kept: set[Key]) -> list[RowLoop]:
         """What each pass really evaluates, given what earlier passes kept; keeps only what a later pass uses."""
         available: set[Key] = set(self.hoisted)
         used: set[Key] = set()
         done_rows: set[Key] = set()
+        passes = []
         for p in order:
-            values, leaves = self._closure(p, available)
+            found, leaves = self._closure(p, available)
             roots = set(self._roots(p))
-            p.reads = [k for k in values if k in available]
-            used |= set(p.reads)
-            p.values = [k for k in values if k not in available or k in roots]
-            p.loads = list(leaves)
+            reads = [k for k in found if k in available]
+            used |= set(reads)
+            values = [k for k in found if k not in available or k in roots]
             rows: dict[Key, None] = {}
-            for key in p.values:
+            for key in values:
                 self._row_reads(key, False, rows)
-            p.row_values = [k for k in rows if k not in done_rows]
-            done_rows |= set(p.row_values)
-            available |= {k for k in values if k in kept}
+            row_values = [k for k in rows if k not in done_rows]
+            done_rows |= set(row_values)
+            passes.append(
+                RowLoop(
+                    p.level, p.columns, p.reduces, p.outputs, row_values, values, list(leaves), reads, p.folds
+                )
+            )
+            available |= {k for k in found if k in kept}
         kept &= used
         # A value is evaluated where it is first needed; dropping an unused 'kept' mark changes no pass.
+        return passes
 
     def _row_reads(self, key: Key, guarded: bool, rows: dict[Key, None]) -> None:
         """Add the row values that evaluating ``key`` reads, looking through what is evaluated in place."""

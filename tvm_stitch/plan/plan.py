@@ -3,30 +3,42 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ..config import StitchConfig
 from ..device import DeviceModel
 from ..graph.ir import StitchGraph
-from ..graph.rewrite.moments import merge_moments
+from ..graph.rewrite.one_pass_variance import with_one_pass_variance
 from .alignment import Alignment, align
-from .cpu_mapping import choose_cpu_mapping
-from .mapping import RowMapping, settle
-from .passes import Keep, Schedule, schedule
+from .cpu_mapping import CpuMapping, choose_cpu_mapping
+from .mapping import CrossBlockReduction, RowMapping, settled
+from .passes import LoopNest, schedule
 from .scratch import Scratch
 from .splitting import choose_mapping, partial_scratch
 
 
-@dataclass
+@dataclass(frozen=True)
 class StitchPlan:
     """A stitch op: domain and points (``alignment``), passes (``schedule``), thread ``mapping`` and ``scratch``."""
 
     graph: StitchGraph
     device: DeviceModel
     alignment: Alignment
-    schedule: Schedule
-    mapping: RowMapping
-    scratch: list[Scratch] = field(default_factory=list)
+    schedule: LoopNest
+    mapping: RowMapping | CpuMapping
+    scratch: Sequence[Scratch] = ()
+
+    @property
+    def row_mapping(self) -> RowMapping:
+        """The mapping of a plan for a GPU."""
+        assert isinstance(self.mapping, RowMapping), "the plan was not made for a GPU"
+        return self.mapping
+
+    @property
+    def exchange(self) -> CrossBlockReduction:
+        """How blocks that share a row combine their partial results; a CPU's tasks do not."""
+        return self.mapping.exchange if isinstance(self.mapping, RowMapping) else CrossBlockReduction.NONE
 
 
 def make_plan(graph: StitchGraph, device: DeviceModel, config: StitchConfig | None = None) -> StitchPlan:
@@ -42,12 +54,12 @@ def make_plan(graph: StitchGraph, device: DeviceModel, config: StitchConfig | No
     """
     if not device.is_gpu:
         alignment = align(graph)
-        return _plan_cpu(graph, device, alignment, schedule(alignment))
+        sched = schedule(alignment)
+        return StitchPlan(graph, device, alignment, sched, choose_cpu_mapping(alignment, sched, device))
     plan = _plan_gpu(graph, device, config or StitchConfig())
-    if (
-        not plan.mapping.keep
-    ):  # rows that are read again for every reduction: let mean and variance share one reading
-        merged = merge_moments(graph)
+    if not plan.row_mapping.keep:
+        # Rows that are read again for every reduction: let mean and variance share one reading.
+        merged = with_one_pass_variance(graph)
         if merged is not graph:
             return _plan_gpu(merged, device, config or StitchConfig())
     return plan
@@ -56,14 +68,6 @@ def make_plan(graph: StitchGraph, device: DeviceModel, config: StitchConfig | No
 def _plan_gpu(graph: StitchGraph, device: DeviceModel, config: StitchConfig) -> StitchPlan:
     alignment = align(graph)
     sched = schedule(alignment)
-    mapping = choose_mapping(alignment, sched, device, config)
-    sched = settle(alignment, sched, mapping, device)
-    scratch = list(partial_scratch(sched, alignment.domain.rows, mapping).values())
+    sched, mapping = settled(alignment, sched, choose_mapping(alignment, sched, device, config), device)
+    scratch = tuple(partial_scratch(sched, alignment.domain.rows, mapping).values())
     return StitchPlan(graph, device, alignment, sched, mapping, scratch)
-
-
-def _plan_cpu(graph: StitchGraph, device: DeviceModel, alignment: Alignment, sched: Schedule) -> StitchPlan:
-    mapping = choose_cpu_mapping(alignment, sched, device)
-    if not mapping.keep:
-        sched = schedule(alignment, Keep.NOTHING)
-    return StitchPlan(graph, device, alignment, sched, mapping)

@@ -10,8 +10,8 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..attempts import Scopes, attempt_with, culprits
 from ..config import StitchConfig, checked_config
+from ..driver import Scopes, attempt_with, culprits
 from ..interrupts import watched
 from ..recorder import Recorder
 from ..target import resolve_target

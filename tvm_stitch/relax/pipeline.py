@@ -9,10 +9,10 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..attempts import Attempt, Scopes, attempt_with, culprits, stitch_module
 from ..compute.cuda import library
 from ..compute.templates import has_templates
 from ..config import StitchConfig, checked_config
+from ..driver import Attempt, Scopes, attempt_with, culprits, stitch_module
 from ..failures import let_pass, raise_where_strict, reason_of
 from ..interrupts import carrying, watched
 from ..one_at_a_time import exclusively

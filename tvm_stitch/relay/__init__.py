@@ -3,7 +3,7 @@
 
 from .. import compat
 
-if compat.HAS_RELAX_TIRX:
+if not compat.HAS_RELAY:
     raise ImportError(
         "tvm_stitch.relay needs a TVM with Relay (0.12 to 0.19), and the tvm that is installed here has none; "
         "with this one, use tvm_stitch.compile or tvm_stitch.relax"

@@ -7,9 +7,9 @@ from typing import Any
 
 import tvm
 
-from ..attempts import Attempt, stitch_module
 from ..compute.templates import has_templates
 from ..config import StitchConfig
+from ..driver import Attempt, stitch_module
 from ..recorder import Recorder, fresh
 from .compute_templates import ComputeTemplates
 from .lower import OpReader

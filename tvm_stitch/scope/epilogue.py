@@ -14,13 +14,11 @@ from dataclasses import dataclass, field
 from ..graph.classify import is_heavy
 from ..graph.dtype import item_bytes
 from ..graph.ir import StitchGraph
+from ..plan import heuristics
 from . import pointwise
 from .node import Node, NodeKind, Value
 from .prologue import is_permutation, permuted_for
 from .quotient import Quotient
-
-MOST_NODES = 48
-"""Element-wise nodes an epilogue may have."""
 
 
 def no_template(_graph: StitchGraph) -> bool:
@@ -89,7 +87,7 @@ class _Finder:
         region = _Region([start], set(self.nodes[start].outputs), self.rules.is_template(self.nodes[start]))
         best = [start]
         waiting = list(self.quotient.consumers[start])
-        while waiting and len(region.nodes) <= MOST_NODES:
+        while waiting and len(region.nodes) <= heuristics.EPILOGUE_NODES:
             user = min(waiting)
             waiting.remove(user)
             if user in region.nodes or not self._joins(user, region):

@@ -11,14 +11,11 @@ from ..device import device_model
 from ..failures import let_pass, raise_where_strict, reason_of
 from ..graph.ir import StitchGraph
 from ..isolate import isolate
-from .appraise import appraise
+from ..plan import heuristics
 from .epilogue import EpilogueRules, no_template
+from .estimate import estimate_kernel
 from .identify import Excluded, Identified, identify, nothing
 from .node import Node, NodeKind
-
-CPU_OPERATORS, CPU_ARGUMENTS = 256, 32
-"""Limits of a stitch op on a CPU: as many operators as TVM's own fusion joins. Those of one with reductions are less
-(``CPU_OPERATORS_WITH_REDUCES`` in ``tvm_stitch/scope/appraise.py``)."""
 
 
 def identify_for(
@@ -45,7 +42,7 @@ def identify_for(
     """
     gpu = target is None or "gpu" in target.keys
     device = device_model(target, config) if target is not None else None
-    limited = config if gpu else config.limited(CPU_OPERATORS, CPU_ARGUMENTS)
+    limited = config if gpu else config.limited(heuristics.CPU_OPERATORS, heuristics.CPU_ARGUMENTS)
     rules = EpilogueRules(
         heavy=gpu,
         greedy=(gpu or topi) and not _uses_libraries(target),
@@ -56,7 +53,7 @@ def identify_for(
         nodes,
         limited,
         lambda: identify(
-            nodes, limited, rules, lambda graph: appraise(graph, device, limited), excluded, not topi
+            nodes, limited, rules, lambda graph: estimate_kernel(graph, device, limited), excluded, not topi
         ),
     )
 

@@ -13,19 +13,16 @@ from dataclasses import dataclass, field
 
 from ..config import StitchConfig
 from ..graph.ir import StitchGraph
-from .appraise import Appraise, in_block
+from ..plan import heuristics
 from .compose import compose
 from .epilogue import RULES, EpilogueRules, find_epilogues
+from .estimate import Estimator, in_block
+from .horizontal import fuse_horizontally
 from .merging import Merger
 from .node import Node, NodeKind, Value
 from .prologue import find_prologues
 from .quotient import Quotient
-from .remote import join_remote
 from .weigh import MORE_KERNELS, Weigher
-
-MOST_AT_ONCE = 32
-"""Nodes that are joined before the scopes they make are appraised."""
-
 
 Excluded = Callable[[Sequence[Node], StitchGraph], bool]
 
@@ -94,7 +91,7 @@ def identify(
     nodes: Sequence[Node],
     config: StitchConfig,
     rules: EpilogueRules = RULES,
-    appraise: Appraise = in_block,
+    estimate: Estimator = in_block,
     excluded: Excluded = nothing,
     views: bool = True,
 ) -> Identified:
@@ -104,20 +101,22 @@ def identify(
         nodes: the calls of a dataflow block.
         config: limits, and what is allowed.
         rules: what an epilogue may hold, and when it is taken (if ``config`` lets it be).
-        appraise: says what a graph would be as one kernel; raises Misaligned, with the reason, where it cannot be.
+        estimate: says what a graph would be as one kernel; raises Misaligned, with the reason, where it cannot be.
         excluded: says of the nodes of a scope, and its graph, that TVM is to have them.
         views: whether reshapes outside of scopes are views, which TVM does not fuse with anything.
     """
-    return _Identifier(nodes, config, rules, appraise).run(excluded, views)
+    return _Identifier(nodes, config, rules, estimate).run(excluded, views)
 
 
 class _Identifier:
-    def __init__(self, nodes: Sequence[Node], config: StitchConfig, rules: EpilogueRules, appraise: Appraise):
+    def __init__(
+        self, nodes: Sequence[Node], config: StitchConfig, rules: EpilogueRules, estimate: Estimator
+    ):
         self.nodes, self.config, self.rules = nodes, config, rules
         for i, n in enumerate(nodes):
             n.index = i
         self.quotient = Quotient(nodes)
-        self.merger = Merger(nodes, self.quotient, config, appraise)
+        self.merger = Merger(nodes, self.quotient, config, estimate)
         self.refused: list[tuple[int, int, str]] = []
         self.lossy: list[tuple[int, int]] = []
         self.declined: dict[int, str] = {}
@@ -131,7 +130,7 @@ class _Identifier:
         self._reconsider()
         self._join_late()
         if self.config.remote:
-            join_remote(self.merger, self._is_scope)
+            fuse_horizontally(self.merger, self._is_scope)
         self._release_views()
         self._exclude(excluded)
         self._weigh(epilogues, views)
@@ -182,7 +181,7 @@ class _Identifier:
                 continue
             at += len(batch)
             if wrong is None:
-                many = min(2 * many, MOST_AT_ONCE)
+                many = min(2 * many, heuristics.NODES_AT_ONCE)
             elif at >= wrong:
                 wrong = None
 
@@ -295,14 +294,8 @@ class _Identifier:
         return bool(outside) and len(outside) == len(self.quotient.consumers[i])
 
     def _split(self, scope: int, i: int) -> int:
-        members = [m for m in self.quotient.members.pop(scope) if m != i]
-        self.quotient.members[i] = [i]
-        self.quotient.scope_of[i] = i
-        name = members[0]
+        name = self.quotient.detach(scope, i)
         self.merger.worth[name] = self.merger.worth.pop(scope)
-        self.quotient.members[name] = members
-        for m in members:
-            self.quotient.scope_of[m] = name
         self.stitchable[i] = False
         return name
 

@@ -11,21 +11,14 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from ..config import StitchConfig
-from ..cost.sol import LAUNCH_DOUBT, LAUNCH_SECONDS
 from ..failures import Refusal as Refused
-from ..failures import reason_of
+from ..failures import fault_at, reason_of
 from ..graph.ir import StitchGraph
-from .appraise import FREE, Appraisal, Appraise
+from ..plan import heuristics
 from .compose import compose
+from .estimate import FREE, Estimator, KernelEstimate
 from .node import Node, Value
 from .quotient import Quotient, State
-
-SMALL = 4 * LAUNCH_SECONDS
-"""Reductions that take less join a grid-wide scope without a look at each: they cannot lose much."""
-
-FULL_NODES, FULL_REFUSALS = 100, 6
-"""A scope of more nodes that was refused more often, for lack of a plan, is not asked about again: it is about as large
-as it can get, and planning it takes long."""
 
 
 @dataclass(frozen=True)
@@ -40,21 +33,21 @@ class Merger:
     """The scopes of a graph of nodes, with what each is worth as a kernel.
 
     ``worth`` is kept for every scope that may be merged, by its name in the quotient graph. ``asked`` counts the
-    graphs that were appraised.
+    graphs that were estimated.
     """
 
-    def __init__(self, nodes: Sequence[Node], quotient: Quotient, config: StitchConfig, appraise: Appraise):
+    def __init__(self, nodes: Sequence[Node], quotient: Quotient, config: StitchConfig, estimate: Estimator):
         self.nodes, self.quotient, self.config = nodes, quotient, config
-        self._appraise = appraise
-        self.worth: dict[int, Appraisal] = {}
+        self._estimate = estimate
+        self.worth: dict[int, KernelEstimate] = {}
         self.asked = 0
         self._refused: dict[int, list[str]] = {}
-        self._alone: dict[object, Appraisal | str] = {}
-        self._pairs: dict[tuple[int, ...], Appraisal | str] = {}
+        self._alone: dict[object, KernelEstimate | str] = {}
+        self._pairs: dict[tuple[int, ...], KernelEstimate | str] = {}
 
     # -- appraising ---------------------------------------------------------------------------------------------
     def alone(self, i: int) -> str:
-        """Appraise a node as a scope; the reason why it is none otherwise (empty when it is one)."""
+        """Estimate a node as a scope; the reason why it is none otherwise (empty when it is one)."""
         node = self.nodes[i]
         assert node.graph is not None
         if len(node.inputs) + len(node.outputs) > self.config.max_arguments:
@@ -68,22 +61,27 @@ class Merger:
         self.worth[i] = known
         return ""
 
-    def _ask(self, graph: Callable[[], StitchGraph | None], nodes: Sequence[Node]) -> Appraisal | str:
+    def _ask(self, graph: Callable[[], StitchGraph | None], nodes: Sequence[Node]) -> KernelEstimate | str:
         """What the nodes would be as one kernel, or why they are none.
 
-        An expression that an analysis of TVM's fails on, or a fault of ours, costs this merge and no more.
+        An expression that an analysis of TVM's fails on costs this merge and no more.
+
+        Raises:
+            Exception: a fault of this package: no graph that is planned wrongly becomes a boundary.
         """
         self.asked += 1
         try:
             made = graph()
             assert made is not None
-            return self._appraise(made)
+            return self._estimate(made)
         except Refused as err:
             return str(err)
         except Exception as err:
+            if fault_at(err) is not None:
+                raise
             return reason_of(err, " with ".join(n.name for n in nodes[:6]), self.config.strict, quiet=True)
 
-    def _of(self, members: Sequence[int]) -> Appraisal | str:
+    def _of(self, members: Sequence[int]) -> KernelEstimate | str:
         nodes = [self.nodes[i] for i in members]
         return self._ask(lambda: compose(nodes, self.outputs(members)), nodes)
 
@@ -121,7 +119,10 @@ class Merger:
             return "joining them would make a cycle through an operator outside"
         for s in (a, b):
             refused = self._refused.get(s, [])
-            if len(refused) > FULL_REFUSALS and len(self.quotient.members[s]) > FULL_NODES:
+            if (
+                len(refused) > heuristics.FULL_REFUSALS
+                and len(self.quotient.members[s]) > heuristics.FULL_NODES
+            ):
                 return refused[-1]
         return self.limits(self._members(a, b))
 
@@ -156,10 +157,10 @@ class Merger:
         self._merge(a, b, found)
         return None
 
-    def _merge(self, a: int, b: int, found: Appraisal) -> None:
+    def _merge(self, a: int, b: int, found: KernelEstimate) -> None:
         self._replace([a, b], self.quotient.merge(a, b), found)
 
-    def _replace(self, olds: Iterable[int], new: int, found: Appraisal) -> None:
+    def _replace(self, olds: Iterable[int], new: int, found: KernelEstimate) -> None:
         """Keep what is known of a scope that has taken the place of others."""
         refused: list[str] = []
         for s in olds:
@@ -187,12 +188,12 @@ class Merger:
         return True
 
     def settle(self, before: State, touched: Collection[int]) -> bool:
-        """Appraise scopes that were merged in the quotient graph since a snapshot; undo all of it if one is wrong.
+        """Estimate scopes that were merged in the quotient graph since a snapshot; undo all of it if one is wrong.
 
         What turns a scope on one row domain into a grid-wide one is wrong here, since that has to be weighed.
         """
-        scope_of, members = before[0], before[1]
-        found: dict[int, Appraisal] = {}
+        scope_of, members = before.scope_of, before.members
+        found: dict[int, KernelEstimate] = {}
         for s in {self.quotient.scope_of[i] for i in touched}:
             olds = {scope_of[i] for i in self.quotient.members[s]}
             got = self._of(self.quotient.members[s])
@@ -204,14 +205,16 @@ class Merger:
             self._replace({scope_of[i] for i in self.quotient.members[s]}, s, got)
         return True
 
-    def _stays_grid(self, olds: Collection[int], members: dict[int, list[int]], found: Appraisal) -> bool:
+    def _stays_grid(
+        self, olds: Collection[int], members: dict[int, list[int]], found: KernelEstimate
+    ) -> bool:
         """Is a grid-wide scope the result of small ones, or of one and what is light beside it?"""
         worth = {o: self.worth[o] for o in olds}
         if loss(found, list(worth.values())):
             return False
-        if (found.moving or 0.0) <= SMALL:
+        if (found.moving or 0.0) <= heuristics.SMALL_SECONDS:
             return True
-        rest = [o for o, w in worth.items() if not w.grid and (w.moving or 0.0) > SMALL]
+        rest = [o for o, w in worth.items() if not w.grid and (w.moving or 0.0) > heuristics.SMALL_SECONDS]
         return len(rest) < len(worth) and all(self._is_light(members[o]) for o in rest)
 
     def _is_light(self, members: Sequence[int]) -> bool:
@@ -219,12 +222,12 @@ class Merger:
         return len(members) == 1 and graph is not None and not graph.reduces
 
 
-def loss(found: Appraisal, before: Sequence[Appraisal]) -> str:
+def loss(found: KernelEstimate, before: Sequence[KernelEstimate]) -> str:
     """Why kernels apart are faster than a grid-wide one (empty when they are not, or that is not known)."""
     if not found.grid or found.seconds is None or any(w.seconds is None for w in before):
         return ""
     apart = sum(w.seconds or 0.0 for w in before)
-    if found.seconds <= apart + LAUNCH_DOUBT * (len(before) - 1):
+    if found.seconds <= apart + heuristics.LAUNCH_DOUBT_SECONDS * (len(before) - 1):
         return ""
     return (
         f"one grid-wide kernel would take {found.seconds * 1e6:.1f} us, apart they take {apart * 1e6:.1f} us"

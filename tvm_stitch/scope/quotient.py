@@ -4,11 +4,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from .node import Node, Value
 
-State = tuple[list[int], dict[int, list[int]], list[int], list[int]]
-"""``scope_of``, ``members``, ``above`` and ``below`` of a quotient graph at some time."""
+
+class State(NamedTuple):
+    """A quotient graph at some time."""
+
+    scope_of: list[int]
+    members: dict[int, list[int]]
+    above: list[int]
+    below: list[int]
 
 
 class Quotient:
@@ -43,7 +50,7 @@ class Quotient:
 
     def snapshot(self) -> State:
         """The scopes as they are, for :meth:`restore`."""
-        return list(self.scope_of), dict(self.members), list(self.above), list(self.below)
+        return State(list(self.scope_of), dict(self.members), list(self.above), list(self.below))
 
     def restore(self, state: State) -> None:
         """Undo all merges since a snapshot, which is used up by that."""
@@ -95,6 +102,20 @@ class Quotient:
             self.members[i] = [i]
             self.scope_of[i] = i
         return members
+
+    def detach(self, scope: int, node: int) -> int:
+        """Make one node of a scope one of its own again, when nothing is going to be merged any more.
+
+        Returns: the name of what is left of the scope.
+        """
+        members = [i for i in self.members.pop(scope) if i != node]
+        self.members[node] = [node]
+        self.scope_of[node] = node
+        name = members[0]
+        self.members[name] = members
+        for i in members:
+            self.scope_of[i] = name
+        return name
 
     def _scopes(self, bits: int) -> Iterator[int]:
         seen: set[int] = set()

@@ -22,13 +22,14 @@ import ml_dtypes  # noqa: F401  (gives NumPy the name "bfloat16")
 import numpy as np
 
 from .. import compat
-from ..compat import Analyzer, Expr, Var, tir
-from ..explain import Kernel, Report, describe
-from ..graph.access import has_load
+from ..compat import Analyzer, Expr, Var, has_load, tir
+from ..describe import describe
 from ..graph.extent import Extent, as_expr
 from ..graph.ir import Operator, StitchGraph, Tensor
 from ..plan.grid_plan import GridPlan
 from ..plan.plan import StitchPlan
+from ..report.kernel import Kernel
+from ..report.report import Report
 
 _SYMBOLS = {
     "Add": "+", "Sub": "-", "Mul": "*", "Div": "/", "Mod": "%", "FloorDiv": "//", "FloorMod": "%%", "EQ": "==",

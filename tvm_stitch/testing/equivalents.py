@@ -89,7 +89,7 @@ def _told(case: cases.Case) -> list[str]:
 def stitch_graphs(case: cases.Case, target: Any, config: StitchConfig) -> list[StitchGraph]:
     """The graphs of the stitch ops that a workload becomes, through the front end of the TVM that is installed."""
     target = resolve_target(target)
-    return (_from_relax if compat.HAS_RELAX_TIRX else _from_relay)(case, target, config)
+    return (_from_relay if compat.HAS_RELAY else _from_relax)(case, target, config)
 
 
 def _from_relax(case: cases.Case, target: Any, config: StitchConfig) -> list[StitchGraph]:

@@ -6,7 +6,7 @@ The checks work out again, from parts and tasks, what the planner decided; they 
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 import tvm
 
@@ -16,8 +16,8 @@ from ..graph.ir import Operator, StitchGraph, Tensor
 from ..graph.reader import read
 from ..plan.grid_memory import grid_shared_bytes
 from ..plan.grid_plan import GridPart, GridPlan
+from ..plan.inter_phase_reuse import loaded_tile
 from ..plan.launch import MAX_REGISTERS, blocks_per_sm
-from ..plan.retention import loaded_tile
 from .random_graphs import emulated_target
 
 
@@ -229,7 +229,7 @@ def _partials(plan: GridPlan) -> list[str]:
     return problems
 
 
-def _finish(op: Operator, partials: dict[Any, Tensor]) -> list[str]:
+def _finish(op: Operator, partials: Mapping[Operator, Tensor]) -> list[str]:
     values = set(partials.values())
     for access in op.accesses if op.is_reduce else ():
         if access.tensor in values:

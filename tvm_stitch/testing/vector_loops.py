@@ -65,7 +65,7 @@ def kernel(
 
 
 def _allocate(buffers: list[Buffer], body: Any) -> Any:
-    if compat.HAS_RELAX_TIRX:
+    if not compat.HAS_RELAY:
         return tir.stmt_seq(*[tir.AllocBuffer(buffer) for buffer in buffers], body) if buffers else body
     for buffer in buffers:
         always = tir.const(1, "bool")
@@ -74,7 +74,7 @@ def _allocate(buffers: list[Buffer], body: Any) -> Any:
 
 
 def _function(buffers: list[Buffer], body: Any) -> Any:
-    if compat.HAS_RELAX_TIRX:
+    if not compat.HAS_RELAY:
         return tir.PrimFunc(buffers, body)
     handles = [tir.Var(buffer.name, "handle") for buffer in buffers]
     return tir.PrimFunc(handles, body, buffer_map=dict(zip(handles, buffers)))
@@ -86,25 +86,25 @@ class Library:
     def __init__(self, module: tvm.IRModule, cpu: str, opt_level: int | None = None):
         target: dict[str, Any] = {
             "kind": "llvm",
-            "mcpu": cpu if compat.HAS_RELAX_TIRX else _MODELS.get(cpu, cpu),
+            "mcpu": cpu if (not compat.HAS_RELAY) else _MODELS.get(cpu, cpu),
         }
         if opt_level is not None:
             target["opt-level"] = opt_level
         target = tvm.target.Target(target)
         self._built = (
-            tvm.compile(module, target) if compat.HAS_RELAX_TIRX else tvm.build(module, target=target)
+            tvm.compile(module, target) if (not compat.HAS_RELAY) else tvm.build(module, target=target)
         )
 
     def __call__(self, *arrays: np.ndarray) -> np.ndarray:
         """Run ``main``; returns what it left in (a copy of) the last array."""
-        make = tvm.runtime.tensor if compat.HAS_RELAX_TIRX else tvm.nd.array
+        make = tvm.runtime.tensor if (not compat.HAS_RELAY) else tvm.nd.array
         tensors = [make(array) for array in arrays]
         self._built["main"](*tensors)
         return tensors[-1].numpy()
 
     def source(self, form: str) -> str:
         """The compiled code: ``"ll"`` (LLVM IR) or ``"s"`` (assembly)."""
-        if compat.HAS_RELAX_TIRX:
+        if not compat.HAS_RELAY:
             return str(self._built.mod.inspect_source(form))
         return str(self._built.get_source("asm" if form == "s" else form))
 

@@ -13,7 +13,7 @@ from tvm.relax import op as R
 
 from tests.graph.helpers import Spec, build, draw, graph, single
 from tvm_stitch.graph.rewrite.common import merge_common
-from tvm_stitch.graph.rewrite.moments import candidates, merge_moments
+from tvm_stitch.graph.rewrite.one_pass_variance import candidates, with_one_pass_variance
 from tvm_stitch.graph.validate import validate
 from tvm_stitch.testing.graph_eval import evaluate_graph
 
@@ -44,7 +44,7 @@ def test_batch_norm_subtracts_once() -> None:
     assert [len(s) for s in subtractions] == [3, 1]
     same(found, merged, specs)
     assert len(candidates(merged)) == 1
-    same(merge_moments(found), merge_common(merge_moments(found)), specs)
+    same(with_one_pass_variance(found), merge_common(with_one_pass_variance(found)), specs)
 
 
 def test_chains_and_reductions() -> None:

@@ -14,7 +14,7 @@ from tvm import relay
 from tests.relay.codegen.gpu_kernels import GpuKernel, check, function, needs_nvcc
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import device_model
-from tvm_stitch.plan.mapping import Exchange
+from tvm_stitch.plan.mapping import CrossBlockReduction
 from tvm_stitch.relay.cuda_source import compile_with_nvrtc, fixed_cuda_source
 from tvm_stitch.testing.emulator import default_target
 
@@ -157,7 +157,7 @@ def test_plans_ask_for_no_launch_that_this_runtime_cannot_make() -> None:
     plan = GpuKernel(
         function([(2, 60001)], "float32", softmax), StitchConfig(clusters=True, grid_barriers=True)
     ).plan
-    assert plan.mapping.exchange is Exchange.NONE
+    assert plan.mapping.exchange is CrossBlockReduction.NONE
 
 
 @pytest.mark.parametrize("dtype", ["float32", *HALVES])

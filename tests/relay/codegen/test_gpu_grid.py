@@ -17,7 +17,7 @@ from tvm_stitch.codegen.grid_barrier import GRID_BARRIER
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import DeviceModel, device_model
 from tvm_stitch.plan.grid_plan import GridPlan
-from tvm_stitch.plan.mapping import Exchange
+from tvm_stitch.plan.mapping import CrossBlockReduction
 from tvm_stitch.relay.cuda_source import compile_with_nvrtc, fixed_cuda_source
 from tvm_stitch.testing.emulator import Options, default_target
 
@@ -156,7 +156,7 @@ def test_rows_shared_by_blocks() -> None:
         return e / e.sum(-1, keepdims=True)
 
     kernel = check([(2, 300_000)], "float32", relay.nn.softmax, softmax, None, BARRIERS, device(), seeds=(3,))
-    assert kernel.plan.mapping.exchange is Exchange.GRID
+    assert kernel.plan.mapping.exchange is CrossBlockReduction.GRID
     assert kernel.kernels.count(GRID_BARRIER) == 2
 
 

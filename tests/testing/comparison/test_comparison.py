@@ -144,7 +144,7 @@ def test_progress_tells_tasks_trials_latency_and_the_rest() -> None:
     assert clock(3725) == "1:02:05"
 
 
-@pytest.mark.skipif(not compat.HAS_RELAX_TIRX, reason="written in the TVMScript of 0.27")
+@pytest.mark.skipif(compat.HAS_RELAY, reason="written in the TVMScript of 0.27")
 def test_bytes_count_each_element_once_and_of_a_slice_only_what_is_loaded() -> None:
     from tvm.script import tirx as T
 

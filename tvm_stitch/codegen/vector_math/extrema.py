@@ -44,7 +44,7 @@ def is_nan(x: Expr) -> Expr:
 
     TVMs with Relay tell LLVM's code generation that there are no NaN: a float that differs from itself is none to it.
     """
-    return HOST.differ(HOST.identity(x), x) if compat.HAS_RELAX_TIRX else is_nan_by_bits(x)
+    return HOST.differ(HOST.identity(x), x) if compat.COMPARES_NAN else is_nan_by_bits(x)
 
 
 def is_nan_by_bits(x: Expr) -> Expr:

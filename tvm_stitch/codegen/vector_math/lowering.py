@@ -166,15 +166,13 @@ class _Lowerer:
         if dtype not in ("float32", "float64"):
             return None
         if name == "nearbyint":
-            if compat.HAS_RELAX_TIRX:
-                return tir.call_llvm_pure_intrin(dtype, "llvm.nearbyint", *args)
-            return rounding.nearbyint(scope, args[0])
+            made = compat.llvm_intrinsic(dtype, "llvm.nearbyint", *args)
+            return rounding.nearbyint(scope, args[0]) if made is None else made
         if name == "rsqrt":
             return quotient(tir.const(1.0, dtype), tir.sqrt(args[0]))
         if name == "copysign":
-            if compat.HAS_RELAX_TIRX:
-                return tir.call_llvm_pure_intrin(dtype, "llvm.copysign", *args)
-            return rounding.copysign(*args)
+            made = compat.llvm_intrinsic(dtype, "llvm.copysign", *args)
+            return rounding.copysign(*args) if made is None else made
         if name == "fmod":
             return tir.Mod(*args)
         return None

@@ -11,14 +11,13 @@ import numpy as np
 from tvm_stitch import compat
 from tvm_stitch.codegen.opaque import through_bits
 from tvm_stitch.compat import tir
+from tvm_stitch.plan import heuristics
 
 Expr: TypeAlias = Any  # an expression of TVM, whose Python class shows its operators to no type checker
 Bind = Callable[[Expr], Expr]
 
 NAN = float("nan")
 INF = float("inf")
-# Several of TVM's passes visit a Let's body twice: time doubles with every nested Let (20 take seconds).
-LET_LIMIT = 16
 SIGN_BIT = -(2**31)
 EXPONENT_BITS = 0x7F800000
 
@@ -126,7 +125,7 @@ class Scope:
     def let(self, value: Expr) -> Expr:
         """An expression for ``value`` that is cheap to repeat; equal values are computed once.
 
-        Raises ValueError when more than LET_LIMIT values would become nested Lets, or one that computes with bfloat16:
+        Raises ValueError when more values than NESTED_LETS would become nested Lets, or one that computes in bfloat16:
         TVM's legalization of bfloat16 leaves the values of Lets out, so that bits would be read as numbers. What is
         only read is repeated instead.
         """
@@ -144,8 +143,10 @@ class Scope:
             # What stands for a value (a load) needs no binding of its own.
             self._known.setdefault(compat.structural_hash(found), []).append((found, found))
         else:
-            if self._depth() >= LET_LIMIT:
-                raise ValueError(f"more than {LET_LIMIT} shared sub-expressions in one expression: pass bind")
+            if self._depth() >= heuristics.NESTED_LETS:
+                raise ValueError(
+                    f"more than {heuristics.NESTED_LETS} shared sub-expressions in one expression: pass bind"
+                )
             if _reads_bfloat16(value):
                 if compat.is_load(value) or (compat.kind(value) == "Cast" and compat.is_load(value.value)):
                     return value

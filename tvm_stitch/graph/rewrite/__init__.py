@@ -2,6 +2,6 @@
 """Rewrites of StitchGraphs that save passes over memory."""
 
 from .common import merge_common
-from .moments import Moments, candidates, merge_moments
+from .one_pass_variance import Moments, candidates, with_one_pass_variance
 
-__all__ = ["Moments", "candidates", "merge_common", "merge_moments"]
+__all__ = ["Moments", "candidates", "merge_common", "with_one_pass_variance"]

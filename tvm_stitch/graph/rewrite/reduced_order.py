@@ -9,8 +9,7 @@ neighbouring columns would lie far apart.
 from __future__ import annotations
 
 from ... import compat
-from ...compat import Analyzer, Expr, Var
-from ..access import has_load
+from ...compat import Analyzer, Expr, Var, has_load
 from ..extent import flatten
 from ..ir import Access, Axis, Operator, StitchGraph, Tensor
 from .build import assemble, make_operator

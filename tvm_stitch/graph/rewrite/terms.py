@@ -11,8 +11,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ... import compat
-from ...compat import Analyzer, Expr, Var, tir
-from ..access import has_load
+from ...compat import Analyzer, Expr, Var, has_load, tir
 from ..dtype import compute_dtype, item_bytes
 from ..extent import as_expr, flatten
 from ..ir import Axis, Operator, Tensor

@@ -40,7 +40,7 @@ def target_of(spec: str) -> Any:
         ValueError: for CUDA without a device: what is compared must run.
     """
     host: dict[str, Any] = {"kind": "llvm", "mcpu": native_cpu()}
-    if compat.HAS_RELAX_TIRX:
+    if not compat.HAS_RELAY:
         host["num-cores"] = _cores()  # MetaSchedule asks for it
     if spec == "llvm":
         return tvm.target.Target(host)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs generated CUDA kernels on the CPU, one fiber per thread, and reports what a GPU would not forgive."""
 
-from ...compat import HAS_RELAX_TIRX
+from ...compat import HAS_RELAY
 from .launch import EmulatedRun, Launch, Options, run_kernel
 from .reports import KINDS, Report
 
 __all__ = ["KINDS", "EmulatedRun", "Launch", "Options", "Report", "run_kernel"]
 
-if HAS_RELAX_TIRX:
+if not HAS_RELAY:
     from .lowering import Lowered, default_target, lower
     from .relax import run_cuda, run_lowered
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import tvm
 
-from ...compat import HAS_RELAX_TIRX
+from ...compat import HAS_RELAY
 from .memory import DeviceBuffer
 
 CUDA = 2
@@ -94,7 +94,7 @@ def device_tensor(buffer: DeviceBuffer, shape: Sequence[int], dtype: str, offset
     address = ctypes.addressof(managed)
     _alive[address] = (managed, dims, steps, buffer)
     capsule = _new_capsule(address, b"dltensor", None)
-    if HAS_RELAX_TIRX:
+    if not HAS_RELAY:
         import tvm_ffi
 
         return tvm_ffi.from_dlpack(_Exporter(capsule))
@@ -103,7 +103,7 @@ def device_tensor(buffer: DeviceBuffer, shape: Sequence[int], dtype: str, offset
 
 def address_of(tensor: Any) -> int:
     """The address of a tensor's first element."""
-    if HAS_RELAX_TIRX:
+    if not HAS_RELAY:
         pointer = tensor.data_ptr
         return int(pointer() if callable(pointer) else pointer)
     held = tensor.handle.contents

@@ -22,6 +22,9 @@ at_startup = False
 class TvmFinder:
     """Meta-path finder that answers only for the top-level package ``tvm``."""
 
+    of_toolchain = True
+    """What tells it from the finders of others, without an import of this module."""
+
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
@@ -30,7 +33,7 @@ class TvmFinder:
             return None
         from .loading import tvm_spec
 
-        return tvm_spec()
+        return tvm_spec(at_startup)
 
 
 def install(startup: bool = False) -> None:

@@ -46,7 +46,7 @@ def activate(*, force: bool = False) -> Status:
         )
     _hook.install()
     if tvm.origin == "wheel":
-        loading.prepare(tvm)
+        loading.prepare(tvm, _hook.at_startup)
     return status()
 
 

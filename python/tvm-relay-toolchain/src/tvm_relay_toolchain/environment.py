@@ -6,18 +6,18 @@ from __future__ import annotations
 import os
 import sys
 
-from . import _hook, libraries, locate
+from . import libraries, locate
 
 
-def export(tvm: locate.TvmInstall, driver: libraries.Library) -> None:
+def export(tvm: locate.TvmInstall, driver: libraries.Library, hooked: bool) -> None:
     """Set the variables with which child processes find the wheel's TVM.
 
-    Where the import hook runs in every process of this Python, they find it as this one does, and nothing is set that a
-    child with another Python, and another TVM, could stumble over.
+    Where the import hook runs in every process of this Python (``hooked``), they find it as this one does, and nothing
+    is set that a child with another Python, and another TVM, could stumble over.
     """
     # AutoTVM looks up schedules on the network otherwise, and retries for minutes where there is none.
     os.environ.setdefault("TOPHUB_LOCATION", "NONE")
-    if _hook.at_startup and not locate.forced:
+    if hooked and not locate.forced:
         return
     python_dir = str(tvm.python_dir)
     if python_dir not in sys.path:

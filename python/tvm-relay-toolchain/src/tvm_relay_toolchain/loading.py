@@ -17,9 +17,9 @@ class WheelTvmLoader(SourceFileLoader):
     The work waits for the import itself: ``importlib.util.find_spec("tvm")`` changes nothing.
     """
 
-    def __init__(self, tvm: locate.TvmInstall) -> None:
+    def __init__(self, tvm: locate.TvmInstall, hooked: bool) -> None:
         super().__init__("tvm", str(tvm.package / "__init__.py"))
-        self._tvm = tvm
+        self._tvm, self._hooked = tvm, hooked
 
     def exec_module(self, module: ModuleType) -> None:
         """Prepare the process and run the module.
@@ -27,7 +27,7 @@ class WheelTvmLoader(SourceFileLoader):
         Raises:
             ToolchainError: when a shared library is missing.
         """
-        prepare(self._tvm)
+        prepare(self._tvm, self._hooked)
         try:
             super().exec_module(module)
         except OSError as error:
@@ -38,24 +38,31 @@ class WheelTvmLoader(SourceFileLoader):
             ) from error
 
 
-def prepare(tvm: locate.TvmInstall) -> None:
+def prepare(tvm: locate.TvmInstall, hooked: bool) -> None:
     """Load the libraries that the wheel's TVM is linked to and set what its worker processes need.
+
+    Args:
+        tvm: the wheel's.
+        hooked: whether the import hook runs in every process of this Python.
 
     Raises:
         ToolchainError: when a CUDA library is missing.
     """
     driver = libraries.preload()
-    environment.export(tvm, driver)
+    environment.export(tvm, driver, hooked)
     shims.apply()
 
 
-def tvm_spec() -> ModuleSpec | None:
-    """The spec of the chosen TVM; None when there is none, or when it is no business of this package."""
+def tvm_spec(hooked: bool) -> ModuleSpec | None:
+    """The spec of the chosen TVM; None when there is none, or when it is no business of this package.
+
+    ``hooked`` tells whether the import hook runs in every process of this Python.
+    """
     tvm = locate.choose()
     if tvm is None:
         return None
     if tvm.origin == "wheel":
-        loader: SourceFileLoader | None = WheelTvmLoader(tvm)
+        loader: SourceFileLoader | None = WheelTvmLoader(tvm, hooked)
     else:
         if tvm.has_relay:
             shims.apply()

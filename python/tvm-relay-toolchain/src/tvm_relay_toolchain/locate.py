@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
-from ._hook import TvmFinder
-
 WHEEL = "bitblas==0.1.0.post1"
 """The wheel that carries a TVM with Relay, as pip's requirement."""
 
@@ -77,7 +75,7 @@ def bundled() -> TvmInstall | None:
 def other_spec() -> ModuleSpec | None:
     """What ``import tvm`` would find without this package; a folder without ``__init__.py`` does not count."""
     for finder in sys.meta_path:
-        if isinstance(finder, TvmFinder) or not hasattr(finder, "find_spec"):
+        if getattr(finder, "of_toolchain", False) or not hasattr(finder, "find_spec"):
             continue
         spec = finder.find_spec("tvm", None)
         if spec is not None:

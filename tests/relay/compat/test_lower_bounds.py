@@ -13,7 +13,7 @@ from tvm.script import tir as T
 
 from tests.relay.codegen import gpu_kernels, kernels
 from tests.relay.codegen.gpu_kernels import check
-from tvm_stitch.codegen.lower_bounds import hidden_lower_bounds
+from tvm_stitch.compat.repairs.lower_bounds import hidden_lower_bounds
 from tvm_stitch.plan.plan import StitchPlan
 
 CHECKS = {"llvm": kernels.check, "cuda": gpu_kernels.check}

@@ -13,7 +13,7 @@ from tvm import tir
 from tvm.script import tir as T
 
 from tests.relay.codegen import gpu_kernels, kernels
-from tvm_stitch.codegen.strict_bounds import closed_bounds, with_closed_bounds
+from tvm_stitch.compat.repairs.strict_bounds import closed_bounds, with_closed_bounds
 
 CHECKS = {"llvm": kernels.check, "cuda": gpu_kernels.check}
 

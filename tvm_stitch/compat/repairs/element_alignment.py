@@ -10,25 +10,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import compat
-from ..compat import Buffer, tir
-from ..graph.dtype import item_bytes
+import tvm
+
+from .. import expressions as ir
+from ..expressions import Buffer, tir
 
 _ACCESSES = ["tir.BufferLoad", "tir.BufferStore"]
 
 
 def element_aligned(func: Any) -> Any:
     """The scheduled PrimFunc with arguments aligned to their elements."""
-    if compat.HAS_RELAX_TIRX:  # whose executors allocate all that a kernel is given
-        return func
     arguments = {buffer: _element_aligned(buffer) for buffer in func.buffer_map.values()}
 
     def change(access: Any) -> Any:
         argument = arguments.get(access.buffer)
         if argument is None:
             return None
-        if compat.is_load(access):
-            return compat.load(argument, access.indices)
+        if ir.is_load(access):
+            return ir.load(argument, access.indices)
         return tir.BufferStore(argument, access.value, access.indices)
 
     body = tir.stmt_functor.ir_transform(func.body, None, change, _ACCESSES)
@@ -45,6 +44,6 @@ def _element_aligned(buffer: Buffer) -> Buffer:
         strides=buffer.strides,
         elem_offset=buffer.elem_offset,
         scope=buffer.scope(),
-        data_alignment=item_bytes(buffer.dtype),
+        data_alignment=max(1, tvm.DataType(buffer.dtype).bits // 8),
         offset_factor=buffer.offset_factor,
     )

@@ -12,12 +12,12 @@ from tvm.relax import op as R
 from tests.graph.helpers import H200, build
 from tests.scope.nodes import compute, memory
 from tvm_stitch.config import StitchConfig
-from tvm_stitch.scope.appraise import appraise, in_block
+from tvm_stitch.scope.estimate import estimate_kernel, in_block
+from tvm_stitch.scope.horizontal import _Remote
 from tvm_stitch.scope.identify import identify
 from tvm_stitch.scope.merging import Merger
 from tvm_stitch.scope.node import Node
 from tvm_stitch.scope.quotient import Quotient
-from tvm_stitch.scope.remote import _Remote
 from tvm_stitch.testing.emulator import run_cuda
 from tvm_stitch.testing.random_graphs import emulated_target, stitched_pipeline
 from tvm_stitch.testing.reference import evaluate, mismatches
@@ -29,7 +29,7 @@ def scopes(nodes: Sequence[Node], **options: object) -> set[frozenset[str]]:
 
 def on_a_gpu(nodes: Sequence[Node], **options: object) -> set[frozenset[str]]:
     config = StitchConfig(**options)
-    found = identify(nodes, config, appraise=lambda graph: appraise(graph, H200, config))
+    found = identify(nodes, config, estimate=lambda graph: estimate_kernel(graph, H200, config))
     return {frozenset(n.name for n in s.nodes) for s in found.scopes}
 
 

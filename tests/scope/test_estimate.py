@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Appraisals: the kind of plan that choose_plan would make, and times that tell gains from losses."""
+"""Estimates: the kind of plan that choose_plan would make, and times that tell gains from losses."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from tvm.relax import op as R
 from tests.graph.helpers import H200, build, graph, graphs, symbol
 from tests.scope.nodes import memory
 from tvm_stitch.config import StitchConfig
-from tvm_stitch.cost.sol import LAUNCH_SECONDS
 from tvm_stitch.device import device_model
 from tvm_stitch.graph.ir import StitchGraph
 from tvm_stitch.plan.alignment import Misaligned
 from tvm_stitch.plan.choose import choose_plan
 from tvm_stitch.plan.grid_plan import GridPlan
-from tvm_stitch.scope.appraise import Appraisal, appraise
+from tvm_stitch.plan.heuristics import LAUNCH_SECONDS
 from tvm_stitch.scope.compose import compose
+from tvm_stitch.scope.estimate import KernelEstimate, estimate_kernel
 from tvm_stitch.testing import cases, grid_cases
 
 CONFIG = StitchConfig()
 
 
-def at(found: StitchGraph) -> Appraisal:
-    return appraise(found, H200, CONFIG)
+def at(found: StitchGraph) -> KernelEstimate:
+    return estimate_kernel(found, H200, CONFIG)
 
 
 def softmax_and_columns(rows: int, columns: int) -> list[StitchGraph]:
@@ -72,19 +72,19 @@ def test_few_rows_keep_few_multiprocessors_busy() -> None:
 def test_symbolic_shapes_have_no_time() -> None:
     n = symbol()
     found = graph(build(lambda emit, x: R.nn.softmax(x), ((n, 64), "float32")))
-    assert at(found) == Appraisal(False, None, None)
+    assert at(found) == KernelEstimate(False, None, None)
 
 
 def test_without_a_gpu_only_the_row_domain_counts() -> None:
     (_, _, both) = softmax_and_columns(64, 32)
     for device in (None, device_model("llvm")):
         with pytest.raises(Misaligned, match="64 and 32 rows"):
-            appraise(both, device, CONFIG)
+            estimate_kernel(both, device, CONFIG)
 
 
 def test_without_barriers_every_phase_is_a_launch() -> None:
     found = softmax_and_columns(4096, 256)[2]
-    with_barriers, without = at(found), appraise(found, H200, StitchConfig(grid_barriers=False))
+    with_barriers, without = at(found), estimate_kernel(found, H200, StitchConfig(grid_barriers=False))
     assert (without.seconds or 0.0) >= 2 * LAUNCH_SECONDS and (without.seconds or 0.0) > (
         with_barriers.seconds or 1.0
     )

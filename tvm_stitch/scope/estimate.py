@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Appraise a scope before it is one: what kind of plan it would have, and how long its kernel would take."""
+"""Estimate a scope before it is one: what kind of plan it would have, and how long its kernel would take."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from ..cost.sol import Load, Work, moving_seconds, seconds, share_of, tail_secon
 from ..device import DeviceModel
 from ..graph.dtype import item_bytes
 from ..graph.ir import StitchGraph, Tensor
+from ..plan import heuristics
 from ..plan.alignment import Alignment, Misaligned, align, op_points
 from ..plan.choose import rows_or_phases
 from ..plan.partition import Partition, partition, wants_partition
@@ -18,7 +19,7 @@ from ..plan.parts import Part
 
 
 @dataclass(frozen=True)
-class Appraisal:
+class KernelEstimate:
     """A scope as a kernel.
 
     ``grid``: it would have a grid-wide plan. ``seconds`` in all, of which data moves for ``moving``; for ``idle`` of
@@ -31,27 +32,23 @@ class Appraisal:
     idle: float = 0.0
 
 
-CPU_OPERATORS_WITH_REDUCES = 64
-"""Operators of a stitch op with reductions on a CPU: LLVM's time grows with the product of operators and passes (80
-means of one row took it 66 s as one function, 1 s as two)."""
-
-FREE = Appraisal(False, 0.0, 0.0)
+FREE = KernelEstimate(False, 0.0, 0.0)
 """A view outside a kernel."""
 
-Appraise = Callable[[StitchGraph], Appraisal]
+Estimator = Callable[[StitchGraph], KernelEstimate]
 
 
-def in_block(graph: StitchGraph) -> Appraisal:
-    """Appraise a graph for one row domain, of which only the kind is told.
+def in_block(graph: StitchGraph) -> KernelEstimate:
+    """Estimate a graph for one row domain, of which only the kind is told.
 
     Raises:
         Misaligned: when no domain serves it.
     """
     align(graph)
-    return Appraisal()
+    return KernelEstimate()
 
 
-def appraise(graph: StitchGraph, device: DeviceModel | None, config: StitchConfig) -> Appraisal:
+def estimate_kernel(graph: StitchGraph, device: DeviceModel | None, config: StitchConfig) -> KernelEstimate:
     """Find out what ``choose_plan`` would make of a graph, without mapping it to threads.
 
     Args:
@@ -64,9 +61,9 @@ def appraise(graph: StitchGraph, device: DeviceModel | None, config: StitchConfi
     """
     if device is not None and not device.is_gpu:
         count = len(graph.operators)
-        if graph.reduces and count > CPU_OPERATORS_WITH_REDUCES:
+        if graph.reduces and count > heuristics.CPU_OPERATORS_WITH_REDUCES:
             raise Misaligned(
-                f"{count} operators, reductions among them, exceed a CPU's {CPU_OPERATORS_WITH_REDUCES}"
+                f"{count} operators, reductions among them, exceed a CPU's {heuristics.CPU_OPERATORS_WITH_REDUCES}"
             )
     if device is None or not device.is_gpu:
         return in_block(graph)
@@ -82,21 +79,21 @@ def _is_static(graph: StitchGraph) -> bool:
     return all(isinstance(e, int) for t in graph.tensors() for e in t.shape)
 
 
-def _one_domain(alignment: Alignment, device: DeviceModel) -> Appraisal:
+def _one_domain(alignment: Alignment, device: DeviceModel) -> KernelEstimate:
     if not _is_static(alignment.graph):
-        return Appraisal()
+        return KernelEstimate()
     work = Work(((Load(_moved(alignment.graph)),),))
     rows = 0 if alignment.domain.flat else int(alignment.domain.rows)
     moving, idle = moving_seconds(work, device), tail_seconds(work, rows, device)
-    return Appraisal(False, seconds(work, device), moving, idle)
+    return KernelEstimate(False, seconds(work, device), moving, idle)
 
 
-def _grid_wide(graph: StitchGraph, device: DeviceModel, barriers: bool) -> Appraisal:
+def _grid_wide(graph: StitchGraph, device: DeviceModel, barriers: bool) -> KernelEstimate:
     found = partition(graph, device.sms, replicate=barriers)
     phases = [[_load(part, found, device) for part in parts] for parts in found.phases]
     resident = barriers and (len(phases) > 1 or bool(found.shared))
     work = Work(phases, True, resident, barriers)
-    return Appraisal(True, seconds(work, device), moving_seconds(work, device))
+    return KernelEstimate(True, seconds(work, device), moving_seconds(work, device))
 
 
 def _load(part: Part, found: Partition, device: DeviceModel) -> Load:

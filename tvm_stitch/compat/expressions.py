@@ -1,41 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one module that knows how the supported TVMs differ (names, constructors, builders).
-
-Apache TVM 0.27 keeps TIR in ``tvm.tirx`` and blocks in ``tvm.s_tir``; TVMs with Relay (0.12 to 0.19) keep both in
-``tvm.tir``. Everything else in the package speaks of TIR through the names defined here.
-"""
+"""TIR's modules and scalar expressions by one set of names, whichever TVM is installed."""
 
 from __future__ import annotations
 
 import importlib
 import struct
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import tvm
 
-HAS_RELAX_TIRX: bool = hasattr(tvm, "tirx")
-"""True on Apache TVM 0.27 (``tirx``), False on a TVM that still has Relay."""
+from .capabilities import DECLARES_DEVICE_FUNCTIONS, HAS_TIRX
 
-LAUNCHES_CLUSTERS: bool = HAS_RELAX_TIRX
-"""Whether TVM's runtime can launch thread-block clusters: TVMs with Relay know the plain launch only."""
-
-LAUNCHES_COOPERATIVELY: bool = HAS_RELAX_TIRX
-"""Whether TVM's runtime can launch a kernel cooperatively: only then does the driver promise that all of its blocks are
-resident at once, which a barrier across the grid needs. Without that promise two such kernels on two streams could
-each hold a part of the device and wait for the rest for ever."""
-
-_TIR = "tvm.tirx" if HAS_RELAX_TIRX else "tvm.tir"
+_TIR = "tvm.tirx" if HAS_TIRX else "tvm.tir"
 
 tir: Any = importlib.import_module(_TIR)
-arith: Any = importlib.import_module("tvm.sym" if HAS_RELAX_TIRX else "tvm.arith")
+arith: Any = importlib.import_module("tvm.sym" if HAS_TIRX else "tvm.arith")
 IRBuilder: Any = importlib.import_module("tvm.script.ir_builder").IRBuilder
-T: Any = importlib.import_module("tvm.tirx.script.builder" if HAS_RELAX_TIRX else "tvm.script.ir_builder.tir")
+T: Any = importlib.import_module("tvm.tirx.script.builder" if HAS_TIRX else "tvm.script.ir_builder.tir")
 
 Analyzer: Any = arith.Analyzer
-_item: Any = None if HAS_RELAX_TIRX else importlib.import_module("tvm.runtime._ffi_api").ArrayGetItem
-_STRUCTURE: Any = importlib.import_module("tvm_ffi" if HAS_RELAX_TIRX else "tvm.ir")
+_item: Any = None if HAS_TIRX else importlib.import_module("tvm.runtime._ffi_api").ArrayGetItem
+_STRUCTURE: Any = importlib.import_module("tvm_ffi" if HAS_TIRX else "tvm.ir")
 Expr = Any
 Buffer = Any
 Var = Any
@@ -59,7 +45,7 @@ def kind(node: Any) -> str:
 
 def dtype_of(expr: Expr) -> str:
     """The dtype of a scalar expression, as a string such as ``"float32"``."""
-    if HAS_RELAX_TIRX:
+    if HAS_TIRX:
         return str(expr.ty)
     return str(expr.dtype)
 
@@ -71,7 +57,7 @@ def is_load(expr: Expr) -> bool:
 
 def load_buffer(expr: Expr) -> Buffer:
     """The buffer that a load reads."""
-    return expr.source if HAS_RELAX_TIRX else expr.buffer
+    return expr.source if HAS_TIRX else expr.buffer
 
 
 def load(buffer: Buffer, indices: Sequence[Expr]) -> Expr:
@@ -87,7 +73,7 @@ def call_name(expr: Expr) -> str:
 
 def is_expr(value: Any) -> bool:
     """True for a scalar expression (or a string constant), False for what else a call may take."""
-    return isinstance(value, tvm.ir.Expr if HAS_RELAX_TIRX else tvm.ir.PrimExpr)
+    return isinstance(value, tvm.ir.Expr if HAS_TIRX else tvm.ir.PrimExpr)
 
 
 def is_operator_call(expr: Expr) -> bool:
@@ -106,7 +92,7 @@ def structural_equal(a: Any, b: Any) -> bool:
     A Relay-era TVM's own comparison takes loads of any two buffers alike for equal, and floats that differ by less
     than 1e-9.
     """
-    return bool(_STRUCTURE.structural_equal(a, b)) if HAS_RELAX_TIRX else _equal(a, b)
+    return bool(_STRUCTURE.structural_equal(a, b)) if HAS_TIRX else _equal(a, b)
 
 
 def _equal(a: Expr, b: Expr) -> bool:
@@ -132,7 +118,7 @@ def expression_key(expr: Expr) -> Hashable:
 
     Names tell no variables apart: two symbols of a module may have one name.
     """
-    if not HAS_RELAX_TIRX:
+    if not HAS_TIRX:
         # A step from Python into this TVM takes long. It prints variables of one name apart within an expression.
         return str(expr), *elements(tir.analysis.undefined_vars(expr, []))
     name = kind(expr)
@@ -166,7 +152,7 @@ def float_const(value: float, dtype: str) -> Expr:
     A Relay-era TVM's simplifier replaces a choice between two constants by one of them if they differ by less than
     1e-9. There small ones are written in their bits.
     """
-    if HAS_RELAX_TIRX or not 0 < abs(value) < 1e-8:
+    if HAS_TIRX or not 0 < abs(value) < 1e-8:
         return const(value, dtype)
     code, integer = {"float32": ("f", "int32"), "float64": ("d", "int64")}[dtype]
     (bits,) = struct.unpack("i" if code == "f" else "q", struct.pack(code, value))
@@ -180,7 +166,7 @@ def same_var(expr: Expr, var: Var) -> bool:
 
 def string(value: str) -> Expr:
     """A string constant as an expression."""
-    return tvm.ir.StringImm(value) if HAS_RELAX_TIRX else tir.StringImm(value)
+    return tvm.ir.StringImm(value) if HAS_TIRX else tir.StringImm(value)
 
 
 def int_value(expr: Expr) -> int | None:
@@ -245,44 +231,44 @@ def operands(expr: Expr) -> list[Expr]:
 
 def elements(array: Any) -> list[Any]:
     """The elements of a TVM array; a Relay-era TVM's own iteration asks for the length before every one."""
-    if HAS_RELAX_TIRX:
+    if HAS_TIRX:
         return list(array)
     return [_item(array, i) for i in range(len(array))]
 
 
 def remake_call(expr: Expr, args: Sequence[Expr]) -> Expr:
     """The call ``expr`` with other arguments."""
-    if HAS_RELAX_TIRX:
+    if HAS_TIRX:
         return tir.call_intrin(expr.ty, expr.op, *args, attrs=expr.attrs)
     return tir.Call(expr.dtype, expr.op, list(args))
 
 
 def recast_call(expr: Expr, dtype: str, args: Sequence[Expr]) -> Expr:
     """The call ``expr`` with other arguments and another result dtype."""
-    if HAS_RELAX_TIRX:
+    if HAS_TIRX:
         return tir.call_intrin(dtype, expr.op, *args)
     return tir.Call(dtype, expr.op, list(args))
 
 
 def intrinsic(dtype: str, name: str, *args: Expr) -> Expr:
     """A call of a TIR builtin by its bare name."""
-    return tir.call_intrin(dtype, ("tirx." if HAS_RELAX_TIRX else "tir.") + name, *args)
+    return tir.call_intrin(dtype, ("tirx." if HAS_TIRX else "tir.") + name, *args)
 
 
 def unfolded_or(a: Expr, b: Expr) -> Expr:
     """``a | b`` of integers, left as it is where both are constants."""
-    return tir.BitwiseOr(a, b) if HAS_RELAX_TIRX else intrinsic(dtype_of(a), "bitwise_or", a, b)
+    return tir.BitwiseOr(a, b) if HAS_TIRX else intrinsic(dtype_of(a), "bitwise_or", a, b)
 
 
 def attribute(name: str) -> str:
     """The full name of one of TIR's function attributes (``"is_scheduled"``, ``"noalias"``)."""
-    return ("tirx." if HAS_RELAX_TIRX else "tir.") + name
+    return ("tirx." if HAS_TIRX else "tir.") + name
 
 
 def shuffle_xor(dtype: str, value: Expr, offset: int) -> Expr:
     """The value of the lane whose number differs in the bits of ``offset``, among all 32 lanes of a warp."""
     mask, width = const(0xFFFFFFFF, "uint32"), const(32, "int32")
-    if HAS_RELAX_TIRX:
+    if HAS_TIRX:
         return intrinsic(dtype, "tvm_warp_shuffle_xor", mask, value, const(offset, "int32"), width, width)
     # TVMs with Relay have builtins for the other shuffles only.
     return tir.call_extern(dtype, "__shfl_xor_sync", mask, value, const(offset, "int32"), width)
@@ -292,7 +278,7 @@ def substitute(expr: Expr, values: Mapping[Var, Expr]) -> Expr:
     """Replace variables in an expression (loads' indices included)."""
     if not values or kind(expr) in _CONSTANTS:
         return expr
-    if not HAS_RELAX_TIRX:  # where a step from Python into TVM takes long
+    if not HAS_TIRX:  # where a step from Python into TVM takes long
         return tir.stmt_functor.substitute(expr, dict(values))
 
     def visit(e: Expr) -> Expr:
@@ -322,78 +308,6 @@ def bind_range(analyzer: Any, var: Var, extent: Expr) -> None:
     analyzer.bind(var, tvm.ir.Range(const(0, "int64"), extent))
 
 
-def prim_func_params(func: Any) -> list[tuple[Var, Buffer | None]]:
-    """Each parameter of a PrimFunc with its buffer (None for a scalar parameter)."""
-    if HAS_RELAX_TIRX:
-        return [(p, p if kind(p.ty) == "BufferType" else None) for p in func.params]
-    return [(p, func.buffer_map.get(p)) for p in func.params]
-
-
-def with_buffer_params(func: Any, buffers: Sequence[Buffer]) -> Any:
-    """The PrimFunc with further buffers as its last parameters."""
-    if HAS_RELAX_TIRX:
-        return tir.PrimFunc([*func.params, *buffers], func.body, func.ret_type, func.attrs)
-    handles = [tir.Var(b.name, "handle") for b in buffers]
-    buffer_map = {**dict(func.buffer_map.items()), **dict(zip(handles, buffers))}
-    return tir.PrimFunc([*func.params, *handles], func.body, func.ret_type, buffer_map, func.attrs)
-
-
-def with_body_and_params(
-    func: Any, body: Any, replaced: Mapping[Buffer, Buffer], more: Sequence[Buffer]
-) -> Any:
-    """The PrimFunc with another body, other buffers in the place of some parameters', and further ones behind."""
-    if HAS_RELAX_TIRX:
-        params = [replaced.get(p, p) for p in func.params]
-        return tir.PrimFunc([*params, *more], body, func.ret_type, func.attrs)
-    buffer_map = {p: replaced.get(b, b) for p, b in func.buffer_map.items()}
-    made = tir.PrimFunc(list(func.params), body, func.ret_type, buffer_map, func.attrs)
-    return with_buffer_params(made, more) if more else made
-
-
-def block_of(realize: Any) -> Any:
-    """The block under an ``SBlockRealize`` / ``BlockRealize`` node."""
-    return realize.block
-
-
-def is_block_realize(stmt: Any) -> bool:
-    """True for a block's realize node."""
-    return kind(stmt) in ("SBlockRealize", "BlockRealize")
-
-
-def open_frame(frame: Any) -> Any:
-    """Enter a frame of a Relay-era TVM's IR builder for the rest of the enclosing one; returns what it makes."""
-    frame.add_callback(partial(frame.__exit__, None, None, None))
-    return frame.__enter__()
-
-
-def bind_scalar(value: Expr, name: str) -> Var:
-    """While a function is built: bind a scalar for the rest of the enclosing scope."""
-    var = T.Bind(value) if HAS_RELAX_TIRX else open_frame(T.LetStmt(value))
-    IRBuilder.name(name, var)
-    return var
-
-
-def allocate(shape: Sequence[Expr], dtype: str, scope: str, name: str) -> Buffer:
-    """While a function is built: allocate a buffer for the rest of the enclosing scope."""
-    if HAS_RELAX_TIRX:
-        buffer = T.alloc_buffer(list(shape), dtype, scope=scope)
-        IRBuilder.name(name, buffer)
-        return buffer
-    held = "int8" if dtype == "bool" else dtype  # as TVM itself keeps booleans in memory
-    data = open_frame(T.allocate(list(shape), held, scope))
-    IRBuilder.name(name, data)
-    return tir.decl_buffer(list(shape), dtype, name, data=data, scope=scope)
-
-
-def view(buffer: Buffer, shape: Sequence[Expr], name: str) -> Buffer:
-    """While a function is built: the memory of a compact buffer as a buffer of another shape."""
-    if HAS_RELAX_TIRX:
-        result = T.decl_buffer(list(shape), buffer_dtype(buffer), data=buffer.data)
-        IRBuilder.name(name, result)
-        return result
-    return tir.decl_buffer(list(shape), buffer_dtype(buffer), name, data=buffer.data, scope=buffer.scope())
-
-
 def lanes_of(expr: Expr) -> int:
     """How many scalars an expression holds: 1 unless it is a vector."""
     _, _, lanes = dtype_of(expr).rpartition("x")
@@ -403,7 +317,7 @@ def lanes_of(expr: Expr) -> int:
 def loads_in(expr: Expr) -> list[Expr]:
     """All reads of buffer elements under an expression of any kind, those in indices included."""
     found: list[Expr] = []
-    if HAS_RELAX_TIRX:
+    if HAS_TIRX:
         import tvm_ffi
 
         tvm_ffi.structural_walk(expr, (tvm.ir.TensorLoad, found.append), order="post")
@@ -412,24 +326,18 @@ def loads_in(expr: Expr) -> list[Expr]:
     return found
 
 
-def buffer_identity(buffer: Buffer) -> Any:
-    """What two buffers over the same memory share: the data variable where there is one, else the buffer."""
-    return buffer if HAS_RELAX_TIRX else buffer.data
+def has_load(expr: Expr) -> bool:
+    """True when the expression reads any buffer."""
+    return is_load(expr) or any(map(has_load, operands(expr)))
 
 
-def with_buffers(body: Any, buffers: Mapping[Buffer, Buffer]) -> Any:
-    """A statement with other buffers in the place of some (at least one; a TVM with Relax: buffers are variables)."""
-    import tvm_ffi
-
-    def change(var: Any) -> Any:
-        return buffers.get(var, var)
-
-    return tvm_ffi.structural_map(body, (type(next(iter(buffers))), change), order="post")
+def llvm_intrinsic(dtype: str, name: str, *args: Expr) -> Expr | None:
+    """A call of one of LLVM's intrinsics by its name alone, None on a TVM that wants its signature with it."""
+    return tir.call_llvm_pure_intrin(dtype, name, *args) if HAS_TIRX else None
 
 
-def changed_block(block: Any, **changes: Any) -> Any:
-    """A block of a TVM with Relax, with other fields in the place of some."""
-    from tvm import s_tir
-
-    fields = "iter_vars reads writes name_hint body init alloc_buffers match_buffers annotations span".split()
-    return s_tir.SBlock(**{name: changes.get(name, getattr(block, name)) for name in fields})
+def device_function_call(dtype: str, name: str, source: str, *args: Expr) -> Expr:
+    """A call of a device function of our own, with its CUDA C where TVM takes that (``DECLARES_DEVICE_FUNCTIONS``)."""
+    if DECLARES_DEVICE_FUNCTIONS:
+        return T.cuda.func_call(name, *args, source_code=source, return_type=dtype)
+    return tir.call_pure_extern(dtype, name, *args)

@@ -63,7 +63,7 @@ class Moments:
 
 
 def candidates(graph: StitchGraph) -> list[Moments]:
-    """The pairs of reductions that :func:`merge_moments` can make independent of each other, in order.
+    """The pairs of reductions that :func:`with_one_pass_variance` can make independent of each other, in order.
 
     It pays where the elements are read from memory again for the second reduction. Where a row stays on chip it costs a
     barrier for the shift and gains nothing.
@@ -79,7 +79,7 @@ def candidates(graph: StitchGraph) -> list[Moments]:
     return [pair for pair in found if pair.squares not in totals]
 
 
-def merge_moments(graph: StitchGraph, pairs: Sequence[Moments] | None = None) -> StitchGraph:
+def with_one_pass_variance(graph: StitchGraph, pairs: Sequence[Moments] | None = None) -> StitchGraph:
     """The graph with ``pairs`` (of :func:`candidates` of this graph; None: all of them) computed in one pass.
 
     ``graph`` is not changed; it is returned itself where there is nothing to rewrite.

@@ -14,8 +14,9 @@ from tests.graph.helpers import H200, build
 from tests.plan.reread import column_softmax, gradient
 from tvm_stitch.plan.grid import make_grid_plan
 from tvm_stitch.plan.grid_memory import grid_shared_bytes
-from tvm_stitch.plan.grid_plan import GridPlan, Retention
-from tvm_stitch.plan.retention import MOST_IN_REGISTERS, loaded_tile, retain, shared_out_alike
+from tvm_stitch.plan.grid_plan import GridPlan
+from tvm_stitch.plan.heuristics import RETAINED_IN_REGISTERS
+from tvm_stitch.plan.inter_phase_reuse import loaded_tile, retain, shared_out_alike
 from tvm_stitch.testing import grid_cases
 from tvm_stitch.testing.plan_checks import plan_problems, stitch_graph
 
@@ -29,7 +30,7 @@ def planned(mod: Any, device: Any = H200) -> GridPlan:
     return plan
 
 
-def retention(mod: Any, device: Any = H200) -> Retention:
+def retention(mod: Any, device: Any = H200) -> InterPhaseReuse:
     kept = planned(mod, device).retention
     assert kept is not None
     return kept
@@ -44,7 +45,7 @@ def test_batch_norm_keeps_a_part_of_its_data() -> None:
     assert first is plan.phases[0][-1] and [again] == plan.phases[-1]
     assert kept.bytes == plan.threads * 16
     assert grid_shared_bytes(plan) + kept.bytes * first.unroll > H200.shared_per_block - 1024
-    assert kept.registers == MOST_IN_REGISTERS
+    assert kept.registers == RETAINED_IN_REGISTERS
 
 
 def test_small_data_is_kept_whole() -> None:

@@ -1,36 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""explain: the kernels a model becomes, each with its plan, and why every boundary between them stands."""
+"""Report: what stitching does to a module, as plain data with its views."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
-from .config import StitchConfig, checked_config
-from .describe import describe
-from .device import DeviceModel, device_model
-from .failures import error_text, let_pass
-from .plan.grid_plan import GridPlan
-from .plan.plan import StitchPlan
-from .report.bare import bare_report
-from .report.data import ModelReport, Reason
-from .report.html import html_page
-from .report.kernel import Kernel
-from .report.plan_text import kernel_lines
-from .report.reasons import explained
-from .report.summary import summary
-from .report.trace import trace
-from .report.why import why
-from .report.words import count_of
-from .scope.identify import Boundary
-from .target import resolve_target
-
-logger = logging.getLogger(__name__)
-
-__all__ = ["Kernel", "Report", "describe", "explain", "report_of"]
+from .bare import bare_report
+from .data import ModelReport, Reason
+from .html import html_page
+from .kernel import Kernel
+from .plan_text import kernel_lines
+from .reasons import explained
+from .summary import summary
+from .trace import trace
+from .why import why
+from .words import count_of
 
 
 @dataclass
@@ -125,68 +111,3 @@ class Report:
             for b in self.boundaries
         ]
         return bare_report(self.target, self.device, self.kernels, self.left, reasons)
-
-
-def explain(mod: Any, target: Any = "llvm", config: StitchConfig | None = None) -> Report:
-    """Report how ``mod`` is stitched for ``target``; nothing is compiled to machine code.
-
-    Args:
-        mod: a Relax IRModule, as given to :func:`tvm_stitch.compile`.
-        target: a TVM target or its string.
-        config: stitching options.
-
-    Raises:
-        TypeError: when ``mod`` is no IRModule.
-    """
-    import tvm
-
-    from .interrupts import watched
-    from .recorder import Recorder
-    from .relax.checked_module import checked_module
-    from .relax.completed_report import completed
-    from .relax.marked_names import unmarked, with_marked_names
-    from .relax.model_report import model_report
-    from .relax.pipeline import planning_passes
-    from .relax.source_operators import source_operators
-
-    mod, target = checked_module(mod), resolve_target(target)
-    config = checked_config(config)
-    recorder, (sources, steps) = Recorder(), source_operators(mod)
-    with target, watched():
-        passes = tvm.transform.Sequential(planning_passes(target, config, recorder))
-        lowered = passes(with_marked_names(mod))
-    report = unmarked(recorder.report())
-    try:
-        report.model = model_report(
-            lowered, (sources, steps), recorder.flows, {k.name: k for k in report.kernels}, report.computed,
-            report.left, target, device_model(target, config),
-        )  # fmt: skip
-    except Exception as err:  # a fault of ours must not cost the rest of the report
-        let_pass(err)
-        logger.warning("the report has no graph: %s", error_text(err))
-        return report
-    report.complete = partial(completed, mod=mod, lowered=lowered, target=target)
-    return report
-
-
-def report_of(
-    target: str,
-    plans: Mapping[str, StitchPlan | GridPlan],
-    left: Mapping[str, str],
-    boundaries: Iterable[Boundary],
-    computed: Mapping[str, str],
-) -> Report:
-    """A Report of plans by kernel, reasons by what was left to TVM, and boundaries."""
-    kernels = [describe(name, plan) for name, plan in plans.items()]
-    devices = sorted({_device(plan.device) for plan in plans.values()})
-    return Report(
-        target, kernels, dict(left), [_boundary(b) for b in boundaries], ", ".join(devices), dict(computed)
-    )
-
-
-def _boundary(found: Boundary) -> dict[str, str]:
-    return {"producer": found.producer, "consumer": found.consumer, "reason": found.reason}
-
-
-def _device(device: DeviceModel) -> str:
-    return f"{device.name}, {count_of(device.sms, 'multiprocessor' if device.is_gpu else 'core')}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Retention: what a block loads in one phase stays on chip for the phases that read it again.
+"""Reuse between phases: what a block loads in one phase stays on chip for the phases that read it again.
 
 The blocks of a grid-wide plan stay for all of its phases. If parts of several phases read the same input and share out
 its elements alike, each thread finds in a later phase what it loaded in an earlier one: as many tasks as fit are kept
@@ -14,28 +14,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..graph.dtype import item_bytes
+from ..graph.extent import ByExtent, extent_key
 from ..graph.ir import Tensor
+from . import heuristics
 from .alignment import Misaligned
 from .domain import At, Domain
 from .grid_memory import grid_shared_bytes
-from .grid_plan import GridPart, GridPlan, Retention
+from .grid_plan import GridPart, GridPlan, InterPhaseReuse
 from .mapping import RowMapping
 from .part_registers import part_words
-from .parts import Cut, Part, align_part
+from .parts import Cut, Part, aligned_part
 from .passes import Leaf, schedule
-
-MOST_IN_REGISTERS = 14
-"""Tasks kept in registers at most: the code of each stands in the kernel by itself."""
-REGISTER_SHARE = ((4, 0.65), (5, 0.5))
-"""The part of the registers that no tile needs which may hold what is kept, in kernels of up to so many phases.
-
-The rest is for addresses and the like, of which kernels of many phases have more: with these figures no kernel tried
-spilled, and with 0.75, or any in kernels of seven phases, some did.
-"""
-SLACK = 1024
-"""Bytes of shared memory left free, for the alignment of buffers."""
-ADDRESSES = 12
-"""Registers for each input more that is kept."""
 
 
 def loaded_tile(part: GridPart, tensor: Tensor) -> Leaf | None:
@@ -61,8 +50,8 @@ def shared_out_alike(one: GridPart, other: GridPart) -> bool:
         m, domain = part.mapping, part.alignment.domain
         columns = part.schedule.passes[0].columns if part.schedule.passes else 0
         return (
-            str(domain.rows), domain.flat, str(columns), m.threads, m.rows_per_block, m.split,
-            m.columns.get(str(columns)), part.tasks, part.stride, part.tiles, part.offset,
+            extent_key(domain.rows), domain.flat, extent_key(columns), m.threads, m.rows_per_block, m.split,
+            m.columns.get(columns), part.tasks, part.stride, part.tiles, part.offset,
         )  # fmt: skip
 
     return layout(one) == layout(other)
@@ -81,7 +70,6 @@ def adopt(part: Part, earlier: Sequence[GridPart], cut: Cut, blocks: int, words:
         blocks: blocks of the launch.
         words: registers that a thread may spend.
     """
-    assert part.alignment is not None
     if not part.domain.flat or part.folds or part.replicated or any(op.is_reduce for op in part.roots):
         return None
     for model in earlier:
@@ -90,9 +78,9 @@ def adopt(part: Part, earlier: Sequence[GridPart], cut: Cut, blocks: int, words:
             continue
         if not any(loaded_tile(model, t) for t in part.tensors):
             continue
-        like = replace(part, domain=Domain(model.alignment.domain.rows))
+        rows = Domain(model.alignment.domain.rows)
         try:
-            align_part(cut, like, part.roots, part.folds, part.stored)
+            like = aligned_part(cut, part.phase, rows, part.roots, part.folds, part.stored)
         except Misaligned:
             continue
         mapped = _mapped_as(like, model, words)
@@ -102,24 +90,23 @@ def adopt(part: Part, earlier: Sequence[GridPart], cut: Cut, blocks: int, words:
 
 
 def _mapped_as(part: Part, model: GridPart, words: int) -> GridPart | None:
-    assert part.alignment is not None
     sched = schedule(part.alignment, hoist=True)
     m = model.mapping
     if len(sched.passes) != 1 or sched.row_outputs or sched.passes[0].reduces:
         return None
     columns = sched.passes[0].columns
-    if str(columns) not in m.columns:
+    if columns not in m.columns:
         return None
-    mapping = RowMapping(m.threads, m.rows_per_block, {str(columns): m.of(columns)})
+    mapping = RowMapping(m.threads, m.rows_per_block, ByExtent([(columns, m.of(columns))]))
     mapped = GridPart(
         part, sched, mapping, model.tasks, model.stride, offset=model.offset, unroll=model.unroll
     )
     while mapped.unroll > 1 and part_words(mapped) > words:
-        mapped.unroll //= 2
+        mapped = replace(mapped, unroll=mapped.unroll // 2)
     return mapped if part_words(mapped) <= words else None
 
 
-def retain(plan: GridPlan, words: int) -> Retention | None:
+def retain(plan: GridPlan, words: int) -> InterPhaseReuse | None:
     """What to keep on chip in a plan whose blocks stay: of all choices the one that saves most; None if there is none.
 
     Args:
@@ -128,7 +115,7 @@ def retain(plan: GridPlan, words: int) -> Retention | None:
     """
     if not plan.cooperative:
         return None
-    found: list[tuple[int, Retention]] = []
+    found: list[tuple[int, InterPhaseReuse]] = []
     for f, parts in enumerate(plan.phases):
         for first in parts:
             if first.part.replicated or first.stride != plan.blocks or first.tiles != 1 or first.offset:
@@ -148,7 +135,7 @@ def retain(plan: GridPlan, words: int) -> Retention | None:
 
 def _kept(
     plan: GridPlan, parts: tuple[GridPart, ...], tensors: tuple[Tensor, ...], words: int
-) -> Retention | None:
+) -> InterPhaseReuse | None:
     device, first = plan.device, parts[0]
     (p,) = first.schedule.passes
     m = first.mapping.of(p.columns)
@@ -158,11 +145,11 @@ def _kept(
     # As many as every block has; and the last of a flat domain may be a part of one.
     tasks = (first.tasks - 1 if first.mapping.split else first.tasks) // first.stride
     together = max(part.unroll for part in parts)
-    shared = max(0, min(tasks, (room - grid_shared_bytes(plan) - SLACK) // size))
+    shared = max(0, min(tasks, (room - grid_shared_bytes(plan) - heuristics.RETAINED_SLACK_BYTES) // size))
     if shared > together:
         shared -= shared % together
     each = max(1.0, sum(item_bytes(t.dtype) for t in tensors) / 4 * elements)
-    free = words - max(map(part_words, parts)) - ADDRESSES * (len(tensors) - 1)
-    share = next((share for phases, share in REGISTER_SHARE if len(plan.phases) <= phases), 0.0)
-    registers = max(0, min(tasks - shared, MOST_IN_REGISTERS, int(free * share / each)))
-    return Retention(tensors, parts, shared, registers, size) if shared + registers else None
+    free = words - max(map(part_words, parts)) - heuristics.RETAINED_ADDRESSES * (len(tensors) - 1)
+    share = next((share for phases, share in heuristics.RETAINED_SHARE if len(plan.phases) <= phases), 0.0)
+    registers = max(0, min(tasks - shared, heuristics.RETAINED_IN_REGISTERS, int(free * share / each)))
+    return InterPhaseReuse(tensors, parts, shared, registers, size) if shared + registers else None

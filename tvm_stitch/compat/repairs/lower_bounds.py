@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import compat
-from ..compat import Expr, tir
+from .. import expressions as ir
+from ..expressions import Expr, tir
 
 
 def hidden_lower_bounds(func: Any) -> Any:
@@ -23,30 +23,28 @@ def hidden_lower_bounds(func: Any) -> Any:
     A guard is an ``if_then_else`` or a conditional statement; mere upper bounds (the tail of a loop) do no harm. TVM
     drops the marks after it has flattened buffers.
     """
-    if compat.HAS_RELAX_TIRX:  # its simplifier is right
-        return func
     body = tir.stmt_functor.ir_transform(func.body, None, _hidden, ["tir.Call", "tir.IfThenElse"])
     return func.with_body(body)
 
 
 def _hidden(node: Any) -> Any:
     """The guard with its condition marked; None for what stays as it is."""
-    if compat.kind(node) == "IfThenElse":
+    if ir.kind(node) == "IfThenElse":
         if not _bounds_below(node.condition):
             return None
         # Twice: of a statement's condition TVM looks behind one mark.
         hidden = tir.likely(tir.likely(node.condition))
         return tir.IfThenElse(hidden, node.then_case, node.else_case)
-    if compat.call_name(node) != "if_then_else" or not _bounds_below(node.args[0]):
+    if ir.call_name(node) != "if_then_else" or not _bounds_below(node.args[0]):
         return None
-    return compat.remake_call(node, [tir.likely(node.args[0]), *node.args[1:]])
+    return ir.remake_call(node, [tir.likely(node.args[0]), *node.args[1:]])
 
 
 def _bounds_below(condition: Expr) -> bool:
     """Whether the simplifier may read a lower bound from a condition (of others than comparisons it reads nothing)."""
-    name = compat.kind(condition)
+    name = ir.kind(condition)
     if name == "And":
         return _bounds_below(condition.a) or _bounds_below(condition.b)
     if name in ("LT", "LE"):
-        return compat.int_value(condition.b) is None
-    return name in ("GT", "GE") and compat.int_value(condition.a) is None
+        return ir.int_value(condition.b) is None
+    return name in ("GT", "GE") and ir.int_value(condition.a) is None

@@ -15,9 +15,9 @@ from tests.graph.helpers import build, check_emulated, draw, graph, single, symb
 from tvm_stitch import compat
 from tvm_stitch.graph.ir import Operator, StitchGraph
 from tvm_stitch.graph.reader import read
-from tvm_stitch.graph.rewrite import candidates, merge_moments
+from tvm_stitch.graph.rewrite import candidates, with_one_pass_variance
 from tvm_stitch.graph.rewrite.build import new_tensor
-from tvm_stitch.graph.rewrite.moments import SAMPLES, _is_reciprocal, _Shifted
+from tvm_stitch.graph.rewrite.one_pass_variance import SAMPLES, _is_reciprocal, _Shifted
 from tvm_stitch.graph.validate import validate
 from tvm_stitch.testing.graph_eval import evaluate_graph
 
@@ -127,7 +127,7 @@ def test_both_sums_are_independent_and_right(name: str) -> None:
     before = str(found)
     (pair,) = candidates(found)
     assert pair.total in below(pair.squares)
-    merged = merge_moments(found)
+    merged = with_one_pass_variance(found)
     validate(merged)
     validate(found)
     assert str(found) == before
@@ -147,7 +147,7 @@ def test_both_sums_are_independent_and_right(name: str) -> None:
 @pytest.mark.parametrize("name", ["batch norm", "of an expression", "half input"])
 def test_samples_are_read_like_the_elements(name: str) -> None:
     """The shift depends on few elements: a reduction of SAMPLES points for every result."""
-    merged = merge_moments(made(name)[0])
+    merged = with_one_pass_variance(made(name)[0])
     (samples,) = [op for op in merged.reduces if op.name.endswith("_samples")]
     assert [a.extent for a in samples.reduce] == [SAMPLES]
     (sums,) = [op for op in merged.reduces if op.name.endswith("_shifted")]
@@ -192,13 +192,13 @@ def test_other_chains_are_left_alone(name: str) -> None:
 
     found = composed(lambda emit, *xs: [DECLINED[name](emit, *xs)], *PAIR)
     assert len(found.reduces) == 2
-    assert candidates(found) == [] and merge_moments(found) is found
+    assert candidates(found) == [] and with_one_pass_variance(found) is found
 
 
 def test_rows_may_be_symbolic_reduced_axes_not() -> None:
     n = symbol()
     found = graph(build(lambda emit, x: R.variance(x, [-1]), ((n, 40), F32)))
-    merged = merge_moments(found)
+    merged = with_one_pass_variance(found)
     validate(merged)
     assert merged is not found and len(merged.reduces) == 3
     columns = single(lambda emit, x: R.variance(x, [0]), ((n, 40), F32))
@@ -212,7 +212,7 @@ def test_the_sum_itself_remains_for_who_needs_it() -> None:
         return [R.squeeze(total, -1), R.sum(emit(R.multiply(d, d)), -1)]
 
     found = graph(build(body, ((6, 40), F32)))
-    merged = merge_moments(found)
+    merged = with_one_pass_variance(found)
     validate(merged)
     (x,) = draw([((6, 40), F32)], low=1.0)
     for a, b in zip(evaluate_graph(merged, [x]), evaluate_graph(found, [x]), strict=True):
@@ -235,11 +235,11 @@ def test_chosen_pairs_only() -> None:
     arrays = draw([((6, 40), F32)], low=0.5)
     (expected,) = evaluate_graph(found, arrays)
     for chosen in ([pairs[0]], [pairs[1]], pairs):
-        merged = merge_moments(found, chosen)
+        merged = with_one_pass_variance(found, chosen)
         validate(merged)
         assert len(merged.reduces) == 4 + 2 * len(chosen)
         np.testing.assert_allclose(evaluate_graph(merged, arrays)[0], expected, rtol=1e-10, atol=1e-12)
-    assert merge_moments(found, []) is found
+    assert with_one_pass_variance(found, []) is found
 
 
 # -- error ------------------------------------------------------------------------------------------------------------
@@ -256,7 +256,7 @@ def moments_of(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         d = emit(R.subtract(t, mean))
         return [R.squeeze(mean, -1), R.divide(emit(R.sum(emit(R.multiply(d, d)), -1)), n)]
 
-    merged = merge_moments(graph(build(explicit, (x.shape, dtype))))
+    merged = with_one_pass_variance(graph(build(explicit, (x.shape, dtype))))
     assert any(op.name.endswith("_squares") for op in merged.operators)
     mean, variance = evaluate_graph(merged, [x], exact=False)
     return mean, variance
@@ -353,7 +353,7 @@ def test_a_period_of_the_data_is_sampled_at_several_places() -> None:
     """Images with a border: the shift must not come from border elements only."""
     x = np.random.default_rng(6).normal(0, 1, (2, 64, 64, 32)).astype(F32)
     x[:, :, 0] = 1e3
-    merged = merge_moments(graph(build(lambda emit, t: R.variance(t, [1, 2, 3]), (x.shape, F32))))
+    merged = with_one_pass_variance(graph(build(lambda emit, t: R.variance(t, [1, 2, 3]), (x.shape, F32))))
     (samples,) = [op for op in merged.reduces if op.name.endswith("_samples")]
     tensor = samples.output
     merged.outputs.append(tensor)
@@ -377,7 +377,7 @@ def test_kernels_of_rewritten_graphs(name: str, monkeypatch: pytest.MonkeyPatch)
     merged: list[StitchGraph] = []
 
     def rewritten(func: Any, at: str) -> StitchGraph:
-        merged.append(merge_moments(read(func, at)))
+        merged.append(with_one_pass_variance(read(func, at)))
         return merged[-1]
 
     monkeypatch.setattr(scheduling, "read", rewritten)

@@ -11,32 +11,27 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import compat
-from ..compat import Expr, tir
-from ..graph.access import has_load
+from .. import expressions as ir
+from ..expressions import Expr, tir
 
 _COMPARISONS = ["tir.LT", "tir.GT", "tir.NE", "tir.Not"]
 
 
 def closed_bounds(func: Any) -> Any:
     """The scheduled PrimFunc with its strict bounds of integers as closed ones."""
-    if compat.HAS_RELAX_TIRX:  # its simplifier is right
-        return func
     return func.with_body(tir.stmt_functor.ir_transform(func.body, None, _closed, _COMPARISONS))
 
 
 def with_closed_bounds(e: Expr) -> Expr:
     """An expression with its strict bounds of integers as closed ones."""
-    if compat.HAS_RELAX_TIRX:
-        return e
-    e = compat.rebuild(e, with_closed_bounds)
+    e = ir.rebuild(e, with_closed_bounds)
     closed = _closed(e)
     return e if closed is None else closed
 
 
 def _closed(e: Expr) -> Expr | None:
     """The comparison in closed bounds; None for what stays as it is."""
-    name = compat.kind(e)
+    name = ir.kind(e)
     if name == "LT":
         return _below(e.a, e.b)
     if name == "GT":
@@ -44,7 +39,7 @@ def _closed(e: Expr) -> Expr | None:
     if name == "NE":
         return _other(e.a, e.b)
     if name == "Not":
-        denied = compat.kind(e.a)
+        denied = ir.kind(e.a)
         if denied == "LE":
             return _below(e.a.b, e.a.a)
         if denied == "GE":
@@ -58,33 +53,29 @@ def _below(a: Expr, b: Expr) -> Expr | None:
     """``a < b``."""
     if not _are_indices(a, b):
         return None
-    low, high = compat.int_value(a), compat.int_value(b)
-    dtype = compat.dtype_of(a)
+    low, high = ir.int_value(a), ir.int_value(b)
+    dtype = ir.dtype_of(a)
     if low is not None:
-        return (
-            None if high is not None or low >= _greatest(dtype) else tir.LE(compat.const(low + 1, dtype), b)
-        )
+        return None if high is not None or low >= _greatest(dtype) else tir.LE(ir.const(low + 1, dtype), b)
     if high is not None:
-        return (
-            tir.LE(a, compat.const(high - 1, dtype)) if _subtracts(a) and high > -_greatest(dtype) else None
-        )
-    if has_load(a) or has_load(b):  # their difference may be too much
+        return tir.LE(a, ir.const(high - 1, dtype)) if _subtracts(a) and high > -_greatest(dtype) else None
+    if ir.has_load(a) or ir.has_load(b):  # their difference may be too much
         return None
-    return tir.LE(compat.const(1, dtype), b - a)  # simplification takes ``a + 1 <= b`` for ``a < b``
+    return tir.LE(ir.const(1, dtype), b - a)  # simplification takes ``a + 1 <= b`` for ``a < b``
 
 
 def _other(a: Expr, b: Expr) -> Expr | None:
     """``a != b``, of which a strict bound becomes where ``b`` is the least or greatest that ``a`` can be."""
-    value = compat.int_value(b)
-    if value is None or compat.int_value(a) is not None or not _are_indices(a, b) or has_load(a):
+    value = ir.int_value(b)
+    if value is None or ir.int_value(a) is not None or not _are_indices(a, b) or ir.has_load(a):
         return None
-    dtype = compat.dtype_of(a)
-    return tir.Or(tir.LE(a, compat.const(value - 1, dtype)), tir.LE(compat.const(value + 1, dtype), a))
+    dtype = ir.dtype_of(a)
+    return tir.Or(tir.LE(a, ir.const(value - 1, dtype)), tir.LE(ir.const(value + 1, dtype), a))
 
 
 def _are_indices(a: Expr, b: Expr) -> bool:
     """Whether both are of the dtypes that indices have."""
-    return compat.dtype_of(a) in ("int32", "int64") and compat.dtype_of(b) == compat.dtype_of(a)
+    return ir.dtype_of(a) in ("int32", "int64") and ir.dtype_of(b) == ir.dtype_of(a)
 
 
 def _greatest(dtype: str) -> int:
@@ -93,12 +84,12 @@ def _greatest(dtype: str) -> int:
 
 def _subtracts(e: Expr) -> bool:
     """Whether terms may be negative in a sum."""
-    name = compat.kind(e)
+    name = ir.kind(e)
     if name == "Sub":
-        return compat.int_value(e.b) is None or _subtracts(e.a)
+        return ir.int_value(e.b) is None or _subtracts(e.a)
     if name == "Add":
         return _subtracts(e.a) or _subtracts(e.b)
     if name == "Mul":
-        factor = compat.int_value(e.b)
+        factor = ir.int_value(e.b)
         return factor is None or factor < 0 or _subtracts(e.a)
     return False

@@ -8,20 +8,17 @@ its *level* says after how many kernels, one behind the other, a scope is done.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
-from ..cost.sol import LAUNCH_SECONDS, SIDE_BY_SIDE
-from ..graph.extent import Extent
+from ..graph.extent import Extent, extent_key
+from ..plan import heuristics
 from .merging import Merger
 from .node import Value
 from .quotient import Quotient
 
-OPEN_BINS = 8
-"""How many bins a scope is tried on: keeps the work linear in the size of the graph."""
 
-
-def join_remote(merger: Merger, is_scope: Callable[[int], bool]) -> None:
+def fuse_horizontally(merger: Merger, is_scope: Callable[[int], bool]) -> None:
     """Merge siblings, then independent scopes of equal shape, then any that gain by sharing a launch.
 
     Args:
@@ -86,32 +83,32 @@ class _Remote:
         self.merger.forget()
 
     # -- bins ---------------------------------------------------------------------------------------------------
-    def signature(self, scope: int) -> str | None:
+    def signature(self, scope: int) -> Hashable | None:
         """What makes scopes alike: the sizes of their outputs and reductions; None for views."""
-        sizes = set()
+        sizes: set[Hashable] = set()
         for i in self.quotient.members[scope]:
             node = self.quotient.nodes[i]
             if node.graph is None or node.is_view:
                 continue
-            sizes |= {str(op.output.size) for op in node.graph.reduces}
-            sizes |= {str(t.size) for t in node.graph.outputs}
-        return ",".join(sorted(sizes)) or None
+            sizes |= {extent_key(op.output.size) for op in node.graph.reduces}
+            sizes |= {extent_key(t.size) for t in node.graph.outputs}
+        return frozenset(sizes) or None
 
-    def whatever(self, scope: int) -> str | None:
+    def whatever(self, scope: int) -> Hashable | None:
         """The same for all scopes that may share a launch with others; None where that costs more than it saves."""
         moving = self.merger.worth[scope].moving
-        if not moving or moving * (1 / SIDE_BY_SIDE - 1) > LAUNCH_SECONDS:
+        if not moving or moving * (1 / heuristics.SIDE_BY_SIDE_SHARE - 1) > heuristics.LAUNCH_SECONDS:
             return None
         return ""
 
-    def join_bins(self, kind: Callable[[int], str | None]) -> None:
+    def join_bins(self, kind: Callable[[int], Hashable | None]) -> None:
         """Merge independent scopes of one kind that become ready at about the same time."""
         alike = kind == self.signature
         order = [s for s in self.quotient.topological() if self.is_scope(s) and kind(s) is not None]
-        bins: dict[str, list[_Bin]] = {}
+        bins: dict[Hashable, list[_Bin]] = {}
         closed: list[_Bin] = []
         for s in sorted(order, key=lambda s: self.level[s]):
-            opened = bins.setdefault(kind(s) or "", [])
+            opened = bins.setdefault(kind(s), [])
             new = self._bin(s)
             for found in reversed(opened):
                 if self._fits(found, new, weigh=not alike):
@@ -119,7 +116,7 @@ class _Remote:
                     break
             else:
                 opened.append(new)
-                if len(opened) > OPEN_BINS:
+                if len(opened) > heuristics.OPEN_BINS:
                     closed.append(opened.pop(0))
         for found in [*closed, *(b for opened in bins.values() for b in opened)]:
             self._merge(found.scopes)
@@ -177,7 +174,7 @@ class _Remote:
         return any(self._waits(x, y, weigh) for x, y in ((a, b), (b, a)))
 
     def _waits(self, a: _Bin, b: _Bin, weigh: bool) -> bool:
-        small = not weigh or b.moving <= max(LAUNCH_SECONDS, a.idle)
+        small = not weigh or b.moving <= max(heuristics.LAUNCH_SECONDS, a.idle)
         for c in a.consumers:
             if b.below >> c & 1:
                 continue

@@ -13,7 +13,6 @@ from ..graph.extent import Extent, as_expr, quotient, same
 from ..plan.domain import Domain
 from .arithmetic import HOST
 from .evaluator import Evaluator, widen
-from .strict_bounds import with_closed_bounds
 
 
 class Coordinate:
@@ -49,7 +48,7 @@ class Coordinate:
         return outer * as_expr(self.extent) + inner
 
 
-class Frame:
+class IndexContext:
     """The row and the column of a pass, in whose variables indices and conditions are simplified.
 
     ``part`` is the start and the extent of the part of the column's segment that is being visited.
@@ -78,7 +77,7 @@ class Frame:
 
     def simplify(self, value: Expr) -> Expr:
         """Simplify what is written in the frame's variables."""
-        return self.analyzer.simplify(with_closed_bounds(value))
+        return self.analyzer.simplify(compat.simplifiable(value))
 
     def actual(self, value: Expr) -> Expr:
         """What is written in the frame's variables, at the current place."""
@@ -88,11 +87,11 @@ class Frame:
         return compat.substitute(value, values)
 
 
-class FrameEvaluator(Evaluator):
+class ContextEvaluator(Evaluator):
     """An evaluator whose indices are simplified in a frame."""
 
     arithmetic = HOST
-    frame: Frame | None = None
+    frame: IndexContext | None = None
 
     def localize(self, index: Expr) -> Expr:
         """Write an index in the frame's variables (without a frame: in the current row and column)."""

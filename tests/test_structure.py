@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the design page says of the sources, told from their text: which file imports which, and where things stand."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = [ROOT / "tvm_stitch", ROOT / "python/tvm-relay-toolchain/src/tvm_relay_toolchain"]
+
+
+# -- imports -------------------------------------------------------------------------------------------------
+def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """All nodes of a module but those that only type checkers see."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        yield node
+        yield from _nodes(node)
+
+
+def _imported(name: str, source: str, is_package: bool, modules: set[str]) -> set[str]:
+    """The modules, of those given, that a module imports, at its top or within functions.
+
+    A module behind a package brings the package's own file with it, where the importer is not in that package itself.
+    """
+    found: set[str] = set()
+    for node in _nodes(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = name.split(".") if is_package else name.split(".")[:-1]
+            base = base[: len(base) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            members = {f"{module}.{alias.name}" for alias in node.names}
+            found |= members & modules if members <= modules else (members & modules) | {module}
+    for full in list(found):
+        parts = full.split(".")
+        outer = {".".join(parts[:n]) for n in range(1, len(parts))}
+        found |= {package for package in outer if not f"{name}.".startswith(f"{package}.")}
+    return (found & modules) - {name}
+
+
+def _graph(package: Path) -> dict[str, set[str]]:
+    """The modules of a package, and which of them each imports."""
+    paths = {}
+    for path in package.rglob("*.py"):
+        parts = path.relative_to(package.parent).with_suffix("").parts
+        paths[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return {
+        name: _imported(name, path.read_text(encoding="utf-8"), path.name == "__init__.py", set(paths))
+        for name, path in paths.items()
+    }
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Modules that import each other, over any number of others."""
+    below: dict[str, set[str]] = {}
+    for start in graph:
+        seen, waiting = set[str](), list(graph[start])
+        while waiting:
+            module = waiting.pop()
+            if module not in seen:
+                seen.add(module)
+                waiting += graph[module]
+        below[start] = seen
+    found = {tuple(sorted(m for m in below[start] if start in below[m])) for start in graph}
+    return [list(circle) for circle in sorted(found) if circle]
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
+def test_no_files_import_each_other(package: Path) -> None:
+    graph = _graph(package)
+    assert len(graph) > 10 and sum(map(len, graph.values())) > len(graph)
+    assert circles(graph) == []
+
+
+def test_circles_are_found() -> None:
+    modules = {"p", "p.a", "p.b", "p.q", "p.q.c", "p.d"}
+    sources = {
+        "p": "",
+        "p.a": "def f():\n    from .b import g",
+        "p.b": "from .q import c",
+        "p.q": "from ..a import f",
+        "p.q.c": "import os",
+        "p.d": "TYPE_CHECKING = False\nif TYPE_CHECKING:\n    from .a import f\nfrom . import b",
+    }
+    graph = {name: _imported(name, text, name in ("p", "p.q"), modules) for name, text in sources.items()}
+    assert graph["p.b"] == {"p.q", "p.q.c"} and graph["p.d"] == {"p.b"}
+    assert circles(graph) == [["p.a", "p.b", "p.q"]]
+
+
+# -- versions of TVM -----------------------------------------------------------------------------------------
+_VERSION_CHECK = re.compile(
+    r"HAS_RELAX_TIRX|HAS_TIRX|hasattr\(\s*tvm\b|tvm\.__version__\s*(?:[<>=!.\[]|\bin\b)"
+    r"|[\"']tvm\._ffi|find_spec\(\s*[\"']tvm\.(?:tirx|tir|relax|relay)"
+)
+_MAY_CHECK = {
+    "tvm_stitch/compat/": "the place of these checks",
+    "tvm_stitch/interrupts.py": "asked in a signal handler, where TVM may be half imported",
+    "tvm_stitch/compute/emit.py": "where a product lies: moves to compat.TAKES_WORKSPACE with the next change there",
+}
+
+
+def _sources() -> Iterator[tuple[str, str]]:
+    for path in sorted((ROOT / "tvm_stitch").rglob("*.py")):
+        yield str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
+
+
+def test_tvms_are_told_apart_in_one_place() -> None:
+    """Elsewhere one asks for a capability."""
+    checks = {name for name, text in _sources() if _VERSION_CHECK.search(text)}
+    assert [name for name in checks if not name.startswith(tuple(_MAY_CHECK))] == []
+    assert [place for place in _MAY_CHECK if not any(name.startswith(place) for name in checks)] == []
+
+
+def test_capabilities_are_asked_for() -> None:
+    """A flag that nobody asks for is left from a TVM that is no longer supported."""
+    flags = {
+        node.target.id
+        for node in ast.parse((ROOT / "tvm_stitch/compat/capabilities.py").read_text(encoding="utf-8")).body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }
+    assert len(flags) > 5
+    texts = [text for name, text in _sources() if name != "tvm_stitch/compat/capabilities.py"]
+    assert [flag for flag in flags if not any(re.search(rf"\b{flag}\b(?!\",)", text) for text in texts)] == []
+
+
+# -- constants of choice -------------------------------------------------------------------------------------
+_NO_CHOICE = {
+    "plan/launch.py": {
+        "MAX_REGISTERS": "what an instruction can name",
+        "_REGISTER_UNIT": "hardware: how registers are given out",
+        "_SUB_PARTITIONS": "hardware",
+    },
+    "plan/mapping.py": {"MOST_BLOCKS": "CUDA's greatest grid"},
+    "codegen/exchange.py": {"WARP": "hardware"},
+    "codegen/launch_check.py": {
+        "_CUDA": "TVM's number of a kind of device",
+        "_MULTIPROCESSORS": "TVM's number of an attribute",
+        "_DEVICE_ID": "TVM's number of a field",
+    },
+    "codegen/negation.py": {"_LEAST": "the least int32"},
+}
+"""Numbers that are facts of devices, of TVM or of formats, with what they are."""
+_MATHEMATICS = "codegen/vector_math/"  # coefficients, and bit patterns of floats
+
+
+def _numbers(text: str) -> dict[str, int]:
+    """Names in capitals that a module binds to numbers, or to collections of them, and in which line."""
+    found = {}
+    for node in ast.parse(text).body:
+        if not isinstance(node, (ast.Assign, ast.AnnAssign)) or node.value is None:
+            continue
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        names = [n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)]
+        constants = [n.value for n in ast.walk(node.value) if isinstance(n, ast.Constant)]
+        called = any(isinstance(n, (ast.Call, ast.Lambda)) for n in ast.walk(node.value))
+        if called or not any(type(value) in (int, float) for value in constants):
+            continue
+        found |= {name: node.lineno for name in names if re.fullmatch(r"_?[A-Z][A-Z0-9_]*", name)}
+    return found
+
+
+def test_constants_of_choice_stand_in_one_module() -> None:
+    found: dict[str, dict[str, int]] = {}
+    for name, text in _sources():
+        short = name.removeprefix("tvm_stitch/")
+        if short.startswith(("plan/", "scope/", "codegen/", "cost/")) and short != "plan/heuristics.py":
+            if not short.startswith(_MATHEMATICS) and (numbers := _numbers(text)):
+                found[short] = numbers
+    assert {name: set(numbers) for name, numbers in found.items()} == {
+        name: set(reasons) for name, reasons in _NO_CHOICE.items()
+    }
+
+
+def test_every_heuristic_is_used_and_documented() -> None:
+    path = ROOT / "tvm_stitch/plan/heuristics.py"
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    used = "".join(text for name, text in _sources() if name != "tvm_stitch/plan/heuristics.py")
+    within = path.read_text(encoding="utf-8")
+    names = _numbers(within)
+    assert len(names) > 60
+    for node, following in zip(body, body[1:]):
+        if isinstance(node, ast.Assign):
+            assert isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant), names
+    functions = {node.name for node in body if isinstance(node, ast.FunctionDef)}
+    unused = [n for n in {*names, *functions} if not re.search(rf"heuristics\.{n}\b", used)]
+    assert [n for n in unused if len(re.findall(rf"\b{n}\b", within)) < 2] == []
+
+
+def test_numbers_are_found() -> None:
+    text = "A = 3\n_B: int = -4\nC, D = 1, 2.5\nE = {(1, 2): 0.5}\nF = 'x'\nG = f(3)\nh = 7\nI = True\nJ = A * 2\n"
+    assert _numbers(text) == {"A": 1, "_B": 2, "C": 3, "D": 3, "E": 4, "J": 9}
+
+
+# -- plans are made once -------------------------------------------------------------------------------------
+_GRAPH = {"plan/parts.py": ["new.output.producer"]}
+"""A copy of a graph in the making: its tensors learn who makes them."""
+
+
+def _assigned(text: str) -> list[str]:
+    """Attributes that a module assigns through anything but ``self``, or sets behind a frozen class's back."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, (ast.Store, ast.Del)):
+            written = ast.unparse(node)
+            found += [] if written.startswith("self.") else [written]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("setattr", "object.__setattr__"):
+            found.append(ast.unparse(node))
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "vars":
+            found.append(ast.unparse(node))
+    return found
+
+
+def test_plans_are_frozen() -> None:
+    """Every class of data in ``plan`` is; what searches keeps its own state."""
+    found = []
+    for path in sorted((ROOT / "tvm_stitch/plan").glob("*.py")):
+        module = importlib.import_module(f"tvm_stitch.plan.{path.stem}")
+        for value in vars(module).values():
+            if (
+                isinstance(value, type)
+                and dataclasses.is_dataclass(value)
+                and value.__module__ == module.__name__
+            ):
+                found.append(value)
+    assert {"StitchPlan", "GridPlan", "GridPart", "Partition", "Part", "RowMapping", "CpuMapping", "LoopNest",
+            "RowLoop", "Alignment"} <= {each.__name__ for each in found}  # fmt: skip
+    assert [each.__name__ for each in found if not each.__dataclass_params__.frozen] == []
+
+
+def test_nothing_writes_into_a_plan() -> None:
+    for name, text in _sources():
+        short = name.removeprefix("tvm_stitch/")
+        if short.startswith(("plan/", "codegen/", "cost/")):
+            assert _assigned(text) == _GRAPH.get(short, []), name
+
+
+def test_assignments_are_found() -> None:
+    text = (
+        "a.b = 1\nself.c = 2\nx, y.z = 3, 4\nd.e += 1\nsetattr(f, 'g', 5)\nvars(h).update(i)\nself.j.k = 6\n"
+    )
+    written = ["a.b", "d.e", "setattr(f, 'g', 5)", "vars(h)", "y.z"]
+    assert sorted(_assigned(text)) == written
+
+
+# -- start-up ------------------------------------------------------------------------------------------------
+def test_the_package_and_its_command_line_start_without_tvm() -> None:
+    """TVM takes seconds to import: help, usage errors and options need none of it."""
+    code = (
+        "import sys, tvm_stitch, tvm_stitch.cli as cli\n"
+        "cli.main(['--help'])\n"
+        "tvm_stitch.StitchConfig(), tvm_stitch.Report('llvm')\n"
+        "sys.exit('tvm' in sys.modules)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0 and "compile" in done.stdout, done.stderr

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PrimFuncs, their parameters and bodies, by one set of names, whichever TVM is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from .capabilities import HAS_TIRX
+from .expressions import Buffer, Expr, IRBuilder, T, Var, buffer_dtype, kind, tir
+
+
+def prim_func_params(func: Any) -> list[tuple[Var, Buffer | None]]:
+    """Each parameter of a PrimFunc with its buffer (None for a scalar parameter)."""
+    if HAS_TIRX:
+        return [(p, p if kind(p.ty) == "BufferType" else None) for p in func.params]
+    return [(p, func.buffer_map.get(p)) for p in func.params]
+
+
+def with_buffer_params(func: Any, buffers: Sequence[Buffer]) -> Any:
+    """The PrimFunc with further buffers as its last parameters."""
+    if HAS_TIRX:
+        return tir.PrimFunc([*func.params, *buffers], func.body, func.ret_type, func.attrs)
+    handles = [tir.Var(b.name, "handle") for b in buffers]
+    buffer_map = {**dict(func.buffer_map.items()), **dict(zip(handles, buffers))}
+    return tir.PrimFunc([*func.params, *handles], func.body, func.ret_type, buffer_map, func.attrs)
+
+
+def with_body_and_params(
+    func: Any, body: Any, replaced: Mapping[Buffer, Buffer], more: Sequence[Buffer]
+) -> Any:
+    """The PrimFunc with another body, other buffers in the place of some parameters', and further ones behind."""
+    if HAS_TIRX:
+        params = [replaced.get(p, p) for p in func.params]
+        return tir.PrimFunc([*params, *more], body, func.ret_type, func.attrs)
+    buffer_map = {p: replaced.get(b, b) for p, b in func.buffer_map.items()}
+    made = tir.PrimFunc(list(func.params), body, func.ret_type, buffer_map, func.attrs)
+    return with_buffer_params(made, more) if more else made
+
+
+def block_of(realize: Any) -> Any:
+    """The block under an ``SBlockRealize`` / ``BlockRealize`` node."""
+    return realize.block
+
+
+def is_block_realize(stmt: Any) -> bool:
+    """True for a block's realize node."""
+    return kind(stmt) in ("SBlockRealize", "BlockRealize")
+
+
+def open_frame(frame: Any) -> Any:
+    """Enter a frame of a Relay-era TVM's IR builder for the rest of the enclosing one; returns what it makes."""
+    frame.add_callback(partial(frame.__exit__, None, None, None))
+    return frame.__enter__()
+
+
+def bind_scalar(value: Expr, name: str) -> Var:
+    """While a function is built: bind a scalar for the rest of the enclosing scope."""
+    var = T.Bind(value) if HAS_TIRX else open_frame(T.LetStmt(value))
+    IRBuilder.name(name, var)
+    return var
+
+
+def allocate(shape: Sequence[Expr], dtype: str, scope: str, name: str) -> Buffer:
+    """While a function is built: allocate a buffer for the rest of the enclosing scope."""
+    if HAS_TIRX:
+        buffer = T.alloc_buffer(list(shape), dtype, scope=scope)
+        IRBuilder.name(name, buffer)
+        return buffer
+    held = "int8" if dtype == "bool" else dtype  # as TVM itself keeps booleans in memory
+    data = open_frame(T.allocate(list(shape), held, scope))
+    IRBuilder.name(name, data)
+    return tir.decl_buffer(list(shape), dtype, name, data=data, scope=scope)
+
+
+def view(buffer: Buffer, shape: Sequence[Expr], name: str) -> Buffer:
+    """While a function is built: the memory of a compact buffer as a buffer of another shape."""
+    if HAS_TIRX:
+        result = T.decl_buffer(list(shape), buffer_dtype(buffer), data=buffer.data)
+        IRBuilder.name(name, result)
+        return result
+    return tir.decl_buffer(list(shape), buffer_dtype(buffer), name, data=buffer.data, scope=buffer.scope())
+
+
+@contextmanager
+def built_body() -> Iterator[list[Any]]:
+    """Build the body of a scheduled function, a root block; it is in the list once the context is left."""
+    result: list[Any] = []
+    with IRBuilder() as builder:
+        with T.prim_func():
+            T.func_name("main")
+            if HAS_TIRX:
+                T.func_attr({"s_tir": True})
+            with T.sblock("root") if HAS_TIRX else T.block("root"):
+                T.reads([])
+                T.writes([])
+                yield result
+        result.append(builder.get().body)
+
+
+def with_float_constants(func: Any, replaced: Callable[[Expr], Expr | None]) -> Any:
+    """The PrimFunc with other expressions in the place of float constants: None from ``replaced`` lets one stay."""
+    if not HAS_TIRX:
+        return func.with_body(tir.stmt_functor.ir_transform(func.body, None, replaced, ["FloatImm"]))
+    import tvm_ffi
+
+    def change(constant: Expr) -> Expr:
+        found = replaced(constant)
+        return constant if found is None else found
+
+    body = tvm_ffi.structural_map(func.body, (tir.FloatImm, change), order="post")
+    return func if body.same_as(func.body) else func.with_body(body)
+
+
+def buffer_identity(buffer: Buffer) -> Any:
+    """What two buffers over the same memory share: the data variable where there is one, else the buffer."""
+    return buffer if HAS_TIRX else buffer.data
+
+
+def with_buffers(body: Any, buffers: Mapping[Buffer, Buffer]) -> Any:
+    """A statement with other buffers in the place of some (at least one; a TVM with Relax: buffers are variables)."""
+    import tvm_ffi
+
+    def change(var: Any) -> Any:
+        return buffers.get(var, var)
+
+    return tvm_ffi.structural_map(body, (type(next(iter(buffers))), change), order="post")
+
+
+def changed_block(block: Any, **changes: Any) -> Any:
+    """A block of a TVM with Relax, with other fields in the place of some."""
+    from tvm import s_tir
+
+    fields = "iter_vars reads writes name_hint body init alloc_buffers match_buffers annotations span".split()
+    return s_tir.SBlock(**{name: changes.get(name, getattr(block, name)) for name in fields})

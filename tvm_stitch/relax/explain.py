@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""explain: the kernels a model becomes, each with its plan, and why every boundary between them stands."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import Any
+
+import tvm
+
+from ..config import StitchConfig, checked_config
+from ..device import device_model
+from ..failures import error_text, let_pass
+from ..interrupts import watched
+from ..recorder import Recorder
+from ..report.report import Report
+from ..target import resolve_target
+from .checked_module import checked_module
+from .completed_report import completed
+from .marked_names import unmarked, with_marked_names
+from .model_report import model_report
+from .pipeline import planning_passes
+from .source_operators import source_operators
+
+logger = logging.getLogger(__name__)
+
+
+def explain(mod: Any, target: Any = "llvm", config: StitchConfig | None = None) -> Report:
+    """Report how ``mod`` is stitched for ``target``; nothing is compiled to machine code.
+
+    Args:
+        mod: a Relax IRModule, as given to :func:`tvm_stitch.compile`.
+        target: a TVM target or its string.
+        config: stitching options.
+
+    Raises:
+        TypeError: when ``mod`` is no IRModule.
+    """
+    mod, target = checked_module(mod), resolve_target(target)
+    config = checked_config(config)
+    recorder, (sources, steps) = Recorder(), source_operators(mod)
+    with target, watched():
+        passes = tvm.transform.Sequential(planning_passes(target, config, recorder))
+        lowered = passes(with_marked_names(mod))
+    report = unmarked(recorder.report())
+    try:
+        report.model = model_report(
+            lowered, (sources, steps), recorder.flows, {k.name: k for k in report.kernels}, report.computed,
+            report.left, target, device_model(target, config),
+        )  # fmt: skip
+    except Exception as err:  # a fault of ours must not cost the rest of the report
+        let_pass(err)
+        logger.warning("the report has no graph: %s", error_text(err))
+        return report
+    report.complete = partial(completed, mod=mod, lowered=lowered, target=target)
+    return report
