@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from _cores import use_all_cores
+from tvm_stitch.cores import use_all_cores
 
 use_all_cores()
 import numpy as np  # noqa: E402
@@ -27,7 +27,7 @@ from tvm.target import Target  # noqa: E402
 
 import tvm_stitch  # noqa: E402
 from tvm_stitch.relax import pipeline  # noqa: E402
-from tvm_stitch.testing import compare  # noqa: E402
+from tvm_stitch.testing import compare, runner, tensors, timing  # noqa: E402
 from tvm_stitch.testing.bert import BertConfig, build_bert, random_inputs  # noqa: E402
 from tvm_stitch.testing.count import KernelCount, count_kernels  # noqa: E402
 
@@ -63,7 +63,7 @@ def main() -> int:
         return 2
     print(f"{what} ({path}, {path.stat().st_size / 1e6:.1f} MB)", flush=True)
     model = compare.load_onnx(onnx.load(str(path)))
-    inputs = random_inputs(BertConfig()) if args.model is None else compare.make_inputs(model.inputs)
+    inputs = random_inputs(BertConfig()) if args.model is None else tensors.make_inputs(model.inputs)
 
     counts = {}
     for target, name in ((CPU, "llvm"), (GPU, "cuda sm_90")):
@@ -117,18 +117,19 @@ def _run_on_cpu(
             if kind == "stitched"
             else tvm.compile(model.mod, CPU, relax_pipeline=passes)
         )
-        runners[kind] = compare.Runner(executable, CPU, list(inputs.values()))
+        runners[kind] = runner.Runner(executable, CPU, list(inputs.values()))
     _progress("running ONNX Runtime")
     peer = compare.onnxruntime_call(model.proto, inputs)
     expected = peer()
     _progress(f"timing on llvm, {repeats} calls each, interleaved")
     calls: dict[str, Callable[[], Any]] = {**runners, "ONNX Runtime": peer}
-    seconds = dict(zip(calls, compare.interleaved_seconds(list(calls.values()), repeats), strict=True))
-    errors = {kind: compare.greatest_error(runner.outputs(), expected) for kind, runner in runners.items()}
+    times = timing.interleaved(list(calls.values()), repeats)
+    seconds = dict(zip(calls, [each.median for each in times], strict=True))
+    errors = {kind: compare.greatest_error(one.outputs(), expected) for kind, one in runners.items()}
     samples: dict[str, list[float]] = {kind: [] for kind in runners}
     for _ in range(repeats):
-        for kind, runner in runners.items():
-            samples[kind].append(runner.kernel_seconds(counts["llvm", kind].names_of("memory")))
+        for kind, one in runners.items():
+            samples[kind].append(one.kernel_seconds(counts["llvm", kind].names_of("memory")))
     own = {kind: statistics.median(values) for kind, values in samples.items()}
     title = f"{CPU.attrs['mcpu']}, {os.environ['TVM_NUM_THREADS']} threads, per call"
     print(f"{title:28}{'median':>12}{'memory-intensive kernels':>27}{'error':>12}")

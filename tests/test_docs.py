@@ -47,7 +47,7 @@ LAYERS = {
 LAYERS |= {
     "describe": 3,
     "compute": 4,
-    "explain": 4,
+    "explaining": 4,
     "recorder": 4,
     "attempts": 4,
     "rules": 4,
@@ -202,7 +202,7 @@ def test_every_config_option_is_documented(guide: str, field: dataclasses.Field[
 
 
 def _commands() -> dict[str, argparse.ArgumentParser]:
-    parser = cli._parser()
+    parser = cli.parser()
     (subparsers,) = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
     return dict(subparsers.choices)
 
@@ -242,7 +242,7 @@ def test_shown_commands_are_understood(page: Path) -> None:
         while "=" in words[0]:
             words = words[1:]
         if words[0] == "tvm-stitch":
-            cli._parser().parse_args(words[1:])
+            cli.parser().parse_args(words[1:])
         elif words[0] == "make":
             assert {w for w in words[1:] if "=" not in w} <= targets, words
         elif words[0].startswith("python") and words[1] not in ("-m", "-c"):

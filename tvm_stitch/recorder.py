@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from .explain import Report, report_of
+from .explaining import Report, report_of
 from .plan.grid_plan import GridPlan
 from .plan.plan import StitchPlan
 from .report.flow import Flow

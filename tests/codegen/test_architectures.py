@@ -12,7 +12,7 @@ import tvm
 
 import tvm_stitch.relax
 from tvm_stitch.device import device_model
-from tvm_stitch.explain import explain
+from tvm_stitch.explaining import explain
 from tvm_stitch.plan.launch import blocks_per_sm
 from tvm_stitch.testing import cases, grid_cases
 from tvm_stitch.testing.emulator import Options, lower, run_lowered

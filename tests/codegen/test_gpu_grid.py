@@ -17,7 +17,7 @@ import tvm_stitch.relax
 from tests.graph.helpers import H200, build, check_emulated, cuda_source, draw
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import DeviceModel
-from tvm_stitch.explain import explain
+from tvm_stitch.explaining import explain
 from tvm_stitch.plan.choose import choose_plan
 from tvm_stitch.plan.grid import make_grid_plan
 from tvm_stitch.plan.grid_plan import GridPlan

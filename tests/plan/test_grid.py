@@ -9,7 +9,7 @@ import pytest
 
 from tests.graph.helpers import H200
 from tvm_stitch.device import GPUS
-from tvm_stitch.explain import describe
+from tvm_stitch.explaining import describe
 from tvm_stitch.plan.alignment import Misaligned
 from tvm_stitch.plan.choose import choose_plan
 from tvm_stitch.plan.grid import make_grid_plan

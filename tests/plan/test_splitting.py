@@ -13,7 +13,7 @@ from tvm.relax import op as R
 from tests.graph.helpers import H200, build, graph
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import GPUS, DeviceModel
-from tvm_stitch.explain import describe
+from tvm_stitch.explaining import describe
 from tvm_stitch.plan.launch import blocks_per_sm
 from tvm_stitch.plan.mapping import Exchange, map_rows
 from tvm_stitch.plan.memory import shared_bytes, traffic

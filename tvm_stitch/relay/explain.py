@@ -10,7 +10,7 @@ import tvm
 from tvm import relay
 
 from ..config import StitchConfig, checked_config
-from ..explain import Report
+from ..explaining import Report
 from ..target import resolve_target
 from .hook import stitching
 

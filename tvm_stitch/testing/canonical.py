@@ -23,7 +23,7 @@ import numpy as np
 
 from .. import compat
 from ..compat import Analyzer, Expr, Var, tir
-from ..explain import Kernel, Report, describe
+from ..explaining import Kernel, Report, describe
 from ..graph.access import has_load
 from ..graph.extent import Extent, as_expr
 from ..graph.ir import Operator, StitchGraph, Tensor

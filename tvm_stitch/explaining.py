@@ -127,7 +127,7 @@ class Report:
         return bare_report(self.target, self.device, self.kernels, self.left, reasons)
 
 
-def explain(mod: Any, target: Any = "llvm", config: StitchConfig | None = None) -> Report:
+def explain(mod: Any, target: Any = "native", config: StitchConfig | None = None) -> Report:
     """Report how ``mod`` is stitched for ``target``; nothing is compiled to machine code.
 
     Args:
