@@ -29,6 +29,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from _gpu import need_gpu  # noqa: E402
 from models import plot, report  # noqa: E402
 from models.job import Job  # noqa: E402
 from models.measure import Effort, measure_all  # noqa: E402
@@ -51,6 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     names = _names(args, parser)
     contenders = _contenders(args, parser)
+    need_gpu(args.target)
     try:
         check_packages([MODELS[name] for name in names if name in MODELS])
         if args.plot:
