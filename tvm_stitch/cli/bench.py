@@ -32,11 +32,11 @@ def run(args: argparse.Namespace, progress: Progress) -> tuple[dict[str, Any], s
     """Time a model: the figures as data and as a table."""
     job = read_job(args, progress)
     import tvm
-    from tvm import relax
 
     import tvm_stitch
 
     from ..relax import pipeline
+    from ..relax.takes import stock_pipeline
     from ..testing.compare import greatest_error
     from ..testing.count import count_kernels
     from ..testing.runner import Runner
@@ -51,9 +51,9 @@ def run(args: argparse.Namespace, progress: Progress) -> tuple[dict[str, Any], s
     except ValueError as error:
         raise UsageError(f"{error}: --shape INPUT=1,128") from None
     mod, target, peer_name = job.model.mod, job.target, job.model.peer_name
-    stock_pipeline = relax.get_default_pipeline(target)
+    stock_passes = stock_pipeline(target)
     with progress("compiling with stock TVM"):
-        stock = Runner(tvm.compile(mod, target, relax_pipeline=stock_pipeline), target, list(inputs.values()))
+        stock = Runner(tvm.compile(mod, target, relax_pipeline=stock_passes), target, list(inputs.values()))
     with progress("compiling with stitching"):
         stitched = Runner(
             tvm_stitch.compile(mod, target=target, config=job.config), target, list(inputs.values())
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace, progress: Progress) -> tuple[dict[str, Any], s
     times: dict[str, Times] = dict(zip(("stock", "stitched", "peer"), seconds))
     rows: dict[str, dict[str, Any]] = {}
     for name, runner, passes in (
-        ("stock", stock, stock_pipeline),
+        ("stock", stock, stock_passes),
         ("stitched", stitched, pipeline(target, job.config)),
     ):
         rows[name] = {

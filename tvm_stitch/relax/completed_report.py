@@ -18,6 +18,7 @@ from ..testing.count import count_lowered, is_compute_intensive
 from .kernel_calls import kernel_calls
 from .marked_names import unmarked
 from .pipeline import backend_of, default_schedules
+from .takes import LegalizeTakes
 
 
 def completed(report: ModelReport, mod: tvm.IRModule, lowered: tvm.IRModule, target: Any) -> ModelReport:
@@ -42,7 +43,7 @@ def completed(report: ModelReport, mod: tvm.IRModule, lowered: tvm.IRModule, tar
 def _stock(mod: tvm.IRModule, target: Any) -> Totals | None:
     """What TVM's own pipeline launches and moves; None where it does not compile the model."""
     backend = backend_of(target)
-    passes = [*backend.library_dispatch_passes(target), *backend.legalize_passes(target)]
+    passes = [LegalizeTakes(), *backend.library_dispatch_passes(target), *backend.legalize_passes(target)]
     try:
         made = exclusively(passes)(mod)
         counted = count_lowered(made, target)
