@@ -70,6 +70,7 @@ setup(
             "pre-commit",
             "pytest",
             "pytest-xdist",
+            "rich",
             "ruff",
             "torch",
         ],

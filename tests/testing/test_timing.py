@@ -26,6 +26,13 @@ def test_turns_alternate_after_a_call_that_does_not_count(monkeypatch: pytest.Mo
         interleaved([called("fast", 0)], repeats=0)
 
 
+def test_slow_calls_count_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "SLOW", 0.01)
+    calls: list[int] = []
+    (times,) = interleaved([lambda: (calls.append(1), time.sleep(0.02))], repeats=2)
+    assert len(calls) == 1 + 2 and len(times.seconds) == 2
+
+
 def test_short_calls_are_measured_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "MOST_CALLS", 7)
     calls: list[int] = []

@@ -17,6 +17,9 @@ LEAST = 1e-3
 
 MOST_CALLS = 1000
 
+SLOW = 0.5
+"""Seconds of a call to which what was left spinning before makes no difference: it counts itself."""
+
 STEADY = 1.5
 """What the third quartile of times is below, in first quartiles, where their median says enough."""
 
@@ -88,6 +91,9 @@ def interleaved(runs: Sequence[Callable[[], Any]], repeats: int = 5) -> list[Tim
             if len(runs) > 1:
                 time.sleep(PAUSE)
             once = _seconds(runs[index], 1)
+            if once >= SLOW:
+                times[index].append(once)
+                continue
             calls = 1 if once >= LEAST else min(round(LEAST / max(once, 1e-7)), MOST_CALLS)
             times[index].append(_seconds(runs[index], calls) / calls)
     return [Times(tuple(samples)) for samples in times]
