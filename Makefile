@@ -69,7 +69,7 @@ $(VENV_RELAY)/bin/pip:
 
 venv: $(VENV)/.installed
 
-$(VENV)/.installed: requirements/dev.txt setup.py pyproject.toml | $(VENV)/bin/pip
+$(VENV)/.installed: requirements/dev.txt pyproject.toml | $(VENV)/bin/pip
 	@echo "installing requirements/dev.txt into $(VENV)"
 	$(VENV)/bin/python $(PIP_INSTALL) -r requirements/dev.txt
 	$(VENV)/bin/python $(PIP_INSTALL) --no-build-isolation --no-deps --editable .
@@ -80,7 +80,7 @@ venv-relay: $(VENV_RELAY)/.installed
 
 # bitblas carries the Relay-era TVM; its own requirements are left out (that TVM's are in requirements/relay.txt).
 # About 200 MB of downloads. The last command imports that TVM, and says what is missing where it cannot.
-$(VENV_RELAY)/.installed: requirements/relay.txt requirements/relay-nodeps.txt setup.py pyproject.toml \
+$(VENV_RELAY)/.installed: requirements/relay.txt requirements/relay-nodeps.txt pyproject.toml \
     $(wildcard $(TOOLCHAIN)/*.toml $(TOOLCHAIN)/*.py $(TOOLCHAIN)/*.pth) | $(VENV_RELAY)/bin/pip
 	@echo "installing requirements/relay.txt and relay-nodeps.txt into $(VENV_RELAY)"
 	$(VENV_RELAY)/bin/python $(PIP_INSTALL) --require-hashes -r requirements/relay.txt
