@@ -57,7 +57,7 @@ def main() -> int:
 
     with screen.step("planning the kernels for this CPU"):
         report = tvm_stitch.explain(model.mod, cpu)
-        told = report._completed()
+        told = report.completed()
     off = _on_cpu(screen, model, inputs, config, cpu, told, args.repeats)
     if gpu:
         _on_gpu(screen, model, inputs, config, args.repeats)
@@ -147,7 +147,7 @@ def _on_gpu(
     """Time everyone on this machine's CUDA device."""
     target = resolve_target("cuda")
     with screen.step("planning the kernels for this GPU"):
-        report = tvm_stitch.explain(model.mod, target)._completed()
+        report = tvm_stitch.explain(model.mod, target).completed()
     runners = compiled(model.mod, target, inputs, screen)
     others = peers(model.proto, inputs, config, True, screen)
     with screen.step(f"timing {repeats} calls of each on the GPU, in turn"):
@@ -161,7 +161,7 @@ def _for_gpu(screen: Screen, model: compare.OnnxModel) -> None:
     """What a GPU would run: planned here without one."""
     target = resolve_target({"kind": "cuda", "arch": DEFAULT_ARCH})
     with screen.step(f"planning the kernels for a GPU ({DEFAULT_ARCH})"):
-        report = tvm_stitch.explain(model.mod, target)._completed()
+        report = tvm_stitch.explain(model.mod, target).completed()
     screen.title(_table_title(f"One call on a GPU ({DEFAULT_ARCH}; planned, not run)", timed=False))
     _table(screen, {}, {"stock TVM": report.stock, "stitched": report.stitched})
 

@@ -77,7 +77,7 @@ def test_edges_follow_the_values(target: str) -> None:
 @pytest.mark.parametrize("target", ["llvm", "cuda"])
 def test_totals_are_those_that_are_counted(target: str) -> None:
     report = bert(target)
-    completed = report._completed()
+    completed = report.completed()
     mod = load_onnx(
         build_bert(BertConfig(layers=3, hidden=64, heads=2, sequence=16, ffn=128, vocabulary=64))
     ).mod
@@ -91,7 +91,7 @@ def test_totals_are_those_that_are_counted(target: str) -> None:
 
 
 def test_sources_of_kernels() -> None:
-    on_cpu, on_gpu = bert("llvm")._completed().codes, bert("cuda")._completed().codes
+    on_cpu, on_gpu = bert("llvm").completed().codes, bert("cuda").completed().codes
     assert {c.language for c in on_cpu.values()} == {"TIR"}
     norm = on_gpu["stitch_layer_norm"]
     assert norm.language == "CUDA C" and "__global__" in norm.text
