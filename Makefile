@@ -10,6 +10,7 @@ PYTHON ?= $(or $(shell for p in python3.11 python3.12 python3.13 python3; do \
     $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done),python3.11)
 VENV := .venv
 VENV_RELAY := .venv-relay
+VENV_SITE := .venv-site
 # What finds and loads the TVM with Relay.
 TOOLCHAIN := python/tvm-relay-toolchain
 PIP_INSTALL := -m pip --disable-pip-version-check install --quiet
@@ -18,7 +19,7 @@ JOBS ?= 2
 # Another ONNX file for `make run` (default: a BERT encoder that scripts/run_demo.py builds).
 MODEL ?=
 
-.PHONY: help run test mutate lint format venv venv-relay clean
+.PHONY: help run test mutate lint format site venv venv-relay clean
 
 help:
 	@echo "make run         compile a transformer encoder with stitching, check it and time it (MODEL=file.onnx takes another)"
@@ -26,6 +27,7 @@ help:
 	@echo "make mutate      put one bug at a time into a copy, and see whether the tests notice (docs/mutation-testing.md)"
 	@echo "make lint        ruff and mypy"
 	@echo "make format      let ruff rewrite the sources"
+	@echo "make site        the documentation as a site, its links checked (build/site)"
 	@echo "make venv        the environment of run, test, lint and format ($(VENV))"
 	@echo "make venv-relay  the environment of test with a Relay-era TVM ($(VENV_RELAY))"
 	@echo "make clean       remove build outputs and caches, keep the environments"
@@ -54,6 +56,11 @@ format: venv
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
+# Strict: a link or a name that leads nowhere fails it.
+site: $(VENV_SITE)/.installed
+	NO_MKDOCS_2_WARNING=1 $(VENV_SITE)/bin/mkdocs build --strict
+	@echo "build/site/index.html"
+
 # An environment that exists is kept and brought up to date; only a missing one is created.
 define create_venv
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
@@ -66,6 +73,14 @@ $(VENV)/bin/pip:
 
 $(VENV_RELAY)/bin/pip:
 	$(call create_venv,$(VENV_RELAY))
+
+$(VENV_SITE)/bin/pip:
+	$(call create_venv,$(VENV_SITE))
+
+$(VENV_SITE)/.installed: requirements/site.txt | $(VENV_SITE)/bin/pip
+	@echo "installing requirements/site.txt into $(VENV_SITE)"
+	$(VENV_SITE)/bin/python $(PIP_INSTALL) -r requirements/site.txt
+	@touch $@
 
 venv: $(VENV)/.installed
 

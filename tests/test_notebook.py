@@ -7,6 +7,7 @@ After a change of it, ``python tests/test_notebook.py`` runs it and writes its o
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,10 @@ def executed() -> Any:
     nbformat.validate(notebook)
     paths = [str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "TVM_STITCH_CUBLASLT": "none"}
-    manager = AsyncKernelManager(kernel_name="python3", transport="ipc")
-    client = NotebookClient(notebook, km=manager, timeout=180, record_timing=False, coalesce_streams=True)
-    client.execute(env=env)
+    with tempfile.TemporaryDirectory(prefix="nb-") as sockets:
+        manager = AsyncKernelManager(kernel_name="python3", transport="ipc", ip=f"{sockets}/kernel")
+        client = NotebookClient(notebook, km=manager, timeout=180, record_timing=False, coalesce_streams=True)
+        client.execute(env=env)
     return notebook
 
 

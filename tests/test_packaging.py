@@ -48,7 +48,7 @@ def test_the_version_has_one_source() -> None:
 
 def test_both_ci_files_run_the_same() -> None:
     steps = re.findall(r"^ +- run: (.+)$", text(".github/workflows/ci.yml"), re.M)
-    assert steps == [".ci/run", "make lint"] and os.access(ROOT / ".ci/run", os.X_OK)
+    assert steps == [".ci/run", "make lint", "make site"] and os.access(ROOT / ".ci/run", os.X_OK)
 
 
 # -- built ----------------------------------------------------------------------------------------------------

@@ -44,8 +44,8 @@ def explain(mod: Any, target: Any = "native", config: StitchConfig | None = None
     """Report how a Relax module is stitched for a target; nothing is compiled to machine code.
 
     Args:
-        mod: as :func:`compile` takes it.
-        target: as :func:`compile` takes it. A GPU need not be there.
+        mod: as ``compile`` takes it.
+        target: as ``compile`` takes it. A GPU need not be there.
         config: stitching options.
 
     Returns: the report. Printed it is a summary, in a notebook a page; it writes pages and timelines.
