@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -53,6 +54,24 @@ def test_one_screen_shows_all(
     assert "build/report.html" in out and page.read_text(encoding="utf-8").startswith("<!doctype html>")
     if not tvm.cuda(0).exist:
         assert "One call on a GPU (sm_90; planned, not run)" in out and "no CUDA device" in out
+
+
+def test_a_machine_with_a_gpu_has_its_figures(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """With this machine's CPU in the place of a GPU."""
+    device = SimpleNamespace(exist=True, device_name="Some GPU")
+    monkeypatch.setattr(run_demo.tvm, "cuda", lambda _: device)
+    native = run_demo.resolve_target("native")
+    monkeypatch.setattr(run_demo, "resolve_target", lambda _: native)
+    monkeypatch.setattr(run_demo, "BertConfig", lambda: SMALL)
+    assert demonstrate(monkeypatch=monkeypatch, folder=tmp_path) == 0
+    out = capfd.readouterr().out
+    rows = out[out.index("One call on this GPU") :].splitlines()[1:3]
+    assert [row.split("  ")[1] for row in rows] == ["stock TVM", "stitched"] and all(
+        " ms " in row for row in rows
+    )
+    assert "Some GPU" in out.splitlines()[0] and "planned, not run" not in out
 
 
 def test_a_wrong_result_is_a_failure(
