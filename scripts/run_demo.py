@@ -152,7 +152,7 @@ def _on_gpu(
     others = peers(model.proto, inputs, config, True, screen)
     with screen.step(f"timing {repeats} calls of each on the GPU, in turn"):
         times = _times({**runners, **others}, repeats)
-    screen.title(_table_title(f"One call on this GPU"))
+    screen.title(_table_title("One call on this GPU"))
     _table(screen, times, {"stock TVM": report.stock, "stitched": report.stitched})
     _verdict(screen, times)
 
