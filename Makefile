@@ -18,6 +18,8 @@ PIP_INSTALL := -m pip --disable-pip-version-check install --quiet
 JOBS ?= 2
 # Another ONNX file for `make run` (default: a BERT encoder that scripts/run_demo.py builds).
 MODEL ?=
+# Shapes of its inputs with symbolic dimensions: SHAPE="input=1,128 other=1,128".
+SHAPE ?=
 
 .PHONY: help run test mutate lint format site venv venv-relay clean
 
@@ -33,7 +35,7 @@ help:
 	@echo "make clean       remove build outputs and caches, keep the environments"
 
 run: venv
-	$(VENV)/bin/python scripts/run_demo.py $(if $(MODEL),--model "$(MODEL)")
+	$(VENV)/bin/python scripts/run_demo.py $(if $(MODEL),--model "$(MODEL)") $(addprefix --shape ,$(SHAPE))
 
 # Both suites run, one for each TVM; either one's failure fails the target.
 test: venv venv-relay

@@ -26,6 +26,8 @@ from demo.screen import Screen  # noqa: E402
 from demo.showcase import Showcase, showcase  # noqa: E402
 
 import tvm_stitch  # noqa: E402
+from tvm_stitch.cli.errors import UsageError, told  # noqa: E402
+from tvm_stitch.cli.options import parse_shapes  # noqa: E402
 from tvm_stitch.relax import pipeline  # noqa: E402
 from tvm_stitch.relax.takes import stock_pipeline  # noqa: E402
 from tvm_stitch.report.data import ModelReport, Totals  # noqa: E402
@@ -45,8 +47,8 @@ def main() -> int:
     args, screen, start = _arguments(), Screen(), time.perf_counter()
     try:
         model, inputs, config, title = _model(args, screen)
-    except (OSError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
+    except Exception as error:  # of many kinds: of files, of protobuf, of TVM's importer
+        print(f"error: {told(error)}", file=sys.stderr)
         return 2
     gpu = tvm.cuda(0).exist
     cpu = resolve_target("native")
@@ -57,14 +59,14 @@ def main() -> int:
 
     with screen.step("planning the kernels for this CPU"):
         report = tvm_stitch.explain(model.mod, cpu)
-        told = report.completed()
-    off = _on_cpu(screen, model, inputs, config, cpu, told, args.repeats)
+        planned = report.completed()
+    off = _on_cpu(screen, model, inputs, config, cpu, planned, args.repeats)
     if gpu:
         _on_gpu(screen, model, inputs, config, args.repeats)
     else:
         _for_gpu(screen, model)
     with screen.step("measuring one kernel"):
-        shown = showcase(model.mod, told, cpu)
+        shown = showcase(model.mod, planned, cpu)
         if shown is not None:
             times = _times_of(shown, cpu, args.repeats)
     if shown is not None:
@@ -90,6 +92,13 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", type=Path, help="an ONNX file (default: a BERT encoder built here)")
+    parser.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        metavar="INPUT=1,128",
+        help="the shape of an input of that file that has symbolic dimensions; may be given several times",
+    )
     parser.add_argument("--repeats", type=int, default=9, help="timed calls of each (default: %(default)s)")
     args = parser.parse_args()
     if args.repeats < 2:
@@ -108,9 +117,12 @@ def _model(
         if config:
             onnx.save(build_bert(config), str(path))
         elif not path.is_file():
-            raise ValueError(f"no file {path}; give the path of an ONNX model: make run MODEL=...")
-        model = compare.load_onnx(onnx.load(str(path)), names=True)
-    inputs = random_inputs(config) if config else tensors.make_inputs(model.inputs)
+            raise UsageError(f"no file {path}; give the path of an ONNX model: make run MODEL=...")
+        model = compare.load_onnx(onnx.load(str(path)), parse_shapes(args.shape), names=True)
+    try:
+        inputs = random_inputs(config) if config else tensors.make_inputs(model.inputs)
+    except ValueError as error:
+        raise UsageError(f"{error}: make run MODEL={path} SHAPE=input=1,128") from None
     what = "ONNX model"
     if config:
         what = f"BERT encoder of {config.layers} layers, hidden {config.hidden}, sequence {config.sequence}"

@@ -37,6 +37,6 @@ def test_failures_exit_1_without_a_traceback(
         pytest.skip("needs a machine without a CUDA device")
     code, stdout, stderr = run(capfd, "bench", model, "--shape", "x=8,16", "--target", "cuda")
     assert code == 1 and stdout == ""
-    assert "bench failed: RuntimeError: no cuda device here" in stderr and "Traceback" not in stderr
+    assert "bench failed: no cuda device here" in stderr and "Traceback" not in stderr
     with pytest.raises(RuntimeError, match="no cuda device"):
         cli.main(["bench", str(model), "--shape", "x=8,16", "--target", "cuda", "--debug"])

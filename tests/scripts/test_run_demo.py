@@ -90,6 +90,22 @@ def test_what_is_no_model(
     assert "error: no file no.onnx; give the path of an ONNX model" in capfd.readouterr().err
 
 
+def test_symbolic_dimensions_need_shapes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    info = onnx.helper.make_tensor_value_info
+    shapes = [info(name, onnx.TensorProto.FLOAT, ["n", 8]) for name in ("x", "y")]
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Softmax", ["x"], ["y"])], "g", shapes[:1], shapes[1:]
+    )
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8), str(tmp_path / "n.onnx"))
+    arguments = ("--model", "n.onnx")
+    assert demonstrate(*arguments, monkeypatch=monkeypatch, folder=tmp_path) == 2
+    assert capfd.readouterr().err.splitlines()[-1].endswith("make run MODEL=n.onnx SHAPE=input=1,128")
+    assert demonstrate(*arguments, "--shape", "x=4,8", monkeypatch=monkeypatch, folder=tmp_path) == 0
+
+
 def test_noise_is_named() -> None:
     assert run_demo._spread(Times((0.001, 0.002, 0.003))) == "2.00 ms (1.50 to 2.50)"
 

@@ -7,7 +7,7 @@ import argparse
 import json
 from typing import Any
 
-from .errors import UsageError
+from .errors import Failure, UsageError
 from .model import check_options, read_job
 from .options import add_model_options, add_timing, check_timing
 from .progress import Progress
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace, progress: Progress) -> tuple[dict[str, Any], s
 
     on_gpu = "gpu" in job.target.keys
     if on_gpu and not tvm.device(job.target.kind.name, 0).exist:
-        raise RuntimeError(f"no {job.target.kind.name} device here; compile and explain need none")
+        raise Failure(f"no {job.target.kind.name} device here; compile and explain need none")
     try:
         inputs = make_inputs(job.model.inputs, args.seed)
     except ValueError as error:

@@ -16,18 +16,18 @@ class UsageError(Exception):
     """Something the caller can put right: the message says what and how."""
 
 
+class Failure(RuntimeError):
+    """A failure whose message says all: neither the caller's mistake nor a fault of the program."""
+
+
 def told(error: BaseException) -> str:
     """An error in one line: what went wrong, without the traces that TVM puts into its messages."""
+    if isinstance(error, (Failure, UsageError)):
+        return str(error)
     if _is_full_disk(error):
         place = getattr(error, "filename", None)
-        where = (
-            f" for {place}"
-            if place
-            else f": neither to write the result nor to work in {tempfile.gettempdir()}"
-        )
-        return (
-            f"no space is left on the disk{where}; free some, or write elsewhere (TMPDIR is where it works)"
-        )
+        where = f" of {place}" if place else f", where the result goes or in {tempfile.gettempdir()}"
+        return f"no space is left on the disk{where}; free some, or give other places with -o and TMPDIR"
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}"
     from ..failures import error_text

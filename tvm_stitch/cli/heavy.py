@@ -10,6 +10,7 @@ from typing import Any
 from tvm_stitch_command import ended_by_interrupts
 
 from ..cores import use_all_cores
+from .errors import Failure
 
 
 def import_compiler() -> None:
@@ -25,10 +26,10 @@ def import_or_say(module: str, advice: str) -> Any:
     """A module that not every installation has.
 
     Raises:
-        RuntimeError: where it is not installed, with what to do.
+        Failure: where it is not installed, with what to do.
     """
     try:
         with ended_by_interrupts():
             return importlib.import_module(module)
     except ImportError as error:
-        raise RuntimeError(f"{error}; {advice}") from error
+        raise Failure(f"{error}; {advice}") from error

@@ -65,7 +65,7 @@ def read_job(args: argparse.Namespace, progress: Progress, names: bool = False) 
 
     Raises:
         UsageError: for whatever of them is not what it should be.
-        RuntimeError: where a package is missing that such a model needs.
+        Failure: where a package is missing that such a model needs, or TVM has not all of its operators.
     """
     path: Path = args.model
     shapes = parse_shapes(args.shape)

@@ -12,7 +12,7 @@ import onnx
 from ..failures import error_text, let_pass
 from ..onnx_check import InvalidModel, check_model
 from ..testing.compare import load_onnx, onnxruntime_call, output_specs
-from .errors import UsageError
+from .errors import Failure, UsageError
 from .heavy import import_or_say
 from .model import ONNX_ADVICE, Model
 
@@ -30,6 +30,7 @@ def read_onnx(path: Path, shapes: dict[str, tuple[int, ...]], names: bool) -> Mo
 
     Raises:
         UsageError: when it is no valid one, or the shapes do not fit.
+        Failure: when TVM has not all of its operators.
     """
     try:
         proto = onnx.load(str(path))
@@ -44,6 +45,11 @@ def read_onnx(path: Path, shapes: dict[str, tuple[int, ...]], names: bool) -> Mo
     except ValueError as error:
         if shapes:
             raise UsageError(str(error)) from None
+        raise
+    except Exception as error:
+        if type(error).__name__ == "OpNotImplemented":  # TVM does not export the class
+            unknown = error_text(error).rpartition(": ")[2]
+            raise Failure(f"{path} has operators that TVM's ONNX importer does not know: {unknown}") from error
         raise
     return Model(model.mod, model.inputs, output_specs(model), "ONNX Runtime", partial(_peer, proto))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .compile import LIBRARY, MANIFEST
-from .errors import UsageError
+from .errors import Failure, UsageError
 from .options import add_shape, add_timing, check_timing, parse_shapes
 from .outputs import check_files, files_for
 from .progress import Progress
@@ -213,7 +213,7 @@ def _device(manifest: dict[str, Any], asked: str | None) -> str:
     if asked and asked != device:
         raise UsageError(f"--device {asked}: the model was compiled for {device}")
     if not tvm.device(str(device), 0).exist:
-        raise RuntimeError(f"no {device} device here, for which the model was compiled")
+        raise Failure(f"no {device} device here, for which the model was compiled")
     return str(device)
 
 
