@@ -49,7 +49,9 @@ def read_onnx(path: Path, shapes: dict[str, tuple[int, ...]], names: bool) -> Mo
     except Exception as error:
         if type(error).__name__ == "OpNotImplemented":  # TVM does not export the class
             unknown = error_text(error).rpartition(": ")[2]
-            raise Failure(f"{path} has operators that TVM's ONNX importer does not know: {unknown}") from error
+            raise Failure(
+                f"{path} has operators that TVM's ONNX importer does not know: {unknown}"
+            ) from error
         raise
     return Model(model.mod, model.inputs, output_specs(model), "ONNX Runtime", partial(_peer, proto))
 
