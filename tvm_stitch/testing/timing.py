@@ -12,8 +12,8 @@ from typing import Any
 PAUSE = 0.1
 """Seconds before the turn of another one."""
 
-LEAST = 1e-3
-"""Seconds that are worth a measurement of their own."""
+LEAST = 0.05
+"""Seconds of calls in a row that are worth a measurement of their own."""
 
 MOST_CALLS = 1000
 
@@ -74,8 +74,8 @@ def interleaved(runs: Sequence[Callable[[], Any]], repeats: int = 5) -> list[Tim
     """The times of each callable, all of them called in turn ``repeats`` times after one warm-up.
 
     Turns alternate in direction, so that none of them always follows the same other one. Before each there is a pause,
-    in which threads that another one left spinning go to sleep, and a call that does not count. What takes no
-    millisecond is called several times, and has the mean of these.
+    in which threads that another one left spinning go to sleep, and a call that does not count. What takes less
+    time than a measurement is worth is called several times, and has the mean of these.
 
     Raises:
         ValueError: when ``repeats`` is less than 1.
