@@ -90,6 +90,17 @@ def test_totals_are_those_that_are_counted(target: str) -> None:
     assert json.dumps(completed.to_dict())
 
 
+@pytest.mark.parametrize("target", ["llvm", "cuda"])
+def test_reshapes_by_themselves_are_no_kernels_of_tvms(target: str) -> None:
+    def body(emit: Any, x: Any, w: Any) -> Any:
+        return emit(R.matmul(emit(R.reshape(emit(R.matmul(x, w)), (8, 16))), w))
+
+    mod = build(body, ((4, 2, 16), "float32"), ((16, 16), "float32"))
+    stock = explain(mod, target).completed().stock
+    assert stock is not None and (stock.kernels, stock.memory) == (2, 0)
+    assert count_kernels(mod, tvm.target.Target("llvm")).total == 2
+
+
 def test_sources_of_kernels() -> None:
     on_cpu, on_gpu = bert("llvm").completed().codes, bert("cuda").completed().codes
     assert {c.language for c in on_cpu.values()} == {"TIR"}
