@@ -10,6 +10,7 @@ PYTHON ?= $(or $(shell for p in python3.11 python3.12 python3.13 python3; do \
     $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done),python3.11)
 VENV := .venv
 VENV_RELAY := .venv-relay
+VENV_SITE := .venv-site
 # What finds and loads the TVM with Relay.
 TOOLCHAIN := python/tvm-relay-toolchain
 PIP_INSTALL := -m pip --disable-pip-version-check install --quiet
@@ -17,8 +18,10 @@ PIP_INSTALL := -m pip --disable-pip-version-check install --quiet
 JOBS ?= 2
 # Another ONNX file for `make run` (default: a BERT encoder that scripts/run_demo.py builds).
 MODEL ?=
+# Shapes of its inputs with symbolic dimensions: SHAPE="input=1,128 other=1,128".
+SHAPE ?=
 
-.PHONY: help run test mutate lint format venv venv-relay clean
+.PHONY: help run test mutate lint format site venv venv-relay clean
 
 help:
 	@echo "make run         compile a transformer encoder with stitching, check it and time it (MODEL=file.onnx takes another)"
@@ -26,12 +29,13 @@ help:
 	@echo "make mutate      put one bug at a time into a copy, and see whether the tests notice (docs/mutation-testing.md)"
 	@echo "make lint        ruff and mypy"
 	@echo "make format      let ruff rewrite the sources"
+	@echo "make site        the documentation as a site, its links checked (build/site)"
 	@echo "make venv        the environment of run, test, lint and format ($(VENV))"
 	@echo "make venv-relay  the environment of test with a Relay-era TVM ($(VENV_RELAY))"
 	@echo "make clean       remove build outputs and caches, keep the environments"
 
 run: venv
-	$(VENV)/bin/python scripts/run_demo.py $(if $(MODEL),--model "$(MODEL)")
+	$(VENV)/bin/python scripts/run_demo.py $(if $(MODEL),--model "$(MODEL)") $(addprefix --shape ,$(SHAPE))
 
 # Both suites run, one for each TVM; either one's failure fails the target.
 test: venv venv-relay
@@ -54,6 +58,11 @@ format: venv
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
+# Strict: a link or a name that leads nowhere fails it.
+site: $(VENV_SITE)/.installed
+	NO_MKDOCS_2_WARNING=1 $(VENV_SITE)/bin/mkdocs build --strict
+	@echo "build/site/index.html"
+
 # An environment that exists is kept and brought up to date; only a missing one is created.
 define create_venv
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
@@ -67,9 +76,17 @@ $(VENV)/bin/pip:
 $(VENV_RELAY)/bin/pip:
 	$(call create_venv,$(VENV_RELAY))
 
+$(VENV_SITE)/bin/pip:
+	$(call create_venv,$(VENV_SITE))
+
+$(VENV_SITE)/.installed: requirements/site.txt | $(VENV_SITE)/bin/pip
+	@echo "installing requirements/site.txt into $(VENV_SITE)"
+	$(VENV_SITE)/bin/python $(PIP_INSTALL) -r requirements/site.txt
+	@touch $@
+
 venv: $(VENV)/.installed
 
-$(VENV)/.installed: requirements/dev.txt setup.py pyproject.toml | $(VENV)/bin/pip
+$(VENV)/.installed: requirements/dev.txt pyproject.toml | $(VENV)/bin/pip
 	@echo "installing requirements/dev.txt into $(VENV)"
 	$(VENV)/bin/python $(PIP_INSTALL) -r requirements/dev.txt
 	$(VENV)/bin/python $(PIP_INSTALL) --no-build-isolation --no-deps --editable .
@@ -80,7 +97,7 @@ venv-relay: $(VENV_RELAY)/.installed
 
 # bitblas carries the Relay-era TVM; its own requirements are left out (that TVM's are in requirements/relay.txt).
 # About 200 MB of downloads. The last command imports that TVM, and says what is missing where it cannot.
-$(VENV_RELAY)/.installed: requirements/relay.txt requirements/relay-nodeps.txt setup.py pyproject.toml \
+$(VENV_RELAY)/.installed: requirements/relay.txt requirements/relay-nodeps.txt pyproject.toml \
     $(wildcard $(TOOLCHAIN)/*.toml $(TOOLCHAIN)/*.py $(TOOLCHAIN)/*.pth) | $(VENV_RELAY)/bin/pip
 	@echo "installing requirements/relay.txt and relay-nodeps.txt into $(VENV_RELAY)"
 	$(VENV_RELAY)/bin/python $(PIP_INSTALL) --require-hashes -r requirements/relay.txt

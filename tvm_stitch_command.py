@@ -3,20 +3,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
+import threading
+from collections.abc import Iterator
 
 EXIT_INTERRUPTED = 130
 
 
 def main() -> int:
-    """Import the command line, which takes seconds, and run it."""
-    before = signal.signal(signal.SIGINT, _end)
-    from tvm_stitch.cli import main as run
-
-    signal.signal(signal.SIGINT, before)
+    """Import the command line and run it."""
+    with ended_by_interrupts():
+        from tvm_stitch.cli import main as run
     return run()
+
+
+@contextlib.contextmanager
+def ended_by_interrupts() -> Iterator[None]:
+    """While this lasts, an interrupt ends the process at once; a handler of the program's own stays as it is."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, _end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _end(_signum: int, _frame: object) -> None:

@@ -24,6 +24,7 @@ from tvm.relax import op as R
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from _gpu import need_gpu  # noqa: E402
 from _measure import Timing, time_on_gpu  # noqa: E402
 
 from tvm_stitch.plan import mapping  # noqa: E402
@@ -116,6 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--inputs", default="6,7,8,9,10,12")
     parser.add_argument("--threads", default="32,64,128,256,512,1024")
     options = parser.parse_args(argv)
+    need_gpu()
     columns, inputs, threads = (
         [int(n) for n in text.split(",")] for text in (options.columns, options.inputs, options.threads)
     )

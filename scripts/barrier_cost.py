@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np  # noqa: E402
 import tvm  # noqa: E402
+from _gpu import need_gpu  # noqa: E402
 from _measure import time_on_gpu  # noqa: E402
 from tvm import relax  # noqa: E402
 
@@ -138,10 +139,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             emulate(setting, 2, (0, 1, 3))
         print(f"{len(wanted)} settings run in the emulator without a finding")
         return 0
+    need_gpu(instead="--emulate runs the kernels on the CPU")
     device = tvm.cuda(0)
-    if not device.exist:
-        print("there is no GPU here: --emulate runs the kernels on the CPU", file=sys.stderr)
-        return 2
     print(f"{device.device_name}, {device.multi_processor_count} SMs", flush=True)
     costs = {setting: measure(setting, device.multi_processor_count) for setting in wanted}
     print(table(costs, args.clusters))

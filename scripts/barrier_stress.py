@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np  # noqa: E402
 import tvm  # noqa: E402
+from _gpu import need_gpu  # noqa: E402
 from tvm import relax  # noqa: E402
 
 from tvm_stitch.testing import cases, grid_cases, random_graphs  # noqa: E402
@@ -349,6 +350,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--target", choices=["cuda", "llvm"], default="cuda")
     parser.add_argument("--emulate", action="store_true", help="in the emulator, each call in another order")
     args = parser.parse_args(argv)
+    if not args.emulate:
+        need_gpu(args.target, "--emulate runs the kernels on the CPU")
     outcomes = []
     for outcome in run_all(tasks(args), args.timeout):
         outcomes.append(outcome)

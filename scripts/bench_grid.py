@@ -22,6 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from _gpu import need_gpu  # noqa: E402
 from _grid_contenders import MAKERS, work  # noqa: E402
 from _grid_jobs import Answer, Job, Target  # noqa: E402
 
@@ -208,6 +209,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             known = ", ".join(case.label for case in every)
             parser.error(f"unknown cases {', '.join(sorted(unknown))}: choose from {known}")
         chosen = [place for place, case in enumerate(every) if {case.name, case.label} & wanted]
+    need_gpu(args.target, "--target llvm times this machine's CPU")
     deadline = time.monotonic() + args.budget
     rows = run(chosen, names, args.scale, args.target, args.time_limit, deadline)
     if args.json:

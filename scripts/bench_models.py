@@ -29,13 +29,15 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from _cores import physical_cores  # noqa: E402
+from _gpu import need_gpu  # noqa: E402
 from models import plot, report  # noqa: E402
 from models.job import Job  # noqa: E402
 from models.measure import Effort, measure_all  # noqa: E402
 from models.process import CONTENDERS, REFERENCE  # noqa: E402
 from models.registry import MODELS, check_packages  # noqa: E402
 from models.spec import DTYPES, SIZES, MissingPackages  # noqa: E402
+
+from tvm_stitch.cores import physical_cores  # noqa: E402
 
 PACKAGES = ("apache-tvm", "torch", "onnxruntime", "jax", "torchax", "transformers", "timm", "triton")
 
@@ -50,6 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     names = _names(args, parser)
     contenders = _contenders(args, parser)
+    need_gpu(args.target)
     try:
         check_packages([MODELS[name] for name in names if name in MODELS])
         if args.plot:
@@ -195,7 +198,8 @@ def _options(
         return {}, {}
     # Not at the top: each contender's process imports this file anew, and most of them need no TVM.
     from tvm_stitch import StitchConfig
-    from tvm_stitch.cli import UsageError, parse_config, parse_shapes
+    from tvm_stitch.cli.errors import UsageError
+    from tvm_stitch.cli.options import parse_config, parse_shapes
 
     try:
         options = parse_config(args.config)

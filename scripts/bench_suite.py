@@ -23,6 +23,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import _contenders  # noqa: E402
+from _gpu import need_gpu  # noqa: E402
 from _measure import Contender, Timing, time_on_cpu, time_on_gpu  # noqa: E402
 
 from tvm_stitch.testing.cases import Case, cases  # noqa: E402
@@ -148,6 +149,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(
             f"unknown contenders {', '.join(sorted(unknown))}: choose from {', '.join(_contenders.MAKERS)}"
         )
+    need_gpu(args.target)
     chosen = cases(args.scale or {"llvm": "cpu", "cuda": "gpu"}[args.target])
     if args.cases:
         known = {case.name: case for case in chosen}

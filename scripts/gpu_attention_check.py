@@ -21,6 +21,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 import tvm  # noqa: E402
 from _cuda_events import microseconds  # noqa: E402
+from _gpu import need_gpu  # noqa: E402
 from tvm import relax  # noqa: E402
 
 import tvm_stitch.relax  # noqa: E402
@@ -118,8 +119,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--no-time", action="store_true", help="check only")
     options = parser.parse_args()
-    if not torch.cuda.is_available():
-        parser.error("no GPU is found")
+    need_gpu()
     target = tvm.target.Target.from_device(tvm.cuda())
     cases = [*odd_cases(), *timed_cases()]
     wrong = [found for case in cases if (found := check(case, target))]

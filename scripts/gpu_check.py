@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np  # noqa: E402
 import tvm  # noqa: E402
+from _gpu import need_gpu  # noqa: E402
 from tvm import relax  # noqa: E402
 
 from tvm_stitch.testing import cases, grid_cases, random_graphs  # noqa: E402
@@ -267,6 +268,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--sanitizer", choices=SANITIZERS, help="run under compute-sanitizer, small cases only"
     )
     args = parser.parse_args(argv)
+    need_gpu(args.target, "--target llvm checks this machine's CPU")
     if args.sanitizer:
         small = [scale for scale in args.scales if scale in ("test", "grid")] or ["test"]
         forwarded = ["--scales", *small, "--random", str(args.random), "--start", str(args.start)]

@@ -23,6 +23,7 @@ import torch  # noqa: E402
 import tvm  # noqa: E402
 import tvm_ffi  # noqa: E402
 from _cuda_events import microseconds  # noqa: E402
+from _gpu import need_gpu  # noqa: E402
 
 from tvm_stitch.compute.cuda import library  # noqa: E402
 from tvm_stitch.relax.library_convolutions import WORKSPACE_BYTES  # noqa: E402
@@ -154,8 +155,7 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=32, help="of the layers that are timed (default 32)")
     parser.add_argument("--no-time", action="store_true", help="check only")
     options = parser.parse_args()
-    if not torch.cuda.is_available():
-        parser.error("no GPU is found")
+    need_gpu()
     if (reason := library.CUDNN.missing()) is not None:
         parser.error(reason)
     library.CUDNN.load()

@@ -29,6 +29,7 @@ import ml_dtypes  # noqa: E402, F401  (gives NumPy the name "bfloat16")
 import numpy as np  # noqa: E402
 import tvm  # noqa: E402
 from _cuda_events import milliseconds  # noqa: E402
+from _gpu import need_gpu  # noqa: E402
 from _gpu_encoder import Sizes, relax_encoder, torch_encoder, weights_of  # noqa: E402
 from _measure import _device_activity  # noqa: E402
 from tvm import relax  # noqa: E402
@@ -124,6 +125,10 @@ def cases() -> list[Case]:
 
 def main() -> int:
     args = _arguments()
+    need_gpu()
+    if (reason := library.CUBLASLT.missing()) is not None:
+        print(f"error: {reason}", file=sys.stderr)
+        return 2
     start = time.perf_counter()
     library.CUBLASLT.load()
     print(

@@ -1,83 +1,90 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compile a transformer encoder with and without stitching, and set them side by side.
+"""Shows what stitching does to a whole model, and what for: times beside other compilers, kernels and bytes, a report.
 
-What `make run` runs: kernels launched, times on this machine's CPU beside ONNX Runtime's, and the error against it.
-Exits with 1 when the stitched model differs from it by more than 1e-4.
+What `make run` runs. Exits with 1 when the stitched model differs from ONNX Runtime by more than 1e-4.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from _cores import use_all_cores
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tvm_stitch.cores import use_all_cores  # noqa: E402
 
 use_all_cores()
-import numpy as np  # noqa: E402
 import onnx  # noqa: E402
 import tvm  # noqa: E402
-from tvm import relax  # noqa: E402
-from tvm.target import Target  # noqa: E402
+from demo.contenders import compiled, peers  # noqa: E402
+from demo.screen import Screen  # noqa: E402
+from demo.showcase import Showcase, showcase  # noqa: E402
 
 import tvm_stitch  # noqa: E402
+from tvm_stitch.cli.errors import UsageError, told  # noqa: E402
+from tvm_stitch.cli.options import parse_shapes  # noqa: E402
 from tvm_stitch.relax import pipeline  # noqa: E402
-from tvm_stitch.testing import compare  # noqa: E402
+from tvm_stitch.relax.takes import stock_pipeline  # noqa: E402
+from tvm_stitch.report.data import ModelReport, Totals  # noqa: E402
+from tvm_stitch.report.words import bytes_in_words  # noqa: E402
+from tvm_stitch.target import DEFAULT_ARCH, resolve_target  # noqa: E402
+from tvm_stitch.testing import compare, tensors, timing  # noqa: E402
 from tvm_stitch.testing.bert import BertConfig, build_bert, random_inputs  # noqa: E402
-from tvm_stitch.testing.count import KernelCount, count_kernels  # noqa: E402
+from tvm_stitch.testing.count import count_kernels  # noqa: E402
+from tvm_stitch.testing.runner import Runner  # noqa: E402
 
 TOLERANCE = 1e-4
-BUILT = Path("build") / "bert_encoder.onnx"
-CPU = Target({"kind": "llvm", "mcpu": tvm.get_global_func("target.llvm_get_system_cpu")()})
-"""This machine's own."""
-GPU = Target({"kind": "cuda", "arch": "sm_90"}, host=Target("llvm"))
+BUILD = Path("build")
 
 
 def main() -> int:
-    args = _arguments()
-    if args.repeats < 1:
-        print(f"error: --repeats must be at least 1, got {args.repeats}", file=sys.stderr)
+    """Run the demonstration and return its exit code."""
+    args, screen, start = _arguments(), Screen(), time.perf_counter()
+    try:
+        model, inputs, config, title = _model(args, screen)
+    except Exception as error:  # of many kinds: of files, of protobuf, of TVM's importer
+        print(f"error: {told(error)}", file=sys.stderr)
         return 2
-    start = time.perf_counter()
-    if args.model is None:
-        config = BertConfig()
-        BUILT.parent.mkdir(exist_ok=True)
-        path = BUILT
-        onnx.save(build_bert(config), str(path))
-        what = (
-            f"BERT encoder: {config.layers} layers, hidden {config.hidden}, {config.heads} heads, "
-            f"sequence {config.sequence}, seeded weights"
-        )
-    elif args.model.is_file():
-        path, what = args.model, "ONNX model"
+    gpu = tvm.cuda(0).exist
+    cpu = resolve_target("native")
+    machine = f"{cpu.attrs['mcpu']}, {os.environ['TVM_NUM_THREADS']} threads"
+    device = tvm.cuda(0).device_name if gpu else "no CUDA device"
+    screen.line(f"tvm_stitch {tvm_stitch.__version__} on TVM {tvm.__version__}: {machine}; {device}")
+    screen.line(title)
+
+    with screen.step("planning the kernels for this CPU"):
+        report = tvm_stitch.explain(model.mod, cpu)
+        planned = report.completed()
+    off = _on_cpu(screen, model, inputs, config, cpu, planned, args.repeats)
+    if gpu:
+        _on_gpu(screen, model, inputs, config, args.repeats)
     else:
-        print(
-            f"error: no file {args.model}; give the path of an ONNX model: make run MODEL=...",
-            file=sys.stderr,
-        )
-        return 2
-    print(f"{what} ({path}, {path.stat().st_size / 1e6:.1f} MB)", flush=True)
-    model = compare.load_onnx(onnx.load(str(path)))
-    inputs = random_inputs(BertConfig()) if args.model is None else compare.make_inputs(model.inputs)
+        _for_gpu(screen, model)
+    with screen.step("measuring one kernel"):
+        shown = showcase(model.mod, planned, cpu)
+        if shown is not None:
+            times = _times_of(shown, cpu, args.repeats)
+    if shown is not None:
+        screen.title(f"One kernel, {shown.title}")
+        for line in shown.lines():
+            screen.line(line)
+        ours, stock = times
+        spreads = f"{_spread(ours, 1e6, 'us')}, TVM {_spread(stock, 1e6, 'us')}"
+        screen.line(f"  stitched {spreads}: {timing.comparison(ours, stock, 'TVM')}")
 
-    counts = {}
-    for target, name in ((CPU, "llvm"), (GPU, "cuda sm_90")):
-        for kind, passes in _pipelines(target).items():
-            _progress(f"counting kernels: {name}, {kind}")
-            counts[name, kind] = count_kernels(model.mod, target, passes)
-    _progress("compiling for cuda sm_90")
-    tvm_stitch.compile(model.mod, target=GPU)
-    _print_counts(counts)
-
-    error = _run_on_cpu(model, inputs, counts, args.repeats)
-    print(f"total: {time.perf_counter() - start:.0f} s")
-    if not error <= TOLERANCE:
-        print(f"error: {error:.1e} against ONNX Runtime is more than {TOLERANCE:.0e}", file=sys.stderr)
+    path = BUILD / "report.html"
+    with screen.step(f"writing {path}"):
+        path.write_text(report.to_html(args.model.stem if args.model else "BERT encoder"), encoding="utf-8")
+    screen.title(f"The report: {path} ({path.stat().st_size / 1e6:.1f} MB), for a browser")
+    screen.line("  the model's graph, every kernel with its plan and code, and why each boundary stands")
+    screen.line(f"total: {time.perf_counter() - start:.0f} s")
+    if not off <= TOLERANCE:
+        print(f"error: {off:.1e} against ONNX Runtime is more than {TOLERANCE:.0e}", file=sys.stderr)
         return 1
     return 0
 
@@ -85,66 +92,147 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", type=Path, help="an ONNX file (default: a BERT encoder built here)")
-    parser.add_argument("--repeats", type=int, default=5, help="timed calls of each (default: %(default)s)")
-    return parser.parse_args()
+    parser.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        metavar="INPUT=1,128",
+        help="the shape of an input of that file that has symbolic dimensions; may be given several times",
+    )
+    parser.add_argument("--repeats", type=int, default=9, help="timed calls of each (default: %(default)s)")
+    args = parser.parse_args()
+    if args.repeats < 2:
+        parser.error(f"--repeats must be at least 2, got {args.repeats}")
+    return args
 
 
-def _pipelines(target: Target) -> dict[str, Any]:
-    return {"stock": relax.get_default_pipeline(target), "stitched": pipeline(target)}
+def _model(
+    args: argparse.Namespace, screen: Screen
+) -> tuple[compare.OnnxModel, dict[str, Any], BertConfig | None, str]:
+    """The model imported, its inputs, what it was built from, and what to call it."""
+    BUILD.mkdir(exist_ok=True)
+    config = None if args.model else BertConfig()
+    path = args.model or BUILD / "bert_encoder.onnx"
+    with screen.step(f"building and importing {path}" if config else f"importing {path}"):
+        if config:
+            onnx.save(build_bert(config), str(path))
+        elif not path.is_file():
+            raise UsageError(f"no file {path}; give the path of an ONNX model: make run MODEL=...")
+        model = compare.load_onnx(onnx.load(str(path)), parse_shapes(args.shape), names=True)
+    try:
+        inputs = random_inputs(config) if config else tensors.make_inputs(model.inputs)
+    except ValueError as error:
+        raise UsageError(f"{error}: make run MODEL={path} SHAPE=input=1,128") from None
+    what = "ONNX model"
+    if config:
+        what = f"BERT encoder of {config.layers} layers, hidden {config.hidden}, sequence {config.sequence}"
+    return model, inputs, config, f"{what} ({path}, {path.stat().st_size / 1e6:.1f} MB)"
 
 
-def _print_counts(counts: dict[tuple[str, str], KernelCount]) -> None:
-    print(f"\n{'kernels launched per call':28}{'total':>8}{'memory-intensive':>18}{'compute-intensive':>19}")
-    for (target, kind), count in counts.items():
-        print(
-            f"{target:13}{kind:15}{count.total:8d}{count.memory_intensive:18d}{count.compute_intensive:19d}"
-        )
-    print(flush=True)
+def _on_cpu(
+    screen: Screen, model: compare.OnnxModel, inputs: dict[str, Any], config: BertConfig | None, target: Any,
+    report: ModelReport, repeats: int,
+) -> float:  # fmt: skip
+    """Time everyone on this CPU, print it, and return the stitched model's error."""
+    runners = compiled(model.mod, target, inputs, screen)
+    others = peers(model.proto, inputs, config, False, screen)
+    with screen.step(f"timing {repeats} calls of each, in turn"):
+        times = _times({**runners, **others}, repeats)
+    error = compare.greatest_error(runners["stitched"].outputs(), others["ONNX Runtime"]())
+    screen.title(_table_title("One call on this CPU"))
+    _table(screen, times, {"stock TVM": report.stock, "stitched": report.stitched})
+    _verdict(screen, times)
+    with screen.step("timing the kernels between products"):
+        own = _between_products(model.mod, target, runners, repeats)
+    screen.line(
+        "  Stock TVM has no schedule for products on a CPU, and spends most of its time in them. In kernels"
+    )
+    screen.line(f"  without one: stitched {_spread(own['stitched'])}, stock TVM {_spread(own['stock TVM'])};")
+    screen.line(f"  there stitched is {timing.comparison(own['stitched'], own['stock TVM'], 'stock TVM')}")
+    screen.line(f"  greatest difference between the results of stitching and ONNX Runtime: {error:.1e}")
+    return error
 
 
-def _run_on_cpu(
-    model: compare.OnnxModel,
-    inputs: dict[str, np.ndarray],
-    counts: dict[tuple[str, str], KernelCount],
-    repeats: int,
-) -> float:
-    """Time stock, stitched and ONNX Runtime, print a table, and return the stitched model's error."""
-    runners = {}
-    for kind, passes in _pipelines(CPU).items():
-        _progress(f"compiling for llvm, {kind}")
-        executable = (
-            tvm_stitch.compile(model.mod, target=CPU)
-            if kind == "stitched"
-            else tvm.compile(model.mod, CPU, relax_pipeline=passes)
-        )
-        runners[kind] = compare.Runner(executable, CPU, list(inputs.values()))
-    _progress("running ONNX Runtime")
-    peer = compare.onnxruntime_call(model.proto, inputs)
-    expected = peer()
-    _progress(f"timing on llvm, {repeats} calls each, interleaved")
-    calls: dict[str, Callable[[], Any]] = {**runners, "ONNX Runtime": peer}
-    seconds = dict(zip(calls, compare.interleaved_seconds(list(calls.values()), repeats), strict=True))
-    errors = {kind: compare.greatest_error(runner.outputs(), expected) for kind, runner in runners.items()}
-    samples: dict[str, list[float]] = {kind: [] for kind in runners}
-    for _ in range(repeats):
-        for kind, runner in runners.items():
-            samples[kind].append(runner.kernel_seconds(counts["llvm", kind].names_of("memory")))
-    own = {kind: statistics.median(values) for kind, values in samples.items()}
-    title = f"{CPU.attrs['mcpu']}, {os.environ['TVM_NUM_THREADS']} threads, per call"
-    print(f"{title:28}{'median':>12}{'memory-intensive kernels':>27}{'error':>12}")
-    for kind in runners:
-        print(f"{'':13}{kind:15}{seconds[kind] * 1e3:9.1f} ms{own[kind] * 1e3:24.2f} ms{errors[kind]:12.1e}")
-    print(f"{'':13}{'ONNX Runtime':15}{seconds['ONNX Runtime'] * 1e3:9.1f} ms")
-    ratios = seconds["stock"] / seconds["stitched"], own["stock"] / own["stitched"]
-    print(f"{'':13}{'stock/stitched':15}{ratios[0]:10.2f} x{ratios[1]:25.2f} x")
-    print(f"{'ONNX Runtime/stitched':>28}{seconds['ONNX Runtime'] / seconds['stitched']:10.2f} x")
-    print("memory-intensive kernels: those without a matmul; what is fused into a matmul is not in them")
-    print("error: the greatest absolute difference to ONNX Runtime")
-    return errors["stitched"]
+def _on_gpu(
+    screen: Screen, model: compare.OnnxModel, inputs: dict[str, Any], config: BertConfig | None, repeats: int
+) -> None:
+    """Time everyone on this machine's CUDA device."""
+    target = resolve_target("cuda")
+    with screen.step("planning the kernels for this GPU"):
+        report = tvm_stitch.explain(model.mod, target).completed()
+    runners = compiled(model.mod, target, inputs, screen)
+    others = peers(model.proto, inputs, config, True, screen)
+    with screen.step(f"timing {repeats} calls of each on the GPU, in turn"):
+        times = _times({**runners, **others}, repeats)
+    screen.title(_table_title("One call on this GPU"))
+    _table(screen, times, {"stock TVM": report.stock, "stitched": report.stitched})
+    _verdict(screen, times)
 
 
-def _progress(what: str) -> None:
-    print(f"{what} ...", file=sys.stderr, flush=True)
+def _for_gpu(screen: Screen, model: compare.OnnxModel) -> None:
+    """What a GPU would run: planned here without one."""
+    target = resolve_target({"kind": "cuda", "arch": DEFAULT_ARCH})
+    with screen.step(f"planning the kernels for a GPU ({DEFAULT_ARCH})"):
+        report = tvm_stitch.explain(model.mod, target).completed()
+    screen.title(_table_title(f"One call on a GPU ({DEFAULT_ARCH}; planned, not run)", timed=False))
+    _table(screen, {}, {"stock TVM": report.stock, "stitched": report.stitched})
+
+
+def _times(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, timing.Times]:
+    return dict(zip(calls, timing.interleaved(list(calls.values()), repeats), strict=True))
+
+
+def _between_products(
+    mod: tvm.IRModule, target: Any, runners: dict[str, Runner], repeats: int
+) -> dict[str, timing.Times]:
+    """The time of one call that is spent in kernels without a product or convolution."""
+    passes = {"stock TVM": stock_pipeline(target), "stitched": pipeline(target)}
+    names = {kind: count_kernels(mod, target, each).names_of("memory") for kind, each in passes.items()}
+    found = {}
+    for kind, runner in runners.items():
+        runner()  # threads that went to sleep wake up
+        calls = range(min(repeats, 5))  # stock TVM's products take a while
+        found[kind] = timing.Times(tuple(runner.kernel_seconds(names[kind]) for _ in calls))
+    return found
+
+
+def _times_of(shown: Showcase, target: Any, repeats: int) -> tuple[timing.Times, timing.Times]:
+    """One kernel's operators, stitched and by TVM."""
+    inputs = list(tensors.make_inputs(tensors.specs_of_inputs(shown.mod)).values())
+    stock = tvm.compile(shown.mod, target, relax_pipeline=stock_pipeline(target))
+    runners = [Runner(built, target, inputs) for built in (tvm_stitch.compile(shown.mod, target), stock)]
+    ours, theirs = timing.interleaved(runners, repeats)
+    return ours, theirs
+
+
+def _table_title(what: str, timed: bool = True) -> str:
+    head = f"{'median':>12}{'middle half of calls':>25}" if timed else " " * 37
+    return f"{what:37}{head}{'kernels':>9}{'without product':>17}{'moved':>10}"
+
+
+def _table(screen: Screen, times: dict[str, timing.Times], totals: dict[str, Totals | None]) -> None:
+    for name in times or totals:
+        row = f"  {name:35}"
+        if name in times:
+            low, high = times[name].middle
+            row += f"{times[name].median * 1e3:9.1f} ms{low * 1e3:12.1f} to {high * 1e3:6.1f} ms"
+        else:
+            row += " " * 37
+        if (total := totals.get(name)) is not None:
+            row += f"{total.kernels:9d}{total.memory:17d}{bytes_in_words(total.bytes):>10}"
+        screen.line(row, "bold green" if name == "stitched" else "")
+
+
+def _verdict(screen: Screen, times: dict[str, timing.Times]) -> None:
+    said = [timing.comparison(times["stitched"], t, name) for name, t in times.items() if name != "stitched"]
+    screen.line("  stitched is", "bold")
+    for words in said:
+        screen.line(f"    {words}", "bold")
+
+
+def _spread(times: timing.Times, scale: float = 1e3, unit: str = "ms") -> str:
+    low, high = times.middle
+    return f"{times.median * scale:.2f} {unit} ({low * scale:.2f} to {high * scale:.2f})"
 
 
 if __name__ == "__main__":

@@ -62,19 +62,24 @@ def compiler() -> str:
         pytest.skip(str(error))
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The example, in a folder of its own with the two libraries that it is linked against."""
-    folder = tmp_path_factory.mktemp("packages") / "tvm_ffi" / "lib"
+def built(source: str, folder: Path) -> Path:
+    """An example, in a folder of its own with the two libraries that it is linked against."""
     folder.mkdir(parents=True)
     for needed in (FFI, RUNTIME):
         (folder / needed.name).symlink_to(needed)
     includes = {tvm_ffi.libinfo.find_include_path(), tvm_ffi.libinfo.find_dlpack_include_path()}
     flags = ["-std=c++17", "-O1", "-Wall", "-Werror", *(f"-isystem{path}" for path in includes)]
     links = [f"-L{folder}", "-Wl,--no-as-needed", "-ltvm_runtime", "-ltvm_ffi", "-ldl", "-Wl,-rpath,$ORIGIN"]
-    source, made = ROOT / "examples" / "run_model.cc", folder / "run_model"
-    subprocess.run([compiler(), *flags, str(source), *links, "-o", str(made)], check=True, timeout=120)
+    made = folder / Path(source).stem
+    command = [compiler(), *flags, str(ROOT / "examples" / source), *links, "-o", str(made)]
+    subprocess.run(command, check=True, timeout=120)
     return made
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program for any model."""
+    return built("run_model.cc", tmp_path_factory.mktemp("packages") / "tvm_ffi" / "lib")
 
 
 def run(
@@ -187,6 +192,38 @@ def test_the_program_says_what_is_wrong(program: Path, tmp_path: Path) -> None:
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=BARE, check=False)
         assert done.returncode == 1 and reason in done.stderr
     assert subprocess.run([program], capture_output=True, env=BARE, check=False).returncode == 2
+
+
+def test_the_least_program_runs(tmp_path: Path) -> None:
+    program = built("minimal.cc", tmp_path / "minimal")
+    softmax = build(lambda emit, x: R.nn.softmax(x, -1), ((4, 8), F32))
+    tvm_stitch.export_library(tvm_stitch.compile(softmax, "llvm"), program.parent / "model.so", "llvm")
+    done = subprocess.run(
+        [str(program)], cwd=program.parent, env=BARE, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "0.125\n"
+
+
+def test_the_page_shows_the_least_program() -> None:
+    page = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"```cpp\n(.*?)```", page, re.S)
+    assert (ROOT / "examples" / "minimal.cc").read_text(encoding="utf-8").endswith(shown)
+    code = [
+        line
+        for line in shown.splitlines()
+        if line.strip() and not line.lstrip().startswith(("//", "#include"))
+    ]
+    assert len(code) <= 20
+
+
+def test_the_sizes_on_the_page() -> None:
+    """Within a fifth: they differ between releases."""
+    page = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
+    told = dict(re.findall(r"^\| `(lib\w+\.so)` \| ([\d.]+) MB \|$", page, re.M))
+    assert len(told) == 4
+    for name, size in told.items():
+        path = next(p for p in (RUNTIME.with_name(name), FFI.with_name(name)) if p.exists())
+        assert path.stat().st_size / 1e6 == pytest.approx(float(size), rel=0.2)
 
 
 # -- the calls of cuBLASLt ------------------------------------------------------------------------------------

@@ -31,6 +31,8 @@ PAGES = sorted((ROOT / "docs").glob("*.md"))
 #: Pages whose Python runs with this TVM. The README's has a test of its own; the emulator's page calls things not
 #: defined there; the page on Relay runs with another TVM (``tests/relay/test_docs.py``).
 RUNNABLE = [page for page in PAGES if page.name not in ("emulator.md", "relay.md")]
+#: Pages whose blocks run when each is pasted alone; the others' follow on each other.
+ALONE = ("user-guide.md", "deployment.md")
 #: Layers of the package: a module imports those of its own number and of smaller ones.
 LAYERS = {
     "compat": 0,
@@ -110,12 +112,18 @@ def _module_for(page: Path) -> Iterator[tuple[ModuleType, str]]:
 
 
 def run(page: Path) -> list[tuple[Fence, str]]:
-    """Run the page's Python in order, in one namespace: each output block with what the code before it printed."""
+    """Run the page's Python in order: each output block with what the code before it printed.
+
+    Blocks share a namespace, or have one each on pages of ``ALONE``.
+    """
     shown: list[tuple[Fence, str]] = []
     printed = ""
     with _module_for(page) as (module, source):
         for fence in fences(page.read_text(encoding="utf-8")):
             if fence.info == "python":
+                if page.name in ALONE:
+                    for name in [n for n in vars(module) if not n.startswith("__")]:
+                        delattr(module, name)
                 out = io.StringIO()
                 code = compile("\n" * fence.first + fence.text, source, "exec")
                 with contextlib.redirect_stdout(out):
@@ -136,6 +144,16 @@ def test_python_runs_and_prints_what_is_shown(page: Path) -> None:
     for fence, printed in run(page):
         where = f"{page.relative_to(ROOT)}, line {fence.first + 1}; if it should: python tests/test_docs.py"
         assert _same_everywhere(printed) == _same_everywhere(fence.text), f"what is printed differs: {where}"
+
+
+def test_the_models_of_the_guide_are_those_that_blocks_import() -> None:
+    guide = (ROOT / "docs/user-guide.md").read_text(encoding="utf-8")
+    source = (ROOT / "tvm_stitch/testing/examples.py").read_text(encoding="utf-8")
+    for name in ("Attention", "Keys"):
+        (shown,) = re.findall(rf"^(@I.ir_module\nclass {name}:\n(?:(?: .*)?\n)*?)\n\n", guide, re.M)
+        assert shown in source, name
+    (shown,) = re.findall(r"^class Head.*?\n\n\n", guide, re.M | re.S)
+    assert [line.strip() for line in shown.split("\n") if line.strip() and line.strip() not in source] == []
 
 
 def counted_kernels() -> list[str]:
@@ -201,7 +219,7 @@ def test_every_config_option_is_documented(guide: str, field: dataclasses.Field[
 
 
 def _commands() -> dict[str, argparse.ArgumentParser]:
-    parser = cli._parser()
+    parser = cli.parser()
     (subparsers,) = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
     return dict(subparsers.choices)
 
@@ -241,7 +259,7 @@ def test_shown_commands_are_understood(page: Path) -> None:
         while "=" in words[0]:
             words = words[1:]
         if words[0] == "tvm-stitch":
-            cli._parser().parse_args(words[1:])
+            cli.parser().parse_args(words[1:])
         elif words[0] == "make":
             assert {w for w in words[1:] if "=" not in w} <= targets, words
         elif words[0].startswith("python") and words[1] not in ("-m", "-c"):

@@ -201,3 +201,16 @@ def test_symbols_from_several_places() -> None:
 def test_targets_as_strings() -> None:
     assert len(explain(softmax(4, 33).build(), "llvm").kernels) == 1
     assert "explain" in tvm_stitch.__all__
+
+
+def test_a_report_in_a_session_is_its_summary() -> None:
+    found = report(softmax(64, 1024).build())
+    assert repr(found) == str(found)
+
+
+def test_the_code_of_a_kernel() -> None:
+    found = report(softmax(64, 1024).build())
+    (kernel,) = found.kernels
+    assert "__global__" in found.code(kernel.name) and kernel.name in found.code(kernel.name)
+    with pytest.raises(ValueError, match=f"no kernel 'other' whose source is known; there are {kernel.name}"):
+        found.code("other")

@@ -64,6 +64,7 @@ def _rename(place: int, name: str) -> Callable[[Any], None]:
         (lambda g: g.output[0].type.tensor_type.shape.dim[0].__setattr__("dim_value", 7), "shapes or types"),
         (lambda g: g.output[0].type.tensor_type.__setattr__("elem_type", 7), "type"),
         (lambda g: g.node[0].attribute[0].__setattr__("i", 9), "axis"),
+        (lambda g: g.output.append(g.output[0]), "two outputs have the name 'y'"),
     ],
 )  # fmt: skip
 def test_what_the_importer_would_take_for_granted(change: Callable[[Any], None], message: str) -> None:

@@ -1,27 +1,79 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The README's Python runs as it stands."""
+"""The README's blocks run when they are pasted alone."""
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
-import tvm
+import onnx
+import pytest
+
+from scripts.plot_results import RESULTS, tables
+from tvm_stitch.testing.bert import BertConfig, build_bert
 
 README = Path(__file__).resolve().parent.parent / "README.md"
+TEXT = README.read_text(encoding="utf-8")
 
 
-def test_python_examples_run() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.S)
-    assert len(blocks) == 2
-    names: dict[str, Any] = {"target": tvm.target.Target("llvm")}
-    for block in blocks:
-        exec(compile(block, str(README), "exec"), names)
-    assert names["hidden"].numpy().shape == (1, 128, 384)
+def blocks(info: str) -> list[str]:
+    """The fenced blocks of a kind."""
+    return re.findall(rf"^```{info}\n(.*?)^```", TEXT, re.S | re.M)
+
+
+@pytest.mark.parametrize("block", blocks("python"))
+def test_python_runs_alone(block: str) -> None:
+    names: dict[str, Any] = {}
+    exec(compile(block, str(README), "exec"), names)
+    if "hidden" in names:
+        assert names["hidden"].numpy().shape == (1, 128, 384)
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that looks as the clone does behind `make run`, with a small model in the place of its own."""
+    root = tmp_path_factory.mktemp("clone")
+    (root / "build").mkdir()
+    small = BertConfig(layers=1, hidden=32, heads=2, sequence=16, ffn=64, vocabulary=64)
+    onnx.save(build_bert(small), str(root / "build" / "bert_encoder.onnx"))
+    programs = root / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    (programs / "activate").write_text(f'export PATH="{programs}:$PATH"\n')
+    (programs / "tvm-stitch").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m tvm_stitch.cli "$@"\n')
+    (programs / "tvm-stitch").chmod(0o755)
+    return root
+
+
+@pytest.mark.parametrize("block", blocks("sh"))
+def test_commands_run_alone(block: str, clone: Path) -> None:
+    """In a shell whose environment is activated, as the README says it has to be."""
+    paths = os.pathsep.join([str(README.parent), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        ["bash", "-e", "-c", f"source .venv/bin/activate\n{block}"], cwd=clone, capture_output=True, text=True,
+        check=False, timeout=300, env={**os.environ, "PYTHONPATH": paths},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr
+    if "--html" in block:
+        assert (clone / "report.html").is_file() and (clone / "out" / "model.so").is_file()
+
+
+def test_the_environment_is_activated_first() -> None:
+    assert blocks("sh")[0] == "source .venv/bin/activate\n"
+
+
+def test_the_caption_says_what_the_figure_shows() -> None:
+    ratios = [r for table in tables(RESULTS.read_text(encoding="utf-8")) for r in table.ratios.values()]
+    faster, equal = sum(r > 1 for r in ratios), sum(r == 1 for r in ratios)
+    assert f"in {faster} of {len(ratios)} cases, and as much in {equal}]" in TEXT
+    assert faster + equal == len(ratios)
 
 
 def test_links_lead_somewhere() -> None:
-    links = re.findall(r"\]\(([\w./-]+)\)", README.read_text(encoding="utf-8"))
+    links = re.findall(r"\]\(([\w./-]+)\)", TEXT)
     assert links
     assert [link for link in links if not (README.parent / link).exists()] == []

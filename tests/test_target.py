@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import tvm
 
+from tvm_stitch import target
 from tvm_stitch.target import DEFAULT_ARCH, capability_of, resolve_target
 
 
@@ -35,6 +37,10 @@ def test_what_tvm_does_not_know_is_an_error() -> None:
     [
         ({"kind": "cuda", "arch": "sm_xx"}, "'sm_xx' is no CUDA architecture; give one such as sm_90"),
         ({"kind": "cuda", "arch": "sm_9.0"}, "'sm_9.0' is no CUDA architecture"),
+        ({"kind": "cuda", "arch": "sm_77"}, "NVIDIA has no architecture 'sm_77'; did you mean sm_75"),
+        ({"kind": "cuda", "arch": "sm_77x"}, "NVIDIA has no architecture 'sm_77x'; did you mean sm_75"),
+        ({"kind": "cuda", "arch": "sm_80a"}, "NVIDIA has no architecture 'sm_80a'; did you mean sm_80"),
+        ({"kind": "cuda", "arch": "sm_999"}, "NVIDIA has no architecture 'sm_999'; did you mean sm_121"),
         ({"kind": "llvm", "mcpu": "skylake-avx521"}, "no CPU 'skylake-avx521'; did you mean skylake-avx512"),
         ({"kind": "llvm", "mcpu": "quite-another"}, "no CPU 'quite-another'; did you mean"),
         ({"kind": "llvm", "mtriple": "foo-bar"}, "LLVM has no code for 'foo-bar'"),
@@ -74,6 +80,18 @@ def test_the_host_is_looked_at_too() -> None:
 def test_cpus_that_there_are(spec: Any) -> None:
     wanted = spec["mcpu"] if isinstance(spec, dict) else resolve_target(spec).attrs["mcpu"]
     assert resolve_target(spec).attrs["mcpu"] == wanted
+
+
+@pytest.mark.parametrize("arch", ["sm_61", "sm_90a", "sm_100f", "sm_121"])
+def test_architectures_that_there_are(arch: str) -> None:
+    assert resolve_target({"kind": "cuda", "arch": arch}).attrs["arch"] == arch
+
+
+def test_an_architecture_that_is_new_to_us_is_taken_from_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target.tvm, "cuda", lambda _: SimpleNamespace(exist=True, compute_version="13.7"))
+    assert resolve_target({"kind": "cuda", "arch": "sm_137"}).attrs["arch"] == "sm_137"
+    with pytest.raises(ValueError, match="no architecture 'sm_138'"):
+        resolve_target({"kind": "cuda", "arch": "sm_138"})
 
 
 @pytest.mark.parametrize("spec", ["cuda", {"kind": "cuda"}, "cuda -max_num_threads=512", '{"kind": "cuda"}'])

@@ -1,24 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tvm_stitch: memory-intensive operators stitched into few, fast kernels, for Apache TVM."""
+"""tvm_stitch: memory-intensive operators stitched into few, fast kernels, for Apache TVM.
+
+Importing the package imports nothing heavy: TVM comes with the first call.
+"""
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .config import StitchConfig
-from .report.report import Report
+
+if TYPE_CHECKING:
+    from .report.report import Report
 
 __version__ = "0.1.0"
 __all__ = ["Report", "StitchConfig", "__version__", "compile", "explain", "export_library"]
 
 
-def compile(mod: Any, target: Any = "llvm", config: StitchConfig | None = None, **options: Any) -> Any:
+def compile(mod: Any, target: Any = "native", config: StitchConfig | None = None, **options: Any) -> Any:
     """Compile a Relax module with stitching.
 
     Args:
         mod: a Relax IRModule, as an importer or BlockBuilder makes it.
-        target: ``"llvm"``, ``"cuda"``, or any TVM target.
+        target: ``"native"`` (this machine's CPU), ``"llvm"`` (any CPU of its kind), ``"cuda"``, or any TVM target.
         config: stitching options.
         options: passed on to ``tvm.relax.build`` (``params``, ``tir_pipeline``, ``exec_mode``...).
 
@@ -26,7 +31,7 @@ def compile(mod: Any, target: Any = "llvm", config: StitchConfig | None = None, 
 
     Raises:
         TypeError: when ``mod`` is no IRModule.
-        ValueError: for a target with a CPU or a CUDA architecture that there is not.
+        ValueError: for a target with a CPU or a CUDA architecture that does not exist.
         StitchError: under ``StitchConfig(strict=True)``, for what is left to TVM.
         KeyboardInterrupt: on an interrupt, or what the program's own handler raises.
     """
@@ -35,23 +40,26 @@ def compile(mod: Any, target: Any = "llvm", config: StitchConfig | None = None, 
     return build(mod, target, config, **options).executable
 
 
-def explain(mod: Any, target: Any = "llvm", config: StitchConfig | None = None) -> Report:
+def explain(mod: Any, target: Any = "native", config: StitchConfig | None = None) -> Report:
     """Report how a Relax module is stitched for a target; nothing is compiled to machine code.
 
     Args:
-        mod: a Relax IRModule, as given to :func:`compile`.
-        target: a TVM target or its string.
+        mod: as ``compile`` takes it.
+        target: as ``compile`` takes it. A GPU need not be there.
         config: stitching options.
+
+    Returns: the report. Printed it is a summary, in a notebook a page; it writes pages and timelines.
 
     Raises:
         TypeError: when ``mod`` is no IRModule.
+        ValueError: for a target with a CPU or a CUDA architecture that does not exist.
     """
-    from .relax.explain import explain as explain_relax
+    from .relax.explain import explain as report_on
 
-    return explain_relax(mod, target, config)
+    return report_on(mod, target, config)
 
 
-def export_library(executable: Any, path: Any, target: Any = "llvm", **options: Any) -> None:
+def export_library(executable: Any, path: Any, target: Any = "native", **options: Any) -> None:
     """Write the library of a compiled model, with CUDA kernels as machine code: it runs without Python.
 
     For targets without CUDA kernels this is ``executable.export_library(path)``.
@@ -74,7 +82,9 @@ def export_library(executable: Any, path: Any, target: Any = "llvm", **options: 
 
 
 def __getattr__(name: str) -> Any:
-    """Sub-packages on first use: they need different TVMs, or packages that only tests have."""
+    """On first use: sub-packages, which need different TVMs or packages that only tests have; and what needs TVM."""
     if name in ("relax", "relay", "rules", "testing"):
         return importlib.import_module(f"{__name__}.{name}")
+    if name == "Report":
+        return importlib.import_module(f"{__name__}.report.report").Report
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -33,7 +33,7 @@ _SOURCE_FORMAT = b"cuda"
 
 
 def export_library(
-    executable: Any, path: str | os.PathLike[str], target: Any = "llvm", **options: Any
+    executable: Any, path: str | os.PathLike[str], target: Any = "native", **options: Any
 ) -> None:
     """``executable.export_library(path)``, with CUDA kernels as machine code.
 

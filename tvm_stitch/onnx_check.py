@@ -40,6 +40,10 @@ def check_model(proto: onnx.ModelProto, folder: Path | str = ".") -> None:
         onnx.checker.check_model(proto)
     except (onnx.checker.ValidationError, ValueError, TypeError, RuntimeError) as err:
         raise InvalidModel(error_text(err)) from None
+    names = [value.name for value in proto.graph.output]
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidModel(f"two outputs have the name {name!r}")
     versions = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in proto.opset_import}
     _Checker(versions, {f.name for f in proto.functions}).graph(proto.graph, frozenset())
     try:

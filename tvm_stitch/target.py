@@ -18,7 +18,13 @@ DEFAULT_ARCH = "sm_90"
 _LISTS = ("keys", "mattr", "libs", "cl-opt")
 """Options whose values are lists."""
 
-_ARCHITECTURE = re.compile(r"(?:sm|compute)_(\d+)[a-z]?")
+_ARCHITECTURE = re.compile(r"(?:sm|compute)_(\d+)([a-z]?)")
+_CAPABILITIES = (
+    *(35, 37, 50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 88, 89),
+    *(90, 100, 101, 103, 110, 120, 121),
+)
+"""Ten times the compute capabilities that NVIDIA's compilers have had code for, Kepler and later."""
+_LEAST_WITH_SUFFIX = {"": 0, "a": 90, "f": 100}
 _OTHER_NAMES = {
     "amd64": "x86_64",
     "arm64": "aarch64",
@@ -114,9 +120,7 @@ def capability_in(arch: str) -> int:
 def _check(target: Any) -> None:
     attributes = dict(target.attrs)
     if target.kind.name == "cuda":
-        arch = str(attributes.get("arch") or DEFAULT_ARCH)
-        if not _ARCHITECTURE.fullmatch(arch):
-            raise ValueError(f"{arch!r} is no CUDA architecture; give one such as {DEFAULT_ARCH}")
+        _check_architecture(str(attributes.get("arch") or DEFAULT_ARCH))
     if target.kind.name != "llvm":
         return
     triple = str(attributes.get("mtriple") or "")
@@ -129,6 +133,20 @@ def _check(target: Any) -> None:
             near = difflib.get_close_matches(cpu, known, 3) or [_own_cpu(known)]
             where = f" of {triple}" if triple else ""
             raise ValueError(f"LLVM knows no CPU {cpu!r}{where}; did you mean {' or '.join(near)}?")
+
+
+def _check_architecture(arch: str) -> None:
+    """Raise ValueError for what is no architecture of NVIDIA's. One that this machine's device has is, however new."""
+    found = _ARCHITECTURE.fullmatch(arch)
+    if found is None:
+        raise ValueError(f"{arch!r} is no CUDA architecture; give one such as {DEFAULT_ARCH}")
+    number, least = int(found[1]), _LEAST_WITH_SUFFIX.get(found[2])
+    if number in _CAPABILITIES and least is not None and number >= least:
+        return
+    if tvm.cuda(0).exist and arch == arch_of(tvm.cuda(0)):
+        return
+    near = min(_CAPABILITIES, key=lambda known: (abs(known - number), known))
+    raise ValueError(f"NVIDIA has no architecture {arch!r}; did you mean sm_{near}?")
 
 
 def _is_valid(cpu: str, triple: str) -> bool:

@@ -29,11 +29,11 @@ class Loaded:
             return Loaded(make(registry.MODELS[job.model], job.size, job.batch, job.dtype))
         import onnx
 
-        from tvm_stitch.testing import compare
+        from tvm_stitch.testing import compare, tensors
 
         proto = onnx.load(job.model)
         model = compare.load_onnx(proto, _fixed(compare.input_specs(proto), job))
-        return Loaded(None, model, compare.make_inputs(model.inputs))
+        return Loaded(None, model, tensors.make_inputs(model.inputs))
 
     def torch(self) -> Made:
         """The PyTorch model, which an ONNX file is not."""

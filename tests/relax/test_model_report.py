@@ -77,7 +77,7 @@ def test_edges_follow_the_values(target: str) -> None:
 @pytest.mark.parametrize("target", ["llvm", "cuda"])
 def test_totals_are_those_that_are_counted(target: str) -> None:
     report = bert(target)
-    completed = report._completed()
+    completed = report.completed()
     mod = load_onnx(
         build_bert(BertConfig(layers=3, hidden=64, heads=2, sequence=16, ffn=128, vocabulary=64))
     ).mod
@@ -90,8 +90,19 @@ def test_totals_are_those_that_are_counted(target: str) -> None:
     assert json.dumps(completed.to_dict())
 
 
+@pytest.mark.parametrize("target", ["llvm", "cuda"])
+def test_reshapes_by_themselves_are_no_kernels_of_tvms(target: str) -> None:
+    def body(emit: Any, x: Any, w: Any) -> Any:
+        return emit(R.matmul(emit(R.reshape(emit(R.matmul(x, w)), (8, 16))), w))
+
+    mod = build(body, ((4, 2, 16), "float32"), ((16, 16), "float32"))
+    stock = explain(mod, target).completed().stock
+    assert stock is not None and (stock.kernels, stock.memory) == (2, 0)
+    assert count_kernels(mod, tvm.target.Target("llvm")).total == 2
+
+
 def test_sources_of_kernels() -> None:
-    on_cpu, on_gpu = bert("llvm")._completed().codes, bert("cuda")._completed().codes
+    on_cpu, on_gpu = bert("llvm").completed().codes, bert("cuda").completed().codes
     assert {c.language for c in on_cpu.values()} == {"TIR"}
     norm = on_gpu["stitch_layer_norm"]
     assert norm.language == "CUDA C" and "__global__" in norm.text

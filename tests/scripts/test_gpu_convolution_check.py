@@ -21,7 +21,7 @@ def test_without_a_gpu_it_says_so(
     monkeypatch.setattr(sys, "argv", ["gpu_convolution_check.py"])
     with pytest.raises(SystemExit) as ended:
         check.main()
-    assert ended.value.code == 2 and "no GPU is found" in capsys.readouterr().err
+    assert ended.value.code == 2 and "no CUDA device is found here" in capsys.readouterr().err
 
 
 def test_cases_are_convolutions_of_one_to_three_axes() -> None:

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import onnx
 import pytest
@@ -14,16 +12,14 @@ from tvm import relax
 from tvm.target import Target
 
 from tvm_stitch.testing.compare import (
-    Runner,
-    TensorSpec,
     greatest_error,
     input_specs,
-    interleaved_seconds,
     load_onnx,
-    make_inputs,
     onnxruntime_outputs,
     output_specs,
 )
+from tvm_stitch.testing.runner import Runner
+from tvm_stitch.testing.tensors import TensorSpec, make_inputs
 
 CPU = Target("llvm")
 
@@ -119,23 +115,6 @@ def test_shapes_that_do_not_fit_are_refused(
         load_onnx(model, shapes)
 
 
-def test_made_inputs_are_seeded_and_of_the_right_kind() -> None:
-    specs = [
-        TensorSpec("f", (64,), "float16"),
-        TensorSpec("i", (64,), "int64"),
-        TensorSpec("b", (64,), "bool"),
-        TensorSpec("h", (64,), "bfloat16"),
-    ]
-    made = make_inputs(specs, seed=1)
-    assert [str(value.dtype) for value in made.values()] == ["float16", "int64", "bool", "bfloat16"]
-    assert set(np.unique(made["i"])) == {0, 1} and set(np.unique(made["b"])) == {False, True}
-    assert made["f"].astype(np.float32).std() > 0.5
-    np.testing.assert_array_equal(made["f"], make_inputs(specs, seed=1)["f"])
-    assert not np.array_equal(made["f"], make_inputs(specs, seed=2)["f"])
-    with pytest.raises(ValueError, match=r"x: int32\[n, 2\] has a symbolic dimension"):
-        make_inputs([TensorSpec("x", ("n", 2), "int32")])
-
-
 def test_greatest_error() -> None:
     a = np.array([1.0, np.nan, np.inf], np.float32)
     assert greatest_error([a], [a]) == 0.0
@@ -145,33 +124,3 @@ def test_greatest_error() -> None:
     assert greatest_error([a[:2]], [a]) == np.inf
     assert greatest_error([a], [a, a]) == np.inf
     assert greatest_error([np.zeros(0)], [np.zeros(0)]) == 0.0
-
-
-def test_interleaved_runs_alternate_and_are_timed() -> None:
-    order: list[str] = []
-
-    def slow() -> None:
-        order.append("slow")
-        time.sleep(0.02)
-
-    def fast() -> None:
-        order.append("fast")
-
-    slow_s, fast_s = interleaved_seconds([slow, fast], repeats=3)
-    assert order == ["slow", "fast", "slow", "fast", "fast", "slow", "slow", "fast"]
-    assert slow_s >= 0.02 and fast_s < slow_s
-    with pytest.raises(ValueError, match="repeats must be at least 1"):
-        interleaved_seconds([fast], repeats=0)
-
-
-def test_kernel_seconds_are_a_part_of_the_call(model: onnx.ModelProto) -> None:
-    loaded = load_onnx(model, {"x.1": [2000, 4]})
-    executable = tvm.compile(loaded.mod, CPU, relax_pipeline=relax.get_default_pipeline(CPU))
-    runner = Runner(executable, CPU, list(make_inputs(loaded.inputs).values()))
-    kernels = [name for name in runner.calls() if not name.startswith("vm.builtin.")]
-    assert len(kernels) == 2
-    start = time.perf_counter()
-    both = runner.kernel_seconds(kernels)
-    assert 0 < both < time.perf_counter() - start
-    assert runner.kernel_seconds([]) == 0.0
-    assert runner.kernel_seconds(["no_such_kernel"]) == 0.0

@@ -16,8 +16,8 @@ from tvm.script import tirx as T
 from tvm.target import Target
 
 from tvm_stitch.testing.bert import BertConfig, build_bert, random_inputs
-from tvm_stitch.testing.compare import Runner
 from tvm_stitch.testing.count import count_kernels, is_compute_intensive
+from tvm_stitch.testing.runner import Runner
 
 CPU = Target("llvm")
 GPU = Target({"kind": "cuda", "arch": "sm_90"}, host="llvm")

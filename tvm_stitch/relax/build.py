@@ -32,7 +32,7 @@ class Built:
 
 
 def build(
-    mod: tvm.IRModule, target: Any = "llvm", config: StitchConfig | None = None, **options: Any
+    mod: tvm.IRModule, target: Any = "native", config: StitchConfig | None = None, **options: Any
 ) -> Built:
     """Compile a Relax module with stitching.
 

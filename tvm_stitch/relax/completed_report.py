@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import tvm
-from tvm import tirx
+from tvm import relax, tirx
 
 from ..failures import let_pass
 from ..interrupts import watched
@@ -18,6 +18,7 @@ from ..testing.count import count_lowered, is_compute_intensive
 from .kernel_calls import kernel_calls
 from .marked_names import unmarked
 from .pipeline import backend_of, default_schedules
+from .takes import LegalizeTakes
 
 
 def completed(report: ModelReport, mod: tvm.IRModule, lowered: tvm.IRModule, target: Any) -> ModelReport:
@@ -42,7 +43,12 @@ def completed(report: ModelReport, mod: tvm.IRModule, lowered: tvm.IRModule, tar
 def _stock(mod: tvm.IRModule, target: Any) -> Totals | None:
     """What TVM's own pipeline launches and moves; None where it does not compile the model."""
     backend = backend_of(target)
-    passes = [*backend.library_dispatch_passes(target), *backend.legalize_passes(target)]
+    passes = [
+        LegalizeTakes(),
+        *backend.library_dispatch_passes(target),
+        *backend.legalize_passes(target),
+        relax.transform.RewriteDataflowReshape(),  # reshapes by themselves are views, as TVM lowers them next
+    ]
     try:
         made = exclusively(passes)(mod)
         counted = count_lowered(made, target)

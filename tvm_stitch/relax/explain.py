@@ -26,7 +26,7 @@ from .source_operators import source_operators
 logger = logging.getLogger(__name__)
 
 
-def explain(mod: Any, target: Any = "llvm", config: StitchConfig | None = None) -> Report:
+def explain(mod: Any, target: Any = "native", config: StitchConfig | None = None) -> Report:
     """Report how ``mod`` is stitched for ``target``; nothing is compiled to machine code.
 
     Args:

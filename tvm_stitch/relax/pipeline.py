@@ -48,6 +48,7 @@ from .schedule_stitch_ops import ScheduleStitchOps
 from .skip_empty import SkipEmpty
 from .spread_data import TRANSPOSED_CONVOLUTIONS
 from .stitch_ops import StitchOps
+from .takes import TAKES, stock_pipeline
 from .transposed_convolutions import TransposedConvolutions
 from .wide_operators import WideOperators
 from .widening_casts import WideningCasts
@@ -70,7 +71,7 @@ def stitch_passes(
     recorder = recorder or Recorder()
     return [
         KeepZeros(),
-        exclusively([relax.transform.LegalizeOps(CENTRED_NORMS | TRANSPOSED_CONVOLUTIONS)]),
+        exclusively([relax.transform.LegalizeOps(CENTRED_NORMS | TAKES | TRANSPOSED_CONVOLUTIONS)]),
         SkipEmpty(),
         relax.transform.AnnotateTIROpPattern(),
         FoldConstants(),
@@ -254,7 +255,7 @@ def _without_stitching(
 ) -> tvm.IRModule:
     """What TVM's own pipeline makes of a module that ours fails on with no stitch op in it; else the error itself."""
     try:
-        result = exclusively([relax.get_default_pipeline(target)])(mod)
+        result = exclusively([stock_pipeline(target)])(mod)
     except Exception as again:
         let_pass(again)
         raise err from None

@@ -19,7 +19,7 @@ from .why import why
 from .words import count_of
 
 
-@dataclass
+@dataclass(repr=False)
 class Report:
     """What stitching does to a module on a target. Printed it is a summary; in a notebook it is a page.
 
@@ -51,6 +51,8 @@ class Report:
 
     def __str__(self) -> str:
         return summary(self._model(), self.device, self.computed)
+
+    __repr__ = __str__  # what a session shows of it
 
     def verbose(self) -> str:
         """Everything that is known of every kernel, and every boundary, as text."""
@@ -88,17 +90,33 @@ class Report:
         Args:
             title: what to call the model; any text.
         """
-        return html_page(self._completed(), title)
+        return html_page(self.completed(), title)
 
     def to_trace(self) -> dict[str, Any]:
         """One call as a timeline, in the trace-event format that Perfetto and Chrome open: times of the cost model."""
         return trace(self._model())
 
     def _repr_html_(self) -> str:
-        return html_page(self._completed(), "Model", embedded=True)
+        return html_page(self.completed(), "Model", embedded=True)
 
-    def _completed(self) -> ModelReport:
-        """The model's report with what takes a while to find out: TVM's own kernels, and the sources of ours."""
+    def code(self, kernel: str) -> str:
+        """The source of a kernel: CUDA C for a CUDA device, else TIR.
+
+        Args:
+            kernel: its name, as the report has it.
+
+        Raises:
+            ValueError: when there is no kernel of that name, or its source is not known.
+        """
+        codes = self.completed().codes
+        if kernel not in codes:
+            raise ValueError(
+                f"no kernel {kernel!r} whose source is known; there are {', '.join(sorted(codes))}"
+            )
+        return codes[kernel].text
+
+    def completed(self) -> ModelReport:
+        """The model's report as data, with what takes a while to find out: TVM's own kernels, and sources of ours."""
         if self.complete is not None:
             self.model, self.complete = self.complete(self._model()), None
         return self._model()

@@ -1,37 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads ONNX models, runs compiled ones beside ONNX Runtime, and times several of them interleaved."""
+"""Loads ONNX models, and compares what compiled ones compute with ONNX Runtime."""
 
 from __future__ import annotations
 
-import statistics
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import onnx
 import tvm
 from onnx import helper
-from tvm import relax
-from tvm.target import Target
 
-from .. import compat
 from ..graph.dtype import HALF
-
-Dim = int | str
-
-
-@dataclass(frozen=True)
-class TensorSpec:
-    """An input or output of a model: name, shape (a symbolic dimension is its name, or ``?``) and dtype."""
-
-    name: str
-    shape: tuple[Dim, ...]
-    dtype: str
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+from .tensors import TensorSpec, specs_of_outputs
 
 
 @dataclass(frozen=True)
@@ -104,36 +85,7 @@ def input_specs(proto: onnx.ModelProto) -> tuple[TensorSpec, ...]:
 
 def output_specs(model: OnnxModel) -> tuple[TensorSpec, ...]:
     """The outputs of an imported model, in order, with the shapes that Relax infers for them."""
-    names = [value.name for value in model.proto.graph.output]
-    returned = model.mod["main"].ret_ty
-    return tuple(map(_output_spec, names, [returned] if len(names) == 1 else returned.fields))
-
-
-def _output_spec(name: str, info: Any) -> TensorSpec:
-    if not isinstance(info, relax.TensorType):
-        return TensorSpec(name, ("?",), "sequence")
-    shape = info.shape if isinstance(info.shape, relax.ShapeExpr) else ["?"] * max(info.ndim, 0)
-    sizes = tuple(str(dim) if (size := compat.int_value(dim)) is None else size for dim in shape)
-    return TensorSpec(name, sizes, str(info.dtype))
-
-
-def make_inputs(specs: Sequence[TensorSpec], seed: int = 0) -> dict[str, np.ndarray]:
-    """Seeded inputs: standard normal floats, and 0 or 1 for all else (valid as tokens, indices and masks).
-
-    Raises:
-        ValueError: when a dimension is symbolic.
-    """
-    rng = np.random.default_rng(seed)
-    made = {}
-    for spec in specs:
-        if not all(isinstance(d, int) for d in spec.shape):
-            raise ValueError(f"the input {spec} has a symbolic dimension; a shape must be given for it")
-        shape = tuple(int(d) for d in spec.shape)
-        if spec.dtype.startswith(("float", "bfloat")):
-            made[spec.name] = rng.standard_normal(shape).astype(np.dtype(spec.dtype))
-        else:
-            made[spec.name] = rng.integers(0, 2, size=shape).astype(np.dtype(spec.dtype))
-    return made
+    return specs_of_outputs(model.mod, [value.name for value in model.proto.graph.output])
 
 
 def onnxruntime_call(
@@ -176,85 +128,3 @@ def greatest_error(outputs: Sequence[np.ndarray], expected: Sequence[np.ndarray]
             peak = float(difference.max())
             worst = max(worst, float("inf") if np.isnan(peak) else peak)
     return worst
-
-
-class Runner:
-    """A compiled module on a device with its inputs there, ready to be called again and again."""
-
-    def __init__(
-        self, executable: Any, target: Target, inputs: Sequence[np.ndarray], entry: str = "main"
-    ) -> None:
-        self.device = tvm.device(target.kind.name if "gpu" in target.keys else "cpu", 0)
-        self.vm = relax.VirtualMachine(executable, self.device)
-        self.entry = entry
-        self.arguments = [tvm.runtime.tensor(value, self.device) for value in inputs]
-
-    def __call__(self) -> Any:
-        """Call the entry function once and wait for the device."""
-        result = self.vm[self.entry](*self.arguments)
-        self.device.sync()
-        return result
-
-    def outputs(self) -> list[np.ndarray]:
-        """Call once and return all outputs, nested tuples flattened."""
-        return list(_flatten(self()))
-
-    def kernel_seconds(self, kernels: Collection[str]) -> float:
-        """The seconds that one call spends in the named functions, each waited for; CPU devices only."""
-        total = 0.0
-        started = 0.0
-
-        def instrument(_func: Any, name: str, before: bool, _result: Any, *_args: Any) -> int:
-            nonlocal started, total
-            if before:
-                started = time.perf_counter()
-            elif name in kernels:
-                total += time.perf_counter() - started
-            return 0
-
-        return self._instrumented(instrument, lambda: total)
-
-    def calls(self) -> list[str]:
-        """What the virtual machine calls in one call of the entry function, builtins included, in order."""
-        names: list[str] = []
-
-        def instrument(_func: Any, name: str, before: bool, _result: Any, *_args: Any) -> int:
-            if before:
-                names.append(str(name))
-            return 0
-
-        return self._instrumented(instrument, lambda: names)
-
-    def _instrumented(self, instrument: Callable[..., int], result: Callable[[], Any]) -> Any:
-        # An instrument cannot be taken off a virtual machine, only replaced: by one that does nothing.
-        self.vm.set_instrument(instrument)
-        try:
-            self()
-        finally:
-            self.vm.set_instrument(lambda *_args: 0)
-        return result()
-
-
-def interleaved_seconds(runs: Sequence[Callable[[], Any]], repeats: int = 5) -> list[float]:
-    """The median seconds of each callable, all of them called in turn ``repeats`` times after one warm-up.
-
-    Turns alternate in direction, so that none of them always follows the same other one.
-    """
-    if repeats < 1:
-        raise ValueError(f"repeats must be at least 1, got {repeats}")
-    times: list[list[float]] = [[] for _ in runs]
-    for run in runs:
-        run()
-    for turn in range(repeats):
-        order = range(len(runs)) if turn % 2 == 0 else reversed(range(len(runs)))
-        for index in order:
-            start = time.perf_counter()
-            runs[index]()
-            times[index].append(time.perf_counter() - start)
-    return [statistics.median(samples) for samples in times]
-
-
-def _flatten(value: Any) -> list[np.ndarray]:
-    if isinstance(value, tvm.runtime.Tensor):
-        return [value.numpy()]
-    return [array for item in value for array in _flatten(item)]

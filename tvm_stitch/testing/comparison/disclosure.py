@@ -24,7 +24,7 @@ def facts(command: Sequence[str], device: str = "") -> dict[str, str]:
     """
     found = {
         "command": shlex.join([Path(command[0]).name, *command[1:]]),
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "processor": processor(),
     }
     if device:

@@ -12,8 +12,8 @@ import numpy as np
 import tvm
 from tvm import tirx
 
-from ..compare import Runner
 from ..count import count_lowered, is_compute_intensive
+from ..runner import Runner
 from .results import Kernels
 from .traffic import kernel_bytes
 

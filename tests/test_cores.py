@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts._cores import physical_cores, use_all_cores
+from tvm_stitch.cores import physical_cores, use_all_cores
 
 
 def test_threads_of_one_core_count_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who runs the model: stock TVM, tvm_stitch, ONNX Runtime and PyTorch, on a CPU or on a CUDA device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tvm
+
+import tvm_stitch
+from tvm_stitch.relax.takes import stock_pipeline
+from tvm_stitch.testing.bert import BertConfig
+from tvm_stitch.testing.compare import onnxruntime_call
+from tvm_stitch.testing.runner import Runner
+
+from .screen import Screen
+
+Inputs = dict[str, np.ndarray]
+
+
+def compiled(mod: tvm.IRModule, target: Any, inputs: Inputs, screen: Screen) -> dict[str, Runner]:
+    """The module by TVM's own pipeline and by ours, ready to be called."""
+    arrays = list(inputs.values())
+    with screen.step(f"compiling for {target.kind.name} by TVM alone"):
+        stock = tvm.compile(mod, target, relax_pipeline=stock_pipeline(target))
+    with screen.step(f"compiling for {target.kind.name} with stitching"):
+        stitched = tvm_stitch.compile(mod, target)
+    return {"stock TVM": Runner(stock, target, arrays), "stitched": Runner(stitched, target, arrays)}
+
+
+def peers(
+    proto: Any, inputs: Inputs, config: BertConfig | None, on_gpu: bool, screen: Screen
+) -> dict[str, Callable[[], Any]]:
+    """What else runs the model here. PyTorch runs the encoder that this demonstration builds, no other model."""
+    found: dict[str, Callable[[], Any]] = {}
+    if not on_gpu:
+        with screen.step("loading ONNX Runtime"):
+            found["ONNX Runtime"] = onnxruntime_call(proto, inputs)
+    if config is not None:
+        with screen.step("loading PyTorch"):
+            call = _torch_call(proto, inputs, config, "cuda" if on_gpu else "cpu")
+        if call is not None:
+            found["PyTorch"] = call
+    return found
+
+
+def _torch_call(
+    proto: Any, inputs: Inputs, config: BertConfig, device: str
+) -> Callable[[], list[np.ndarray]] | None:
+    """A call of PyTorch; None where it is not installed, or has no CUDA that it should have."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    if device == "cuda" and not torch.cuda.is_available():
+        return None
+    from .torch_bert import TorchBert
+
+    model = TorchBert(proto, config).eval().to(device)
+    tensors = [torch.from_numpy(value).to(device) for value in inputs.values()]
+
+    def call() -> list[np.ndarray]:
+        with torch.inference_mode():
+            result = model(*tensors)
+            if device == "cuda":
+                torch.cuda.synchronize()
+                return [result]
+            return [result.numpy()]
+
+    return call

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hooks of MkDocs: files of the repository's root as pages and files of the site, and links to match.
+
+Pages are read on the code host too, where links lead through folders of the repository. Here they lead to what is in
+the site: the root's pages, and the files named in FILES.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+
+PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
+"""Pages of the root, by what they are called here."""
+
+FILES = (
+    "LICENSE",
+    "examples/minimal.cc",
+    "examples/run_model.cc",
+    "python/tvm-relay-toolchain/README.md",
+)
+"""Files that pages link to, given as text."""
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the pages and files of the root."""
+    from mkdocs.structure.files import File  # not installed where the tests are
+
+    for source, name in PAGES.items():
+        text = (ROOT / source).read_text(encoding="utf-8")
+        files.append(File.generated(config, name, content=from_root(text)))
+    for source in FILES:
+        files.append(
+            File.generated(config, f"{source}.txt", content=(ROOT / source).read_text(encoding="utf-8"))
+        )
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Links of pages in docs/ to files beside that folder, and blocks by names that MkDocs knows."""
+    return re.sub(r"^```(text output|py)$", _known_block, from_docs(markdown), flags=re.M)
+
+
+def _known_block(found: re.Match[str]) -> str:
+    """A name that MkDocs knows: blocks of what Python prints are called ``text output``, for the tests."""
+    return "```python" if found[1] == "py" else "```text"
+
+
+def from_root(text: str) -> str:
+    """Links of a page of the root: without the folder that all pages are in here."""
+    text = re.sub(r"\]\(docs/", "](", text)
+    for source, name in PAGES.items():
+        text = text.replace(f"]({source})", f"]({name})")
+    return _to_files(text, "")
+
+
+def from_docs(text: str) -> str:
+    """Links of a page in docs/ to the root."""
+    for source, name in PAGES.items():
+        text = text.replace(f"](../{source})", f"]({name})")
+    return _to_files(text.replace("[docs/records](records)", "`docs/records`"), "../")
+
+
+def _to_files(text: str, up: str) -> str:
+    for source in FILES:
+        text = text.replace(f"]({up}{source})", f"]({source}.txt)")
+    return text

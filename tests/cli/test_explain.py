@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""explain: text, pages, timelines and answers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.helpers import run
+
+
+def test_explain_prints_text_or_json(model: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code, text, stderr = run(capfd, "explain", model, "--shape", "x=8,16", "--quiet")
+    assert code == 0 and text.strip()
+    assert "planning" not in stderr
+    code, stdout, _ = run(capfd, "explain", model, "--shape", "x=8,16", "--json")
+    assert code == 0
+    assert isinstance(json.loads(stdout), dict)
+
+
+def test_explain_writes_a_page_and_a_timeline(
+    model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    page, timeline = tmp_path / "new" / "report.html", tmp_path / "trace.json"
+    code, stdout, stderr = run(
+        capfd, "explain", model, "--shape", "x=8,16", "--html", page, "--trace", timeline
+    )
+    assert code == 0 and "3 kernels a call" in stdout and f"writing {page}" in stderr
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith("<!doctype html>") and "<h1>head</h1>" in text and '"source":"p"' in text
+    events = [e for e in json.loads(timeline.read_text())["traceEvents"] if e["ph"] == "X"]
+    assert len(events) == 3 and sorted(p.name for p in tmp_path.iterdir()) == ["new", "trace.json"]
+
+
+def test_explain_answers_for_a_pair(model: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    arguments = ("explain", model, "--shape", "x=8,16", "-q", "--why")
+    code, stdout, _ = run(capfd, *arguments, "low", "p")
+    assert code == 0 and stdout.startswith("low and p are in one kernel: stitch_")
+    code, stdout, _ = run(capfd, *arguments, "h", "p")
+    assert code == 0 and "compute-intensive" in stdout and "What to do: Nothing" in stdout
+    code, _, stderr = run(capfd, *arguments, "h", "pp")
+    assert code == 2 and stderr.endswith(
+        "tvm-stitch: error: --why: nothing is called 'pp'; did you mean p?\n"
+    )
+
+
+def test_explain_tells_everything_on_request(model: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code, stdout, _ = run(capfd, "explain", model, "--shape", "x=8,16", "-q", "--verbose")
+    assert code == 0 and "least possible traffic" in stdout and "Boundaries:" in stdout
+
+
+@pytest.mark.parametrize("option", ["--html", "--trace"])
+def test_outputs_that_cannot_be_written(
+    option: str, model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("kept")
+    for path, message in (
+        (tmp_path, "is a folder; give the path of a file"),
+        (tmp_path / "file" / "page", "cannot write"),
+        ("", "is a folder"),
+    ):
+        code, stdout, stderr = run(capfd, "explain", model, "--shape", "x=8,16", "-q", option, path)
+        assert code == 2 and stdout == ""
+        (line,) = [line for line in stderr.splitlines() if line.startswith("tvm-stitch")]
+        assert line.startswith("tvm-stitch: error: ") and message in line
+    assert (tmp_path / "file").read_text() == "kept" and [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_two_outputs_in_one_file(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code, _, stderr = run(capfd, "explain", model, "--html", tmp_path / "a", "--trace", tmp_path / "a")
+    assert code == 2 and "--html and --trace name one file" in stderr and list(tmp_path.iterdir()) == []

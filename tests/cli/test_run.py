@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""run: compiled models on inputs from files and on random ones."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import tvm
+
+from tests.cli.helpers import run
+from tvm_stitch.testing.compare import onnxruntime_outputs
+
+
+@pytest.fixture(scope="module")
+def compiled(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model with a symbolic batch, compiled."""
+    from tvm_stitch import cli
+
+    folder = tmp_path_factory.mktemp("compiled") / "out"
+    assert cli.main(["compile", str(model), "-q", "-o", str(folder)]) == 0
+    return folder
+
+
+def x(rows: int = 5) -> np.ndarray:
+    return np.random.default_rng(3).standard_normal((rows, 16)).astype("float32")
+
+
+@pytest.mark.parametrize("how", ["x=x.npy", "x.npy", "arrays.npz"])
+@pytest.mark.parametrize("what", ["folder", "library"])
+def test_given_inputs(
+    how: str, what: str, compiled: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    np.save("x.npy", x())
+    np.savez("arrays.npz", x=x())
+    path = compiled if what == "folder" else compiled / "model.so"
+    code, stdout, _ = run(capfd, "run", path, "-i", how, "-o", "results.npz", "--repeats", 2, "-q")
+    assert code == 0
+    with np.load("results.npz") as results:
+        expected = onnxruntime_outputs(onnx.load(str(model)), {"x": x()})[0]
+        np.testing.assert_allclose(results["y"], expected, rtol=1e-4, atol=1e-5)
+    first, last = stdout.splitlines()
+    assert first.startswith(f"y: float32[5, 8], {expected.min():.3f}"[:-1])
+    assert last.startswith("median ") and "of 2 calls on cpu, the middle half " in last
+
+
+def test_random_inputs(compiled: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    arguments = ("run", compiled, "--shape", "x=3,16", "--seed", 4, "--json", "--repeats", 1)
+    code, stdout, stderr = run(capfd, *arguments)
+    data = json.loads(stdout)
+    assert code == 0 and data["random_inputs"] == ["x"] and data["inputs"]["x"]["shape"] == [3, 16]
+    assert data["outputs"]["y"]["shape"] == [3, 8] and data["outputs"]["y"]["not_finite"] == 0
+    assert data["median_ms"] > 0 and "timing 1 calls" in stderr
+    again = json.loads(run(capfd, *arguments)[1])
+    assert again["outputs"] == data["outputs"]
+    code, stdout, _ = run(capfd, "run", compiled, "--shape", "x=3,16", "-q")
+    assert code == 0 and "inputs: x random, seed 0" in stdout
+
+
+def test_a_library_without_a_manifest(
+    compiled: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(compiled / "model.so", tmp_path / "alone.so")
+    np.save(tmp_path / "x.npy", x())
+    code, stdout, _ = run(capfd, "run", tmp_path / "alone.so", "-i", tmp_path / "x.npy", "-q")
+    assert code == 0 and stdout.startswith("output0: float32[5, 8], ")
+    code, _, stderr = run(capfd, "run", tmp_path / "alone.so")
+    assert code == 2 and "does not say what it takes; give --input FILE" in stderr
+
+
+def test_a_model_for_a_device_that_is_not_here(
+    compiled: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    if tvm.cuda(0).exist:
+        pytest.skip("needs a machine without a CUDA device")
+    shutil.copytree(compiled, tmp_path / "gpu")
+    manifest = json.loads((compiled / "manifest.json").read_text())
+    (tmp_path / "gpu" / "manifest.json").write_text(json.dumps(manifest | {"target": {"kind": "cuda"}}))
+    code, _, stderr = run(capfd, "run", tmp_path / "gpu", "--shape", "x=2,16")
+    assert code == 1 and "no cuda device here, for which the model was compiled" in stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "has a symbolic dimension; a shape must be given for it: --shape INPUT=1,128, or --input"),
+        (["--shape", "x=2,17"], "does not fit the input x: float32[batch, 16]"),
+        (["--shape", "z=2,16"], "no input 'z'; its inputs are x: float32[batch, 16]"),
+        (["-i", "no.npy"], "no file no.npy"),
+        (["-i", "text"], "text is no .npy or .npz file"),
+        (["-i", "z=x.npy"], "no input 'z'"),
+        (["-i", "x=arrays.npz"], "arrays.npz names its arrays itself; leave x= out"),
+        (["-i", "x.npy", "-i", "x=x.npy"], "x is given twice"),
+        (["-i", "double.npy"], "the input x: float32[batch, 16] is given as float64[5, 16]"),
+        (["-i", "wide.npy"], "is given as float32[5, 17]"),
+        (["-i", "x.npy", "-o", "."], "is a folder"),
+        (["-i", "x.npy", "--device", "cuda"], "--device cuda: the model was compiled for cpu"),
+        (["--repeats", "0"], "--repeats must be at least 1"),
+    ],
+)
+def test_what_does_not_fit(
+    arguments: list[str], message: str, compiled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    np.save("x.npy", x())
+    np.savez("arrays.npz", x=x())
+    np.save("double.npy", x().astype("float64"))
+    np.save("wide.npy", np.ones((5, 17), "float32"))
+    Path("text").write_text("no array")
+    code, stdout, stderr = run(capfd, "run", compiled, *arguments, "-q")
+    assert code == 2 and stdout == ""
+    (line,) = stderr.splitlines()
+    assert line.startswith("tvm-stitch: error: ") and message in line
+
+
+def test_a_manifest_that_is_none(compiled: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(compiled, tmp_path / "out")
+    (tmp_path / "out" / "manifest.json").write_text("{")
+    code, _, stderr = run(capfd, "run", tmp_path / "out", "--shape", "x=2,16")
+    assert code == 2 and "is no manifest of tvm-stitch compile; compile the model again" in stderr

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Wheel and source distribution: what is in them, and that they install and run in a fresh environment."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import tvm_stitch
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+(LEAST,) = re.fullmatch(r">=(3\.\d+)", PROJECT["requires-python"]).groups()
+OFFLINE = re.compile(
+    r"failure in name resolution|NewConnectionError|Connection refused|Network is unreachable"
+)
+TOP = ("tvm_stitch", "tvm_stitch_command.py", f"tvm_stitch-{tvm_stitch.__version__}.dist-info")
+
+
+# -- said once ------------------------------------------------------------------------------------------------
+def text(path: str) -> str:
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+def test_the_range_of_pythons_is_the_same_everywhere() -> None:
+    for page in ("README.md", "docs/user-guide.md", "CONTRIBUTING.md"):
+        assert f"Python {LEAST} or newer" in text(page), page
+    assert f"version_info < ({LEAST.replace('.', ', ')})" in text("Makefile")
+    assert f'requires-python = "{PROJECT["requires-python"]}"' in text(
+        "python/tvm-relay-toolchain/pyproject.toml"
+    )
+    assert f"\n            {LEAST}\n" in text(".github/workflows/ci.yml")
+
+
+def test_the_version_has_one_source() -> None:
+    assert PROJECT["dynamic"] == ["version"]
+    assert f"\n## {tvm_stitch.__version__}" in text("CHANGELOG.md")
+
+
+def test_both_ci_files_run_the_same() -> None:
+    steps = re.findall(r"^ +- run: (.+)$", text(".github/workflows/ci.yml"), re.M)
+    assert steps == [".ci/run", "make lint", "make site"] and os.access(ROOT / ".ci/run", os.X_OK)
+
+
+# -- built ----------------------------------------------------------------------------------------------------
+def _build(tree: Path, out: Path) -> None:
+    """Both distributions of a tree, by the backend that it names, without a network."""
+    code = f"from setuptools import build_meta as b; b.build_sdist({str(out)!r}); b.build_wheel({str(out)!r})"
+    out.mkdir()
+    subprocess.run([sys.executable, "-c", code], cwd=tree, check=True, capture_output=True, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel and the source distribution of a clean copy."""
+    tree = tmp_path_factory.mktemp("tree")
+    for name in (
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
+        "CHANGELOG.md",
+        "MANIFEST.in",
+        "tvm_stitch_command.py",
+    ):
+        shutil.copy(ROOT / name, tree / name)
+    shutil.copytree(ROOT / "tvm_stitch", tree / "tvm_stitch", ignore=shutil.ignore_patterns("__pycache__"))
+    _build(tree, tree / "dist")
+    return tree / "dist"
+
+
+def _wheel(folder: Path) -> Path:
+    (found,) = folder.glob("*.whl")
+    return found
+
+
+def test_the_wheel_has_the_package_and_nothing_else(built: Path) -> None:
+    with zipfile.ZipFile(_wheel(built)) as archive:
+        names = set(archive.namelist())
+    assert {name.split("/")[0] for name in names} == set(TOP)
+    ours = {str(p.relative_to(ROOT)) for p in (ROOT / "tvm_stitch").rglob("*") if p.is_file()}
+    ours = {name for name in ours if "__pycache__" not in name and not name.endswith(".pyc")}
+    assert {name for name in names if name.startswith("tvm_stitch/")} == ours
+    assert _wheel(built).stat().st_size < 2e6
+    licences = {name for name in names if "/licenses/" in name}
+    assert len(licences) == 2, "ours, and those of the page's libraries"
+
+
+def test_the_source_distribution_builds_the_same_wheel(built: Path, tmp_path: Path) -> None:
+    (archive,) = built.glob("*.tar.gz")
+    with tarfile.open(archive) as file:
+        file.extractall(tmp_path, filter="data")
+    (tree,) = tmp_path.iterdir()
+    assert (tree / "CHANGELOG.md").is_file()
+    _build(tree, tree / "dist")
+    contents = []
+    for wheel in (_wheel(built), _wheel(tree / "dist")):
+        with zipfile.ZipFile(wheel) as file:
+            contents.append({i.filename: i.CRC for i in file.infolist() if not i.filename.endswith("RECORD")})
+    assert contents[0] == contents[1]
+
+
+# -- installed ------------------------------------------------------------------------------------------------
+def _pythons() -> list[str]:
+    """The oldest and the newest supported Pythons here: those on the path, and those beside this one."""
+    found: dict[tuple[int, int], str] = {}
+    names = [f"python3.{minor}" for minor in range(int(LEAST.split(".")[1]), 20)]
+    beside = Path(sys.base_prefix).parent.glob("*/bin/python3")
+    for python in [sys.executable, *filter(None, map(shutil.which, names)), *map(str, beside)]:
+        code = "import sys, venv; print(*sys.version_info[:2])"
+        asked = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
+        if asked.returncode == 0:
+            major, minor = map(int, asked.stdout.split())
+            found.setdefault((major, minor), python)
+    supported = sorted(version for version in found if version >= tuple(map(int, LEAST.split("."))))
+    return [found[version] for version in dict.fromkeys([supported[0], supported[-1]])]
+
+
+_USE = """
+import numpy as np, tvm, tvm_stitch
+from tvm import relax
+x = relax.Var("x", relax.TensorType((4, 8), "float32"))
+builder = relax.BlockBuilder()
+with builder.function("main", [x]):
+    with builder.dataflow():
+        y = builder.emit_output(relax.op.nn.softmax(x, -1))
+    builder.emit_func_output(y)
+vm = relax.VirtualMachine(tvm_stitch.compile(builder.get()), tvm.cpu())
+print(np.round(vm["main"](tvm.runtime.tensor(np.ones((4, 8), "float32"))).numpy().sum()))
+assert tvm_stitch.explain(builder.get(), "cuda -arch=sm_90").to_html().startswith("<!doctype html>")
+"""
+
+
+@pytest.mark.parametrize("python", _pythons(), ids=lambda python: Path(python).resolve().name)
+def test_it_installs_and_runs_in_a_fresh_environment(python: str, built: Path, tmp_path: Path) -> None:
+    env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    subprocess.run([python, "-m", "venv", str(tmp_path / "venv")], check=True, env=env, timeout=120)
+    bin_folder = tmp_path / "venv" / "bin"
+    pip = [str(bin_folder / "python"), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    done = subprocess.run(
+        [*pip, str(_wheel(built))], capture_output=True, text=True, check=False, env=env, timeout=600
+    )
+    if done.returncode and OFFLINE.search(done.stdout + done.stderr):
+        pytest.skip("offline")
+    assert done.returncode == 0, done.stderr
+    told = subprocess.run(
+        [str(bin_folder / "tvm-stitch"), "--version"], capture_output=True, text=True, check=True, env=env
+    )
+    assert told.stdout.startswith(f"tvm-stitch {tvm_stitch.__version__}\n")
+    used = subprocess.run(
+        [str(bin_folder / "python"), "-c", _USE], capture_output=True, text=True, check=False, env=env,
+        cwd=tmp_path, timeout=120,
+    )  # fmt: skip
+    assert (used.returncode, used.stdout) == (0, "4.0\n"), used.stderr

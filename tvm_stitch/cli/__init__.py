@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: ``tvm-stitch compile|explain|run|bench``, one module for each.
+
+Results go to stdout (with ``--json``, JSON and nothing else), progress and errors to stderr.
+Exit codes: 0 fine, 1 a failure, 2 a usage error, 130 interrupted.
+
+Nothing here imports TVM before options are read: ``--help`` and usage errors take no time.
+"""
+
+from .errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, UsageError
+from .program import main, parser
+
+__all__ = ["EXIT_FAILURE", "EXIT_INTERRUPTED", "EXIT_OK", "EXIT_USAGE", "UsageError", "main", "parser"]

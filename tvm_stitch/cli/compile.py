@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``tvm-stitch compile``: a library, and a manifest that says all about it."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from .errors import UsageError, told
+from .model import check_options, read_job
+from .options import add_model_options
+from .outputs import written_to
+from .progress import Progress, tell
+from .versions import versions
+
+SUMMARY = "write a library and a manifest"
+LIBRARY, MANIFEST = "model.so", "manifest.json"
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    """The options of this command."""
+    add_model_options(command)
+    command.add_argument(
+        "-o",
+        "--output",
+        metavar="DIR",
+        type=Path,
+        default=Path("stitched"),
+        help="(default: %(default)s)",
+    )
+
+
+def check(args: argparse.Namespace) -> None:
+    """Raise UsageError for options that cannot be."""
+    if args.output == Path():
+        raise UsageError("-o is empty; give the folder to write to")
+    check_options(args)
+
+
+def run(args: argparse.Namespace, progress: Progress) -> tuple[dict[str, Any], str]:
+    """Compile a model; the manifest, and a line about it."""
+    job = read_job(args, progress)
+    from ..relax.build import build
+    from ..relax.needs import needs
+    from ..testing.count import count_lowered
+
+    with written_to(args.output, "-o") as folder:
+        with progress(f"compiling for {args.target}"):
+            built = build(job.model.mod, job.target, job.config)
+        left = built.recorder.declined
+        for name, reason in left.items():
+            tell(f"tvm-stitch: left to TVM: {name}: {reason}")
+        kernels = count_lowered(built.lowered, job.target)
+        library = args.output / LIBRARY
+        data = {
+            "model": str(args.model),
+            "library": LIBRARY,
+            "target": json.loads(str(job.target)),
+            "config": job.config.to_dict(),
+            "precision": args.precision,
+            "inputs": [dataclasses.asdict(spec) for spec in job.model.inputs],
+            "outputs": [dataclasses.asdict(spec) for spec in job.model.outputs],
+            "kernels": kernels.to_dict(),
+            "stitched": sorted(built.recorder.plans),
+            "left": left,
+            "versions": versions(),
+        }
+        with progress(f"writing {library}"):
+            compiled = _export(built.executable, folder / LIBRARY, job.target)
+        data["needs"] = needs(built.lowered, job.target, compiled)
+        (folder / MANIFEST).write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+    counted = f"{kernels.total} kernels a call, {kernels.memory_intensive} of them memory-intensive"
+    return data, f"{library}: {counted}"
+
+
+def _export(executable: Any, path: Path, target: Any) -> bool:
+    """Write a model's library, where it can be with its CUDA kernels compiled; are they?"""
+    from ..export import export_library, kernel_compiler
+    from ..failures import let_pass
+
+    if target.kind.name == "cuda" and kernel_compiler() is not None:
+        try:
+            export_library(executable, path, target)
+            return True
+        except Exception as error:  # the toolkit may be older than the architecture
+            let_pass(error)
+            reason = told(error).splitlines()[-1]
+            tell(f"tvm-stitch: kernels are compiled when they are first launched: {reason}")
+    executable.export_library(str(path))
+    return False

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exit codes, and errors as one line."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+
+EXIT_OK, EXIT_FAILURE, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
+
+_FULL = "No space left on device"
+
+
+class UsageError(Exception):
+    """Something the caller can put right: the message says what and how."""
+
+
+class Failure(RuntimeError):
+    """A failure whose message says all: neither the caller's mistake nor a fault of the program."""
+
+
+def told(error: BaseException) -> str:
+    """An error in one line: what went wrong, without the traces that TVM puts into its messages."""
+    if isinstance(error, (Failure, UsageError)):
+        return str(error)
+    if _is_full_disk(error):
+        place = getattr(error, "filename", None)
+        where = f" of {place}" if place else f", where the result goes or in {tempfile.gettempdir()}"
+        return f"no space is left on the disk{where}; free some, or give other places with -o and TMPDIR"
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    from ..failures import error_text
+
+    return f"{type(error).__name__}: {error_text(error)}"
+
+
+def _is_full_disk(error: BaseException) -> bool:
+    """A full disk, met by us or by a linker that we started."""
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return full or _FULL in str(error) or os.strerror(errno.ENOSPC) in str(error)

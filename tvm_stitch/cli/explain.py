@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``tvm-stitch explain``: the kernels that a model gets, as text, as a page and as a timeline."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from .errors import UsageError
+from .model import check_options, read_job
+from .options import add_model_options
+from .outputs import check_files, files_for
+from .progress import Progress
+
+SUMMARY = "say which kernels a model gets, how they run, and why each boundary stands"
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    """The options of this command."""
+    add_model_options(command)
+    command.add_argument(
+        "--html",
+        metavar="FILE",
+        type=Path,
+        help="write a page of its own: the model's graph, every kernel, and every boundary",
+    )
+    command.add_argument(
+        "--trace",
+        metavar="FILE",
+        type=Path,
+        help="write one call as a timeline for ui.perfetto.dev, with the times of the cost model",
+    )
+    command.add_argument(
+        "--why",
+        nargs=2,
+        metavar=("A", "B"),
+        help="say why two operators, or two kernels, are or are not one kernel",
+    )
+    command.add_argument("-v", "--verbose", action="store_true", help="print every plan and every boundary")
+
+
+def check(args: argparse.Namespace) -> None:
+    """Raise UsageError for options that cannot be."""
+    check_files(_files(args))
+    check_options(args)
+
+
+def _files(args: argparse.Namespace) -> dict[str, Path | None]:
+    return {"--html": args.html, "--trace": args.trace}
+
+
+def run(args: argparse.Namespace, progress: Progress) -> tuple[dict[str, Any], str]:
+    """Explain a model: the report as data and as text."""
+    with files_for(_files(args)) as files:
+        job = read_job(args, progress, names=True)
+        from .. import explain
+
+        with progress(f"planning for {args.target}"):
+            report = explain(job.model.mod, job.target, job.config)
+        if "--html" in files:
+            with progress(f"writing {args.html}"):
+                files["--html"].write_text(report.to_html(args.model.stem), encoding="utf-8")
+        if "--trace" in files:
+            with progress(f"writing {args.trace}"):
+                files["--trace"].write_text(json.dumps(report.to_trace()), encoding="utf-8")
+        if args.why:
+            try:
+                answer = report.why(*args.why)
+            except ValueError as error:
+                raise UsageError(f"--why: {error}") from None
+            return {"why": answer}, answer
+    return report.to_dict(), report.verbose() if args.verbose else str(report)

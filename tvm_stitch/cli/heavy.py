@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The imports that take seconds, done once the options are known to be good."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+from tvm_stitch_command import ended_by_interrupts
+
+from ..cores import use_all_cores
+from .errors import Failure
+
+
+def import_compiler() -> None:
+    """Import TVM and the compiler. An interrupt meanwhile ends the process, as later ones do."""
+    if "tvm_stitch.relax" in sys.modules:
+        return
+    use_all_cores()  # which TVM asks for when it is imported
+    with ended_by_interrupts():
+        importlib.import_module("tvm_stitch.relax.pipeline")
+
+
+def import_or_say(module: str, advice: str) -> Any:
+    """A module that not every installation has.
+
+    Raises:
+        Failure: where it is not installed, with what to do.
+    """
+    try:
+        with ended_by_interrupts():
+            return importlib.import_module(module)
+    except ImportError as error:
+        raise Failure(f"{error}; {advice}") from error

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options that several commands have, and what their texts mean."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .errors import UsageError
+
+TARGET_HELP = (
+    "native (this machine's CPU); llvm (any CPU of its kind); cuda (this machine's device, sm_90 without one); "
+    "a tag such as nvidia/nvidia-h100; "
+    'JSON such as \'{"kind": "cuda", "arch": "sm_80"}\'; or options such as "cuda -arch=sm_80"'
+)
+PRECISIONS = ("float32", "float16", "bfloat16")
+
+
+def add_model_options(command: argparse.ArgumentParser) -> None:
+    """A model, what to compile it for, and how."""
+    command.add_argument(
+        "model", metavar="MODEL", type=Path, help="an ONNX file, or a .pt2 file of torch.export.save"
+    )
+    command.add_argument("--target", default="native", help=f"{TARGET_HELP} (default: %(default)s)")
+    command.add_argument(
+        "--config",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="an option of StitchConfig; may be given several times",
+    )
+    add_shape(command)
+    command.add_argument(
+        "--precision",
+        choices=PRECISIONS,
+        default="float32",
+        help="of a float32 model: products and what is element-wise in a half type, its inputs too "
+        "(default: as it is)",
+    )
+    command.add_argument(
+        "--cuda-graph",
+        action="store_true",
+        help="capture the calls of static shapes as CUDA graphs (the option cuda_graph)",
+    )
+    command.add_argument(
+        "--strict", action="store_true", help="fail where an operator or a scope would be left to TVM"
+    )
+
+
+def add_shape(command: argparse.ArgumentParser) -> None:
+    """``--shape``."""
+    command.add_argument(
+        "--shape",
+        metavar="INPUT=1,128",
+        action="append",
+        default=[],
+        help="the shape of an input with symbolic dimensions; may be given several times",
+    )
+
+
+def add_timing(command: argparse.ArgumentParser) -> None:
+    """``--repeats`` and ``--seed``."""
+    command.add_argument("--repeats", type=int, default=10, help="timed calls of each (default: %(default)s)")
+    command.add_argument("--seed", type=int, default=0, help="of the random inputs (default: %(default)s)")
+
+
+def check_timing(args: argparse.Namespace) -> None:
+    """Raise UsageError for numbers that ``--repeats`` and ``--seed`` cannot be."""
+    if args.repeats < 1:
+        raise UsageError(f"--repeats must be at least 1, got {args.repeats}")
+    if args.seed < 0:
+        raise UsageError(f"--seed must be at least 0, got {args.seed}")
+
+
+def add_output_options(command: argparse.ArgumentParser) -> None:
+    """How results and progress are told."""
+    command.add_argument("--json", action="store_true", help="print JSON, for programs")
+    command.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")
+    command.add_argument("--debug", action="store_true", help="show the traceback of a failure")
+
+
+def parse_target(text: str) -> Any:
+    """A TVM target from what ``--target`` takes.
+
+    Raises:
+        UsageError: when TVM knows no such target.
+    """
+    from ..failures import error_text, let_pass
+    from ..target import resolve_target
+
+    try:
+        return resolve_target(text)
+    except Exception as error:  # TVM raises several kinds; all mean that the target is not one
+        let_pass(error)
+        reason = error_text(error).split(". Target creation", 1)[0]
+        raise UsageError(f"bad target {text!r}: {reason}; --target takes {TARGET_HELP}") from None
+
+
+def parse_config(pairs: Sequence[str]) -> dict[str, Any]:
+    """Options from ``key=value`` pairs; values are Python literals, true, false, none, or plain strings."""
+    words = {"true": True, "false": False, "none": None}
+    options: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise UsageError(f"--config takes key=value, got {pair!r}")
+        if value.lower() in words:
+            options[key] = words[value.lower()]
+            continue
+        try:
+            options[key] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            options[key] = value
+    return options
+
+
+def make_config(options: dict[str, Any]) -> Any:
+    """A StitchConfig of the options given.
+
+    Raises:
+        UsageError: for an unknown option or a bad value.
+    """
+    from tvm_stitch import StitchConfig
+
+    try:
+        return StitchConfig(**options)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"--config: {error}") from None
+
+
+def parse_shapes(pairs: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Shapes from ``input=1,128`` pairs (``input=`` is a scalar's)."""
+    shapes = {}
+    for pair in pairs:
+        name, equals, dims = pair.rpartition("=")
+        try:
+            shape = tuple(int(d) for d in dims.split(",")) if dims else ()
+        except ValueError:
+            shape = (-1,)
+        if not equals or not name or any(d < 0 for d in shape):
+            raise UsageError(f"--shape takes input=1,128 (sizes, not negative), got {pair!r}")
+        shapes[name] = shape
+    return shapes

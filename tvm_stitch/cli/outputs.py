@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that a command writes: in their place when all went well, and nowhere when not."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from .errors import UsageError
+
+
+@contextlib.contextmanager
+def written_to(output: Path, option: str) -> Iterator[Path]:
+    """A folder whose files move into the folder ``output`` at the end.
+
+    Raises:
+        UsageError: where nothing can be written there; the message names ``option``.
+    """
+    from ..written_whole import written_whole
+
+    with contextlib.ExitStack() as stack:
+        try:
+            folder = stack.enter_context(written_whole(output))
+        except OSError as error:
+            raise UsageError(
+                f"cannot write to {output}: {error.strerror}; give another place with {option}"
+            ) from None
+        yield folder
+
+
+def check_files(outputs: Mapping[str, Path | None]) -> dict[str, Path]:
+    """Those of the files, by option, that are given.
+
+    Raises:
+        UsageError: where one of them cannot be a file, or two are the same one.
+    """
+    given = {option: path for option, path in outputs.items() if path is not None}
+    places: dict[Path, str] = {}
+    for option, path in given.items():
+        if path.is_dir() or not path.name:
+            raise UsageError(f"{option}: {path} is a folder; give the path of a file")
+        if path.exists() and not path.is_file():
+            raise UsageError(f"{option}: {path} is no regular file; give another path")
+        other = places.setdefault(path.resolve(), option)
+        if other != option:
+            raise UsageError(f"{other} and {option} name one file; give two")
+    return given
+
+
+@contextlib.contextmanager
+def files_for(outputs: Mapping[str, Path | None]) -> Iterator[dict[str, Path]]:
+    """Files to write, by option, that take the places of ``outputs`` at the end; of options that are not given none.
+
+    Raises:
+        UsageError: as :func:`check_files`, and where a file cannot be written.
+    """
+    given = check_files(outputs)
+    with contextlib.ExitStack() as stack:
+        yield {o: stack.enter_context(written_to(path.parent, o)) / path.name for o, path in given.items()}

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the options, runs a command, prints what it returns, and makes exit codes of what it raises."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+from . import bench, compile, explain, run
+from .errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, UsageError, told
+from .heavy import import_compiler
+from .options import add_output_options
+from .progress import Progress, tell
+from .versions import ShowVersions
+
+COMMANDS = (compile, explain, run, bench)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    try:
+        return _run(argv)
+    except KeyboardInterrupt:  # at whatever moment, in the handlers below too
+        tell("tvm-stitch: interrupted")
+        return EXIT_INTERRUPTED
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of all options; every command has a ``check`` of its options, and a ``run``."""
+    made = argparse.ArgumentParser(
+        prog="tvm-stitch",
+        description="Compile ONNX and PyTorch models with memory-intensive operators stitched into single kernels.",
+    )
+    made.add_argument("--version", action=ShowVersions, help="print the versions of what works here")
+    names = {module.__name__.rpartition(".")[2]: module for module in COMMANDS}
+    commands = made.add_subparsers(dest="command", required=True, metavar="|".join(names))
+    for name, module in names.items():
+        command = commands.add_parser(name, help=module.SUMMARY, description=module.SUMMARY)
+        module.add_options(command)
+        add_output_options(command)
+        command.set_defaults(check=module.check, run=module.run)
+    return made
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    try:
+        args = parser().parse_args(argv)
+    except SystemExit as stop:  # argparse has written its message, or the help
+        return stop.code if isinstance(stop.code, int) else EXIT_USAGE
+    logging.getLogger("tvm_stitch").addHandler(logging.NullHandler())  # what it warns of is in what is told
+    try:
+        args.check(args)
+        import_compiler()
+        from ..interrupts import watched
+
+        # The compiler's own prints are no results.
+        with watched(), contextlib.redirect_stdout(sys.stderr):
+            data, text = args.run(args, Progress(enabled=not args.quiet))
+        return _print(json.dumps(data, indent=2) if args.json else text)
+    except UsageError as error:
+        tell(f"tvm-stitch: error: {error}")
+        return EXIT_USAGE
+    except Exception as error:  # a failure ends in one line, not in a traceback
+        if args.debug:
+            raise
+        tell(f"tvm-stitch: {args.command} failed: {told(error)}")
+        tell("tvm-stitch: --debug shows where")
+        return EXIT_FAILURE
+
+
+def _print(text: str) -> int:
+    """The result on stdout. Who reads it may have gone away, and a disk may be full."""
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        with contextlib.suppress(OSError, ValueError):  # what Python would flush at its end, and complain of
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        tell(f"tvm-stitch: the result could not be written to stdout: {error.strerror}")
+        return EXIT_FAILURE
+    return EXIT_OK

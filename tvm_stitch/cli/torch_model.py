@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch programs that torch.export.save wrote, imported."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.export.graph_signature import InputKind, TensorArgument
+from tvm import relax
+from tvm.relax.frontend.torch import from_exported_program
+
+from ..failures import let_pass
+from ..graph.dtype import HALF
+from ..testing.tensors import TensorSpec, specs_of_inputs, specs_of_outputs
+from ..torch_names import from_exported_program_named
+from .errors import UsageError
+from .model import Model
+
+if TYPE_CHECKING:
+    from .model import Call, Inputs
+
+HOW_TO_WRITE_ONE = "torch.export.save(torch.export.export(module.eval(), example_inputs), PATH) writes one"
+
+
+def read_torch(path: Path, shapes: dict[str, tuple[int, ...]], names: bool) -> Model:
+    """A PyTorch program.
+
+    Args:
+        path: of the .pt2 file.
+        shapes: of inputs with symbolic dimensions.
+        names: whether operators keep the paths of their modules.
+
+    Raises:
+        UsageError: when it is no program of torch.export, or the shapes do not fit.
+    """
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of PyTorch's about itself
+        program = _load(path)
+        _check_inputs(program)
+        mod = (from_exported_program_named if names else from_exported_program)(program)
+    declared = specs_of_inputs(mod)
+    mod = _with_shapes(mod, declared, shapes)
+    results = [str(name) for name in program.graph_signature.user_outputs]
+    peer = partial(_peer, program, declared)
+    return Model(mod, specs_of_inputs(mod), specs_of_outputs(mod, results), "PyTorch", peer)
+
+
+def _load(path: Path) -> Any:
+    if not zipfile.is_zipfile(path):
+        raise UsageError(f"{path} is no program of torch.export (no archive at all); {HOW_TO_WRITE_ONE}")
+    try:
+        with _quiet("torch.export"):
+            return torch.export.load(path)
+    except Exception as error:  # of many kinds: of archives, of JSON, of other versions
+        let_pass(error)
+        raise UsageError(f"{path} is no program of torch.export; {HOW_TO_WRITE_ONE}") from None
+
+
+def _check_inputs(program: Any) -> None:
+    """Raise UsageError for an input that is no tensor: TVM's importer takes none."""
+    for spec in program.graph_signature.input_specs:
+        if spec.kind == InputKind.USER_INPUT and not isinstance(spec.arg, TensorArgument):
+            raise UsageError(
+                f"the program's input {spec.arg.name} is no tensor; export a module that takes tensors only"
+            )
+
+
+@contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    """Without a logger's warnings: PyTorch logs whole traces beside what it raises."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def _with_shapes(mod: Any, declared: tuple[TensorSpec, ...], shapes: dict[str, tuple[int, ...]]) -> Any:
+    """The module with the symbolic dimensions that shapes of inputs fix."""
+    known = {spec.name: spec for spec in declared}
+    sizes: dict[str, int] = {}
+    for name, shape in shapes.items():
+        if name not in known:
+            inputs = "; ".join(map(str, declared))
+            raise UsageError(f"the model has no input '{name}'; its inputs are {inputs}")
+        if not known[name].takes(shape):
+            raise UsageError(f"shape {list(shape)} does not fit the input {known[name]}")
+        for dim, size in zip(known[name].shape, shape):
+            if isinstance(dim, str) and sizes.setdefault(dim, size) != size:
+                raise UsageError(f"{dim} is {sizes[dim]} and {size} in the shapes that are given")
+    return relax.transform.BindSymbolicVars(sizes, "main")(mod) if sizes else mod
+
+
+def _peer(program: Any, declared: tuple[TensorSpec, ...], inputs: Inputs) -> Call:
+    """A call of PyTorch, uncompiled, on the CPU. Inputs of a half type become what the program takes."""
+    from torch.utils import _pytree as pytree
+
+    arrays = [
+        value.astype(spec.numpy_dtype) if str(value.dtype) in HALF else value
+        for spec, value in zip(declared, inputs.values())
+    ]
+    tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]
+    args, kwargs = pytree.tree_unflatten(tensors, program.call_spec.in_spec)
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):
+        module = program.module()
+
+    def call() -> list[np.ndarray]:
+        with torch.no_grad():
+            return [np.asarray(value.numpy()) for value in pytree.tree_leaves(module(*args, **kwargs))]
+
+    return call

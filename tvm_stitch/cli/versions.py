@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Versions of this package and of what it works with."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import platform
+from collections.abc import Sequence
+from typing import Any
+
+from tvm_stitch import __version__
+
+
+def versions() -> dict[str, str]:
+    """Versions by package; of packages that are not installed there is none."""
+    from importlib import metadata
+
+    found = {"tvm-stitch": __version__}
+    for package in ("apache-tvm", "apache-tvm-ffi", "onnx", "torch"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
+    return {**found, "python": platform.python_version()}
+
+
+class ShowVersions(argparse.Action):
+    """``--version``: one line for each package, and the end."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        for name, version in versions().items():
+            print(name, version)
+        parser.exit()

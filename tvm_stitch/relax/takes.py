@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Takes without a check of their indices, legalized to what TVM makes of them, but without its warning.
+
+Importers take embeddings and gathers in the mode ``"fast"``, which reads where the index says. TVM's legalization calls
+a TOPI function that warns of that at every such call, though the model's author can do nothing about it and the
+importer has made negative indices positive. The same expression written here warns of nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax, te, tirx
+from tvm.topi import tag
+
+from .functions import with_own_functions
+from .operators import operator_name
+
+TAKE = "relax.take"
+
+
+def _take(builder: Any, call: Any) -> Any:
+    if not _is_unchecked(call):
+        return call.op.get_attr("FLegalize")(builder, call)
+    return builder.call_te(taken, *call.args, int(call.attrs.axis), primfunc_name_hint="take")
+
+
+TAKES = {TAKE: _take}
+"""For ``LegalizeOps``."""
+
+
+def taken(data: Any, indices: Any, axis: int) -> Any:
+    """The elements of a tensor at indices along an axis; an index outside is not looked for."""
+    axis %= len(data.shape)
+    end = axis + len(indices.shape)
+    return te.compute(
+        [*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :]],
+        lambda *i: data(*i[:axis], indices(*i[axis:end]), *i[end:]),
+        name="T_take",
+        tag=tag.INJECTIVE,
+    )
+
+
+def _is_unchecked(call: Any) -> bool:
+    """A take along an axis of tensors of known shape, in the mode ``"fast"``."""
+    shaped = all(isinstance(arg.ty, relax.TensorType) and arg.ty.shape is not None for arg in call.args)
+    return shaped and str(call.attrs.mode) == "fast" and call.attrs.axis is not None
+
+
+@tvm.transform.module_pass(opt_level=0, name="LegalizeTakes")
+class LegalizeTakes:
+    """Legalize the takes that TVM would warn of, and nothing else: for pipelines of TVM's own."""
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Rewrite the Relax functions that have such takes."""
+        mutator = _Mutator(mod)
+        mod = with_own_functions(mod, lambda func: mutator.visit_expr(func))
+        for gvar, func in mutator.builder_.get().functions_items():
+            if isinstance(func, tirx.PrimFunc) and gvar.name_hint not in {
+                g.name_hint for g, _ in mod.functions_items()
+            }:
+                mod[gvar] = func
+        return mod
+
+
+@relax.expr_functor.mutator
+class _Mutator(relax.PyExprMutator):
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        call = super().visit_call_(call)
+        if operator_name(call) == TAKE and _is_unchecked(call):
+            return _take(self.builder_, call)
+        return call
+
+
+def stock_pipeline(target: Any) -> Any:
+    """TVM's default pipeline for a target: its kernels, without its warnings about takes."""
+    return tvm.transform.Sequential([LegalizeTakes(), relax.get_default_pipeline(tvm.target.Target(target))])

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiled models, called again and again on inputs that lie on their device."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.target import Target
+
+
+class Runner:
+    """A compiled module on a device with its inputs there, ready to be called again and again."""
+
+    def __init__(
+        self, executable: Any, target: Target, inputs: Sequence[np.ndarray], entry: str = "main"
+    ) -> None:
+        self.device = tvm.device(target.kind.name if "gpu" in target.keys else "cpu", 0)
+        self.vm = relax.VirtualMachine(executable, self.device)
+        self.entry = entry
+        self.arguments = [tvm.runtime.tensor(value, self.device) for value in inputs]
+
+    def __call__(self) -> Any:
+        """Call the entry function once and wait for the device."""
+        result = self.vm[self.entry](*self.arguments)
+        self.device.sync()
+        return result
+
+    def outputs(self) -> list[np.ndarray]:
+        """Call once and return all outputs, nested tuples flattened."""
+        return list(_flatten(self()))
+
+    def kernel_seconds(self, kernels: Collection[str]) -> float:
+        """The seconds that one call spends in the named functions, each waited for; CPU devices only."""
+        total = 0.0
+        started = 0.0
+
+        def instrument(_func: Any, name: str, before: bool, _result: Any, *_args: Any) -> int:
+            nonlocal started, total
+            if before:
+                started = time.perf_counter()
+            elif name in kernels:
+                total += time.perf_counter() - started
+            return 0
+
+        return self._instrumented(instrument, lambda: total)
+
+    def calls(self) -> list[str]:
+        """What the virtual machine calls in one call of the entry function, builtins included, in order."""
+        names: list[str] = []
+
+        def instrument(_func: Any, name: str, before: bool, _result: Any, *_args: Any) -> int:
+            if before:
+                names.append(str(name))
+            return 0
+
+        return self._instrumented(instrument, lambda: names)
+
+    def _instrumented(self, instrument: Callable[..., int], result: Callable[[], Any]) -> Any:
+        # An instrument cannot be taken off a virtual machine, only replaced: by one that does nothing.
+        self.vm.set_instrument(instrument)
+        try:
+            self()
+        finally:
+            self.vm.set_instrument(lambda *_args: 0)
+        return result()
+
+
+def _flatten(value: Any) -> list[np.ndarray]:
+    if isinstance(value, tvm.runtime.Tensor):
+        return [value.numpy()]
+    return [array for item in value for array in _flatten(item)]

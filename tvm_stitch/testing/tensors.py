@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a model takes and returns, told as data, and random inputs made from that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from .. import compat
+
+Dim = int | str
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """An input or output of a model: name, shape (a symbolic dimension is its name, or ``?``) and dtype."""
+
+    name: str
+    shape: tuple[Dim, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+
+    @property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        """The dtype of NumPy's arrays of it."""
+        import ml_dtypes  # noqa: F401  # NumPy knows bfloat16 from here on
+
+        return np.dtype(self.dtype)
+
+    def takes(self, shape: Sequence[int]) -> bool:
+        """Is this a shape of it? A symbolic dimension is of any size."""
+        return len(shape) == len(self.shape) and all(
+            isinstance(d, str) or d == n for d, n in zip(self.shape, shape)
+        )
+
+
+def specs_of_inputs(mod: tvm.IRModule, names: Sequence[str] | None = None) -> tuple[TensorSpec, ...]:
+    """The parameters of a Relax module's ``main``, in order, by names of their own or those given."""
+    params = mod["main"].params
+    return tuple(_spec(n, p.ty) for n, p in zip(names or [p.name for p in params], params))
+
+
+def specs_of_outputs(mod: tvm.IRModule, names: Sequence[str]) -> tuple[TensorSpec, ...]:
+    """The results of a Relax module's ``main``, in order, with the shapes that are inferred for them."""
+    returned = mod["main"].ret_ty
+    fields = returned.fields if isinstance(returned, relax.TupleType) else [returned]
+    return tuple(map(_spec, names, fields))
+
+
+def _spec(name: str, info: Any) -> TensorSpec:
+    if not isinstance(info, relax.TensorType):
+        return TensorSpec(name, ("?",), "sequence")
+    shape = info.shape if isinstance(info.shape, relax.ShapeExpr) else ["?"] * max(info.ndim, 0)
+    sizes = tuple(str(dim) if (size := compat.int_value(dim)) is None else size for dim in shape)
+    return TensorSpec(name, sizes, str(info.dtype))
+
+
+def make_inputs(specs: Sequence[TensorSpec], seed: int = 0) -> dict[str, np.ndarray]:
+    """Seeded inputs: standard normal floats, and 0 or 1 for all else (valid as tokens, indices and masks).
+
+    Raises:
+        ValueError: when a dimension is symbolic.
+    """
+    rng = np.random.default_rng(seed)
+    made = {}
+    for spec in specs:
+        if not all(isinstance(d, int) for d in spec.shape):
+            raise ValueError(f"the input {spec} has a symbolic dimension; a shape must be given for it")
+        shape = tuple(int(d) for d in spec.shape)
+        if spec.dtype.startswith(("float", "bfloat")):
+            made[spec.name] = rng.standard_normal(shape).astype(spec.numpy_dtype)
+        else:
+            made[spec.name] = rng.integers(0, 2, size=shape).astype(spec.numpy_dtype)
+    return made
