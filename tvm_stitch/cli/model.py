@@ -5,35 +5,15 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .errors import UsageError
 from .heavy import import_or_say
+from .imported import ONNX_ADVICE, Model
 from .options import make_config, parse_config, parse_shapes, parse_target
 from .progress import Progress
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from ..testing.tensors import TensorSpec
-
-    Inputs = Mapping[str, np.ndarray]
-    Call = Callable[[], list[np.ndarray]]
-
-ONNX_ADVICE = "ONNX models need: pip install 'tvm-stitch[onnx]'"
-
-
-@dataclasses.dataclass(frozen=True)
-class Model:
-    """An imported model. ``peer`` makes a call of what else runs it, whose name is ``peer_name``, on given inputs."""
-
-    mod: Any
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    peer_name: str
-    peer: Callable[[Inputs], Call]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,10 +14,10 @@ from ..onnx_check import InvalidModel, check_model
 from ..testing.compare import load_onnx, onnxruntime_call, output_specs
 from .errors import Failure, UsageError
 from .heavy import import_or_say
-from .model import ONNX_ADVICE, Model
+from .imported import ONNX_ADVICE, Model
 
 if TYPE_CHECKING:
-    from .model import Call, Inputs
+    from .imported import Call, Inputs
 
 
 def read_onnx(path: Path, shapes: dict[str, tuple[int, ...]], names: bool) -> Model:

@@ -23,10 +23,10 @@ from ..graph.dtype import HALF
 from ..testing.tensors import TensorSpec, specs_of_inputs, specs_of_outputs
 from ..torch_names import from_exported_program_named
 from .errors import UsageError
-from .model import Model
+from .imported import Model
 
 if TYPE_CHECKING:
-    from .model import Call, Inputs
+    from .imported import Call, Inputs
 
 HOW_TO_WRITE_ONE = "torch.export.save(torch.export.export(module.eval(), example_inputs), PATH) writes one"
 
