@@ -160,7 +160,7 @@ RULES = (
     Rule(
         "`computed by a kernel of its own`",
         r"^computed by a kernel of its own",
-        "[Attention](#attention-on-a-gpu), whose products and softmax are one kernel",
+        "[Attention](#attention), whose products and softmax are one kernel",
         "Nothing",
     ),
     Rule(
