@@ -80,9 +80,13 @@ def test_programs_are_counted_and_timed_by_kind() -> None:
     target = native.target_of("llvm")
     work = workload("encoder", SMALL)
     (expected,) = work.reference()
-    for pipeline in (relax.get_default_pipeline(target), tvm_stitch.relax.pipeline(target)):
+    # Stitched, attention is one kernel: two products and a softmax.
+    for products, pipeline in (
+        (8, relax.get_default_pipeline(target)),
+        (7, tvm_stitch.relax.pipeline(target)),
+    ):
         program = RelaxProgram(work.mod, target, pipeline, work.inputs)
-        assert program.kernels.compute_intensive == 8 and program.kernels.memory_intensive > 3
+        assert program.kernels.compute_intensive == products and program.kernels.memory_intensive > 1
         np.testing.assert_allclose(program.outputs()[0], expected, atol=1e-5)
         assert 0 < program.sample_memory() and 0 < program.sample()
 

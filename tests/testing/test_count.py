@@ -113,7 +113,9 @@ def test_stitched_count_is_what_the_virtual_machine_calls(encoder: tvm.IRModule)
     runner = Runner(tvm_stitch.compile(encoder, target=CPU), CPU, list(random_inputs(SMALL).values()))
     called = [name for name in runner.calls() if not name.startswith("vm.builtin.")]
     assert list(count.names) == called
-    assert count.compute_intensive == 8 * SMALL.layers
+    assert (
+        count.compute_intensive == 7 * SMALL.layers
+    )  # attention is one kernel, of two products and a softmax
     assert count.total < count_kernels(encoder, CPU).total
 
 
