@@ -20,6 +20,11 @@ def physical_cores(siblings: str = SIBLINGS) -> int:
     return len(found)
 
 
+def processors() -> int:
+    """Processors that this process may run on; threads of one core count each."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def use_all_cores() -> None:
     """Set ``TVM_NUM_THREADS`` unless it is; to be called before TVM is imported."""
     os.environ.setdefault("TVM_NUM_THREADS", str(physical_cores()))

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import difflib
 import json
-import os
 import re
 from typing import Any
 
 import tvm
 
 from . import compat
+from .cores import processors
 
 DEFAULT_ARCH = "sm_90"
 
@@ -68,7 +68,7 @@ def _spec_of(text: str) -> Any:
         raise ValueError("no target is given")
     if text == "native":
         cpu = str(tvm.target.codegen.llvm_get_system_cpu())
-        return {"kind": "llvm", "mcpu": cpu, "num-cores": _processors()}
+        return {"kind": "llvm", "mcpu": cpu, "num-cores": processors()}
     if text == "cuda":
         return {"kind": "cuda"}
     if text.lstrip().startswith("{"):
@@ -79,11 +79,6 @@ def _spec_of(text: str) -> Any:
     if len(words) > 1 and not compat.READS_TARGET_OPTIONS:
         return {"kind": words[0], **dict(map(_option, words[1:]))}
     return text
-
-
-def _processors() -> int:
-    """Processors that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _option(word: str) -> tuple[str, Any]:

@@ -11,7 +11,7 @@ import tvm
 
 from tvm_stitch import compat
 from tvm_stitch.codegen import builder as B
-from tvm_stitch.codegen.cpu_transpose import Rows, side_of, transpose
+from tvm_stitch.codegen.cpu_transpose import MatrixRows, side_of, transpose
 from tvm_stitch.compat import tir
 
 
@@ -21,8 +21,8 @@ def compiled(rows: Any, columns: Any, side: int, shape: tuple[int, int], params:
     strides = [shape[0] // ROWS, shape[1] // COLUMNS]
     with B.kernel() as body:
         transpose(
-            Rows(source, B.i64(0), B.i64(strides[0])),
-            Rows(to, B.i64(0), B.i64(strides[1])),
+            MatrixRows(source, B.i64(0), B.i64(strides[0])),
+            MatrixRows(to, B.i64(0), B.i64(strides[1])),
             rows,
             columns,
             side,

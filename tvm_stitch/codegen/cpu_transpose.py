@@ -22,8 +22,8 @@ Changed = Callable[[Expr], Expr]
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Rows in a buffer of one dimension, whose elements are neighbours.
+class MatrixRows:
+    """MatrixRows in a buffer of one dimension, whose elements are neighbours.
 
     Attributes:
         buffer: of one dimension.
@@ -41,7 +41,12 @@ class Rows:
 
 
 def transpose(
-    source: Rows, to: Rows, rows: Extent, columns: Extent, side: int, changed: Changed = lambda value: value
+    source: MatrixRows,
+    to: MatrixRows,
+    rows: Extent,
+    columns: Extent,
+    side: int,
+    changed: Changed = lambda value: value,
 ) -> None:
     """Emit ``to[c, r] = changed(source[r, c])`` for the elements of a matrix.
 
@@ -76,12 +81,14 @@ def side_of(lanes: int, *extents: Extent) -> int:
     return side
 
 
-def _elements(source: Rows, to: Rows, rows: Extent, columns: Extent, changed: Changed) -> None:
+def _elements(source: MatrixRows, to: MatrixRows, rows: Extent, columns: Extent, changed: Changed) -> None:
     with times("serial", rows, "r") as r, times("serial", columns, "c") as c:
         B.store(to.buffer, changed(B.fetch(source.buffer, source.at(r, c))), [to.at(c, r)])
 
 
-def _tiles(source: Rows, to: Rows, rows: Extent, columns: Extent, side: int, changed: Changed) -> None:
+def _tiles(
+    source: MatrixRows, to: MatrixRows, rows: Extent, columns: Extent, side: int, changed: Changed
+) -> None:
     with _steps(rows, side, "r") as r, _steps(columns, side, "c") as c:
         start = B.bind(source.at(r, c), "start")
         begin = B.bind(to.at(c, r), "begin")

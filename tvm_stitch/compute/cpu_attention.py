@@ -19,18 +19,16 @@ from ..codegen import builder as B
 from ..codegen.cpu_base import times
 from ..codegen.cpu_columns import count_of
 from ..codegen.cpu_lanes import LaneWriter
-from ..codegen.cpu_transpose import Rows as MatrixRows
-from ..codegen.cpu_transpose import side_of, transpose
+from ..codegen.cpu_transpose import MatrixRows, side_of, transpose
 from ..codegen.emit import sound_for_cpu
 from ..codegen.vector_math import lower_math
 from ..codegen.vector_math.scope import quotient
 from ..compat import Buffer, Expr, T, tir
 from ..failures import Refusal
 from ..graph.extent import Extent, as_expr, ceildiv, is_number, product, unflatten
-from ..scope.fusion import Pattern
 from .attention import SMALLEST_SCALE, Attention, Operand
 from .data_block import elements
-from .emit import COMPUTE_ATTR
+from .emit import compute_func
 from .micro_kernel import emit_sums
 from .tiles import KEYS_OF_BLOCK, attention_tile
 
@@ -72,14 +70,7 @@ def cpu_attention(attention: Attention, numbers: Sequence[Any], target: Any) -> 
     out = _buffer(attention.out, "out")
     with B.kernel() as body:
         _Emitter(attention, buffers, out, target).emit()
-    attrs = {
-        compat.attribute("is_scheduled"): True,
-        "op_pattern": int(Pattern.OPAQUE),
-        COMPUTE_ATTR: True,
-        "tirx.noalias": True,
-        "s_tir": True,
-    }
-    return sound_for_cpu(tir.PrimFunc([*buffers, *numbers, out], body[0]).with_attrs(attrs))
+    return sound_for_cpu(compute_func([*buffers, *numbers, out], body[0]))
 
 
 def _buffer(operand: Operand, name: str) -> Buffer:

@@ -16,9 +16,8 @@ from ..compat import Analyzer, Buffer, Expr, T, tir
 from ..failures import Refusal
 from ..graph.dtype import MULTIPLIED, item_bytes
 from ..graph.extent import as_expr, ceildiv, is_number, product
-from ..scope.fusion import Pattern
 from .attention import SMALLEST_SCALE, Attention, Operand
-from .emit import COMPUTE_ATTR
+from .emit import compute_func
 
 FIRST_CAPABILITY = 80
 """Ten times the least compute capability: that of ``mma`` with bfloat16 operands."""
@@ -86,14 +85,7 @@ def cuda_attention(attention: Attention, numbers: Sequence[Any], shared_bytes: i
         shared = B.local([_shared_elements(attention, tiles)], attention.q.dtype, "shared", "shared.dyn")
         pointers = [_pointer(b, o) for b, o in zip(buffers, attention.inputs)]
         B.evaluate(_call(attention, tiles, shared.data, pointers, _pointer(out, attention.out)))
-    attrs = {
-        compat.attribute("is_scheduled"): True,
-        "op_pattern": int(Pattern.OPAQUE),
-        COMPUTE_ATTR: True,
-        "tirx.noalias": True,
-        "s_tir": True,
-    }
-    return tir.PrimFunc([*buffers, *numbers, out], body[0]).with_attrs(attrs)
+    return compute_func([*buffers, *numbers, out], body[0])
 
 
 def is_aligned(attention: Attention) -> bool:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from .. import compat
@@ -27,6 +28,18 @@ from .write_back import WriteBack, write_back
 
 COMPUTE_ATTR = "tvm_stitch.compute"
 """Marks kernels that hold a compute-intensive operator."""
+
+
+def compute_func(params: Sequence[Any], body: Any) -> Any:
+    """The scheduled PrimFunc of a compute-intensive operator that has a kernel of its own."""
+    attrs = {
+        compat.attribute("is_scheduled"): True,
+        "op_pattern": int(Pattern.OPAQUE),
+        COMPUTE_ATTR: True,
+        "tirx.noalias": True,
+        "s_tir": True,
+    }
+    return tir.PrimFunc(list(params), body).with_attrs(attrs)
 
 
 def emit_anchored(

@@ -13,8 +13,7 @@ from .. import compat
 from ..codegen import builder as B
 from ..codegen.cpu_base import CpuEmitter, times
 from ..codegen.cpu_half import stored_as
-from ..codegen.cpu_index_context import Coordinate
-from ..codegen.cpu_index_context import IndexContext as Frame
+from ..codegen.cpu_index_context import Coordinate, IndexContext
 from ..codegen.cpu_lanes import LaneWriter
 from ..compat import Buffer, Expr, tir
 from ..device import DeviceModel
@@ -113,7 +112,9 @@ class _TileEmitter(CpuEmitter):
         columns = Coordinate("col", only.columns, only.columns)
         rows.move(B.i64(0), row)
         self.lanes = LaneWriter(width, self.signed)
-        with self.piece(Frame(self.domain, rows, columns), columns.move(B.i64(0), column + self.lanes.lane)):
+        with self.piece(
+            IndexContext(self.domain, rows, columns), columns.move(B.i64(0), column + self.lanes.lane)
+        ):
             self.evaluate(only, [])
         self.lanes = None
 
