@@ -12,6 +12,7 @@ import tvm
 from tvm import relax
 
 import tvm_stitch.relax
+from tests.compute.attention_modules import calling, described
 from tests.graph.helpers import symbol
 from tvm_stitch import StitchConfig
 from tvm_stitch.compute.attention import Attention, Operand
@@ -122,32 +123,9 @@ def test_large_scores_do_not_overflow() -> None:
         close(case, run_kernel_of(described(case), arrays), arrays)
 
 
-def described(case: Case) -> Attention:
-    """The case with operands as they lie there."""
-    row = case.heads * case.size
-
-    def operand(rows: int) -> Operand:
-        shape = (case.batch, rows, case.heads, case.size)
-        return Operand(shape, case.dtype, 0, (0, rows * row, case.size, row))
-
-    q, k, v, out = (operand(n) for n in (case.queries, case.keys, case.keys, case.queries))
-    leading = (1, case.batch, case.heads)
-    return Attention(leading, case.queries, case.keys, case.size, case.scale, q, k, v, out)
-
-
 def run_kernel_of(attention: Attention, arrays: list[np.ndarray]) -> np.ndarray:
     target = TARGETS[-1]
-    builder = relax.BlockBuilder()
-    gvar = builder.add_func(cpu_attention(attention, [], target), "attention")
-    params = [
-        relax.Var(f"x{i}", relax.TensorType(list(o.shape), o.dtype)) for i, o in enumerate(attention.inputs)
-    ]
-    with builder.function("main", params):
-        with builder.dataflow():
-            out = relax.TensorType(list(attention.out.shape), attention.out.dtype)
-            made = builder.emit_output(relax.call_tir(gvar, params, out))
-        builder.emit_func_output(made)
-    return run(builder.get(), target, arrays)
+    return run(calling(cpu_attention(attention, [], target), attention), target, arrays)
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from tvm import relax
 
 import tvm_stitch.relax
+from tests.compute.attention_modules import calling, described
 from tests.graph.helpers import symbol
 from tvm_stitch.compute.attention import Attention, Operand
 from tvm_stitch.compute.cuda_attention import check, cuda_attention, is_aligned
@@ -119,32 +119,10 @@ def test_what_is_not_finite(dtype: str) -> None:
     assert np.isfinite(np.delete(np.delete(found, 3, 0), 7, 1)).all()
 
 
-def described(case: Case) -> Attention:
-    """The case with operands as they lie there."""
-    row = case.heads * case.size
-
-    def operand(rows: int) -> Operand:
-        shape = (case.batch, rows, case.heads, case.size)
-        return Operand(shape, case.dtype, 0, (0, rows * row, case.size, row))
-
-    q, k, v, out = (operand(n) for n in (case.queries, case.keys, case.keys, case.queries))
-    leading = (1, case.batch, case.heads)
-    return Attention(leading, case.queries, case.keys, case.size, case.scale, q, k, v, out)
-
-
 def run_kernel_of(attention: Attention, arrays: list[np.ndarray]) -> np.ndarray:
-    builder = relax.BlockBuilder()
-    gvar = builder.add_func(cuda_attention(attention, [], 1 << 17), "attention")
-    params = [
-        relax.Var(f"x{i}", relax.TensorType(list(o.shape), o.dtype)) for i, o in enumerate(attention.inputs)
-    ]
-    with builder.function("main", params):
-        with builder.dataflow():
-            out = relax.TensorType(list(attention.out.shape), attention.out.dtype)
-            made = builder.emit_output(relax.call_tir(gvar, params, out))
-        builder.emit_func_output(made)
+    mod = calling(cuda_attention(attention, [], 1 << 17), attention)
     pipeline = tvm_stitch.relax.pipeline(TARGET)
-    return run_cuda(builder.get(), arrays, relax_pipeline=pipeline, target=TARGET).check().outputs[0]
+    return run_cuda(mod, arrays, relax_pipeline=pipeline, target=TARGET).check().outputs[0]
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import tvm
 
 from ... import compat
+from ...cores import processors
 from ...target import arch_of
 
 #: LLVM's names of processors by the features that they imply, the most able first: for an LLVM older than the CPU.
@@ -41,7 +41,7 @@ def target_of(spec: str) -> Any:
     """
     host: dict[str, Any] = {"kind": "llvm", "mcpu": native_cpu()}
     if not compat.HAS_RELAY:
-        host["num-cores"] = _cores()  # MetaSchedule asks for it
+        host["num-cores"] = processors()  # MetaSchedule asks for it
     if spec == "llvm":
         return tvm.target.Target(host)
     target = None if spec == "cuda" else tvm.target.Target(spec)
@@ -62,10 +62,6 @@ def target_of(spec: str) -> Any:
             }
         )
     return tvm.target.Target(target, host=tvm.target.Target(host))
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def device_of(target: Any) -> Any:

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention as its kernels take it, and modules that call one of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from tvm_stitch.compute.attention import Attention, Operand
+from tvm_stitch.testing.attention import Case
+
+
+def described(case: Case) -> Attention:
+    """The case with operands as they lie there."""
+    row = case.heads * case.size
+
+    def operand(rows: int) -> Operand:
+        shape = (case.batch, rows, case.heads, case.size)
+        return Operand(shape, case.dtype, 0, (0, rows * row, case.size, row))
+
+    q, k, v, out = (operand(n) for n in (case.queries, case.keys, case.keys, case.queries))
+    leading = (1, case.batch, case.heads)
+    return Attention(leading, case.queries, case.keys, case.size, case.scale, q, k, v, out)
+
+
+def calling(kernel: Any, attention: Attention) -> tvm.IRModule:
+    """A module whose function calls the kernel of an attention without symbols."""
+    builder = relax.BlockBuilder()
+    gvar = builder.add_func(kernel, "attention")
+    params = [
+        relax.Var(f"x{i}", relax.TensorType(list(o.shape), o.dtype)) for i, o in enumerate(attention.inputs)
+    ]
+    with builder.function("main", params):
+        with builder.dataflow():
+            out = relax.TensorType(list(attention.out.shape), attention.out.dtype)
+            made = builder.emit_output(relax.call_tir(gvar, params, out))
+        builder.emit_func_output(made)
+    return builder.get()
