@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import shutil
 from pathlib import Path
 
@@ -125,3 +126,16 @@ def test_a_manifest_that_is_none(compiled: Path, tmp_path: Path, capfd: pytest.C
     (tmp_path / "out" / "manifest.json").write_text("{")
     code, _, stderr = run(capfd, "run", tmp_path / "out", "--shape", "x=2,16")
     assert code == 2 and "is no manifest of tvm-stitch compile; compile the model again" in stderr
+
+
+def test_a_model_for_a_newer_cpu(compiled: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """In a line, before its code runs: an illegal instruction would end the process."""
+    shutil.copytree(compiled, tmp_path / "newer")
+    manifest = json.loads((compiled / "manifest.json").read_text())
+    assert "sse4_2" in manifest["cpu_flags"] or platform.machine() != "x86_64"
+    newer = json.dumps(manifest | {"cpu_flags": [*manifest["cpu_flags"], "avx9000"]})
+    (tmp_path / "newer" / "manifest.json").write_text(newer)
+    code, stdout, stderr = run(capfd, "run", tmp_path / "newer", "--shape", "x=2,16", "-q")
+    if platform.machine() == "x86_64":
+        assert code == 1 and stdout == ""
+        assert "does not run here: this machine's CPU is older than the one it is compiled for: it lacks avx9000" in stderr

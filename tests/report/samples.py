@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from tvm_stitch.report.data import (
     Code,
     KernelCall,
@@ -11,6 +13,8 @@ from tvm_stitch.report.data import (
     Reason,
     Repeat,
     SourceOperator,
+    Spread,
+    StockCall,
     Totals,
     Value,
 )
@@ -80,3 +84,24 @@ def _call(function: str, kind: str, operators: tuple[int, ...], result: str, not
         function, kind, operators, (value("in", "parameter"),), (value(result),),  # type: ignore[arg-type]
         192 if stitched else None, 128 if stitched else None, 256, 3e-6 if function != "argmax" else None, note,
     )  # fmt: skip
+
+
+def measured_sample() -> ModelReport:
+    """The same with times: kernels of 1 to 6 ms, and three of TVM's own of 10 to 30 ms."""
+    report = sample()
+    stock = [
+        StockCall(name, kind, 256, 3e-6, _around(ms))  # type: ignore[arg-type]
+        for name, kind, ms in (("product", "compute", 10), ("norm", "tvm", 20), ("norm", "tvm", 30))
+    ]
+    return dataclasses.replace(
+        report,
+        kernels=tuple(dataclasses.replace(k, measured=_around(i + 1)) for i, k in enumerate(report.kernels)),
+        stock_kernels=tuple(stock),
+        stitched=dataclasses.replace(report.stitched, measured=Spread(0.025, 0.024, 0.026)),
+        stock=Totals(9, 2, 2000, 512, Spread(0.07, 0.069, 0.071)),
+        measured_on="this CPU, 3 calls",
+    )
+
+
+def _around(ms: float) -> Spread:
+    return Spread(ms * 1e-3, ms * 0.9e-3, ms * 1.1e-3)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.report.browser import find_browser, in_browser
-from tests.report.samples import HOSTILE, sample, value
+from tests.report.samples import HOSTILE, measured_sample, sample, value
 from tvm_stitch.report.bare import bare_report
 from tvm_stitch.report.data import KernelEdge, ModelReport
 from tvm_stitch.report.html import html_page
@@ -169,3 +169,23 @@ def test_a_thousand_operators_open_in_seconds(tmp_path: Path) -> None:
     )
     assert outcome.complaints == [] and outcome.found == 1000
     assert outcome.opened < 10_000  # a third of that on two cores
+
+
+def test_measured_times(tmp_path: Path) -> None:
+    steps = """
+      const overview = document.getElementById("panel").innerText;
+      const bars = [...document.querySelectorAll(".bar-value")].map((n) => n.textContent);
+      const rows = [...document.querySelectorAll(".row-value.time")].map((n) => n.textContent);
+      const stock = [...document.querySelectorAll("details .value")].map((n) => n.textContent);
+      click(document.querySelectorAll(".card")[0]);
+      return { overview, bars, rows, stock, kernel: document.getElementById("panel").innerText };
+    """
+    outcome = in_browser(html_page(measured_sample(), "encoder"), steps, tmp_path)
+    assert outcome.complaints == []
+    found = outcome.found
+    assert found["bars"][-2:] == ["60 ms", "21 ms"] and "Time in kernels, measured" in found["overview"]
+    assert "25 ms, half of the calls between 24 ms and 26 ms" in found["overview"]
+    assert found["rows"] == ["1 ms", "8 ms", "6 ms", "6 ms"]  # a layer's two calls together
+    assert found["stock"] == ["norm2 ×50 ms", "product10 ms"]
+    assert "1 ms, half of the calls between 900 µs and 1.1 ms" in found["kernel"]
+    assert "3 µs, by bytes and launches" in found["kernel"]

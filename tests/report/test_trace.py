@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 
-from tests.report.samples import sample
+from tests.report.samples import measured_sample, sample
 from tvm_stitch.report.trace import trace
 
 
@@ -24,3 +24,19 @@ def test_every_row_has_a_name() -> None:
     rows = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
     assert {e["tid"] for e in events if e["ph"] == "X"} == rows.keys()
     assert rows[1] == "stitched" and rows[4] == "left to TVM"
+
+
+def test_measured_times_and_stock_beside_them() -> None:
+    events = trace(measured_sample())["traceEvents"]
+    ours = [e for e in events if e["ph"] == "X" and e["pid"] == 1]
+    assert [(e["ts"], e["dur"]) for e in ours] == [(0, 1e3), (1e3, 2e3), (3e3, 3e3), (6e3, 4e3), (10e3, 5e3), (15e3, 6e3)]
+    assert ours[0]["args"]["time"] == "the median, measured on this CPU, 3 calls"
+    assert ours[0]["args"]["half of the calls (us)"] == [900, 1100]
+    stock = [e for e in events if e["ph"] == "X" and e["pid"] == 2]
+    assert [(e["name"], e["ts"], e["dur"]) for e in stock] == [
+        ("product", 0, 10e3), ("norm", 10e3, 20e3), ("norm", 30e3, 30e3),
+    ]  # fmt: skip
+    names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert names == {1: "one call on cuda sm_90", 2: "the same by TVM's own pipeline"}
+    rows = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name"}
+    assert {(e["pid"], e["tid"]) for e in events if e["ph"] == "X"} == rows

@@ -7,7 +7,7 @@ import argparse
 import json
 from typing import Any
 
-from .errors import Failure, UsageError
+from .measuring import random_inputs_here
 from .model import check_options, read_job
 from .options import add_model_options, add_timing, check_timing
 from .progress import Progress
@@ -40,16 +40,10 @@ def run(args: argparse.Namespace, progress: Progress) -> tuple[dict[str, Any], s
     from ..testing.compare import greatest_error
     from ..testing.count import count_kernels
     from ..testing.runner import Runner
-    from ..testing.tensors import make_inputs
     from ..testing.timing import Times, comparison, interleaved
 
     on_gpu = "gpu" in job.target.keys
-    if on_gpu and not tvm.device(job.target.kind.name, 0).exist:
-        raise Failure(f"no {job.target.kind.name} device here; compile and explain need none")
-    try:
-        inputs = make_inputs(job.model.inputs, args.seed)
-    except ValueError as error:
-        raise UsageError(f"{error}: --shape INPUT=1,128") from None
+    inputs = random_inputs_here(job, args.seed)
     mod, target, peer_name = job.model.mod, job.target, job.model.peer_name
     stock_passes = stock_pipeline(target)
     with progress("compiling with stock TVM"):

@@ -43,6 +43,7 @@ def check(args: argparse.Namespace) -> None:
 def run(args: argparse.Namespace, progress: Progress) -> tuple[dict[str, Any], str]:
     """Compile a model; the manifest, and a line about it."""
     job = read_job(args, progress)
+    from ..cpu_flags import needed_flags
     from ..relax.build import build
     from ..relax.needs import needs
     from ..testing.count import count_lowered
@@ -59,6 +60,7 @@ def run(args: argparse.Namespace, progress: Progress) -> tuple[dict[str, Any], s
             "model": str(args.model),
             "library": LIBRARY,
             "target": json.loads(str(job.target)),
+            "cpu_flags": needed_flags(job.target),
             "config": job.config.to_dict(),
             "precision": args.precision,
             "inputs": [dataclasses.asdict(spec) for spec in job.model.inputs],

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from .errors import UsageError
+from .measuring import random_inputs_here
 from .model import check_options, read_job
-from .options import add_model_options
+from .options import add_model_options, add_timing, check_timing
 from .outputs import check_files, files_for
 from .progress import Progress
 
@@ -30,8 +31,15 @@ def add_options(command: argparse.ArgumentParser) -> None:
         "--trace",
         metavar="FILE",
         type=Path,
-        help="write one call as a timeline for ui.perfetto.dev, with the times of the cost model",
+        help="write one call as a timeline for ui.perfetto.dev",
     )
+    command.add_argument(
+        "--measure",
+        action="store_true",
+        help="run the model here on random inputs, stitched and with stock TVM in turn, and time every kernel; "
+        "without it, times are the cost model's",
+    )
+    add_timing(command)
     command.add_argument(
         "--why",
         nargs=2,
@@ -44,6 +52,9 @@ def add_options(command: argparse.ArgumentParser) -> None:
 def check(args: argparse.Namespace) -> None:
     """Raise UsageError for options that cannot be."""
     check_files(_files(args))
+    check_timing(args)
+    if args.measure and args.why:
+        raise UsageError("--why says reasons, which --measure does not change; give one of them")
     check_options(args)
 
 
@@ -57,8 +68,12 @@ def run(args: argparse.Namespace, progress: Progress) -> tuple[dict[str, Any], s
         job = read_job(args, progress, names=True)
         from .. import explain
 
+        inputs = list(random_inputs_here(job, args.seed).values()) if args.measure else []
         with progress(f"planning for {args.target}"):
             report = explain(job.model.mod, job.target, job.config)
+        if args.measure:
+            with progress(f"compiling and timing every kernel, {args.repeats} calls"):
+                report = report.measure(inputs, args.repeats)
         if "--html" in files:
             with progress(f"writing {args.html}"):
                 files["--html"].write_text(report.to_html(args.model.stem), encoding="utf-8")

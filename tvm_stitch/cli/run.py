@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..cpu_flags import why_not_here
 from .compile import LIBRARY, MANIFEST
 from .errors import Failure, UsageError
 from .options import add_shape, add_timing, check_timing, parse_shapes
@@ -65,6 +66,8 @@ def run(args: argparse.Namespace, progress: Progress) -> tuple[dict[str, Any], s
         given = _given(args.input, [spec["name"] for spec in manifest.get("inputs", [])])
         inputs = _inputs(manifest, given, shapes, args.seed)
         device = _device(manifest, args.device)
+        if reason := why_not_here(manifest.get("cpu_flags", [])):
+            raise Failure(f"{library} does not run here: {reason}")
         with progress(f"loading {library}"):
             runner = _load(library, device, list(inputs.values()))
         from ..testing.timing import interleaved

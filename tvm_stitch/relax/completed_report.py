@@ -13,10 +13,12 @@ from tvm import relax, tirx
 from ..failures import let_pass
 from ..interrupts import watched
 from ..one_at_a_time import exclusively
-from ..report.data import Code, ModelReport, Totals, add_sizes
+from ..device import DeviceModel, device_model
+from ..report.data import Code, Kind, ModelReport, StockCall, Totals, add_sizes
 from ..testing.count import count_lowered, is_compute_intensive
-from .kernel_calls import kernel_calls
+from .kernel_calls import Call, kernel_calls
 from .marked_names import unmarked
+from .model_report import estimated
 from .pipeline import backend_of, default_schedules
 from .takes import LegalizeTakes
 
@@ -31,16 +33,18 @@ def completed(report: ModelReport, mod: tvm.IRModule, lowered: tvm.IRModule, tar
         target: what both are for.
     """
     with target, watched():
-        stock = _stock(mod, target)
+        stock, stock_kernels = _stock(mod, target)
         launches = _launches(lowered, target)
         stitched = report.stitched
         if launches is not None:
             stitched = dataclasses.replace(stitched, kernels=launches[0], compute=launches[1])
         codes = _codes(lowered, [k.function for k in report.kernels], target)
-    return dataclasses.replace(report, stock=stock, stitched=stitched, codes=codes)
+    return dataclasses.replace(
+        report, stock=stock, stock_kernels=stock_kernels, stitched=stitched, codes=codes
+    )
 
 
-def _stock(mod: tvm.IRModule, target: Any) -> Totals | None:
+def _stock(mod: tvm.IRModule, target: Any) -> tuple[Totals | None, tuple[StockCall, ...]]:
     """What TVM's own pipeline launches and moves; None where it does not compile the model."""
     backend = backend_of(target)
     passes = [
@@ -54,17 +58,21 @@ def _stock(mod: tvm.IRModule, target: Any) -> Totals | None:
         counted = count_lowered(made, target)
     except Exception as err:  # whatever TVM makes of it
         let_pass(err)
-        return None
+        return None, ()
     functions = {str(g.name_hint): f for g, f in made.functions_items()}
-    every, compute = [], []
-    for call in kernel_calls(made).calls:
-        size = add_sizes(*(v.bytes for v in [*call.operands, *call.results]))
-        every.append(size)
-        func = functions.get(call.function)
-        if call.external or (isinstance(func, tirx.PrimFunc) and is_compute_intensive(func, call.function)):
-            compute.append(size)
+    device = device_model(target)
+    calls = tuple(_stock_call(call, functions.get(call.function), device) for call in kernel_calls(made).calls)
+    compute = [call.bytes for call in calls if call.kind != "tvm"]
     own = counted.compute_intensive + counted.external
-    return Totals(counted.total, own, add_sizes(*every), add_sizes(*compute))
+    return Totals(counted.total, own, add_sizes(*(call.bytes for call in calls)), add_sizes(*compute)), calls
+
+
+def _stock_call(call: Call, func: Any, device: DeviceModel) -> StockCall:
+    size = add_sizes(*(v.bytes for v in [*call.operands, *call.results]))
+    kind: Kind = "library" if call.external else "tvm"
+    if isinstance(func, tirx.PrimFunc) and is_compute_intensive(func, call.function):
+        kind = "compute"
+    return StockCall(call.function, kind, size, estimated(size, device))
 
 
 def _launches(lowered: tvm.IRModule, target: Any) -> tuple[int, int] | None:

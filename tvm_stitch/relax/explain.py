@@ -18,6 +18,7 @@ from ..report.report import Report
 from ..target import resolve_target
 from .checked_module import checked_module
 from .completed_report import completed
+from .measured_report import measured
 from .marked_names import unmarked, with_marked_names
 from .model_report import model_report
 from .pipeline import planning_passes
@@ -54,4 +55,5 @@ def explain(mod: Any, target: Any = "native", config: StitchConfig | None = None
         logger.warning("the report has no graph: %s", error_text(err))
         return report
     report.complete = partial(completed, mod=mod, lowered=lowered, target=target)
+    report.time = partial(measured, mod=mod, target=target, config=config)
     return report

@@ -18,6 +18,7 @@ from ..report.data import (
     Kind,
     ModelReport,
     Reason,
+    Size,
     SourceOperator,
     Totals,
     add_sizes,
@@ -193,14 +194,18 @@ def _kernel(
             call.function, kind, tuple(members), tuple(call.operands), tuple(call.results), plan.bytes_read,
             plan.bytes_written, plan.bytes_least, plan.seconds,
         )  # fmt: skip
-    estimate = None
-    if isinstance(least, int):
-        work = Work(((Load(least),),))
-        estimate = seconds(work, device) if device.is_gpu else moving_seconds(work, device)
     return KernelCall(
         call.function, kind, tuple(members), tuple(call.operands), tuple(call.results), None, None, least,
-        estimate, note,
+        estimated(least, device), note,
     )  # fmt: skip
+
+
+def estimated(size: Size, device: DeviceModel) -> float | None:
+    """The seconds that the cost model expects of a kernel that moves so many bytes; None for a symbolic size."""
+    if not isinstance(size, int):
+        return None
+    work = Work(((Load(size),),))
+    return seconds(work, device) if device.is_gpu else moving_seconds(work, device)
 
 
 def _edges(calls: Sequence[Call], kinds: Sequence[Kind], steps: _Owned) -> list[KernelEdge]:

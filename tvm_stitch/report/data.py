@@ -20,6 +20,15 @@ library; TVM, for what no stitch op took."""
 
 
 @dataclass(frozen=True)
+class Spread:
+    """The seconds of several calls: their median, and the quartiles ``low`` and ``high``, between which half of them lie."""
+
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
 class Value:
     """A tensor that a kernel reads or writes. ``shape`` is text such as ``"8, n"``; ``origin`` says where an operand
     comes from: ``"parameter"``, ``"constant"`` or ``"kernel"``."""
@@ -66,7 +75,8 @@ class KernelCall:
     ``function`` names the kernel; equal kernels share one. ``operators`` are the indices of the source operators that
     it computes. ``note`` says what computes it, or why no stitch op took it. ``bytes_least`` counts each operand and
     each result once; ``bytes_read`` and ``bytes_written`` are what its plan moves, or None without one. ``seconds`` is
-    the cost model's estimate, of the memory alone: None where a shape is symbolic.
+    the cost model's estimate, of the memory alone: None where a shape is symbolic. ``measured`` is what the call took,
+    where it was measured.
     """
 
     function: str
@@ -79,6 +89,7 @@ class KernelCall:
     bytes_least: Size
     seconds: float | None
     note: str = ""
+    measured: Spread | None = None
 
     @property
     def bytes_moved(self) -> Size:
@@ -86,6 +97,21 @@ class KernelCall:
         if isinstance(self.bytes_read, int) and isinstance(self.bytes_written, int):
             return self.bytes_read + self.bytes_written
         return self.bytes_least
+
+
+@dataclass(frozen=True)
+class StockCall:
+    """One call of a kernel of TVM's own pipeline, in the order of a run.
+
+    ``kind`` is never ``"stitched"``. ``bytes`` counts each operand and each result once; ``seconds`` and ``measured``
+    are as in :class:`KernelCall`.
+    """
+
+    function: str
+    kind: Kind
+    bytes: Size
+    seconds: float | None
+    measured: Spread | None = None
 
 
 @dataclass(frozen=True)
@@ -127,12 +153,14 @@ class Totals:
 
     ``compute`` of the ``kernels`` hold a compute-intensive operator or are a library's; they move ``bytes_compute`` of
     the ``bytes``, of which every operand and result of a kernel counts once, or as often as its plan moves it.
+    ``measured`` is what a whole call takes, from its start until the device is done, where it was measured.
     """
 
     kernels: int
     compute: int
     bytes: Size
     bytes_compute: Size = 0
+    measured: Spread | None = None
 
     @property
     def memory(self) -> int:
@@ -155,8 +183,9 @@ class ModelReport:
     ``target`` is a few words, ``target_full`` what TVM calls it. ``plans`` gives by function what the plan of a
     stitched kernel says (:class:`tvm_stitch.report.kernel.Kernel` as plain data), ``codes`` the sources that are known.
     ``left`` are the calls that no stitch op took, with the reason, ``boundaries`` all merges that were refused.
-    ``stock`` is what TVM's own pipeline makes of the same model: None where that was not asked, or where TVM does not
-    compile it.
+    ``stock`` is what TVM's own pipeline makes of the same model, and ``stock_kernels`` are its calls: None and empty
+    where that was not asked, or where TVM does not compile it. ``measured_on`` says where times were measured, and how
+    often: "" where they were not.
     """
 
     target: str
@@ -172,6 +201,8 @@ class ModelReport:
     stitched: Totals
     stock: Totals | None = None
     codes: Mapping[str, Code] = field(default_factory=dict)
+    stock_kernels: tuple[StockCall, ...] = ()
+    measured_on: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, as ``json.dumps`` takes it."""

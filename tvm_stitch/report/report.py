@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from .bare import bare_report
 from .data import ModelReport, Reason
@@ -14,9 +14,13 @@ from .kernel import Kernel
 from .plan_text import kernel_lines
 from .reasons import explained
 from .summary import summary
+from .times import time_lines, times_of
 from .trace import trace
 from .why import why
 from .words import count_of
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 @dataclass(repr=False)
@@ -37,9 +41,12 @@ class Report:
     computed: dict[str, str] = field(default_factory=dict)
     model: ModelReport | None = None
     complete: Callable[[ModelReport], ModelReport] | None = field(default=None, repr=False, compare=False)
+    time: Callable[..., ModelReport] | None = field(default=None, repr=False, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as JSON-able data."""
+        """The report as JSON-able data. What was measured is under ``"measured"``, if anything was."""
+        model = self.model
+        times = {"measured": times_of(model)} if model is not None and model.measured_on else {}
         return {
             "target": self.target,
             "device": self.device,
@@ -47,7 +54,30 @@ class Report:
             "computed": self.computed,
             "left": self.left,
             "boundaries": self.boundaries,
+            **times,
         }
+
+    def measure(self, inputs: Sequence[np.ndarray] | None = None, repeats: int = 10, seed: int = 0) -> Report:
+        """This report with measured times: the model is compiled and run here, with stitching and by TVM's own
+        pipeline in turn, and every kernel is timed.
+
+        Args:
+            inputs: arrays for ``main``, in order, on the host; random ones of static shapes are made if none are given.
+            repeats: timed calls of each.
+            seed: of random inputs.
+
+        Returns: a new report, whose text, page, timeline and data have the times.
+
+        Raises:
+            RuntimeError: where this machine has no such device, or an older CPU than the target's.
+            ValueError: for symbolic shapes without inputs, less than one call, and a report that knows no model.
+        """
+        if repeats < 1:
+            raise ValueError(f"repeats must be at least 1, got {repeats}")
+        if self.time is None:
+            raise ValueError("this report knows plans, but no model to run; tvm_stitch.explain(mod, target) gives one")
+        model = self.time(self.completed(), inputs=inputs, repeats=repeats, seed=seed)
+        return replace(self, model=model, complete=None)
 
     def __str__(self) -> str:
         return summary(self._model(), self.device, self.computed)
@@ -70,6 +100,8 @@ class Report:
         if self.boundaries:
             lines += ["", "Boundaries:"]
             lines += [f"  {b['producer']} | {b['consumer']}: {b['reason']}" for b in self.boundaries]
+        if self.model is not None:
+            lines += time_lines(self.model)
         return "\n".join(lines)
 
     def why(self, first: str, second: str) -> str:
@@ -93,8 +125,11 @@ class Report:
         return html_page(self.completed(), title)
 
     def to_trace(self) -> dict[str, Any]:
-        """One call as a timeline, in the trace-event format that Perfetto and Chrome open: times of the cost model."""
-        return trace(self._model())
+        """One call as a timeline, beside one of TVM's own pipeline, in the trace-event format of Perfetto and Chrome.
+
+        Times are the cost model's, or those of :meth:`measure`.
+        """
+        return trace(self.completed())
 
     def _repr_html_(self) -> str:
         return html_page(self.completed(), "Model", embedded=True)

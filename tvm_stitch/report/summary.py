@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from .data import KernelCall, ModelReport, Reason
+from .times import measured_lines, stock_lines, time_of
 from .words import bytes_in_words, count_of
 
 LINES = 50
@@ -45,6 +46,7 @@ def summary(report: ModelReport, device: str, computed: Mapping[str, str]) -> st
         headline += f"; {bytes_in_words(report.stitched.bytes)} moved"
     lines = [_cut(f"{report.target}{f', planned for {device}' if device else ''}")]
     lines += textwrap.wrap(headline, WIDTH, subsequent_indent="  ")
+    lines += [_cut(line) for line in measured_lines(report)]
     for repeat in report.repeats[:MOST_REPEATS]:
         same = f"{repeat.count} times the same {count_of(repeat.length, 'kernel')}"
         lines.append(_cut(f"{same} from {_place(report, repeat.first)} on"))
@@ -56,6 +58,8 @@ def summary(report: ModelReport, device: str, computed: Mapping[str, str]) -> st
     left = [_cut(f"  {name}: {why}") for name, why in report.left.items() if why not in noted]
     sections.append(("No stitch op takes", left))
     sections.append(("Boundaries, by reason", _boundaries(report.boundaries)))
+    if report.measured_on:
+        sections.append(("TVM's own kernels, by time", [_cut(line) for line in stock_lines(report)]))
     sections = [(heading, found) for heading, found in sections if found]
     room = LINES - len(lines) - 2 * len(sections)
     for (heading, found), most in zip(sections, _shares([len(found) for _, found in sections], room)):
@@ -86,7 +90,7 @@ def _kernels(report: ModelReport, kind: str, heading: str) -> tuple[str, list[st
     lines, notes = [], {note for _, note in calls}
     for (function, note), same in calls.items():
         first = same[0]
-        lines.append(_cut(f"  {len(same):3} x {function}: {_told(report, first)}"))
+        lines.append(_cut(f"  {len(same):3} x {function}: {_told(report, first)}{time_of(same)}"))
         if sources := _sources(report, same):
             lines[-1] = _cut(f"{lines[-1]}; {_named(sources)}")
         if note and len(notes) > 1:

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-from .data import ModelReport
+from .data import KernelCall, ModelReport, StockCall
 
 ROWS = {"stitched": 1, "compute": 2, "library": 3, "tvm": 4}
 """The row of each kind of kernel."""
@@ -15,50 +16,71 @@ NAMES = {
     "library": "libraries",
     "tvm": "left to TVM",
 }
+STITCHED, STOCK = 1, 2
+"""The processes that stand for the two pipelines."""
 
 
 def trace(report: ModelReport) -> dict[str, Any]:
-    """The kernels of a call one behind the other, each as long as the cost model expects it to take.
+    """The kernels of a call one behind the other, and below them those of TVM's own pipeline.
 
-    The model counts bytes and launches, no arithmetic: a kernel around a compute-intensive operator takes at least so
-    long. A kernel of symbolic shape has no length (a mark of 0), which its arguments say.
+    Each is as long as was measured, else as long as the cost model expects it to take. The model counts bytes and
+    launches, no arithmetic: a kernel around a compute-intensive operator takes at least so long. A kernel of symbolic
+    shape has no length (a mark of 0), which its arguments say.
     """
-    events: list[dict[str, Any]] = [
-        {
-            "ph": "M",
-            "name": "process_name",
-            "pid": 1,
-            "tid": 0,
-            "args": {"name": f"one call on {report.target}"},
-        }
-    ]
-    for kind in dict.fromkeys(k.kind for k in report.kernels):
-        named = {"ph": "M", "name": "thread_name", "pid": 1, "tid": ROWS[kind], "args": {"name": NAMES[kind]}}
-        events.append(named)
+    events = _process(STITCHED, f"one call on {report.target}", report.kernels, NAMES)
     start = 0.0
     for i, kernel in enumerate(report.kernels):
-        micros = (kernel.seconds or 0.0) * 1e6
         args: dict[str, Any] = {
             "kernel": i,
             "operators": [report.operators[o].label for o in kernel.operators],
             "bytes moved": kernel.bytes_moved,
-            "time": "not known: a symbolic shape"
-            if kernel.seconds is None
-            else "estimated, of the memory alone",
         }
         if kernel.note:
             args["computed by" if kernel.kind != "tvm" else "reason"] = kernel.note
-        events.append(
-            {
-                "ph": "X",
-                "name": kernel.function,
-                "cat": kernel.kind,
-                "pid": 1,
-                "tid": ROWS[kernel.kind],
-                "ts": round(start, 3),
-                "dur": round(micros, 3),
-                "args": args,
-            }
-        )
-        start += micros
+        events.append(_event(STITCHED, kernel, start, args, report))
+        start += events[-1]["dur"]
+    if report.stock_kernels:
+        named = {**NAMES, "tvm": "memory-intensive"}
+        events += _process(STOCK, "the same by TVM's own pipeline", report.stock_kernels, named)
+        start = 0.0
+        for i, stock in enumerate(report.stock_kernels):
+            events.append(_event(STOCK, stock, start, {"kernel": i, "bytes moved": stock.bytes}, report))
+            start += events[-1]["dur"]
     return {"displayTimeUnit": "ns", "traceEvents": events}
+
+
+def _process(
+    number: int, name: str, kernels: Iterable[KernelCall | StockCall], rows: dict[str, str]
+) -> list[dict[str, Any]]:
+    """The names of a process and of its rows."""
+    events: list[dict[str, Any]] = [
+        {"ph": "M", "name": "process_name", "pid": number, "tid": 0, "args": {"name": name}},
+        {"ph": "M", "name": "process_sort_index", "pid": number, "tid": 0, "args": {"sort_index": number}},
+    ]
+    for kind in dict.fromkeys(k.kind for k in kernels):
+        named = {"name": rows[kind]}
+        events.append({"ph": "M", "name": "thread_name", "pid": number, "tid": ROWS[kind], "args": named})
+    return events
+
+
+def _event(
+    process: int, kernel: KernelCall | StockCall, start: float, args: dict[str, Any], report: ModelReport
+) -> dict[str, Any]:
+    """A kernel that starts at a time in microseconds."""
+    measured = kernel.measured
+    micros = (measured.median if measured else kernel.seconds or 0.0) * 1e6
+    if measured:
+        told = f"the median, measured on {report.measured_on}"
+        args["half of the calls (us)"] = [round(measured.low * 1e6, 3), round(measured.high * 1e6, 3)]
+    else:
+        told = "not known: a symbolic shape" if kernel.seconds is None else "estimated, of the memory alone"
+    return {
+        "ph": "X",
+        "name": kernel.function,
+        "cat": kernel.kind,
+        "pid": process,
+        "tid": ROWS[kernel.kind],
+        "ts": round(start, 3),
+        "dur": round(micros, 3),
+        "args": {**args, "time": told},
+    }

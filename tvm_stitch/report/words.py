@@ -3,11 +3,27 @@
 
 from __future__ import annotations
 
-from .data import Size
+from .data import Size, Spread
 
 
 def count_of(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def seconds_in_words(seconds: float | None) -> str:
+    """``"3.2 ms"``, in s, ms or us; ``"?"`` for an unknown time."""
+    if seconds is None:
+        return "?"
+    number, unit = (seconds, "s") if seconds >= 1 else (seconds * 1e3, "ms") if seconds >= 1e-3 else (seconds * 1e6, "us")
+    return f"{number:.0f} {unit}" if number >= 100 else f"{number:.3g} {unit}"
+
+
+def spread_in_words(spread: Spread) -> str:
+    """``"3.2 ms (3.1 to 3.4 ms)"``: the median, and between what half of the calls lie."""
+    low, high = seconds_in_words(spread.low), seconds_in_words(spread.high)
+    if low.split()[1] == high.split()[1]:
+        low = low.split()[0]
+    return f"{seconds_in_words(spread.median)} ({low} to {high})"
 
 
 def bytes_in_words(size: Size) -> str:

@@ -12,6 +12,12 @@ import tvm
 from tvm import relax
 from tvm.target import Target
 
+from .kernel_clock import KernelClock
+
+
+_BUILTIN = "vm.builtin."
+_CALL_WITH_SIZES = "vm.builtin.call_tir_dyn"
+
 
 class Runner:
     """A compiled module on a device with its inputs there, ready to be called again and again."""
@@ -48,6 +54,35 @@ class Runner:
             return 0
 
         return self._instrumented(instrument, lambda: total)
+
+    def kernel_times(self, clock: KernelClock, kernels: int) -> list[tuple[str, float]]:
+        """The names and seconds of what one call of the entry function calls, in order, builtins left out.
+
+        A function of the model that calls others is none of them. Of a kernel that is called with symbolic sizes the
+        virtual machine does not tell the name: it is "".
+
+        Args:
+            clock: of the device.
+            kernels: about how many there are.
+        """
+        started: list[tuple[str, Any, int]] = []
+        found: list[tuple[str, Any, Any]] = []
+
+        def instrument(_func: Any, name: str, before: bool, _result: Any, *_args: Any) -> int:
+            if name.startswith(_BUILTIN) and name != _CALL_WITH_SIZES:
+                return 0
+            if before:
+                started.append((name, clock.mark(), len(found)))
+                return 0
+            end = clock.mark()
+            name, begin, already = started.pop()
+            if len(found) == already:
+                found.append(("" if name == _CALL_WITH_SIZES else name, begin, end))
+            return 0
+
+        clock.begin(kernels)
+        self._instrumented(instrument, lambda: None)
+        return [(name, clock.seconds(begin, end)) for name, begin, end in found]
 
     def calls(self) -> list[str]:
         """What the virtual machine calls in one call of the entry function, builtins included, in order."""

@@ -53,7 +53,8 @@ function memory(k, plan) {
     facts(part, [...rest, ["operands and results", bytes(least)]]);
   }
   facts(part, [
-    ["estimated time", k.seconds === null ? "" : `${plan ? "" : "at least "}${micros(k.seconds)}, by bytes and launches`],
+    ["measured time", k.measured ? spread(k.measured) : ""],
+    ["estimated time", k.seconds === null ? "" : `${plan ? "" : "at least "}${duration(k.seconds)}, by bytes and launches`],
     ["shared memory", plan && plan.shared_bytes ? `${bytes(plan.shared_bytes)} a block` : ""],
   ]);
 }

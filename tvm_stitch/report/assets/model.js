@@ -3,6 +3,7 @@
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const { kernels, edges, operators, repeats } = data;
+const stockKernels = data.stock_kernels;
 
 const KINDS = {
   stitched: "Stitched kernel",
@@ -66,8 +67,21 @@ function bytes(size) {
   return `${unit === "B" || number >= 100 ? number.toFixed(0) : Number(number.toPrecision(3))} ${unit}`;
 }
 
-function micros(seconds) {
-  return seconds === null || seconds === undefined ? "?" : `${Number((seconds * 1e6).toPrecision(3))} µs`;
+function duration(seconds) {
+  if (seconds === null || seconds === undefined) return "?";
+  const [number, unit] = seconds >= 1 ? [seconds, "s"] : seconds >= 1e-3 ? [seconds * 1e3, "ms"] : [seconds * 1e6, "µs"];
+  return `${number >= 100 ? number.toFixed(0) : Number(number.toPrecision(3))} ${unit}`;
+}
+
+// A median, and between what half of the calls lie.
+const spread = (s) => `${duration(s.median)}, half of the calls between ${duration(s.low)} and ${duration(s.high)}`;
+
+const timeOf = (k) => (k.measured ? k.measured.median : data.measured_on ? null : k.seconds);
+
+// What kernels take together, and those around compute-intensive operators: null where one of them is not known.
+function timesOf(found) {
+  const sum = (some) => some.reduce((total, k) => (total === null || timeOf(k) === null ? null : total + timeOf(k)), 0);
+  return { whole: sum(found), compute: sum(found.filter((k) => k.kind === "compute" || k.kind === "library")) };
 }
 
 const moved = (k) => (typeof k.bytes_read === "number" ? k.bytes_read + k.bytes_written : k.bytes_least);

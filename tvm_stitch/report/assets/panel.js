@@ -48,6 +48,7 @@ function overview() {
   const { stock, stitched } = data;
   bars(comparison, "Kernels a call", stock, stitched, (t) => t.kernels, (t) => t.compute, String, "fewer");
   bars(comparison, "Bytes moved", stock, stitched, (t) => t.bytes, (t) => t.bytes_compute, bytes, "less");
+  times(comparison);
   keyOf(comparison, [["compute", "with a matrix product, convolution or attention"], ["memory", "memory-intensive"]]);
   if (!stock) add(comparison, "p", "note", "What TVM’s own pipeline makes of the model is not known.");
 
@@ -56,7 +57,7 @@ function overview() {
     if (!functions.length) return;
     const total = functions.reduce((sum, [, calls]) => sum + calls.length, 0);
     const list = section(`${title} · ${total} ${total === 1 ? "call" : "calls"}, ${functions.length} different`);
-    functions.forEach(([, calls]) => kernelRow(list, calls[0], calls.length));
+    functions.forEach(([, calls]) => kernelRow(list, calls[0], calls.length, calls));
   });
 
   const left = Object.entries(data.left);
@@ -69,6 +70,37 @@ function overview() {
     });
   }
   boundaries();
+  stockSection();
+}
+
+// The time of a call, in kernels and in all; of the cost model where nothing was measured.
+function times(parent) {
+  const found = timesOf(kernels);
+  if (found.whole === null) return;
+  const stock = stockKernels.length ? timesOf(stockKernels) : null;
+  const title = data.measured_on ? "Time in kernels, measured" : "Time in kernels, estimated from bytes and launches";
+  bars(parent, title, stock, found, (t) => t.whole, (t) => t.compute, duration, "less");
+  if (!data.measured_on) return;
+  const pairs = [["TVM", data.stock], ["stitched", data.stitched]].filter(([, t]) => t && t.measured);
+  facts(parent, [...pairs.map(([name, t]) => [`${name}, whole call`, spread(t.measured)]), ["measured on", data.measured_on]]);
+}
+
+// TVM's own kernels, equal ones once, those that take longest first.
+function stockSection() {
+  if (!stockKernels.length) return;
+  const groups = new Map();
+  stockKernels.forEach((k) => groups.set(k.function, [...(groups.get(k.function) || []), k]));
+  const total = (calls) => timesOf(calls).whole;
+  const list = add(section(`TVM’s own kernels · ${stockKernels.length} calls, ${groups.size} different`), "details");
+  add(list, "summary", "", data.measured_on ? "by measured time" : "by estimated time");
+  [...groups.values()]
+    .sort((a, b) => (total(b) || 0) - (total(a) || 0))
+    .forEach((calls) => {
+      const line = add(list, "div", "value");
+      add(line, "span", "value-name", calls[0].function);
+      add(line, "span", "row-value", calls.length > 1 ? `${calls.length} ×` : "");
+      add(line, "span", "row-value bytes", duration(total(calls)));
+    });
 }
 
 function keyOf(parent, pairs) {
@@ -102,7 +134,8 @@ function bars(parent, title, stock, stitched, whole, part, told, fewer) {
   }
 }
 
-function kernelRow(parent, index, count) {
+// A kernel that is called so often; with its calls, what they take together where that was measured.
+function kernelRow(parent, index, count, calls = [index]) {
   const k = kernels[index];
   const item = row(parent, colourClass(k), { kernel: index });
   add(item, "span", "dot");
@@ -111,6 +144,7 @@ function kernelRow(parent, index, count) {
   add(text, "span", "row-from", origin(k) || k.function);
   add(item, "span", "row-value", count > 1 ? `${count} ×` : "");
   add(item, "span", "row-value bytes", bytes(moved(k)));
+  if (data.measured_on) add(item, "span", "row-value time", duration(timesOf(calls.map((c) => kernels[c])).whole));
 }
 
 function boundaries() {

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What commands that run a model need before they compile it: a machine that can, and inputs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .errors import Failure, UsageError
+from .model import Job
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+def random_inputs_here(job: Job, seed: int) -> dict[str, np.ndarray]:
+    """Random inputs of a model that this machine can run.
+
+    Raises:
+        Failure: where it has no such device, or an older CPU.
+        UsageError: where a shape is symbolic.
+    """
+    from ..relax.measured_report import check_runs_here
+    from ..testing.tensors import make_inputs
+
+    try:
+        check_runs_here(job.target)
+    except RuntimeError as error:
+        raise Failure(str(error)) from None
+    try:
+        return make_inputs(job.model.inputs, seed)
+    except ValueError as error:
+        raise UsageError(f"{error}: --shape INPUT=1,128") from None

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What code for a CPU target needs of the machine that runs it, by the names that Linux gives to CPU features.
+
+A library for a newer CPU than the machine's ends its process by an illegal instruction. Features are those of x86 that
+the code of kernels may use; of other architectures nothing is told.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+CPUINFO = Path("/proc/cpuinfo")
+
+_FLAGS = {
+    "sse3": "pni",
+    "ssse3": "ssse3",
+    "sse4.1": "sse4_1",
+    "sse4.2": "sse4_2",
+    "popcnt": "popcnt",
+    "movbe": "movbe",
+    "lzcnt": "abm",
+    "bmi": "bmi1",
+    "bmi2": "bmi2",
+    "avx": "avx",
+    "avx2": "avx2",
+    "fma": "fma",
+    "f16c": "f16c",
+    "avxvnni": "avx_vnni",
+    "avxifma": "avx_ifma",
+    "avx512f": "avx512f",
+    "avx512cd": "avx512cd",
+    "avx512bw": "avx512bw",
+    "avx512dq": "avx512dq",
+    "avx512vl": "avx512vl",
+    "avx512ifma": "avx512ifma",
+    "avx512vbmi": "avx512vbmi",
+    "avx512vbmi2": "avx512_vbmi2",
+    "avx512vnni": "avx512_vnni",
+    "avx512bitalg": "avx512_bitalg",
+    "avx512vpopcntdq": "avx512_vpopcntdq",
+    "avx512bf16": "avx512_bf16",
+    "avx512fp16": "avx512_fp16",
+}
+"""Features as LLVM names them, and as ``/proc/cpuinfo`` does."""
+
+
+def needed_flags(target: Any) -> list[str]:
+    """The flags that code for a target may use, sorted: those of the CPU that it names, on the host's side for a GPU.
+
+    Args:
+        target: a TVM Target.
+    """
+    import tvm
+
+    cpu = target if target.kind.name == "llvm" else target.host
+    features = getattr(tvm.target.codegen, "llvm_get_cpu_features", None)
+    if cpu is None or cpu.kind.name != "llvm" or features is None:
+        return []
+    triple = str(dict(cpu.attrs).get("mtriple") or "")
+    if triple and not triple.startswith("x86_64"):
+        return []
+    return sorted({flag for name in features(cpu) if (flag := _FLAGS.get(str(name)))})
+
+
+def missing_flags(needed: Iterable[str], cpuinfo: Path = CPUINFO) -> list[str]:
+    """Those of the flags that this machine's CPU does not have; none where that cannot be told."""
+    if platform.machine() != "x86_64" or not cpuinfo.is_file():
+        return []
+    for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
+        name, _, flags = line.partition(":")
+        if name.strip() == "flags":
+            here = set(flags.split())
+            return [flag for flag in needed if flag not in here]
+    return []
+
+
+def why_not_here(needed: Iterable[str], cpuinfo: Path = CPUINFO) -> str:
+    """Why code that needs such flags does not run on this machine, and what to do; "" where it does."""
+    missing = missing_flags(needed, cpuinfo)
+    if not missing:
+        return ""
+    return (
+        f"this machine's CPU is older than the one it is compiled for: it lacks {', '.join(missing)}; "
+        "compile for the oldest CPU that has to run it, such as --target 'llvm -mcpu=x86-64-v3', or for any: --target llvm"
+    )

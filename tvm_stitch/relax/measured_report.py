@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A report's kernels run and timed one by one, with those of TVM's own pipeline in turn."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import tvm
+
+from ..config import StitchConfig
+from ..cpu_flags import needed_flags, why_not_here
+from ..interrupts import watched
+from ..report.data import ModelReport, Spread, Totals
+from ..testing.kernel_clock import clock_of
+from ..testing.runner import Runner
+from ..testing.tensors import make_inputs, specs_of_inputs
+from ..testing.timing import Times, interleaved
+from .build import build
+from .takes import stock_pipeline
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Calls = list[tuple[str, float]]
+"""The names and seconds of a run's kernels, in order."""
+
+
+def measured(
+    report: ModelReport,
+    mod: tvm.IRModule,
+    target: Any,
+    config: StitchConfig,
+    inputs: Sequence[np.ndarray] | None,
+    repeats: int,
+    seed: int,
+) -> ModelReport:
+    """The report with times of this machine, where the model is compiled and run, with stitching and without.
+
+    CUDA graphs are not captured for it: their kernels cannot be told apart.
+
+    Args:
+        report: with TVM's own kernels, if it compiles the model.
+        mod: the module as it was given.
+        target: what to compile for.
+        config: stitching options.
+        inputs: of ``main``, in order; None for random ones.
+        repeats: timed calls of each.
+        seed: of random inputs.
+
+    Raises:
+        RuntimeError: where this machine has no such device, or its CPU is too old.
+        ValueError: for inputs that are not given and have symbolic shapes.
+    """
+    check_runs_here(target)
+    values = list(inputs) if inputs is not None else list(make_inputs(specs_of_inputs(mod), seed).values())
+    with watched():
+        executable = build(mod, target, dataclasses.replace(config, cuda_graph=False)).executable
+        runners = [Runner(executable, target, values)]
+        if report.stock is not None:
+            stock = tvm.compile(mod, target, relax_pipeline=stock_pipeline(target))
+            runners.append(Runner(stock, target, values))
+        whole = [_spread(times.seconds) for times in interleaved(runners, repeats)]
+        # Afterwards, since what tells of kernels slows every later call down.
+        expected = [report.kernels, report.stock_kernels]
+        kernels = _kernel_times(runners, [len(each) for each in expected], repeats)
+    stitched = _matched([k.function for k in report.kernels], kernels[0])
+    found = dataclasses.replace(
+        report,
+        kernels=tuple(dataclasses.replace(k, measured=t) for k, t in zip(report.kernels, stitched)),
+        stitched=dataclasses.replace(report.stitched, measured=whole[0]),
+        measured_on=f"{_name(runners[0].device)}, {repeats} calls",
+    )
+    if len(runners) == 1:
+        return found
+    apart = _matched([k.function for k in report.stock_kernels], kernels[1])
+    totals: Totals = dataclasses.replace(report.stock, measured=whole[1])  # type: ignore[type-var]
+    each = tuple(dataclasses.replace(k, measured=t) for k, t in zip(report.stock_kernels, apart))
+    return dataclasses.replace(found, stock=totals, stock_kernels=each)
+
+
+def check_runs_here(target: Any) -> None:
+    """Raise RuntimeError where code for a target does not run on this machine."""
+    if "gpu" in target.keys and not tvm.device(target.kind.name, 0).exist:
+        raise RuntimeError(f"no {target.kind.name} device here; compile and explain need none, measuring does")
+    if reason := why_not_here(needed_flags(target)):
+        raise RuntimeError(f"the model would not run here: {reason}")
+
+
+def _kernel_times(runners: Sequence[Runner], kernels: Sequence[int], repeats: int) -> list[list[Calls]]:
+    """By runner and turn, the times of its kernels. Before each turn there is a call that does not count."""
+    clock = clock_of(runners[0].device)
+    found: list[list[Calls]] = [[] for _ in runners]
+    for _ in range(repeats):
+        for i, runner in enumerate(runners):
+            runner.kernel_times(clock, kernels[i])
+            found[i].append(runner.kernel_times(clock, kernels[i]))
+    return found
+
+
+def _matched(names: Sequence[str], turns: Sequence[Calls]) -> list[Spread | None]:
+    """The times of the kernels that a report names, each by its place in the order.
+
+    Where a run had other kernels (only one branch of a condition runs), a kernel is found by its name, if it is called
+    as often as the report has it.
+    """
+    by_turn = [_in_places(names, turn) for turn in turns]
+    return [
+        _spread([t for t in times if t is not None]) if all(t is not None for t in times) else None
+        for times in zip(*by_turn)
+    ]
+
+
+def _in_places(names: Sequence[str], calls: Calls) -> list[float | None]:
+    if len(calls) == len(names) and all(name in ("", own) for own, (name, _) in zip(names, calls)):
+        return [seconds for _, seconds in calls]
+    times: dict[str, list[float]] = {}
+    for name, seconds in calls:
+        times.setdefault(name, []).append(seconds)
+    left = {name: iter(times.get(name, ())) for name in names if names.count(name) == len(times.get(name, ()))}
+    return [next(left[name]) if name in left else None for name in names]
+
+
+def _spread(seconds: Sequence[float]) -> Spread:
+    times = Times(tuple(seconds))
+    return Spread(statistics.median(seconds), *times.middle)
+
+
+def _name(device: Any) -> str:
+    return str(device.device_name) if device.dlpack_device_type() != tvm.cpu().dlpack_device_type() else "this CPU"

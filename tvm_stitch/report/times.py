@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measured times in words and as data: of calls, of kernels, and of TVM's own beside them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from .data import KernelCall, ModelReport, Spread, StockCall
+from .words import seconds_in_words, spread_in_words
+
+
+def measured_lines(report: ModelReport) -> list[str]:
+    """What a call takes, and how much of that its kernels take, with stitching and without; none if not measured."""
+    if not report.measured_on:
+        return []
+    sides = [
+        ("stitched", report.stitched.measured, report.kernels),
+        ("TVM's own pipeline", report.stock.measured if report.stock else None, report.stock_kernels),
+    ]
+    lines = [f"measured on {report.measured_on} (the median, and between what half of them lie):"]
+    for name, call, kernels in sides:
+        if call is None:
+            continue
+        found, memory = _sum(kernels), _sum([k for k in kernels if k.kind in ("stitched", "tvm")])
+        told = f"; kernels {seconds_in_words(found)}, memory-intensive ones {seconds_in_words(memory)}" if found else ""
+        lines.append(f"  {name}: {spread_in_words(call)} a call{told}")
+    return lines
+
+
+def time_of(calls: Sequence[KernelCall | StockCall]) -> str:
+    """What equal calls take, to stand at the end of a line about them; "" where that was not measured."""
+    total = _sum(calls)
+    if total is None:
+        return ""
+    return f", {seconds_in_words(total)}{' in all' if len(calls) > 1 else ''}"
+
+
+def stock_lines(report: ModelReport) -> list[str]:
+    """The kernels of TVM's own pipeline, equal ones once, those that take longest first."""
+    calls: dict[str, list[StockCall]] = {}
+    for call in report.stock_kernels:
+        calls.setdefault(call.function, []).append(call)
+    by_time = sorted(calls.items(), key=lambda item: -(_sum(item[1]) or 0.0))
+    return [f"  {len(same):3} x {function}{time_of(same).replace(',', ':', 1)}" for function, same in by_time]
+
+
+def time_lines(report: ModelReport) -> list[str]:
+    """Every kernel call with its time, in order, for the text that tells everything."""
+    if not report.measured_on:
+        return []
+    lines = ["", *measured_lines(report), "", "Kernels in order, stitched:", *_each(report.kernels)]
+    if report.stock_kernels:
+        lines += ["", "Kernels in order, TVM's own pipeline:", *_each(report.stock_kernels)]
+    return lines
+
+
+def times_of(report: ModelReport) -> dict[str, Any]:
+    """What was measured, as JSON-able data; times in seconds."""
+    found: dict[str, Any] = {"on": report.measured_on}
+    sides = (("stitched", report.stitched, report.kernels), ("stock", report.stock, report.stock_kernels))
+    for name, totals, kernels in sides:
+        if totals is not None and totals.measured is not None:
+            each = [
+                {"function": k.function, "kind": k.kind, "seconds": _plain(k.measured), "estimate": k.seconds}
+                for k in kernels
+            ]
+            found[name] = {"call": _plain(totals.measured), "kernels": each}
+    return found
+
+
+def _plain(spread: Spread | None) -> dict[str, float] | None:
+    return None if spread is None else dataclasses.asdict(spread)
+
+
+def _each(kernels: Iterable[KernelCall | StockCall]) -> list[str]:
+    return [f"  {k.function}: {spread_in_words(k.measured) if k.measured else 'not measured'}" for k in kernels]
+
+
+def _sum(kernels: Iterable[KernelCall | StockCall]) -> float | None:
+    """The seconds of kernels together; None where one of them was not measured."""
+    total = 0.0
+    for kernel in kernels:
+        if kernel.measured is None:
+            return None
+        total += kernel.measured.median
+    return total
