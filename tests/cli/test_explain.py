@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+import tvm
 
 from tests.cli.helpers import run
 
@@ -31,7 +32,8 @@ def test_explain_writes_a_page_and_a_timeline(
     text = page.read_text(encoding="utf-8")
     assert text.startswith("<!doctype html>") and "<h1>head</h1>" in text and '"source":"p"' in text
     events = [e for e in json.loads(timeline.read_text())["traceEvents"] if e["ph"] == "X"]
-    assert len(events) == 3 and sorted(p.name for p in tmp_path.iterdir()) == ["new", "trace.json"]
+    ours = [e for e in events if e["pid"] == 1]
+    assert len(ours) == 3 < len(events) and sorted(p.name for p in tmp_path.iterdir()) == ["new", "trace.json"]
 
 
 def test_explain_answers_for_a_pair(model: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -71,3 +73,35 @@ def test_outputs_that_cannot_be_written(
 def test_two_outputs_in_one_file(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     code, _, stderr = run(capfd, "explain", model, "--html", tmp_path / "a", "--trace", tmp_path / "a")
     assert code == 2 and "--html and --trace name one file" in stderr and list(tmp_path.iterdir()) == []
+
+
+def test_explain_measures(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    arguments = ("explain", model, "--shape", "x=8,16", "--measure", "--repeats", 2)
+    page, timeline = tmp_path / "report.html", tmp_path / "trace.json"
+    code, stdout, stderr = run(capfd, *arguments, "--html", page, "--trace", timeline)
+    assert code == 0 and "measured on this CPU, 2 calls" in stdout and "TVM's own kernels, by time" in stdout
+    assert "timing every kernel, 2 calls" in stderr and '"measured_on":"this CPU, 2 calls"' in page.read_text()
+    events = [e for e in json.loads(timeline.read_text())["traceEvents"] if e["ph"] == "X"]
+    assert {e["pid"] for e in events} == {1, 2} and all("measured on this CPU" in e["args"]["time"] for e in events)
+    code, stdout, _ = run(capfd, *arguments, "-q", "--json")
+    data = json.loads(stdout)["measured"]
+    assert code == 0 and len(data["stitched"]["kernels"]) == 3 and len(data["stock"]["kernels"]) > 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ((), 2, "a shape must be given for it: --shape INPUT=1,128"),
+        (("--shape", "x=8,16", "--target", "cuda"), 1, "no cuda device here; compile and explain need none"),
+        (("--shape", "x=8,16", "--repeats", "0"), 2, "--repeats must be at least 1"),
+        (("--shape", "x=8,16", "--why", "h", "p"), 2, "give one of them"),
+    ],
+)
+def test_what_cannot_be_measured(
+    arguments: tuple[str, ...], code: int, message: str, model: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    if "cuda" in arguments and tvm.cuda(0).exist:
+        pytest.skip("needs a machine without a CUDA device")
+    found, stdout, stderr = run(capfd, "explain", model, "--measure", "-q", *arguments)
+    assert found == code and stdout == ""
+    assert message in [line for line in stderr.splitlines() if line.startswith("tvm-stitch")][0]
