@@ -36,7 +36,9 @@ def test_other_devices_and_machines() -> None:
 
 def test_what_is_missing(tmp_path: Path) -> None:
     older = tmp_path / "cpuinfo"
-    older.write_text("processor\t: 0\nmodel name\t: x\nflags\t\t: fpu sse sse2 pni avx avx2 fma\n\nprocessor\t: 1\n")
+    older.write_text(
+        "processor\t: 0\nmodel name\t: x\nflags\t\t: fpu sse sse2 pni avx avx2 fma\n\nprocessor\t: 1\n"
+    )
     assert missing_flags(["avx2", "avx512f", "fma"], older) == ["avx512f"]
     assert missing_flags(["avx512f"], tmp_path / "none") == []
     reason = why_not_here(["avx512bw", "avx512f"], older)

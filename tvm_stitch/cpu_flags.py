@@ -84,5 +84,6 @@ def why_not_here(needed: Iterable[str], cpuinfo: Path = CPUINFO) -> str:
         return ""
     return (
         f"this machine's CPU is older than the one it is compiled for: it lacks {', '.join(missing)}; "
-        "compile for the oldest CPU that has to run it, such as --target 'llvm -mcpu=x86-64-v3', or for any: --target llvm"
+        "compile for the oldest CPU that has to run it, such as --target 'llvm -mcpu=x86-64-v3', or for any, "
+        "--target llvm"
     )

@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stitch a module, and again without the scopes that fail, at whatever step: those go back to TVM, with the reason."""
+"""Stitch a module, and again without the scopes that fail, at whatever step: those go back to TVM, with the reason.
+
+Where a step works on all scopes (merging, TVM's lowering of what is left, code generation) it is done again with
+parts of them, in halves, until the scopes are found that make it fail. An error that is gone in a second run without
+the pass context's instruments was an instrument's, and is raised.
+"""
 
 from __future__ import annotations
 

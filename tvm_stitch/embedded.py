@@ -1,5 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions in C++ that a model calls: compiled once, run in this process, and linked into the model's library."""
+"""Functions in C++ that a model calls: compiled once, run in this process, and linked into the model's library.
+
+The C++ exports its functions as a library of TVM's does and calls TVM's FFI through its C interface only. It is
+compiled to an object; a library is linked from that for the process, and TVM's ``export_library`` links the object
+into the model's. (``static_library``, TVM's module of an object, does not run: each ``VirtualMachine`` would first
+link the whole model, weights included.) The virtual machine looks for a function in the model's own library first, so
+each model has its own copy; ``exec_mode="compiled"`` looks in the registry alone, where the first copy that a process
+loads puts itself, and stays loaded for that.
+"""
 
 from __future__ import annotations
 

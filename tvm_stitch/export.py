@@ -3,6 +3,9 @@
 
 TVM writes CUDA C into a model's library, and compiles it through Python when a kernel is first launched. Here it is
 compiled when the library is written, and the library has the result in its place.
+
+TVM 0.27 serializes a CUDA module as a format, the kernels' signatures and CUDA C. While a library is written, such
+modules are replaced by ones with another format and compiled code, a form that TVM's runtime loads as it is.
 """
 
 from __future__ import annotations

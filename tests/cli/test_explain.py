@@ -33,7 +33,10 @@ def test_explain_writes_a_page_and_a_timeline(
     assert text.startswith("<!doctype html>") and "<h1>head</h1>" in text and '"source":"p"' in text
     events = [e for e in json.loads(timeline.read_text())["traceEvents"] if e["ph"] == "X"]
     ours = [e for e in events if e["pid"] == 1]
-    assert len(ours) == 3 < len(events) and sorted(p.name for p in tmp_path.iterdir()) == ["new", "trace.json"]
+    assert len(ours) == 3 < len(events) and sorted(p.name for p in tmp_path.iterdir()) == [
+        "new",
+        "trace.json",
+    ]
 
 
 def test_explain_answers_for_a_pair(model: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -80,9 +83,13 @@ def test_explain_measures(model: Path, tmp_path: Path, capfd: pytest.CaptureFixt
     page, timeline = tmp_path / "report.html", tmp_path / "trace.json"
     code, stdout, stderr = run(capfd, *arguments, "--html", page, "--trace", timeline)
     assert code == 0 and "measured on this CPU, 2 calls" in stdout and "TVM's own kernels, by time" in stdout
-    assert "timing every kernel, 2 calls" in stderr and '"measured_on":"this CPU, 2 calls"' in page.read_text()
+    assert (
+        "timing every kernel, 2 calls" in stderr and '"measured_on":"this CPU, 2 calls"' in page.read_text()
+    )
     events = [e for e in json.loads(timeline.read_text())["traceEvents"] if e["ph"] == "X"]
-    assert {e["pid"] for e in events} == {1, 2} and all("measured on this CPU" in e["args"]["time"] for e in events)
+    assert {e["pid"] for e in events} == {1, 2} and all(
+        "measured on this CPU" in e["args"]["time"] for e in events
+    )
     code, stdout, _ = run(capfd, *arguments, "-q", "--json")
     data = json.loads(stdout)["measured"]
     assert code == 0 and len(data["stitched"]["kernels"]) == 3 and len(data["stock"]["kernels"]) > 3

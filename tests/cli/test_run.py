@@ -138,4 +138,7 @@ def test_a_model_for_a_newer_cpu(compiled: Path, tmp_path: Path, capfd: pytest.C
     code, stdout, stderr = run(capfd, "run", tmp_path / "newer", "--shape", "x=2,16", "-q")
     if platform.machine() == "x86_64":
         assert code == 1 and stdout == ""
-        assert "does not run here: this machine's CPU is older than the one it is compiled for: it lacks avx9000" in stderr
+        assert (
+            "does not run here: this machine's CPU is older than the one it is compiled for: it lacks avx9000"
+            in stderr
+        )

@@ -107,7 +107,9 @@ def test_without_the_device_it_says_so() -> None:
     if tvm.cuda(0).exist:
         pytest.skip("needs a machine without a CUDA device")
     report = tvm_stitch.explain(head(), "cuda -arch=sm_90")
-    with pytest.raises(RuntimeError, match="no cuda device here; compile and explain need none, measuring does"):
+    with pytest.raises(
+        RuntimeError, match="no cuda device here; compile and explain need none, measuring does"
+    ):
         report.measure()
 
 

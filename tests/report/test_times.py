@@ -34,7 +34,10 @@ def test_what_was_measured_stands_beside_stock() -> None:
     assert lines[0].startswith("measured on this CPU, 3 calls")
     # Kernels of 1 to 6 ms, of which 2 and 4 are products; of TVM's own 10, 20 and 30 ms the first is.
     assert lines[1] == "  stitched: 25 ms (24 to 26 ms) a call; kernels 21 ms, memory-intensive ones 15 ms"
-    assert lines[2] == "  TVM's own pipeline: 70 ms (69 to 71 ms) a call; kernels 60 ms, memory-intensive ones 50 ms"
+    assert (
+        lines[2]
+        == "  TVM's own pipeline: 70 ms (69 to 71 ms) a call; kernels 60 ms, memory-intensive ones 50 ms"
+    )
     assert measured_lines(sample()) == [] == time_lines(sample())
 
 

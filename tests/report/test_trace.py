@@ -29,7 +29,14 @@ def test_every_row_has_a_name() -> None:
 def test_measured_times_and_stock_beside_them() -> None:
     events = trace(measured_sample())["traceEvents"]
     ours = [e for e in events if e["ph"] == "X" and e["pid"] == 1]
-    assert [(e["ts"], e["dur"]) for e in ours] == [(0, 1e3), (1e3, 2e3), (3e3, 3e3), (6e3, 4e3), (10e3, 5e3), (15e3, 6e3)]
+    assert [(e["ts"], e["dur"]) for e in ours] == [
+        (0, 1e3),
+        (1e3, 2e3),
+        (3e3, 3e3),
+        (6e3, 4e3),
+        (10e3, 5e3),
+        (15e3, 6e3),
+    ]
     assert ours[0]["args"]["time"] == "the median, measured on this CPU, 3 calls"
     assert ours[0]["args"]["half of the calls (us)"] == [900, 1100]
     stock = [e for e in events if e["ph"] == "X" and e["pid"] == 2]

@@ -4,6 +4,11 @@
 TVM makes a vectorized loop scalar as a whole when a single operator in it has no vector form, so each value
 gets its own loop; and it substitutes bound scalars back into their uses, so values are named by lane buffers.
 LLVM turns both into registers again.
+
+Lanes that branch apart and wrap around are unrolled. TVM makes a scalar loop of a vectorized one with a condition in
+it, and LLVM 22's loop vectorizer takes ``x[i % 8]`` below a condition for ``x[i]`` (llvm/llvm-project, issue 156849
+and pull request 225086): wrong elements, also beyond the tensor. Unrolled, most conditions are known, and the code is
+as fast or faster.
 """
 
 from __future__ import annotations

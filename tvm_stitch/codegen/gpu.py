@@ -1,5 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Emit a stitch op for a GPU: rows over blocks and threads, tiles in registers, reductions across lanes and warps."""
+"""Emit a stitch op for a GPU: rows over blocks and threads, tiles in registers, reductions across lanes and warps.
+
+Inputs are copied into *tiles* (registers) by 16-byte vector loads, all of a pass in flight before the first use;
+outputs leave tiles by 16-byte stores. Between them scalars are computed in unrolled loops: TVM splits a vector loop
+that also computes. Rows too long for registers are staged in dynamic shared memory; each thread reads only what it
+wrote itself.
+
+Tails are predicated, and no barrier or shuffle stands in a condition. Threads past the last row work on it without
+storing; in shared-memory mode columns past the end repeat the last vector. With symbolic rows loads are predicated
+too, because the row that a surplus thread is clamped to need not exist; and an empty input gets one idle block, whose
+threads return before the first barrier: a launch of zero blocks is an error on CUDA, of which TVM's runtime makes one
+block, and TVM refuses barriers below a condition on the host's side.
+"""
 
 from __future__ import annotations
 

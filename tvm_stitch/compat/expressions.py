@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TIR's modules and scalar expressions by one set of names, whichever TVM is installed."""
+"""TIR's modules and scalar expressions by one set of names, whichever TVM is installed.
+
+TVMs with Relay hold floats that differ by less than 1e-9 for equal, and loads of any two buffers; so expressions are
+compared here.
+"""
 
 from __future__ import annotations
 

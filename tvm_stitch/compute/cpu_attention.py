@@ -6,6 +6,9 @@ block of keys lie transposed, <key, query> and <element, query>, so that maxima 
 across lanes, and rows of K and V are read element by element, as they lie. Only queries and results are transposed.
 From one block of keys to the next, sums are scaled to the new maxima (Milakov and Gimelshein, 2018; FlashAttention,
 Dao et al., 2022).
+
+Rows of K and V that are apart are copied, since few of them would stay in the first-level cache; a task has several
+panels of queries, which share the copy, where there are enough tasks.
 """
 
 from __future__ import annotations

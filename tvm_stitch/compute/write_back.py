@@ -3,6 +3,12 @@
 
 The epilogue is evaluated as a stitched kernel evaluates a pass over the columns of a row (vector math included), for
 the rows and columns of a tile, while its sums are in the first-level cache.
+
+Light operators are computed on the registers that hold the sums, heavy ones, whose code should stand once, in a loop
+over a tile in the first-level cache. An epilogue that needs more than a tile (a reduction, rows of symbolic length)
+runs behind the whole product, which then is in workspace: of memory that a kernel allocates itself TVM computes the
+part that is used, and divides by extents that may be 0 in that. From Relay extents are static, and the kernel
+allocates it.
 """
 
 from __future__ import annotations

@@ -4,6 +4,14 @@
 Many small rows share a block (horizontal packing), long rows take more threads each, up to a whole block. Loads and
 stores are vectors of up to 16 bytes wherever divisibility allows. A row may be split over several blocks as well
 (task splitting, see splitting.py).
+
+A row's threads are the power of two that gives each two full vectors, from 32 to half of the largest block; up to 32
+vectors, a part of a warp, by the least idle lanes. That was the fastest on an H200 (layer norm and others, rows of
+256 to 8192 columns): one vector leaves too little in flight, many cost registers and so occupancy. Rows that crowd
+the registers (72 words a thread) get more threads; the largest block is for rows that half of it is too small for:
+512 columns with 7 to 10 inputs alive took 69 to 71 us with 64 to 256 threads on an H200, 75 to 85 with 512, and 136
+to 181 with 1,024 (``python scripts/ab_threads.py --columns 512 --inputs 7,8,9,10``). One task a block was fastest at
+every size.
 """
 
 from __future__ import annotations

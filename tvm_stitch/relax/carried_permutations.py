@@ -3,6 +3,10 @@
 
 A residual that is added where channels are second, between layers that want them last, is transposed on its way in and
 out at every layer; added where they are last it is not.
+
+``ConvertLayout`` carries a layout forwards only (ConvNeXt has a transposition on either side of every layer). Here
+connected element-wise operators, transpositions between them included, are one group, and each order of axes that
+makes one of its borders free is a candidate; the one in which the fewest bytes are transposed is taken.
 """
 
 from __future__ import annotations

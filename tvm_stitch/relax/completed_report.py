@@ -10,10 +10,10 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
+from ..device import DeviceModel, device_model
 from ..failures import let_pass
 from ..interrupts import watched
 from ..one_at_a_time import exclusively
-from ..device import DeviceModel, device_model
 from ..report.data import Code, Kind, ModelReport, StockCall, Totals, add_sizes
 from ..testing.count import count_lowered, is_compute_intensive
 from .kernel_calls import Call, kernel_calls
@@ -61,7 +61,9 @@ def _stock(mod: tvm.IRModule, target: Any) -> tuple[Totals | None, tuple[StockCa
         return None, ()
     functions = {str(g.name_hint): f for g, f in made.functions_items()}
     device = device_model(target)
-    calls = tuple(_stock_call(call, functions.get(call.function), device) for call in kernel_calls(made).calls)
+    calls = tuple(
+        _stock_call(call, functions.get(call.function), device) for call in kernel_calls(made).calls
+    )
     compute = [call.bytes for call in calls if call.kind != "tvm"]
     own = counted.compute_intensive + counted.external
     return Totals(counted.total, own, add_sizes(*(call.bytes for call in calls)), add_sizes(*compute)), calls

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ConstantBatchNorm: a batch norm of constants is one multiplication and one addition."""
+"""ConstantBatchNorm: a batch norm of constants is one multiplication and one addition.
+
+TVM's batch norm has three results, and nothing can be fused with it.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ConstantViews: transposed, reshaped and cast constants, at compile time."""
+"""ConstantViews: transposed, reshaped and cast constants, at compile time.
+
+By NumPy: ``FoldConstant`` compiles a function for each of them, which was 16 of the 28 seconds that MobileNetV3 took
+to compile.
+"""
 
 from __future__ import annotations
 

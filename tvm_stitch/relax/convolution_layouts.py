@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ConvolutionLayouts: channels innermost for convolutions that are faster so, and for what is between."""
+"""ConvolutionLayouts: channels innermost for convolutions that are faster so, and for what is between.
+
+TVM's ``ConvertLayout`` carries channels innermost through what is between convolutions, so that transpositions remain
+at the ends of a chain: the first one in a template's copy, the last one in its write-back. It stops at operands of
+fewer axes, which therefore get axes of extent 1 first (``full_rank_operands``), and is wrong for some operators,
+which are hidden from it (``carried_layouts``).
+"""
 
 from __future__ import annotations
 

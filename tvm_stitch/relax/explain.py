@@ -18,8 +18,8 @@ from ..report.report import Report
 from ..target import resolve_target
 from .checked_module import checked_module
 from .completed_report import completed
-from .measured_report import measured
 from .marked_names import unmarked, with_marked_names
+from .measured_report import measured
 from .model_report import model_report
 from .pipeline import planning_passes
 from .source_operators import source_operators

@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FusedAttention: attention becomes one kernel that keeps scores on chip."""
+"""FusedAttention: attention becomes one kernel that keeps scores on chip.
+
+Before products become calls of a library. ``attention_scores`` reads how it is spelled between the two products,
+``attention_plan`` how the operands lie; ``attention_operator`` does the same for ``R.nn.attention``, which
+``decompose_attention`` writes out where the kernel does not take it. What comes out is plain data with three leading
+axes and a stride for each (``compute/attention``).
+"""
 
 from __future__ import annotations
 

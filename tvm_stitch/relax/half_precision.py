@@ -5,6 +5,9 @@ TVM's importer from PyTorch takes no half models (its products ask for float32 r
 and turned. TVM has a pass for that, `ToMixedPrecision`. Here is one of our own because that one knows no bfloat16,
 fails at calls with numbers beside tensors (``R.clip``) and at symbolic parameters, loses what is added to the scores of
 attention, and casts constants that a half type does not hold to infinities.
+
+Every value keeps its type: what is computed as half is cast back at once, and who reads it as half takes it before
+that cast. So a module is well-typed at every step, results keep their types, and dead casts go away.
 """
 
 from __future__ import annotations

@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LibraryMatmuls: matrix products of a CUDA device become calls of cuBLASLt."""
+"""LibraryMatmuls: matrix products of a CUDA device become calls of cuBLASLt.
+
+It runs on Relax operators, before anything is legalized: there what reads what is told by names, and a product never
+meets TVM's schedules. The call is ``R.call_dps_packed("tvm_stitch.cublaslt.matmul", (left, right, bias?, residual?,
+numbers, mode))`` with two results: the product, and a workspace that nobody reads. So the planner of memory places
+the workspace, CUDA graphs own it, and no two streams or threads share one.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which products of a Relax function a library computes, how their operands lie, and what is computed with them."""
+"""Which products of a Relax function a library computes, how their operands lie, and what is computed with them.
+
+A product is followed through a permutation, which then is the order in which the result is stored, through a bias, a
+residual and ReLU. They are taken only if results and other products alone read what comes out: in any other kernel
+they are free, while in the library they would cost the values that another reader needs.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import tvm
 from ..config import StitchConfig
 from ..cpu_flags import needed_flags, why_not_here
 from ..interrupts import watched
-from ..report.data import ModelReport, Spread, Totals
+from ..report.data import ModelReport, Spread
 from ..testing.kernel_clock import clock_of
 from ..testing.runner import Runner
 from ..testing.tensors import make_inputs, specs_of_inputs
@@ -73,10 +73,10 @@ def measured(
         stitched=dataclasses.replace(report.stitched, measured=whole[0]),
         measured_on=f"{_name(runners[0].device)}, {repeats} calls",
     )
-    if len(runners) == 1:
+    if report.stock is None:
         return found
     apart = _matched([k.function for k in report.stock_kernels], kernels[1])
-    totals: Totals = dataclasses.replace(report.stock, measured=whole[1])  # type: ignore[type-var]
+    totals = dataclasses.replace(report.stock, measured=whole[1])
     each = tuple(dataclasses.replace(k, measured=t) for k, t in zip(report.stock_kernels, apart))
     return dataclasses.replace(found, stock=totals, stock_kernels=each)
 
@@ -84,7 +84,9 @@ def measured(
 def check_runs_here(target: Any) -> None:
     """Raise RuntimeError where code for a target does not run on this machine."""
     if "gpu" in target.keys and not tvm.device(target.kind.name, 0).exist:
-        raise RuntimeError(f"no {target.kind.name} device here; compile and explain need none, measuring does")
+        raise RuntimeError(
+            f"no {target.kind.name} device here; compile and explain need none, measuring does"
+        )
     if reason := why_not_here(needed_flags(target)):
         raise RuntimeError(f"the model would not run here: {reason}")
 
@@ -119,7 +121,9 @@ def _in_places(names: Sequence[str], calls: Calls) -> list[float | None]:
     times: dict[str, list[float]] = {}
     for name, seconds in calls:
         times.setdefault(name, []).append(seconds)
-    left = {name: iter(times.get(name, ())) for name in names if names.count(name) == len(times.get(name, ()))}
+    left = {
+        name: iter(times.get(name, ())) for name in names if names.count(name) == len(times.get(name, ()))
+    }
     return [next(left[name]) if name in left else None for name in names]
 
 
@@ -129,4 +133,8 @@ def _spread(seconds: Sequence[float]) -> Spread:
 
 
 def _name(device: Any) -> str:
-    return str(device.device_name) if device.dlpack_device_type() != tvm.cpu().dlpack_device_type() else "this CPU"
+    return (
+        str(device.device_name)
+        if device.dlpack_device_type() != tvm.cpu().dlpack_device_type()
+        else "this CPU"
+    )

@@ -1,5 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compilation pipeline with stitching: TVM's own for the target, its fusion replaced by ours."""
+"""The compilation pipeline with stitching: TVM's own for the target, its fusion replaced by ours.
+
+In order: library dispatch; copies dropped and equal expressions joined (three linear layers of one operand each
+reshape it); what TVM does not lower in bfloat16 widened; the passes for compute-intensive operators that need Relax
+operators; legalization, with products with zeros kept and group norms centred; empty calls dropped; each reader of a
+half value widens it for itself; stitching; ``FuseOps`` and ``FuseTIR`` for what no scope took; dlight's schedules on
+a GPU; TVM's lowering of dataflow.
+
+A scope that ``StitchOps`` outlines may still turn out not to be schedulable after merging. Then the stitching passes
+run again without that scope, so that its operators return to TVM's fusion one by one.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ScheduleStitchOps: plan and emit every stitch op that FuseTIR has merged into one PrimFunc."""
+"""ScheduleStitchOps: plan and emit every stitch op that FuseTIR has merged into one PrimFunc.
+
+TVM's simplifier, its analyses and its elimination of common subexpressions fail on some expressions with symbolic
+extents, after the pipeline, where nobody could mend it. So each stitched kernel is lowered once here, and one that
+fails is left to TVM with the reason.
+"""
 
 from __future__ import annotations
 

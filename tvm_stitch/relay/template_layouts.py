@@ -4,6 +4,11 @@
 At ``opt_level=3`` that pass replaces a product by one of a packed weight, and a convolution by one of blocked channels.
 Inside this context it leaves the products to templates that these serve, and puts the channels of such convolutions
 innermost; what is between them follows, as it does for TOPI's layouts.
+
+A product is read by its plain definition: TOPI's for x86 packs operands within the operator, and before
+``PlanDevices`` ``AlterOpLayout`` packs weights in TOPI's layout. Its rules for dense and conv2d are asked after ours,
+which leave a dense as it is, and make a convolution one with the channels innermost. A weight that TVM had packed
+could be unpacked again, but the layout (``NC16n`` and the like) divides the columns, and panels are of other widths.
 """
 
 from __future__ import annotations

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which calls of a Relay module templates of ours compute: a rule that is known before anything is emitted."""
+"""Which calls of a Relay module templates of ours compute: a rule that is known before anything is emitted.
+
+Templates stand back where the option, the context or the target asks for a tuner or a library, for the whole build;
+``compute="templates"`` overrules. TopHub's records, which TVM opens by itself around every build, are not asked for.
+"""
 
 from __future__ import annotations
 

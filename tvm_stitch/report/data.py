@@ -21,7 +21,7 @@ library; TVM, for what no stitch op took."""
 
 @dataclass(frozen=True)
 class Spread:
-    """The seconds of several calls: their median, and the quartiles ``low`` and ``high``, between which half of them lie."""
+    """The seconds of several calls: their median, and the quartiles ``low`` and ``high``, half of them between."""
 
     median: float
     low: float

@@ -75,7 +75,9 @@ class Report:
         if repeats < 1:
             raise ValueError(f"repeats must be at least 1, got {repeats}")
         if self.time is None:
-            raise ValueError("this report knows plans, but no model to run; tvm_stitch.explain(mod, target) gives one")
+            raise ValueError(
+                "this report knows plans, but no model to run; tvm_stitch.explain(mod, target) gives one"
+            )
         model = self.time(self.completed(), inputs=inputs, repeats=repeats, seed=seed)
         return replace(self, model=model, complete=None)
 

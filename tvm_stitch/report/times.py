@@ -15,7 +15,7 @@ def measured_lines(report: ModelReport) -> list[str]:
     """What a call takes, and how much of that its kernels take, with stitching and without; none if not measured."""
     if not report.measured_on:
         return []
-    sides = [
+    sides: list[tuple[str, Spread | None, Sequence[KernelCall | StockCall]]] = [
         ("stitched", report.stitched.measured, report.kernels),
         ("TVM's own pipeline", report.stock.measured if report.stock else None, report.stock_kernels),
     ]
@@ -24,7 +24,11 @@ def measured_lines(report: ModelReport) -> list[str]:
         if call is None:
             continue
         found, memory = _sum(kernels), _sum([k for k in kernels if k.kind in ("stitched", "tvm")])
-        told = f"; kernels {seconds_in_words(found)}, memory-intensive ones {seconds_in_words(memory)}" if found else ""
+        told = (
+            f"; kernels {seconds_in_words(found)}, memory-intensive ones {seconds_in_words(memory)}"
+            if found
+            else ""
+        )
         lines.append(f"  {name}: {spread_in_words(call)} a call{told}")
     return lines
 
@@ -75,7 +79,9 @@ def _plain(spread: Spread | None) -> dict[str, float] | None:
 
 
 def _each(kernels: Iterable[KernelCall | StockCall]) -> list[str]:
-    return [f"  {k.function}: {spread_in_words(k.measured) if k.measured else 'not measured'}" for k in kernels]
+    return [
+        f"  {k.function}: {spread_in_words(k.measured) if k.measured else 'not measured'}" for k in kernels
+    ]
 
 
 def _sum(kernels: Iterable[KernelCall | StockCall]) -> float | None:

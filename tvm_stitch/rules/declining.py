@@ -1,5 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ApplyDecliningRules: dlight's rules for what is not stitched, of which one that fails declines."""
+"""ApplyDecliningRules: dlight's rules for what is not stitched, of which one that fails declines.
+
+They assert on matrix-vector products whose number of rows no tile divides and on convolutions of one pixel, and their
+tiles of symbolic extents may keep a symbolic size, which code generation refuses: stock TVM does not compile such a
+model. The next rule is asked instead, down to Fallback, which takes them all; schedules of symbolic functions are
+lowered as far as device code to find out. A schedule whose reduction across threads would lose its condition declines
+too: dlight's (TVM 0.27) writes up to 15 elements beyond the result of a matrix times a vector whose rows are no
+multiple of 16.
+"""
 
 from __future__ import annotations
 

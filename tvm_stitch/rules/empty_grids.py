@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""EmptyGrids: a kernel that has nothing to compute touches no memory."""
+"""EmptyGrids: a kernel that has nothing to compute touches no memory.
+
+Where a symbolic extent makes a grid empty at run time, TVM's runtime launches one block, and dlight's kernels then
+read and write tensors that have no elements: an illegal access, which ends the process. Threads of such a block leave
+first.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""EmptyReductions: a reduction of nothing has a result."""
+"""EmptyReductions: a reduction of nothing has a result.
+
+TVM begins a reduction in its first iteration where no schedule says otherwise, as on CPUs; where a symbolic extent is
+0, results would be what memory held before. Here such reductions begin before their loops.
+"""
 
 from __future__ import annotations
 

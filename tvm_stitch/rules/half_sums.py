@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HalfSums: sums and products of 16-bit floats are accumulated in float32."""
+"""HalfSums: sums and products of 16-bit floats are accumulated in float32.
+
+TVM's own kernels round after every element, so that a float16 sum of ones ends at 2048. Matmuls and convolutions keep
+the type that the model asks for.
+"""
 
 from __future__ import annotations
 

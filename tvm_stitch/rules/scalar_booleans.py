@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ScalarBooleans: booleans are read and written one by one."""
+"""ScalarBooleans: booleans are read and written one by one.
+
+dlight's kernels (TVM 0.27) load pairs of bools as if each had two bytes. Vectorized loops over bools are unrolled
+after its rules.
+"""
 
 from __future__ import annotations
 

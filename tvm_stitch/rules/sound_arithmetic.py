@@ -1,5 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SoundArithmetic: what TVM computes of floats and small integers is what their dtypes say."""
+"""SoundArithmetic: what TVM computes of floats and small integers is what their dtypes say.
+
+TVM's simplifier takes ``x == x`` for true and ``not a < b`` for ``b <= a``, also of floats in kernels of its own,
+which NaN makes wrong; and in CUDA C its ``min(acc, ~x)`` of 16-bit integers compares ints. On a CPU it rounds to
+bfloat16 by adding to the bits, which makes zeros of NaNs whose bits are all set. So what is left to TVM is written as
+stitched kernels are, maxima that propagate NaN included. Combiners of reductions for a GPU are not: there its maximum
+loses NaN.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,12 @@
 An epilogue is a region of element-wise nodes that starts at a compute-intensive node's result and leaves through one
 value. Besides the region's own values it reads vectors, and tensors that are in memory anyway. By default it is taken
 when it saves a kernel or a round trip through memory: not when all its users are stitched and might as well compute it.
+
+A residual that has to be written for this, or that the stitch op behind the region reads too, is stitched instead. On
+a CPU heavy operators stay only where a template of ours computes the matmul: TVM computes exp or erf element by
+element through libm, and a kernel of polynomials is faster than the round trip through memory costs. With a template,
+transpositions of what the region reads are taken in too, and one behind it. The kernels of a library (``-libs``) hold
+no epilogue, nor does Relax's code for CPUs, which has no schedules; there an epilogue has to pay.
 """
 
 from __future__ import annotations

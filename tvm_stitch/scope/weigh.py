@@ -4,6 +4,11 @@
 What is left to TVM loses neighbours to a scope: an operator that no scope can take would have computed its element-wise
 producers and consumers in its own kernel. ``fusion.py`` says what TVM makes of the graph without any scope and of what
 the scopes leave; where that is more kernels, scopes go back.
+
+Scopes, epilogues and views go back where their neighbourhood (TVM's kernels that share nodes with them) has fewer
+kernels without them; then all of those that are more only together. A scope counts as one kernel here, also where a
+device without cooperative launches makes a launch of every phase: how many phases a sum across rows takes is a
+question of time, and TVM's one kernel for it leaves most of the device idle.
 """
 
 from __future__ import annotations

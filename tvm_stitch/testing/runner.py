@@ -14,7 +14,6 @@ from tvm.target import Target
 
 from .kernel_clock import KernelClock
 
-
 _BUILTIN = "vm.builtin."
 _CALL_WITH_SIZES = "vm.builtin.call_tir_dyn"
 

@@ -1,5 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A matrix product as cuBLASLt takes it: a batch of matrices at equal distances, each side transposed or not."""
+"""A matrix product as cuBLASLt takes it: a batch of matrices at equal distances, each side transposed or not.
+
+Ten numbers and two transposes. Axes are rows, columns, batch or depth by which tensors have them; those that continue
+each other are one. Rows or columns that do not continue become a batch in which the other side's stride is 0. At most
+one batch axis may be left, and each side has lines that are contiguous. All of it holds for symbolic extents: the
+numbers are expressions, which the virtual machine evaluates as one shape.
+"""
 
 from __future__ import annotations
 
