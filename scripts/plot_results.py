@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws the README's figure, docs/images/whole-models.svg, from the tables of docs/results.md.
+"""Draws the figures of the README and of docs/results.md, in docs/images, from the tables in docs/results.
 
     python scripts/plot_results.py
 
-For each model of "Whole models on a GPU": the time of the fastest other compiler over that of the stitched build.
-The same tables give the same file.
+Each shows other compilers' times over ours: above 1, tvm_stitch is faster. The same tables give the same files.
 """
 
 from __future__ import annotations
@@ -12,82 +11,174 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "docs" / "results.md"
-FIGURE = ROOT / "docs" / "images" / "whole-models.svg"
-SECTION = "## Whole models on a GPU"
+RESULTS = ROOT / "docs" / "results"
+IMAGES = ROOT / "docs" / "images"
 
 _HEAD = re.compile(r"^(?P<name>\w+, batch \d+) +stitched .*best peer/ours")
 _ROW = re.compile(r"^(?P<model>[\w-]+) +[\d.]+ +[\d.]+ +(?P<ratio>[\d.]+) ")
+_CPU_HEAD = re.compile(r"^model +stitched +ONNX Runtime .*best peer/ours")
+_CPU_ROW = re.compile(r"^(?P<model>[\w-]+) +(?:[\d.]+ +){2,3}(?P<ratio>[\d.]+) +\d+ \+ \d+ ")
+_CPU_NAMES = ("batch 1", "batch 8")
 _MEAN = re.compile(r"^geometric mean +(?P<ratio>[\d.]+)$")
+_CHAIN = re.compile(
+    r"^(?P<case>\w+) +[\d.]+ +\d+ +[\d.]+ +[\d.]+ +(?P<copy>[\d.]+) +(?P<stock>[\d.]+|-) +(?P<inductor>[\d.]+)$"
+)
 _STYLES = (("#0072B2", "o"), ("#0072B2", "s"), ("#D55E00", "o"), ("#D55E00", "s"))
 """A colour for each dtype, a shape for each batch; both are told apart by people who see no red or no green."""
+_NOT_COPIED = "encoder_layer"
+"""Most of its time is products: a copy of its bytes says nothing."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """The best peer's time over ours, by model, and their geometric mean."""
+    """Another one's time over ours, by model, and their geometric mean (0 where there is none)."""
 
     name: str
     ratios: dict[str, float]
-    mean: float
+    mean: float = 0.0
+
+
+def section(page: str, title: str) -> str:
+    """A section of a page.
+
+    Raises:
+        ValueError: when there is none of that title.
+    """
+    text = f"{(RESULTS / page).read_text(encoding='utf-8')}\n"
+    if f"\n## {title}\n" not in text:
+        raise ValueError(f"{page} has no section {title!r}")
+    return text.split(f"\n## {title}\n")[1].split("\n## ")[0]
 
 
 def tables(text: str) -> list[Table]:
-    """The tables of the section.
+    """The tables of whole models on a GPU.
 
     Raises:
         ValueError: when there are none, or one has no geometric mean: the page has changed its form.
     """
+    return _tables(text, lambda line: (head := _HEAD.match(line)) and head["name"], _ROW)
+
+
+def cpu_tables(text: str) -> list[Table]:
+    """The tables of whole models on a CPU, for one batch size each.
+
+    Raises:
+        ValueError: as :func:`tables`.
+    """
+    names = iter(_CPU_NAMES)
+    return _tables(text, lambda line: _CPU_HEAD.match(line) and next(names), _CPU_ROW)
+
+
+def _tables(text: str, name_of: Callable[[str], Any], form: re.Pattern[str]) -> list[Table]:
     found: list[Table] = []
     name, ratios = "", dict[str, float]()
-    for line in text[text.index(SECTION) :].split("\n## ")[0].splitlines():
-        if head := _HEAD.match(line):
-            name, ratios = head["name"], {}
-        elif name and (row := _ROW.match(line)):
+    for line in text.splitlines():
+        if head := name_of(line):
+            name, ratios = str(head), {}
+        elif name and (row := form.match(line)):
             ratios[row["model"]] = float(row["ratio"])
         elif name and (mean := _MEAN.match(line)):
             found.append(Table(name, ratios, float(mean["ratio"])))
             name = ""
     if not found or name:
-        raise ValueError(f"{RESULTS.name} has no whole tables in its section {SECTION!r}")
+        raise ValueError("the section has no whole tables: each ends with a geometric mean")
     return found
 
 
-def draw(found: Sequence[Table], path: Path) -> None:
-    """Write the figure as SVG, with a white ground so that it is legible on a dark page."""
+def chain_tables(text: str) -> list[Table]:
+    """A copy's time, Inductor's and stock TVM's over ours, by single kernel.
+
+    Raises:
+        ValueError: when there is no table of that form.
+    """
+    rows = [row for line in text.splitlines() if (row := _CHAIN.match(line))]
+    if not rows:
+        raise ValueError("the section has no table of single kernels")
+    copy = {row["case"]: float(row["copy"]) / 100 for row in rows if row["case"] != _NOT_COPIED}
+    inductor = {row["case"]: float(row["inductor"]) for row in rows}
+    stock = {row["case"]: float(row["stock"]) for row in rows if row["stock"] != "-"}
+    return [
+        Table("a copy of the same bytes", copy),
+        Table("PyTorch Inductor", inductor),
+        Table("stock TVM", stock),
+    ]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure: its file, what it is made from, and what stands at it."""
+
+    file: str
+    page: str
+    section: str
+    read: Callable[[str], list[Table]]
+    title: str
+    axis: str
+    logarithmic: bool = False
+
+
+_FASTEST = "time of the fastest other / time of tvm_stitch (above 1: tvm_stitch is faster)"
+FIGURES = (
+    Figure(
+        "whole-models.svg", "models-gpu.md", "Whole models on a GPU", tables,
+        "Whole models on an NVIDIA H100, CUDA graphs for all",
+        "time of the fastest other compiler / time of tvm_stitch (above 1: tvm_stitch is faster)",
+    ),
+    Figure(
+        "whole-models-cpu.svg", "cpu.md", "Whole models on a CPU", cpu_tables,
+        "Whole models on two cores of an Intel Xeon, float32, beside ONNX Runtime and PyTorch", _FASTEST,
+    ),
+    Figure(
+        "single-kernels.svg", "single-kernels.md", "NVIDIA H200", chain_tables,
+        "Single kernels on an NVIDIA H200", "time / time of tvm_stitch (above 1: tvm_stitch is faster)", True,
+    ),
+)  # fmt: skip
+
+
+def draw(found: Sequence[Table], path: Path, figure: Figure) -> None:
+    """Write a figure as SVG, with a white ground so that it is legible on a dark page."""
     import matplotlib
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Canvas
 
     matplotlib.rcParams.update({"svg.hashsalt": "tvm_stitch", "svg.fonttype": "none", "font.size": 9})
-    models = sorted(found[0].ratios, key=lambda m: max(t.ratios[m] for t in found))
-    figure = Figure(figsize=(8, 4.6), layout="constrained")
-    axes = figure.subplots()
+    names = list(dict.fromkeys(m for table in found for m in table.ratios))
+    models = sorted(names, key=lambda m: max(t.ratios[m] for t in found if m in t.ratios))
+    canvas = Canvas(figsize=(8, 4.6), layout="constrained")
+    axes = canvas.subplots()
     axes.axvline(1.0, color="black", linewidth=1)
-    for place, (table, (colour, marker)) in enumerate(zip(found, _STYLES, strict=True)):
-        heights = [i + (1.5 - place) * 0.17 for i in range(len(models))]
-        label = f"{table.name} (geometric mean {table.mean:.2f})"
-        axes.scatter([table.ratios[m] for m in models], heights, 26, colour, marker=marker, label=label)
+    styles = _STYLES if len(found) > 2 else _STYLES[::3]
+    for place, (table, (colour, marker)) in enumerate(zip(found, styles)):
+        known = [(i, m) for i, m in enumerate(models) if m in table.ratios]
+        heights = [i + ((len(found) - 1) / 2 - place) * 0.17 for i, _ in known]
+        label = f"{table.name} (geometric mean {table.mean:.2f})" if table.mean else table.name
+        axes.scatter([table.ratios[m] for _, m in known], heights, 26, colour, marker=marker, label=label)
     axes.set_yticks(range(len(models)), models)
+    if figure.logarithmic:
+        axes.set_xscale("log")
+        axes.set_xticks([0.5, 1, 2, 5, 10, 20, 40], ["0.5", "1", "2", "5", "10", "20", "40"])
+        axes.minorticks_off()
     axes.grid(axis="x", linewidth=0.4)
     axes.grid(axis="y", linewidth=0.4, linestyle=":")
-    axes.set_xlabel("time of the fastest other compiler / time of tvm_stitch (above 1: tvm_stitch is faster)")
-    axes.set_title("Whole models on an NVIDIA H100, CUDA graphs for all", loc="left")
+    axes.set_xlabel(figure.axis)
+    axes.set_title(figure.title, loc="left")
     axes.legend(loc="lower right")
-    figure.savefig(path, format="svg", metadata={"Date": None})
+    canvas.savefig(path, format="svg", metadata={"Date": None})
     path.write_text("\n".join(line.rstrip() for line in path.read_text().splitlines()) + "\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Draw it."""
+    """Draw them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--output", type=Path, default=FIGURE, help="(default: docs/images/whole-models.svg)")
+    parser.add_argument("--output", type=Path, default=IMAGES, help="a folder (default: docs/images)")
     args = parser.parse_args(argv)
-    draw(tables(RESULTS.read_text(encoding="utf-8")), args.output)
+    for figure in FIGURES:
+        draw(figure.read(section(figure.page, figure.section)), args.output / figure.file, figure)
     return 0
 
 

@@ -61,7 +61,8 @@ def from_docs(text: str) -> str:
     """Links of a page in docs/ to the root."""
     for source, name in PAGES.items():
         text = text.replace(f"](../{source})", f"]({name})")
-    return _to_files(text.replace("[docs/records](records)", "`docs/records`"), "../")
+    text = re.sub(r"\[docs/records\]\([./]*records\)", "`docs/records`", text)
+    return _to_files(text, "../")
 
 
 def _to_files(text: str, up: str) -> str:

@@ -27,10 +27,10 @@ from tvm_stitch import StitchConfig, cli
 from tvm_stitch.report.reasons import guide_table
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = sorted((ROOT / "docs").glob("*.md"))
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
 #: Pages whose Python runs with this TVM. The README's has a test of its own; the emulator's page calls things not
 #: defined there; the page on Relay runs with another TVM (``tests/relay/test_docs.py``).
-RUNNABLE = [page for page in PAGES if page.name not in ("emulator.md", "relay.md")]
+RUNNABLE = [page for page in PAGES if page.stem not in ("emulator", "relay")]
 #: Pages whose blocks run when each is pasted alone; the others' follow on each other.
 ALONE = ("user-guide.md", "deployment.md")
 #: Layers of the package: a module imports those of its own number and of smaller ones.
@@ -204,7 +204,14 @@ def test_named_sources_exist(page: Path) -> None:
 
 
 def test_every_page_is_linked_from_the_readme() -> None:
-    assert [page.name for page in PAGES if f"(docs/{page.name})" not in _readme()] == []
+    """Or, in a folder, from the page of the folder's name, and it is in the site's list of pages."""
+    site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    for page in PAGES:
+        name = page.relative_to(ROOT / "docs").as_posix()
+        folder = name.rpartition("/")[0]
+        above = (ROOT / "docs" / f"{folder}.md").read_text(encoding="utf-8") if folder else _readme()
+        assert f"({name}" in above or f"(docs/{name})" in above, name
+        assert f": {name}\n" in site, name
 
 
 # -- the user guide is complete ------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ LAUNCH_SECONDS = 2.5e-6
 LAUNCH_DOUBT_SECONDS = 0.5e-6
 """How far that figure may be off. Decisions that close go to fewer launches, which are certain."""
 BARRIER_SECONDS = 1.3e-6
-"""Seconds of a grid barrier between two phases: 1.0 to 1.3 us (docs/results.md, "What a barrier costs")."""
+"""Seconds of a grid barrier between two phases: 1.0 to 1.3 us (docs/results, "What a barrier costs")."""
 GRID_EXCHANGE_SECONDS = 2.5e-6
 """Seconds in which all blocks of a row combine partial results through device memory: a grid barrier, and the way of
 the results to memory and back, which phases pay for in bytes instead. All reductions of a level together."""
