@@ -115,7 +115,9 @@ def test_operators_unknown_to_the_importer_exit_1(tmp_path: Path, capfd: pytest.
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), str(path))
     code, stdout, stderr = run(capfd, "explain", path)
     assert code == 1 and stdout == ""
-    assert stderr.splitlines()[-2].endswith("has operators that TVM's ONNX importer does not know: Unheard")
+    assert stderr.splitlines()[-2].endswith(
+        f"importer does not take {path}: it does not know the operators Unheard"
+    )
     assert "OpNotImplemented" not in stderr and "BlockBuilder" not in stderr and "Traceback" not in stderr
 
 

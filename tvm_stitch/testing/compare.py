@@ -41,21 +41,23 @@ def load_onnx(
 
     from ..onnx_names import from_onnx_named  # not for a TVM with Relay
 
-    inputs = input_specs(proto)
     fixed = {name: tuple(int(d) for d in shape) for name, shape in (shapes or {}).items()}
-    known = {spec.name: spec for spec in inputs}
-    for name, shape in fixed.items():
-        if name not in known:
-            raise ValueError(f"the model has no input '{name}'; its inputs are {'; '.join(map(str, inputs))}")
-        declared = known[name].shape
-        if len(declared) != len(shape) or any(
-            isinstance(d, int) and d != n for d, n in zip(declared, shape, strict=True)
-        ):
-            raise ValueError(f"shape {list(shape)} does not fit the input {known[name]}")
-    inputs = tuple(TensorSpec(s.name, fixed.get(s.name, s.shape), s.dtype) for s in inputs)
+    check_shapes(proto, fixed)
+    inputs = tuple(TensorSpec(s.name, fixed.get(s.name, s.shape), s.dtype) for s in input_specs(proto))
     given = {n: list(s) for n, s in fixed.items()} or None
     mod = from_onnx_named(proto, given) if names else from_onnx(proto, shape_dict=given)
     return OnnxModel(proto, mod, inputs)
+
+
+def check_shapes(proto: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> None:
+    """Raise ValueError when shapes name no input of the model, or contradict a fixed dimension."""
+    inputs = input_specs(proto)
+    known = {spec.name: spec for spec in inputs}
+    for name, shape in shapes.items():
+        if name not in known:
+            raise ValueError(f"the model has no input '{name}'; its inputs are {'; '.join(map(str, inputs))}")
+        if not known[name].takes(shape):
+            raise ValueError(f"shape {list(shape)} does not fit the input {known[name]}")
 
 
 def in_half(model: OnnxModel, dtype: str) -> OnnxModel:

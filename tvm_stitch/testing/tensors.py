@@ -34,6 +34,11 @@ class TensorSpec:
 
         return np.dtype(self.dtype)
 
+    @property
+    def is_static(self) -> bool:
+        """Is every dimension a size?"""
+        return all(isinstance(d, int) for d in self.shape)
+
     def takes(self, shape: Sequence[int]) -> bool:
         """Is this a shape of it? A symbolic dimension is of any size."""
         return len(shape) == len(self.shape) and all(
