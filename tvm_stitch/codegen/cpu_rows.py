@@ -28,7 +28,7 @@ class RowEmitter(CpuEmitter):
         segment = m.row_segment
         assert isinstance(segment, int) and segment >= m.width
         self.segment, self.width, self.strip = segment, m.width, m.strip
-        self.aligned = segment % m.width == 0 and m.strip % m.width == 0
+        self.aligned = segment % m.width == 0
         self.row = Coordinate("row", self.domain.rows, segment, m.width if self.aligned else 1)
         per_segment = -(-segment // m.strip)
         outer = quotient_of(self.domain.rows, segment)
@@ -72,10 +72,8 @@ class RowEmitter(CpuEmitter):
         if self.aligned:
             number = self.first * B.i64(self.strip // self.width) + piece
             row = self.row.move(self.outer, number, self.lanes.lane)
-        else:
-            start = self.first * B.i64(self.strip) + self.at
-            if self.segment % self.width:  # the last piece overlaps the one before
-                start = tir.min(start, B.i64(self.segment - self.width))
+        else:  # the last piece overlaps the one before
+            start = tir.min(self.first * B.i64(self.strip) + self.at, B.i64(self.segment - self.width))
             row = self.row.move(self.outer, start + self.lanes.lane)
         self.eval = self.evaluator(row)
         self.eval.frame = self.lanes.frame = IndexContext(self.domain, self.row, None)
