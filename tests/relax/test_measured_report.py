@@ -124,3 +124,35 @@ def test_kernels_of_a_device_are_timed_by_its_events() -> None:
         pytest.skip("needs a CUDA device")
     model = tvm_stitch.explain(head(4096), "cuda").measure(repeats=3).completed()
     assert all(k.measured and 0 < k.measured.median < 1e-3 for k in [*model.kernels, *model.stock_kernels])
+
+
+FORWARD = """
+# from tvm.script import ir as I, relax as R
+@I.ir_module
+class Module:
+    @R.function
+    def forward(x: R.Tensor((8, 16), "float32")) -> R.Tensor((8, 16), "float32"):
+        with R.dataflow():
+            y = R.nn.softmax(x, axis=-1)
+            R.output(y)
+        return y
+"""
+
+
+def test_the_only_function_is_run_whatever_its_name() -> None:
+    report = tvm_stitch.explain(tvm.script.from_source(FORWARD))
+    model = report.measure(repeats=1).completed()
+    assert model.stock is not None and model.stock.kernels == 1 and all(k.measured for k in model.kernels)
+    with pytest.raises(ValueError, match=r"forward takes 1 inputs, x: float32\[8, 16\]; got 2"):
+        report.measure([np.ones((8, 16), F32)] * 2)
+
+
+def test_of_several_functions_main_is_run() -> None:
+    another = tvm.script.from_source(FORWARD.replace("forward", "decode"))
+    both = tvm.IRModule({**tvm.script.from_source(FORWARD).functions, **another.functions})
+    with pytest.raises(
+        ValueError, match="one function is run, main or the only one .*; there are decode, forward"
+    ):
+        tvm_stitch.explain(both).measure()
+    with pytest.raises(ValueError, match="there is none"):
+        tvm_stitch.explain(tvm.IRModule({})).measure()

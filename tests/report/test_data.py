@@ -28,7 +28,17 @@ def test_reports_are_frozen() -> None:
 
 @pytest.mark.parametrize(
     ("sizes", "total"),
-    [((), 0), ((1, 2), 3), ((1, None), None), ((0, "n * 4", 8), "n * 4 + 8")],
+    [
+        ((), 0),
+        ((1, 2), 3),
+        ((1, None), None),
+        ((0, "n * 4", 8), "n * 4 + 8"),
+        ((512, "n * 4 + 8", "n", "n * 2 + m * 3"), "n * 7 + m * 3 + 520"),
+        (
+            ("(n + 3) // 4 * 16 + 5", "max(n + 1, 2) * 4", "(n + 3) // 4 * 16"),
+            "((n + 3) // 4 * 16) * 2 + max(n + 1, 2) * 4 + 5",
+        ),
+    ],
 )
 def test_sums_of_sizes(sizes: tuple[Size, ...], total: Size) -> None:
     assert add_sizes(*sizes) == total

@@ -16,6 +16,7 @@ from ..interrupts import watched
 from ..one_at_a_time import exclusively
 from ..report.data import Code, Kind, ModelReport, StockCall, Totals, add_sizes
 from ..testing.count import count_lowered, is_compute_intensive
+from .functions import entry_of
 from .kernel_calls import Call, kernel_calls
 from .marked_names import unmarked
 from .model_report import estimated
@@ -55,7 +56,7 @@ def _stock(mod: tvm.IRModule, target: Any) -> tuple[Totals | None, tuple[StockCa
     ]
     try:
         made = exclusively(passes)(mod)
-        counted = count_lowered(made, target)
+        counted = count_lowered(made, target, entry=entry_of(made))
     except Exception as err:  # whatever TVM makes of it
         let_pass(err)
         return None, ()
@@ -80,7 +81,8 @@ def _stock_call(call: Call, func: Any, device: DeviceModel) -> StockCall:
 def _launches(lowered: tvm.IRModule, target: Any) -> tuple[int, int] | None:
     """Kernels that a call of the stitched module launches, and how many of them hold a compute-intensive operator."""
     try:
-        counted = count_lowered(tvm.transform.Sequential(default_schedules(target))(lowered), target)
+        scheduled = tvm.transform.Sequential(default_schedules(target))(lowered)
+        counted = count_lowered(scheduled, target, entry=entry_of(lowered))
     except Exception as err:  # symbolic launches; what TVM does not lower
         let_pass(err)
         return None

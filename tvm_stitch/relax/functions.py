@@ -19,6 +19,19 @@ def own_functions(mod: tvm.IRModule) -> list[tuple[Any, Any]]:
     ]
 
 
+def entry_of(mod: tvm.IRModule) -> str:
+    """The name of the function that a program calls: ``main``, or the only one that can be called from outside.
+
+    Raises:
+        ValueError: when there are several, none of them ``main``, or none at all.
+    """
+    names = [str(g.name_hint) for g, f in own_functions(mod) if f.attrs and "global_symbol" in f.attrs]
+    if "main" in names or len(names) == 1:
+        return "main" if "main" in names else names[0]
+    there = f"there are {', '.join(sorted(names))}" if names else "there is none"
+    raise ValueError(f"one function is run, main or the only one that can be called; {there}")
+
+
 def with_own_functions(mod: tvm.IRModule, rewrite: Callable[[Any], Any]) -> tvm.IRModule:
     """The module with its own Relax functions rewritten; the module given stays as it is."""
     mod = mod.clone()

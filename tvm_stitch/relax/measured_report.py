@@ -19,6 +19,7 @@ from ..testing.runner import Runner
 from ..testing.tensors import make_inputs, specs_of_inputs
 from ..testing.timing import Times, interleaved
 from .build import build
+from .functions import entry_of
 from .takes import stock_pipeline
 
 if TYPE_CHECKING:
@@ -46,22 +47,29 @@ def measured(
         mod: the module as it was given.
         target: what to compile for.
         config: stitching options.
-        inputs: of ``main``, in order; None for random ones.
+        inputs: of the function that is run (``entry_of``), in order; None for random ones.
         repeats: timed calls of each.
         seed: of random inputs.
 
     Raises:
         RuntimeError: where this machine has no such device, or its CPU is too old.
-        ValueError: for inputs that are not given and have symbolic shapes.
+        ValueError: for inputs that are not given and have symbolic shapes, for too many or too few inputs, and where it
+            is not plain which function to run.
     """
     check_runs_here(target)
-    values = list(inputs) if inputs is not None else list(make_inputs(specs_of_inputs(mod), seed).values())
+    entry = entry_of(mod)
+    specs = specs_of_inputs(mod, entry=entry)
+    values = list(inputs) if inputs is not None else list(make_inputs(specs, seed).values())
+    if len(values) != len(specs):
+        raise ValueError(
+            f"{entry} takes {len(specs)} inputs, {'; '.join(map(str, specs))}; got {len(values)}"
+        )
     with watched():
         executable = build(mod, target, dataclasses.replace(config, cuda_graph=False)).executable
-        runners = [Runner(executable, target, values)]
+        runners = [Runner(executable, target, values, entry)]
         if report.stock is not None:
             stock = tvm.compile(mod, target, relax_pipeline=stock_pipeline(target))
-            runners.append(Runner(stock, target, values))
+            runners.append(Runner(stock, target, values, entry))
         whole = [_spread(times.seconds) for times in interleaved(runners, repeats)]
         # Afterwards, since what tells of kernels slows every later call down.
         expected = [report.kernels, report.stock_kernels]

@@ -7,6 +7,7 @@ Sizes are in bytes, times in seconds. A size that depends on a symbolic shape is
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -215,4 +216,22 @@ def add_sizes(*sizes: Size) -> Size:
         return None
     if all(isinstance(s, int) for s in sizes):
         return sum(s for s in sizes if isinstance(s, int))
-    return " + ".join(str(s) for s in sizes if s != 0)
+    factors: dict[str, int] = {}  # of each symbolic term; "" stands for the rest
+    for size in sizes:
+        for term in _TERMS.split(str(size)):
+            found = _PRODUCT.fullmatch(term)
+            name, factor = (
+                (found[1], int(found[2])) if found else ("", int(term)) if term.isdigit() else (term, 1)
+            )
+            factors[name] = factors.get(name, 0) + factor
+    constant = factors.pop("", 0)
+    told = [
+        name if factor == 1 else f"{name if name.isidentifier() else f'({name})'} * {factor}"
+        for name, factor in factors.items()
+    ]
+    return " + ".join([*told, str(constant)] if constant else told)
+
+
+_TERMS = re.compile(r" \+ (?![^()]*\))")
+"""Between the terms of a sum, but not in brackets."""
+_PRODUCT = re.compile(r"(\w+) \* (\d+)")

@@ -62,7 +62,8 @@ class Report:
         pipeline in turn, and every kernel is timed.
 
         Args:
-            inputs: arrays for ``main``, in order, on the host; random ones of static shapes are made if none are given.
+            inputs: arrays for ``main`` (or the only function that there is), in order, on the host. If none are given,
+                random ones of static shapes are made.
             repeats: timed calls of each.
             seed: of random inputs.
 
@@ -70,7 +71,8 @@ class Report:
 
         Raises:
             RuntimeError: where this machine has no such device, or an older CPU than the target's.
-            ValueError: for symbolic shapes without inputs, less than one call, and a report that knows no model.
+            ValueError: for symbolic shapes without inputs, too many or too few inputs, several functions without a
+                ``main``, less than one call, and a report that knows no model.
         """
         if repeats < 1:
             raise ValueError(f"repeats must be at least 1, got {repeats}")

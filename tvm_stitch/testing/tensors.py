@@ -46,9 +46,11 @@ class TensorSpec:
         )
 
 
-def specs_of_inputs(mod: tvm.IRModule, names: Sequence[str] | None = None) -> tuple[TensorSpec, ...]:
-    """The parameters of a Relax module's ``main``, in order, by names of their own or those given."""
-    params = mod["main"].params
+def specs_of_inputs(
+    mod: tvm.IRModule, names: Sequence[str] | None = None, entry: str = "main"
+) -> tuple[TensorSpec, ...]:
+    """The parameters of a Relax module's function, in order, by names of their own or those given."""
+    params = mod[entry].params
     return tuple(_spec(n, p.ty) for n, p in zip(names or [p.name for p in params], params))
 
 
