@@ -26,6 +26,7 @@ from ..rules.scalar_booleans import ScalarBooleans
 from ..rules.sound_arithmetic import SoundArithmetic
 from ..rules.unit_reductions import UnitReductions
 from ..target import resolve_target
+from .arg_reductions import ARG_REDUCTIONS
 from .carried_permutations import CarriedPermutations
 from .centred_norms import CENTRED_NORMS
 from .compute_templates import ComputeTemplates
@@ -43,8 +44,10 @@ from .library_convolutions import LibraryConvolutions
 from .library_matmuls import LibraryMatmuls
 from .lift_workspace import LiftWorkspace
 from .mark import MergeStitchOps, UnmarkEpilogues
+from .mend_imports import MendImports
 from .phased_convolutions import PhasedConvolutions
 from .schedule_stitch_ops import ScheduleStitchOps
+from .short_scans import ShortScans
 from .skip_empty import SkipEmpty
 from .spread_data import TRANSPOSED_CONVOLUTIONS
 from .stitch_ops import StitchOps
@@ -53,6 +56,8 @@ from .transposed_convolutions import TransposedConvolutions
 from .wide_operators import WideOperators
 from .widening_casts import WideningCasts
 
+LEGALIZED = ARG_REDUCTIONS | CENTRED_NORMS | TAKES | TRANSPOSED_CONVOLUTIONS
+"""Operators legalized otherwise than TVM does."""
 STEP = "what is left does not compile beside it"
 """What is told of a scope that TVM compiles only with its neighbours."""
 
@@ -71,7 +76,7 @@ def stitch_passes(
     recorder = recorder or Recorder()
     return [
         KeepZeros(),
-        exclusively([relax.transform.LegalizeOps(CENTRED_NORMS | TAKES | TRANSPOSED_CONVOLUTIONS)]),
+        exclusively([relax.transform.LegalizeOps(LEGALIZED)]),
         SkipEmpty(),
         relax.transform.AnnotateTIROpPattern(),
         FoldConstants(),
@@ -94,6 +99,8 @@ def planning_passes(
     dispatched = backend_of(target).library_dispatch_passes(target)
     recorder = recorder or Recorder()
     return [
+        MendImports(),
+        ShortScans("gpu" in target.keys),
         exclusively(dispatched),
         DropCopies(),
         relax.transform.EliminateCommonSubexpr(),  # what PyTorch's linear layers make of one operand, each for itself
