@@ -46,7 +46,7 @@ ARG_REDUCTIONS = {
 
 
 def index_of_extreme(x: te.Tensor, axes: list[int], keepdims: bool, largest: bool, dtype: str) -> te.Tensor:
-    """Where the extreme of each row stands first; of a row that has NaNs, a place that holds one or the extreme.
+    """Where the extreme of each row stands first; of a row that has NaNs, where the first of them does.
 
     Args:
         x: a tensor of numbers.
@@ -65,7 +65,9 @@ def index_of_extreme(x: te.Tensor, axes: list[int], keepdims: bool, largest: boo
         extent = as_extent(x.shape[axis])
         assert isinstance(extent, int)
         count *= extent
-    counted = "int32" if count <= LARGEST_INT32 else "int64"  # narrow ones take half of a vector's lanes
+    counted = "int32" if 2 * count <= LARGEST_INT32 else "int64"  # narrow ones take half of a vector's lanes
+    behind = tirx.const(count, counted)  # NaNs come before the extreme, which may or may not be one then
+    is_float = "float" in str(x.dtype)
 
     def reduced(combine: Any, term: Any, name: str) -> te.Tensor:
         over = [te.reduce_axis((0, x.shape[a]), f"k{a}") for a in axes]
@@ -77,20 +79,20 @@ def index_of_extreme(x: te.Tensor, axes: list[int], keepdims: bool, largest: boo
         return te.compute([x.shape[a] for a in kept], total, name=name)
 
     def place(index: Any) -> Any:
-        found = tirx.const(0, counted)
+        own = tirx.const(0, counted)
         for axis in axes:
-            found = found * tirx.const(int(x.shape[axis]), counted) + index[axis].astype(counted)
+            own = own * tirx.const(int(x.shape[axis]), counted) + index[axis].astype(counted)
         value, best = x(*index), extreme(*(index[a] for a in kept))
-        # So written, the condition holds somewhere in every row, NaNs or none: no index is outside.
-        behind = value < best if largest else value > best
-        return tirx.Select(behind, tirx.const(count, counted), found)
+        found = tirx.Select(tirx.EQ(value, best), own + behind, behind + behind)
+        return tirx.Select(tirx.isnan(value), own, found) if is_float else found
 
     extreme = reduced(_extreme(largest, str(x.dtype)), lambda index: x(*index), "extreme")
     first = reduced(te.min, place, "place")
     shape = [1 if a in axes else x.shape[a] for a in range(rank)] if keepdims else first.shape
 
     def widened(*index: Any) -> Any:
-        return first(*(index[a] for a in kept) if keepdims else index).astype(dtype)
+        found = first(*(index[a] for a in kept) if keepdims else index)
+        return tirx.Select(found >= behind, found - behind, found).astype(dtype)
 
     return te.compute(shape, widened, name="index")
 
@@ -99,6 +101,6 @@ def _extreme(largest: bool, dtype: str) -> Any:
     """A maximum or minimum that starts from infinity, where TVM's starts from the last finite number."""
     if "float" not in dtype:
         return te.max if largest else te.min
-    combine = tirx.max if largest else tirx.min
-    start = -math.inf if largest else math.inf
-    return te.comm_reducer(combine, lambda t: tirx.const(start, t), name="extreme")
+    if largest:
+        return te.comm_reducer(lambda a, b: tirx.max(a, b), lambda t: tirx.const(-math.inf, t), name="max")
+    return te.comm_reducer(lambda a, b: tirx.min(a, b), lambda t: tirx.const(math.inf, t), name="min")
