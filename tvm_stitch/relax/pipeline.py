@@ -28,6 +28,7 @@ from ..rules.unit_reductions import UnitReductions
 from ..target import resolve_target
 from .arg_reductions import ARG_REDUCTIONS
 from .carried_permutations import CarriedPermutations
+from .carried_reshapes import CarriedReshapes
 from .centred_norms import CENTRED_NORMS
 from .compute_templates import ComputeTemplates
 from .constant_batch_norm import ConstantBatchNorm
@@ -111,6 +112,7 @@ def planning_passes(
         TransposedConvolutions("convolution" not in config.of_tvm),
         *_layouts(target, config, recorder),
         CarriedPermutations(),
+        CarriedReshapes(),
         *_libraries(target, config, recorder),
         ConstantViews(),
         *stitch_passes(target, config, recorder, scopes),
