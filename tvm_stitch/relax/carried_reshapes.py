@@ -25,7 +25,7 @@ class CarriedReshapes:
     """Carry reshapes of products, and of what is element-wise behind them, through element-wise operators.
 
     ``gelu(reshape(x))`` becomes ``reshape(gelu(x))``. The other operands of an operator are scalars, what depends on the
-    last axis alone where the reshape keeps it, and reshapes of the same kind. Runs before ``LegalizeOps``.
+    last axis alone where the reshape keeps it, and tensors of the result's shape, which are reshaped as it was. Runs before ``LegalizeOps``.
     """
 
     @carrying
@@ -100,11 +100,15 @@ class _Mutator(relax.PyExprMutator):
         return self.builder_.emit(relax.Call(call.op, args, call.attrs, call.ty_args))
 
     def _beside(self, arg: Any, before: Any, after: Any) -> Any:
-        """An operand that is no reshape, for the shape before: a scalar, or of the last axis alone, which is kept."""
+        """An operand that is no such reshape, for the shape before: a scalar, of the last axis, or as large as all."""
         shape = shape_of(arg)
         if shape is None:
             return None
-        if all(is_number(extent, 1) for extent in shape):
-            return arg if len(shape) <= len(before) else None
-        is_last = all(is_number(extent, 1) for extent in shape[:-1]) and len(shape) <= len(before)
-        return arg if is_last and same(shape[-1], after[-1]) and same(before[-1], after[-1]) else None
+        if same_shape(shape, after):
+            return relax.op.reshape(arg, relax.ShapeExpr(list(before)))
+        is_scalar = all(is_number(extent, 1) for extent in shape)
+        keeps_last = same(before[-1], after[-1])
+        is_last = all(is_number(extent, 1) for extent in shape[:-1]) and same(shape[-1], after[-1])
+        if not is_scalar and not (keeps_last and is_last):
+            return None
+        return arg if len(shape) <= len(before) else relax.op.reshape(arg, relax.ShapeExpr(list(shape[-1:])))
