@@ -92,7 +92,11 @@ class _Mutator(relax.PyExprMutator):
             return None
         sources = [shape_of(source) for source in inner.values()]
         before = sources[0]
-        if before is None or not before or not all(other is not None and same_shape(other, before) for other in sources):
+        if (
+            before is None
+            or not before
+            or not all(other is not None and same_shape(other, before) for other in sources)
+        ):
             return None
         args = [inner[arg] if arg in inner else self._beside(arg, before, shape) for arg in call.args]
         if any(arg is None for arg in args):

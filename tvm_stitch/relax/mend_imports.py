@@ -61,7 +61,9 @@ def _full(_builder: Any, call: Any) -> Any:
         return call
     if "float" not in dtype:
         return call
-    filled = relax.const(number.astype("float64").astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype), dtype)
+    filled = relax.const(
+        number.astype("float64").astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype), dtype
+    )
     return relax.op.broadcast_to(filled, shape)
 
 

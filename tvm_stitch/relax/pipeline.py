@@ -54,6 +54,7 @@ from .spread_data import TRANSPOSED_CONVOLUTIONS
 from .stitch_ops import StitchOps
 from .takes import TAKES, stock_pipeline
 from .transposed_convolutions import TransposedConvolutions
+from .viewed_results import ViewedResults
 from .wide_operators import WideOperators
 from .widening_casts import WideningCasts
 
@@ -84,6 +85,7 @@ def stitch_passes(
         relax.transform.ConvertToDataflow(min_size=1),
         relax.transform.CanonicalizeBindings(),  # an alias would part what is one scope
         WideningCasts(),
+        ViewedResults(),
         _stitch(target, config, recorder, scopes),
         # What no scope took: TVM's own fusion and schedules.
         relax.transform.FuseOps(),
