@@ -24,8 +24,9 @@ from .views import RESHAPES, shape_of
 class CarriedReshapes:
     """Carry reshapes of products, and of what is element-wise behind them, through element-wise operators.
 
-    ``gelu(reshape(x))`` becomes ``reshape(gelu(x))``. The other operands of an operator are scalars, what depends on the
-    last axis alone where the reshape keeps it, and tensors of the result's shape, which are reshaped as it was. Runs before ``LegalizeOps``.
+    ``gelu(reshape(x))`` becomes ``reshape(gelu(x))``. The other operands of an operator are scalars, what depends on
+    the last axis alone where the reshape keeps it, and tensors of the result's shape, which are reshaped as it was.
+    Runs before ``LegalizeOps``.
     """
 
     @carrying
@@ -90,13 +91,8 @@ class _Mutator(relax.PyExprMutator):
         inner = {arg: self.source[arg] for arg in call.args if arg in self.source}
         if not inner or not all(same_shape(shape_of(arg) or (), shape) for arg in inner):
             return None
-        sources = [shape_of(source) for source in inner.values()]
-        before = sources[0]
-        if (
-            before is None
-            or not before
-            or not all(other is not None and same_shape(other, before) for other in sources)
-        ):
+        before, *others = (shape_of(source) for source in inner.values())
+        if not before or not all(same_shape(other or (), before) for other in others):
             return None
         args = [inner[arg] if arg in inner else self._beside(arg, before, shape) for arg in call.args]
         if any(arg is None for arg in args):

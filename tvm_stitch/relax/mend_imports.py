@@ -114,7 +114,7 @@ MENDED: dict[str, Callable[[Any, Any], Any]] = {
 
 @tvm.transform.module_pass(opt_level=0, name="MendImports")
 class MendImports:
-    """Rewrite the calls that ``MENDED`` knows. Runs before all else; types that change with a call are inferred anew."""
+    """Rewrite the calls that ``MENDED`` knows. Runs before all else; types that change are inferred anew."""
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Rewrite the Relax functions that have such calls."""

@@ -2,8 +2,8 @@
 """ShortScans: running sums and products of short rows as reductions, which can be stitched.
 
 Each result reduces the elements up to its own place: as many operations as the square of a row's length, but with no
-step that waits for the one before, and in one kernel with what is around it. TVM's scan of a row is serial on a CPU, and
-takes several kernels on a GPU.
+step that waits for the one before, and in one kernel with what is around it. TVM's scan of a row is serial on a CPU,
+and takes several kernels on a GPU.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from .functions import with_own_functions
 
 @tvm.transform.module_pass(opt_level=0, name="ViewedResults")
 class ViewedResults:
-    """Move reshapes that leave a dataflow block into a block of their own, where they do not leave it directly.
+    """Give reshapes that leave a dataflow block a name in it, and the results a second one.
 
     The reshape of a function's argument or of a constant stays a copy: its result must not be the caller's memory. Runs
     behind ``CanonicalizeBindings``, which would undo it.
@@ -26,12 +26,12 @@ class ViewedResults:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Rewrite the Relax functions that have such results."""
-        return with_own_functions(mod, lambda func: _Mutator(mod, _sources(mod, func)).visit_expr(func))
+        return with_own_functions(mod, lambda func: _Mutator(mod, _viewed(mod, func)).visit_expr(func))
 
 
-def _sources(mod: tvm.IRModule, func: Any) -> dict[Any, Any]:
-    """The results that may be views, each with the variable that it is a view of."""
-    found = {}
+def _viewed(mod: tvm.IRModule, func: Any) -> set[Any]:
+    """The results that may be views of what their own block's kernels make."""
+    found = set()
     for block in getattr(func.body, "blocks", ()):
         if not isinstance(block, relax.DataflowBlock):
             continue
@@ -41,7 +41,7 @@ def _sources(mod: tvm.IRModule, func: Any) -> dict[Any, Any]:
                 continue
             (source,) = binding.value.args[1].fields
             if source in made and isinstance(source.ty, relax.TensorType):
-                found[binding.var] = source
+                found.add(binding.var)
     return found
 
 
@@ -55,31 +55,13 @@ def _is_reshape(mod: tvm.IRModule, value: Any) -> bool:
 
 @relax.expr_functor.mutator
 class _Mutator(relax.PyExprMutator):
-    def __init__(self, mod: tvm.IRModule, sources: dict[Any, Any]) -> None:
+    def __init__(self, mod: tvm.IRModule, viewed: set[Any]) -> None:
         super().__init__(mod)
-        self.sources = sources
-        self.leaving = set(sources.values())
-        self.moved: list[Any] = []
-
-    def visit_seq_expr_(self, seq: Any) -> Any:
-        blocks = []
-        for block in seq.blocks:
-            blocks.append(self.visit_binding_block(block))
-            if self.moved:
-                blocks.append(relax.DataflowBlock(self.moved))
-                self.moved = []
-        return relax.SeqExpr(blocks, self.visit_expr(seq.body))
+        self.viewed = viewed
 
     def visit_var_binding_(self, binding: Any) -> None:
-        var = binding.var
-        if var in self.sources:
-            inner, outer = relax.DataflowVar(var.name, var.ty), relax.Var(var.name, var.ty)
-            self.moved += [
-                relax.VarBinding(inner, self.visit_expr(binding.value)),
-                relax.VarBinding(outer, inner),
-            ]
-            self.set_var_remap(var, outer)
-        elif var in self.leaving and isinstance(var, relax.DataflowVar):
-            self.set_var_remap(var, self.builder_.emit_output(self.visit_expr(binding.value), var.name))
-        else:
+        if binding.var not in self.viewed:
             super().visit_var_binding_(binding)
+            return
+        inner = self.builder_.emit(self.visit_expr(binding.value), binding.var.name)
+        self.set_var_remap(binding.var, self.builder_.emit_output(inner, binding.var.name))
