@@ -106,9 +106,8 @@ class _Mutator(relax.PyExprMutator):
             return None
         if same_shape(shape, after):
             return relax.op.reshape(arg, relax.ShapeExpr(list(before)))
-        is_scalar = all(is_number(extent, 1) for extent in shape)
-        keeps_last = same(before[-1], after[-1])
-        is_last = all(is_number(extent, 1) for extent in shape[:-1]) and same(shape[-1], after[-1])
-        if not is_scalar and not (keeps_last and is_last):
-            return None
+        if not all(is_number(extent, 1) for extent in shape):
+            is_last = all(is_number(extent, 1) for extent in shape[:-1]) and same(shape[-1], after[-1])
+            if not (is_last and same(before[-1], after[-1])):
+                return None
         return arg if len(shape) <= len(before) else relax.op.reshape(arg, relax.ShapeExpr(list(shape[-1:])))
