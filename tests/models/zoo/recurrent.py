@@ -14,7 +14,10 @@ from .spec import Made, from_torch, normal, tokens
 class LstmCell(nn.Module):
     def __init__(self, features: int, hidden: int) -> None:
         super().__init__()
-        self.of_input, self.of_state = nn.Linear(features, 4 * hidden), nn.Linear(hidden, 4 * hidden, bias=False)
+        self.of_input, self.of_state = (
+            nn.Linear(features, 4 * hidden),
+            nn.Linear(hidden, 4 * hidden, bias=False),
+        )
 
     def forward(self, x: torch.Tensor, h: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         i, f, g, o = (self.of_input(x) + self.of_state(h)).chunk(4, -1)
@@ -50,7 +53,9 @@ class GruCell(nn.Module):
         super().__init__()
         self.of_input, self.of_state = nn.Linear(width, 3 * width), nn.Linear(width, 3 * width)
 
-    def forward(self, x: torch.Tensor, h: torch.Tensor, attention: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(
+        self, x: torch.Tensor, h: torch.Tensor, attention: torch.Tensor | None = None
+    ) -> torch.Tensor:
         reset_x, update_x, new_x = self.of_input(x).chunk(3, -1)
         reset_h, update_h, new_h = self.of_state(h).chunk(3, -1)
         new = torch.tanh(new_x + torch.sigmoid(reset_x + reset_h) * new_h)
@@ -106,7 +111,9 @@ class AsrEncoder(nn.Module):
         x = self.project(F.gelu(self.sample(sound)).transpose(1, 2))
         x = x + 0.5 * self.down(F.silu(self.up(self.norms[0](x))))
         batch, length, width = x.shape
-        query, key, value = self.qkv(self.norms[1](x)).view(batch, length, 3, 2, 8).permute(2, 0, 3, 1, 4).unbind(0)
+        query, key, value = (
+            self.qkv(self.norms[1](x)).view(batch, length, 3, 2, 8).permute(2, 0, 3, 1, 4).unbind(0)
+        )
         mixed = torch.softmax(query @ key.transpose(-1, -2) / 8**0.5, -1) @ value
         x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
         y = F.glu(self.pointwise(self.norms[2](x).transpose(1, 2)), dim=1)
@@ -120,7 +127,11 @@ class AsrDecoder(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.letters, self.cell = nn.Embedding(20, 8), LstmCell(24, 16)
-        self.keys, self.query, self.energy = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 1, bias=False)
+        self.keys, self.query, self.energy = (
+            nn.Linear(16, 16),
+            nn.Linear(16, 16),
+            nn.Linear(16, 1, bias=False),
+        )
         self.out = nn.Linear(32, 20)
 
     def forward(self, memory: torch.Tensor, first: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

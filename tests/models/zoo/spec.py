@@ -21,13 +21,17 @@ Draw = Callable[..., Arrays]
 
 @dataclass(frozen=True)
 class Made:
-    """A model: the module, its inputs for some sizes, and what ``func`` gives for them, computed in float64."""
+    """A model: the module, its inputs for some sizes, and what ``func`` gives for them, computed in float64.
+
+    The last ``packed`` inputs are one tuple to the function.
+    """
 
     mod: tvm.IRModule
     draw: Draw
     reference: Callable[[Sequence[np.ndarray]], Arrays]
     sizes: tuple[tuple[int, ...], ...] = ((),)
     func: str = "main"
+    packed: int = 0
 
 
 def from_torch(

@@ -18,7 +18,10 @@ class Vit(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.patches = nn.Conv2d(3, WIDTH, 8, stride=8)
-        self.token, self.places = nn.Parameter(torch.zeros(1, 1, WIDTH)), nn.Parameter(torch.randn(1, 17, WIDTH))
+        self.token, self.places = (
+            nn.Parameter(torch.zeros(1, 1, WIDTH)),
+            nn.Parameter(torch.randn(1, 17, WIDTH)),
+        )
         self.attention = Attention()
         self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(3))
         self.up, self.down, self.head = nn.Linear(WIDTH, 64), nn.Linear(64, WIDTH), nn.Linear(WIDTH, 10)
@@ -156,7 +159,9 @@ class StyleTransfer(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.convolutions = nn.ModuleList([nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.Conv2d(8, 8, 3, padding=1)])
+        self.convolutions = nn.ModuleList(
+            [nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.Conv2d(8, 8, 3, padding=1)]
+        )
         self.norms = nn.ModuleList(nn.InstanceNorm2d(8, affine=True) for _ in range(2))
         self.last = nn.Conv2d(8, 3, 3, padding=1)
 
