@@ -12,7 +12,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.relax import op as R
 
-from tests.graph.helpers import build
+from tests.graph.helpers import build, symbol
 from tests.relax.test_arg_reductions import LLVM, emulated, on_llvm
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.mend_imports import MendImports
@@ -95,6 +95,39 @@ def test_booleans_are_counted_in_int64(run: Any) -> None:
     (got,) = run(STOCK_FAILS["a running sum of booleans"][0], x)
     assert got.dtype == np.int64
     np.testing.assert_array_equal(got, np.cumsum(x > 0, 1))
+
+
+def last(emit: Any, x: Any) -> Any:
+    return R.exp(emit(R.take(x, relax.const(-1, "int64"), axis=1, mode="fast")))
+
+
+def test_tvm_still_reads_in_front_of_a_tensor() -> None:
+    """The last of two columns is the first one of the row before, as TVM takes it."""
+    x = np.arange(6, dtype="float32").reshape(3, 2)
+    mod = build(
+        lambda emit, v: R.take(v, relax.const(-1, "int64"), axis=1, mode="fast"), (x.shape, "float32")
+    )
+    executable = tvm.compile(mod, LLVM)
+    got = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(x)).numpy()
+    np.testing.assert_array_equal(got[1:], [1, 3])
+
+
+@pytest.mark.parametrize("run", [on_llvm, emulated])
+@pytest.mark.parametrize("length", [7, symbol()], ids=["static", "symbolic"])
+def test_negative_indices_count_from_the_end(run: Any, length: Any) -> None:
+    x = np.random.default_rng(2).standard_normal((3, 7, 4)).astype("float32")
+    (got,) = run(build(last, ((3, length, 4), "float32")), x)
+    np.testing.assert_allclose(got, np.exp(x[:, -1].astype("float64")), rtol=2e-6)
+
+
+@pytest.mark.parametrize("run", [on_llvm, emulated])
+def test_several_indices(run: Any) -> None:
+    x = np.random.default_rng(3).standard_normal((3, 7)).astype("float32")
+    places = np.array([[0, -7], [-1, 3]])
+    mod = build(
+        lambda emit, v: R.take(v, relax.const(places, "int64"), axis=1, mode="fast"), (x.shape, "float32")
+    )
+    np.testing.assert_array_equal(run(mod, x)[0], x[:, places])
 
 
 def top(largest: bool, which: str, dtype: str = "int64") -> Callable[..., Any]:

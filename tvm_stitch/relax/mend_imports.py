@@ -102,12 +102,42 @@ def _topk(builder: Any, call: Any) -> Any:
     return relax.Tuple([builder.emit(each) for each in found]) if which == "both" else found[0]
 
 
+def _take(builder: Any, call: Any) -> Any:
+    """A take at constant indices with negative ones counted from the start: TVM's reads in front of the tensor.
+
+    ``x[:, -1]`` is imported so, in the mode that does not check indices.
+    """
+    x, indices = call.args
+    if (
+        call.attrs.axis is None
+        or str(call.attrs.mode) != "fast"
+        or not isinstance(indices, tvm.ir.GenericConst)
+    ):
+        return call
+    shape, places = shape_of(x), indices.value.numpy()
+    if not shape or places.dtype.kind != "i" or not (places < 0).any():
+        return call
+    axis = int(call.attrs.axis) % len(shape)
+    extent = shape[axis]
+    if isinstance(extent, int):
+        counted = relax.const(
+            np.where(places < 0, places + extent, places).astype(places.dtype), str(indices.ty.dtype)
+        )
+        return relax.op.take(x, counted, axis, "fast")
+    if places.ndim:
+        return call
+    first = extent + int(places)
+    part = builder.emit(relax.op.strided_slice(x, [axis], [first], [first + 1], assume_inbound=True))
+    return relax.op.squeeze(part, [axis])
+
+
 MENDED: dict[str, Callable[[Any, Any], Any]] = {
     "relax.clip": _clip,
     "relax.full": _full,
     "relax.cumsum": _count,
     "relax.cumprod": _count,
     "relax.topk": _topk,
+    "relax.take": _take,
 }
 """By operator what makes of a call one that TVM compiles, or the call itself."""
 

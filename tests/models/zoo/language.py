@@ -24,10 +24,8 @@ class Attention(nn.Module):
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None, scale: float | None = None) -> torch.Tensor:
         batch, length, _ = x.shape
-        parts = (
-            layer(x).view(batch, length, HEADS, -1).transpose(1, 2)
-            for layer in (self.query, self.key, self.value)
-        )
+        layers = (self.query, self.key, self.value)
+        parts = (layer(x).view(batch, length, HEADS, -1).transpose(1, 2) for layer in layers)
         mixed = F.scaled_dot_product_attention(*parts, attn_mask=mask, scale=scale)
         return self.out(mixed.transpose(1, 2).reshape(batch, length, WIDTH))
 
