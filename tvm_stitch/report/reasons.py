@@ -129,7 +129,8 @@ RULES = (
     Rule(
         "`block ... holds SeqStmt, not one store`, `a loop nest ends in ...`",
         r"^block .* holds |a loop nest ends in",
-        "The operator is no plain loop nest: sort, top-k, scatter, running sums of long rows; argmax and argmin along an axis of symbolic extent",
+        "The operator is no plain loop nest: sort, top-k, scatter, running sums of long rows; argmax and argmin along"
+        " an axis of symbolic extent",
         "Nothing; [extending.md](extending.md) says how readable constructs are added",
     ),
     Rule(
