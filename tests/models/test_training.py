@@ -85,7 +85,7 @@ SIZES = [(16, 33), (33,), (33, 5)]
 
 
 def adam(emit: Any, *tensors: Any) -> list[Any]:
-    """A step of many tensors: parameters, gradients and both moments, one after the other; the same without gradients."""
+    """A step of Adam on tensors of four kinds in turn: a parameter, its gradient, and both moments."""
 
     def mixed(old: Any, new: Any, share: float) -> Any:
         kept = emit(R.multiply(old, relax.const(share, "float32")))
