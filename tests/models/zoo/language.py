@@ -10,7 +10,7 @@ from torch import nn
 from torch.export import Dim
 from torch.nn import functional as F
 
-from .spec import Made, from_torch, tokens
+from .spec import Made, from_torch, spread, tokens
 
 WIDTH, HEADS, WORDS = 32, 4, 50
 
@@ -25,8 +25,8 @@ class Attention(nn.Module):
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None, scale: float | None = None) -> torch.Tensor:
         batch, length, _ = x.shape
         layers = (self.query, self.key, self.value)
-        parts = (layer(x).view(batch, length, HEADS, -1).transpose(1, 2) for layer in layers)
-        mixed = F.scaled_dot_product_attention(*parts, attn_mask=mask, scale=scale)
+        q, k, v = (layer(x).view(batch, length, HEADS, -1).transpose(1, 2) for layer in layers)
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
         return self.out(mixed.transpose(1, 2).reshape(batch, length, WIDTH))
 
 
@@ -128,7 +128,9 @@ def bert() -> Made:
 def bert_dynamic() -> Made:
     batch, length = Dim("batch", min=1, max=8), Dim("length", min=2, max=64)
     shapes = {"words": {0: batch, 1: length}, "mask": {0: batch, 1: length}}
-    return from_torch(Bert(), _padded, shapes, ((2, 10), (1, 33), (3, 7)))
+    return from_torch(
+        Bert(), _padded, shapes, ((2, 10), *spread((1, 2, 3, 5, 8), (2, 3, 7, 16, 31, 33, 48, 64)))
+    )
 
 
 def roberta() -> Made:

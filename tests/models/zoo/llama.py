@@ -13,10 +13,13 @@ import tvm
 from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import Tensor, op, spec
 
-from .spec import Arrays, Made, normal, tokens
+from .spec import Arrays, Draw, Made, normal, spread, tokens
 
 WORDS, WIDTH, HEADS, SIZE, INNER = 40, 32, 4, 8, 48
 EPSILON = 1e-5
+
+
+Three = tuple[Tensor, Tensor, Tensor]
 
 
 class Attention(nn.Module):
@@ -26,7 +29,7 @@ class Attention(nn.Module):
 
     def forward(
         self, x: Tensor, turn: Tensor, keys: Tensor | None, values: Tensor | None, mask: Tensor | None
-    ):
+    ) -> Three:
         """``turn`` <length, 2, half of a head>: cosines and sines by place; the caches are <1, heads, length, size>."""
         _, length, _ = x.shape
         parts = op.permute_dims(op.reshape(self.qkv(x), (1, length, 3, HEADS, SIZE)), [2, 0, 3, 1, 4])
@@ -59,18 +62,18 @@ class Llama(nn.Module):
 
     def layer(
         self, words: Tensor, turn: Tensor, keys: Tensor | None, values: Tensor | None, mask: Tensor | None
-    ):
+    ) -> Three:
         x = self.words(words)
         mixed, key, value = self.attention(self.before(x), turn, keys, values, mask)
         x = x + mixed
         gate, up = op.split(self.gate_up(self.behind(x)), 2, -1)
         return self.last(x + self.down(op.silu(gate) * up)), key, value
 
-    def prefill(self, words: Tensor, turn: Tensor, mask: Tensor):
+    def prefill(self, words: Tensor, turn: Tensor, mask: Tensor) -> Three:
         x, key, value = self.layer(words, turn, None, None, mask)
         return self.head(x), key, value
 
-    def decode(self, words: Tensor, turn: Tensor, keys: Tensor, values: Tensor):
+    def decode(self, words: Tensor, turn: Tensor, keys: Tensor, values: Tensor) -> Three:
         x, key, value = self.layer(words, turn, keys, values, None)
         return self.head(x), key, value
 
@@ -130,7 +133,7 @@ def _reference(weights: dict[str, np.ndarray], arrays: Sequence[np.ndarray]) -> 
     return [x @ w["head.weight"].T, key, value]
 
 
-def _made(func: str, draw_own, sizes: tuple[tuple[int, ...], ...]) -> Made:
+def _made(func: str, draw_own: Draw, sizes: tuple[tuple[int, ...], ...]) -> Made:
     mod, weights = _module()
     packed = list(weights.values())
 
@@ -148,7 +151,7 @@ def llama_prefill() -> Made:
         mask = np.triu(np.full((length, length), -1e9, "float32"), 1)
         return [tokens(WORDS, 1, length).astype("int32"), normal(length, 2, SIZE // 2), mask]
 
-    return _made("prefill", draw, ((7,), (1,), (32,)))
+    return _made("prefill", draw, ((7,), *spread(range(1, 41))))
 
 
 def llama_decode() -> Made:
@@ -156,4 +159,4 @@ def llama_decode() -> Made:
         caches = [normal(1, HEADS, past, SIZE, seed=i) for i in range(2)]
         return [tokens(WORDS, 1, 1).astype("int32"), normal(1, 2, SIZE // 2), *caches]
 
-    return _made("decode", draw, ((7,), (1,), (40,)))
+    return _made("decode", draw, ((7,), *spread(range(41))))

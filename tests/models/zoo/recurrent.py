@@ -8,7 +8,7 @@ from torch import nn
 from torch.export import Dim
 from torch.nn import functional as F
 
-from .spec import Made, from_torch, normal, tokens
+from .spec import Made, from_torch, normal, spread, tokens
 
 
 class LstmCell(nn.Module):
@@ -168,7 +168,8 @@ def asr_encoder() -> Made:
 
 def asr_encoder_dynamic() -> Made:
     shapes = ({0: Dim("batch", min=1, max=8), 2: Dim("frames", min=4, max=128)},)
-    return from_torch(AsrEncoder(), lambda b, n: [normal(b, 8, n)], shapes, ((2, 20), (1, 33), (3, 6)))
+    sizes = ((2, 20), *spread((1, 2, 3, 5, 8), (4, 5, 9, 16, 33, 64, 100, 128)))
+    return from_torch(AsrEncoder(), lambda b, n: [normal(b, 8, n)], shapes, sizes)
 
 
 def asr_decoder() -> Made:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -58,6 +59,11 @@ def from_torch(
         return [each.numpy() for each in (found if isinstance(found, tuple) else (found,))]
 
     return Made(mod, draw, reference, sizes)
+
+
+def spread(*extents: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """All combinations of extents."""
+    return tuple(itertools.product(*extents))
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:

@@ -9,7 +9,7 @@ from torch.export import Dim
 from torch.nn import functional as F
 
 from .language import WIDTH, Attention
-from .spec import Made, from_torch, normal
+from .spec import Made, from_torch, normal, spread
 
 
 class Vit(nn.Module):
@@ -197,7 +197,7 @@ def convnext() -> Made:
 
 def convnext_dynamic() -> Made:
     shapes = ({0: Dim("batch", min=1, max=8)},)
-    return from_torch(ConvNext(), lambda b: [normal(b, 3, 32, 32)], shapes, ((2,), (1,), (5,)))
+    return from_torch(ConvNext(), lambda b: [normal(b, 3, 32, 32)], shapes, ((2,), *spread(range(1, 9))))
 
 
 def unet_block() -> Made:
