@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ONNX's own node test cases with normalizations, softmaxes, reductions, GELU or cross-entropy losses."""
+"""ONNX's own node test cases, all of them."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
@@ -14,10 +13,6 @@ import onnx.inliner
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-_OPERATORS = frozenset(
-    "Softmax LogSoftmax Hardmax LayerNormalization GroupNormalization RMSNormalization InstanceNormalization"
-    " MeanVarianceNormalization Gelu SoftmaxCrossEntropyLoss NegativeLogLikelihoodLoss".split()
-)
 # Operators unknown to TVM's importer that ONNX defines as functions of others.
 _DEFINED = [("", "SoftmaxCrossEntropyLoss"), ("", "NegativeLogLikelihoodLoss")]
 # Inputs that TVM's importer takes as constants only; models have them as constants.
@@ -37,20 +32,19 @@ def node_cases() -> dict[str, Any]:
             collected = collect_testcases(None)
     finally:
         np.random.set_state(state)
-    return {
-        case.name: case for case in sorted(collected, key=lambda case: case.name) if _selected(case.model)
-    }
+    return {case.name: case for case in sorted(collected, key=lambda case: case.name)}
+
+
+_FAMILIES = (
+    "attention cast flexattention gridsample nllloss sce logsoftmax softmax hardmax layer_normalization"
+    " rms_normalization group_normalization instancenorm gelu mvn quantizelinear dequantizelinear dynamicquantizelinear"
+    " reduce resize sequence string"
+).split()
 
 
 def family(name: str) -> str:
     """The row of the table that a case belongs to."""
-    for prefix in (
-        "attention flexattention nllloss sce logsoftmax softmax hardmax layer_normalization rms_normalization"
-        " group_normalization instancenorm gelu mvn reduce dynamicquantizelinear"
-    ).split():
-        if name.startswith(f"test_{prefix}"):
-            return prefix
-    return "other"
+    return next((each for each in _FAMILIES if name.startswith(f"test_{each}")), "other")
 
 
 def simplify(model: onnx.ModelProto, inputs: dict[str, Any]) -> onnx.ModelProto:
@@ -116,16 +110,3 @@ def _evaluate(model: onnx.ModelProto, names: list[str], inputs: dict[str, Any]) 
     part = helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
     outputs = ReferenceEvaluator(part).run(names, {k: v for k, v in inputs.items() if k in needed})
     return {name: np.asarray(value) for name, value in zip(names, outputs, strict=True)}
-
-
-def _selected(model: onnx.ModelProto) -> bool:
-    return any(
-        node.op_type in _OPERATORS or node.op_type.startswith("Reduce") for node in _nodes(model.graph.node)
-    )
-
-
-def _nodes(nodes: Iterable[onnx.NodeProto]) -> Iterable[onnx.NodeProto]:
-    for node in nodes:
-        yield node
-        for attribute in node.attribute:
-            yield from _nodes(attribute.g.node)

@@ -47,6 +47,9 @@ NODES_AT_ONCE = 32
 """Nodes that are joined before the scopes they make are planned; fewer where that fails."""
 OPEN_BINS = 8
 """Scopes that one without a path to them is tried with: keeps the work linear in the size of the graph."""
+CPU_SCAN_AS_SUMS, GPU_SCAN_AS_SUMS = 128, 512
+"""The longest rows whose running sums are added up anew for each element. On a CPU adding 128 elements to each of 128
+takes about as long as 128 additions that wait for each other; on a GPU a scan takes several launches."""
 EPILOGUE_NODES = 48
 """Element-wise nodes that the epilogue of a matrix product or convolution may have."""
 CPU_OPERATORS, CPU_ARGUMENTS = 256, 32

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The compilation pipeline with stitching: TVM's own for the target, its fusion replaced by ours.
 
-In order: library dispatch; copies dropped and equal expressions joined (three linear layers of one operand each
+In order: calls of importers that TVM does not compile, or compiles to something else, mended, and running sums of short
+rows spelled out; library dispatch; copies dropped and equal expressions joined (three linear layers of one operand each
 reshape it); what TVM does not lower in bfloat16 widened; the passes for compute-intensive operators that need Relax
-operators; legalization, with products with zeros kept and group norms centred; empty calls dropped; each reader of a
-half value widens it for itself; stitching; ``FuseOps`` and ``FuseTIR`` for what no scope took; dlight's schedules on
+operators; legalization, with products with zeros kept, group norms centred and argmax as two plain reductions; empty
+calls dropped; each reader of a half value widens it for itself, and results that are reshapes of what a kernel makes are
+views of it; stitching; ``FuseOps`` and ``FuseTIR`` for what no scope took; dlight's schedules on
 a GPU; TVM's lowering of dataflow.
 
 A scope that ``StitchOps`` outlines may still turn out not to be schedulable after merging. Then the stitching passes
@@ -36,7 +38,9 @@ from ..rules.scalar_booleans import ScalarBooleans
 from ..rules.sound_arithmetic import SoundArithmetic
 from ..rules.unit_reductions import UnitReductions
 from ..target import resolve_target
+from .arg_reductions import ARG_REDUCTIONS
 from .carried_permutations import CarriedPermutations
+from .carried_reshapes import CarriedReshapes
 from .centred_norms import CENTRED_NORMS
 from .compute_templates import ComputeTemplates
 from .constant_batch_norm import ConstantBatchNorm
@@ -53,16 +57,21 @@ from .library_convolutions import LibraryConvolutions
 from .library_matmuls import LibraryMatmuls
 from .lift_workspace import LiftWorkspace
 from .mark import MergeStitchOps, UnmarkEpilogues
+from .mend_imports import MendImports
 from .phased_convolutions import PhasedConvolutions
 from .schedule_stitch_ops import ScheduleStitchOps
+from .short_scans import ShortScans
 from .skip_empty import SkipEmpty
 from .spread_data import TRANSPOSED_CONVOLUTIONS
 from .stitch_ops import StitchOps
 from .takes import TAKES, stock_pipeline
 from .transposed_convolutions import TransposedConvolutions
+from .viewed_results import ViewedResults
 from .wide_operators import WideOperators
 from .widening_casts import WideningCasts
 
+LEGALIZED = ARG_REDUCTIONS | CENTRED_NORMS | TAKES | TRANSPOSED_CONVOLUTIONS
+"""Operators legalized otherwise than TVM does."""
 STEP = "what is left does not compile beside it"
 """What is told of a scope that TVM compiles only with its neighbours."""
 
@@ -81,13 +90,14 @@ def stitch_passes(
     recorder = recorder or Recorder()
     return [
         KeepZeros(),
-        exclusively([relax.transform.LegalizeOps(CENTRED_NORMS | TAKES | TRANSPOSED_CONVOLUTIONS)]),
+        exclusively([relax.transform.LegalizeOps(LEGALIZED)]),
         SkipEmpty(),
         relax.transform.AnnotateTIROpPattern(),
         FoldConstants(),
         relax.transform.ConvertToDataflow(min_size=1),
         relax.transform.CanonicalizeBindings(),  # an alias would part what is one scope
         WideningCasts(),
+        ViewedResults(),
         _stitch(target, config, recorder, scopes),
         # What no scope took: TVM's own fusion and schedules.
         relax.transform.FuseOps(),
@@ -104,6 +114,8 @@ def planning_passes(
     dispatched = backend_of(target).library_dispatch_passes(target)
     recorder = recorder or Recorder()
     return [
+        MendImports(),
+        ShortScans("gpu" in target.keys),
         exclusively(dispatched),
         DropCopies(),
         relax.transform.EliminateCommonSubexpr(),  # what PyTorch's linear layers make of one operand, each for itself
@@ -114,6 +126,7 @@ def planning_passes(
         TransposedConvolutions("convolution" not in config.of_tvm),
         *_layouts(target, config, recorder),
         CarriedPermutations(),
+        CarriedReshapes(),
         *_libraries(target, config, recorder),
         ConstantViews(),
         *stitch_passes(target, config, recorder, scopes),

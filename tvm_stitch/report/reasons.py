@@ -123,13 +123,14 @@ RULES = (
     Rule(
         "`TVM fuses them; as a stitch op of its own it would be one kernel more`",
         r"^TVM fuses them",
-        "TVM computes it in the kernel of a neighbour that no stitch op can take, such as an argmax",
+        "TVM computes it in the kernel of a neighbour that no stitch op can take, such as a sort",
         "Nothing: fewer kernels are better",
     ),
     Rule(
         "`block ... holds SeqStmt, not one store`, `a loop nest ends in ...`",
         r"^block .* holds |a loop nest ends in",
-        "The operator is no plain loop nest: argmax and argmin, sort, top-k, scatter",
+        "The operator is no plain loop nest: sort, top-k, scatter, running sums of long rows; argmax and argmin along"
+        " an axis of symbolic extent",
         "Nothing; [extending.md](extending.md) says how readable constructs are added",
     ),
     Rule(

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small models as importers emit them: kernels counted beside TVM's, and right on llvm and in the emulator.
+
+zoo/kernels.json has for each model and target the compute-intensive and the memory-intensive kernels, TVM's (null where
+it does not compile the model, or its launches depend on sizes) and ours, and why operators are left to TVM. To write it
+anew:
+
+    STITCH_WRITE_ZOO=1 pytest -n 0 tests/models/test_zoo.py -k kernels
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+from tvm_stitch.relax import pipeline
+from tvm_stitch.relax.pipeline import Recorder
+from tvm_stitch.testing.count import KernelCount, count_kernels
+from tvm_stitch.testing.emulator import run_cuda
+from tvm_stitch.testing.random_graphs import emulated_target
+
+pytest.importorskip("torch")
+models = pytest.importorskip("tests.models.zoo.models")
+
+TABLE = Path(__file__).parent / "zoo" / "kernels.json"
+WRITE = bool(os.environ.get("STITCH_WRITE_ZOO"))
+KNOWN: dict[str, Any] = json.loads(TABLE.read_text(encoding="utf-8")) if TABLE.exists() else {}
+TARGETS = {"llvm": tvm.target.Target("llvm"), "cuda": emulated_target()}
+TOLERANCE = 2e-5
+"""Of the largest element of a result: float32 through a layer or two."""
+NOT_EMULATED = {
+    "asr_encoder_dynamic": "TVM's kernel of a convolution of symbolic length allocates memory on the device",
+    "llama_prefill": "its parameters are one tuple, which the emulator's runner does not take",
+    "llama_decode": "its parameters are one tuple, which the emulator's runner does not take",
+}
+
+
+@pytest.fixture(scope="module", params=models.MODELS)
+def named(request: pytest.FixtureRequest) -> Iterator[tuple[str, Any]]:
+    """A model; one at a time is kept."""
+    yield request.param, models.MODELS[request.param]()
+
+
+def _stock(made: Any, target: tvm.target.Target) -> KernelCount | None:
+    try:
+        return count_kernels(made.mod, target, entry=made.func)
+    except Exception:  # TVM does not compile it, or its launches depend on sizes
+        return None
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+def test_kernels(named: tuple[str, Any], kind: str) -> None:
+    name, made = named
+    recorder, target = Recorder(), TARGETS[kind]
+    own = count_kernels(made.mod, target, pipeline(target, recorder=recorder), entry=made.func)
+    assert own.external == 0
+    if WRITE:
+        stock = _stock(made, target)
+        KNOWN.setdefault(name, {})[kind] = {
+            "tvm": None if stock is None else [stock.compute_intensive, stock.memory_intensive],
+            "ours": [own.compute_intensive, own.memory_intensive],
+            "left": dict(recorder.declined),
+        }
+        TABLE.write_text(json.dumps(KNOWN, indent=1) + "\n", encoding="utf-8")
+    known = KNOWN[name][kind]
+    assert [own.compute_intensive, own.memory_intensive] == known["ours"], own.names
+    assert recorder.declined == known["left"]
+    if known["tvm"] is not None:
+        assert all(mine <= theirs for mine, theirs in zip(known["ours"], known["tvm"]))
+
+
+def test_numbers_on_llvm(named: tuple[str, Any]) -> None:
+    _, made = named
+    target = TARGETS["llvm"]
+    vm = relax.VirtualMachine(tvm.compile(made.mod, target, relax_pipeline=pipeline(target)), tvm.cpu())
+    for size in made.sizes:
+        inputs = made.draw(*size)
+        tensors: list[Any] = [tvm.runtime.tensor(x) for x in inputs]
+        if made.packed:
+            tensors = [*tensors[: -made.packed], tuple(tensors[-made.packed :])]
+        result = vm[made.func](*tensors)
+        outputs = [result] if isinstance(result, tvm.runtime.Tensor) else list(result)
+        _compare([each.numpy() for each in outputs], made.reference(inputs), size)
+
+
+def test_numbers_in_the_emulator(named: tuple[str, Any]) -> None:
+    name, made = named
+    if name in NOT_EMULATED:
+        pytest.skip(NOT_EMULATED[name])
+    target, inputs = TARGETS["cuda"], made.draw(*made.sizes[0])
+    done = run_cuda(made.mod, inputs, target=target, relax_pipeline=pipeline(target))
+    # TVM's own schedules have faults (all threads of a block write what one of them should): ours have none.
+    assert [str(r) for r in done.reports if "stitch_" in r.kernel or not _is_of_tvm(r)] == []
+    _compare(done.outputs, made.reference(inputs), made.sizes[0])
+
+
+def _is_of_tvm(report: Any) -> bool:
+    """Several threads of a kernel that TVM schedules write the same value to the same place."""
+    return report.kernel.startswith("fused_conv") and report.kind in ("race", "double-write")
+
+
+def _compare(outputs: list[np.ndarray], wanted: list[np.ndarray], note: object) -> None:
+    assert len(outputs) == len(wanted)
+    for i, (got, want) in enumerate(zip(outputs, wanted)):
+        assert got.shape == want.shape
+        if want.dtype.kind != "f":
+            np.testing.assert_array_equal(got, want, err_msg=f"output {i} at {note}")
+            continue
+        assert np.isfinite(want).all()
+        error = np.abs(got.astype("float64") - want).max() / np.abs(want).max()
+        assert error < TOLERANCE, (i, note)

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MendImports: calls as importers emit them that TVM does not compile, or compiles to more than they are.
+
+``MENDED`` lists them, each with what it mends; tests/relax/test_mend_imports.py has a test for each that fails when TVM
+no longer needs it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import tvm
+from tvm import relax
+
+from ..graph.extent import is_static
+from .functions import with_own_functions
+from .operators import has_operators, operator_name
+from .views import shape_of
+
+
+def _clip(builder: Any, call: Any) -> Any:
+    """A clip by what bounds it: of integers, TVM does not legalize one with an infinite bound, as ``clamp(min=0)`` has.
+
+    Of any type it is more than it seems: TVM's change of layouts stops at a clip, and not at a maximum.
+    """
+    x, *bounds = call.args
+    dtype = str(call.ty.dtype)
+    values = [getattr(bound, "value", None) for bound in bounds]
+    if not all(isinstance(v, (int, float)) and _is_exact(v, dtype) for v in values):
+        return call
+    for value, combine, none in zip(values, (relax.op.maximum, relax.op.minimum), (-math.inf, math.inf)):
+        if value != none:
+            x = builder.emit(combine(x, relax.const(value, dtype)))
+    return x
+
+
+def _is_exact(value: float, dtype: str) -> bool:
+    """Whether a bound is infinite, or what its dtype holds (of a float: in range)."""
+    if math.isnan(value):
+        return False
+    if "float" in dtype:
+        return math.isinf(value) or abs(value) <= float(ml_dtypes.finfo(dtype).max)
+    if dtype == "bool":
+        return False
+    held = np.iinfo(dtype)
+    return math.isinf(value) or (value == int(value) and held.min <= value <= held.max)
+
+
+def _full(_builder: Any, call: Any) -> Any:
+    """A tensor of one value as that value, broadcast: TVM's legalization raises for a value that is infinite or NaN."""
+    shape, value = call.args
+    if not isinstance(value, tvm.ir.GenericConst) or not isinstance(shape, relax.ShapeExpr):
+        return call
+    dtype = str(call.ty.dtype)
+    number = value.value.numpy()
+    if "float" not in str(value.ty.dtype) or np.isfinite(number.astype("float64")).all():
+        return call
+    if "float" not in dtype:
+        return call
+    filled = relax.const(
+        number.astype("float64").astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype), dtype
+    )
+    return relax.op.broadcast_to(filled, shape)
+
+
+def _count(_builder: Any, call: Any) -> Any:
+    """A running sum of booleans as one of int64, which PyTorch means: TVM's importer keeps them boolean.
+
+    LLVM refuses to add them, and TVM's kernel for a GPU reads them out of alignment.
+    """
+    (x,) = call.args
+    if str(x.ty.dtype) != "bool" or call.attrs.dtype is not None and str(call.ty.dtype) != "bool":
+        return call
+    scan = relax.op.cumsum if operator_name(call) == "relax.cumsum" else relax.op.cumprod
+    axis = None if call.attrs.axis is None else int(call.attrs.axis)
+    return scan(relax.op.astype(x, "int64"), axis, "int64", bool(call.attrs.exclusive))
+
+
+def _topk(builder: Any, call: Any) -> Any:
+    """The greatest or least element with its index by reductions: ``max(dim)`` is imported as a top-1, which sorts."""
+    (x,) = call.args
+    shape, attrs = shape_of(x), call.attrs
+    if int(attrs.k) != 1 or shape is None or not shape or str(x.ty.dtype) == "bool":
+        return call
+    axis = int(attrs.axis) % len(shape)
+    if not is_static(shape[axis : axis + 1]) or shape[axis] == 0:
+        return call
+    which = str(attrs.ret_type)
+    found = []
+    if which in ("both", "values"):
+        extreme = relax.op.max if attrs.largest else relax.op.min
+        found.append(extreme(x, axis, True))
+    if which in ("both", "indices"):
+        place = relax.op.argmax if attrs.largest else relax.op.argmin
+        index = builder.emit(place(x, axis, True))
+        dtype = str(attrs.dtype) if attrs.dtype is not None else "int32"
+        found.append(index if str(index.ty.dtype) == dtype else relax.op.astype(index, dtype))
+    return relax.Tuple([builder.emit(each) for each in found]) if which == "both" else found[0]
+
+
+def _take(builder: Any, call: Any) -> Any:
+    """A take at constant indices with negative ones counted from the start: TVM's reads in front of the tensor.
+
+    ``x[:, -1]`` is imported so, in the mode that does not check indices.
+    """
+    x, indices = call.args
+    if (
+        call.attrs.axis is None
+        or str(call.attrs.mode) != "fast"
+        or not isinstance(indices, tvm.ir.GenericConst)
+    ):
+        return call
+    shape, places = shape_of(x), indices.value.numpy()
+    if not shape or places.dtype.kind != "i" or not (places < 0).any():
+        return call
+    axis = int(call.attrs.axis) % len(shape)
+    extent = shape[axis]
+    if isinstance(extent, int):
+        counted = relax.const(
+            np.where(places < 0, places + extent, places).astype(places.dtype), str(indices.ty.dtype)
+        )
+        return relax.op.take(x, counted, axis, "fast")
+    if places.ndim:
+        return call
+    first = extent + int(places)
+    part = builder.emit(relax.op.strided_slice(x, [axis], [first], [first + 1], assume_inbound=True))
+    return relax.op.squeeze(part, [axis])
+
+
+MENDED: dict[str, Callable[[Any, Any], Any]] = {
+    "relax.clip": _clip,
+    "relax.full": _full,
+    "relax.cumsum": _count,
+    "relax.cumprod": _count,
+    "relax.topk": _topk,
+    "relax.take": _take,
+}
+"""By operator what makes of a call one that TVM compiles, or the call itself."""
+
+
+@tvm.transform.module_pass(opt_level=0, name="MendImports")
+class MendImports:
+    """Rewrite the calls that ``MENDED`` knows. Runs before all else; types that change are inferred anew."""
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Rewrite the Relax functions that have such calls."""
+        if not has_operators(mod, MENDED):
+            return mod
+        return with_own_functions(mod, _mended)
+
+
+def _mended(func: Any) -> Any:
+    mutator = _Mutator()
+    made = mutator.visit_expr(func)
+    if not mutator.retyped:
+        return made
+    ret = tvm.relax.analysis.get_static_type(made.body.ty) if made.body.ty is None else made.body.ty
+    return relax.Function(made.params, made.body, ret, made.is_pure, made.attrs, made.span)
+
+
+@relax.expr_functor.mutator
+class _Mutator(relax.PyExprMutator):
+    def __init__(self) -> None:
+        super().__init__()
+        self.retyped = False
+
+    def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
+        call = super().visit_call_(call)
+        name = operator_name(call)
+        if name not in MENDED:
+            return call
+        made = MENDED[name](self.builder_, call)
+        self.retyped |= name in ("relax.cumsum", "relax.cumprod") and made is not call
+        return made

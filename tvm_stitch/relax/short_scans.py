@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ShortScans: running sums and products of short rows as reductions, which can be stitched.
+
+Each result reduces the elements up to its own place: as many operations as the square of a row's length, but with no
+step that waits for the one before, and in one kernel with what is around it. TVM's scan of a row is serial on a CPU,
+and takes several kernels on a GPU.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax, te, tirx
+
+from ..graph.extent import product
+from ..plan import heuristics
+from .functions import own_functions
+from .operators import has_operators, operator_name
+from .views import shape_of
+
+_PRODUCT = te.comm_reducer(lambda a, b: a * b, lambda t: tirx.const(1, t), name="prod")
+SCANS = {"relax.cumsum": (te.sum, 0), "relax.cumprod": (_PRODUCT, 1)}
+"""Operators, each with what combines its elements and that one's identity."""
+
+
+@tvm.transform.module_pass(opt_level=0, name="ShortScans")
+class ShortScans:
+    """Make reductions of ``cumsum`` and ``cumprod``. Runs before TVM chooses kernels for scans.
+
+    Args:
+        on_device: for a GPU, where longer rows are worth it than on a CPU.
+    """
+
+    def __init__(self, on_device: bool):
+        self.longest = heuristics.GPU_SCAN_AS_SUMS if on_device else heuristics.CPU_SCAN_AS_SUMS
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Rewrite the Relax functions that have such scans."""
+        if not has_operators(mod, SCANS):
+            return mod
+        mutator = _Mutator(mod, self.longest)
+        for gvar, func in own_functions(mod):
+            mutator.builder_.update_func(gvar, mutator.visit_expr(func))
+        return mutator.builder_.get()
+
+
+@relax.expr_functor.mutator
+class _Mutator(relax.PyExprMutator):
+    def __init__(self, mod: tvm.IRModule, longest: int):
+        super().__init__(mod)
+        self.longest = longest
+
+    def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
+        call = super().visit_call_(call)
+        name = operator_name(call)
+        if name not in SCANS:
+            return call
+        shape, dtype = shape_of(call.args[0]), str(call.ty.dtype)
+        if shape is None or not shape or dtype == "bool":
+            return call
+        axis = call.attrs.axis
+        length = product(shape) if axis is None else shape[int(axis) % len(shape)]
+        if not isinstance(length, int) or not 0 < length <= self.longest:
+            return call
+        x = call.args[0]
+        if axis is None:
+            x, axis = self.builder_.emit(relax.op.flatten(x)), 0
+        hint = name.removeprefix("relax.")
+        return self.builder_.call_te(
+            scanned, x, int(axis), bool(call.attrs.exclusive), hint, dtype, primfunc_name_hint=hint
+        )
+
+
+def scanned(x: te.Tensor, axis: int, exclusive: bool, kind: str, dtype: str) -> te.Tensor:
+    """The running sums or products along an axis, computed in float32 for half types.
+
+    Args:
+        x: a tensor of numbers or booleans.
+        axis: the axis, of static extent.
+        exclusive: whether an element's own value is left out.
+        kind: ``"cumsum"`` or ``"cumprod"``.
+        dtype: the result's.
+
+    Returns:
+        A tensor of the shape of ``x``.
+    """
+    axis %= len(x.shape)
+    wide = "float32" if dtype in ("float16", "bfloat16") else dtype
+    combine, identity = SCANS[f"relax.{kind}"]
+    before = te.reduce_axis((0, x.shape[axis]), "before")
+
+    def reduced(*index: Any) -> Any:
+        own = [before if a == axis else i for a, i in enumerate(index)]
+        taken = before < index[axis] if exclusive else before <= index[axis]
+        return combine(tirx.Select(taken, x(*own).astype(wide), tirx.const(identity, wide)), before)
+
+    made = te.compute(x.shape, reduced, name=kind)
+    return made if wide == dtype else te.compute(x.shape, lambda *i: made(*i).astype(dtype), name="narrowed")
