@@ -16,7 +16,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = [ROOT / "tvm_stitch", ROOT / "python/tvm-relay-toolchain/src/tvm_relay_toolchain"]
+PACKAGES = [
+    ROOT / "tvm_stitch",
+    ROOT / "python/tvm-relay-toolchain/src/tvm_relay_toolchain",
+    ROOT / "python/cuda-emulator/src/cuda_emulator",
+]
 
 
 # -- imports -------------------------------------------------------------------------------------------------
@@ -98,6 +102,37 @@ def test_circles_are_found() -> None:
     graph = {name: _imported(name, text, name in ("p", "p.q"), modules) for name, text in sources.items()}
     assert graph["p.b"] == {"p.q", "p.q.c"} and graph["p.d"] == {"p.b"}
     assert circles(graph) == [["p.a", "p.b", "p.q"]]
+
+
+def _importers(package: Path, name: str) -> list[str]:
+    """The files of a package that import a module, or what is below it, from anywhere."""
+    found = []
+    for path in sorted(package.rglob("*.py")):
+        folders = path.relative_to(package.parent).parts[:-1]
+        names: list[str] = []
+        for node in _nodes(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                base = folders[: len(folders) + 1 - node.level] if node.level else ()
+                module = ".".join([*base, *([node.module] if node.module else [])])
+                names += [f"{module}.{alias.name}" for alias in node.names]
+        if any(f"{each}.".startswith(f"{name}.") for each in names):
+            found.append(str(path.relative_to(package.parent)))
+    return found
+
+
+def test_each_distribution_knows_those_that_it_may() -> None:
+    """The emulator knows TVM only; of tvm_stitch, nothing but its tools for tests knows the emulator."""
+    package, _, emulator = PACKAGES
+    assert _importers(emulator, "tvm") != [] and _importers(emulator, "tvm_stitch") == []
+    users = _importers(package, "cuda_emulator")
+    assert users and [f for f in users if not f.startswith("tvm_stitch/testing/")] == []
+
+
+def test_nothing_that_users_run_imports_the_tools_for_tests() -> None:
+    users = _importers(PACKAGES[0], "tvm_stitch.testing")
+    assert users and [f for f in users if not f.startswith("tvm_stitch/testing/")] == []
 
 
 # -- versions of TVM -----------------------------------------------------------------------------------------

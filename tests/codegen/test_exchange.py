@@ -18,11 +18,11 @@ from tvm import relax, te, tirx
 from tvm.relax import op as R
 
 import tvm_stitch.relax
+from cuda_emulator import run_cuda
 from tests.graph.helpers import build, check_emulated, cuda_source, draw
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.plan.mapping import CrossBlockReduction, RowMapping, map_rows
 from tvm_stitch.testing import cases
-from tvm_stitch.testing.emulator import run_cuda
 from tvm_stitch.testing.random_graphs import emulated_target
 
 Emit = Callable[[relax.Expr], relax.Expr]

@@ -15,13 +15,13 @@ from tvm import relax
 from tvm.relax import op as R
 
 import tvm_stitch.relax
+from cuda_emulator import run_cuda
 from tests.graph.helpers import H200, build, check_emulated, cuda_source, draw, graph, plan, symbol
 from tvm_stitch.config import StitchConfig
+from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.plan.mapping import Storage
 from tvm_stitch.plan.plan import make_plan
 from tvm_stitch.testing import cases
-from tvm_stitch.testing.count import count_kernels
-from tvm_stitch.testing.emulator import run_cuda
 from tvm_stitch.testing.random_graphs import emulated_target
 from tvm_stitch.testing.reference import evaluate, mismatches
 

@@ -15,13 +15,13 @@ from tvm import relax, te, tirx
 from tvm.relax import op as R
 
 import tvm_stitch.relax
+from cuda_emulator import run_cuda
 from tests.graph.helpers import H200, build, check_emulated, draw
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import DeviceModel
 from tvm_stitch.graph.ir import StitchGraph
 from tvm_stitch.plan.grid import make_grid_plan
 from tvm_stitch.plan.grid_plan import GridPlan
-from tvm_stitch.testing.emulator import run_cuda
 from tvm_stitch.testing.random_graphs import emulated_target
 
 F32 = "float32"

@@ -14,6 +14,7 @@ import tvm
 from tvm.relax import op as R
 
 import tvm_stitch.relax
+from cuda_emulator import Options, lower, run_lowered
 from tests.graph.helpers import H200, build, check_emulated, cuda_source, draw
 from tvm_stitch import explain
 from tvm_stitch.config import StitchConfig
@@ -22,7 +23,6 @@ from tvm_stitch.plan.choose import choose_plan
 from tvm_stitch.plan.grid import make_grid_plan
 from tvm_stitch.plan.grid_plan import GridPlan
 from tvm_stitch.testing import grid_cases
-from tvm_stitch.testing.emulator import Options, lower, run_lowered
 from tvm_stitch.testing.grid_cases import GridCase
 from tvm_stitch.testing.plan_checks import plan_problems, stitch_graph
 from tvm_stitch.testing.planted import barriers, cooperative_kernels

@@ -13,6 +13,8 @@ from tvm import relax
 from tvm.tirx.build import split_host_device_mods
 
 import tvm_stitch
+from cuda_emulator import Options, run_lowered
+from cuda_emulator.lowering import Lowered, default_target, lower
 from tvm_stitch import compat
 from tvm_stitch.codegen import builder as B
 from tvm_stitch.codegen.launch_check import check_multiprocessors
@@ -20,8 +22,6 @@ from tvm_stitch.codegen.scratch import declare_scratch, finish
 from tvm_stitch.compat import T, tir
 from tvm_stitch.device import GPUS
 from tvm_stitch.plan.scratch import Scratch
-from tvm_stitch.testing.emulator import Options, run_lowered
-from tvm_stitch.testing.emulator.lowering import Lowered, default_target, lower
 
 BLOCKS, THREADS = 4, 64
 

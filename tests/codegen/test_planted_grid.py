@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import tvm_stitch.relax
+from cuda_emulator import EmulatedRun, Lowered, Options, lower, run_lowered
 from tests.graph.helpers import H200
 from tvm_stitch.plan.choose import choose_plan
 from tvm_stitch.plan.grid_plan import GridPlan
 from tvm_stitch.plan.plan import StitchPlan
 from tvm_stitch.testing import grid_cases
-from tvm_stitch.testing.emulator import EmulatedRun, Lowered, Options, lower, run_lowered
 from tvm_stitch.testing.grid_cases import GridCase
 from tvm_stitch.testing.plan_checks import stitch_graph
 from tvm_stitch.testing.planted import barriers, places, planted

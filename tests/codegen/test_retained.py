@@ -12,13 +12,13 @@ import pytest
 from tvm.relax import op as R
 
 import tvm_stitch.relax
+from cuda_emulator import lower
 from tests.graph.helpers import build, check_emulated, cuda_source, draw
 from tests.plan.reread import column_softmax, gradient
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.plan.grid_plan import GridPlan
 from tvm_stitch.recorder import Recorder
 from tvm_stitch.testing import grid_cases
-from tvm_stitch.testing.emulator import lower
 from tvm_stitch.testing.random_graphs import emulated_target
 from tvm_stitch.testing.resources import has_compiler, kernel_resources
 

@@ -12,6 +12,7 @@ import tvm
 from tvm import relax, tirx
 
 import tvm_stitch.relax
+from cuda_emulator import EmulatedRun, run_cuda
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import GPUS, DeviceModel
 from tvm_stitch.graph.ir import Operator, StitchGraph
@@ -20,7 +21,6 @@ from tvm_stitch.plan.plan import StitchPlan, make_plan
 from tvm_stitch.relax.mark import MergeStitchOps
 from tvm_stitch.relax.stitch_ops import STITCH_ATTR, StitchOps
 from tvm_stitch.testing.bounds import evaluate_bounds, violations
-from tvm_stitch.testing.emulator import EmulatedRun, run_cuda
 from tvm_stitch.testing.random_graphs import emulated_target
 
 H200 = GPUS["h200"]
@@ -126,7 +126,7 @@ def check_emulated(
 
 def cuda_source(mod: tvm.IRModule, config: StitchConfig | None = None) -> str:
     """The CUDA C of a stitched module's kernels."""
-    from tvm_stitch.testing.emulator.lowering import lower
+    from cuda_emulator.lowering import lower
 
     target = emulated_target()
     return lower(mod, target, tvm_stitch.relax.pipeline(target, config), None).source

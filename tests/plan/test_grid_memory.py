@@ -11,14 +11,14 @@ import pytest
 from tvm.relax import op as R
 
 import tvm_stitch.relax
+from cuda_emulator import run_cuda
+from cuda_emulator.lowering import lower
 from tests.graph.helpers import H200, build
 from tvm_stitch.plan.grid import make_grid_plan
 from tvm_stitch.plan.grid_memory import finished_bytes, grid_shared_bytes, grid_traffic, part_traffic
 from tvm_stitch.plan.grid_plan import GridPlan
 from tvm_stitch.relax.pipeline import Recorder
 from tvm_stitch.testing import grid_cases
-from tvm_stitch.testing.emulator import run_cuda
-from tvm_stitch.testing.emulator.lowering import lower
 from tvm_stitch.testing.plan_checks import stitch_graph
 from tvm_stitch.testing.random_graphs import emulated_target
 

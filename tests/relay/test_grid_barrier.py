@@ -194,7 +194,7 @@ def test_code_without_barriers_stays() -> None:
 def test_an_emulators_barrier_takes_its_place() -> None:
     import numpy as np
 
-    from tvm_stitch.testing.emulator import run_kernel
+    from cuda_emulator import run_kernel
 
     first = np.arange(4, dtype="uint32")
     rows = np.concatenate([first, np.zeros(12, "uint32")])

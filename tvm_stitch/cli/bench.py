@@ -35,13 +35,13 @@ def run(args: argparse.Namespace, progress: Progress) -> tuple[dict[str, Any], s
 
     import tvm_stitch
 
+    from ..execution.compare import greatest_error
+    from ..execution.count import count_kernels
+    from ..execution.runner import Runner
+    from ..execution.tensors import make_inputs
+    from ..execution.timing import Times, comparison, interleaved
     from ..relax import pipeline
     from ..relax.takes import stock_pipeline
-    from ..testing.compare import greatest_error
-    from ..testing.count import count_kernels
-    from ..testing.runner import Runner
-    from ..testing.tensors import make_inputs
-    from ..testing.timing import Times, comparison, interleaved
 
     on_gpu = "gpu" in job.target.keys
     if on_gpu and not tvm.device(job.target.kind.name, 0).exist:

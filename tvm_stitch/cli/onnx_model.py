@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import onnx
 
+from ..execution.compare import load_onnx, onnxruntime_call, output_specs
 from ..failures import error_text, let_pass
 from ..onnx_check import InvalidModel, check_model
-from ..testing.compare import load_onnx, onnxruntime_call, output_specs
 from .errors import Failure, UsageError
 from .heavy import import_or_say
 from .imported import ONNX_ADVICE, Model

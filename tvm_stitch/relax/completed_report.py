@@ -10,11 +10,11 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
+from ..execution.count import count_lowered, is_compute_intensive
 from ..failures import let_pass
 from ..interrupts import watched
 from ..one_at_a_time import exclusively
 from ..report.data import Code, ModelReport, Totals, add_sizes
-from ..testing.count import count_lowered, is_compute_intensive
 from .kernel_calls import kernel_calls
 from .marked_names import unmarked
 from .pipeline import backend_of, default_schedules

@@ -19,7 +19,7 @@ from .device_function import defined
 ENTRIES = 4096
 """Keys that a module can have: addresses of workspaces, which TVM's pools give out again and again."""
 
-INSTEAD = "TVM_STITCH_GRID_BARRIER"
+INSTEAD = "CUDA_EMULATOR_GRID_BARRIER"
 """A macro that takes the place of the function if it is defined: an emulator's barrier."""
 
 FUNCTION = f"""

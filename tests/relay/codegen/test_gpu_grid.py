@@ -11,6 +11,7 @@ import pytest
 import tvm
 from tvm import relay
 
+from cuda_emulator import Options, default_target
 from tests.relay.codegen.gpu_kernels import GpuKernel, check, function, needs_nvcc
 from tests.relay.codegen.kernels import draw
 from tvm_stitch.codegen.grid_barrier import GRID_BARRIER
@@ -19,7 +20,6 @@ from tvm_stitch.device import DeviceModel, device_model
 from tvm_stitch.plan.grid_plan import GridPlan
 from tvm_stitch.plan.mapping import CrossBlockReduction
 from tvm_stitch.relay.cuda_source import compile_with_nvrtc, fixed_cuda_source
-from tvm_stitch.testing.emulator import Options, default_target
 
 WIDE = {"float32": (2e-4, 2e-4), "float16": (2e-2, 2e-2), "bfloat16": (6e-2, 6e-2)}
 """Sums over thousands of rows lose more than one rounding."""

@@ -59,8 +59,8 @@ void* emu_shared(int id, unsigned long bytes, unsigned itemsize, unsigned align,
 void* emu_dynamic_shared();
 int emu_block_barrier(int line, int op, int predicate);
 void emu_grid_barrier(int line);
-// What generated code is to take for its own barrier across a grid (tvm_stitch.relay.grid_barrier).
-#define TVM_STITCH_GRID_BARRIER emu_grid_barrier(__LINE__)
+// What code is to take, where it is defined, for a barrier across a grid of its own.
+#define CUDA_EMULATOR_GRID_BARRIER emu_grid_barrier(__LINE__)
 void emu_cluster_arrive(int line, int release);
 void emu_cluster_wait(int line);
 void emu_fence();

@@ -14,7 +14,7 @@ import tvm
 from tvm import relay, tir
 from tvm.script import tir as T
 
-from tvm_stitch.testing.emulator import (
+from cuda_emulator import (
     Options,
     default_target,
     lower_prim_func,
@@ -23,7 +23,7 @@ from tvm_stitch.testing.emulator import (
     run_relay_cuda,
     run_relay_lowered,
 )
-from tvm_stitch.testing.emulator.relay import run_lowered_prim_func
+from cuda_emulator.relay import run_lowered_prim_func
 
 RNG = np.random.default_rng(3)
 

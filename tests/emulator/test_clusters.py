@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tvm_stitch.testing.emulator import EmulatedRun, Options, run_kernel
+from cuda_emulator import EmulatedRun, Options, run_kernel
 
 SEEDS = pytest.mark.parametrize("seed", [0, 1, 2, 3])
 ARRIVE = 'asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");'

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from tvm_stitch.testing.emulator.ptx import rewrite_ptx
-from tvm_stitch.testing.emulator.source import prepare_source
+from cuda_emulator.ptx import rewrite_ptx
+from cuda_emulator.source import prepare_source
 
 SOURCE = """
 #include <cuda/std/cstdint>

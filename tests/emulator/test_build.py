@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tvm_stitch import native_code
-from tvm_stitch.testing.emulator import build
+from cuda_emulator import build, compiled
 
 SOURCE = """
 #include "emu_cuda.h"
@@ -24,24 +23,24 @@ EMU_ENTRY(k)
 
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("TVM_STITCH_CACHE_DIR", raising=False)
+    monkeypatch.delenv("CUDA_EMULATOR_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temp"))
     (tmp_path / "temp").mkdir()
-    native_code._temporary_folder.cache_clear()
+    compiled._temporary.cache_clear()
 
 
 def test_the_users_cache_folder(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert build.cache_folder() == tmp_path / "cache" / "tvm_stitch" / "emulator"
+        assert build.cache_folder() == tmp_path / "cache" / "cuda_emulator"
 
 
 def test_a_named_folder_must_be_private(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("TVM_STITCH_CACHE_DIR", str(tmp_path / "mine"))
-    assert build.cache_folder() == tmp_path / "mine" / "emulator"
-    (tmp_path / "mine" / "emulator").chmod(0o777)
-    with pytest.raises(PermissionError, match="emulator may be written by others"):
+    monkeypatch.setenv("CUDA_EMULATOR_CACHE_DIR", str(tmp_path / "mine"))
+    assert build.cache_folder() == tmp_path / "mine"
+    (tmp_path / "mine").chmod(0o777)
+    with pytest.raises(PermissionError, match="mine may be written by others"):
         build.cache_folder()
 
 
@@ -59,7 +58,7 @@ def test_the_fallback_is_private_and_cannot_be_foretold(tmp_path: Path, obstacle
         else:
             theirs.rename(above)
     # What a process of another user could have prepared, were the name known.
-    (tmp_path / "temp" / f"tvm_stitch-{os.getuid()}").symlink_to(tmp_path / "prepared")
+    (tmp_path / "temp" / f"cuda_emulator-{os.getuid()}").symlink_to(tmp_path / "prepared")
     with pytest.warns(UserWarning, match="compiled kernels are not kept"):
         folder = build.cache_folder()
     assert folder == build.cache_folder()
@@ -70,10 +69,10 @@ def test_the_fallback_is_private_and_cannot_be_foretold(tmp_path: Path, obstacle
 
 def test_the_fallback_is_removed_at_the_end(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("")
-    code = "from tvm_stitch.testing.emulator.build import cache_folder; print(cache_folder())"
+    code = "from cuda_emulator.compiled import cache_folder; print(cache_folder())"
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True,
-        env={**os.environ, "TMPDIR": str(tmp_path / "temp")},
+        env={**os.environ, "TMPDIR": str(tmp_path / "temp"), "PYTHONPATH": str(build.RUNTIME.parents[1])},
     )  # fmt: skip
     assert done.stdout.startswith(str(tmp_path / "temp")) and not Path(done.stdout.strip()).exists()
 

@@ -15,9 +15,9 @@ from tvm.script import relax as R
 from tvm.script import tirx as T
 from tvm.target import Target
 
+from tvm_stitch.execution.count import count_kernels, is_compute_intensive
+from tvm_stitch.execution.runner import Runner
 from tvm_stitch.testing.bert import BertConfig, build_bert, random_inputs
-from tvm_stitch.testing.count import count_kernels, is_compute_intensive
-from tvm_stitch.testing.runner import Runner
 
 CPU = Target("llvm")
 GPU = Target({"kind": "cuda", "arch": "sm_90"}, host="llvm")

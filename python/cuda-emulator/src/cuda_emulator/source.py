@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ...codegen.grid_barrier import GRID_BARRIER
 from .ptx import rewrite_ptx
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -23,6 +22,8 @@ _SHARED = re.compile(
     + r"\s*)?(?P<type>[A-Za-z_][\w:\s<>,]*?[\w>])\s+(?P<name>[A-Za-z_]\w*)\s*"
     r"(?P<dims>(?:\[[^\]]*\]\s*)*);"
 )
+_GRID_BARRIER = "CUDA_EMULATOR_GRID_BARRIER"  # a macro of emu_cuda.h, for code to take for its own barrier
+_ITS_NAMES = re.compile(rf"#define\s+(\w+)[^\n]*\b{_GRID_BARRIER}\b")
 _BUILTINS = (
     " const uint3 threadIdx = emu_thread_idx(), blockIdx = emu_block_idx(), blockDim = emu_block_dim(),"
     " gridDim = emu_grid_dim(); (void)threadIdx; (void)blockIdx; (void)blockDim; (void)gridDim;"
@@ -66,7 +67,8 @@ def prepare_source(cuda_source: str) -> PreparedSource:
     if not kernels:
         raise ValueError("the source defines no kernel (__global__ function)")
     lengths = {name: end - start for name, start, end in zip(kernels, starts, ends, strict=True)}
-    waits = re.compile(rf"\b{GRID_BARRIER}\s*\(")
+    names = "|".join([_GRID_BARRIER, *_ITS_NAMES.findall(source)])
+    waits = re.compile(rf"\b(?:{names})\b")
     resident = {
         n for n, start, end in zip(kernels, starts, ends, strict=True) if waits.search(source, start, end)
     }

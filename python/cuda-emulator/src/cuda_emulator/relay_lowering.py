@@ -16,9 +16,9 @@ import tvm
 from tvm import tir
 from tvm.tir.stmt_functor import ir_transform
 
-from ...relay.global_function import registered
+from .global_function import registered
 
-ALLOC_WORKSPACE = "tvm_stitch.emulator.alloc_workspace"
+ALLOC_WORKSPACE = "cuda_emulator.alloc_workspace"
 COMPILE = "tvm_callback_cuda_compile"
 
 Build = Callable[[Any, Any, Any], Any]
@@ -162,7 +162,7 @@ def _emulated_workspaces(seen: list[str]) -> Any:
             return func
         return func.with_body(ir_transform(func.body, visit, replace, ["tir.AttrStmt", "tir.Allocate"]))
 
-    return tir.transform.prim_func_pass(transform, opt_level=0, name="tvm_stitch.EmulatedWorkspaces")
+    return tir.transform.prim_func_pass(transform, opt_level=0, name="cuda_emulator.Workspaces")
 
 
 def _taken_apart(

@@ -15,7 +15,7 @@ from .launch import ArrayArgument, EmulatedRun, KernelModule, Launch, Options, c
 from .memory import copy_bytes, owns
 from .tensors import CUDA, address_of, dtype_of, itemsize_of, nbytes_of, shape_of
 
-PREFIX = "tvm_stitch_emulated_"
+PREFIX = "cuda_emulator_"
 """Kernels are looked up by name among all global functions: a prefix keeps them apart from those."""
 
 _AXES = {"x": 0, "y": 1, "z": 2}

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ...relay.global_function import registered
 from .calls import DeviceCalls
+from .global_function import registered
 from .launch import EmulatedRun, Options
 from .memory import DeviceBuffer
 from .relay_lowering import ALLOC_WORKSPACE, Build, RelayLowered, lower_prim_func, lower_relay

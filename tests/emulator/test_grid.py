@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from tvm_stitch.testing.emulator import EmulatedRun, Options, run_kernel
+from cuda_emulator import EmulatedRun, Options, run_kernel
 
 BLOCKS, THREADS, PHASES, CELLS = 3, 40, 4, 48
 TOTAL = BLOCKS * THREADS

@@ -8,7 +8,7 @@ import pytest
 from tvm.relax import op as R
 
 from tests.graph.helpers import build, symbol
-from tvm_stitch.testing.tensors import TensorSpec, make_inputs, specs_of_inputs, specs_of_outputs
+from tvm_stitch.execution.tensors import TensorSpec, make_inputs, specs_of_inputs, specs_of_outputs
 
 
 def test_a_module_tells_what_it_takes_and_returns() -> None:

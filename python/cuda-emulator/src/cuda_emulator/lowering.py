@@ -12,13 +12,13 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.relax.vm_build import VMExecutable, _ffi_api, _filter_tir, _vmcodegen
 from tvm.tirx.build import codegen_build, split_host_device_mods
 
-from ...codegen.scratch import WORKSPACE_ATTR
-from ...pass_context import CUDA_GRAPH, changed
 from .calls import PREFIX
 
-CALL = "tvm_stitch.emulator.call"
-ALLOC_STORAGE = "tvm_stitch.emulator.alloc_storage"
-ALLOC_TENSOR = "tvm_stitch.emulator.alloc_tensor"
+WORKSPACE = "tvm_stitch.workspace"
+"""The attribute by which PrimFuncs of tvm_stitch say how many of their last parameters are scratch."""
+CALL = "cuda_emulator.call"
+ALLOC_STORAGE = "cuda_emulator.alloc_storage"
+ALLOC_TENSOR = "cuda_emulator.alloc_tensor"
 
 
 @dataclass
@@ -80,13 +80,15 @@ def lower(
     target: tvm.target.Target,
     relax_pipeline: tvm.transform.Pass | None = None,
     tir_pipeline: str | None = None,
+    workspace: str = WORKSPACE,
 ) -> Lowered:
     """Runs the Relax pipeline, TVM's own TIR pipeline for CUDA, and both code generators. No GPU is needed.
 
     relax_pipeline and tir_pipeline are those of tvm.compile; None takes TVM's own for the target.
+    workspace: an attribute of PrimFuncs that says how many of their last parameters are scratch.
     Raises ValueError if the module needs external libraries.
     """
-    with changed(config={CUDA_GRAPH: False}), target:
+    with _without_graphs(), target:
         mod = (relax_pipeline or relax.get_default_pipeline(target))(mod)
     attrs = dict(mod.attrs) if mod.attrs else {}
     if attrs.get("external_mods"):
@@ -106,10 +108,10 @@ def lower(
     host_functions = frozenset(
         gvar.name_hint for gvar, func in prim_funcs.functions_items() if func.attrs.get("tirx.is_host_func")
     )
-    workspace = {
-        gvar.name_hint: int(func.attrs[WORKSPACE_ATTR])
+    scratch = {
+        gvar.name_hint: int(func.attrs[workspace])
         for gvar, func in prim_funcs.functions_items()
-        if WORKSPACE_ATTR in func.attrs
+        if workspace in func.attrs
     }
     host_mod, device_mods = _split(_prefixed(prim_funcs), target, tir_pipeline)
     kernels, sources = {}, []
@@ -121,7 +123,19 @@ def lower(
     if len(sources) > 1:
         raise ValueError("the emulator runs modules with one device target")
     host = codegen_build(host_mod, target.host)
-    return Lowered(executable, host, sources[0] if sources else "", kernels, host_functions, workspace)
+    return Lowered(executable, host, sources[0] if sources else "", kernels, host_functions, scratch)
+
+
+def _without_graphs() -> tvm.transform.PassContext:
+    """The current pass context, without CUDA graphs: captured calls would not reach the emulator."""
+    now = tvm.transform.PassContext.current()
+    return tvm.transform.PassContext(
+        opt_level=now.opt_level,
+        required_pass=list(now.required_pass),
+        disabled_pass=list(now.disabled_pass),
+        instruments=list(now.instruments or []),
+        config={**dict(now.config.items()), "relax.backend.use_cuda_graph": False},
+    )
 
 
 def _prefixed(mod: tvm.IRModule) -> tvm.IRModule:

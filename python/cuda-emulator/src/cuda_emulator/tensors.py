@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import tvm
 
-from ...compat import HAS_RELAY
 from .memory import DeviceBuffer
+
+HAS_RELAY = find_spec(f"{tvm.__name__}.relay") is not None
+"""True for the TVMs before 0.20, whose runtime has NDArrays and whose functions are registered otherwise."""
 
 CUDA = 2
 """DLDeviceType of the device that tensors claim to be on."""

@@ -10,8 +10,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from ... import native_code
-from ...private_files import check_own_file
+from .compiled import cache_folder, check_own_file, compile_whole, compiler
 
 RUNTIME = Path(__file__).parent / "runtime"
 RUNTIME_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fno-exceptions", "-fno-rtti")
@@ -34,26 +33,13 @@ KERNEL_FLAGS = (
 )
 
 
-def cache_folder() -> Path:
-    """The folder of compiled kernels, which only this user may write."""
-    return native_code.cache_folder("emulator")
-
-
-def _compiler() -> tuple[str, str]:
-    return native_code.compiler("the emulator needs a C++ compiler with -fsanitize=thread")
-
-
 @functools.cache
 def _runtime_hash() -> str:
-    digest = hashlib.sha256(repr((_compiler(), RUNTIME_FLAGS, RUNTIME_NAME)).encode())
+    digest = hashlib.sha256(repr((compiler(), RUNTIME_FLAGS, RUNTIME_NAME)).encode())
     for path in sorted(p for p in RUNTIME.rglob("*") if p.is_file()):
         digest.update(path.name.encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:24]
-
-
-def _compile(arguments: list[str], output: Path) -> None:
-    native_code.compile_whole([_compiler()[0], *arguments], output, "a kernel")
 
 
 @functools.cache
@@ -63,7 +49,7 @@ def load_runtime() -> tuple[ctypes.CDLL, Path]:
     if not path.exists():
         # Kernels find the runtime by this name among what the process has loaded, wherever it was loaded from.
         flags = [*RUNTIME_FLAGS, f"-Wl,-soname,{path.name}"]
-        _compile([*flags, *(str(p) for p in sorted(RUNTIME.glob("*.cc")))], path)
+        compile_whole([*flags, *(str(p) for p in sorted(RUNTIME.glob("*.cc")))], path)
     lib = ctypes.CDLL(str(check_own_file(path)))
     lib.emu_alloc.restype = ctypes.c_uint64
     lib.emu_alloc.argtypes = [ctypes.c_uint64, ctypes.c_uint32, ctypes.c_int]
@@ -102,7 +88,7 @@ def load_kernels(prepared_text: str, opt_level: str = "-O0") -> ctypes.CDLL:
                 "-x",
                 "none",
             ]
-            _compile([*flags, str(runtime_path), "-lm", "-lgcc", "-lc"], path)
+            compile_whole([*flags, str(runtime_path), "-lm", "-lgcc", "-lc"], path)
         finally:
             os.unlink(source.name)
     del runtime

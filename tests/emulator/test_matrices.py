@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tvm_stitch.testing.emulator import run_kernel
+from cuda_emulator import run_kernel
 
 HEAD = """
 #include <cuda_fp16.h>

@@ -11,8 +11,8 @@ from tvm.relax import op as R
 from tvm.target import Target
 
 from tests.graph.helpers import build
-from tvm_stitch.testing.runner import Runner
-from tvm_stitch.testing.tensors import make_inputs, specs_of_inputs
+from tvm_stitch.execution.runner import Runner
+from tvm_stitch.execution.tensors import make_inputs, specs_of_inputs
 
 CPU = Target("llvm")
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs generated CUDA kernels on the CPU, one fiber per thread, and reports what a GPU would not forgive."""
 
-from ...compat import HAS_RELAY
 from .launch import EmulatedRun, Launch, Options, run_kernel
 from .reports import KINDS, Report
+from .tensors import HAS_RELAY
 
 __all__ = ["KINDS", "EmulatedRun", "Launch", "Options", "Report", "run_kernel"]
 

@@ -14,8 +14,8 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 from tvm.script import tirx as T
 
-from tvm_stitch.testing.emulator import Options, run_cuda, run_lowered
-from tvm_stitch.testing.emulator.lowering import default_target, lower
+from cuda_emulator import Options, run_cuda, run_lowered
+from cuda_emulator.lowering import default_target, lower
 
 
 def softmax(x: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tvm_stitch.testing.emulator import EmulatedRun, Options, run_kernel
+from cuda_emulator import EmulatedRun, Options, run_kernel
 
 FULL = "0xffffffffu"
 _SHORT = "#define tid threadIdx.x\n#define bid blockIdx.x\n"

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tvm_stitch.testing import timing
-from tvm_stitch.testing.timing import Times, comparison, differ, interleaved
+from tvm_stitch.execution import timing
+from tvm_stitch.execution.timing import Times, comparison, differ, interleaved
 
 
 def test_turns_alternate_after_a_call_that_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
