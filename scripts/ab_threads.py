@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from _gpu import need_gpu  # noqa: E402
 from _measure import Timing, time_on_gpu  # noqa: E402
 
-from tvm_stitch.plan import mapping  # noqa: E402
+from tvm_stitch.plan.gpu import tile as mapping  # noqa: E402
 from tvm_stitch.plan.plan import StitchPlan  # noqa: E402
 from tvm_stitch.recorder import Recorder  # noqa: E402
 from tvm_stitch.relax.pipeline import pipeline  # noqa: E402

@@ -173,14 +173,14 @@ def test_capabilities_are_asked_for() -> None:
 
 # -- constants of choice -------------------------------------------------------------------------------------
 _NO_CHOICE = {
-    "plan/launch.py": {
+    "plan/gpu/occupancy.py": {
         "MAX_REGISTERS": "what an instruction can name",
         "_REGISTER_UNIT": "hardware: how registers are given out",
         "_SUB_PARTITIONS": "hardware",
     },
-    "plan/mapping.py": {"MOST_BLOCKS": "CUDA's greatest grid"},
-    "codegen/exchange.py": {"WARP": "hardware"},
-    "codegen/launch_check.py": {
+    "plan/gpu/tile.py": {"MOST_BLOCKS": "CUDA's greatest grid"},
+    "codegen/gpu/exchange.py": {"WARP": "hardware"},
+    "codegen/gpu/launch_check.py": {
         "_CUDA": "TVM's number of a kind of device",
         "_MULTIPROCESSORS": "TVM's number of an attribute",
         "_DEVICE_ID": "TVM's number of a field",
@@ -240,7 +240,7 @@ def test_numbers_are_found() -> None:
 
 
 # -- plans are made once -------------------------------------------------------------------------------------
-_GRAPH = {"plan/parts.py": ["new.output.producer"]}
+_GRAPH = {"plan/gpu/stages.py": ["new.output.producer"]}
 """A copy of a graph in the making: its tensors learn who makes them."""
 
 
@@ -261,8 +261,8 @@ def _assigned(text: str) -> list[str]:
 def test_plans_are_frozen() -> None:
     """Every class of data in ``plan`` is; what searches keeps its own state."""
     found = []
-    for path in sorted((ROOT / "tvm_stitch/plan").glob("*.py")):
-        module = importlib.import_module(f"tvm_stitch.plan.{path.stem}")
+    for path in sorted((ROOT / "tvm_stitch/plan").rglob("*.py")):
+        module = importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
         for value in vars(module).values():
             if (
                 isinstance(value, type)

@@ -14,14 +14,14 @@ from .graph.dtype import item_bytes
 from .graph.extent import Extent, product, total
 from .graph.ir import Operator
 from .plan.dominants import crossing_tensors, final_schemes, group
+from .plan.gpu.split import partial_scratch
+from .plan.gpu.tile import CrossBlockReduction
+from .plan.gpu.workspace import Scratch
 from .plan.grid_memory import grid_shared_bytes, grid_traffic, part_traffic
 from .plan.grid_plan import GridPart, GridPlan
-from .plan.mapping import CrossBlockReduction
+from .plan.iteration.loops import LoopNest
 from .plan.memory import shared_bytes, traffic
-from .plan.passes import LoopNest
 from .plan.plan import StitchPlan
-from .plan.scratch import Scratch
-from .plan.splitting import partial_scratch
 from .report.kernel import Kernel
 from .report.report import Report
 from .report.words import count_of

@@ -12,10 +12,10 @@ import tvm_stitch
 from cuda_emulator import Lowered, lower, run_lowered
 from tests.graph.helpers import H200
 from tvm_stitch.plan.choose import choose_plan
+from tvm_stitch.plan.gpu.occupancy import blocks_per_sm
+from tvm_stitch.plan.gpu.tile import CrossBlockReduction
 from tvm_stitch.plan.grid_memory import grid_shared_bytes
 from tvm_stitch.plan.grid_plan import GridPlan
-from tvm_stitch.plan.launch import blocks_per_sm
-from tvm_stitch.plan.mapping import CrossBlockReduction
 from tvm_stitch.testing import grid_cases, resources
 from tvm_stitch.testing.grid_cases import GridCase
 from tvm_stitch.testing.plan_checks import stitch_graph

@@ -14,11 +14,11 @@ from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import GPUS, DeviceModel, device_model
 from tvm_stitch.graph.ir import StitchGraph
 from tvm_stitch.plan import choose
-from tvm_stitch.plan.alignment import Misaligned
 from tvm_stitch.plan.choose import choose_plan
+from tvm_stitch.plan.gpu.tile import CrossBlockReduction
 from tvm_stitch.plan.grid_plan import GridPlan
 from tvm_stitch.plan.heuristics import MOST_PHASES
-from tvm_stitch.plan.mapping import CrossBlockReduction
+from tvm_stitch.plan.iteration.alignment import Misaligned
 from tvm_stitch.plan.plan import StitchPlan
 from tvm_stitch.testing import cases, grid_cases
 from tvm_stitch.testing.plan_checks import plan_problems, stitch_graph

@@ -14,7 +14,7 @@ import tvm_stitch.relax
 from cuda_emulator import run_cuda
 from cuda_emulator.lowering import lower
 from tests.graph.helpers import H200, build
-from tvm_stitch.plan.grid import make_grid_plan
+from tvm_stitch.plan.gpu.grid import make_grid_plan
 from tvm_stitch.plan.grid_memory import finished_bytes, grid_shared_bytes, grid_traffic, part_traffic
 from tvm_stitch.plan.grid_plan import GridPlan
 from tvm_stitch.relax.pipeline import Recorder

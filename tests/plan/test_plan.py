@@ -11,8 +11,8 @@ from tvm.relax import op as R
 from tests.graph.helpers import H200, build, graph, graphs
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import device_model
-from tvm_stitch.plan.cpu_mapping import CpuMapping
-from tvm_stitch.plan.mapping import RowMapping
+from tvm_stitch.plan.cpu.tile import CpuMapping
+from tvm_stitch.plan.gpu.tile import RowMapping
 from tvm_stitch.plan.plan import make_plan
 from tvm_stitch.testing.cases import cases, softmax
 from tvm_stitch.testing.random_graphs import random_graph

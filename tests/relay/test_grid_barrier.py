@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tvm_stitch.codegen.grid_barrier import GRID_BARRIER
+from tvm_stitch.codegen.gpu.grid_barrier import GRID_BARRIER
 from tvm_stitch.relay.cuda_source import compile_with_nvrtc, fix_source
 from tvm_stitch.relay.grid_barrier import FUNCTION, INSTEAD, define_grid_barrier
 

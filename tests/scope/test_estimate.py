@@ -11,10 +11,10 @@ from tests.scope.nodes import memory
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import device_model
 from tvm_stitch.graph.ir import StitchGraph
-from tvm_stitch.plan.alignment import Misaligned
 from tvm_stitch.plan.choose import choose_plan
 from tvm_stitch.plan.grid_plan import GridPlan
 from tvm_stitch.plan.heuristics import LAUNCH_SECONDS
+from tvm_stitch.plan.iteration.alignment import Misaligned
 from tvm_stitch.scope.compose import compose
 from tvm_stitch.scope.estimate import KernelEstimate, estimate_kernel
 from tvm_stitch.testing import cases, grid_cases

@@ -12,9 +12,9 @@ from tvm.relax import op as R
 
 from tests.graph.helpers import H200, build
 from tvm_stitch.config import StitchConfig
-from tvm_stitch.plan.grid import make_grid_plan
+from tvm_stitch.plan.gpu.grid import make_grid_plan
+from tvm_stitch.plan.gpu.workspace import Scratch
 from tvm_stitch.plan.grid_plan import GridPart, GridPlan
-from tvm_stitch.plan.scratch import Scratch
 from tvm_stitch.testing import grid_cases
 from tvm_stitch.testing.plan_checks import plan_problems, stitch_graph
 

@@ -10,8 +10,8 @@ from ..plan.grid_plan import GridPlan
 from ..plan.plan import StitchPlan
 from .exact_constants import exact_constants
 from .extent_bounds import sound_extents
-from .gpu import emit_gpu
-from .gpu_grid import emit_grid
+from .gpu.grid import emit_grid
+from .gpu.rows import emit_gpu
 from .zero_divisors import without_zero_divisors
 
 
@@ -21,7 +21,7 @@ def emit(func: Any, plan: StitchPlan | GridPlan) -> Any:
         return exact_constants(_guarded(emit_grid(func, plan)))
     if plan.device.is_gpu:
         return exact_constants(_guarded(emit_gpu(func, plan)))
-    from .cpu import emit_cpu
+    from .cpu.kernel import emit_cpu
 
     return sound_for_cpu(emit_cpu(func, plan))
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from .. import compat
 from ..codegen import builder as B
-from ..codegen.cpu import emit_plan
+from ..codegen.cpu.kernel import emit_plan
 from ..codegen.emit import sound_for_cpu
-from ..codegen.scratch import WORKSPACE_ATTR
+from ..codegen.gpu.scratch import WORKSPACE_ATTR
 from ..compat import Buffer, tir
 from ..config import StitchConfig
 from ..device import DeviceModel

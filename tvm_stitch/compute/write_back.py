@@ -11,20 +11,20 @@ from collections.abc import Callable, Sequence
 
 from .. import compat
 from ..codegen import builder as B
-from ..codegen.cpu_base import CpuEmitter, times
-from ..codegen.cpu_half import stored_as
-from ..codegen.cpu_index_context import Coordinate, IndexContext
-from ..codegen.cpu_lanes import LaneWriter
+from ..codegen.cpu.base import CpuEmitter, times
+from ..codegen.cpu.half import stored_as
+from ..codegen.cpu.index_context import Coordinate, IndexContext
+from ..codegen.cpu.lanes import LaneWriter
 from ..compat import Buffer, Expr, tir
 from ..device import DeviceModel
 from ..failures import Refusal
 from ..graph.classify import is_heavy
 from ..graph.extent import Extent, as_expr, same
 from ..graph.ir import Access, StitchGraph, Tensor
-from ..plan.alignment import align
-from ..plan.cpu_mapping import choose_cpu_mapping
-from ..plan.domain import Domain, Point
-from ..plan.passes import schedule
+from ..plan.cpu.tile import choose_cpu_mapping
+from ..plan.iteration.alignment import align
+from ..plan.iteration.domain import Domain, Point
+from ..plan.iteration.loops import schedule
 from ..plan.plan import StitchPlan
 
 Rows = Callable[[Expr], Expr]

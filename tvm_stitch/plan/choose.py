@@ -16,13 +16,13 @@ from ..config import StitchConfig
 from ..device import DeviceModel
 from ..graph.ir import StitchGraph
 from . import heuristics
-from .alignment import Misaligned
-from .grid import make_grid_plan
+from .gpu.grid import make_grid_plan
+from .gpu.partition import wants_partition
+from .gpu.tile import CrossBlockReduction
 from .grid_memory import grid_traffic
 from .grid_plan import GridPlan
-from .mapping import CrossBlockReduction
+from .iteration.alignment import Misaligned
 from .memory import Traffic, traffic
-from .partition import wants_partition
 from .plan import StitchPlan, make_plan
 
 Rows = TypeVar("Rows")

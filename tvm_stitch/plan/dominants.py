@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from ..graph.classify import is_heavy
 from ..graph.ir import Access, Dependency, Operator, StitchGraph, Tensor
-from .alignment import Alignment
+from .gpu.stages import Part
+from .gpu.tile import CrossBlockReduction
 from .grid_plan import GridPlan
-from .mapping import CrossBlockReduction
-from .parts import Part
+from .iteration.alignment import Alignment
 from .plan import StitchPlan
 
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from ..graph.dtype import compute_dtype, item_bytes
 from ..graph.extent import ByExtent, extent_key
 from ..graph.ir import Operator, Tensor
-from .domain import At, Point
 from .grid_plan import GridPart, GridPlan
+from .iteration.domain import At, Point
+from .iteration.loops import Leaf, is_streamed
 from .memory import Traffic
-from .passes import Leaf, is_streamed
 
 
 def grid_traffic(plan: GridPlan) -> Traffic:

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 from ..device import DeviceModel
 from ..graph.ir import StitchGraph, Tensor
-from .alignment import Alignment
-from .mapping import RowMapping
-from .partition import Partition
-from .parts import Part
-from .passes import Leaf, LoopNest
-from .scratch import Scratch
+from .gpu.partition import Partition
+from .gpu.stages import Part
+from .gpu.tile import RowMapping
+from .gpu.workspace import Scratch
+from .iteration.alignment import Alignment
+from .iteration.loops import Leaf, LoopNest
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from ..graph.dtype import item_bytes
 from ..graph.extent import Extent, product, total
 from ..graph.ir import Tensor
-from .mapping import partial_bytes, stage_bytes
-from .passes import Leaf, is_streamed
+from .gpu.tile import partial_bytes, stage_bytes
+from .iteration.loops import Leaf, is_streamed
 from .plan import StitchPlan
 
 

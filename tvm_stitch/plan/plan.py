@@ -10,12 +10,12 @@ from ..config import StitchConfig
 from ..device import DeviceModel
 from ..graph.ir import StitchGraph
 from ..graph.rewrite.one_pass_variance import with_one_pass_variance
-from .alignment import Alignment, align
-from .cpu_mapping import CpuMapping, choose_cpu_mapping
-from .mapping import CrossBlockReduction, RowMapping, settled
-from .passes import LoopNest, schedule
-from .scratch import Scratch
-from .splitting import choose_mapping, partial_scratch
+from .cpu.tile import CpuMapping, choose_cpu_mapping
+from .gpu.split import choose_mapping, partial_scratch
+from .gpu.tile import CrossBlockReduction, RowMapping, settled
+from .gpu.workspace import Scratch
+from .iteration.alignment import Alignment, align
+from .iteration.loops import LoopNest, schedule
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The device function behind ``tvm_stitch.codegen.grid_barrier`` where kernels are launched plainly.
+"""The device function behind ``tvm_stitch.codegen.gpu.grid_barrier`` where kernels are launched plainly.
 
 Each key (the address of a workspace) has an entry of a table in device memory, for as long as the module is loaded; the
 table is zero when a module is loaded, and needs no other initialisation. An entry counts the blocks that have arrived,
@@ -13,7 +13,7 @@ that runs a function until its stream is done with it, as the values do that a k
 
 from __future__ import annotations
 
-from ..codegen.grid_barrier import GRID_BARRIER
+from ..codegen.gpu.grid_barrier import GRID_BARRIER
 from .device_function import defined
 
 ENTRIES = 4096

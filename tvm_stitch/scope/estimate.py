@@ -12,10 +12,10 @@ from ..device import DeviceModel
 from ..graph.dtype import item_bytes
 from ..graph.ir import StitchGraph, Tensor
 from ..plan import heuristics
-from ..plan.alignment import Alignment, Misaligned, align, op_points
 from ..plan.choose import rows_or_phases
-from ..plan.partition import Partition, partition, wants_partition
-from ..plan.parts import Part
+from ..plan.gpu.partition import Partition, partition, wants_partition
+from ..plan.gpu.stages import Part
+from ..plan.iteration.alignment import Alignment, Misaligned, align, op_points
 
 
 @dataclass(frozen=True)

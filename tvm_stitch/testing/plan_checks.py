@@ -14,10 +14,10 @@ from ..config import StitchConfig
 from ..graph.dtype import compute_dtype
 from ..graph.ir import Operator, StitchGraph, Tensor
 from ..graph.reader import read
+from ..plan.gpu.occupancy import MAX_REGISTERS, blocks_per_sm
+from ..plan.gpu.reuse import loaded_tile
 from ..plan.grid_memory import grid_shared_bytes
 from ..plan.grid_plan import GridPart, GridPlan
-from ..plan.inter_phase_reuse import loaded_tile
-from ..plan.launch import MAX_REGISTERS, blocks_per_sm
 from .random_graphs import emulated_target
 
 

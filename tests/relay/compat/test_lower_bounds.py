@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
+from tests.relay.codegen.gpu_kernels import check
 from tvm import relay
 from tvm.script import tir as T
 
 from tests.relay.codegen import gpu_kernels, kernels
-from tests.relay.codegen.gpu_kernels import check
 from tvm_stitch.compat.repairs.lower_bounds import hidden_lower_bounds
 from tvm_stitch.plan.plan import StitchPlan
 

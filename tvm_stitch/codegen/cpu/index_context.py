@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Index arithmetic inside segments: simplified knowing that lanes never leave the segment they are in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tvm
+
+from ... import compat
+from ...compat import Analyzer, Expr, Var
+from ...graph.extent import Extent, as_expr, quotient, same
+from ...plan.iteration.domain import Domain
+from ..arithmetic import HOST
+from ..evaluator import Evaluator, widen
+
+
+class Coordinate:
+    """A row or column as ``outer * extent + inner``, and where both are at the moment."""
+
+    def __init__(self, name: str, total: Extent, extent: Extent):
+        self.total, self.extent = total, extent
+        self.outer: Var | None = None if same(total, extent) else compat.tir.Var(f"{name}_outer", "int64")
+        self.inner: Var = compat.tir.Var(f"{name}_inner", "int64")
+        self.values: dict[Var, Expr] = {}
+
+    @property
+    def symbolic(self) -> Expr:
+        """The coordinate in its own variables."""
+        return self.inner if self.outer is None else self.outer * as_expr(self.extent) + self.inner
+
+    def bind_ranges(self, analyzer: Analyzer, start: int = 0, extent: Extent | None = None) -> None:
+        """Tell an analyzer the ranges of the variables, of the inner one within a part of the segment."""
+        zero = compat.const(0, "int64")
+        first, length = compat.const(start, "int64"), as_expr(self.extent if extent is None else extent)
+        analyzer.bind(self.inner, tvm.ir.Range.from_min_extent(first, length))
+        if self.outer is not None:
+            count = quotient(self.total, self.extent)
+            assert count is not None
+            analyzer.bind(self.outer, tvm.ir.Range(zero, as_expr(count)))
+
+    def move(self, outer: Expr, inner: Expr) -> Expr:
+        """Go to a place; returns the coordinate there."""
+        self.values = {self.inner: inner}
+        if self.outer is None:
+            return inner
+        self.values[self.outer] = outer
+        return outer * as_expr(self.extent) + inner
+
+
+class IndexContext:
+    """The row and the column of a pass, in whose variables indices and conditions are simplified.
+
+    ``part`` is the start and the extent of the part of the column's segment that is being visited.
+    """
+
+    def __init__(
+        self,
+        domain: Domain,
+        row: Coordinate,
+        column: Coordinate | None,
+        part: tuple[int, Extent] | None = None,
+    ):
+        self.row, self.column = row, column
+        self.analyzer = Analyzer()
+        self.symbolic = {domain.row: row.symbolic}
+        row.bind_ranges(self.analyzer)
+        if column is not None:
+            column.bind_ranges(self.analyzer, *(part or (0, None)))
+            self.symbolic[domain.column] = column.symbolic
+
+    def localize(self, index: Expr) -> Expr:
+        """An index written in the domain's variables, in those of the frame."""
+        if not compat.free_vars(index):
+            return index
+        return self.simplify(compat.substitute(index, self.symbolic))
+
+    def simplify(self, value: Expr) -> Expr:
+        """Simplify what is written in the frame's variables."""
+        return self.analyzer.simplify(compat.simplifiable(value))
+
+    def actual(self, value: Expr) -> Expr:
+        """What is written in the frame's variables, at the current place."""
+        values = dict(self.row.values)
+        if self.column is not None:
+            values.update(self.column.values)
+        return compat.substitute(value, values)
+
+
+class ContextEvaluator(Evaluator):
+    """An evaluator whose indices are simplified in a frame."""
+
+    arithmetic = HOST
+    frame: IndexContext | None = None
+
+    def localize(self, index: Expr) -> Expr:
+        """Write an index in the frame's variables (without a frame: in the current row and column)."""
+        return super().localize(index) if self.frame is None else self.sound(self.frame.localize(index))
+
+    def operation(self, e: Expr, visit: Callable[[Expr], Expr]) -> Expr:
+        """An operation over visited operands."""
+        return widen(e, visit, self.arithmetic)
