@@ -240,7 +240,7 @@ def test_numbers_are_found() -> None:
 
 
 # -- plans are made once -------------------------------------------------------------------------------------
-_GRAPH = {"plan/gpu/stages.py": ["new.output.producer"]}
+_GRAPH = {"plan/slices.py": ["new.output.producer"]}
 """A copy of a graph in the making: its tensors learn who makes them."""
 
 
@@ -270,7 +270,7 @@ def test_plans_are_frozen() -> None:
                 and value.__module__ == module.__name__
             ):
                 found.append(value)
-    assert {"StitchPlan", "GridPlan", "GridPart", "Partition", "Part", "RowMapping", "CpuMapping", "LoopNest",
+    assert {"KernelPlan", "Stage", "Partition", "Part", "RowMapping", "CpuMapping", "LoopNest",
             "RowLoop", "Alignment"} <= {each.__name__ for each in found}  # fmt: skip
     assert [each.__name__ for each in found if not each.__dataclass_params__.frozen] == []
 

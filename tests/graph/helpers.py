@@ -17,7 +17,8 @@ from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import GPUS, DeviceModel
 from tvm_stitch.graph.ir import Operator, StitchGraph
 from tvm_stitch.graph.reader import read
-from tvm_stitch.plan.plan import StitchPlan, make_plan
+from tvm_stitch.plan.in_block import plan_in_block
+from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.relax.mark import MergeStitchOps
 from tvm_stitch.relax.stitch_ops import STITCH_ATTR, StitchOps
 from tvm_stitch.testing.bounds import evaluate_bounds, violations
@@ -81,9 +82,9 @@ def single(body: Callable[..., Any], *specs: Spec) -> StitchGraph:
     return read(func)
 
 
-def plan(mod: tvm.IRModule, device: DeviceModel = H200) -> StitchPlan:
+def plan(mod: tvm.IRModule, device: DeviceModel = H200) -> KernelPlan:
     """The plan of a module that becomes one stitch op."""
-    return make_plan(graph(mod), device)
+    return plan_in_block(graph(mod), device)
 
 
 def operator(found: StitchGraph, name: str) -> Operator:

@@ -7,6 +7,7 @@ import functools
 
 import numpy as np
 import pytest
+from tvm_stitch.plan.grid_memory import shared_bytes
 
 import tvm_stitch
 from cuda_emulator import Lowered, lower, run_lowered
@@ -14,8 +15,7 @@ from tests.graph.helpers import H200
 from tvm_stitch.plan.choose import choose_plan
 from tvm_stitch.plan.gpu.occupancy import blocks_per_sm
 from tvm_stitch.plan.gpu.tile import CrossBlockReduction
-from tvm_stitch.plan.grid_memory import grid_shared_bytes
-from tvm_stitch.plan.grid_plan import GridPlan
+from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.testing import grid_cases, resources
 from tvm_stitch.testing.grid_cases import GridCase
 from tvm_stitch.testing.plan_checks import stitch_graph
@@ -120,12 +120,12 @@ def test_resources_at_full_size(case: GridCase) -> None:
     (used,) = resources.kernel_resources(artifact.source).values()
     assert used.spilled == used.stack == 0
     plan = choose_plan(stitch_graph(case.build()), H200)
-    if isinstance(plan, GridPlan):
+    if isinstance(plan, KernelPlan):
         barriers, blocks, threads, shared = (
             plan.cooperative,
             plan.blocks,
             plan.threads,
-            grid_shared_bytes(plan),
+            shared_bytes(plan),
         )
     else:
         m, shared = plan.mapping, 0

@@ -12,8 +12,8 @@ from tests.graph.helpers import H200, build, graph, plan, symbol
 from tvm_stitch import compat
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.plan.gpu.tile import Storage
+from tvm_stitch.plan.in_block import plan_in_block
 from tvm_stitch.plan.memory import bytes_of, shared_bytes, total, traffic
-from tvm_stitch.plan.plan import make_plan
 from tvm_stitch.testing import cases
 
 F32 = "float32"
@@ -31,7 +31,7 @@ def test_softmax_reads_and_writes_its_size(dtype: str, size: int) -> None:
 
 def test_rows_that_are_read_again_count_again() -> None:
     config = StitchConfig(clusters=False, grid_barriers=False)
-    moved = traffic(make_plan(graph(cases.softmax(64, 100_000).build()), H200, config))
+    moved = traffic(plan_in_block(graph(cases.softmax(64, 100_000).build()), H200, config))
     assert moved.read == 3 * 64 * 100_000 * 4 and moved.least == 2 * 64 * 100_000 * 4
 
 
@@ -54,7 +54,7 @@ def test_rows_read_again_through_other_axes() -> None:
 
     shape = (4096, 300, 8, 8)
     config = StitchConfig(clusters=False, grid_barriers=False)
-    made = make_plan(graph(build(body, (shape, F32))), H200, config)
+    made = plan_in_block(graph(build(body, (shape, F32))), H200, config)
     size = 4096 * 300 * 64 * 4
     assert made.mapping.storage is Storage.NOWHERE and traffic(made).read == 2 * size
 

@@ -14,8 +14,8 @@ from ..graph.ir import StitchGraph, Tensor
 from ..plan import heuristics
 from ..plan.choose import rows_or_phases
 from ..plan.gpu.partition import Partition, partition, wants_partition
-from ..plan.gpu.stages import Part
 from ..plan.iteration.alignment import Alignment, Misaligned, align, op_points
+from ..plan.slices import Slice
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def _grid_wide(graph: StitchGraph, device: DeviceModel, barriers: bool) -> Kerne
     return KernelEstimate(True, seconds(work, device), moving_seconds(work, device))
 
 
-def _load(part: Part, found: Partition, device: DeviceModel) -> Load:
+def _load(part: Slice, found: Partition, device: DeviceModel) -> Load:
     moved = _moved(part.graph) + sum(_bytes(found.partials[op]) for op in part.folds)
     if part.replicated:
         return Load(moved, share_of(1, device))

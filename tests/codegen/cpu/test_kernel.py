@@ -21,7 +21,8 @@ from tvm_stitch.codegen.cpu.kernel import emit_cpu
 from tvm_stitch.device import device_model
 from tvm_stitch.graph import read
 from tvm_stitch.plan.cpu.tile import CpuMapping, Lanes, Split
-from tvm_stitch.plan.plan import StitchPlan, make_plan
+from tvm_stitch.plan.in_block import plan_in_block
+from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.relax.pipeline import Recorder, pipeline
 from tvm_stitch.testing import reference
 from tvm_stitch.testing.cases import Case, cases
@@ -68,7 +69,7 @@ class Compiled:
         self.mod = mod
         self.executable = tvm.compile(mod, target, relax_pipeline=pipeline(target, None, recorder))
         assert not recorder.declined, recorder.declined
-        self.plans: list[StitchPlan] = list(recorder.plans.values())
+        self.plans: list[KernelPlan] = list(recorder.plans.values())
         self.mappings = [cast(CpuMapping, plan.mapping) for plan in self.plans]
         self.main = relax.VirtualMachine(self.executable, tvm.cpu())["main"]
 
@@ -376,7 +377,7 @@ def test_small_tensors_run_serially() -> None:
 def test_a_plan_for_a_gpu_is_refused() -> None:
     mod = relax.transform.LegalizeOps()(build([(4, 64)], [F32], lambda e, x: [e(R.exp(x))]))
     func = next(f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc))
-    plan = make_plan(read(func), device_model({"kind": "cuda", "arch": "sm_90"}))
+    plan = plan_in_block(read(func), device_model({"kind": "cuda", "arch": "sm_90"}))
     with pytest.raises(ValueError, match="CPU"):
         emit_cpu(func, plan)
 

@@ -21,7 +21,7 @@ from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import DeviceModel
 from tvm_stitch.graph.ir import StitchGraph
 from tvm_stitch.plan.gpu.grid import make_grid_plan
-from tvm_stitch.plan.grid_plan import GridPlan
+from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.testing.random_graphs import emulated_target
 
 F32 = "float32"
@@ -41,11 +41,11 @@ TOLERANCE = {"float32": 2e-5, "float64": 1e-12, "float16": 2e-3, "bfloat16": 1e-
 
 
 @pytest.fixture
-def plans(monkeypatch: pytest.MonkeyPatch) -> list[GridPlan]:
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[KernelPlan]:
     """Every stitch op gets a grid-wide plan for a small device, whatever else would serve it; the plans made."""
-    made: list[GridPlan] = []
+    made: list[KernelPlan] = []
 
-    def forced(graph: StitchGraph, device: DeviceModel, config: StitchConfig) -> GridPlan:
+    def forced(graph: StitchGraph, device: DeviceModel, config: StitchConfig) -> KernelPlan:
         made.append(make_grid_plan(graph, device, config.grid_barriers))
         return made[-1]
 
@@ -55,10 +55,10 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[GridPlan]:
     return made
 
 
-def folds(plans: Sequence[GridPlan]) -> int:
+def folds(plans: Sequence[KernelPlan]) -> int:
     """How many reductions across rows the one plan has."""
     (plan,) = plans
-    return len(plan.partition.partials)
+    return len(plan.crossing.partials)
 
 
 def values(shape: Sequence[int], dtype: str, combiner: str = "sum", seed: int = 0) -> np.ndarray:
@@ -100,7 +100,7 @@ def run(mod: tvm.IRModule, inputs: Sequence[np.ndarray], seed: int = 1) -> list[
 @pytest.mark.parametrize("axis", [0, None], ids=["columns", "all"])
 @pytest.mark.parametrize("combiner", COMBINERS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_each_combiner(plans: list[GridPlan], dtype: str, combiner: str, axis: int | None) -> None:
+def test_each_combiner(plans: list[KernelPlan], dtype: str, combiner: str, axis: int | None) -> None:
     shape = (131, 29)
     x = values(shape, dtype, combiner)
     mod = build(lambda emit, x: COMBINERS[combiner][0](x, axis), (shape, dtype))
@@ -112,7 +112,9 @@ def test_each_combiner(plans: list[GridPlan], dtype: str, combiner: str, axis: i
 @pytest.mark.parametrize("axis", [0, None], ids=["columns", "all"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_several_at_once(plans: list[GridPlan], dtype: str, shape: tuple[int, int], axis: int | None) -> None:
+def test_several_at_once(
+    plans: list[KernelPlan], dtype: str, shape: tuple[int, int], axis: int | None
+) -> None:
     """Sums, maxima and minima of the same data share its reading."""
     names = ["sum", "max", "min"]
     mod = build(lambda emit, x: [emit(COMBINERS[n][0](x, axis)) for n in names], (shape, dtype))
@@ -126,7 +128,7 @@ def test_several_at_once(plans: list[GridPlan], dtype: str, shape: tuple[int, in
 @pytest.mark.parametrize("axis", [0, None], ids=["columns", "all"])
 @pytest.mark.parametrize("shape", [(1, 7), (140, 1), (257, 40), (35, 1201)], ids=str)
 @pytest.mark.parametrize("combiner", ["all", "any"])
-def test_booleans(plans: list[GridPlan], combiner: str, shape: tuple[int, int], axis: int | None) -> None:
+def test_booleans(plans: list[KernelPlan], combiner: str, shape: tuple[int, int], axis: int | None) -> None:
     """One element decides, wherever it lies."""
     join, start = {"all": (tirx.And, True), "any": (tirx.Or, False)}[combiner]
     reducer = te.comm_reducer(lambda a, b: join(a, b), lambda dtype: tirx.const(start, dtype))
@@ -151,11 +153,11 @@ def test_booleans(plans: list[GridPlan], combiner: str, shape: tuple[int, int], 
         wanted = (np.all if combiner == "all" else np.any)(given, axis=axis).reshape(-1)
         (found,) = run(mod, [given])
         np.testing.assert_array_equal(found, wanted)
-    assert len(plans[0].partition.partials) == 1
+    assert len(plans[0].crossing.partials) == 1
 
 
 @pytest.mark.parametrize("shape", [(1, 64), (300, 37), (2003, 5), (140, 1031)], ids=str)
-def test_mean_of_a_row_statistic(plans: list[GridPlan], shape: tuple[int, int]) -> None:
+def test_mean_of_a_row_statistic(plans: list[KernelPlan], shape: tuple[int, int]) -> None:
     """Every lane of a row holds the row's value; it counts once."""
 
     def body(emit: Any, x: Any) -> Any:
@@ -168,7 +170,7 @@ def test_mean_of_a_row_statistic(plans: list[GridPlan], shape: tuple[int, int]) 
 
 
 @pytest.mark.parametrize("shape", [(61, 67), (300, 40), (37, 2003)], ids=str)
-def test_results_that_are_outputs_and_are_read_later(plans: list[GridPlan], shape: tuple[int, int]) -> None:
+def test_results_that_are_outputs_and_are_read_later(plans: list[KernelPlan], shape: tuple[int, int]) -> None:
     def body(emit: Any, x: Any) -> Any:
         total, most = emit(R.sum(x, 0)), emit(R.max(x))
         return [total, most, emit(R.divide(emit(R.subtract(x, total)), most))]
@@ -179,7 +181,7 @@ def test_results_that_are_outputs_and_are_read_later(plans: list[GridPlan], shap
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("shape", [(1, 1), (1, 1500), (211, 1), (67, 71)], ids=str)
-def test_two_full_reductions_in_a_chain(plans: list[GridPlan], shape: tuple[int, int], dtype: str) -> None:
+def test_two_full_reductions_in_a_chain(plans: list[KernelPlan], shape: tuple[int, int], dtype: str) -> None:
     def body(emit: Any, x: Any) -> Any:
         return R.sum(emit(R.abs(emit(R.subtract(x, emit(R.max(x)))))))
 
@@ -189,7 +191,7 @@ def test_two_full_reductions_in_a_chain(plans: list[GridPlan], shape: tuple[int,
 
 @pytest.mark.parametrize("shape", [(1, 1), (211, 1), (67, 71)], ids=str)
 def test_three_full_reductions_and_a_column_sum_in_a_chain(
-    plans: list[GridPlan], shape: tuple[int, int]
+    plans: list[KernelPlan], shape: tuple[int, int]
 ) -> None:
     """All totals are read in later phases again, and none of them is lost."""
 
@@ -206,7 +208,7 @@ def test_three_full_reductions_and_a_column_sum_in_a_chain(
 
 
 @pytest.mark.parametrize("shape", [(1, 64), (300, 40), (53, 3001)], ids=str)
-def test_totals_of_one_element(plans: list[GridPlan], shape: tuple[int, int]) -> None:
+def test_totals_of_one_element(plans: list[KernelPlan], shape: tuple[int, int]) -> None:
     """Beside a total of many: it is counted once, by whichever tasks and lanes the part has."""
 
     def body(emit: Any, x: Any) -> Any:
@@ -218,7 +220,7 @@ def test_totals_of_one_element(plans: list[GridPlan], shape: tuple[int, int]) ->
 
 
 @pytest.mark.parametrize("shape", [(67, 1), (300, 40), (53, 3001)], ids=str)
-def test_values_that_no_row_changes(plans: list[GridPlan], shape: tuple[int, int]) -> None:
+def test_values_that_no_row_changes(plans: list[KernelPlan], shape: tuple[int, int]) -> None:
     """A broadcast is summed as often as it has rows."""
 
     def body(emit: Any, x: Any) -> Any:
@@ -232,7 +234,7 @@ def test_values_that_no_row_changes(plans: list[GridPlan], shape: tuple[int, int
 
 
 @pytest.mark.parametrize("shape", [(67, 1), (300, 40), (53, 3001)], ids=str)
-def test_values_of_a_row_summed_over_all(plans: list[GridPlan], shape: tuple[int, int]) -> None:
+def test_values_of_a_row_summed_over_all(plans: list[KernelPlan], shape: tuple[int, int]) -> None:
     """As a value of the row, and for each of its columns."""
 
     def body(emit: Any, x: Any) -> Any:
@@ -244,18 +246,18 @@ def test_values_of_a_row_summed_over_all(plans: list[GridPlan], shape: tuple[int
     assert folds(plans) >= 3
 
 
-def test_blocks_without_a_task_leave_no_partial_result(plans: list[GridPlan]) -> None:
+def test_blocks_without_a_task_leave_no_partial_result(plans: list[KernelPlan]) -> None:
     """Two rows for five blocks: there are as many partial results as blocks that work."""
     x = values((2, 640), F32)
     (found,) = run(build(lambda emit, x: R.sum(x, 0), (x.shape, F32)), [x])
     (plan,), (part,) = plans, plans[0].phases[0]
     assert part.stride * part.tiles < plan.blocks
-    (partial,) = plan.partition.partials.values()
+    (partial,) = plan.crossing.partials.values()
     assert partial.shape[-1] == part.stride
     check(found, reference(x, "sum", 0))
 
 
-def test_tiles_of_columns(plans: list[GridPlan]) -> None:
+def test_tiles_of_columns(plans: list[KernelPlan]) -> None:
     """Columns beyond a block's are shared out over blocks, and every tile has blocks for its rows."""
     x = values((53, 4999), F32)
     found = run(build(lambda emit, x: [emit(R.sum(x, 0)), emit(R.max(x, 0))], (x.shape, F32)), [x])
@@ -265,7 +267,7 @@ def test_tiles_of_columns(plans: list[GridPlan]) -> None:
         check(got, reference(x, name, 0), scale=10)
 
 
-def test_nan_and_infinities(plans: list[GridPlan]) -> None:
+def test_nan_and_infinities(plans: list[KernelPlan]) -> None:
     """What a maximum makes of infinities does not depend on the blocks; sums carry NaN."""
     x = values((140, 24), F32)
     x[17, 3], x[139, 5], x[70, 9] = np.inf, -np.inf, np.nan
@@ -275,7 +277,7 @@ def test_nan_and_infinities(plans: list[GridPlan]) -> None:
     np.testing.assert_array_equal(most[columns], x.max(0)[columns])
 
 
-def test_the_order_of_blocks_does_not_show(plans: list[GridPlan]) -> None:
+def test_the_order_of_blocks_does_not_show(plans: list[KernelPlan]) -> None:
     x = values((301, 40), F32)
     mod = build(lambda emit, x: [emit(R.sum(x, 0)), emit(R.sum(x))], (x.shape, F32))
     first, *others = [run(mod, [x], seed=seed) for seed in (0, 1, 2, 3)]

@@ -21,7 +21,7 @@ from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import DeviceModel
 from tvm_stitch.plan.choose import choose_plan
 from tvm_stitch.plan.gpu.grid import make_grid_plan
-from tvm_stitch.plan.grid_plan import GridPlan
+from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.testing import grid_cases
 from tvm_stitch.testing.grid_cases import GridCase
 from tvm_stitch.testing.plan_checks import plan_problems, stitch_graph
@@ -60,11 +60,11 @@ def on(monkeypatch: pytest.MonkeyPatch, device: DeviceModel) -> None:
         monkeypatch.setattr(f"tvm_stitch.{module}.device_model", lambda *_: device)
 
 
-def force(monkeypatch: pytest.MonkeyPatch, barriers: bool) -> list[GridPlan]:
+def force(monkeypatch: pytest.MonkeyPatch, barriers: bool) -> list[KernelPlan]:
     """A grid-wide plan even where one row domain would serve; the plans made."""
-    made: list[GridPlan] = []
+    made: list[KernelPlan] = []
 
-    def forced(graph: Any, device: DeviceModel, config: StitchConfig) -> GridPlan:
+    def forced(graph: Any, device: DeviceModel, config: StitchConfig) -> KernelPlan:
         made.append(make_grid_plan(graph, device, barriers))
         return made[-1]
 
@@ -111,10 +111,12 @@ def test_devices_without_cooperative_launches(monkeypatch: pytest.MonkeyPatch, c
     assert not any(launch.cooperative or launch.cluster[0] > 1 for launch in launches)
     found = stitch_graph(case.build())
     plan, with_barriers = choose_plan(found, ALONE), choose_plan(found, H200)
-    if isinstance(plan, GridPlan):
+    if isinstance(plan, KernelPlan):
         assert len(launches) == len(plan.phases)
-    if isinstance(with_barriers, GridPlan):  # a small part is evaluated by every block only where blocks stay
-        assert isinstance(plan, GridPlan) and len(plan.phases) >= len(with_barriers.phases)
+    if isinstance(
+        with_barriers, KernelPlan
+    ):  # a small part is evaluated by every block only where blocks stay
+        assert isinstance(plan, KernelPlan) and len(plan.phases) >= len(with_barriers.phases)
 
 
 def test_the_option_does_what_such_a_device_does() -> None:
@@ -170,7 +172,7 @@ def test_one_wave_and_one_barrier_between_phases() -> None:
     target = emulated_target()
     artifact = lower(case.build(), target, tvm_stitch.relax.pipeline(target))
     plan = choose_plan(stitch_graph(case.build()), H200)
-    assert isinstance(plan, GridPlan)
+    assert isinstance(plan, KernelPlan)
     assert barriers(artifact) == len(plan.phases) - 1 > 0
     assert len(cooperative_kernels(artifact)) == len(artifact.kernels) == 1
     bound = re.search(r"__launch_bounds__\((\d+), (\d+)\)", artifact.source)

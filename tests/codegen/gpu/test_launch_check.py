@@ -21,7 +21,7 @@ from tvm_stitch.codegen.gpu.launch_check import check_multiprocessors
 from tvm_stitch.codegen.gpu.scratch import declare_scratch, finish
 from tvm_stitch.compat import T, tir
 from tvm_stitch.device import GPUS
-from tvm_stitch.plan.gpu.workspace import Scratch
+from tvm_stitch.plan.kernel import Scratch
 
 BLOCKS, THREADS = 4, 64
 

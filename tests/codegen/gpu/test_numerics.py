@@ -17,7 +17,7 @@ from cuda_emulator import run_cuda
 from tests.graph.helpers import H200, build, check_emulated, draw, graph, symbol
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.plan.gpu.tile import Storage
-from tvm_stitch.plan.plan import make_plan
+from tvm_stitch.plan.in_block import plan_in_block
 from tvm_stitch.testing import cases
 from tvm_stitch.testing.random_graphs import emulated_target
 
@@ -60,7 +60,7 @@ def test_a_whole_block_works_on_a_long_row(columns: int) -> None:
 @pytest.mark.parametrize("columns", [50000, 50001, 56320, 59392, 65537, 70000])
 def test_rows_beyond_the_registers(columns: int) -> None:
     mod = softmax_of((2, columns))
-    assert make_plan(graph(mod), H200, ONE_BLOCK).mapping.storage is not Storage.REGISTERS
+    assert plan_in_block(graph(mod), H200, ONE_BLOCK).mapping.storage is not Storage.REGISTERS
     check_emulated(mod, draw([((2, columns), "float32")]), config=ONE_BLOCK)
 
 
@@ -71,7 +71,7 @@ def test_rows_that_no_memory_on_chip_holds_are_read_again(columns: int) -> None:
 
     specs = [((2, columns), "float32")] * 2
     mod = build(body, *specs)
-    assert make_plan(graph(mod), H200, ONE_BLOCK).mapping.storage is Storage.NOWHERE
+    assert plan_in_block(graph(mod), H200, ONE_BLOCK).mapping.storage is Storage.NOWHERE
     check_emulated(mod, draw(specs), config=ONE_BLOCK)
 
 

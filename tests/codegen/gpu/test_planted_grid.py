@@ -14,8 +14,7 @@ import tvm_stitch.relax
 from cuda_emulator import EmulatedRun, Lowered, Options, lower, run_lowered
 from tests.graph.helpers import H200
 from tvm_stitch.plan.choose import choose_plan
-from tvm_stitch.plan.grid_plan import GridPlan
-from tvm_stitch.plan.plan import StitchPlan
+from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.testing import grid_cases
 from tvm_stitch.testing.grid_cases import GridCase
 from tvm_stitch.testing.plan_checks import stitch_graph
@@ -48,7 +47,7 @@ class Made:
     """A case's kernel and plan, inputs, and what it is to return."""
 
     lowered: Lowered
-    plan: StitchPlan | GridPlan
+    plan: KernelPlan
     inputs: list[np.ndarray]
     expected: list[np.ndarray]
 
@@ -74,7 +73,7 @@ def lowered(case: GridCase) -> Lowered:
 def resident(case: GridCase) -> tuple[int, int]:
     """Blocks of the launch, and of a multiprocessor."""
     plan = made(case).plan
-    if isinstance(plan, GridPlan):
+    if isinstance(plan, KernelPlan):
         return plan.blocks, plan.blocks_per_sm
     return int(plan.alignment.domain.rows) * plan.mapping.row_splits, plan.mapping.blocks_per_sm
 

@@ -16,7 +16,7 @@ from cuda_emulator import lower
 from tests.graph.helpers import build, check_emulated, cuda_source, draw
 from tests.plan.reread import column_softmax, gradient
 from tvm_stitch.config import StitchConfig
-from tvm_stitch.plan.grid_plan import GridPlan
+from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.recorder import Recorder
 from tvm_stitch.testing import grid_cases
 from tvm_stitch.testing.random_graphs import emulated_target
@@ -31,7 +31,7 @@ def kept_by(mod: Any, config: StitchConfig) -> InterPhaseReuse | None:
     recorder = Recorder()
     lower(mod, emulated_target(), tvm_stitch.relax.pipeline(emulated_target(), config, recorder))
     (plan,) = recorder.plans.values()
-    assert isinstance(plan, GridPlan)
+    assert isinstance(plan, KernelPlan)
     return plan.retention
 
 
@@ -60,7 +60,7 @@ def test_the_cases_retain() -> None:
     found = [kept_by(case.build(), few(sms)) for case, sms in CASES]
     assert sum(kept is not None for kept in found) >= 5
     assert any(kept and kept.shared and kept.registers for kept in found)
-    assert any(kept and kept.tasks < kept.parts[0].tasks // kept.parts[0].stride for kept in found)
+    assert any(kept and kept.tasks < kept.stages[0].tasks // kept.stages[0].stride for kept in found)
 
 
 def cast(emit: Callable[..., Any], x: Any) -> Any:

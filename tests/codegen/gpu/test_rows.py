@@ -20,7 +20,7 @@ from tests.graph.helpers import H200, build, check_emulated, cuda_source, draw, 
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.plan.gpu.tile import Storage
-from tvm_stitch.plan.plan import make_plan
+from tvm_stitch.plan.in_block import plan_in_block
 from tvm_stitch.testing import cases
 from tvm_stitch.testing.random_graphs import emulated_target
 from tvm_stitch.testing.reference import evaluate, mismatches
@@ -183,7 +183,7 @@ def test_how_often_a_heavy_value_is_computed(rows: int, columns: int, storage: S
     """softmax's exponential: once where it is kept, twice where only the row is, or not even that."""
     config = StitchConfig(clusters=False, grid_barriers=False)
     case = cases.softmax(rows, columns)
-    mapping = make_plan(graph(case.build()), H200, config).mapping
+    mapping = plan_in_block(graph(case.build()), H200, config).mapping
     assert mapping.storage is storage
     (kernel,) = kernel_bodies(cuda_source(case.build(), config))
     unrolled = mapping.of(columns).vector * mapping.of(columns).chunks

@@ -11,14 +11,14 @@ from tvm import te, tirx, topi
 from tvm_stitch.device import DeviceModel
 from tvm_stitch.graph import read
 from tvm_stitch.plan.cpu.tile import CpuMapping, Lanes, Split
-from tvm_stitch.plan.plan import make_plan
+from tvm_stitch.plan.in_block import plan_in_block
 
 CPU = DeviceModel("cpu", "cpu", 4, 8, 1, 1, 0, 32 * 1024, 32 * 1024, 1 << 20, 80e9)
 
 
 def mapping(inputs: list[Any], output: Any) -> CpuMapping:
     """The mapping of a function made of tensor expressions."""
-    return cast(CpuMapping, make_plan(read(te.create_prim_func([*inputs, output])), CPU).mapping)
+    return cast(CpuMapping, plan_in_block(read(te.create_prim_func([*inputs, output])), CPU).mapping)
 
 
 def tensor(*shape: int) -> Any:

@@ -13,8 +13,8 @@ from tvm_stitch.device import GPUS
 from tvm_stitch.plan.choose import choose_plan
 from tvm_stitch.plan.gpu.grid import make_grid_plan
 from tvm_stitch.plan.gpu.occupancy import blocks_per_sm
-from tvm_stitch.plan.grid_plan import GridPlan
 from tvm_stitch.plan.iteration.alignment import Misaligned
+from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.testing import grid_cases
 from tvm_stitch.testing.plan_checks import plan_problems, stitch_graph, stitch_graphs
 from tvm_stitch.testing.random_graphs import random_graph
@@ -22,7 +22,7 @@ from tvm_stitch.testing.random_graphs import random_graph
 CASES = [case for scale in ("test", "gpu") for case in grid_cases.grid_cases(scale)]
 
 
-def grid_plan(case: grid_cases.GridCase) -> GridPlan:
+def grid_plan(case: grid_cases.GridCase) -> KernelPlan:
     return make_grid_plan(stitch_graph(case.build()), H200)
 
 
@@ -33,7 +33,7 @@ def test_plans_of_the_cases_hold(case: grid_cases.GridCase, device: str) -> None
         try:
             plan = make_grid_plan(found, GPUS[device])
         except Misaligned:
-            assert not isinstance(choose_plan(found, GPUS[device]), GridPlan)
+            assert not isinstance(choose_plan(found, GPUS[device]), KernelPlan)
             continue
         assert plan_problems(plan) == []
 
@@ -50,7 +50,7 @@ def test_plans_of_random_graphs_hold(size: int) -> None:
                 continue
             told = describe(found.name, plan)
             assert json.loads(json.dumps(vars(told))) == vars(told)
-            if isinstance(plan, GridPlan):
+            if isinstance(plan, KernelPlan):
                 grids += 1
                 assert plan_problems(plan) == [], f"seed {seed}, {found.name}"
                 assert len(told.phases) == len(plan.phases) and told.bytes_written >= sum(
@@ -77,7 +77,7 @@ def test_small_parts_run_side_by_side() -> None:
 def test_scratch_is_used_again_after_a_barrier() -> None:
     """Three totals in a row: the first one's partial results make room for the third one's."""
     plan = grid_plan(grid_cases.standardize_by_max(64, 512))
-    partials = list(plan.partition.partials.values())
+    partials = list(plan.crossing.partials.values())
     assert {plan.place[t] for t in partials} == {s.name for s in plan.scratch}
     assert len(plan.scratch) < len(partials)
 
@@ -100,5 +100,5 @@ def test_every_fold_is_in_one_part() -> None:
     """Totals of one part that move to another move together, or not at all."""
     for found in stitch_graphs(random_graph(1005, 3000).mod):
         plan = choose_plan(found, H200)
-        if isinstance(plan, GridPlan):
+        if isinstance(plan, KernelPlan):
             assert plan_problems(plan) == []

@@ -21,8 +21,8 @@ from tvm_stitch.plan.gpu.partition import (
     partition,
     wants_partition,
 )
-from tvm_stitch.plan.gpu.stages import Part
 from tvm_stitch.plan.iteration.alignment import Misaligned, _Aligner
+from tvm_stitch.plan.slices import Slice
 from tvm_stitch.testing import grid_cases
 from tvm_stitch.testing.plan_checks import stitch_graph
 from tvm_stitch.testing.random_graphs import random_graph
@@ -34,12 +34,12 @@ def parted(case: grid_cases.GridCase) -> Partition:
     return partition(stitch_graph(case.build()), H200.sms)
 
 
-def only(parts: list[Part]) -> Part:
+def only(parts: list[Slice]) -> Slice:
     (part,) = parts
     return part
 
 
-def read_by(part: Part) -> set[Tensor]:
+def read_by(part: Slice) -> set[Tensor]:
     made = {op.output for op in part.copies}
     return {t for op in part.copies for t in op.inputs} - made
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 from tvm.relax import op as R
+from tvm_stitch.plan.grid_memory import shared_bytes
 
 from tests.graph.helpers import H200, build
 from tests.plan.reread import column_softmax, gradient
 from tvm_stitch.plan.gpu.grid import make_grid_plan
 from tvm_stitch.plan.gpu.reuse import loaded_tile, retain, shared_out_alike
-from tvm_stitch.plan.grid_memory import grid_shared_bytes
-from tvm_stitch.plan.grid_plan import GridPlan
 from tvm_stitch.plan.heuristics import RETAINED_IN_REGISTERS
+from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.testing import grid_cases
 from tvm_stitch.testing.plan_checks import plan_problems, stitch_graph
 
@@ -24,7 +24,7 @@ F32 = "float32"
 FOUR = replace(H200, name="slice", sms=4)
 
 
-def planned(mod: Any, device: Any = H200) -> GridPlan:
+def planned(mod: Any, device: Any = H200) -> KernelPlan:
     plan = make_grid_plan(stitch_graph(mod), device)
     assert plan_problems(plan) == []
     return plan
@@ -41,29 +41,29 @@ def test_batch_norm_keeps_a_part_of_its_data() -> None:
     plan = planned(grid_cases.batch_norm_training(131072, 256).build())
     kept = plan.retention
     assert kept is not None and [t.name for t in kept.tensors] == ["x"]
-    first, again = kept.parts
+    first, again = kept.stages
     assert first is plan.phases[0][-1] and [again] == plan.phases[-1]
     assert kept.bytes == plan.threads * 16
-    assert grid_shared_bytes(plan) + kept.bytes * first.unroll > H200.shared_per_block - 1024
+    assert shared_bytes(plan) + kept.bytes * first.unroll > H200.shared_per_block - 1024
     assert kept.registers == RETAINED_IN_REGISTERS
 
 
 def test_small_data_is_kept_whole() -> None:
     """All tasks that every block has, and no more."""
     kept = retention(grid_cases.batch_norm_training(8192, 256).build())
-    assert kept.tasks == kept.parts[0].tasks // kept.parts[0].stride == 7
+    assert kept.tasks == kept.stages[0].tasks // kept.stages[0].stride == 7
 
 
 def test_a_part_without_reductions_takes_the_rows_of_the_one_that_reduced() -> None:
     kept = retention(grid_cases.batch_norm_training(4096, 64).build(), FOUR)
-    first, again = kept.parts
+    first, again = kept.stages
     assert again.alignment.domain.rows == first.alignment.domain.rows == 4096
     assert again.mapping.columns == first.mapping.columns and shared_out_alike(first, again)
 
 
 def test_three_phases_share_what_the_first_loads() -> None:
     kept = retention(build(column_softmax, ((4096, 64), F32)), FOUR)
-    assert len(kept.parts) == 3
+    assert len(kept.stages) == 3
 
 
 def test_two_inputs_are_kept_together() -> None:
@@ -76,11 +76,11 @@ def test_two_inputs_are_kept_together() -> None:
 def test_flat_domains_are_kept_but_for_a_last_part_of_a_task() -> None:
     plan = planned(grid_cases.standardize_by_max(2001, 1000).build(), FOUR)
     kept = plan.retention
-    assert kept is None or kept.parts[0].mapping.split  # small data may stay in the cache
+    assert kept is None or kept.stages[0].mapping.split  # small data may stay in the cache
     plan = planned(grid_cases.standardize_by_max(4096, 4096).build())
     kept = plan.retention
-    assert kept is not None and len(kept.parts) == 3
-    first = kept.parts[0]
+    assert kept is not None and len(kept.stages) == 3
+    first = kept.stages[0]
     assert first.mapping.split and kept.tasks <= (first.tasks - 1) // first.stride
 
 
@@ -138,7 +138,7 @@ def test_two_parts_of_a_phase_may_find_the_same() -> None:
         return [scaled, emit(R.add(y, most)), most]
 
     plan = planned(build(body, ((509, 64), F32), ((509, 64), F32)), replace(H200, sms=2))
-    assert plan.retention is not None and len(plan.retention.parts) == 3
+    assert plan.retention is not None and len(plan.retention.stages) == 3
 
 
 def test_kernels_of_many_phases_keep_nothing_in_registers() -> None:

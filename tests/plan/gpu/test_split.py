@@ -19,8 +19,9 @@ from tvm_stitch.plan.gpu.occupancy import blocks_per_sm
 from tvm_stitch.plan.gpu.split import estimate
 from tvm_stitch.plan.gpu.tile import CrossBlockReduction, Storage, map_rows
 from tvm_stitch.plan.heuristics import SPLIT_COLUMNS
+from tvm_stitch.plan.in_block import plan_in_block
+from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.plan.memory import shared_bytes, traffic
-from tvm_stitch.plan.plan import StitchPlan, make_plan
 from tvm_stitch.testing import cases
 
 F32 = "float32"
@@ -28,11 +29,11 @@ F32 = "float32"
 
 def softmax(
     rows: int, columns: int, device: DeviceModel = H200, config: StitchConfig | None = None
-) -> StitchPlan:
-    return make_plan(graph(cases.softmax(rows, columns).build()), device, config)
+) -> KernelPlan:
+    return plan_in_block(graph(cases.softmax(rows, columns).build()), device, config)
 
 
-def working_sms(made: StitchPlan) -> int:
+def working_sms(made: KernelPlan) -> int:
     """Multiprocessors that have at least one block with columns of its own."""
     m, rows = made.mapping, made.alignment.domain.rows
     assert isinstance(rows, int)
@@ -104,7 +105,7 @@ def test_one_row_that_a_cluster_serves_needs_no_grid_barrier() -> None:
     assert made.mapping.exchange is CrossBlockReduction.CLUSTER and not made.scratch
 
 
-def check_wave(made: StitchPlan) -> None:
+def check_wave(made: KernelPlan) -> None:
     m, device, rows = made.mapping, made.device, made.alignment.domain.rows
     assert isinstance(rows, int)
     registers = min(255, device.registers_per_sm // (m.block * m.blocks_per_sm))
@@ -152,7 +153,7 @@ def test_switches(rows: int) -> None:
 
 
 def test_symbolic_rows_are_not_split() -> None:
-    made = make_plan(graph(cases.softmax(4, 50_000, symbolic=True).build()), H200)
+    made = plan_in_block(graph(cases.softmax(4, 50_000, symbolic=True).build()), H200)
     assert made.mapping.row_splits == 1
 
 
@@ -165,7 +166,7 @@ def batch_norm(emit: Any, x: Any) -> Any:
 
 def test_channels_are_split() -> None:
     """Training's batch normalisation <32,64,56,56>: 64 rows whose columns are strided."""
-    made = make_plan(graph(build(batch_norm, ((32, 64, 56, 56), F32))), H200)
+    made = plan_in_block(graph(build(batch_norm, ((32, 64, 56, 56), F32))), H200)
     assert (made.mapping.row_splits, made.mapping.exchange) == (2, CrossBlockReduction.CLUSTER)
     assert working_sms(made) >= 120
 
@@ -174,7 +175,7 @@ def test_heavy_rows_without_reductions_need_no_exchange() -> None:
     def body(emit: Any, x: Any, y: Any) -> Any:
         return R.add(emit(R.tanh(x)), y)
 
-    made = make_plan(graph(build(body, ((8, 1), F32), ((8, 1_000_000), F32))), H200)
+    made = plan_in_block(graph(build(body, ((8, 1), F32), ((8, 1_000_000), F32))), H200)
     assert made.mapping.row_splits > 1 and made.mapping.exchange is CrossBlockReduction.NONE
     assert working_sms(made) >= 120
 

@@ -25,8 +25,9 @@ from tvm_stitch.plan.gpu.tile import (
     item_bytes,
     stage_bytes,
 )
+from tvm_stitch.plan.in_block import plan_in_block
+from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.plan.memory import shared_bytes
-from tvm_stitch.plan.plan import StitchPlan, make_plan
 from tvm_stitch.testing import cases
 
 F32 = "float32"
@@ -36,8 +37,8 @@ ONE_BLOCK = StitchConfig(clusters=False, grid_barriers=False)
 """A row stays in one block."""
 
 
-def softmax(rows: Any, columns: int, dtype: str = F32, config: StitchConfig | None = None) -> StitchPlan:
-    return make_plan(graph(cases.softmax(rows, columns, dtype).build()), H200, config)
+def softmax(rows: Any, columns: int, dtype: str = F32, config: StitchConfig | None = None) -> KernelPlan:
+    return plan_in_block(graph(cases.softmax(rows, columns, dtype).build()), H200, config)
 
 
 @pytest.mark.parametrize("columns", [1, 2, 4, 8, 16, 24, 32, 64, 100, 128, 1000, 1024, 4096, 8192])
@@ -106,9 +107,9 @@ def test_storage_of_long_rows() -> None:
 
 def test_a_device_with_less_shared_memory_keeps_less() -> None:
     found = graph(cases.softmax(64, 50000).build())
-    assert make_plan(found, GPUS["h200"], ONE_BLOCK).mapping.shared
+    assert plan_in_block(found, GPUS["h200"], ONE_BLOCK).mapping.shared
     for name in ("t4", "v100"):
-        assert make_plan(found, GPUS[name], ONE_BLOCK).mapping.storage is Storage.NOWHERE
+        assert plan_in_block(found, GPUS[name], ONE_BLOCK).mapping.storage is Storage.NOWHERE
 
 
 def test_rows_that_share_a_block_keep_nothing_in_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +146,7 @@ def test_item_bytes(dtype: str, size: int) -> None:
     assert item_bytes(dtype) == size
 
 
-def check(made: StitchPlan) -> None:
+def check(made: KernelPlan) -> None:
     """A bijection onto the columns, within the device's limits."""
     mapping, device = made.mapping, made.device
     assert 1 <= mapping.block <= device.max_threads_per_block
@@ -187,13 +188,13 @@ def check(made: StitchPlan) -> None:
 )  # fmt: skip
 @settings(max_examples=60, deadline=None)
 def test_softmax_of_any_shape_is_within_limits(rows: int, columns: int, dtype: str, device: str) -> None:
-    check(make_plan(graph(cases.softmax(rows, columns, dtype).build()), GPUS[device]))
+    check(plan_in_block(graph(cases.softmax(rows, columns, dtype).build()), GPUS[device]))
 
 
 @given(st.integers(1, 5000), st.integers(1, 60_000), st.sampled_from(sorted(GPUS)))
 @settings(max_examples=30, deadline=None)
 def test_two_reductions_of_any_shape_are_within_limits(rows: int, columns: int, device: str) -> None:
-    check(make_plan(graph(cases.softmax_add_layer_norm_gelu(rows, columns).build()), GPUS[device]))
+    check(plan_in_block(graph(cases.softmax_add_layer_norm_gelu(rows, columns).build()), GPUS[device]))
 
 
 @given(

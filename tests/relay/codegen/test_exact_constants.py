@@ -7,9 +7,9 @@ import re
 
 import numpy as np
 import pytest
-from tests.relay.codegen.gpu_kernels import GpuKernel, function
 from tvm import relay
 
+from tests.relay.codegen.gpu_kernels import GpuKernel, function
 from tvm_stitch.codegen.exact_constants import is_exact_in_seven_digits
 from tvm_stitch.relay.cuda_source import compile_with_nvrtc
 

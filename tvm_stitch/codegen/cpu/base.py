@@ -16,7 +16,7 @@ from ...plan.cpu.tile import CpuMapping
 from ...plan.iteration.alignment import Key
 from ...plan.iteration.domain import Point
 from ...plan.iteration.loops import Leaf, RowLoop
-from ...plan.plan import StitchPlan
+from ...plan.kernel import Stage
 from .. import builder as B
 from ..arithmetic import FLOATS, HOST
 from ..combine import NODES, accumulator_dtype, combine, identity
@@ -31,13 +31,13 @@ from .lanes import LaneWriter, from_held, held, to_held
 class CpuEmitter:
     """Evaluates values for the lanes of a piece (``self.lanes`` set), or as scalars (``self.lanes`` None)."""
 
-    def __init__(self, plan: StitchPlan):
-        assert isinstance(plan.mapping, CpuMapping)
-        self.plan, self.al = plan, plan.alignment
+    def __init__(self, stage: Stage):
+        assert isinstance(stage.mapping, CpuMapping)
+        self.al = stage.alignment
         self._rounds = rounds(self.al.graph)
-        self.mapping: CpuMapping = plan.mapping
-        self.domain = plan.alignment.domain
-        self.sched = plan.schedule
+        self.mapping: CpuMapping = stage.mapping
+        self.domain = stage.alignment.domain
+        self.sched = stage.schedule
         self.signed = signed_symbols(self.al.graph)
         self.tiles: dict[Key, Buffer] = {}
         self.ready: set[Key] = set()

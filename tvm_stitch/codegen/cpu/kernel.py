@@ -10,7 +10,7 @@ from ...compat import Analyzer, Expr, T, tir
 from ...graph.extent import as_expr
 from ...plan import heuristics
 from ...plan.cpu.tile import CpuMapping, Lanes, Split
-from ...plan.plan import StitchPlan
+from ...plan.kernel import KernelPlan, Stage
 from .. import builder as B
 from .base import CpuEmitter
 from .bfloat16 import as_bits
@@ -18,14 +18,14 @@ from .columns import ColumnEmitter, SplitEmitter
 from .rows import RowEmitter
 
 
-def emit_cpu(func: Any, plan: StitchPlan) -> Any:
+def emit_cpu(func: Any, plan: KernelPlan) -> Any:
     """The scheduled PrimFunc that computes ``func`` as ``plan`` says.
 
     Raises:
         ValueError: when the plan was made for a GPU.
     """
     with B.kernel() as body:
-        emit_plan(plan)
+        emit_stage(plan.stage)
     if not compat.COMPUTES_BFLOAT16 and any(
         b is not None and compat.buffer_dtype(b) == "bfloat16" for _, b in compat.prim_func_params(func)
     ):
@@ -33,33 +33,33 @@ def emit_cpu(func: Any, plan: StitchPlan) -> Any:
     return func.with_body(body[0]).with_attr(compat.attribute("is_scheduled"), True)
 
 
-def emit_plan(plan: StitchPlan) -> None:
-    """Emit what a plan computes, into the kernel that is being built.
+def emit_stage(stage: Stage) -> None:
+    """Emit what a stage computes, into the kernel that is being built.
 
     Raises:
         ValueError: when the plan was made for a GPU.
     """
-    mapping = plan.mapping
+    mapping = stage.mapping
     if not isinstance(mapping, CpuMapping):
         raise ValueError("the plan was not made for a CPU")
     if mapping.parallel is not None:
-        _emitter(plan, mapping).emit(mapping.parallel)
+        _emitter(stage, mapping).emit(mapping.parallel)
         return
-    few = _few(plan, mapping)
-    if len(plan.graph.operators) > heuristics.CPU_OPERATORS_TWICE or few is None:
-        _emitter(plan, mapping).emit(True)
+    few = _few(stage, mapping)
+    if len(stage.graph.operators) > heuristics.CPU_OPERATORS_TWICE or few is None:
+        _emitter(stage, mapping).emit(True)
         return
     with T.If(few):
         with T.Then():
-            _emitter(plan, mapping).emit(False)
+            _emitter(stage, mapping).emit(False)
         with T.Else():
-            _emitter(plan, mapping).emit(True)
+            _emitter(stage, mapping).emit(True)
 
 
-def _few(plan: StitchPlan, mapping: CpuMapping) -> Expr | None:
+def _few(stage: Stage, mapping: CpuMapping) -> Expr | None:
     """Whether there is too little work for a parallel region."""
-    domain = plan.alignment.domain
-    total = plan.schedule.passes[0].columns if domain.flat and plan.schedule.passes else domain.rows
+    domain = stage.alignment.domain
+    total = stage.schedule.passes[0].columns if domain.flat and stage.schedule.passes else domain.rows
     if isinstance(total, int) or _least(total) > mapping.serial_rows:
         return None
     return tir.LE(as_expr(total), B.i64(mapping.serial_rows))
@@ -74,7 +74,7 @@ def _least(total: Expr) -> int:
     return int(modular.coeff) if int(modular.base) == 0 else 1
 
 
-def _emitter(plan: StitchPlan, mapping: CpuMapping) -> CpuEmitter:
+def _emitter(stage: Stage, mapping: CpuMapping) -> CpuEmitter:
     if mapping.divide is Split.COLUMNS:
-        return SplitEmitter(plan)
-    return RowEmitter(plan) if mapping.lanes is Lanes.ROWS else ColumnEmitter(plan)
+        return SplitEmitter(stage)
+    return RowEmitter(stage) if mapping.lanes is Lanes.ROWS else ColumnEmitter(stage)

@@ -16,7 +16,7 @@ from ...graph.dtype import item_bytes
 from ...graph.ir import Operator
 from ...plan.gpu.split import partial_scratch
 from ...plan.gpu.tile import CrossBlockReduction, partial_dtype
-from ...plan.plan import StitchPlan
+from ...plan.kernel import Stage
 from .. import builder as B
 from ..combine import accumulator_dtype, combine, identity
 from ..evaluator import convert
@@ -43,31 +43,31 @@ class Exchanger(Protocol):
 
 
 def make_exchange(
-    plan: StitchPlan, scratch: Mapping[str, Buffer], row: Expr, segment: Expr, lane: Expr
+    stage: Stage, scratch: Mapping[str, Buffer], row: Expr, segment: Expr, lane: Expr
 ) -> Exchanger | None:
     """What the plan's mapping asks for; None where a row has one block.
 
     Args:
-        plan: a plan of a row domain.
+        stage: the only one of a plan.
         scratch: the plan's scratch by name.
         row, segment, lane: the row of the block, which of its segments, and the thread in it.
 
     Raises:
         ValueError: for a mapping that cannot be emitted.
     """
-    m = plan.row_mapping
+    m = stage.row_mapping
     if m.exchange is CrossBlockReduction.NONE:
-        if m.row_splits > 1 and plan.graph.reduces:
+        if m.row_splits > 1 and stage.graph.reduces:
             raise ValueError("blocks that share a reduced row need an exchange: set the mapping's 'exchange'")
         return None
     if m.row_splits < 2 or m.rows_per_block > 1 or m.tasks > 1 or m.threads < WARP:
         raise ValueError(
             f"an exchange needs several blocks a row, one row a block and at least {WARP} threads, not {m}"
         )
-    reduces = [op for p in plan.schedule.passes for op in p.reduces]
+    reduces = [op for p in stage.schedule.passes for op in p.reduces]
     if m.exchange is CrossBlockReduction.CLUSTER:
         return ClusterExchange(reduces, m.row_splits, segment, lane)
-    names = {op: s.name for op, s in partial_scratch(plan.schedule, plan.alignment.domain.rows, m).items()}
+    names = {op: s.name for op, s in partial_scratch(stage.schedule, stage.alignment.domain.rows, m).items()}
     buffers = {op: scratch[name] for op, name in names.items()}
     return GridExchange(buffers, scratch, m.row_splits, row, segment, lane)
 

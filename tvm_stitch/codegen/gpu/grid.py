@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Emit a grid-wide plan: phases of parts, divided by grid barriers, on blocks that stay for all of it."""
+"""Emit a grid-wide plan: phases of stages, divided by grid barriers, on blocks that stay for all of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...compat import Buffer, T, tir
 from ...graph.dtype import compute_dtype
 from ...graph.extent import as_expr
 from ...graph.ir import Tensor
-from ...plan.grid_plan import GridPlan
+from ...plan.kernel import KernelPlan
 from .. import builder as B
 from ..evaluator import convert
 from .cross_row_reduction import total
@@ -20,10 +20,10 @@ from .launch_check import check_multiprocessors
 from .retained import Retained
 from .rows import COOPERATIVE, bound_registers
 from .scratch import declare_scratch, finish
-from .stage import PartEmitter
+from .stage import StageEmitter
 
 
-def emit_grid(func: Any, plan: GridPlan) -> Any:
+def emit_grid(func: Any, plan: KernelPlan) -> Any:
     """The scheduled PrimFunc that computes ``func`` in the plan's phases."""
     with B.kernel() as body:
         scratch = declare_scratch(plan.scratch, barrier=plan.cooperative)
@@ -32,9 +32,9 @@ def emit_grid(func: Any, plan: GridPlan) -> Any:
 
 
 class GridEmitter:
-    """Emits the kernel around the parts: launch, barriers, and the values that cross between phases."""
+    """Emits the kernel around the stages: launch, barriers, and the values that cross between phases."""
 
-    def __init__(self, plan: GridPlan, scratch: dict[str, Buffer]):
+    def __init__(self, plan: KernelPlan, scratch: dict[str, Buffer]):
         self.plan, self.scratch = plan, scratch
         self.buffer: dict[Tensor, Buffer] = {t: t.buffer for t in [*plan.graph.inputs, *plan.graph.outputs]}
 
@@ -42,7 +42,9 @@ class GridEmitter:
         plan = self.plan
         if plan.cooperative:
             check_multiprocessors(
-                plan.device, plan.graph.outputs[0].buffer, -(-plan.blocks // plan.blocks_per_sm)
+                plan.device,
+                plan.graph.outputs[0].buffer,
+                -(-plan.shared_grid.blocks // plan.shared_grid.blocks_per_sm),
             )
         kernels = [range(len(plan.phases))] if plan.cooperative else [[f] for f in range(len(plan.phases))]
         for phases in kernels:
@@ -52,24 +54,24 @@ class GridEmitter:
                     if number != phases[0]:
                         grid_barrier(self.scratch)
                     self._finish_scalars(number, number != phases[0])
-                    for k, part in enumerate(plan.phases[number]):
+                    for k, stage in enumerate(plan.phases[number]):
                         name = f"{number}_{k}"
                         retained = self.retained
-                        if retained is not None and part not in retained.retention.parts:
+                        if retained is not None and stage not in retained.retention.stages:
                             retained = None
-                        PartEmitter(part, plan, self.buffer, self.block, self.thread, name, retained).run()
+                        StageEmitter(stage, plan, self.buffer, self.block, self.thread, name, retained).run()
 
     def _launch(self, stack: ExitStack) -> None:
-        plan = self.plan
-        self.block = stack.enter_context(T.launch_thread("blockIdx.x", B.i64(plan.blocks)))
-        self.thread = stack.enter_context(T.launch_thread("threadIdx.x", B.i64(plan.threads)))
-        bound_registers(stack, plan.blocks_per_sm)
+        plan, grid = self.plan, self.plan.shared_grid
+        self.block = stack.enter_context(T.launch_thread("blockIdx.x", B.i64(grid.blocks)))
+        self.thread = stack.enter_context(T.launch_thread("threadIdx.x", B.i64(grid.threads)))
+        bound_registers(stack, grid.blocks_per_sm)
         self._views()
         self.retained = None if plan.retention is None else Retained(plan, plan.retention, self.thread)
 
     def _views(self) -> None:
         """Scratch buffers in the shapes of the tensors that live in them; shared memory for a block's own values."""
-        for k, tensor in enumerate(self.plan.partition.shared):
+        for k, tensor in enumerate(self.plan.crossing.shared):
             shape = [int(e) for e in tensor.shape] or [1]
             self.buffer[tensor] = B.local(shape, compute_dtype(tensor.dtype), f"own_{k}", "shared")
         for tensor, name in self.plan.place.items():
@@ -82,8 +84,8 @@ class GridEmitter:
 
         A ``resident`` block has those of earlier phases already.
         """
-        found = self.plan.partition
-        read = {t for part in self.plan.phases[phase] for t in part.part.tensors}
+        found = self.plan.crossing
+        read = {t for stage in self.plan.phases[phase] for t in stage.slice.tensors}
         ops = [
             op
             for op, f in found.scalars.items()
@@ -93,7 +95,7 @@ class GridEmitter:
             return
         partials = [self.buffer[found.partials[op]] for op in ops]
         counts = [int(found.partials[op].shape[-1]) for op in ops]
-        results = total(ops, partials, counts, self.plan.threads, self.thread)
+        results = total(ops, partials, counts, self.plan.shared_grid.threads, self.thread)
         for op, result in zip(ops, results):
             if op.output in self.plan.graph.outputs and found.scalars[op] == phase - 1:
                 first = tir.And(tir.EQ(self.block, B.i64(0)), tir.EQ(self.thread, B.i64(0)))

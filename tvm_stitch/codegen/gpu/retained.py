@@ -8,7 +8,7 @@ from ...compat import Buffer, Expr
 from ...graph.dtype import item_bytes
 from ...graph.ir import Tensor
 from ...plan.gpu.tile import ColumnMapping
-from ...plan.grid_plan import GridPart, GridPlan, InterPhaseReuse
+from ...plan.kernel import InterPhaseReuse, KernelPlan, Stage
 from .. import builder as B
 
 
@@ -19,25 +19,25 @@ class Retained:
     stand side by side, so that no two of a warp meet in a bank.
     """
 
-    def __init__(self, plan: GridPlan, retention: InterPhaseReuse, thread: Expr):
-        self.retention, self.threads, self.thread = retention, plan.threads, thread
-        (p,) = retention.parts[0].schedule.passes
-        self.columns: ColumnMapping = retention.parts[0].mapping.of(p.columns)
+    def __init__(self, plan: KernelPlan, retention: InterPhaseReuse, thread: Expr):
+        self.retention, self.threads, self.thread = retention, plan.shared_grid.threads, thread
+        (p,) = retention.stages[0].schedule.passes
+        self.columns: ColumnMapping = retention.stages[0].row_mapping.of(p.columns)
         self.shared: dict[Tensor, Buffer] = {}
         self.registers: dict[Tensor, list[Buffer]] = {}
         elements = self.columns.vector * self.columns.chunks
         for i, t in enumerate(retention.tensors):
             dtype = compat.buffer_dtype(t.buffer)
             if retention.shared:
-                size = retention.shared * plan.threads * elements
+                size = retention.shared * self.threads * elements
                 self.shared[t] = B.local([size], dtype, f"retained_{i}", "shared.dyn")
             self.registers[t] = [
                 B.local([elements], dtype, f"{t.name}_kept_{k}") for k in range(retention.registers)
             ]
 
-    def loads(self, part: GridPart) -> bool:
-        """True for the part that fills the buffers."""
-        return part is self.retention.parts[0]
+    def loads(self, stage: Stage) -> bool:
+        """True for the stage that fills the buffers."""
+        return stage is self.retention.stages[0]
 
     def put(self, tensor: Tensor, task: Expr, tile: Buffer) -> None:
         """Copy a thread's tile of a task to shared memory."""

@@ -17,7 +17,7 @@ from ...plan.iteration.alignment import Key
 from ...plan.iteration.contiguity import vectorizable
 from ...plan.iteration.domain import Point
 from ...plan.iteration.loops import Leaf, RowLoop, is_streamed
-from ...plan.plan import StitchPlan
+from ...plan.kernel import KernelPlan, Stage
 from .. import builder as B
 from ..buffers import IN_PLACE, Buffers
 from ..combine import accumulator_dtype, combine, identity
@@ -28,18 +28,18 @@ from .reduce import row_reduce
 from .scratch import declare_scratch, finish
 
 
-def emit_gpu(func: Any, plan: StitchPlan) -> Any:
+def emit_gpu(func: Any, plan: KernelPlan) -> Any:
     """The scheduled PrimFunc (root block, thread bindings) that computes ``func`` as ``plan`` says."""
     with B.kernel() as body:
-        m = plan.row_mapping
-        scratch = declare_scratch(plan.scratch, barrier=m.exchange is CrossBlockReduction.GRID)
-        if m.exchange is CrossBlockReduction.GRID:
-            rows = plan.alignment.domain.rows
+        m = plan.stage.row_mapping
+        scratch = declare_scratch(plan.scratch, barrier=plan.cooperative)
+        if plan.cooperative:
+            rows = plan.stage.alignment.domain.rows
             assert isinstance(rows, int), "rows with a grid barrier are static"
             needed = -(-rows * m.row_splits // m.blocks_per_sm) if m.blocks_per_sm else None
             check_multiprocessors(plan.device, plan.graph.outputs[0].buffer, needed)
-        RowEmitter(plan, scratch).emit()
-    return finish(func, body[0], scratch, COOPERATIVE if m.exchange is CrossBlockReduction.GRID else None)
+        RowEmitter(plan.stage, scratch).emit()
+    return finish(func, body[0], scratch, COOPERATIVE if plan.cooperative else None)
 
 
 COOPERATIVE = (
@@ -69,13 +69,11 @@ def bound_registers(stack: ExitStack, blocks: int) -> None:
 class RowEmitter:
     """Emits one row domain's passes, for the rows of one block and thread."""
 
-    def __init__(
-        self, plan: StitchPlan, scratch: dict[str, Buffer] | None = None, buffers: Buffers = IN_PLACE
-    ):
-        self.plan, self.al, self.mapping = plan, plan.alignment, plan.row_mapping
+    def __init__(self, stage: Stage, scratch: dict[str, Buffer] | None = None, buffers: Buffers = IN_PLACE):
+        self.stage, self.al, self.mapping = stage, stage.alignment, stage.row_mapping
         self.buffers = buffers
         self.scratch = scratch or {}
-        self.domain = plan.alignment.domain
+        self.domain = stage.alignment.domain
         self.value_tiles: dict[Key, Buffer] = {}
         self.load_tiles: dict[Leaf, Buffer] = {}
         self.resident: dict[Leaf, Buffer] = {}  # tiles of all the thread's columns of what rows share
@@ -121,23 +119,23 @@ class RowEmitter:
             self.eval.guard = self.in_range if self.guarded else None
             if self.mapping.shared:
                 self._allocate_stage()
-            self.exchange = make_exchange(self.plan, self.scratch, row, self.segment, self.lane)
+            self.exchange = make_exchange(self.stage, self.scratch, row, self.segment, self.lane)
             if self.exchange is not None and self.mapping.shared:
                 self.exchange.meet()  # TVM places block barriers among accesses to staged values
-            for _, passes in groupby(self.plan.schedule.passes, key=lambda p: p.level):
+            for _, passes in groupby(self.stage.schedule.passes, key=lambda p: p.level):
                 self._level(passes)
             self._row_outputs()
 
     def _launch(self, stack: ExitStack) -> Expr:
         m = self.mapping
         if m.split:
-            p = self.plan.schedule.passes[0]
+            p = self.stage.schedule.passes[0]
             per_block = m.threads * m.of(p.columns).vector * m.of(p.columns).chunks
             grid = ceildiv(p.columns, per_block)
         else:
             groups = ceildiv(self.domain.rows, m.rows_per_block * m.tasks)
             grid = groups if m.row_splits == 1 else groups * m.row_splits
-        total = self.plan.schedule.passes[0].columns if m.split else self.domain.rows
+        total = self.stage.schedule.passes[0].columns if m.split else self.domain.rows
         if not isinstance(
             grid, int
         ):  # an empty input gets one idle block: a grid of zero is an error on CUDA
@@ -210,14 +208,14 @@ class RowEmitter:
             for e in range(cm.vector):
                 B.store(acc, identity(op), [B.i64(e)])
             accumulators.append(acc)
-        kept = [k for k in p.values if k in self.plan.schedule.kept_values and k not in self.value_tiles]
+        kept = [k for k in p.values if k in self.stage.schedule.kept_values and k not in self.value_tiles]
         with B.loop("serial", cm.steps, "step") as step:
             fresh = self._load(p, cm, step)
             tiles = {k: self._kept_tile(cm, k) for k in kept}
             with B.loop("unroll", cm.chunks, "chunk") as chunk:
                 self._chunk(p, cm, step, chunk, fresh, accumulators, tiles)
             for leaf in fresh:
-                if leaf not in self.plan.schedule.kept_loads or self.mapping.shared:
+                if leaf not in self.stage.schedule.kept_loads or self.mapping.shared:
                     del self.load_tiles[leaf]
         self.eval.at_column(None)
         self.element = self.lane_element = None
@@ -311,7 +309,7 @@ class RowEmitter:
         return B.local([cm.chunks * cm.vector], dtype, name)
 
     def _allocate_stage(self) -> None:
-        sched, m = self.plan.schedule, self.mapping
+        sched, m = self.stage.schedule, self.mapping
         for key in sched.kept_values:
             dtype = compute_dtype(key[0].output.dtype)
             self.staged[key] = B.local(
@@ -444,7 +442,7 @@ class RowEmitter:
         return [address], flat
 
     def _row_outputs(self) -> None:
-        sched = self.plan.schedule
+        sched = self.stage.schedule
         for key in sched.final_values:
             self.eval.bind_row(key)
         if not sched.row_outputs:

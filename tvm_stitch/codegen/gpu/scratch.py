@@ -14,7 +14,7 @@ from typing import Any
 from ... import compat
 from ...compat import Buffer, tir
 from ...graph.extent import as_expr
-from ...plan.gpu.workspace import Scratch
+from ...plan.kernel import Scratch
 from .grid_barrier import declare_barrier
 
 WORKSPACE_ATTR = "tvm_stitch.workspace"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Emit one part of a grid-wide plan: a block's tasks in turn, and the sums across their rows."""
+"""Emit one stage of a grid-wide plan: a block's tasks in turn, and the sums across their rows."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from ...graph.extent import Extent, as_expr
 from ...graph.ir import Operator, Tensor
 from ...plan.gpu.reuse import loaded_tile
 from ...plan.gpu.tile import ColumnMapping
-from ...plan.grid_plan import GridPart, GridPlan
 from ...plan.iteration.alignment import Key
 from ...plan.iteration.loops import Leaf, RowLoop
-from ...plan.plan import StitchPlan
+from ...plan.kernel import KernelPlan, Stage
 from .. import builder as B
 from ..buffers import Buffers
 from ..combine import combine, identity
@@ -40,25 +39,24 @@ class _Task:
         return self.shared is not None or self.register is not None
 
 
-class PartEmitter(RowEmitter):
-    """Emits one part: a loop over the block's tasks around the passes of its rows, then the sums across rows."""
+class StageEmitter(RowEmitter):
+    """Emits one stage: a loop over the block's tasks around the passes of its rows, then the sums across rows."""
 
     def __init__(
         self,
-        part: GridPart,
-        plan: GridPlan,
+        stage: Stage,
+        plan: KernelPlan,
         buffer: dict[Tensor, Buffer],
         block: Expr,
         thread: Expr,
         name: str,
         retained: Retained | None = None,
     ):
-        rows = StitchPlan(part.graph, plan.device, part.alignment, part.schedule, part.mapping)
-        tensors = part.part.tensors.items()
-        super().__init__(rows, buffers=Buffers({copy: buffer[t] for t, copy in tensors if t in buffer}))
-        self.part, self.grid, self.retained = part, plan, retained
+        tensors = stage.slice.tensors.items()
+        super().__init__(stage, buffers=Buffers({copy: buffer[t] for t, copy in tensors if t in buffer}))
+        self.whole, self.grid, self.retained = plan, plan.shared_grid, retained
         self.global_buffer = buffer
-        m = part.mapping
+        m = self.mapping
         self.grid_block, self.thread = block, thread
         self.lane, self.slot = B.i64(0), B.i64(0)
         # Powers of two, in bits: TVM 0.27 takes (x % 32 + y) // 8 for (x + y) % 32 // 8 in indices of reshapes.
@@ -76,33 +74,33 @@ class PartEmitter(RowEmitter):
         self.hoisted_values: dict[Key, Expr] = {}
         self.kept_leaves: dict[Leaf, Tensor] = {}
         for tensor in retained.retention.tensors if retained is not None else ():
-            leaf = loaded_tile(part, tensor)
+            leaf = loaded_tile(stage, tensor)
             assert leaf is not None, "what is retained is loaded whole"
             self.kept_leaves[leaf] = tensor
 
     def run(self) -> None:
-        """Emit the part."""
-        part = self.part
+        """Emit the stage."""
+        stage = self.stage
         blocks = self.grid.blocks
         turn = self.grid_block
-        if part.offset:
-            turn = tir.floormod(turn + B.i64(blocks - part.offset), B.i64(blocks))
+        if stage.offset:
+            turn = tir.floormod(turn + B.i64(blocks - stage.offset), B.i64(blocks))
         self.segment = B.i64(0)
         worker = turn
-        if part.tiles > 1:
-            self.segment = B.cell(tir.floormod(turn, B.i64(part.tiles)), "tile")
-            worker = tir.floordiv(turn, B.i64(part.tiles))
+        if stage.tiles > 1:
+            self.segment = B.cell(tir.floormod(turn, B.i64(stage.tiles)), "tile")
+            worker = tir.floordiv(turn, B.i64(stage.tiles))
         if self.retained is None:  # tasks kept in registers stand in no loop, where TVM takes no cells
-            worker = B.cell(B.i64(0) if part.part.replicated else worker, "worker")
-        for key in self.plan.schedule.folds:
+            worker = B.cell(B.i64(0) if stage.slice.replicated else worker, "worker")
+        for key in self.stage.schedule.folds:
             self.sums[key[0]] = accumulator(key[0], self._sums_of(key[0]))
         self._hoist(tir.Select(tir.GE(worker, B.i64(0)), B.i64(1), B.i64(0)))
         working = None
-        if part.stride * part.tiles < blocks and not part.part.replicated:
-            working = worker < B.i64(part.stride)
+        if stage.stride * stage.tiles < blocks and not stage.slice.replicated:
+            working = worker < B.i64(stage.stride)
         self._tasks(worker, working)
-        if part.part.replicated or (working is not None and self.mapping.threads > self.grid.device.warp):
-            # Before others read what a replicated part stored; and blocks without a task miss the barriers in the
+        if stage.slice.replicated or (working is not None and self.mapping.threads > self.whole.device.warp):
+            # Before others read what a replicated stage stored; and blocks without a task miss the barriers in the
             # loop, which TVM counts on for what follows.
             B.evaluate(compat.intrinsic("int32", "tvm_storage_sync", compat.string("shared")))
         self._store_sums(worker, working)
@@ -113,7 +111,7 @@ class PartEmitter(RowEmitter):
         In a loop of ``once`` steps, which is 1: TVM takes no cells in conditions that stand in no loop.
         """
         self.eval = Evaluator(self.al, B.i64(0), self, buffers=self.buffers)
-        for key in self.plan.schedule.hoisted:
+        for key in self.stage.schedule.hoisted:
             if not key[1].per_column:
                 self.eval.bind_row(key)
                 self.hoisted_values[key] = B.cell(self.eval.value(key), short_name(key[0]))
@@ -131,20 +129,20 @@ class PartEmitter(RowEmitter):
             self.eval.at_column(None)
             self.element = None
             self.hoisted[key] = self.value_tiles[key] = tile
-        for leaf in self.part.resident:
-            (p,) = self.plan.schedule.passes
+        for leaf in self.stage.resident:
+            (p,) = self.stage.schedule.passes
             cm = self.mapping.of(p.columns)
             tile = self.resident[leaf] = self._tile(
                 cm, self.buffers.dtype(leaf[0]), f"{leaf[0].name}_resident"
             )
-            with B.loop("serial", once if self.part.tiles > 1 else 1, "once"):  # the tile's number is a cell
+            with B.loop("serial", once if self.stage.tiles > 1 else 1, "once"):  # the tile's number is a cell
                 self._load_tile(leaf, p, cm, B.i64(0), tile)
 
     # -- tasks --------------------------------------------------------------------------------------------------
     def _tasks(self, worker: Expr, working: Expr | None) -> None:
         """All tasks of the block: what is kept on chip is loaded first, and used again last."""
         loops = [self._kept_in_shared, self._kept_in_registers, self._others]
-        if self.retained is not None and not self.retained.loads(self.part):
+        if self.retained is not None and not self.retained.loads(self.stage):
             loops.reverse()
         for tasks in loops:
             tasks(worker, working)
@@ -152,18 +150,18 @@ class PartEmitter(RowEmitter):
     def _kept_in_shared(self, worker: Expr, working: Expr | None) -> None:
         if self.retained is None or not self.retained.retention.shared:
             return
-        count, together = self.retained.retention.shared, self.part.unroll
+        count, together = self.retained.retention.shared, self.stage.unroll
         together = together if count % together == 0 else 1
         with B.loop("serial", count // together, "kept") as step:
             places = [step * B.i64(together) + B.i64(k) for k in range(together)]
-            self._together([_Task(worker + n * B.i64(self.part.stride), shared=n) for n in places])
+            self._together([_Task(worker + n * B.i64(self.stage.stride), shared=n) for n in places])
 
     def _kept_in_registers(self, worker: Expr, working: Expr | None) -> None:
         if self.retained is None:
             return
-        kept, together = self.retained.retention, self.part.unroll
+        kept, together = self.retained.retention, self.stage.unroll
         tasks = [
-            _Task(worker + B.i64((kept.shared + k) * self.part.stride), register=k)
+            _Task(worker + B.i64((kept.shared + k) * self.stage.stride), register=k)
             for k in range(kept.registers)
         ]
         for start in range(0, len(tasks), together):
@@ -174,32 +172,32 @@ class PartEmitter(RowEmitter):
 
         Guards on tasks past the last would do as well, but they make scalars of nvcc's vector stores.
         """
-        part = self.part
-        least, more = divmod(part.tasks, part.stride)
+        stage = self.stage
+        least, more = divmod(stage.tasks, stage.stride)
         if self.retained is None:
             # Not a constant even where it has one value: the worker's cell is to be read in a loop.
-            first, last = 0, tir.floordiv(B.i64(part.tasks + part.stride - 1) - worker, B.i64(part.stride))
+            first, last = 0, tir.floordiv(B.i64(stage.tasks + stage.stride - 1) - worker, B.i64(stage.stride))
         else:
             first = self.retained.retention.tasks
             last = B.i64(least)
             if more:
                 last = tir.Select(worker < B.i64(more), B.i64(least + 1), B.i64(least))
         left = last - B.i64(first) if working is None else tir.Select(working, last - B.i64(first), B.i64(0))
-        steps = tir.floordiv(left, B.i64(part.unroll))
+        steps = tir.floordiv(left, B.i64(stage.unroll))
         with B.loop("serial", steps, "task") as step:
-            self._in_turn(worker, last, [step * B.i64(part.unroll) + B.i64(k) for k in range(part.unroll)])
-        if part.unroll > 1 and (more or (least - first) % part.unroll):
-            done = steps * B.i64(part.unroll)
+            self._in_turn(worker, last, [step * B.i64(stage.unroll) + B.i64(k) for k in range(stage.unroll)])
+        if stage.unroll > 1 and (more or (least - first) % stage.unroll):
+            done = steps * B.i64(stage.unroll)
             with B.loop("serial", left - done, "task") as step:
                 self._in_turn(worker, last, [done + step])
 
     def _in_turn(self, worker: Expr, last: Expr, places: list[Expr]) -> None:
         """The tasks at these places among those that are not kept."""
-        if self.part.backwards:
+        if self.stage.backwards:
             places = [last - B.i64(1) - place for place in places]
         elif self.retained is not None:
             places = [place + B.i64(self.retained.retention.tasks) for place in places]
-        self._together([_Task(worker + place * B.i64(self.part.stride)) for place in places])
+        self._together([_Task(worker + place * B.i64(self.stage.stride)) for place in places])
 
     def _together(self, tasks: list[_Task]) -> None:
         """Tasks whose loads are all in flight before the first is evaluated."""
@@ -231,7 +229,7 @@ class PartEmitter(RowEmitter):
 
     def _load_ahead(self, task: _Task) -> None:
         """Load the tiles of the only pass: from memory, or from where they were kept."""
-        (p,) = self.plan.schedule.passes
+        (p,) = self.stage.schedule.passes
         cm = self.mapping.of(p.columns)
         for leaf in p.loads:
             if not self._streamed(leaf):
@@ -240,7 +238,7 @@ class PartEmitter(RowEmitter):
                 self._load_tile(leaf, p, cm, B.i64(0))
                 continue
             assert self.retained is not None
-            tensor, loads = self.kept_leaves[leaf], self.retained.loads(self.part)
+            tensor, loads = self.kept_leaves[leaf], self.retained.loads(self.stage)
             kept = None if task.register is None else self.retained.registers[tensor][task.register]
             if loads:
                 self._load_tile(leaf, p, cm, B.i64(0), kept)
@@ -253,27 +251,27 @@ class PartEmitter(RowEmitter):
 
     def _evaluate(self, task: _Task) -> None:
         """Keep what is to be kept, and run the passes."""
-        m, part = self.mapping, self.part
-        if task.shared is not None and self.retained is not None and self.retained.loads(part):
+        m = self.mapping
+        if task.shared is not None and self.retained is not None and self.retained.loads(self.stage):
             for leaf, tensor in self.kept_leaves.items():
                 self.retained.put(tensor, task.shared, self.load_tiles[leaf])
-        for p in self.plan.schedule.passes:
+        for p in self.stage.schedule.passes:
             self._pass(p)
         self._row_outputs()
         # All tasks of a flat domain are of its one row, which counts once.
-        counts = tir.EQ(self.block, B.i64(0)) if m.split and part.tasks > 1 else None
-        for key in self.plan.schedule.row_folds:
+        counts = tir.EQ(self.block, B.i64(0)) if m.split and self.stage.tasks > 1 else None
+        for key in self.stage.schedule.row_folds:
             self._accumulate(key, B.i64(0), counts)
 
     def _tail(self, columns: Extent, cm: ColumnMapping, base: Expr) -> Expr | None:
         if not self.mapping.split:
             return super()._tail(columns, cm, base)
-        covered = self.part.tasks * self.mapping.covered(columns)
+        covered = self.stage.tasks * self.mapping.covered(columns)
         return None if covered == columns else base < as_expr(columns)
 
     # -- folds --------------------------------------------------------------------------------------------------
     def _sums_of(self, op: Operator) -> int:
-        point = next(p for o, p in self.plan.schedule.folds if o is op)
+        point = next(p for o, p in self.stage.schedule.folds if o is op)
         if not point.per_column:
             return 1
         m = self.mapping.of(point.columns)
@@ -298,11 +296,11 @@ class PartEmitter(RowEmitter):
         B.store(acc, combine(op.combiner or "", B.fetch(acc, place), value), [place])
 
     def _store_sums(self, worker: Expr, working: Expr | None) -> None:
-        folds = self.plan.schedule.folds
-        m, original = self.mapping, {copy: op for op, copy in self.part.part.copies.items()}
+        folds = self.stage.schedule.folds
+        m, original = self.mapping, {copy: op for op, copy in self.stage.slice.copies.items()}
 
         def partial(op: Operator) -> Buffer:
-            return self.global_buffer[self.grid.partition.partials[original[op]]]
+            return self.global_buffer[self.whole.crossing.partials[original[op]]]
 
         scalars = [op for op, _ in folds if op.output.size == 1]
         if scalars:
@@ -312,7 +310,7 @@ class PartEmitter(RowEmitter):
                     first = tir.EQ(self.lane, B.i64(0))
                     held = self.sums[op]
                     B.store(held, tir.Select(first, B.fetch(held, 0), identity(op)), [B.i64(0)])
-            own = worker if self.part.tiles == 1 else worker * B.i64(self.part.tiles) + self.segment
+            own = worker if self.stage.tiles == 1 else worker * B.i64(self.stage.tiles) + self.segment
             self._store_scalars(scalars, [partial(op) for op in scalars], own, working)
         columns = [(op, int(point.columns)) for op, point in folds if op.output.size != 1]
         for extent in dict.fromkeys(extent for _, extent in columns):

@@ -17,19 +17,19 @@ from ...graph.extent import ByExtent, Extent, extent_key
 from ...graph.ir import Operator, StitchGraph, Tensor
 from ...graph.rewrite.one_pass_variance import candidates, with_one_pass_variance
 from .. import heuristics
-from ..grid_plan import GridPart, GridPlan
 from ..iteration.alignment import Alignment, Misaligned
 from ..iteration.loops import Keep, LoopNest, schedule
+from ..kernel import Crossing, Grid, KernelPlan, Stage
+from ..slices import Cut, Slice, aligned_slice, final_reduce, partial_tensor
 from .occupancy import MAX_REGISTERS
 from .partition import Orientation, Partition, orientation, partition
 from .registers import with_resident
 from .reuse import adopt, retain
-from .stages import Cut, Part, aligned_part, final_reduce, partial_tensor
 from .tile import ColumnMapping, RowMapping, Storage, tile_words, vector_length
-from .workspace import Scratch
+from .workspace import with_workspace
 
 
-def make_grid_plan(graph: StitchGraph, device: DeviceModel, barriers: bool = True) -> GridPlan:
+def make_grid_plan(graph: StitchGraph, device: DeviceModel, barriers: bool = True) -> KernelPlan:
     """Partition the graph, map every part, lay out the launch and the scratch.
 
     Args:
@@ -44,22 +44,20 @@ def make_grid_plan(graph: StitchGraph, device: DeviceModel, barriers: bool = Tru
     barriers = barriers and device.cooperative
     found = partition(with_one_pass_variance(graph, twice), device.sms, replicate=barriers)
     reasons: list[str] = []
-    best: tuple[float, GridPlan] | None = None
+    made: list[tuple[float, KernelPlan]] = []
     for (threads, per_sm), penalty in heuristics.GRID_BLOCK_SHAPES.items():
         if threads * per_sm > device.threads_per_sm:
             continue
         try:
-            cost, plan = _Mapper(found, device, threads, per_sm, barriers).run(penalty)
+            made.append(_Mapper(found, device, threads, per_sm, barriers).run(penalty))
         except Misaligned as err:
             reasons.append(str(err))
-            continue
-        if best is None or cost < best[0]:
-            best = cost, plan
-    if best is None:
+    if not made:
         raise Misaligned(reasons[0] if reasons else f"{device.name} cannot hold the grid")
-    scratch, place = _scratch(best[1])
-    plan = replace(best[1], scratch=scratch, place=place)
-    return replace(plan, retention=retain(plan, _registers_of(device, plan.threads, plan.blocks_per_sm)))
+    _, plan = min(made, key=lambda choice: choice[0])
+    plan = with_workspace(plan)
+    grid = plan.shared_grid
+    return replace(plan, retention=retain(plan, _registers_of(device, grid.threads, grid.blocks_per_sm)))
 
 
 def _registers_of(device: DeviceModel, threads: int, per_sm: int) -> int:
@@ -93,16 +91,16 @@ class _Mapper:
         wasted = sum(c * size for c, size in self.wasted) / max(1, sum(size for _, size in self.wasted))
         return wasted + penalty * min(1.0, max(0.0, self.most_tasks / self.blocks - 1.0))
 
-    def run(self, penalty: float) -> tuple[float, GridPlan]:
+    def run(self, penalty: float) -> tuple[float, KernelPlan]:
         """The plan, and what speaks against it; ``penalty`` does against blocks of this shape.
 
         Raises:
             Misaligned: when a part does not fit such blocks.
         """
-        phases: list[list[GridPart]] = []
+        phases: list[list[Stage]] = []
         for parts in self.found.phases:
             offset = 0
-            mapped: list[GridPart] = []
+            mapped: list[Stage] = []
             for part in map(self._resized, parts):
                 grid_part = self._adopted(part, phases) if offset == 0 else None
                 grid_part = grid_part or self._map(part)
@@ -116,30 +114,28 @@ class _Mapper:
             blocks = max(1, sum(p.tasks * p.tiles for p in phases[0]))
             if blocks != self.blocks:
                 phases = [self._shared_out(phases[0], blocks)]
-        found = replace(
-            self.found,
-            phases=[[p.part for p in parts] for parts in phases],
-            partials=self.partials,
-            cut=self.cut,
+        found = self.found
+        plan = KernelPlan(
+            found.graph,
+            self.device,
+            tuple(map(tuple, _turned_around(phases))),
+            Crossing(self.partials, found.scalars, found.stored, found.shared),
+            Grid(self.threads, blocks, self.per_sm, self.barriers),
         )
-        plan = GridPlan(
-            found.graph, self.device, found, _turned_around(phases), self.threads, blocks, self.per_sm,
-            barriers=self.barriers,
-        )  # fmt: skip
         return self._cost(penalty), plan
 
-    def _shared_out(self, parts: Sequence[GridPart], blocks: int) -> list[GridPart]:
+    def _shared_out(self, parts: Sequence[Stage], blocks: int) -> list[Stage]:
         """Parts of the only phase on as many blocks as there is work for."""
         found = []
         for p in parts:
-            found.append(replace(p, stride=1 if p.part.replicated else blocks // p.tiles))
+            found.append(replace(p, stride=1 if p.slice.replicated else blocks // p.tiles))
             self._size_partials(found[-1])
         return found
 
     # -- folds --------------------------------------------------------------------------------------------------
-    def _size_partials(self, mapped: GridPart) -> None:
+    def _size_partials(self, mapped: Stage) -> None:
         """Room for a partial result of every block that works on the part."""
-        for op in mapped.part.folds:
+        for op in mapped.slice.folds:
             blocks, partial = mapped.stride * (mapped.tiles if op.output.size == 1 else 1), self.partials[op]
             if partial.shape[-1] == blocks:
                 continue
@@ -150,7 +146,7 @@ class _Mapper:
             if final is not op:
                 self.finals[final] = self.cut.producer[op.output] = final_reduce(final, new)
 
-    def _resized(self, part: Part) -> Part:
+    def _resized(self, part: Slice) -> Slice:
         """The part, finishing reductions over as many partial results as the mapping of the fold's part makes."""
         if not any(op in self.finals for op in part.copies):
             return part
@@ -158,26 +154,26 @@ class _Mapper:
         def new(ops: Iterable[Operator]) -> list[Operator]:
             return [self.finals.get(op, op) for op in ops]
 
-        return aligned_part(
+        return aligned_slice(
             self.cut, part.phase, part.domain, new(part.roots), new(part.folds), new(part.stored),
             part.replicated,
         )  # fmt: skip
 
     # -- mapping ------------------------------------------------------------------------------------------------
-    def _map(self, part: Part) -> GridPart:
+    def _map(self, part: Slice) -> Stage:
         al = part.alignment
         sched = schedule(al, hoist=True)
         mapped = self._flat(part, sched) if al.domain.flat else self._rows(part, sched)
         self._size_partials(mapped)
         return mapped
 
-    def _adopted(self, part: Part, phases: list[list[GridPart]]) -> GridPart | None:
+    def _adopted(self, part: Slice, phases: list[list[Stage]]) -> Stage | None:
         if not self.barriers:
             return None
         earlier = [p for parts in phases for p in parts]
         return adopt(part, earlier, self.cut, self.blocks, self.words)
 
-    def _flat(self, part: Part, sched: LoopNest) -> GridPart:
+    def _flat(self, part: Slice, sched: LoopNest) -> Stage:
         al = part.alignment
         spaces: list[tuple[Extent, ColumnMapping]] = []
         tasks = 1  # also where no value has columns: a total of one element
@@ -191,12 +187,12 @@ class _Mapper:
             tasks = max(tasks, -(-int(extent) // (self.threads * vector * chunks)))
         self.most_tasks = max(self.most_tasks, tasks)
         mapping = RowMapping(self.threads, 1, ByExtent(spaces), split=True)
-        made = GridPart(part, sched, mapping, tasks, self.blocks)
+        made = Stage(part, sched, mapping, tasks, self.blocks)
         if self.barriers and len(spaces) == len(sched.passes) == 1 and self._reads_again(part):
             return self._in_turn(made)
         return made
 
-    def _reads_again(self, part: Part) -> bool:
+    def _reads_again(self, part: Slice) -> bool:
         """True where a part of another phase reads one of the part's large inputs as well."""
         large = {t for t in part.tensors if t in self.found.graph.inputs and _is_large(t)}
         others = [
@@ -204,14 +200,15 @@ class _Mapper:
         ]
         return any(t in large for p in others for t in p.tensors)
 
-    def _in_turn(self, made: GridPart) -> GridPart:
+    def _in_turn(self, made: Stage) -> Stage:
         """What was one task as several at once: parts whose tasks are of equal size share out inputs alike."""
-        ((columns, m),) = made.mapping.columns.items()
-        mapping = replace(made.mapping, columns=ByExtent([(columns, ColumnMapping(m.vector, 1))]))
+        mapping = made.row_mapping
+        ((columns, m),) = mapping.columns.items()
+        mapping = replace(mapping, columns=ByExtent([(columns, ColumnMapping(m.vector, 1))]))
         tasks = -(-int(columns) // (self.threads * m.vector))
         return replace(made, mapping=mapping, tasks=tasks, unroll=m.chunks)
 
-    def _rows(self, part: Part, sched: LoopNest) -> GridPart:
+    def _rows(self, part: Slice, sched: LoopNest) -> Stage:
         al = part.alignment
         rows = int(al.domain.rows)
         extents = [int(e) for e in sched.spaces]
@@ -255,7 +252,7 @@ class _Mapper:
             raise Misaligned(f"{tiles} tiles of columns on {self.blocks} blocks")
         self.most_tasks = max(self.most_tasks, tasks * tiles)
         stride = 1 if part.replicated else min(self.blocks // tiles, tasks)
-        return GridPart(part, sched, mapping, tasks, stride, tiles, unroll=self._unroll(al, sched, mapping))
+        return Stage(part, sched, mapping, tasks, stride, tiles, unroll=self._unroll(al, sched, mapping))
 
     @staticmethod
     def _stepped(m: ColumnMapping) -> ColumnMapping:
@@ -318,14 +315,14 @@ def _is_large(tensor: Tensor) -> bool:
     return int(tensor.size) * item_bytes(tensor.dtype) >= heuristics.CACHED_INPUT_BYTES
 
 
-def _turned_around(phases: Sequence[Sequence[GridPart]]) -> list[list[GridPart]]:
+def _turned_around(phases: Sequence[Sequence[Stage]]) -> list[list[Stage]]:
     """The parts, those that read a large input again beginning where the last one that read it ended."""
     direction: dict[Tensor, bool] = {}
 
-    def turned(p: GridPart) -> GridPart:
-        if p.part.replicated:
+    def turned(p: Stage) -> Stage:
+        if p.slice.replicated:
             return p
-        tensors = {copy: t for t, copy in p.part.tensors.items()}
+        tensors = {copy: t for t, copy in p.slice.tensors.items()}
         large = [tensors[t] for t in p.graph.inputs if _is_large(t)]
         before = [direction[t] for t in large if t in direction]
         backwards = bool(before) and not before[0]
@@ -333,40 +330,3 @@ def _turned_around(phases: Sequence[Sequence[GridPart]]) -> list[list[GridPart]]
         return replace(p, backwards=backwards)
 
     return [[turned(p) for p in parts] for parts in phases]
-
-
-def _scratch(plan: GridPlan) -> tuple[list[Scratch], dict[Tensor, str]]:
-    """A buffer for every global tensor that is no output; tensors that do not live at once share one.
-
-    A tensor lives from the phase that writes it to the last one that reads it. Between the last reads of a buffer's
-    tensor and the first writes of the next there is a barrier.
-    """
-    found = plan.partition
-    first: dict[Tensor, int] = {}
-    for op, tensor in found.partials.items():
-        first[tensor] = next(f for f, parts in enumerate(plan.phases) for p in parts if op in p.part.folds)
-    first |= found.stored
-    last = dict(first)
-    for f, parts in enumerate(plan.phases):
-        for p in parts:
-            for tensor in first:
-                if f > first[tensor] and any(tensor in op.inputs for op in p.part.copies):
-                    last[tensor] = f
-    for op, f in found.scalars.items():
-        later = [g for g, parts in enumerate(plan.phases) if any(op.output in p.part.tensors for p in parts)]
-        # Blocks that stay hold the result; kernels of their own finish it again.
-        last[found.partials[op]] = f + 1 if plan.cooperative else max([f + 1, *later])
-    outputs, place = set(plan.graph.outputs), dict[Tensor, str]()
-    free: list[tuple[str, str, int, int]] = []  # name, dtype, elements, last phase
-    for tensor in sorted((t for t in first if t not in outputs), key=lambda t: first[t]):
-        size, wide = int(tensor.size), compute_dtype(tensor.dtype)
-        for i, (name, dtype, room, until) in enumerate(free):
-            if dtype == wide and until < first[tensor]:
-                free[i] = (name, dtype, max(room, size), last[tensor])
-                place[tensor] = name
-                break
-        else:
-            name = f"scratch{len(free)}"
-            free.append((name, wide, size, last[tensor]))
-            place[tensor] = name
-    return [Scratch(name, (size,), dtype) for name, dtype, size, _ in free], place

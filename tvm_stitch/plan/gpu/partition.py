@@ -20,7 +20,7 @@ from ...graph.ir import Operator, StitchGraph, Tensor
 from .. import heuristics
 from ..iteration.alignment import Alignment, Misaligned, align, op_points
 from ..iteration.domain import At, Domain, Point
-from .stages import Cut, Part, aligned_part, final_reduce, partial_tensor, slice_graph, slice_operators
+from ..slices import Cut, Slice, aligned_slice, final_reduce, partial_tensor, slice_graph, slice_operators
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Partition:
 
     graph: StitchGraph
     blocks: int
-    phases: Sequence[Sequence[Part]]
+    phases: Sequence[Sequence[Slice]]
     partials: Mapping[Operator, Tensor]
     scalars: Mapping[Operator, int]
     stored: Mapping[Tensor, int]
@@ -92,7 +92,7 @@ def as_int(extent: Extent) -> int:
 class _Draft:
     """A part in the making: its roots change while others find their place, and its alignment with them."""
 
-    def __init__(self, made: Part):
+    def __init__(self, made: Slice):
         self.made = made
         self.joining: tuple[Operator, ...] = ()  # roots that the alignment does not have yet
         self.storing: frozenset[Operator] = frozenset()
@@ -117,7 +117,7 @@ class _Draft:
         if stored:
             self.storing = self.storing | {root}
 
-    def become(self, made: Part) -> None:
+    def become(self, made: Slice) -> None:
         """Be a part with other roots."""
         self.made, self.joining, self.storing = made, (), frozenset()
 
@@ -128,19 +128,19 @@ class _Draft:
 
     def with_roots(
         self, cut: Cut, roots: Sequence[Operator], folds: Collection[Operator], stored: Collection[Operator]
-    ) -> Part:
+    ) -> Slice:
         """The part with these roots.
 
         Raises:
             Misaligned: when its domain does not serve them all.
         """
-        return aligned_part(cut, self.phase, self.domain, roots, folds, stored)
+        return aligned_slice(cut, self.phase, self.domain, roots, folds, stored)
 
     def replicate(self) -> None:
         """Let every block evaluate it."""
         self.replicated = True
 
-    def finished(self, phase: int) -> Part:
+    def finished(self, phase: int) -> Slice:
         """The part as it has become, in a phase of this number."""
         return replace(self.made, phase=phase, replicated=self.replicated)
 
@@ -363,7 +363,7 @@ class _Partitioner:
         reasons = []
         for domain in self._domains(root, phase, fold):
             try:
-                made = aligned_part(
+                made = aligned_slice(
                     self.cut, phase, domain, [root], [root] if fold else [], [root] if stored else []
                 )
             except Misaligned as err:

@@ -17,37 +17,37 @@ from ...graph.dtype import item_bytes
 from ...graph.extent import ByExtent, extent_key
 from ...graph.ir import Tensor
 from .. import heuristics
-from ..grid_memory import grid_shared_bytes
-from ..grid_plan import GridPart, GridPlan, InterPhaseReuse
 from ..iteration.alignment import Misaligned
 from ..iteration.domain import At, Domain
 from ..iteration.loops import Leaf, schedule
-from .registers import part_words
-from .stages import Cut, Part, aligned_part
+from ..kernel import InterPhaseReuse, KernelPlan, Stage
+from ..memory import shared_bytes
+from ..slices import Cut, Slice, aligned_slice
+from .registers import stage_words
 from .tile import RowMapping
 
 
-def loaded_tile(part: GridPart, tensor: Tensor) -> Leaf | None:
+def loaded_tile(part: Stage, tensor: Tensor) -> Leaf | None:
     """The load by which every thread of a part gets its elements of an input of the whole graph, in one pass.
 
     None where there is no such load, or where some threads have no element (in other than the last task).
     """
-    copy = part.part.tensors.get(tensor)
-    if copy is None or len(part.schedule.passes) != 1 or part.part.replicated or copy.dtype == "bool":
+    copy = part.slice.tensors.get(tensor)
+    if copy is None or len(part.schedule.passes) != 1 or part.slice.replicated or copy.dtype == "bool":
         return None
     (p,) = part.schedule.passes
     found = [leaf for leaf in p.loads if leaf[0] is copy and leaf[1].at is At.FULL]
-    mapping = part.mapping
+    mapping = part.row_mapping
     if not found or not mapping.keep or mapping.of(p.columns).steps != 1:
         return None
     return found[0] if mapping.split or mapping.covered(p.columns) == p.columns else None
 
 
-def shared_out_alike(one: GridPart, other: GridPart) -> bool:
+def shared_out_alike(one: Stage, other: Stage) -> bool:
     """True when equal threads of equal blocks load equal elements of what both parts read whole."""
 
-    def layout(part: GridPart) -> tuple[object, ...]:
-        m, domain = part.mapping, part.alignment.domain
+    def layout(part: Stage) -> tuple[object, ...]:
+        m, domain = part.row_mapping, part.alignment.domain
         columns = part.schedule.passes[0].columns if part.schedule.passes else 0
         return (
             extent_key(domain.rows), domain.flat, extent_key(columns), m.threads, m.rows_per_block, m.split,
@@ -57,7 +57,7 @@ def shared_out_alike(one: GridPart, other: GridPart) -> bool:
     return layout(one) == layout(other)
 
 
-def adopt(part: Part, earlier: Sequence[GridPart], cut: Cut, blocks: int, words: int) -> GridPart | None:
+def adopt(part: Slice, earlier: Sequence[Stage], cut: Cut, blocks: int, words: int) -> Stage | None:
     """The part shared out as an earlier one that loads the same input, if it can be; the part itself is unchanged.
 
     A part without reductions has a flat domain, which suits any shape; but the same rows and threads as those of the
@@ -73,14 +73,14 @@ def adopt(part: Part, earlier: Sequence[GridPart], cut: Cut, blocks: int, words:
     if not part.domain.flat or part.folds or part.replicated or any(op.is_reduce for op in part.roots):
         return None
     for model in earlier:
-        m = model.mapping
+        m = model.row_mapping
         if m.split or model.tiles != 1 or model.stride != blocks or model.tasks < blocks:
             continue
         if not any(loaded_tile(model, t) for t in part.tensors):
             continue
         rows = Domain(model.alignment.domain.rows)
         try:
-            like = aligned_part(cut, part.phase, rows, part.roots, part.folds, part.stored)
+            like = aligned_slice(cut, part.phase, rows, part.roots, part.folds, part.stored)
         except Misaligned:
             continue
         mapped = _mapped_as(like, model, words)
@@ -89,24 +89,22 @@ def adopt(part: Part, earlier: Sequence[GridPart], cut: Cut, blocks: int, words:
     return None
 
 
-def _mapped_as(part: Part, model: GridPart, words: int) -> GridPart | None:
+def _mapped_as(part: Slice, model: Stage, words: int) -> Stage | None:
     sched = schedule(part.alignment, hoist=True)
-    m = model.mapping
+    m = model.row_mapping
     if len(sched.passes) != 1 or sched.row_outputs or sched.passes[0].reduces:
         return None
     columns = sched.passes[0].columns
     if columns not in m.columns:
         return None
     mapping = RowMapping(m.threads, m.rows_per_block, ByExtent([(columns, m.of(columns))]))
-    mapped = GridPart(
-        part, sched, mapping, model.tasks, model.stride, offset=model.offset, unroll=model.unroll
-    )
-    while mapped.unroll > 1 and part_words(mapped) > words:
+    mapped = Stage(part, sched, mapping, model.tasks, model.stride, offset=model.offset, unroll=model.unroll)
+    while mapped.unroll > 1 and stage_words(mapped) > words:
         mapped = replace(mapped, unroll=mapped.unroll // 2)
-    return mapped if part_words(mapped) <= words else None
+    return mapped if stage_words(mapped) <= words else None
 
 
-def retain(plan: GridPlan, words: int) -> InterPhaseReuse | None:
+def retain(plan: KernelPlan, words: int) -> InterPhaseReuse | None:
     """What to keep on chip in a plan whose blocks stay: of all choices the one that saves most; None if there is none.
 
     Args:
@@ -118,10 +116,15 @@ def retain(plan: GridPlan, words: int) -> InterPhaseReuse | None:
     found: list[tuple[int, InterPhaseReuse]] = []
     for f, parts in enumerate(plan.phases):
         for first in parts:
-            if first.part.replicated or first.stride != plan.blocks or first.tiles != 1 or first.offset:
+            if (
+                first.slice.replicated
+                or first.stride != plan.shared_grid.blocks
+                or first.tiles != 1
+                or first.offset
+            ):
                 continue
             later = [p for phase in plan.phases[f + 1 :] for p in phase if shared_out_alike(first, p)]
-            readers: dict[tuple[GridPart, ...], list[Tensor]] = {}
+            readers: dict[tuple[Stage, ...], list[Tensor]] = {}
             for tensor in plan.graph.inputs:
                 again = tuple(p for p in later if loaded_tile(first, tensor) and loaded_tile(p, tensor))
                 if again:
@@ -134,22 +137,25 @@ def retain(plan: GridPlan, words: int) -> InterPhaseReuse | None:
 
 
 def _kept(
-    plan: GridPlan, parts: tuple[GridPart, ...], tensors: tuple[Tensor, ...], words: int
+    plan: KernelPlan, parts: tuple[Stage, ...], tensors: tuple[Tensor, ...], words: int
 ) -> InterPhaseReuse | None:
     device, first = plan.device, parts[0]
     (p,) = first.schedule.passes
-    m = first.mapping.of(p.columns)
+    m = first.row_mapping.of(p.columns)
     elements = m.vector * m.chunks
-    size = sum(item_bytes(t.dtype) for t in tensors) * elements * plan.threads
-    room = min(device.shared_per_block, device.shared_per_sm // plan.blocks_per_sm - device.shared_reserved)
+    size = sum(item_bytes(t.dtype) for t in tensors) * elements * plan.shared_grid.threads
+    room = min(
+        device.shared_per_block,
+        device.shared_per_sm // plan.shared_grid.blocks_per_sm - device.shared_reserved,
+    )
     # As many as every block has; and the last of a flat domain may be a part of one.
-    tasks = (first.tasks - 1 if first.mapping.split else first.tasks) // first.stride
+    tasks = (first.tasks - 1 if first.row_mapping.split else first.tasks) // first.stride
     together = max(part.unroll for part in parts)
-    shared = max(0, min(tasks, (room - grid_shared_bytes(plan) - heuristics.RETAINED_SLACK_BYTES) // size))
+    shared = max(0, min(tasks, (room - shared_bytes(plan) - heuristics.RETAINED_SLACK_BYTES) // size))
     if shared > together:
         shared -= shared % together
     each = max(1.0, sum(item_bytes(t.dtype) for t in tensors) / 4 * elements)
-    free = words - max(map(part_words, parts)) - heuristics.RETAINED_ADDRESSES * (len(tensors) - 1)
+    free = words - max(map(stage_words, parts)) - heuristics.RETAINED_ADDRESSES * (len(tensors) - 1)
     share = next((share for phases, share in heuristics.RETAINED_SHARE if len(plan.phases) <= phases), 0.0)
     registers = max(0, min(tasks - shared, heuristics.RETAINED_IN_REGISTERS, int(free * share / each)))
     return InterPhaseReuse(tensors, parts, shared, registers, size) if shared + registers else None

@@ -20,6 +20,7 @@ from ...graph.ir import Operator
 from .. import heuristics
 from ..iteration.alignment import Alignment
 from ..iteration.loops import LoopNest, is_streamed
+from ..kernel import Scratch
 from .occupancy import blocks_per_sm
 from .tile import (
     MOST_BLOCKS,
@@ -36,7 +37,6 @@ from .tile import (
     tile_words,
     vector_length,
 )
-from .workspace import Scratch
 
 
 def choose_mapping(

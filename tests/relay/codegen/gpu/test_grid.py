@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from tests.relay.codegen.gpu_kernels import GpuKernel, check, function, needs_nvcc
 from tvm import relay
 
 from cuda_emulator import Options, default_target
+from tests.relay.codegen.gpu_kernels import GpuKernel, check, function, needs_nvcc
 from tests.relay.codegen.kernels import draw
 from tvm_stitch.codegen.gpu.grid_barrier import GRID_BARRIER
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import DeviceModel, device_model
 from tvm_stitch.plan.gpu.tile import CrossBlockReduction
-from tvm_stitch.plan.grid_plan import GridPlan
+from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.relay.cuda_source import compile_with_nvrtc, fixed_cuda_source
 
 WIDE = {"float32": (2e-4, 2e-4), "float16": (2e-2, 2e-2), "bfloat16": (6e-2, 6e-2)}
@@ -49,7 +49,7 @@ def np_layer_norm_backward(x: np.ndarray, dy: np.ndarray, scale: np.ndarray) -> 
 def test_layer_norm_backward(shape: tuple[int, int]) -> None:
     kernel = check([shape, shape, shape[-1:]], "float32", layer_norm_backward, np_layer_norm_backward, WIDE)
     if shape[0] > 2:
-        assert isinstance(kernel.plan, GridPlan) and not kernel.plan.cooperative
+        assert isinstance(kernel.plan, KernelPlan) and not kernel.plan.cooperative
         assert kernel.kernels.count("__launch_bounds__") == 2 * len(kernel.plan.phases)
 
 
@@ -87,7 +87,7 @@ def test_three_phases() -> None:
     kernel = check(
         [(200, 65)], "float32", columns_rows_columns, np_columns_rows_columns, {"float32": (2e-4, 1e-7)}
     )
-    assert isinstance(kernel.plan, GridPlan) and len(kernel.plan.phases) >= 3
+    assert isinstance(kernel.plan, KernelPlan) and len(kernel.plan.phases) >= 3
 
 
 def test_a_softmax_along_columns_feeds_one_along_rows() -> None:
@@ -109,7 +109,7 @@ def test_scratch_is_a_workspace_of_the_host_code() -> None:
     kernel = check(
         [(1000, 48)], "float32", lambda x: relay.sum(relay.exp(x), 0), lambda x: np.exp(x).sum(0), WIDE
     )
-    assert isinstance(kernel.plan, GridPlan) and kernel.plan.scratch
+    assert isinstance(kernel.plan, KernelPlan) and kernel.plan.scratch
     assert len(kernel.func.params) == 2
     assert "scratch0" in kernel.kernels
 
@@ -143,7 +143,7 @@ def test_barriers_one_after_the_other() -> None:
         [(200, 65)], "float32", columns_rows_columns, np_columns_rows_columns, {"float32": (2e-4, 1e-7)}, BARRIERS,
         device(),
     )  # fmt: skip
-    assert isinstance(kernel.plan, GridPlan) and kernel.plan.cooperative
+    assert isinstance(kernel.plan, KernelPlan) and kernel.plan.cooperative
     assert kernel.kernels.count("__launch_bounds__") == 2
     assert kernel.kernels.count(GRID_BARRIER) == len(kernel.plan.phases) - 1 >= 3
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from tests.relay.codegen.gpu_kernels import GpuKernel, check, function, needs_nvcc
 from tvm import relay
 
 from cuda_emulator import default_target
+from tests.relay.codegen.gpu_kernels import GpuKernel, check, function, needs_nvcc
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import device_model
 from tvm_stitch.plan.gpu.tile import CrossBlockReduction

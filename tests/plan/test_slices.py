@@ -11,16 +11,16 @@ from tvm.relax import op as R
 
 from tests.graph.helpers import build, graph
 from tvm_stitch.graph.ir import Operator, StitchGraph
-from tvm_stitch.plan.gpu.stages import (
+from tvm_stitch.plan.iteration.alignment import Misaligned
+from tvm_stitch.plan.iteration.domain import Domain
+from tvm_stitch.plan.slices import (
     Cut,
-    aligned_part,
+    aligned_slice,
     final_reduce,
     partial_tensor,
     slice_graph,
     slice_operators,
 )
-from tvm_stitch.plan.iteration.alignment import Misaligned
-from tvm_stitch.plan.iteration.domain import Domain
 
 F32 = "float32"
 
@@ -79,11 +79,11 @@ def test_copies_leave_the_graph_as_it_was() -> None:
 def test_a_part_is_aligned_with_all_of_its_roots_or_not_made() -> None:
     found = softmax()
     most, total = found.reduces
-    part = aligned_part(cut_of(found), 0, Domain(6), [most], stored=[most])
+    part = aligned_slice(cut_of(found), 0, Domain(6), [most], stored=[most])
     assert names(part.graph.operators)[-1] == most.name and names(part.roots) == [most.name]
     assert [t.producer for t in part.graph.outputs] == [part.copies[most]] and part.stored == {most}
     with pytest.raises(Misaligned):
-        aligned_part(cut_of(found), 0, Domain(6), [most, total], [total], [most])
+        aligned_slice(cut_of(found), 0, Domain(6), [most, total], [total], [most])
 
 
 def test_a_reduction_in_two_steps() -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts: what of a stitch op iterates one row domain, between values that cross device memory.
+"""Slices: what of a stitch op iterates one row domain, between values that cross device memory.
 
-A grid-wide plan is a list of *phases*, divided by grid barriers; each phase is a list of parts. A part is a StitchGraph
-of its own: its inputs are the stitch op's inputs and *global values* (the Global scheme of AStitch, section 3), which
-earlier phases left in device memory.
+A plan is a list of *phases*, divided by grid barriers; each phase is a list of stages. A stage evaluates a slice, a
+StitchGraph of its own: its inputs are the stitch op's inputs and *global values* (the Global scheme of AStitch, section
+3), which earlier phases left in device memory.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ... import compat
-from ...compat import tir
-from ...graph.extent import Extent, as_expr
-from ...graph.ir import Access, Axis, OpClass, Operator, Span, StitchGraph, Tensor
-from ..iteration.alignment import Alignment, align
-from ..iteration.domain import Domain
+from .. import compat
+from ..compat import tir
+from ..graph.extent import Extent, as_expr
+from ..graph.ir import Access, Axis, OpClass, Operator, Span, StitchGraph, Tensor
+from .iteration.alignment import Alignment, align
+from .iteration.domain import Domain
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class Slice:
     """Operators evaluated over one domain in one phase, shared out over the blocks.
 
-    A ``replicated`` part is small: every block evaluates all of it, and keeps what it stores in shared memory.
+    A ``replicated`` slice is small: every block evaluates all of it, and keeps what it stores in shared memory.
 
-    ``roots`` (operators of the whole graph, in topological order) are what the part computes; those in ``folds`` are
+    ``roots`` (operators of the whole graph, in topological order) are what the slice computes; those in ``folds`` are
     reductions across its rows, those in ``stored`` leave their result in device memory. ``alignment`` is of the
-    part's own graph; ``copies`` and ``tensors`` give its operators and tensors for those of the whole one.
+    slice's own graph; ``copies`` and ``tensors`` give its operators and tensors for those of the whole one.
     """
 
     phase: int
@@ -42,7 +42,7 @@ class Part:
 
     @property
     def graph(self) -> StitchGraph:
-        """The part's own graph."""
+        """The slice's own graph."""
         return self.alignment.graph
 
 
@@ -113,7 +113,17 @@ def _copy(op: Operator, tensors: Mapping[Tensor, Tensor]) -> Operator:
     return new
 
 
-def aligned_part(
+def whole(alignment: Alignment) -> Slice:
+    """The slice that is all of an aligned graph."""
+    graph = alignment.graph
+    stored = frozenset(t.producer for t in graph.outputs if t.producer is not None)
+    roots = tuple(op for op in graph.operators if op.is_reduce or op in stored)
+    operators = {op: op for op in graph.operators}
+    tensors = {t: t for t in graph.tensors()}
+    return Slice(0, alignment.domain, roots, frozenset(), stored, alignment, operators, tensors)
+
+
+def aligned_slice(
     cut: Cut,
     phase: int,
     domain: Domain,
@@ -121,8 +131,8 @@ def aligned_part(
     folds: Collection[Operator] = (),
     stored: Collection[Operator] = (),
     replicated: bool = False,
-) -> Part:
-    """The part of a phase that computes these roots over a domain.
+) -> Slice:
+    """The slice of a phase that computes these roots over a domain.
 
     Raises:
         Misaligned: when the domain does not serve them all.
@@ -131,7 +141,7 @@ def aligned_part(
     graph, copies, tensors = slice_graph(cut, roots, stored, phase, f"phase{phase}")
     alignment = align(graph, domain, [copies[op] for op in folds])
     folded, kept = frozenset(folds), frozenset(stored)
-    return Part(phase, domain, roots, folded, kept, alignment, copies, tensors, replicated)
+    return Slice(phase, domain, roots, folded, kept, alignment, copies, tensors, replicated)
 
 
 def partial_tensor(op: Operator, blocks: Extent, dtype: str) -> Tensor:

@@ -13,21 +13,21 @@ from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import device_model
 from tvm_stitch.plan.cpu.tile import CpuMapping
 from tvm_stitch.plan.gpu.tile import RowMapping
-from tvm_stitch.plan.plan import make_plan
+from tvm_stitch.plan.in_block import plan_in_block
 from tvm_stitch.testing.cases import cases, softmax
 from tvm_stitch.testing.random_graphs import random_graph
 
 
 def test_the_device_decides_the_mapping() -> None:
     found = graph(softmax(64, 1024).build())
-    assert isinstance(make_plan(found, H200).mapping, RowMapping)
-    assert isinstance(make_plan(found, device_model("llvm")).mapping, CpuMapping)
+    assert isinstance(plan_in_block(found, H200).mapping, RowMapping)
+    assert isinstance(plan_in_block(found, device_model("llvm")).mapping, CpuMapping)
 
 
 @pytest.mark.parametrize("case", cases("test"), ids=lambda case: case.name)
 def test_plans_are_deterministic(case: Any) -> None:
     for found in graphs(case.build()):
-        first, second = make_plan(found, H200), make_plan(found, H200)
+        first, second = plan_in_block(found, H200), plan_in_block(found, H200)
         assert first.mapping == second.mapping
         passes = [[str((p.loads, p.values)) for p in made.schedule.passes] for made in (first, second)]
         assert passes[0] == passes[1], (
@@ -38,15 +38,15 @@ def test_plans_are_deterministic(case: Any) -> None:
 def test_planning_leaves_the_graph_as_it_is() -> None:
     found = graph(softmax(64, 70000).build())
     before = str(found)
-    make_plan(found, H200)
+    plan_in_block(found, H200)
     assert str(found) == before
 
 
 def test_rows_read_again_keep_nothing() -> None:
     config = StitchConfig(clusters=False, grid_barriers=False)
-    made = make_plan(graph(softmax(64, 100_000).build()), H200, config)
+    made = plan_in_block(graph(softmax(64, 100_000).build()), H200, config)
     assert made.schedule.kept_values == set() and made.schedule.kept_loads == set()
-    made = make_plan(graph(softmax(64, 50_000).build()), H200, config)
+    made = plan_in_block(graph(softmax(64, 50_000).build()), H200, config)
     assert made.schedule.kept_values == set() and len(made.schedule.kept_loads) == 1
 
 
@@ -54,10 +54,12 @@ def test_rows_read_again_keep_nothing() -> None:
 def test_random_graphs_have_plans(first: int) -> None:
     for seed in range(first, first + 10):
         for found in graphs(random_graph(seed, max_elements=600).mod):
-            assert make_plan(found, H200).schedule.passes or make_plan(found, H200).schedule.row_outputs
+            assert (
+                plan_in_block(found, H200).schedule.passes or plan_in_block(found, H200).schedule.row_outputs
+            )
 
 
 def test_a_scope_of_scalars() -> None:
     found = graph(build(lambda emit, x, y: R.exp(emit(R.add(x, y))), ((), "float32"), ((), "float32")))
-    made = make_plan(found, H200)
+    made = plan_in_block(found, H200)
     assert made.mapping.block <= 256
