@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from ..graph.dtype import compute_dtype, item_bytes
 from ..graph.extent import ByExtent, Extent, extent_key, product, total
-from ..graph.ir import Operator, Tensor
+from ..graph.ir import Operator, StitchGraph, Tensor
 from .gpu.tile import partial_bytes, partial_dtype, stage_bytes
+from .iteration.alignment import op_points
 from .iteration.domain import At, Point
 from .iteration.loops import Leaf, is_streamed
 from .kernel import KernelPlan, Stage
@@ -17,7 +18,7 @@ from .kernel import KernelPlan, Stage
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes read and written, and the least that could be: of a kernel each input and output once.
+    """Bytes read and written, and the least that could be: each element that is used once.
 
     Expressions where a shape is symbolic.
     """
@@ -37,6 +38,17 @@ def bytes_of(tensor: Tensor) -> Extent:
     return product([tensor.size, item_bytes(tensor.dtype)])
 
 
+def least_bytes(graph: StitchGraph) -> Extent:
+    """Bytes that any kernel for a graph moves: what is used of each input, and each output, once."""
+    return total([*map(_used_bytes, graph.inputs), *map(bytes_of, graph.outputs)])
+
+
+def _used_bytes(tensor: Tensor) -> Extent:
+    """Bytes of a tensor that its readers touch: of an embedding's table only the rows that are looked up."""
+    points = total(op_points(op) for op in tensor.consumers)
+    return product([_least(tensor.size, points), item_bytes(tensor.dtype)])
+
+
 # -- device memory -----------------------------------------------------------------------------------------------
 def traffic(plan: KernelPlan) -> Traffic:
     """Count the bytes of all stages: what several of them read counts each time, unless it is kept.
@@ -47,8 +59,7 @@ def traffic(plan: KernelPlan) -> Traffic:
     totals = [op.output for op in plan.crossing.scalars if op.output in plan.graph.outputs]
     read = total([*(m.read for m in moved), *(finished_bytes(plan, f) for f in range(len(plan.phases)))])
     written = total([*(m.written for m in moved), *(bytes_of(t) for t in totals)])
-    least = total(bytes_of(t) for t in [*plan.graph.inputs, *plan.graph.outputs])
-    return Traffic(read, written, least)
+    return Traffic(read, written, least_bytes(plan.graph))
 
 
 def stage_traffic(plan: KernelPlan, stage: Stage) -> Traffic:
