@@ -270,7 +270,7 @@ def test_plans_are_frozen() -> None:
                 and value.__module__ == module.__name__
             ):
                 found.append(value)
-    assert {"KernelPlan", "Stage", "Partition", "Part", "RowMapping", "CpuMapping", "LoopNest",
+    assert {"KernelPlan", "Stage", "Crossing", "Grid", "Partition", "Slice", "RowMapping", "CpuMapping", "LoopNest",
             "RowLoop", "Alignment"} <= {each.__name__ for each in found}  # fmt: skip
     assert [each.__name__ for each in found if not each.__dataclass_params__.frozen] == []
 

@@ -140,7 +140,7 @@ def _phase(plan: KernelPlan, number: int) -> dict[str, Any]:
     """What happens between two barriers."""
     done = [op.name for op, f in plan.crossing.scalars.items() if f == number - 1]
     parts = [_part(plan, part) for part in plan.phases[number]]
-    return {"phase": number, "finishes": done, "parts": parts}
+    return {"phase": number, "finishes": done, "stages": parts}
 
 
 def _part(plan: KernelPlan, stage: Stage) -> dict[str, Any]:

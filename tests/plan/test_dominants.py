@@ -163,7 +163,7 @@ def by_scheme(plan: KernelPlan) -> dict[Scheme, list[str]]:
 def test_figure_7_as_the_paper_has_it() -> None:
     """reduce.1 Regional, power.1 and reduce.2 Global, multiply.1 Independent, the rest Local; the paper's groups."""
     plan = planned(grid_cases.figure7(4096, 1024, 8192).build())
-    assert isinstance(plan, KernelPlan)
+    assert plan.grid_wide
     reshape, *rest = plan.graph.operators  # parameter.2 is a vector here: it becomes a column first
     name = {reshape: "reshape", **dict(zip(rest, NAMES, strict=True))}
     scheme = {name[op]: s for op, s in final_schemes(plan).items()}
@@ -207,7 +207,7 @@ def test_gradients_of_layer_norm() -> None:
 def test_statistics_of_a_batch_are_global() -> None:
     """Light values as well: the mean of a channel is read by other blocks than the one that finished it."""
     plan = planned(grid_cases.batch_norm_training(8192, 256).build())
-    assert isinstance(plan, KernelPlan)
+    assert plan.grid_wide
     scheme, crossing = final_schemes(plan), crossing_tensors(plan)
     assert crossing and all(scheme[t.producer] is Scheme.GLOBAL for t in crossing if t.producer)
     groups = group(plan.graph, crossing)
@@ -269,7 +269,7 @@ def test_every_scheme_says_where_the_plan_keeps_a_value(case: Any) -> None:
                 assert op.output in plan.graph.outputs and not op.output.consumers
             elif where is Scheme.LOCAL:
                 assert not op.is_reduce
-        if isinstance(plan, KernelPlan):
+        if plan.grid_wide:
             crossing = crossing_tensors(plan)
-            written = {op.output for phase in plan.phases for p in phase for op in p.part.stored}
+            written = {op.output for phase in plan.phases for p in phase for op in p.slice.stored}
             assert crossing <= written | {op.output for op in plan.crossing.scalars}

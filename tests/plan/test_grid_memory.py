@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from tvm.relax import op as R
-from tvm_stitch.plan.grid_memory import finished_bytes, shared_bytes, stage_traffic, traffic
 
 import tvm_stitch.relax
 from cuda_emulator import run_cuda
@@ -17,6 +16,7 @@ from cuda_emulator.lowering import lower
 from tests.graph.helpers import H200, build
 from tvm_stitch.plan.gpu.grid import make_grid_plan
 from tvm_stitch.plan.kernel import KernelPlan
+from tvm_stitch.plan.memory import finished_bytes, shared_bytes, stage_traffic, traffic
 from tvm_stitch.relax.pipeline import Recorder
 from tvm_stitch.testing import grid_cases
 from tvm_stitch.testing.plan_checks import stitch_graph
@@ -74,7 +74,7 @@ def test_what_blocks_retain_is_read_once() -> None:
     assert kept is not None
     loads, again = kept.stages
     assert stage_traffic(plan, loads).read >= size
-    held = plan.blocks * kept.tasks * kept.bytes
+    held = plan.shared_grid.blocks * kept.tasks * kept.bytes
     assert size - held <= stage_traffic(plan, again).read < 1.001 * (size - held)
     assert 0.25 * size < held < 0.5 * size  # of an H200
 
@@ -88,7 +88,7 @@ def test_shared_memory_is_what_the_kernel_takes(name: str) -> None:
     pipeline = tvm_stitch.relax.pipeline(target, None, recorder)
     source = lower(mod, target, pipeline).source
     (plan,) = recorder.plans.values()
-    assert isinstance(plan, KernelPlan)
+    assert plan.grid_wide
     arrays = re.findall(r"^\s*__shared__ .*?(float|int) \w+\[(\d+)\];", source, re.M)
     static = sum(4 * int(count) for _, count in arrays)
     done = run_cuda(

@@ -38,7 +38,7 @@ def test_rows_that_are_read_again_count_again() -> None:
 def test_rows_of_a_cluster_are_read_once() -> None:
     made = plan(cases.softmax(64, 100_000).build())
     moved = traffic(made)
-    assert made.mapping.row_splits == 2 and moved.read + moved.written == moved.least
+    assert made.stage.mapping.row_splits == 2 and moved.read + moved.written == moved.least
 
 
 def test_rows_read_again_through_other_axes() -> None:
@@ -56,7 +56,7 @@ def test_rows_read_again_through_other_axes() -> None:
     config = StitchConfig(clusters=False, grid_barriers=False)
     made = plan_in_block(graph(build(body, (shape, F32))), H200, config)
     size = 4096 * 300 * 64 * 4
-    assert made.mapping.storage is Storage.NOWHERE and traffic(made).read == 2 * size
+    assert made.stage.mapping.storage is Storage.NOWHERE and traffic(made).read == 2 * size
 
 
 def test_rows_in_shared_memory_are_read_once() -> None:
@@ -103,5 +103,5 @@ def test_bytes_of_a_tensor(dtype: str, size: int) -> None:
 def test_shared_memory_of_partial_results() -> None:
     """Four warps a row need a partial each; a row within a warp needs none."""
     wide = plan(cases.softmax(64, 1024).build())
-    assert wide.mapping.threads > 32 and shared_bytes(wide) == wide.mapping.block // 32 * 4
+    assert wide.stage.mapping.threads > 32 and shared_bytes(wide) == wide.stage.mapping.block // 32 * 4
     assert shared_bytes(plan(cases.softmax(65536, 128).build())) == 0

@@ -31,20 +31,20 @@ def with_part(plan: KernelPlan, phase: int, part: Stage) -> KernelPlan:
 def early(plan: KernelPlan) -> KernelPlan:
     """The second phase's part in the first, beside the part that makes what it reads."""
     (part,) = plan.phases[1]
-    moved = replace(part, part=replace(part.part, phase=0))
+    moved = replace(part, slice=replace(part.slice, phase=0))
     return replace(plan, phases=[[*plan.phases[0], moved], [], *plan.phases[2:]])
 
 
 def unwritten(plan: KernelPlan) -> KernelPlan:
     """A value that is read by another part, and not stored any more."""
     part = plan.phases[0][0]
-    return with_part(plan, 0, replace(part, part=replace(part.part, stored=frozenset())))
+    return with_part(plan, 0, replace(part, slice=replace(part.slice, stored=frozenset())))
 
 
 def twice(plan: KernelPlan) -> KernelPlan:
     """An output that two phases write."""
-    part, again = plan.phases[2][0], plan.phases[3][0].part.stored
-    return with_part(plan, 2, replace(part, part=replace(part.part, stored=part.part.stored | again)))
+    part, again = plan.phases[2][0], plan.phases[3][0].slice.stored
+    return with_part(plan, 2, replace(part, slice=replace(part.slice, stored=part.slice.stored | again)))
 
 
 def shared(plan: KernelPlan) -> KernelPlan:
@@ -62,8 +62,10 @@ def tight(plan: KernelPlan) -> KernelPlan:
 
 def crowded(plan: KernelPlan) -> KernelPlan:
     """A block more than the device holds."""
-    per_sm = 2048 // plan.threads
-    return replace(plan, blocks_per_sm=per_sm, blocks=per_sm * plan.device.sms + 1)
+    per_sm = 2048 // plan.shared_grid.threads
+    return replace(
+        plan, grid=replace(plan.shared_grid, blocks_per_sm=per_sm, blocks=per_sm * plan.device.sms + 1)
+    )
 
 
 def short(plan: KernelPlan) -> KernelPlan:
@@ -81,15 +83,15 @@ def narrow(plan: KernelPlan) -> KernelPlan:
 def unfinished(plan: KernelPlan) -> KernelPlan:
     """The last reduction over fewer partial results than there are."""
     (part,) = plan.phases[2]
-    (last,) = [op for op in part.part.roots if op.is_reduce]
+    (last,) = [op for op in part.slice.roots if op.is_reduce]
     last.reduce[0].extent = int(str(last.reduce[0].extent)) - 1
     return plan
 
 
 def out_of_turn(plan: KernelPlan) -> KernelPlan:
     """Parts that every block evaluates, before what they read."""
-    made = next(t for t in plan.place if any(t in part.part.tensors for part in plan.phases[1]))
-    return replace(plan, partition=replace(plan.partition, shared={**plan.crossing.shared, made: 1}))
+    made = next(t for t in plan.place if any(t in part.slice.tensors for part in plan.phases[1]))
+    return replace(plan, crossing=replace(plan.crossing, shared={**plan.crossing.shared, made: 1}))
 
 
 @pytest.mark.parametrize(

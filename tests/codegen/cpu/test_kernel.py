@@ -70,7 +70,7 @@ class Compiled:
         self.executable = tvm.compile(mod, target, relax_pipeline=pipeline(target, None, recorder))
         assert not recorder.declined, recorder.declined
         self.plans: list[KernelPlan] = list(recorder.plans.values())
-        self.mappings = [cast(CpuMapping, plan.mapping) for plan in self.plans]
+        self.mappings = [cast(CpuMapping, plan.stage.mapping) for plan in self.plans]
         self.main = relax.VirtualMachine(self.executable, tvm.cpu())["main"]
 
     def check(self, inputs: Sequence[np.ndarray], tolerance: dict | None = None) -> None:

@@ -92,7 +92,7 @@ def test_a_phase_is_a_kernel_without_barriers(monkeypatch: pytest.MonkeyPatch, c
     assert plan_problems(plan) == []
     assert len(launches) == len(plan.phases) > 1
     assert not any(launch.cooperative for launch in launches)
-    assert {launch.grid[0] for launch in launches} == {plan.blocks}
+    assert {launch.grid[0] for launch in launches} == {plan.shared_grid.blocks}
 
 
 @pytest.mark.parametrize("case", CASES, ids=label)
@@ -100,7 +100,7 @@ def test_a_phase_ends_at_a_barrier(monkeypatch: pytest.MonkeyPatch, case: GridCa
     made = force(monkeypatch, barriers=True)
     (launch,) = check_case(case)
     (plan,) = made
-    assert launch.cooperative and launch.grid[0] == plan.blocks
+    assert launch.cooperative and launch.grid[0] == plan.shared_grid.blocks
     assert launch.grid[0] % H200.sms == 0 and len(plan.phases) > 1
 
 
@@ -111,12 +111,10 @@ def test_devices_without_cooperative_launches(monkeypatch: pytest.MonkeyPatch, c
     assert not any(launch.cooperative or launch.cluster[0] > 1 for launch in launches)
     found = stitch_graph(case.build())
     plan, with_barriers = choose_plan(found, ALONE), choose_plan(found, H200)
-    if isinstance(plan, KernelPlan):
+    if plan.grid_wide:
         assert len(launches) == len(plan.phases)
-    if isinstance(
-        with_barriers, KernelPlan
-    ):  # a small part is evaluated by every block only where blocks stay
-        assert isinstance(plan, KernelPlan) and len(plan.phases) >= len(with_barriers.phases)
+    if with_barriers.grid_wide:  # a small stage is evaluated by every block only where blocks stay
+        assert plan.grid_wide and len(plan.phases) >= len(with_barriers.phases)
 
 
 def test_the_option_does_what_such_a_device_does() -> None:
@@ -172,12 +170,12 @@ def test_one_wave_and_one_barrier_between_phases() -> None:
     target = emulated_target()
     artifact = lower(case.build(), target, tvm_stitch.relax.pipeline(target))
     plan = choose_plan(stitch_graph(case.build()), H200)
-    assert isinstance(plan, KernelPlan)
+    assert plan.grid_wide
     assert barriers(artifact) == len(plan.phases) - 1 > 0
     assert len(cooperative_kernels(artifact)) == len(artifact.kernels) == 1
     bound = re.search(r"__launch_bounds__\((\d+), (\d+)\)", artifact.source)
     assert bound is not None
-    assert (int(bound[1]), int(bound[2])) == (plan.threads, plan.blocks_per_sm)
+    assert (int(bound[1]), int(bound[2])) == (plan.shared_grid.threads, plan.shared_grid.blocks_per_sm)
 
 
 @pytest.mark.parametrize("barriers_kept", [True, False], ids=["barriers", "kernels"])

@@ -73,9 +73,11 @@ def lowered(case: GridCase) -> Lowered:
 def resident(case: GridCase) -> tuple[int, int]:
     """Blocks of the launch, and of a multiprocessor."""
     plan = made(case).plan
-    if isinstance(plan, KernelPlan):
-        return plan.blocks, plan.blocks_per_sm
-    return int(plan.alignment.domain.rows) * plan.mapping.row_splits, plan.mapping.blocks_per_sm
+    if plan.grid_wide:
+        return plan.shared_grid.blocks, plan.shared_grid.blocks_per_sm
+    return int(
+        plan.stage.alignment.domain.rows
+    ) * plan.stage.mapping.row_splits, plan.stage.mapping.blocks_per_sm
 
 
 def run(case: GridCase, artifact: Lowered, seed: int, **options: object) -> tuple[EmulatedRun, bool]:

@@ -16,7 +16,6 @@ from cuda_emulator import lower
 from tests.graph.helpers import build, check_emulated, cuda_source, draw
 from tests.plan.reread import column_softmax, gradient
 from tvm_stitch.config import StitchConfig
-from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.recorder import Recorder
 from tvm_stitch.testing import grid_cases
 from tvm_stitch.testing.random_graphs import emulated_target
@@ -31,7 +30,7 @@ def kept_by(mod: Any, config: StitchConfig) -> InterPhaseReuse | None:
     recorder = Recorder()
     lower(mod, emulated_target(), tvm_stitch.relax.pipeline(emulated_target(), config, recorder))
     (plan,) = recorder.plans.values()
-    assert isinstance(plan, KernelPlan)
+    assert plan.grid_wide
     return plan.retention
 
 

@@ -18,7 +18,7 @@ CPU = DeviceModel("cpu", "cpu", 4, 8, 1, 1, 0, 32 * 1024, 32 * 1024, 1 << 20, 80
 
 def mapping(inputs: list[Any], output: Any) -> CpuMapping:
     """The mapping of a function made of tensor expressions."""
-    return cast(CpuMapping, plan_in_block(read(te.create_prim_func([*inputs, output])), CPU).mapping)
+    return cast(CpuMapping, plan_in_block(read(te.create_prim_func([*inputs, output])), CPU).stage.mapping)
 
 
 def tensor(*shape: int) -> Any:

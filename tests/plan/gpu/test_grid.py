@@ -33,7 +33,7 @@ def test_plans_of_the_cases_hold(case: grid_cases.GridCase, device: str) -> None
         try:
             plan = make_grid_plan(found, GPUS[device])
         except Misaligned:
-            assert not isinstance(choose_plan(found, GPUS[device]), KernelPlan)
+            assert not choose_plan(found, GPUS[device]).grid_wide
             continue
         assert plan_problems(plan) == []
 
@@ -50,7 +50,7 @@ def test_plans_of_random_graphs_hold(size: int) -> None:
                 continue
             told = describe(found.name, plan)
             assert json.loads(json.dumps(vars(told))) == vars(told)
-            if isinstance(plan, KernelPlan):
+            if plan.grid_wide:
                 grids += 1
                 assert plan_problems(plan) == [], f"seed {seed}, {found.name}"
                 assert len(told.phases) == len(plan.phases) and told.bytes_written >= sum(
@@ -61,17 +61,17 @@ def test_plans_of_random_graphs_hold(size: int) -> None:
 
 def test_all_blocks_are_resident() -> None:
     plan = grid_plan(grid_cases.layer_norm_backward(65536, 768))
-    assert plan.cooperative and plan.blocks == plan.blocks_per_sm * H200.sms
-    assert blocks_per_sm(H200, plan.threads, 32) >= plan.blocks_per_sm
+    assert plan.cooperative and plan.shared_grid.blocks == plan.shared_grid.blocks_per_sm * H200.sms
+    assert blocks_per_sm(H200, plan.shared_grid.threads, 32) >= plan.shared_grid.blocks_per_sm
     (rows,) = plan.phases[0]
-    assert rows.tasks > rows.stride == plan.blocks  # a block takes its tasks in turn
+    assert rows.tasks > rows.stride == plan.shared_grid.blocks  # a block takes its tasks in turn
 
 
 def test_small_parts_run_side_by_side() -> None:
     plan = grid_plan(grid_cases.clip_adam([(300, 40), (257,), (5, 3, 7), (64,), (1,)]))
     tasks = [part.tasks * part.tiles for part in plan.phases[1]]
     assert [part.offset for part in plan.phases[1]] == [sum(tasks[:i]) for i in range(5)]
-    assert sum(tasks) < plan.blocks
+    assert sum(tasks) < plan.shared_grid.blocks
 
 
 def test_scratch_is_used_again_after_a_barrier() -> None:
@@ -100,5 +100,5 @@ def test_every_fold_is_in_one_part() -> None:
     """Totals of one part that move to another move together, or not at all."""
     for found in stitch_graphs(random_graph(1005, 3000).mod):
         plan = choose_plan(found, H200)
-        if isinstance(plan, KernelPlan):
+        if plan.grid_wide:
             assert plan_problems(plan) == []

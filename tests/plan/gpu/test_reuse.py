@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from tvm.relax import op as R
-from tvm_stitch.plan.grid_memory import shared_bytes
 
 from tests.graph.helpers import H200, build
 from tests.plan.reread import column_softmax, gradient
@@ -17,6 +16,7 @@ from tvm_stitch.plan.gpu.grid import make_grid_plan
 from tvm_stitch.plan.gpu.reuse import loaded_tile, retain, shared_out_alike
 from tvm_stitch.plan.heuristics import RETAINED_IN_REGISTERS
 from tvm_stitch.plan.kernel import KernelPlan
+from tvm_stitch.plan.memory import shared_bytes
 from tvm_stitch.testing import grid_cases
 from tvm_stitch.testing.plan_checks import plan_problems, stitch_graph
 
@@ -42,8 +42,8 @@ def test_batch_norm_keeps_a_part_of_its_data() -> None:
     kept = plan.retention
     assert kept is not None and [t.name for t in kept.tensors] == ["x"]
     first, again = kept.stages
-    assert first is plan.phases[0][-1] and [again] == plan.phases[-1]
-    assert kept.bytes == plan.threads * 16
+    assert first is plan.phases[0][-1] and (again,) == plan.phases[-1]
+    assert kept.bytes == plan.shared_grid.threads * 16
     assert shared_bytes(plan) + kept.bytes * first.unroll > H200.shared_per_block - 1024
     assert kept.registers == RETAINED_IN_REGISTERS
 
@@ -87,7 +87,7 @@ def test_flat_domains_are_kept_but_for_a_last_part_of_a_task() -> None:
 @pytest.mark.parametrize("columns", [63, 65])
 def test_rows_that_leave_lanes_idle_are_read_again(columns: int) -> None:
     plan = planned(grid_cases.batch_norm_training(8192, columns).build(), replace(H200, sms=16))
-    covered = {p.mapping.covered(columns) for p in plan.phases[0] if not p.part.replicated}
+    covered = {p.mapping.covered(columns) for p in plan.phases[0] if not p.slice.replicated}
     assert plan.retention is None or covered == {columns}
 
 

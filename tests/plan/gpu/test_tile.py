@@ -44,7 +44,7 @@ def softmax(rows: Any, columns: int, dtype: str = F32, config: StitchConfig | No
 @pytest.mark.parametrize("columns", [1, 2, 4, 8, 16, 24, 32, 64, 100, 128, 1000, 1024, 4096, 8192])
 def test_threads_of_a_row_grow_with_it(columns: int) -> None:
     """At least half of the lanes have work, and no thread more than its registers hold."""
-    mapping = softmax(65536, columns).mapping
+    mapping = softmax(65536, columns).stage.mapping
     vectors = columns // mapping.of(columns).vector
     assert mapping.threads <= max(1, 2 * vectors)
     assert mapping.of(columns).chunks * mapping.of(columns).vector <= 64
@@ -54,21 +54,21 @@ def test_threads_of_a_row_grow_with_it(columns: int) -> None:
 
 def test_four_lanes_take_a_row_of_32() -> None:
     """AStitch's <750000,32>: many rows in a block, no idle lanes, two vectors a thread."""
-    mapping = softmax(750_000, 32).mapping
+    mapping = softmax(750_000, 32).stage.mapping
     assert mapping.threads == 4 and mapping.rows_per_block >= 8
     assert mapping.of(32) == ColumnMapping(4, 2)
 
 
 def test_few_long_rows_take_whole_blocks() -> None:
     """AStitch's <64,30000>."""
-    mapping = softmax(64, 30000, config=ONE_BLOCK).mapping
+    mapping = softmax(64, 30000, config=ONE_BLOCK).stage.mapping
     assert mapping.threads == 1024 and mapping.rows_per_block == 1 and mapping.storage is Storage.REGISTERS
 
 
 def test_few_rows_take_more_threads_each() -> None:
-    many, few = softmax(65536, 1024).mapping, softmax(64, 1024).mapping
+    many, few = softmax(65536, 1024).stage.mapping, softmax(64, 1024).stage.mapping
     assert few.threads > many.threads and few.rows_per_block <= many.rows_per_block
-    assert softmax(200, 128).mapping.rows_per_block < softmax(65536, 128).mapping.rows_per_block
+    assert softmax(200, 128).stage.mapping.rows_per_block < softmax(65536, 128).stage.mapping.rows_per_block
 
 
 @pytest.mark.parametrize(
@@ -83,46 +83,50 @@ def test_few_rows_take_more_threads_each() -> None:
     ],
 )
 def test_vectors(dtype: str, columns: int, vector: int) -> None:
-    assert softmax(4096, columns, dtype).mapping.of(columns).vector == vector
+    assert softmax(4096, columns, dtype).stage.mapping.of(columns).vector == vector
 
 
 @pytest.mark.parametrize("device, lanes", [("v100", 4), ("t4", 4), ("a100", 8), ("h200", 8)])
 def test_vectors_of_bfloat16_are_short_where_the_device_has_none(device: str, lanes: int) -> None:
     for dtype, expected in (("bfloat16", lanes), ("float16", 8)):
         made = plan(build(lambda emit, x: [R.exp(x)], ((1024, 1024), dtype)), GPUS[device])
-        assert [mapped.vector for mapped in made.mapping.columns.values()] == [expected]
+        assert [mapped.vector for mapped in made.stage.mapping.columns.values()] == [expected]
 
 
 def test_element_wise_splits_columns_over_blocks() -> None:
     made = plan(build(lambda emit, x: R.exp(x), ((1000, 1000), F32)))
-    assert made.mapping.split and made.mapping.rows_per_block == 1 and made.mapping.of(10**6).vector == 4
+    assert (
+        made.stage.mapping.split
+        and made.stage.mapping.rows_per_block == 1
+        and made.stage.mapping.of(10**6).vector == 4
+    )
 
 
 def test_storage_of_long_rows() -> None:
     lengths = (1024, 30000, 50000, 100000)
-    assert [softmax(64, c, config=ONE_BLOCK).mapping.storage for c in lengths] == [
+    assert [softmax(64, c, config=ONE_BLOCK).stage.mapping.storage for c in lengths] == [
         Storage.REGISTERS, Storage.REGISTERS, Storage.SHARED, Storage.NOWHERE,
     ]  # fmt: skip
 
 
 def test_a_device_with_less_shared_memory_keeps_less() -> None:
     found = graph(cases.softmax(64, 50000).build())
-    assert plan_in_block(found, GPUS["h200"], ONE_BLOCK).mapping.shared
+    assert plan_in_block(found, GPUS["h200"], ONE_BLOCK).stage.mapping.shared
     for name in ("t4", "v100"):
-        assert plan_in_block(found, GPUS[name], ONE_BLOCK).mapping.storage is Storage.NOWHERE
+        assert plan_in_block(found, GPUS[name], ONE_BLOCK).stage.mapping.storage is Storage.NOWHERE
 
 
 def test_rows_that_share_a_block_keep_nothing_in_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever makes so few threads take so long a row: here they are told to."""
     monkeypatch.setattr(mapping, "_threads_for", lambda *_: 64)
-    made = softmax(65536, 16384, config=ONE_BLOCK).mapping
+    made = softmax(65536, 16384, config=ONE_BLOCK).stage.mapping
     assert made.rows_per_block == 2 and made.storage is Storage.NOWHERE
 
 
 def test_describe_is_plain_data() -> None:
     import json
 
-    mapping = softmax(4096, 1024).mapping
+    mapping = softmax(4096, 1024).stage.mapping
     shown = mapping.describe()
     assert json.loads(json.dumps(shown)) == shown
     assert shown["block"] == mapping.block and shown["rows a block"] == mapping.rows_per_block
@@ -148,12 +152,12 @@ def test_item_bytes(dtype: str, size: int) -> None:
 
 def check(made: KernelPlan) -> None:
     """A bijection onto the columns, within the device's limits."""
-    mapping, device = made.mapping, made.device
+    mapping, device = made.stage.mapping, made.device
     assert 1 <= mapping.block <= device.max_threads_per_block
     assert mapping.threads & (mapping.threads - 1) == 0, "shuffles fold powers of two"
     assert mapping.block % 32 == 0, "shuffles name all lanes of a warp"
     assert shared_bytes(made) <= device.shared_per_block
-    rows = made.alignment.domain.rows
+    rows = made.stage.alignment.domain.rows
     if isinstance(rows, int) and not mapping.split:
         assert -(-rows // (mapping.rows_per_block * mapping.tasks)) * mapping.row_splits <= MOST_BLOCKS
     if mapping.row_splits > 1:
@@ -166,8 +170,8 @@ def check(made: KernelPlan) -> None:
         assert isinstance(rows, int) and rows * mapping.row_splits <= device.sms * held
     if mapping.shared:
         assert mapping.rows_per_block == 1, "what is staged has the place of one row"
-        assert mapping.keep and 0 < stage_bytes(made.schedule, mapping) <= device.shared_per_block
-    for p in made.schedule.passes:
+        assert mapping.keep and 0 < stage_bytes(made.stage.schedule, mapping) <= device.shared_per_block
+    for p in made.stage.schedule.passes:
         cm = mapping.of(p.columns)
         assert cm.vector in (1, 2, 4, 8)
         if isinstance(p.columns, int):
@@ -178,7 +182,7 @@ def check(made: KernelPlan) -> None:
                 assert mapping.split or waste < max(p.columns, mapping.threads * cm.vector * cm.chunks)
             else:  # at most one round of vectors too much a block
                 assert waste < mapping.row_splits * mapping.threads * cm.vector * cm.chunks
-        if mapping.keep and not mapping.shared and not mapping.split and made.schedule.kept_values:
+        if mapping.keep and not mapping.shared and not mapping.split and made.stage.schedule.kept_values:
             assert cm.steps == 1, "what is kept in registers is covered in one step"
 
 
@@ -210,22 +214,22 @@ def test_symbolic_rows_are_within_limits(columns: int) -> None:
     made = plan(cases.softmax(4, columns, symbolic=True).build())
     check(made)
     # Nothing is known of the number of rows: they are taken for many.
-    assert made.mapping == softmax(10**6, columns, config=ONE_BLOCK).mapping
+    assert made.stage.mapping == softmax(10**6, columns, config=ONE_BLOCK).stage.mapping
 
 
 def test_symbolic_element_wise() -> None:
     made = plan(build(lambda emit, x: R.exp(x), ((symbol(), 24), F32)))
     check(made)
-    (p,) = made.schedule.passes
-    assert made.mapping.of(p.columns).vector == 4, "24 n is divisible by 4"
+    (p,) = made.stage.schedule.passes
+    assert made.stage.mapping.of(p.columns).vector == 4, "24 n is divisible by 4"
 
 
 def test_grids_have_an_end() -> None:
     """More rows than a grid may have blocks: a block takes several groups of rows, one after another."""
     made = softmax(2**33, 128)
     check(made)
-    assert made.mapping.tasks > 1
-    assert softmax(2**20, 128).mapping.tasks == 1
+    assert made.stage.mapping.tasks > 1
+    assert softmax(2**20, 128).stage.mapping.tasks == 1
 
 
 def test_covered_counts_what_threads_touch() -> None:
@@ -247,7 +251,8 @@ def test_threads_grow_step_by_step_with_live_inputs(columns: int) -> None:
         return [R.divide(made, emit(R.sum(total, 1, True)))]
 
     found = [
-        plan(build(mixed, *[((65536, columns), F32)] * inputs)).mapping.threads for inputs in range(5, 12)
+        plan(build(mixed, *[((65536, columns), F32)] * inputs)).stage.mapping.threads
+        for inputs in range(5, 12)
     ]
     assert all(a <= b <= 2 * a for a, b in zip(found, found[1:])), found
 
@@ -259,4 +264,4 @@ def test_threads_grow_step_by_step_with_live_inputs(columns: int) -> None:
 def test_small_kernels_spread_over_the_device(rows: int, dtype: str, vector: int) -> None:
     """Shorter vectors, until there is a block for each multiprocessor."""
     made = plan(build(lambda emit, x: [R.exp(x)], ((rows, 512), dtype)), GPUS["h200"])
-    assert [mapped.vector for mapped in made.mapping.columns.values()] == [vector]
+    assert [mapped.vector for mapped in made.stage.mapping.columns.values()] == [vector]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reductions across rows on a GPU: accumulators of a thread, sums of a block, totals of the grid.
 
-A thread accumulates over all its rows in registers; at the end of a part the block combines its threads' sums in a
+A thread accumulates over all its rows in registers; at the end of a stage the block combines its threads' sums in a
 fixed order and writes one partial result for each result to scratch. So the result does not vary from run to run.
 """
 
@@ -56,7 +56,7 @@ def store_columns(
 ) -> None:  # fmt: skip
     """Combine the sums of the block's slots, column by column, and write the partial results of its columns.
 
-    ``working`` is false on blocks without a task: they write nothing. ``name`` is the part's. Sums go through shared
+    ``working`` is false on blocks without a task: they write nothing. ``name`` is the stage's. Sums go through shared
     memory, one chunk at a time.
     """
     width, slots = mapping.threads * columns.vector, mapping.rows_per_block

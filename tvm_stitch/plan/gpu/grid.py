@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make a grid-wide plan: phases of parts, on a grid that is resident as a whole, for values that cross blocks.
+"""Make a grid-wide plan: phases of stages, on a grid that is resident as a whole, for values that cross blocks.
 
 The launch follows AStitch 4.5: the grid is one wave of blocks, and the registers are bounded so that it fits. Every
-block takes tasks of every part in turn (vertical packing); a part's first task goes to the block after the one that
-got the last task of the part before it, so that small parts of a phase run side by side.
+block takes tasks of every stage in turn (vertical packing); a stage's first task goes to the block after the one that
+got the last task of the stage before it, so that small stages of a phase run side by side.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .workspace import with_workspace
 
 
 def make_grid_plan(graph: StitchGraph, device: DeviceModel, barriers: bool = True) -> KernelPlan:
-    """Partition the graph, map every part, lay out the launch and the scratch.
+    """Partition the graph, map every stage, lay out the launch and the scratch.
 
     Args:
         graph: a stitch op's graph.
@@ -66,9 +66,9 @@ def _registers_of(device: DeviceModel, threads: int, per_sm: int) -> int:
 
 
 class _Mapper:
-    """Maps the parts of a partition to a launch, phase by phase: one mapper for each shape of block.
+    """Maps the stages of a partition to a launch, phase by phase: one mapper for each shape of block.
 
-    How many partial results a fold has is known once its part is mapped. The parts that finish it are then made anew,
+    How many partial results a fold has is known once its stage is mapped. The stages that finish it are then made anew,
     for as many; the partition itself stays as it is.
     """
 
@@ -78,7 +78,7 @@ class _Mapper:
         # For tiles and accumulators.
         self.words = _registers_of(device, threads, per_sm) - heuristics.OVERHEAD_REGISTERS
         self.blocks = device.sms * per_sm
-        # Of every part: the fraction wasted, and the bytes it reads.
+        # Of every stage: the fraction wasted, and the bytes it reads.
         self.wasted: list[tuple[float, int]] = []
         self.most_tasks = 1
         self.partials = dict(found.partials)
@@ -95,19 +95,19 @@ class _Mapper:
         """The plan, and what speaks against it; ``penalty`` does against blocks of this shape.
 
         Raises:
-            Misaligned: when a part does not fit such blocks.
+            Misaligned: when a stage does not fit such blocks.
         """
         phases: list[list[Stage]] = []
-        for parts in self.found.phases:
+        for stages in self.found.phases:
             offset = 0
             mapped: list[Stage] = []
-            for part in map(self._resized, parts):
-                grid_part = self._adopted(part, phases) if offset == 0 else None
-                grid_part = grid_part or self._map(part)
-                if not part.replicated:
-                    grid_part = replace(grid_part, offset=offset % self.blocks)
-                    offset += grid_part.tasks * grid_part.tiles
-                mapped.append(with_resident(grid_part, self.words))
+            for piece in map(self._resized, stages):
+                stage = self._adopted(piece, phases) if offset == 0 else None
+                stage = stage or self._map(piece)
+                if not piece.replicated:
+                    stage = replace(stage, offset=offset % self.blocks)
+                    offset += stage.tasks * stage.tiles
+                mapped.append(with_resident(stage, self.words))
             phases.append(mapped)
         blocks = self.blocks
         if len(phases) == 1:  # no barrier: as many blocks as there is work
@@ -124,17 +124,17 @@ class _Mapper:
         )
         return self._cost(penalty), plan
 
-    def _shared_out(self, parts: Sequence[Stage], blocks: int) -> list[Stage]:
-        """Parts of the only phase on as many blocks as there is work for."""
+    def _shared_out(self, stages: Sequence[Stage], blocks: int) -> list[Stage]:
+        """Stages of the only phase on as many blocks as there is work for."""
         found = []
-        for p in parts:
+        for p in stages:
             found.append(replace(p, stride=1 if p.slice.replicated else blocks // p.tiles))
             self._size_partials(found[-1])
         return found
 
     # -- folds --------------------------------------------------------------------------------------------------
     def _size_partials(self, mapped: Stage) -> None:
-        """Room for a partial result of every block that works on the part."""
+        """Room for a partial result of every block that works on the stage."""
         for op in mapped.slice.folds:
             blocks, partial = mapped.stride * (mapped.tiles if op.output.size == 1 else 1), self.partials[op]
             if partial.shape[-1] == blocks:
@@ -146,35 +146,35 @@ class _Mapper:
             if final is not op:
                 self.finals[final] = self.cut.producer[op.output] = final_reduce(final, new)
 
-    def _resized(self, part: Slice) -> Slice:
-        """The part, finishing reductions over as many partial results as the mapping of the fold's part makes."""
-        if not any(op in self.finals for op in part.copies):
-            return part
+    def _resized(self, piece: Slice) -> Slice:
+        """The stage, finishing reductions over as many partial results as the mapping of the fold's part makes."""
+        if not any(op in self.finals for op in piece.copies):
+            return piece
 
         def new(ops: Iterable[Operator]) -> list[Operator]:
             return [self.finals.get(op, op) for op in ops]
 
         return aligned_slice(
-            self.cut, part.phase, part.domain, new(part.roots), new(part.folds), new(part.stored),
-            part.replicated,
+            self.cut, piece.phase, piece.domain, new(piece.roots), new(piece.folds), new(piece.stored),
+            piece.replicated,
         )  # fmt: skip
 
     # -- mapping ------------------------------------------------------------------------------------------------
-    def _map(self, part: Slice) -> Stage:
-        al = part.alignment
+    def _map(self, piece: Slice) -> Stage:
+        al = piece.alignment
         sched = schedule(al, hoist=True)
-        mapped = self._flat(part, sched) if al.domain.flat else self._rows(part, sched)
+        mapped = self._flat(piece, sched) if al.domain.flat else self._rows(piece, sched)
         self._size_partials(mapped)
         return mapped
 
-    def _adopted(self, part: Slice, phases: list[list[Stage]]) -> Stage | None:
+    def _adopted(self, piece: Slice, phases: list[list[Stage]]) -> Stage | None:
         if not self.barriers:
             return None
-        earlier = [p for parts in phases for p in parts]
-        return adopt(part, earlier, self.cut, self.blocks, self.words)
+        earlier = [p for stages in phases for p in stages]
+        return adopt(piece, earlier, self.cut, self.blocks, self.words)
 
-    def _flat(self, part: Slice, sched: LoopNest) -> Stage:
-        al = part.alignment
+    def _flat(self, piece: Slice, sched: LoopNest) -> Stage:
+        al = piece.alignment
         spaces: list[tuple[Extent, ColumnMapping]] = []
         tasks = 1  # also where no value has columns: a total of one element
         for extent in sched.spaces:
@@ -187,29 +187,29 @@ class _Mapper:
             tasks = max(tasks, -(-int(extent) // (self.threads * vector * chunks)))
         self.most_tasks = max(self.most_tasks, tasks)
         mapping = RowMapping(self.threads, 1, ByExtent(spaces), split=True)
-        made = Stage(part, sched, mapping, tasks, self.blocks)
-        if self.barriers and len(spaces) == len(sched.passes) == 1 and self._reads_again(part):
+        made = Stage(piece, sched, mapping, tasks, self.blocks)
+        if self.barriers and len(spaces) == len(sched.passes) == 1 and self._reads_again(piece):
             return self._in_turn(made)
         return made
 
-    def _reads_again(self, part: Slice) -> bool:
-        """True where a part of another phase reads one of the part's large inputs as well."""
-        large = {t for t in part.tensors if t in self.found.graph.inputs and _is_large(t)}
+    def _reads_again(self, piece: Slice) -> bool:
+        """True where a stage of another phase reads one of the stage's large inputs as well."""
+        large = {t for t in piece.tensors if t in self.found.graph.inputs and _is_large(t)}
         others = [
-            p for parts in self.found.phases for p in parts if p.phase != part.phase and not p.replicated
+            p for stages in self.found.phases for p in stages if p.phase != piece.phase and not p.replicated
         ]
         return any(t in large for p in others for t in p.tensors)
 
     def _in_turn(self, made: Stage) -> Stage:
-        """What was one task as several at once: parts whose tasks are of equal size share out inputs alike."""
+        """What was one task as several at once: stages whose tasks are of equal size share out inputs alike."""
         mapping = made.row_mapping
         ((columns, m),) = mapping.columns.items()
         mapping = replace(mapping, columns=ByExtent([(columns, ColumnMapping(m.vector, 1))]))
         tasks = -(-int(columns) // (self.threads * m.vector))
         return replace(made, mapping=mapping, tasks=tasks, unroll=m.chunks)
 
-    def _rows(self, part: Slice, sched: LoopNest) -> Stage:
-        al = part.alignment
+    def _rows(self, piece: Slice, sched: LoopNest) -> Stage:
+        al = piece.alignment
         rows = int(al.domain.rows)
         extents = [int(e) for e in sched.spaces]
         vectors = {e: vector_length(al, sched, e, self.device) for e in extents}
@@ -218,12 +218,12 @@ class _Mapper:
         counts = [1 << n for n in range(self.threads.bit_length()) if self.threads % (1 << n) == 0]
         costs = [(self._cost_of(al, sched, vectors, threads, rows, tiled), threads) for threads in counts]
         wasted, threads = min(costs)
-        if part.replicated:  # all at once, if the block has the threads
+        if piece.replicated:  # all at once, if the block has the threads
             threads = max(1, self.threads // rows)
             threads = min(1 << (threads.bit_length() - 1), self.device.warp)
             while self.threads % threads:
                 threads //= 2
-        read = sum(int(t.size) * item_bytes(t.dtype) for t in part.graph.inputs)
+        read = sum(int(t.size) * item_bytes(t.dtype) for t in piece.graph.inputs)
         self.wasted.append((wasted, read))
         tiles, fits = 1, True
         spaces: list[tuple[Extent, ColumnMapping]] = []
@@ -251,8 +251,8 @@ class _Mapper:
         if tiles > self.blocks:
             raise Misaligned(f"{tiles} tiles of columns on {self.blocks} blocks")
         self.most_tasks = max(self.most_tasks, tasks * tiles)
-        stride = 1 if part.replicated else min(self.blocks // tiles, tasks)
-        return Stage(part, sched, mapping, tasks, stride, tiles, unroll=self._unroll(al, sched, mapping))
+        stride = 1 if piece.replicated else min(self.blocks // tiles, tasks)
+        return Stage(piece, sched, mapping, tasks, stride, tiles, unroll=self._unroll(al, sched, mapping))
 
     @staticmethod
     def _stepped(m: ColumnMapping) -> ColumnMapping:
@@ -316,7 +316,7 @@ def _is_large(tensor: Tensor) -> bool:
 
 
 def _turned_around(phases: Sequence[Sequence[Stage]]) -> list[list[Stage]]:
-    """The parts, those that read a large input again beginning where the last one that read it ended."""
+    """The stages, those that read a large input again beginning where the last one that read it ended."""
     direction: dict[Tensor, bool] = {}
 
     def turned(p: Stage) -> Stage:
@@ -329,4 +329,4 @@ def _turned_around(phases: Sequence[Sequence[Stage]]) -> list[list[Stage]]:
         direction.update(dict.fromkeys(large, backwards))
         return replace(p, backwards=backwards)
 
-    return [[turned(p) for p in parts] for parts in phases]
+    return [[turned(p) for p in stages] for stages in phases]

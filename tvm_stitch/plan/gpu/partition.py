@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Partition a stitch op into phases of parts: the Global scheme, chosen edge by edge (AStitch 4.2, 4.3).
+"""Partition a stitch op into phases of stages: the Global scheme, chosen edge by edge (AStitch 4.2, 4.3).
 
-Reductions and outputs are placed one by one, producers first. Each joins the part that holds the row values it reads,
-if that part's rows serve it as well (the passive locality check: Regional); else those values become global, and it
-goes into a part of a later phase. Reductions across a part's rows (*folds*) are accumulated block by block; the partial
+Reductions and outputs are placed one by one, producers first. Each joins the stage that holds the row values it reads,
+if that stage's rows serve it as well (the passive locality check: Regional); else those values become global, and it
+goes into a stage of a later phase. Reductions across a stage's rows (*folds*) are accumulated block by block; the partial
 results are global values, and the rest of the reduction belongs to the next phase.
 """
 
@@ -25,11 +25,11 @@ from ..slices import Cut, Slice, aligned_slice, final_reduce, partial_tensor, sl
 
 @dataclass(frozen=True)
 class Partition:
-    """Phases of parts, and what crosses between them.
+    """Phases of stages, and what crosses between them.
 
     ``partials`` maps each fold to the tensor of its partial results, one a block (the last dimension); ``scalars``
     are the folds with one result, which every block finishes for itself; ``stored`` are the global tensors that are
-    written as they are, ``shared`` those that every block has in its shared memory, with the phase of their parts.
+    written as they are, ``shared`` those that every block has in its shared memory, with the phase of their stages.
     """
 
     graph: StitchGraph
@@ -48,11 +48,11 @@ def partition(graph: StitchGraph, blocks: int, replicate: bool = True) -> Partit
     Args:
         graph: a stitch op's graph.
         blocks: how many blocks share the work.
-        replicate: let every block evaluate small parts whole, which saves a barrier; their results do not outlive a
+        replicate: let every block evaluate small stages whole, which saves a barrier; their results do not outlive a
             kernel.
 
     Raises:
-        Misaligned: when it has symbolic extents or takes more phases or parts than a kernel should have.
+        Misaligned: when it has symbolic extents or takes more phases or stages than a kernel should have.
     """
     for t in graph.tensors():
         if not all(isinstance(e, int) and e > 0 for e in t.shape):
@@ -90,7 +90,7 @@ def as_int(extent: Extent) -> int:
 
 
 class _Draft:
-    """A part in the making: its roots change while others find their place, and its alignment with them."""
+    """A stage in the making: its roots change while others find their place, and its alignment with them."""
 
     def __init__(self, made: Slice):
         self.made = made
@@ -118,7 +118,7 @@ class _Draft:
             self.storing = self.storing | {root}
 
     def become(self, made: Slice) -> None:
-        """Be a part with other roots."""
+        """Be a stage with other roots."""
         self.made, self.joining, self.storing = made, (), frozenset()
 
     def settle(self, cut: Cut) -> None:
@@ -129,7 +129,7 @@ class _Draft:
     def with_roots(
         self, cut: Cut, roots: Sequence[Operator], folds: Collection[Operator], stored: Collection[Operator]
     ) -> Slice:
-        """The part with these roots.
+        """The stage with these roots.
 
         Raises:
             Misaligned: when its domain does not serve them all.
@@ -141,7 +141,7 @@ class _Draft:
         self.replicated = True
 
     def finished(self, phase: int) -> Slice:
-        """The part as it has become, in a phase of this number."""
+        """The stage as it has become, in a phase of this number."""
         return replace(self.made, phase=phase, replicated=self.replicated)
 
 
@@ -149,7 +149,7 @@ class _Partitioner:
     def __init__(self, graph: StitchGraph, blocks: int, replicate: bool):
         self.graph, self.blocks, self.replicate = graph, blocks, replicate
         self.cut = Cut({op.output: op for op in graph.operators})
-        self.parts: list[_Draft] = []
+        self.drafts: list[_Draft] = []
         self.home: dict[Operator, _Draft] = {}
         self.replicated: list[_Draft] = []  # in the order in which they became so: none reads a later one
         self.partials: dict[Operator, Tensor] = {}
@@ -165,16 +165,16 @@ class _Partitioner:
             elif op in self.outputs:
                 self._place(op, stored=True)
         drafts: dict[int, list[_Draft]] = {}
-        for part in self.parts:
-            part.settle(self.cut)
-            drafts.setdefault(part.phase, []).append(part)
+        for draft in self.drafts:
+            draft.settle(self.cut)
+            drafts.setdefault(draft.phase, []).append(draft)
         used = sorted(drafts)
         number = {f: i for i, f in enumerate(used)}
 
         def after(f: int) -> int:
             return next((number[g] for g in used if g >= f), len(used))
 
-        turn = {part: i for i, part in enumerate(self.replicated)}
+        turn = {draft: i for i, draft in enumerate(self.replicated)}
         phases = [
             [p.finished(number[f]) for p in sorted(drafts[f], key=lambda p: turn.get(p, len(turn)))]
             for f in used
@@ -199,14 +199,14 @@ class _Partitioner:
         if lies is Orientation.ROW or (lies is Orientation.COLUMN and has_many_results(op, self.blocks)):
             self._place(op, stored=op in self.outputs)
             return
-        part = self._place(op, fold=True)
+        draft = self._place(op, fold=True)
         dtype = _carried(compute_dtype(op.output.dtype))
         partial = partial_tensor(op, self.blocks, dtype)
         self.partials[op] = partial
-        self.cut.ready[partial] = part.phase + 1
+        self.cut.ready[partial] = draft.phase + 1
         if lies is Orientation.ALL:
-            self.cut.ready[op.output] = part.phase + 1
-            self.scalars[op] = part.phase
+            self.cut.ready[op.output] = draft.phase + 1
+            self.scalars[op] = draft.phase
             return
         final = final_reduce(op, partial)
         self.cut.producer[op.output] = final
@@ -215,24 +215,24 @@ class _Partitioner:
     # -- placing ------------------------------------------------------------------------------------------------
     def _place(self, root: Operator, fold: bool = False, stored: bool = False) -> _Draft:
         while True:
-            part = self._finishing(root)
-            if part is not None and not fold and self._join(part, root, fold, stored):
-                return part
+            draft = self._finishing(root)
+            if draft is not None and not fold and self._join(draft, root, fold, stored):
+                return draft
             sources = self._sources(root)
             phase = self._earliest(root)
             homes = {self.home[s] for s in sources}
             tried = list(homes) if len(homes) == 1 else []
             if not homes:
                 tried = list(self._neighbours(root, phase, fold))
-            for part in tried:
-                if part.phase >= phase and self._join(part, root, fold, stored):
-                    return part
+            for draft in tried:
+                if draft.phase >= phase and self._join(draft, root, fold, stored):
+                    return draft
             if not sources:
                 return self._open(root, phase, fold, stored)
             self._make_global(root)
 
     def _finishing(self, root: Operator) -> _Draft | None:
-        """The part whose stored row values the root only carries on, row by row: it belongs there, a phase earlier."""
+        """The stage whose stored row values the root only carries on, row by row: it belongs there, a phase earlier."""
         if root.is_reduce:
             return None
         reads = {t for op in slice_operators(self.cut, [root], heuristics.MOST_PHASES) for t in op.inputs}
@@ -244,14 +244,14 @@ class _Partitioner:
                 or root.output.size != self.home[producer].domain.rows
             ):
                 continue
-            part = self.home[producer]
-            needed = slice_operators(self.cut, [root], part.phase)
-            if all(op in part.roots for op in needed if op.is_reduce):
-                return part
+            draft = self.home[producer]
+            needed = slice_operators(self.cut, [root], draft.phase)
+            if all(op in draft.roots for op in needed if op.is_reduce):
+                return draft
         return None
 
     def _sources(self, root: Operator) -> list[Operator]:
-        """The reductions placed in parts, and not global, whose results the root reads."""
+        """The reductions placed in stages, and not global, whose results the root reads."""
         found: dict[Operator, None] = {}
         seen: set[Operator] = set()
 
@@ -277,19 +277,19 @@ class _Partitioner:
         return phase
 
     def _neighbours(self, root: Operator, phase: int, fold: bool) -> Iterator[_Draft]:
-        """Parts worth trying: those that read what the root reads; their rows must fit."""
+        """Stages worth trying: those that read what the root reads; their rows must fit."""
         inputs = self._leaves([root], phase)
         tried = 0
-        for part in sorted(self.parts, key=lambda p: p.phase):
-            if part.phase < phase or tried >= heuristics.PARTS_TRIED or not self._fits(part, root, fold):
+        for draft in sorted(self.drafts, key=lambda p: p.phase):
+            if draft.phase < phase or tried >= heuristics.STAGES_TRIED or not self._fits(draft, root, fold):
                 continue
-            shared = inputs & self._leaves(part.roots, part.phase)
+            shared = inputs & self._leaves(draft.roots, draft.phase)
             size = max((as_int(t.size) for t in inputs), default=0)
-            if part.phase == phase and (
-                any(2 * as_int(t.size) >= size for t in shared) or self._alike(part, root)
+            if draft.phase == phase and (
+                any(2 * as_int(t.size) >= size for t in shared) or self._alike(draft, root)
             ):
                 tried += 1
-                yield part
+                yield draft
 
     def _leaves(self, roots: Sequence[Operator], phase: int) -> set[Tensor]:
         operators = slice_operators(self.cut, roots, phase)
@@ -297,69 +297,69 @@ class _Partitioner:
         return {t for op in operators for t in op.inputs if t not in made}
 
     @staticmethod
-    def _fits(part: _Draft, root: Operator, fold: bool) -> bool:
-        rows = as_int(part.domain.rows)
+    def _fits(draft: _Draft, root: Operator, fold: bool) -> bool:
+        rows = as_int(draft.domain.rows)
         if fold:
             size = as_int(root.output.size)
             if size == 1:
                 return as_int(op_points(root)) % rows == 0
-            return as_int(product(a.extent for a in root.reduce)) == rows and not part.domain.flat
+            return as_int(product(a.extent for a in root.reduce)) == rows and not draft.domain.flat
         if root.is_reduce:
-            return as_int(root.output.size) == rows and not part.domain.flat
-        if part.domain.flat and part.stored:  # what a flat part stores is walked by one index
-            return as_int(root.output.size) == as_int(next(iter(part.stored)).output.size)
+            return as_int(root.output.size) == rows and not draft.domain.flat
+        if draft.domain.flat and draft.stored:  # what a flat stage stores is walked by one index
+            return as_int(root.output.size) == as_int(next(iter(draft.stored)).output.size)
         return as_int(root.output.size) % rows == 0
 
     @staticmethod
-    def _alike(part: _Draft, root: Operator) -> bool:
-        """Roots of the same size in a part of no other kind: one loop instead of two."""
-        return all(r.output.size == root.output.size and r.is_reduce == root.is_reduce for r in part.roots)
+    def _alike(draft: _Draft, root: Operator) -> bool:
+        """Roots of the same size in a stage of no other kind: one loop instead of two."""
+        return all(r.output.size == root.output.size and r.is_reduce == root.is_reduce for r in draft.roots)
 
-    def _join(self, part: _Draft, root: Operator, fold: bool, stored: bool) -> bool:
-        roots = part.roots if root in part.roots else (*part.roots, root)
-        folds = part.folds | {root} if fold else part.folds
-        kept = part.stored | {root} if stored else part.stored
-        if part.replicated and root not in part.roots:
+    def _join(self, draft: _Draft, root: Operator, fold: bool, stored: bool) -> bool:
+        roots = draft.roots if root in draft.roots else (*draft.roots, root)
+        folds = draft.folds | {root} if fold else draft.folds
+        kept = draft.stored | {root} if stored else draft.stored
+        if draft.replicated and root not in draft.roots:
             return False
-        if not fold and self._is_element_wise(part, root):
-            return self._join_alone(part, root, stored)
-        part.settle(self.cut)
+        if not fold and self._is_element_wise(draft, root):
+            return self._join_alone(draft, root, stored)
+        draft.settle(self.cut)
         try:
-            made = part.with_roots(self.cut, roots, folds, kept)
-            if is_strided(made.alignment) and not is_strided(part.made.alignment):
+            made = draft.with_roots(self.cut, roots, folds, kept)
+            if is_strided(made.alignment) and not is_strided(draft.made.alignment):
                 raise Misaligned("its rows lie across memory")
         except Misaligned:
             return False
-        part.become(made)
-        self.home[root] = part
+        draft.become(made)
+        self.home[root] = draft
         return True
 
-    def _is_element_wise(self, part: _Draft, root: Operator) -> bool:
-        """Are the part and the root without reductions, so that no root's place depends on another one?"""
-        if not part.domain.flat or root in part.roots:
+    def _is_element_wise(self, draft: _Draft, root: Operator) -> bool:
+        """Are the stage and the root without reductions, so that no root's place depends on another one?"""
+        if not draft.domain.flat or root in draft.roots:
             return False
-        needed = slice_operators(self.cut, [root], part.phase)
-        return not any(op.is_reduce for op in (*needed, *part.roots))
+        needed = slice_operators(self.cut, [root], draft.phase)
+        return not any(op.is_reduce for op in (*needed, *draft.roots))
 
-    def _join_alone(self, part: _Draft, root: Operator, stored: bool) -> bool:
-        """Join where the root can be aligned by itself; the part's alignment follows when all have joined.
+    def _join_alone(self, draft: _Draft, root: Operator, stored: bool) -> bool:
+        """Join where the root can be aligned by itself; the stage's alignment follows when all have joined.
 
-        To align the whole part for each of many results takes time that grows with their square.
+        To align the whole stage for each of many results takes time that grows with their square.
         """
         try:
-            graph = slice_graph(self.cut, [root], {root}, part.phase, "root")[0]
-            align(graph, part.domain)
+            graph = slice_graph(self.cut, [root], {root}, draft.phase, "root")[0]
+            align(graph, draft.domain)
         except Misaligned:
             return False
-        part.join(root, stored)
-        self.home[root] = part
+        draft.join(root, stored)
+        self.home[root] = draft
         return True
 
     def _open(self, root: Operator, phase: int, fold: bool, stored: bool) -> _Draft:
         if phase >= heuristics.MOST_PHASES:
             raise Misaligned(f"{root.name} would be in phase {phase + 1} of at most {heuristics.MOST_PHASES}")
-        if len(self.parts) >= heuristics.MOST_PARTS:
-            raise Misaligned(f"more than {heuristics.MOST_PARTS} parts with rows of their own")
+        if len(self.drafts) >= heuristics.MOST_STAGES:
+            raise Misaligned(f"more than {heuristics.MOST_STAGES} stages with rows of their own")
         reasons = []
         for domain in self._domains(root, phase, fold):
             try:
@@ -369,11 +369,11 @@ class _Partitioner:
             except Misaligned as err:
                 reasons.append(str(err))
                 continue
-            part = _Draft(made)
-            self.parts.append(part)
-            self.home[root] = part
-            self._absorb(part)
-            return part
+            draft = _Draft(made)
+            self.drafts.append(draft)
+            self.home[root] = draft
+            self._absorb(draft)
+            return draft
         raise Misaligned(reasons[0] if reasons else f"no domain for {root.name}")
 
     def _domains(self, root: Operator, phase: int, fold: bool) -> list[Domain]:
@@ -387,20 +387,20 @@ class _Partitioner:
 
         return _candidates(slice_graph(self.cut, [root], {root}, phase, "root")[0])
 
-    def _absorb(self, part: _Draft) -> None:
-        """Move folds to one result from flat parts that read the same data into a new part with rows."""
-        if part.domain.flat:
+    def _absorb(self, draft: _Draft) -> None:
+        """Move folds to one result from flat stages that read the same data into a new stage with rows."""
+        if draft.domain.flat:
             return
-        inputs = self._leaves(part.roots, part.phase)
-        for other in [p for p in self.parts if p is not part and p.phase == part.phase and p.domain.flat]:
+        inputs = self._leaves(draft.roots, draft.phase)
+        for other in [p for p in self.drafts if p is not draft and p.phase == draft.phase and p.domain.flat]:
             leaves = self._leaves(other.roots, other.phase)
             if not (other.folds and leaves & inputs) or any(r not in other.folds for r in other.roots):
                 continue
-            before = part.made
-            if all(self._fits(part, r, True) and self._join(part, r, True, False) for r in other.roots):
-                self.parts.remove(other)
+            before = draft.made
+            if all(self._fits(draft, r, True) and self._join(draft, r, True, False) for r in other.roots):
+                self.drafts.remove(other)
             else:
-                part.become(before)
+                draft.become(before)
                 self.home |= dict.fromkeys(other.roots, other)
 
     # -- global values ------------------------------------------------------------------------------------------
@@ -419,43 +419,43 @@ class _Partitioner:
                     continue
                 homes = {self.home[s] for s in self._sources(producer)}
                 if len(homes) == 1:
-                    (part,) = homes
-                    if t.size == part.domain.rows and self._earliest(producer) <= part.phase:
-                        if self._join(part, producer, False, True):
-                            self._store(producer, part)
+                    (draft,) = homes
+                    if t.size == draft.domain.rows and self._earliest(producer) <= draft.phase:
+                        if self._join(draft, producer, False, True):
+                            self._store(producer, draft)
                             continue
                 visit(producer)
 
         visit(root)
 
-    def _store(self, op: Operator, part: _Draft) -> None:
-        if not self._join(part, op, False, True):
+    def _store(self, op: Operator, draft: _Draft) -> None:
+        if not self._join(draft, op, False, True):
             raise Misaligned(f"{op.name} cannot be stored where it is computed")
-        if self._is_small(part):
-            if not part.replicated:
-                part.replicate()
-                self.replicated.append(part)
-            self.cut.ready[op.output] = self.shared[op.output] = part.phase
+        if self._is_small(draft):
+            if not draft.replicated:
+                draft.replicate()
+                self.replicated.append(draft)
+            self.cut.ready[op.output] = self.shared[op.output] = draft.phase
             return
-        self.cut.ready[op.output] = part.phase + 1
-        self.stored[op.output] = part.phase
+        self.cut.ready[op.output] = draft.phase + 1
+        self.stored[op.output] = draft.phase
 
-    def _is_small(self, part: _Draft) -> bool:
-        """Can every block evaluate the part for itself in about the time of a barrier?"""
-        if part.replicated:
+    def _is_small(self, draft: _Draft) -> bool:
+        """Can every block evaluate the stage for itself in about the time of a barrier?"""
+        if draft.replicated:
             return True
-        if not self.replicate or part.domain.flat or part.folds:
+        if not self.replicate or draft.domain.flat or draft.folds:
             return False
-        if any(op.output in self.graph.outputs for op in part.stored):
+        if any(op.output in self.graph.outputs for op in draft.stored):
             return False
         if (
-            as_int(part.domain.rows) > heuristics.REPLICATED_ROWS
+            as_int(draft.domain.rows) > heuristics.REPLICATED_ROWS
             or len(self.shared) >= heuristics.REPLICATED_VALUES
         ):
             return False
-        if any(op.output in self.stored for op in part.stored):
+        if any(op.output in self.stored for op in draft.stored):
             return False
-        return sum(as_int(op_points(r)) for r in part.roots if r.is_reduce) <= heuristics.REPLICATED_POINTS
+        return sum(as_int(op_points(r)) for r in draft.roots if r.is_reduce) <= heuristics.REPLICATED_POINTS
 
 
 def has_many_results(op: Operator, blocks: int) -> bool:

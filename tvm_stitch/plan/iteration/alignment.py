@@ -215,7 +215,7 @@ class _Aligner:
             shape = a.tensor.shape
             own = self.domain.full_values(shape, columns)
             along = [position[axis.var] for axis in op.axes if axis.var in position]
-            # A part of the producer (a slice from 0 on) has other elements at these points, and fewer.
+            # A stage of the producer (a slice from 0 on) has other elements at these points, and fewer.
             if len(along) == len(op.axes) and all(
                 same(axis.extent, shape[i], self.domain.analyzer) for axis, i in zip(op.axes, along)
             ):

@@ -345,7 +345,7 @@ def test_inner_loops_are_vector_code(name: str) -> None:
 
 def test_lanes_over_rows() -> None:
     kernel = check([(2, 6, 64)], F32, softmax(1), np_softmax(1))
-    assert kernel.plan.mapping.lanes is Lanes.ROWS
+    assert kernel.plan.stage.mapping.lanes is Lanes.ROWS
 
 
 def test_large_rows_share_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,11 +354,11 @@ def test_large_rows_share_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
         [(300_001,)], F32, lambda x: [relay.sum(x), relay.exp(relay.max(x))],
         lambda x: [x.sum(), np.exp(x.max())], {F32: (1e-4, 1e-1)},
     )  # fmt: skip
-    assert kernel.plan.mapping.divide is Split.COLUMNS and kernel.plan.mapping.parallel
+    assert kernel.plan.stage.mapping.divide is Split.COLUMNS and kernel.plan.stage.mapping.parallel
 
 
 def test_small_tensors_run_serially() -> None:
-    assert check([(4, 64)], F32, softmax(-1), np_softmax(-1)).plan.mapping.parallel is False
+    assert check([(4, 64)], F32, softmax(-1), np_softmax(-1)).plan.stage.mapping.parallel is False
 
 
 def test_functions_are_marked_as_scheduled() -> None:

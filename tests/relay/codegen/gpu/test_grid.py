@@ -18,7 +18,6 @@ from tvm_stitch.codegen.gpu.grid_barrier import GRID_BARRIER
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import DeviceModel, device_model
 from tvm_stitch.plan.gpu.tile import CrossBlockReduction
-from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.relay.cuda_source import compile_with_nvrtc, fixed_cuda_source
 
 WIDE = {"float32": (2e-4, 2e-4), "float16": (2e-2, 2e-2), "bfloat16": (6e-2, 6e-2)}
@@ -49,7 +48,7 @@ def np_layer_norm_backward(x: np.ndarray, dy: np.ndarray, scale: np.ndarray) -> 
 def test_layer_norm_backward(shape: tuple[int, int]) -> None:
     kernel = check([shape, shape, shape[-1:]], "float32", layer_norm_backward, np_layer_norm_backward, WIDE)
     if shape[0] > 2:
-        assert isinstance(kernel.plan, KernelPlan) and not kernel.plan.cooperative
+        assert kernel.plan.grid_wide and not kernel.plan.cooperative
         assert kernel.kernels.count("__launch_bounds__") == 2 * len(kernel.plan.phases)
 
 
@@ -87,7 +86,7 @@ def test_three_phases() -> None:
     kernel = check(
         [(200, 65)], "float32", columns_rows_columns, np_columns_rows_columns, {"float32": (2e-4, 1e-7)}
     )
-    assert isinstance(kernel.plan, KernelPlan) and len(kernel.plan.phases) >= 3
+    assert kernel.plan.grid_wide and len(kernel.plan.phases) >= 3
 
 
 def test_a_softmax_along_columns_feeds_one_along_rows() -> None:
@@ -109,7 +108,7 @@ def test_scratch_is_a_workspace_of_the_host_code() -> None:
     kernel = check(
         [(1000, 48)], "float32", lambda x: relay.sum(relay.exp(x), 0), lambda x: np.exp(x).sum(0), WIDE
     )
-    assert isinstance(kernel.plan, KernelPlan) and kernel.plan.scratch
+    assert kernel.plan.grid_wide and kernel.plan.scratch
     assert len(kernel.func.params) == 2
     assert "scratch0" in kernel.kernels
 
@@ -143,7 +142,7 @@ def test_barriers_one_after_the_other() -> None:
         [(200, 65)], "float32", columns_rows_columns, np_columns_rows_columns, {"float32": (2e-4, 1e-7)}, BARRIERS,
         device(),
     )  # fmt: skip
-    assert isinstance(kernel.plan, KernelPlan) and kernel.plan.cooperative
+    assert kernel.plan.grid_wide and kernel.plan.cooperative
     assert kernel.kernels.count("__launch_bounds__") == 2
     assert kernel.kernels.count(GRID_BARRIER) == len(kernel.plan.phases) - 1 >= 3
 
@@ -156,7 +155,7 @@ def test_rows_shared_by_blocks() -> None:
         return e / e.sum(-1, keepdims=True)
 
     kernel = check([(2, 300_000)], "float32", relay.nn.softmax, softmax, None, BARRIERS, device(), seeds=(3,))
-    assert kernel.plan.mapping.exchange is CrossBlockReduction.GRID
+    assert kernel.plan.stage.mapping.exchange is CrossBlockReduction.GRID
     assert kernel.kernels.count(GRID_BARRIER) == 2
 
 
@@ -196,7 +195,7 @@ def test_a_device_with_fewer_multiprocessors_is_refused_before_the_launch() -> N
 @needs_nvcc
 def test_nvcc_compiles_barriers_under_their_launch_bound() -> None:
     kernel = GpuKernel(function([(500, 33)], "float32", columns_rows_columns), BARRIERS, device())
-    bound = f"__launch_bounds__({kernel.plan.threads}, {kernel.plan.blocks_per_sm})"
+    bound = f"__launch_bounds__({kernel.plan.shared_grid.threads}, {kernel.plan.shared_grid.blocks_per_sm})"
     assert kernel.kernels.count(bound) == 2
     with fixed_cuda_source():
         tvm.build(kernel.func, target=default_target())

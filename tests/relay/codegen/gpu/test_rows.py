@@ -157,7 +157,7 @@ def test_plans_ask_for_no_launch_that_this_runtime_cannot_make() -> None:
     plan = GpuKernel(
         function([(2, 60001)], "float32", softmax), StitchConfig(clusters=True, grid_barriers=True)
     ).plan
-    assert plan.mapping.exchange is CrossBlockReduction.NONE
+    assert plan.stage.mapping.exchange is CrossBlockReduction.NONE
 
 
 @pytest.mark.parametrize("dtype", ["float32", *HALVES])
