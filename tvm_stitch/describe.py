@@ -139,11 +139,11 @@ def _launch(plan: KernelPlan) -> dict[str, Any]:
 def _phase(plan: KernelPlan, number: int) -> dict[str, Any]:
     """What happens between two barriers."""
     done = [op.name for op, f in plan.crossing.scalars.items() if f == number - 1]
-    parts = [_part(plan, part) for part in plan.phases[number]]
-    return {"phase": number, "finishes": done, "stages": parts}
+    stages = [_stage(plan, stage) for stage in plan.phases[number]]
+    return {"phase": number, "finishes": done, "stages": stages}
 
 
-def _part(plan: KernelPlan, stage: Stage) -> dict[str, Any]:
+def _stage(plan: KernelPlan, stage: Stage) -> dict[str, Any]:
     found, m = stage.slice, stage.row_mapping
     ends = [op for op in found.roots if _finishes(plan, op)]
     moved = stage_traffic(plan, stage)
