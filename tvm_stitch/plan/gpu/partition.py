@@ -3,8 +3,8 @@
 
 Reductions and outputs are placed one by one, producers first. Each joins the stage that holds the row values it reads,
 if that stage's rows serve it as well (the passive locality check: Regional); else those values become global, and it
-goes into a stage of a later phase. Reductions across a stage's rows (*folds*) are accumulated block by block; the partial
-results are global values, and the rest of the reduction belongs to the next phase.
+goes into a stage of a later phase. Reductions across a stage's rows (*folds*) are accumulated block by block; the
+partial results are global values, and the rest of the reduction belongs to the next phase.
 """
 
 from __future__ import annotations
