@@ -21,7 +21,7 @@ from ..codegen.cpu.columns import count_of
 from ..codegen.cpu.lanes import LaneWriter
 from ..codegen.cpu.transpose import MatrixRows, side_of, transpose
 from ..codegen.emit import sound_for_cpu
-from ..codegen.vector_math import lower_math
+from ..codegen.vector_math import Scope, exp_of_negative
 from ..codegen.vector_math.scope import quotient
 from ..compat import Buffer, Expr, T, tir
 from ..failures import Refusal
@@ -314,8 +314,9 @@ class _Emitter:
         """Store e to the power of what lies in ``source``, less the greatest score."""
         writer = LaneWriter(self.width)
         score = writer.bind(B.fetch(source, start + writer.lane), "score")
-        value = tir.exp(score - B.fetch(self.most, self.lane + writer.lane))
-        writer.store(to, lower_math(value, lambda part: writer.bind(part, "part")), [at + writer.lane])
+        scope = Scope(lambda part: writer.bind(part, "part"))
+        value = exp_of_negative(scope, scope.let(score - B.fetch(self.most, self.lane + writer.lane)))
+        writer.store(to, value, [at + writer.lane])
 
     def _add(self, count: Extent, first: Expr, rows: int) -> None:
         """Add the weighted sums of a block for some elements of V's rows."""

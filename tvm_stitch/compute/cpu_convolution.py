@@ -21,7 +21,7 @@ from .convolution import Convolution
 from .data_block import DataBlock
 from .micro_kernel import Ahead, DepthBlocks, Totals, blocks_of, emit_sums, wide
 from .phases import Phase, Taps, Window
-from .tiles import Tiles
+from .tiles import FETCH_STEPS, Tiles
 from .write_back import Rows, WriteBack
 
 Places = Callable[[int], tuple[Expr, Expr]]
@@ -273,6 +273,10 @@ class _Emitter(ConvolutionTasks):
 
     def ahead(self, number: Expr, block: tuple[DepthBlocks, Expr] | None) -> Ahead | None:
         """What a tile has fetched of the weights behind the panel's block."""
+        if self.conv.windows[-1].stride * self.conv.groups * self.conv.inputs < FETCH_STEPS:
+            # Neighbouring windows share elements within a group of steps, which LLVM then keeps in registers that
+            # 6 x 2 sums leave it none of. The few weights of so few channels are in the cache anyway.
+            return None
         width, depth = self.width(), product(self.depth)
         assert isinstance(depth, int)
         begin = (self.number * B.i64(self.conv.depth) + B.i64(self.depth_before)) * B.i64(width)

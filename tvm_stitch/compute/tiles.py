@@ -41,8 +41,9 @@ DOT_COLUMNS = 4
 SERIAL_PRODUCTS = 1 << 16
 """Multiplications up to which one thread is faster than a parallel region, which costs some microseconds."""
 
-VECTORS_IN_FLIGHT = 8
-"""Vectors of sums that keep a core busy: each waits 4 cycles for its last addition, and 2 may begin in a cycle."""
+VECTORS_IN_FLIGHT = 10
+"""Vectors of sums that keep a core busy: each waits 4 cycles for its last addition, and 2 may begin in a cycle. With 8,
+no more than that takes, every late load is lost time: 4 x 2 of AVX2 run at 0.86 of 6 x 2, and 5 x 2 at 0.97."""
 
 PASS_OVERHEAD = 1
 """What a step of a tile's depth costs beside its multiplications (loads of the right side), in vectors of sums."""

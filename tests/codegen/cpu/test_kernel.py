@@ -16,6 +16,7 @@ from tvm.relax import op as R
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as T
 
+from tvm_stitch import StitchConfig
 from tvm_stitch.codegen.cpu.half import round_bfloat16
 from tvm_stitch.codegen.cpu.kernel import emit_cpu
 from tvm_stitch.device import device_model
@@ -23,7 +24,7 @@ from tvm_stitch.graph import read
 from tvm_stitch.plan.cpu.tile import CpuMapping, Lanes, Split
 from tvm_stitch.plan.in_block import plan_in_block
 from tvm_stitch.plan.kernel import KernelPlan
-from tvm_stitch.relax.pipeline import Recorder, pipeline
+from tvm_stitch.relax.pipeline import Recorder, pipeline, planning_passes
 from tvm_stitch.testing import reference
 from tvm_stitch.testing.cases import Case, cases
 
@@ -349,6 +350,29 @@ def test_lanes_over_rows_are_vector_code() -> None:
     compiled = check([(2, 6, 64)], [F32], softmax(1))
     assert compiled.mappings[0].lanes is Lanes.ROWS
     assert VECTOR_STORE.search(compiled.source) and not LIBM.search(compiled.source)
+
+
+@pytest.mark.parametrize("channels", [8, 24, 64, 65])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_pooling_with_channels_last_is_vector_code(batch: int, channels: int) -> None:
+    """Whether a tap lies in the padding is asked once a vector; ``unroll`` stands where lanes would branch apart."""
+
+    def body(emit: Callable, x: relax.Expr, scale: relax.Expr) -> list[relax.Expr]:
+        scaled = emit(R.nn.relu(emit(R.multiply(x, scale))))
+        return [emit(R.nn.max_pool2d(scaled, (3, 3), (2, 2), (1, 1), layout="NHWC"))]
+
+    shapes = [(batch, 15, 14, channels), (channels,)]
+    compiled = Compiled(build(shapes, [F32] * 2, body))
+    assert compiled.mappings[0].lanes is Lanes.ROWS
+    x, scale = (draw(shape, F32) for shape in shapes)
+    padded = np.pad(np.maximum(x * scale, 0), ((0, 0), (1, 1), (1, 1), (0, 0)), constant_values=-np.inf)
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (1, 2))[:, ::2, ::2]
+    found = compiled.main(tvm.runtime.tensor(x), tvm.runtime.tensor(scale)).numpy()
+    np.testing.assert_array_equal(found, windows.max((-1, -2)))
+    with tvm.target.Target("llvm"):
+        passes = planning_passes(tvm.target.Target("llvm"), StitchConfig())
+        scheduled = tvm.transform.Sequential(passes)(build(shapes, [F32] * 2, body)).script()
+    assert "T.vectorized" in scheduled and "T.unroll" not in scheduled
 
 
 def test_conditions_are_resolved_by_parts() -> None:

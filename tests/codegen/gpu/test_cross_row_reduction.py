@@ -262,7 +262,7 @@ def test_tiles_of_columns(plans: list[KernelPlan]) -> None:
     x = values((53, 4999), F32)
     found = run(build(lambda emit, x: [emit(R.sum(x, 0)), emit(R.max(x, 0))], (x.shape, F32)), [x])
     (part,) = plans[0].phases[0]
-    assert part.tiles > 1 and part.tiles * part.stride <= SMALL.sms * plans[0].blocks_per_sm
+    assert part.tiles > 1 and part.tiles * part.stride <= SMALL.sms * plans[0].shared_grid.blocks_per_sm
     for name, got in zip(("sum", "max"), found, strict=True):
         check(got, reference(x, name, 0), scale=10)
 

@@ -60,7 +60,7 @@ def test_a_whole_block_works_on_a_long_row(columns: int) -> None:
 @pytest.mark.parametrize("columns", [50000, 50001, 56320, 59392, 65537, 70000])
 def test_rows_beyond_the_registers(columns: int) -> None:
     mod = softmax_of((2, columns))
-    assert plan_in_block(graph(mod), H200, ONE_BLOCK).mapping.storage is not Storage.REGISTERS
+    assert plan_in_block(graph(mod), H200, ONE_BLOCK).stage.mapping.storage is not Storage.REGISTERS
     check_emulated(mod, draw([((2, columns), "float32")]), config=ONE_BLOCK)
 
 
@@ -71,7 +71,7 @@ def test_rows_that_no_memory_on_chip_holds_are_read_again(columns: int) -> None:
 
     specs = [((2, columns), "float32")] * 2
     mod = build(body, *specs)
-    assert plan_in_block(graph(mod), H200, ONE_BLOCK).mapping.storage is Storage.NOWHERE
+    assert plan_in_block(graph(mod), H200, ONE_BLOCK).stage.mapping.storage is Storage.NOWHERE
     check_emulated(mod, draw(specs), config=ONE_BLOCK)
 
 

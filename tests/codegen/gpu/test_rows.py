@@ -131,7 +131,7 @@ def test_scalar_where_rows_are_not_aligned(columns: int) -> None:
 def test_a_tail_of_vectors(columns: int, vector: str) -> None:
     """Divisible by the vector but not by what the threads cover: still vectors, in a condition."""
     case = cases.layer_norm(9, columns)
-    mapping = plan(case.build()).mapping
+    mapping = plan(case.build()).stage.mapping
     assert any(mapping.covered(c) != c for c in [columns])
     (kernel,) = kernel_bodies(cuda_source(case.build()))
     assert vector in kernel and "if (" in kernel
@@ -161,7 +161,7 @@ def in_loops(kernel: str, pattern: str) -> list[int]:
 def test_power_is_computed_once_a_row(dtype: str, columns: int) -> None:
     """One evaluation by the one warp that has the row, before the row's columns."""
     case = cases.power_broadcast_add(65536, columns, dtype)
-    mapping = plan(case.build()).mapping
+    mapping = plan(case.build()).stage.mapping
     assert mapping.threads == 32 and not mapping.split
     (kernel,) = kernel_bodies(cuda_source(case.build()))
     assert in_loops(kernel, r"tvm_stitch_pow\(") == [0]
@@ -183,7 +183,7 @@ def test_how_often_a_heavy_value_is_computed(rows: int, columns: int, storage: S
     """softmax's exponential: once where it is kept, twice where only the row is, or not even that."""
     config = StitchConfig(clusters=False, grid_barriers=False)
     case = cases.softmax(rows, columns)
-    mapping = plan_in_block(graph(case.build()), H200, config).mapping
+    mapping = plan_in_block(graph(case.build()), H200, config).stage.mapping
     assert mapping.storage is storage
     (kernel,) = kernel_bodies(cuda_source(case.build(), config))
     unrolled = mapping.of(columns).vector * mapping.of(columns).chunks

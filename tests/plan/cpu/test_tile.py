@@ -45,6 +45,26 @@ def test_rows_run_inside_the_image() -> None:
     assert mapping([x], topi.sum(x, axis=1)).row_segment == 100
 
 
+@pytest.mark.parametrize(
+    ("batch", "channels", "segment"),
+    [
+        (1, 64, 28 * 28 * 64),  # whole vectors lie within a pixel's channels wherever they start
+        (8, 64, 8 * 28 * 28 * 64),
+        (8, 24, 24),  # a vector of 32 would read parts of two pixels
+        (tirx.Var("n", "int64"), 65, 65),
+        (tirx.Var("n", "int64"), 3, None),  # too short for vectors
+    ],
+)
+def test_pooling_with_channels_last_has_lanes_over_channels(
+    batch: Any, channels: int, segment: int | None
+) -> None:
+    i64 = [tirx.IntImm("int64", v) if isinstance(v, int) else v for v in (batch, 56, 56, channels)]
+    x = te.placeholder(i64, "float32", name="x")
+    pooled = topi.nn.pool2d(x, (3, 3), (2, 2), (1, 1), (1, 1, 1, 1), "max", layout="NHWC")
+    chosen = mapping([x], pooled)
+    assert (chosen.row_segment if chosen.lanes is Lanes.ROWS else None) == segment
+
+
 def test_small_work_is_serial_and_large_work_parallel() -> None:
     small, large = tensor(4, 64), tensor(4096, 1024)
     assert mapping([small], topi.sum(small, axis=1)).parallel is False

@@ -16,32 +16,52 @@ from ..evaluator import Evaluator, widen
 
 
 class Coordinate:
-    """A row or column as ``outer * extent + inner``, and where both are at the moment."""
+    """A row or column as ``outer * extent + inner``, and where both are at the moment.
 
-    def __init__(self, name: str, total: Extent, extent: Extent):
-        self.total, self.extent = total, extent
+    ``vectors`` says that it moves by whole vectors of so many lanes, which divide the extent: then ``inner`` is
+    ``number * vectors + lane``, and a quotient by a multiple of the lanes is seen to be the same in all of them.
+    """
+
+    def __init__(self, name: str, total: Extent, extent: Extent, vectors: int = 1):
+        assert vectors == 1 or (isinstance(extent, int) and extent % vectors == 0)
+        self.total, self.extent, self.vectors = total, extent, vectors
         self.outer: Var | None = None if same(total, extent) else compat.tir.Var(f"{name}_outer", "int64")
-        self.inner: Var = compat.tir.Var(f"{name}_inner", "int64")
+        self.number: Var = compat.tir.Var(f"{name}_inner" if vectors == 1 else f"{name}_vector", "int64")
+        self.lane: Var | None = None if vectors == 1 else compat.tir.Var(f"{name}_lane", "int64")
         self.values: dict[Var, Expr] = {}
 
     @property
     def symbolic(self) -> Expr:
         """The coordinate in its own variables."""
-        return self.inner if self.outer is None else self.outer * as_expr(self.extent) + self.inner
+        inner = self._inner(self.number, self.lane)
+        return inner if self.outer is None else self.outer * as_expr(self.extent) + inner
+
+    def _inner(self, number: Expr, lane: Expr | None) -> Expr:
+        return number if lane is None else number * compat.const(self.vectors, "int64") + lane
 
     def bind_ranges(self, analyzer: Analyzer, start: int = 0, extent: Extent | None = None) -> None:
         """Tell an analyzer the ranges of the variables, of the inner one within a part of the segment."""
         zero = compat.const(0, "int64")
-        first, length = compat.const(start, "int64"), as_expr(self.extent if extent is None else extent)
-        analyzer.bind(self.inner, tvm.ir.Range.from_min_extent(first, length))
+        if self.lane is None:
+            first, length = compat.const(start, "int64"), as_expr(self.extent if extent is None else extent)
+            analyzer.bind(self.number, tvm.ir.Range.from_min_extent(first, length))
+        else:
+            assert isinstance(self.extent, int)
+            count = self.extent // self.vectors
+            analyzer.bind(self.number, tvm.ir.Range(zero, compat.const(count, "int64")))
+            analyzer.bind(self.lane, tvm.ir.Range(zero, compat.const(self.vectors, "int64")))
         if self.outer is not None:
-            count = quotient(self.total, self.extent)
-            assert count is not None
-            analyzer.bind(self.outer, tvm.ir.Range(zero, as_expr(count)))
+            segments = quotient(self.total, self.extent)
+            assert segments is not None
+            analyzer.bind(self.outer, tvm.ir.Range(zero, as_expr(segments)))
 
-    def move(self, outer: Expr, inner: Expr) -> Expr:
-        """Go to a place; returns the coordinate there."""
-        self.values = {self.inner: inner}
+    def move(self, outer: Expr, number: Expr, lane: Expr | None = None) -> Expr:
+        """Go to a place; returns the coordinate there. Of vectors, ``number`` is the vector's and ``lane`` the lane."""
+        self.values = {self.number: number}
+        if self.lane is not None:
+            assert lane is not None
+            self.values[self.lane] = lane
+        inner = self._inner(number, lane)
         if self.outer is None:
             return inner
         self.values[self.outer] = outer

@@ -28,7 +28,8 @@ class RowEmitter(CpuEmitter):
         segment = m.row_segment
         assert isinstance(segment, int) and segment >= m.width
         self.segment, self.width, self.strip = segment, m.width, m.strip
-        self.row = Coordinate("row", self.domain.rows, segment)
+        self.aligned = segment % m.width == 0
+        self.row = Coordinate("row", self.domain.rows, segment, m.width if self.aligned else 1)
         per_segment = -(-segment // m.strip)
         outer = quotient_of(self.domain.rows, segment)
         total = outer * per_segment if isinstance(outer, int) else as_expr(outer) * B.i64(per_segment)
@@ -39,20 +40,21 @@ class RowEmitter(CpuEmitter):
             first = task * B.i64(each)
             with times("serial", count_of(total, each, first), "s") as s:
                 index = B.bind(first + s, "strip") if not (each == 1 and per_segment == 1) else first + s
-                self._strip(
-                    tir.floordiv(index, B.i64(per_segment)),
-                    tir.floormod(index, B.i64(per_segment)) * B.i64(self.strip),
-                )
+                if self.row.outer is None:
+                    self._strip(B.i64(0), index)
+                else:
+                    each_segment = B.i64(per_segment)
+                    self._strip(tir.floordiv(index, each_segment), tir.floormod(index, each_segment))
 
-    def _strip(self, outer: Expr, start: Expr) -> None:
-        """All passes of the rows from ``start`` on in a segment."""
+    def _strip(self, outer: Expr, strip: Expr) -> None:
+        """All passes of the rows of a strip of a segment."""
         self.ready = set()
         self.row_buffers: dict[Key, Buffer] = {}
-        self.outer, self.start = outer, start
+        self.outer, self.first = outer, strip
         whole = -(-self.segment // self.width)
         per_strip = self.strip // self.width
         self.pieces = per_strip if whole % per_strip == 0 else extent_min(
-            per_strip, B.i64(whole) - tir.floordiv(start, B.i64(self.width))
+            per_strip, B.i64(whole) - strip * B.i64(per_strip)
         )  # fmt: skip
         for p in self.sched.passes:
             self._pass(p)
@@ -65,12 +67,15 @@ class RowEmitter(CpuEmitter):
 
     def enter(self, piece: Expr) -> None:
         """Move to a piece of the strip."""
-        row = self.start + piece * B.i64(self.width)
-        if self.segment % self.width:  # the last piece overlaps the one before
-            row = tir.min(row, B.i64(self.segment - self.width))
         self.at = piece * B.i64(self.width)
         self.lanes = LaneWriter(self.width, self.signed)
-        self.eval = self.evaluator(self.row.move(self.outer, row + self.lanes.lane))
+        if self.aligned:
+            number = self.first * B.i64(self.strip // self.width) + piece
+            row = self.row.move(self.outer, number, self.lanes.lane)
+        else:  # the last piece overlaps the one before
+            start = tir.min(self.first * B.i64(self.strip) + self.at, B.i64(self.segment - self.width))
+            row = self.row.move(self.outer, start + self.lanes.lane)
+        self.eval = self.evaluator(row)
         self.eval.frame = self.lanes.frame = IndexContext(self.domain, self.row, None)
         for key, buffer in self.row_buffers.items():
             value = compat.load(buffer, [self.at + self.lanes.lane])

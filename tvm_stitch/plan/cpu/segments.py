@@ -118,7 +118,31 @@ def row_segment(
             best = (across, extent)
     if best[0] > along:
         return best[1]
-    return domain.rows if short and isinstance(domain.rows, int) else None
+    return _evenest(alignment, sched, keys) if short else None
+
+
+def _evenest(alignment: Alignment, sched: LoopNest, keys: Sequence[Key]) -> Extent | None:
+    """The largest part of the rows along which the fewest accesses jump within a vector, those in conditions too.
+
+    Where the number of rows is symbolic: None unless no access jumps.
+    """
+    domain = alignment.domain
+    flats = []
+    for columns in sched.spaces:
+        reached = _reachable(alignment, sched, columns)
+        flats += _flat_indices(alignment, sched, reached, columns)
+    flats = [f for f in flats if domain.row in compat.free_vars(f)]
+    best: tuple[int, Extent | None] = (len(flats) + 1, None)
+    for extent in _row_candidates(keys, domain):
+        assert isinstance(extent, int)
+        # Between whole vectors an access may jump: each starts where one segment of a vector's length does.
+        inside = heuristics.CPU_LANES if extent % heuristics.CPU_LANES == 0 else extent
+        jumps = sum(_stride(domain, f, domain.row, domain.rows, inside) is None for f in flats)
+        if jumps < best[0]:
+            best = (jumps, extent)
+        if not jumps:
+            break
+    return best[1] if isinstance(domain.rows, int) or best[0] == 0 else None
 
 
 def _reachable(alignment: Alignment, sched: LoopNest, columns: Extent) -> list[Key]:

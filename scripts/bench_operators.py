@@ -1,0 +1,344 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Times single products and convolutions on a CPU: templates beside ONNX Runtime, PyTorch and OpenBLAS, in one run.
+
+    python scripts/bench_operators.py
+    python scripts/bench_operators.py --isa avx2 --cases "product 128" "conv 64"
+    python scripts/bench_operators.py --threads 2 --markdown
+
+Weights are constants, and convolutions have channels last (in PyTorch too; ONNX Runtime has them first, its own way).
+Contenders take turns; the figure of each is its least time (on one thread of the processor, so that what else runs
+disturbs less), in GFLOP/s. With ``--isa avx2`` all of them use AVX2 code
+alone; ONNX Runtime, which cannot be told, is left out then.
+
+Exit code: 0 every result is right, 1 one of ours is not, 2 a usage error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+ISAS = {
+    "native": {},
+    "avx2": {
+        "ATEN_CPU_CAPABILITY": "avx2",
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+        "OPENBLAS_CORETYPE": "Haswell",
+    },
+}
+POOLS = ("TVM_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+PAUSE = 0.01
+"""Seconds between contenders, in which threads that spin go to sleep."""
+TOLERANCE = 1e-5
+"""Of results, relative to the greatest: sums of some thousand products of normal numbers in float32."""
+
+Call = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Product:
+    """<m, k> x <k, n>, ``batch`` of them; the right side is a constant where there is one only."""
+
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+    transposed: bool = False
+
+    @property
+    def name(self) -> str:
+        """How tables call it."""
+        batch = f"{self.batch} x " if self.batch > 1 else ""
+        return f"product {batch}{self.m}x{self.n}x{self.k}" + (" transposed" if self.transposed else "")
+
+    @property
+    def operations(self) -> int:
+        """Multiplications and additions."""
+        return 2 * self.batch * self.m * self.n * self.k
+
+    def arrays(self, rng: Any) -> tuple[Any, Any]:
+        """Both operands."""
+        lead = (self.batch,) if self.batch > 1 else ()
+        right = (self.n, self.k) if self.transposed else (self.k, self.n)
+        return (
+            rng.standard_normal((*lead, self.m, self.k)).astype("float32"),
+            rng.standard_normal((*lead, *right)).astype("float32"),
+        )
+
+
+@dataclass(frozen=True)
+class Conv:
+    """A convolution of one square image, with channels last; ``kernel`` is odd."""
+
+    channels: int
+    outputs: int
+    size: int
+    kernel: int
+    stride: int = 1
+    groups: int = 1
+
+    @property
+    def name(self) -> str:
+        """How tables call it."""
+        more = (f", stride {self.stride}" if self.stride > 1 else "") + (
+            f", {self.groups} groups" if self.groups > 1 else ""
+        )
+        return f"conv {self.channels}->{self.outputs}, {self.size}x{self.size}, {self.kernel}x{self.kernel}{more}"
+
+    @property
+    def operations(self) -> int:
+        """Multiplications and additions."""
+        places = (-(-self.size // self.stride)) ** 2
+        return 2 * self.outputs * (self.channels // self.groups) * self.kernel**2 * places
+
+    def arrays(self, rng: Any) -> tuple[Any, Any]:
+        """Data <1, size, size, channels> and weights <outputs, kernel, kernel, channels of a group>."""
+        return (
+            rng.standard_normal((1, self.size, self.size, self.channels)).astype("float32"),
+            rng.standard_normal(
+                (self.outputs, self.kernel, self.kernel, self.channels // self.groups)
+            ).astype("float32"),
+        )
+
+
+CASES: tuple[Product | Conv, ...] = (
+    Product(128, 768, 768),
+    Product(128, 3072, 768),
+    Product(128, 768, 3072),
+    Product(4096, 3072, 768),
+    Product(16, 768, 768),
+    Product(1, 768, 768),
+    Product(128, 128, 64, batch=12, transposed=True),
+    Product(128, 64, 128, batch=12),
+    Conv(64, 64, 56, 3),
+    Conv(128, 128, 28, 3),
+    Conv(256, 256, 14, 3),
+    Conv(512, 512, 7, 3),
+    Conv(3, 64, 224, 7, stride=2),
+    Conv(64, 256, 56, 1),
+    Conv(1024, 256, 14, 1),
+    Conv(144, 144, 56, 3, groups=144),
+    Conv(96, 96, 56, 7, groups=96),
+)
+
+
+def stitched(case: Product | Conv, x: Any, w: Any, isa: str, threads: int) -> Call:
+    """Our template, compiled for this machine or for AVX2."""
+    import tvm
+    from tvm import relax
+
+    from tvm_stitch.relax.build import build
+
+    cpu = "x86-64-v3" if isa == "avx2" else str(tvm.target.codegen.llvm_get_system_cpu())
+    builder = relax.BlockBuilder()
+    var = relax.Var("x", relax.TensorType(x.shape, "float32"))
+    if bound := isinstance(case, Conv) or case.batch == 1:
+        right: Any = relax.const(w)
+    else:
+        right = relax.Var("w", relax.TensorType(w.shape, "float32"))
+    with builder.function("main", [var] if bound else [var, right]):
+        with builder.dataflow():
+            if isinstance(case, Conv):
+                pad = (case.kernel // 2, case.kernel // 2)
+                value = relax.op.nn.conv2d(
+                    var,
+                    right,
+                    (case.stride,) * 2,
+                    pad,
+                    1,
+                    case.groups,
+                    data_layout="NHWC",
+                    kernel_layout="OHWI",
+                )
+            else:
+                if case.transposed:
+                    right = builder.emit(relax.op.permute_dims(right, [0, 2, 1]))
+                value = relax.op.matmul(var, right)
+            output = builder.emit_output(value)
+        builder.emit_func_output(output)
+    target = tvm.target.Target({"kind": "llvm", "mcpu": cpu, "num-cores": threads})
+    vm = relax.VirtualMachine(build(builder.get(), target).executable, tvm.cpu())
+    arguments = [tvm.runtime.tensor(a) for a in ([x] if bound else [x, w])]
+    return lambda: vm["main"](*arguments)
+
+
+def torch(case: Product | Conv, x: Any, w: Any, isa: str, threads: int) -> Call:
+    """PyTorch, without gradients."""
+    import torch as library
+
+    library.set_num_threads(threads)
+    a, b = library.from_numpy(x), library.from_numpy(w)
+    if isinstance(case, Conv):
+        a, b = a.permute(0, 3, 1, 2), b.permute(0, 3, 1, 2)  # what PyTorch calls channels_last
+        pad = case.kernel // 2
+
+        def convolve() -> Any:
+            with library.inference_mode():
+                return library.conv2d(a, b, None, case.stride, pad, 1, case.groups).permute(0, 2, 3, 1)
+
+        return convolve
+    b = b.transpose(-1, -2) if case.transposed else b
+
+    def multiply() -> Any:
+        with library.inference_mode():
+            return library.matmul(a, b)
+
+    return multiply
+
+
+def onnxruntime(case: Product | Conv, x: Any, w: Any, isa: str, threads: int) -> Call:
+    """ONNX Runtime, a model of one node (two, where the right side is transposed)."""
+    import numpy as np
+    import onnxruntime as library
+    from onnx import TensorProto, helper, numpy_helper
+
+    nodes, constants, inputs = [], [], {"x": x}
+    if isinstance(case, Conv):
+        inputs["x"] = np.ascontiguousarray(x.transpose(0, 3, 1, 2))
+        constants = [numpy_helper.from_array(np.ascontiguousarray(w.transpose(0, 3, 1, 2)), "w")]
+        pad = [case.kernel // 2] * 4
+        nodes = [
+            helper.make_node(
+                "Conv", ["x", "w"], ["y"], group=case.groups, pads=pad, strides=[case.stride] * 2
+            )
+        ]
+    else:
+        right = "w"
+        if case.transposed:
+            nodes, right = [helper.make_node("Transpose", ["w"], ["t"], perm=[0, 2, 1])], "t"
+        nodes.append(helper.make_node("MatMul", ["x", right], ["y"]))
+        if case.batch == 1:
+            constants = [numpy_helper.from_array(w, "w")]
+        else:
+            inputs["w"] = w
+    given = [helper.make_tensor_value_info(name, TensorProto.FLOAT, a.shape) for name, a in inputs.items()]
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "operator", given, [result], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    options = library.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = library.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+    turned = isinstance(case, Conv)
+
+    def call() -> Any:
+        found = session.run(None, inputs)[0]
+        return found.transpose(0, 2, 3, 1) if turned else found
+
+    return call
+
+
+def openblas(case: Product | Conv, x: Any, w: Any, isa: str, threads: int) -> Call | None:
+    """NumPy's matmul, which its wheels compute by OpenBLAS; nothing for convolutions."""
+    if isinstance(case, Conv):
+        return None
+    right = w.swapaxes(-1, -2) if case.transposed else w
+    return lambda: x @ right
+
+
+CONTENDERS: dict[str, Callable[..., Call | None]] = {
+    "stitched": stitched,
+    "torch": torch,
+    "onnxruntime": onnxruntime,
+    "openblas": openblas,
+}
+
+
+def exact(case: Product | Conv, x: Any, w: Any) -> Any:
+    """The result in float64, by NumPy for products and by PyTorch for convolutions."""
+    if isinstance(case, Product):
+        return openblas(case, x.astype("float64"), w.astype("float64"), "", 1)()  # type: ignore[misc]
+    return torch(case, x.astype("float64"), w.astype("float64"), "", 1)().numpy()
+
+
+def least_times(
+    calls: dict[str, Call], seconds: float, rounds: int, clock: Callable[[], float]
+) -> dict[str, float]:
+    """The least seconds of a call of each; they take turns, ``seconds`` each, every other round backwards."""
+    best = dict.fromkeys(calls, float("inf"))
+    for turn in range(rounds):
+        for name in list(calls)[:: -1 if turn % 2 else 1]:
+            time.sleep(PAUSE)
+            end = time.perf_counter() + seconds
+            while time.perf_counter() < end:
+                start = clock()
+                calls[name]()
+                best[name] = min(best[name], clock() - start)
+    return best
+
+
+def bench(case: Product | Conv, isa: str, args: argparse.Namespace) -> tuple[dict[str, float], float]:
+    """GFLOP/s of each contender, and the greatest error of ours."""
+    import numpy as np
+
+    x, w = case.arrays(np.random.default_rng(0))
+    calls = {}
+    for name, make in CONTENDERS.items():
+        if name == "onnxruntime" and isa != "native":
+            continue
+        call = make(case, x, w, isa, args.threads)
+        if call is not None:
+            calls[name] = call
+    expected = exact(case, x, w)
+    error = float(np.abs(calls["stitched"]().numpy() - expected).max() / np.abs(expected).max())
+    clock = time.process_time if args.threads == 1 else time.perf_counter
+    best = least_times(calls, args.seconds, args.rounds, clock)
+    return {name: case.operations / spent / 1e9 for name, spent in best.items()}, error
+
+
+def _again(isa: str, threads: int) -> None:
+    """Start over with the libraries' variables set, which they read when they are loaded."""
+    wanted = {**ISAS[isa], **dict.fromkeys(POOLS, str(threads))}
+    if any(os.environ.get(name) != value for name, value in wanted.items()):
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **wanted})
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--isa", choices=ISAS, default="native", help="instructions (default: this machine's)"
+    )
+    parser.add_argument("--threads", type=int, default=1, help="of every contender (default: 1)")
+    parser.add_argument("--cases", nargs="+", default=[""], help="what their names begin with (default: all)")
+    parser.add_argument("--seconds", type=float, default=0.2, help="of a turn (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=6, help="turns of each (default: %(default)s)")
+    parser.add_argument("--markdown", action="store_true", help="the table in Markdown")
+    args = parser.parse_args(argv)
+    chosen = [case for case in CASES if case.name.startswith(tuple(args.cases))]
+    if not chosen:
+        parser.error(f"no case begins so; there are {', '.join(case.name for case in CASES)}")
+    if args.threads < 1 or args.rounds < 1:
+        parser.error("--threads and --rounds are at least 1")
+    if argv is None:
+        _again(args.isa, args.threads)
+    names = [name for name in CONTENDERS if name != "onnxruntime" or args.isa == "native"]
+    start, between, end = ("| ", " | ", " |") if args.markdown else ("", "  ", "")
+    print(f"{args.isa}, threads: {args.threads}, GFLOP/s")
+    print(start + between.join([f"{'':38}", *(f"{n:>11}" for n in names), "ours/best", "  error"]) + end)
+    if args.markdown:
+        print("|---" * (len(names) + 3) + "|")
+    wrong = 0
+    for case in chosen:
+        found, error = bench(case, args.isa, args)
+        peer = max(value for name, value in found.items() if name != "stitched")
+        cells = [f"{found[n]:11.1f}" if n in found else f"{'-':>11}" for n in names]
+        ratio = f"{found['stitched'] / peer:9.2f}"
+        print(start + between.join([f"{case.name:38}", *cells, ratio, f"{error:7.1e}"]) + end, flush=True)
+        wrong += not error < TOLERANCE
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
