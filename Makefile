@@ -13,6 +13,8 @@ VENV_RELAY := .venv-relay
 VENV_SITE := .venv-site
 # What finds and loads the TVM with Relay.
 TOOLCHAIN := python/tvm-relay-toolchain
+# What runs CUDA kernels without a GPU, for the tests.
+EMULATOR := python/cuda-emulator
 PIP_INSTALL := -m pip --disable-pip-version-check install --quiet
 # Workers of the test run.
 JOBS ?= 2
@@ -86,10 +88,10 @@ $(VENV_SITE)/.installed: requirements/site.txt | $(VENV_SITE)/bin/pip
 
 venv: $(VENV)/.installed
 
-$(VENV)/.installed: requirements/dev.txt pyproject.toml | $(VENV)/bin/pip
+$(VENV)/.installed: requirements/dev.txt pyproject.toml $(EMULATOR)/pyproject.toml | $(VENV)/bin/pip
 	@echo "installing requirements/dev.txt into $(VENV)"
 	$(VENV)/bin/python $(PIP_INSTALL) -r requirements/dev.txt
-	$(VENV)/bin/python $(PIP_INSTALL) --no-build-isolation --no-deps --editable .
+	$(VENV)/bin/python $(PIP_INSTALL) --no-build-isolation --no-deps --editable . --editable $(EMULATOR)
 	$(VENV)/bin/python -c 'import tvm'
 	@touch $@
 
@@ -98,14 +100,14 @@ venv-relay: $(VENV_RELAY)/.installed
 # bitblas carries the Relay-era TVM; its own requirements are left out (that TVM's are in requirements/relay.txt).
 # About 200 MB of downloads. The last command imports that TVM, and says what is missing where it cannot.
 $(VENV_RELAY)/.installed: requirements/relay.txt requirements/relay-nodeps.txt pyproject.toml \
-    $(wildcard $(TOOLCHAIN)/*.toml $(TOOLCHAIN)/*.py $(TOOLCHAIN)/*.pth) | $(VENV_RELAY)/bin/pip
+    $(EMULATOR)/pyproject.toml $(wildcard $(TOOLCHAIN)/*.toml $(TOOLCHAIN)/*.py $(TOOLCHAIN)/*.pth) | $(VENV_RELAY)/bin/pip
 	@echo "installing requirements/relay.txt and relay-nodeps.txt into $(VENV_RELAY)"
 	$(VENV_RELAY)/bin/python $(PIP_INSTALL) --require-hashes -r requirements/relay.txt
 	$(VENV_RELAY)/bin/python $(PIP_INSTALL) --require-hashes --no-deps -r requirements/relay-nodeps.txt
-	$(VENV_RELAY)/bin/python $(PIP_INSTALL) --no-build-isolation --no-deps --editable $(TOOLCHAIN) --editable .
+	$(VENV_RELAY)/bin/python $(PIP_INSTALL) --no-build-isolation --no-deps --editable $(TOOLCHAIN) --editable . --editable $(EMULATOR)
 	$(VENV_RELAY)/bin/python -m tvm_relay_toolchain
 	@touch $@
 
 clean:
-	rm -rf build dist *.egg-info $(TOOLCHAIN)/build $(TOOLCHAIN)/src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf build dist *.egg-info $(TOOLCHAIN)/build $(TOOLCHAIN)/src/*.egg-info $(EMULATOR)/build $(EMULATOR)/src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -path './.venv*' -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

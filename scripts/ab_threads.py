@@ -27,8 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from _gpu import need_gpu  # noqa: E402
 from _measure import Timing, time_on_gpu  # noqa: E402
 
-from tvm_stitch.plan import mapping  # noqa: E402
-from tvm_stitch.plan.plan import StitchPlan  # noqa: E402
+from tvm_stitch.plan.gpu import tile as mapping  # noqa: E402
 from tvm_stitch.recorder import Recorder  # noqa: E402
 from tvm_stitch.relax.pipeline import pipeline  # noqa: E402
 
@@ -77,8 +76,7 @@ def compiled(mod: tvm.IRModule, target: Any, threads: int | None) -> tuple[Any, 
     with threads_a_row(threads):
         executable = tvm.compile(mod, target, relax_pipeline=pipeline(target, recorder=recorder))
     (plan,) = recorder.plans.values()
-    assert isinstance(plan, StitchPlan), "rows of a block need no grid-wide plan"
-    return executable, plan.row_mapping.threads
+    return executable, plan.stage.row_mapping.threads
 
 
 def bench(columns: int, inputs: int, alternatives: Sequence[int]) -> tuple[int, dict[int, Timing]]:

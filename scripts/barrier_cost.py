@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "python/cuda-emulator/src"))
 
 import numpy as np  # noqa: E402
 import tvm  # noqa: E402
@@ -99,7 +100,7 @@ def measure(setting: Setting, sms: int, counts: Sequence[int] = COUNTS) -> float
 
 def emulate(setting: Setting, sms: int, counts: Sequence[int]) -> None:
     """Runs the kernels in the emulator. Raises AssertionError on a finding or a wrong result."""
-    from tvm_stitch.testing.emulator import Options, run_cuda
+    from cuda_emulator import Options, run_cuda
 
     for count in counts:
         options = Options(resident_blocks=sms * setting.blocks_per_sm)

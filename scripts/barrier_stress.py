@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "python/cuda-emulator/src"))
 
 import numpy as np  # noqa: E402
 import tvm  # noqa: E402
@@ -262,7 +263,7 @@ def on_device(task: Task) -> Outcome:
 
 def in_emulator(task: Task) -> Outcome:
     """Runs a task in the emulator: each call under another order of blocks, warps and lanes."""
-    from tvm_stitch.testing.emulator import default_target, lower, run_lowered
+    from cuda_emulator import default_target, lower, run_lowered
 
     what, start = subject(task), time.perf_counter()
     pipeline = random_graphs.stitched_pipeline("emulated-cuda") if what.stitched else None

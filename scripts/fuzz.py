@@ -19,7 +19,9 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the package of this checkout, installed or not
+# The packages of this checkout, installed or not.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "python/cuda-emulator/src"))
 
 import tvm
 from fuzzing.case import Case

@@ -29,9 +29,9 @@ import tvm  # noqa: E402
 from _gpu import need_gpu  # noqa: E402
 from tvm import relax  # noqa: E402
 
+from tvm_stitch.execution.count import count_kernels  # noqa: E402
 from tvm_stitch.testing import cases, grid_cases, random_graphs  # noqa: E402
 from tvm_stitch.testing.bounds import violations  # noqa: E402
-from tvm_stitch.testing.count import count_kernels  # noqa: E402
 from tvm_stitch.testing.isolated import Crash, run_isolated  # noqa: E402
 from tvm_stitch.testing.reference import evaluate, mismatches  # noqa: E402
 

@@ -196,8 +196,9 @@ class Runner:
         command = [str(python), "-m", "pytest", "-x", "-q", "-rfE", "--no-header", "--tb=line"]
         env = {
             **os.environ,
-            "PYTHONPATH": str(tree),
+            "PYTHONPATH": os.pathsep.join([str(tree), str(tree / "python/cuda-emulator/src")]),
             "TVM_STITCH_CACHE_DIR": str(self.folder / "cache"),
+            "CUDA_EMULATOR_CACHE_DIR": str(self.folder / "cache" / "emulator"),
             "COLUMNS": "200",
         }
         with self._lock:

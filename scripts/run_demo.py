@@ -28,15 +28,15 @@ from demo.showcase import Showcase, showcase  # noqa: E402
 import tvm_stitch  # noqa: E402
 from tvm_stitch.cli.errors import UsageError, told  # noqa: E402
 from tvm_stitch.cli.options import parse_shapes  # noqa: E402
+from tvm_stitch.execution import compare, tensors, timing  # noqa: E402
+from tvm_stitch.execution.count import count_kernels  # noqa: E402
+from tvm_stitch.execution.runner import Runner  # noqa: E402
 from tvm_stitch.relax import pipeline  # noqa: E402
 from tvm_stitch.relax.takes import stock_pipeline  # noqa: E402
 from tvm_stitch.report.data import ModelReport, Totals  # noqa: E402
 from tvm_stitch.report.words import bytes_in_words  # noqa: E402
 from tvm_stitch.target import DEFAULT_ARCH, resolve_target  # noqa: E402
-from tvm_stitch.testing import compare, tensors, timing  # noqa: E402
 from tvm_stitch.testing.bert import BertConfig, build_bert, random_inputs  # noqa: E402
-from tvm_stitch.testing.count import count_kernels  # noqa: E402
-from tvm_stitch.testing.runner import Runner  # noqa: E402
 
 TOLERANCE = 1e-4
 BUILD = Path("build")

@@ -20,6 +20,7 @@ FILES = (
     "LICENSE",
     "examples/minimal.cc",
     "examples/run_model.cc",
+    "python/cuda-emulator/README.md",
     "python/tvm-relay-toolchain/README.md",
 )
 """Files that pages link to, given as text."""

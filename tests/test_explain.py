@@ -63,7 +63,7 @@ def test_reports_of_reductions_across_rows_are_json(case: grid_cases.GridCase) -
     assert bool(kernel.phases) == (kernel.rows == "grid-wide") != bool(kernel.passes)
     for phase in kernel.phases:
         assert f"phase {phase['phase']}:" in text
-        for part in phase["parts"]:
+        for part in phase["stages"]:
             assert f"reads {part['bytes_read']} B, writes {part['bytes_written']} B" in text
     assert kernel.bytes_read + kernel.bytes_written >= kernel.bytes_least == case.bytes_least()
 
@@ -72,7 +72,7 @@ def test_a_grid_wide_plan() -> None:
     """The gradients of layer norm: all rows in the first phase, the sums across them finished in the second."""
     (kernel,) = report(grid_cases.layer_norm_backward(4096, 768).build()).kernels
     first, second = kernel.phases
-    (rows,), (columns,) = first["parts"], second["parts"]
+    (rows,), (columns,) = first["stages"], second["stages"]
     assert (rows["rows"], columns["rows"]) == ("4096", "768")
     assert len(rows["folds"]) == 2 and rows["folds"] == columns["finishes"] == columns["stores"]
     assert sum(len(p["reduces"]) for p in rows["passes"]) == 4 and len(rows["stores"]) == 1
@@ -96,7 +96,7 @@ def test_a_grid_wide_plan() -> None:
 def test_the_text_of_a_grid_wide_plan() -> None:
     text = report(grid_cases.layer_norm_backward(4096, 768).build()).verbose()
     for part in (
-        "grid-wide, 2 phases", "phase 0:", "part, 4096 rows: computes ", "; folds ", "; stores ", "finishes ",
+        "grid-wide, 2 phases", "phase 0:", "stage, 4096 rows: computes ", "; folds ", "; stores ", "finishes ",
         "grid barriers 1", "kernels 1", "of device memory holds ", "'s partials", "Global",
     ):  # fmt: skip
         assert part in text
@@ -106,7 +106,7 @@ def test_the_text_of_a_grid_wide_plan() -> None:
 def test_reductions_to_one_result_are_finished_by_every_block() -> None:
     (kernel,) = report(grid_cases.cross_entropy(64, 3000).build()).kernels
     first, second = kernel.phases
-    assert first["finishes"] == [] and second["finishes"] == first["parts"][0]["folds"] != []
+    assert first["finishes"] == [] and second["finishes"] == first["stages"][0]["folds"] != []
     text = report(grid_cases.cross_entropy(64, 3000).build()).verbose()
     assert f"every block finishes {', '.join(second['finishes'])}" in text
 

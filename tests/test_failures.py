@@ -12,7 +12,7 @@ from tvm_stitch.errors import StitchError
 from tvm_stitch.failures import LONGEST_TEXT, Refusal, error_text, fault_at, reason_of
 from tvm_stitch.graph.extent import product
 from tvm_stitch.graph.reader import Unreadable
-from tvm_stitch.plan.alignment import Misaligned
+from tvm_stitch.plan.iteration.alignment import Misaligned
 
 
 def raised(function: object, *args: object) -> Exception:

@@ -19,7 +19,7 @@ from tvm.script import tirx as T
 from tvm.target import Target
 
 import tvm_stitch
-from tvm_stitch.testing.emulator import run_cuda
+from cuda_emulator import run_cuda
 
 LLVM = Target("llvm")
 CUDA = Target({"kind": "cuda", "arch": "sm_90"}, host="llvm")

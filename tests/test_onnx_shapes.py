@@ -10,9 +10,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from tvm_stitch.execution.compare import input_specs, load_onnx, onnxruntime_outputs
 from tvm_stitch.onnx_check import InvalidModel, check_model
 from tvm_stitch.onnx_shapes import folded, with_symbolic_dims
-from tvm_stitch.testing.compare import input_specs, load_onnx, onnxruntime_outputs
 
 
 def flattened(dims: list[int | str]) -> onnx.ModelProto:

@@ -20,6 +20,7 @@ import tvm_stitch
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 (LEAST,) = re.fullmatch(r">=(3\.\d+)", PROJECT["requires-python"]).groups()
+EMULATOR = ROOT / "python/cuda-emulator"
 OFFLINE = re.compile(
     r"failure in name resolution|NewConnectionError|Connection refused|Network is unreachable"
 )
@@ -35,9 +36,8 @@ def test_the_range_of_pythons_is_the_same_everywhere() -> None:
     for page in ("README.md", "docs/user-guide.md", "CONTRIBUTING.md"):
         assert f"Python {LEAST} or newer" in text(page), page
     assert f"version_info < ({LEAST.replace('.', ', ')})" in text("Makefile")
-    assert f'requires-python = "{PROJECT["requires-python"]}"' in text(
-        "python/tvm-relay-toolchain/pyproject.toml"
-    )
+    for name in ("tvm-relay-toolchain", "cuda-emulator"):
+        assert f'requires-python = "{PROJECT["requires-python"]}"' in text(f"python/{name}/pyproject.toml")
     assert f"\n            {LEAST}\n" in text(".github/workflows/ci.yml")
 
 
@@ -92,6 +92,21 @@ def test_the_wheel_has_the_package_and_nothing_else(built: Path) -> None:
     assert _wheel(built).stat().st_size < 2e6
     licences = {name for name in names if "/licenses/" in name}
     assert len(licences) == 2, "ours, and those of the page's libraries"
+
+
+def test_the_emulator_is_a_distribution_of_its_own(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    shutil.copytree(EMULATOR, tree, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "build"))
+    _build(tree, tree / "dist")
+    with zipfile.ZipFile(_wheel(tree / "dist")) as archive:
+        contents = {name for name in archive.namelist() if ".dist-info/" not in name}
+    ours = {str(p.relative_to(tree / "src")) for p in (tree / "src/cuda_emulator").rglob("*") if p.is_file()}
+    assert contents == ours and any(name.endswith(".cc") for name in contents)
+
+
+def test_both_environments_of_the_tests_get_the_emulator() -> None:
+    installed = [line for line in text("Makefile").splitlines() if "--editable ." in line]
+    assert len(installed) == 2 and all(line.endswith("--editable $(EMULATOR)") for line in installed)
 
 
 def test_the_source_distribution_builds_the_same_wheel(built: Path, tmp_path: Path) -> None:

@@ -16,7 +16,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = [ROOT / "tvm_stitch", ROOT / "python/tvm-relay-toolchain/src/tvm_relay_toolchain"]
+PACKAGES = [
+    ROOT / "tvm_stitch",
+    ROOT / "python/tvm-relay-toolchain/src/tvm_relay_toolchain",
+    ROOT / "python/cuda-emulator/src/cuda_emulator",
+]
 
 
 # -- imports -------------------------------------------------------------------------------------------------
@@ -100,6 +104,37 @@ def test_circles_are_found() -> None:
     assert circles(graph) == [["p.a", "p.b", "p.q"]]
 
 
+def _importers(package: Path, name: str) -> list[str]:
+    """The files of a package that import a module, or what is below it, from anywhere."""
+    found = []
+    for path in sorted(package.rglob("*.py")):
+        folders = path.relative_to(package.parent).parts[:-1]
+        names: list[str] = []
+        for node in _nodes(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                base = folders[: len(folders) + 1 - node.level] if node.level else ()
+                module = ".".join([*base, *([node.module] if node.module else [])])
+                names += [f"{module}.{alias.name}" for alias in node.names]
+        if any(f"{each}.".startswith(f"{name}.") for each in names):
+            found.append(str(path.relative_to(package.parent)))
+    return found
+
+
+def test_each_distribution_knows_those_that_it_may() -> None:
+    """The emulator knows TVM only; of tvm_stitch, nothing but its tools for tests knows the emulator."""
+    package, _, emulator = PACKAGES
+    assert _importers(emulator, "tvm") != [] and _importers(emulator, "tvm_stitch") == []
+    users = _importers(package, "cuda_emulator")
+    assert users and [f for f in users if not f.startswith("tvm_stitch/testing/")] == []
+
+
+def test_nothing_that_users_run_imports_the_tools_for_tests() -> None:
+    users = _importers(PACKAGES[0], "tvm_stitch.testing")
+    assert users and [f for f in users if not f.startswith("tvm_stitch/testing/")] == []
+
+
 # -- versions of TVM -----------------------------------------------------------------------------------------
 _VERSION_CHECK = re.compile(
     r"HAS_RELAX_TIRX|HAS_TIRX|hasattr\(\s*tvm\b|tvm\.__version__\s*(?:[<>=!.\[]|\bin\b)"
@@ -138,14 +173,14 @@ def test_capabilities_are_asked_for() -> None:
 
 # -- constants of choice -------------------------------------------------------------------------------------
 _NO_CHOICE = {
-    "plan/launch.py": {
+    "plan/gpu/occupancy.py": {
         "MAX_REGISTERS": "what an instruction can name",
         "_REGISTER_UNIT": "hardware: how registers are given out",
         "_SUB_PARTITIONS": "hardware",
     },
-    "plan/mapping.py": {"MOST_BLOCKS": "CUDA's greatest grid"},
-    "codegen/exchange.py": {"WARP": "hardware"},
-    "codegen/launch_check.py": {
+    "plan/gpu/tile.py": {"MOST_BLOCKS": "CUDA's greatest grid"},
+    "codegen/gpu/exchange.py": {"WARP": "hardware"},
+    "codegen/gpu/launch_check.py": {
         "_CUDA": "TVM's number of a kind of device",
         "_MULTIPROCESSORS": "TVM's number of an attribute",
         "_DEVICE_ID": "TVM's number of a field",
@@ -205,7 +240,7 @@ def test_numbers_are_found() -> None:
 
 
 # -- plans are made once -------------------------------------------------------------------------------------
-_GRAPH = {"plan/parts.py": ["new.output.producer"]}
+_GRAPH = {"plan/slices.py": ["new.output.producer"]}
 """A copy of a graph in the making: its tensors learn who makes them."""
 
 
@@ -226,8 +261,8 @@ def _assigned(text: str) -> list[str]:
 def test_plans_are_frozen() -> None:
     """Every class of data in ``plan`` is; what searches keeps its own state."""
     found = []
-    for path in sorted((ROOT / "tvm_stitch/plan").glob("*.py")):
-        module = importlib.import_module(f"tvm_stitch.plan.{path.stem}")
+    for path in sorted((ROOT / "tvm_stitch/plan").rglob("*.py")):
+        module = importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
         for value in vars(module).values():
             if (
                 isinstance(value, type)
@@ -235,7 +270,7 @@ def test_plans_are_frozen() -> None:
                 and value.__module__ == module.__name__
             ):
                 found.append(value)
-    assert {"StitchPlan", "GridPlan", "GridPart", "Partition", "Part", "RowMapping", "CpuMapping", "LoopNest",
+    assert {"KernelPlan", "Stage", "Crossing", "Grid", "Partition", "Slice", "RowMapping", "CpuMapping", "LoopNest",
             "RowLoop", "Alignment"} <= {each.__name__ for each in found}  # fmt: skip
     assert [each.__name__ for each in found if not each.__dataclass_params__.frozen] == []
 

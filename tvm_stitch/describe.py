@@ -4,24 +4,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from . import compat
 from .cost.sol import Load, Work, moving_seconds, seconds
 from .device import DeviceModel
 from .graph.dtype import item_bytes
-from .graph.extent import Extent, product, total
+from .graph.extent import Extent, product
 from .graph.ir import Operator
 from .plan.dominants import crossing_tensors, final_schemes, group
-from .plan.grid_memory import grid_shared_bytes, grid_traffic, part_traffic
-from .plan.grid_plan import GridPart, GridPlan
-from .plan.mapping import CrossBlockReduction
-from .plan.memory import shared_bytes, traffic
-from .plan.passes import LoopNest
-from .plan.plan import StitchPlan
-from .plan.scratch import Scratch
-from .plan.splitting import partial_scratch
+from .plan.gpu.tile import CrossBlockReduction
+from .plan.iteration.loops import LoopNest
+from .plan.kernel import KernelPlan, Scratch, Stage
+from .plan.memory import shared_bytes, stage_traffic, traffic
 from .report.kernel import Kernel
 from .report.report import Report
 from .report.words import count_of
@@ -30,7 +26,7 @@ from .scope.identify import Boundary
 
 def report_of(
     target: str,
-    plans: Mapping[str, StitchPlan | GridPlan],
+    plans: Mapping[str, KernelPlan],
     left: Mapping[str, str],
     boundaries: Iterable[Boundary],
     computed: Mapping[str, str],
@@ -51,7 +47,7 @@ def _device(device: DeviceModel) -> str:
     return f"{device.name}, {count_of(device.sms, 'multiprocessor' if device.is_gpu else 'core')}"
 
 
-def describe(name: str, plan: StitchPlan | GridPlan) -> Kernel:
+def describe(name: str, plan: KernelPlan) -> Kernel:
     """A plan as plain data."""
     scheme = final_schemes(plan)
     operators = [
@@ -64,39 +60,42 @@ def describe(name: str, plan: StitchPlan | GridPlan) -> Kernel:
             "sub_dominants": [op.name for op in g.sub_dominants],
             "members": [op.name for op in g.members],
         }
-        for g in group(plan.graph, crossing_tensors(plan) if isinstance(plan, GridPlan) else ())
+        for g in group(plan.graph, crossing_tensors(plan))
     ]
-    if isinstance(plan, GridPlan):
-        moved = grid_traffic(plan)
-        return Kernel(
-            name, operators, groups, "grid-wide", [], {}, grid_shared_bytes(plan), moved.read, moved.written,
-            moved.least, [_phase(plan, f) for f in range(len(plan.phases))], _grid_scratch(plan),
-            _grid_launch(plan), _grid_seconds(plan),
-        )  # fmt: skip
     moved = traffic(plan)
-    domain = plan.alignment.domain
+    stage = None if plan.grid_wide else plan.stage
     return Kernel(
-        name, operators, groups, "flat" if domain.flat else str(domain.rows), _passes(plan.schedule),
-        plan.mapping.describe(), shared_bytes(plan), _plain(moved.read), _plain(moved.written),
-        _plain(moved.least), [], _row_scratch(plan), _row_launch(plan),
-        _seconds([[total([moved.read, moved.written])]], plan.device),
-    )  # fmt: skip
+        name,
+        operators,
+        groups,
+        _rows(stage) if stage else "grid-wide",
+        _passes(stage.schedule) if stage else [],
+        stage.mapping.describe() if stage else {},
+        shared_bytes(plan),
+        _plain(moved.read),
+        _plain(moved.written),
+        _plain(moved.least),
+        [] if stage else [_phase(plan, f) for f in range(len(plan.phases))],
+        _scratch(plan),
+        _launch(plan),
+        _seconds(plan),
+    )
 
 
-def _seconds(phases: Sequence[Sequence[Extent]], device: DeviceModel, **grid: bool) -> float | None:
-    """What the cost model expects of parts side by side in phases that move so many bytes; launches are a GPU's."""
-    loads = [[Load(size) for size in parts if isinstance(size, int)] for parts in phases]
-    if any(len(ints) < len(parts) for ints, parts in zip(loads, phases)):
+def _rows(stage: Stage) -> str:
+    domain = stage.alignment.domain
+    return "flat" if domain.flat else str(domain.rows)
+
+
+def _seconds(plan: KernelPlan) -> float | None:
+    """What the cost model expects of stages side by side in phases; launches are a GPU's. None for symbolic shapes."""
+    moved = [[stage_traffic(plan, stage).moved for stage in stages] for stages in plan.phases]
+    if not all(isinstance(size, int) for sizes in moved for size in sizes):
         return None
-    work = Work(loads, **grid)
-    return seconds(work, device) if device.is_gpu else moving_seconds(work, device)
-
-
-def _grid_seconds(plan: GridPlan) -> float | None:
-    moved = [[part_traffic(plan, part) for part in parts] for parts in plan.phases]
-    sizes = [[total([m.read, m.written]) for m in parts] for parts in moved]
-    resident = plan.cooperative and len(plan.phases) > 1
-    return _seconds(sizes, plan.device, grid=True, resident=resident, barriers=plan.cooperative)
+    loads = [[Load(size) for size in sizes if isinstance(size, int)] for sizes in moved]
+    shared = plan.grid_wide and plan.cooperative
+    work = Work(loads, grid=plan.grid_wide, resident=shared, barriers=shared)
+    return seconds(work, plan.device) if plan.device.is_gpu else moving_seconds(work, plan.device)
 
 
 def _passes(sched: LoopNest) -> list[dict[str, Any]]:
@@ -113,97 +112,88 @@ def _passes(sched: LoopNest) -> list[dict[str, Any]]:
     ]
 
 
-def _row_launch(plan: StitchPlan) -> dict[str, Any]:
+def _launch(plan: KernelPlan) -> dict[str, Any]:
     """The launch of a plan whose blocks wait for each other: it is fixed, other grids follow from the shapes."""
-    if plan.exchange is CrossBlockReduction.NONE:
+    if plan.grid is not None:
+        barriers = len(plan.phases) - 1 if plan.cooperative else 0
+        return {
+            "blocks": plan.grid.blocks,
+            "threads": plan.grid.threads,
+            "blocks an SM": plan.grid.blocks_per_sm,
+            "kernels": len(plan.phases) - barriers,
+            "grid barriers": barriers,
+        }
+    stage = plan.stage
+    if stage.exchange is CrossBlockReduction.NONE:
         return {}
-    m = plan.row_mapping
-    levels = len({p.level for p in plan.schedule.passes if p.reduces})
-    grid = m.exchange is CrossBlockReduction.GRID
+    m = stage.row_mapping
+    levels = len({p.level for p in stage.schedule.passes if p.reduces})
     return {
-        "blocks": _plain(plan.alignment.domain.rows * m.row_splits),
+        "blocks": _plain(product([stage.alignment.domain.rows, m.row_splits])),
         "threads": m.block,
-        "grid barriers": levels if grid else 0,
-        "cluster": 1 if grid else m.row_splits,
+        "grid barriers": levels if plan.cooperative else 0,
+        "cluster": 1 if plan.cooperative else m.row_splits,
     }
 
 
-def _grid_launch(plan: GridPlan) -> dict[str, Any]:
-    barriers = len(plan.phases) - 1 if plan.cooperative else 0
-    return {
-        "blocks": plan.blocks,
-        "threads": plan.threads,
-        "blocks an SM": plan.blocks_per_sm,
-        "kernels": len(plan.phases) - barriers,
-        "grid barriers": barriers,
-    }
-
-
-def _phase(plan: GridPlan, number: int) -> dict[str, Any]:
+def _phase(plan: KernelPlan, number: int) -> dict[str, Any]:
     """What happens between two barriers."""
-    done = [op.name for op, f in plan.partition.scalars.items() if f == number - 1]
-    parts = [_part(plan, part) for part in plan.phases[number]]
-    return {"phase": number, "finishes": done, "parts": parts}
+    done = [op.name for op, f in plan.crossing.scalars.items() if f == number - 1]
+    stages = [_stage(plan, stage) for stage in plan.phases[number]]
+    return {"phase": number, "finishes": done, "stages": stages}
 
 
-def _part(plan: GridPlan, part: GridPart) -> dict[str, Any]:
-    found, domain, m = part.part, part.alignment.domain, part.mapping
+def _stage(plan: KernelPlan, stage: Stage) -> dict[str, Any]:
+    found, m = stage.slice, stage.row_mapping
     ends = [op for op in found.roots if _finishes(plan, op)]
-    moved = part_traffic(plan, part)
+    moved = stage_traffic(plan, stage)
     return {
-        "rows": "flat" if domain.flat else str(domain.rows),
+        "rows": _rows(stage),
         "replicated": found.replicated,
-        "hoists": [op.name for op, _ in part.schedule.hoisted],
+        "hoists": [op.name for op, _ in stage.schedule.hoisted],
         "computes": [op.name for op in found.roots if op not in found.folds and op not in ends],
         "folds": [op.name for op in found.roots if op in found.folds],
         "finishes": [op.name for op in ends],
         "stores": [op.name for op in found.roots if op in found.stored],
-        "retains": _retained(plan, part, loads=True),
-        "finds": _retained(plan, part, loads=False),
-        "passes": _passes(part.schedule),
+        "retains": _retained(plan, stage, loads=True),
+        "finds": _retained(plan, stage, loads=False),
+        "passes": _passes(stage.schedule),
         "mapping": {
             "threads a row": m.threads,
             "rows a block": m.rows_per_block,
             "columns": m.spaces,
             "between passes": m.storage.value,
-            "tasks": part.tasks,
-            "blocks": plan.blocks if found.replicated else part.stride * part.tiles,
-            "tiles of columns": part.tiles,
-            "tasks at once": part.unroll,
-            "from the last task": part.backwards,
-            "in registers for all tasks": [leaf[0].name for leaf in part.resident],
+            "tasks": stage.tasks,
+            "blocks": plan.shared_grid.blocks if found.replicated else stage.stride * stage.tiles,
+            "tiles of columns": stage.tiles,
+            "tasks at once": stage.unroll,
+            "from the last task": stage.backwards,
+            "in registers for all tasks": [leaf[0].name for leaf in stage.resident],
         },
         "bytes_read": moved.read,
         "bytes_written": moved.written,
     }
 
 
-def _retained(plan: GridPlan, part: GridPart, loads: bool) -> list[str]:
-    """Inputs that a part leaves on chip, or finds there."""
+def _retained(plan: KernelPlan, stage: Stage, loads: bool) -> list[str]:
+    """Inputs that a stage leaves on chip, or finds there."""
     kept = plan.retention
-    if kept is None or part not in kept.parts or (part is kept.parts[0]) != loads:
+    if kept is None or stage not in kept.stages or (stage is kept.stages[0]) != loads:
         return []
-    of = -(-part.tasks // part.stride)
+    of = -(-stage.tasks // stage.stride)
     places = f"{kept.shared} in shared memory, {kept.registers} in registers, of {of} tasks a block"
     return [f"{t.name} ({places})" for t in kept.tensors]
 
 
-def _finishes(plan: GridPlan, op: Operator) -> bool:
+def _finishes(plan: KernelPlan, op: Operator) -> bool:
     """Does a root reduce the partial results of a reduction across rows?"""
-    partials = set(plan.partition.partials.values())
+    partials = set(plan.crossing.partials.values())
     return op.is_reduce and any(t in partials for t in op.inputs)
 
 
-def _row_scratch(plan: StitchPlan) -> list[dict[str, Any]]:
-    if not plan.scratch:
-        return []
-    held = partial_scratch(plan.schedule, plan.alignment.domain.rows, plan.row_mapping)
-    return [_buffer(s, [f"{op.name}'s partials"]) for op, s in held.items()]
-
-
-def _grid_scratch(plan: GridPlan) -> list[dict[str, Any]]:
+def _scratch(plan: KernelPlan) -> list[dict[str, Any]]:
     owner = {op.output: op.name for op in plan.graph.operators}
-    owner |= {t: f"{op.name}'s partials" for op, t in plan.partition.partials.items()}
+    owner |= {t: f"{op.name}'s partials" for op, t in plan.crossing.partials.items()}
     holds: dict[str, list[str]] = {}
     for tensor, name in plan.place.items():
         holds.setdefault(name, []).append(owner[tensor])

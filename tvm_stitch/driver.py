@@ -20,8 +20,7 @@ from .errors import StitchError
 from .failures import let_pass, raise_where_strict, reason_of
 from .isolate import isolate
 from .pass_context import changed, instruments
-from .plan.grid_plan import GridPlan
-from .plan.plan import StitchPlan
+from .plan.kernel import KernelPlan
 from .recorder import Recorder, add_all
 from .scope.identify import Boundary
 
@@ -44,7 +43,7 @@ class Attempt:
     boundaries: list[Boundary] = field(default_factory=list)
     left: dict[str, str] = field(default_factory=dict)
     scopes: dict[str, str] = field(default_factory=dict)
-    plans: dict[str, StitchPlan | GridPlan] = field(default_factory=dict)
+    plans: dict[str, KernelPlan] = field(default_factory=dict)
     declined: dict[str, str] = field(default_factory=dict)
     computed: dict[str, str] = field(default_factory=dict)
 

@@ -106,7 +106,7 @@ def reason_of(err: Exception, what: str, strict: bool = False, quiet: bool = Fal
 
 
 def fault_at(err: BaseException) -> str | None:
-    """Where in this package a programming error was raised, as ``"plan/mapping.py:12"``; None for all else."""
+    """Where in this package a programming error was raised, as ``"plan/gpu/tile.py:12"``; None for all else."""
     if not isinstance(err, _FAULTS):
         return None
     place, trace = None, err.__traceback__

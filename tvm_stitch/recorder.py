@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from .describe import report_of
-from .plan.grid_plan import GridPlan
-from .plan.plan import StitchPlan
+from .plan.kernel import KernelPlan
 from .report.flow import Flow
 from .report.report import Report
 from .scope.identify import Boundary
@@ -24,7 +23,7 @@ class Recorder:
     """
 
     def __init__(self) -> None:
-        self.plans: dict[str, StitchPlan | GridPlan] = {}
+        self.plans: dict[str, KernelPlan] = {}
         self.declined: dict[str, str] = {}
         self.boundaries: list[Boundary] = []
         self.computed: dict[str, str] = {}

@@ -10,10 +10,10 @@ import numpy as np
 import tvm
 
 import tvm_stitch
+from tvm_stitch.execution.compare import onnxruntime_call
+from tvm_stitch.execution.runner import Runner
 from tvm_stitch.relax.takes import stock_pipeline
 from tvm_stitch.testing.bert import BertConfig
-from tvm_stitch.testing.compare import onnxruntime_call
-from tvm_stitch.testing.runner import Runner
 
 from .screen import Screen
 

@@ -61,7 +61,7 @@ class Program:
         self.backend, self.reports = backend, ""
         self.machine: Any = None
         if backend == "emulator":
-            from tvm_stitch.testing.emulator import lower
+            from cuda_emulator import lower
 
             self.lowered = lower(mod, target, passes)
             return
@@ -73,7 +73,7 @@ class Program:
     def run(self, arrays: Sequence[np.ndarray], dtypes: Sequence[str], seed: int = 0) -> list[np.ndarray]:
         """Outputs, tuples taken apart."""
         if self.backend == "emulator":
-            from tvm_stitch.testing.emulator import Options, run_lowered
+            from cuda_emulator import Options, run_lowered
 
             result = run_lowered(self.lowered, list(arrays), seed=seed, options=Options(max_seconds=60))
             self.reports = "; ".join(str(report) for report in result.reports[:3])
@@ -254,7 +254,7 @@ def _run(
 
 
 def _compare_kernels(case: Case, settings: Settings, outcome: Outcome) -> Outcome:
-    from tvm_stitch.testing.count import count_kernels
+    from tvm_stitch.execution.count import count_kernels
 
     mod = build(case)
     target = target_of(case, settings.backend)

@@ -29,7 +29,7 @@ class Loaded:
             return Loaded(make(registry.MODELS[job.model], job.size, job.batch, job.dtype))
         import onnx
 
-        from tvm_stitch.testing import compare, tensors
+        from tvm_stitch.execution import compare, tensors
 
         proto = onnx.load(job.model)
         model = compare.load_onnx(proto, _fixed(compare.input_specs(proto), job))

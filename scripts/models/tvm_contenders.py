@@ -12,9 +12,9 @@ import tvm
 from tvm import relax
 
 from tvm_stitch import StitchConfig
+from tvm_stitch.execution.count import count_lowered
+from tvm_stitch.execution.runner import Runner
 from tvm_stitch.relax.build import build
-from tvm_stitch.testing.count import count_lowered
-from tvm_stitch.testing.runner import Runner
 
 from .job import Job
 from .kernel_times import kernel_times

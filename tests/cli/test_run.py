@@ -14,7 +14,7 @@ import pytest
 import tvm
 
 from tests.cli.helpers import run
-from tvm_stitch.testing.compare import onnxruntime_outputs
+from tvm_stitch.execution.compare import onnxruntime_outputs
 
 
 @pytest.fixture(scope="module")

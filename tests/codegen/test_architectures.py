@@ -11,11 +11,11 @@ import pytest
 import tvm
 
 import tvm_stitch.relax
+from cuda_emulator import Options, lower, run_lowered
 from tvm_stitch import explain
 from tvm_stitch.device import device_model
-from tvm_stitch.plan.launch import blocks_per_sm
+from tvm_stitch.plan.gpu.occupancy import blocks_per_sm
 from tvm_stitch.testing import cases, grid_cases
-from tvm_stitch.testing.emulator import Options, lower, run_lowered
 from tvm_stitch.testing.reference import evaluate, mismatches
 from tvm_stitch.testing.resources import has_compiler, kernel_resources
 

@@ -12,12 +12,12 @@ import tvm
 from tvm import relax
 from tvm.relax import op as R
 
+from cuda_emulator import run_cuda
 from tests.graph.helpers import build, symbol
 from tests.rules.test_sound_arithmetic import left_to_tvm
 from tvm_stitch import StitchConfig
 from tvm_stitch.recorder import Recorder
 from tvm_stitch.relax import pipeline
-from tvm_stitch.testing.emulator import run_cuda
 from tvm_stitch.testing.expressions import (
     Tree,
     construct,

@@ -14,11 +14,11 @@ import pytest
 import tvm
 from tvm import relax
 
+from cuda_emulator import run_cuda
 from tests.graph.helpers import cuda_source
 from tvm_stitch import StitchConfig
 from tvm_stitch.codegen.device_math import FUNCTIONS, device_name
 from tvm_stitch.relax import pipeline
-from tvm_stitch.testing.emulator import run_cuda
 
 CUDA = tvm.target.Target({"kind": "cuda", "arch": "sm_90"}, host="llvm")
 VALUES = [-np.inf, -3.4e38, -7.5, -3, -2, -1, -0.5, -0.0, 0.0, 0.5, 1, 2, 3, 7.5, 3.4e38, np.inf, np.nan]

@@ -19,8 +19,8 @@ from tvm_stitch.codegen.combine import accumulator_dtype, combine, identity, thr
 from tvm_stitch.codegen.evaluator import Evaluator, compute_dtype, convert, input_indices, widen
 from tvm_stitch.compat import tir
 from tvm_stitch.graph.ir import Operator, StitchGraph
-from tvm_stitch.plan.alignment import align
-from tvm_stitch.plan.domain import ONE, ROW, At, Point
+from tvm_stitch.plan.iteration.alignment import align
+from tvm_stitch.plan.iteration.domain import ONE, ROW, At, Point
 
 F32 = "float32"
 

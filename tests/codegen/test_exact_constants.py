@@ -8,11 +8,11 @@ import pytest
 from tvm import relax
 from tvm.relax import op as R
 
+from cuda_emulator import lower, run_lowered
 from tests.graph.helpers import build
 from tests.rules.test_sound_arithmetic import CUDA, left_to_tvm
 from tvm_stitch.codegen.exact_constants import is_written_exactly
 from tvm_stitch.relax import pipeline
-from tvm_stitch.testing.emulator import lower, run_lowered
 
 VALUES = [0.1, -2 / 3, 1e-20 / 3, 1e-310, 123456789.123456789, 1e300 / 7, -0.0, 0.5]
 

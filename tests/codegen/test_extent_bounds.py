@@ -11,9 +11,9 @@ from tvm.relax import op
 from tvm.script import tirx as T
 
 import tvm_stitch
+from cuda_emulator import lower, run_lowered
 from tvm_stitch.codegen.extent_bounds import sound_extents
 from tvm_stitch.relax import pipeline
-from tvm_stitch.testing.emulator import lower, run_lowered
 
 
 @T.prim_func(private=True, s_tir=True)

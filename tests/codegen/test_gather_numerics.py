@@ -13,9 +13,9 @@ from tvm import relax
 from tvm.relax import op as R
 
 import tvm_stitch
+from cuda_emulator import run_cuda
 from tests.graph.helpers import Spec, build, stitch_functions, symbol
 from tvm_stitch.testing import reference
-from tvm_stitch.testing.emulator import run_cuda
 from tvm_stitch.testing.random_graphs import emulated_target
 
 F32, F16 = "float32", "float16"

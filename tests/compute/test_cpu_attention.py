@@ -17,10 +17,10 @@ from tests.graph.helpers import symbol
 from tvm_stitch import StitchConfig
 from tvm_stitch.compute.attention import Attention, Operand
 from tvm_stitch.compute.cpu_attention import check, cpu_attention
+from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.failures import Refusal
 from tvm_stitch.recorder import Recorder
 from tvm_stitch.testing.attention import Case, inputs, module, reference
-from tvm_stitch.testing.count import count_kernels
 
 FLAGS = open("/proc/cpuinfo").read()
 TARGETS = [

@@ -12,6 +12,7 @@ import pytest
 import tvm
 
 import tvm_stitch.relax
+from cuda_emulator import lower, run_cuda, run_lowered
 from tests.compute.attention_modules import calling, described
 from tests.graph.helpers import symbol
 from tvm_stitch.compute.attention import Attention, Operand
@@ -19,7 +20,6 @@ from tvm_stitch.compute.cuda_attention import check, cuda_attention, is_aligned
 from tvm_stitch.failures import Refusal
 from tvm_stitch.recorder import Recorder
 from tvm_stitch.testing.attention import Case, inputs, module, reference
-from tvm_stitch.testing.emulator import lower, run_cuda, run_lowered
 from tvm_stitch.testing.random_graphs import emulated_target
 
 TOLERANCE = {"float16": 2e-3, "bfloat16": 1.5e-2, "float32": 2e-6}

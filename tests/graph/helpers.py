@@ -12,15 +12,16 @@ import tvm
 from tvm import relax, tirx
 
 import tvm_stitch.relax
+from cuda_emulator import EmulatedRun, run_cuda
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import GPUS, DeviceModel
 from tvm_stitch.graph.ir import Operator, StitchGraph
 from tvm_stitch.graph.reader import read
-from tvm_stitch.plan.plan import StitchPlan, make_plan
+from tvm_stitch.plan.in_block import plan_in_block
+from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.relax.mark import MergeStitchOps
 from tvm_stitch.relax.stitch_ops import STITCH_ATTR, StitchOps
 from tvm_stitch.testing.bounds import evaluate_bounds, violations
-from tvm_stitch.testing.emulator import EmulatedRun, run_cuda
 from tvm_stitch.testing.random_graphs import emulated_target
 
 H200 = GPUS["h200"]
@@ -81,9 +82,9 @@ def single(body: Callable[..., Any], *specs: Spec) -> StitchGraph:
     return read(func)
 
 
-def plan(mod: tvm.IRModule, device: DeviceModel = H200) -> StitchPlan:
+def plan(mod: tvm.IRModule, device: DeviceModel = H200) -> KernelPlan:
     """The plan of a module that becomes one stitch op."""
-    return make_plan(graph(mod), device)
+    return plan_in_block(graph(mod), device)
 
 
 def operator(found: StitchGraph, name: str) -> Operator:
@@ -126,7 +127,7 @@ def check_emulated(
 
 def cuda_source(mod: tvm.IRModule, config: StitchConfig | None = None) -> str:
     """The CUDA C of a stitched module's kernels."""
-    from tvm_stitch.testing.emulator.lowering import lower
+    from cuda_emulator.lowering import lower
 
     target = emulated_target()
     return lower(mod, target, tvm_stitch.relax.pipeline(target, config), None).source

@@ -8,9 +8,9 @@ import pytest
 import tvm
 from tvm import relax
 
+from cuda_emulator import run_cuda
+from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.testing import cases
-from tvm_stitch.testing.count import count_kernels
-from tvm_stitch.testing.emulator import run_cuda
 from tvm_stitch.testing.random_graphs import emulated_target, stitched_pipeline
 from tvm_stitch.testing.reference import evaluate, mismatches
 

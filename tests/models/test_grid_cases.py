@@ -9,14 +9,12 @@ import numpy as np
 import pytest
 
 import tvm_stitch
+from cuda_emulator import Lowered, lower, run_lowered
 from tests.graph.helpers import H200
 from tvm_stitch.plan.choose import choose_plan
-from tvm_stitch.plan.grid_memory import grid_shared_bytes
-from tvm_stitch.plan.grid_plan import GridPlan
-from tvm_stitch.plan.launch import blocks_per_sm
-from tvm_stitch.plan.mapping import CrossBlockReduction
+from tvm_stitch.plan.gpu.occupancy import blocks_per_sm
+from tvm_stitch.plan.memory import shared_bytes
 from tvm_stitch.testing import grid_cases, resources
-from tvm_stitch.testing.emulator import Lowered, lower, run_lowered
 from tvm_stitch.testing.grid_cases import GridCase
 from tvm_stitch.testing.plan_checks import stitch_graph
 from tvm_stitch.testing.random_graphs import emulated_target
@@ -120,17 +118,12 @@ def test_resources_at_full_size(case: GridCase) -> None:
     (used,) = resources.kernel_resources(artifact.source).values()
     assert used.spilled == used.stack == 0
     plan = choose_plan(stitch_graph(case.build()), H200)
-    if isinstance(plan, GridPlan):
-        barriers, blocks, threads, shared = (
-            plan.cooperative,
-            plan.blocks,
-            plan.threads,
-            grid_shared_bytes(plan),
-        )
+    barriers, shared = plan.cooperative, shared_bytes(plan) if plan.grid_wide else 0
+    if plan.grid_wide:
+        blocks, threads = plan.shared_grid.blocks, plan.shared_grid.threads
     else:
-        m, shared = plan.mapping, 0
-        barriers, threads = m.exchange is CrossBlockReduction.GRID, m.block
-        blocks = int(plan.alignment.domain.rows) * m.row_splits if barriers else 0
+        m = plan.stage.mapping
+        blocks, threads = int(plan.stage.alignment.domain.rows) * m.row_splits if barriers else 0, m.block
     assert ("tirx.use_cooperative_launch" in params) == barriers
     if barriers:
         assert blocks <= H200.sms * blocks_per_sm(H200, threads, used.registers, max(used.shared, shared))

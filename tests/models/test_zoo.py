@@ -21,10 +21,10 @@ import pytest
 import tvm
 from tvm import relax
 
+from cuda_emulator import run_cuda
+from tvm_stitch.execution.count import KernelCount, count_kernels
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.pipeline import Recorder
-from tvm_stitch.testing.count import KernelCount, count_kernels
-from tvm_stitch.testing.emulator import run_cuda
 from tvm_stitch.testing.random_graphs import emulated_target
 
 pytest.importorskip("torch")

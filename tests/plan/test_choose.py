@@ -14,12 +14,11 @@ from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import GPUS, DeviceModel, device_model
 from tvm_stitch.graph.ir import StitchGraph
 from tvm_stitch.plan import choose
-from tvm_stitch.plan.alignment import Misaligned
 from tvm_stitch.plan.choose import choose_plan
-from tvm_stitch.plan.grid_plan import GridPlan
+from tvm_stitch.plan.gpu.tile import CrossBlockReduction
 from tvm_stitch.plan.heuristics import MOST_PHASES
-from tvm_stitch.plan.mapping import CrossBlockReduction
-from tvm_stitch.plan.plan import StitchPlan
+from tvm_stitch.plan.iteration.alignment import Misaligned
+from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.testing import cases, grid_cases
 from tvm_stitch.testing.plan_checks import plan_problems, stitch_graph
 
@@ -82,14 +81,14 @@ GRID = {
 @pytest.mark.parametrize("name", ONE_DOMAIN)
 @pytest.mark.parametrize("device", [H200, GPUS["v100"], ALONE, CPU], ids=lambda d: d.name)
 def test_one_row_domain_where_it_serves(name: str, device: DeviceModel) -> None:
-    assert isinstance(choose_plan(ONE_DOMAIN[name](), device), StitchPlan)
+    assert not choose_plan(ONE_DOMAIN[name](), device).grid_wide
 
 
 @pytest.mark.parametrize("name", GRID)
 @pytest.mark.parametrize("device", [H200, GPUS["v100"], GPUS["t4"]], ids=lambda d: d.name)
 def test_phases_where_rows_cross(name: str, device: DeviceModel) -> None:
     plan = choose_plan(GRID[name](), device)
-    assert isinstance(plan, GridPlan) and plan_problems(plan) == []
+    assert plan.grid_wide and plan_problems(plan) == []
     assert plan.cooperative == (len(plan.phases) > 1)
 
 
@@ -98,9 +97,9 @@ def test_without_barriers_the_phases_are_kernels(name: str) -> None:
     found = GRID[name]()
     assert choose_plan(found, H200).device.cooperative
     for plan in (choose_plan(found, ALONE), choose_plan(found, H200, APART)):
-        assert isinstance(plan, GridPlan) and plan_problems(plan) == []
-        assert not plan.barriers and not plan.cooperative
-        assert not plan.partition.shared  # what a block holds ends with its kernel
+        assert plan.grid_wide and plan_problems(plan) == []
+        assert not plan.shared_grid.barriers and not plan.cooperative
+        assert not plan.crossing.shared  # what a block holds ends with its kernel
 
 
 LONG = {
@@ -116,15 +115,11 @@ def test_one_long_row_is_shared_by_all_blocks(name: str) -> None:
     found = LONG[name]()
     for config in (StitchConfig(), StitchConfig(clusters=False)):
         plan = choose_plan(found, H200, config)
-        assert (
-            isinstance(plan, StitchPlan)
-            and plan.mapping.exchange is CrossBlockReduction.GRID
-            and plan.scratch
-        )
-        assert plan.mapping.row_splits >= H200.sms
+        assert not plan.grid_wide and plan.stage.mapping.exchange is CrossBlockReduction.GRID and plan.scratch
+        assert plan.stage.mapping.row_splits >= H200.sms
     for device, config in ((H200, APART), (ALONE, StitchConfig())):
         apart = choose_plan(found, device, config)
-        assert isinstance(apart, GridPlan) and not apart.cooperative and len(apart.phases) > 1
+        assert apart.grid_wide and not apart.cooperative and len(apart.phases) > 1
         assert plan_problems(apart) == []
         assert all(part.stride >= H200.sms for part in apart.phases[0][:1])
 
@@ -133,15 +128,15 @@ def test_one_short_row_is_not() -> None:
     """A cluster, or a block, is done with it in the time of another launch."""
     found = ONE_DOMAIN["everything"]()
     cluster = choose_plan(found, H200, APART)
-    assert isinstance(cluster, StitchPlan) and cluster.mapping.exchange is CrossBlockReduction.CLUSTER
+    assert not cluster.grid_wide and cluster.stage.mapping.exchange is CrossBlockReduction.CLUSTER
     for device, config in (
         (ALONE, StitchConfig()),
         (H200, StitchConfig(clusters=False, grid_barriers=False)),
     ):
         alone = choose_plan(found, device, config)
         assert (
-            isinstance(alone, StitchPlan)
-            and alone.mapping.exchange is CrossBlockReduction.NONE
+            not alone.grid_wide
+            and alone.stage.mapping.exchange is CrossBlockReduction.NONE
             and not alone.scratch
         )
 
@@ -150,17 +145,17 @@ def test_one_short_row_is_not() -> None:
 def test_columns_that_no_partition_serves_still_have_a_row_domain(
     monkeypatch: pytest.MonkeyPatch, device: DeviceModel
 ) -> None:
-    def declined(*_: Any) -> GridPlan:
+    def declined(*_: Any) -> KernelPlan:
         raise Misaligned("not today")
 
     found = GRID["columns"]()
-    assert isinstance(choose_plan(found, device), GridPlan)
+    assert choose_plan(found, device).grid_wide
     monkeypatch.setattr(choose, "make_grid_plan", declined)
-    assert isinstance(choose_plan(found, device), StitchPlan)
+    assert not choose_plan(found, device).grid_wide
 
 
 def test_a_cpu_has_row_domains_only() -> None:
-    assert isinstance(choose_plan(GRID["columns"](), CPU), StitchPlan)
+    assert not choose_plan(GRID["columns"](), CPU).grid_wide
     with pytest.raises(Misaligned, match="4096 and 768 rows|768 and 4096 rows") as told:
         choose_plan(GRID["columns of what rows give"](), CPU)
     assert "grid-wide" not in str(told.value)
@@ -177,14 +172,12 @@ def test_too_many_phases_are_refused_with_both_reasons() -> None:
     for device, config in ((H200, StitchConfig()), (H200, APART), (ALONE, StitchConfig())):
         with pytest.raises(Misaligned, match=f"rows; grid-wide: .* of at most {MOST_PHASES}"):
             choose_plan(found, device, config)
-    assert isinstance(
-        choose_plan(joined(chain(MOST_PHASES - 1), reduced(R.max, 1, (513, 77))), H200), GridPlan
-    )
+    assert choose_plan(joined(chain(MOST_PHASES - 1), reduced(R.max, 1, (513, 77))), H200).grid_wide
 
 
 def test_a_row_longer_than_the_chip_is_read_in_phases_that_retain() -> None:
     """Not where little of it could be kept."""
     plan = choose_plan(stitch_graph(grid_cases.standardize_by_max(4096, 4096).build()), H200)
-    assert isinstance(plan, GridPlan) and plan.cooperative and plan.retention is not None
+    assert plan.grid_wide and plan.cooperative and plan.retention is not None
     vast = choose_plan(stitch_graph(grid_cases.clip_adam([(1, 100_000_000)]).build()), H200)
-    assert isinstance(vast, StitchPlan) and not vast.mapping.keep
+    assert not vast.grid_wide and not vast.stage.mapping.keep

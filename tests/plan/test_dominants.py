@@ -21,8 +21,7 @@ from tvm_stitch.plan.dominants import (
     one_to_many_consumers,
     schemes,
 )
-from tvm_stitch.plan.grid_plan import GridPlan
-from tvm_stitch.plan.plan import StitchPlan
+from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.testing import grid_cases
 from tvm_stitch.testing.cases import cases, power_broadcast_add
 from tvm_stitch.testing.cases import softmax as softmax_case
@@ -148,12 +147,12 @@ def test_groups_partition_the_operators_and_meet_at_dominants(case: Any) -> None
 
 
 # -- schemes are final when there is a plan ------------------------------------------------------------------
-def planned(mod: Any, **options: Any) -> StitchPlan | GridPlan:
+def planned(mod: Any, **options: Any) -> KernelPlan:
     config = StitchConfig(**options)
     return choose_plan(stitch_graph(mod, config), H200, config)
 
 
-def by_scheme(plan: StitchPlan | GridPlan) -> dict[Scheme, list[str]]:
+def by_scheme(plan: KernelPlan) -> dict[Scheme, list[str]]:
     """The operators of each scheme, by name."""
     found: dict[Scheme, list[str]] = {}
     for op, scheme in final_schemes(plan).items():
@@ -164,7 +163,7 @@ def by_scheme(plan: StitchPlan | GridPlan) -> dict[Scheme, list[str]]:
 def test_figure_7_as_the_paper_has_it() -> None:
     """reduce.1 Regional, power.1 and reduce.2 Global, multiply.1 Independent, the rest Local; the paper's groups."""
     plan = planned(grid_cases.figure7(4096, 1024, 8192).build())
-    assert isinstance(plan, GridPlan)
+    assert plan.grid_wide
     reshape, *rest = plan.graph.operators  # parameter.2 is a vector here: it becomes a column first
     name = {reshape: "reshape", **dict(zip(rest, NAMES, strict=True))}
     scheme = {name[op]: s for op, s in final_schemes(plan).items()}
@@ -208,7 +207,7 @@ def test_gradients_of_layer_norm() -> None:
 def test_statistics_of_a_batch_are_global() -> None:
     """Light values as well: the mean of a channel is read by other blocks than the one that finished it."""
     plan = planned(grid_cases.batch_norm_training(8192, 256).build())
-    assert isinstance(plan, GridPlan)
+    assert plan.grid_wide
     scheme, crossing = final_schemes(plan), crossing_tensors(plan)
     assert crossing and all(scheme[t.producer] is Scheme.GLOBAL for t in crossing if t.producer)
     groups = group(plan.graph, crossing)
@@ -270,7 +269,7 @@ def test_every_scheme_says_where_the_plan_keeps_a_value(case: Any) -> None:
                 assert op.output in plan.graph.outputs and not op.output.consumers
             elif where is Scheme.LOCAL:
                 assert not op.is_reduce
-        if isinstance(plan, GridPlan):
+        if plan.grid_wide:
             crossing = crossing_tensors(plan)
-            written = {op.output for phase in plan.phases for p in phase for op in p.part.stored}
-            assert crossing <= written | {op.output for op in plan.partition.scalars}
+            written = {op.output for phase in plan.phases for p in phase for op in p.slice.stored}
+            assert crossing <= written | {op.output for op in plan.crossing.scalars}

@@ -11,19 +11,19 @@ import pytest
 from tvm.relax import op as R
 
 import tvm_stitch.relax
+from cuda_emulator import run_cuda
+from cuda_emulator.lowering import lower
 from tests.graph.helpers import H200, build
-from tvm_stitch.plan.grid import make_grid_plan
-from tvm_stitch.plan.grid_memory import finished_bytes, grid_shared_bytes, grid_traffic, part_traffic
-from tvm_stitch.plan.grid_plan import GridPlan
+from tvm_stitch.plan.gpu.grid import make_grid_plan
+from tvm_stitch.plan.kernel import KernelPlan
+from tvm_stitch.plan.memory import finished_bytes, shared_bytes, stage_traffic, traffic
 from tvm_stitch.relax.pipeline import Recorder
 from tvm_stitch.testing import grid_cases
-from tvm_stitch.testing.emulator import run_cuda
-from tvm_stitch.testing.emulator.lowering import lower
 from tvm_stitch.testing.plan_checks import stitch_graph
 from tvm_stitch.testing.random_graphs import emulated_target
 
 
-def planned(case: grid_cases.GridCase, barriers: bool = True) -> GridPlan:
+def planned(case: grid_cases.GridCase, barriers: bool = True) -> KernelPlan:
     return make_grid_plan(stitch_graph(case.build()), H200, barriers)
 
 
@@ -31,7 +31,7 @@ def planned(case: grid_cases.GridCase, barriers: bool = True) -> GridPlan:
     "case", [c for c in grid_cases.grid_cases("gpu") if len(c.arguments) < 60], ids=lambda c: c.label
 )
 def test_the_least_is_what_the_case_counts(case: grid_cases.GridCase) -> None:
-    moved = grid_traffic(planned(case))
+    moved = traffic(planned(case))
     assert moved.least == case.bytes_least() <= moved.read + moved.written
 
 
@@ -40,27 +40,30 @@ def test_sums_of_columns() -> None:
     plan = planned(grid_cases.column_sum(262144, 256))
     (first,), (second,) = plan.phases
     partials = 256 * first.stride * 4
-    assert (part_traffic(plan, first).read, part_traffic(plan, first).written) == (262144 * 256 * 4, partials)
-    assert (part_traffic(plan, second).read, part_traffic(plan, second).written) == (partials, 256 * 4)
-    moved = grid_traffic(plan)
+    assert (stage_traffic(plan, first).read, stage_traffic(plan, first).written) == (
+        262144 * 256 * 4,
+        partials,
+    )
+    assert (stage_traffic(plan, second).read, stage_traffic(plan, second).written) == (partials, 256 * 4)
+    moved = traffic(plan)
     assert (moved.read, moved.written) == (262144 * 256 * 4 + partials, partials + 256 * 4)
 
 
 def test_an_input_that_two_phases_read_counts_twice() -> None:
     plan = planned(grid_cases.standardize_by_max(1024, 1024), barriers=False)
-    moved = grid_traffic(plan)
+    moved = traffic(plan)
     size, totals = 1024 * 1024 * 4, sum(finished_bytes(plan, f) for f in range(len(plan.phases)))
-    readers = [p for parts in plan.phases for p in parts if part_traffic(plan, p).read >= size]
+    readers = [p for parts in plan.phases for p in parts if stage_traffic(plan, p).read >= size]
     assert len(readers) >= 3
     assert moved.read - totals - len(readers) * size < 1024  # and samples for a shift, at most
-    assert totals == sum(int(t.size) * 4 for t in plan.partition.partials.values())
+    assert totals == sum(int(t.size) * 4 for t in plan.crossing.partials.values())
 
 
 def test_rows_that_are_gathered_count_alone() -> None:
     """Statistics that start from 32 samples of a column read these, not all the data."""
     plan = planned(grid_cases.batch_norm_training(8192, 256), barriers=False)
     size = 8192 * 256 * 4
-    moved = grid_traffic(plan)
+    moved = traffic(plan)
     assert 2 * size < int(str(moved.read)) < 2.1 * size
 
 
@@ -69,10 +72,10 @@ def test_what_blocks_retain_is_read_once() -> None:
     plan = planned(grid_cases.batch_norm_training(131072, 256))
     kept, size = plan.retention, 131072 * 256 * 4
     assert kept is not None
-    loads, again = kept.parts
-    assert part_traffic(plan, loads).read >= size
-    held = plan.blocks * kept.tasks * kept.bytes
-    assert size - held <= part_traffic(plan, again).read < 1.001 * (size - held)
+    loads, again = kept.stages
+    assert stage_traffic(plan, loads).read >= size
+    held = plan.shared_grid.blocks * kept.tasks * kept.bytes
+    assert size - held <= stage_traffic(plan, again).read < 1.001 * (size - held)
     assert 0.25 * size < held < 0.5 * size  # of an H200
 
 
@@ -85,7 +88,7 @@ def test_shared_memory_is_what_the_kernel_takes(name: str) -> None:
     pipeline = tvm_stitch.relax.pipeline(target, None, recorder)
     source = lower(mod, target, pipeline).source
     (plan,) = recorder.plans.values()
-    assert isinstance(plan, GridPlan)
+    assert plan.grid_wide
     arrays = re.findall(r"^\s*__shared__ .*?(float|int) \w+\[(\d+)\];", source, re.M)
     static = sum(4 * int(count) for _, count in arrays)
     done = run_cuda(
@@ -93,7 +96,7 @@ def test_shared_memory_is_what_the_kernel_takes(name: str) -> None:
         relax_pipeline=tvm_stitch.relax.pipeline(target),
     )  # fmt: skip
     (launch,) = done.launches
-    assert static + launch.shared_bytes == grid_shared_bytes(plan) > 0
+    assert static + launch.shared_bytes == shared_bytes(plan) > 0
 
 
 def test_scratch_is_as_wide_as_what_is_computed_with() -> None:
@@ -108,7 +111,7 @@ def test_scratch_is_as_wide_as_what_is_computed_with() -> None:
     half = [t for t in plan.place if t.dtype == "float16"]
     assert half and all(t.size == columns for t in half)
     (last,) = plan.phases[-1]
-    assert part_traffic(plan, last).read == rows * columns * 2 + len(half) * columns * 4
-    assert part_traffic(plan, last).written == rows * columns * 2
+    assert stage_traffic(plan, last).read == rows * columns * 2 + len(half) * columns * 4
+    assert stage_traffic(plan, last).written == rows * columns * 2
     (finish,) = plan.phases[-2]
-    assert part_traffic(plan, finish).written == len(half) * columns * 4
+    assert stage_traffic(plan, finish).written == len(half) * columns * 4

@@ -11,9 +11,9 @@ from tvm.relax import op as R
 from tests.graph.helpers import H200, build, graph, plan, symbol
 from tvm_stitch import compat
 from tvm_stitch.config import StitchConfig
-from tvm_stitch.plan.mapping import Storage
+from tvm_stitch.plan.gpu.tile import Storage
+from tvm_stitch.plan.in_block import plan_in_block
 from tvm_stitch.plan.memory import bytes_of, shared_bytes, total, traffic
-from tvm_stitch.plan.plan import make_plan
 from tvm_stitch.testing import cases
 
 F32 = "float32"
@@ -31,14 +31,14 @@ def test_softmax_reads_and_writes_its_size(dtype: str, size: int) -> None:
 
 def test_rows_that_are_read_again_count_again() -> None:
     config = StitchConfig(clusters=False, grid_barriers=False)
-    moved = traffic(make_plan(graph(cases.softmax(64, 100_000).build()), H200, config))
+    moved = traffic(plan_in_block(graph(cases.softmax(64, 100_000).build()), H200, config))
     assert moved.read == 3 * 64 * 100_000 * 4 and moved.least == 2 * 64 * 100_000 * 4
 
 
 def test_rows_of_a_cluster_are_read_once() -> None:
     made = plan(cases.softmax(64, 100_000).build())
     moved = traffic(made)
-    assert made.mapping.row_splits == 2 and moved.read + moved.written == moved.least
+    assert made.stage.mapping.row_splits == 2 and moved.read + moved.written == moved.least
 
 
 def test_rows_read_again_through_other_axes() -> None:
@@ -54,9 +54,9 @@ def test_rows_read_again_through_other_axes() -> None:
 
     shape = (4096, 300, 8, 8)
     config = StitchConfig(clusters=False, grid_barriers=False)
-    made = make_plan(graph(build(body, (shape, F32))), H200, config)
+    made = plan_in_block(graph(build(body, (shape, F32))), H200, config)
     size = 4096 * 300 * 64 * 4
-    assert made.mapping.storage is Storage.NOWHERE and traffic(made).read == 2 * size
+    assert made.stage.mapping.storage is Storage.NOWHERE and traffic(made).read == 2 * size
 
 
 def test_rows_in_shared_memory_are_read_once() -> None:
@@ -103,5 +103,5 @@ def test_bytes_of_a_tensor(dtype: str, size: int) -> None:
 def test_shared_memory_of_partial_results() -> None:
     """Four warps a row need a partial each; a row within a warp needs none."""
     wide = plan(cases.softmax(64, 1024).build())
-    assert wide.mapping.threads > 32 and shared_bytes(wide) == wide.mapping.block // 32 * 4
+    assert wide.stage.mapping.threads > 32 and shared_bytes(wide) == wide.stage.mapping.block // 32 * 4
     assert shared_bytes(plan(cases.softmax(65536, 128).build())) == 0

@@ -11,12 +11,12 @@ import tvm
 from tvm import relax
 from tvm.relax import op as R
 
+from cuda_emulator import run_cuda
 from tests.graph.helpers import build, symbol
 from tvm_stitch.config import StitchConfig
+from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.pipeline import Recorder
-from tvm_stitch.testing.count import count_kernels
-from tvm_stitch.testing.emulator import run_cuda
 from tvm_stitch.testing.random_graphs import emulated_target
 
 STRICT = StitchConfig(strict=True)

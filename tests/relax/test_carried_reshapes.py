@@ -16,9 +16,9 @@ from tvm.script import tirx as T
 
 from tests.graph.helpers import build, symbol
 from tests.relax.test_arg_reductions import LLVM
+from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.carried_reshapes import CarriedReshapes
-from tvm_stitch.testing.count import count_kernels
 from tvm_stitch.testing.random_graphs import emulated_target
 from tvm_stitch.testing.reference import evaluate, mismatches
 

@@ -13,10 +13,10 @@ from tvm.relax import op as R
 
 from tests.graph.helpers import build, symbol
 from tvm_stitch import StitchConfig
+from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.recorder import Recorder
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.compute_templates import ComputeTemplates
-from tvm_stitch.testing.count import count_kernels
 
 F32 = "float32"
 TARGETS = {"sse": "x86-64", "avx2": "haswell"}

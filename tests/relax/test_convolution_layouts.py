@@ -13,6 +13,7 @@ from tvm import relax
 from tvm.relax import op as R
 
 from tests.graph.helpers import build, symbol
+from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.convolution_layouts import (
     ConvolutionLayouts,
@@ -20,7 +21,6 @@ from tvm_stitch.relax.convolution_layouts import (
     suits_templates,
 )
 from tvm_stitch.relax.full_rank_operands import full_rank_operands
-from tvm_stitch.testing.count import count_kernels
 
 
 def weight(*shape: int, dtype: str = "float32") -> Any:

@@ -14,9 +14,9 @@ from tvm.script import tirx as T
 
 from tests.graph.helpers import build
 from tests.relax.test_compute_templates import check, draw, run, target
+from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.drop_copies import DropCopies
-from tvm_stitch.testing.count import count_kernels
 
 
 @I.ir_module

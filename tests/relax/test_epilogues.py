@@ -14,14 +14,14 @@ import tvm_ffi
 from tvm import relax
 from tvm.relax import op as R
 
+from cuda_emulator import run_cuda
 from tests.graph.helpers import build
 from tvm_stitch.config import StitchConfig
+from tvm_stitch.execution.count import count_kernels
+from tvm_stitch.execution.kernel_count import CONTRACTION_NAMES
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.pipeline import stitch_passes
 from tvm_stitch.testing import cases
-from tvm_stitch.testing.count import count_kernels
-from tvm_stitch.testing.emulator import run_cuda
-from tvm_stitch.testing.kernel_count import CONTRACTION_NAMES
 from tvm_stitch.testing.random_graphs import emulated_target
 from tvm_stitch.testing.reference import evaluate, mismatches
 

@@ -14,12 +14,12 @@ from tvm import relax, tirx
 from tvm.relax import op as R
 
 import tvm_stitch.relax
+from cuda_emulator import run_cuda
 from tests.graph.helpers import build, symbol
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.relax.fused_attention import FusedAttention
 from tvm_stitch.target import resolve_target
 from tvm_stitch.testing.attention import Case, inputs, module, reference
-from tvm_stitch.testing.emulator import run_cuda
 from tvm_stitch.testing.random_graphs import emulated_target
 
 TARGET = emulated_target()

@@ -18,10 +18,10 @@ from tvm.script import relax as RS
 
 import tvm_stitch
 from tests.graph.helpers import build
+from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.recorder import Recorder
 from tvm_stitch.relax import in_half_precision, pipeline
 from tvm_stitch.relax.operators import operator_name
-from tvm_stitch.testing.count import count_kernels
 
 HALF = {"float16": np.dtype("float16"), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "haswell"})

@@ -14,10 +14,10 @@ from tvm.script import relax as R
 from tvm.script import tirx as T
 
 import tvm_stitch
+from cuda_emulator import run_cuda
+from cuda_emulator.lowering import default_target
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.relax.lift_workspace import LiftWorkspace, WorkspaceError
-from tvm_stitch.testing.emulator import run_cuda
-from tvm_stitch.testing.emulator.lowering import default_target
 
 
 @I.ir_module(check_well_formed=False)

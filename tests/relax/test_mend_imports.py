@@ -14,9 +14,9 @@ from tvm.relax import op as R
 
 from tests.graph.helpers import build, symbol
 from tests.relax.test_arg_reductions import LLVM, emulated, on_llvm
+from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.mend_imports import MendImports
-from tvm_stitch.testing.count import count_kernels
 
 INF = float("inf")
 

@@ -16,11 +16,11 @@ from tvm.script import relax as RS
 
 from tests.graph.helpers import build, symbol
 from tvm_stitch import Report, explain
+from tvm_stitch.execution.compare import load_onnx
+from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import pipeline
 from tvm_stitch.report.data import ModelReport
 from tvm_stitch.testing.bert import BertConfig, build_bert
-from tvm_stitch.testing.compare import load_onnx
-from tvm_stitch.testing.count import count_kernels
 
 F32 = "float32"
 

@@ -16,9 +16,9 @@ from tvm.relax.dpl import is_op, wildcard
 
 import tvm_stitch
 from tests.graph.helpers import build
+from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.recorder import Recorder
 from tvm_stitch.relax import pipeline
-from tvm_stitch.testing.count import count_kernels
 
 F32 = "float32"
 CODEGEN = "relax.ext.tvm_stitch_test"

@@ -12,8 +12,8 @@ from tvm.relax import op as R
 
 from tests.graph.helpers import build, symbol
 from tests.relax.test_compute_templates import TARGETS, check, draw, run, target
+from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import pipeline
-from tvm_stitch.testing.count import count_kernels
 
 F32 = "float32"
 SIDES = [(True, False), (False, True), (True, True)]

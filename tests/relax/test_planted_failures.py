@@ -18,11 +18,11 @@ import tvm_stitch
 from tests.graph.helpers import build, draw
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.errors import StitchError
+from tvm_stitch.execution.count import count_lowered
 from tvm_stitch.recorder import Recorder
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.build import build as build_module
 from tvm_stitch.relax.stitch_ops import STITCH_ATTR
-from tvm_stitch.testing.count import count_lowered
 
 F32 = "float32"
 SPECS = [((6, 20), F32), ((20, 20), F32)]

@@ -11,7 +11,7 @@ from tvm.script import tirx as T
 
 from tests.graph.helpers import build, legalize
 from tvm_stitch.config import StitchConfig
-from tvm_stitch.plan.plan import StitchPlan
+from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.relax import ScheduleStitchOps, StitchError
 from tvm_stitch.relax.mark import MergeStitchOps
 from tvm_stitch.relax.stitch_ops import StitchOps
@@ -26,7 +26,7 @@ def merged(mod: tvm.IRModule) -> tvm.IRModule:
 @pytest.mark.parametrize("kind", ["llvm", "cuda"])
 def test_marked_functions_are_scheduled(kind: str) -> None:
     target = emulated_target() if kind == "cuda" else tvm.target.Target("llvm")
-    plans: dict[str, StitchPlan] = {}
+    plans: dict[str, KernelPlan] = {}
     declined: dict[str, str] = {}
     before = merged(softmax(6, 200).build())
     after = ScheduleStitchOps(target, StitchConfig(), plans, declined)(before)

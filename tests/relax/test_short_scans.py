@@ -12,11 +12,11 @@ from tvm.relax import op as R
 
 from tests.graph.helpers import build, symbol
 from tests.relax.test_arg_reductions import LLVM, emulated, on_llvm
+from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.plan import heuristics
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.operators import has_operators
 from tvm_stitch.relax.short_scans import SCANS, ShortScans
-from tvm_stitch.testing.count import count_kernels
 from tvm_stitch.testing.random_graphs import emulated_target
 
 

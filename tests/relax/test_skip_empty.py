@@ -13,11 +13,11 @@ from tvm import relax
 from tvm.relax import op as R
 from tvm.script import tirx as T
 
+from cuda_emulator import run_cuda
 from tests.graph.helpers import build, legalize, symbol
 from tvm_stitch.recorder import Recorder
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.skip_empty import SkipEmpty
-from tvm_stitch.testing.emulator import run_cuda
 from tvm_stitch.testing.random_graphs import emulated_target
 
 F32 = "float32"

@@ -13,9 +13,9 @@ from tvm.relax import op as R
 
 from tests.graph.helpers import build, legalize, symbol
 from tests.relax.test_arg_reductions import LLVM, emulated, on_llvm
+from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.viewed_results import ViewedResults
-from tvm_stitch.testing.count import count_kernels
 from tvm_stitch.testing.random_graphs import emulated_target
 
 

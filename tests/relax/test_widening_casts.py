@@ -17,11 +17,11 @@ from tvm.script import relax as RS
 
 from tests.graph.helpers import build
 from tvm_stitch.config import StitchConfig
+from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.dataflow import is_call_tir
 from tvm_stitch.relax.stitch_ops import StitchOps
 from tvm_stitch.relax.widening_casts import WideningCasts
-from tvm_stitch.testing.count import count_kernels
 
 TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "haswell"})
 SHAPE = (8, 16)

@@ -14,9 +14,9 @@ import pytest
 import tvm
 from tvm import relay
 
-from tvm_stitch.codegen.gpu import RESIDENT_BLOCKS
+from cuda_emulator import default_target
+from tvm_stitch.codegen.gpu.rows import RESIDENT_BLOCKS
 from tvm_stitch.relay.cuda_source import COMPILE, POSTPROC, compile_with_nvrtc, fix_source, fixed_cuda_source
-from tvm_stitch.testing.emulator import default_target
 
 NOTE = RESIDENT_BLOCKS.format(3)
 KERNELS = f"""

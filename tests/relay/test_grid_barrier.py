@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tvm_stitch.codegen.grid_barrier import GRID_BARRIER
+from tvm_stitch.codegen.gpu.grid_barrier import GRID_BARRIER
 from tvm_stitch.relay.cuda_source import compile_with_nvrtc, fix_source
 from tvm_stitch.relay.grid_barrier import FUNCTION, INSTEAD, define_grid_barrier
 
@@ -194,7 +194,7 @@ def test_code_without_barriers_stays() -> None:
 def test_an_emulators_barrier_takes_its_place() -> None:
     import numpy as np
 
-    from tvm_stitch.testing.emulator import run_kernel
+    from cuda_emulator import run_kernel
 
     first = np.arange(4, dtype="uint32")
     rows = np.concatenate([first, np.zeros(12, "uint32")])

@@ -13,10 +13,10 @@ from tvm import relax
 from tvm.relax import op as R
 from tvm.script import tirx as T
 
+from cuda_emulator import lower, run_lowered
 from tests.graph.helpers import build, symbol
 from tvm_stitch.relax import pipeline
 from tvm_stitch.rules.half_sums import HalfSums
-from tvm_stitch.testing.emulator import lower, run_lowered
 
 CUDA = tvm.target.Target({"kind": "cuda", "arch": "sm_90"}, host="llvm")
 CASES: dict[str, tuple[Callable[..., Any], Callable[[np.ndarray], np.ndarray]]] = {

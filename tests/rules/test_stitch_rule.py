@@ -13,11 +13,11 @@ from tvm import relax, tirx
 from tvm.relax import op as R
 from tvm.s_tir import dlight as dl
 
+from cuda_emulator import run_cuda
 from tests.graph.helpers import build, draw, prim_funcs
-from tvm_stitch.codegen.scratch import WORKSPACE_ATTR
+from tvm_stitch.codegen.gpu.scratch import WORKSPACE_ATTR
 from tvm_stitch.rules import StitchRule
 from tvm_stitch.testing.bounds import evaluate_bounds, violations
-from tvm_stitch.testing.emulator import run_cuda
 from tvm_stitch.testing.random_graphs import emulated_target
 
 F32 = "float32"

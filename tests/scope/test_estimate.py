@@ -11,10 +11,9 @@ from tests.scope.nodes import memory
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import device_model
 from tvm_stitch.graph.ir import StitchGraph
-from tvm_stitch.plan.alignment import Misaligned
 from tvm_stitch.plan.choose import choose_plan
-from tvm_stitch.plan.grid_plan import GridPlan
 from tvm_stitch.plan.heuristics import LAUNCH_SECONDS
+from tvm_stitch.plan.iteration.alignment import Misaligned
 from tvm_stitch.scope.compose import compose
 from tvm_stitch.scope.estimate import KernelEstimate, estimate_kernel
 from tvm_stitch.testing import cases, grid_cases
@@ -38,7 +37,7 @@ def softmax_and_columns(rows: int, columns: int) -> list[StitchGraph]:
 def test_the_kind_is_the_one_that_is_chosen(case: cases.Case) -> None:
     for found in graphs(case.build(), StitchConfig(max_operators=400)):
         plan = choose_plan(found, H200)
-        assert at(found).grid == isinstance(plan, GridPlan)
+        assert at(found).grid == plan.grid_wide
 
 
 def test_times_add_up() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tvm.relax import op as R
 
+from cuda_emulator import run_cuda
 from tests.graph.helpers import H200, build
 from tests.scope.nodes import compute, memory
 from tvm_stitch.config import StitchConfig
@@ -18,7 +19,6 @@ from tvm_stitch.scope.identify import identify
 from tvm_stitch.scope.merging import Merger
 from tvm_stitch.scope.node import Node
 from tvm_stitch.scope.quotient import Quotient
-from tvm_stitch.testing.emulator import run_cuda
 from tvm_stitch.testing.random_graphs import emulated_target, stitched_pipeline
 from tvm_stitch.testing.reference import evaluate, mismatches
 

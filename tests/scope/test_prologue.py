@@ -13,9 +13,9 @@ from tvm.relax import op as R
 
 from tests.graph.helpers import build
 from tvm_stitch import StitchConfig
+from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.recorder import Recorder
 from tvm_stitch.relax import pipeline
-from tvm_stitch.testing.count import count_kernels
 
 TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "haswell"})
 W = relax.const(np.ones((4, 3, 3, 3), "float32"))

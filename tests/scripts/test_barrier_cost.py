@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from tvm_stitch.testing.emulator import default_target, lower
+from cuda_emulator import default_target, lower
 from tvm_stitch.testing.planted import barriers
 
 

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import tvm
 
-from tvm_stitch.testing.emulator import default_target
+import cuda_emulator
+from cuda_emulator import default_target
 from tvm_stitch.testing.planted import planted
 
 pytest.importorskip("torch")
@@ -49,10 +50,8 @@ def test_the_chained_reductions_are_right_in_every_order() -> None:
 
 
 def test_a_missing_barrier_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tvm_stitch.testing import emulator
-
-    real = emulator.lower
-    monkeypatch.setattr(emulator, "lower", lambda *args: planted(real(*args), "grid-barrier", 1))
+    real = cuda_emulator.lower
+    monkeypatch.setattr(cuda_emulator, "lower", lambda *args: planted(real(*args), "grid-barrier", 1))
     problems = barrier_stress.stress(Task("chained", target="emulator", launches=2)).problems
     assert any("seed 1: race" in problem for problem in problems)
 

@@ -16,9 +16,9 @@ from tvm import relax
 from tvm.relax import op as R
 
 from tests.graph.helpers import build
+from tvm_stitch.execution.compare import onnxruntime_outputs
+from tvm_stitch.execution.timing import Times
 from tvm_stitch.testing.bert import BertConfig, build_bert, random_inputs
-from tvm_stitch.testing.compare import onnxruntime_outputs
-from tvm_stitch.testing.timing import Times
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 

@@ -11,8 +11,8 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from tvm_stitch.execution.compare import onnxruntime_outputs
 from tvm_stitch.testing.bert import BertConfig, build_bert, random_inputs
-from tvm_stitch.testing.compare import onnxruntime_outputs
 
 SMALL = BertConfig(layers=2, hidden=48, heads=4, sequence=10, ffn=96, vocabulary=50, batch=3)
 

@@ -8,8 +8,8 @@ import pytest
 import tvm
 from tvm import relax
 
+from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.testing import cases
-from tvm_stitch.testing.count import count_kernels
 from tvm_stitch.testing.reference import evaluate, mismatches
 
 SMALL = [case for case in cases.cases("test") if not case.matmuls]

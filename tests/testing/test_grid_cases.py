@@ -10,9 +10,9 @@ import pytest
 from tvm import relax
 
 from tests.testing.test_cases import run_stock
+from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.testing import grid_cases
 from tvm_stitch.testing.bounds import evaluate_bounds, violations
-from tvm_stitch.testing.count import count_kernels
 from tvm_stitch.testing.grid_cases import GridCase
 from tvm_stitch.testing.reference import evaluate, mismatches
 

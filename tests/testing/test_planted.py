@@ -6,8 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tvm_stitch.testing.barrier_kernels import chained_reductions, chained_reductions_reference
-from tvm_stitch.testing.emulator import (
+from cuda_emulator import (
     EmulatedRun,
     Launch,
     Lowered,
@@ -17,6 +16,7 @@ from tvm_stitch.testing.emulator import (
     run_kernel,
     run_lowered,
 )
+from tvm_stitch.testing.barrier_kernels import chained_reductions, chained_reductions_reference
 from tvm_stitch.testing.planted import BUGS, Bug, barriers, places, planted, scratch_pairs
 
 SEEDS = [0, 1, 2, 3]

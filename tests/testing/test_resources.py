@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tvm_stitch.device import GPUS
-from tvm_stitch.plan.launch import blocks_per_sm
+from tvm_stitch.plan.gpu.occupancy import blocks_per_sm
 from tvm_stitch.testing import resources
 from tvm_stitch.testing.resources import KernelResources, kernel_resources
 

@@ -35,12 +35,12 @@ def run(args: argparse.Namespace, progress: Progress) -> tuple[dict[str, Any], s
 
     import tvm_stitch
 
+    from ..execution.compare import greatest_error
+    from ..execution.count import count_kernels
+    from ..execution.runner import Runner
+    from ..execution.timing import Times, comparison, interleaved
     from ..relax import pipeline
     from ..relax.takes import stock_pipeline
-    from ..testing.compare import greatest_error
-    from ..testing.count import count_kernels
-    from ..testing.runner import Runner
-    from ..testing.timing import Times, comparison, interleaved
 
     on_gpu = "gpu" in job.target.keys
     inputs = random_inputs_here(job, args.seed)

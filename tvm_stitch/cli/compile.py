@@ -44,9 +44,9 @@ def run(args: argparse.Namespace, progress: Progress) -> tuple[dict[str, Any], s
     """Compile a model; the manifest, and a line about it."""
     job = read_job(args, progress)
     from ..cpu_flags import needed_flags
+    from ..execution.count import count_lowered
     from ..relax.build import build
     from ..relax.needs import needs
-    from ..testing.count import count_lowered
 
     with written_to(args.output, "-o") as folder:
         with progress(f"compiling for {args.target}"):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..testing.tensors import TensorSpec
+    from ..execution.tensors import TensorSpec
 
     Inputs = Mapping[str, np.ndarray]
     Call = Callable[[], list[np.ndarray]]

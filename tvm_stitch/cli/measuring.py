@@ -19,8 +19,8 @@ def random_inputs_here(job: Job, seed: int) -> dict[str, np.ndarray]:
         Failure: where it has no such device, or an older CPU.
         UsageError: where a shape is symbolic.
     """
+    from ..execution.tensors import make_inputs
     from ..relax.measured_report import check_runs_here
-    from ..testing.tensors import make_inputs
 
     try:
         check_runs_here(job.target)

@@ -77,8 +77,8 @@ def _reader(path: Path) -> Callable[[Path, dict[str, tuple[int, ...]], bool], Mo
 
 
 def _in_half(model: Model, dtype: str) -> Model:
+    from ..execution.tensors import specs_of_outputs
     from ..relax.half_precision import in_half_precision
-    from ..testing.tensors import specs_of_outputs
 
     mod = in_half_precision(model.mod, dtype)
     inputs = tuple(dataclasses.replace(s, dtype=dtype) if s.dtype == "float32" else s for s in model.inputs)

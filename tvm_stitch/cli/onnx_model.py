@@ -13,10 +13,17 @@ from typing import TYPE_CHECKING
 
 import onnx
 
+from ..execution.compare import (
+    OnnxModel,
+    check_shapes,
+    input_specs,
+    load_onnx,
+    onnxruntime_call,
+    output_specs,
+)
 from ..failures import error_text, let_pass
 from ..onnx_check import InvalidModel, check_model
 from ..onnx_shapes import folded, with_symbolic_dims
-from ..testing.compare import OnnxModel, check_shapes, input_specs, load_onnx, onnxruntime_call, output_specs
 from .errors import Failure, UsageError
 from .heavy import import_or_say
 from .imported import ONNX_ADVICE, Model

@@ -19,7 +19,7 @@ from .progress import Progress
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..testing.tensors import TensorSpec
+    from ..execution.tensors import TensorSpec
 
 SUMMARY = "run a compiled model, on given or on random inputs, and say what it returned and how long it took"
 
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace, progress: Progress) -> tuple[dict[str, Any], s
             raise Failure(f"{library} does not run here: {reason}")
         with progress(f"loading {library}"):
             runner = _load(library, device, list(inputs.values()))
-        from ..testing.timing import interleaved
+        from ..execution.timing import interleaved
 
         outputs = runner.outputs()
         with progress(f"timing {args.repeats} calls"):
@@ -169,7 +169,7 @@ def _inputs(
     manifest: dict[str, Any], given: dict[str, np.ndarray], shapes: dict[str, tuple[int, ...]], seed: int
 ) -> dict[str, np.ndarray]:
     """All inputs in order: those given, checked, and random ones for the rest."""
-    from ..testing.tensors import TensorSpec, make_inputs
+    from ..execution.tensors import TensorSpec, make_inputs
 
     if "inputs" not in manifest:
         if not given:
@@ -228,7 +228,7 @@ def _load(library: Path, device: str, inputs: list[np.ndarray]) -> Any:
     """
     import tvm
 
-    from ..testing.runner import Runner
+    from ..execution.runner import Runner
 
     try:
         module = tvm.runtime.load_module(str(library.absolute()))

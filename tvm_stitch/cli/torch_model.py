@@ -18,9 +18,9 @@ from torch.export.graph_signature import InputKind, TensorArgument
 from tvm import relax
 from tvm.relax.frontend.torch import from_exported_program
 
+from ..execution.tensors import TensorSpec, specs_of_inputs, specs_of_outputs
 from ..failures import let_pass
 from ..graph.dtype import HALF
-from ..testing.tensors import TensorSpec, specs_of_inputs, specs_of_outputs
 from ..torch_names import from_exported_program_named
 from .errors import UsageError
 from .imported import Model

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a StitchPlan to TIR: GPU and CPU, and what they share."""
+"""From a KernelPlan to TIR: GPU and CPU, and what they share."""

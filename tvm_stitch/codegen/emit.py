@@ -6,22 +6,20 @@ from __future__ import annotations
 from typing import Any
 
 from .. import compat
-from ..plan.grid_plan import GridPlan
-from ..plan.plan import StitchPlan
+from ..plan.kernel import KernelPlan
 from .exact_constants import exact_constants
 from .extent_bounds import sound_extents
-from .gpu import emit_gpu
-from .gpu_grid import emit_grid
+from .gpu.grid import emit_grid
+from .gpu.rows import emit_gpu
 from .zero_divisors import without_zero_divisors
 
 
-def emit(func: Any, plan: StitchPlan | GridPlan) -> Any:
+def emit(func: Any, plan: KernelPlan) -> Any:
     """The scheduled PrimFunc for ``func`` under ``plan``."""
-    if isinstance(plan, GridPlan):
-        return exact_constants(_guarded(emit_grid(func, plan)))
     if plan.device.is_gpu:
-        return exact_constants(_guarded(emit_gpu(func, plan)))
-    from .cpu import emit_cpu
+        emitted = emit_grid(func, plan) if plan.grid_wide else emit_gpu(func, plan)
+        return exact_constants(_guarded(emitted))
+    from .cpu.kernel import emit_cpu
 
     return sound_for_cpu(emit_cpu(func, plan))
 

@@ -16,8 +16,8 @@ from ..graph.access import branches, loads
 from ..graph.classify import HEAVY_CALLS
 from ..graph.dtype import HALF, compute_dtype
 from ..graph.ir import Access, Operator, Tensor
-from ..plan.alignment import Alignment, Key
-from ..plan.domain import At, Point
+from ..plan.iteration.alignment import Alignment, Key
+from ..plan.iteration.domain import At, Point
 from .arithmetic import DEVICE, Arithmetic, is_small, wraps
 from .buffers import IN_PLACE, Buffers
 from .negation import hidden_negation

@@ -19,10 +19,10 @@ from typing import Any
 
 from .. import compat
 from ..codegen import builder as B
-from ..codegen.cpu_base import times
-from ..codegen.cpu_columns import count_of
-from ..codegen.cpu_lanes import LaneWriter
-from ..codegen.cpu_transpose import MatrixRows, side_of, transpose
+from ..codegen.cpu.base import times
+from ..codegen.cpu.columns import count_of
+from ..codegen.cpu.lanes import LaneWriter
+from ..codegen.cpu.transpose import MatrixRows, side_of, transpose
 from ..codegen.emit import sound_for_cpu
 from ..codegen.vector_math import Scope, exp_of_negative
 from ..codegen.vector_math.scope import quotient

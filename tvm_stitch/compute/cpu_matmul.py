@@ -16,9 +16,9 @@ from collections.abc import Callable
 
 from .. import compat
 from ..codegen import builder as B
-from ..codegen.cpu_base import times
-from ..codegen.cpu_columns import count_of
-from ..codegen.cpu_transpose import MatrixRows, side_of, transpose
+from ..codegen.cpu.base import times
+from ..codegen.cpu.columns import count_of
+from ..codegen.cpu.transpose import MatrixRows, side_of, transpose
 from ..compat import Buffer, Expr, T, tir
 from ..graph.extent import as_expr, ceildiv
 from .contraction import Contraction

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 
 from .. import compat
 from ..codegen import builder as B
-from ..codegen.cpu_base import times
-from ..codegen.cpu_transpose import MatrixRows, side_of, transpose
+from ..codegen.cpu.base import times
+from ..codegen.cpu.transpose import MatrixRows, side_of, transpose
 from ..compat import Buffer, Expr, T, tir
 from ..graph.extent import Extent, as_expr, product, unflatten
 from .convolution import Convolution, Window

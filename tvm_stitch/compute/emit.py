@@ -8,15 +8,15 @@ from typing import Any
 
 from .. import compat
 from ..codegen import builder as B
-from ..codegen.cpu import emit_plan
+from ..codegen.cpu.kernel import emit_stage
 from ..codegen.emit import sound_for_cpu
-from ..codegen.scratch import WORKSPACE_ATTR
+from ..codegen.gpu.scratch import WORKSPACE_ATTR
 from ..compat import Buffer, tir
 from ..config import StitchConfig
 from ..device import DeviceModel
 from ..failures import Refusal
 from ..graph.extent import as_expr
-from ..plan.plan import make_plan
+from ..plan.in_block import plan_in_block
 from ..scope.fusion import Pattern
 from .anchored import Anchored
 from .convolution import Convolution
@@ -72,7 +72,7 @@ def emit_anchored(
         try:
             out = write_back(graph, product.output, found.rows, product.columns, device, is_result)
         except Refusal:
-            plan = make_plan(graph, device, config)
+            plan = plan_in_block(graph, device, config)
     attrs = {
         compat.attribute("is_scheduled"): True,
         "op_pattern": int(Pattern.OPAQUE),
@@ -95,7 +95,7 @@ def emit_anchored(
             assert packed is not None
             (emit_depthwise if product.is_depthwise else emit_convolution)(product, tiles, packed, out)
         if plan is not None:
-            emit_plan(plan)
+            emit_stage(plan.stage)
     replaced = {} if packed is None else {found.weight.buffer: packed}
     made = compat.with_body_and_params(func, body[0], replaced, workspace)
     return sound_for_cpu(made.with_attrs(attrs))

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 
 from .. import compat
 from ..codegen import builder as B
-from ..codegen.cpu_base import times
-from ..codegen.cpu_columns import count_of
+from ..codegen.cpu.base import times
+from ..codegen.cpu.columns import count_of
 from ..codegen.evaluator import convert
 from ..compat import Buffer, Expr, tir
 from ..graph.dtype import item_bytes

@@ -17,21 +17,22 @@ from collections.abc import Callable, Sequence
 
 from .. import compat
 from ..codegen import builder as B
-from ..codegen.cpu_base import CpuEmitter, times
-from ..codegen.cpu_half import stored_as
-from ..codegen.cpu_index_context import Coordinate, IndexContext
-from ..codegen.cpu_lanes import LaneWriter
+from ..codegen.cpu.base import CpuEmitter, times
+from ..codegen.cpu.half import stored_as
+from ..codegen.cpu.index_context import Coordinate, IndexContext
+from ..codegen.cpu.lanes import LaneWriter
 from ..compat import Buffer, Expr, tir
 from ..device import DeviceModel
 from ..failures import Refusal
 from ..graph.classify import is_heavy
 from ..graph.extent import Extent, as_expr, same
 from ..graph.ir import Access, StitchGraph, Tensor
-from ..plan.alignment import align
-from ..plan.cpu_mapping import choose_cpu_mapping
-from ..plan.domain import Domain, Point
-from ..plan.passes import schedule
-from ..plan.plan import StitchPlan
+from ..plan.cpu.tile import choose_cpu_mapping
+from ..plan.iteration.alignment import align
+from ..plan.iteration.domain import Domain, Point
+from ..plan.iteration.loops import schedule
+from ..plan.kernel import Stage
+from ..plan.slices import whole
 
 Rows = Callable[[Expr], Expr]
 """The result's row that a row of a tile is."""
@@ -64,10 +65,10 @@ class EpilogueWriteBack(WriteBack):
     much for that: it stands once, in a loop over the lines of a tile in memory.
     """
 
-    def __init__(self, output: Tensor, columns: int, plan: StitchPlan, stores: bool):
+    def __init__(self, output: Tensor, columns: int, stage: Stage, stores: bool):
         super().__init__(output, columns)
-        self.plan, self.stores = plan, stores
-        self.heavy = any(is_heavy(op.value) for op in plan.graph.operators)
+        self.stage, self.stores = stage, stores
+        self.heavy = any(is_heavy(op.value) for op in stage.graph.operators)
 
     def begin(self, rows: int, width: int) -> None:
         if self.stores:
@@ -93,7 +94,7 @@ class EpilogueWriteBack(WriteBack):
     ) -> None:
         """Evaluate the epilogue for a line of sums, which begin at ``start`` of a buffer."""
         here = B.bind(row, "line") if compat.free_vars(row) else row
-        emitter = _TileEmitter(self.plan, self.output, source)
+        emitter = _TileEmitter(self.stage, self.output, source)
         for first, count, width in vectors:
             with times(kind, count, "j") as j:
                 offset = B.i64(first) + j * B.i64(width)
@@ -103,8 +104,8 @@ class EpilogueWriteBack(WriteBack):
 class _TileEmitter(CpuEmitter):
     """Evaluates a plan of one pass at some neighbouring columns of a row, the result's sums in a tile."""
 
-    def __init__(self, plan: StitchPlan, result: Tensor, tile: Buffer):
-        super().__init__(plan)
+    def __init__(self, stage: Stage, result: Tensor, tile: Buffer):
+        super().__init__(stage)
         self.result, self.tile = result, tile
 
     def emit_at(self, row: Expr, column: Expr, place: Expr, width: int) -> None:
@@ -167,7 +168,7 @@ def write_back(
     if not same(only.columns, columns):
         raise Refusal("the epilogue has rows of another length")
     mapping = choose_cpu_mapping(alignment, made, device)
-    return EpilogueWriteBack(output, columns, StitchPlan(graph, device, alignment, made, mapping), stores)
+    return EpilogueWriteBack(output, columns, Stage(whole(alignment), made, mapping), stores)
 
 
 def _copy(line: Buffer, to: Buffer, base: Expr, vectors: list[Vectors]) -> None:

@@ -16,7 +16,7 @@ from ..plan import heuristics
 
 @dataclass(frozen=True)
 class Load:
-    """What one part of a kernel reads and writes, and the share of the bandwidth that its blocks can draw."""
+    """What one stage of a kernel reads and writes, and the share of the bandwidth that its blocks can draw."""
 
     bytes: int
     share: float = 1.0

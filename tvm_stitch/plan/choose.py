@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choose the kind of plan: one row domain, or phases of parts with grid barriers between them.
+"""Choose the kind of plan: one row domain, or phases of stages with grid barriers between them.
 
 Where grid barriers are not to be had, the phases become kernels, one after the other: the same plan without the
 barrier. Against stitch ops that end where rows would cross, it has about as many launches, but a value is read once for
@@ -16,40 +16,36 @@ from ..config import StitchConfig
 from ..device import DeviceModel
 from ..graph.ir import StitchGraph
 from . import heuristics
-from .alignment import Misaligned
-from .grid import make_grid_plan
-from .grid_memory import grid_traffic
-from .grid_plan import GridPlan
-from .mapping import CrossBlockReduction
-from .memory import Traffic, traffic
-from .partition import wants_partition
-from .plan import StitchPlan, make_plan
+from .gpu.grid import make_grid_plan
+from .gpu.partition import wants_partition
+from .in_block import plan_in_block
+from .iteration.alignment import Misaligned
+from .kernel import KernelPlan
+from .memory import traffic
 
 Rows = TypeVar("Rows")
 Phases = TypeVar("Phases")
 
 
-def choose_plan(
-    graph: StitchGraph, device: DeviceModel, config: StitchConfig | None = None
-) -> StitchPlan | GridPlan:
+def choose_plan(graph: StitchGraph, device: DeviceModel, config: StitchConfig | None = None) -> KernelPlan:
     """Plan a graph for a device: on one row domain where that serves it well, else grid-wide.
 
     A grid-wide plan has grid barriers if the device can launch cooperatively and the configuration allows them; else
-    it is the same plan without the barrier, of a kernel for each phase, with no part evaluated by every block.
+    it is the same plan without the barrier, of a kernel for each phase, with no stage evaluated by every block.
 
     Raises:
         Misaligned: when no plan exists; the message is the reason that ``explain`` shows.
     """
     config = config or StitchConfig()
     if not device.is_gpu:
-        return make_plan(graph, device, config)
+        return plan_in_block(graph, device, config)
     phases_first = wants_partition(graph, device.sms)
     plan = rows_or_phases(
         phases_first,
-        lambda: make_plan(graph, device, config),
+        lambda: plan_in_block(graph, device, config),
         lambda: make_grid_plan(graph, device, config.grid_barriers),
     )
-    if phases_first or isinstance(plan, GridPlan):
+    if phases_first or plan.grid_wide:
         return plan
     idle, again = _leaves_device_idle(plan), _reads_again(plan)
     if not idle and not again:
@@ -58,8 +54,8 @@ def choose_plan(
         phases = make_grid_plan(graph, device, config.grid_barriers)
     except Misaligned:
         return plan
-    fewer = (1 - heuristics.PHASES_GAIN) * _bytes(traffic(plan))
-    return phases if idle or _bytes(grid_traffic(phases)) <= fewer else plan
+    fewer = (1 - heuristics.PHASES_GAIN) * _bytes(plan)
+    return phases if idle or _bytes(phases) <= fewer else plan
 
 
 def rows_or_phases(
@@ -80,32 +76,22 @@ def rows_or_phases(
             raise Misaligned(f"{row}; grid-wide: {grid}") from None
 
 
-def _bytes(moved: Traffic) -> int:
-    assert isinstance(moved.read, int) and isinstance(moved.written, int), (
-        "plans with grid barriers are static"
-    )
-    return moved.read + moved.written
+def _bytes(plan: KernelPlan) -> int:
+    moved = traffic(plan).moved
+    assert isinstance(moved, int), "plans with grid barriers are static"
+    return moved
 
 
-def _reads_again(plan: StitchPlan) -> bool:
+def _reads_again(plan: KernelPlan) -> bool:
     """True where blocks share one row, and read their part of it again because they cannot keep it."""
-    m = plan.row_mapping
-    return plan.alignment.domain.rows == 1 and m.exchange is CrossBlockReduction.GRID and not m.keep
+    m = plan.stage.row_mapping
+    return plan.cooperative and plan.stage.alignment.domain.rows == 1 and not m.keep
 
 
-def _leaves_device_idle(plan: StitchPlan) -> bool:
+def _leaves_device_idle(plan: KernelPlan) -> bool:
     """True where few blocks would share one long row, for want of a barrier across more."""
-    m = plan.row_mapping
-    if (
-        plan.alignment.domain.rows != 1
-        or plan.alignment.domain.flat
-        or m.exchange is CrossBlockReduction.GRID
-    ):
+    blocks, domain = plan.stage.row_mapping.row_splits, plan.stage.alignment.domain
+    if domain.rows != 1 or domain.flat or plan.cooperative or blocks >= plan.device.sms:
         return False
-    moved = traffic(plan)
-    if not (isinstance(moved.read, int) and isinstance(moved.written, int)):
-        return False
-    return (
-        m.row_splits < plan.device.sms
-        and moved.read + moved.written > m.row_splits * heuristics.IDLE_BLOCK_BYTES
-    )
+    moved = traffic(plan).moved
+    return isinstance(moved, int) and moved > blocks * heuristics.IDLE_BLOCK_BYTES

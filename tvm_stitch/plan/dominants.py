@@ -13,11 +13,10 @@ from dataclasses import dataclass
 
 from ..graph.classify import is_heavy
 from ..graph.ir import Access, Dependency, Operator, StitchGraph, Tensor
-from .alignment import Alignment
-from .grid_plan import GridPlan
-from .mapping import CrossBlockReduction
-from .parts import Part
-from .plan import StitchPlan
+from .gpu.tile import CrossBlockReduction
+from .iteration.alignment import Alignment
+from .kernel import KernelPlan
+from .slices import Slice
 
 
 class Scheme(enum.Enum):
@@ -119,56 +118,39 @@ def schemes(graph: StitchGraph) -> dict[Operator, Scheme]:
     return result
 
 
-_OF_REDUCTIONS = {
-    CrossBlockReduction.NONE: Scheme.REGIONAL,
-    CrossBlockReduction.CLUSTER: Scheme.CLUSTER,
-    CrossBlockReduction.GRID: Scheme.GLOBAL,
-}
-
-
-def final_schemes(plan: StitchPlan | GridPlan) -> dict[Operator, Scheme]:
+def final_schemes(plan: KernelPlan) -> dict[Operator, Scheme]:
     """The scheme of every operator of ``plan.graph``, as the plan carries it out.
 
     Reductions and heavy values that several elements read are Regional where a row stays in its block. Reductions that
-    several blocks put together, outputs among them, are Cluster or Global by their exchange; those across rows, and
-    what another part reads from device memory, are Global. A heavy value that is computed again wherever it is read is
+    the blocks of a cluster put together, outputs among them, are Cluster; what blocks put together through device
+    memory, and what another stage reads there, are Global. A heavy value that is computed again wherever it is read is
     Local.
     """
-    if isinstance(plan, GridPlan):
-        return _grid_schemes(plan)
-    result = schemes(plan.graph)
-    whole = _OF_REDUCTIONS[plan.exchange]
-    for op, scheme in result.items():
-        if op.is_reduce and (scheme is Scheme.REGIONAL or whole is not Scheme.REGIONAL):
-            result[op] = whole
-        elif scheme is Scheme.REGIONAL:
-            result[op] = _shared(op, plan.alignment)
-    return result
-
-
-def _grid_schemes(plan: GridPlan) -> dict[Operator, Scheme]:
-    crossing = crossing_tensors(plan)
+    crossing, stages = crossing_tensors(plan), plan.stages
+    in_cluster = any(stage.exchange is CrossBlockReduction.CLUSTER for stage in stages)
     result = schemes(plan.graph)
     for op, scheme in result.items():
-        if op in plan.partition.partials or op.output in crossing:
+        if op in plan.crossing.partials or op.output in crossing:
             result[op] = Scheme.GLOBAL
+        elif op.is_reduce and in_cluster:
+            result[op] = Scheme.CLUSTER
         elif scheme is Scheme.REGIONAL and not op.is_reduce:
-            copies = [(p.part.copies[op], p.alignment) for f in plan.phases for p in f if op in p.part.copies]
+            copies = [(s.slice.copies[op], s.alignment) for s in stages if op in s.slice.copies]
             found = {_shared(copy, alignment) for copy, alignment in copies}
             result[op] = Scheme.REGIONAL if Scheme.REGIONAL in found else Scheme.LOCAL
     return result
 
 
-def crossing_tensors(plan: GridPlan) -> set[Tensor]:
-    """The values of the graph that a part reads without computing them: they come through device memory."""
+def crossing_tensors(plan: KernelPlan) -> set[Tensor]:
+    """The values of the graph that a stage reads without computing them: they come through device memory."""
     made = {op.output for op in plan.graph.operators}
-    return {t for phase in plan.phases for p in phase for t in read_tensors(p.part) if t in made}
+    return {t for stage in plan.stages for t in read_tensors(stage.slice) if t in made}
 
 
-def read_tensors(part: Part) -> list[Tensor]:
-    """What a part reads from device memory: tensors of the whole graph, and partial results."""
-    inside = {op.output for op in part.copies}
-    return list(dict.fromkeys(t for op in part.copies for t in op.inputs if t not in inside))
+def read_tensors(found: Slice) -> list[Tensor]:
+    """What a slice reads from device memory: tensors of the whole graph, and partial results."""
+    inside = {op.output for op in found.copies}
+    return list(dict.fromkeys(t for op in found.copies for t in op.inputs if t not in inside))
 
 
 def _shared(op: Operator, alignment: Alignment) -> Scheme:

@@ -157,7 +157,7 @@ standardizing 67 MB by mean, deviation and maximum fell from 71 to 52 us."""
 # -- partition into phases of parts ----------------------------------------------------------------------------
 MOST_PHASES = 8
 """Phases of a kernel."""
-MOST_PARTS = 48
+MOST_STAGES = 48
 """Parts of a kernel."""
 SCATTERED_ELEMENTS = 32
 """Elements of a reduction that one thread may as well take in turn, wherever they lie."""
@@ -169,7 +169,7 @@ REPLICATED_POINTS = 8192
 """Elements that such a part may reduce."""
 REPLICATED_VALUES = 16
 """Values that blocks may keep so."""
-PARTS_TRIED = 6
+STAGES_TRIED = 6
 """Parts of a phase that a root without row values of its own is tried on."""
 
 # -- mapping of grid-wide plans --------------------------------------------------------------------------------

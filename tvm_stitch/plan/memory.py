@@ -1,21 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a plan moves and holds: bytes of device memory against the least possible, and shared memory."""
+"""What a plan moves and holds: bytes of device memory against the least possible, and shared memory of a block."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..graph.dtype import item_bytes
-from ..graph.extent import Extent, product, total
-from ..graph.ir import Tensor
-from .mapping import partial_bytes, stage_bytes
-from .passes import Leaf, is_streamed
-from .plan import StitchPlan
+from ..graph.dtype import compute_dtype, item_bytes
+from ..graph.extent import ByExtent, Extent, extent_key, product, total
+from ..graph.ir import Operator, StitchGraph, Tensor
+from .gpu.tile import partial_bytes, partial_dtype, stage_bytes
+from .iteration.alignment import op_points
+from .iteration.domain import At, Point
+from .iteration.loops import Leaf, is_streamed
+from .kernel import KernelPlan, Stage
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes read and written by a kernel, and the least any kernel could: each input and output once.
+    """Bytes read and written, and the least that could be: each element that is used once.
 
     Expressions where a shape is symbolic.
     """
@@ -24,35 +27,169 @@ class Traffic:
     written: Extent
     least: Extent
 
+    @property
+    def moved(self) -> Extent:
+        """All bytes."""
+        return total([self.read, self.written])
+
 
 def bytes_of(tensor: Tensor) -> Extent:
     """Size of a tensor in memory."""
     return product([tensor.size, item_bytes(tensor.dtype)])
 
 
-def traffic(plan: StitchPlan) -> Traffic:
-    """Count the kernel's traffic; an input that several passes load counts each time, unless it is kept.
+def least_bytes(graph: StitchGraph) -> Extent:
+    """Bytes that any kernel for a graph moves: what is used of each input, and each output, once."""
+    return total([*map(_used_bytes, graph.inputs), *map(bytes_of, graph.outputs)])
 
-    What blocks exchange through scratch stays in the L2 cache and is not counted.
+
+def _used_bytes(tensor: Tensor) -> Extent:
+    """Bytes of a tensor that its readers touch: of an embedding's table only the rows that are looked up."""
+    points = total(op_points(op) for op in tensor.consumers)
+    return product([_least(tensor.size, points), item_bytes(tensor.dtype)])
+
+
+# -- device memory -----------------------------------------------------------------------------------------------
+def traffic(plan: KernelPlan) -> Traffic:
+    """Count the bytes of all stages: what several of them read counts each time, unless it is kept.
+
+    What crosses in scratch counts; not what blocks that share a row exchange, which stays in the L2 cache.
     """
-    rows, kept = plan.alignment.domain.rows, plan.schedule.kept_loads
-    times: dict[Leaf, int] = {}
-    for p in plan.schedule.passes:
+    moved = [stage_traffic(plan, stage) for stage in plan.stages]
+    totals = [op.output for op in plan.crossing.scalars if op.output in plan.graph.outputs]
+    read = total([*(m.read for m in moved), *(finished_bytes(plan, f) for f in range(len(plan.phases)))])
+    written = total([*(m.written for m in moved), *(bytes_of(t) for t in totals)])
+    return Traffic(read, written, least_bytes(plan.graph))
+
+
+def stage_traffic(plan: KernelPlan, stage: Stage) -> Traffic:
+    """The bytes that one stage reads and writes; the least is each tensor once.
+
+    A tensor of which a stage reads some elements only counts with these; what all rows share (a scale, a bias) counts
+    once, since it stays in the caches.
+    """
+    whole = {copy: t for t, copy in stage.slice.tensors.items()}
+    elements = {t: _elements_read(stage, t) for t in stage.graph.inputs if t not in _totals(plan, stage)}
+    sizes = {t: _item(plan, whole[t]) for t in elements}
+    read = total(product([n, sizes[t]]) for t, n in elements.items())
+    once = total(product([_least(n, t.size), sizes[t]]) for t, n in elements.items())
+    kept = _retained_bytes(plan, stage)
+    stored = [] if stage.slice.replicated else stage.slice.stored
+    written = total(
+        [
+            *(product([op.output.size, _item(plan, op.output)]) for op in stage.slice.copies if op in stored),
+            *(bytes_of(plan.crossing.partials[op]) for op in stage.slice.folds),
+        ]
+    )
+    return Traffic(total([read, -kept]) if kept else read, written, total([once, written]))
+
+
+def _retained_bytes(plan: KernelPlan, stage: Stage) -> int:
+    """What all blocks find on chip of what a stage reads."""
+    kept = plan.retention
+    found = kept is not None and stage in kept.stages[1:]
+    return plan.shared_grid.blocks * kept.tasks * kept.bytes if kept is not None and found else 0
+
+
+def finished_bytes(plan: KernelPlan, phase: int) -> Extent:
+    """The partial results that reductions to one result are finished from at the start of a phase.
+
+    Every block reads all of them, but only the first finds them outside the second-level cache.
+    """
+    scalars = [op for op, f in plan.crossing.scalars.items() if f == phase - 1]
+    return total(bytes_of(plan.crossing.partials[op]) for op in scalars)
+
+
+def _item(plan: KernelPlan, tensor: Tensor) -> int:
+    """Bytes of an element in memory: scratch is as wide as what is computed with."""
+    return item_bytes(compute_dtype(tensor.dtype) if tensor in plan.place else tensor.dtype)
+
+
+def _totals(plan: KernelPlan, stage: Stage) -> set[Tensor]:
+    """Results that every block holds in registers since it finished them."""
+    tensors = stage.slice.tensors
+    return {tensors[op.output] for op in plan.crossing.scalars if op.output in tensors}
+
+
+def _elements_read(stage: Stage, tensor: Tensor) -> Extent:
+    """Elements of an input that a stage reads from device memory; of symbolic ones all, as often as they are read."""
+    rows, sched = stage.alignment.domain.rows, stage.schedule
+    streamed: dict[Leaf, int] = {}
+    for i, p in enumerate(sched.passes):
         for leaf in p.loads:
-            if is_streamed(rows, leaf) and not (leaf in times and leaf in kept):
-                times[leaf] = times.get(leaf, 0) + 1
+            if leaf[0] is not tensor or not is_streamed(rows, leaf):
+                continue
+            if leaf not in sched.kept_loads or not any(leaf in q.loads for q in sched.passes[:i]):
+                streamed[leaf] = streamed.get(leaf, 0) + 1
+    others: dict[Point, None] = {}
+    for (op, at), points in stage.alignment.reads.items():
+        for access, point in zip(op.accesses, points):
+            if access.tensor is tensor and (tensor, point) not in streamed:
+                others[at if point is None else point] = None
+    again = [product([times, _points(stage, tensor, point)]) for (_, point), times in streamed.items()]
+    once = [_points(stage, tensor, point) for point in others]
     # Different places of one tensor are taken for different parts of it, such as the slices of a gate.
-    most = {t: max([1, *(n for (u, _), n in times.items() if u is t)]) for t in plan.graph.inputs}
-    read = total(product([bytes_of(t), n]) for t, n in most.items())
-    written = total(bytes_of(t) for t in plan.graph.outputs)
-    least = total([*(bytes_of(t) for t in plan.graph.inputs), written])
-    return Traffic(read, written, least)
+    whole = product([tensor.size, max([1, *streamed.values()])])
+    if not all(isinstance(n, int) for n in [whole, *again, *once]):
+        return whole
+    return min(_int(whole), max(_int(total(again)), _int(total(once))))
 
 
-def shared_bytes(plan: StitchPlan) -> int:
-    """Shared memory of a block: partial results, and the values that are kept there."""
+def _points(stage: Stage, tensor: Tensor, point: Point) -> Extent:
+    """Elements of a tensor that the whole domain reads at a point."""
+    rows = stage.alignment.domain.rows
+    columns = point.columns if point.per_column else 1
+    both = product([rows, columns])
+    found = {At.FULL: both, At.ROW: rows, At.COLUMN: columns, At.ONE: 1, At.INDEX: both}
+    return _least(found[point.at], tensor.size)
+
+
+def _least(a: Extent, b: Extent) -> Extent:
+    """The smaller one; the first where that is not known."""
+    return min(a, b) if isinstance(a, int) and isinstance(b, int) else a
+
+
+def _int(extent: Extent) -> int:
+    assert isinstance(extent, int)
+    return extent
+
+
+# -- shared memory -----------------------------------------------------------------------------------------------
+def shared_bytes(plan: KernelPlan) -> int:
+    """Shared memory of a block: partial results of reductions, of sums across rows too, and what stays there.
+
+    Buffers of one stage at a time are in use; those of different kinds (static and dynamic) do not share memory. What
+    is retained stays besides.
+    """
     if not plan.device.is_gpu:
         return 0
-    m = plan.row_mapping
-    staged = stage_bytes(plan.schedule, m) if m.shared else 0
-    return staged + partial_bytes(plan.schedule, m)
+    static = dynamic = 0
+    for stage in plan.stages:
+        m = stage.row_mapping
+        scalars = [op for op, _ in stage.schedule.folds if op.output.size == 1]
+        static = max(static, partial_bytes(stage.schedule, m), m.block // 32 * _words(scalars))
+        staged = stage_bytes(stage.schedule, m) if m.shared else 0
+        dynamic = max(dynamic, staged, _slots_bytes(stage))
+    for f in range(len(plan.phases) if plan.grid else 0):
+        done = [op for op, at in plan.crossing.scalars.items() if at == f]
+        static = max(static, plan.shared_grid.threads // 32 * _words(done))
+    own = sum(_int(t.size) * max(4, item_bytes(compute_dtype(t.dtype))) for t in plan.crossing.shared)
+    kept = plan.retention.shared_bytes if plan.retention is not None else 0
+    return static + dynamic + own + kept
+
+
+def _slots_bytes(stage: Stage) -> int:
+    """What the slots of a block put side by side of one chunk of column sums."""
+    m = stage.row_mapping
+    if m.rows_per_block == 1:
+        return 0
+    most = 0
+    columns = [(op, point) for op, point in stage.schedule.folds if op.output.size != 1]
+    for extent in ByExtent((point.columns, None) for _, point in columns):
+        ops = [op for op, point in columns if extent_key(point.columns) == extent_key(extent)]
+        most = max(most, m.block * m.of(extent).vector * _words(ops))
+    return most
+
+
+def _words(ops: Sequence[Operator]) -> int:
+    return sum(item_bytes(partial_dtype(op)) for op in ops)

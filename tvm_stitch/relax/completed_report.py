@@ -11,11 +11,11 @@ import tvm
 from tvm import relax, tirx
 
 from ..device import DeviceModel, device_model
+from ..execution.count import count_lowered, is_compute_intensive
 from ..failures import let_pass
 from ..interrupts import watched
 from ..one_at_a_time import exclusively
 from ..report.data import Code, Kind, ModelReport, StockCall, Totals, add_sizes
-from ..testing.count import count_lowered, is_compute_intensive
 from .functions import entry_of
 from .kernel_calls import Call, kernel_calls
 from .marked_names import unmarked

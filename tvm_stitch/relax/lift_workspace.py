@@ -11,7 +11,7 @@ from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, PyExprVisitor, mutator, visitor
 
 from .. import compat
-from ..codegen.scratch import WORKSPACE_ATTR
+from ..codegen.gpu.scratch import WORKSPACE_ATTR
 from ..interrupts import carrying
 from .dataflow import is_call_tir
 

@@ -12,12 +12,12 @@ import tvm
 
 from ..config import StitchConfig
 from ..cpu_flags import needed_flags, why_not_here
+from ..execution.kernel_clock import clock_of
+from ..execution.runner import Runner
+from ..execution.tensors import make_inputs, specs_of_inputs
+from ..execution.timing import Times, interleaved
 from ..interrupts import watched
 from ..report.data import ModelReport, Spread
-from ..testing.kernel_clock import clock_of
-from ..testing.runner import Runner
-from ..testing.tensors import make_inputs, specs_of_inputs
-from ..testing.timing import Times, interleaved
 from .build import build
 from .functions import entry_of
 from .takes import stock_pipeline

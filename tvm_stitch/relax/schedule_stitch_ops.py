@@ -19,8 +19,7 @@ from ..failures import Refusal, error_text, let_pass, raise_where_strict, reason
 from ..graph.reader import read
 from ..interrupts import carrying, check
 from ..plan.choose import choose_plan
-from ..plan.grid_plan import GridPlan
-from ..plan.plan import StitchPlan
+from ..plan.kernel import KernelPlan
 from ..rules.lowering import lowered
 from ..rules.rewriting import with_unscheduled
 from ..target import resolve_target
@@ -42,7 +41,7 @@ class ScheduleStitchOps:
         self,
         target: Any,
         config: StitchConfig | None = None,
-        plans: dict[str, StitchPlan | GridPlan] | None = None,
+        plans: dict[str, KernelPlan] | None = None,
         declined: dict[str, str] | None = None,
     ):
         self.target = resolve_target(target)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The device function behind ``tvm_stitch.codegen.grid_barrier`` where kernels are launched plainly.
+"""The device function behind ``tvm_stitch.codegen.gpu.grid_barrier`` where kernels are launched plainly.
 
 Each key (the address of a workspace) has an entry of a table in device memory, for as long as the module is loaded; the
 table is zero when a module is loaded, and needs no other initialisation. An entry counts the blocks that have arrived,
@@ -13,13 +13,13 @@ that runs a function until its stream is done with it, as the values do that a k
 
 from __future__ import annotations
 
-from ..codegen.grid_barrier import GRID_BARRIER
+from ..codegen.gpu.grid_barrier import GRID_BARRIER
 from .device_function import defined
 
 ENTRIES = 4096
 """Keys that a module can have: addresses of workspaces, which TVM's pools give out again and again."""
 
-INSTEAD = "TVM_STITCH_GRID_BARRIER"
+INSTEAD = "CUDA_EMULATOR_GRID_BARRIER"
 """A macro that takes the place of the function if it is defined: an emulator's barrier."""
 
 FUNCTION = f"""

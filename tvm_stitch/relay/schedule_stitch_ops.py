@@ -16,8 +16,7 @@ from ..device import device_model
 from ..failures import raise_where_strict, reason_of
 from ..interrupts import carrying, check
 from ..plan.choose import choose_plan
-from ..plan.grid_plan import GridPlan
-from ..plan.plan import StitchPlan
+from ..plan.kernel import KernelPlan
 from ..target import resolve_target
 from .cuda_source import fixed_cuda_source
 from .external import build, external_function
@@ -25,7 +24,7 @@ from .lower import exact_key, read_function, short_name
 from .stitch_ops import STITCH_ATTR, is_marked
 from .traverse import post_order, with_calls
 
-Plan = StitchPlan | GridPlan
+Plan = KernelPlan
 
 
 @tvm.transform.module_pass(opt_level=0, name="ScheduleStitchOps")

@@ -12,7 +12,7 @@ class Kernel:
     """One stitch op: plain data, ready to print or serialise.
 
     On one row domain ``rows``, ``passes`` and ``mapping`` say how it runs. A grid-wide plan has ``phases`` instead,
-    each with its parts, and ``rows`` is ``"grid-wide"``. ``scratch`` lists the buffers in device memory through which
+    each with its stages, and ``rows`` is ``"grid-wide"``. ``scratch`` lists the buffers in device memory through which
     blocks hand on values, ``launch`` the blocks, threads and grid barriers where the plan fixes them. ``seconds`` is
     what the cost model expects, of the memory alone: None where a shape is symbolic.
     """

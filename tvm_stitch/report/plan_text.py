@@ -37,19 +37,19 @@ def _phase_lines(phase: dict[str, Any]) -> list[str]:
     lines = [f"  phase {phase['phase']}:"]
     if phase["finishes"]:
         lines.append(f"    every block finishes {', '.join(phase['finishes'])}")
-    for part in phase["parts"]:
-        told = [f"{key} {', '.join(part[key])}" for key in _PART_LISTS if part[key]]
-        who = "part of every block" if part["replicated"] else "part"
-        lines.append(f"    {who}, {rows_of(part['rows'])}: {'; '.join(told)}")
-        lines += _pass_lines(part["passes"], "      ")
-        mapping = {key: v for key, v in part["mapping"].items() if v != _USUAL.get(key)}
+    for stage in phase["stages"]:
+        told = [f"{key} {', '.join(stage[key])}" for key in _STAGE_LISTS if stage[key]]
+        who = "stage of every block" if stage["replicated"] else "stage"
+        lines.append(f"    {who}, {rows_of(stage['rows'])}: {'; '.join(told)}")
+        lines += _pass_lines(stage["passes"], "      ")
+        mapping = {key: v for key, v in stage["mapping"].items() if v != _USUAL.get(key)}
         lines.append("      mapping: " + _pairs(mapping))
-        lines.append(f"      reads {part['bytes_read']} B, writes {part['bytes_written']} B")
+        lines.append(f"      reads {stage['bytes_read']} B, writes {stage['bytes_written']} B")
     return lines
 
 
-_PART_LISTS = ("hoists", "computes", "folds", "finishes", "stores", "retains", "finds")
-"""What a part does, in the order in which the text names it."""
+_STAGE_LISTS = ("hoists", "computes", "folds", "finishes", "stores", "retains", "finds")
+"""What a stage does, in the order in which the text names it."""
 
 _USUAL: dict[str, object] = {
     "tiles of columns": 1,
@@ -57,7 +57,7 @@ _USUAL: dict[str, object] = {
     "from the last task": False,
     "in registers for all tasks": [],
 }
-"""What the text leaves out of a part's mapping."""
+"""What the text leaves out of a stage's mapping."""
 
 
 def _pass_lines(passes: list[dict[str, Any]], indent: str) -> list[str]:

@@ -73,8 +73,8 @@ RULES = (
         "Fix the dimensions",
     ),
     Rule(
-        "`... would be in phase 9 of at most 8`, `more than 48 parts`",
-        r"would be in phase|more than \d+ parts",
+        "`... would be in phase 9 of at most 8`, `more than 48 stages`",
+        r"would be in phase|more than \d+ stages",
         "A grid-wide plan would be too long a kernel",
         "Nothing: several kernels are better",
     ),

@@ -13,7 +13,7 @@ from ..config import StitchConfig
 from ..device import device_model
 from ..failures import reason_of
 from ..graph.reader import read
-from ..plan.plan import make_plan
+from ..plan.in_block import plan_in_block
 from ..scope.node import NodeKind, kind_of
 
 
@@ -31,7 +31,7 @@ class StitchRule(dl.ScheduleRule):
             graph = read(func)
             if kind_of(graph) is not NodeKind.MEMORY:
                 return None
-            plan = make_plan(graph, device_model(target), StitchConfig(grid_barriers=False))
+            plan = plan_in_block(graph, device_model(target), StitchConfig(grid_barriers=False))
             return None if plan.scratch else s_tir.Schedule(emit(func, plan))
         except Exception as err:  # another rule may take what makes ours fail
             reason_of(err, "a function that StitchRule was given")

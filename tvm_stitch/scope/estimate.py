@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from ..config import StitchConfig
 from ..cost.sol import Load, Work, moving_seconds, seconds, share_of, tail_seconds
 from ..device import DeviceModel
-from ..graph.dtype import item_bytes
-from ..graph.ir import StitchGraph, Tensor
+from ..graph.extent import Extent, total
+from ..graph.ir import StitchGraph
 from ..plan import heuristics
-from ..plan.alignment import Alignment, Misaligned, align, op_points
 from ..plan.choose import rows_or_phases
-from ..plan.partition import Partition, partition, wants_partition
-from ..plan.parts import Part
+from ..plan.gpu.partition import Partition, partition, wants_partition
+from ..plan.iteration.alignment import Alignment, Misaligned, align
+from ..plan.memory import bytes_of, least_bytes
+from ..plan.slices import Slice
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def _is_static(graph: StitchGraph) -> bool:
 def _one_domain(alignment: Alignment, device: DeviceModel) -> KernelEstimate:
     if not _is_static(alignment.graph):
         return KernelEstimate()
-    work = Work(((Load(_moved(alignment.graph)),),))
+    work = Work(((Load(_static(least_bytes(alignment.graph))),),))
     rows = 0 if alignment.domain.flat else int(alignment.domain.rows)
     moving, idle = moving_seconds(work, device), tail_seconds(work, rows, device)
     return KernelEstimate(False, seconds(work, device), moving, idle)
@@ -90,31 +91,22 @@ def _one_domain(alignment: Alignment, device: DeviceModel) -> KernelEstimate:
 
 def _grid_wide(graph: StitchGraph, device: DeviceModel, barriers: bool) -> KernelEstimate:
     found = partition(graph, device.sms, replicate=barriers)
-    phases = [[_load(part, found, device) for part in parts] for parts in found.phases]
+    phases = [[_load(piece, found, device) for piece in pieces] for pieces in found.phases]
     resident = barriers and (len(phases) > 1 or bool(found.shared))
     work = Work(phases, True, resident, barriers)
     return KernelEstimate(True, seconds(work, device), moving_seconds(work, device))
 
 
-def _load(part: Part, found: Partition, device: DeviceModel) -> Load:
-    moved = _moved(part.graph) + sum(_bytes(found.partials[op]) for op in part.folds)
-    if part.replicated:
+def _load(piece: Slice, found: Partition, device: DeviceModel) -> Load:
+    moved = _static(total([least_bytes(piece.graph), *(bytes_of(found.partials[op]) for op in piece.folds)]))
+    if piece.replicated:
         return Load(moved, share_of(1, device))
-    in_rows = any(op.is_reduce and op not in part.folds for op in part.roots)
-    share = share_of(int(part.domain.rows), device) if in_rows and not part.domain.flat else 1.0
+    in_rows = any(op.is_reduce and op not in piece.folds for op in piece.roots)
+    share = share_of(int(piece.domain.rows), device) if in_rows and not piece.domain.flat else 1.0
     return Load(moved, share)
 
 
-def _moved(graph: StitchGraph) -> int:
-    """Bytes that a kernel for the graph reads and writes, each once."""
-    return sum(_touched(t) for t in graph.inputs) + sum(_bytes(t) for t in graph.outputs)
-
-
-def _touched(tensor: Tensor) -> int:
-    """Bytes of a tensor that its readers touch: of an embedding's table only the rows that are looked up."""
-    points = sum(int(op_points(op)) for op in tensor.consumers)
-    return min(int(tensor.size), points) * item_bytes(tensor.dtype)
-
-
-def _bytes(tensor: Tensor) -> int:
-    return int(tensor.size) * item_bytes(tensor.dtype)
+def _static(extent: Extent) -> int:
+    """A number of bytes where shapes are static."""
+    assert isinstance(extent, int)
+    return extent

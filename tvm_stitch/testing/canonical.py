@@ -26,8 +26,7 @@ from ..compat import Analyzer, Expr, Var, has_load, tir
 from ..describe import describe
 from ..graph.extent import Extent, as_expr
 from ..graph.ir import Operator, StitchGraph, Tensor
-from ..plan.grid_plan import GridPlan
-from ..plan.plan import StitchPlan
+from ..plan.kernel import KernelPlan
 from ..report.kernel import Kernel
 from ..report.report import Report
 
@@ -92,7 +91,7 @@ def graph_lines(graph: StitchGraph) -> list[str]:
     return [*lines, f"return {', '.join(names[t] for t in _outputs(graph))}"]
 
 
-def plan_data(plan: StitchPlan | GridPlan) -> dict[str, Any]:
+def plan_data(plan: KernelPlan) -> dict[str, Any]:
     """The description of a plan, for a graph that :func:`rename` renamed: JSON-able, with lists in a fixed order."""
     kernel = vars(describe("kernel", plan))
     operators = zip(plan.graph.operators, kernel["operators"], strict=True)
@@ -113,7 +112,7 @@ def _choose_dominant(group: dict[str, Any], reduces: set[str]) -> None:
     group["sub_dominants"] = [name for name in names if name != group["dominant"]]
 
 
-def plan_lines(plan: StitchPlan | GridPlan) -> list[str]:
+def plan_lines(plan: KernelPlan) -> list[str]:
     """:func:`plan_data` as ``explain`` writes it."""
     return Report("", [Kernel(**plan_data(plan))]).verbose().splitlines()[2:]
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every grid-wide plan must hold, checked on the plan itself: order, scratch, blocks, partial results.
 
-The checks work out again, from parts and tasks, what the planner decided; they share no code with it.
+The checks work out again, from stages and tasks, what the planner decided; they share no code with it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from ..config import StitchConfig
 from ..graph.dtype import compute_dtype
 from ..graph.ir import Operator, StitchGraph, Tensor
 from ..graph.reader import read
-from ..plan.grid_memory import grid_shared_bytes
-from ..plan.grid_plan import GridPart, GridPlan
-from ..plan.inter_phase_reuse import loaded_tile
-from ..plan.launch import MAX_REGISTERS, blocks_per_sm
+from ..plan.gpu.occupancy import MAX_REGISTERS, blocks_per_sm
+from ..plan.gpu.reuse import loaded_tile
+from ..plan.kernel import KernelPlan, Stage
+from ..plan.memory import shared_bytes
 from .random_graphs import emulated_target
 
 
@@ -54,77 +54,77 @@ def stitch_graph(mod: tvm.IRModule, config: StitchConfig | None = None) -> Stitc
     return found[0]
 
 
-def plan_problems(plan: GridPlan) -> list[str]:
+def plan_problems(plan: KernelPlan) -> list[str]:
     """Everything that is wrong with a plan, one line each."""
     return [
         *_order(plan), *_outputs(plan), *_scratch(plan), *_launch(plan), *_partials(plan), *_retention(plan)
     ]  # fmt: skip
 
 
-def _parts(plan: GridPlan) -> list[tuple[int, GridPart]]:
-    return [(f, part) for f, parts in enumerate(plan.phases) for part in parts]
+def _stages(plan: KernelPlan) -> list[tuple[int, Stage]]:
+    return [(f, stage) for f, stages in enumerate(plan.phases) for stage in stages]
 
 
-def _reads(part: GridPart) -> list[Tensor]:
-    """Tensors of the whole graph that a part loads: what its operators read and none of them makes."""
-    made = {op.output for op in part.part.copies}
-    return list(dict.fromkeys(t for op in part.part.copies for t in op.inputs if t not in made))
+def _reads(stage: Stage) -> list[Tensor]:
+    """Tensors of the whole graph that a stage loads: what its operators read and none of them makes."""
+    made = {op.output for op in stage.slice.copies}
+    return list(dict.fromkeys(t for op in stage.slice.copies for t in op.inputs if t not in made))
 
 
-def _writes(plan: GridPlan) -> dict[Tensor, list[int]]:
+def _writes(plan: KernelPlan) -> dict[Tensor, list[int]]:
     """The phases in which each value is written to device memory."""
     found: dict[Tensor, list[int]] = {}
-    for f, part in _parts(plan):
-        for op in [] if part.part.replicated else part.part.stored:
+    for f, stage in _stages(plan):
+        for op in [] if stage.slice.replicated else stage.slice.stored:
             found.setdefault(op.output, []).append(f)
-        for op in part.part.folds:
-            found.setdefault(plan.partition.partials[op], []).append(f)
+        for op in stage.slice.folds:
+            found.setdefault(plan.crossing.partials[op], []).append(f)
     return found
 
 
-def _ready(plan: GridPlan) -> dict[Tensor, int]:
+def _ready(plan: KernelPlan) -> dict[Tensor, int]:
     """The first phase that may read each value that is not an input: the one after all of it is written."""
     ready = {t: max(phases) + 1 for t, phases in _writes(plan).items()}
-    ready |= plan.partition.shared  # a block's own, made in the same phase
-    for op in plan.partition.scalars:  # finished by every block, after the barrier
-        ready[op.output] = ready.get(plan.partition.partials[op], len(plan.phases) + 1)
+    ready |= plan.crossing.shared  # a block's own, made in the same phase
+    for op in plan.crossing.scalars:  # finished by every block, after the barrier
+        ready[op.output] = ready.get(plan.crossing.partials[op], len(plan.phases) + 1)
     return ready
 
 
-def _order(plan: GridPlan) -> list[str]:
-    """Every value that a part reads is an input, or written in an earlier phase."""
+def _order(plan: KernelPlan) -> list[str]:
+    """Every value that a stage reads is an input, or written in an earlier phase."""
     inputs, ready = set(plan.graph.inputs), _ready(plan)
     problems = []
-    made: set[Tensor] = set()  # by replicated parts so far
-    for f, part in _parts(plan):
-        for t in _reads(part):
-            if t in plan.partition.shared and t not in made:
+    made: set[Tensor] = set()  # by replicated stages so far
+    for f, stage in _stages(plan):
+        for t in _reads(stage):
+            if t in plan.crossing.shared and t not in made:
                 problems.append(f"phase {f} reads {t!r} before every block has evaluated it")
-        if part.part.replicated:
-            made |= {op.output for op in part.part.stored}
-        if part.part.phase != f:
-            problems.append(f"a part of phase {part.part.phase} stands in phase {f}")
-        for t in _reads(part):
+        if stage.slice.replicated:
+            made |= {op.output for op in stage.slice.stored}
+        if stage.slice.phase != f:
+            problems.append(f"a stage of phase {stage.slice.phase} stands in phase {f}")
+        for t in _reads(stage):
             if t in inputs:
                 continue
             if t not in ready:
                 problems.append(f"phase {f} reads {t!r}, which nothing writes")
             elif ready[t] > f:
                 problems.append(f"phase {f} reads {t!r}, which is ready in phase {ready[t]}")
-        known = {*_reads(part), *(op.output for op in part.part.copies)}
-        copied = {id(t): original for original, t in part.part.tensors.items()}
-        for op in part.graph.operators:
+        known = {*_reads(stage), *(op.output for op in stage.slice.copies)}
+        copied = {id(t): original for original, t in stage.slice.tensors.items()}
+        for op in stage.graph.operators:
             for t in op.inputs:
                 if copied.get(id(t)) not in known:
-                    problems.append(f"phase {f}: {op.name} reads {t!r}, a tensor of no part")
+                    problems.append(f"phase {f}: {op.name} reads {t!r}, a tensor of no stage")
     return problems
 
 
-def _outputs(plan: GridPlan) -> list[str]:
-    """Every output is written once, by one part or from its total."""
+def _outputs(plan: KernelPlan) -> list[str]:
+    """Every output is written once, by one stage or from its total."""
     problems = []
     writes = _writes(plan)
-    totals = {op.output for op in plan.partition.scalars if plan.partition.scalars[op] + 1 < len(plan.phases)}
+    totals = {op.output for op in plan.crossing.scalars if plan.crossing.scalars[op] + 1 < len(plan.phases)}
     for t in plan.graph.outputs:
         times = len(writes.get(t, [])) + (t in totals)
         if times != 1:
@@ -137,24 +137,24 @@ def _outputs(plan: GridPlan) -> list[str]:
     return problems
 
 
-def _lives(plan: GridPlan) -> dict[Tensor, tuple[int, int]]:
+def _lives(plan: KernelPlan) -> dict[Tensor, tuple[int, int]]:
     """The phases from the one that writes a value to the last that reads it."""
     found = {}
     for t, phases in _writes(plan).items():
-        last = max([*phases, *(f for f, part in _parts(plan) if t in _reads(part))])
+        last = max([*phases, *(f for f, stage in _stages(plan) if t in _reads(stage))])
         found[t] = (min(phases), last)
-    for op, f in plan.partition.scalars.items():
-        partial = plan.partition.partials[op]
+    for op, f in plan.crossing.scalars.items():
+        partial = plan.crossing.partials[op]
         if partial not in found:
             continue
-        readers = [g for g, part in _parts(plan) if op.output in _reads(part)]
+        readers = [g for g, stage in _stages(plan) if op.output in _reads(stage)]
         # Kernels of their own finish totals anew; resident blocks keep them.
         last = max([f + 1, *readers]) if not plan.cooperative else f + 1
         found[partial] = (found[partial][0], max(found[partial][1], last))
     return found
 
 
-def _scratch(plan: GridPlan) -> list[str]:
+def _scratch(plan: KernelPlan) -> list[str]:
     """Values that share a buffer fit it, are computed in its dtype, and never live in the same phase."""
     problems = []
     lives = _lives(plan)
@@ -184,48 +184,51 @@ def _scratch(plan: GridPlan) -> list[str]:
     return problems
 
 
-def _launch(plan: GridPlan) -> list[str]:
+def _launch(plan: KernelPlan) -> list[str]:
     """Blocks of a kernel with barriers are resident at once, and every task has a block."""
     problems = []
-    registers = min(MAX_REGISTERS, plan.device.registers_per_sm // (plan.threads * plan.blocks_per_sm))
-    shared = grid_shared_bytes(plan)
-    held = blocks_per_sm(plan.device, plan.threads, registers // 8 * 8, shared)
-    if plan.cooperative and plan.blocks > held * plan.device.sms:
-        problems.append(f"{plan.blocks} blocks where {held} a multiprocessor with {shared} B are resident")
+    grid = plan.shared_grid
+    registers = min(MAX_REGISTERS, plan.device.registers_per_sm // (grid.threads * grid.blocks_per_sm))
+    shared = shared_bytes(plan)
+    held = blocks_per_sm(plan.device, grid.threads, registers // 8 * 8, shared)
+    if plan.cooperative and grid.blocks > held * plan.device.sms:
+        problems.append(f"{grid.blocks} blocks where {held} a multiprocessor with {shared} B are resident")
     if plan.cooperative and len(plan.phases) > 1 and not plan.device.cooperative:
         problems.append("a barrier on a device without cooperative launches")
-    for f, part in _parts(plan):
-        m = part.mapping
-        where = f"a part of phase {f}"
-        if m.block != plan.threads:
-            problems.append(f"{where} has blocks of {m.block} threads in a launch of {plan.threads}")
-        if not 0 < part.stride * part.tiles <= plan.blocks or not 0 <= part.offset < plan.blocks:
+    for f, stage in _stages(plan):
+        m = stage.row_mapping
+        where = f"a stage of phase {f}"
+        if m.block != grid.threads:
+            problems.append(f"{where} has blocks of {m.block} threads in a launch of {grid.threads}")
+        if not 0 < stage.stride * stage.tiles <= grid.blocks or not 0 <= stage.offset < grid.blocks:
             problems.append(
-                f"{where}: {part.stride} x {part.tiles} blocks from {part.offset} of {plan.blocks}"
+                f"{where}: {stage.stride} x {stage.tiles} blocks from {stage.offset} of {grid.blocks}"
             )
-        rows = int(part.alignment.domain.rows)
-        for p in part.schedule.passes:
-            covered = m.covered(p.columns) * (part.tasks if m.split else 1)
+        rows = int(stage.alignment.domain.rows)
+        for p in stage.schedule.passes:
+            covered = m.covered(p.columns) * (stage.tasks if m.split else 1)
             if covered < int(p.columns):
                 problems.append(f"{where} covers {covered} of {p.columns} columns")
-        if not m.split and part.tasks * m.rows_per_block < rows:
-            problems.append(f"{where} covers {part.tasks * m.rows_per_block} of {rows} rows")
+        if not m.split and stage.tasks * m.rows_per_block < rows:
+            problems.append(f"{where} covers {stage.tasks * m.rows_per_block} of {rows} rows")
     return problems
 
 
-def _partials(plan: GridPlan) -> list[str]:
+def _partials(plan: KernelPlan) -> list[str]:
     """A fold has as many partial results as blocks write them, and its finish reduces over as many."""
     problems = []
-    partials = plan.partition.partials
-    if folded := set(partials) ^ {op for _, part in _parts(plan) for op in part.part.folds}:
-        problems.append(f"folds without a part or partial results: {sorted(op.name for op in folded)}")
-    for f, part in _parts(plan):
-        for op in part.part.folds & set(partials):
+    partials = plan.crossing.partials
+    if folded := set(partials) ^ {op for _, stage in _stages(plan) for op in stage.slice.folds}:
+        problems.append(f"folds without a stage or partial results: {sorted(op.name for op in folded)}")
+    for f, stage in _stages(plan):
+        for op in stage.slice.folds & set(partials):
             blocks = int(partials[op].shape[-1])
-            writers = part.stride * (part.tiles if int(op.output.size) == 1 else 1)  # a column is in one tile
+            writers = stage.stride * (
+                stage.tiles if int(op.output.size) == 1 else 1
+            )  # a column is in one tile
             if blocks != writers:
                 problems.append(f"{op.name} of phase {f} has {blocks} partial results from {writers} blocks")
-        problems += [p for op in part.part.roots for p in _finish(op, partials)]
+        problems += [p for op in stage.slice.roots for p in _finish(op, partials)]
     return problems
 
 
@@ -241,27 +244,33 @@ def _finish(op: Operator, partials: Mapping[Operator, Tensor]) -> list[str]:
     return []
 
 
-def _retention(plan: GridPlan) -> list[str]:
-    """What is retained is loaded whole, by parts of different phases whose threads load equal elements."""
+def _retention(plan: KernelPlan) -> list[str]:
+    """What is retained is loaded whole, by stages of different phases whose threads load equal elements."""
     kept = plan.retention
     if kept is None:
         return []
     problems = []
     if not plan.cooperative:
         problems.append("kernels of their own retain nothing")
-    phases = [f for f, part in _parts(plan) for k in kept.parts if part is k]
+    phases = [f for f, stage in _stages(plan) for k in kept.stages if stage is k]
     later = phases[1:]
-    if not later or len(phases) != len(kept.parts) or phases != sorted(phases) or later[0] <= phases[0]:
-        problems.append(f"parts of phases {phases} retain")
-    first = kept.parts[0]
-    for part in kept.parts:
-        if (part.tasks, part.stride, part.tiles, part.offset) != (first.tasks, plan.blocks, 1, 0):
-            problems.append("parts that retain do not take the same tasks on the same blocks")
-        if part.mapping.block != plan.threads or part.mapping.threads != first.mapping.threads:
-            problems.append("parts that retain do not give the same rows to the same threads")
-        if not all(loaded_tile(part, t) for t in kept.tensors):
-            problems.append("a part does not load all of what is retained")
-    whole = first.tasks - 1 if first.mapping.split else first.tasks
+    if not later or len(phases) != len(kept.stages) or phases != sorted(phases) or later[0] <= phases[0]:
+        problems.append(f"stages of phases {phases} retain")
+    first = kept.stages[0]
+    for stage in kept.stages:
+        if (stage.tasks, stage.stride, stage.tiles, stage.offset) != (
+            first.tasks,
+            plan.shared_grid.blocks,
+            1,
+            0,
+        ):
+            problems.append("stages that retain do not take the same tasks on the same blocks")
+        m = stage.row_mapping
+        if m.block != plan.shared_grid.threads or m.threads != first.row_mapping.threads:
+            problems.append("stages that retain do not give the same rows to the same threads")
+        if not all(loaded_tile(stage, t) for t in kept.tensors):
+            problems.append("a stage does not load all of what is retained")
+    whole = first.tasks - 1 if first.row_mapping.split else first.tasks
     if not 0 < kept.tasks * first.stride <= whole:
         problems.append(f"{kept.tasks} tasks are retained of {first.tasks} on {first.stride} blocks")
     return problems

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args, overload
 
-from .emulator import Launch, Lowered
+from cuda_emulator import Launch, Lowered
 
 Barrier = Literal["grid-barrier", "cluster-barrier", "block-barrier"]
 Bug = Literal["grid-barrier", "cluster-barrier", "block-barrier", "shared-scratch", "extra-block"]

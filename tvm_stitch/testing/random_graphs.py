@@ -88,7 +88,7 @@ def check_graph_cuda_emulated(
     graph: RandomGraph, pipeline: Pipeline | None = None
 ) -> CheckResult[RandomGraph]:
     """Compile for CUDA with ``pipeline``, run in the emulator, and compare; its reports count as problems."""
-    from .emulator import run_cuda
+    from cuda_emulator import run_cuda
 
     def run(inputs: list[np.ndarray]) -> tuple[list[np.ndarray], int, list[str]]:
         # The graph's seed also picks the order in which blocks and threads run.

@@ -17,7 +17,7 @@ from tvm_stitch.graph.ir import OpClass, Span, StitchGraph
 from tvm_stitch.graph.reader import read
 from tvm_stitch.graph.rewrite.constants import inline_constants
 from tvm_stitch.graph.validate import validate
-from tvm_stitch.plan.plan import make_plan
+from tvm_stitch.plan.in_block import plan_in_block
 from tvm_stitch.testing.graph_eval import evaluate_graph
 
 F32 = "float32"
@@ -58,12 +58,12 @@ def test_a_constant_is_part_of_what_reads_it() -> None:
 
 def test_the_kernel_needs_no_such_block() -> None:
     func = divided(2.5)
-    emitted = emit(func, make_plan(read(func, "f"), device_model("llvm"))).with_attr("global_symbol", "f")
+    emitted = emit(func, plan_in_block(read(func, "f"), device_model("llvm"))).with_attr("global_symbol", "f")
     x = np.random.default_rng(0).standard_normal((4, 8)).astype(F32)
     a, b = tvm.runtime.tensor(x), tvm.runtime.tensor(np.zeros_like(x))
     tvm.compile(tvm.IRModule({"f": emitted}), target="llvm")["f"](a, b)
     np.testing.assert_allclose(b.numpy(), x / 2.5, rtol=1e-6)
-    make_plan(read(func, "f"), H200)
+    plan_in_block(read(func, "f"), H200)
 
 
 def test_chains_of_constants_keep_their_casts() -> None:

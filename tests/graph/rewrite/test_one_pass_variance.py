@@ -188,7 +188,7 @@ DECLINED: dict[str, Body] = {
 
 @pytest.mark.parametrize("name", DECLINED)
 def test_other_chains_are_left_alone(name: str) -> None:
-    from tests.plan.test_alignment import composed
+    from tests.plan.iteration.test_alignment import composed
 
     found = composed(lambda emit, *xs: [DECLINED[name](emit, *xs)], *PAIR)
     assert len(found.reduces) == 2

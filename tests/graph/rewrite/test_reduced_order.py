@@ -74,14 +74,14 @@ def test_a_group_norm_with_channels_last_is_one_kernel_of_rows(shape: tuple[int,
     n, h, w, c = shape
     assert orders(found) == [[h, w, c // groups]] * 2
     made = plan(mod)
-    assert not hasattr(made, "phases") and made.alignment.domain.rows == n * groups
+    assert not made.grid_wide and made.stage.alignment.domain.rows == n * groups
     x = np.random.default_rng(1).standard_normal(shape).astype(F32)
     (result,) = check_emulated(mod, [x]).outputs
     np.testing.assert_allclose(result, reference(x, groups), rtol=1e-4, atol=1e-5)
 
 
 def test_vectors_are_as_long_as_a_group() -> None:
-    (columns,) = plan(group_norm((1, 32, 32, 320), 32, "float16")).mapping.columns.values()
+    (columns,) = plan(group_norm((1, 32, 32, 320), 32, "float16")).stage.mapping.columns.values()
     assert columns.vector == 2
 
 

@@ -12,6 +12,8 @@ import pytest
 import tvm
 from tvm import relay
 
+from cuda_emulator import EmulatedRun, Options, default_target, lower_prim_func
+from cuda_emulator.relay import run_lowered_prim_func
 from tests.relay.codegen.kernels import Body, compare, draw
 from tvm_stitch.codegen.emit import emit
 from tvm_stitch.config import StitchConfig
@@ -19,8 +21,6 @@ from tvm_stitch.device import DeviceModel, device_model
 from tvm_stitch.graph import read
 from tvm_stitch.plan.choose import choose_plan
 from tvm_stitch.relay.cuda_source import fixed_cuda_source
-from tvm_stitch.testing.emulator import EmulatedRun, Options, default_target, lower_prim_func
-from tvm_stitch.testing.emulator.relay import run_lowered_prim_func
 
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
 TOLERANCE = {"float32": (2e-5, 2e-5), "float16": (4e-3, 4e-3), "bfloat16": (3e-2, 3e-2)}

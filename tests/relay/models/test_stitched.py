@@ -10,11 +10,11 @@ import pytest
 import tvm
 from tvm import relay
 
+from cuda_emulator import run_relay_cuda
 from tvm_stitch import StitchConfig
 from tvm_stitch.relay import enable
 from tvm_stitch.testing.bert import BertConfig
 from tvm_stitch.testing.cases import Case
-from tvm_stitch.testing.emulator import run_relay_cuda
 from tvm_stitch.testing.random_growth import LEVELS
 from tvm_stitch.testing.relay import cases, encoder
 from tvm_stitch.testing.relay.count import count_kernels

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 import tvm_relay_toolchain
 
 SOURCE = Path(tvm_relay_toolchain.__file__).parent.parent

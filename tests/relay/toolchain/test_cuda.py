@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import tvm
 from tvm import te
+
 from tvm_relay_toolchain import libraries, stub
 
 from .conftest import Run, has_driver

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pytest
+
 import tvm_relay_toolchain
 from tvm_relay_toolchain import __main__ as doctor
 from tvm_relay_toolchain import libraries

@@ -13,6 +13,7 @@ import tvm
 from onnx import TensorProto, helper
 from tvm import relay
 from tvm.contrib.graph_executor import GraphModule
+
 from tvm_relay_toolchain import shims
 
 NUMBERS = "FLOAT16 FLOAT DOUBLE INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64 BOOL".split()

@@ -9,6 +9,7 @@ import stat
 from pathlib import Path
 
 import pytest
+
 from tvm_relay_toolchain import libraries, stub
 from tvm_relay_toolchain.errors import ToolchainError
 

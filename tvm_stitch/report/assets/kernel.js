@@ -72,7 +72,7 @@ function runs(plan) {
   passes(part, plan.passes);
   plan.phases.forEach((phase) => {
     add(part, "h4", "", `Phase ${phase.phase}`);
-    phase.parts.forEach((p) => {
+    phase.stages.forEach((p) => {
       const lists = ["hoists", "computes", "folds", "finishes", "stores", "retains", "finds"];
       facts(part, [["rows", p.rows], ...lists.map((name) => [name, p[name].join(", ")])]);
       facts(part, [["read", bytes(p.bytes_read)], ["written", bytes(p.bytes_written)]]);

@@ -18,7 +18,7 @@ import tvm
 from tvm import auto_scheduler
 from tvm.auto_scheduler import relay_integration
 
-from ..kernel_count import CONTRACTION_NAMES
+from ...execution.kernel_count import CONTRACTION_NAMES
 from . import tuning_time
 from .native import device_of
 from .progress import Progress

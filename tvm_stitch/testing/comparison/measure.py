@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ..compare import greatest_error
+from ...execution.compare import greatest_error
 from .results import Kernels, Record, Spread
 
 

@@ -22,8 +22,8 @@ from tvm import relax
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 
+from ...execution.count import is_compute_intensive
 from ...relax.pipeline import backend_of, stitch_passes
-from ..count import is_compute_intensive
 from . import tuning_time
 from .progress import Progress
 

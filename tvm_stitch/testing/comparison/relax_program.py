@@ -12,8 +12,8 @@ import numpy as np
 import tvm
 from tvm import tirx
 
-from ..count import count_lowered, is_compute_intensive
-from ..runner import Runner
+from ...execution.count import count_lowered, is_compute_intensive
+from ...execution.runner import Runner
 from .results import Kernels
 from .traffic import kernel_bytes
 

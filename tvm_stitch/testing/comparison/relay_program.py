@@ -14,9 +14,9 @@ import numpy as np
 import tvm
 from tvm.contrib import graph_executor
 
+from ...execution.kernel_count import CONTRACTION_NAMES
 from ...relay.external import COMPILER, KERNEL_ATTR
 from ...relay.global_function import registered
-from ..kernel_count import CONTRACTION_NAMES
 from ..relay.count import count_kernels, holds_contraction
 from .native import device_of
 from .results import Kernels

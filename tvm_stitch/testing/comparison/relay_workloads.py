@@ -129,8 +129,8 @@ def onnx_model(path: str) -> RelayWorkload:
     """A model from a file, its shapes all static, with random inputs."""
     import onnx
 
-    from ..compare import input_specs
-    from ..tensors import make_inputs
+    from ...execution.compare import input_specs
+    from ...execution.tensors import make_inputs
 
     proto = onnx.load(path)
     return _from_onnx(path, proto, make_inputs(input_specs(proto)))

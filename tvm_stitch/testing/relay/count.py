@@ -11,7 +11,7 @@ from typing import Any
 import tvm
 from tvm import relay, tir
 
-from ..kernel_count import CONTRACTION_NAMES, KernelCount, Kind
+from ...execution.kernel_count import CONTRACTION_NAMES, KernelCount, Kind
 
 _HOST_CALLS = ("tir.tvm_call_packed", "tir.tvm_call_cpacked", "tir.tvm_call_packed_lowered")
 #: Kinds of runtime modules that hold generated code, not a library's.

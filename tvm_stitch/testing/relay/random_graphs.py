@@ -69,7 +69,7 @@ def check_graph_cuda_emulated(
     graph: RandomRelayGraph, build: Build = build_stock
 ) -> CheckResult[RandomRelayGraph]:
     """Compile for CUDA with ``build``, run in the emulator, and compare; its reports count as problems."""
-    from ..emulator import run_relay_cuda
+    from cuda_emulator import run_relay_cuda
 
     def work(inputs: list[np.ndarray]) -> tuple[list[np.ndarray], int, list[str]]:
         # The graph's seed also picks the order in which blocks and threads run.

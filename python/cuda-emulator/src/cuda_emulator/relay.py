@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a Relay module built for CUDA: kernels in the emulator, host code as llvm compiled it, graphs node by node."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+
+from .calls import DeviceCalls
+from .global_function import registered
+from .launch import EmulatedRun, Options
+from .memory import DeviceBuffer
+from .relay_lowering import ALLOC_WORKSPACE, Build, RelayLowered, lower_prim_func, lower_relay
+from .tensors import address_of, device_tensor, itemsize_of, nbytes_of
+
+_NOP = "__nop"
+_COPY = "__copy"
+
+
+class _Session(DeviceCalls):
+    """One run of a graph or a PrimFunc: its memory, launches and findings."""
+
+    def __init__(self, lowered: RelayLowered, options: Options, rewritable: Sequence[str]) -> None:
+        super().__init__(lowered.sources, lowered.kernels, options, rewritable, lowered.extra_blocks)
+        self.lowered = lowered
+        self.buffers: dict[int, DeviceBuffer] = {}  # by address
+        self.workspaces: list[DeviceBuffer] = []  # of the PrimFunc that runs
+
+    def new_input(self, array: np.ndarray, shape: Sequence[int], dtype: str) -> Any:
+        """A device copy of a host array."""
+        buffer = DeviceBuffer.of(array)
+        self.inputs.add(buffer.address)
+        return self._tensor(buffer, shape, dtype)
+
+    def new_output(self, shape: Sequence[int], dtype: str) -> Any:
+        """A tensor in memory of its own that nobody wrote."""
+        itemsize = itemsize_of(dtype)
+        return self._tensor(
+            DeviceBuffer(int(np.prod(shape)) * itemsize, itemsize, self.options.poison), shape, dtype
+        )
+
+    def view(self, tensor: Any, shape: Sequence[int], dtype: str) -> Any:
+        """The memory of a tensor in another shape."""
+        return device_tensor(self.buffers[address_of(tensor)], shape, dtype)
+
+    def _tensor(self, buffer: DeviceBuffer, shape: Sequence[int], dtype: str) -> Any:
+        self.buffers[buffer.address] = buffer
+        return device_tensor(buffer, shape, dtype)
+
+    def call(self, name: str, tensors: Sequence[Any]) -> None:
+        """Runs the host code of a PrimFunc."""
+        host = next((h for h in self.lowered.hosts if h.implements_function(name)), None)
+        if host is None:
+            raise NotImplementedError(
+                f"{name} is no function of the library: the emulator runs TVM's own kernels only"
+            )
+        self.tensors = {address_of(t): (nbytes_of(t), itemsize_of(str(t.dtype))) for t in tensors}
+        self.scratch, self.workspaces = set(), []
+        host[name](*tensors)
+
+    def alloc_workspace(self, nbytes: int, itemsize: int) -> ctypes.c_void_p:
+        """Device memory for the running PrimFunc; it holds nothing."""
+        buffer = DeviceBuffer(int(nbytes), int(itemsize), self.options.poison)
+        self.workspaces.append(buffer)
+        self.scratch.add(buffer.address)
+        self.tensors[buffer.address] = (int(nbytes), int(itemsize))
+        return ctypes.c_void_p(buffer.address)
+
+
+_sessions: list[_Session] = []
+_turn = threading.RLock()  # kernels are global functions by name: one thread runs at a time
+
+
+@contextmanager
+def _installed(session: _Session) -> Iterator[None]:
+    """Makes the session's kernels global functions, and lets host code choose and ask a device that is not there."""
+    functions = {
+        "__tvm_set_device": lambda *_: None,
+        "runtime.GetDeviceAttr": lambda *args: _sessions[-1].device_attribute(*map(int, args)),
+        ALLOC_WORKSPACE: lambda *args: _sessions[-1].alloc_workspace(*args),
+        **{k: lambda *args, k=k: _sessions[-1].launch(k, *args) for k in session.lowered.kernels},
+    }
+    with ExitStack() as installed:
+        installed.enter_context(_turn)
+        for name, function in functions.items():
+            installed.enter_context(registered(name, function))
+        _sessions.append(session)
+        try:
+            yield
+        finally:
+            _sessions.pop()
+
+
+def run_relay_cuda(
+    mod: Any,
+    inputs: Sequence[np.ndarray] | Mapping[str, np.ndarray],
+    params: Mapping[str, Any] | None = None,
+    target: Any = None,
+    build: Build | None = None,
+    seed: int = 0,
+    poison: bool = True,
+    rewritable: Sequence[str] = (),
+    options: Options | None = None,
+) -> EmulatedRun:
+    """Builds a Relay module for CUDA and runs it without a GPU.
+
+    Args:
+        mod: the module; its ``main`` has static shapes.
+        inputs: NumPy arrays (ml_dtypes.bfloat16 for bfloat16), by name, or in the order of ``main``'s parameters
+            without those in ``params``.
+        params: constants, as for ``relay.build``.
+        target: default sm_90 with an llvm host.
+        build: what to call in the place of ``relay.build``, with module, target and params.
+        seed: 0 runs blocks and threads in their natural order, any other value in an order drawn from it.
+        poison: memory that nobody wrote holds NaN.
+        rewritable: patterns of names of kernel parameters whose elements may be rewritten (workspaces always may).
+        options: the rest; its seed and poison are not used.
+
+    After a launch that was given up the outputs are missing and the reports say why.
+
+    Raises:
+        ValueError: for inputs that are missing or unknown, of another size than the graph's, or a library with
+            external functions.
+    """
+    lowered = lower_relay(mod, target, params, build)
+    return run_relay_lowered(lowered, inputs, seed, poison, rewritable, options)
+
+
+def run_relay_lowered(
+    lowered: RelayLowered,
+    inputs: Sequence[np.ndarray] | Mapping[str, np.ndarray],
+    seed: int = 0,
+    poison: bool = True,
+    rewritable: Sequence[str] = (),
+    options: Options | None = None,
+) -> EmulatedRun:
+    """run_relay_cuda for a module that was lowered before. Every tensor of the graph has memory of its own."""
+    assert lowered.graph is not None, "a PrimFunc is run by run_prim_func"
+    named = _named(lowered, inputs)
+    with _running(lowered, seed, poison, rewritable, options) as session:
+        graph = lowered.graph
+        shapes, dtypes = graph["attrs"]["shape"][1], graph["attrs"]["dltype"][1]
+        entries: dict[int, Any] = {}
+        for number, node in enumerate(graph["nodes"]):
+            first = graph["node_row_ptr"][number]
+            if node["op"] == "null":
+                array = (
+                    lowered.params[node["name"]] if node["name"] in lowered.params else named[node["name"]]
+                )
+                entries[first] = session.new_input(
+                    _sized(array, shapes[first], dtypes[first], node["name"]), shapes[first], dtypes[first]
+                )
+                continue
+            name = node["attrs"]["func_name"]
+            args = [entries[graph["node_row_ptr"][n] + index] for n, index, *_ in node["inputs"]]
+            if name in (_NOP, _COPY):
+                entries[first] = session.view(args[0], shapes[first], dtypes[first])
+                continue
+            made = range(first, first + int(node["attrs"]["num_outputs"]))
+            entries.update((e, session.new_output(shapes[e], dtypes[e])) for e in made)
+            session.call(name, [*args, *(entries[e] for e in made)])
+        for n, index, *_ in graph["heads"]:
+            session.collect_tensor(entries[graph["node_row_ptr"][n] + index])
+    return session.run
+
+
+def run_prim_func(
+    func: Any,
+    inputs: Sequence[np.ndarray],
+    target: Any = None,
+    seed: int = 0,
+    poison: bool = True,
+    rewritable: Sequence[str] = (),
+    options: Options | None = None,
+) -> EmulatedRun:
+    """Builds a scheduled PrimFunc for CUDA and runs it; parameters after the inputs are outputs, of static shapes."""
+    return run_lowered_prim_func(
+        lower_prim_func(func, target), func, inputs, seed, poison, rewritable, options
+    )
+
+
+def run_lowered_prim_func(
+    lowered: RelayLowered,
+    func: Any,
+    inputs: Sequence[np.ndarray],
+    seed: int = 0,
+    poison: bool = True,
+    rewritable: Sequence[str] = (),
+    options: Options | None = None,
+) -> EmulatedRun:
+    """run_prim_func for a function that was lowered before."""
+    buffers = [func.buffer_map[p] for p in func.params]
+    with _running(lowered, seed, poison, rewritable, options) as session:
+        tensors = []
+        for i, buffer in enumerate(buffers):
+            shape, dtype = [int(e) for e in buffer.shape], str(buffer.dtype)
+            if i < len(inputs):
+                tensors.append(session.new_input(_sized(inputs[i], shape, dtype, buffer.name), shape, dtype))
+            else:
+                tensors.append(session.new_output(shape, dtype))
+        session.call("main", tensors)
+        for tensor in tensors[len(inputs) :]:
+            session.collect_tensor(tensor)
+    return session.run
+
+
+@contextmanager
+def _running(
+    lowered: RelayLowered, seed: int, poison: bool, rewritable: Sequence[str], options: Options | None
+) -> Iterator[_Session]:
+    """A session in which a fault that is reported ends the run, without outputs."""
+    base = options or Options()
+    session = _Session(lowered, Options(**{**base.__dict__, "seed": seed, "poison": poison}), rewritable)
+    with _installed(session):
+        try:
+            yield session
+        except Exception:
+            if not session.aborted:
+                raise
+            session.run.outputs.clear()
+
+
+def _named(
+    lowered: RelayLowered, inputs: Sequence[np.ndarray] | Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    if not isinstance(inputs, Mapping):
+        if len(inputs) != len(lowered.inputs):
+            raise ValueError(f"{len(lowered.inputs)} inputs ({', '.join(lowered.inputs)}), not {len(inputs)}")
+        inputs = dict(zip(lowered.inputs, inputs))
+    if set(inputs) != set(lowered.inputs):
+        raise ValueError(f"the inputs are {', '.join(lowered.inputs)}, not {', '.join(inputs)}")
+    return dict(inputs)
+
+
+def _sized(array: np.ndarray, shape: Sequence[int], dtype: str, name: str) -> np.ndarray:
+    array = np.asarray(array)
+    if array.size != int(np.prod(shape)) or array.itemsize != itemsize_of(dtype):
+        raise ValueError(
+            f"{name} is {dtype} of shape {tuple(shape)}, not {array.dtype} of shape {array.shape}"
+        )
+    return array

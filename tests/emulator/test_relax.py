@@ -1,0 +1,370 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole Relax functions compiled for CUDA run in the emulator, and give right values and no findings."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+from tvm.script import ir as I
+from tvm.script import relax as R
+from tvm.script import tirx as T
+
+from cuda_emulator import Options, run_cuda, run_lowered
+from cuda_emulator.lowering import default_target, lower
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+@I.ir_module
+class VectorAdd:
+    @T.prim_func(s_tir=True)
+    def add(
+        x: T.Buffer((1000,), "float32"), y: T.Buffer((1000,), "float32"), out: T.Buffer((1000,), "float32")
+    ):
+        T.func_attr({"tirx.is_scheduled": True, "op_pattern": 8, "tirx.noalias": True})
+        with T.sblock("root"):
+            T.reads()
+            T.writes()
+            bx = T.launch_thread("blockIdx.x", 4)
+            tx = T.launch_thread("threadIdx.x", 256)
+            if bx * 256 + tx < 1000:
+                out[bx * 256 + tx] = x[bx * 256 + tx] + y[bx * 256 + tx]
+
+    @R.function
+    def main(x: R.Tensor((1000,), "float32"), y: R.Tensor((1000,), "float32")):
+        cls = VectorAdd
+        with R.dataflow():
+            z = R.call_tir(cls.add, (x, y), R.Tensor((1000,), "float32"))
+            R.output(z)
+        return z
+
+
+def test_vector_add_and_its_launch() -> None:
+    x = np.random.default_rng(0).standard_normal((2, 1000)).astype("float32")
+    run = run_cuda(VectorAdd, [x[0], x[1]]).check()
+    np.testing.assert_array_equal(run.outputs[0], x[0] + x[1])
+    (launch,) = run.launches
+    assert (launch.name, launch.grid, launch.block, launch.shared_bytes) == (
+        "add_kernel",
+        (4, 1, 1),
+        (256, 1, 1),
+        0,
+    )
+
+
+def test_planted_out_of_bounds_is_found_through_relax() -> None:
+    broken = tvm.script.from_source(
+        VectorAdd.script().replace("bx * 256 + tx < 1000", "bx * 256 + tx < 1001")
+    )
+    x = np.ones(1000, "float32")
+    run = run_cuda(broken, [x, x])
+    assert {r.kind for r in run.reports} == {"out-of-bounds"}
+    assert {(r.array, r.offset) for r in run.reports} == {("x", 1000), ("y", 1000), ("out", 1000)}
+    assert {(r.block, r.thread) for r in run.reports} == {((3, 0, 0), (232, 0, 0))}
+
+
+def test_planted_missing_elements_are_found_through_relax() -> None:
+    broken = tvm.script.from_source(VectorAdd.script().replace("bx * 256 + tx < 1000", "bx * 256 + tx < 990"))
+    x = np.ones(1000, "float32")
+    run = run_cuda(broken, [x, x])
+    assert [(r.kind, r.array, r.offset) for r in run.reports] == [("unwritten", "out", 990)]
+    assert np.isnan(run.outputs[0][990:]).all()
+
+
+@I.ir_module
+class SymbolicChain:
+    @R.function
+    def main(x: R.Tensor(("n", 100), "float32"), w: R.Tensor((100, 24), "float32")):
+        with R.dataflow():
+            y = R.nn.softmax(x)
+            y = R.add(y, R.const(np.arange(100, dtype="float32")))
+            z = R.matmul(y, w)
+            R.output(y, z)
+        return z, y
+
+
+def test_symbolic_rows_one_artifact_several_sizes() -> None:
+    lowered = lower(SymbolicChain, default_target())
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((100, 24)).astype("float32")
+    for n in (1, 7, 33):
+        x = rng.standard_normal((n, 100)).astype("float32")
+        run = run_lowered(lowered, [x, w], seed=n).check()
+        expected = softmax(x.astype("float64")) + np.arange(100)
+        np.testing.assert_allclose(run.outputs[1], expected, rtol=1e-5)
+        np.testing.assert_allclose(run.outputs[0], expected @ w, rtol=1e-4, atol=1e-3)
+        assert len(run.launches) == 2
+        assert run.launches[0].grid == (n, 1, 1)
+
+
+def chain(dtype: str) -> tvm.IRModule:
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((16, 64), dtype))
+    w = relax.Var("w", relax.TensorType((64, 32), dtype))
+    with builder.function("main", [x, w]):
+        with builder.dataflow():
+            h = builder.emit(relax.op.nn.softmax(relax.op.exp(x)))
+            h = builder.emit(relax.op.matmul(h, w))
+            out = builder.emit_output(relax.op.add(relax.op.tanh(h), relax.const(0.5, dtype)))
+        builder.emit_func_output(out)
+    return builder.get()
+
+
+@pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-5), ("float16", 4e-3), ("bfloat16", 3e-2)])
+def test_types_of_stock_kernels(dtype: str, tolerance: float) -> None:
+    rng = np.random.default_rng(1)
+    storage = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
+    x, w = (rng.standard_normal(s).astype(storage) for s in ((16, 64), (64, 32)))
+    run = run_cuda(chain(dtype), [x, w]).check()
+    wide_x, wide_w = x.astype("float64"), w.astype("float64")
+    expected = np.tanh(softmax(np.exp(wide_x)) @ wide_w) + 0.5
+    assert run.outputs[0].dtype == storage
+    np.testing.assert_allclose(run.outputs[0].astype("float64"), expected, atol=tolerance)
+
+
+def test_integers_booleans_and_mixed_types() -> None:
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((6, 37), "float32"))
+    mask = relax.Var("mask", relax.TensorType((6, 37), "bool"))
+    with builder.function("main", [x, mask]):
+        with builder.dataflow():
+            kept = builder.emit(relax.op.where(mask, x, relax.const(0.0, "float32")))
+            small = builder.emit_output(relax.op.astype(relax.op.clip(kept, -100, 100), "int8"))
+            larger = builder.emit_output(relax.op.greater(kept, relax.const(0.5, "float32")))
+        builder.emit_func_output(relax.Tuple([small, larger]))
+    rng = np.random.default_rng(2)
+    value, keep = (rng.standard_normal((6, 37)) * 50).astype("float32"), rng.random((6, 37)) < 0.5
+    run = run_cuda(builder.get(), [value, keep]).check()
+    expected = np.where(keep, value, 0).clip(-100, 100)
+    np.testing.assert_array_equal(run.outputs[0], expected.astype("int8"))
+    np.testing.assert_array_equal(run.outputs[1], expected > 0.5)
+
+
+@I.ir_module
+class GridBarrier:
+    @T.prim_func(s_tir=True)
+    def columns(
+        x: T.Buffer((64, 32), "float32"),
+        out: T.Buffer((64, 32), "float32"),
+        part: T.Buffer((4, 32), "float32"),
+    ):
+        T.func_attr(
+            {
+                "tirx.is_scheduled": True,
+                "op_pattern": 8,
+                "tirx.noalias": True,
+                "tirx.kernel_launch_params": ["tirx.use_cooperative_launch"],
+            }
+        )
+        with T.sblock("root"):
+            T.reads()
+            T.writes()
+            bx = T.launch_thread("blockIdx.x", 4)
+            tx = T.launch_thread("threadIdx.x", 32)
+            acc = T.alloc_buffer((1,), "float32", scope="local")
+            acc[0] = T.float32(0)
+            for i in range(16):
+                acc[0] = acc[0] + x[bx * 16 + i, tx]
+            part[bx, tx] = acc[0]
+            T.evaluate(T.cuda.grid_sync())
+            acc[0] = part[0, tx] + part[1, tx] + part[2, tx] + part[3, tx]
+            for i in range(16):
+                out[bx * 16 + i, tx] = x[bx * 16 + i, tx] / acc[0]
+
+    @R.function
+    def main(x: R.Tensor((64, 32), "float32")):
+        cls = GridBarrier
+        with R.dataflow():
+            both = R.call_tir(
+                cls.columns, (x,), [R.Tensor((64, 32), "float32"), R.Tensor((4, 32), "float32")]
+            )
+            y = both[0]
+            R.output(y)
+        return y
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_grid_barrier(seed: int) -> None:
+    x = np.random.default_rng(3).random((64, 32)).astype("float32")
+    run = run_cuda(GridBarrier, [x], seed=seed).check()
+    np.testing.assert_allclose(run.outputs[0], x / x.sum(0), rtol=1e-5)
+    assert run.launches[0].cooperative
+
+
+def test_removed_grid_barrier_is_found() -> None:
+    broken = tvm.script.from_source(GridBarrier.script().replace("T.cuda.grid_sync()", "T.cuda.cta_sync()"))
+    x = np.ones((64, 32), "float32")
+    run = run_cuda(broken, [x])
+    assert {r.kind for r in run.reports} <= {"race", "uninitialized-read"}
+    assert {r.array for r in run.reports} == {"part"}
+
+
+@I.ir_module
+class Cluster:
+    @T.prim_func(s_tir=True)
+    def swap(x: T.Buffer((4, 32), "float32"), out: T.Buffer((4, 32), "float32")):
+        T.func_attr({"tirx.is_scheduled": True, "op_pattern": 8, "tirx.noalias": True})
+        with T.sblock("root"):
+            T.reads()
+            T.writes()
+            bx = T.launch_thread("blockIdx.x", 4)
+            rank = T.launch_thread("clusterCtaIdx.x", 2)
+            tx = T.launch_thread("threadIdx.x", 32)
+            s = T.alloc_buffer((32,), "float32", scope="shared")
+            m = T.alloc_buffer((1,), "uint32", scope="local")
+            v = T.alloc_buffer((1,), "float32", scope="local")
+            s[tx] = x[bx, tx]
+            T.evaluate(T.cuda.cluster_sync())
+            T.evaluate(
+                T.ptx.mapa.shared__cluster.u32(
+                    m[0],
+                    T.cuda.cvta_generic_to_shared(s.access_ptr("r")),
+                    T.uint32(1) - T.cast(rank, "uint32"),
+                )
+            )
+            m[0] = m[0] + T.cast(tx, "uint32") * T.uint32(4)
+            T.evaluate(T.ptx.ld.shared__cluster.f32(v[0], m[0]))
+            out[bx, tx] = v[0]
+            T.evaluate(T.cuda.cluster_sync())
+
+    @R.function
+    def main(x: R.Tensor((4, 32), "float32")):
+        cls = Cluster
+        with R.dataflow():
+            y = R.call_tir(cls.swap, (x,), R.Tensor((4, 32), "float32"))
+            R.output(y)
+        return y
+
+
+def test_cluster_and_distributed_shared_memory() -> None:
+    x = np.random.default_rng(4).random((4, 32)).astype("float32")
+    run = run_cuda(Cluster, [x]).check()
+    np.testing.assert_array_equal(run.outputs[0], x[[1, 0, 3, 2]])
+    assert run.launches[0].cluster == (2, 1, 1)
+
+
+@I.ir_module
+class DynamicShared:
+    @T.prim_func(s_tir=True)
+    def rows(x: T.Buffer((8, 64), "float16"), out: T.Buffer((8, 64), "float32")):
+        T.func_attr({"tirx.is_scheduled": True, "op_pattern": 8, "tirx.noalias": True})
+        with T.sblock("root"):
+            T.reads()
+            T.writes()
+            bx = T.launch_thread("blockIdx.x", 8)
+            tx = T.launch_thread("threadIdx.x", 32)
+            s = T.alloc_buffer((64,), "float16", scope="shared.dyn")
+            q = T.alloc_buffer((64,), "float32", scope="shared.dyn")
+            t = T.alloc_buffer((2,), "float16", scope="local")
+            a = T.alloc_buffer((1,), "float32", scope="local")
+            for v in T.vectorized(2):
+                t[v] = x[bx, tx * 2 + v]
+            for v in T.vectorized(2):
+                s[tx * 2 + v] = t[v]
+            for i in T.unroll(2):
+                q[i * 32 + tx] = T.cast(s[63 - (i * 32 + tx)], "float32")
+            a[0] = T.cuda.warp_reduce(q[tx] + q[tx + 32], "sum", 32)
+            for i in T.unroll(2):
+                out[bx, i * 32 + tx] = q[i * 32 + tx] / a[0]
+
+    @R.function
+    def main(x: R.Tensor((8, 64), "float16")):
+        cls = DynamicShared
+        with R.dataflow():
+            y = R.call_tir(cls.rows, (x,), R.Tensor((8, 64), "float32"))
+            R.output(y)
+        return y
+
+
+def test_dynamic_shared_memory_and_warp_reduce() -> None:
+    x = np.random.default_rng(5).random((8, 64)).astype("float16")
+    run = run_cuda(DynamicShared, [x]).check()
+    reverse = x.astype("float32")[:, ::-1]
+    np.testing.assert_allclose(run.outputs[0], reverse / reverse.sum(1, keepdims=True), rtol=1e-5)
+    assert run.launches[0].shared_bytes == 384
+
+
+def test_stock_transformer_block() -> None:
+    heads, rows, hidden = 2, 16, 32
+    builder = relax.BlockBuilder()
+    names = ["x", "wq", "wk", "wv", "wo"]
+    shapes = [(rows, hidden)] + [(hidden, hidden)] * 4
+    x, wq, wk, wv, wo = params = [
+        relax.Var(n, relax.TensorType(s, "float32")) for n, s in zip(names, shapes, strict=True)
+    ]
+    op = relax.op
+    with builder.function("main", params):
+        with builder.dataflow():
+            q, k, v = (
+                builder.emit(
+                    op.permute_dims(op.reshape(op.matmul(x, w), (rows, heads, hidden // heads)), [1, 0, 2])
+                )
+                for w in (wq, wk, wv)
+            )
+            weights = builder.emit(op.nn.softmax(op.matmul(q, op.permute_dims(k, [0, 2, 1]))))
+            mixed = builder.emit(
+                op.reshape(op.permute_dims(op.matmul(weights, v), [1, 0, 2]), (rows, hidden))
+            )
+            out = builder.emit_output(op.add(x, op.matmul(mixed, wo)))
+        builder.emit_func_output(out)
+    rng = np.random.default_rng(6)
+    values = [(rng.standard_normal(s) / 4).astype("float32") for s in shapes]
+    run = run_cuda(builder.get(), values, seed=9).check()
+    wide = [v.astype("float64") for v in values]
+    q, k, v = ((wide[0] @ w).reshape(rows, heads, hidden // heads).transpose(1, 0, 2) for w in wide[1:4])
+    mixed = (softmax(q @ k.transpose(0, 2, 1)) @ v).transpose(1, 0, 2).reshape(rows, hidden)
+    np.testing.assert_allclose(run.outputs[0], wide[0] + mixed @ wide[4], atol=1e-5)
+
+
+def test_optimised_kernels_find_the_same() -> None:
+    broken = tvm.script.from_source(
+        VectorAdd.script().replace("bx * 256 + tx < 1000", "bx * 256 + tx < 1001")
+    )
+    x = np.ones(1000, "float32")
+    found = [
+        {
+            (r.kind, r.array, r.offset)
+            for r in run_cuda(broken, [x, x], options=Options(opt_level=level)).reports
+        }
+        for level in ("-O0", "-O1")
+    ]
+    assert found[0] == found[1] and len(found[0]) == 3
+
+
+def test_a_launch_that_is_given_up_leaves_no_outputs() -> None:
+    script = VectorAdd.script().replace("x[bx * 256 + tx] +", "x[bx * 256 + tx * 100000000] +")
+    x = np.ones(1000, "float32")
+    run = run_cuda(tvm.script.from_source(script), [x, x])
+    assert {r.kind for r in run.reports} == {"out-of-bounds"} and not run.outputs
+    assert run_cuda(VectorAdd, [x, x]).check().outputs[0][0] == 2  # the emulator is still usable
+
+
+def test_threads_take_turns() -> None:
+    """Kernels are global functions: threads whose kernels have equal names and other shapes."""
+
+    def module(columns: int) -> tvm.IRModule:
+        x = relax.Var("x", relax.TensorType((4, columns), "float32"))
+        builder = relax.BlockBuilder()
+        with builder.function("main", [x]):
+            with builder.dataflow():
+                result = builder.emit_output(relax.op.exp(x))
+            builder.emit_func_output(result)
+        return builder.get()
+
+    compiled = {columns: lower(module(columns), default_target()) for columns in range(5, 13)}
+
+    def run(columns: int) -> bool:
+        data = np.linspace(-1, 1, 4 * columns, dtype="float32").reshape(4, columns)
+        runs = [run_lowered(compiled[columns], [data]).check().outputs[0] for _ in range(3)]
+        return all(np.allclose(found, np.exp(data), rtol=1e-5) for found in runs)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(run, compiled))

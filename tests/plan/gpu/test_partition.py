@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Partitions into phases of parts: which values cross blocks, and when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tvm import relax
+from tvm.relax import op as R
+
+from tests.graph.helpers import H200, build, graph, symbol
+from tvm_stitch.graph.ir import Operator, StitchGraph, Tensor
+from tvm_stitch.graph.rewrite.one_pass_variance import with_one_pass_variance
+from tvm_stitch.plan import heuristics
+from tvm_stitch.plan.gpu.partition import (
+    Orientation,
+    Partition,
+    _Partitioner,
+    orientation,
+    partition,
+    wants_partition,
+)
+from tvm_stitch.plan.iteration.alignment import Misaligned, _Aligner
+from tvm_stitch.plan.slices import Slice
+from tvm_stitch.testing import grid_cases
+from tvm_stitch.testing.plan_checks import stitch_graph
+from tvm_stitch.testing.random_graphs import random_graph
+
+F32 = "float32"
+
+
+def parted(case: grid_cases.GridCase) -> Partition:
+    return partition(stitch_graph(case.build()), H200.sms)
+
+
+def only(parts: list[Slice]) -> Slice:
+    (part,) = parts
+    return part
+
+
+def read_by(part: Slice) -> set[Tensor]:
+    made = {op.output for op in part.copies}
+    return {t for op in part.copies for t in op.inputs} - made
+
+
+def over(found: StitchGraph, *axes: int) -> Operator:
+    """The reduction of so many elements."""
+    (op,) = [op for op in found.reduces if tuple(int(a.extent) for a in op.reduce) == axes]
+    return op
+
+
+def test_gradients_of_layer_norm() -> None:
+    """All of a row in one part: statistics, gradient, and what it adds to the sums; these are finished after it."""
+    found = parted(grid_cases.layer_norm_backward(4096, 768))
+    first, second = (only(parts) for parts in found.phases)
+    assert first.domain.rows == 4096 and second.domain.rows == 768
+    along = {op for op in found.graph.reduces if op.output.size == 4096}
+    across = {op for op in found.graph.reduces if op.output.size == 768}
+    assert (len(along), len(across)) == (4, 2)
+    assert first.folds == across == set(found.partials) and along <= set(first.roots)
+    (dx,) = [t.producer for t in found.graph.outputs if t.size == 4096 * 768]
+    assert first.stored == {dx}
+    assert {op.output for op in second.stored} == {op.output for op in across}
+    assert found.stored == {} and found.scalars == {}  # no value of a row crosses blocks
+    assert read_by(second) == set(found.partials.values())
+
+
+def test_batch_norm() -> None:
+    """All sums in one reading of the data; the statistics are finished once, and read by all."""
+    case = grid_cases.batch_norm_training(8192, 256)
+    found = partition(with_one_pass_variance(stitch_graph(case.build())), H200.sms)
+    (shift, folding), (finishing,), (writing,) = found.phases
+    assert shift.replicated and set(found.shared) == {op.output for op in shift.stored}
+    assert folding.domain.rows == 8192 and len(folding.folds) == 3 and folding.stored == set()
+    assert finishing.domain.rows == 256
+    assert read_by(finishing) >= {found.partials[op] for op in folding.folds}
+    running = {t for t in found.graph.outputs if t.size == 256}
+    assert len(running) == 2 and running <= {op.output for op in finishing.stored}
+    assert {op.output for op in writing.stored} == {t for t in found.graph.outputs if t.size != 256}
+    assert all(not part.folds for part in (shift, finishing, writing))
+    assert all(f < len(found.phases) - 1 for f in found.stored.values())
+
+
+def test_clipping_and_adam_over_five_tensors() -> None:
+    """All norms in one phase, which every block finishes for itself; then a part for each tensor, side by side."""
+    shapes = [(300, 40), (257,), (5, 3, 7), (64,), (1,)]
+    found = parted(grid_cases.clip_adam(shapes))
+    norms, steps = found.phases
+    assert {op for part in norms for op in part.folds} == set(found.partials) == set(found.scalars)
+    assert all(op.output.size == 1 and f == 0 for op, f in found.scalars.items())
+    assert len(found.partials) == len(shapes) == len(steps)
+    assert sorted(len(part.stored) for part in steps) == [3] * 5
+    assert found.stored == {}  # totals are in registers after the barrier
+
+
+def test_chained_full_reductions() -> None:
+    """Each needs the one before: a phase for each, all over the flat data."""
+    found = parted(grid_cases.standardize_by_max(64, 512))
+    assert [only(parts).domain.flat for parts in found.phases] == [True] * 4
+    assert [len(only(parts).folds) for parts in found.phases] == [1, 1, 1, 0]
+    assert sorted(found.scalars.values()) == [0, 1, 2]
+    found = parted(grid_cases.deviation_sum(64, 512))
+    assert sorted(found.scalars.values()) == [0, 1]
+
+
+def test_a_total_that_is_an_output_is_written_in_a_phase_of_its_own() -> None:
+    found = parted(grid_cases.deviation_sum(64, 512))
+    (last,) = [op for op, f in found.scalars.items() if f == 1]
+    assert last.output in found.graph.outputs
+    assert len(found.phases) == 3 and found.phases[2] == []
+
+
+def test_figure_7() -> None:
+    """Rows, then sums across the other tensor's rows, then their finish, then the product."""
+    found = parted(grid_cases.figure7(4096, 1024, 8192))
+    rows, folding, finishing, writing = (only(parts) for parts in found.phases)
+    regional, crossing = over(found.graph, 1024), over(found.graph, 8192)
+    assert rows.domain.rows == 4096 and regional in rows.roots and regional not in rows.stored
+    (power,) = rows.stored
+    assert power.name.startswith("T_power") and found.stored[power.output] == 0
+    assert folding.domain.rows == 8192 and folding.folds == {crossing}
+    assert power.output in read_by(folding) and power not in folding.copies
+    assert found.partials[crossing] in read_by(finishing)
+    assert {t.producer for t in found.graph.outputs} == writing.stored and writing.domain.flat
+    assert read_by(writing) == {power.output, crossing.output}
+
+
+def test_disconnected_parts_share_a_phase() -> None:
+    """Sums of columns and maxima of other rows: neither waits for the other."""
+
+    def one(emit: Any, x: Any) -> Any:
+        return [R.sum(emit(R.exp(x)), 0)]
+
+    columns = stitch_graph(build(one, ((4096, 256), F32)))
+    rows = graph(build(lambda emit, y: R.max(y, 1), ((513, 77), F32)))
+    both = StitchGraph(
+        "both",
+        columns.inputs + rows.inputs,
+        columns.operators + rows.operators,
+        columns.outputs + rows.outputs,
+    )
+    found = partition(both, H200.sms)
+    assert [sorted(int(p.domain.rows) for p in parts) for parts in found.phases] == [[513, 4096], [256]]
+    assert {op.output for parts in found.phases for p in parts for op in p.stored} == set(both.outputs)
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis", "lies"),
+    [
+        ((512, 64), 1, Orientation.ROW),
+        ((512, 64), 0, Orientation.COLUMN),
+        ((512, 64), None, Orientation.ALL),
+        ((32, 64, 16), (0, 2), Orientation.ROW),
+        ((32, 64, 16), (0, 1), Orientation.COLUMN),
+        ((512, 1), 0, Orientation.ALL),
+    ],
+)
+def test_orientations(shape: tuple[int, ...], axis: Any, lies: str) -> None:
+    found = graph(build(lambda emit, x: R.sum(x, axis), (shape, F32)))
+    assert orientation(found.reduces[0]) == lies
+
+
+def test_only_sums_of_columns_in_blocks_want_a_partition() -> None:
+    def of(shape: tuple[int, int], axis: int) -> bool:
+        return wants_partition(graph(build(lambda emit, x: R.sum(x, axis), (shape, F32))), H200.sms)
+
+    assert of((262144, 256), 0)
+    assert not of((262144, 256), 1)
+    assert not of((256, 262144), 0)  # a thread for every column keeps the device busy
+    assert not of((8, 256), 0)  # few elements each
+
+
+def test_symbolic_and_empty_extents_are_declined() -> None:
+    symbolic = graph(build(lambda emit, x: R.sum(x, 1), ((symbol(), 64), F32)))
+    with pytest.raises(Misaligned, match="symbolic or empty shape"):
+        partition(symbolic, 132)
+
+
+def test_no_more_phases_than_a_kernel_should_have() -> None:
+    def chain(emit: Any, x: Any) -> Any:
+        for _ in range(heuristics.MOST_PHASES + 1):
+            x = emit(R.subtract(x, emit(R.max(emit(R.exp(x))))))
+        return [x]
+
+    found = stitch_graph(build(chain, ((64, 64), F32)))
+    with pytest.raises(Misaligned, match=f"of at most {heuristics.MOST_PHASES}"):
+        partition(found, 132)
+
+
+def test_small_parts_of_a_phase_stand_in_order() -> None:
+    """A part that every block evaluates for itself may read another such part of the phase, opened later."""
+    found = partition(stitch_graph(random_graph(200434, 4000, "grid").mod), H200.sms)
+    reading = 0
+    for parts in found.phases:
+        made: set[Tensor] = set()
+        for part in parts:
+            needed = read_by(part) & set(found.shared)
+            assert needed <= made
+            reading += bool(needed and part.replicated)
+            made |= {op.output for op in part.stored} if part.replicated else set()
+    assert reading
+
+
+def test_a_join_whose_rows_lie_across_memory_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def body(emit: Any, x: Any) -> Any:
+        y = emit(R.sum(x, 1))
+        return [y, emit(R.abs(y))]
+
+    found = graph(build(body, ((64, 32), F32)))
+    made = _Partitioner(found, 4, False)
+    first, second = found.operators
+    part = made._open(first, 0, False, True)
+    before = part.made
+    monkeypatch.setattr(
+        "tvm_stitch.plan.gpu.partition.is_strided", lambda alignment: alignment is not before.alignment
+    )
+    assert not made._join(part, second, False, True)
+    assert part.made is before and part.roots == (first,) and second not in made.home
+
+
+def test_many_results_are_aligned_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Element-wise results of one size share a part, each looked at a few times, however many there are."""
+
+    def results(count: int, *shape: int) -> StitchGraph:
+        def body(emit: Any, x: Any) -> list[Any]:
+            return [emit(R.exp(emit(R.add(x, relax.const(float(i), F32))))) for i in range(count)]
+
+        return graph(build(body, (shape, F32)))
+
+    visit, counted = _Aligner._visit, [0]
+
+    def counting(*args: Any, **options: Any) -> int:
+        counted[0] += 1
+        return visit(*args, **options)
+
+    monkeypatch.setattr(_Aligner, "_visit", counting)
+
+    def visits(count: int) -> int:
+        each = [results(count, 8, 16), results(count, 5, 7)]
+        both = StitchGraph(
+            "both",
+            *(sum((getattr(g, kind) for g in each), []) for kind in ("inputs", "operators", "outputs")),
+        )
+        counted[0] = 0
+        (parts,) = partition(both, 64).phases
+        assert [len(part.roots) for part in parts] == [count, count]
+        assert all(part.alignment and len(part.alignment.roots) == count for part in parts)
+        return counted[0]
+
+    assert visits(16) < 2.5 * visits(8)

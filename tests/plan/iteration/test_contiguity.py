@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When columns may move as vectors, against enumeration of addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.graph.helpers import symbol
+from tvm_stitch import compat
+from tvm_stitch.compat import tir
+from tvm_stitch.graph.extent import flatten
+from tvm_stitch.plan.iteration.contiguity import vectorizable
+from tvm_stitch.plan.iteration.domain import Domain
+
+
+def truth(domain: Domain, indices: Sequence[Any], shape: Sequence[int], columns: int, vector: int) -> bool:
+    """Every aligned group of columns of every row: consecutive elements from an aligned one on."""
+    flat = flatten(indices, shape)
+    analyzer = compat.Analyzer()
+    for row in range(domain.rows):
+        for group in range(columns // vector):
+            values = []
+            for e in range(vector):
+                column = compat.const(group * vector + e, "int64")
+                at = {domain.row: compat.const(row, "int64"), domain.column: column}
+                values.append(int(analyzer.simplify(compat.substitute(flat, at)).value))
+            if values[0] % vector or values != list(range(values[0], values[0] + vector)):
+                return False
+    return True
+
+
+def check(domain: Domain, indices: Sequence[Any], shape: Sequence[int], columns: int, vector: int) -> bool:
+    said = vectorizable(domain, indices, shape, columns, vector)
+    if said:
+        assert truth(domain, indices, shape, columns, vector)
+    return said
+
+
+def test_rows_in_order() -> None:
+    d = Domain(3)
+    assert check(d, [d.row, d.column], (3, 16), 16, 4)
+    assert not check(d, [d.row, d.column], (3, 18), 18, 4), "row 1 starts at 18"
+    assert check(d, [d.row, d.column], (3, 18), 18, 2)
+    assert check(d, [d.column], (16,), 16, 4)
+    assert check(d, [d.row, d.column], (3, 7), 7, 1)
+
+
+def test_shifted_and_strided_columns() -> None:
+    d = Domain(3)
+    assert not check(d, [d.row, d.column + 1], (3, 20), 16, 4)
+    assert check(d, [d.row, d.column + 4], (3, 20), 16, 4)
+    assert not check(d, [d.row, d.column * 2], (3, 32), 16, 4)
+    assert not check(d, [d.column, d.row], (16, 3), 16, 4)
+    assert not check(d, [d.row, 15 - d.column], (3, 16), 16, 4)
+
+
+def test_columns_through_several_dimensions() -> None:
+    d = Domain(3)
+    c = d.column
+    assert check(d, [d.row, tir.floordiv(c, 8), tir.floormod(c, 8)], (3, 4, 8), 32, 4)
+    assert not check(d, [tir.floordiv(c, 8), d.row, tir.floormod(c, 6)], (4, 3, 8), 32, 4)
+    assert check(d, [tir.floordiv(c, 8), d.row, tir.floormod(c, 8)], (4, 3, 8), 32, 4)
+    assert not check(d, [tir.floordiv(c, 2), d.row, tir.floormod(c, 2)], (16, 3, 2), 32, 4)
+
+
+def test_symbolic_rows() -> None:
+    n = symbol()
+    d = Domain(n)
+    assert vectorizable(d, [d.row, d.column], (n, 16), 16, 4)
+    assert not vectorizable(d, [d.row, d.column], (n, 18), 18, 4)
+
+
+@given(
+    st.integers(1, 3), st.sampled_from([1, 2, 4]), st.integers(1, 6), st.integers(0, 8), st.integers(0, 4),
+    st.integers(1, 2), st.booleans(),
+)  # fmt: skip
+@settings(max_examples=150, deadline=None)
+def test_what_is_said_to_be_a_vector_is_one(
+    rows: int, vector: int, groups: int, shift: int, pad: int, stride: int, swapped: bool
+) -> None:
+    columns = groups * vector
+    d = Domain(rows)
+    inner = d.column * stride + shift
+    width = columns * stride + shift + pad
+    indices, shape = ([inner, d.row], (width, rows)) if swapped else ([d.row, inner], (rows, width))
+    said = check(d, indices, shape, columns, vector)
+    assert said == truth(d, indices, shape, columns, vector), "affine indices are decided exactly"

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the CPU emitters share: the evaluator's reader, row buffers, the work on one piece of a pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ... import compat
+from ...compat import Buffer, Expr, T, tir
+from ...graph.classify import is_heavy
+from ...graph.extent import Extent, as_expr
+from ...graph.ir import Access, Operator
+from ...plan.cpu.tile import CpuMapping
+from ...plan.iteration.alignment import Key
+from ...plan.iteration.domain import Point
+from ...plan.iteration.loops import Leaf, RowLoop
+from ...plan.kernel import Stage
+from .. import builder as B
+from ..arithmetic import FLOATS, HOST
+from ..combine import NODES, accumulator_dtype, combine, identity
+from ..evaluator import compute_dtype, convert, input_indices
+from ..truncated import signed_symbols
+from ..vector_math import keeping_nan, lower_math
+from .half import lower_rounding, rounds, stored_as
+from .index_context import ContextEvaluator, IndexContext
+from .lanes import LaneWriter, from_held, held, to_held
+
+
+class CpuEmitter:
+    """Evaluates values for the lanes of a piece (``self.lanes`` set), or as scalars (``self.lanes`` None)."""
+
+    def __init__(self, stage: Stage):
+        assert isinstance(stage.mapping, CpuMapping)
+        self.al = stage.alignment
+        self._rounds = rounds(self.al.graph)
+        self.mapping: CpuMapping = stage.mapping
+        self.domain = stage.alignment.domain
+        self.sched = stage.schedule
+        self.signed = signed_symbols(self.al.graph)
+        self.tiles: dict[Key, Buffer] = {}
+        self.ready: set[Key] = set()
+        self.loaded: dict[Leaf, Expr] = {}
+        self.lanes: LaneWriter | None = None
+        self.binder = B.Binder(scope=B.STACK)
+        self.eval = self.evaluator(B.i64(0))
+
+    def evaluator(self, row: Expr) -> ContextEvaluator:
+        """An evaluator of the given row."""
+        return ContextEvaluator(self.al, row, self, self.math)
+
+    def math(self, value: Expr) -> Expr:
+        """Math calls as polynomials, whose shared parts are bound where the value is; conditions decided."""
+        value = self._decide(value)
+        return self._round(lower_math(value, lambda part: self._name(self._round(part))))
+
+    def _decide(self, value: Expr) -> Expr:
+        """Resolve conditions that hold or fail everywhere in the part; branch on those that lanes share."""
+        if compat.kind(value) != "Call" or compat.call_name(value) != "if_then_else":
+            return compat.rebuild(value, self._decide)
+        condition, yes, no = value.args
+        if self.eval.frame is not None and self.lanes is not None:
+            condition = self.eval.frame.simplify(condition)
+        known = compat.int_value(condition)
+        if known is not None:
+            return self._decide(yes if known else no)
+        dtype = compat.dtype_of(value)
+        if self.lanes is None:
+            cell = B.stack([1], held(dtype), "chosen")
+            with T.If(condition):
+                with T.Then():
+                    B.store(cell, to_held(self.math(yes)), [B.i64(0)])
+                with T.Else():
+                    B.store(cell, to_held(self.math(no)), [B.i64(0)])
+            return from_held(B.fetch(cell, 0), dtype)
+        lanes = self.lanes
+        if lanes.differ(condition):
+            if not is_heavy(value):
+                return value
+            chosen = lanes.buffer(held(dtype), "chosen")
+            with B.loop("unroll" if lanes.wraps(value) else "serial", lanes.width, "l") as lane:
+                self.lanes = None
+                B.store(chosen, to_held(self.math(lanes.at(value, lane))), [lane])
+                self.lanes = lanes
+        else:
+            chosen = lanes.buffer(held(dtype), "chosen")
+            with T.If(lanes.actual(condition)):
+                with T.Then():
+                    lanes.store(chosen, to_held(self.math(yes)), [lanes.lane])
+                with T.Else():
+                    lanes.store(chosen, to_held(self.math(no)), [lanes.lane])
+        return from_held(compat.load(chosen, [lanes.lane]), dtype)
+
+    def _round(self, value: Expr) -> Expr:
+        return lower_rounding(value, self._name) if self._rounds else value
+
+    def _name(self, part: Expr) -> Expr:
+        return self.bind(part, "part")
+
+    # -- Reader ------------------------------------------------------------------------------------------
+    def kept(self, key: Key) -> Expr | None:
+        """The value in its row buffer, once a whole pass has filled that."""
+        if key not in self.ready or self.eval.column is None:
+            return None
+        if key not in self.eval.column_cache:
+            value = compat.load(self.tiles[key], self.slot())
+            self.eval.column_cache[key] = from_held(value, compute_dtype(key[0].output.dtype))
+        return self.eval.column_cache[key]
+
+    def input(self, access: Access, point: Point) -> Expr | None:
+        """The input's element in the compute dtype, loaded once a piece."""
+        if self.lanes is None or not point.per_column:
+            return None
+        leaf = (access.tensor, point)
+        if leaf not in self.loaded:
+            where = [self.eval.localize(i) for i in input_indices(self.al, access.tensor, point)]
+            value = convert(compat.load(access.tensor.buffer, where), compute_dtype(access.tensor.dtype))
+            self.loaded[leaf] = self.bind(value, access.tensor.name)
+        return self.loaded[leaf]
+
+    def bind(self, value: Expr, name: str) -> Expr:
+        """Name a value, over the lanes where there are any."""
+        if self.lanes is not None:
+            return self.lanes.bind(value, name)
+        return from_held(self.binder.bind(to_held(value), name), compat.dtype_of(value))
+
+    def emit(self, parallel: bool) -> None:
+        """Write the whole kernel, its tasks in parallel or one after the other."""
+        raise NotImplementedError
+
+    def slot(self) -> list[Expr]:
+        """Where the current column is in a row buffer."""
+        raise NotImplementedError
+
+    # -- a piece ------------------------------------------------------------------------------------------
+    def new_tiles(self, shape_of: RowLoop, extra: int = 1) -> None:
+        """Allocate the row buffers of the values that a pass keeps (``extra`` elements a column)."""
+        columns = shape_of.columns
+        assert isinstance(columns, int)
+        for key in shape_of.values:
+            if key in self.sched.kept_values and key not in self.tiles:
+                dtype = held(compute_dtype(key[0].output.dtype))
+                self.tiles[key] = B.stack([columns * extra], dtype, key[0].output.name)
+
+    @contextmanager
+    def piece(self, frame: IndexContext, column: Expr) -> Iterator[LaneWriter]:
+        """Evaluate at a column, to which ``frame`` has moved, for all lanes."""
+        assert self.lanes is not None
+        self.loaded = {}
+        self.eval.at_column(column)
+        before, self.eval.frame, self.lanes.frame = self.eval.frame, frame, frame
+        yield self.lanes
+        self.eval.frame = self.lanes.frame = before
+        self.eval.at_column(None)
+        self.loaded = {}
+
+    def evaluate(self, p: RowLoop, fresh: list[Key]) -> None:
+        """Compute the pass's values and outputs at the current column; keep those of ``fresh``."""
+        lanes = self.lanes
+        assert lanes is not None
+        reduces = set(p.reduces)
+        outputs = set(p.outputs)
+        for key in p.values:
+            if key[0] in reduces:
+                continue
+            value = self.eval.value(key)
+            if key in fresh:
+                lanes.store(self.tiles[key], to_held(value), self.slot())
+            if key in outputs:
+                op = key[0]
+                lanes.store(op.output.buffer, self.stored(value, op.output.dtype), self.eval.indices(key))
+
+    def stored(self, value: Expr, dtype: str) -> Expr:
+        """``value`` as an element of a tensor, in vector form over lanes: TVM lowers no bfloat16 that they share."""
+        if (
+            dtype == "bfloat16"
+            and compat.COMPUTES_BFLOAT16
+            and self.lanes is not None
+            and self.lanes.width > 1
+        ):
+            if not (compat.is_load(value) and compat.load_buffer(value) in self.lanes.own):
+                value = self.lanes.spread(value, "stored")
+        return stored_as(value, dtype)
+
+    def accumulate(self, p: RowLoop, accumulators: list[Buffer], at: Expr, mask: Expr | None = None) -> None:
+        """Combine the reductions' operands into their accumulators; lanes outside ``mask`` add nothing."""
+        assert self.lanes is not None
+        for op, acc in zip(p.reduces, accumulators, strict=True):
+            value = self.eval.operand(op)
+            if mask is not None:
+                value = tir.Select(mask, value, identity(op))
+            if op.combiner in ("max", "min"):  # used several times
+                value = self.bind(value, "operand")
+            self.lanes.store(acc, merged(op, compat.load(acc, [at]), to_held(value)), [at])
+
+    def fresh_tiles(self, p: RowLoop) -> list[Key]:
+        """The values that the pass is the first to compute and that later ones read."""
+        return [k for k in p.values if k in self.sched.kept_values and k not in self.ready]
+
+    def store_row_outputs(self) -> None:
+        """Evaluate what follows the last pass, and write the outputs that have one element a row."""
+        for key in self.sched.final_values:
+            self.eval.bind_row(key)
+        for key in self.sched.row_outputs:
+            op = key[0]
+            value = self.stored(self.eval.value(key), op.output.dtype)
+            if self.lanes is None:
+                B.store(op.output.buffer, value, self.eval.indices(key))
+            else:
+                self.lanes.store(op.output.buffer, value, self.eval.indices(key))
+
+
+def merged(op: Operator, a: Expr, b: Expr) -> Expr:
+    """Two partial results of a reduction combined, all three as buffers hold them; ``b`` is a load."""
+    dtype = accumulator_dtype(op)
+    a, b = from_held(a, dtype), from_held(b, dtype)
+    if dtype in FLOATS and op.combiner in ("max", "min"):
+        return keeping_nan(NODES[op.combiner], a, b)
+    return to_held(combine(op.combiner or "", a, b, HOST))
+
+
+def accumulator(op: Operator, extent: int, name: str) -> Buffer:
+    """A buffer for partial results of a reduction."""
+    return B.stack([extent], held(accumulator_dtype(op)), f"{op.output.name}_{name}")
+
+
+def fold(op: Operator, acc: Buffer, width: int) -> Expr:
+    """Combine the ``width`` (a power of two) lanes of an accumulator, which is overwritten."""
+    half = width // 2
+    while half >= 4:
+        with B.loop("vectorized", half, "v") as v:
+            B.store(acc, merged(op, B.fetch(acc, v), B.fetch(acc, v + B.i64(half))), [v])
+        half //= 2
+    parts = [B.fetch(acc, e) for e in range(min(width, 4))]
+    while len(parts) > 1:
+        parts = [merged(op, a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+    total = accumulator(op, 1, "total")
+    B.store(total, parts[0], [B.i64(0)])
+    return B.fetch(total, 0)
+
+
+def extent_min(limit: int, left: Expr) -> Expr:
+    """The smaller of a constant and what is left."""
+    return tir.min(B.i64(limit), left)
+
+
+def times(kind: str, extent: Extent, name: str) -> Any:
+    """A loop over an extent."""
+    return B.loop(kind, extent if isinstance(extent, int) else as_expr(extent), name)

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lanes along the columns: one row after the other, tasks taking blocks of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ... import compat
+from ...compat import Buffer, Expr, tir
+from ...graph.extent import Extent, as_expr, ceildiv, product
+from ...plan import heuristics
+from ...plan.cpu.segments import Segment
+from ...plan.cpu.tile import Lanes
+from ...plan.iteration.alignment import Key
+from ...plan.iteration.domain import is_zero
+from ...plan.iteration.loops import RowLoop
+from .. import builder as B
+from ..combine import accumulator_dtype, identity
+from .base import CpuEmitter, accumulator, extent_min, fold, merged, times
+from .index_context import Coordinate, IndexContext
+from .lanes import LaneWriter, from_held, to_held
+
+Part = tuple[int, Extent]
+Body = Callable[[Part, Expr, Expr, LaneWriter, "Expr | None"], None]
+
+
+class ColumnEmitter(CpuEmitter):
+    """Rows one by one; each pass walks the columns in pieces of ``width`` lanes."""
+
+    @property
+    def width(self) -> int:
+        """Lanes of a piece."""
+        return self.mapping.width if self.mapping.lanes is Lanes.COLUMNS else 1
+
+    def slot(self) -> list[Expr]:
+        assert self.eval.column is not None
+        return [self.eval.column]
+
+    def emit(self, parallel: bool) -> None:
+        """Tasks of ``rows_per_task`` rows."""
+        rows, each = self.domain.rows, self.mapping.rows_per_task
+        with times("parallel" if parallel else "serial", ceildiv(rows, each), "task") as task:
+            for p in self.sched.passes:
+                self.new_tiles(p)
+            first = task * B.i64(each)
+            with times("serial", count_of(rows, each, first), "r") as r:
+                self.row(first + r)
+
+    def row(self, row: Expr) -> None:
+        """All passes of a row."""
+        self.ready = set()
+        self.lanes = None
+        self.eval = self.evaluator(row)
+        for p in self.sched.passes:
+            self._pass(p)
+        self.store_row_outputs()
+
+    def _pass(self, p: RowLoop) -> None:
+        for key in p.row_values:
+            self.eval.bind_row(key)
+        fresh = self.fresh_tiles(p)
+        accumulators = self.accumulators(p)
+        self.walk(p.columns, self.body(p, accumulators, fresh))
+        self.ready |= set(fresh)
+        for op, acc in zip(p.reduces, accumulators, strict=True):
+            total = from_held(fold(op, acc, self.width), accumulator_dtype(op))
+            self.eval.set_row_value((op, self.al.row_point), total)
+
+    def accumulators(self, p: RowLoop) -> list[Buffer]:
+        """An accumulator of one element a lane for each of the pass's reductions, at its identity."""
+        found = []
+        for op in p.reduces:
+            acc = accumulator(op, self.width, "acc")
+            LaneWriter(self.width).fill(acc, to_held(identity(op)))
+            found.append(acc)
+        return found
+
+    def body(self, p: RowLoop, accumulators: list[Buffer], fresh: list[Key]) -> Body:
+        """What a pass does at a piece."""
+        row = Coordinate("row", self.domain.rows, self.domain.rows)
+        row.move(B.i64(0), self.eval.row)
+        column = Coordinate("col", p.columns, self.mapping.segment(p.columns).extent)
+
+        def work(part: Part, outer: Expr, inner: Expr, lanes: LaneWriter, mask: Expr | None) -> None:
+            self.lanes = lanes
+            frame = IndexContext(self.domain, row, column, part)
+            with self.piece(frame, column.move(outer, inner + lanes.lane)):
+                self.evaluate(p, fresh)
+                self.accumulate(p, accumulators, lanes.lane, mask)
+            self.lanes = None
+
+        return work
+
+    def walk(self, columns: Extent, body: Body) -> None:
+        """Visit all columns, segment by segment."""
+        segment = self.mapping.segment(columns)
+        with times("serial", quotient_of(columns, segment.extent), "outer") as outer:
+            for part in segment.parts:
+                self.part(outer, part, body)
+
+    def part(self, outer: Expr, part: Part, body: Body) -> None:
+        """Visit a part of a segment: whole pieces, then what is left."""
+        start, extent = part
+        width = self.lanes_for(extent)
+        if not is_zero(self.pieces(extent)):
+            with times("serial", self.pieces(extent), "piece") as piece:
+                body(part, outer, B.i64(start) + piece * B.i64(width), LaneWriter(width, self.signed), None)
+        self.tail(outer, part, body)
+
+    def lanes_for(self, extent: Extent) -> int:
+        """Lanes of a piece of a part: short parts take narrower vectors."""
+        if not isinstance(extent, int) or extent >= self.width:
+            return self.width
+        return next((w for w in (16, 8) if w <= extent and w <= self.width), 1)
+
+    def pieces(self, extent: Extent) -> Extent:
+        """Whole pieces in a part."""
+        width = self.lanes_for(extent)
+        return extent // width if isinstance(extent, int) else tir.floordiv(as_expr(extent), B.i64(width))
+
+    def tail(self, outer: Expr, part: Part, body: Body) -> None:
+        """The columns after the last whole piece: a piece that overlaps it, else column by column."""
+        start, extent = part
+        width = self.lanes_for(extent)
+        if width == 1 or (isinstance(extent, int) and extent % width == 0):
+            return
+        if isinstance(extent, int):
+            lanes = LaneWriter(width, self.signed)
+            fresh = lanes.lane >= B.i64(width - extent % width)
+            body(part, outer, B.i64(start + extent - width), lanes, fresh)
+            return
+        left = tir.floormod(as_expr(extent), B.i64(width))
+        with times("serial", left, "rest") as rest:
+            body(part, outer, B.i64(start) + as_expr(extent) - left + rest, LaneWriter(1, self.signed), None)
+
+
+class SplitEmitter(ColumnEmitter):
+    """Few long rows, and flat domains: every pass is a parallel loop over pieces of the columns."""
+
+    def emit(self, parallel: bool) -> None:
+        self.parallel = parallel
+        for p in self.sched.passes:
+            if any(k in self.sched.kept_values for k in p.values):
+                self.new_tiles(p)
+        if self.domain.flat:
+            self.row(B.i64(0))
+            return
+        with times("serial", self.domain.rows, "row") as row:
+            self.row(row)
+
+    def _pass(self, p: RowLoop) -> None:
+        for key in p.row_values:
+            self.eval.bind_row(key)
+        fresh = self.fresh_tiles(p)
+        segment, each = self.mapping.segment(p.columns), self.mapping.elements_per_task
+        outer = quotient_of(p.columns, segment.extent)
+        self.partials: list[tuple[list[Buffer], Extent]] = []
+        if isinstance(segment.extent, int) and segment.extent <= 2 * each and not _is_one(outer):
+            self._across(p, outer, segment, fresh, max(1, each // segment.extent))
+        else:
+            for part in segment.parts:
+                self._within(p, outer, part, fresh)
+        self.ready |= set(fresh)
+        self._combine(p)
+
+    def _tasks(self, count: Extent) -> Any:
+        return times("parallel" if self.parallel else "serial", count, "task")
+
+    def _across(self, p: RowLoop, outer: Extent, segment: Segment, fresh: list[Key], each: int) -> None:
+        """Tasks of ``each`` segments, in blocks whose accesses share cache lines where some are strided."""
+        block = heuristics.STRIDED_SEGMENTS_TOGETHER if segment.strided and not p.reduces else 1
+        each = -(-each // block) * block
+        partials = self._partials(p, ceildiv(outer, each))
+        with self._tasks(ceildiv(outer, each)) as task:
+            accumulators = self.accumulators(p)
+            body = self.body(p, accumulators, fresh)
+            first = task * B.i64(each)
+            count = count_of(outer, each, first)
+            with times("serial", ceildiv(count, block), "block") as index:
+                base = first + index * B.i64(block)
+                inside = 1 if block == 1 else count_of(count, block, index * B.i64(block))
+
+                def repeat(part: Part, at: Expr, inner: Expr, lanes: LaneWriter, mask: Expr | None) -> None:
+                    with times("serial", inside, "outer") as o:
+                        body(part, at + o, inner, lanes, mask)
+
+                for part in segment.parts:
+                    self.part(base, part, repeat)
+            self._finish(p, accumulators, partials, task)
+
+    def _within(self, p: RowLoop, outer: Extent, part: Part, fresh: list[Key]) -> None:
+        """Tasks of ``elements_per_task`` columns inside one part of a segment."""
+        start, extent = part
+        width = self.lanes_for(extent)
+        each = max(1, self.mapping.elements_per_task // width)
+        pieces = self.pieces(extent)
+        chunks = ceildiv(pieces, each)
+        chunks = max(chunks, 1) if isinstance(chunks, int) else tir.max(chunks, B.i64(1))
+        tasks = product([outer, chunks])
+        partials = self._partials(p, tasks)
+        with self._tasks(tasks) as task:
+            accumulators = self.accumulators(p)
+            body = self.body(p, accumulators, fresh)
+            one = _is_one(outer)
+            chunk = task if one else tir.floormod(task, as_expr(chunks))
+            base = B.i64(0) if one else tir.floordiv(task, as_expr(chunks))
+            first = chunk * B.i64(each)
+            with times("serial", count_of(pieces, each, first), "piece") as piece:
+                inner = B.i64(start) + (first + piece) * B.i64(width)
+                body(part, base, inner, LaneWriter(width, self.signed), None)
+            if width > 1 and not (isinstance(extent, int) and extent % width == 0):
+                last = None if _is_one(chunks) else tir.EQ(chunk, as_expr(chunks) - B.i64(1))
+                with B.when(last):
+                    self.tail(base, part, body)
+            self._finish(p, accumulators, partials, task)
+
+    def _partials(self, p: RowLoop, tasks: Extent) -> list[Buffer]:
+        """A buffer for the tasks' partial results of each of the pass's reductions."""
+        buffers = []
+        for op in p.reduces:
+            assert isinstance(tasks, int)
+            buffers.append(accumulator(op, tasks, "partial"))
+        self.partials.append((buffers, tasks))
+        return buffers
+
+    def _finish(self, p: RowLoop, accumulators: list[Buffer], partials: list[Buffer], task: Expr) -> None:
+        for op, acc, partial in zip(p.reduces, accumulators, partials, strict=True):
+            B.store(partial, fold(op, acc, self.width), [task])
+
+    def _combine(self, p: RowLoop) -> None:
+        """Combine the partial results of all tasks into the row's values."""
+        for place, op in enumerate(p.reduces):
+            whole = accumulator(op, 1, "whole")
+            B.store(whole, to_held(identity(op)), [B.i64(0)])
+            for buffers, tasks in self.partials:
+                with times("serial", tasks, "task") as task:
+                    value = merged(op, B.fetch(whole, 0), compat.load(buffers[place], [task]))
+                    B.store(whole, value, [B.i64(0)])
+            value = from_held(B.fetch(whole, 0), accumulator_dtype(op))
+            self.eval.set_row_value((op, self.al.row_point), value)
+
+
+def _is_one(extent: Extent) -> bool:
+    return isinstance(extent, int) and extent == 1
+
+
+def count_of(total: Extent, each: int, first: Expr) -> Extent:
+    """How many of ``total`` things a group of at most ``each`` that starts at ``first`` has."""
+    if isinstance(total, int) and (total <= each or total % each == 0):
+        return min(total, each)
+    return each if each == 1 and isinstance(total, int) else extent_min(each, as_expr(total) - first)
+
+
+def quotient_of(total: Extent, part: Extent) -> Extent:
+    """``total / part``, known to be exact."""
+    if part is total:
+        return 1
+    if isinstance(total, int) and isinstance(part, int):
+        return total // part
+    return tir.floordiv(as_expr(total), as_expr(part))

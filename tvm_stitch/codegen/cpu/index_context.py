@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Index arithmetic inside segments: simplified knowing that lanes never leave the segment they are in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tvm
+
+from ... import compat
+from ...compat import Analyzer, Expr, Var
+from ...graph.extent import Extent, as_expr, quotient, same
+from ...plan.iteration.domain import Domain
+from ..arithmetic import HOST
+from ..evaluator import Evaluator, widen
+
+
+class Coordinate:
+    """A row or column as ``outer * extent + inner``, and where both are at the moment.
+
+    ``vectors`` says that it moves by whole vectors of so many lanes, which divide the extent: then ``inner`` is
+    ``number * vectors + lane``, and a quotient by a multiple of the lanes is seen to be the same in all of them.
+    """
+
+    def __init__(self, name: str, total: Extent, extent: Extent, vectors: int = 1):
+        assert vectors == 1 or (isinstance(extent, int) and extent % vectors == 0)
+        self.total, self.extent, self.vectors = total, extent, vectors
+        self.outer: Var | None = None if same(total, extent) else compat.tir.Var(f"{name}_outer", "int64")
+        self.number: Var = compat.tir.Var(f"{name}_inner" if vectors == 1 else f"{name}_vector", "int64")
+        self.lane: Var | None = None if vectors == 1 else compat.tir.Var(f"{name}_lane", "int64")
+        self.values: dict[Var, Expr] = {}
+
+    @property
+    def symbolic(self) -> Expr:
+        """The coordinate in its own variables."""
+        inner = self._inner(self.number, self.lane)
+        return inner if self.outer is None else self.outer * as_expr(self.extent) + inner
+
+    def _inner(self, number: Expr, lane: Expr | None) -> Expr:
+        return number if lane is None else number * compat.const(self.vectors, "int64") + lane
+
+    def bind_ranges(self, analyzer: Analyzer, start: int = 0, extent: Extent | None = None) -> None:
+        """Tell an analyzer the ranges of the variables, of the inner one within a part of the segment."""
+        zero = compat.const(0, "int64")
+        if self.lane is None:
+            first, length = compat.const(start, "int64"), as_expr(self.extent if extent is None else extent)
+            analyzer.bind(self.number, tvm.ir.Range.from_min_extent(first, length))
+        else:
+            assert isinstance(self.extent, int)
+            count = self.extent // self.vectors
+            analyzer.bind(self.number, tvm.ir.Range(zero, compat.const(count, "int64")))
+            analyzer.bind(self.lane, tvm.ir.Range(zero, compat.const(self.vectors, "int64")))
+        if self.outer is not None:
+            segments = quotient(self.total, self.extent)
+            assert segments is not None
+            analyzer.bind(self.outer, tvm.ir.Range(zero, as_expr(segments)))
+
+    def move(self, outer: Expr, number: Expr, lane: Expr | None = None) -> Expr:
+        """Go to a place; returns the coordinate there. Of vectors, ``number`` is the vector's and ``lane`` the lane."""
+        self.values = {self.number: number}
+        if self.lane is not None:
+            assert lane is not None
+            self.values[self.lane] = lane
+        inner = self._inner(number, lane)
+        if self.outer is None:
+            return inner
+        self.values[self.outer] = outer
+        return outer * as_expr(self.extent) + inner
+
+
+class IndexContext:
+    """The row and the column of a pass, in whose variables indices and conditions are simplified.
+
+    ``part`` is the start and the extent of the part of the column's segment that is being visited.
+    """
+
+    def __init__(
+        self,
+        domain: Domain,
+        row: Coordinate,
+        column: Coordinate | None,
+        part: tuple[int, Extent] | None = None,
+    ):
+        self.row, self.column = row, column
+        self.analyzer = Analyzer()
+        self.symbolic = {domain.row: row.symbolic}
+        row.bind_ranges(self.analyzer)
+        if column is not None:
+            column.bind_ranges(self.analyzer, *(part or (0, None)))
+            self.symbolic[domain.column] = column.symbolic
+
+    def localize(self, index: Expr) -> Expr:
+        """An index written in the domain's variables, in those of the frame."""
+        if not compat.free_vars(index):
+            return index
+        return self.simplify(compat.substitute(index, self.symbolic))
+
+    def simplify(self, value: Expr) -> Expr:
+        """Simplify what is written in the frame's variables."""
+        return self.analyzer.simplify(compat.simplifiable(value))
+
+    def actual(self, value: Expr) -> Expr:
+        """What is written in the frame's variables, at the current place."""
+        values = dict(self.row.values)
+        if self.column is not None:
+            values.update(self.column.values)
+        return compat.substitute(value, values)
+
+
+class ContextEvaluator(Evaluator):
+    """An evaluator whose indices are simplified in a frame."""
+
+    arithmetic = HOST
+    frame: IndexContext | None = None
+
+    def localize(self, index: Expr) -> Expr:
+        """Write an index in the frame's variables (without a frame: in the current row and column)."""
+        return super().localize(index) if self.frame is None else self.sound(self.frame.localize(index))
+
+    def operation(self, e: Expr, visit: Callable[[Expr], Expr]) -> Expr:
+        """An operation over visited operands."""
+        return widen(e, visit, self.arithmetic)

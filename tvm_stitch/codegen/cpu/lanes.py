@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Vector statements: a value is computed for all lanes of a piece and stored by a vectorized loop of its own.
+
+TVM makes a vectorized loop scalar as a whole when a single operator in it has no vector form, so each value
+gets its own loop; and it substitutes bound scalars back into their uses, so values are named by lane buffers.
+LLVM turns both into registers again.
+
+Lanes that branch apart and wrap around are unrolled. TVM makes a scalar loop of a vectorized one with a condition in
+it, and LLVM 22's loop vectorizer takes ``x[i % 8]`` below a condition for ``x[i]`` (llvm/llvm-project, issue 156849
+and pull request 225086): wrong elements, also beyond the tensor. Unrolled, most conditions are known, and the code is
+as fast or faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from ... import compat
+from ...compat import Buffer, Expr, T, Var, tir
+from .. import builder as B
+from ..truncated import truncated
+from .index_context import IndexContext
+
+
+def held(dtype: str) -> str:
+    """The dtype in which the function's own buffers hold a value (TVM cannot lower those of bool)."""
+    return "int8" if dtype == "bool" else dtype
+
+
+def to_held(value: Expr) -> Expr:
+    """The value as it is stored in a buffer of the function's own."""
+    return tir.Cast("int8", value) if compat.dtype_of(value) == "bool" else value
+
+
+def from_held(value: Expr, dtype: str) -> Expr:
+    """A value of ``dtype`` from what such a buffer holds."""
+    return tir.NE(value, compat.const(0, "int8")) if dtype == "bool" else value
+
+
+class LaneWriter:
+    """Writes statements over ``width`` lanes; expressions mention the lane as the variable ``lane``.
+
+    ``signed`` are the symbols that may be negative.
+    """
+
+    def __init__(self, width: int, signed: Collection[Var] = ()):
+        self.width, self.signed = width, signed
+        self.frame: IndexContext | None = None
+        self.lane: Expr = tir.Var("lane", "int64") if width > 1 else B.i64(0)
+        self.own: set[Buffer] = set()
+
+    def store(self, buffer: Buffer, value: Expr, indices: Sequence[Expr]) -> None:
+        """``buffer[indices] = value`` for every lane."""
+        unrolled = self._branches(value) and self.wraps(value)
+        with B.loop("unroll" if unrolled else "vectorized", self.width, "v") as v:
+            _store(buffer, self.at(value, v), [self.at(i, v) for i in indices])
+
+    def _branches(self, value: Expr) -> bool:
+        """Do lanes branch apart in it? TVM makes a loop of them."""
+        if compat.kind(value) == "Call" and compat.call_name(value) == "if_then_else":
+            if self.differ(value.args[0]):
+                return True
+        return any(map(self._branches, compat.operands(value)))
+
+    def wraps(self, value: Expr) -> bool:
+        """Does an index of it wrap around at a power of two, within the lanes?
+
+        In a loop of lanes that branch apart LLVM 22 may read other elements: its vectorizer takes ``x[i % 8]`` below a
+        condition for ``x[i]`` (llvm/llvm-project, pull request 225086). Unrolled, most conditions are known.
+        """
+        if compat.kind(value) in ("FloorMod", "Mod"):
+            divisor = compat.int_value(value.b)
+            if divisor is not None and divisor > 1 and divisor & (divisor - 1) == 0 and self.differ(value.a):
+                return True
+        return any(map(self.wraps, compat.operands(value)))
+
+    def at(self, value: Expr, lane: Expr) -> Expr:
+        """The value in one lane, at the frame's current place."""
+        value = self.actual(value)
+        return compat.substitute(value, {self.lane: lane}) if self.width > 1 else value
+
+    def actual(self, value: Expr) -> Expr:
+        """The value at the frame's current place, in terms of the lane."""
+        value = value if self.frame is None else self.frame.actual(value)
+        return truncated(value, self.signed) if compat.HAS_SYMBOLIC_EXTENTS else value
+
+    def differ(self, value: Expr) -> bool:
+        """May the value differ between lanes?"""
+        return self.width > 1 and self.lane in compat.free_vars(self.actual(value))
+
+    def bind(self, value: Expr, name: str) -> Expr:
+        """What stands for the value from here on: itself when trivial, else an element of a lane buffer."""
+        if compat.kind(value) in ("Var", "FloatImm", "IntImm"):
+            return value
+        if compat.is_load(value) and compat.load_buffer(value) in self.own:
+            return value
+        return self.spread(value, name)
+
+    def spread(self, value: Expr, name: str) -> Expr:
+        """An element of a lane buffer that holds the value, even one that all lanes share."""
+        dtype = compat.dtype_of(value)
+        buffer = self.buffer(held(dtype), name)
+        self.store(buffer, to_held(value), [self.lane])
+        return from_held(compat.load(buffer, [self.lane]), dtype)
+
+    def buffer(self, dtype: str, name: str) -> Buffer:
+        """A buffer of one element a lane."""
+        buffer = B.stack([self.width], dtype, name)
+        self.own.add(buffer)
+        return buffer
+
+    def fill(self, buffer: Buffer, value: Expr, start: Expr | None = None) -> None:
+        """Set ``width`` elements from ``start`` on."""
+        self.store(buffer, value, [self.lane if start is None else start + self.lane])
+
+
+def _store(buffer: Buffer, value: Expr, indices: Sequence[Expr]) -> None:
+    """Store; a conditional value becomes a statement: vector code where all lanes decide alike."""
+    if compat.kind(value) == "Call" and compat.call_name(value) == "if_then_else":
+        with T.If(value.args[0]):
+            with T.Then():
+                _store(buffer, value.args[1], indices)
+            with T.Else():
+                _store(buffer, value.args[2], indices)
+        return
+    B.store(buffer, value, indices)

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lanes over neighbouring rows: strips of rows walk down the columns together, a lane for each row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ... import compat
+from ...compat import Buffer, Expr, tir
+from ...graph.extent import as_expr, ceildiv
+from ...plan import heuristics
+from ...plan.iteration.alignment import Key
+from ...plan.iteration.loops import RowLoop
+from .. import builder as B
+from ..combine import identity
+from ..evaluator import compute_dtype
+from .base import CpuEmitter, accumulator, extent_min, times
+from .columns import count_of, quotient_of
+from .index_context import Coordinate, IndexContext
+from .lanes import LaneWriter, from_held, held, to_held
+
+
+class RowEmitter(CpuEmitter):
+    """Strips of ``strip`` rows, in pieces of ``width`` lanes; row values are buffers of one element a row."""
+
+    def emit(self, parallel: bool) -> None:
+        m = self.mapping
+        segment = m.row_segment
+        assert isinstance(segment, int) and segment >= m.width
+        self.segment, self.width, self.strip = segment, m.width, m.strip
+        self.aligned = segment % m.width == 0
+        self.row = Coordinate("row", self.domain.rows, segment, m.width if self.aligned else 1)
+        per_segment = -(-segment // m.strip)
+        outer = quotient_of(self.domain.rows, segment)
+        total = outer * per_segment if isinstance(outer, int) else as_expr(outer) * B.i64(per_segment)
+        each = m.rows_per_task
+        with times("parallel" if parallel else "serial", ceildiv(total, each), "task") as task:
+            for p in self.sched.passes:
+                self.new_tiles(p, self.strip)
+            first = task * B.i64(each)
+            with times("serial", count_of(total, each, first), "s") as s:
+                index = B.bind(first + s, "strip") if not (each == 1 and per_segment == 1) else first + s
+                if self.row.outer is None:
+                    self._strip(B.i64(0), index)
+                else:
+                    each_segment = B.i64(per_segment)
+                    self._strip(tir.floordiv(index, each_segment), tir.floormod(index, each_segment))
+
+    def _strip(self, outer: Expr, strip: Expr) -> None:
+        """All passes of the rows of a strip of a segment."""
+        self.ready = set()
+        self.row_buffers: dict[Key, Buffer] = {}
+        self.outer, self.first = outer, strip
+        whole = -(-self.segment // self.width)
+        per_strip = self.strip // self.width
+        self.pieces = per_strip if whole % per_strip == 0 else extent_min(
+            per_strip, B.i64(whole) - strip * B.i64(per_strip)
+        )  # fmt: skip
+        for p in self.sched.passes:
+            self._pass(p)
+        if self.sched.row_outputs or self.sched.final_values:
+            with self._each_piece():
+                self.store_row_outputs()
+
+    def _each_piece(self):  # type: ignore[no-untyped-def]
+        return _Pieces(self)
+
+    def enter(self, piece: Expr) -> None:
+        """Move to a piece of the strip."""
+        self.at = piece * B.i64(self.width)
+        self.lanes = LaneWriter(self.width, self.signed)
+        if self.aligned:
+            number = self.first * B.i64(self.strip // self.width) + piece
+            row = self.row.move(self.outer, number, self.lanes.lane)
+        else:  # the last piece overlaps the one before
+            start = tir.min(self.first * B.i64(self.strip) + self.at, B.i64(self.segment - self.width))
+            row = self.row.move(self.outer, start + self.lanes.lane)
+        self.eval = self.evaluator(row)
+        self.eval.frame = self.lanes.frame = IndexContext(self.domain, self.row, None)
+        for key, buffer in self.row_buffers.items():
+            value = compat.load(buffer, [self.at + self.lanes.lane])
+            self.eval.set_row_value(key, from_held(value, compute_dtype(key[0].output.dtype)))
+
+    def slot(self) -> list[Expr]:
+        assert self.eval.column is not None and self.lanes is not None
+        return [self.eval.column * B.i64(self.strip) + self.at + self.lanes.lane]
+
+    def _pass(self, p: RowLoop) -> None:
+        self._row_values(p.row_values)
+        fresh = self.fresh_tiles(p)
+        accumulators = []
+        for op in p.reduces:
+            acc = accumulator(op, self.strip, "acc")
+            with times("serial", self.pieces, "piece") as piece:
+                LaneWriter(self.width).fill(acc, to_held(identity(op)), piece * B.i64(self.width))
+            accumulators.append(acc)
+        columns = p.columns
+        assert isinstance(columns, int)
+        column = Coordinate("col", columns, columns)
+        most = heuristics.COLUMNS_TOGETHER
+        block = next((b for b in range(most, 3, -1) if columns % b == 0), min(most, columns))
+        with B.loop("serial", -(-columns // block), "block") as outer:
+            left = block if columns % block == 0 else extent_min(block, B.i64(columns) - outer * B.i64(block))
+            with self._each_piece():
+                with B.loop("serial", left, "col") as inner:
+                    frame = IndexContext(self.domain, self.row, column)
+                    with self.piece(frame, column.move(B.i64(0), outer * B.i64(block) + inner)) as lanes:
+                        self.evaluate(p, fresh)
+                        self.accumulate(p, accumulators, self.at + lanes.lane)
+        self.ready |= set(fresh)
+        for op, acc in zip(p.reduces, accumulators, strict=True):
+            self.row_buffers[(op, self.al.row_point)] = acc
+
+    def _row_values(self, keys: Sequence[Key]) -> None:
+        """Evaluate values that have one element a row into buffers."""
+        wanted = [k for k in keys if k not in self.row_buffers]
+        if not wanted:
+            return
+        buffers = {}
+        for key in wanted:
+            dtype = held(compute_dtype(key[0].output.dtype))
+            buffers[key] = B.stack([self.strip], dtype, key[0].output.name)
+        with self._each_piece():
+            assert self.lanes is not None
+            for key in wanted:
+                self.lanes.store(buffers[key], to_held(self.eval.value(key)), [self.at + self.lanes.lane])
+        self.row_buffers.update(buffers)
+
+
+class _Pieces:
+    """A loop over the pieces of the current strip."""
+
+    def __init__(self, emitter: RowEmitter):
+        self.emitter = emitter
+        self.loop = times("serial", emitter.pieces, "piece")
+
+    def __enter__(self) -> None:
+        self.emitter.enter(self.loop.__enter__())
+
+    def __exit__(self, *error) -> None:  # type: ignore[no-untyped-def]
+        self.emitter.lanes = None
+        self.loop.__exit__(*error)

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transposed copies on a CPU: square tiles of vectors, transposed in registers.
+
+Element by element, a copy costs two cycles each; in tiles of n x n elements, n vectors are loaded, n log2(n) shuffles
+exchange halves of ever larger squares, and n vectors are stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ... import compat
+from ...compat import Buffer, Expr, T, tir
+from ...graph.extent import Extent, as_expr, ceildiv
+from .. import builder as B
+from .base import times
+
+Changed = Callable[[Expr], Expr]
+"""What is stored of an element, or of a vector of them."""
+
+
+@dataclass(frozen=True)
+class MatrixRows:
+    """MatrixRows in a buffer of one dimension, whose elements are neighbours.
+
+    Attributes:
+        buffer: of one dimension.
+        start: of the first row.
+        stride: from row to row.
+    """
+
+    buffer: Buffer
+    start: Expr
+    stride: Expr
+
+    def at(self, row: Expr, column: Expr) -> Expr:
+        """The place of an element."""
+        return self.start + row * self.stride + column
+
+
+def transpose(
+    source: MatrixRows,
+    to: MatrixRows,
+    rows: Extent,
+    columns: Extent,
+    side: int,
+    changed: Changed = lambda value: value,
+) -> None:
+    """Emit ``to[c, r] = changed(source[r, c])`` for the elements of a matrix.
+
+    Tiles at an end overlap those before them.
+
+    Args:
+        source, to: where it is, and where it goes.
+        rows, columns: of ``source``.
+        side: of a tile, a power of two; a matrix with fewer rows or columns is copied element by element.
+        changed: what is stored.
+    """
+    whole = [
+        tir.GE(extent, B.i64(side)) for extent in (rows, columns) if not isinstance(extent, int) and side > 1
+    ]
+    if side == 1 or any(isinstance(extent, int) and extent < side for extent in (rows, columns)):
+        _elements(source, to, rows, columns, changed)
+    elif not whole:
+        _tiles(source, to, rows, columns, side, changed)
+    else:
+        with T.If(whole[0] if len(whole) == 1 else tir.all(*whole)):
+            with T.Then():
+                _tiles(source, to, rows, columns, side, changed)
+            with T.Else():
+                _elements(source, to, rows, columns, changed)
+
+
+def side_of(lanes: int, *extents: Extent) -> int:
+    """The side of tiles for matrices of at most these extents, on a CPU with vectors of so many elements."""
+    side = lanes
+    while side > 1 and any(isinstance(extent, int) and extent < side for extent in extents):
+        side //= 2
+    return side
+
+
+def _elements(source: MatrixRows, to: MatrixRows, rows: Extent, columns: Extent, changed: Changed) -> None:
+    with times("serial", rows, "r") as r, times("serial", columns, "c") as c:
+        B.store(to.buffer, changed(B.fetch(source.buffer, source.at(r, c))), [to.at(c, r)])
+
+
+def _tiles(
+    source: MatrixRows, to: MatrixRows, rows: Extent, columns: Extent, side: int, changed: Changed
+) -> None:
+    with _steps(rows, side, "r") as r, _steps(columns, side, "c") as c:
+        start = B.bind(source.at(r, c), "start")
+        begin = B.bind(to.at(c, r), "begin")
+        lines = []
+        for i in range(side):
+            place = _vector(start + B.i64(i) * source.stride, side)
+            lines.append(_named(changed(compat.load(source.buffer, [place])), side))
+        half = 1
+        while half < side:
+            lines = [_named(line, side) for line in _exchanged(lines, half)]
+            half *= 2
+        for i, line in enumerate(lines):
+            T.buffer_store(to.buffer, line, [_vector(begin + B.i64(i) * to.stride, side)])
+
+
+@contextmanager
+def _steps(extent: Extent, side: int, name: str) -> Iterator[Expr]:
+    """A loop over the tiles along an axis, which gives the first place of each."""
+    with times("serial", ceildiv(extent, side), name) as tile:
+        at = tile * B.i64(side)
+        exact = isinstance(extent, int) and extent % side == 0
+        yield at if exact else tir.min(at, as_expr(extent) - B.i64(side))
+
+
+def _vector(start: Expr, side: int) -> Expr:
+    return tir.Ramp(start, B.i64(1), side)
+
+
+def _named(value: Expr, side: int) -> Expr:
+    """What stands for a vector from here on: a buffer that LLVM makes a register of."""
+    dtype = compat.dtype_of(value).split("x")[0]
+    buffer = B.stack([side], dtype, "line")
+    T.buffer_store(buffer, value, [_vector(B.i64(0), side)])
+    return compat.load(buffer, [_vector(B.i64(0), side)])
+
+
+def _exchanged(lines: list[Expr], half: int) -> list[Expr]:
+    """The lines after the squares of ``2 half`` x ``2 half`` have exchanged two of their quarters."""
+    side = len(lines)
+    found = list(lines)
+    for i in range(side):
+        if i & half:
+            continue
+        pair = [lines[i], lines[i | half]]
+        upper = [k if not k & half else side + (k ^ half) for k in range(side)]
+        lower = [k | half if not k & half else side + k for k in range(side)]
+        for line, order in ((i, upper), (i | half, lower)):
+            found[line] = tir.Shuffle(pair, [compat.const(k, "int32") for k in order])
+    return found

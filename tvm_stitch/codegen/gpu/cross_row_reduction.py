@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reductions across rows on a GPU: accumulators of a thread, sums of a block, totals of the grid.
+
+A thread accumulates over all its rows in registers; at the end of a stage the block combines its threads' sums in a
+fixed order and writes one partial result for each result to scratch. So the result does not vary from run to run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ... import compat
+from ...compat import Buffer, Expr, tir
+from ...graph.extent import unflatten
+from ...graph.ir import Operator
+from ...plan.gpu.tile import ColumnMapping, RowMapping
+from .. import builder as B
+from ..combine import accumulator_dtype, combine, identity
+from ..evaluator import convert, short_name
+from .reduce import row_reduce
+
+
+def accumulator(op: Operator, elements: int) -> Buffer:
+    """A thread's accumulators of a reduction, at its start value."""
+    acc = B.local([elements], accumulator_dtype(op), f"{short_name(op)}_sum")
+    with B.loop("unroll", elements) as e:
+        B.store(acc, identity(op), [e])
+    return acc
+
+
+def folded(op: Operator, acc: Buffer) -> Expr:
+    """All accumulators of a thread in one."""
+    parts = [B.fetch(acc, e) for e in range(int(acc.shape[0]))]
+    while len(parts) > 1:
+        pairs = [combine(op.combiner or "", a, b) for a, b in zip(parts[::2], parts[1::2])]
+        parts = pairs + parts[len(pairs) * 2 :]
+    return B.cell(parts[0], "sum")
+
+
+def store_scalars(
+    ops: Sequence[Operator], accs: Sequence[Buffer], partials: Sequence[Buffer], threads: int, thread: Expr,
+    block: Expr, working: Expr | None,
+) -> None:  # fmt: skip
+    """Combine a block's accumulators of reductions to one result; one thread of a working block writes them."""
+    results = row_reduce(ops, [folded(op, a) for op, a in zip(ops, accs)], threads, 1, thread, B.i64(0))
+    first = tir.EQ(thread, B.i64(0))
+    with B.when(first if working is None else tir.And(first, working)):
+        for result, partial in zip(results, partials):
+            _store_partial(partial, result, B.i64(0), block)
+
+
+def store_columns(
+    ops: Sequence[Operator], accs: Sequence[Buffer], partials: Sequence[Buffer], mapping: RowMapping,
+    columns: ColumnMapping, extent: int, lane: Expr, slot: Expr, thread: Expr, tile: Expr, block: Expr,
+    working: Expr | None, name: str,
+) -> None:  # fmt: skip
+    """Combine the sums of the block's slots, column by column, and write the partial results of its columns.
+
+    ``working`` is false on blocks without a task: they write nothing. ``name`` is the stage's. Sums go through shared
+    memory, one chunk at a time.
+    """
+    width, slots = mapping.threads * columns.vector, mapping.rows_per_block
+    start = tile * B.i64(columns.chunks * width)
+    stages = [  # each with a name of its own: TVM's merging of shared memory declares them all in one scope
+        B.local([slots * width], _staged(op), f"slots_{name}_{i}", "shared.dyn")
+        for i, op in enumerate(ops)
+        if slots > 1
+    ]
+    for chunk in range(columns.chunks):
+        first = start + B.i64(chunk * width)
+        if slots == 1:
+            for e in range(columns.vector):
+                column = first + lane * B.i64(columns.vector) + B.i64(e)
+                with B.when(_within(column, extent, mapping, columns, working)):
+                    for acc, partial in zip(accs, partials):
+                        _store_partial(partial, B.fetch(acc, chunk * columns.vector + e), column, block)
+            continue
+        for acc, stage in zip(accs, stages):
+            for e in range(columns.vector):
+                place = slot * B.i64(width) + lane * B.i64(columns.vector) + B.i64(e)
+                value = convert(B.fetch(acc, chunk * columns.vector + e), compat.buffer_dtype(stage))
+                B.store(stage, value, [place])
+        B.evaluate(compat.intrinsic("int32", "tvm_storage_sync", compat.string("shared.dyn")))
+        block_threads = mapping.threads * slots
+        for k in range(-(-width // block_threads)):
+            place = thread + B.i64(k * block_threads)
+            inside = None if (k + 1) * block_threads <= width else place < B.i64(width)
+            column = first + place
+            bound = _within(column, extent, mapping, columns, working)
+            with B.when(inside if bound is None else bound if inside is None else tir.And(inside, bound)):
+                for op, stage, partial in zip(ops, stages, partials):
+                    dtype = accumulator_dtype(op)
+                    sums = [convert(B.fetch(stage, place + B.i64(s * width)), dtype) for s in range(slots)]
+                    while len(sums) > 1:
+                        pairs = [
+                            B.cell(combine(op.combiner or "", a, b), "pair")
+                            for a, b in zip(sums[::2], sums[1::2])
+                        ]
+                        sums = pairs + sums[len(pairs) * 2 :]
+                    _store_partial(partial, sums[0], column, block)
+        B.evaluate(compat.intrinsic("int32", "tvm_storage_sync", compat.string("shared.dyn")))
+
+
+def total(
+    ops: Sequence[Operator], partials: Sequence[Buffer], blocks: Sequence[int], threads: int, thread: Expr
+) -> list[Expr]:
+    """Every thread's copy of the totals of reductions to one result, from the blocks' partial results."""
+    own = []
+    for op, partial, count in zip(ops, partials, blocks):
+        acc = accumulator(op, 1)
+        for k in range(-(-count // threads)):
+            index = thread + B.i64(k * threads)
+            inside = None if (k + 1) * threads <= count else index < B.i64(count)
+            with B.when(inside):
+                value = convert(_load_partial(partial, index), accumulator_dtype(op))
+                B.store(acc, combine(op.combiner or "", B.fetch(acc, 0), value), [B.i64(0)])
+        own.append(B.cell(B.fetch(acc, 0), "own"))
+    return row_reduce(ops, own, threads, 1, thread, B.i64(0))
+
+
+def _staged(op: Operator) -> str:
+    dtype = accumulator_dtype(op)
+    return "int32" if dtype in ("bool", "int8", "int16", "uint8", "uint16") else dtype
+
+
+def _within(
+    column: Expr, extent: int, mapping: RowMapping, columns: ColumnMapping, working: Expr | None
+) -> Expr | None:
+    covered = mapping.row_splits * columns.chunks * mapping.threads * columns.vector
+    inside = None if covered == extent else column < B.i64(extent)
+    if inside is None or working is None:
+        return inside if working is None else working
+    return tir.And(inside, working)
+
+
+def _store_partial(partial: Buffer, value: Expr, result: Expr, block: Expr) -> None:
+    shape = [int(e) for e in partial.shape]
+    where = [*unflatten(result, shape[:-1]), block]
+    B.store(partial, convert(value, compat.buffer_dtype(partial)), where)
+
+
+def _load_partial(partial: Buffer, block: Expr) -> Expr:
+    return compat.load(partial, [B.i64(0)] * (len(partial.shape) - 1) + [block])

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Emit a grid-wide plan: phases of stages, divided by grid barriers, on blocks that stay for all of it."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+from ... import compat
+from ...compat import Buffer, T, tir
+from ...graph.dtype import compute_dtype
+from ...graph.extent import as_expr
+from ...graph.ir import Tensor
+from ...plan.kernel import KernelPlan
+from .. import builder as B
+from ..evaluator import convert
+from .cross_row_reduction import total
+from .grid_barrier import grid_barrier
+from .launch_check import check_multiprocessors
+from .retained import Retained
+from .rows import COOPERATIVE, bound_registers
+from .scratch import declare_scratch, finish
+from .stage import StageEmitter
+
+
+def emit_grid(func: Any, plan: KernelPlan) -> Any:
+    """The scheduled PrimFunc that computes ``func`` in the plan's phases."""
+    with B.kernel() as body:
+        scratch = declare_scratch(plan.scratch, barrier=plan.cooperative)
+        GridEmitter(plan, scratch).emit()
+    return finish(func, body[0], scratch, COOPERATIVE if plan.cooperative else None)
+
+
+class GridEmitter:
+    """Emits the kernel around the stages: launch, barriers, and the values that cross between phases."""
+
+    def __init__(self, plan: KernelPlan, scratch: dict[str, Buffer]):
+        self.plan, self.scratch = plan, scratch
+        self.buffer: dict[Tensor, Buffer] = {t: t.buffer for t in [*plan.graph.inputs, *plan.graph.outputs]}
+
+    def emit(self) -> None:
+        plan = self.plan
+        if plan.cooperative:
+            check_multiprocessors(
+                plan.device,
+                plan.graph.outputs[0].buffer,
+                -(-plan.shared_grid.blocks // plan.shared_grid.blocks_per_sm),
+            )
+        kernels = [range(len(plan.phases))] if plan.cooperative else [[f] for f in range(len(plan.phases))]
+        for phases in kernels:
+            with ExitStack() as stack:
+                self._launch(stack)
+                for number in phases:
+                    if number != phases[0]:
+                        grid_barrier(self.scratch)
+                    self._finish_scalars(number, number != phases[0])
+                    for k, stage in enumerate(plan.phases[number]):
+                        name = f"{number}_{k}"
+                        retained = self.retained
+                        if retained is not None and stage not in retained.retention.stages:
+                            retained = None
+                        StageEmitter(stage, plan, self.buffer, self.block, self.thread, name, retained).run()
+
+    def _launch(self, stack: ExitStack) -> None:
+        plan, grid = self.plan, self.plan.shared_grid
+        self.block = stack.enter_context(T.launch_thread("blockIdx.x", B.i64(grid.blocks)))
+        self.thread = stack.enter_context(T.launch_thread("threadIdx.x", B.i64(grid.threads)))
+        bound_registers(stack, grid.blocks_per_sm)
+        self._views()
+        self.retained = None if plan.retention is None else Retained(plan, plan.retention, self.thread)
+
+    def _views(self) -> None:
+        """Scratch buffers in the shapes of the tensors that live in them; shared memory for a block's own values."""
+        for k, tensor in enumerate(self.plan.crossing.shared):
+            shape = [int(e) for e in tensor.shape] or [1]
+            self.buffer[tensor] = B.local(shape, compute_dtype(tensor.dtype), f"own_{k}", "shared")
+        for tensor, name in self.plan.place.items():
+            shape = [as_expr(e) for e in tensor.shape] or [B.i64(1)]
+            label = f"{tensor.name.split('_intermediate')[0]}_global"
+            self.buffer[tensor] = compat.view(self.scratch[name], shape, label)
+
+    def _finish_scalars(self, phase: int, resident: bool) -> None:
+        """Every block finishes the reductions to one result that the phase reads or that the last one made.
+
+        A ``resident`` block has those of earlier phases already.
+        """
+        found = self.plan.crossing
+        read = {t for stage in self.plan.phases[phase] for t in stage.slice.tensors}
+        ops = [
+            op
+            for op, f in found.scalars.items()
+            if f == phase - 1 or (f < phase and not resident and op.output in read)
+        ]
+        if not ops:
+            return
+        partials = [self.buffer[found.partials[op]] for op in ops]
+        counts = [int(found.partials[op].shape[-1]) for op in ops]
+        results = total(ops, partials, counts, self.plan.shared_grid.threads, self.thread)
+        for op, result in zip(ops, results):
+            if op.output in self.plan.graph.outputs and found.scalars[op] == phase - 1:
+                first = tir.And(tir.EQ(self.block, B.i64(0)), tir.EQ(self.thread, B.i64(0)))
+                with B.when(first):
+                    value = convert(result, op.output.dtype)
+                    B.store(op.output.buffer, value, [B.i64(0)] * len(op.output.shape))
+            held = B.local([1] * max(1, len(op.output.shape)), compute_dtype(op.output.dtype), "total")
+            B.store(held, result, [B.i64(0)] * max(1, len(op.output.shape)))
+            self.buffer[op.output] = held

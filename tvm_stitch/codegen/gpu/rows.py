@@ -1,0 +1,496 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Emit a stitch op for a GPU: rows over blocks and threads, tiles in registers, reductions across lanes and warps.
+
+Inputs are copied into *tiles* (registers) by 16-byte vector loads, all of a pass in flight before the first use;
+outputs leave tiles by 16-byte stores. Between them scalars are computed in unrolled loops: TVM splits a vector loop
+that also computes. Rows too long for registers are staged in dynamic shared memory; each thread reads only what it
+wrote itself.
+
+Tails are predicated, and no barrier or shuffle stands in a condition. Threads past the last row work on it without
+storing; in shared-memory mode columns past the end repeat the last vector. With symbolic rows loads are predicated
+too, because the row that a surplus thread is clamped to need not exist; and an empty input gets one idle block, whose
+threads return before the first barrier: a launch of zero blocks is an error on CUDA, of which TVM's runtime makes one
+block, and TVM refuses barriers below a condition on the host's side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from itertools import groupby
+from typing import Any
+
+from ... import compat
+from ...compat import Buffer, Expr, T, tir
+from ...graph.extent import Extent, as_expr, as_extent, ceildiv, flatten
+from ...graph.ir import Access, Operator
+from ...plan.gpu.tile import ColumnMapping, CrossBlockReduction, item_bytes
+from ...plan.iteration.alignment import Key
+from ...plan.iteration.contiguity import vectorizable
+from ...plan.iteration.domain import Point
+from ...plan.iteration.loops import Leaf, RowLoop, is_streamed
+from ...plan.kernel import KernelPlan, Stage
+from .. import builder as B
+from ..buffers import IN_PLACE, Buffers
+from ..combine import accumulator_dtype, combine, identity
+from ..evaluator import Evaluator, compute_dtype, convert, input_indices, short_name
+from .exchange import Exchanger, make_exchange
+from .launch_check import check_multiprocessors
+from .reduce import row_reduce
+from .scratch import declare_scratch, finish
+
+
+def emit_gpu(func: Any, plan: KernelPlan) -> Any:
+    """The scheduled PrimFunc (root block, thread bindings) that computes ``func`` as ``plan`` says."""
+    with B.kernel() as body:
+        m = plan.stage.row_mapping
+        scratch = declare_scratch(plan.scratch, barrier=plan.cooperative)
+        if plan.cooperative:
+            rows = plan.stage.alignment.domain.rows
+            assert isinstance(rows, int), "rows with a grid barrier are static"
+            needed = -(-rows * m.row_splits // m.blocks_per_sm) if m.blocks_per_sm else None
+            check_multiprocessors(plan.device, plan.graph.outputs[0].buffer, needed)
+        RowEmitter(plan.stage, scratch).emit()
+    return finish(func, body[0], scratch, COOPERATIVE if plan.cooperative else None)
+
+
+COOPERATIVE = (
+    {"tirx.kernel_launch_params": ["tirx.use_cooperative_launch"]} if compat.LAUNCHES_COOPERATIVELY else {}
+)
+"""Function attributes of a kernel with a grid barrier."""
+RESIDENT_BLOCKS = "{} blocks of this kernel fit a multiprocessor"
+"""What a kernel says of itself where TVM cannot set a launch bound: true as it stands, in C++ without meaning.
+
+``tvm_stitch.relay.cuda_source`` makes it the launch bound, so that it is true of the code that is compiled as well.
+"""
+
+
+def bound_registers(stack: ExitStack, blocks: int) -> None:
+    """Tell the compiler that a multiprocessor must be able to hold so many blocks of the kernel being built.
+
+    To be called behind the launch of its threads: what stands before it stays on the host.
+    """
+    if compat.BOUNDS_RESIDENT_BLOCKS:
+        bound = compat.const(blocks, "int32")
+        stack.enter_context(T.attr(compat.const(0, "int32"), "tirx.launch_bounds_min_blocks_per_sm", bound))
+    else:
+        note = compat.string(RESIDENT_BLOCKS.format(blocks))
+        B.evaluate(tir.call_extern("int32", "static_assert", compat.const(1, "bool"), note))
+
+
+class RowEmitter:
+    """Emits one row domain's passes, for the rows of one block and thread."""
+
+    def __init__(self, stage: Stage, scratch: dict[str, Buffer] | None = None, buffers: Buffers = IN_PLACE):
+        self.stage, self.al, self.mapping = stage, stage.alignment, stage.row_mapping
+        self.buffers = buffers
+        self.scratch = scratch or {}
+        self.domain = stage.alignment.domain
+        self.value_tiles: dict[Key, Buffer] = {}
+        self.load_tiles: dict[Leaf, Buffer] = {}
+        self.resident: dict[Leaf, Buffer] = {}  # tiles of all the thread's columns of what rows share
+        self.element: Expr | None = None  # the column's place in the tiles of a pass, and in its vector
+        self.lane_element: Expr | None = None
+        self.lane: Expr = B.i64(0)
+        self.slot: Expr = B.i64(0)
+        self.block: Expr = B.i64(0)
+        self.segment: Expr = B.i64(0)  # which part of the row's columns the block has
+        self.exchange: Exchanger | None = None
+        self.staged: dict[Key | Leaf, Buffer] = {}  # in shared memory, where a row is too long for registers
+        self.stage_element: Expr = B.i64(0)
+        self.in_range: Expr | None = None
+        self.guarded = False
+        self.binder = B.Binder()
+
+    # -- Reader: what the evaluator asks for --------------------------------------------------------------------
+    def kept(self, key: Key) -> Expr | None:
+        if key not in self.value_tiles or self.element is None:
+            return None
+        return self._tile_element(self.value_tiles[key], self.element)
+
+    def input(self, access: Access, point: Point) -> Expr | None:
+        tile = self.load_tiles.get((access.tensor, point))
+        if tile is None or self.element is None:
+            return None
+        leaf = (access.tensor, point)
+        element = self.element if self._streamed(leaf) or leaf in self.resident else self.lane_element
+        assert element is not None
+        return convert(self._tile_element(tile, element), compute_dtype(self.buffers.dtype(access.tensor)))
+
+    def _tile_element(self, tile: Buffer, element: Expr) -> Expr:
+        return B.fetch(tile, self.stage_element if tile in self.staged.values() else element)
+
+    def bind(self, value: Expr, name: str) -> Expr:
+        return self.binder.bind(value, name)
+
+    # -- the kernel ---------------------------------------------------------------------------------------------
+    def emit(self) -> None:
+        with ExitStack() as stack:
+            row = self._launch(stack)
+            self.eval = Evaluator(self.al, row, self, buffers=self.buffers)
+            self.eval.guard = self.in_range if self.guarded else None
+            if self.mapping.shared:
+                self._allocate_stage()
+            self.exchange = make_exchange(self.stage, self.scratch, row, self.segment, self.lane)
+            if self.exchange is not None and self.mapping.shared:
+                self.exchange.meet()  # TVM places block barriers among accesses to staged values
+            for _, passes in groupby(self.stage.schedule.passes, key=lambda p: p.level):
+                self._level(passes)
+            self._row_outputs()
+
+    def _launch(self, stack: ExitStack) -> Expr:
+        m = self.mapping
+        if m.split:
+            p = self.stage.schedule.passes[0]
+            per_block = m.threads * m.of(p.columns).vector * m.of(p.columns).chunks
+            grid = ceildiv(p.columns, per_block)
+        else:
+            groups = ceildiv(self.domain.rows, m.rows_per_block * m.tasks)
+            grid = groups if m.row_splits == 1 else groups * m.row_splits
+        total = self.stage.schedule.passes[0].columns if m.split else self.domain.rows
+        if not isinstance(
+            grid, int
+        ):  # an empty input gets one idle block: a grid of zero is an error on CUDA
+            grid = tir.max(grid, B.i64(1))
+        self.block = stack.enter_context(T.launch_thread("blockIdx.x", as_expr(grid)))
+        if m.exchange is CrossBlockReduction.CLUSTER:
+            stack.enter_context(T.launch_thread("clusterCtaIdx.x", B.i64(m.row_splits)))
+        if m.rows_per_block > 1:
+            self.slot = stack.enter_context(T.launch_thread("threadIdx.y", B.i64(m.rows_per_block)))
+        if m.threads > 1:
+            self.lane = stack.enter_context(T.launch_thread("threadIdx.x", B.i64(m.threads)))
+        if m.blocks_per_sm:
+            bound_registers(stack, m.blocks_per_sm)
+        if not isinstance(grid, int):  # nor may that block divide by an extent of zero
+            with B.when(tir.LE(as_expr(total), B.i64(0))):
+                B.leave()
+        if m.split:
+            return B.i64(0)
+        rows = self.domain.rows
+        group = self.block
+        if m.row_splits > 1:
+            self.segment = B.bind(tir.floormod(self.block, B.i64(m.row_splits)), "segment")
+            group = tir.floordiv(self.block, B.i64(m.row_splits))
+        if m.tasks > 1:
+            group = group * B.i64(m.tasks) + stack.enter_context(B.loop("serial", m.tasks, "task"))
+        return self.row_of(group, isinstance(rows, int) and rows % (m.rows_per_block * m.tasks) == 0)
+
+    def row_of(self, group: Expr, exact: bool) -> Expr:
+        """The row of this thread's slot in a group of rows; ``exact`` when no group reaches past the last row."""
+        rows, m = self.domain.rows, self.mapping
+        row = group if m.rows_per_block == 1 else group * B.i64(m.rows_per_block) + self.slot
+        if exact:
+            return row
+        self.in_range = row < as_expr(rows)
+        # Threads past the last row work on it too: barriers and shuffles see every thread, stores are predicated.
+        # With symbolic rows there may be no row at all, so that loads are predicated as well.
+        self.guarded = not isinstance(rows, int)
+        return B.bind(tir.min(row, as_expr(rows) - B.i64(1)), "row")
+
+    def _level(self, passes: Iterable[RowLoop]) -> None:
+        """The passes between two levels of reductions; what several blocks of a row reduce is exchanged once."""
+        if self.exchange is None:
+            for p in passes:
+                self._pass(p)
+            return
+        ops: list[Operator] = []
+        partials: list[Expr] = []
+        for p in passes:
+            partials += self._thread_partials(p, self._sweep(p))
+            ops += p.reduces
+        if not ops:
+            return
+        self.exchange.meet()
+        totals = row_reduce(ops, partials, self.mapping.threads, 1, self.lane, self.slot)
+        self._set_results(ops, self.exchange.fold(ops, totals))
+
+    def _pass(self, p: RowLoop) -> None:
+        """One sweep over the row's columns and the reductions that it feeds, where a row has one block."""
+        self._reduce(p, self.mapping.of(p.columns), self._sweep(p))
+
+    def _sweep(self, p: RowLoop) -> list[Buffer]:
+        """Evaluate, keep, accumulate and store all of the thread's columns; returns its accumulators."""
+        self.eval.at_column(None)
+        for key in p.row_values:
+            self.eval.bind_row(key)
+        cm = self.mapping.of(p.columns)
+        accumulators = []
+        for op in p.reduces:
+            acc = B.local([cm.vector], accumulator_dtype(op), f"{short_name(op)}_acc")
+            for e in range(cm.vector):
+                B.store(acc, identity(op), [B.i64(e)])
+            accumulators.append(acc)
+        kept = [k for k in p.values if k in self.stage.schedule.kept_values and k not in self.value_tiles]
+        with B.loop("serial", cm.steps, "step") as step:
+            fresh = self._load(p, cm, step)
+            tiles = {k: self._kept_tile(cm, k) for k in kept}
+            with B.loop("unroll", cm.chunks, "chunk") as chunk:
+                self._chunk(p, cm, step, chunk, fresh, accumulators, tiles)
+            for leaf in fresh:
+                if leaf not in self.stage.schedule.kept_loads or self.mapping.shared:
+                    del self.load_tiles[leaf]
+        self.eval.at_column(None)
+        self.element = self.lane_element = None
+        if self.mapping.keep:
+            self.value_tiles.update(tiles)
+            self.load_tiles.update({k: t for k, t in self.staged.items() if k in fresh})
+        return accumulators
+
+    def _chunk(
+        self, p: RowLoop, cm: ColumnMapping, step: Expr, chunk: Expr, fresh: list[Leaf], accumulators: list[Buffer],
+        tiles: dict[Key, Buffer],
+    ) -> None:  # fmt: skip
+        """One vector of columns: evaluate, keep, accumulate, store.
+
+        Columns past the row's end are skipped. Where tiles are in shared memory nothing may be skipped (TVM places
+        barriers around such accesses, and none may stand in a condition): the last vector is evaluated instead, kept
+        in the column's own place, and left out of reductions and stores.
+        """
+        base = self._base(cm, step, chunk)
+        tail = self._tail(p.columns, cm, base)
+        skip, valid = (None, tail) if self.mapping.shared else (tail, None)
+        with B.when(skip):
+            safe = self._inside(base, p.columns, cm)
+            fresh += self._load_shared(p, cm, safe)
+            out_tiles = {
+                k: B.local([cm.vector], self.buffers.dtype(k[0].output), f"{short_name(k[0])}_out")
+                for k in p.outputs
+            }
+            with B.loop("unroll", cm.vector, "lane") as e:
+                self.element, self.lane_element = chunk * B.i64(cm.vector) + e, e
+                self.stage_element = self._place(cm, step, chunk) + e
+                self.eval.at_column(safe + e)
+                self._compute(p, e, valid, accumulators, tiles, out_tiles)
+            with B.when(_both(self.in_range, valid) if p.outputs else None):
+                self._store(p, cm, safe, out_tiles)
+
+    def _compute(
+        self, p: RowLoop, e: Expr, valid: Expr | None, accumulators: list[Buffer], tiles: dict[Key, Buffer],
+        out_tiles: dict[Key, Buffer],
+    ) -> None:  # fmt: skip
+        assert self.element is not None
+        for leaf, tile in self.staged.items():
+            if leaf in self.load_tiles and self.load_tiles[leaf] is not tile:
+                B.store(tile, B.fetch(self.load_tiles[leaf], self.element), [self.stage_element])
+        for key in p.values:
+            if key[0].is_reduce:
+                continue
+            value = self.eval.value(key)
+            if key in tiles:
+                B.store(tiles[key], value, [self.stage_element if key in self.staged else self.element])
+            if key in out_tiles:
+                B.store(out_tiles[key], convert(value, self.buffers.dtype(key[0].output)), [e])
+        for op, acc in zip(p.reduces, accumulators):
+            operand = self.eval.operand(op)
+            if valid is not None:
+                operand = B.cell(tir.Select(valid, operand, identity(op)), "operand")
+            B.store(acc, combine(op.combiner or "", B.fetch(acc, e), operand), [e])
+
+    def _reduce(self, p: RowLoop, cm: ColumnMapping, accumulators: list[Buffer]) -> None:
+        if not p.reduces:
+            return
+        m, partials = self.mapping, self._thread_partials(p, accumulators)
+        self._set_results(
+            p.reduces, row_reduce(p.reduces, partials, m.threads, m.rows_per_block, self.lane, self.slot)
+        )
+
+    def _thread_partials(self, p: RowLoop, accumulators: list[Buffer]) -> list[Expr]:
+        """The thread's partial result of each reduction: its accumulators, one for each place in a vector, folded."""
+        partials = []
+        for op, acc in zip(p.reduces, accumulators):
+            parts = [B.fetch(acc, e) for e in range(self.mapping.of(p.columns).vector)]
+            while len(parts) > 1:
+                parts = [combine(op.combiner or "", a, b) for a, b in zip(parts[::2], parts[1::2])]
+            partials.append(B.cell(parts[0], "partial"))
+        return partials
+
+    def _set_results(self, ops: Iterable[Operator], results: Iterable[Expr]) -> None:
+        for op, result in zip(ops, results):
+            self.eval.set_row_value((op, self.al.row_point), result)
+
+    def _streamed(self, leaf: Leaf) -> bool:
+        return is_streamed(self.domain.rows, leaf)
+
+    # -- tiles and memory ---------------------------------------------------------------------------------------
+    def _kept_tile(self, cm: ColumnMapping, key: Key) -> Buffer:
+        if key in self.staged:
+            return self.staged[key]
+        return self._tile(cm, compute_dtype(key[0].output.dtype), short_name(key[0]))
+
+    def _tile(self, cm: ColumnMapping, dtype: str, name: str) -> Buffer:
+        return B.local([cm.chunks * cm.vector], dtype, name)
+
+    def _allocate_stage(self) -> None:
+        sched, m = self.stage.schedule, self.mapping
+        for key in sched.kept_values:
+            dtype = compute_dtype(key[0].output.dtype)
+            self.staged[key] = B.local(
+                [m.block_columns(key[1].columns)], dtype, short_name(key[0]), "shared.dyn"
+            )
+        for leaf in sched.kept_loads:
+            size = [m.block_columns(leaf[1].columns)]
+            self.staged[leaf] = B.local(
+                size, self.buffers.dtype(leaf[0]), leaf[0].name + "_stage", "shared.dyn"
+            )
+
+    def _inside(self, base: Expr, columns: Extent, cm: ColumnMapping) -> Expr:
+        """The column a thread works on: in shared memory's mode never past the last vector of the row."""
+        if not self.mapping.shared or self._tail(columns, cm, base) is None:
+            return base
+        return B.bind(tir.min(base, as_expr(columns) - B.i64(cm.vector)), "col")
+
+    def _base(self, cm: ColumnMapping, step: Expr, chunk: Expr) -> Expr:
+        """The first column of a vector."""
+        place = self._place(cm, step, chunk)
+        if self.mapping.row_splits == 1:
+            return place
+        return self.segment * B.i64(cm.steps * cm.chunks * self.mapping.threads * cm.vector) + place
+
+    def _place(self, cm: ColumnMapping, step: Expr, chunk: Expr) -> Expr:
+        """A vector's place in the block's segment."""
+        group = (step * B.i64(cm.chunks) + chunk) if cm.steps > 1 else chunk
+        if self.mapping.split:
+            group = self.block * B.i64(cm.chunks) + chunk
+        return (group * B.i64(self.mapping.threads) + self.lane) * B.i64(cm.vector)
+
+    def _tail(self, columns: Extent, cm: ColumnMapping, base: Expr) -> Expr | None:
+        covered = self.mapping.covered(columns)
+        if isinstance(columns, int):
+            if covered == columns or (self.mapping.split and columns % covered == 0):
+                return None
+        return base < as_expr(columns)
+
+    def _load(self, p: RowLoop, cm: ColumnMapping, step: Expr) -> list[Leaf]:
+        """Bring what the pass reads of every row into tiles: all loads are in flight before the first use."""
+        fresh = [leaf for leaf in p.loads if leaf not in self.load_tiles and self._streamed(leaf)]
+        for leaf in fresh:
+            self._load_tile(leaf, p, cm, step)
+        return fresh
+
+    def _load_tile(
+        self, leaf: Leaf, p: RowLoop, cm: ColumnMapping, step: Expr, tile: Buffer | None = None
+    ) -> None:
+        """Bring a thread's share of an input into a tile (a new one if none is given)."""
+        if tile is None:
+            tile = self._tile(cm, self.buffers.dtype(leaf[0]), leaf[0].name + "_in")
+        self.load_tiles[leaf] = tile
+        with B.loop("unroll", cm.chunks, "chunk") as chunk:
+            base = self._base(cm, step, chunk)
+            with B.when(None if self.mapping.shared else self._tail(p.columns, cm, base)):
+                self._read_vector(leaf, p, cm, self._inside(base, p.columns, cm), chunk * B.i64(cm.vector))
+
+    def _load_shared(self, p: RowLoop, cm: ColumnMapping, base: Expr) -> list[Leaf]:
+        """Bring one vector of what all rows share (scales, biases) into tiles."""
+        fresh = [leaf for leaf in p.loads if not self._streamed(leaf) and leaf not in self.resident]
+        for leaf in fresh:
+            self.load_tiles[leaf] = B.local([cm.vector], self.buffers.dtype(leaf[0]), leaf[0].name + "_in")
+            self._read_vector(leaf, p, cm, base, B.i64(0))
+        return fresh
+
+    def _read_vector(self, leaf: Leaf, p: RowLoop, cm: ColumnMapping, base: Expr, start: Expr) -> None:
+        tensor, point = leaf
+        indices = input_indices(self.al, tensor, point)
+        piece = self._piece(indices, tensor.shape, self.buffers.dtype(tensor), p.columns, cm)
+        memory = self.buffers.of(tensor)
+        self._copy(memory, self.load_tiles[leaf], indices, base, start, cm, piece, to_tile=True)
+
+    def _store(self, p: RowLoop, cm: ColumnMapping, base: Expr, out_tiles: dict[Key, Buffer]) -> None:
+        for key in p.outputs:
+            op = key[0]
+            values = self.domain.axis_values(*key)
+            indices = [values[a.var] for a in op.spatial[: len(op.output.shape)]]
+            memory, dtype = self.buffers.of(op.output), self.buffers.dtype(op.output)
+            piece = self._piece(indices, op.output.shape, dtype, p.columns, cm)
+            self._copy(memory, out_tiles[key], indices, base, B.i64(0), cm, piece, to_tile=False)
+
+    def _piece(self, indices: list[Expr], shape: Any, dtype: str, columns: Extent, cm: ColumnMapping) -> int:
+        """Elements one vector access moves (1: scalar accesses)."""
+        piece = min(cm.vector, 16 // item_bytes(dtype))
+        if dtype == "bool" or piece == 1:
+            return 1
+        return piece if vectorizable(self.domain, indices, shape, columns, cm.vector) else 1
+
+    def _copy(
+        self, memory: Buffer, tile: Buffer, indices: list[Expr], base: Expr, start: Expr, cm: ColumnMapping,
+        piece: int, to_tile: bool,
+    ) -> None:  # fmt: skip
+        if to_tile and self.guarded:
+            with B.loop("unroll", cm.vector, "v") as v:
+                B.store(tile, compat.const(1, compat.buffer_dtype(tile)), [start + v])
+        with B.when(self.in_range if to_tile and self.guarded else None):
+            with B.loop("unroll", cm.vector // piece, "part") as q:
+                where, memory = self._vector_address(memory, indices, base + q * B.i64(piece), piece)
+                with B.loop("vectorized", piece, "v") as v:
+                    slot = start + q * B.i64(piece) + v
+                    place = [*where[:-1], where[-1] + v] if where else []
+                    if to_tile:
+                        B.store(tile, compat.load(memory, place), [slot])
+                    else:
+                        B.store(memory, B.fetch(tile, slot), place)
+        self.eval.column = None
+
+    def _vector_address(
+        self, memory: Buffer, indices: list[Expr], column: Expr, piece: int
+    ) -> tuple[list[Expr], Buffer]:
+        """Where a vector's first element is, in a buffer whose last dimension the vector runs along.
+
+        When the column runs through several dimensions the buffer is seen flat: TVM makes one vector access of an
+        index only if it sees the stride.
+        """
+        self.eval.column = column
+        where = [self.eval.localize(i) for i in indices]
+        if piece == 1:
+            return where, memory
+        shape = [as_extent(s) for s in memory.shape]
+        address = self.eval.analyzer.simplify(flatten(where, shape))
+        if _runs_along_last(indices, self.domain.column) and not _has_size(address, shape):
+            return where, memory
+        flat = B.flat_view(memory)
+        if _divides(address) or _has_size(address, shape):
+            # Later passes would weave the lane into the quotients, or compute a size's multiple on the host, and lose
+            # sight of stride and alignment.
+            vector = B.cell(self.eval.analyzer.simplify(tir.floordiv(address, B.i64(piece))), "vector")
+            address = vector * B.i64(piece)
+        return [address], flat
+
+    def _row_outputs(self) -> None:
+        sched = self.stage.schedule
+        for key in sched.final_values:
+            self.eval.bind_row(key)
+        if not sched.row_outputs:
+            return
+        first = tir.EQ(self.lane, B.i64(0)) if self.mapping.threads > 1 else None
+        if self.mapping.row_splits > 1:
+            first = _both(first, tir.EQ(self.segment, B.i64(0)))
+        with B.when(_both(self.in_range, first)):
+            for op, point in sched.row_outputs:
+                self._store_row(op, point)
+
+    def _store_row(self, op: Operator, point: Point) -> None:
+        values = self.domain.axis_values(op, point)
+        where = [self.eval.localize(values[a.var]) for a in op.spatial[: len(op.output.shape)]]
+        value = self.eval.value((op, point))
+        B.store(self.buffers.of(op.output), convert(value, self.buffers.dtype(op.output)), where)
+
+
+def _runs_along_last(indices: list[Expr], column: Expr) -> bool:
+    """True when the column is the last index itself, and occurs in no other."""
+    return compat.same_var(indices[-1], column) and not any(
+        column in compat.free_vars(i) for i in indices[:-1]
+    )
+
+
+def _divides(index: Expr) -> bool:
+    return compat.kind(index) in ("FloorDiv", "FloorMod") or any(map(_divides, compat.operands(index)))
+
+
+def _has_size(index: Expr, shape: Sequence[Extent]) -> bool:
+    """Does a symbolic size of ``shape`` occur in an index?"""
+    sizes = {v for extent in shape for v in compat.free_vars(as_expr(extent))}
+    return not sizes.isdisjoint(compat.free_vars(index))
+
+
+def _both(a: Expr | None, b: Expr | None) -> Expr | None:
+    if a is None or b is None:
+        return a if b is None else b
+    return tir.And(a, b)

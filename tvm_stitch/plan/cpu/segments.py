@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Segments: the inner part of the columns (or rows) along which all memory accesses advance evenly.
+
+Lanes run along a segment, so that the elements they read are neighbours or evenly spaced, and no index
+arithmetic is left inside. A segment is cut where a condition on the position (of a concatenation, a padding)
+changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ... import compat
+from ...compat import Analyzer, Expr, Var
+from ...graph.classify import is_heavy
+from ...graph.extent import ByExtent, Extent, as_expr, flatten, product, quotient, same
+from ...graph.ir import Tensor
+from .. import heuristics
+from ..gpu.tile import item_bytes
+from ..iteration.alignment import Alignment, Key
+from ..iteration.domain import At, Domain, Point
+from ..iteration.loops import LoopNest
+
+_HOLDS: dict[str, Callable[[int], bool]] = {
+    "LT": lambda d: d < 0,
+    "LE": lambda d: d <= 0,
+    "GT": lambda d: d > 0,
+    "GE": lambda d: d >= 0,
+    "EQ": lambda d: d == 0,
+    "NE": lambda d: d != 0,
+}
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The inner ``extent`` of a column space, which divides it.
+
+    ``cuts`` are the positions in it where conditions change, 0 and the extent included (empty when the extent
+    is symbolic); ``strided`` says that some access is neither constant nor contiguous along it.
+    """
+
+    extent: Extent
+    cuts: tuple[int, ...] = ()
+    strided: bool = False
+
+    @property
+    def parts(self) -> list[tuple[int, Extent]]:
+        """Start and length of the parts between cuts."""
+        if not self.cuts:
+            return [(0, self.extent)]
+        return [(a, b - a) for a, b in zip(self.cuts[:-1], self.cuts[1:], strict=True)]
+
+
+def column_segment(alignment: Alignment, sched: LoopNest, columns: Extent) -> Segment:
+    """The largest trailing part of a column space along which no access jumps, or the fewest do."""
+    domain = alignment.domain
+    keys = _reachable(alignment, sched, columns)
+    flats = [
+        f for f in _flat_indices(alignment, sched, keys, columns) if domain.column in compat.free_vars(f)
+    ]
+    candidates = _trailing(keys, columns, domain.analyzer)
+    chosen, strides = columns, [None] * (len(flats) + 1)  # type: tuple[Extent, list[int | None]]
+    for extent in candidates:
+        if isinstance(extent, int) and extent < heuristics.SHORTEST_SEGMENT and chosen is not columns:
+            break
+        steps = [_stride(domain, f, domain.column, columns, extent) for f in flats]
+        if steps.count(None) < strides.count(None):
+            chosen, strides = extent, steps
+        if None not in steps:
+            break
+    if (
+        isinstance(chosen, int)
+        and chosen < heuristics.SHORTEST_SEGMENT
+        and isinstance(columns, int)
+        and columns >= heuristics.GATHERED_COLUMNS
+    ):
+        if not domain.flat or any(is_heavy(op.value) for op, _ in keys):
+            chosen = columns  # vectors whose elements are gathered where they jump, rather than none
+    strided = any(s is None or s not in (0, 1) for s in strides)
+    cuts = _cuts(alignment, keys, columns, chosen) if isinstance(chosen, int) else ()
+    return Segment(chosen, cuts if len(cuts) <= heuristics.CPU_CUTS + 1 else (0, int(chosen)), strided)
+
+
+def row_segment(
+    alignment: Alignment, sched: LoopNest, segments: ByExtent[Segment], short: bool
+) -> Extent | None:
+    """The inner part of the rows that lanes should run over, None when they should run along columns.
+
+    ``short`` says that rows are too short to fill a vector.
+    """
+    domain = alignment.domain
+    if isinstance(domain.rows, int) and domain.rows < 8:
+        return None
+    accesses: list[tuple[Point, Sequence[Extent], str, Extent]] = []
+    for p in sched.passes:
+        accesses += [(pt, t.shape, t.dtype, p.columns) for t, pt in p.loads if pt.at in (At.FULL, At.INDEX)]
+        accesses += [(pt, op.output.shape, op.output.dtype, p.columns) for op, pt in p.outputs]
+    along = 0
+    for pt, shape, dtype, columns in accesses:
+        if pt.at is At.FULL:
+            along += item_bytes(dtype)
+        elif _stride(
+            domain, flatten(pt.indices, shape), domain.column, columns, segments[columns].extent
+        ) in (0, 1):
+            along += item_bytes(dtype)
+    keys = [k for p in sched.passes for k in p.values]
+    best: tuple[int, Extent | None] = (0, None)
+    for extent in _row_candidates(keys, domain):
+        across = 0
+        for pt, shape, dtype, columns in accesses:
+            if pt.at is At.FULL:
+                step = columns if isinstance(columns, int) else None
+            else:
+                step = _stride(domain, flatten(pt.indices, shape), domain.row, domain.rows, extent)
+            across += item_bytes(dtype) if step in (0, 1) else 0
+        if across > best[0]:
+            best = (across, extent)
+    if best[0] > along:
+        return best[1]
+    return _evenest(alignment, sched, keys) if short else None
+
+
+def _evenest(alignment: Alignment, sched: LoopNest, keys: Sequence[Key]) -> Extent | None:
+    """The largest part of the rows along which the fewest accesses jump within a vector, those in conditions too.
+
+    Where the number of rows is symbolic: None unless no access jumps.
+    """
+    domain = alignment.domain
+    flats = []
+    for columns in sched.spaces:
+        reached = _reachable(alignment, sched, columns)
+        flats += _flat_indices(alignment, sched, reached, columns)
+    flats = [f for f in flats if domain.row in compat.free_vars(f)]
+    best: tuple[int, Extent | None] = (len(flats) + 1, None)
+    for extent in _row_candidates(keys, domain):
+        assert isinstance(extent, int)
+        # Between whole vectors an access may jump: each starts where one segment of a vector's length does.
+        inside = heuristics.CPU_LANES if extent % heuristics.CPU_LANES == 0 else extent
+        jumps = sum(_stride(domain, f, domain.row, domain.rows, inside) is None for f in flats)
+        if jumps < best[0]:
+            best = (jumps, extent)
+        if not jumps:
+            break
+    return best[1] if isinstance(domain.rows, int) or best[0] == 0 else None
+
+
+def _reachable(alignment: Alignment, sched: LoopNest, columns: Extent) -> list[Key]:
+    """The values of a column space's passes, and those that are evaluated inside conditions."""
+    found: dict[Key, None] = {}
+
+    def visit(key: Key) -> None:
+        if key in found:
+            return
+        found[key] = None
+        for access, point in alignment.children(key):
+            producer = access.tensor.producer
+            if producer is not None and point is not None and point.per_column:
+                if (producer, point) in alignment.reads:
+                    visit((producer, point))
+
+    for p in sched.over(columns):
+        for key in p.values:
+            visit(key)
+    return list(found)
+
+
+def _flat_indices(alignment: Alignment, sched: LoopNest, keys: Iterable[Key], columns: Extent) -> list[Expr]:
+    """The flat indices, in the domain's variables, of the explicit accesses of a column space."""
+    read: dict[tuple[Tensor, Point], None] = {}
+    for key in keys:
+        for access, point in alignment.children(key):
+            if point is not None and point.at is At.INDEX and access.tensor.producer is None:
+                read[(access.tensor, point)] = None
+    flats = [flatten(point.indices, tensor.shape) for tensor, point in read]
+    for p in sched.over(columns):
+        flats += [flatten(pt.indices, op.output.shape) for op, pt in p.outputs if pt.at is At.INDEX]
+    return flats
+
+
+def _trailing(keys: Iterable[Key], total: Extent, analyzer: Analyzer) -> list[Extent]:
+    """``total`` and the products of trailing axes that divide it, largest first."""
+    found: list[Extent] = []
+    for op, _ in keys:
+        for cut in range(1, len(op.extents)):
+            part = product(op.extents[cut:])
+            if isinstance(part, int) and part > 1 and part not in found and part != total:
+                if quotient(total, part, analyzer) is not None:
+                    found.append(part)
+    return [total, *sorted(found, key=int, reverse=True)]
+
+
+def _split(
+    domain: Domain, var: Var, total: Extent, extent: Extent, last: int
+) -> tuple[Analyzer, Expr, Var] | None:
+    """An analyzer, ``outer * extent + inner`` for ``var``, and its ``inner``, below extent - last."""
+    import tvm
+
+    analyzer = Analyzer()
+    zero = compat.const(0, "int64")
+    outer, inner = compat.tir.Var("outer", "int64"), compat.tir.Var("inner", "int64")
+    if domain.row is not var:
+        analyzer.bind(domain.row, tvm.ir.Range(zero, as_expr(domain.rows)))
+    analyzer.bind(inner, tvm.ir.Range(zero, as_expr(extent) - compat.const(last, "int64")))
+    if same(extent, total):
+        return analyzer, inner, inner
+    count = quotient(total, extent)
+    if count is None:
+        return None
+    analyzer.bind(outer, tvm.ir.Range(zero, as_expr(count)))
+    return analyzer, outer * as_expr(extent) + inner, inner
+
+
+def _stride(domain: Domain, flat: Expr, var: Var, total: Extent, extent: Extent) -> int | None:
+    """The step of a flat index along ``var`` inside a segment, None where that is not one constant."""
+    if isinstance(extent, int) and extent == 1:
+        return 0
+    split = _split(domain, var, total, extent, 1)
+    if split is None:
+        return None
+    analyzer, here, _ = split
+    after = here + compat.const(1, "int64")
+    step = compat.substitute(flat, {var: after}) - compat.substitute(flat, {var: here})
+    return compat.int_value(analyzer.simplify(step))
+
+
+def _cuts(alignment: Alignment, keys: Iterable[Key], columns: Extent, extent: int) -> tuple[int, ...]:
+    """Where in a segment the conditions of ``if_then_else`` change."""
+    domain = alignment.domain
+    found = {0, extent}
+    split = _split(domain, domain.column, columns, extent, 0)
+    if split is None or extent < 2:
+        return (0, extent)
+    analyzer, column, inner = split
+    for op, point in keys:
+        values = None
+        for name, left, right in _comparisons(op.value):
+            if values is None:
+                axes = domain.axis_values(op, point)
+                values = {v: compat.substitute(e, {domain.column: column}) for v, e in axes.items()}
+            difference = compat.substitute(left - right, values)
+            zero = compat.const(0, "int64")
+            start = analyzer.simplify(compat.substitute(difference, {inner: zero}))
+            step = analyzer.simplify(difference - start)
+            first = compat.int_value(start)
+            if first is None:
+                continue
+            slope = compat.int_value(
+                analyzer.simplify(compat.substitute(step, {inner: compat.const(1, "int64")}))
+            )
+            if not slope or not analyzer.can_prove_equal(step, inner * compat.const(slope, "int64")):
+                continue
+            zero_at = -first // slope  # the difference changes sign here or at the next position
+            found |= {
+                at for at in (zero_at, zero_at + 1) if 0 < at < extent and _changes(name, first, slope, at)
+            }
+    return tuple(sorted(found))
+
+
+def _changes(comparison: str, first: int, slope: int, at: int) -> bool:
+    """True when comparing ``first + slope * i`` with 0 differs between ``i = at - 1`` and ``i = at``."""
+    holds = _HOLDS[comparison]
+    return holds(first + slope * (at - 1)) != holds(first + slope * at)
+
+
+def _comparisons(value: Expr, inside: bool = False) -> Iterator[tuple[str, Expr, Expr]]:
+    """The integer comparisons, without loads, in conditions of ``if_then_else``."""
+    name = compat.kind(value)
+    if inside and name in _HOLDS:
+        if compat.dtype_of(value.a).startswith("int") and not _has_load(value):
+            yield name, value.a, value.b
+        return
+    if compat.is_load(value):
+        return
+    if name == "Call" and compat.call_name(value) == "if_then_else":
+        yield from _comparisons(value.args[0], True)
+        yield from _comparisons(value.args[1])
+        yield from _comparisons(value.args[2])
+        return
+    for e in compat.operands(value):
+        yield from _comparisons(e, inside)
+
+
+def _has_load(value: Expr) -> bool:
+    return compat.is_load(value) or any(_has_load(e) for e in compat.operands(value))
+
+
+def _row_candidates(keys: Iterable[Key], domain: Domain) -> list[Extent]:
+    """Trailing parts of the row space, from 8 on, largest first."""
+    found: set[int] = set()
+    for op, _ in keys:
+        for end in range(1, len(op.extents) + 1):
+            if same(product(op.extents[:end]), domain.rows, domain.analyzer):
+                parts = [product(op.extents[cut:end]) for cut in range(1, end)]
+                found |= {part for part in parts if isinstance(part, int) and part >= 8}
+    rows = [domain.rows] if isinstance(domain.rows, int) else []
+    return [*rows, *sorted(found, reverse=True)]

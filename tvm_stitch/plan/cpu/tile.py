@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a stitch op is spread over a CPU: parallel tasks and SIMD lanes along rows and columns.
+
+Lanes usually run along a row's columns. They run over neighbouring rows instead where these, and not the
+columns, are neighbours in memory (softmax over the channels of an image, column sums) and where rows are
+shorter than a vector.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, replace
+
+from ...device import DeviceModel
+from ...graph.classify import is_heavy
+from ...graph.extent import ByExtent, Extent
+from .. import heuristics
+from ..iteration.alignment import Alignment
+from ..iteration.loops import LoopNest
+from .segments import Segment, column_segment, row_segment
+
+
+class Lanes(enum.Enum):
+    """What the lanes of a vector run over."""
+
+    COLUMNS = "columns"
+    ROWS = "rows"
+    NONE = "none"
+
+
+class Split(enum.Enum):
+    """What parallel tasks divide."""
+
+    ROWS = "rows"
+    COLUMNS = "columns"
+
+
+@dataclass(frozen=True)
+class CpuMapping:
+    """Rows or columns over parallel tasks, and lanes along columns or rows.
+
+    Attributes:
+        inner: of each column space the inner part where accesses advance evenly.
+        lanes: what vectors run over; ``width`` is their length in elements.
+        divide: what tasks divide. With ``Split.COLUMNS`` each pass is a parallel loop of its own over pieces
+            of the columns, whose partial results are combined after it (few long rows, and flat domains).
+        parallel: False runs all tasks one after the other; None decides at run time by the number of rows.
+        rows_per_task: rows of a task (strips of ``strip`` rows where lanes run over rows).
+        row_segment: the inner part of the rows, where lanes run over them; it divides the rows.
+        elements_per_task: columns of a task where columns are divided.
+        serial_rows: the number of rows up to which a symbolic domain runs serially.
+    """
+
+    inner: ByExtent[Segment]
+    lanes: Lanes = Lanes.COLUMNS
+    width: int = heuristics.CPU_LANES
+    divide: Split = Split.ROWS
+    parallel: bool | None = True
+    rows_per_task: int = heuristics.TASK_ROWS
+    strip: int = heuristics.CPU_LANES
+    row_segment: Extent = 1
+    elements_per_task: int = heuristics.TASK_ELEMENTS
+    serial_rows: int = 0
+
+    def describe(self) -> dict[str, object]:
+        """The mapping as plain data, for ``explain``."""
+        return {
+            "lanes along": self.lanes.value,
+            "vector": self.width,
+            "tasks over": self.divide.value,
+            "parallel": "decided at run time" if self.parallel is None else self.parallel,
+            "of a task": self.rows_per_task if self.divide is Split.ROWS else self.elements_per_task,
+        }
+
+    def segment(self, columns: Extent) -> Segment:
+        """The inner part of a column space."""
+        return self.inner[columns]
+
+
+def choose_cpu_mapping(alignment: Alignment, sched: LoopNest, device: DeviceModel) -> CpuMapping:
+    """The mapping of a stitch op on a CPU."""
+    domain, spaces = alignment.domain, sched.spaces
+    inner = ByExtent((e, column_segment(alignment, sched, e)) for e in spaces)
+    cost = _row_cost(sched)
+    if domain.flat:
+        return _flat(inner, sched, cost, device)
+    rows = domain.rows if isinstance(domain.rows, int) else None
+    longest = max((e for e in spaces if isinstance(e, int)), default=1)
+    across = row_segment(alignment, sched, inner, longest < heuristics.SHORT_LANES)
+    parallel, serial_rows = None, 0
+    if rows is None:
+        serial_rows = max(1, round(heuristics.PARALLEL_NS / cost))
+    else:
+        parallel = rows > 1 and rows * cost > heuristics.PARALLEL_NS and device.sms > 1
+    if across is not None:
+        return _strips(
+            CpuMapping(inner, serial_rows=serial_rows), across, parallel, sched, cost, rows, device
+        )
+    lanes, width = _columns(longest)
+    rows_per_task = max(1, min(heuristics.TASK_ROWS, round(heuristics.TASK_NS / cost)))
+    if rows is not None:
+        rows_per_task = max(1, min(rows_per_task, -(-rows // (heuristics.TASKS_A_CORE * device.sms))))
+    mapping = CpuMapping(
+        inner, lanes, width, parallel=parallel, rows_per_task=rows_per_task, serial_rows=serial_rows
+    )
+    pieces = heuristics.PIECES_A_CORE * device.sms
+    if rows is not None and rows < pieces and device.sms > 1 and cost > heuristics.PARALLEL_NS:
+        # Few long rows: all tasks work on one row together.
+        elements = -(-longest // (pieces * width)) * width
+        return replace(mapping, divide=Split.COLUMNS, parallel=True, elements_per_task=elements)
+    return mapping
+
+
+def _columns(length: int) -> tuple[Lanes, int]:
+    """Lanes along columns, and how many, where so many lie evenly; none where they fill no vector."""
+    if length < heuristics.SHORTEST_LANES:
+        return Lanes.NONE, _shorter(length)
+    return Lanes.COLUMNS, heuristics.CPU_LANES if length >= heuristics.CPU_LANES else _shorter(length)
+
+
+def _flat(inner: ByExtent[Segment], sched: LoopNest, cost: float, device: DeviceModel) -> CpuMapping:
+    columns = sched.passes[0].columns if sched.passes else 1
+    parallel, per_element = None, cost
+    if isinstance(columns, int):
+        per_element = cost / columns
+        parallel = cost > heuristics.PARALLEL_NS and device.sms > 1
+    unit = heuristics.TASK_ELEMENTS
+    evenly = (s.extent for s in inner.values() if isinstance(s.extent, int))
+    lanes, width = _columns(min(evenly, default=heuristics.CPU_LANES))
+    return CpuMapping(
+        inner,
+        lanes,
+        heuristics.CPU_LANES if lanes is Lanes.NONE else width,
+        Split.COLUMNS,
+        parallel,
+        elements_per_task=max(unit, round(heuristics.TASK_NS / per_element / unit) * unit),
+        serial_rows=max(1, round(heuristics.PARALLEL_NS / per_element)),
+    )
+
+
+def _strips(
+    mapping: CpuMapping, segment: Extent, parallel: bool | None, sched: LoopNest, cost: float,
+    rows: int | None, device: DeviceModel,
+) -> CpuMapping:  # fmt: skip
+    """Lanes over rows: tasks handle strips of neighbouring rows, as wide as caches allow."""
+    width = mapping.width
+    if isinstance(segment, int) and segment < width:
+        width = _shorter(segment)
+    kept = sum(4 * p.columns for _, p in sched.kept_values if isinstance(p.columns, int))
+    pieces = max(1, min(heuristics.STRIP_PIECES, heuristics.STRIP_BYTES // (max(1, kept) * width)))
+    wanted = heuristics.PIECES_A_CORE * device.sms
+    if isinstance(segment, int):
+        total = -(-segment // width)
+        pieces = min(pieces, total)
+        if rows is not None and parallel:  # enough strips for every core
+            while pieces > 1 and (rows // segment) * -(-total // pieces) < wanted:
+                pieces -= 1
+        # The last piece of a segment overlaps the one before: both in one strip, so one task writes both.
+        if segment % width:
+            while 1 < pieces < total and total % pieces == 1:
+                pieces -= 1
+    strip = pieces * width
+    rows_per_task = max(1, round(heuristics.TASK_NS / (cost * strip)))
+    if rows is not None and isinstance(segment, int):
+        strips = (rows // segment) * -(-segment // strip)
+        rows_per_task = max(1, min(rows_per_task, -(-strips // wanted)))
+    return replace(
+        mapping, lanes=Lanes.ROWS, width=width, parallel=parallel, rows_per_task=rows_per_task, strip=strip,
+        row_segment=segment,
+    )  # fmt: skip
+
+
+def _shorter(elements: int) -> int:
+    """The length of pieces of fewer elements than lanes."""
+    return heuristics.SHORT_LANES if elements >= heuristics.SHORT_LANES else heuristics.SHORTEST_LANES
+
+
+def _row_cost(sched: LoopNest) -> float:
+    """Nanoseconds of a row, roughly (a flat domain is one row; of an element where that is symbolic)."""
+    total = heuristics.ROW_NS
+    for p in sched.passes:
+        heavy = sum(is_heavy(op.value) for op, _ in p.values)
+        accesses = len(p.loads) + len(p.outputs)
+        each = heuristics.element_ns(heavy, len(p.values) - heavy, accesses)
+        total += each * p.columns if isinstance(p.columns, int) else each - heuristics.ROW_NS
+    return max(total, heuristics.LEAST_NS)

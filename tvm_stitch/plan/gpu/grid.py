@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make a grid-wide plan: phases of stages, on a grid that is resident as a whole, for values that cross blocks.
+
+The launch follows AStitch 4.5: the grid is one wave of blocks, and the registers are bounded so that it fits. Every
+block takes tasks of every stage in turn (vertical packing); a stage's first task goes to the block after the one that
+got the last task of the stage before it, so that small stages of a phase run side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from ...device import DeviceModel
+from ...graph.dtype import compute_dtype, item_bytes
+from ...graph.extent import ByExtent, Extent, extent_key
+from ...graph.ir import Operator, StitchGraph, Tensor
+from ...graph.rewrite.one_pass_variance import candidates, with_one_pass_variance
+from .. import heuristics
+from ..iteration.alignment import Alignment, Misaligned
+from ..iteration.loops import Keep, LoopNest, schedule
+from ..kernel import Crossing, Grid, KernelPlan, Stage
+from ..slices import Cut, Slice, aligned_slice, final_reduce, partial_tensor
+from .occupancy import MAX_REGISTERS
+from .partition import Orientation, Partition, orientation, partition
+from .registers import with_resident
+from .reuse import adopt, retain
+from .tile import ColumnMapping, RowMapping, Storage, tile_words, vector_length
+from .workspace import with_workspace
+
+
+def make_grid_plan(graph: StitchGraph, device: DeviceModel, barriers: bool = True) -> KernelPlan:
+    """Partition the graph, map every stage, lay out the launch and the scratch.
+
+    Args:
+        graph: a stitch op's graph.
+        device: the device that the kernel is for.
+        barriers: put barriers between the phases, where the device can; otherwise each phase is a kernel.
+
+    Raises:
+        Misaligned: when no partition serves the graph, or the device cannot hold its grid.
+    """
+    twice = [m for m in candidates(graph) if orientation(m.total) is not Orientation.ROW]
+    barriers = barriers and device.cooperative
+    found = partition(with_one_pass_variance(graph, twice), device.sms, replicate=barriers)
+    reasons: list[str] = []
+    made: list[tuple[float, KernelPlan]] = []
+    for (threads, per_sm), penalty in heuristics.GRID_BLOCK_SHAPES.items():
+        if threads * per_sm > device.threads_per_sm:
+            continue
+        try:
+            made.append(_Mapper(found, device, threads, per_sm, barriers).run(penalty))
+        except Misaligned as err:
+            reasons.append(str(err))
+    if not made:
+        raise Misaligned(reasons[0] if reasons else f"{device.name} cannot hold the grid")
+    _, plan = min(made, key=lambda choice: choice[0])
+    plan = with_workspace(plan)
+    grid = plan.shared_grid
+    return replace(plan, retention=retain(plan, _registers_of(device, grid.threads, grid.blocks_per_sm)))
+
+
+def _registers_of(device: DeviceModel, threads: int, per_sm: int) -> int:
+    """Registers that a thread has."""
+    return min(MAX_REGISTERS, device.registers_per_sm // (threads * per_sm))
+
+
+class _Mapper:
+    """Maps the stages of a partition to a launch, phase by phase: one mapper for each shape of block.
+
+    How many partial results a fold has is known once its stage is mapped. The stages that finish it are then made anew,
+    for as many; the partition itself stays as it is.
+    """
+
+    def __init__(self, found: Partition, device: DeviceModel, threads: int, per_sm: int, barriers: bool):
+        self.found, self.device, self.barriers = found, device, barriers
+        self.threads, self.per_sm = threads, per_sm
+        # For tiles and accumulators.
+        self.words = _registers_of(device, threads, per_sm) - heuristics.OVERHEAD_REGISTERS
+        self.blocks = device.sms * per_sm
+        # Of every stage: the fraction wasted, and the bytes it reads.
+        self.wasted: list[tuple[float, int]] = []
+        self.most_tasks = 1
+        self.partials = dict(found.partials)
+        self.resized: dict[Tensor, Tensor] = {}  # partial results, by those of the partition
+        self.finals: dict[Operator, Operator] = {}  # what finishes them
+        self.cut = Cut(dict(found.cut.producer), dict(found.cut.ready))
+
+    def _cost(self, penalty: float) -> float:
+        """The fraction wasted of all that is read, and ``penalty`` where blocks take several tasks in turn."""
+        wasted = sum(c * size for c, size in self.wasted) / max(1, sum(size for _, size in self.wasted))
+        return wasted + penalty * min(1.0, max(0.0, self.most_tasks / self.blocks - 1.0))
+
+    def run(self, penalty: float) -> tuple[float, KernelPlan]:
+        """The plan, and what speaks against it; ``penalty`` does against blocks of this shape.
+
+        Raises:
+            Misaligned: when a stage does not fit such blocks.
+        """
+        phases: list[list[Stage]] = []
+        for stages in self.found.phases:
+            offset = 0
+            mapped: list[Stage] = []
+            for piece in map(self._resized, stages):
+                stage = self._adopted(piece, phases) if offset == 0 else None
+                stage = stage or self._map(piece)
+                if not piece.replicated:
+                    stage = replace(stage, offset=offset % self.blocks)
+                    offset += stage.tasks * stage.tiles
+                mapped.append(with_resident(stage, self.words))
+            phases.append(mapped)
+        blocks = self.blocks
+        if len(phases) == 1:  # no barrier: as many blocks as there is work
+            blocks = max(1, sum(p.tasks * p.tiles for p in phases[0]))
+            if blocks != self.blocks:
+                phases = [self._shared_out(phases[0], blocks)]
+        found = self.found
+        plan = KernelPlan(
+            found.graph,
+            self.device,
+            tuple(map(tuple, _turned_around(phases))),
+            Crossing(self.partials, found.scalars, found.stored, found.shared),
+            Grid(self.threads, blocks, self.per_sm, self.barriers),
+        )
+        return self._cost(penalty), plan
+
+    def _shared_out(self, stages: Sequence[Stage], blocks: int) -> list[Stage]:
+        """Stages of the only phase on as many blocks as there is work for."""
+        found = []
+        for p in stages:
+            found.append(replace(p, stride=1 if p.slice.replicated else blocks // p.tiles))
+            self._size_partials(found[-1])
+        return found
+
+    # -- folds --------------------------------------------------------------------------------------------------
+    def _size_partials(self, mapped: Stage) -> None:
+        """Room for a partial result of every block that works on the stage."""
+        for op in mapped.slice.folds:
+            blocks, partial = mapped.stride * (mapped.tiles if op.output.size == 1 else 1), self.partials[op]
+            if partial.shape[-1] == blocks:
+                continue
+            new = self.partials[op] = partial_tensor(op, blocks, partial.dtype)
+            self.resized[partial] = new
+            self.cut.ready[new] = self.cut.ready[partial]
+            final = self.cut.producer[op.output]
+            if final is not op:
+                self.finals[final] = self.cut.producer[op.output] = final_reduce(final, new)
+
+    def _resized(self, piece: Slice) -> Slice:
+        """The stage, finishing reductions over as many partial results as the mapping of the fold's part makes."""
+        if not any(op in self.finals for op in piece.copies):
+            return piece
+
+        def new(ops: Iterable[Operator]) -> list[Operator]:
+            return [self.finals.get(op, op) for op in ops]
+
+        return aligned_slice(
+            self.cut, piece.phase, piece.domain, new(piece.roots), new(piece.folds), new(piece.stored),
+            piece.replicated,
+        )  # fmt: skip
+
+    # -- mapping ------------------------------------------------------------------------------------------------
+    def _map(self, piece: Slice) -> Stage:
+        al = piece.alignment
+        sched = schedule(al, hoist=True)
+        mapped = self._flat(piece, sched) if al.domain.flat else self._rows(piece, sched)
+        self._size_partials(mapped)
+        return mapped
+
+    def _adopted(self, piece: Slice, phases: list[list[Stage]]) -> Stage | None:
+        if not self.barriers:
+            return None
+        earlier = [p for stages in phases for p in stages]
+        return adopt(piece, earlier, self.cut, self.blocks, self.words)
+
+    def _flat(self, piece: Slice, sched: LoopNest) -> Stage:
+        al = piece.alignment
+        spaces: list[tuple[Extent, ColumnMapping]] = []
+        tasks = 1  # also where no value has columns: a total of one element
+        for extent in sched.spaces:
+            vector = vector_length(al, sched, extent, self.device)
+            words = max(1.0, tile_words(al, sched, extent)) * vector
+            pieces = -(-int(extent) // (self.threads * vector))
+            fitting = int(self.words // (2 * words))
+            chunks = max(1, min(heuristics.VECTORS_IN_FLIGHT, fitting, pieces // self.blocks))
+            spaces.append((extent, ColumnMapping(vector, chunks)))
+            tasks = max(tasks, -(-int(extent) // (self.threads * vector * chunks)))
+        self.most_tasks = max(self.most_tasks, tasks)
+        mapping = RowMapping(self.threads, 1, ByExtent(spaces), split=True)
+        made = Stage(piece, sched, mapping, tasks, self.blocks)
+        if self.barriers and len(spaces) == len(sched.passes) == 1 and self._reads_again(piece):
+            return self._in_turn(made)
+        return made
+
+    def _reads_again(self, piece: Slice) -> bool:
+        """True where a stage of another phase reads one of the stage's large inputs as well."""
+        large = {t for t in piece.tensors if t in self.found.graph.inputs and _is_large(t)}
+        others = [
+            p for stages in self.found.phases for p in stages if p.phase != piece.phase and not p.replicated
+        ]
+        return any(t in large for p in others for t in p.tensors)
+
+    def _in_turn(self, made: Stage) -> Stage:
+        """What was one task as several at once: stages whose tasks are of equal size share out inputs alike."""
+        mapping = made.row_mapping
+        ((columns, m),) = mapping.columns.items()
+        mapping = replace(mapping, columns=ByExtent([(columns, ColumnMapping(m.vector, 1))]))
+        tasks = -(-int(columns) // (self.threads * m.vector))
+        return replace(made, mapping=mapping, tasks=tasks, unroll=m.chunks)
+
+    def _rows(self, piece: Slice, sched: LoopNest) -> Stage:
+        al = piece.alignment
+        rows = int(al.domain.rows)
+        extents = [int(e) for e in sched.spaces]
+        vectors = {e: vector_length(al, sched, e, self.device) for e in extents}
+        tiled = bool(sched.passes) and not any(p.reduces for p in sched.passes) and not sched.row_outputs
+        tiled = tiled and not sched.row_folds and len(extents) == 1
+        counts = [1 << n for n in range(self.threads.bit_length()) if self.threads % (1 << n) == 0]
+        costs = [(self._cost_of(al, sched, vectors, threads, rows, tiled), threads) for threads in counts]
+        wasted, threads = min(costs)
+        if piece.replicated:  # all at once, if the block has the threads
+            threads = max(1, self.threads // rows)
+            threads = min(1 << (threads.bit_length() - 1), self.device.warp)
+            while self.threads % threads:
+                threads //= 2
+        read = sum(int(t.size) * item_bytes(t.dtype) for t in piece.graph.inputs)
+        self.wasted.append((wasted, read))
+        tiles, fits = 1, True
+        spaces: list[tuple[Extent, ColumnMapping]] = []
+        for extent, vector in vectors.items():
+            chunks = -(-extent // (vector * threads))
+            words = self._words(al, sched, extent)
+            if tiled and chunks > 1:
+                most = max(1, int(self.words // max(1.0, vector * words)))
+                chunks = min(chunks, most, heuristics.TILE_CHUNKS)
+                tiles = -(-extent // (vector * threads * chunks))
+            elif chunks * vector * words > self.words and chunks > 1:
+                fits = False
+            spaces.append((extent, ColumnMapping(vector, chunks)))
+        storage = Storage.REGISTERS
+        if not fits:
+            if any(p.folds for p in sched.passes) or any(k[1].per_column for k in sched.hoisted):
+                raise Misaligned("the sums of all columns do not fit the registers of a block")
+            storage = Storage.NOWHERE
+            spaces = [(e, self._stepped(m)) for e, m in spaces]
+            sched = schedule(al, Keep.NOTHING, hoist=True)
+        mapping = RowMapping(
+            threads, self.threads // threads, ByExtent(spaces), storage=storage, row_splits=tiles
+        )
+        tasks = -(-rows // mapping.rows_per_block)
+        if tiles > self.blocks:
+            raise Misaligned(f"{tiles} tiles of columns on {self.blocks} blocks")
+        self.most_tasks = max(self.most_tasks, tasks * tiles)
+        stride = 1 if piece.replicated else min(self.blocks // tiles, tasks)
+        return Stage(piece, sched, mapping, tasks, stride, tiles, unroll=self._unroll(al, sched, mapping))
+
+    @staticmethod
+    def _stepped(m: ColumnMapping) -> ColumnMapping:
+        """The same columns in steps of a few vectors a thread."""
+        chunks = max(1, heuristics.STEP_ELEMENTS // m.vector)
+        return ColumnMapping(m.vector, chunks, -(-m.chunks // chunks))
+
+    def _unroll(self, al: Alignment, sched: LoopNest, mapping: RowMapping) -> int:
+        """Groups of rows in flight at once where rows only feed folds: no barrier or store stands between them."""
+        if len(sched.passes) != 1 or sched.row_outputs or sched.row_folds:
+            return 1
+        (p,) = sched.passes
+        if p.reduces or p.outputs:
+            return 1
+        m = mapping.of(p.columns)
+        words = m.vector * m.chunks * max(1.0, tile_words(al, sched, p.columns))
+        room = self.words - m.vector * m.chunks * len(p.folds)
+        return max(1, min(heuristics.VECTORS_IN_FLIGHT // m.chunks, int(room // max(1.0, words))))
+
+    def _words(self, al: Alignment, sched: LoopNest, extent: int) -> float:
+        """Registers a column costs a thread: its tile, and an accumulator for each fold."""
+        folds = [op for p in sched.over(extent) for op, _ in p.folds]
+        sums = sum(
+            max(1.0, item_bytes(compute_dtype(op.output.dtype)) / 4) for op in folds if op.output.size != 1
+        )
+        same_rows = sum(1 for _, point in sched.hoisted if extent_key(point.columns) == extent)
+        return tile_words(al, sched, extent) + sums + same_rows
+
+    def _cost_of(
+        self, al: Alignment, sched: LoopNest, vectors: Mapping[int, int], threads: int, rows: int, tiled: bool
+    ) -> float:
+        """Idle lanes, registers beyond the bound, scattered loads, barriers, idle blocks: less is better."""
+        cost = 0.0
+        # Idle lanes matter as far as there is work for all.
+        busy = self.blocks * self.threads * heuristics.BUSY_ELEMENTS
+        work = min(1.0, rows * max(vectors, default=1) / busy)
+        for extent, vector in vectors.items():
+            count = -(-extent // vector)
+            chunks = -(-count // threads)
+            words = chunks * vector * self._words(al, sched, extent)
+            if tiled:
+                chunks = min(chunks, heuristics.TILE_CHUNKS)
+                idle = -(-count // (threads * chunks)) * threads * chunks / count - 1.0
+                cost += heuristics.tile_cost(idle, threads, vector, self.threads / threads)
+                continue
+            idle = chunks * threads / count - 1.0
+            over = max(0.0, words / self.words - 1.0)
+            cost += heuristics.row_cost(idle, work, over, threads, vector)
+        if threads > self.device.warp and any(p.reduces for p in sched.passes):
+            cost += heuristics.reduction_cost(threads // self.device.warp)
+        groups = -(-rows // max(1, self.threads // threads))
+        if groups < self.device.sms:
+            most = max((-(-e // vector) for e, vector in vectors.items()), default=1)
+            turns, least = most / threads, most * rows / (self.device.sms * self.threads)
+            cost += heuristics.idle_device_cost(groups / self.device.sms, turns, least)
+        return cost
+
+
+def _is_large(tensor: Tensor) -> bool:
+    return int(tensor.size) * item_bytes(tensor.dtype) >= heuristics.CACHED_INPUT_BYTES
+
+
+def _turned_around(phases: Sequence[Sequence[Stage]]) -> list[list[Stage]]:
+    """The stages, those that read a large input again beginning where the last one that read it ended."""
+    direction: dict[Tensor, bool] = {}
+
+    def turned(p: Stage) -> Stage:
+        if p.slice.replicated:
+            return p
+        tensors = {copy: t for t, copy in p.slice.tensors.items()}
+        large = [tensors[t] for t in p.graph.inputs if _is_large(t)]
+        before = [direction[t] for t in large if t in direction]
+        backwards = bool(before) and not before[0]
+        direction.update(dict.fromkeys(large, backwards))
+        return replace(p, backwards=backwards)
+
+    return [[turned(p) for p in stages] for stages in phases]

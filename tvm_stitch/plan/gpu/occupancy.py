@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Resource-aware launches (AStitch 4.5): how many blocks a multiprocessor holds at once.
+
+The occupancy rules are those of NVIDIA's calculator for compute capabilities 7.0 to 9.0: registers are given out to
+warps in units of 256, each from one of the four sub-partitions of an SM.
+"""
+
+from __future__ import annotations
+
+from ...device import DeviceModel
+
+MAX_REGISTERS = 255
+"""Registers that a thread can name."""
+
+_REGISTER_UNIT = 256
+_SUB_PARTITIONS = 4
+
+
+def blocks_per_sm(device: DeviceModel, threads: int, registers: int, shared_bytes: int = 0) -> int:
+    """Blocks that an SM holds at once; 0 when not even one fits.
+
+    Args:
+        device: a GPU.
+        threads: threads a block.
+        registers: 32-bit registers a thread, as the compiler reports them.
+        shared_bytes: shared memory a block, static and dynamic.
+
+    Raises:
+        ValueError: for a device that is no GPU, or for numbers that no kernel can have.
+    """
+    _check(device, threads, registers, shared_bytes)
+    if threads > device.max_threads_per_block or shared_bytes > device.shared_per_block:
+        return 0
+    warps = -(-threads // device.warp)
+    by_warps = (device.threads_per_sm // device.warp) // warps
+    limit = min(by_warps, device.max_blocks_per_sm)
+    if registers:
+        a_warp = _round_up(registers * device.warp, _REGISTER_UNIT)
+        if a_warp * warps > device.registers_per_sm:
+            return 0
+        held = device.registers_per_sm // _SUB_PARTITIONS // a_warp * _SUB_PARTITIONS
+        limit = min(limit, held // warps)
+    a_block = _round_up(shared_bytes + device.shared_reserved, device.shared_unit)
+    return min(limit, device.shared_per_sm // a_block) if a_block else limit
+
+
+def _check(device: DeviceModel, threads: int, registers: int, shared_bytes: int) -> None:
+    if not device.is_gpu:
+        raise ValueError(f"{device.name} runs no blocks of threads")
+    if threads < 1 or shared_bytes < 0:
+        raise ValueError(f"no kernel has {threads} threads a block and {shared_bytes} bytes of shared memory")
+    if not 0 <= registers <= MAX_REGISTERS:
+        raise ValueError(f"a thread has 0 to {MAX_REGISTERS} registers, not {registers}")
+
+
+def _round_up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit

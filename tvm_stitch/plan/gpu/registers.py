@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Registers of a thread in a stage of one pass, and what is worth keeping in the free ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...graph.dtype import item_bytes
+from ...graph.extent import extent_key
+from ..iteration.domain import At
+from ..kernel import Stage
+
+
+def stage_words(stage: Stage) -> float:
+    """Registers that a thread's tiles take while a stage is evaluated: hoisted values, sums, and tasks in flight."""
+    total = 0.0
+    for p in stage.schedule.passes:
+        m = stage.row_mapping.of(p.columns)
+        columns = m.vector * m.chunks
+        hoisted = sum(_words(leaf[0].dtype) for leaf in stage.resident)
+        hoisted += sum(
+            1 for _, point in stage.schedule.hoisted if extent_key(point.columns) == extent_key(p.columns)
+        )
+        loads = sum(_words(t.dtype) for t, point in p.loads if point.at is At.FULL)
+        shared = sum(
+            _words(leaf[0].dtype)
+            for leaf in p.loads
+            if leaf[1].at is not At.FULL and leaf not in stage.resident
+        )
+        outputs = sum(_words(op.output.dtype) for op, _ in p.outputs)
+        total += columns * (hoisted + loads * stage.unroll + len(p.folds)) + m.vector * (outputs + shared)
+    return total
+
+
+def with_resident(stage: Stage, words: int) -> Stage:
+    """The stage with a thread's columns of what rows share (scales, biases) in registers, as far as ``words`` allow.
+
+    A thread has the same columns in all of its tasks. Only for blocks of several tasks, and in stages of one pass:
+    others have tiles that come and go.
+    """
+    few = stage.tasks < 2 * stage.stride
+    if len(stage.schedule.passes) != 1 or stage.row_mapping.split or few or stage.slice.replicated:
+        return stage
+    (p,) = stage.schedule.passes
+    if stage.row_mapping.of(p.columns).steps != 1:
+        return stage
+    for leaf in p.loads:
+        if leaf[1].at is At.COLUMN and leaf[0].dtype != "bool":
+            more = replace(stage, resident=(*stage.resident, leaf))
+            stage = more if stage_words(more) <= words else stage
+    return stage
+
+
+def _words(dtype: str) -> float:
+    """Registers an element takes: narrow ones are unpacked to be computed with."""
+    return max(1.0, item_bytes(dtype) / 4)

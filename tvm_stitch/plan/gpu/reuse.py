@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reuse between phases: what a block loads in one phase stays on chip for the phases that read it again.
+
+The blocks of a grid-wide plan stay for all of its phases. If stages of several phases read the same input and share out
+its elements alike, each thread finds in a later phase what it loaded in an earlier one: as many tasks as fit are kept
+in shared memory, and some more in registers. This is AStitch's hierarchical data reuse (section 3.2), across a grid
+barrier instead of a block's. The caches do not do this: in a second sweep over more than they hold every element has
+been evicted before its turn comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ...graph.dtype import item_bytes
+from ...graph.extent import ByExtent, extent_key
+from ...graph.ir import Tensor
+from .. import heuristics
+from ..iteration.alignment import Misaligned
+from ..iteration.domain import At, Domain
+from ..iteration.loops import Leaf, schedule
+from ..kernel import InterPhaseReuse, KernelPlan, Stage
+from ..memory import shared_bytes
+from ..slices import Cut, Slice, aligned_slice
+from .registers import stage_words
+from .tile import RowMapping
+
+
+def loaded_tile(stage: Stage, tensor: Tensor) -> Leaf | None:
+    """The load by which every thread of a stage gets its elements of an input of the whole graph, in one pass.
+
+    None where there is no such load, or where some threads have no element (in other than the last task).
+    """
+    copy = stage.slice.tensors.get(tensor)
+    if copy is None or len(stage.schedule.passes) != 1 or stage.slice.replicated or copy.dtype == "bool":
+        return None
+    (p,) = stage.schedule.passes
+    found = [leaf for leaf in p.loads if leaf[0] is copy and leaf[1].at is At.FULL]
+    mapping = stage.row_mapping
+    if not found or not mapping.keep or mapping.of(p.columns).steps != 1:
+        return None
+    return found[0] if mapping.split or mapping.covered(p.columns) == p.columns else None
+
+
+def shared_out_alike(one: Stage, other: Stage) -> bool:
+    """True when equal threads of equal blocks load equal elements of what both stages read whole."""
+
+    def layout(stage: Stage) -> tuple[object, ...]:
+        m, domain = stage.row_mapping, stage.alignment.domain
+        columns = stage.schedule.passes[0].columns if stage.schedule.passes else 0
+        return (
+            extent_key(domain.rows), domain.flat, extent_key(columns), m.threads, m.rows_per_block, m.split,
+            m.columns.get(columns), stage.tasks, stage.stride, stage.tiles, stage.offset,
+        )  # fmt: skip
+
+    return layout(one) == layout(other)
+
+
+def adopt(piece: Slice, earlier: Sequence[Stage], cut: Cut, blocks: int, words: int) -> Stage | None:
+    """A stage of a slice, shared out as an earlier one that loads the same input, if it can be.
+
+    A stage without reductions has a flat domain, which suits any shape; but the same rows and threads as those of the
+    stage that reduced the rows let a thread keep its elements.
+
+    Args:
+        piece: a slice of a later phase.
+        earlier: the stages of earlier phases.
+        cut: where slices of the whole graph end.
+        blocks: blocks of the launch.
+        words: registers that a thread may spend.
+    """
+    if not piece.domain.flat or piece.folds or piece.replicated or any(op.is_reduce for op in piece.roots):
+        return None
+    for model in earlier:
+        m = model.row_mapping
+        if m.split or model.tiles != 1 or model.stride != blocks or model.tasks < blocks:
+            continue
+        if not any(loaded_tile(model, t) for t in piece.tensors):
+            continue
+        rows = Domain(model.alignment.domain.rows)
+        try:
+            like = aligned_slice(cut, piece.phase, rows, piece.roots, piece.folds, piece.stored)
+        except Misaligned:
+            continue
+        mapped = _mapped_as(like, model, words)
+        if mapped is not None and any(
+            loaded_tile(mapped, t) and loaded_tile(model, t) for t in piece.tensors
+        ):
+            return mapped
+    return None
+
+
+def _mapped_as(piece: Slice, model: Stage, words: int) -> Stage | None:
+    sched = schedule(piece.alignment, hoist=True)
+    m = model.row_mapping
+    if len(sched.passes) != 1 or sched.row_outputs or sched.passes[0].reduces:
+        return None
+    columns = sched.passes[0].columns
+    if columns not in m.columns:
+        return None
+    mapping = RowMapping(m.threads, m.rows_per_block, ByExtent([(columns, m.of(columns))]))
+    mapped = Stage(piece, sched, mapping, model.tasks, model.stride, offset=model.offset, unroll=model.unroll)
+    while mapped.unroll > 1 and stage_words(mapped) > words:
+        mapped = replace(mapped, unroll=mapped.unroll // 2)
+    return mapped if stage_words(mapped) <= words else None
+
+
+def retain(plan: KernelPlan, words: int) -> InterPhaseReuse | None:
+    """What to keep on chip in a plan whose blocks stay: of all choices the one that saves most; None if there is none.
+
+    Args:
+        plan: mapped, without retention.
+        words: registers that a thread has.
+    """
+    if not plan.cooperative:
+        return None
+    found: list[tuple[int, InterPhaseReuse]] = []
+    for f, stages in enumerate(plan.phases):
+        for first in stages:
+            if (
+                first.slice.replicated
+                or first.stride != plan.shared_grid.blocks
+                or first.tiles != 1
+                or first.offset
+            ):
+                continue
+            later = [p for phase in plan.phases[f + 1 :] for p in phase if shared_out_alike(first, p)]
+            readers: dict[tuple[Stage, ...], list[Tensor]] = {}
+            for tensor in plan.graph.inputs:
+                again = tuple(p for p in later if loaded_tile(first, tensor) and loaded_tile(p, tensor))
+                if again:
+                    readers.setdefault(again, []).append(tensor)
+            for again, tensors in readers.items():
+                kept = _kept(plan, (first, *again), tuple(tensors), words)
+                if kept is not None:
+                    found.append((kept.tasks * kept.bytes * len(again), kept))
+    return max(found, key=lambda choice: choice[0])[1] if found else None
+
+
+def _kept(
+    plan: KernelPlan, stages: tuple[Stage, ...], tensors: tuple[Tensor, ...], words: int
+) -> InterPhaseReuse | None:
+    device, first = plan.device, stages[0]
+    (p,) = first.schedule.passes
+    m = first.row_mapping.of(p.columns)
+    elements = m.vector * m.chunks
+    size = sum(item_bytes(t.dtype) for t in tensors) * elements * plan.shared_grid.threads
+    room = min(
+        device.shared_per_block,
+        device.shared_per_sm // plan.shared_grid.blocks_per_sm - device.shared_reserved,
+    )
+    # As many as every block has; and the last of a flat domain may be a part of one.
+    tasks = (first.tasks - 1 if first.row_mapping.split else first.tasks) // first.stride
+    together = max(stage.unroll for stage in stages)
+    shared = max(0, min(tasks, (room - shared_bytes(plan) - heuristics.RETAINED_SLACK_BYTES) // size))
+    if shared > together:
+        shared -= shared % together
+    each = max(1.0, sum(item_bytes(t.dtype) for t in tensors) / 4 * elements)
+    free = words - max(map(stage_words, stages)) - heuristics.RETAINED_ADDRESSES * (len(tensors) - 1)
+    share = next((share for phases, share in heuristics.RETAINED_SHARE if len(plan.phases) <= phases), 0.0)
+    registers = max(0, min(tasks - shared, heuristics.RETAINED_IN_REGISTERS, int(free * share / each)))
+    return InterPhaseReuse(tensors, stages, shared, registers, size) if shared + registers else None

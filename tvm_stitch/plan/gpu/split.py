@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Task splitting: how many blocks share a row, and how they combine what they reduce (AStitch 4.3).
+
+The paper splits rows that are fewer than the blocks of a wave and longer than 1024 elements, and packs others. Here
+such rows are split where an estimate says that the time saved is more than the exchange costs; and rows too long for
+the registers of one block are spread over a cluster that can hold them, however many there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ... import compat
+from ...config import StitchConfig
+from ...device import DeviceModel
+from ...graph.dtype import item_bytes
+from ...graph.extent import ByExtent, Extent, as_expr
+from ...graph.ir import Operator
+from .. import heuristics
+from ..iteration.alignment import Alignment
+from ..iteration.loops import LoopNest, is_streamed
+from ..kernel import Scratch
+from .occupancy import blocks_per_sm
+from .tile import (
+    MOST_BLOCKS,
+    ColumnMapping,
+    CrossBlockReduction,
+    RowMapping,
+    Storage,
+    kept_in_shared,
+    map_rows,
+    partial_bytes,
+    partial_dtype,
+    settled,
+    stage_bytes,
+    tile_words,
+    vector_length,
+)
+
+
+def choose_mapping(
+    alignment: Alignment, sched: LoopNest, device: DeviceModel, config: StitchConfig
+) -> RowMapping:
+    """The thread mapping of a stitch op on a GPU; rows of static length may be split."""
+    best = map_rows(alignment, sched, device)
+    rows = compat.int_value(as_expr(alignment.domain.rows))
+    lengths = [p.columns for p in sched.passes]
+    static = [e for e in lengths if isinstance(e, int)]
+    if rows is None or alignment.domain.flat or len(static) < len(lengths):
+        return best
+    if max(static, default=0) <= heuristics.SPLIT_COLUMNS or (
+        rows >= device.sms and best.storage is Storage.REGISTERS
+    ):
+        return best
+    time = heuristics.SPLIT_GAIN * estimate(alignment, sched, best, device)
+    for mapping in _candidates(alignment, sched, device, config, rows, max(static)):
+        found = estimate(alignment, sched, mapping, device)
+        if found < time:
+            best, time = mapping, heuristics.FEWER_BLOCKS_GAIN * found
+    return best
+
+
+def _candidates(
+    alignment: Alignment, sched: LoopNest, device: DeviceModel, config: StitchConfig, rows: int, longest: int
+) -> Iterator[RowMapping]:
+    """Split mappings worth an estimate, fewest blocks a row first."""
+    reduces = bool(alignment.graph.reduces)
+    most = device.max_cluster if config.clusters else 1
+    if not reduces:  # nothing to exchange: as many blocks as fill the device
+        most = max(1, heuristics.BLOCKS_TO_FILL * device.sms // rows)
+    row_splits = 2
+    while (
+        row_splits <= most
+        and rows * row_splits <= MOST_BLOCKS
+        and longest >= row_splits * heuristics.SPLIT_COLUMNS // 2
+    ):
+        exchange = CrossBlockReduction.CLUSTER if reduces else CrossBlockReduction.NONE
+        mapping = replace(map_rows(alignment, sched, device, row_splits), exchange=exchange)
+        # Where values stay was decided without the slots of the exchange.
+        yield kept_in_shared(sched, mapping, device) if mapping.shared else mapping
+        row_splits *= 2
+    if reduces and config.grid_barriers and device.cooperative:
+        grid = grid_mapping(alignment, sched, device)
+        if grid is not None:
+            yield grid
+
+
+def grid_mapping(alignment: Alignment, sched: LoopNest, device: DeviceModel) -> RowMapping | None:
+    """Rows over all blocks that the device holds at once; None where two a row are too many.
+
+    Values stay in registers if all of a block's fit; else the plan keeps them in shared memory, or reads them again.
+    """
+    rows = compat.int_value(as_expr(alignment.domain.rows))
+    assert rows is not None
+    vectors = {int(e): vector_length(alignment, sched, e, device) for e in sched.spaces}
+    streamed = None
+    for threads, blocks in heuristics.SPLIT_BLOCK_SHAPES:
+        if threads * blocks > device.threads_per_sm:
+            continue
+        most = max(-(-e // (threads * vector)) for e, vector in vectors.items())
+        row_splits = min(device.sms * blocks // rows, most)
+        if row_splits < 2:
+            continue
+        spaces = ByExtent(
+            (e, ColumnMapping(v, -(-e // (row_splits * threads * v)))) for e, v in vectors.items()
+        )
+        mapping = RowMapping(
+            threads, 1, spaces, row_splits=row_splits, exchange=CrossBlockReduction.GRID, blocks_per_sm=blocks
+        )
+        registers = device.registers_per_sm // (threads * blocks)
+        if _tile_registers(alignment, sched, mapping) + heuristics.OVERHEAD_REGISTERS <= registers:
+            return mapping
+        streamed = streamed or mapping
+    if streamed is None:
+        return None
+
+    def in_flight(columns: Extent, m: ColumnMapping) -> ColumnMapping:
+        words = m.vector * _loads_words(alignment, sched, columns)
+        chunks = max(1, min(m.chunks, int(heuristics.STREAMED_WORDS // words)))
+        return ColumnMapping(m.vector, chunks, -(-m.chunks // chunks))
+
+    spaces = ByExtent((e, in_flight(e, m)) for e, m in streamed.columns.items())
+    return kept_in_shared(sched, replace(streamed, columns=spaces), device)
+
+
+def _tile_registers(alignment: Alignment, sched: LoopNest, mapping: RowMapping) -> float:
+    """Registers of a thread that hold tiles: of all column spaces where they are kept, else of the widest."""
+    if mapping.storage is Storage.REGISTERS:
+        return sum(m.chunks * m.vector * tile_words(alignment, sched, e) for e, m in mapping.columns.items())
+    return max(m.chunks * m.vector * _loads_words(alignment, sched, e) for e, m in mapping.columns.items())
+
+
+def _loads_words(alignment: Alignment, sched: LoopNest, columns: Extent) -> float:
+    """Registers that the loads of one column take, in the pass of the space that loads most."""
+    most = 0.25
+    for p in sched.over(columns):
+        sizes = [item_bytes(leaf[0].dtype) for leaf in p.loads if is_streamed(alignment.domain.rows, leaf)]
+        most = max(most, sum(sizes) / 4)
+    return most
+
+
+def estimate(alignment: Alignment, sched: LoopNest, mapping: RowMapping, device: DeviceModel) -> float:
+    """Seconds that a kernel takes, roughly: the busiest multiprocessor's share of the memory traffic, and exchanges.
+
+    It compares mappings of one stitch op; what all of them have alike (the launch, the computation) is left out.
+    """
+    sched, mapping = settled(alignment, sched, mapping, device)
+    rows = compat.int_value(as_expr(alignment.domain.rows))
+    assert rows is not None
+    grid = -(-rows // mapping.rows_per_block) * mapping.row_splits
+    registers = int(_tile_registers(alignment, sched, mapping)) + heuristics.OVERHEAD_REGISTERS
+    registers = min(registers, 255, device.registers_per_sm // mapping.block)
+    shared = partial_bytes(sched, mapping) + (stage_bytes(sched, mapping) if mapping.shared else 0)
+    resident = max(1, blocks_per_sm(device, mapping.block, registers, shared))
+    busiest = -(-grid // device.sms)
+    waves = -(-grid // (device.sms * resident))
+    block_bytes = _row_bytes(alignment, sched, rows, device) * mapping.rows_per_block / mapping.row_splits
+    seconds = busiest * block_bytes * device.sms / device.bandwidth
+    if resident == 1 and busiest > 1:
+        seconds *= heuristics.LONE_BLOCK_SLOWDOWN
+    exchanges = len({p.level for p in sched.passes if p.reduces})
+    exposed = waves if resident == 1 else 1 + heuristics.HIDDEN_SHARE * (waves - 1)
+    return seconds + exposed * exchanges * _exchange_seconds(mapping.exchange)
+
+
+def _exchange_seconds(exchange: CrossBlockReduction) -> float:
+    """What an exchange costs, all its reductions together."""
+    if exchange is CrossBlockReduction.NONE:
+        return 0.0
+    return (
+        heuristics.CLUSTER_EXCHANGE_SECONDS
+        if exchange is CrossBlockReduction.CLUSTER
+        else heuristics.GRID_EXCHANGE_SECONDS
+    )
+
+
+def _row_bytes(alignment: Alignment, sched: LoopNest, rows: int, device: DeviceModel) -> float:
+    """Traffic of a row, with what is read again counted for less where all of it fits the L2 cache."""
+    first = again = 0.0
+    seen = set()
+    for p in sched.passes:
+        columns = int(p.columns) if isinstance(p.columns, int) else 0
+        for leaf in p.loads:
+            size = columns * item_bytes(leaf[0].dtype)
+            if not is_streamed(alignment.domain.rows, leaf) or (leaf in seen and leaf in sched.kept_loads):
+                continue
+            if leaf in seen:
+                again += size
+            else:
+                first += size
+                seen.add(leaf)
+        first += sum(columns * item_bytes(op.output.dtype) for op, _ in p.outputs)
+    return first + again * (heuristics.CACHED_SHARE if rows * first < device.l2_bytes / 2 else 1.0)
+
+
+def partial_scratch(sched: LoopNest, rows: Extent, mapping: RowMapping) -> dict[Operator, Scratch]:
+    """For each reduction the scratch of (rows, row_splits) partial results that an exchange by grid barrier needs."""
+    if mapping.exchange is not CrossBlockReduction.GRID:
+        return {}
+    reduces = [op for p in sched.passes for op in p.reduces]
+    shape = (rows, mapping.row_splits)
+    return {op: Scratch(f"partials_{i}", shape, partial_dtype(op)) for i, op in enumerate(reduces)}

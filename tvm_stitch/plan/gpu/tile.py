@@ -1,0 +1,411 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Adaptive thread mapping on a GPU: which thread of which block handles which row and columns (AStitch 3.3, 4.3).
+
+Many small rows share a block (horizontal packing), long rows take more threads each, up to a whole block. Loads and
+stores are vectors of up to 16 bytes wherever divisibility allows. A row may be split over several blocks as well
+(task splitting, see splitting.py).
+
+A row's threads are the power of two that gives each two full vectors, from 32 to half of the largest block; up to 32
+vectors, a part of a warp, by the least idle lanes. That was the fastest on an H200 (layer norm and others, rows of
+256 to 8192 columns): one vector leaves too little in flight, many cost registers and so occupancy. Rows that crowd
+the registers (72 words a thread) get more threads; the largest block is for rows that half of it is too small for:
+512 columns with 7 to 10 inputs alive took 69 to 71 us with 64 to 256 threads on an H200, 75 to 85 with 512, and 136
+to 181 with 1,024 (``python scripts/ab_threads.py --columns 512 --inputs 7,8,9,10``). One task a block was fastest at
+every size.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field, replace
+from math import gcd
+
+from ... import compat
+from ...compat import Analyzer
+from ...device import DeviceModel
+from ...graph.dtype import compute_dtype, item_bytes
+from ...graph.extent import ByExtent, Extent, as_expr
+from ...graph.ir import Operator
+from .. import heuristics
+from ..iteration.alignment import Alignment
+from ..iteration.contiguity import vectorizable
+from ..iteration.domain import At
+from ..iteration.loops import Keep, LoopNest, is_streamed, schedule
+
+MOST_BLOCKS = 2**31 - 1
+"""Blocks of a grid's first dimension."""
+
+
+class CrossBlockReduction(enum.Enum):
+    """How the blocks that share a row combine their partial results."""
+
+    NONE = "none"
+    CLUSTER = "distributed shared memory"
+    GRID = "device memory and a grid barrier"
+
+
+@dataclass(frozen=True)
+class ColumnMapping:
+    """How a column space is spread over a block: ((step * chunks + chunk) * threads + lane) * vector + element.
+
+    That is the column itself, or its place in the block's segment where a row has several.
+    """
+
+    vector: int
+    chunks: int
+    steps: int = 1
+
+
+class Storage(enum.Enum):
+    """Where values stay between the passes over a row."""
+
+    REGISTERS = "kept in registers"
+    SHARED = "kept in shared memory"
+    NOWHERE = "read again"
+
+
+@dataclass(frozen=True)
+class RowMapping:
+    """Rows over blocks and threads over a row's columns.
+
+    ``threads`` handle one row together, ``rows_per_block`` rows share a block (horizontal packing), and a block takes
+    ``tasks`` such groups of rows in order (vertical packing). ``columns`` maps each column space. ``split`` spreads a
+    flat domain's columns over blocks instead. ``storage`` says where values stay between passes.
+
+    ``row_splits`` blocks share a row (task splitting): block ``row * row_splits + split`` takes a contiguous part of
+    the row's columns, and ``exchange`` combines what they reduce. ``blocks_per_sm`` blocks of a multiprocessor are
+    resident at once, which the kernel's launch bounds enforce (0: no bound).
+    """
+
+    threads: int
+    rows_per_block: int
+    columns: ByExtent[ColumnMapping] = field(default_factory=ByExtent)
+    split: bool = False
+    storage: Storage = Storage.REGISTERS
+    tasks: int = 1
+    row_splits: int = 1
+    exchange: CrossBlockReduction = CrossBlockReduction.NONE
+    blocks_per_sm: int = 0
+
+    @property
+    def keep(self) -> bool:
+        """Whether values stay on chip between passes; else their inputs are read again."""
+        return self.storage is not Storage.NOWHERE
+
+    @property
+    def shared(self) -> bool:
+        """Whether they stay in shared memory."""
+        return self.storage is Storage.SHARED
+
+    @property
+    def block(self) -> int:
+        """Threads of a block."""
+        return self.threads * self.rows_per_block
+
+    @property
+    def spaces(self) -> dict[str, str]:
+        """What is said of every column space."""
+        return {
+            str(e): f"vectors of {m.vector} x {m.chunks} x {m.steps} steps" for e, m in self.columns.items()
+        }
+
+    def describe(self) -> dict[str, object]:
+        """The mapping as plain data, for ``explain``."""
+        return {
+            "threads a row": self.threads,
+            "rows a block": self.rows_per_block,
+            "block": self.block,
+            "tasks a block": self.tasks,
+            "columns": self.spaces,
+            "between passes": self.storage.value,
+            "blocks a row": self.row_splits,
+            "exchange": self.exchange.value,
+            "columns over blocks": self.split,
+        }
+
+    def block_columns(self, columns: Extent) -> int:
+        """Columns of a row that a block covers, those past the row's end included."""
+        m = self.of(columns)
+        return m.steps * m.chunks * self.threads * m.vector
+
+    def covered(self, columns: Extent) -> int:
+        """Columns that all blocks of a row cover, those past its end included."""
+        return self.row_splits * self.block_columns(columns)
+
+    def of(self, columns: Extent) -> ColumnMapping:
+        """The mapping of a column space."""
+        return self.columns[columns]
+
+
+def full_vector(sched: LoopNest, columns: Extent, device: DeviceModel) -> int:
+    """Elements of a 16-byte vector of the column space's smallest type (8 at most, and what the device can move)."""
+    sizes, most = [4], 8
+    for p in sched.over(columns):
+        sizes += [item_bytes(t.dtype) for t, pt in p.loads if pt.at is At.FULL]
+        sizes += [item_bytes(op.output.dtype) for op, pt in p.outputs if pt.at is At.FULL]
+        moved = [t.dtype for t, _ in p.loads] + [op.output.dtype for op, _ in p.outputs]
+        most = device.bfloat16_lanes if "bfloat16" in moved else most
+    return min(most, 16 // min(sizes))
+
+
+def vector_length(alignment: Alignment, sched: LoopNest, columns: Extent, device: DeviceModel) -> int:
+    """Elements that a vector may hold for every tensor of the column space: a power of two that divides it.
+
+    Where all that is as large as the domain lies in pieces of fewer elements, as the groups of a norm do whose channels
+    are last, vectors are as short as these: longer ones would be gathered element by element.
+    """
+    vector = gcd(full_vector(sched, columns, device), divisor(columns))
+    domain = alignment.domain
+    moved = [
+        leaf for p in sched.over(columns) for leaf in (*p.loads, *((op.output, at) for op, at in p.outputs))
+    ]
+    pieces = [leaf for leaf in moved if is_streamed(domain.rows, leaf)]
+    if any(point.at is At.FULL for _, point in pieces):
+        return vector
+    shorter = vector
+    while shorter > 1:
+        if any(vectorizable(domain, at.indices, t.shape, columns, shorter) for t, at in pieces):
+            return shorter
+        shorter //= 2
+    return vector
+
+
+def divisor(columns: Extent) -> int:
+    """A number that certainly divides the extent."""
+    if isinstance(columns, int):
+        return columns
+    return max(1, int(Analyzer().modular_set(as_expr(columns)).coeff)) if _pure(columns) else 1
+
+
+def _pure(columns: Extent) -> bool:
+    modular = Analyzer().modular_set(as_expr(columns))
+    return int(modular.base) == 0
+
+
+def tile_words(alignment: Alignment, sched: LoopNest, columns: Extent) -> float:
+    """Registers that one column of the space costs a thread: the most that is alive before or after a pass.
+
+    Values alive are the kept ones still to be read and the loads in flight; what a pass stores takes the place of
+    what it read last. Shared values (a scale or bias) live for one vector only and are not counted.
+    """
+    passes = sched.over(columns)
+    first: dict[object, int] = {}
+    last: dict[object, int] = {}
+    size: dict[object, float] = {}
+    for i, p in enumerate(passes):
+        keys: list[tuple[object, float]] = [
+            (leaf, _words(leaf[0].dtype)) for leaf in p.loads if is_streamed(alignment.domain.rows, leaf)
+        ]
+        kept = [k for k in [*p.values, *p.reads] if k in sched.kept_values]
+        keys += [(k, _words(compute_dtype(k[0].output.dtype))) for k in kept]
+        for key, words in keys:
+            first.setdefault(key, i)
+            last[key], size[key] = i, words
+    most = 0.5
+    for i, p in enumerate(passes):
+        loads = set(p.loads)
+        before = sum(size[k] for k in size if last[k] >= i and (first[k] < i or k in loads))
+        after = sum(size[k] for k in size if first[k] <= i < last[k])
+        after += sum(0.25 * _words(op.output.dtype) for op, _ in p.outputs)
+        most = max(most, before, after)
+    return most
+
+
+def _words(dtype: str) -> float:
+    return max(0.25, item_bytes(dtype) / 4)
+
+
+def map_rows(alignment: Alignment, sched: LoopNest, device: DeviceModel, row_splits: int = 1) -> RowMapping:
+    """The thread mapping of a stitch op on a GPU whose rows take ``row_splits`` blocks each.
+
+    Several blocks a row are for static shapes only; how they exchange what they reduce is left open.
+    """
+    extents = sched.spaces
+    vectors = [vector_length(alignment, sched, e, device) for e in extents]
+    if alignment.domain.flat:
+        # One vector a thread: the more blocks there are, the more loads are in flight.
+        flat = [(e, ColumnMapping(_spread(v, e, device), 1)) for e, v in zip(extents, vectors)]
+        return RowMapping(heuristics.FLAT_THREADS, 1, ByExtent(flat), split=True)
+    rows = compat.int_value(as_expr(alignment.domain.rows))
+    words = [tile_words(alignment, sched, e) for e in extents]
+    # Of every static space: its columns in a segment, the registers of one, and its vectors' length.
+    static = [
+        (e, -(-e // row_splits), w, v) for e, w, v in zip(extents, words, vectors) if isinstance(e, int)
+    ]
+    parts = None if rows is None else rows * row_splits
+    threads = 1 if row_splits == 1 else 4 * device.warp
+    for e, columns, wide, vector in static:
+        full = full_vector(sched, e, device)
+        threads = max(threads, _threads_for(columns, vector, full, wide, parts, device))
+    if not alignment.graph.reduces and row_splits == 1:
+        # One warp a row evaluates the row's values (a heavy one, broadcast) once.
+        threads = min(threads, device.warp)
+    rows_per_block, tasks = 1, 1
+    if row_splits == 1:
+        rows_per_block = _rows_per_block(threads, rows, device)
+        if rows is not None:
+            # One task a block was fastest on an H200 at every size; more only where the grid ends.
+            tasks = -(-rows // (rows_per_block * MOST_BLOCKS))
+    large = threads >= heuristics.LARGE_BLOCK
+    limit = heuristics.LONG_ROW_REGISTERS if large else heuristics.SMALL_BLOCK_REGISTERS
+    if threads == device.max_threads_per_block:
+        limit = device.registers_per_sm // threads - heuristics.LARGEST_BLOCK_REGISTERS
+    chunks = [-(-columns // (vector * threads)) for _, columns, _, vector in static]
+    fits = all(n == 1 or n * vector * wide <= limit for n, (_, _, wide, vector) in zip(chunks, static))
+    spaces = ByExtent((e, ColumnMapping(vector, n)) for n, (e, _, _, vector) in zip(chunks, static))
+    mapping = RowMapping(threads, rows_per_block, spaces, tasks=tasks, row_splits=row_splits)
+    return mapping if fits else kept_in_shared(sched, in_steps(mapping), device)
+
+
+def _spread(vector: int, columns: Extent, device: DeviceModel) -> int:
+    """The vector's length for columns that blocks share, shorter where there would be too few blocks for the device.
+
+    Small kernels take as long as one thread does, and that computes its vector's elements one after the other.
+    """
+    while vector > 1 and isinstance(columns, int) and columns < vector * heuristics.FLAT_THREADS * device.sms:
+        vector //= 2
+    return vector
+
+
+def in_steps(mapping: RowMapping) -> RowMapping:
+    """Columns in steps of a few vectors a thread, where nothing is kept in registers."""
+    most = heuristics.STEP_ELEMENTS
+    spaces = (
+        (e, _stepped(ColumnMapping(m.vector, min(m.chunks, max(1, most // m.vector))), m.chunks))
+        for e, m in mapping.columns.items()
+    )
+    return replace(mapping, columns=ByExtent(spaces))
+
+
+def _stepped(m: ColumnMapping, vectors: int) -> ColumnMapping:
+    """The same chunks, in as many steps as ``vectors`` vectors a thread take."""
+    return ColumnMapping(m.vector, m.chunks, -(-vectors // m.chunks))
+
+
+def kept_in_shared(sched: LoopNest, mapping: RowMapping, device: DeviceModel) -> RowMapping:
+    """The mapping with values in shared memory if a block's fit, else with values nowhere.
+
+    Steps are small enough not to cover much more than a block's columns. What is staged has the place of one row, so a
+    block of several rows keeps nothing.
+    """
+    span = mapping.threads * mapping.row_splits
+
+    def staged(columns: int, m: ColumnMapping) -> ColumnMapping:
+        vectors = -(-columns // (m.vector * span))
+        fitting = (c for c in heuristics.STAGED_CHUNKS if c <= m.chunks)
+        chunks = min(fitting, key=lambda c: (-(-vectors // c) * c, -c))
+        return _stepped(ColumnMapping(m.vector, chunks), vectors)
+
+    spaces = ByExtent((e, staged(e, m)) for e, m in mapping.columns.items())
+    found = replace(mapping, columns=spaces, storage=Storage.SHARED)
+    most = device.shared_per_block
+    if mapping.blocks_per_sm:
+        most = min(most, device.shared_per_sm // mapping.blocks_per_sm - device.shared_reserved)
+    reserve = partial_bytes(sched, mapping) + heuristics.SHARED_SLACK_BYTES
+    room = most - max(heuristics.LEAST_SHARED_RESERVE_BYTES, reserve)
+    fits = mapping.rows_per_block == 1 and 0 < stage_bytes(sched, found) <= room
+    return found if fits else replace(mapping, storage=Storage.NOWHERE)
+
+
+def partial_bytes(sched: LoopNest, mapping: RowMapping) -> int:
+    """Shared memory for partial results: one a warp and reduction where a row spans several warps, and the slots of a
+    cluster's exchange.
+
+    Reductions that are folded together, those of a pass or (where blocks exchange them) of a level, have partials at
+    the same time; later ones take the same space.
+    """
+    if mapping.threads <= 32:
+        return 0
+    folded: dict[int, int] = {}
+    for i, p in enumerate(sched.passes):
+        together = i if mapping.exchange is CrossBlockReduction.NONE else p.level
+        folded[together] = folded.get(together, 0) + sum(item_bytes(partial_dtype(op)) for op in p.reduces)
+    return mapping.block // 32 * max(folded.values(), default=0) + exchange_bytes(sched, mapping)
+
+
+def partial_dtype(op: Operator) -> str:
+    """The dtype in which a partial result travels between threads or blocks (4 or 8 bytes)."""
+    dtype = compute_dtype(op.output.dtype)
+    return dtype if item_bytes(dtype) >= 4 else "int32"
+
+
+def exchange_bytes(sched: LoopNest, mapping: RowMapping) -> int:
+    """Shared memory of a block that a cluster's exchange takes: a slot for each reduction and segment.
+
+    A slot has 8 bytes where any reduction accumulates in 8, else 4.
+    """
+    if mapping.exchange is not CrossBlockReduction.CLUSTER:
+        return 0
+    sizes = [item_bytes(partial_dtype(op)) for p in sched.passes for op in p.reduces]
+    return max(sizes, default=0) * len(sizes) * mapping.row_splits
+
+
+def settled(
+    alignment: Alignment, sched: LoopNest, mapping: RowMapping, device: DeviceModel
+) -> tuple[LoopNest, RowMapping]:
+    """Schedule and mapping that agree where values stay; loads that do not fit registers try shared memory first."""
+    if mapping.keep:
+        return sched, mapping
+    loads = schedule(alignment, Keep.LOADS)
+    found = kept_in_shared(loads, mapping, device)
+    return (loads if found.keep else schedule(alignment, Keep.NOTHING)), found
+
+
+def stage_bytes(sched: LoopNest, mapping: RowMapping) -> int:
+    """Shared memory that a row's kept values and loads take, were they kept there: the most alive during a pass."""
+    size: dict[object, int] = {}
+    for op, point in sched.kept_values:
+        size[(op, point)] = mapping.block_columns(point.columns) * item_bytes(compute_dtype(op.output.dtype))
+    for tensor, point in sched.kept_loads:
+        size[(tensor, point)] = mapping.block_columns(point.columns) * item_bytes(tensor.dtype)
+    used = [{k for k in [*p.values, *p.reads, *p.loads] if k in size} for p in sched.passes]
+    most = 0
+    for i in range(len(used)):
+        alive = {k for u in used[: i + 1] for k in u} & {k for u in used[i:] for k in u}
+        most = max(most, sum(size[k] for k in alive))
+    return most
+
+
+def _threads_for(
+    columns: int, vector: int, full: int, words: float, rows: int | None, device: DeviceModel
+) -> int:
+    """Threads for a row of ``columns`` columns, moved by vectors of ``vector`` (``full`` where all were aligned).
+
+    Two full vectors a thread were best on an H200 at every row length from 256 to 8192: one leaves too little in
+    flight, and many need registers that cost occupancy. Blocks of 1024 threads are left to rows that need them.
+    """
+    vecs = -(-columns // vector)
+    most = device.max_threads_per_block
+    if vecs <= 32:
+        small = [t for t in (1, 2, 4, 8, 16, 32) if t <= vecs * 2]
+        threads = min(small, key=lambda t: (heuristics.packed_row_cost(vecs, t, vector, words), -t))
+    else:
+        threads = min(max(32, _power_of_two(-(-columns // (2 * full)))), most // 2)
+
+    def crowded(limit: float) -> bool:
+        return -(-vecs // threads) * vector * words > limit
+
+    while threads < most // 2 and crowded(heuristics.TILE_REGISTERS):
+        threads *= 2
+    if most // 2 <= threads < most and crowded(heuristics.LARGEST_BLOCK_FROM_REGISTERS):
+        threads = most
+    if rows is not None:  # few rows: more threads each, so that the device is busy
+        wanted = device.sms * heuristics.BUSY_THREADS
+        while threads < most and rows * threads < wanted and threads * 2 <= vecs:
+            threads *= 2
+    return threads
+
+
+def _power_of_two(number: int) -> int:
+    """The least power of two that is not smaller."""
+    return 1 << max(0, number - 1).bit_length()
+
+
+def _rows_per_block(threads: int, rows: int | None, device: DeviceModel) -> int:
+    per_block = max(1, heuristics.SMALL_BLOCK // threads)
+    if rows is not None:
+        wanted = device.sms * heuristics.BLOCKS_A_MULTIPROCESSOR
+        least = max(threads, heuristics.SMALLEST_BLOCK)
+        while per_block * threads > least and -(-rows // per_block) < wanted:
+            per_block //= 2
+    return max(per_block, -(-device.warp // threads))

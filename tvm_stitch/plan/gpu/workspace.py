@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lay out the scratch of a grid-wide plan: buffers in device memory for the values that cross between phases."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...graph.dtype import compute_dtype
+from ...graph.ir import Tensor
+from ..kernel import KernelPlan, Scratch
+
+
+def with_workspace(plan: KernelPlan) -> KernelPlan:
+    """The plan with a buffer for every global tensor that is no output; tensors that do not live at once share one.
+
+    A tensor lives from the phase that writes it to the last one that reads it. Between the last reads of a buffer's
+    tensor and the first writes of the next there is a barrier.
+    """
+    lives, outputs, place = _lives(plan), set(plan.graph.outputs), dict[Tensor, str]()
+    free: list[tuple[str, str, int, int]] = []  # name, dtype, elements, last phase
+    for tensor in sorted((t for t in lives if t not in outputs), key=lambda t: lives[t][0]):
+        (first, last), size, wide = lives[tensor], int(tensor.size), compute_dtype(tensor.dtype)
+        for i, (name, dtype, room, until) in enumerate(free):
+            if dtype == wide and until < first:
+                free[i] = (name, dtype, max(room, size), last)
+                place[tensor] = name
+                break
+        else:
+            name = f"scratch{len(free)}"
+            free.append((name, wide, size, last))
+            place[tensor] = name
+    scratch = tuple(Scratch(name, (size,), dtype) for name, dtype, size, _ in free)
+    return replace(plan, scratch=scratch, place=place)
+
+
+def _lives(plan: KernelPlan) -> dict[Tensor, tuple[int, int]]:
+    """The first and the last phase in which each global tensor holds something."""
+    found = plan.crossing
+    first: dict[Tensor, int] = {}
+    for op, tensor in found.partials.items():
+        first[tensor] = next(f for f, stages in enumerate(plan.phases) for s in stages if op in s.slice.folds)
+    first |= found.stored
+    last = dict(first)
+    for f, stages in enumerate(plan.phases):
+        read = {t for stage in stages for op in stage.slice.copies for t in op.inputs}
+        last |= {t: f for t in first if f > first[t] and t in read}
+    for op, f in found.scalars.items():
+        later = [
+            g for g, stages in enumerate(plan.phases) if any(op.output in s.slice.tensors for s in stages)
+        ]
+        # Blocks that stay hold the result; kernels of their own finish it again.
+        last[found.partials[op]] = f + 1 if plan.cooperative else max([f + 1, *later])
+    return {t: (first[t], last[t]) for t in first}

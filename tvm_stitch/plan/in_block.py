@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plan a stitch op on one row domain: one stage, whose rows stay in their blocks."""
+
+from __future__ import annotations
+
+from ..config import StitchConfig
+from ..device import DeviceModel
+from ..graph.ir import StitchGraph
+from ..graph.rewrite.one_pass_variance import with_one_pass_variance
+from .cpu.tile import choose_cpu_mapping
+from .gpu.split import choose_mapping, partial_scratch
+from .gpu.tile import settled
+from .iteration.alignment import align
+from .iteration.loops import schedule
+from .kernel import Crossing, KernelPlan, Stage
+from .slices import partial_tensor, whole
+
+
+def plan_in_block(graph: StitchGraph, device: DeviceModel, config: StitchConfig | None = None) -> KernelPlan:
+    """Plan a graph for a device.
+
+    Args:
+        graph: a stitch op's graph.
+        device: the device that the kernel is for.
+        config: options; by default all are as StitchConfig has them.
+
+    Raises:
+        Misaligned: when no row domain serves the graph; the message is the reason that ``explain`` shows.
+    """
+    if not device.is_gpu:
+        alignment = align(graph)
+        sched = schedule(alignment)
+        mapping = choose_cpu_mapping(alignment, sched, device)
+        return KernelPlan(graph, device, ((Stage(whole(alignment), sched, mapping),),))
+    plan = _plan_gpu(graph, device, config or StitchConfig())
+    if not plan.stage.row_mapping.keep:
+        # Rows that are read again for every reduction: let mean and variance share one reading.
+        merged = with_one_pass_variance(graph)
+        if merged is not graph:
+            return _plan_gpu(merged, device, config or StitchConfig())
+    return plan
+
+
+def _plan_gpu(graph: StitchGraph, device: DeviceModel, config: StitchConfig) -> KernelPlan:
+    alignment = align(graph)
+    sched = schedule(alignment)
+    sched, mapping = settled(alignment, sched, choose_mapping(alignment, sched, device, config), device)
+    scratch = partial_scratch(sched, alignment.domain.rows, mapping)
+    partials = {op: partial_tensor(op, mapping.row_splits, s.dtype) for op, s in scratch.items()}
+    return KernelPlan(
+        graph,
+        device,
+        ((Stage(whole(alignment), sched, mapping),),),
+        Crossing(partials),
+        scratch=tuple(scratch.values()),
+        place={partials[op]: s.name for op, s in scratch.items()},
+    )

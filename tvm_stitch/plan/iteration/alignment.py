@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Align a graph's operators with one row domain: the locality check of in-block stitching (AStitch 4.2, 4.3).
+
+From the reductions and outputs, points are propagated backwards through every access. Whatever is element-wise can be
+evaluated anywhere; a reduction's result is available in its own row only, so every access to one must land there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from ... import compat
+from ...compat import Buffer, has_load
+from ...graph.classify import is_heavy
+from ...graph.extent import Extent, product, quotient, same, unflatten
+from ...graph.ir import Access, OpClass, Operator, Span, StitchGraph, Tensor
+from .. import heuristics
+from .domain import At, Domain, Point, is_zero
+from .gather import GatherPoints, Misaligned
+from .index_length import too_long
+
+Key = tuple[Operator, Point]
+
+
+@dataclass(frozen=True, eq=False)
+class Alignment:
+    """Where everything is evaluated.
+
+    ``roots`` lists the reductions and outputs with their points; ``reads`` gives, for each evaluated operator, the
+    point of each of its accesses (None for a gather's data, which is indexed by values). ``folds`` are the reductions
+    across rows: their results are known only when every row is done, so nothing here reads them. ``stand_ins`` are the
+    buffers that points read for inputs which hold indices.
+    """
+
+    graph: StitchGraph
+    domain: Domain
+    roots: Sequence[Key]
+    reads: Mapping[Key, Sequence[Point | None]]
+    level: Mapping[Key, int]
+    folds: frozenset[Operator]
+    stand_ins: Mapping[Tensor, Buffer]
+
+    @property
+    def row_point(self) -> Point:
+        """The point of a reduction's result."""
+        return self.domain.row_point
+
+    def children(self, key: Key) -> list[tuple[Access, Point | None]]:
+        """The accesses of an evaluated operator with their points."""
+        return list(zip(key[0].accesses, self.reads[key]))
+
+
+def align(
+    graph: StitchGraph,
+    domain: Domain | None = None,
+    folds: Collection[Operator] = (),
+    pinned: Collection[Tensor] = (),
+) -> Alignment:
+    """Find a domain for the graph (or take the one given) and evaluate its points.
+
+    ``folds`` names reductions that run across the rows instead of along them: one result a column, or one in all.
+    ``pinned`` are inputs of which only the elements at the current row and column are there.
+
+    Raises:
+        Misaligned: when there is none (rows differ, a symbolic reduce extent, an access to another row's reduction...).
+    """
+    for t in graph.tensors():
+        if any(is_zero(s) for s in t.shape):
+            raise Misaligned(f"{t.name} has no elements")
+    reasons: list[str] = []
+    for candidate in [domain] if domain is not None else _candidates(graph):
+        try:
+            return _Aligner(graph, candidate, frozenset(folds), frozenset(pinned)).run()
+        except Misaligned as err:
+            reasons.append(str(err))
+    raise Misaligned(reasons[0] if reasons else "no output")
+
+
+def _candidates(graph: StitchGraph) -> list[Domain]:
+    """Row domains worth trying, best first."""
+    reduces = graph.reduces
+    if reduces:
+        rows = Domain(reduces[0].output.size)
+        for op in reduces[1:]:
+            if not same(op.output.size, rows.rows, rows.analyzer):
+                raise Misaligned(
+                    f"reductions {reduces[0].name} and {op.name} have {rows.rows} and {op.output.size} rows"
+                )
+        return [rows]
+    # Without a reduction, rows pay when a heavy value is broadcast along them (computed once a row).
+    found: list[Extent] = []
+    heavy_below: dict[Tensor, bool] = {}
+    for op in graph.operators:
+        heavy_below[op.output] = op.op_class is OpClass.HEAVY or any(
+            heavy_below.get(t, False) for t in op.inputs
+        )
+        for a in op.accesses:
+            if a.span is Span.LEADING and heavy_below.get(a.tensor, False):
+                if not any(same(a.tensor.size, f) for f in found):
+                    found.append(a.tensor.size)
+    return [Domain(size) for size in found] + [Domain(1, flat=True)]
+
+
+class _Aligner:
+    def __init__(
+        self, graph: StitchGraph, domain: Domain, folds: frozenset[Operator], pinned: frozenset[Tensor]
+    ):
+        self.graph, self.domain, self.pinned = graph, domain, pinned
+        self.folds, self.row_point = folds, domain.row_point
+        self.roots: list[Key] = []
+        self.reads: dict[Key, list[Point | None]] = {}
+        self.level: dict[Key, int] = {}
+        self.own = set(graph.operators)
+        self.budget = 6 * len(graph.operators) + 64
+        self.recomputed: set[Key] = set()
+        self.placed: dict[Operator, Point] = {}
+        self.uneven: dict[Tensor, bool] = {}
+        self.gathered = GatherPoints(domain)
+
+    def run(self) -> Alignment:
+        outputs = {t.producer for t in self.graph.outputs}
+        for op in self.graph.operators:
+            if op in self.folds:
+                self._fold(op)
+            elif op.is_reduce:
+                self._reduce(op)
+        for op in self.graph.operators:  # behind the reductions, which may evaluate them on their way
+            if op in outputs and not op.is_reduce:
+                self.roots.append((op, self._output(op)))
+        order = {op: i for i, op in enumerate(self.graph.operators)}
+        roots = sorted(self.roots, key=lambda root: order[root[0]])
+        stand_ins = self.gathered.stand_ins
+        return Alignment(self.graph, self.domain, roots, self.reads, self.level, self.folds, stand_ins)
+
+    def _reduce(self, op: Operator) -> None:
+        if not same(op.output.size, self.domain.rows, self.domain.analyzer):
+            raise Misaligned(f"reduction {op.name} has {op.output.size} results, not {self.domain.rows}")
+        columns = quotient(op_points(op), self.domain.rows, self.domain.analyzer)
+        if not isinstance(columns, int):
+            raise Misaligned(f"reduction {op.name} has a symbolic reduced extent")
+        point = self.domain.full(columns)
+        level = self._visit(op, point, root=True)
+        self.roots.append((op, point))
+        self.placed[op] = self.row_point
+        self.level[(op, self.row_point)] = level + 1
+
+    def _fold(self, op: Operator) -> None:
+        """Place a reduction across rows: its result's axes along the columns, its reduced axes along the rows."""
+        domain, size = self.domain, op.output.size
+        if same(size, 1):
+            columns = quotient(op_points(op), domain.rows, domain.analyzer)
+            if not isinstance(columns, int):
+                raise Misaligned(f"the points of {op.name} do not divide into {domain.rows} rows")
+            point = self.row_point if columns == 1 else domain.full(columns)
+        else:
+            if not same(product([a.extent for a in op.reduce]), domain.rows, domain.analyzer):
+                raise Misaligned(f"{op.name} reduces over other rows than the domain's {domain.rows}")
+            values = unflatten(domain.column, [a.extent for a in op.spatial])
+            values += unflatten(domain.row, [a.extent for a in op.reduce])
+            point = Point(At.INDEX, domain.space(size), tuple(values))
+        self.level[(op, point)] = self._visit(op, point, root=True)
+        self.roots.append((op, point))
+
+    def _output(self, op: Operator) -> Point:
+        """Place an output: where a reduction evaluates all of it, along the flat index, or where its producer is."""
+        if op in self.placed:
+            return self.placed[op]
+        reasons = []
+        for point in sorted(self._places(op), key=lambda place: (op, place) not in self.level):
+            before = dict(self.reads), dict(self.level)
+            try:
+                self._visit(op, point)
+            except Misaligned as err:
+                reasons.append(str(err))
+                self.reads, self.level = before
+                continue
+            self.placed[op] = point
+            return point
+        raise Misaligned(
+            reasons[0] if reasons else f"output {op.output!r} does not divide into {self.domain.rows} rows"
+        )
+
+    def _places(self, op: Operator) -> list[Point]:
+        size, domain = op.output.size, self.domain
+        places: list[Point] = []
+        if domain.flat:
+            first = self.graph.outputs[0].size
+            if not same(size, first, domain.analyzer):
+                raise Misaligned(f"outputs of {first} and {size} elements without a common row")
+            return [domain.full(size)]
+        columns = quotient(size, domain.rows, domain.analyzer)
+        if columns is not None and isinstance(columns, int):
+            places.append(self.row_point if columns == 1 else domain.full(columns))
+            places += self._along_producer(op, columns)
+            places += [p for p in self._along_reduces(op, columns) if p not in places]
+        elif columns is not None:
+            raise Misaligned(f"output {op.output!r} has rows of symbolic length {columns}")
+        return places
+
+    def _along_producer(self, op: Operator, columns: int) -> list[Point]:
+        """The points that follow from permuting accesses to producers placed along their own flat index."""
+        found = []
+        for a in op.accesses:
+            producer = a.tensor.producer
+            if a.tensor not in self.pinned and (
+                producer not in self.own or producer is None or producer.is_reduce
+            ):
+                continue
+            if a.guarded:
+                continue
+            position = {v: i for i, v in enumerate(a.indices) if compat.kind(v) in ("Var", "SizeVar")}
+            if len(position) != len(op.axes) or len(a.indices) != len(op.axes):
+                continue
+            shape = a.tensor.shape
+            own = self.domain.full_values(shape, columns)
+            along = [position[axis.var] for axis in op.axes if axis.var in position]
+            # A stage of the producer (a slice from 0 on) has other elements at these points, and fewer.
+            if len(along) == len(op.axes) and all(
+                same(axis.extent, shape[i], self.domain.analyzer) for axis, i in zip(op.axes, along)
+            ):
+                found.append(Point(At.INDEX, self.domain.space(columns), tuple(own[i] for i in along)))
+        return found
+
+    def _along_reduces(self, op: Operator, columns: int) -> list[Point]:
+        """The points at which reductions walk tensors of the output's size (softmax along an axis not the last).
+
+        Where the shapes differ, the output is taken as a reshape of the tensor: a group norm whose channels are last.
+        """
+        found = []
+        domain, shape = self.domain, op.output.shape
+        for reduce, at in self.roots:
+            if not reduce.is_reduce or at.columns != columns:
+                continue
+            for access, point in zip(reduce.accesses, self.reads[(reduce, at)]):
+                walked = access.tensor.shape
+                if point is None or point.at is not At.INDEX or not _permutes(reduce, access):
+                    continue  # or else not every element would be visited
+                if len(walked) == len(shape) and all(
+                    same(a, b, domain.analyzer) for a, b in zip(walked, shape)
+                ):
+                    found.append(point)
+                elif same(access.tensor.size, op.output.size, domain.analyzer):
+                    indices = domain.reshaper.reshape(point.indices, walked, shape, columns)
+                    found.append(Point(At.INDEX, domain.space(columns), tuple(indices)))
+        return found
+
+    def _visit(self, op: Operator, point: Point, root: bool = False) -> int:
+        """Evaluate ``op`` at ``point``: record the points of its reads, return its level (reduces below it)."""
+        key = (op, point)
+        if key in self.level and not root:
+            return self.level[key]
+        if op.is_reduce and not root:
+            if point != self.row_point or op in self.folds:
+                raise Misaligned(f"reduction {op.name} is read at {point}, outside its own row")
+            return self.level[key]
+        self.budget -= 1
+        if self.budget < 0:
+            raise Misaligned("operators are read at too many different places")
+        self._check_recompute(op, point)
+        level = 0
+        reads: list[Point | None] = []
+        for a in op.accesses:
+            gathered = any(has_load(i) for i in a.indices)
+            if gathered and a.tensor.producer not in self.own:
+                reads.append(None)
+                continue
+            child = self.gathered.point(op, point, a) if gathered else self.domain.move(op, point, a)
+            if any(map(too_long, child.indices)):
+                raise Misaligned(
+                    f"the index at which {op.name} reads {a.tensor.name} has too many divisions by symbols"
+                )
+            if a.tensor in self.pinned and (a.guarded or child != self.domain.full(child.columns)):
+                raise Misaligned(f"{op.name} reads {a.tensor.name} at other places")
+            reads.append(child)
+            if a.tensor.producer is not None and a.tensor.producer in self.own:
+                level = max(level, self._visit(a.tensor.producer, child))
+        self.reads[key] = reads
+        if not root:
+            self.level[key] = level
+        return level
+
+    def _check_recompute(self, op: Operator, point: Point) -> None:
+        """Heavy values that every row computes anew are bounded: only a grid-wide scheme would share them."""
+        if point.at not in (At.COLUMN, At.INDEX) or not is_heavy(op.value):
+            return
+        if point.at is At.INDEX and _covers(op, product([self.domain.rows, point.columns])):
+            return
+        if is_zero(point.columns) and _covers(op, self.domain.rows):
+            return  # once a row is no more often than once an element
+        self.recomputed.add((op, point))
+        if len(self.recomputed) > heuristics.RECOMPUTED_OPERATORS:
+            raise Misaligned(f"heavy {op.name} and others would be computed again for every row")
+
+
+def _permutes(op: Operator, access: Access) -> bool:
+    """Does an access of a tensor as large as the iteration space read each element once?"""
+    live = {a.var for a in op.axes if not same(a.extent, 1)}
+    read = [i for i in access.indices if compat.int_value(i) != 0]
+    return all(compat.kind(i) in ("Var", "SizeVar") for i in read) and live <= set(read)
+
+
+def _covers(op: Operator, size: Extent) -> bool:
+    return isinstance(op.output.size, int) and isinstance(size, int) and op.output.size >= size
+
+
+def op_points(op: Operator) -> Extent:
+    """Number of points of an operator's iteration space."""
+    return product(op.extents)

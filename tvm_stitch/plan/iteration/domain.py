@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The domain a stitch op iterates, and where in it an operator is evaluated (index propagation, AStitch 4.2).
+
+In-block stitching iterates *rows* x *columns*: every reduction of the stitch op has one point per row, and all of a
+row is computed by one block, so whatever a reduction produces is consumed in the block that produced it (the passive
+locality check of AStitch 4.3 holds by construction). Rows may be symbolic; columns are static, and several column
+spaces (one for each inner size) may share the rows. A stitch op without reductions may be *flat*: one row.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from ... import compat
+from ...compat import Analyzer, Expr, Var
+from ...graph.extent import Extent, as_expr, extent_key, flatten, product, same, unflatten
+from ...graph.ir import Access, Operator, Span, Tensor
+from .reshape import IndexReshaper
+
+
+class At(enum.Enum):
+    """The canonical places at which a value is wanted."""
+
+    FULL = "full"  # flat index = row * columns + column
+    ROW = "row"  # flat index = row
+    COLUMN = "column"  # flat index = column
+    ONE = "one"  # a single element
+    INDEX = "index"  # explicit indices
+
+
+@dataclass(frozen=True)
+class Point:
+    """Where in the domain an operator's value is wanted: a canonical place, or explicit ``indices``.
+
+    ``columns`` is the size of the column space meant (0 when the point does not depend on the column).
+    """
+
+    at: At
+    columns: Extent = 0
+    indices: tuple[Expr, ...] = ()
+
+    @cached_property
+    def _key(self) -> Hashable:
+        return self.at, extent_key(self.columns), *map(compat.expression_key, self.indices)
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self._key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Point) and self._key == other._key)
+
+    def __str__(self) -> str:
+        return f"[{', '.join(map(str, self.indices))}]" if self.at is At.INDEX else self.at.value
+
+    @property
+    def per_column(self) -> bool:
+        """True when the value differs between the columns of a row."""
+        return self.at in (At.FULL, At.COLUMN) or (self.at is At.INDEX and not is_zero(self.columns))
+
+
+def is_zero(extent: Extent) -> bool:
+    """True for a static 0."""
+    return isinstance(extent, int) and extent == 0
+
+
+ROW = Point(At.ROW)
+ONE = Point(At.ONE)
+
+
+@dataclass(frozen=True)
+class Domain:
+    """Rows x columns of a stitch op. ``row`` and ``column`` are the variables that points' indices are written in."""
+
+    rows: Extent
+    flat: bool = False
+    row: Var = field(default_factory=lambda: compat.tir.Var("row", "int64"))
+    column: Var = field(default_factory=lambda: compat.tir.Var("col", "int64"))
+
+    analyzer: Analyzer = field(default_factory=Analyzer, init=False, repr=False, compare=False)
+    _bounds: dict[int, Analyzer] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _spaces: list[Extent] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    @cached_property
+    def reshaper(self) -> IndexReshaper:
+        """Rewrites indices of reshapes."""
+        return IndexReshaper(self.analyzer)
+
+    @property
+    def row_point(self) -> Point:
+        """The point of a value that a row has one of."""
+        return ONE if self._single(self.rows) else ROW
+
+    def full(self, columns: Extent) -> Point:
+        """The point of an operator that has ``rows * columns`` points."""
+        return Point(At.FULL, self.space(columns))
+
+    def space(self, columns: Extent) -> Extent:
+        """The column space of a size, however that is written: ``n * m`` and ``m * n`` are one."""
+        if isinstance(columns, int):
+            return columns
+        for known in self._spaces:
+            if same(known, columns, self.analyzer):
+                return known
+        self._spaces.append(columns)
+        return columns
+
+    def move(self, op: Operator, point: Point, access: Access) -> Point:
+        """Where ``access`` of ``op`` reads, when ``op`` is evaluated at ``point``."""
+        span, tensor = access.span, access.tensor
+        if point.at is At.FULL:
+            if span is Span.ALL:
+                return self.row_point if self._single(point.columns) and not self.flat else point
+            if span is Span.LEADING and not self.flat:
+                if same(product(op.extents[: access.cut]), self.rows, self.analyzer):
+                    return self.row_point
+            if span is Span.TRAILING and same(
+                product(op.extents[access.cut :]), point.columns, self.analyzer
+            ):
+                return Point(At.COLUMN, point.columns)
+        if point.at in (At.ROW, At.COLUMN, At.ONE) and span is Span.ALL:
+            return point
+        if span is Span.NOTHING:
+            return ONE
+        if point.at is At.INDEX and span is Span.ALL:
+            indices = self.reshaper.reshape(point.indices, op.extents, tensor.shape, point.columns)
+            return self.classify(tensor, indices, point)
+        indices = substitute_all(access.indices, self.axis_values(op, point))
+        return self.classify(tensor, indices, point)
+
+    def axis_values(self, op: Operator, point: Point) -> dict[Var, Expr]:
+        """The values of an operator's axis variables at a point."""
+        axes = op.axes
+        extents = op.extents
+        if point.at is At.INDEX:
+            values = list(point.indices)
+        elif point.at is At.ONE:
+            values = [compat.const(0, "int64")] * len(axes)
+        elif point.at is At.ROW:  # of a reduction: the point of its result
+            values = unflatten(self.row, [a.extent for a in op.spatial])
+        elif point.at is At.COLUMN:
+            values = unflatten(self.column, extents)
+        else:
+            values = self.full_values(extents, point.columns)
+        return {a.var: v for a, v in zip(axes, values)}  # a reduction's own axes are unset at ROW
+
+    def full_values(self, extents: Sequence[Extent], columns: Extent) -> list[Expr]:
+        """The point with flat index ``row * columns + column`` in a space of the given extents."""
+        if self.flat:
+            return unflatten(self.column, extents)
+        for cut in range(len(extents) + 1):
+            if same(product(extents[:cut]), self.rows, self.analyzer):
+                if same(product(extents[cut:]), columns, self.analyzer):
+                    return unflatten(self.row, extents[:cut]) + unflatten(self.column, extents[cut:])
+        return unflatten(self.row * as_expr(columns) + self.column, extents)
+
+    def classify(self, tensor: Tensor, indices: Sequence[Expr], point: Point) -> Point:
+        """The canonical point for explicit indices into ``tensor``, or an ``INDEX`` point."""
+        simple = [self._simplify(i, point.columns) for i in indices]
+        used = set().union(*(compat.free_vars(i) for i in simple)) if simple else set()
+        columns = point.columns if self.column in used else 0
+        flat = self._simplify(flatten(simple, tensor.shape), columns)
+        size = tensor.size
+        if compat.int_value(flat) == 0 and same(size, 1):
+            return ONE
+        if compat.same_var(flat, self.row):
+            if same(size, self.rows, self.analyzer):
+                return ROW
+        elif not is_zero(columns):
+            if self.flat or compat.same_var(flat, self.column):
+                if compat.same_var(flat, self.column) and same(size, columns, self.analyzer):
+                    return self.full(columns) if self.flat else Point(At.COLUMN, columns)
+            elif same(size, product([self.rows, columns]), self.analyzer):
+                whole = self.row * as_expr(columns) + self.column
+                if self._bound(columns).can_prove_equal(flat, whole):
+                    return self.full(columns)
+        return Point(At.INDEX, columns, tuple(simple))
+
+    def _bound(self, columns: Extent) -> Analyzer:
+        """What knows the ranges of row and column."""
+        if not isinstance(columns, int):
+            return self._bounded(columns)
+        if columns not in self._bounds:
+            self._bounds[columns] = self._bounded(columns)
+        return self._bounds[columns]
+
+    def _bounded(self, columns: Extent) -> Analyzer:
+        analyzer = Analyzer()
+        compat.bind_range(analyzer, self.row, as_expr(self.rows))
+        if not is_zero(columns):
+            compat.bind_range(analyzer, self.column, as_expr(columns))
+        return analyzer
+
+    def _simplify(self, index: Expr, columns: Extent) -> Expr:
+        return self._bound(columns).simplify(index)
+
+    @staticmethod
+    def _single(extent: Extent) -> bool:
+        return isinstance(extent, int) and extent == 1
+
+
+def substitute_all(indices: Sequence[Expr], values: dict[Var, Expr]) -> list[Expr]:
+    """Substitute in a list of index expressions."""
+    return [compat.substitute(i, values) for i in indices]

@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Order an aligned graph into passes over a row's columns, and choose which values are kept between passes.
+
+A pass lies between two reductions: it evaluates what its reductions and outputs need, column by column. Values used
+by several passes are either kept (Local: in registers; on long rows in shared memory) or computed again from kept ones.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Hashable, Sequence, Set
+from dataclasses import dataclass, field
+
+from ...graph.classify import is_heavy
+from ...graph.extent import ByExtent, Extent, extent_key, product
+from ...graph.ir import Operator, Tensor
+from .. import heuristics
+from .alignment import Alignment, Key
+from .domain import At, Point
+
+Leaf = tuple[Tensor, Point]
+
+
+@dataclass(frozen=True, eq=False)
+class RowLoop:
+    """One sweep over the columns of a row.
+
+    ``row_values`` are evaluated once a row before the sweep; ``values`` column by column, in order; ``loads`` are the
+    inputs and ``reads`` the values kept by earlier passes that they read at each column. ``folds`` are reductions
+    across rows, accumulated over all rows of a block.
+    """
+
+    level: int
+    columns: Extent
+    reduces: Sequence[Operator] = ()
+    outputs: Sequence[Key] = ()
+    row_values: Sequence[Key] = ()
+    values: Sequence[Key] = ()
+    loads: Sequence[Leaf] = ()
+    reads: Sequence[Key] = ()
+    folds: Sequence[Key] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class LoopNest:
+    """All passes in order, the row values and outputs that follow the last one, and what is kept between passes.
+
+    ``row_folds`` are reductions across rows whose operand is a row value; ``hoisted`` are values that no row changes,
+    to be evaluated before the first one.
+    """
+
+    passes: Sequence[RowLoop]
+    final_values: Sequence[Key]
+    row_outputs: Sequence[Key]
+    kept_values: Set[Key]
+    kept_loads: Set[Leaf]
+    row_folds: Sequence[Key] = ()
+    hoisted: Sequence[Key] = ()
+
+    def over(self, columns: Extent) -> list[RowLoop]:
+        """The passes over a column space."""
+        key = extent_key(columns)
+        return [p for p in self.passes if extent_key(p.columns) == key]
+
+    @property
+    def spaces(self) -> list[Extent]:
+        """The column spaces that passes are over, each once."""
+        return list(ByExtent((p.columns, None) for p in self.passes))
+
+    @property
+    def folds(self) -> list[Key]:
+        """All reductions across rows: of columns pass by pass, then those of row values."""
+        return [*(k for p in self.passes for k in p.folds), *self.row_folds]
+
+
+class Keep(enum.Enum):
+    """What may stay on chip between passes."""
+
+    ALL = "loads and values"
+    LOADS = "loads only; values are computed again"
+    NOTHING = "nothing; later passes read their inputs again"
+
+
+def schedule(alignment: Alignment, keep: Keep = Keep.ALL, hoist: bool = False) -> LoopNest:
+    """Make the passes; with ``hoist``, costly values that are the same for all rows are left out of them."""
+    return _Scheduler(alignment, _invariant(alignment) if hoist else []).run(keep)
+
+
+def _invariant(alignment: Alignment) -> list[Key]:
+    """Values at points without a row that take more than a load or two, producers first."""
+    found = []
+    for op, point in alignment.reads:
+        if point.at in (At.COLUMN, At.ONE) and not op.is_reduce:
+            if len(op.accesses) >= heuristics.HOISTED_READS or is_heavy(op.value):
+                found.append((op, point))
+    return found
+
+
+def is_streamed(rows: Extent, leaf: Leaf) -> bool:
+    """True for an input of about the domain's size, which every row reads its own part of.
+
+    Smaller ones (scales, biases, masks) are shared by rows and live in the caches: nothing is gained by keeping them.
+    """
+    tensor, point = leaf
+    if point.at is At.FULL:
+        return True
+    points = product([rows, point.columns])
+    if point.at is At.INDEX and isinstance(points, int) and isinstance(tensor.size, int):
+        return 2 * tensor.size > points
+    return False
+
+
+@dataclass(frozen=True, eq=False)
+class _Roots:
+    """What a pass is to reduce, to write and to fold."""
+
+    level: int
+    columns: Extent
+    reduces: list[Operator] = field(default_factory=list)
+    outputs: list[Key] = field(default_factory=list)
+    folds: list[Key] = field(default_factory=list)
+
+
+class _Scheduler:
+    def __init__(self, alignment: Alignment, hoisted: list[Key]):
+        self.al = alignment
+        self.hoisted = hoisted
+        self.own = set(alignment.graph.operators)
+
+    def run(self, keep: Keep) -> LoopNest:
+        passes: dict[tuple[int, Hashable], _Roots] = {}
+        row_outputs: list[Key] = []
+        row_folds: list[Key] = []
+        outputs = {t.producer for t in self.al.graph.outputs}
+        for op, point in self.al.roots:
+            if not point.per_column and (op in self.al.folds or not op.is_reduce):
+                (row_folds if op in self.al.folds else row_outputs).append((op, point))
+                continue
+            level = self._root_level(op, point)
+            p = passes.setdefault((level, extent_key(point.columns)), _Roots(level, point.columns))
+            if op in self.al.folds:
+                p.folds.append((op, point))
+            elif op.is_reduce:
+                p.reduces.append(op)
+                if op in outputs:
+                    row_outputs.append((op, self.al.row_point))
+            else:
+                p.outputs.append((op, point))
+        order = [passes[k] for k in sorted(passes, key=lambda k: k[0])]
+        # Reductions of a level come before outputs of the same level only in so far as both need equal inputs.
+        needs = [self._closure(p, set(self.hoisted)) for p in order]
+        kept_values, kept_loads = self._choose(order, needs) if keep is not Keep.NOTHING else (set(), set())
+        if keep is Keep.LOADS:
+            kept_values = set()
+        filled = self._fill(order, kept_values)
+        used = {
+            leaf for i, p in enumerate(filled) for leaf in p.loads if any(leaf in q.loads for q in filled[:i])
+        }
+        final: dict[Key, None] = {}
+        for key in row_outputs:
+            self._rows_below(key, final)
+        for key in row_folds:
+            self._row_reads(key, False, final)
+        done = {k for p in filled for k in p.row_values}
+        return LoopNest(
+            filled,
+            [k for k in final if k not in done],
+            row_outputs,
+            kept_values,
+            kept_loads & used,
+            row_folds,
+            self.hoisted,
+        )
+
+    def _root_level(self, op: Operator, point: Point) -> int:
+        if not op.is_reduce or op in self.al.folds:
+            return self.al.level[(op, point)]
+        return self.al.level[(op, self.al.row_point)] - 1
+
+    def _roots(self, p: _Roots) -> list[Key]:
+        return [(op, self.al.domain.full(p.columns)) for op in p.reduces] + p.folds + p.outputs
+
+    def _closure(self, p: _Roots, cut: set[Key]) -> tuple[dict[Key, None], dict[Leaf, None]]:
+        """Per-column values (producers first) and loads that a pass's roots need, not looking below ``cut``."""
+        values: dict[Key, None] = {}
+        leaves: dict[Leaf, None] = {}
+
+        def visit(key: Key) -> None:
+            if key in values:
+                return
+            if key not in cut:
+                for access, point in self.al.children(key):
+                    if point is None or not point.per_column:
+                        continue
+                    producer = access.tensor.producer
+                    if producer in self.own and producer is not None:
+                        if not (access.guarded and point.at is At.INDEX):
+                            visit((producer, point))
+                    elif not access.guarded:
+                        leaves[(access.tensor, point)] = None
+            values[key] = None
+
+        for key in self._roots(p):
+            visit(key)
+        return values, leaves
+
+    def _choose(
+        self, order: list[_Roots], needs: list[tuple[dict[Key, None], dict[Leaf, None]]]
+    ) -> tuple[set[Key], set[Leaf]]:
+        """Keep heavy values and values with several sources; compute the other ones again from what is kept."""
+        rows = self.al.domain.rows
+        count: dict[Key, int] = {}
+        for values, _ in needs:
+            for key in values:
+                count[key] = count.get(key, 0) + 1
+        kept: set[Key] = set()
+        sources: dict[Key, frozenset] = {}
+        for values, _ in needs:
+            for key in values:
+                if key in sources:
+                    continue
+                below: set = set()
+                for access, point in self.al.children(key):
+                    if point is None or not point.per_column:
+                        continue
+                    producer = access.tensor.producer
+                    if producer in self.own and producer is not None:
+                        child = (producer, point)
+                        below |= {child} if child in kept else sources.get(child, frozenset())
+                    else:
+                        below.add((access.tensor, point))
+                wide = sum(
+                    1 for source in below if isinstance(source[0], Operator) or is_streamed(rows, source)
+                )
+                if count[key] > 1 and not key[0].is_reduce and (is_heavy(key[0].value) or wide > 1):
+                    kept.add(key)
+                sources[key] = frozenset(below)
+        leaves = {leaf for _, found in needs for leaf in found if is_streamed(rows, leaf)}
+        return kept, leaves
+
+    def _fill(self, order: list[_Roots], kept: set[Key]) -> list[RowLoop]:
+        """What each pass really evaluates, given what earlier passes kept; keeps only what a later pass uses."""
+        available: set[Key] = set(self.hoisted)
+        used: set[Key] = set()
+        done_rows: set[Key] = set()
+        passes = []
+        for p in order:
+            found, leaves = self._closure(p, available)
+            roots = set(self._roots(p))
+            reads = [k for k in found if k in available]
+            used |= set(reads)
+            values = [k for k in found if k not in available or k in roots]
+            rows: dict[Key, None] = {}
+            for key in values:
+                self._row_reads(key, False, rows)
+            row_values = [k for k in rows if k not in done_rows]
+            done_rows |= set(row_values)
+            passes.append(
+                RowLoop(
+                    p.level, p.columns, p.reduces, p.outputs, row_values, values, list(leaves), reads, p.folds
+                )
+            )
+            available |= {k for k in found if k in kept}
+        kept &= used
+        # A value is evaluated where it is first needed; dropping an unused 'kept' mark changes no pass.
+        return passes
+
+    def _row_reads(self, key: Key, guarded: bool, rows: dict[Key, None]) -> None:
+        """Add the row values that evaluating ``key`` reads, looking through what is evaluated in place."""
+        for access, point in self.al.children(key):
+            producer = access.tensor.producer
+            if point is None or producer is None or producer not in self.own:
+                continue
+            inside = guarded or access.guarded
+            if inside and point.at is At.INDEX:  # evaluated in place, below its condition
+                self._row_reads((producer, point), True, rows)
+            elif not point.per_column:
+                self._rows_below((producer, point), rows)
+
+    def _rows_below(self, key: Key, rows: dict[Key, None]) -> None:
+        if key in rows or key[0].is_reduce:
+            return
+        self._row_reads(key, False, rows)
+        rows[key] = None

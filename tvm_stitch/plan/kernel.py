@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""KernelPlan: everything decided about one stitch op before code is written, as phases of stages.
+
+Phases are what lies between two grid barriers. A stage is what is evaluated over one domain of rows, by one mapping. A
+stitch op that stays in its blocks is one phase of one stage, the whole graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from ..device import DeviceModel
+from ..graph.extent import Extent
+from ..graph.ir import Operator, StitchGraph, Tensor
+from .cpu.tile import CpuMapping
+from .gpu.tile import CrossBlockReduction, RowMapping
+from .iteration.alignment import Alignment
+from .iteration.loops import Leaf, LoopNest
+from .slices import Slice
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """A buffer in device memory in which blocks hand values to each other.
+
+    It becomes a trailing output of the PrimFunc, lifted to Relax' workspace.
+    """
+
+    name: str
+    shape: tuple[Extent, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """A slice of the stitch op with its schedule and mapping.
+
+    On a grid that several stages share, ``tasks`` groups of rows (or pieces of a flat domain) are shared out over
+    ``stride`` blocks, ``unroll`` of them in one step; ``tiles`` pieces of the columns have blocks of their own;
+    ``offset`` is the block of the first task. ``backwards``: a block takes its tasks from the last to the first, where
+    the caches hold the end of what an earlier phase read. ``resident`` are inputs that all rows share, of which a
+    thread keeps its columns for all of its tasks.
+    """
+
+    slice: Slice
+    schedule: LoopNest
+    mapping: RowMapping | CpuMapping
+    tasks: int = 1
+    stride: int = 1
+    tiles: int = 1
+    offset: int = 0
+    unroll: int = 1
+    backwards: bool = False
+    resident: tuple[Leaf, ...] = ()
+
+    @property
+    def graph(self) -> StitchGraph:
+        """The slice's own graph."""
+        return self.slice.graph
+
+    @property
+    def alignment(self) -> Alignment:
+        """The slice's alignment."""
+        return self.slice.alignment
+
+    @property
+    def row_mapping(self) -> RowMapping:
+        """The mapping of a stage for a GPU."""
+        assert isinstance(self.mapping, RowMapping), "the plan was not made for a GPU"
+        return self.mapping
+
+    @property
+    def exchange(self) -> CrossBlockReduction:
+        """How blocks that share a row combine their partial results; a CPU's tasks do not."""
+        return self.mapping.exchange if isinstance(self.mapping, RowMapping) else CrossBlockReduction.NONE
+
+
+@dataclass(frozen=True, eq=False)
+class InterPhaseReuse:
+    """Inputs of which every block keeps what its first tasks loaded, for the phases that read it again.
+
+    ``tensors`` are inputs of the whole graph, ``stages`` those that read all of them, in order of their phases: the
+    first one loads and the others find the elements where it left them, each thread its own. A block keeps ``shared``
+    tasks in shared memory, of ``bytes`` each, and the ``registers`` next ones in registers.
+    """
+
+    tensors: tuple[Tensor, ...]
+    stages: tuple[Stage, ...]
+    shared: int
+    registers: int
+    bytes: int
+
+    @property
+    def tasks(self) -> int:
+        """Tasks of a block that are kept."""
+        return self.shared + self.registers
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block that they take."""
+        return self.shared * self.bytes
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """What crosses between blocks, tensors of the whole graph.
+
+    ``partials`` maps each reduction that several blocks put together through device memory to the tensor of its partial
+    results, one a block (the last dimension); ``scalars`` are those across rows with one result, which every block
+    finishes for itself behind the phase given; ``stored`` are the global tensors that are written as they are,
+    ``shared`` those that every block has in its shared memory, with the phase of their stages.
+    """
+
+    partials: Mapping[Operator, Tensor] = field(default_factory=dict)
+    scalars: Mapping[Operator, int] = field(default_factory=dict)
+    stored: Mapping[Tensor, int] = field(default_factory=dict)
+    shared: Mapping[Tensor, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The launch that all stages share: ``blocks`` of ``threads`` threads, ``blocks_per_sm`` of them resident at once.
+
+    Without ``barriers`` every phase is a kernel of its own.
+    """
+
+    threads: int
+    blocks: int
+    blocks_per_sm: int
+    barriers: bool = True
+
+
+@dataclass(frozen=True)
+class KernelPlan:
+    """A stitch op: its phases of stages, what crosses between them, the launch and the scratch.
+
+    ``grid`` is None where one stage is all there is: its mapping says how many blocks rows take. ``place`` gives the
+    scratch buffer of each value that crosses in device memory and is no output.
+    """
+
+    graph: StitchGraph
+    device: DeviceModel
+    phases: tuple[tuple[Stage, ...], ...]
+    crossing: Crossing = field(default_factory=Crossing)
+    grid: Grid | None = None
+    scratch: tuple[Scratch, ...] = ()
+    place: Mapping[Tensor, str] = field(default_factory=dict)
+    retention: InterPhaseReuse | None = None
+
+    @property
+    def stages(self) -> list[Stage]:
+        """All stages, phase by phase."""
+        return [stage for stages in self.phases for stage in stages]
+
+    @property
+    def grid_wide(self) -> bool:
+        """True when stages share a grid that is resident as a whole."""
+        return self.grid is not None
+
+    @property
+    def stage(self) -> Stage:
+        """The only stage of a plan that is not grid-wide."""
+        ((stage,),) = self.phases
+        return stage
+
+    @property
+    def shared_grid(self) -> Grid:
+        """The launch of a grid-wide plan."""
+        assert self.grid is not None, "the plan has one stage, whose mapping is its launch"
+        return self.grid
+
+    @property
+    def cooperative(self) -> bool:
+        """True when the kernel has a grid barrier."""
+        if self.grid is not None:
+            return self.grid.barriers and len(self.phases) > 1
+        return self.stage.exchange is CrossBlockReduction.GRID
+
+    def with_mapping(self, mapping: RowMapping | CpuMapping) -> KernelPlan:
+        """The plan of one stage with another mapping."""
+        return replace(self, phases=((replace(self.stage, mapping=mapping),),))

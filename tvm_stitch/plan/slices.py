@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Slices: what of a stitch op iterates one row domain, between values that cross device memory.
+
+A plan is a list of *phases*, divided by grid barriers; each phase is a list of stages. A stage evaluates a slice, a
+StitchGraph of its own: its inputs are the stitch op's inputs and *global values* (the Global scheme of AStitch, section
+3), which earlier phases left in device memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from .. import compat
+from ..compat import tir
+from ..graph.extent import Extent, as_expr
+from ..graph.ir import Access, Axis, OpClass, Operator, Span, StitchGraph, Tensor
+from .iteration.alignment import Alignment, align
+from .iteration.domain import Domain
+
+
+@dataclass(frozen=True, eq=False)
+class Slice:
+    """Operators evaluated over one domain in one phase, shared out over the blocks.
+
+    A ``replicated`` slice is small: every block evaluates all of it, and keeps what it stores in shared memory.
+
+    ``roots`` (operators of the whole graph, in topological order) are what the slice computes; those in ``folds`` are
+    reductions across its rows, those in ``stored`` leave their result in device memory. ``alignment`` is of the
+    slice's own graph; ``copies`` and ``tensors`` give its operators and tensors for those of the whole one.
+    """
+
+    phase: int
+    domain: Domain
+    roots: tuple[Operator, ...]
+    folds: frozenset[Operator]
+    stored: frozenset[Operator]
+    alignment: Alignment
+    copies: Mapping[Operator, Operator]
+    tensors: Mapping[Tensor, Tensor]
+    replicated: bool = False
+
+    @property
+    def graph(self) -> StitchGraph:
+        """The slice's own graph."""
+        return self.alignment.graph
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Where slices end: producers of the whole graph's tensors, and the tensors that are global."""
+
+    producer: dict[Tensor, Operator]
+    ready: dict[Tensor, int] = field(default_factory=dict)
+    """The first phase that may read a global value."""
+
+
+def slice_operators(cut: Cut, roots: Iterable[Operator], phase: int) -> list[Operator]:
+    """All operators that the roots need in a phase, producers first, not looking behind global values."""
+    found: dict[Operator, None] = {}
+
+    def visit(op: Operator) -> None:
+        if op in found:
+            return
+        for tensor in op.inputs:
+            producer = cut.producer.get(tensor)
+            if producer is not None and cut.ready.get(tensor, phase + 1) > phase:
+                visit(producer)
+        found[op] = None
+
+    for root in roots:
+        visit(root)
+    return list(found)
+
+
+def slice_graph(
+    cut: Cut, roots: Iterable[Operator], stored: Collection[Operator], phase: int, name: str
+) -> tuple[StitchGraph, dict[Operator, Operator], dict[Tensor, Tensor]]:
+    """The graph that computes ``roots`` from inputs and global values, with its copies of operators and tensors."""
+    operators = slice_operators(cut, roots, phase)
+    inside = {op.output for op in operators}
+    tensors: dict[Tensor, Tensor] = {}
+    inputs: list[Tensor] = []
+
+    def tensor_of(t: Tensor) -> Tensor:
+        if t not in tensors:
+            tensors[t] = Tensor(t.name, t.shape, t.dtype, t.buffer)
+            if t not in inside:
+                inputs.append(tensors[t])
+        return tensors[t]
+
+    copies: dict[Operator, Operator] = {}
+    for op in operators:
+        for t in op.inputs:
+            tensor_of(t)
+        tensor_of(op.output)
+        copies[op] = _copy(op, tensors)
+    outputs = [tensors[op.output] for op in operators if op in stored]
+    return StitchGraph(name, inputs, list(copies.values()), outputs), copies, tensors
+
+
+def _copy(op: Operator, tensors: Mapping[Tensor, Tensor]) -> Operator:
+    accesses = tuple(
+        Access(tensors[a.tensor], a.buffer, a.indices, a.guarded, a.span, a.cut) for a in op.accesses
+    )
+    new = Operator(
+        op.name, tensors[op.output], op.spatial, op.reduce, op.value, accesses,
+        {b: tensors[t] for b, t in op.operand.items()}, op.op_class, op.combiner, op.identity, op.contraction,
+    )  # fmt: skip
+    new.output.producer = new
+    for t in new.inputs:
+        t.consumers.append(new)
+    return new
+
+
+def whole(alignment: Alignment) -> Slice:
+    """The slice that is all of an aligned graph."""
+    graph = alignment.graph
+    stored = frozenset(t.producer for t in graph.outputs if t.producer is not None)
+    roots = tuple(op for op in graph.operators if op.is_reduce or op in stored)
+    operators = {op: op for op in graph.operators}
+    tensors = {t: t for t in graph.tensors()}
+    return Slice(0, alignment.domain, roots, frozenset(), stored, alignment, operators, tensors)
+
+
+def aligned_slice(
+    cut: Cut,
+    phase: int,
+    domain: Domain,
+    roots: Iterable[Operator],
+    folds: Collection[Operator] = (),
+    stored: Collection[Operator] = (),
+    replicated: bool = False,
+) -> Slice:
+    """The slice of a phase that computes these roots over a domain.
+
+    Raises:
+        Misaligned: when the domain does not serve them all.
+    """
+    roots = tuple(roots)
+    graph, copies, tensors = slice_graph(cut, roots, stored, phase, f"phase{phase}")
+    alignment = align(graph, domain, [copies[op] for op in folds])
+    folded, kept = frozenset(folds), frozenset(stored)
+    return Slice(phase, domain, roots, folded, kept, alignment, copies, tensors, replicated)
+
+
+def partial_tensor(op: Operator, blocks: Extent, dtype: str) -> Tensor:
+    """What the blocks hand on of a reduction across rows: for every result one partial result a block."""
+    shape = (*(a.extent for a in op.spatial), blocks)
+    name = f"{op.output.name.split('_intermediate')[0]}_partial"
+    return Tensor(name, shape, dtype, tir.decl_buffer([as_expr(e) for e in shape], dtype, name))
+
+
+def final_reduce(op: Operator, partial: Tensor) -> Operator:
+    """The reduction of the partial results, which takes the place of ``op`` for its consumers."""
+    spatial = tuple(Axis(tir.Var(f"s{i}", "int64"), a.extent) for i, a in enumerate(op.spatial))
+    block = Axis(tir.Var("b", "int64"), partial.shape[-1])
+    indices = tuple(a.var for a in (*spatial, block))
+    value = compat.load(partial.buffer, indices)
+    access = Access(partial, partial.buffer, indices, False, Span.ALL, len(indices))
+    return Operator(
+        op.name, op.output, spatial, (block,), value, (access,), {partial.buffer: partial}, OpClass.REDUCE,
+        op.combiner, op.identity,
+    )  # fmt: skip
