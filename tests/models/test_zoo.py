@@ -43,6 +43,10 @@ NOT_EMULATED = {
 }
 
 
+WRITTEN_TWICE_BY_TVM = {"mobilenet"}
+"""Models with a convolution of TVM's whose epilogue is broadcast: all threads of a block write what one should."""
+
+
 @pytest.fixture(scope="module", params=models.MODELS)
 def named(request: pytest.FixtureRequest) -> Iterator[tuple[str, Any]]:
     """A model; one at a time is kept."""
@@ -97,13 +101,12 @@ def test_numbers_in_the_emulator(named: tuple[str, Any]) -> None:
         pytest.skip(NOT_EMULATED[name])
     target, inputs = TARGETS["cuda"], made.draw(*made.sizes[0])
     done = run_cuda(made.mod, inputs, target=target, relax_pipeline=pipeline(target))
-    # TVM's own schedules have faults (all threads of a block write what one of them should): ours have none.
-    assert [str(r) for r in done.reports if "stitch_" in r.kernel or not _is_of_tvm(r)] == []
+    assert [str(r) for r in done.reports if not (name in WRITTEN_TWICE_BY_TVM and _is_of_tvm(r))] == []
     _compare(done.outputs, made.reference(inputs), made.sizes[0])
 
 
 def _is_of_tvm(report: Any) -> bool:
-    """Several threads of a kernel that TVM schedules write the same value to the same place."""
+    """Several threads of a convolution that TVM schedules write to the same place."""
     return report.kernel.startswith("fused_conv") and report.kind in ("race", "double-write")
 
 
