@@ -8,8 +8,8 @@
 
 Weights are constants, and convolutions have channels last (in PyTorch too; ONNX Runtime has them first, its own way).
 Contenders take turns; the figure of each is its least time (on one thread of the processor, so that what else runs
-disturbs less), in GFLOP/s. With ``--isa avx2`` all of them use AVX2 code
-alone; ONNX Runtime, which cannot be told, is left out then.
+disturbs less), in GFLOP/s. With ``--isa avx2`` all of them use AVX2 code alone; ONNX Runtime, which cannot be told, is
+left out then.
 
 Exit code: 0 every result is right, 1 one of ours is not, 2 a usage error.
 """
@@ -253,6 +253,11 @@ CONTENDERS: dict[str, Callable[..., Call | None]] = {
 }
 
 
+def contenders_of(isa: str) -> list[str]:
+    """The names of the contenders that use these instructions alone."""
+    return [name for name in CONTENDERS if name != "onnxruntime" or isa == "native"]
+
+
 def exact(case: Product | Conv, x: Any, w: Any) -> Any:
     """The result in float64, by NumPy for products and by PyTorch for convolutions."""
     if isinstance(case, Product):
@@ -281,13 +286,8 @@ def bench(case: Product | Conv, isa: str, args: argparse.Namespace) -> tuple[dic
     import numpy as np
 
     x, w = case.arrays(np.random.default_rng(0))
-    calls = {}
-    for name, make in CONTENDERS.items():
-        if name == "onnxruntime" and isa != "native":
-            continue
-        call = make(case, x, w, isa, args.threads)
-        if call is not None:
-            calls[name] = call
+    made = {name: CONTENDERS[name](case, x, w, isa, args.threads) for name in contenders_of(isa)}
+    calls = {name: call for name, call in made.items() if call is not None}
     expected = exact(case, x, w)
     error = float(np.abs(calls["stitched"]().numpy() - expected).max() / np.abs(expected).max())
     clock = time.process_time if args.threads == 1 else time.perf_counter
@@ -323,7 +323,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--threads and --rounds are at least 1")
     if argv is None:
         _again(args.isa, args.threads)
-    names = [name for name in CONTENDERS if name != "onnxruntime" or args.isa == "native"]
+    names = contenders_of(args.isa)
     start, between, end = ("| ", " | ", " |") if args.markdown else ("", "  ", "")
     print(f"{args.isa}, threads: {args.threads}, GFLOP/s")
     print(start + between.join([f"{'':38}", *(f"{n:>11}" for n in names), "ours/best", "  error"]) + end)

@@ -21,7 +21,7 @@ from ..execution.compare import (
     onnxruntime_call,
     output_specs,
 )
-from ..failures import error_text, let_pass
+from ..failures import error_text, fault_at, let_pass
 from ..onnx_check import InvalidModel, check_model
 from ..onnx_shapes import folded, with_symbolic_dims
 from .errors import Failure, UsageError
@@ -77,6 +77,8 @@ def _imported(proto: onnx.ModelProto, shapes: dict[str, tuple[int, ...]], names:
             return load_onnx(proto, shapes, names=names)
     except Exception as error:
         let_pass(error)
+        if fault_at(error) is not None:  # ours, and not the importer's
+            raise
         reason = error_text(error)
         if type(error).__name__ == "OpNotImplemented":  # TVM does not export the class
             return f"it does not know the operators {reason.rpartition(': ')[2]}"

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ import tvm
 from tvm import relax
 from tvm.target import Target
 
-from .kernel_clock import KernelClock
+from .kernel_clock import HostClock, KernelClock
 
 _BUILTIN = "vm.builtin."
 _CALL_WITH_SIZES = "vm.builtin.call_tir_dyn"
@@ -41,18 +40,8 @@ class Runner:
 
     def kernel_seconds(self, kernels: Collection[str]) -> float:
         """The seconds that one call spends in the named functions, each waited for; CPU devices only."""
-        total = 0.0
-        started = 0.0
-
-        def instrument(_func: Any, name: str, before: bool, _result: Any, *_args: Any) -> int:
-            nonlocal started, total
-            if before:
-                started = time.perf_counter()
-            elif name in kernels:
-                total += time.perf_counter() - started
-            return 0
-
-        return self._instrumented(instrument, lambda: total)
+        times = self.kernel_times(HostClock(), len(kernels))
+        return sum(seconds for name, seconds in times if name in kernels)
 
     def kernel_times(self, clock: KernelClock, kernels: int) -> list[tuple[str, float]]:
         """The names and seconds of what one call of the entry function calls, in order, builtins left out.

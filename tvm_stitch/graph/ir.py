@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from .. import compat
 from ..compat import Buffer, Expr, Var
@@ -152,6 +152,21 @@ class Operator:
         space = ",".join(str(a.extent) for a in self.spatial)
         reduced = " over " + ",".join(str(a.extent) for a in self.reduce) if self.reduce else ""
         return f"{self.output.name} = {self.name}<{space}>{reduced}"
+
+
+def wired(op: Operator) -> Operator:
+    """The operator, made known to its tensors as their producer and consumer."""
+    op.output.producer = op
+    for t in op.inputs:
+        t.consumers.append(op)
+    return op
+
+
+def copied(op: Operator, tensors: Mapping[Tensor, Tensor]) -> Operator:
+    """The operator over other tensors, to which it is wired; ``tensors`` has one for each of its own."""
+    accesses = tuple(replace(a, tensor=tensors[a.tensor]) for a in op.accesses)
+    operand = {buffer: tensors[t] for buffer, t in op.operand.items()}
+    return wired(replace(op, output=tensors[op.output], accesses=accesses, operand=operand))
 
 
 @dataclass(eq=False)

@@ -14,7 +14,7 @@ from ..failures import Refusal
 from .access import loads, span_of
 from .classify import classify, is_contraction
 from .extent import Extent, as_extent, same
-from .ir import Access, Axis, Operator, StitchGraph, Tensor
+from .ir import Access, Axis, Operator, StitchGraph, Tensor, wired
 from .rewrite.constants import inline_constants
 from .rewrite.reduced_order import in_memory_order
 
@@ -121,11 +121,8 @@ class _Reader:
             str(block.name_hint), output, tuple(axes), tuple(reduce), value, tuple(accesses), operand,
             classify(value, accesses, combiner), combiner, identity, is_contraction(value, combiner),
         )  # fmt: skip
-        output.producer = op
-        for t in op.inputs:
-            t.consumers.append(op)
         self.written.add(store.buffer)
-        self.operators.append(op)
+        self.operators.append(wired(op))
 
     @staticmethod
     def _bindings(block: Any, values: Any, loops: dict[Var, Extent], where: str) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from .. import compat
 from ..compat import tir
 from ..graph.extent import Extent, as_expr
-from ..graph.ir import Access, Axis, OpClass, Operator, Span, StitchGraph, Tensor
+from ..graph.ir import Access, Axis, OpClass, Operator, Span, StitchGraph, Tensor, copied
 from .iteration.alignment import Alignment, align
 from .iteration.domain import Domain
 
@@ -94,23 +94,9 @@ def slice_graph(
         for t in op.inputs:
             tensor_of(t)
         tensor_of(op.output)
-        copies[op] = _copy(op, tensors)
+        copies[op] = copied(op, tensors)
     outputs = [tensors[op.output] for op in operators if op in stored]
     return StitchGraph(name, inputs, list(copies.values()), outputs), copies, tensors
-
-
-def _copy(op: Operator, tensors: Mapping[Tensor, Tensor]) -> Operator:
-    accesses = tuple(
-        Access(tensors[a.tensor], a.buffer, a.indices, a.guarded, a.span, a.cut) for a in op.accesses
-    )
-    new = Operator(
-        op.name, tensors[op.output], op.spatial, op.reduce, op.value, accesses,
-        {b: tensors[t] for b, t in op.operand.items()}, op.op_class, op.combiner, op.identity, op.contraction,
-    )  # fmt: skip
-    new.output.producer = new
-    for t in new.inputs:
-        t.consumers.append(new)
-    return new
 
 
 def whole(alignment: Alignment) -> Slice:

@@ -12,7 +12,7 @@ from typing import Any
 
 from tvm import te, tirx
 
-from ..graph.extent import as_extent
+from ..graph.extent import as_extent, product
 from .views import shape_of
 
 LARGEST_INT32 = 2**31 - 1
@@ -60,11 +60,8 @@ def index_of_extreme(x: te.Tensor, axes: list[int], keepdims: bool, largest: boo
     """
     rank = len(x.shape)
     kept = [a for a in range(rank) if a not in axes]
-    count = 1
-    for axis in axes:
-        extent = as_extent(x.shape[axis])
-        assert isinstance(extent, int)
-        count *= extent
+    count = product(as_extent(x.shape[axis]) for axis in axes)
+    assert isinstance(count, int)
     counted = "int32" if 2 * count <= LARGEST_INT32 else "int64"  # narrow ones take half of a vector's lanes
     behind = tirx.const(count, counted)  # NaNs come before the extreme, which may or may not be one then
     is_float = "float" in str(x.dtype)

@@ -158,8 +158,7 @@ def _mended(func: Any) -> Any:
     made = mutator.visit_expr(func)
     if not mutator.retyped:
         return made
-    ret = tvm.relax.analysis.get_static_type(made.body.ty) if made.body.ty is None else made.body.ty
-    return relax.Function(made.params, made.body, ret, made.is_pure, made.attrs, made.span)
+    return relax.Function(made.params, made.body, made.body.ty, made.is_pure, made.attrs, made.span)
 
 
 @relax.expr_functor.mutator

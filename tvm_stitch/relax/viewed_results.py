@@ -26,7 +26,12 @@ class ViewedResults:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         """Rewrite the Relax functions that have such results."""
-        return with_own_functions(mod, lambda func: _Mutator(mod, _viewed(mod, func)).visit_expr(func))
+        return with_own_functions(mod, lambda func: _rewritten(mod, func))
+
+
+def _rewritten(mod: tvm.IRModule, func: Any) -> Any:
+    viewed = _viewed(mod, func)
+    return _Mutator(mod, viewed).visit_expr(func) if viewed else func
 
 
 def _viewed(mod: tvm.IRModule, func: Any) -> set[Any]:

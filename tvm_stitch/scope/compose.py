@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from ..graph.ir import StitchGraph, Tensor
-from .node import Node, Value, copy_operator
+from ..graph.ir import StitchGraph, Tensor, copied
+from .node import Node, Value
 
 
 def compose(nodes: Sequence[Node], outputs: Collection[Value], name: str = "stitch") -> StitchGraph:
@@ -30,5 +30,5 @@ def compose(nodes: Sequence[Node], outputs: Collection[Value], name: str = "stit
             tensors[op.output] = Tensor(op.output.name, op.output.shape, op.output.dtype, op.output.buffer)
         for value, t in zip(node.outputs, graph.outputs):
             values[value] = tensors[t]
-        operators += [copy_operator(op, tensors) for op in graph.operators]
+        operators += [copied(op, tensors) for op in graph.operators]
     return StitchGraph(name, inputs, operators, [values[v] for n in nodes for v in n.outputs if v in outputs])

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..compat import Var, is_load, kind, operands, substitute
 from ..graph.dtype import item_bytes
 from ..graph.extent import as_expr, as_extent
-from ..graph.ir import Access, Axis, OpClass, Operator, Span, StitchGraph, Tensor
+from ..graph.ir import Access, Axis, OpClass, Operator, Span, StitchGraph, Tensor, copied
 
 Value = Hashable
 """A tensor value of the host program, by identity (the front end chooses what stands for it)."""
@@ -95,41 +95,28 @@ def specialize(graph: StitchGraph, values: dict[Var, object]) -> StitchGraph:
     tensors: dict[Tensor, Tensor] = {}
     for t in graph.tensors():
         tensors[t] = Tensor(t.name, tuple(ext(s) for s in t.shape), t.dtype, t.buffer)
-    return _copy(graph, tensors, exprs)
-
-
-def _copy(graph: StitchGraph, tensors: dict[Tensor, Tensor], exprs: dict) -> StitchGraph:
-    operators = [copy_operator(op, tensors, exprs) for op in graph.operators]
     return StitchGraph(
         graph.name,
         [tensors[t] for t in graph.inputs],
-        operators,
+        [copied(_substituted(op, exprs), tensors) for op in graph.operators],
         [tensors[t] for t in graph.outputs],
         graph.symbols,
     )
 
 
-def copy_operator(op: Operator, tensors: dict[Tensor, Tensor], exprs: dict | None = None) -> Operator:
-    """The operator over other tensors, wired as their producer and consumer."""
-    exprs = exprs or {}
+def _substituted(op: Operator, exprs: dict) -> Operator:
+    """The operator with its symbolic shape variables replaced, over the same tensors."""
 
     def axis(a: Axis) -> Axis:
-        return (
-            a
-            if isinstance(a.extent, int) or not exprs
-            else Axis(a.var, as_extent(substitute(a.extent, exprs)))
-        )
+        return a if isinstance(a.extent, int) else Axis(a.var, as_extent(substitute(a.extent, exprs)))
 
     def access(a: Access) -> Access:
-        indices = tuple(substitute(i, exprs) for i in a.indices) if exprs else a.indices
-        return Access(tensors[a.tensor], a.buffer, indices, a.guarded, a.span, a.cut)
+        return replace(a, indices=tuple(substitute(i, exprs) for i in a.indices))
 
-    new = Operator(
-        op.name, tensors[op.output], tuple(map(axis, op.spatial)), tuple(map(axis, op.reduce)),
-        substitute(op.value, exprs) if exprs else op.value, tuple(map(access, op.accesses)),
-        {b: tensors[t] for b, t in op.operand.items()}, op.op_class, op.combiner, op.identity, op.contraction,
-    )  # fmt: skip
-    new.output.producer = new
-    for t in new.inputs:
-        t.consumers.append(new)
-    return new
+    return replace(
+        op,
+        spatial=tuple(map(axis, op.spatial)),
+        reduce=tuple(map(axis, op.reduce)),
+        value=substitute(op.value, exprs),
+        accesses=tuple(map(access, op.accesses)),
+    )

@@ -63,11 +63,7 @@ class LaneWriter:
         return any(map(self._branches, compat.operands(value)))
 
     def wraps(self, value: Expr) -> bool:
-        """Does an index of it wrap around at a power of two, within the lanes?
-
-        In a loop of lanes that branch apart LLVM 22 may read other elements: its vectorizer takes ``x[i % 8]`` below a
-        condition for ``x[i]`` (llvm/llvm-project, pull request 225086). Unrolled, most conditions are known.
-        """
+        """Does an index of it wrap around at a power of two, within the lanes?"""
         if compat.kind(value) in ("FloorMod", "Mod"):
             divisor = compat.int_value(value.b)
             if divisor is not None and divisor > 1 and divisor & (divisor - 1) == 0 and self.differ(value.a):

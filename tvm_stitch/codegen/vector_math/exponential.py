@@ -14,7 +14,6 @@ from tvm_stitch.codegen.vector_math.scope import (
     from_bits,
     horner,
     i32,
-    pow2,
     to_bits,
     with_sign_of,
 )
@@ -64,16 +63,6 @@ _LOG2_E, _LOG2_10 = 1.4426950408889634, 3.321928094887362
 # Below 2**-150 a result rounds to zero. Lanes there are computed at 0 and replaced, since multiplying into a
 # denormal costs a microcode assist on many cores, and masked softmax is full of such lanes.
 _LOG_SMALLEST, _LOG10_SMALLEST, _LOG2_SMALLEST = -103.972084, -45.154499, -150.0
-
-
-def scale(scope: Scope, x: Expr, n: Expr) -> Expr:
-    """x * 2**n for float32 x and int32 n in [-252, 252], rounded once where the result is normal.
-
-    Two factors reach denormal and infinite results.
-    """
-    n = scope.let(n)
-    half = scope.let(n >> i32(1))
-    return x * pow2(half) * pow2(n - half)
 
 
 class _Count(NamedTuple):

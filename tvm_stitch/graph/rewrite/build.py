@@ -10,7 +10,7 @@ from ...compat import Buffer, Expr, Var, tir
 from ..access import loads, span_of
 from ..classify import classify, is_contraction
 from ..extent import Extent, as_expr
-from ..ir import Access, Axis, Operator, StitchGraph, Tensor
+from ..ir import Access, Axis, Operator, StitchGraph, Tensor, copied
 
 
 def new_tensor(name: str, shape: Sequence[Extent], dtype: str) -> Tensor:
@@ -70,21 +70,7 @@ def assemble(graph: StitchGraph, operators: Sequence[Operator]) -> StitchGraph:
     return StitchGraph(
         graph.name,
         [tensors[t] for t in graph.inputs],
-        [_copy(op, tensors) for op in kept],
+        [copied(op, tensors) for op in kept],
         [tensors[t] for t in graph.outputs],
         list(graph.symbols),
     )
-
-
-def _copy(op: Operator, tensors: Mapping[Tensor, Tensor]) -> Operator:
-    accesses = tuple(
-        Access(tensors[a.tensor], a.buffer, a.indices, a.guarded, a.span, a.cut) for a in op.accesses
-    )
-    new = Operator(
-        op.name, tensors[op.output], op.spatial, op.reduce, op.value, accesses,
-        {b: tensors[t] for b, t in op.operand.items()}, op.op_class, op.combiner, op.identity, op.contraction,
-    )  # fmt: skip
-    new.output.producer = new
-    for t in new.inputs:
-        t.consumers.append(new)
-    return new

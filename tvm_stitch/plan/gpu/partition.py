@@ -250,17 +250,21 @@ class _Partitioner:
                 return draft
         return None
 
+    def _producers(self, op: Operator, seen: set[Operator]) -> Iterator[Operator]:
+        """What makes the operator's inputs that are not global; each is added to ``seen``, and is not there before."""
+        for t in op.inputs:
+            producer = self.cut.producer.get(t)
+            if producer is not None and t not in self.cut.ready and producer not in seen:
+                seen.add(producer)
+                yield producer
+
     def _sources(self, root: Operator) -> list[Operator]:
         """The reductions placed in stages, and not global, whose results the root reads."""
         found: dict[Operator, None] = {}
         seen: set[Operator] = set()
 
         def visit(op: Operator) -> None:
-            for t in op.inputs:
-                producer = self.cut.producer.get(t)
-                if producer is None or t in self.cut.ready or producer in seen:
-                    continue
-                seen.add(producer)
+            for producer in self._producers(op, seen):
                 if producer in self.home and producer.is_reduce:
                     found[producer] = None
                 else:
@@ -409,18 +413,14 @@ class _Partitioner:
         seen: set[Operator] = set()
 
         def visit(op: Operator) -> None:
-            for t in op.inputs:
-                producer = self.cut.producer.get(t)
-                if producer is None or t in self.cut.ready or producer in seen:
-                    continue
-                seen.add(producer)
+            for producer in self._producers(op, seen):
                 if producer in self.home and producer.is_reduce:
                     self._store(producer, self.home[producer])
                     continue
                 homes = {self.home[s] for s in self._sources(producer)}
                 if len(homes) == 1:
                     (draft,) = homes
-                    if t.size == draft.domain.rows and self._earliest(producer) <= draft.phase:
+                    if producer.output.size == draft.domain.rows and self._earliest(producer) <= draft.phase:
                         if self._join(draft, producer, False, True):
                             self._store(producer, draft)
                             continue
