@@ -156,23 +156,41 @@ def culprits(
         Exception: ``err`` itself where an instrument of the pass context raised it, or where it passes through.
         StitchError: under ``StitchConfig(strict=True)``, when there are such scopes.
     """
-    let_pass(err)
 
     def failure(kept: Sequence[str]) -> Exception | None:
-        try:
-            with changed([]):
-                attempt(kept)
-        except Exception as again:
-            let_pass(again)
-            return again
-        return None
+        return _failure(lambda: attempt(kept))
 
-    if isinstance(err, StitchError) or (instruments() and failure(units) is None):
-        raise err
+    raise_if_of_instruments(err, lambda: attempt(units))
     if failure([]) is not None:
         return None
     raise_where_strict(err, "a scope", config.strict)
     return isolate(units, failure)
+
+
+def raise_if_of_instruments(err: Exception, step: Callable[[], Any]) -> None:
+    """Raise the error of a step again unless the step itself makes it.
+
+    Args:
+        err: what the step raised.
+        step: does it again; asked only where the pass context has instruments, without them.
+
+    Raises:
+        Exception: ``err``, where an instrument of the pass context raised it, or where it passes through.
+    """
+    let_pass(err)
+    if isinstance(err, StitchError) or (instruments() and _failure(step) is None):
+        raise err
+
+
+def _failure(step: Callable[[], Any]) -> Exception | None:
+    """What a step raises that is done without the pass context's instruments."""
+    try:
+        with changed([]):
+            step()
+    except Exception as err:
+        let_pass(err)
+        return err
+    return None
 
 
 def attempt_with(

@@ -11,7 +11,7 @@ import tvm
 from tvm import relax
 
 from ..config import StitchConfig, checked_config
-from ..driver import Scopes, attempt_with, culprits
+from ..driver import Scopes, attempt_with, culprits, raise_if_of_instruments
 from ..interrupts import watched
 from ..recorder import Recorder
 from ..target import resolve_target
@@ -36,7 +36,8 @@ def build(
 ) -> Built:
     """Compile a Relax module with stitching.
 
-    A scope without which TVM generates code, and with which it does not, is left to TVM.
+    A scope without which TVM generates code, and with which it does not, is left to TVM. To find it, a module that
+    fails is compiled again with each kernel lowered by itself, and then with some of its scopes.
 
     Args:
         mod: a Relax module.
@@ -49,11 +50,11 @@ def build(
         StitchError: under ``StitchConfig(strict=True)``, for the first operator or scope that is left to TVM.
     """
     mod, target, config = checked_module(mod), resolve_target(target), checked_config(config)
-    scopes = Scopes()
     done: list[tvm.IRModule] = []
 
-    def built(recorder: Recorder, chosen: Scopes) -> Built:
-        passes = pipeline(target, config, recorder, chosen)
+    def built(recorder: Recorder, chosen: Scopes, check: bool = True) -> Built:
+        done.clear()
+        passes = pipeline(target, config, recorder, chosen, check)
 
         def lower(module: tvm.IRModule) -> tvm.IRModule:
             done[:] = [passes(module)]
@@ -64,9 +65,16 @@ def build(
 
     with watched():
         try:
-            return built(Recorder(), scopes)
+            return built(Recorder(), Scopes(), check=False)
         except Exception as err:
             if not done:  # the pipeline has looked for culprits already
+                raise
+            raise_if_of_instruments(err, lambda: built(Recorder(), Scopes(), check=False))
+        scopes = Scopes()
+        try:
+            return built(Recorder(), scopes)
+        except Exception as err:
+            if not done:
                 raise
             units = list(dict.fromkeys(scopes.outlined.values()))
             found = culprits(units, err, partial(attempt_with, built, scopes, units), config)

@@ -36,14 +36,20 @@ class ComputeTemplates:
     """Replace PrimFuncs of one matrix product or convolution, and what TVM fused to it, by kernels for a CPU.
 
     A weight that is a constant is packed: its calls get the constant in panels. ``computed``, if given, receives for
-    each function of one what computes it, and why.
+    each function of one what computes it, and why. A kernel that TVM's lowering fails on is none; with ``check=False``
+    that is not tried.
     """
 
     def __init__(
-        self, target: Any, config: StitchConfig | None = None, computed: dict[str, str] | None = None
+        self,
+        target: Any,
+        config: StitchConfig | None = None,
+        computed: dict[str, str] | None = None,
+        check: bool = True,
     ):
         self.target, self.config = resolve_target(target), checked_config(config)
         self.computed = computed if computed is not None else {}
+        self.check = check
 
     @carrying
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
@@ -136,7 +142,8 @@ class _Rewriter(PyExprMutator):
                 raise Refusal("the weight of the convolution is no constant: bind it to the module")
             device = device_model(owner.target, owner.config)
             made = emit_anchored(func, found, tiles, buffer, device, owner.config)
-            lowered(made, owner.target)
+            if owner.check:
+                lowered(made, owner.target)
         except Exception as err:
             let_pass(err)
             owner.computed[name] = f"TVM: {error_text(err)}"

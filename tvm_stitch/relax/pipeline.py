@@ -77,7 +77,11 @@ STEP = "what is left does not compile beside it"
 
 
 def stitch_passes(
-    target: Any, config: StitchConfig, recorder: Recorder | None = None, scopes: Scopes | None = None
+    target: Any,
+    config: StitchConfig,
+    recorder: Recorder | None = None,
+    scopes: Scopes | None = None,
+    check: bool = True,
 ) -> list[Any]:
     """The passes from operators to scheduled stitch ops; what is left is fused as TVM fuses it.
 
@@ -86,6 +90,7 @@ def stitch_passes(
         config: stitching options.
         recorder: receives plans, refusals and boundaries.
         scopes: those to leave to TVM; receives those that are outlined.
+        check: whether each kernel is lowered once, so that one which TVM's lowering fails on is left to TVM.
     """
     recorder = recorder or Recorder()
     return [
@@ -98,7 +103,7 @@ def stitch_passes(
         relax.transform.CanonicalizeBindings(),  # an alias would part what is one scope
         WideningCasts(),
         ViewedResults(),
-        _stitch(target, config, recorder, scopes),
+        _stitch(target, config, recorder, scopes, check),
         # What no scope took: TVM's own fusion and schedules.
         relax.transform.FuseOps(),
         relax.transform.FuseTIR(),
@@ -108,7 +113,11 @@ def stitch_passes(
 
 
 def planning_passes(
-    target: Any, config: StitchConfig, recorder: Recorder | None = None, scopes: Scopes | None = None
+    target: Any,
+    config: StitchConfig,
+    recorder: Recorder | None = None,
+    scopes: Scopes | None = None,
+    check: bool = True,
 ) -> list[Any]:
     """:func:`stitch_passes` behind TVM's choice of what a library computes: a pipeline up to its schedules."""
     dispatched = backend_of(target).library_dispatch_passes(target)
@@ -129,8 +138,8 @@ def planning_passes(
         CarriedReshapes(),
         *_libraries(target, config, recorder),
         ConstantViews(),
-        *stitch_passes(target, config, recorder, scopes),
-        *_templates(target, config, recorder),
+        *stitch_passes(target, config, recorder, scopes, check),
+        *_templates(target, config, recorder, check),
     ]
 
 
@@ -169,12 +178,14 @@ def _layouts(target: Any, config: StitchConfig, recorder: Recorder) -> list[Any]
     return [PhasedConvolutions(is_called, recorder.computed), ConvolutionLayouts(converts, recorder.computed)]
 
 
-def _templates(target: Any, config: StitchConfig, recorder: Recorder) -> list[Any]:
+def _templates(target: Any, config: StitchConfig, recorder: Recorder, check: bool) -> list[Any]:
     """Templates of our own for compute-intensive operators."""
-    return [ComputeTemplates(target, config, recorder.computed)] if has_templates(target, config) else []
+    return [ComputeTemplates(target, config, recorder.computed, check)] if has_templates(target, config) else []
 
 
-def _stitch(target: Any, config: StitchConfig, recorder: Recorder, scopes: Scopes | None) -> Any:
+def _stitch(
+    target: Any, config: StitchConfig, recorder: Recorder, scopes: Scopes | None, check: bool
+) -> Any:
     """Outline, merge and schedule the stitch ops; scopes that cannot be scheduled are given back whole to TVM."""
 
     known: dict[Any, Any] = {}
@@ -183,7 +194,7 @@ def _stitch(target: Any, config: StitchConfig, recorder: Recorder, scopes: Scope
         return [
             StitchOps(config, attempt.boundaries, attempt.excluded, attempt.scopes, attempt.left, known),
             MergeStitchOps(),
-            ScheduleStitchOps(target, config, attempt.plans, attempt.declined),
+            ScheduleStitchOps(target, config, attempt.plans, attempt.declined, check),
             LiftWorkspace(),
         ]
 
@@ -204,6 +215,7 @@ def pipeline(
     config: StitchConfig | None = None,
     recorder: Recorder | None = None,
     scopes: Scopes | None = None,
+    check: bool = True,
 ) -> Any:
     """A pass for ``tvm.compile(mod, target, relax_pipeline=...)``.
 
@@ -214,6 +226,8 @@ def pipeline(
         config: options; the defaults suit most models.
         recorder: receives plans, refusals and boundaries.
         scopes: those to leave to TVM; receives those that are outlined.
+        check: whether each kernel is lowered once, so that one which TVM's lowering fails on is left to TVM.
+            ``tvm_stitch.compile`` does that only for a module that fails, and takes less time.
 
     Raises (the pass):
         StitchError: under ``StitchConfig(strict=True)``, for the first operator or scope that is left to TVM.
@@ -226,21 +240,21 @@ def pipeline(
     def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         chosen = scopes if scopes is not None else Scopes()
         with target, watched():
-            lowered = _compiled(mod, target, config, recorder or Recorder(), chosen)
+            lowered = _compiled(mod, target, config, recorder or Recorder(), chosen, check)
             return tvm.transform.Sequential([EmbedLibraries(target)])(lowered)
 
     return run
 
 
 def _compiled(
-    mod: tvm.IRModule, target: Any, config: StitchConfig, recorder: Recorder, scopes: Scopes
+    mod: tvm.IRModule, target: Any, config: StitchConfig, recorder: Recorder, scopes: Scopes, check: bool
 ) -> tvm.IRModule:
     before = recorder.copy()
 
     def lowered(records: Recorder, chosen: Scopes) -> tvm.IRModule:
         backend = backend_of(target)
         passes = [
-            *planning_passes(target, config, records, chosen),
+            *planning_passes(target, config, records, chosen, check),
             *default_schedules(target),
             *backend.dataflow_lower_passes(target),
             *(_with_graphs(each, config) for each in backend.finalize_passes(target)),

@@ -2,8 +2,8 @@
 """ScheduleStitchOps: plan and emit every stitch op that FuseTIR has merged into one PrimFunc.
 
 TVM's simplifier, its analyses and its elimination of common subexpressions fail on some expressions with symbolic
-extents, after the pipeline, where nobody could mend it. So each stitched kernel is lowered once here, and one that
-fails is left to TVM with the reason.
+extents, after the pipeline, where nobody could mend it. So each stitched kernel is lowered once here, unless the caller
+mends that failure itself, and one that fails is left to TVM with the reason.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class ScheduleStitchOps:
     """Replace the PrimFunc of every stitch op by its scheduled kernel.
 
     Functions marked ``tvm_stitch.stitch_op`` are planned and emitted for ``target``; ``plans`` and ``declined``, if
-    given, receive each function's plan, or the reason why it has none. A kernel that TVM's lowering fails on is none.
+    given, receive each function's plan, or the reason why it has none. A kernel that TVM's lowering fails on is none;
+    with ``check=False`` that is not tried, which saves half the time of lowering.
 
     Raises:
         StitchError: under ``StitchConfig(strict=True)``, when a stitch op cannot be scheduled.
@@ -43,11 +44,13 @@ class ScheduleStitchOps:
         config: StitchConfig | None = None,
         plans: dict[str, KernelPlan] | None = None,
         declined: dict[str, str] | None = None,
+        check: bool = True,
     ):
         self.target = resolve_target(target)
         self.config = checked_config(config)
         self.plans = plans
         self.declined = declined
+        self.check = check
 
     @carrying
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
@@ -61,7 +64,8 @@ class ScheduleStitchOps:
             try:
                 plan = choose_plan(read(func, name), device, self.config)
                 made = emit(func, plan)
-                self._check(made)
+                if self.check:
+                    self._check(made)
             except Exception as err:  # a fault of ours or of TVM's must not cost the user a working model
                 self._decline(name, err)
                 return None
