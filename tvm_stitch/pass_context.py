@@ -18,14 +18,16 @@ def instruments() -> list[Any]:
 
 
 def changed(
-    instruments: Sequence[Any] | None = None, config: Mapping[str, Any] | None = None
+    instruments: Sequence[Any] | None = None,
+    config: Mapping[str, Any] | None = None,
+    without: Sequence[str] = (),
 ) -> tvm.transform.PassContext:
-    """The current pass context with other instruments, if some are given, and with some options as given."""
+    """The current pass context with other instruments, if given, some options as given, and ``without`` some passes."""
     now = tvm.transform.PassContext.current()
     return tvm.transform.PassContext(
         opt_level=now.opt_level,
         required_pass=list(now.required_pass),
-        disabled_pass=list(now.disabled_pass),
+        disabled_pass=[*now.disabled_pass, *without],
         instruments=list(now.instruments or []) if instruments is None else list(instruments),
         config={**dict(now.config.items()), **(config or {})},
     )

@@ -15,6 +15,7 @@ from ..driver import Scopes, attempt_with, culprits, raise_if_of_instruments
 from ..interrupts import watched
 from ..recorder import Recorder
 from ..target import resolve_target
+from . import kernel_lowering
 from .checked_module import checked_module
 from .pipeline import pipeline
 
@@ -50,6 +51,8 @@ def build(
         StitchError: under ``StitchConfig(strict=True)``, for the first operator or scope that is left to TVM.
     """
     mod, target, config = checked_module(mod), resolve_target(target), checked_config(config)
+    if target.kind.name == "llvm":
+        options.setdefault("tir_pipeline", kernel_lowering.NAME)
     done: list[tvm.IRModule] = []
 
     def built(recorder: Recorder, chosen: Scopes, check: bool = True) -> Built:
