@@ -20,7 +20,7 @@ from ..codegen.cpu.base import times
 from ..codegen.cpu.columns import count_of
 from ..codegen.cpu.transpose import MatrixRows, side_of, transpose
 from ..compat import Buffer, Expr, T, tir
-from ..graph.extent import as_expr, ceildiv
+from ..graph.extent import as_expr, ceildiv, product, unflatten
 from .contraction import Contraction
 from .data_block import elements
 from .micro_kernel import Ahead, DepthBlocks, Totals, blocks_of, emit_dots, emit_sums, wide
@@ -53,10 +53,10 @@ class _Emitter:
         self.right = B.flat_view(p.right.buffer) if self.packed is None else self.packed
         width = self._width()
         all_panels = ceildiv(p.columns, width)
-        row_tasks = as_expr(ceildiv(p.rows, tiles.task_rows))
-        panel_tasks = as_expr(ceildiv(p.columns, width * tiles.task_panels))
-        total = as_expr(p.batch) * row_tasks * panel_tasks
-        with B.loop("parallel" if tiles.parallel else "serial", total, "task") as task:
+        row_tasks = ceildiv(p.rows, tiles.task_rows)
+        panel_tasks = ceildiv(p.columns, width * tiles.task_panels)
+        divided = [p.batch, panel_tasks, row_tasks]
+        with B.loop("parallel" if tiles.parallel else "serial", as_expr(product(divided)), "task") as task:
             if self._copies(width):
                 assert isinstance(p.depth, int)
                 self.copied = B.stack([p.depth * width], "float32", "panel")
@@ -68,8 +68,7 @@ class _Emitter:
                 self.totals = Totals(
                     -(-self._most_rows() // self.tile_rows), self.tile_rows, width, tiles.lanes
                 )
-            rest, row_task = tir.floordiv(task, row_tasks), tir.floormod(task, row_tasks)
-            batch, panel_task = tir.floordiv(rest, panel_tasks), tir.floormod(rest, panel_tasks)
+            batch, panel_task, row_task = unflatten(task, divided)
             first = row_task * B.i64(tiles.task_rows)
             count = as_expr(count_of(p.rows, tiles.task_rows, first))
             if self._widens():
