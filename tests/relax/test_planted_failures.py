@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
+import tvm_ffi
 from tvm import relax
 from tvm.relax import op as R
 
@@ -328,3 +329,36 @@ def test_an_interrupt_ends_the_compile_whatever_step_is_done(
         with pytest.raises(KeyboardInterrupt):
             tvm_stitch.compile(three_scopes(), LLVM)
     assert len(build_module(three_scopes(), LLVM).recorder.plans) == 3
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["compile", "pipeline"])
+def test_a_kernel_that_tvm_does_not_lower_costs_its_own_scope(
+    whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a kernel holds makes every lowering of it fail, alone or with others."""
+    from tvm_stitch.relax import schedule_stitch_ops as schedule
+
+    emit = schedule.emit
+
+    def emitted(func: Any, plan: Any) -> Any:
+        made = emit(func, plan)
+        if "tanh" not in plan.graph.name:
+            return made
+        count = tvm.tirx.call_extern("int32", "count")
+        vectors = tvm.tirx.For(
+            tvm.tirx.Var("v", "int32"), 0, count, tvm.tirx.ForKind.VECTORIZED, tvm.tirx.Evaluate(0)
+        )
+        change = tvm.tirx.BufferStore, lambda store: tvm.tirx.SeqStmt([store, vectors])
+        return made.with_body(tvm_ffi.structural_map(made.body, change, order="post"))
+
+    monkeypatch.setattr(schedule, "emit", emitted)
+    mod, inputs, recorder = three_scopes(), draw(SPECS), Recorder()
+    if whole:
+        built = build_module(mod, LLVM)
+        executable, recorder = built.executable, built.recorder
+    else:
+        executable = tvm.compile(mod, LLVM, relax_pipeline=pipeline(LLVM, recorder=recorder))
+    ((name, reason),) = recorder.declined.items()
+    assert "tanh" in name and "TVM does not lower its kernel" in reason and len(recorder.plans) >= 2
+    output = relax.VirtualMachine(executable, tvm.cpu())["main"](*map(tvm.runtime.tensor, inputs)).numpy()
+    np.testing.assert_allclose(output, expected(*inputs), rtol=1e-5, atol=1e-6)

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.scope.nodes import memory
 from tvm_stitch.graph.validate import validate
-from tvm_stitch.scope.compose import compose
+from tvm_stitch.scope.compose import compose, wiring
+from tvm_stitch.scope.node import Node
 
 
 def test_values_are_wired() -> None:
@@ -49,3 +52,26 @@ def test_the_nodes_graphs_are_left_alone() -> None:
     before = [(t, list(t.consumers), t.producer) for t in nodes[0].graph.tensors()]
     compose(nodes, {"b"})
     assert before == [(t, t.consumers, t.producer) for t in nodes[0].graph.tensors()]
+
+
+def layer(x: str, prefix: str, kinds: tuple[Node, Node]) -> list[Node]:
+    """An exponential and its product with what it is of, of the graphs of some nodes."""
+    exp, add = kinds
+    names = [f"{prefix}a", f"{prefix}b"]
+    return [
+        replace(exp, name=names[0], inputs=[x], outputs=[names[0]]),
+        replace(add, name=names[1], inputs=[names[0], x], outputs=[names[1]]),
+    ]
+
+
+def test_wiring_tells_whether_graphs_are_equal() -> None:
+    kinds = memory("exp", ["x"], "a"), memory("add", ["x", "y"], "a")
+    nodes = layer("x", "p", kinds)
+    known = wiring(nodes, {"pb"})
+    assert wiring(layer("y", "q", kinds), {"qb"}) == known and hash(known) == hash(wiring(nodes, {"pb"}))
+    swapped = [nodes[0], replace(nodes[1], inputs=["x", "pa"])]
+    outside = [nodes[0], replace(nodes[1], inputs=["pa", "z"])]
+    other = layer("x", "p", (memory("exp", ["x"], "a", (4, 64)), kinds[1]))
+    last = [(nodes, {"pa", "pb"}), (nodes[:1], {"pa"})]
+    different = [*last, *((each, {"pb"}) for each in (swapped, outside, other))]
+    assert len({known, *(wiring(each, outputs) for each, outputs in different)}) == 6

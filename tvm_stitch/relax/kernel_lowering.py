@@ -24,6 +24,9 @@ NAME = "tvm_stitch"
 NEEDLESS = ("s_tir.CompactBufferAllocation", "tirx.RemoveNoOp")
 """Passes of TVM's pipeline that change nothing in a CPU kernel of ours, but for a few elements that a buffer has more."""
 
+ENTRY = "tirx.AnnotateEntryFunc"
+"""The pass that looks at a module whole."""
+
 
 def lowering() -> tuple[Any, Any, Any]:
     """The pipeline as TVM takes one: the pass, and what makes the last passes of a host and of a device."""
@@ -34,9 +37,12 @@ def lowering() -> tuple[Any, Any, Any]:
     def lower(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         own = {gvar: func for gvar, func in mod.functions_items() if _is_own(func)}
         rest = {gvar: func for gvar, func in mod.functions_items() if gvar not in own}
-        done = default(tvm.IRModule(rest, attrs=mod.attrs))
-        with changed(without=NEEDLESS):
-            done.update(default(tvm.IRModule(own, attrs=mod.attrs)))
+        done = tvm.IRModule({}, attrs=mod.attrs)
+        for part, needless in ((rest, ()), (own, NEEDLESS)):
+            if part:
+                # A module's only function is its entry, which one of several must not become.
+                with changed(without=needless if len(part) == len(mod.functions) else (*needless, ENTRY)):
+                    done.update(default(tvm.IRModule(part, attrs=mod.attrs)))
         return done
 
     return lower, host, device

@@ -180,12 +180,12 @@ def _layouts(target: Any, config: StitchConfig, recorder: Recorder) -> list[Any]
 
 def _templates(target: Any, config: StitchConfig, recorder: Recorder, check: bool) -> list[Any]:
     """Templates of our own for compute-intensive operators."""
-    return [ComputeTemplates(target, config, recorder.computed, check)] if has_templates(target, config) else []
+    return (
+        [ComputeTemplates(target, config, recorder.computed, check)] if has_templates(target, config) else []
+    )
 
 
-def _stitch(
-    target: Any, config: StitchConfig, recorder: Recorder, scopes: Scopes | None, check: bool
-) -> Any:
+def _stitch(target: Any, config: StitchConfig, recorder: Recorder, scopes: Scopes | None, check: bool) -> Any:
     """Outline, merge and schedule the stitch ops; scopes that cannot be scheduled are given back whole to TVM."""
 
     known: dict[Any, Any] = {}

@@ -4,9 +4,27 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import TypeAlias
 
 from ..graph.ir import StitchGraph, Tensor, copied
 from .node import Node, Value
+
+Wiring: TypeAlias = tuple[tuple[StitchGraph | None, tuple[int, ...], tuple[tuple[int, bool], ...]], ...]
+"""For each node its graph, by identity, and the values that it reads and makes, numbered as they occur in all nodes;
+with what it makes, whether that is an output."""
+
+
+def wiring(nodes: Sequence[Node], outputs: Collection[Value]) -> Wiring:
+    """What :func:`compose` makes of the nodes: equal for nodes of which it makes graphs that differ in nothing."""
+    numbers: dict[Value, int] = {}
+    return tuple(
+        (
+            node.graph,
+            tuple(numbers.setdefault(v, len(numbers)) for v in node.inputs),
+            tuple((numbers.setdefault(v, len(numbers)), v in outputs) for v in node.outputs),
+        )
+        for node in nodes
+    )
 
 
 def compose(nodes: Sequence[Node], outputs: Collection[Value], name: str = "stitch") -> StitchGraph:

@@ -80,7 +80,6 @@ class _Remote:
                 level, ready = max(self.level[a], self.level[b]), max(self.ready[a], self.ready[b])
                 if self.merger.try_merge(a, b) is None:
                     self.level[min(a, b)], self.ready[min(a, b)] = level, ready
-        self.merger.forget()
 
     # -- bins ---------------------------------------------------------------------------------------------------
     def signature(self, scope: int) -> Hashable | None:

@@ -240,7 +240,6 @@ class _Identifier:
 
     def _join_producers(self, i: int) -> None:
         """Join a node with its producers: first where one row domain goes on, then where it would be grid-wide."""
-        self.merger.forget()
         later = []
         for p, reader, a, b in self._edges(i):
             refusal = self.merger.try_merge(a, b, turn=False)
@@ -265,7 +264,6 @@ class _Identifier:
         """Merges that lost once may win now that the scopes have grown."""
         lossy, self.lossy = self.lossy, []
         for p, i in lossy:
-            self.merger.forget()
             self._join_edge(p, i)
 
     # -- views --------------------------------------------------------------------------------------------------

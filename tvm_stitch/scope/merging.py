@@ -17,7 +17,7 @@ from ..failures import Refusal as Refused
 from ..failures import fault_at, reason_of
 from ..graph.ir import StitchGraph
 from ..plan import heuristics
-from .compose import compose
+from .compose import Wiring, compose, wiring
 from .estimate import FREE, Estimator, KernelEstimate
 from .node import Node, Value
 from .quotient import Quotient, State
@@ -35,7 +35,8 @@ class Merger:
     """The scopes of a graph of nodes, with what each is worth as a kernel.
 
     ``worth`` is kept for every scope that may be merged, by its name in the quotient graph. ``asked`` counts the
-    graphs that were estimated.
+    graphs that were estimated: nodes of the same graphs, connected in the same way, are estimated once, as in the equal
+    layers of a model.
     """
 
     def __init__(self, nodes: Sequence[Node], quotient: Quotient, config: StitchConfig, estimate: Estimator):
@@ -45,7 +46,7 @@ class Merger:
         self.asked = 0
         self._refused: dict[int, list[str]] = {}
         self._alone: dict[object, KernelEstimate | str] = {}
-        self._pairs: dict[tuple[int, ...], KernelEstimate | str] = {}
+        self._known: dict[Wiring, KernelEstimate | str] = {}
 
     # -- appraising ---------------------------------------------------------------------------------------------
     def alone(self, i: int) -> str:
@@ -84,8 +85,11 @@ class Merger:
             return reason_of(err, " with ".join(n.name for n in nodes[:6]), self.config.strict, quiet=True)
 
     def _of(self, members: Sequence[int]) -> KernelEstimate | str:
-        nodes = [self.nodes[i] for i in members]
-        return self._ask(lambda: compose(nodes, self.outputs(members)), nodes)
+        nodes, outputs = [self.nodes[i] for i in members], self.outputs(members)
+        key = wiring(nodes, outputs)
+        if key not in self._known:
+            self._known[key] = self._ask(lambda: compose(nodes, outputs), nodes)
+        return self._known[key]
 
     def outputs(self, members: Sequence[int]) -> set[Value]:
         """The values that leave a set of nodes."""
@@ -128,10 +132,6 @@ class Merger:
                 return refused[-1]
         return self.limits(self._members(a, b))
 
-    def forget(self) -> None:
-        """Drop what is remembered of pairs that were not merged: it is of use while one node is placed."""
-        self._pairs.clear()
-
     def _members(self, *scopes: int) -> list[int]:
         return sorted(i for s in scopes for i in self.quotient.members[s])
 
@@ -142,11 +142,7 @@ class Merger:
         """
         if why := self.obstacle(a, b):
             return Refusal(why)
-        members = self._members(a, b)
-        key = tuple(members)
-        if key not in self._pairs:
-            self._pairs[key] = self._of(members)
-        found = self._pairs[key]
+        found = self._of(self._members(a, b))
         if isinstance(found, str):
             for s in (a, b):
                 self._refused.setdefault(s, []).append(found)
