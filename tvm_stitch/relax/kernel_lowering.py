@@ -22,7 +22,7 @@ from .stitch_ops import STITCH_ATTR
 NAME = "tvm_stitch"
 """For ``tvm.relax.build(..., tir_pipeline=...)``."""
 NEEDLESS = ("s_tir.CompactBufferAllocation", "tirx.RemoveNoOp")
-"""Passes of TVM's pipeline that change nothing in a CPU kernel of ours, but for a few elements that a buffer has more."""
+"""Passes of TVM's pipeline that change nothing in a CPU kernel of ours, but for a few elements more in a buffer."""
 
 ENTRY = "tirx.AnnotateEntryFunc"
 """The pass that looks at a module whole."""
