@@ -92,6 +92,7 @@ class _Rewriter(PyExprMutator):
     def __init__(self, mod: tvm.IRModule, products: dict[Any, Anchored], owner: ComputeTemplates):
         super().__init__(mod)
         self.mod, self.products, self.owner = mod, products, owner
+        self.tiles = {gvar: tiles_of(owner.target, found.product) for gvar, found in products.items()}
         self.kernels: dict[tuple[Any, bool], Any] = {}
         self.weights: dict[tuple[Any, Hashable, int], Any] = {}
 
@@ -111,7 +112,7 @@ class _Rewriter(PyExprMutator):
             return call
         if packs:
             try:
-                args[position] = self._packed(weight, product, tiles_of(self.owner.target, product).columns)
+                args[position] = self._packed(weight, product, self.tiles[gvar].columns)
             except Exception as err:
                 let_pass(err)
                 self.owner.computed[gvar.name_hint] = f"TVM: {error_text(err)}"
@@ -133,7 +134,7 @@ class _Rewriter(PyExprMutator):
     def _made(self, gvar: Any, packs: bool) -> Any:
         func, name, owner = self.mod[gvar], gvar.name_hint, self.owner
         found, buffer = self.products[gvar], None
-        tiles = tiles_of(owner.target, found.product)
+        tiles = self.tiles[gvar]
         try:
             if packs:
                 shape = packed_shape(found.product, tiles.columns)

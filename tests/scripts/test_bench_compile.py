@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compile times beside TVM's: stages add up, what fails is told, and too slow is an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tvm
+from tvm.relax import op as R
+
+from tests.graph.helpers import build
+
+pytest.importorskip("torch")
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+
+script: Any = importlib.import_module("bench_compile")
+
+
+def model() -> tvm.IRModule:
+    def body(emit: Any, x: Any, w: Any) -> Any:
+        return [R.nn.softmax(emit(R.exp(emit(R.matmul(x, w)))))]
+
+    return build(body, ((8, 16), "float32"), ((16, 16), "float32"))
+
+
+@pytest.mark.parametrize("kind", script.TARGETS)
+def test_stages_are_parts_of_the_whole(kind: str) -> None:
+    with script.no_cuda_compiler():
+        row = script.measure("model", model(), kind, 1)
+    assert not row.error and row.stock > 0
+    assert sum(row.stages.values()) == pytest.approx(row.stitched, rel=0.05)
+    assert set(row.stages) == set(script.COLUMNS)
+    used = {stage for stage, seconds in row.stages.items() if seconds > 0}
+    assert used >= {"imports", "graph", "plan", "passes", "code"}
+
+
+def test_the_compiler_is_put_back() -> None:
+    before = tvm.get_global_func(script.COMPILE)
+    with script.no_cuda_compiler():
+        assert tvm.get_global_func(script.COMPILE)("code", None) == b"left out"
+    after = tvm.get_global_func(script.COMPILE)
+    assert after is not None and before is not None
+    assert after.same_as(before)
+
+
+def test_too_slow_is_an_exit_code(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(script, "load", lambda name, size: model())
+    arguments = ["--models", "zoo:mixer", "--target", "llvm", "--repeats", "1", "--markdown"]
+    assert script.main([*arguments, "--most", "1000"]) == 0
+    rows = capsys.readouterr().out.strip().splitlines()
+    assert len(rows) == 3 and len({row.count("|") for row in rows}) == 1 and "zoo:mixer" in rows[2]
+    assert script.main([*arguments, "--most", "0.001"]) == 1
+    assert "times what TVM takes" in capsys.readouterr().err
+
+
+def test_a_model_that_does_not_compile_is_told(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    def fails(mod: tvm.IRModule, target: Any) -> None:
+        raise ValueError("what is wrong")
+
+    monkeypatch.setattr(script, "load", lambda name, size: model())
+    arguments = ["--models", "zoo:mixer", "--target", "llvm", "--repeats", "1"]
+    with monkeypatch.context() as patch:
+        patch.setattr(script, "stock", fails)  # TVM's failure is no failure of ours
+        assert script.main(arguments) == 0
+        assert "-" in capsys.readouterr().out.splitlines()[1].split()
+    monkeypatch.setattr(script, "stitched", fails)
+    assert script.main(arguments) == 1
+    assert "ValueError: what is wrong" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["--models", "none"], ["--repeats", "0"]])
+def test_usage_errors(arguments: list[str], capsys: Any) -> None:
+    with pytest.raises(SystemExit) as error:
+        script.main(arguments)
+    assert error.value.code == 2 and capsys.readouterr().err
