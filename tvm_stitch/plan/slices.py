@@ -15,6 +15,7 @@ from .. import compat
 from ..compat import tir
 from ..graph.extent import Extent, as_expr
 from ..graph.ir import Access, Axis, OpClass, Operator, Span, StitchGraph, Tensor, copied
+from . import dominants
 from .iteration.alignment import Alignment, align
 from .iteration.domain import Domain
 
@@ -103,10 +104,11 @@ def whole(alignment: Alignment) -> Slice:
     """The slice that is all of an aligned graph."""
     graph = alignment.graph
     stored = frozenset(t.producer for t in graph.outputs if t.producer is not None)
-    roots = tuple(op for op in graph.operators if op.is_reduce or op in stored)
     operators = {op: op for op in graph.operators}
     tensors = {t: t for t in graph.tensors()}
-    return Slice(0, alignment.domain, roots, frozenset(), stored, alignment, operators, tensors)
+    return Slice(
+        0, alignment.domain, tuple(dominants.roots(graph)), frozenset(), stored, alignment, operators, tensors
+    )
 
 
 def aligned_slice(

@@ -14,7 +14,8 @@ def kernel_lines(k: Kernel) -> list[str]:
     lines = [f"{k.name}: {count_of(len(k.operators), 'operator')}, {extent}"]
     for g in k.groups:
         subs = f" (sub-dominant {', '.join(g['sub_dominants'])})" if g["sub_dominants"] else ""
-        lines.append(f"  group of {g['dominant']}{subs}: {', '.join(g['members'])}")
+        when = f" in phase {g['phase']}" if k.phases else ""
+        lines.append(f"  group of {g['dominant']}{subs}{when}: {', '.join(g['members'])}")
     for o in k.operators:
         lines.append(f"    {o['operator']:<50} {o['class']:<18} {o['scheme']}")
     if k.phases:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Partition a stitch op into phases of stages: the Global scheme, chosen edge by edge (AStitch 4.2, 4.3).
 
-Reductions and outputs are placed one by one, producers first. Each joins the stage that holds the row values it reads,
-if that stage's rows serve it as well (the passive locality check: Regional); else those values become global, and it
-goes into a stage of a later phase. Reductions across a stage's rows (*folds*) are accumulated block by block; the
-partial results are global values, and the rest of the reduction belongs to the next phase.
+The dominant candidates, reductions and outputs, are placed one by one, producers first. Each joins the stage that holds
+the row values it reads, if that stage's rows serve it as well (the passive locality check: Regional); else those values
+become global, and it goes into a stage of a later phase. Reductions across a stage's rows (*folds*) are accumulated
+block by block; the partial results are global values, and the rest of the reduction belongs to the next phase.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from ... import compat
 from ...graph.dtype import compute_dtype
 from ...graph.extent import Extent, as_extent, product
 from ...graph.ir import Operator, StitchGraph, Tensor
-from .. import heuristics
-from ..iteration.alignment import Alignment, Misaligned, align, op_points
+from .. import dominants, heuristics
+from ..iteration.alignment import Alignment, Misaligned, align, op_points, row_domains
 from ..iteration.domain import At, Domain, Point
 from ..slices import Cut, Slice, aligned_slice, final_reduce, partial_tensor, slice_graph, slice_operators
 
@@ -159,10 +159,10 @@ class _Partitioner:
         self.outputs = {t.producer for t in graph.outputs}
 
     def run(self) -> Partition:
-        for op in self.graph.operators:
+        for op in dominants.roots(self.graph):
             if op.is_reduce:
                 self._reduce(op)
-            elif op in self.outputs:
+            else:
                 self._place(op, stored=True)
         drafts: dict[int, list[_Draft]] = {}
         for draft in self.drafts:
@@ -387,9 +387,7 @@ class _Partitioner:
             return [Domain(root.output.size)]
         if fold:
             return [Domain(1, flat=True)]
-        from ..iteration.alignment import _candidates
-
-        return _candidates(slice_graph(self.cut, [root], {root}, phase, "root")[0])
+        return row_domains(slice_graph(self.cut, [root], {root}, phase, "root")[0])
 
     def _absorb(self, draft: _Draft) -> None:
         """Move folds to one result from flat stages that read the same data into a new stage with rows."""

@@ -14,8 +14,8 @@ from ... import compat
 from ...compat import Buffer, has_load
 from ...graph.classify import is_heavy
 from ...graph.extent import Extent, product, quotient, same, unflatten
-from ...graph.ir import Access, OpClass, Operator, Span, StitchGraph, Tensor
-from .. import heuristics
+from ...graph.ir import Access, Operator, StitchGraph, Tensor
+from .. import dominants, heuristics
 from .domain import At, Domain, Point, is_zero
 from .gather import GatherPoints, Misaligned
 from .index_length import too_long
@@ -69,7 +69,7 @@ def align(
         if any(is_zero(s) for s in t.shape):
             raise Misaligned(f"{t.name} has no elements")
     reasons: list[str] = []
-    for candidate in [domain] if domain is not None else _candidates(graph):
+    for candidate in [domain] if domain is not None else row_domains(graph):
         try:
             return _Aligner(graph, candidate, frozenset(folds), frozenset(pinned)).run()
         except Misaligned as err:
@@ -77,8 +77,8 @@ def align(
     raise Misaligned(reasons[0] if reasons else "no output")
 
 
-def _candidates(graph: StitchGraph) -> list[Domain]:
-    """Row domains worth trying, best first."""
+def row_domains(graph: StitchGraph) -> list[Domain]:
+    """The domains worth trying for all of a graph, best first: its dominant candidates say what a row is."""
     reduces = graph.reduces
     if reduces:
         rows = Domain(reduces[0].output.size)
@@ -89,17 +89,7 @@ def _candidates(graph: StitchGraph) -> list[Domain]:
                 )
         return [rows]
     # Without a reduction, rows pay when a heavy value is broadcast along them (computed once a row).
-    found: list[Extent] = []
-    heavy_below: dict[Tensor, bool] = {}
-    for op in graph.operators:
-        heavy_below[op.output] = op.op_class is OpClass.HEAVY or any(
-            heavy_below.get(t, False) for t in op.inputs
-        )
-        for a in op.accesses:
-            if a.span is Span.LEADING and heavy_below.get(a.tensor, False):
-                if not any(same(a.tensor.size, f) for f in found):
-                    found.append(a.tensor.size)
-    return [Domain(size) for size in found] + [Domain(1, flat=True)]
+    return [*(Domain(size) for size in dominants.broadcast_sizes(graph)), Domain(1, flat=True)]
 
 
 class _Aligner:
@@ -119,14 +109,14 @@ class _Aligner:
         self.gathered = GatherPoints(domain)
 
     def run(self) -> Alignment:
-        outputs = {t.producer for t in self.graph.outputs}
-        for op in self.graph.operators:
+        found = list(dominants.roots(self.graph))
+        for op in found:
             if op in self.folds:
                 self._fold(op)
             elif op.is_reduce:
                 self._reduce(op)
-        for op in self.graph.operators:  # behind the reductions, which may evaluate them on their way
-            if op in outputs and not op.is_reduce:
+        for op in found:  # outputs behind the reductions, which may evaluate them on their way
+            if not op.is_reduce:
                 self.roots.append((op, self._output(op)))
         order = {op: i for i, op in enumerate(self.graph.operators)}
         roots = sorted(self.roots, key=lambda root: order[root[0]])

@@ -122,7 +122,8 @@ function groups(plan) {
   const part = section("Groups and schemes");
   plan.groups.forEach((g) => {
     const sub = g.sub_dominants.length ? `; sub-dominant ${g.sub_dominants.join(", ")}` : "";
-    add(part, "p", "group", `${g.dominant}${sub}`).append("span").attr("class", "members").text(g.members.join(", "));
+    const when = plan.phases.length ? `; phase ${g.phase}` : "";
+    add(part, "p", "group", `${g.dominant}${sub}${when}`).append("span").attr("class", "members").text(g.members.join(", "));
   });
   const table = add(part, "table");
   plan.operators.forEach((o) => {
