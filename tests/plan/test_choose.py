@@ -18,7 +18,6 @@ from tvm_stitch.plan.choose import choose_plan
 from tvm_stitch.plan.gpu.tile import CrossBlockReduction
 from tvm_stitch.plan.heuristics import MOST_PHASES
 from tvm_stitch.plan.iteration.alignment import Misaligned
-from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.testing import cases, grid_cases
 from tvm_stitch.testing.plan_checks import plan_problems, stitch_graph
 
@@ -145,12 +144,12 @@ def test_one_short_row_is_not() -> None:
 def test_columns_that_no_partition_serves_still_have_a_row_domain(
     monkeypatch: pytest.MonkeyPatch, device: DeviceModel
 ) -> None:
-    def declined(*_: Any) -> KernelPlan:
+    def declined(*_: Any) -> Partition:
         raise Misaligned("not today")
 
     found = GRID["columns"]()
     assert choose_plan(found, device).grid_wide
-    monkeypatch.setattr(choose, "make_grid_plan", declined)
+    monkeypatch.setattr(choose, "grid_partition", declined)
     assert not choose_plan(found, device).grid_wide
 
 

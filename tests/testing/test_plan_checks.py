@@ -10,16 +10,15 @@ from typing import Any
 import pytest
 from tvm.relax import op as R
 
-from tests.graph.helpers import H200, build
+from tests.graph.helpers import H200, build, grid_plan
 from tvm_stitch.config import StitchConfig
-from tvm_stitch.plan.gpu.grid import make_grid_plan
 from tvm_stitch.plan.kernel import KernelPlan, Scratch, Stage
 from tvm_stitch.testing import grid_cases
 from tvm_stitch.testing.plan_checks import plan_problems, stitch_graph
 
 
 def figure7() -> KernelPlan:
-    return make_grid_plan(stitch_graph(grid_cases.figure7(4096, 1024, 8192).build()), H200)
+    return grid_plan(stitch_graph(grid_cases.figure7(4096, 1024, 8192).build()), H200)
 
 
 def with_part(plan: KernelPlan, phase: int, part: Stage) -> KernelPlan:

@@ -16,11 +16,10 @@ from tvm.relax import op as R
 
 import tvm_stitch.relax
 from cuda_emulator import run_cuda
-from tests.graph.helpers import H200, build, check_emulated, draw
+from tests.graph.helpers import H200, build, check_emulated, draw, grid_plan
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import DeviceModel
 from tvm_stitch.graph.ir import StitchGraph
-from tvm_stitch.plan.gpu.grid import make_grid_plan
 from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.testing.random_graphs import emulated_target
 
@@ -46,7 +45,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[KernelPlan]:
     made: list[KernelPlan] = []
 
     def forced(graph: StitchGraph, device: DeviceModel, config: StitchConfig) -> KernelPlan:
-        made.append(make_grid_plan(graph, device, config.grid_barriers))
+        made.append(grid_plan(graph, device, config.grid_barriers))
         return made[-1]
 
     monkeypatch.setattr("tvm_stitch.relax.schedule_stitch_ops.choose_plan", forced)

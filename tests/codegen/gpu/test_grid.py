@@ -15,12 +15,11 @@ from tvm.relax import op as R
 
 import tvm_stitch.relax
 from cuda_emulator import Options, lower, run_lowered
-from tests.graph.helpers import H200, build, check_emulated, cuda_source, draw
+from tests.graph.helpers import H200, build, check_emulated, cuda_source, draw, grid_plan
 from tvm_stitch import explain
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import DeviceModel
 from tvm_stitch.plan.choose import choose_plan
-from tvm_stitch.plan.gpu.grid import make_grid_plan
 from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.testing import grid_cases
 from tvm_stitch.testing.grid_cases import GridCase
@@ -65,7 +64,7 @@ def force(monkeypatch: pytest.MonkeyPatch, barriers: bool) -> list[KernelPlan]:
     made: list[KernelPlan] = []
 
     def forced(graph: Any, device: DeviceModel, config: StitchConfig) -> KernelPlan:
-        made.append(make_grid_plan(graph, device, barriers))
+        made.append(grid_plan(graph, device, barriers))
         return made[-1]
 
     monkeypatch.setattr("tvm_stitch.relax.schedule_stitch_ops.choose_plan", forced)

@@ -8,7 +8,7 @@ got the last task of the stage before it, so that small stages of a phase run si
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ...device import DeviceModel
@@ -29,8 +29,8 @@ from .tile import ColumnMapping, RowMapping, Storage, tile_words, vector_length
 from .workspace import with_workspace
 
 
-def make_grid_plan(graph: StitchGraph, device: DeviceModel, barriers: bool = True) -> KernelPlan:
-    """Partition the graph, map every stage, lay out the launch and the scratch.
+def grid_partition(graph: StitchGraph, device: DeviceModel, barriers: bool = True) -> Partition:
+    """Partition the graph into phases of stages for which some shape of block is large enough.
 
     Args:
         graph: a stitch op's graph.
@@ -43,21 +43,42 @@ def make_grid_plan(graph: StitchGraph, device: DeviceModel, barriers: bool = Tru
     twice = [m for m in candidates(graph) if orientation(m.total) is not Orientation.ROW]
     barriers = barriers and device.cooperative
     found = partition(with_one_pass_variance(graph, twice), device.sms, replicate=barriers)
+    next(_mapped(found, device, barriers))
+    return found
+
+
+def map_partition(found: Partition, device: DeviceModel, barriers: bool = True) -> KernelPlan:
+    """Map every stage of a partition, lay out the launch and the scratch; ``barriers`` as the partition had it.
+
+    Raises:
+        Misaligned: when the device cannot hold the grid, which :func:`grid_partition` finds out before.
+    """
+    _, plan = min(_mapped(found, device, barriers and device.cooperative), key=lambda choice: choice[0])
+    plan = with_workspace(plan)
+    grid = plan.shared_grid
+    return replace(plan, retention=retain(plan, _registers_of(device, grid.threads, grid.blocks_per_sm)))
+
+
+def _mapped(found: Partition, device: DeviceModel, barriers: bool) -> Iterator[tuple[float, KernelPlan]]:
+    """The plan for each shape of block that fits, with what speaks against it.
+
+    Raises:
+        Misaligned: when none does.
+    """
     reasons: list[str] = []
-    made: list[tuple[float, KernelPlan]] = []
+    none = True
     for (threads, per_sm), penalty in heuristics.GRID_BLOCK_SHAPES.items():
         if threads * per_sm > device.threads_per_sm:
             continue
         try:
-            made.append(_Mapper(found, device, threads, per_sm, barriers).run(penalty))
+            choice = _Mapper(found, device, threads, per_sm, barriers).run(penalty)
         except Misaligned as err:
             reasons.append(str(err))
-    if not made:
+            continue
+        none = False
+        yield choice
+    if none:
         raise Misaligned(reasons[0] if reasons else f"{device.name} cannot hold the grid")
-    _, plan = min(made, key=lambda choice: choice[0])
-    plan = with_workspace(plan)
-    grid = plan.shared_grid
-    return replace(plan, retention=retain(plan, _registers_of(device, grid.threads, grid.blocks_per_sm)))
 
 
 def _registers_of(device: DeviceModel, threads: int, per_sm: int) -> int:
