@@ -27,7 +27,7 @@ from tvm_stitch.target import resolve_target
 from tvm_stitch.testing import grid_cases
 from tvm_stitch.testing.cases import cases, power_broadcast_add
 from tvm_stitch.testing.cases import softmax as softmax_case
-from tvm_stitch.testing.plan_checks import stitch_graph, stitch_graphs
+from tvm_stitch.testing.stitch_graphs import stitch_graph, stitch_graphs
 
 F32 = "float32"
 CUDA = {"kind": "cuda", "arch": "sm_90"}

@@ -22,22 +22,24 @@ from .in_block import plan_in_block
 from .iteration.alignment import Alignment, Misaligned, align
 from .kernel import KernelPlan
 from .memory import traffic
+from .verify import verified
 
 
 def choose_plan(graph: StitchGraph, device: DeviceModel, config: StitchConfig | None = None) -> KernelPlan:
-    """Plan a graph for a device, as :func:`choose` says.
+    """Plan a graph for a device, as :func:`choose` says, and verify the plan.
 
     A grid-wide plan has grid barriers if the device can launch cooperatively and the configuration allows them; else
     it is the same plan without the barrier, of a kernel for each phase, with no stage evaluated by every block.
 
     Raises:
         Misaligned: when no plan exists; the message is the reason that ``explain`` shows.
+        WrongPlan: when the planner made one that no kernel may be made of, which is a fault.
     """
     config = config or StitchConfig()
     found = choose(graph, device, config) if device.is_gpu else None
     if isinstance(found, Partition):
-        return map_partition(found, device, config.grid_barriers)
-    return plan_in_block(graph, device, config)
+        return verified(map_partition(found, device, config.grid_barriers))
+    return verified(plan_in_block(graph, device, config))
 
 
 def choose(graph: StitchGraph, device: DeviceModel, config: StitchConfig) -> Alignment | Partition:

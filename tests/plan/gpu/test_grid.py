@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grid-wide plans: resident blocks, tasks, scratch; every check of plan_checks, over cases and random graphs."""
+"""Grid-wide plans: resident blocks, tasks, scratch; every check of verify, over cases and random graphs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from tvm_stitch.plan.choose import choose_plan
 from tvm_stitch.plan.gpu.occupancy import blocks_per_sm
 from tvm_stitch.plan.iteration.alignment import Misaligned
 from tvm_stitch.plan.kernel import KernelPlan
+from tvm_stitch.plan.verify import problems
 from tvm_stitch.testing import grid_cases
-from tvm_stitch.testing.plan_checks import plan_problems, stitch_graph, stitch_graphs
 from tvm_stitch.testing.random_graphs import random_graph
+from tvm_stitch.testing.stitch_graphs import stitch_graph, stitch_graphs
 
 CASES = [case for scale in ("test", "gpu") for case in grid_cases.grid_cases(scale)]
 
@@ -34,7 +35,7 @@ def test_plans_of_the_cases_hold(case: grid_cases.GridCase, device: str) -> None
         except Misaligned:
             assert not choose_plan(found, GPUS[device]).grid_wide
             continue
-        assert plan_problems(plan) == []
+        assert problems(plan) == []
 
 
 @pytest.mark.parametrize("size", [3000, 400_000])
@@ -51,7 +52,7 @@ def test_plans_of_random_graphs_hold(size: int) -> None:
             assert json.loads(json.dumps(vars(told))) == vars(told)
             if plan.grid_wide:
                 grids += 1
-                assert plan_problems(plan) == [], f"seed {seed}, {found.name}"
+                assert problems(plan) == [], f"seed {seed}, {found.name}"
                 assert len(told.phases) == len(plan.phases) and told.bytes_written >= sum(
                     int(t.size) for t in found.outputs
                 )
@@ -85,14 +86,14 @@ def test_without_barriers_there_are_kernels_instead() -> None:
     found = stitch_graph(grid_cases.layer_norm_backward(37, 96).build())
     plan = grid_plan(found, H200, barriers=False)
     assert len(plan.phases) == 2 and not plan.cooperative
-    assert plan_problems(plan) == []
+    assert problems(plan) == []
     told = describe("k", plan)
     assert (told.launch["kernels"], told.launch["grid barriers"]) == (2, 0)
 
 
 def test_partial_results_outlive_the_kernels_that_finish_them_again() -> None:
     found = stitch_graph(grid_cases.standardize_by_max(64, 512).build())
-    assert plan_problems(grid_plan(found, H200, barriers=False)) == []
+    assert problems(grid_plan(found, H200, barriers=False)) == []
 
 
 def test_every_fold_is_in_one_part() -> None:
@@ -100,4 +101,4 @@ def test_every_fold_is_in_one_part() -> None:
     for found in stitch_graphs(random_graph(1005, 3000).mod):
         plan = choose_plan(found, H200)
         if plan.grid_wide:
-            assert plan_problems(plan) == []
+            assert problems(plan) == []

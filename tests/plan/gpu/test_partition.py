@@ -24,8 +24,8 @@ from tvm_stitch.plan.gpu.partition import (
 from tvm_stitch.plan.iteration.alignment import Misaligned, _Aligner
 from tvm_stitch.plan.slices import Slice
 from tvm_stitch.testing import grid_cases
-from tvm_stitch.testing.plan_checks import stitch_graph
 from tvm_stitch.testing.random_graphs import random_graph
+from tvm_stitch.testing.stitch_graphs import stitch_graph
 
 F32 = "float32"
 

@@ -9,7 +9,7 @@ from tests.graph.helpers import H200, grid_plan
 from tvm_stitch.plan.gpu.registers import stage_words, with_resident
 from tvm_stitch.plan.kernel import Stage
 from tvm_stitch.testing import grid_cases
-from tvm_stitch.testing.plan_checks import stitch_graph
+from tvm_stitch.testing.stitch_graphs import stitch_graph
 
 
 def normalizing(rows: int = 131072) -> Stage:

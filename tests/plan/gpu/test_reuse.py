@@ -16,8 +16,9 @@ from tvm_stitch.plan.gpu.reuse import loaded_tile, retain, shared_out_alike
 from tvm_stitch.plan.heuristics import RETAINED_IN_REGISTERS
 from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.plan.memory import shared_bytes
+from tvm_stitch.plan.verify import problems
 from tvm_stitch.testing import grid_cases
-from tvm_stitch.testing.plan_checks import plan_problems, stitch_graph
+from tvm_stitch.testing.stitch_graphs import stitch_graph
 
 F32 = "float32"
 FOUR = replace(H200, name="slice", sms=4)
@@ -25,7 +26,7 @@ FOUR = replace(H200, name="slice", sms=4)
 
 def planned(mod: Any, device: Any = H200) -> KernelPlan:
     plan = grid_plan(stitch_graph(mod), device)
-    assert plan_problems(plan) == []
+    assert problems(plan) == []
     return plan
 
 
