@@ -107,7 +107,7 @@ def _passes(sched: LoopNest) -> list[dict[str, Any]]:
         {
             "columns": str(p.columns),
             "reduces": [op.name for op in p.reduces],
-            "folds": [op.name for op, _ in p.folds],
+            "reduces_across_rows": [op.name for op, _ in p.cross_row],
             "outputs": [key[0].output.name for key in p.outputs],
             "keeps": [k[0].output.name for k in p.values if k in kept],
         }
@@ -154,8 +154,8 @@ def _stage(plan: KernelPlan, stage: Stage) -> dict[str, Any]:
         "rows": _rows(stage),
         "replicated": found.replicated,
         "hoists": [op.name for op, _ in stage.schedule.hoisted],
-        "computes": [op.name for op in found.roots if op not in found.folds and op not in ends],
-        "folds": [op.name for op in found.roots if op in found.folds],
+        "computes": [op.name for op in found.roots if op not in found.cross_row and op not in ends],
+        "reduces_across_rows": [op.name for op in found.roots if op in found.cross_row],
         "finishes": [op.name for op in ends],
         "stores": [op.name for op in found.roots if op in found.stored],
         "retains": _retained(plan, stage, loads=True),

@@ -26,15 +26,15 @@ class Slice:
 
     A ``replicated`` slice is small: every block evaluates all of it, and keeps what it stores in shared memory.
 
-    ``roots`` (operators of the whole graph, in topological order) are what the slice computes; those in ``folds`` are
-    reductions across its rows, those in ``stored`` leave their result in device memory. ``alignment`` is of the
+    ``roots`` (operators of the whole graph, in topological order) are what the slice computes; those in ``cross_row``
+    are reductions across its rows, those in ``stored`` leave their result in device memory. ``alignment`` is of the
     slice's own graph; ``copies`` and ``tensors`` give its operators and tensors for those of the whole one.
     """
 
     phase: int
     domain: Domain
     roots: tuple[Operator, ...]
-    folds: frozenset[Operator]
+    cross_row: frozenset[Operator]
     stored: frozenset[Operator]
     alignment: Alignment
     copies: Mapping[Operator, Operator]
@@ -116,7 +116,7 @@ def aligned_slice(
     phase: int,
     domain: Domain,
     roots: Iterable[Operator],
-    folds: Collection[Operator] = (),
+    cross_row: Collection[Operator] = (),
     stored: Collection[Operator] = (),
     replicated: bool = False,
 ) -> Slice:
@@ -127,8 +127,8 @@ def aligned_slice(
     """
     roots = tuple(roots)
     graph, copies, tensors = slice_graph(cut, roots, stored, phase, f"phase{phase}")
-    alignment = align(graph, domain, [copies[op] for op in folds])
-    folded, kept = frozenset(folds), frozenset(stored)
+    alignment = align(graph, domain, [copies[op] for op in cross_row])
+    folded, kept = frozenset(cross_row), frozenset(stored)
     return Slice(phase, domain, roots, folded, kept, alignment, copies, tensors, replicated)
 
 

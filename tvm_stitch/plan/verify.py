@@ -63,7 +63,7 @@ def _writes(plan: KernelPlan) -> dict[Tensor, list[int]]:
         for op in [] if stage.slice.replicated else stage.slice.stored:
             found.setdefault(op.output, []).append(f)
         exchanged = stage.slice.roots if stage.exchange is CrossBlockReduction.GRID else ()
-        for op in (*stage.slice.folds, *(op for op in exchanged if op.is_reduce)):
+        for op in (*stage.slice.cross_row, *(op for op in exchanged if op.is_reduce)):
             if op in plan.crossing.partials:
                 found.setdefault(plan.crossing.partials[op], []).append(f)
     return found
@@ -128,8 +128,10 @@ def _loops(plan: KernelPlan) -> Iterator[str]:
     """Every reduction and output of a stage is made in one of its loops, and no reduction is read before it is done."""
     for f, stage in _stages(plan):
         sched = stage.schedule
-        made = [op for p in sched.passes for op in (*p.reduces, *(key[0] for key in (*p.outputs, *p.folds)))]
-        made += [op for op, _ in sched.row_folds]
+        made = [
+            op for p in sched.passes for op in (*p.reduces, *(key[0] for key in (*p.outputs, *p.cross_row)))
+        ]
+        made += [op for op, _ in sched.final_cross_row]
         made += [op for op, _ in sched.row_outputs if not op.is_reduce]
         for op in {op for op, _ in stage.alignment.roots} | set(made):
             if made.count(op) != 1:
@@ -144,10 +146,10 @@ def _early(f: int, stage: Stage) -> Iterator[str]:
     finished = {op: p.level for p in stage.schedule.passes for op in p.reduces}
     for p in stage.schedule.passes:
         start = [(op, stage.alignment.domain.full(p.columns)) for op in p.reduces]
-        for op in _reductions_read(stage, [*start, *p.outputs, *p.folds], set(p.reads)):
+        for op in _reductions_read(stage, [*start, *p.outputs, *p.cross_row], set(p.reads)):
             if op not in finished or finished[op] >= p.level:
                 yield f"phase {f} reads {op.name} in a pass of level {p.level}, before it is there"
-    for op in _reductions_read(stage, [*stage.schedule.row_folds, *stage.schedule.final_values], set()):
+    for op in _reductions_read(stage, [*stage.schedule.final_cross_row, *stage.schedule.final_values], set()):
         if op not in finished:
             yield f"phase {f} reads {op.name}, which no pass makes"
 
@@ -308,7 +310,7 @@ def _partials(plan: KernelPlan) -> list[str]:
     """What blocks reduce together has as many partial results as blocks write them, and is finished from as many."""
     problems = []
     partials = plan.crossing.partials
-    crossing = {op for _, stage in _stages(plan) for op in stage.slice.folds}
+    crossing = {op for _, stage in _stages(plan) for op in stage.slice.cross_row}
     for _, stage in _stages(plan):
         if stage.exchange is CrossBlockReduction.GRID:
             crossing |= {op for op in stage.slice.roots if op.is_reduce}
@@ -320,7 +322,7 @@ def _partials(plan: KernelPlan) -> list[str]:
     if lost := set(partials) ^ crossing:
         problems.append(f"reductions without a stage or partial results: {sorted(op.name for op in lost)}")
     for f, stage in _stages(plan):
-        for op in stage.slice.folds & set(partials):
+        for op in stage.slice.cross_row & set(partials):
             blocks = int(partials[op].shape[-1])
             writers = stage.stride * (
                 stage.tiles if int(op.output.size) == 1 else 1

@@ -89,16 +89,18 @@ def _one_domain(alignment: Alignment, device: DeviceModel) -> KernelEstimate:
 
 def _grid_wide(found: Partition, device: DeviceModel, barriers: bool) -> KernelEstimate:
     phases = [[_load(piece, found, device) for piece in pieces] for pieces in found.phases]
-    resident = barriers and (len(phases) > 1 or bool(found.shared))
+    resident = barriers and (len(phases) > 1 or bool(found.crossing.shared))
     work = Work(phases, True, resident, barriers)
     return KernelEstimate(True, seconds(work, device), moving_seconds(work, device))
 
 
 def _load(piece: Slice, found: Partition, device: DeviceModel) -> Load:
-    moved = _static(total([least_bytes(piece.graph), *(bytes_of(found.partials[op]) for op in piece.folds)]))
+    moved = _static(
+        total([least_bytes(piece.graph), *(bytes_of(found.crossing.partials[op]) for op in piece.cross_row)])
+    )
     if piece.replicated:
         return Load(moved, share_of(1, device))
-    in_rows = any(op.is_reduce and op not in piece.folds for op in piece.roots)
+    in_rows = any(op.is_reduce and op not in piece.cross_row for op in piece.roots)
     share = share_of(int(piece.domain.rows), device) if in_rows and not piece.domain.flat else 1.0
     return Load(moved, share)
 

@@ -3,14 +3,14 @@
 
 The dominant candidates, reductions and outputs, are placed one by one, producers first. Each joins the stage that holds
 the row values it reads, if that stage's rows serve it as well (the passive locality check: Regional); else those values
-become global, and it goes into a stage of a later phase. Reductions across a stage's rows (*folds*) are accumulated
+become global, and it goes into a stage of a later phase. Reductions across a stage's rows are accumulated
 block by block; the partial results are global values, and the rest of the reduction belongs to the next phase.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ... import compat
@@ -20,25 +20,18 @@ from ...graph.ir import Operator, StitchGraph, Tensor
 from .. import dominants, heuristics
 from ..iteration.alignment import Alignment, Misaligned, align, op_points, row_domains
 from ..iteration.domain import At, Domain, Point
+from ..kernel import Crossing
 from ..slices import Cut, Slice, aligned_slice, final_reduce, partial_tensor, slice_graph, slice_operators
 
 
 @dataclass(frozen=True)
 class Partition:
-    """Phases of stages, and what crosses between them.
-
-    ``partials`` maps each fold to the tensor of its partial results, one a block (the last dimension); ``scalars``
-    are the folds with one result, which every block finishes for itself; ``stored`` are the global tensors that are
-    written as they are, ``shared`` those that every block has in its shared memory, with the phase of their stages.
-    """
+    """Phases of stages for a grid of ``blocks`` blocks, and what crosses between them."""
 
     graph: StitchGraph
     blocks: int
     phases: Sequence[Sequence[Slice]]
-    partials: Mapping[Operator, Tensor]
-    scalars: Mapping[Operator, int]
-    stored: Mapping[Tensor, int]
-    shared: Mapping[Tensor, int]
+    crossing: Crossing
     cut: Cut
 
 
@@ -104,8 +97,8 @@ class _Draft:
         return (*self.made.roots, *self.joining)
 
     @property
-    def folds(self) -> frozenset[Operator]:
-        return self.made.folds
+    def cross_row(self) -> frozenset[Operator]:
+        return self.made.cross_row
 
     @property
     def stored(self) -> frozenset[Operator]:
@@ -124,17 +117,21 @@ class _Draft:
     def settle(self, cut: Cut) -> None:
         """Align the roots that joined."""
         if self.joining:
-            self.become(self.with_roots(cut, self.roots, self.folds, self.stored))
+            self.become(self.with_roots(cut, self.roots, self.cross_row, self.stored))
 
     def with_roots(
-        self, cut: Cut, roots: Sequence[Operator], folds: Collection[Operator], stored: Collection[Operator]
+        self,
+        cut: Cut,
+        roots: Sequence[Operator],
+        cross_row: Collection[Operator],
+        stored: Collection[Operator],
     ) -> Slice:
         """The stage with these roots.
 
         Raises:
             Misaligned: when its domain does not serve them all.
         """
-        return aligned_slice(cut, self.phase, self.domain, roots, folds, stored)
+        return aligned_slice(cut, self.phase, self.domain, roots, cross_row, stored)
 
     def replicate(self) -> None:
         """Let every block evaluate it."""
@@ -186,10 +183,12 @@ class _Partitioner:
             self.graph,
             self.blocks,
             phases,
-            self.partials,
-            {op: number[f] for op, f in self.scalars.items()},
-            {t: number[f] for t, f in self.stored.items()},
-            {t: number[f] for t, f in self.shared.items()},
+            Crossing(
+                self.partials,
+                {op: number[f] for op, f in self.scalars.items()},
+                {t: number[f] for t, f in self.stored.items()},
+                {t: number[f] for t, f in self.shared.items()},
+            ),
             Cut(self.cut.producer, {t: after(f) for t, f in self.cut.ready.items()}),
         )
 
@@ -199,7 +198,7 @@ class _Partitioner:
         if lies is Orientation.ROW or (lies is Orientation.COLUMN and has_many_results(op, self.blocks)):
             self._place(op, stored=op in self.outputs)
             return
-        draft = self._place(op, fold=True)
+        draft = self._place(op, across=True)
         dtype = _carried(compute_dtype(op.output.dtype))
         partial = partial_tensor(op, self.blocks, dtype)
         self.partials[op] = partial
@@ -213,22 +212,22 @@ class _Partitioner:
         self._place(final, stored=op in self.outputs)
 
     # -- placing ------------------------------------------------------------------------------------------------
-    def _place(self, root: Operator, fold: bool = False, stored: bool = False) -> _Draft:
+    def _place(self, root: Operator, across: bool = False, stored: bool = False) -> _Draft:
         while True:
             draft = self._finishing(root)
-            if draft is not None and not fold and self._join(draft, root, fold, stored):
+            if draft is not None and not across and self._join(draft, root, across, stored):
                 return draft
             sources = self._sources(root)
             phase = self._earliest(root)
             homes = {self.home[s] for s in sources}
             tried = list(homes) if len(homes) == 1 else []
             if not homes:
-                tried = list(self._neighbours(root, phase, fold))
+                tried = list(self._neighbours(root, phase, across))
             for draft in tried:
-                if draft.phase >= phase and self._join(draft, root, fold, stored):
+                if draft.phase >= phase and self._join(draft, root, across, stored):
                     return draft
             if not sources:
-                return self._open(root, phase, fold, stored)
+                return self._open(root, phase, across, stored)
             self._make_global(root)
 
     def _finishing(self, root: Operator) -> _Draft | None:
@@ -280,12 +279,12 @@ class _Partitioner:
             phase = max([phase, *(self.cut.ready.get(t, 0) for t in op.inputs)])
         return phase
 
-    def _neighbours(self, root: Operator, phase: int, fold: bool) -> Iterator[_Draft]:
+    def _neighbours(self, root: Operator, phase: int, across: bool) -> Iterator[_Draft]:
         """Stages worth trying: those that read what the root reads; their rows must fit."""
         inputs = self._leaves([root], phase)
         tried = 0
         for draft in sorted(self.drafts, key=lambda p: p.phase):
-            if draft.phase < phase or tried >= heuristics.STAGES_TRIED or not self._fits(draft, root, fold):
+            if draft.phase < phase or tried >= heuristics.STAGES_TRIED or not self._fits(draft, root, across):
                 continue
             shared = inputs & self._leaves(draft.roots, draft.phase)
             size = max((as_int(t.size) for t in inputs), default=0)
@@ -301,9 +300,9 @@ class _Partitioner:
         return {t for op in operators for t in op.inputs if t not in made}
 
     @staticmethod
-    def _fits(draft: _Draft, root: Operator, fold: bool) -> bool:
+    def _fits(draft: _Draft, root: Operator, across: bool) -> bool:
         rows = as_int(draft.domain.rows)
-        if fold:
+        if across:
             size = as_int(root.output.size)
             if size == 1:
                 return as_int(op_points(root)) % rows == 0
@@ -319,17 +318,17 @@ class _Partitioner:
         """Roots of the same size in a stage of no other kind: one loop instead of two."""
         return all(r.output.size == root.output.size and r.is_reduce == root.is_reduce for r in draft.roots)
 
-    def _join(self, draft: _Draft, root: Operator, fold: bool, stored: bool) -> bool:
+    def _join(self, draft: _Draft, root: Operator, across: bool, stored: bool) -> bool:
         roots = draft.roots if root in draft.roots else (*draft.roots, root)
-        folds = draft.folds | {root} if fold else draft.folds
+        cross_row = draft.cross_row | {root} if across else draft.cross_row
         kept = draft.stored | {root} if stored else draft.stored
         if draft.replicated and root not in draft.roots:
             return False
-        if not fold and self._is_element_wise(draft, root):
+        if not across and self._is_element_wise(draft, root):
             return self._join_alone(draft, root, stored)
         draft.settle(self.cut)
         try:
-            made = draft.with_roots(self.cut, roots, folds, kept)
+            made = draft.with_roots(self.cut, roots, cross_row, kept)
             if is_strided(made.alignment) and not is_strided(draft.made.alignment):
                 raise Misaligned("its rows lie across memory")
         except Misaligned:
@@ -359,16 +358,16 @@ class _Partitioner:
         self.home[root] = draft
         return True
 
-    def _open(self, root: Operator, phase: int, fold: bool, stored: bool) -> _Draft:
+    def _open(self, root: Operator, phase: int, across: bool, stored: bool) -> _Draft:
         if phase >= heuristics.MOST_PHASES:
             raise Misaligned(f"{root.name} would be in phase {phase + 1} of at most {heuristics.MOST_PHASES}")
         if len(self.drafts) >= heuristics.MOST_STAGES:
             raise Misaligned(f"more than {heuristics.MOST_STAGES} stages with rows of their own")
         reasons = []
-        for domain in self._domains(root, phase, fold):
+        for domain in self._domains(root, phase, across):
             try:
                 made = aligned_slice(
-                    self.cut, phase, domain, [root], [root] if fold else [], [root] if stored else []
+                    self.cut, phase, domain, [root], [root] if across else [], [root] if stored else []
                 )
             except Misaligned as err:
                 reasons.append(str(err))
@@ -380,23 +379,25 @@ class _Partitioner:
             return draft
         raise Misaligned(reasons[0] if reasons else f"no domain for {root.name}")
 
-    def _domains(self, root: Operator, phase: int, fold: bool) -> list[Domain]:
-        if fold and as_int(root.output.size) > 1:
+    def _domains(self, root: Operator, phase: int, across: bool) -> list[Domain]:
+        if across and as_int(root.output.size) > 1:
             return [Domain(product(a.extent for a in root.reduce))]
-        if root.is_reduce and not fold:
+        if root.is_reduce and not across:
             return [Domain(root.output.size)]
-        if fold:
+        if across:
             return [Domain(1, flat=True)]
         return row_domains(slice_graph(self.cut, [root], {root}, phase, "root")[0])
 
     def _absorb(self, draft: _Draft) -> None:
-        """Move folds to one result from flat stages that read the same data into a new stage with rows."""
+        """Move reductions to one result from flat stages that read the same data into a new stage with rows."""
         if draft.domain.flat:
             return
         inputs = self._leaves(draft.roots, draft.phase)
         for other in [p for p in self.drafts if p is not draft and p.phase == draft.phase and p.domain.flat]:
             leaves = self._leaves(other.roots, other.phase)
-            if not (other.folds and leaves & inputs) or any(r not in other.folds for r in other.roots):
+            if not (other.cross_row and leaves & inputs) or any(
+                r not in other.cross_row for r in other.roots
+            ):
                 continue
             before = draft.made
             if all(self._fits(draft, r, True) and self._join(draft, r, True, False) for r in other.roots):
@@ -442,7 +443,7 @@ class _Partitioner:
         """Can every block evaluate the stage for itself in about the time of a barrier?"""
         if draft.replicated:
             return True
-        if not self.replicate or draft.domain.flat or draft.folds:
+        if not self.replicate or draft.domain.flat or draft.cross_row:
             return False
         if any(op.output in self.graph.outputs for op in draft.stored):
             return False

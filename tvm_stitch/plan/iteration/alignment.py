@@ -28,9 +28,9 @@ class Alignment:
     """Where everything is evaluated.
 
     ``roots`` lists the reductions and outputs with their points; ``reads`` gives, for each evaluated operator, the
-    point of each of its accesses (None for a gather's data, which is indexed by values). ``folds`` are the reductions
-    across rows: their results are known only when every row is done, so nothing here reads them. ``stand_ins`` are the
-    buffers that points read for inputs which hold indices.
+    point of each of its accesses (None for a gather's data, which is indexed by values). ``cross_row`` are the
+    reductions across rows: their results are known only when every row is done, so nothing here reads them.
+    ``stand_ins`` are the buffers that points read for inputs which hold indices.
     """
 
     graph: StitchGraph
@@ -38,7 +38,7 @@ class Alignment:
     roots: Sequence[Key]
     reads: Mapping[Key, Sequence[Point | None]]
     level: Mapping[Key, int]
-    folds: frozenset[Operator]
+    cross_row: frozenset[Operator]
     stand_ins: Mapping[Tensor, Buffer]
 
     @property
@@ -54,12 +54,12 @@ class Alignment:
 def align(
     graph: StitchGraph,
     domain: Domain | None = None,
-    folds: Collection[Operator] = (),
+    cross_row: Collection[Operator] = (),
     pinned: Collection[Tensor] = (),
 ) -> Alignment:
     """Find a domain for the graph (or take the one given) and evaluate its points.
 
-    ``folds`` names reductions that run across the rows instead of along them: one result a column, or one in all.
+    ``cross_row`` names reductions that run across the rows instead of along them: one result a column, or one in all.
     ``pinned`` are inputs of which only the elements at the current row and column are there.
 
     Raises:
@@ -71,7 +71,7 @@ def align(
     reasons: list[str] = []
     for candidate in [domain] if domain is not None else row_domains(graph):
         try:
-            return _Aligner(graph, candidate, frozenset(folds), frozenset(pinned)).run()
+            return _Aligner(graph, candidate, frozenset(cross_row), frozenset(pinned)).run()
         except Misaligned as err:
             reasons.append(str(err))
     raise Misaligned(reasons[0] if reasons else "no output")
@@ -94,10 +94,10 @@ def row_domains(graph: StitchGraph) -> list[Domain]:
 
 class _Aligner:
     def __init__(
-        self, graph: StitchGraph, domain: Domain, folds: frozenset[Operator], pinned: frozenset[Tensor]
+        self, graph: StitchGraph, domain: Domain, cross_row: frozenset[Operator], pinned: frozenset[Tensor]
     ):
         self.graph, self.domain, self.pinned = graph, domain, pinned
-        self.folds, self.row_point = folds, domain.row_point
+        self.cross_row, self.row_point = cross_row, domain.row_point
         self.roots: list[Key] = []
         self.reads: dict[Key, list[Point | None]] = {}
         self.level: dict[Key, int] = {}
@@ -111,8 +111,8 @@ class _Aligner:
     def run(self) -> Alignment:
         found = list(dominants.roots(self.graph))
         for op in found:
-            if op in self.folds:
-                self._fold(op)
+            if op in self.cross_row:
+                self._reduce_across(op)
             elif op.is_reduce:
                 self._reduce(op)
         for op in found:  # outputs behind the reductions, which may evaluate them on their way
@@ -121,7 +121,7 @@ class _Aligner:
         order = {op: i for i, op in enumerate(self.graph.operators)}
         roots = sorted(self.roots, key=lambda root: order[root[0]])
         stand_ins = self.gathered.stand_ins
-        return Alignment(self.graph, self.domain, roots, self.reads, self.level, self.folds, stand_ins)
+        return Alignment(self.graph, self.domain, roots, self.reads, self.level, self.cross_row, stand_ins)
 
     def _reduce(self, op: Operator) -> None:
         if not same(op.output.size, self.domain.rows, self.domain.analyzer):
@@ -135,7 +135,7 @@ class _Aligner:
         self.placed[op] = self.row_point
         self.level[(op, self.row_point)] = level + 1
 
-    def _fold(self, op: Operator) -> None:
+    def _reduce_across(self, op: Operator) -> None:
         """Place a reduction across rows: its result's axes along the columns, its reduced axes along the rows."""
         domain, size = self.domain, op.output.size
         if same(size, 1):
@@ -241,7 +241,7 @@ class _Aligner:
         if key in self.level and not root:
             return self.level[key]
         if op.is_reduce and not root:
-            if point != self.row_point or op in self.folds:
+            if point != self.row_point or op in self.cross_row:
                 raise Misaligned(f"reduction {op.name} is read at {point}, outside its own row")
             return self.level[key]
         self.budget -= 1
