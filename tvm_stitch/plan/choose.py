@@ -17,7 +17,8 @@ from ..graph.extent import same
 from ..graph.ir import StitchGraph
 from . import heuristics
 from .gpu.grid import grid_partition, map_partition
-from .gpu.partition import Partition, wants_partition
+from .gpu.orientation import wants_partition
+from .gpu.partition import Partition
 from .in_block import plan_in_block
 from .iteration.alignment import Alignment, Misaligned, align
 from .kernel import KernelPlan

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..graph.dtype import compute_dtype, item_bytes
+from ..graph.dtype import carried_dtype, compute_dtype, item_bytes
 from ..graph.extent import ByExtent, Extent, extent_key, product, total
 from ..graph.ir import Operator, StitchGraph, Tensor
-from .gpu.tile import partial_bytes, partial_dtype, stage_bytes
+from .gpu.tile import partial_bytes, stage_bytes
 from .iteration.alignment import op_points
 from .iteration.domain import At, Point
 from .iteration.loops import Leaf, is_streamed
@@ -192,4 +192,4 @@ def _slots_bytes(stage: Stage) -> int:
 
 
 def _words(ops: Sequence[Operator]) -> int:
-    return sum(item_bytes(partial_dtype(op)) for op in ops)
+    return sum(item_bytes(carried_dtype(op.output.dtype)) for op in ops)

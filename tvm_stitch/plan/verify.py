@@ -279,9 +279,11 @@ def _alone(plan: KernelPlan, stage: Stage) -> Iterator[str]:
         yield f"{m.rows_per_block} rows a block, {m.tasks} tasks and {m.threads} threads a row exchange nothing"
     if m.exchange is CrossBlockReduction.CLUSTER and m.row_splits > device.max_cluster:
         yield f"clusters of {m.row_splits} blocks exceed {device.max_cluster}"
-    if m.exchange is CrossBlockReduction.GRID:
-        if not isinstance(rows, int) or rows * m.row_splits > device.sms * m.blocks_per_sm:
-            yield f"{rows} rows of {m.row_splits} blocks are not resident, {m.blocks_per_sm} a multiprocessor"
+    held = max(1, m.blocks_per_sm)  # without a bound one is certain
+    if m.exchange is CrossBlockReduction.GRID and not (
+        isinstance(rows, int) and rows * m.row_splits <= device.sms * held
+    ):
+        yield f"{rows} rows of {m.row_splits} blocks are not resident, {held} a multiprocessor"
 
 
 def _on_grid(plan: KernelPlan, shared: int) -> Iterator[str]:

@@ -14,12 +14,9 @@ from tvm_stitch.graph.ir import Operator, StitchGraph, Tensor
 from tvm_stitch.graph.rewrite.one_pass_variance import with_one_pass_variance
 from tvm_stitch.plan import heuristics
 from tvm_stitch.plan.gpu.partition import (
-    Orientation,
     Partition,
     _Partitioner,
-    orientation,
     partition,
-    wants_partition,
 )
 from tvm_stitch.plan.iteration.alignment import Misaligned, _Aligner
 from tvm_stitch.plan.slices import Slice
@@ -147,32 +144,6 @@ def test_disconnected_parts_share_a_phase() -> None:
     found = partition(both, H200.sms)
     assert [sorted(int(p.domain.rows) for p in parts) for parts in found.phases] == [[513, 4096], [256]]
     assert {op.output for parts in found.phases for p in parts for op in p.stored} == set(both.outputs)
-
-
-@pytest.mark.parametrize(
-    ("shape", "axis", "lies"),
-    [
-        ((512, 64), 1, Orientation.ROW),
-        ((512, 64), 0, Orientation.COLUMN),
-        ((512, 64), None, Orientation.ALL),
-        ((32, 64, 16), (0, 2), Orientation.ROW),
-        ((32, 64, 16), (0, 1), Orientation.COLUMN),
-        ((512, 1), 0, Orientation.ALL),
-    ],
-)
-def test_orientations(shape: tuple[int, ...], axis: Any, lies: str) -> None:
-    found = graph(build(lambda emit, x: R.sum(x, axis), (shape, F32)))
-    assert orientation(found.reduces[0]) == lies
-
-
-def test_only_sums_of_columns_in_blocks_want_a_partition() -> None:
-    def of(shape: tuple[int, int], axis: int) -> bool:
-        return wants_partition(graph(build(lambda emit, x: R.sum(x, axis), (shape, F32))), H200.sms)
-
-    assert of((262144, 256), 0)
-    assert not of((262144, 256), 1)
-    assert not of((256, 262144), 0)  # a thread for every column keeps the device busy
-    assert not of((8, 256), 0)  # few elements each
 
 
 def test_symbolic_and_empty_extents_are_declined() -> None:

@@ -29,53 +29,14 @@ from ...plan.iteration.alignment import Key
 from ...plan.iteration.contiguity import vectorizable
 from ...plan.iteration.domain import Point
 from ...plan.iteration.loops import Leaf, RowLoop, is_streamed
-from ...plan.kernel import KernelPlan, Stage
+from ...plan.kernel import Stage
 from .. import builder as B
 from ..buffers import IN_PLACE, Buffers
-from ..combine import accumulator_dtype, combine, identity
+from ..combine import accumulator_dtype, combine, identity, in_pairs
 from ..evaluator import Evaluator, compute_dtype, convert, input_indices, short_name
 from .exchange import Exchanger, make_exchange
-from .launch_check import check_multiprocessors
+from .launch_bounds import bound_registers
 from .reduce import row_reduce
-from .scratch import declare_scratch, finish
-
-
-def emit_gpu(func: Any, plan: KernelPlan) -> Any:
-    """The scheduled PrimFunc (root block, thread bindings) that computes ``func`` as ``plan`` says."""
-    with B.kernel() as body:
-        m = plan.stage.row_mapping
-        scratch = declare_scratch(plan.scratch, barrier=plan.cooperative)
-        if plan.cooperative:
-            rows = plan.stage.alignment.domain.rows
-            assert isinstance(rows, int), "rows with a grid barrier are static"
-            needed = -(-rows * m.row_splits // m.blocks_per_sm) if m.blocks_per_sm else None
-            check_multiprocessors(plan.device, plan.graph.outputs[0].buffer, needed)
-        RowEmitter(plan.stage, scratch).emit()
-    return finish(func, body[0], scratch, COOPERATIVE if plan.cooperative else None)
-
-
-COOPERATIVE = (
-    {"tirx.kernel_launch_params": ["tirx.use_cooperative_launch"]} if compat.LAUNCHES_COOPERATIVELY else {}
-)
-"""Function attributes of a kernel with a grid barrier."""
-RESIDENT_BLOCKS = "{} blocks of this kernel fit a multiprocessor"
-"""What a kernel says of itself where TVM cannot set a launch bound: true as it stands, in C++ without meaning.
-
-``tvm_stitch.relay.cuda_source`` makes it the launch bound, so that it is true of the code that is compiled as well.
-"""
-
-
-def bound_registers(stack: ExitStack, blocks: int) -> None:
-    """Tell the compiler that a multiprocessor must be able to hold so many blocks of the kernel being built.
-
-    To be called behind the launch of its threads: what stands before it stays on the host.
-    """
-    if compat.BOUNDS_RESIDENT_BLOCKS:
-        bound = compat.const(blocks, "int32")
-        stack.enter_context(T.attr(compat.const(0, "int32"), "tirx.launch_bounds_min_blocks_per_sm", bound))
-    else:
-        note = compat.string(RESIDENT_BLOCKS.format(blocks))
-        B.evaluate(tir.call_extern("int32", "static_assert", compat.const(1, "bool"), note))
 
 
 class RowEmitter:
@@ -299,9 +260,7 @@ class RowEmitter:
         partials = []
         for op, acc in zip(p.reduces, accumulators):
             parts = [B.fetch(acc, e) for e in range(self.mapping.of(p.columns).vector)]
-            while len(parts) > 1:
-                parts = [combine(op.combiner or "", a, b) for a, b in zip(parts[::2], parts[1::2])]
-            partials.append(B.cell(parts[0], "partial"))
+            partials.append(B.cell(in_pairs(op, parts), "partial"))
         return partials
 
     def _set_results(self, ops: Iterable[Operator], results: Iterable[Expr]) -> None:

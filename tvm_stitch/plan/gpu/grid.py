@@ -22,7 +22,8 @@ from ..iteration.loops import Keep, LoopNest, schedule
 from ..kernel import Grid, KernelPlan, Stage
 from ..slices import Cut, Slice, aligned_slice, final_reduce, partial_tensor
 from .occupancy import MAX_REGISTERS
-from .partition import Orientation, Partition, orientation, partition
+from .orientation import Orientation, orientation
+from .partition import Partition, partition
 from .registers import with_resident
 from .reuse import adopt, retain
 from .tile import ColumnMapping, RowMapping, Storage, tile_words, vector_length

@@ -9,19 +9,18 @@ block by block; the partial results are global values, and the rest of the reduc
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ... import compat
-from ...graph.dtype import compute_dtype
-from ...graph.extent import Extent, as_extent, product
+from ...graph.dtype import carried_dtype
+from ...graph.extent import product
 from ...graph.ir import Operator, StitchGraph, Tensor
 from .. import dominants, heuristics
-from ..iteration.alignment import Alignment, Misaligned, align, op_points, row_domains
-from ..iteration.domain import At, Domain, Point
+from ..iteration.alignment import Misaligned, align, op_points, row_domains
+from ..iteration.domain import Domain
 from ..kernel import Crossing
 from ..slices import Cut, Slice, aligned_slice, final_reduce, partial_tensor, slice_graph, slice_operators
+from .orientation import Orientation, as_int, has_many_results, is_strided, orientation
 
 
 @dataclass(frozen=True)
@@ -51,35 +50,6 @@ def partition(graph: StitchGraph, blocks: int, replicate: bool = True) -> Partit
         if not all(isinstance(e, int) and e > 0 for e in t.shape):
             raise Misaligned(f"{t.name} has a symbolic or empty shape, which a grid-wide plan does not serve")
     return _Partitioner(graph, blocks, replicate).run()
-
-
-class Orientation(enum.Enum):
-    """How a reduction lies in memory."""
-
-    ROW = "along the innermost axis of what it reads"
-    COLUMN = "across it"
-    ALL = "to one result"
-
-
-def orientation(op: Operator) -> Orientation:
-    """Along the innermost axis of what it reads (``ROW``), across it (``COLUMN``), or to one result (``ALL``)."""
-    if op.output.size == 1:
-        return Orientation.ALL
-    reduced = {a.var for a in op.reduce}
-    accesses = sorted(op.accesses, key=lambda a: -int(as_int(a.tensor.size)))
-    for access in accesses:
-        for index, extent in reversed(list(zip(access.indices, access.tensor.shape))):
-            if isinstance(extent, int) and extent == 1:
-                continue
-            used = compat.free_vars(index)
-            if used:
-                return Orientation.ROW if used & reduced else Orientation.COLUMN
-    return Orientation.ROW
-
-
-def as_int(extent: Extent) -> int:
-    """A static extent's value, 0 for a symbolic one."""
-    return extent if isinstance(extent, int) else 0
 
 
 class _Draft:
@@ -199,7 +169,7 @@ class _Partitioner:
             self._place(op, stored=op in self.outputs)
             return
         draft = self._place(op, across=True)
-        dtype = _carried(compute_dtype(op.output.dtype))
+        dtype = carried_dtype(op.output.dtype)
         partial = partial_tensor(op, self.blocks, dtype)
         self.partials[op] = partial
         self.cut.ready[partial] = draft.phase + 1
@@ -455,49 +425,3 @@ class _Partitioner:
         if any(op.output in self.stored for op in draft.stored):
             return False
         return sum(as_int(op_points(r)) for r in draft.roots if r.is_reduce) <= heuristics.REPLICATED_POINTS
-
-
-def has_many_results(op: Operator, blocks: int) -> bool:
-    """A thread for every result keeps the device busy, and neighbouring threads read neighbouring elements."""
-    size = as_int(op.output.size)
-    return (
-        size >= blocks * heuristics.BUSY_RESULTS
-        or as_int(op_points(op)) <= heuristics.SCATTERED_ELEMENTS * size
-    )
-
-
-def wants_partition(graph: StitchGraph, blocks: int) -> bool:
-    """True when rows would lie across memory, so that sums of columns block by block are better."""
-    return any(
-        orientation(op) is Orientation.COLUMN and not has_many_results(op, blocks) for op in graph.reduces
-    )
-
-
-def _carried(dtype: str) -> str:
-    """The dtype of partial results in device memory."""
-    return "int32" if dtype in ("bool", "int8", "int16", "uint8", "uint16") else dtype
-
-
-def is_strided(alignment: Alignment) -> bool:
-    """True when large inputs are read across memory: neighbouring columns of a row are not neighbours there."""
-    domain = alignment.domain
-    if domain.flat:
-        return False
-    for key, reads in alignment.reads.items():
-        for access, point in zip(key[0].accesses, reads):
-            if point is None or point.at is not At.INDEX or not point.per_column:
-                continue
-            size, points = as_int(access.tensor.size), as_int(product([domain.rows, point.columns]))
-            if size * 2 > points and _across(domain, access.tensor, point):
-                return True
-    return False
-
-
-def _across(domain: Domain, tensor: Tensor, point: Point) -> bool:
-    for index, extent in reversed(list(zip(point.indices, tensor.shape))):
-        if as_extent(extent) == 1:
-            continue
-        used = compat.free_vars(index)
-        if used:
-            return domain.column not in used
-    return False

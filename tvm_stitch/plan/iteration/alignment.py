@@ -105,7 +105,6 @@ class _Aligner:
         self.budget = 6 * len(graph.operators) + 64
         self.recomputed: set[Key] = set()
         self.placed: dict[Operator, Point] = {}
-        self.uneven: dict[Tensor, bool] = {}
         self.gathered = GatherPoints(domain)
 
     def run(self) -> Alignment:
