@@ -51,19 +51,10 @@ def make_exchange(
         stage: the only one of a plan.
         scratch: the plan's scratch by name.
         row, segment, lane: the row of the block, which of its segments, and the thread in it.
-
-    Raises:
-        ValueError: for a mapping that cannot be emitted.
     """
     m = stage.row_mapping
     if m.exchange is CrossBlockReduction.NONE:
-        if m.row_splits > 1 and stage.graph.reduces:
-            raise ValueError("blocks that share a reduced row need an exchange: set the mapping's 'exchange'")
         return None
-    if m.row_splits < 2 or m.rows_per_block > 1 or m.tasks > 1 or m.threads < WARP:
-        raise ValueError(
-            f"an exchange needs several blocks a row, one row a block and at least {WARP} threads, not {m}"
-        )
     reduces = [op for p in stage.schedule.passes for op in p.reduces]
     if m.exchange is CrossBlockReduction.CLUSTER:
         return ClusterExchange(reduces, m.row_splits, segment, lane)
