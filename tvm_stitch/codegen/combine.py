@@ -11,11 +11,12 @@ import numpy as np
 
 from .. import compat
 from ..compat import Expr, tir
+from ..graph.combiners import COMBINERS
 from ..graph.ir import Operator
 from .arithmetic import DEVICE, Arithmetic
 from .evaluator import HALF, compute_dtype
 
-NODES = {"sum": tir.Add, "prod": tir.Mul, "max": tir.Max, "min": tir.Min, "all": tir.And, "any": tir.Or}
+NODES = {name: getattr(tir, combiner.node) for name, combiner in COMBINERS.items()}
 """The operations by which reductions combine."""
 
 
