@@ -41,6 +41,11 @@ def test_the_old_name_of_an_option_still_works() -> None:
         StitchConfig(remote=False, horizontal_fusion=True)
 
 
+def test_an_option_without_effect_is_taken_with_a_warning() -> None:
+    with pytest.warns(DeprecationWarning, match="'deterministic' has no effect"):
+        assert StitchConfig(deterministic=False) == StitchConfig()
+
+
 def test_an_unknown_option_names_the_nearest_and_all() -> None:
     with pytest.raises(
         ValueError, match="unknown option 'max_operator'; did you mean 'max_operators'?"

@@ -43,8 +43,6 @@ class StitchConfig:
             on CUDA devices, and with ``"tvm"`` what its products and softmax are one by one.
         cuda_graph: have the calls of static shapes captured and replayed as CUDA graphs: one launch for all of them.
         tf32: let the libraries round float32 operands to TensorFloat-32, of 10 bits' precision.
-        deterministic: forbid sums whose order varies from run to run. No plan makes one so far (partial sums are
-            combined in a fixed order); with False, later versions may use atomics.
 
     Raises:
         ValueError: for an unknown option or a bad value; the message names the choices.
@@ -62,10 +60,14 @@ class StitchConfig:
     compute: str = "auto"
     cuda_graph: bool = False
     tf32: bool = False
-    deterministic: bool = True
 
     def __init__(self, **options: Any):
         known = {f.name: f for f in fields(self)}
+        for old in _WITHOUT_EFFECT & set(options):
+            warnings.warn(
+                f"option {old!r} has no effect and will be removed", DeprecationWarning, stacklevel=2
+            )
+            del options[old]
         for old, new in _RENAMED.items():
             if old in options:
                 warnings.warn(f"option {old!r} is called {new!r} now", DeprecationWarning, stacklevel=2)
@@ -105,6 +107,8 @@ class StitchConfig:
 
 
 _RENAMED = {"remote": "horizontal_fusion"}
+# Sums are the same in every run: partial results are combined in a fixed order.
+_WITHOUT_EFFECT = {"deterministic"}
 _LEAST = {"max_operators": 1, "max_arguments": 2}
 _COMPUTE = ("auto", "libraries", "templates", "tvm")
 _KINDS = ("matmul", "convolution", "attention")
