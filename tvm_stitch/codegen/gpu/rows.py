@@ -15,14 +15,14 @@ block, and TVM refuses barriers below a condition on the host's side.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import ExitStack
 from itertools import groupby
 from typing import Any
 
 from ... import compat
 from ...compat import Buffer, Expr, T, tir
-from ...graph.extent import Extent, as_expr, as_extent, ceildiv, flatten
+from ...graph.extent import Extent, as_expr, ceildiv
 from ...graph.ir import Access, Operator
 from ...plan.gpu.tile import ColumnMapping, CrossBlockReduction, item_bytes
 from ...plan.iteration.alignment import Key
@@ -37,6 +37,7 @@ from ..evaluator import Evaluator, compute_dtype, convert, input_indices, short_
 from .exchange import Exchanger, make_exchange
 from .launch_bounds import bound_registers
 from .reduce import row_reduce
+from .vector_address import vector_address
 
 
 class RowEmitter:
@@ -378,7 +379,8 @@ class RowEmitter:
                 B.store(tile, compat.const(1, compat.buffer_dtype(tile)), [start + v])
         with B.when(self.in_range if to_tile and self.guarded else None):
             with B.loop("unroll", cm.vector // piece, "part") as q:
-                where, memory = self._vector_address(memory, indices, base + q * B.i64(piece), piece)
+                self.eval.column = base + q * B.i64(piece)
+                where, memory = vector_address(self.eval, memory, indices, piece)
                 with B.loop("vectorized", piece, "v") as v:
                     slot = start + q * B.i64(piece) + v
                     place = [*where[:-1], where[-1] + v] if where else []
@@ -387,30 +389,6 @@ class RowEmitter:
                     else:
                         B.store(memory, B.fetch(tile, slot), place)
         self.eval.column = None
-
-    def _vector_address(
-        self, memory: Buffer, indices: list[Expr], column: Expr, piece: int
-    ) -> tuple[list[Expr], Buffer]:
-        """Where a vector's first element is, in a buffer whose last dimension the vector runs along.
-
-        When the column runs through several dimensions the buffer is seen flat: TVM makes one vector access of an
-        index only if it sees the stride.
-        """
-        self.eval.column = column
-        where = [self.eval.localize(i) for i in indices]
-        if piece == 1:
-            return where, memory
-        shape = [as_extent(s) for s in memory.shape]
-        address = self.eval.analyzer.simplify(flatten(where, shape))
-        if _runs_along_last(indices, self.domain.column) and not _has_size(address, shape):
-            return where, memory
-        flat = B.flat_view(memory)
-        if _divides(address) or _has_size(address, shape):
-            # Later passes would weave the lane into the quotients, or compute a size's multiple on the host, and lose
-            # sight of stride and alignment.
-            vector = B.cell(self.eval.analyzer.simplify(tir.floordiv(address, B.i64(piece))), "vector")
-            address = vector * B.i64(piece)
-        return [address], flat
 
     def _row_outputs(self) -> None:
         sched = self.stage.schedule
@@ -430,23 +408,6 @@ class RowEmitter:
         where = [self.eval.localize(values[a.var]) for a in op.spatial[: len(op.output.shape)]]
         value = self.eval.value((op, point))
         B.store(self.buffers.of(op.output), convert(value, self.buffers.dtype(op.output)), where)
-
-
-def _runs_along_last(indices: list[Expr], column: Expr) -> bool:
-    """True when the column is the last index itself, and occurs in no other."""
-    return compat.same_var(indices[-1], column) and not any(
-        column in compat.free_vars(i) for i in indices[:-1]
-    )
-
-
-def _divides(index: Expr) -> bool:
-    return compat.kind(index) in ("FloorDiv", "FloorMod") or any(map(_divides, compat.operands(index)))
-
-
-def _has_size(index: Expr, shape: Sequence[Extent]) -> bool:
-    """Does a symbolic size of ``shape`` occur in an index?"""
-    sizes = {v for extent in shape for v in compat.free_vars(as_expr(extent))}
-    return not sizes.isdisjoint(compat.free_vars(index))
 
 
 def _both(a: Expr | None, b: Expr | None) -> Expr | None:

@@ -9,8 +9,8 @@ block by block; the partial results are global values, and the rest of the reduc
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from ...graph.dtype import carried_dtype
 from ...graph.extent import product
@@ -20,6 +20,7 @@ from ..iteration.alignment import Misaligned, align, op_points, row_domains
 from ..iteration.domain import Domain
 from ..kernel import Crossing
 from ..slices import Cut, Slice, aligned_slice, final_reduce, partial_tensor, slice_graph, slice_operators
+from .draft import Draft
 from .orientation import Orientation, as_int, has_many_results, is_strided, orientation
 
 
@@ -52,73 +53,13 @@ def partition(graph: StitchGraph, blocks: int, replicate: bool = True) -> Partit
     return _Partitioner(graph, blocks, replicate).run()
 
 
-class _Draft:
-    """A stage in the making: its roots change while others find their place, and its alignment with them."""
-
-    def __init__(self, made: Slice):
-        self.made = made
-        self.joining: tuple[Operator, ...] = ()  # roots that the alignment does not have yet
-        self.storing: frozenset[Operator] = frozenset()
-        self.replicated = False
-        self.phase, self.domain = made.phase, made.domain
-
-    @property
-    def roots(self) -> tuple[Operator, ...]:
-        return (*self.made.roots, *self.joining)
-
-    @property
-    def cross_row(self) -> frozenset[Operator]:
-        return self.made.cross_row
-
-    @property
-    def stored(self) -> frozenset[Operator]:
-        return self.made.stored | self.storing
-
-    def join(self, root: Operator, stored: bool) -> None:
-        """Take in a root that is aligned with the rest later."""
-        self.joining = (*self.joining, root)
-        if stored:
-            self.storing = self.storing | {root}
-
-    def become(self, made: Slice) -> None:
-        """Be a stage with other roots."""
-        self.made, self.joining, self.storing = made, (), frozenset()
-
-    def settle(self, cut: Cut) -> None:
-        """Align the roots that joined."""
-        if self.joining:
-            self.become(self.with_roots(cut, self.roots, self.cross_row, self.stored))
-
-    def with_roots(
-        self,
-        cut: Cut,
-        roots: Sequence[Operator],
-        cross_row: Collection[Operator],
-        stored: Collection[Operator],
-    ) -> Slice:
-        """The stage with these roots.
-
-        Raises:
-            Misaligned: when its domain does not serve them all.
-        """
-        return aligned_slice(cut, self.phase, self.domain, roots, cross_row, stored)
-
-    def replicate(self) -> None:
-        """Let every block evaluate it."""
-        self.replicated = True
-
-    def finished(self, phase: int) -> Slice:
-        """The stage as it has become, in a phase of this number."""
-        return replace(self.made, phase=phase, replicated=self.replicated)
-
-
 class _Partitioner:
     def __init__(self, graph: StitchGraph, blocks: int, replicate: bool):
         self.graph, self.blocks, self.replicate = graph, blocks, replicate
         self.cut = Cut({op.output: op for op in graph.operators})
-        self.drafts: list[_Draft] = []
-        self.home: dict[Operator, _Draft] = {}
-        self.replicated: list[_Draft] = []  # in the order in which they became so: none reads a later one
+        self.drafts: list[Draft] = []
+        self.home: dict[Operator, Draft] = {}
+        self.replicated: list[Draft] = []  # in the order in which they became so: none reads a later one
         self.partials: dict[Operator, Tensor] = {}
         self.scalars: dict[Operator, int] = {}
         self.stored: dict[Tensor, int] = {}
@@ -131,7 +72,7 @@ class _Partitioner:
                 self._reduce(op)
             else:
                 self._place(op, stored=True)
-        drafts: dict[int, list[_Draft]] = {}
+        drafts: dict[int, list[Draft]] = {}
         for draft in self.drafts:
             draft.settle(self.cut)
             drafts.setdefault(draft.phase, []).append(draft)
@@ -182,7 +123,7 @@ class _Partitioner:
         self._place(final, stored=op in self.outputs)
 
     # -- placing ------------------------------------------------------------------------------------------------
-    def _place(self, root: Operator, across: bool = False, stored: bool = False) -> _Draft:
+    def _place(self, root: Operator, across: bool = False, stored: bool = False) -> Draft:
         while True:
             draft = self._finishing(root)
             if draft is not None and not across and self._join(draft, root, across, stored):
@@ -200,7 +141,7 @@ class _Partitioner:
                 return self._open(root, phase, across, stored)
             self._make_global(root)
 
-    def _finishing(self, root: Operator) -> _Draft | None:
+    def _finishing(self, root: Operator) -> Draft | None:
         """The stage whose stored row values the root only carries on, row by row: it belongs there, a phase earlier."""
         if root.is_reduce:
             return None
@@ -249,7 +190,7 @@ class _Partitioner:
             phase = max([phase, *(self.cut.ready.get(t, 0) for t in op.inputs)])
         return phase
 
-    def _neighbours(self, root: Operator, phase: int, across: bool) -> Iterator[_Draft]:
+    def _neighbours(self, root: Operator, phase: int, across: bool) -> Iterator[Draft]:
         """Stages worth trying: those that read what the root reads; their rows must fit."""
         inputs = self._leaves([root], phase)
         tried = 0
@@ -270,7 +211,7 @@ class _Partitioner:
         return {t for op in operators for t in op.inputs if t not in made}
 
     @staticmethod
-    def _fits(draft: _Draft, root: Operator, across: bool) -> bool:
+    def _fits(draft: Draft, root: Operator, across: bool) -> bool:
         rows = as_int(draft.domain.rows)
         if across:
             size = as_int(root.output.size)
@@ -284,11 +225,11 @@ class _Partitioner:
         return as_int(root.output.size) % rows == 0
 
     @staticmethod
-    def _alike(draft: _Draft, root: Operator) -> bool:
+    def _alike(draft: Draft, root: Operator) -> bool:
         """Roots of the same size in a stage of no other kind: one loop instead of two."""
         return all(r.output.size == root.output.size and r.is_reduce == root.is_reduce for r in draft.roots)
 
-    def _join(self, draft: _Draft, root: Operator, across: bool, stored: bool) -> bool:
+    def _join(self, draft: Draft, root: Operator, across: bool, stored: bool) -> bool:
         roots = draft.roots if root in draft.roots else (*draft.roots, root)
         cross_row = draft.cross_row | {root} if across else draft.cross_row
         kept = draft.stored | {root} if stored else draft.stored
@@ -307,14 +248,14 @@ class _Partitioner:
         self.home[root] = draft
         return True
 
-    def _is_element_wise(self, draft: _Draft, root: Operator) -> bool:
+    def _is_element_wise(self, draft: Draft, root: Operator) -> bool:
         """Are the stage and the root without reductions, so that no root's place depends on another one?"""
         if not draft.domain.flat or root in draft.roots:
             return False
         needed = slice_operators(self.cut, [root], draft.phase)
         return not any(op.is_reduce for op in (*needed, *draft.roots))
 
-    def _join_alone(self, draft: _Draft, root: Operator, stored: bool) -> bool:
+    def _join_alone(self, draft: Draft, root: Operator, stored: bool) -> bool:
         """Join where the root can be aligned by itself; the stage's alignment follows when all have joined.
 
         To align the whole stage for each of many results takes time that grows with their square.
@@ -328,7 +269,7 @@ class _Partitioner:
         self.home[root] = draft
         return True
 
-    def _open(self, root: Operator, phase: int, across: bool, stored: bool) -> _Draft:
+    def _open(self, root: Operator, phase: int, across: bool, stored: bool) -> Draft:
         if phase >= heuristics.MOST_PHASES:
             raise Misaligned(f"{root.name} would be in phase {phase + 1} of at most {heuristics.MOST_PHASES}")
         if len(self.drafts) >= heuristics.MOST_STAGES:
@@ -342,7 +283,7 @@ class _Partitioner:
             except Misaligned as err:
                 reasons.append(str(err))
                 continue
-            draft = _Draft(made)
+            draft = Draft(made)
             self.drafts.append(draft)
             self.home[root] = draft
             self._absorb(draft)
@@ -358,7 +299,7 @@ class _Partitioner:
             return [Domain(1, flat=True)]
         return row_domains(slice_graph(self.cut, [root], {root}, phase, "root")[0])
 
-    def _absorb(self, draft: _Draft) -> None:
+    def _absorb(self, draft: Draft) -> None:
         """Move reductions to one result from flat stages that read the same data into a new stage with rows."""
         if draft.domain.flat:
             return
@@ -397,7 +338,7 @@ class _Partitioner:
 
         visit(root)
 
-    def _store(self, op: Operator, draft: _Draft) -> None:
+    def _store(self, op: Operator, draft: Draft) -> None:
         if not self._join(draft, op, False, True):
             raise Misaligned(f"{op.name} cannot be stored where it is computed")
         if self._is_small(draft):
@@ -409,7 +350,7 @@ class _Partitioner:
         self.cut.ready[op.output] = draft.phase + 1
         self.stored[op.output] = draft.phase
 
-    def _is_small(self, draft: _Draft) -> bool:
+    def _is_small(self, draft: Draft) -> bool:
         """Can every block evaluate the stage for itself in about the time of a barrier?"""
         if draft.replicated:
             return True
