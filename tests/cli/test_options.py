@@ -58,7 +58,7 @@ def test_shapes() -> None:
 
 
 def test_options_come_before_and_behind_the_file(model: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    options = ("--shape", "x=8,16", "--config", "remote=false", "--config", "max_operators=7")
+    options = ("--shape", "x=8,16", "--config", "horizontal_fusion=false", "--config", "max_operators=7")
     for arguments in ((*options, model), (model, *options)):
         code, stdout, _ = run(capfd, "explain", *arguments, "--json")
         assert code == 0 and json.loads(stdout)["kernels"]
