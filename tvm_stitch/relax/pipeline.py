@@ -45,6 +45,7 @@ from .centred_norms import CENTRED_NORMS
 from .compute_templates import ComputeTemplates
 from .constant_batch_norm import ConstantBatchNorm
 from .constant_views import ConstantViews
+from .constant_weights import ConstantWeights
 from .convolution_layouts import ConvolutionLayouts, suits_library, suits_templates
 from .decompose_attention import DecomposeAttention
 from .drop_copies import DropCopies
@@ -120,6 +121,7 @@ def planning_passes(
         DropCopies(),
         relax.transform.EliminateCommonSubexpr(),  # what PyTorch's linear layers make of one operand, each for itself
         WideOperators(),
+        ConstantWeights(),
         ConstantViews(),
         ConstantBatchNorm(),
         *_attention(target, config, recorder),
