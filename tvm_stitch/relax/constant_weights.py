@@ -76,6 +76,6 @@ class _Mutator(relax.PyExprMutator):
         if binding.var in self.weights:
             call = binding.value
             held = call.args[VALUE[operator_name(call)]].value
-            array = np.full(shape_of(call), held.numpy().reshape(()), held.numpy().dtype)
+            array = np.broadcast_to(held.numpy().reshape(()), shape_of(call) or ()).copy()
             binding = relax.VarBinding(binding.var, relax.const(array, str(held.dtype)))
         super().visit_var_binding_(binding)
