@@ -155,7 +155,7 @@ def _on_cpu(
     screen.line(f"  without one: stitched {_spread(own['stitched'])}, stock TVM {_spread(own['stock TVM'])};")
     screen.line(f"  there stitched is {timing.comparison(own['stitched'], own['stock TVM'], 'stock TVM')}")
     screen.line(f"  greatest difference between the results of stitching and ONNX Runtime: {error:.1e}")
-    calls = f"this CPU, {repeats} calls, of kernels {turns}"
+    calls = f"this CPU, {repeats} calls ({turns} for each kernel)"
     return error, with_times(report, [times["stitched"], times["stock TVM"]], kernels, calls)
 
 
