@@ -101,6 +101,15 @@ def test_an_operator_that_the_importer_does_not_know(
     )
 
 
+def test_names_that_are_no_identifiers(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Nobody is told that TVM's importer renames them."""
+    name = "in put\nfile:0=../x"
+    x = helper.make_tensor_value_info(name, TensorProto.FLOAT, [2])
+    path = saved(tmp_path / "m.onnx", [helper.make_node("Softmax", [name], ["z"])], [x], "z")
+    code, stdout, stderr = run(capfd, "compile", path, "-q", "-o", tmp_path / "out", "--json")
+    assert code == 0 and stderr == "" and json.loads(stdout)["inputs"][0]["name"] == name
+
+
 def test_inputs_that_are_no_tensors_of_numbers(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     strings = helper.make_tensor_value_info("words", TensorProto.STRING, [2])
     sequence = helper.make_tensor_sequence_value_info("many", TensorProto.FLOAT, [2])

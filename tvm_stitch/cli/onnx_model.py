@@ -7,6 +7,7 @@ import contextlib
 import io
 import re
 import traceback
+import warnings
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -94,7 +95,8 @@ def _imported(proto: onnx.ModelProto, shapes: dict[str, tuple[int, ...]], names:
     """The model as TVM imports it, or why it does not, in a line."""
     said = io.StringIO()
     try:
-        with contextlib.redirect_stdout(said):
+        with contextlib.redirect_stdout(said), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Renaming name", UserWarning)  # names that are no identifiers
             return load_onnx(proto, shapes, names=names)
     except Exception as error:
         let_pass(error)
