@@ -53,8 +53,8 @@ def measured(
 
     Raises:
         RuntimeError: where this machine has no such device, or its CPU is too old.
-        ValueError: for inputs that are not given and have symbolic shapes, for too many or too few inputs, and where it
-            is not plain which function to run.
+        ValueError: for inputs that are not given and have symbolic shapes, for too many or too few inputs, for one of
+            another shape or dtype, and where it is not plain which function to run.
     """
     check_runs_here(target)
     entry = entry_of(mod)
@@ -64,6 +64,10 @@ def measured(
         raise ValueError(
             f"{entry} takes {len(specs)} inputs, {'; '.join(map(str, specs))}; got {len(values)}"
         )
+    for spec, value in zip(specs, values):
+        dtype, shape = str(getattr(value, "dtype", type(value).__name__)), tuple(getattr(value, "shape", ()))
+        if dtype != spec.dtype or not spec.takes(shape):
+            raise ValueError(f"the input {spec} is given as {dtype}[{', '.join(map(str, shape))}]")
     with watched():
         executable = build(mod, target, dataclasses.replace(config, cuda_graph=False)).executable
         runners = [Runner(executable, target, values, entry)]
