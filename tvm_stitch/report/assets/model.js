@@ -74,7 +74,7 @@ function duration(seconds) {
   return `${number >= 100 ? number.toFixed(0) : Number(number.toPrecision(3))} ${unit}`;
 }
 
-// A median, and between what half of the calls lie.
+// A median, and the range of the middle half of the calls.
 const spread = (s) => `${duration(s.median)}, half of the calls between ${duration(s.low)} and ${duration(s.high)}`;
 
 const timeOf = (k) => (k.measured ? k.measured.median : data.measured_on ? null : k.seconds);
