@@ -6,8 +6,8 @@ rows spelled out; library dispatch; copies dropped and equal expressions joined 
 reshape it); what TVM does not lower in bfloat16 widened; weights of one value made constants; the passes for
 compute-intensive operators that need Relax operators; legalization, with products with zeros kept, group norms centred
 and argmax as two plain reductions; empty calls dropped; each reader of a half value widens it for itself, and results
-that are reshapes of what a kernel makes are views of it; stitching; ``FuseOps`` and ``FuseTIR`` for what no scope took; dlight's schedules on a GPU; TVM's
-lowering of dataflow.
+that are reshapes of what a kernel makes are views of it; stitching; ``FuseOps`` and ``FuseTIR`` for what no scope took;
+dlight's schedules on a GPU; TVM's lowering of dataflow.
 
 A scope that ``StitchOps`` outlines may still turn out not to be schedulable after merging. Then the stitching passes
 run again without that scope, so that its operators return to TVM's fusion one by one.
