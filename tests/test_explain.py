@@ -68,6 +68,16 @@ def test_reports_of_reductions_across_rows_are_json(case: grid_cases.GridCase) -
     assert kernel.bytes_read + kernel.bytes_written >= kernel.bytes_least == case.bytes_least()
 
 
+def test_names_and_titles_are_strings() -> None:
+    report = tvm_stitch.explain(tvm.IRModule(), "llvm")
+    with pytest.raises(TypeError, match="a name must be a string, not 1"):
+        report.why(1, "add")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="a name is empty"):
+        report.why("add", "")
+    with pytest.raises(TypeError, match="title must be a string, not None"):
+        report.to_html(None)  # type: ignore[arg-type]
+
+
 def test_a_grid_wide_plan() -> None:
     """The gradients of layer norm: all rows in the first phase, the sums across them finished in the second."""
     (kernel,) = report(grid_cases.layer_norm_backward(4096, 768).build()).kernels

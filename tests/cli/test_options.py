@@ -11,6 +11,7 @@ import tvm
 
 from tests.cli.helpers import run
 from tvm_stitch.cli import options
+from tvm_stitch.cli.errors import UsageError
 
 
 @pytest.mark.parametrize(
@@ -33,6 +34,12 @@ def test_targets(text: str, kind: str, attribute: str | None, value: object) -> 
         assert (list(found) if isinstance(value, list) else found) == value
     if kind == "cuda":
         assert target.host.kind.name == "llvm"
+
+
+def test_a_target_that_this_tvm_has_no_code_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tvm, "get_global_func", lambda *_, **__: None)
+    with pytest.raises(UsageError, match="this TVM generates no code for llvm"):
+        options.parse_target("llvm")
 
 
 def test_native_is_this_machines_cpu() -> None:
