@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The compilation pipeline with stitching: TVM's own for the target, its fusion replaced by ours.
 
-In order: calls of importers that TVM does not compile, or compiles to something else, mended, and running sums of short
-rows spelled out; library dispatch; copies dropped and equal expressions joined (three linear layers of one operand each
-reshape it); what TVM does not lower in bfloat16 widened; weights of one value made constants; the passes for
-compute-intensive operators that need Relax operators; legalization, with products with zeros kept, group norms centred
-and argmax as two plain reductions; empty calls dropped; each reader of a half value widens it for itself, and results
-that are reshapes of what a kernel makes are views of it; stitching; ``FuseOps`` and ``FuseTIR`` for what no scope took;
-dlight's schedules on a GPU; TVM's lowering of dataflow.
+In order: functions that importers made of operators turned back; calls that TVM does not compile, or compiles to
+something else, mended, and running sums of short rows spelled out; library dispatch; copies dropped and equal
+expressions joined (three linear layers of one operand each reshape it); what TVM does not lower in bfloat16 widened;
+weights of one value made constants; the passes for compute-intensive operators that need Relax operators;
+legalization, with products with zeros kept, group norms centred and argmax as two plain reductions; empty calls
+dropped; each reader of a half value widens it for itself, and results that are reshapes of what a kernel makes are
+views of it; stitching; ``FuseOps`` and ``FuseTIR`` for what no scope took; dlight's schedules on a GPU; TVM's
+lowering of dataflow.
 
 A scope that ``StitchOps`` outlines may still turn out not to be schedulable after merging. Then the stitching passes
 run again without that scope, so that its operators return to TVM's fusion one by one.
@@ -60,6 +61,7 @@ from .lift_workspace import LiftWorkspace
 from .mark import MergeStitchOps, UnmarkEpilogues
 from .mend_imports import MendImports
 from .phased_convolutions import PhasedConvolutions
+from .raised_calls import RaisedCalls
 from .schedule_stitch_ops import ScheduleStitchOps
 from .short_scans import ShortScans
 from .skip_empty import SkipEmpty
@@ -124,6 +126,7 @@ def planning_passes(
     dispatched = backend_of(target).library_dispatch_passes(target)
     recorder = recorder or Recorder()
     return [
+        RaisedCalls(),
         MendImports(),
         ShortScans("gpu" in target.keys),
         exclusively(dispatched),

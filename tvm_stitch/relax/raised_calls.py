@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RaisedCalls: functions that an importer made of operators become those operators again.
+
+TVM's ONNX importer computes ``Clip`` by calls of functions (``call_tir(maximum, x, bound)``), which layouts and
+transpositions do not go through. Every network for small devices has them, as ReLU6 and hard-swish, and was transposed
+around each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from .. import compat
+from ..interrupts import carrying
+from .functions import with_own_functions
+from .operators import operator_name
+
+RAISED: dict[str, Callable[..., Any]] = {"maximum": relax.op.maximum, "minimum": relax.op.minimum}
+"""By name of a function, the operator that it may be."""
+
+
+@tvm.transform.module_pass(opt_level=0, name="RaisedCalls")
+class RaisedCalls:
+    """Replace calls of functions that are what TVM legalizes an operator to. Runs before passes that see operators."""
+
+    @carrying
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        """Rewrite the Relax functions of a module that has such functions."""
+        functions = {gvar: func for gvar, func in mod.functions_items() if _name(gvar) in RAISED}
+        if not functions:
+            return mod
+        return with_own_functions(mod, lambda func: _Mutator(functions).visit_expr(func))
+
+
+def _name(gvar: Any) -> str:
+    """A function's name without the number that tells it from others."""
+    return str(gvar.name_hint).rstrip("0123456789_")
+
+
+def _legalized(operator: Callable[..., Any], types: list[Any]) -> Any:
+    """The function that TVM makes of an operator of operands of these types; None where it makes another call."""
+    builder = relax.BlockBuilder()
+    params = [relax.Var(f"x{i}", ty) for i, ty in enumerate(types)]
+    with builder.function("main", params):
+        builder.emit_func_output(builder.emit(operator(*params)))
+    made = relax.transform.LegalizeOps()(builder.get())
+    (func,) = [f for g, f in made.functions_items() if g.name_hint != "main"] or [None]
+    return func
+
+
+@relax.expr_functor.mutator
+class _Mutator(relax.PyExprMutator):
+    def __init__(self, functions: dict[Any, Any]):
+        super().__init__()
+        self.functions = functions
+        self.known: dict[Any, bool] = {}
+
+    def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
+        call = super().visit_call_(call)
+        if (
+            operator_name(call) != "relax.call_tir"
+            or call.args[0] not in self.functions
+            or len(call.args) != 2
+        ):
+            return call
+        gvar, args = call.args[0], list(call.args[1])
+        operator = RAISED[_name(gvar)]
+        if gvar not in self.known:
+            self.known[gvar] = self._is_of(operator, gvar, [arg.ty for arg in args])
+        return operator(*args) if self.known[gvar] else call
+
+    def _is_of(self, operator: Callable[..., Any], gvar: Any, types: list[Any]) -> bool:
+        """Whether a function is what TVM makes of an operator."""
+        if len(types) != 2 or not all(
+            isinstance(ty, relax.TensorType) and ty.shape is not None for ty in types
+        ):
+            return False
+        return compat.structural_equal(self.functions[gvar], _legalized(operator, types))
