@@ -3,8 +3,8 @@
 
 In-block stitching iterates *rows* x *columns*: every reduction of the stitch op has one point per row, and all of a
 row is computed by one block, so whatever a reduction produces is consumed in the block that produced it (the passive
-locality check of AStitch 4.3 holds by construction). Rows may be symbolic; columns are static, and several column
-spaces (one for each inner size) may share the rows. A stitch op without reductions may be *flat*: one row.
+locality check of AStitch 4.3 holds by construction). Rows and columns may be symbolic, and several column spaces
+(one for each inner size) may share the rows. A stitch op without reductions may be *flat*: one row.
 """
 
 from __future__ import annotations
