@@ -164,7 +164,7 @@ def shared_bytes(plan: KernelPlan) -> int:
     if not plan.device.is_gpu:
         return 0
     static = dynamic = 0
-    for stage in plan.stages:
+    for stage in [*plan.stages, *(variant.stage for variant in plan.variants)]:
         m = stage.row_mapping
         scalars = [op for op, _ in stage.schedule.folds if op.output.size == 1]
         static = max(static, partial_bytes(stage.schedule, m), m.block // 32 * _words(scalars))

@@ -22,7 +22,7 @@ from typing import Any
 
 from ... import compat
 from ...compat import Buffer, Expr, T, tir
-from ...graph.extent import Extent, as_expr, as_extent, ceildiv, flatten
+from ...graph.extent import Extent, as_expr, as_extent, ceildiv, flatten, is_number
 from ...graph.ir import Access, Operator
 from ...plan.gpu.tile import ColumnMapping, CrossBlockReduction, item_bytes
 from ...plan.iteration.alignment import Key
@@ -38,6 +38,7 @@ from .exchange import Exchanger, make_exchange
 from .launch_check import check_multiprocessors
 from .reduce import row_reduce
 from .scratch import declare_scratch, finish
+from .variant_choice import launched
 
 
 def emit_gpu(func: Any, plan: KernelPlan) -> Any:
@@ -50,7 +51,11 @@ def emit_gpu(func: Any, plan: KernelPlan) -> Any:
             assert isinstance(rows, int), "rows with a grid barrier are static"
             needed = -(-rows * m.row_splits // m.blocks_per_sm) if m.blocks_per_sm else None
             check_multiprocessors(plan.device, plan.graph.outputs[0].buffer, needed)
-        RowEmitter(plan.stage, scratch).emit()
+        stages = [*(variant.stage for variant in plan.variants), plan.stage]
+        for stage, once in zip(stages, launched(plan)):
+            # Not in a condition: TVM takes one of the host for one around the barriers of its kernel.
+            with B.loop("serial", once, "chosen"):
+                RowEmitter(stage, scratch).emit()
     return finish(func, body[0], scratch, COOPERATIVE if plan.cooperative else None)
 
 
@@ -344,18 +349,19 @@ class RowEmitter:
         place = self._place(cm, step, chunk)
         if self.mapping.row_splits == 1:
             return place
+        assert isinstance(cm.steps, int)
         return self.segment * B.i64(cm.steps * cm.chunks * self.mapping.threads * cm.vector) + place
 
     def _place(self, cm: ColumnMapping, step: Expr, chunk: Expr) -> Expr:
         """A vector's place in the block's segment."""
-        group = (step * B.i64(cm.chunks) + chunk) if cm.steps > 1 else chunk
+        group = chunk if is_number(cm.steps, 1) else step * B.i64(cm.chunks) + chunk
         if self.mapping.split:
             group = self.block * B.i64(cm.chunks) + chunk
         return (group * B.i64(self.mapping.threads) + self.lane) * B.i64(cm.vector)
 
     def _tail(self, columns: Extent, cm: ColumnMapping, base: Expr) -> Expr | None:
-        covered = self.mapping.covered(columns)
         if isinstance(columns, int):
+            covered = self.mapping.covered(columns)
             if covered == columns or (self.mapping.split and columns % covered == 0):
                 return None
         return base < as_expr(columns)

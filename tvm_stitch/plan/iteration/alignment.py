@@ -88,8 +88,10 @@ def _candidates(graph: StitchGraph) -> list[Domain]:
                     f"reductions {reduces[0].name} and {op.name} have {rows.rows} and {op.output.size} rows"
                 )
         return [rows]
-    # Without a reduction, rows pay when a heavy value is broadcast along them (computed once a row).
+    # Without a reduction, rows pay when a heavy value is broadcast along them (computed once a row). Those of symbolic
+    # length may turn out to be short: they are the last resort.
     found: list[Extent] = []
+    symbolic: list[Extent] = []
     heavy_below: dict[Tensor, bool] = {}
     for op in graph.operators:
         heavy_below[op.output] = op.op_class is OpClass.HEAVY or any(
@@ -97,9 +99,10 @@ def _candidates(graph: StitchGraph) -> list[Domain]:
         )
         for a in op.accesses:
             if a.span is Span.LEADING and heavy_below.get(a.tensor, False):
-                if not any(same(a.tensor.size, f) for f in found):
-                    found.append(a.tensor.size)
-    return [Domain(size) for size in found] + [Domain(1, flat=True)]
+                if not any(same(a.tensor.size, f) for f in [*found, *symbolic]):
+                    columns = quotient(op_points(op), a.tensor.size)
+                    (found if isinstance(columns, int) else symbolic).append(a.tensor.size)
+    return [*map(Domain, found), Domain(1, flat=True), *map(Domain, symbolic)]
 
 
 class _Aligner:
