@@ -53,9 +53,11 @@ def _used_bytes(tensor: Tensor) -> Extent:
 def traffic(plan: KernelPlan) -> Traffic:
     """Count the bytes of all stages: what several of them read counts each time, unless it is kept.
 
-    What crosses in scratch counts; not what blocks that share a row exchange, which stays in the L2 cache.
+    What crosses in scratch counts; not what blocks that share a row exchange, which stays in the L2 cache. Rows of
+    symbolic length are taken for such as a variant keeps on chip.
     """
-    moved = [stage_traffic(plan, stage) for stage in plan.stages]
+    stages = [plan.variants[-1].stage] if plan.variants else plan.stages
+    moved = [stage_traffic(plan, stage) for stage in stages]
     totals = [op.output for op in plan.crossing.scalars if op.output in plan.graph.outputs]
     read = total([*(m.read for m in moved), *(finished_bytes(plan, f) for f in range(len(plan.phases)))])
     written = total([*(m.written for m in moved), *(bytes_of(t) for t in totals)])

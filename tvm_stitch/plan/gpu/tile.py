@@ -57,6 +57,10 @@ class ColumnMapping:
     steps: Extent = 1
 
 
+def _steps(m: ColumnMapping) -> str:
+    return f"{m.steps} steps" if isinstance(m.steps, int) else "as many steps as it takes"
+
+
 class Storage(enum.Enum):
     """Where values stay between the passes over a row."""
 
@@ -107,7 +111,7 @@ class RowMapping:
     def spaces(self) -> dict[str, str]:
         """What is said of every column space."""
         return {
-            str(e): f"vectors of {m.vector} x {m.chunks} x {m.steps} steps" for e, m in self.columns.items()
+            str(e): f"vectors of {m.vector} x {m.chunks} x {_steps(m)}" for e, m in self.columns.items()
         }
 
     def describe(self) -> dict[str, object]:
