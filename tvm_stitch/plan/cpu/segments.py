@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ... import compat
 from ...compat import Analyzer, Expr, Var
 from ...graph.classify import is_heavy
-from ...graph.extent import ByExtent, Extent, as_expr, flatten, product, quotient, same
+from ...graph.extent import ByExtent, Extent, as_expr, flatten, is_number, product, quotient, same
 from ...graph.ir import Tensor
 from .. import heuristics
 from ..gpu.tile import item_bytes
@@ -179,15 +179,19 @@ def _flat_indices(alignment: Alignment, sched: LoopNest, keys: Iterable[Key], co
 
 
 def _trailing(keys: Iterable[Key], total: Extent, analyzer: Analyzer) -> list[Extent]:
-    """``total`` and the products of trailing axes that divide it, largest first."""
-    found: list[Extent] = []
+    """``total`` and the products of trailing axes that divide it, largest first: symbolic ones of more axes before."""
+    found: list[int] = []
+    symbolic: list[tuple[int, Extent]] = []
     for op, _ in keys:
         for cut in range(1, len(op.extents)):
             part = product(op.extents[cut:])
-            if isinstance(part, int) and part > 1 and part not in found and part != total:
-                if quotient(total, part, analyzer) is not None:
-                    found.append(part)
-    return [total, *sorted(found, key=int, reverse=True)]
+            if not isinstance(part, int):
+                if not any(same(part, e, analyzer) for e in (total, *(e for _, e in symbolic))):
+                    symbolic.append((len(op.extents) - cut, part))
+            elif part > 1 and part not in found and not is_number(total, part):
+                found.append(part)
+    parts = [e for _, e in sorted(symbolic, key=lambda each: -each[0])] + sorted(found, reverse=True)
+    return [total, *(part for part in parts if quotient(total, part, analyzer) is not None)]
 
 
 def _split(
