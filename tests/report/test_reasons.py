@@ -13,7 +13,11 @@ from tvm_stitch.scope.weigh import MORE_KERNELS
     ("reason", "meaning", "advice"),
     [
         ("compute-intensive", "A matmul", "ends stitch ops by definition"),
-        ("x has a symbolic or empty shape, which a grid-wide plan does not serve", "cross blocks", "Fix the dim"),
+        (
+            "x has a symbolic or empty shape, which a grid-wide plan does not serve",
+            "cross blocks",
+            "Fix the dim",
+        ),
         ("reductions a and b have 16 and 32 rows", "one row domain", "two kernels are needed"),
         ("reduction a is read at [0], outside its own row", "another row", "two kernels are needed"),
         ("joining them would make a cycle through an operator outside", "comes back", "no kernel can wait"),

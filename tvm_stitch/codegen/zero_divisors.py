@@ -53,7 +53,7 @@ def _kinds() -> tuple[Any, ...]:
 
 
 def _divisors(func: Any) -> list[Expr]:
-    """The different divisors that consist of the function's symbols and may be 0; floats, which do not trap, are none."""
+    """The different integer divisors that consist of the function's symbols and may be 0; floats do not trap."""
     import tvm_ffi
 
     symbols = {

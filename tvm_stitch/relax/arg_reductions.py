@@ -64,7 +64,8 @@ def index_of_extreme(x: te.Tensor, axes: list[int], keepdims: bool, largest: boo
     count = product(as_extent(x.shape[axis]) for axis in axes)
     # Narrow ones take half of a vector's lanes.
     counted = "int32" if isinstance(count, int) and 2 * count <= LARGEST_INT32 else "int64"
-    behind = tirx.const(count, counted) if isinstance(count, int) else count  # NaNs come before the extreme, which may or may not be one then
+    # NaNs come before the extreme, which may or may not be one then.
+    behind = tirx.const(count, counted) if isinstance(count, int) else count
     is_float = "float" in str(x.dtype)
 
     def reduced(combine: Any, term: Any, name: str) -> te.Tensor:

@@ -140,7 +140,9 @@ class ColumnEmitter(CpuEmitter):
             return
         left = tir.floormod(as_expr(extent), B.i64(width))
         narrow = heuristics.SHORTEST_LANES
-        if width > narrow and not (self.domain.flat and compat.int_value(outer) == 0):  # every row or segment ends so
+        if width > narrow and not (
+            self.domain.flat and compat.int_value(outer) == 0
+        ):  # every row or segment ends so
             first = B.i64(start) + as_expr(extent) - left
             with times("serial", tir.floordiv(left, B.i64(narrow)), "piece") as piece:
                 at = first + piece * B.i64(narrow)

@@ -12,7 +12,7 @@ from .. import builder as B
 
 
 def launched(plan: KernelPlan) -> list[Extent]:
-    """How often each variant is launched, and last the stage that serves all rows: one of them once, the others never."""
+    """How often each variant and, last, the stage that serves all rows are launched: one of them once, others never."""
     if not plan.variants:
         return [1]
     left: Expr | None = None

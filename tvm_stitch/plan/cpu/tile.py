@@ -191,7 +191,7 @@ def _shorter(elements: int) -> int:
 
 
 def _row_cost(sched: LoopNest) -> float:
-    """Nanoseconds of a row, roughly (a flat domain is one row), symbolic ones being of the length they are taken for."""
+    """Nanoseconds of a row, roughly (a flat domain is one row); symbolic ones have the length they are taken for."""
     total = heuristics.ROW_NS
     for p in sched.passes:
         heavy = sum(is_heavy(op.value) for op, _ in p.values)

@@ -110,9 +110,7 @@ class RowMapping:
     @property
     def spaces(self) -> dict[str, str]:
         """What is said of every column space."""
-        return {
-            str(e): f"vectors of {m.vector} x {m.chunks} x {_steps(m)}" for e, m in self.columns.items()
-        }
+        return {str(e): f"vectors of {m.vector} x {m.chunks} x {_steps(m)}" for e, m in self.columns.items()}
 
     def describe(self) -> dict[str, object]:
         """The mapping as plain data, for ``explain``."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ... import compat
-from ...compat import Expr, Var
+from ...compat import Var
 from ...device import DeviceModel
 from ...graph.extent import Extent
 from .. import heuristics

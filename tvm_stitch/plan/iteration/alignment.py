@@ -141,9 +141,7 @@ class _Aligner:
             raise Misaligned(f"reduction {op.name} has {op.output.size} results, not {self.domain.rows}")
         columns = quotient(op_points(op), self.domain.rows, self.domain.analyzer)
         if columns is None:
-            raise Misaligned(
-                f"the points of reduction {op.name} do not divide into {self.domain.rows} rows"
-            )
+            raise Misaligned(f"the points of reduction {op.name} do not divide into {self.domain.rows} rows")
         point = self.domain.full(columns)
         level = self._visit(op, point, root=True)
         self.roots.append((op, point))

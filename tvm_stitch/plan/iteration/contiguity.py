@@ -16,7 +16,8 @@ def vectorizable(
 ) -> bool:
     """True when ``vector`` columns from an aligned column on are consecutive elements at an aligned offset.
 
-    ``indices`` are written in the domain's row and column variables. What the domain takes to be a multiple counts as one.
+    ``indices`` are written in the domain's row and column variables. What the domain takes to be a multiple counts as
+    one.
     """
     if vector == 1:
         return True

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels for rows of symbolic length: which lengths have one, and what serves all others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tvm import relax
+from tvm.relax import op as R
+
+from tests.graph.helpers import H200, build, plan, symbol
+from tvm_stitch.device import GPUS
+from tvm_stitch.plan import heuristics
+from tvm_stitch.plan.gpu.tile import Storage
+from tvm_stitch.plan.memory import shared_bytes, traffic
+
+
+def softmax(columns: Any, dtype: str = "float32", rows: Any = None) -> Any:
+    rows = symbol("n") if rows is None else rows
+    return build(lambda emit, x: R.nn.softmax(x, axis=-1), ((rows, columns), dtype))
+
+
+def test_short_rows_stay_in_registers_with_vectors_and_without() -> None:
+    found = plan(softmax(symbol("m")))
+    bounds = [(v.longest, [(s.name, number) for s, number in v.multiples]) for v in found.variants]
+    assert bounds == [(128, []), (1024, [("m", 4)]), (1024, []), (8192, [("m", 4)]), (8192, [])]
+    for variant in found.variants:
+        m = variant.stage.row_mapping
+        ((columns, mapping),) = m.columns.items()
+        assert m.storage is Storage.REGISTERS and mapping.steps == 1
+        assert m.block_columns(columns) >= variant.longest
+        assert mapping.vector == (4 if variant.multiples else 1)
+
+
+def test_rows_of_any_length_are_stepped_through() -> None:
+    found = plan(softmax(symbol("m")))
+    m = found.stage.row_mapping
+    ((_, mapping),) = m.columns.items()
+    assert m.storage is Storage.NOWHERE and not isinstance(mapping.steps, int)
+    assert not found.stage.schedule.kept_values and not found.stage.schedule.kept_loads
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_rows_have_vectors_of_eight(dtype: str) -> None:
+    found = plan(softmax(symbol("m"), dtype))
+    assert {number for v in found.variants for _, number in v.multiples} == {8}
+
+
+def test_extents_that_are_multiples_need_no_condition() -> None:
+    found = plan(softmax(symbol("m") * 8))
+    assert [v.multiples for v in found.variants] == [()] * len(heuristics.SYMBOLIC_LENGTHS)
+    assert found.stage.row_mapping.columns[found.stage.schedule.spaces[0]].vector == 4
+
+
+def test_no_symbol_of_a_sum_is_taken_for_a_multiple() -> None:
+    found = plan(softmax(symbol("m") + 1))
+    assert [v.longest for v in found.variants] == list(heuristics.SYMBOLIC_LENGTHS)
+    assert not any(v.multiples for v in found.variants)
+
+
+def test_static_rows_have_no_variants() -> None:
+    assert plan(softmax(512)).variants == ()
+
+
+def test_elementwise_rows_of_symbolic_length_are_flat() -> None:
+    n, m = symbol("n"), symbol("m")
+    mod = build(lambda emit, x, y: R.multiply(x, emit(R.exp(y))), ((n, m), "float32"), ((n, 1), "float32"))
+    found = plan(mod)
+    assert found.stage.alignment.domain.flat and found.variants == ()
+
+
+@pytest.mark.parametrize("device", [H200, GPUS["h100"]])
+def test_no_variant_exceeds_the_device(device: Any) -> None:
+    found = plan(softmax(symbol("m")), device)
+    for stage in [found.stage, *(v.stage for v in found.variants)]:
+        assert stage.row_mapping.block <= device.max_threads_per_block
+    assert shared_bytes(found) <= device.shared_per_block
+
+
+def test_what_a_variant_keeps_is_read_once() -> None:
+    n, m = symbol("n"), symbol("m")
+    found = traffic(plan(softmax(m, rows=n)))
+    assert str(found.moved) == str(found.least)
+
+
+def test_many_inputs_leave_long_rows_to_the_kernel_of_all() -> None:
+    """The variant for 8192 columns would keep eleven values of each in registers."""
+    n, m = symbol("n"), symbol("m")
+
+    def body(emit: Any, *xs: relax.Expr) -> Any:
+        total = xs[0]
+        for x in xs[1:]:
+            total = emit(R.add(total, emit(R.exp(x))))
+        peak = emit(R.max(total, -1, True))
+        for x in xs:
+            total = emit(R.subtract(total, emit(R.multiply(x, peak))))
+        return total
+
+    found = plan(build(body, *[((n, m), "float32")] * 11))
+    assert found.variants and max(v.longest for v in found.variants) < 8192
