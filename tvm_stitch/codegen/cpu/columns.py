@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ... import compat
-from ...compat import Buffer, Expr, tir
+from ...compat import Buffer, Expr, T, tir
 from ...graph.extent import Extent, as_expr, ceildiv, product, total
 from ...plan import heuristics
 from ...plan.cpu.segments import Segment
@@ -138,18 +138,38 @@ class ColumnEmitter(CpuEmitter):
             fresh = lanes.lane >= B.i64(width - extent % width)
             body(part, outer, B.i64(start + extent - width), lanes, fresh)
             return
-        left = tir.floormod(as_expr(extent), B.i64(width))
+        self._symbolic_tail(outer, part, body, width)
+
+    def _symbolic_tail(self, outer: Expr, part: Part, body: Body, width: int) -> None:
+        """The columns after the last whole piece of a part of symbolic extent.
+
+        Where every row or segment ends so, they are pieces of the shortest vectors, of which the last one overlaps the
+        one before. Single columns are left where there is no whole vector.
+        """
+        start, extent = part[0], as_expr(part[1])
+        left = tir.floormod(extent, B.i64(width))
         narrow = heuristics.SHORTEST_LANES
-        if width > narrow and not (
-            self.domain.flat and compat.int_value(outer) == 0
-        ):  # every row or segment ends so
-            first = B.i64(start) + as_expr(extent) - left
-            with times("serial", tir.floordiv(left, B.i64(narrow)), "piece") as piece:
-                at = first + piece * B.i64(narrow)
-                body(part, outer, at, LaneWriter(narrow, self.signed), None)
-            left = tir.floormod(as_expr(extent), B.i64(narrow))
-        with times("serial", left, "rest") as rest:
-            body(part, outer, B.i64(start) + as_expr(extent) - left + rest, LaneWriter(1, self.signed), None)
+
+        def one_by_one(count: Expr) -> None:
+            with times("serial", count, "rest") as rest:
+                body(part, outer, B.i64(start) + extent - count + rest, LaneWriter(1, self.signed), None)
+
+        if width <= narrow or (self.domain.flat and compat.int_value(outer) == 0):
+            one_by_one(left)
+            return
+        with times("serial", tir.floordiv(left, B.i64(narrow)), "piece") as piece:
+            at = B.i64(start) + extent - left + piece * B.i64(narrow)
+            body(part, outer, at, LaneWriter(narrow, self.signed), None)
+        left = tir.floormod(extent, B.i64(narrow))
+        with T.If(extent < B.i64(narrow)):
+            with T.Then():
+                one_by_one(left)
+            with T.Else():
+                with T.If(left > B.i64(0)):
+                    with T.Then():
+                        lanes = LaneWriter(narrow, self.signed)
+                        fresh = lanes.lane >= B.i64(narrow) - left
+                        body(part, outer, B.i64(start) + extent - B.i64(narrow), lanes, fresh)
 
 
 class SplitEmitter(ColumnEmitter):
