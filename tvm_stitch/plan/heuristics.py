@@ -63,10 +63,10 @@ means of one row took it 66 s as one function, 1 s as two)."""
 # -- symbolic extents -------------------------------------------------------------------------------------------
 SYMBOLIC_COLUMNS = 1024
 """Columns that a row of symbolic length is taken to have, where a decision cannot wait until that is known."""
-SYMBOLIC_LENGTHS = (128, 1024, 8192)
-"""Lengths up to which a GPU has a kernel for rows of symbolic length: less than a warp's loads, a small block's, and
-half of the largest block's. Each is taken by rows of an eighth of its bound or more, which leaves no warp without
-work."""
+SYMBOLIC_LENGTHS = (128, 1024, 8192, 32768)
+"""Lengths up to which a GPU has a kernel for rows of symbolic length: a warp's, a small block's, half of the largest
+block's, and what shared memory holds. Rows of an eighth of a bound or more, which others do not take, leave few threads
+without work."""
 SCALAR_LENGTH = 128
 """Columns up to which vectors are not worth a kernel of their own."""
 

@@ -23,7 +23,8 @@ def softmax() -> tuple[object, tirx.Var]:
 
 
 CHOSEN = {
-    0: 0, 1: 0, 128: 0, 129: 2, 132: 1, 1023: 2, 1024: 1, 1025: 4, 1028: 3, 8191: 4, 8192: 3, 8193: 5, 65536: 5,
+    0: 0, 1: 0, 128: 0, 129: 2, 132: 1, 1023: 2, 1024: 1, 1025: 4, 1028: 3, 8191: 4, 8192: 3, 8193: 6, 8196: 5,
+    32768: 5, 32769: 7, 65536: 7,
 }  # fmt: skip
 
 
@@ -43,7 +44,7 @@ def test_a_static_plan_is_launched_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "threads"), [(100, 32), (132, 128), (1024, 128), (1025, 512), (9000, 512)]
+    ("columns", "threads"), [(100, 32), (132, 128), (1024, 128), (1025, 512), (33000, 512)]
 )
 def test_blocks_are_as_the_length_asks(columns: int, threads: int) -> None:
     target = emulated_target()

@@ -29,6 +29,9 @@ def launched(plan: KernelPlan) -> list[Extent]:
 def _serves(plan: KernelPlan, variant: Variant) -> Expr:
     spaces = [e for e in plan.stage.schedule.spaces if not isinstance(e, int)]
     conditions = [tir.LE(as_expr(e), B.i64(variant.longest)) for e in spaces]
+    m = variant.stage.row_mapping
+    if m.shared:  # threads without a vector of their own take the last one, which has to be there
+        conditions += [tir.GE(as_expr(e), B.i64(m.of(e).vector)) for e in spaces]
     conditions += [
         tir.EQ(tir.floormod(symbol, B.i64(number)), B.i64(0)) for symbol, number in variant.multiples
     ]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows of symbolic length on a GPU: a mapping for any length, and variants for short rows, chosen at launch.
 
-A short row stays in registers, as one of static length does that is as long as the variant's bound; what it is short of
-that is predicated. Where its length turns out to be a multiple of a vector's, another variant moves vectors. Longer
-rows are read again for every pass.
+A short row stays in registers, and a longer one in shared memory, as one of static length does that is as long as the
+variant's bound; what it is short of that is predicated. Where its length turns out to be a multiple of a vector's,
+another variant moves vectors. The longest rows are read again for every pass.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..iteration.alignment import Alignment
 from ..iteration.loops import Keep, LoopNest, schedule
 from ..kernel import Stage, Variant
 from ..slices import whole
-from .tile import Storage, any_length, full_vector, map_rows
+from .tile import any_length, full_vector, map_rows, settled
 
 
 def has_symbolic_rows(alignment: Alignment, sched: LoopNest) -> bool:
@@ -41,9 +41,10 @@ def stages_by_length(
     for longest in heuristics.SYMBOLIC_LENGTHS if alignment.graph.reduces else ():
         for multiples in _multiples(sched, device) if longest > heuristics.SCALAR_LENGTH else [()]:
             aligned = replace(alignment, domain=replace(alignment.domain, multiples=multiples))
-            mapping = map_rows(aligned, sched, device, longest=longest)
-            if mapping.storage is Storage.REGISTERS:
-                found.append(Variant(longest, Stage(whole(aligned), sched, mapping), multiples))
+            mapped = map_rows(aligned, sched, device, longest=longest)
+            kept, mapping = settled(aligned, sched, mapped, device)
+            if mapping.keep:
+                found.append(Variant(longest, Stage(whole(aligned), kept, mapping), multiples))
     return general, tuple(found)
 
 
