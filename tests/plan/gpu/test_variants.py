@@ -9,11 +9,14 @@ import pytest
 from tvm import relax
 from tvm.relax import op as R
 
+from cuda_emulator import run_cuda
 from tests.graph.helpers import H200, build, check_emulated, draw, plan, symbol
 from tvm_stitch.device import GPUS
 from tvm_stitch.plan import heuristics
 from tvm_stitch.plan.gpu.tile import Storage
 from tvm_stitch.plan.memory import shared_bytes, traffic
+from tvm_stitch.relax import pipeline
+from tvm_stitch.testing.random_graphs import emulated_target
 
 
 def softmax(columns: Any, dtype: str = "float32", rows: Any = None) -> Any:
@@ -103,9 +106,15 @@ def test_what_no_register_holds_is_in_shared_memory() -> None:
     assert storage[8192] is Storage.REGISTERS and storage[32768] is Storage.SHARED
 
 
-@pytest.mark.parametrize("columns", [0, 5, 8195, 8200, 20001, 32768])
+@pytest.mark.parametrize("columns", [5, 8195, 8200, 20001, 32768])
 def test_rows_in_shared_memory_are_right(columns: int) -> None:
     check_emulated(three_of_a_row(), draw([((2, columns), "float16")] * 3))
+
+
+def test_rows_without_columns_touch_no_memory() -> None:
+    target = emulated_target()
+    empty = draw([((2, 0), "float16")] * 3)
+    run_cuda(three_of_a_row(), empty, target=target, relax_pipeline=pipeline(target)).check()
 
 
 def test_many_inputs_leave_long_rows_to_the_kernel_of_all() -> None:
