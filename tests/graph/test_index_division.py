@@ -29,6 +29,7 @@ CASES = {
     "a column": (MOD(OUTER * N + INNER, N), INNER, N),
     "of a derived extent": (DIV(OUTER * HALF + INNER, HALF), OUTER, HALF),
     "one of several rows": (MOD(DIV(OUTER * N + INNER, N), tirx.const(16, "int64")), None, N),
+    "a flipped row": (MOD(OUTER * N + (N - 1 - INNER), N), None, N),
     "a product": (DIV(OUTER * N * M + INNER * M, N * M), OUTER, N),
 }
 
@@ -39,6 +40,7 @@ def test_what_is_known_is_carried_out(name: str) -> None:
     found = divided(e, [(OUTER, M), (INNER, extent)])
     if wanted is not None:
         assert compat.structural_equal(found, wanted)
+    assert not compat.structural_equal(found, e)
     for n, m in itertools.product((1, 2, 5, 8), (1, 3)):
         size = value(extent, n=n)
         for outer, inner in itertools.product(range(m), range(size)):
