@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import tvm
@@ -41,6 +42,23 @@ def test_tasks_keep_cores_busy() -> None:
     tasks = -(-128 // tiles.task_rows) * -(-768 // (tiles.columns * tiles.task_panels))
     assert tasks >= LEAST_TASKS and tiles.parallel
     assert not tiles_for(target("haswell"), 1, 4, 8, 8).parallel
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "depth", "outside"),
+    [
+        (6272, 512, 128, True),  # of a convolution of 28 x 28 places: the weights stay in the cache
+        (128, 3072, 768, False),  # of a layer of BERT: the rows do
+        (392, 512, 2048, True),  # neither does, and there are fewer tasks of rows than of columns
+        (784, 512, 128, True),  # both do
+        (tvm.tirx.Var("n", "int64"), 512, 128, True),
+        (tvm.tirx.Var("n", "int64"), 3072, 768, False),
+        (128, tvm.tirx.Var("n", "int64"), 64, False),
+        (128, 64, tvm.tirx.Var("n", "int64"), False),
+    ],
+)
+def test_what_tasks_in_a_row_have_in_common(rows: Any, columns: Any, depth: Any, outside: bool) -> None:
+    assert tiles_for(target("skylake-avx512"), 1, rows, columns, depth).rows_outside is outside
 
 
 @pytest.mark.parametrize("cores", [2, 4, 8, 12, 16])

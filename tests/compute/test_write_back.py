@@ -92,8 +92,8 @@ def reduced_behind(
             z[vi] = z[vi] + y[vi, vn]
 
 
-def results(func: Any, *arrays: np.ndarray) -> list[np.ndarray]:
-    """What a module that calls the function, computed by its template, returns."""
+def computed_by_template(func: Any, *arrays: np.ndarray) -> tvm.IRModule:
+    """A module that calls the function, which its template computes."""
     outputs = len(func.params) - len(arrays)
     builder = relax.BlockBuilder()
     params = [relax.Var(f"x{i}", relax.TensorType(a.shape, "float32")) for i, a in enumerate(arrays)]
@@ -108,6 +108,12 @@ def results(func: Any, *arrays: np.ndarray) -> list[np.ndarray]:
     computed: dict[str, str] = {}
     mod = ComputeTemplates(TARGET, None, computed)(builder.get())
     assert computed["product"].startswith("our template"), computed
+    return mod
+
+
+def results(func: Any, *arrays: np.ndarray) -> list[np.ndarray]:
+    """What the module returns."""
+    mod = computed_by_template(func, *arrays)
     vm = relax.VirtualMachine(tvm.compile(mod, TARGET), tvm.cpu())
     return [r.numpy() for r in vm["main"](*map(tvm.runtime.tensor, arrays))]
 
@@ -137,6 +143,20 @@ def test_a_product_that_is_a_result_too() -> None:
     np.testing.assert_allclose(y, wide, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(z, np.exp(wide * 0.1 + b) + r, rtol=1e-5, atol=1e-5)
     assert tiled(with_a_residual)
+
+
+def test_what_a_tile_reads_and_writes_is_fetched() -> None:
+    """What is added and both results; no bias, which all rows have in common."""
+    x, w, _ = operands()
+    mod = computed_by_template(with_a_residual, x, w, np.zeros((9, 21), "float32"), np.zeros(21, "float32"))
+    fetched = set()
+
+    def visit(node: Any) -> None:
+        if isinstance(node, tvm.tirx.Call) and getattr(node.op, "name", "") == "tirx.prefetch":
+            fetched.add(node.args[0].args[0].buffer.data.name)
+
+    tvm.tirx.stmt_functor.post_order_visit(mod["product_tiled"].body, visit)
+    assert fetched == {"r", "y", "z"}
 
 
 @pytest.mark.parametrize(

@@ -273,7 +273,6 @@ NOTHING = {
     "a small operand": lambda emit, x, y: [
         R.multiply(y, emit(R.permute_dims(emit(R.max(x, 2, True)), [0, 2, 1])))
     ],
-    "no operator between": lambda emit, x, y: [R.permute_dims(emit(R.permute_dims(x, [1, 0, 2])), [1, 2, 0])],
     "other operators": lambda emit, x, y: [
         R.permute_dims(emit(R.nn.softmax(emit(R.permute_dims(x, [0, 2, 1])))), [0, 2, 1])
     ],
@@ -500,6 +499,37 @@ def test_a_transposition_of_a_transposed_constant() -> None:
     x = np.random.default_rng(1).random((2, 3, 6, 4)).astype("float32")
     for each in (mod, after):
         np.testing.assert_allclose(run(each, x)[0], np.exp(x) @ weight.transpose(0, 2, 3, 1), rtol=1e-5)
+
+
+def test_transpositions_in_a_row_without_operators() -> None:
+    """Two that undo each other are none, and others are one, also where nothing element-wise is beside them."""
+
+    @I.ir_module
+    class Before:
+        @RS.function
+        def main(x: RS.Tensor((2, 3, 4, 5), "float32"), w: RS.Tensor((5, 6), "float32")):
+            with RS.dataflow():
+                a = RS.permute_dims(x, axes=[0, 3, 1, 2])
+                b = RS.permute_dims(a, axes=[0, 2, 3, 1])
+                c = RS.matmul(b, w)
+                d = RS.permute_dims(c, axes=[0, 3, 1, 2])
+                e = RS.permute_dims(d, axes=[0, 2, 1, 3])
+                f = RS.nn.softmax(e)
+                RS.output(f)
+            return f
+
+    @I.ir_module
+    class After:
+        @RS.function
+        def main(x: RS.Tensor((2, 3, 4, 5), "float32"), w: RS.Tensor((5, 6), "float32")):
+            with RS.dataflow():
+                c = RS.matmul(x, w)
+                e = RS.permute_dims(c, axes=[0, 1, 3, 2])
+                f = RS.nn.softmax(e)
+                RS.output(f)
+            return f
+
+    check(Before, After)
 
 
 def test_orders() -> None:

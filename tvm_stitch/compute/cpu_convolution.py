@@ -19,7 +19,7 @@ from ..compat import Buffer, Expr, T, tir
 from ..graph.extent import Extent, as_expr, ceildiv, flatten, product, unflatten
 from .convolution import Convolution
 from .data_block import DataBlock
-from .micro_kernel import Ahead, DepthBlocks, Totals, blocks_of, emit_sums, wide
+from .micro_kernel import Ahead, DepthBlocks, Totals, blocks_of, emit_sums, last_of, wide
 from .phases import Phase, Taps, Window
 from .tiles import FETCH_STEPS, Tiles
 from .write_back import Rows, WriteBack
@@ -244,15 +244,26 @@ class _Emitter(ConvolutionTasks):
         def store(sums: list[Buffer], of_result: Rows) -> None:
             self.out.store(sums, of_result, column, stored, lanes)
 
+        def fetch(of_result: Rows) -> None:
+            self.out.fetch(self.rows, of_result, column, stored)
+
+        def whole(number: Expr, places: Places, of_result: Rows) -> None:
+            fetch(of_result)
+            store(self.sums(number, places), of_result)
+
         if blocks is None:
-            self.lines(lambda number, places, at: store(self.sums(number, places), at))
+            self.lines(whole)
             return
         totals, rows = self.totals, self.rows
         totals.clear()
         with times("serial", blocks.count, "block") as block:
-            self.lines(
-                lambda number, places, _: totals.add(number, self.sums(number, places, (blocks, block)))
-            )
+
+            def part(number: Expr, places: Places, of_result: Rows) -> None:
+                with last_of(blocks, block):
+                    fetch(of_result)
+                totals.add(number, self.sums(number, places, (blocks, block)))
+
+            self.lines(part)
         self.lines(lambda number, places, at: store(totals.read(number, rows), at))
 
     def sums(

@@ -5,7 +5,8 @@ For a panel of the right side (``columns`` neighbouring columns, all of the dept
 holds, the rows of a task are visited in tiles. Panels of a weight lie behind each other, padded with zeros, as
 GotoBLAS packs them (Goto and van de Geijn, 2008); the right side of other products is read as it lies. Where its
 columns lie behind each other, vectors run along the depth (see :func:`tvm_stitch.compute.micro_kernel.emit_dots`), or
-panels are copied if the depth is short and many rows read them. A long depth is divided into blocks. Tails of rows
+panels are copied if the depth is short and many rows read them. Tasks that follow each other have rows or panels in
+common, whichever has more reread from the cache. A long depth is divided into blocks. Tails of rows
 and columns are tiles that overlap those before them. Half types become float32 as they are read; a left side, which
 each panel reads anew, in a copy of a task's rows.
 """
@@ -20,10 +21,11 @@ from ..codegen.cpu.base import times
 from ..codegen.cpu.columns import count_of
 from ..codegen.cpu.transpose import MatrixRows, side_of, transpose
 from ..compat import Buffer, Expr, T, tir
-from ..graph.extent import as_expr, ceildiv
+from ..graph.extent import as_expr, ceildiv, unflatten
+from ..graph.extent import product as product_of
 from .contraction import Contraction
 from .data_block import elements
-from .micro_kernel import Ahead, DepthBlocks, Totals, blocks_of, emit_dots, emit_sums, wide
+from .micro_kernel import Ahead, DepthBlocks, Totals, blocks_of, emit_dots, emit_sums, last_of, wide
 from .tiles import LEAST_TILES_OF_COPY, MOST_COPIED, SHORT_DEPTH, Tiles
 from .write_back import WriteBack
 
@@ -53,10 +55,12 @@ class _Emitter:
         self.right = B.flat_view(p.right.buffer) if self.packed is None else self.packed
         width = self._width()
         all_panels = ceildiv(p.columns, width)
-        row_tasks = as_expr(ceildiv(p.rows, tiles.task_rows))
-        panel_tasks = as_expr(ceildiv(p.columns, width * tiles.task_panels))
-        total = as_expr(p.batch) * row_tasks * panel_tasks
-        with B.loop("parallel" if tiles.parallel else "serial", total, "task") as task:
+        row_tasks = ceildiv(p.rows, tiles.task_rows)
+        panel_tasks = ceildiv(p.columns, width * tiles.task_panels)
+        divided = (
+            [p.batch, row_tasks, panel_tasks] if tiles.rows_outside else [p.batch, panel_tasks, row_tasks]
+        )
+        with B.loop("parallel" if tiles.parallel else "serial", as_expr(product_of(divided)), "task") as task:
             if self._copies(width):
                 assert isinstance(p.depth, int)
                 self.copied = B.stack([p.depth * width], "float32", "panel")
@@ -68,8 +72,8 @@ class _Emitter:
                 self.totals = Totals(
                     -(-self._most_rows() // self.tile_rows), self.tile_rows, width, tiles.lanes
                 )
-            rest, row_task = tir.floordiv(task, row_tasks), tir.floormod(task, row_tasks)
-            batch, panel_task = tir.floordiv(rest, panel_tasks), tir.floormod(rest, panel_tasks)
+            batch, *parts = unflatten(task, divided)
+            row_task, panel_task = parts if tiles.rows_outside else reversed(parts)
             first = row_task * B.i64(tiles.task_rows)
             count = as_expr(count_of(p.rows, tiles.task_rows, first))
             if self._widens():
@@ -170,11 +174,15 @@ class _Emitter:
         def line_of(row: Expr) -> Expr:
             return B.bind(batch * as_expr(p.rows) + row, "line") if compat.free_vars(row) else row
 
+        def fetch(rows: int, line: Expr) -> None:
+            self.out.fetch(rows, lambda i: line + i, start, stored)
+
         def store(sums: list[Buffer], line: Expr) -> None:
             self.out.store(sums, lambda i: line + i, start, stored, min(self.tiles.lanes, width))
 
         def whole(number: Expr, row: Expr, rows: int) -> None:
             line = line_of(row)
+            fetch(rows, line)
             store(self._sums(number, batch, row, line, rows, start, width), line)
 
         if blocks is None:
@@ -186,6 +194,8 @@ class _Emitter:
 
             def part(number: Expr, row: Expr, rows: int) -> None:
                 line = line_of(row)
+                with last_of(blocks, block):
+                    fetch(rows, line)
                 totals.add(number, self._sums(number, batch, row, line, rows, start, width, (blocks, block)))
 
             self._each_tile(first, count, part)

@@ -26,7 +26,7 @@ from ..codegen import builder as B
 from ..codegen.cpu.base import times
 from ..codegen.cpu.columns import count_of
 from ..codegen.evaluator import convert
-from ..compat import Buffer, Expr, tir
+from ..compat import Buffer, Expr, T, tir
 from ..graph.dtype import item_bytes
 from ..graph.extent import Extent, as_expr, ceildiv, flatten, is_number, product, unflatten
 from .tiles import (
@@ -82,6 +82,13 @@ def blocks_of(depth: Sequence[Extent]) -> DepthBlocks | None:
     if isinstance(extent, int):  # blocks of one size, as far as possible
         step = -(-extent // -(-extent // step))
     return DepthBlocks(tuple(depth), level, step)
+
+
+@contextmanager
+def last_of(blocks: DepthBlocks, block: Expr) -> Iterator[None]:
+    """What is emitted meanwhile is for the last block of a depth."""
+    with T.If(tir.EQ(block, as_expr(blocks.count) - B.i64(1))), T.Then():
+        yield
 
 
 @dataclass(frozen=True)

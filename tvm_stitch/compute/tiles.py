@@ -39,6 +39,9 @@ many neighbouring tasks as the others, or one more."""
 MOST_COPIED = 1 << 16
 """Elements of a panel that is copied: a quarter of a second-level cache of 1 MiB."""
 
+KEPT_IN_CACHE = 1 << 18
+"""Elements that stay in a second-level cache of 2 MiB, or nearly so in one of 1 MiB, while others pass through."""
+
 LEAST_TILES_OF_COPY = 2
 """Tiles of rows that a panel is copied for."""
 
@@ -116,6 +119,7 @@ class Tiles:
         parallel: whether tasks run in parallel at all.
         task_places: of a line, in a convolution's task.
         across_lines: whether a convolution's tiles go on from line to line.
+        rows_outside: whether a product's tasks that follow each other have rows in common, rather than panels.
         dot_rows: of a tile of ``DOT_COLUMNS`` whose sums run along the depth, each in a vector.
     """
 
@@ -127,6 +131,7 @@ class Tiles:
     parallel: bool
     task_places: int = 0
     across_lines: bool = False
+    rows_outside: bool = False
     dot_rows: int = 1
 
     def within(self, columns: int) -> int:
@@ -155,8 +160,16 @@ def tiles_for(target: Any, batch: Extent, rows: Extent, columns: Extent, depth: 
         task_rows, task_panels = _task(batch, rows, panels, tile_rows, _cores(target))
         if isinstance(depth, int):
             parallel = batch * rows * columns * depth > SERIAL_PRODUCTS
-    dot_rows = min(tile_rows, _most_rows(registers) // 2)
-    return Tiles(lanes, tile_rows, tile_columns, task_rows, task_panels, parallel, dot_rows=dot_rows)
+    return Tiles(
+        lanes,
+        tile_rows,
+        tile_columns,
+        task_rows,
+        task_panels,
+        parallel,
+        rows_outside=_has_rows_outside(rows, columns, depth, task_rows, task_panels * tile_columns),
+        dot_rows=min(tile_rows, _most_rows(registers) // 2),
+    )
 
 
 def tiles_for_convolution(target: Any, conv: Convolution) -> Tiles:
@@ -210,6 +223,25 @@ def _task(batch: int, rows: int, panels: int, tile: int, cores: Sequence[int]) -
     most = min(-(-ROWS_OF_TASK // tile), -(-rows // tile))
     divisions = product(range(most, 0, -1), range(min(PANELS_OF_TASK, panels), 0, -1))
     return min(((tiles * tile, of_panels) for tiles, of_panels in divisions), key=cost)
+
+
+def _has_rows_outside(
+    rows: Extent, columns: Extent, depth: Extent, task_rows: int, task_columns: int
+) -> bool:
+    """Whether tasks that follow each other should have rows in common: where less is read into the cache then.
+
+    The side that changes from task to task is read once if it stays in the cache, else once for each task of the other
+    side. Of equals rows are outside: they are written whole, one behind the other.
+    """
+    if not isinstance(columns, int) or not isinstance(depth, int):
+        return False
+    right = columns * depth
+    if not isinstance(rows, int):  # as many as there may be
+        return right <= KEPT_IN_CACHE
+    left = rows * depth
+    by_rows = left + right * (1 if right <= KEPT_IN_CACHE else -(-rows // task_rows))
+    by_panels = right + left * (1 if left <= KEPT_IN_CACHE else -(-columns // task_columns))
+    return by_rows <= by_panels
 
 
 def _elapsed(tasks: int, cost: float, busy: float, cores: Sequence[int]) -> float:

@@ -9,6 +9,10 @@ over a tile in the first-level cache. An epilogue that needs more than a tile (a
 runs behind the whole product, which then is in workspace: of memory that a kernel allocates itself TVM computes the
 part that is used, and divides by extents that may be 0 in that. From Relay extents are static, and the kernel
 allocates it.
+
+What a tile reads and writes there is fetched while its sums are computed: its few neighbouring columns of each row are
+too short a stream for the hardware to fetch ahead. One thread of a Xeon with AVX-512, a 1 x 1 convolution of 64 to
+256 channels with a residual, 8 x 56 x 56 places: 9.3 -> 7.5 ms.
 """
 
 from __future__ import annotations
@@ -25,14 +29,16 @@ from ..compat import Buffer, Expr, tir
 from ..device import DeviceModel
 from ..failures import Refusal
 from ..graph.classify import is_heavy
+from ..graph.dtype import item_bytes
 from ..graph.extent import Extent, as_expr, same
 from ..graph.ir import Access, StitchGraph, Tensor
 from ..plan.cpu.tile import choose_cpu_mapping
 from ..plan.iteration.alignment import align
-from ..plan.iteration.domain import Domain, Point
+from ..plan.iteration.domain import At, Domain, Point
 from ..plan.iteration.loops import schedule
 from ..plan.kernel import Stage
 from ..plan.slices import whole
+from .tiles import CACHE_LINE
 
 Rows = Callable[[Expr], Expr]
 """The result's row that a row of a tile is."""
@@ -50,6 +56,19 @@ class WriteBack:
     def begin(self, rows: int, width: int) -> None:
         """Emit what a task needs before its first tile, none of which is larger than ``rows`` x ``width``."""
         self.flat = B.flat_view(self.output.buffer)
+
+    def fetch(self, count: int, rows: Rows, column: Expr, stored: int) -> None:
+        """Emit fetches of what :meth:`store` reads and writes beside sums, for a tile of ``count`` rows."""
+        self._fetch([self.output], count, rows, column, stored)
+
+    def _fetch(self, tensors: Sequence[Tensor], count: int, rows: Rows, column: Expr, stored: int) -> None:
+        """Fetch a tile of tensors ``<rows, columns>``."""
+        flat = [(B.flat_view(t.buffer), CACHE_LINE // item_bytes(t.dtype)) for t in tensors]
+        with times("serial", count, "i") as i:
+            at = rows(i) * as_expr(self.columns) + column
+            for buffer, per_line in flat:
+                for first in range(0, stored, per_line):
+                    B.prefetch(buffer, at + B.i64(first))
 
     def store(self, sums: Sequence[Buffer], rows: Rows, column: Expr, stored: int, lanes: int) -> None:
         """Emit what becomes of a tile that starts at ``column``, of whose columns the first are results."""
@@ -75,6 +94,13 @@ class EpilogueWriteBack(WriteBack):
             super().begin(rows, width)
         if self.heavy:
             self.tile = B.stack([rows * width], "float32", "tile")
+
+    def fetch(self, count: int, rows: Rows, column: Expr, stored: int) -> None:
+        (only,) = self.stage.schedule.passes
+        written = [op.output for op, point in only.outputs if point.at is At.FULL]
+        read = [tensor for tensor, point in only.loads if point.at is At.FULL and tensor is not self.output]
+        stored_sums = [self.output] if self.stores else []
+        self._fetch(list(dict.fromkeys([*read, *written, *stored_sums])), count, rows, column, stored)
 
     def store(self, sums: Sequence[Buffer], rows: Rows, column: Expr, stored: int, lanes: int) -> None:
         if self.stores:

@@ -62,7 +62,14 @@ def _rewritten(func: Any) -> Any:
             inside = _inside(block, readers)
             for group in _groups(block, values):
                 orders |= _best(group, values, inside)
-    return _Mutator(orders, values, readers).visit_expr(func) if orders else func
+    if not orders and not any(_is_of_another(value, values) for value in values.values()):
+        return func
+    return _Mutator(orders, values, readers).visit_expr(func)
+
+
+def _is_of_another(value: Any, values: dict[Any, Any]) -> bool:
+    """Whether a value is a transposition of a transposition, which are one, or none."""
+    return operator_name(value) == PERMUTE and operator_name(values.get(value.args[0])) == PERMUTE
 
 
 def _inside(block: Any, readers: dict[Any, list[Any]]) -> dict[Any, list[Any]]:
