@@ -23,6 +23,11 @@ from tvm_stitch.scope.weigh import MORE_KERNELS
         ("joining them would make a cycle through an operator outside", "comes back", "no kernel can wait"),
         ("401 operators exceed the limit of 400 (max_operators)", "full", "Raise max_operators"),
         ("it has more than 32 arguments (max_arguments)", "full", "Raise max_operators"),
+        (
+            "output y needs no reduction, and 1 rows of unknown length would leave the device idle; grid-wide: x",
+            "symbolic length",
+            "two kernels",
+        ),
         ("block red_temp holds SeqStmt, not one store", "top-k", "extending.md"),
         (
             "TVM fuses them; as a stitch op of its own it would be one kernel more",

@@ -61,6 +61,12 @@ RULES = (
         "Fix the dimensions",
     ),
     Rule(
+        "`output ... needs no reduction, and N rows of unknown length would leave the device idle`",
+        r"would leave the device idle",
+        "Few rows of [symbolic length](#symbolic-shapes) have a block each, which all that is in their kernel waits for",
+        "Nothing: two kernels are faster",
+    ),
+    Rule(
         "`... would be in phase 9 of at most 8`, `more than 48 stages`",
         r"would be in phase|more than \d+ stages",
         "A grid-wide plan would be too long a kernel",

@@ -14,6 +14,7 @@ from ..graph.ir import StitchGraph
 from ..plan import heuristics
 from ..plan.choose import rows_or_phases
 from ..plan.gpu.partition import Partition, partition, wants_partition
+from ..plan.gpu.variants import check_busy
 from ..plan.iteration.alignment import Alignment, Misaligned, align
 from ..plan.memory import bytes_of, least_bytes
 from ..plan.slices import Slice
@@ -82,6 +83,7 @@ def _is_static(graph: StitchGraph) -> bool:
 
 def _one_domain(alignment: Alignment, device: DeviceModel) -> KernelEstimate:
     if not _is_static(alignment.graph):
+        check_busy(alignment, device)
         return KernelEstimate()
     work = Work(((Load(_static(least_bytes(alignment.graph))),),))
     rows = 0 if alignment.domain.flat else int(alignment.domain.rows)

@@ -9,9 +9,11 @@ import pytest
 from tvm import relax
 from tvm.relax import op as R
 
+import tvm_stitch
 from cuda_emulator import run_cuda
 from tests.graph.helpers import H200, build, check_emulated, draw, plan, symbol
 from tvm_stitch.device import GPUS
+from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.plan import heuristics
 from tvm_stitch.plan.gpu.tile import Storage
 from tvm_stitch.plan.memory import shared_bytes, traffic
@@ -86,6 +88,22 @@ def test_what_a_variant_keeps_is_read_once() -> None:
     n, m = symbol("n"), symbol("m")
     found = traffic(plan(softmax(m, rows=n)))
     assert str(found.moved) == str(found.least)
+
+
+def test_few_rows_do_not_hold_up_what_needs_no_reduction() -> None:
+    """A sum of everything has one block, and exp(x) all of them; what reads the sum stays with it."""
+    n, m = symbol("n"), symbol("m")
+
+    def body(emit: Any, x: relax.Expr) -> Any:
+        e = emit(R.exp(x))
+        return [e, R.divide(e, emit(R.sum(e)))]
+
+    target = emulated_target()
+    mod = build(body, ((n, m), "float32"))
+    made = tvm_stitch.explain(mod, target)
+    assert [len(k.operators) for k in made.kernels] == [1, 2]
+    assert any("would leave the device idle" in b["reason"] for b in made.boundaries)
+    assert count_kernels(mod, target, pipeline(target)).total <= count_kernels(mod, target).total
 
 
 def three_of_a_row() -> Any:

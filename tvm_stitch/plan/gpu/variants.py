@@ -16,7 +16,7 @@ from ...compat import Var
 from ...device import DeviceModel
 from ...graph.extent import Extent
 from .. import heuristics
-from ..iteration.alignment import Alignment
+from ..iteration.alignment import Alignment, Misaligned
 from ..iteration.loops import Keep, LoopNest, schedule
 from ..kernel import Stage, Variant
 from ..slices import whole
@@ -26,6 +26,23 @@ from .tile import any_length, full_vector, map_rows, settled
 def has_symbolic_rows(alignment: Alignment, sched: LoopNest) -> bool:
     """Are there rows whose length is not known?"""
     return not alignment.domain.flat and not all(isinstance(e, int) for e in sched.spaces)
+
+
+def check_busy(alignment: Alignment, device: DeviceModel) -> None:
+    """See that few rows of symbolic length, which have a block each, do not hold up what all blocks could compute.
+
+    Raises:
+        Misaligned: where an output needs no reduction, and there are fewer rows than multiprocessors.
+    """
+    rows = alignment.domain.rows
+    if not isinstance(rows, int) or rows >= device.sms or not alignment.graph.reduces:
+        return
+    for op, point in alignment.roots:
+        if op.is_reduce or isinstance(point.columns, int) or alignment.level[(op, point)]:
+            continue
+        raise Misaligned(
+            f"output {op.name} needs no reduction, and {rows} rows of unknown length would leave the device idle"
+        )
 
 
 def stages_by_length(
