@@ -63,7 +63,7 @@ RULES = (
     Rule(
         "`output ... needs no reduction, and N rows of unknown length would leave the device idle`",
         r"would leave the device idle",
-        "Few rows of [symbolic length](#symbolic-shapes) have a block each, which all that is in their kernel waits for",
+        "Few rows of [symbolic length](#symbolic-shapes) have a block each, which all of their kernel waits for",
         "Nothing: two kernels are faster",
     ),
     Rule(
