@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -59,6 +60,16 @@ def test_tasks_keep_cores_busy() -> None:
 )
 def test_what_tasks_in_a_row_have_in_common(rows: Any, columns: Any, depth: Any, outside: bool) -> None:
     assert tiles_for(target("skylake-avx512"), 1, rows, columns, depth).rows_outside is outside
+
+
+@pytest.mark.parametrize(
+    ("batch", "lines", "channels", "outside"), [(8, 56, 64, True), (8, 7, 512, False), (1, 7, 512, True)]
+)
+def test_images_pass_by_many_weights(batch: int, lines: int, channels: int, outside: bool) -> None:
+    conv = convolution(lines, lines, channels, channels, (3, 3))
+    read = (batch, *conv.data.shape[1:])
+    conv = replace(conv, batch=batch, data=replace(conv.data, shape=read, inner=read))
+    assert tiles_for_convolution(target("skylake-avx512"), conv).rows_outside is outside
 
 
 @pytest.mark.parametrize("cores", [2, 4, 8, 12, 16])

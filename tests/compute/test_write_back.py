@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
+import tvm_ffi
 from tvm import relax
 from tvm.script import tirx as T
 
+from tvm_stitch import compat
 from tvm_stitch.compute.anchored import anchored
 from tvm_stitch.compute.write_back import EpilogueWriteBack, write_back
 from tvm_stitch.config import StitchConfig
@@ -149,14 +151,11 @@ def test_what_a_tile_reads_and_writes_is_fetched() -> None:
     """What is added and both results; no bias, which all rows have in common."""
     x, w, _ = operands()
     mod = computed_by_template(with_a_residual, x, w, np.zeros((9, 21), "float32"), np.zeros(21, "float32"))
-    fetched = set()
-
-    def visit(node: Any) -> None:
-        if isinstance(node, tvm.tirx.Call) and getattr(node.op, "name", "") == "tirx.prefetch":
-            fetched.add(node.args[0].args[0].buffer.data.name)
-
-    tvm.tirx.stmt_functor.post_order_visit(mod["product_tiled"].body, visit)
-    assert fetched == {"r", "y", "z"}
+    calls: list[Any] = []
+    tvm_ffi.structural_walk(mod["product_tiled"].body, (tvm.ir.Call, calls.append), order="post")
+    addresses = [call.args[0] for call in calls if getattr(call.op, "name", "") == "tirx.prefetch"]
+    fetched = {compat.load_buffer(address.args[0]).name for address in addresses}
+    assert fetched == {"r_flat", "y_flat", "z_flat"}
 
 
 @pytest.mark.parametrize(

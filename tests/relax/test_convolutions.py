@@ -87,6 +87,9 @@ CASES = [
     ((1, 40, 4, 5, 7), (6, 40, 2, 3, 3), {"padding": 1}),
     ((1, 700, 3, 1), (5, 700, 3, 1), {"padding": 1}),
     ((1, 13, 3, 31), (10, 13, 1, 31), {"padding": [0, 15, 0, 15]}),
+    # Weights that do not stay in the cache while images pass.
+    ((3, 200, 4, 5), (165, 200, 3, 3), {"padding": 1}),
+    ((2, 300, 2, 3, 3), (70, 150, 2, 3, 3), {"padding": 1, "groups": 2}),
 ]
 NAMES = {3: R.nn.conv1d, 4: R.nn.conv2d, 5: R.nn.conv3d}
 

@@ -53,18 +53,20 @@ class ConvolutionTasks:
         """Emit a parallel loop over the tasks."""
         conv, tiles = self.conv, self.tiles
         *outer, lines, last = conv.windows
-        # Innermost the parts of an image's panels, which share what they read.
-        divided = [
+        places = [
             conv.batch,
             *(w.outputs for w in outer),
             -(-lines.outputs // tiles.task_rows),
             -(-last.outputs // tiles.task_places),
-            -(-self.panels() // tiles.task_panels),
         ]
+        parts = -(-self.panels() // tiles.task_panels)
+        divided = [*places, parts] if tiles.rows_outside else [parts, *places]
         kind = "parallel" if tiles.parallel else "serial"
         with B.loop(kind, as_expr(product(divided)), "task") as task:
             self.out.begin(tiles.rows, self.width())
-            *place, block, piece, part = unflatten(task, divided)
+            numbers = unflatten(task, divided)
+            part = numbers.pop() if tiles.rows_outside else numbers.pop(0)
+            *place, block, piece = numbers
             self.first_line = block * B.i64(tiles.task_rows)
             self.first = piece * B.i64(tiles.task_places)
             if last.outputs % tiles.task_places:  # the last piece of a line overlaps the one before

@@ -20,6 +20,7 @@ from itertools import product
 from typing import Any
 
 from ..graph.extent import Extent
+from ..graph.extent import product as extent_product
 from .attention import Attention
 from .convolution import Convolution
 
@@ -90,6 +91,9 @@ LINES_OF_TASK = 4
 COST_OF_WEIGHTS = 4
 """What reading a vector of weights costs a task, in multiplications of vectors: they lie in the third-level cache."""
 
+COST_OF_WEIGHTS_AGAIN = 1
+"""The same where the task before has read them: they lie in the second-level cache."""
+
 COST_OF_COPY = 4
 """What copying a vector of data costs a task, in the same unit."""
 
@@ -119,7 +123,7 @@ class Tiles:
         parallel: whether tasks run in parallel at all.
         task_places: of a line, in a convolution's task.
         across_lines: whether a convolution's tiles go on from line to line.
-        rows_outside: whether a product's tasks that follow each other have rows in common, rather than panels.
+        rows_outside: whether tasks that follow each other have rows in common, rather than panels.
         dot_rows: of a tile of ``DOT_COLUMNS`` whose sums run along the depth, each in a vector.
     """
 
@@ -160,6 +164,12 @@ def tiles_for(target: Any, batch: Extent, rows: Extent, columns: Extent, depth: 
         task_rows, task_panels = _task(batch, rows, panels, tile_rows, _cores(target))
         if isinstance(depth, int):
             parallel = batch * rows * columns * depth > SERIAL_PRODUCTS
+    outside = False
+    if isinstance(columns, int) and isinstance(depth, int):
+        left, row_tasks = (rows * depth, -(-rows // task_rows)) if isinstance(rows, int) else (None, 1)
+        outside = _has_rows_outside(
+            left, columns * depth, row_tasks, -(-columns // (task_panels * tile_columns))
+        )
     return Tiles(
         lanes,
         tile_rows,
@@ -167,7 +177,7 @@ def tiles_for(target: Any, batch: Extent, rows: Extent, columns: Extent, depth: 
         task_rows,
         task_panels,
         parallel,
-        rows_outside=_has_rows_outside(rows, columns, depth, task_rows, task_panels * tile_columns),
+        rows_outside=outside,
         dot_rows=min(tile_rows, _most_rows(registers) // 2),
     )
 
@@ -188,7 +198,7 @@ def tiles_for_convolution(target: Any, conv: Convolution) -> Tiles:
     if conv.is_depthwise:
         panels = -(-conv.columns // columns)
         task_rows, task_panels = _depthwise_task(images, lines, task_places, panels)
-        return Tiles(lanes, rows, columns, task_rows, task_panels, parallel, task_places)
+        return Tiles(lanes, rows, columns, task_rows, task_panels, parallel, task_places, rows_outside=True)
     wanted = work // SERIAL_PRODUCTS  # tasks that are worth their start
     divided = _Divided(
         conv,
@@ -204,7 +214,17 @@ def tiles_for_convolution(target: Any, conv: Convolution) -> Tiles:
     task_rows, task_panels = divided.task()
     across = divided.across_lines(task_rows)
     rows = divided.most if across else rows
-    return Tiles(lanes, rows, columns, task_rows, task_panels, parallel, task_places, across_lines=across)
+    return Tiles(
+        lanes,
+        rows,
+        columns,
+        task_rows,
+        task_panels,
+        parallel,
+        task_places,
+        across_lines=across,
+        rows_outside=divided.has_rows_outside(task_rows, task_panels),
+    )
 
 
 def _task(batch: int, rows: int, panels: int, tile: int, cores: Sequence[int]) -> tuple[int, int]:
@@ -225,22 +245,20 @@ def _task(batch: int, rows: int, panels: int, tile: int, cores: Sequence[int]) -
     return min(((tiles * tile, of_panels) for tiles, of_panels in divisions), key=cost)
 
 
-def _has_rows_outside(
-    rows: Extent, columns: Extent, depth: Extent, task_rows: int, task_columns: int
-) -> bool:
+def _has_rows_outside(left: int | None, right: int, row_tasks: int, panel_tasks: int) -> bool:
     """Whether tasks that follow each other should have rows in common: where less is read into the cache then.
 
     The side that changes from task to task is read once if it stays in the cache, else once for each task of the other
     side. Of equals rows are outside: they are written whole, one behind the other.
+
+    Args:
+        left, right: elements of both sides; ``left`` is None where its rows are as many as there may be.
+        row_tasks, panel_tasks: the tasks that they are divided into.
     """
-    if not isinstance(columns, int) or not isinstance(depth, int):
-        return False
-    right = columns * depth
-    if not isinstance(rows, int):  # as many as there may be
+    if left is None:
         return right <= KEPT_IN_CACHE
-    left = rows * depth
-    by_rows = left + right * (1 if right <= KEPT_IN_CACHE else -(-rows // task_rows))
-    by_panels = right + left * (1 if left <= KEPT_IN_CACHE else -(-columns // task_columns))
+    by_rows = left + right * (1 if right <= KEPT_IN_CACHE else row_tasks)
+    by_panels = right + left * (1 if left <= KEPT_IN_CACHE else panel_tasks)
     return by_rows <= by_panels
 
 
@@ -334,6 +352,16 @@ class _Divided:
         """Whether the tiles of a task of so many lines go on from line to line."""
         return self._step(task_rows) < task_rows * _cost(self.rows, self.places, self.vectors)
 
+    def has_rows_outside(self, task_rows: int, task_panels: int) -> bool:
+        """Whether tasks that follow each other have lines in common."""
+        read = extent_product(self.conv.data.inner)
+        return _has_rows_outside(
+            read if isinstance(read, int) else None,
+            self.conv.depth * self.conv.columns,
+            self.images * -(-self.lines // task_rows),
+            -(-self.panels // max(1, task_panels)),
+        )
+
     @property
     def lines(self) -> int:
         return self.conv.windows[-2].outputs
@@ -349,13 +377,22 @@ class _Divided:
     def _cost(self, rows: int, panels: int) -> float:
         """How long all tasks take, in multiplications of vectors."""
         blocks, parts = -(-self.lines // rows), -(-self.panels // max(1, panels))
-        weights = self.vectors * COST_OF_WEIGHTS
+        weights = self.vectors * self._cost_of_weights(rows, panels)
         *_, lines, places = self.conv.windows
         copied = lines.span(rows) * places.span(self.places) * self.conv.groups * self.conv.inputs
         task = panels * self.conv.depth * (self._step(rows) + weights)
         task += copied / self.lanes * self._cost_of_copy
         busy = self.lines / max(1, blocks * rows) * self.panels / max(1, parts * panels)
         return _elapsed(self.images * blocks * parts, task, min(1.0, busy), self.cores)
+
+    def _cost_of_weights(self, rows: int, panels: int) -> float:
+        """What reading a vector of weights costs: a core's tasks that follow each other may read the same."""
+        if self.has_rows_outside(rows, panels):
+            return COST_OF_WEIGHTS
+        of_panels = self.images * -(-self.lines // rows)
+        of_core = of_panels * -(-self.panels // max(1, panels)) // max(self.cores)
+        reading = max(1, min(of_panels, of_core))
+        return COST_OF_WEIGHTS_AGAIN + (COST_OF_WEIGHTS - COST_OF_WEIGHTS_AGAIN) / reading
 
     @property
     def _cost_of_copy(self) -> int:
