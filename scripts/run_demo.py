@@ -7,10 +7,11 @@ What `make run` runs. Exits with 1 when the stitched model differs from ONNX Run
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,8 @@ import tvm_stitch  # noqa: E402
 from tvm_stitch.cli.errors import UsageError, told  # noqa: E402
 from tvm_stitch.cli.options import parse_shapes  # noqa: E402
 from tvm_stitch.execution import compare, tensors, timing  # noqa: E402
-from tvm_stitch.execution.count import count_kernels  # noqa: E402
 from tvm_stitch.execution.runner import Runner  # noqa: E402
-from tvm_stitch.relax import pipeline  # noqa: E402
+from tvm_stitch.relax.measured_report import Calls, kernel_turns, with_times  # noqa: E402
 from tvm_stitch.relax.takes import stock_pipeline  # noqa: E402
 from tvm_stitch.report.data import ModelReport, Totals  # noqa: E402
 from tvm_stitch.report.words import bytes_in_words  # noqa: E402
@@ -60,7 +60,8 @@ def main() -> int:
     with screen.step("planning the kernels for this CPU"):
         report = tvm_stitch.explain(model.mod, cpu)
         planned = report.completed()
-    off = _on_cpu(screen, model, inputs, config, cpu, planned, args.repeats)
+    off, timed = _on_cpu(screen, model, inputs, config, cpu, planned, args.repeats)
+    report = dataclasses.replace(report, model=timed)
     if gpu:
         _on_gpu(screen, model, inputs, config, args.repeats)
     else:
@@ -70,7 +71,7 @@ def main() -> int:
         if shown is not None:
             times = _times_of(shown, cpu, args.repeats)
     if shown is not None:
-        screen.title(f"One kernel, {shown.title}")
+        screen.title(shown.title)
         for line in shown.lines():
             screen.line(line)
         ours, stock = times
@@ -81,7 +82,9 @@ def main() -> int:
     with screen.step(f"writing {path}"):
         path.write_text(report.to_html(args.model.stem if args.model else "BERT encoder"), encoding="utf-8")
     screen.title(f"The report: {path} ({path.stat().st_size / 1e6:.1f} MB), for a browser")
-    screen.line("  the model's graph, every kernel with its plan and code, and why each boundary stands")
+    screen.line(
+        "  the model's graph, every kernel with its plan, code and time, and why each boundary stands"
+    )
     screen.line(f"total: {time.perf_counter() - start:.0f} s")
     if not off <= TOLERANCE:
         print(f"error: {off:.1e} against ONNX Runtime is more than {TOLERANCE:.0e}", file=sys.stderr)
@@ -132,8 +135,8 @@ def _model(
 def _on_cpu(
     screen: Screen, model: compare.OnnxModel, inputs: dict[str, Any], config: BertConfig | None, target: Any,
     report: ModelReport, repeats: int,
-) -> float:  # fmt: skip
-    """Time everyone on this CPU, print it, and return the stitched model's error."""
+) -> tuple[float, ModelReport]:  # fmt: skip
+    """Time everyone on this CPU and print it; the stitched model's error, and the report with the times."""
     runners = compiled(model.mod, target, inputs, screen)
     others = peers(model.proto, inputs, config, False, screen)
     with screen.step(f"timing {repeats} calls of each, in turn"):
@@ -142,15 +145,18 @@ def _on_cpu(
     screen.title(_table_title("One call on this CPU"))
     _table(screen, times, {"stock TVM": report.stock, "stitched": report.stitched})
     _verdict(screen, times)
-    with screen.step("timing the kernels between products"):
-        own = _between_products(model.mod, target, runners, repeats)
+    turns = min(repeats, 3)  # stock TVM's products take a while
+    with screen.step(f"timing every kernel in {turns} calls"):
+        kernels = kernel_turns(report, [runners["stitched"], runners["stock TVM"]], turns)
+    own = dict(zip(("stitched", "stock TVM"), _between_products(report, kernels)))
     screen.line(
         "  Stock TVM has no schedule for products on a CPU, and spends most of its time in them. In kernels"
     )
     screen.line(f"  without one: stitched {_spread(own['stitched'])}, stock TVM {_spread(own['stock TVM'])};")
     screen.line(f"  there stitched is {timing.comparison(own['stitched'], own['stock TVM'], 'stock TVM')}")
     screen.line(f"  greatest difference between the results of stitching and ONNX Runtime: {error:.1e}")
-    return error
+    calls = f"this CPU, {repeats} calls ({turns} for each kernel)"
+    return error, with_times(report, [times["stitched"], times["stock TVM"]], kernels, calls)
 
 
 def _on_gpu(
@@ -182,18 +188,15 @@ def _times(calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, timin
     return dict(zip(calls, timing.interleaved(list(calls.values()), repeats), strict=True))
 
 
-def _between_products(
-    mod: tvm.IRModule, target: Any, runners: dict[str, Runner], repeats: int
-) -> dict[str, timing.Times]:
-    """The time of one call that is spent in kernels without a product or convolution."""
-    passes = {"stock TVM": stock_pipeline(target), "stitched": pipeline(target)}
-    names = {kind: count_kernels(mod, target, each).names_of("memory") for kind, each in passes.items()}
-    found = {}
-    for kind, runner in runners.items():
-        runner()  # threads that went to sleep wake up
-        calls = range(min(repeats, 5))  # stock TVM's products take a while
-        found[kind] = timing.Times(tuple(runner.kernel_seconds(names[kind]) for _ in calls))
-    return found
+def _between_products(report: ModelReport, turns: Sequence[Sequence[Calls]]) -> list[timing.Times]:
+    """The times that calls spend in kernels without a product or convolution, stitched and by TVM alone."""
+    alone = ("stitched", "tvm")
+    ours = {k.function for k in report.kernels if k.kind in alone}
+    stock = {k.function for k in report.stock_kernels if k.kind in alone}
+    return [
+        timing.Times(tuple(sum(s for name, s in call if name in names) for call in calls))
+        for names, calls in zip((ours, stock), turns)
+    ]
 
 
 def _times_of(shown: Showcase, target: Any, repeats: int) -> tuple[timing.Times, timing.Times]:
@@ -206,8 +209,8 @@ def _times_of(shown: Showcase, target: Any, repeats: int) -> tuple[timing.Times,
 
 
 def _table_title(what: str, timed: bool = True) -> str:
-    head = f"{'median':>12}{'middle half of calls':>25}" if timed else " " * 37
-    return f"{what:37}{head}{'kernels':>9}{'without product':>17}{'moved':>10}"
+    head = f"{what:37}{'median':>12}{'middle half of calls':>25}" if timed else f"{what:74}"
+    return f"{head}{'kernels':>9}{'without product':>17}{'moved':>10}"
 
 
 def _table(screen: Screen, times: dict[str, timing.Times], totals: dict[str, Totals | None]) -> None:

@@ -15,7 +15,7 @@ NAMES = [f.name for f in dataclasses.fields(StitchConfig)]
 
 def test_defaults() -> None:
     config = StitchConfig()
-    assert not config.strict and config.epilogues and config.remote
+    assert not config.strict and config.epilogues and config.horizontal_fusion
     assert {f.name: f.default for f in dataclasses.fields(config)} == config.to_dict()
 
 
@@ -27,10 +27,23 @@ def test_plain_data() -> None:
 
 
 def test_equality_and_immutability() -> None:
-    assert StitchConfig() == StitchConfig() and StitchConfig(remote=False) != StitchConfig()
+    assert StitchConfig() == StitchConfig() and StitchConfig(horizontal_fusion=False) != StitchConfig()
     assert hash(StitchConfig()) == hash(StitchConfig())
     with pytest.raises(dataclasses.FrozenInstanceError):
         StitchConfig().strict = True  # type: ignore[misc]
+
+
+def test_the_old_name_of_an_option_still_works() -> None:
+    with pytest.warns(DeprecationWarning, match="'remote' is called 'horizontal_fusion' now"):
+        config = StitchConfig(remote=False)
+    assert config == StitchConfig(horizontal_fusion=False) and "remote" not in config.to_dict()
+    with pytest.warns(DeprecationWarning), pytest.raises(ValueError, match="give 'horizontal_fusion' only"):
+        StitchConfig(remote=False, horizontal_fusion=True)
+
+
+def test_an_option_without_effect_is_taken_with_a_warning() -> None:
+    with pytest.warns(DeprecationWarning, match="'deterministic' has no effect"):
+        assert StitchConfig(deterministic=False) == StitchConfig()
 
 
 def test_an_unknown_option_names_the_nearest_and_all() -> None:

@@ -68,22 +68,35 @@ def test_reports_of_reductions_across_rows_are_json(case: grid_cases.GridCase) -
     assert kernel.bytes_read + kernel.bytes_written >= kernel.bytes_least == case.bytes_least()
 
 
+def test_names_and_titles_are_strings() -> None:
+    report = tvm_stitch.explain(tvm.IRModule(), "llvm")
+    with pytest.raises(TypeError, match="a name must be a string, not 1"):
+        report.why(1, "add")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="a name is empty"):
+        report.why("add", "")
+    with pytest.raises(TypeError, match="title must be a string, not None"):
+        report.to_html(None)  # type: ignore[arg-type]
+
+
 def test_a_grid_wide_plan() -> None:
     """The gradients of layer norm: all rows in the first phase, the sums across them finished in the second."""
     (kernel,) = report(grid_cases.layer_norm_backward(4096, 768).build()).kernels
     first, second = kernel.phases
     (rows,), (columns,) = first["stages"], second["stages"]
     assert (rows["rows"], columns["rows"]) == ("4096", "768")
-    assert len(rows["folds"]) == 2 and rows["folds"] == columns["finishes"] == columns["stores"]
+    assert (
+        len(rows["reduces_across_rows"]) == 2
+        and rows["reduces_across_rows"] == columns["finishes"] == columns["stores"]
+    )
     assert sum(len(p["reduces"]) for p in rows["passes"]) == 4 and len(rows["stores"]) == 1
-    folded = [name for p in rows["passes"] for name in p["folds"]]
-    assert sorted(folded) == sorted(rows["folds"])
+    across = [name for p in rows["passes"] for name in p["reduces_across_rows"]]
+    assert sorted(across) == sorted(rows["reduces_across_rows"])
     launch = kernel.launch
     assert (launch["kernels"], launch["grid barriers"]) == (1, 1)
     assert launch["blocks"] == launch["blocks an SM"] * 132
     partials = 768 * rows["mapping"]["blocks"] * 4
     assert [(s["bytes"], s["holds"]) for s in kernel.scratch] == [
-        (partials, [f"{name}'s partials"]) for name in rows["folds"]
+        (partials, [f"{name}'s partials"]) for name in rows["reduces_across_rows"]
     ]
     # x and dy and gamma are read once and dx is written, and the partial sums cross through device memory.
     size = 4096 * 768 * 4
@@ -96,7 +109,8 @@ def test_a_grid_wide_plan() -> None:
 def test_the_text_of_a_grid_wide_plan() -> None:
     text = report(grid_cases.layer_norm_backward(4096, 768).build()).verbose()
     for part in (
-        "grid-wide, 2 phases", "phase 0:", "stage, 4096 rows: computes ", "; folds ", "; stores ", "finishes ",
+        "grid-wide, 2 phases", "phase 0:", "stage, 4096 rows: computes ", "; reduces across rows ",
+        "; stores ", "finishes ",
         "grid barriers 1", "kernels 1", "of device memory holds ", "'s partials", "Global",
     ):  # fmt: skip
         assert part in text
@@ -106,7 +120,7 @@ def test_the_text_of_a_grid_wide_plan() -> None:
 def test_reductions_to_one_result_are_finished_by_every_block() -> None:
     (kernel,) = report(grid_cases.cross_entropy(64, 3000).build()).kernels
     first, second = kernel.phases
-    assert first["finishes"] == [] and second["finishes"] == first["stages"][0]["folds"] != []
+    assert first["finishes"] == [] and second["finishes"] == first["stages"][0]["reduces_across_rows"] != []
     text = report(grid_cases.cross_entropy(64, 3000).build()).verbose()
     assert f"every block finishes {', '.join(second['finishes'])}" in text
 
@@ -159,7 +173,7 @@ def test_every_boundary_has_a_reason() -> None:
         z = emit(R.subtract(y, emit(R.max(y, -1, True))))
         return [R.sum(z, 0)]
 
-    found = report(build(body, ((16, 24), F32), ((24, 32), F32)), "llvm", remote=False)
+    found = report(build(body, ((16, 24), F32), ((24, 32), F32)), "llvm", horizontal_fusion=False)
     reasons = {(b["producer"], b["consumer"]): b["reason"] for b in found.boundaries}
     assert reasons["matmul", "max"] == "compute-intensive"
     assert "16 and 32 rows" in reasons["subtract", "sum"]

@@ -38,6 +38,13 @@ def test_valid_models_pass(number: int) -> None:
     check_model(valid_models()[number])
 
 
+def test_an_opset_newer_than_the_checkers() -> None:
+    model = concat()
+    model.opset_import[0].version = 999
+    with pytest.raises(InvalidModel, match="of opset 999, and the installed onnx package knows"):
+        check_model(model)
+
+
 def test_optional_inputs_may_be_left_out() -> None:
     check_model(concat())
 

@@ -108,6 +108,24 @@ def test_triples(triple: str) -> None:
     assert str(resolve_target({"kind": "llvm", "mtriple": triple}).attrs["mtriple"]) == triple
 
 
+@pytest.mark.parametrize("sign", "+-")
+def test_features_that_there_are_not(sign: str) -> None:
+    """LLVM would ignore them."""
+    with pytest.raises(ValueError, match="LLVM knows no feature 'sve9' of aarch64-linux-gnu"):
+        resolve_target(
+            {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mattr": ["+neon", "-sve", f"{sign}sve9"]}
+        )
+    kept = resolve_target({"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mattr": ["+neon", "-sve"]})
+    assert list(kept.attrs["mattr"]) == ["+neon", "-sve"]
+
+
+def test_a_number_of_cores() -> None:
+    with pytest.raises(ValueError, match="num-cores must be at least 1, got 0"):
+        resolve_target({"kind": "llvm", "num-cores": 0})
+    with pytest.raises(ValueError, match="the option num-cores takes an integer"):
+        resolve_target("llvm -num-cores=many")
+
+
 @pytest.mark.parametrize("text", ["llvm mcpu=haswell", "{", "", "  "])
 def test_texts_that_are_no_targets(text: str) -> None:
     with pytest.raises(ValueError, match="-key=value|JSON|no target"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import difflib
 import operator
+import warnings
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -20,7 +21,8 @@ class StitchConfig:
         epilogues: leave biases, residuals and activations in the kernel of the matmul or convolution before them:
             where TVM's schedules compute them in registers (GPUs, and CPUs in Relay) all that cost no traffic there,
             else those that save a kernel or a round trip through memory.
-        remote: join independent stitch ops of equal domain into one launch (remote stitching).
+        horizontal_fusion: join stitch ops that do not depend on each other into one launch (remote stitching in the
+            paper). Its old name, ``remote``, still works.
         clusters: spread a long row over the blocks of a thread-block cluster, where the device has clusters.
         grid_barriers: let values of one kernel cross blocks through device memory, behind a grid barrier. Such a kernel
             is launched cooperatively and needs the whole device to itself; without, a kernel ends where a barrier
@@ -41,8 +43,6 @@ class StitchConfig:
             on CUDA devices, and with ``"tvm"`` what its products and softmax are one by one.
         cuda_graph: have the calls of static shapes captured and replayed as CUDA graphs: one launch for all of them.
         tf32: let the libraries round float32 operands to TensorFloat-32, of 10 bits' precision.
-        deterministic: forbid sums whose order varies from run to run. No plan makes one so far (partial sums are
-            combined in a fixed order); with False, later versions may use atomics.
 
     Raises:
         ValueError: for an unknown option or a bad value; the message names the choices.
@@ -52,7 +52,7 @@ class StitchConfig:
     max_operators: int = 400
     max_arguments: int = 160
     epilogues: bool = True
-    remote: bool = True
+    horizontal_fusion: bool = True
     clusters: bool = True
     grid_barriers: bool = True
     plain_launch_barriers: bool = False
@@ -60,10 +60,20 @@ class StitchConfig:
     compute: str = "auto"
     cuda_graph: bool = False
     tf32: bool = False
-    deterministic: bool = True
 
     def __init__(self, **options: Any):
         known = {f.name: f for f in fields(self)}
+        for old in _WITHOUT_EFFECT & set(options):
+            warnings.warn(
+                f"option {old!r} has no effect and will be removed", DeprecationWarning, stacklevel=2
+            )
+            del options[old]
+        for old, new in _RENAMED.items():
+            if old in options:
+                warnings.warn(f"option {old!r} is called {new!r} now", DeprecationWarning, stacklevel=2)
+                if new in options:
+                    raise ValueError(f"options {old!r} and {new!r} are the same: give {new!r} only")
+                options[new] = options.pop(old)
         for name in options:
             if name not in known:
                 near = difflib.get_close_matches(name, known, 1)
@@ -96,6 +106,9 @@ class StitchConfig:
         return asdict(self)
 
 
+_RENAMED = {"remote": "horizontal_fusion"}
+# Sums are the same in every run: partial results are combined in a fixed order.
+_WITHOUT_EFFECT = {"deterministic"}
 _LEAST = {"max_operators": 1, "max_arguments": 2}
 _COMPUTE = ("auto", "libraries", "templates", "tvm")
 _KINDS = ("matmul", "convolution", "attention")

@@ -13,11 +13,11 @@ from .device import DeviceModel
 from .graph.dtype import item_bytes
 from .graph.extent import Extent, product
 from .graph.ir import Operator
-from .plan.dominants import crossing_tensors, final_schemes, group
 from .plan.gpu.tile import CrossBlockReduction
 from .plan.iteration.loops import LoopNest
 from .plan.kernel import KernelPlan, Scratch, Stage, Variant
 from .plan.memory import shared_bytes, stage_traffic, traffic
+from .plan.schemes import groups, schemes
 from .report.kernel import Kernel
 from .report.report import Report
 from .report.words import count_of
@@ -49,25 +49,28 @@ def _device(device: DeviceModel) -> str:
 
 def describe(name: str, plan: KernelPlan) -> Kernel:
     """A plan as plain data."""
-    scheme = final_schemes(plan)
+    scheme = schemes(plan)
     operators = [
         {"operator": repr(op), "class": op.op_class.value, "scheme": scheme[op].value}
         for op in plan.graph.operators
     ]
-    groups = [
+    found = [
         {
+            "phase": number,
             "dominant": g.dominant.name,
             "sub_dominants": [op.name for op in g.sub_dominants],
             "members": [op.name for op in g.members],
         }
-        for g in group(plan.graph, crossing_tensors(plan))
+        for number, stages in enumerate(plan.phases)
+        for stage in stages
+        for g in groups(stage)
     ]
     moved = traffic(plan)
     stage = None if plan.grid_wide else plan.stage
     return Kernel(
         name,
         operators,
-        groups,
+        found,
         _rows(stage) if stage else "grid-wide",
         _passes(stage.schedule) if stage else [],
         stage.mapping.describe() if stage else {},
@@ -118,7 +121,7 @@ def _passes(sched: LoopNest) -> list[dict[str, Any]]:
         {
             "columns": str(p.columns),
             "reduces": [op.name for op in p.reduces],
-            "folds": [op.name for op, _ in p.folds],
+            "reduces_across_rows": [op.name for op, _ in p.cross_row],
             "outputs": [key[0].output.name for key in p.outputs],
             "keeps": [k[0].output.name for k in p.values if k in kept],
         }
@@ -165,8 +168,8 @@ def _stage(plan: KernelPlan, stage: Stage) -> dict[str, Any]:
         "rows": _rows(stage),
         "replicated": found.replicated,
         "hoists": [op.name for op, _ in stage.schedule.hoisted],
-        "computes": [op.name for op in found.roots if op not in found.folds and op not in ends],
-        "folds": [op.name for op in found.roots if op in found.folds],
+        "computes": [op.name for op in found.roots if op not in found.cross_row and op not in ends],
+        "reduces_across_rows": [op.name for op in found.roots if op in found.cross_row],
         "finishes": [op.name for op in ends],
         "stores": [op.name for op in found.roots if op in found.stored],
         "retains": _retained(plan, stage, loads=True),

@@ -45,6 +45,11 @@ def check_model(proto: onnx.ModelProto, folder: Path | str = ".") -> None:
         if names.count(name) > 1:
             raise InvalidModel(f"two outputs have the name {name!r}")
     versions = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in proto.opset_import}
+    newest = defs.onnx_opset_version()
+    if versions.get("", 0) > newest:
+        raise InvalidModel(
+            f"it is of opset {versions['']}, and the installed onnx package knows {newest}: pip install -U onnx"
+        )
     _Checker(versions, {f.name for f in proto.functions}).graph(proto.graph, frozenset())
     try:
         inferred = onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)

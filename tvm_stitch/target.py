@@ -48,8 +48,9 @@ def resolve_target(target: Any) -> Any:
     what current models need).
 
     Raises:
-        ValueError: for what TVM knows no target by; for a CUDA architecture that is none; and for a CPU or a triple
-            that LLVM does not know: it would compile for its baseline instead, or crash.
+        ValueError: for what TVM knows no target by; for a CUDA architecture that is none; for a CPU, a feature of one,
+            or a triple that LLVM does not know: it would compile for its baseline instead, or crash; and for less than
+            one core.
     """
     if not isinstance(target, tvm.target.Target):
         target = _made(_spec_of(target) if isinstance(target, str) else target)
@@ -87,13 +88,19 @@ def _option(word: str) -> tuple[str, Any]:
         raise ValueError(f"target options are written -key=value, got {word!r}")
     if key in _LISTS:
         return key, value.split(",")
-    return key, int(value) if value.isdigit() else value
+    return key, int(value) if re.fullmatch(r"-?\d+", value) else value
 
 
 def _made(spec: Any) -> Any:
     if isinstance(spec, dict) and spec.get("kind") == "cuda" and "arch" not in spec and not tvm.cuda(0).exist:
         spec = {**spec, "arch": DEFAULT_ARCH}
-    return tvm.target.Target(spec)
+    try:
+        return tvm.target.Target(spec)
+    except (TypeError, ValueError) as error:
+        if found := re.search(r"Option '([\w-]+)': expected type '(\w+)'", str(error)):
+            kind = {"int": "an integer", "bool": "true or false"}.get(found[2], f"a value of type {found[2]}")
+            raise ValueError(f"the option {found[1]} takes {kind}") from None
+        raise
 
 
 def arch_of(device: Any) -> str:
@@ -128,6 +135,23 @@ def _check(target: Any) -> None:
             near = difflib.get_close_matches(cpu, known, 3) or [_own_cpu(known)]
             where = f" of {triple}" if triple else ""
             raise ValueError(f"LLVM knows no CPU {cpu!r}{where}; did you mean {' or '.join(near)}?")
+    _check_features([str(name) for name in attributes.get("mattr") or ()], triple)
+    cores = attributes.get("num-cores")
+    if cores is not None and int(cores) < 1:
+        raise ValueError(f"num-cores must be at least 1, got {int(cores)}")
+
+
+def _check_features(features: list[str], triple: str) -> None:
+    """Raise ValueError for a feature of a CPU that LLVM does not know, which it would ignore."""
+    names = [feature.lstrip("+-") for feature in features]
+    features_of = getattr(tvm.target.codegen, "llvm_get_cpu_features", None)
+    if not names or features_of is None:
+        return
+    spec = {"kind": "llvm", "mattr": [f"+{name}" for name in names]}
+    known = features_of(tvm.target.Target(spec | ({"mtriple": triple} if triple else {})))
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ValueError(f"LLVM knows no feature {unknown[0]!r} of {triple or 'this kind of CPU'}")
 
 
 def _check_architecture(arch: str) -> None:

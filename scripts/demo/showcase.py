@@ -35,7 +35,7 @@ class Showcase:
     def title(self) -> str:
         """What it is, and where in the model."""
         where = " to ".join(dict.fromkeys([self.sources[0], self.sources[-1]]))
-        return f"{self.call.function} ({self.count} of it): {where}"
+        return f"One kernel of {self.count} such: {where}"
 
     def lines(self) -> list[str]:
         """TVM's kernels on the left, the passes of the stitched one on the right."""

@@ -320,7 +320,7 @@ def _config(rng: random.Random) -> dict[str, Any]:
         ("max_operators", [1, 2, 5]),
         ("max_arguments", [2, 3, 6]),
         ("epilogues", [False]),
-        ("remote", [False]),
+        ("horizontal_fusion", [False]),
         ("clusters", [False]),
         ("grid_barriers", [False]),
         ("multiprocessors", [1, 7, 33]),

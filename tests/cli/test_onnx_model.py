@@ -53,7 +53,7 @@ def test_with_open_shapes_one_line_says_what_helps(padded: Path, capfd: pytest.C
     code, stdout, stderr = run(capfd, "compile", padded, "-q")
     assert code == 1 and stdout == ""
     first, second = stderr.splitlines()
-    assert first.endswith("with fixed shapes it may: --shape INPUT=1,128 for x: float32[x_dim0, 6]")
+    assert first.endswith("with fixed shapes it may: --shape x=N,6, each N a number")
     assert f"TVM's ONNX importer does not take {padded}: Pad: " in first and second.endswith(
         "--debug shows where"
     )
@@ -66,3 +66,61 @@ def test_shapes_that_do_not_fit(padded: Path, capfd: pytest.CaptureFixture[str])
     ):
         code, _, stderr = run(capfd, "compile", padded, "-q", "--shape", shape)
         assert code == 2 and message in stderr
+
+
+def saved(path: Path, nodes: list[onnx.NodeProto], inputs: list[onnx.ValueInfoProto], output: str) -> Path:
+    """A model of one float result."""
+    sizes = {"y": [1, 1, 2], "d": [1], "z": [2]}[output]
+    graph = helper.make_graph(
+        nodes, "g", inputs, [helper.make_tensor_value_info(output, TensorProto.FLOAT, sizes)]
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), str(path))
+    return path
+
+
+def test_an_operator_that_the_importer_does_not_know(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """One line names it and says what to do; shapes, which would not help, are not asked for."""
+    info = helper.make_tensor_value_info
+    inputs = [
+        info(n, TensorProto.FLOAT, s) for n, s in (("x", ["t", 1, 3]), ("w", [1, 8, 3]), ("r", [1, 8, 2]))
+    ]
+    lstm = helper.make_node("LSTM", ["x", "w", "r"], ["", "y"], hidden_size=2)
+    one = saved(tmp_path / "one.onnx", [lstm], inputs, "y")
+    code, _, stderr = run(capfd, "compile", one, "-q")
+    first, _second = stderr.splitlines()
+    assert code == 1 and "it does not know the operator LSTM; export the model without it, or" in first
+    assert ".pt2 file" in first and "--shape" not in first
+    inputs.append(info("s", TensorProto.FLOAT, [1, 2, 2]))
+    several = saved(tmp_path / "several.onnx", [lstm, helper.make_node("Det", ["s"], ["d"])], inputs, "d")
+    assert (
+        "the operators Det, LSTM; export the model without them, or"
+        in run(capfd, "compile", several, "-q")[2]
+    )
+
+
+def test_names_that_are_no_identifiers(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Nobody is told that TVM's importer renames them."""
+    name = "in put\nfile:0=../x"
+    x = helper.make_tensor_value_info(name, TensorProto.FLOAT, [2])
+    path = saved(tmp_path / "m.onnx", [helper.make_node("Softmax", [name], ["z"])], [x], "z")
+    code, stdout, stderr = run(capfd, "compile", path, "-q", "-o", tmp_path / "out", "--json")
+    assert code == 0 and stderr == "" and json.loads(stdout)["inputs"][0]["name"] == name
+
+
+def test_inputs_that_are_no_tensors_of_numbers(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    strings = helper.make_tensor_value_info("words", TensorProto.STRING, [2])
+    sequence = helper.make_tensor_sequence_value_info("many", TensorProto.FLOAT, [2])
+    of_strings = helper.make_node(
+        "LabelEncoder", ["words"], ["z"], domain="ai.onnx.ml", keys_strings=["a"], values_floats=[1.0]
+    )
+    of_sequence = helper.make_node("SequenceAt", ["many", "i"], ["z"])
+    place = helper.make_tensor_value_info("i", TensorProto.INT64, [])
+    for node, inputs, told in (
+        (of_strings, [strings], "input 'words' is a tensor of strings"),
+        (of_sequence, [sequence, place], "input 'many' is a sequence"),
+    ):
+        code, _, stderr = run(capfd, "compile", saved(tmp_path / "m.onnx", [node], inputs, "z"), "-q")
+        assert code == 2 and told in stderr and len(stderr.splitlines()) == 1, stderr

@@ -11,6 +11,7 @@ import tvm
 
 from tests.cli.helpers import run
 from tvm_stitch.cli import options
+from tvm_stitch.cli.errors import UsageError
 
 
 @pytest.mark.parametrize(
@@ -33,6 +34,12 @@ def test_targets(text: str, kind: str, attribute: str | None, value: object) -> 
         assert (list(found) if isinstance(value, list) else found) == value
     if kind == "cuda":
         assert target.host.kind.name == "llvm"
+
+
+def test_a_target_that_this_tvm_has_no_code_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tvm, "get_global_func", lambda *_, **__: None)
+    with pytest.raises(UsageError, match="this TVM generates no code for llvm"):
+        options.parse_target("llvm")
 
 
 def test_native_is_this_machines_cpu() -> None:
@@ -58,7 +65,7 @@ def test_shapes() -> None:
 
 
 def test_options_come_before_and_behind_the_file(model: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    options = ("--shape", "x=8,16", "--config", "remote=false", "--config", "max_operators=7")
+    options = ("--shape", "x=8,16", "--config", "horizontal_fusion=false", "--config", "max_operators=7")
     for arguments in ((*options, model), (model, *options)):
         code, stdout, _ = run(capfd, "explain", *arguments, "--json")
         assert code == 0 and json.loads(stdout)["kernels"]

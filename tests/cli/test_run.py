@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import shutil
 from pathlib import Path
@@ -102,6 +103,9 @@ def test_a_model_for_a_device_that_is_not_here(
         (["-i", "wide.npy"], "is given as float32[5, 17]"),
         (["-i", "x.npy", "-o", "."], "is a folder"),
         (["-i", "x.npy", "--device", "cuda"], "--device cuda: the model was compiled for cpu"),
+        (["-i", "pipe"], "pipe is no regular file; give a .npy or .npz file"),
+        (["-i", "x.npy", "-o", "x.npy"], "x.npy is read by this command; give another path"),
+        (["-i", "x.npy", "--shape", "x=6,16"], "gives x the shape [6, 16], its --input has [5, 16]"),
         (["--repeats", "0"], "--repeats must be at least 1"),
     ],
 )
@@ -115,15 +119,37 @@ def test_what_does_not_fit(
     np.save("double.npy", x().astype("float64"))
     np.save("wide.npy", np.ones((5, 17), "float32"))
     Path("text").write_text("no array")
+    os.mkfifo("pipe")
     code, stdout, stderr = run(capfd, "run", compiled, *arguments, "-q")
     assert code == 2 and stdout == ""
     (line,) = stderr.splitlines()
     assert line.startswith("tvm-stitch: error: ") and message in line
 
 
-def test_a_manifest_that_is_none(compiled: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("length", [0.5, 0.999], ids=str)
+def test_a_library_that_is_cut_off(
+    length: float, compiled: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """In a line: the loader would end the process."""
     shutil.copytree(compiled, tmp_path / "out")
-    (tmp_path / "out" / "manifest.json").write_text("{")
+    data = (compiled / "model.so").read_bytes()
+    (tmp_path / "out" / "model.so").write_bytes(data[: int(len(data) * length)])
+    code, _, stderr = run(capfd, "run", tmp_path / "out", "--shape", "x=2,16")
+    assert code == 2 and "model.so is cut off; compile the model again" in stderr
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "{", "[]", '{"inputs": 5}', '{"inputs": [{"name": "x"}]}', '{"outputs": null}', '{"target": []}',
+        '{"library": 5}', '{"cpu_flags": 7}', '{"inputs": [{"name": "x", "dtype": "float32", "shape": [2.5]}]}',
+    ],
+)  # fmt: skip
+def test_a_manifest_that_is_none(
+    said: str, compiled: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(compiled, tmp_path / "out")
+    (tmp_path / "out" / "manifest.json").write_text(said)
     code, _, stderr = run(capfd, "run", tmp_path / "out", "--shape", "x=2,16")
     assert code == 2 and "is no manifest of tvm-stitch compile; compile the model again" in stderr
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -115,3 +116,23 @@ def test_weights_are_no_program(tmp_path: Path, capfd: pytest.CaptureFixture[str
     torch.save({"weight": torch.ones(3)}, tmp_path / "weights.pt")
     code, _, stderr = run(capfd, "explain", tmp_path / "weights.pt", "-q")
     assert code == 2 and len(stderr.splitlines()) == 1 and "is no program of torch.export" in stderr
+
+
+def test_results_of_a_type_that_is_not_registered_here(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As models of the transformers package return them, where that package is not imported."""
+    (tmp_path / "results.py").write_text(
+        "import torch\n"
+        "class Result(dict): pass\n"
+        "class Model(torch.nn.Module):\n"
+        "    def forward(self, x): return Result(y=x + 1)\n"
+        "def unflatten(values, keys): return Result(zip(keys, values))\n"
+        "torch.utils._pytree.register_pytree_node(\n"
+        "    Result, lambda r: (list(r.values()), list(r)), unflatten, serialized_type_name='results.Result')\n"
+        "torch.export.save(torch.export.export(Model(), (torch.ones(3),)), 'model.pt2')\n"
+    )
+    subprocess.run([sys.executable, "results.py"], cwd=tmp_path, check=True, capture_output=True)
+    code, _, stderr = run(capfd, "explain", tmp_path / "model.pt2", "-q")
+    assert code == 2 and len(stderr.splitlines()) == 1
+    assert "the module takes or returns a results.Result" in stderr and "returns them" in stderr

@@ -15,7 +15,7 @@ from tvm.relax import op as R
 from tests.graph.helpers import build, graph
 from tvm_stitch import compat
 from tvm_stitch.codegen.arithmetic import DEVICE, HOST
-from tvm_stitch.codegen.combine import accumulator_dtype, combine, identity, through_shuffle
+from tvm_stitch.codegen.combine import accumulator_dtype, combine, identity
 from tvm_stitch.codegen.evaluator import Evaluator, compute_dtype, convert, input_indices, widen
 from tvm_stitch.compat import tir
 from tvm_stitch.graph.ir import Operator, StitchGraph
@@ -237,9 +237,3 @@ def test_the_identity_is_neutral(name: str, dtype: str) -> None:
     folds = {"sum": lambda a, b: a + b, "prod": lambda a, b: a * b, "max": max, "min": min}
     for value in (float(info.min), float(info.max), 0.0, 1.0):
         assert folds[name](start, value) == value
-
-
-def test_small_types_travel_as_words() -> None:
-    assert {through_shuffle(d) for d in ("bool", "int8", "int16", "uint8", "uint16")} == {"int32"}
-    for dtype in (F32, "int32", "int64", "float64"):
-        assert through_shuffle(dtype) == dtype

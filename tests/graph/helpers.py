@@ -17,6 +17,7 @@ from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import GPUS, DeviceModel
 from tvm_stitch.graph.ir import Operator, StitchGraph
 from tvm_stitch.graph.reader import read
+from tvm_stitch.plan.gpu.grid import grid_partition, map_partition
 from tvm_stitch.plan.in_block import plan_in_block
 from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.relax.mark import MergeStitchOps
@@ -85,6 +86,11 @@ def single(body: Callable[..., Any], *specs: Spec) -> StitchGraph:
 def plan(mod: tvm.IRModule, device: DeviceModel = H200) -> KernelPlan:
     """The plan of a module that becomes one stitch op."""
     return plan_in_block(graph(mod), device)
+
+
+def grid_plan(found: StitchGraph, device: DeviceModel = H200, barriers: bool = True) -> KernelPlan:
+    """The grid-wide plan of a graph, whether or not it would be chosen."""
+    return map_partition(grid_partition(found, device, barriers), device, barriers)
 
 
 def operator(found: StitchGraph, name: str) -> Operator:

@@ -3,7 +3,7 @@
 
 import pytest
 
-from tvm_stitch.graph.dtype import compute_dtype, item_bytes
+from tvm_stitch.graph.dtype import carried_dtype, compute_dtype, item_bytes
 
 
 @pytest.mark.parametrize(
@@ -19,3 +19,10 @@ def test_bytes_of_an_element(dtype: str, size: int) -> None:
 )
 def test_half_types_are_computed_in_float32(dtype: str, wide: str) -> None:
     assert compute_dtype(dtype) == wide
+
+
+def test_small_types_travel_as_words() -> None:
+    assert {carried_dtype(d) for d in ("bool", "int8", "int16", "uint8", "uint16")} == {"int32"}
+    assert carried_dtype("float16") == carried_dtype("bfloat16") == "float32"
+    for dtype in ("float32", "int32", "int64", "float64"):
+        assert carried_dtype(dtype) == dtype

@@ -18,9 +18,9 @@ from tvm_stitch.plan.choose import choose_plan
 from tvm_stitch.plan.gpu.tile import CrossBlockReduction
 from tvm_stitch.plan.heuristics import MOST_PHASES
 from tvm_stitch.plan.iteration.alignment import Misaligned
-from tvm_stitch.plan.kernel import KernelPlan
+from tvm_stitch.plan.verify import problems
 from tvm_stitch.testing import cases, grid_cases
-from tvm_stitch.testing.plan_checks import plan_problems, stitch_graph
+from tvm_stitch.testing.stitch_graphs import stitch_graph
 
 F32 = "float32"
 CPU = device_model("llvm")
@@ -88,7 +88,7 @@ def test_one_row_domain_where_it_serves(name: str, device: DeviceModel) -> None:
 @pytest.mark.parametrize("device", [H200, GPUS["v100"], GPUS["t4"]], ids=lambda d: d.name)
 def test_phases_where_rows_cross(name: str, device: DeviceModel) -> None:
     plan = choose_plan(GRID[name](), device)
-    assert plan.grid_wide and plan_problems(plan) == []
+    assert plan.grid_wide and problems(plan) == []
     assert plan.cooperative == (len(plan.phases) > 1)
 
 
@@ -97,7 +97,7 @@ def test_without_barriers_the_phases_are_kernels(name: str) -> None:
     found = GRID[name]()
     assert choose_plan(found, H200).device.cooperative
     for plan in (choose_plan(found, ALONE), choose_plan(found, H200, APART)):
-        assert plan.grid_wide and plan_problems(plan) == []
+        assert plan.grid_wide and problems(plan) == []
         assert not plan.shared_grid.barriers and not plan.cooperative
         assert not plan.crossing.shared  # what a block holds ends with its kernel
 
@@ -120,7 +120,7 @@ def test_one_long_row_is_shared_by_all_blocks(name: str) -> None:
     for device, config in ((H200, APART), (ALONE, StitchConfig())):
         apart = choose_plan(found, device, config)
         assert apart.grid_wide and not apart.cooperative and len(apart.phases) > 1
-        assert plan_problems(apart) == []
+        assert problems(apart) == []
         assert all(part.stride >= H200.sms for part in apart.phases[0][:1])
 
 
@@ -145,12 +145,12 @@ def test_one_short_row_is_not() -> None:
 def test_columns_that_no_partition_serves_still_have_a_row_domain(
     monkeypatch: pytest.MonkeyPatch, device: DeviceModel
 ) -> None:
-    def declined(*_: Any) -> KernelPlan:
+    def declined(*_: Any) -> Partition:
         raise Misaligned("not today")
 
     found = GRID["columns"]()
     assert choose_plan(found, device).grid_wide
-    monkeypatch.setattr(choose, "make_grid_plan", declined)
+    monkeypatch.setattr(choose, "grid_partition", declined)
     assert not choose_plan(found, device).grid_wide
 
 

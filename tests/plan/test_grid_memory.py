@@ -13,18 +13,17 @@ from tvm.relax import op as R
 import tvm_stitch.relax
 from cuda_emulator import run_cuda
 from cuda_emulator.lowering import lower
-from tests.graph.helpers import H200, build
-from tvm_stitch.plan.gpu.grid import make_grid_plan
+from tests.graph.helpers import H200, build, grid_plan
 from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.plan.memory import finished_bytes, shared_bytes, stage_traffic, traffic
 from tvm_stitch.relax.pipeline import Recorder
 from tvm_stitch.testing import grid_cases
-from tvm_stitch.testing.plan_checks import stitch_graph
 from tvm_stitch.testing.random_graphs import emulated_target
+from tvm_stitch.testing.stitch_graphs import stitch_graph
 
 
 def planned(case: grid_cases.GridCase, barriers: bool = True) -> KernelPlan:
-    return make_grid_plan(stitch_graph(case.build()), H200, barriers)
+    return grid_plan(stitch_graph(case.build()), H200, barriers)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +106,7 @@ def test_scratch_is_as_wide_as_what_is_computed_with() -> None:
         return [R.divide(emit(R.exp(x)), emit(R.exp(total)))]
 
     rows, columns = 65536, 256
-    plan = make_grid_plan(stitch_graph(build(body, ((rows, columns), "float16"))), H200, barriers=False)
+    plan = grid_plan(stitch_graph(build(body, ((rows, columns), "float16"))), H200, barriers=False)
     half = [t for t in plan.place if t.dtype == "float16"]
     assert half and all(t.size == columns for t in half)
     (last,) = plan.phases[-1]

@@ -55,6 +55,19 @@ def test_symbolic_shapes_take_inputs() -> None:
     assert all(k.measured for k in model.kernels) and all(k.measured for k in model.stock_kernels)
 
 
+@pytest.mark.parametrize(
+    ("first", "told"),
+    [
+        (np.ones((16, 25), F32), r"x0: float32\[16, 24\] is given as float32\[16, 25\]"),
+        (np.ones((16, 24)), r"x0: float32\[16, 24\] is given as float64\[16, 24\]"),
+        ([[1.0] * 24] * 16, r"x0: float32\[16, 24\] is given as list"),
+    ],
+)
+def test_inputs_of_another_shape_or_type(first: Any, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        tvm_stitch.explain(head()).measure([first, np.ones((24, 32), F32)])
+
+
 def test_a_kernel_is_found_by_its_place() -> None:
     assert _in_places(["a", "b", "a"], [("a", 1.0), ("b", 2.0), ("a", 3.0)]) == [1, 2, 3]
     assert _in_places(["a", "b"], [("", 1.0), ("b", 2.0)]) == [1, 2], "called with symbolic sizes"

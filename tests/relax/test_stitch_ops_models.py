@@ -113,7 +113,7 @@ def test_symbols_that_no_tensor_argument_carries_are_passed() -> None:
     def spread(emit: Any, x: Any, y: Any) -> Any:
         return [Rop.broadcast_to(emit(Rop.exp(x)), (n, 3)), Rop.exp(y)]
 
-    after = run(legalize(build(spread, ((1, 3), F32), ((n, 4), F32))), remote=False)
+    after = run(legalize(build(spread, ((1, 3), F32), ((n, 4), F32))), horizontal_fusion=False)
     assert any("broadcast_to" in c for calls in outlined(after).values() for c in calls)
 
 

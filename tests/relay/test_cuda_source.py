@@ -15,7 +15,7 @@ import tvm
 from tvm import relay
 
 from cuda_emulator import default_target
-from tvm_stitch.codegen.gpu.rows import RESIDENT_BLOCKS
+from tvm_stitch.codegen.gpu.launch_bounds import RESIDENT_BLOCKS
 from tvm_stitch.relay.cuda_source import COMPILE, POSTPROC, compile_with_nvrtc, fix_source, fixed_cuda_source
 
 NOTE = RESIDENT_BLOCKS.format(3)

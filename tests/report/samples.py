@@ -38,7 +38,7 @@ def sample(name: str = "head.norm") -> ModelReport:
     plan = {
         "name": "norm", "operators": [{"operator": "s = s<4> over 8", "class": "reduce", "scheme": "Regional"}],
         "groups": [{"dominant": "s", "sub_dominants": [], "members": ["s"]}], "rows": "4",
-        "passes": [{"columns": "8", "reduces": ["s"], "folds": [], "outputs": [], "keeps": []}],
+        "passes": [{"columns": "8", "reduces": ["s"], "reduces_across_rows": [], "outputs": [], "keeps": []}],
         "mapping": {"threads a row": 32}, "shared_bytes": 8, "bytes_read": 192, "bytes_written": 128,
         "bytes_least": 256, "phases": [], "scratch": [], "launch": {}, "seconds": 3e-6,
     }  # fmt: skip

@@ -164,10 +164,13 @@ def _before(i: int) -> tuple[int, ...]:
 
 
 def test_a_thousand_operators_open_in_seconds(tmp_path: Path) -> None:
-    outcome = in_browser(
-        html_page(_chain(1000), "long"), "return document.querySelectorAll('.card').length;", tmp_path
-    )
-    assert outcome.complaints == [] and outcome.found == 1000
+    steps = """
+      const { width } = document.querySelector(".card .body").getBoundingClientRect();
+      return { cards: document.querySelectorAll(".card").length, width };
+    """
+    outcome = in_browser(html_page(_chain(1000), "long"), steps, tmp_path)
+    assert outcome.complaints == [] and outcome.found["cards"] == 1000
+    assert outcome.found["width"] > 140, "its beginning can be read"
     assert outcome.opened < 10_000  # a third of that on two cores
 
 
@@ -175,14 +178,23 @@ def test_measured_times(tmp_path: Path) -> None:
     steps = """
       const overview = document.getElementById("panel").innerText;
       const bars = [...document.querySelectorAll(".bar-value")].map((n) => n.textContent);
-      const rows = [...document.querySelectorAll(".row-value.time")].map((n) => n.textContent);
+      const wide = (n) => parseFloat(n.style.width);
+      const tracks = [...document.querySelectorAll(".track")].slice(-2);
+      const shares = tracks.map((t) => [...t.children].reduce((sum, part) => sum + wide(part), 0));
+      const each = [...document.querySelectorAll(".row .time-bar span")].map(wide);
+      const captions = [...document.querySelectorAll(".captions .row-value")].map((n) => n.textContent);
+      const rows = [...document.querySelectorAll(".row .row-value.time")].map((n) => n.textContent);
       const stock = [...document.querySelectorAll("details .value")].map((n) => n.textContent);
       click(document.querySelectorAll(".card")[0]);
-      return { overview, bars, rows, stock, kernel: document.getElementById("panel").innerText };
+      const kernel = document.getElementById("panel").innerText;
+      return { overview, shares, each, captions, bars, rows, stock, kernel };
     """
     outcome = in_browser(html_page(measured_sample(), "encoder"), steps, tmp_path)
     assert outcome.complaints == []
     found = outcome.found
+    assert [round(w) for w in found["shares"]] == [100, 35], "on one scale, which the longer one fills"
+    assert [round(w) for w in found["each"]] == [12, 100, 75, 75], "of the longest kernel's time"
+    assert found["captions"][:2] == ["bytes, each", "time, all"]
     assert found["bars"][-2:] == ["60 ms", "21 ms"] and "Time in kernels, measured" in found["overview"]
     assert "25 ms, half of the calls between 24 ms and 26 ms" in found["overview"]
     assert found["rows"] == ["1 ms", "8 ms", "6 ms", "6 ms"]  # a layer's two calls together

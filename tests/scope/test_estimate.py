@@ -3,20 +3,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tvm.relax import op as R
 
 from tests.graph.helpers import H200, build, graph, graphs, symbol
 from tests.scope.nodes import memory
+from tvm_stitch import explain
 from tvm_stitch.config import StitchConfig
-from tvm_stitch.device import device_model
+from tvm_stitch.device import DeviceModel, device_model
 from tvm_stitch.graph.ir import StitchGraph
-from tvm_stitch.plan.choose import choose_plan
+from tvm_stitch.plan.choose import choose, choose_plan
+from tvm_stitch.plan.gpu.partition import Partition
 from tvm_stitch.plan.heuristics import LAUNCH_SECONDS
 from tvm_stitch.plan.iteration.alignment import Misaligned
 from tvm_stitch.scope.compose import compose
 from tvm_stitch.scope.estimate import KernelEstimate, estimate_kernel
 from tvm_stitch.testing import cases, grid_cases
+from tvm_stitch.testing.random_graphs import random_graph
+from tvm_stitch.testing.stitch_graphs import stitch_graphs
 
 CONFIG = StitchConfig()
 
@@ -33,11 +39,56 @@ def softmax_and_columns(rows: int, columns: int) -> list[StitchGraph]:
     return [compose(nodes, {"b"}), compose([last], {"c"}), compose([*nodes, last], {"b", "c"})]
 
 
-@pytest.mark.parametrize("case", [*cases.cases(), *grid_cases.grid_cases()], ids=lambda c: c.name)
-def test_the_kind_is_the_one_that_is_chosen(case: cases.Case) -> None:
+def promised(found: StitchGraph, device: DeviceModel, config: StitchConfig) -> None:
+    """The kind of plan and its phases are those that the estimate was made of."""
+    estimate, plan = estimate_kernel(found, device, config), choose_plan(found, device, config)
+    assert estimate.grid == plan.grid_wide
+    if plan.grid_wide:
+        kind = choose(found, device, config)
+        assert isinstance(kind, Partition)
+        slices = [[(p.roots, p.replicated) for p in pieces] for pieces in kind.phases]
+        assert [len(pieces) for pieces in slices] == [len(stages) for stages in plan.phases]
+        names = [[[op.name for op in roots] for roots, _ in pieces] for pieces in slices]
+        assert names == [[[op.name for op in s.slice.roots] for s in stages] for stages in plan.phases]
+
+
+DEVICES = {
+    "h200": (H200, StitchConfig()),
+    "without barriers": (H200, StitchConfig(grid_barriers=False)),
+    "without clusters": (H200, StitchConfig(clusters=False)),
+    "4 multiprocessors": (replace(H200, sms=4), StitchConfig()),
+}
+
+
+@pytest.mark.parametrize("case", [*cases.cases(), *grid_cases.grid_cases("gpu")], ids=lambda c: c.name)
+def test_the_plan_is_what_the_estimate_promised(case: cases.Case) -> None:
     for found in graphs(case.build(), StitchConfig(max_operators=400)):
-        plan = choose_plan(found, H200)
-        assert at(found).grid == plan.grid_wide
+        for device, config in DEVICES.values():
+            promised(found, device, config)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_plan_of_a_random_graph_is_what_the_estimate_promised(device: str) -> None:
+    for seed in range(12):
+        mod = random_graph(seed, level="grid").mod
+        for found in stitch_graphs(mod, DEVICES[device][1]):
+            promised(found, *DEVICES[device])
+
+
+@pytest.mark.parametrize("rows", [1, 2, 132])
+@pytest.mark.parametrize("columns", [1000, 100_000, 10_000_000])
+@pytest.mark.parametrize("device", DEVICES)
+def test_long_rows_are_what_the_estimate_promised(rows: int, columns: int, device: str) -> None:
+    """One row of ten million elements, on 132 multiprocessors, has phases that retain it."""
+    promised(graph(cases.softmax(rows, columns).build()), *DEVICES[device])
+
+
+@pytest.mark.parametrize("columns", [4096, 16384, 65536])
+def test_sums_of_columns_too_long_for_a_block_are_kernels_of_their_own(columns: int) -> None:
+    """Gradients of layer norm: what no block can hold is not joined, and no scope is given up for it in the end."""
+    mod = grid_cases.layer_norm_backward(4096, columns).build()
+    found = explain(mod, {"kind": "cuda", "arch": "sm_90"})
+    assert len(found.kernels) == (1 if columns == 4096 else 2) and not found.left
 
 
 def test_times_add_up() -> None:

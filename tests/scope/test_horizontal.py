@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Remote stitching: which independent scopes share a launch, and that no operator waits for it."""
+"""Horizontal fusion: which independent scopes share a launch, and that no operator waits for it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.graph.helpers import H200, build
 from tests.scope.nodes import compute, memory
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.scope.estimate import estimate_kernel, in_block
-from tvm_stitch.scope.horizontal import _Remote
+from tvm_stitch.scope.horizontal import _HorizontalFusion
 from tvm_stitch.scope.identify import identify
 from tvm_stitch.scope.merging import Merger
 from tvm_stitch.scope.node import Node
@@ -42,14 +42,14 @@ def two(shape: tuple[int, int] = (8, 64)) -> list[Node]:
 
 def test_independent_scopes_of_equal_shape_are_joined() -> None:
     assert scopes(two()) == {frozenset("abcd")}
-    assert scopes(two(), remote=False) == {frozenset("ab"), frozenset("cd")}
+    assert scopes(two(), horizontal_fusion=False) == {frozenset("ab"), frozenset("cd")}
 
 
 def test_scopes_of_other_rows_need_a_grid() -> None:
     apart = {frozenset("ab"), frozenset("cd")}
     assert scopes(two((16, 64))) == apart
     assert on_a_gpu(two((16, 64))) == {frozenset("abcd")}
-    assert on_a_gpu(two((16, 64)), remote=False) == apart
+    assert on_a_gpu(two((16, 64)), horizontal_fusion=False) == apart
 
 
 def test_scopes_with_a_path_between_them_are_not() -> None:
@@ -202,7 +202,7 @@ def test_a_path_through_another_scope_keeps_bins_apart_whatever_is_ready_when() 
         node.index = i
     merger = Merger(nodes, Quotient(nodes), StitchConfig(), in_block)
     assert not any(merger.alone(i) for i in range(3))
-    remote = _Remote(merger, lambda s: True)
-    remote.ready[1] = 10
-    assert not remote._fits(remote._bin(0), remote._bin(2), weigh=False)
-    assert not remote._fits(remote._bin(2), remote._bin(0), weigh=False)
+    fusion = _HorizontalFusion(merger, lambda s: True)
+    fusion.ready[1] = 10
+    assert not fusion._fits(fusion._bin(0), fusion._bin(2), weigh=False)
+    assert not fusion._fits(fusion._bin(2), fusion._bin(0), weigh=False)

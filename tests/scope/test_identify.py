@@ -98,7 +98,7 @@ def test_the_reason_for_a_boundary() -> None:
 
 def test_reductions_of_other_rows_separate_with_a_reason() -> None:
     nodes = [memory("sum", ["x"], "a"), memory("spread", ["x", "a"], "b"), memory("columns", ["b"], "c")]
-    result = found(nodes, remote=False)
+    result = found(nodes, horizontal_fusion=False)
     assert scopes(result) == {frozenset("ab"), frozenset("c")}
     assert "8 and 64 rows" in {(b.producer, b.consumer): b.reason for b in result.boundaries}["b", "c"]
 

@@ -120,7 +120,7 @@ def test_a_large_scope_that_is_refused_again_and_again_is_not_asked_about_any_mo
         graphs.append(graph)
         return in_block(graph)
 
-    result = identify(nodes, StitchConfig(remote=False), estimate=on_row_domains)
+    result = identify(nodes, StitchConfig(horizontal_fusion=False), estimate=on_row_domains)
     assert [b.reason for b in result.boundaries] == [result.boundaries[0].reason] * 60
     assert len([g for g in graphs if len(g.operators) > FULL_NODES]) < 5 * FULL_REFUSALS
     assert max(len(s.nodes) for s in result.scopes) == FULL_NODES + 2

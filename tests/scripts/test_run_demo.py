@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -44,14 +45,17 @@ def test_one_screen_shows_all(
     arguments = ("--model", "model.onnx") if given else ()
     assert demonstrate(*arguments, monkeypatch=monkeypatch, folder=tmp_path) == 0
     out, err = capfd.readouterr()
-    assert len(out.splitlines() + err.splitlines()) <= 45 and max(map(len, out.splitlines())) <= 120
+    assert len(out.splitlines() + err.splitlines()) <= 45 and max(map(len, out.splitlines())) <= 110
     assert not re.search(r"Warning|BlockBuilder|OpNotImplemented|Traceback|\x1b", out + err)
     rows = [line.split("  ")[1] for line in out.splitlines() if re.search(r" ms .* ms", line)]
     peers = ["stock TVM", "stitched", "ONNX Runtime", *([] if given else ["PyTorch"])]
     assert rows[: len(peers)] == peers
     assert re.search(r"\n  TVM: \d+ kernels, .* moved +stitched: 1 kernel, .* moved\n", out)
     page = tmp_path / "build" / "report.html"
-    assert "build/report.html" in out and page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    text = page.read_text(encoding="utf-8")
+    assert "build/report.html" in out and text.startswith("<!doctype html>")
+    data = json.loads(re.search(r'<script[^>]*type="application/json"[^>]*>(.*?)</script>', text, re.S)[1])
+    assert all(k["measured"] for k in data["kernels"] + data["stock_kernels"]), "every kernel was timed"
     if not tvm.cuda(0).exist:
         assert "One call on a GPU (sm_90; planned, not run)" in out and "no CUDA device" in out
 
@@ -60,8 +64,9 @@ def test_a_machine_with_a_gpu_has_its_figures(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """With this machine's CPU in the place of a GPU."""
-    device = SimpleNamespace(exist=True, device_name="Some GPU")
-    monkeypatch.setattr(run_demo.tvm, "cuda", lambda _: device)
+    kind = tvm.cuda().dlpack_device_type
+    device = SimpleNamespace(exist=True, device_name="Some GPU", dlpack_device_type=kind)
+    monkeypatch.setattr(run_demo.tvm, "cuda", lambda _=0: device)
     native = run_demo.resolve_target("native")
     monkeypatch.setattr(run_demo, "resolve_target", lambda _: native)
     monkeypatch.setattr(run_demo, "BertConfig", lambda: SMALL)

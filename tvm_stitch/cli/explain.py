@@ -51,7 +51,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 def check(args: argparse.Namespace) -> None:
     """Raise UsageError for options that cannot be."""
-    check_files(_files(args))
+    check_files(_files(args), [args.model])
     check_timing(args)
     if args.measure and args.why:
         raise UsageError("--why says reasons, which --measure does not change; give one of them")

@@ -7,6 +7,7 @@ import contextlib
 import io
 import re
 import traceback
+import warnings
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +33,8 @@ from .quiet import without_native_stderr
 if TYPE_CHECKING:
     from .imported import Call, Inputs
 
+_UNKNOWN = "it does not know the operator"
+
 
 def read_onnx(path: Path, shapes: dict[str, tuple[int, ...]], names: bool) -> Model:
     """An ONNX model.
@@ -53,6 +56,7 @@ def read_onnx(path: Path, shapes: dict[str, tuple[int, ...]], names: bool) -> Mo
     except Exception as error:  # protobuf raises kinds of its own, and external data may be missing
         let_pass(error)
         raise UsageError(f"{path} is no valid ONNX model: {error_text(error)}") from None
+    _check_types(proto)
     try:
         check_shapes(proto, shapes)
     except ValueError as error:
@@ -61,19 +65,38 @@ def read_onnx(path: Path, shapes: dict[str, tuple[int, ...]], names: bool) -> Mo
     if isinstance(model, str) and (constant := folded(proto, shapes)) is not None:
         model = _imported(constant, shapes, names)
     if isinstance(model, str):
-        open_dims = [str(s) for s in input_specs(proto) if s.name not in shapes and not s.is_static]
-        advice = (
-            f"; with fixed shapes it may: --shape INPUT=1,128 for {'; '.join(open_dims)}" if open_dims else ""
-        )
+        advice = "" if _UNKNOWN in model else _fix_shapes(proto, shapes)
         raise Failure(f"TVM's ONNX importer does not take {path}: {model}{advice}")
     return Model(model.mod, model.inputs, output_specs(model), "ONNX Runtime", partial(_peer, proto))
+
+
+def _check_types(proto: onnx.ModelProto) -> None:
+    """Raise UsageError for inputs and outputs that are no tensors of numbers."""
+    filled = {tensor.name for tensor in proto.graph.initializer}
+    for what, values in (("input", proto.graph.input), ("output", proto.graph.output)):
+        for value in values:
+            if value.name in filled:
+                continue
+            kind = (
+                value.type.WhichOneof("value") or "tensor_type"
+            )  # of an output without a type it is inferred
+            if kind != "tensor_type":
+                told = f"a {kind.removesuffix('_type').replace('_', ' ')}"
+            elif value.type.tensor_type.elem_type == onnx.TensorProto.STRING:
+                told = "a tensor of strings"
+            else:
+                continue
+            raise UsageError(
+                f"the {what} '{value.name}' is {told}; TVM takes tensors of numbers: export the model without it"
+            )
 
 
 def _imported(proto: onnx.ModelProto, shapes: dict[str, tuple[int, ...]], names: bool) -> OnnxModel | str:
     """The model as TVM imports it, or why it does not, in a line."""
     said = io.StringIO()
     try:
-        with contextlib.redirect_stdout(said):
+        with contextlib.redirect_stdout(said), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Renaming name", UserWarning)  # names that are no identifiers
             return load_onnx(proto, shapes, names=names)
     except Exception as error:
         let_pass(error)
@@ -81,7 +104,7 @@ def _imported(proto: onnx.ModelProto, shapes: dict[str, tuple[int, ...]], names:
             raise
         reason = error_text(error)
         if type(error).__name__ == "OpNotImplemented":  # TVM does not export the class
-            return f"it does not know the operators {reason.rpartition(': ')[2]}"
+            return _without(sorted(reason.rpartition(": ")[2].split(", ")))
         operator = re.search(r"^Error converting operator (\w+)", said.getvalue(), re.M)
         # What it was building lives in the error's frames, and TVM warns when that goes away unfinished.
         with without_native_stderr():
@@ -89,6 +112,25 @@ def _imported(proto: onnx.ModelProto, shapes: dict[str, tuple[int, ...]], names:
             error.__traceback__ = None
             del error
         return f"{operator[1]}: {reason}" if operator else reason
+
+
+def _fix_shapes(proto: onnx.ModelProto, shapes: dict[str, tuple[int, ...]]) -> str:
+    """The options that fix the sizes which are still symbolic."""
+    words = [
+        f"--shape {spec.name}={','.join(str(d) if isinstance(d, int) else 'N' for d in spec.shape)}"
+        for spec in input_specs(proto)
+        if spec.name not in shapes and not spec.is_static
+    ]
+    return f"; with fixed shapes it may: {' '.join(words)}, each N a number" if words else ""
+
+
+def _without(operators: list[str]) -> str:
+    """What to do about operators that the importer does not know."""
+    several, them = ("s", "them") if len(operators) > 1 else ("", "it")
+    return (
+        f"{_UNKNOWN}{several} {', '.join(operators)}; export the model without {them}, or from PyTorch "
+        "to a .pt2 file (torch.export.save), where TVM knows LSTM, GRU and RNN and loops are unrolled"
+    )
 
 
 def _peer(proto: onnx.ModelProto, inputs: Inputs) -> Call:

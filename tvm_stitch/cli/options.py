@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,9 @@ TARGET_HELP = (
     "a tag such as nvidia/nvidia-h100; "
     'JSON such as \'{"kind": "cuda", "arch": "sm_80"}\'; or options such as "cuda -arch=sm_80"'
 )
+MOST_ELEMENTS = 2**47
+"""Elements of an input: more bytes than that no machine addresses."""
+MOST_REPEATS = 1_000_000
 PRECISIONS = ("float32", "float16", "bfloat16")
 
 
@@ -71,6 +75,8 @@ def check_timing(args: argparse.Namespace) -> None:
     """Raise UsageError for numbers that ``--repeats`` and ``--seed`` cannot be."""
     if args.repeats < 1:
         raise UsageError(f"--repeats must be at least 1, got {args.repeats}")
+    if args.repeats > MOST_REPEATS:
+        raise UsageError(f"--repeats must be at most {MOST_REPEATS}, got {args.repeats}")
     if args.seed < 0:
         raise UsageError(f"--seed must be at least 0, got {args.seed}")
 
@@ -88,11 +94,18 @@ def parse_target(text: str) -> Any:
     Raises:
         UsageError: when TVM knows no such target.
     """
+    import tvm
+
     from ..failures import error_text, let_pass
     from ..target import resolve_target
+    from .quiet import without_native_stderr
 
     try:
-        return resolve_target(text)
+        with without_native_stderr():  # LLVM prints there what the error says
+            target = resolve_target(text)
+        if tvm.get_global_func(f"target.build.{target.kind.name}", allow_missing=True) is None:
+            raise ValueError(f"this TVM generates no code for {target.kind.name}")
+        return target
     except Exception as error:  # TVM raises several kinds; all mean that the target is not one
         let_pass(error)
         reason = error_text(error).split(". Target creation", 1)[0]
@@ -133,7 +146,7 @@ def make_config(options: dict[str, Any]) -> Any:
 
 def parse_shapes(pairs: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """Shapes from ``input=1,128`` pairs (``input=`` is a scalar's)."""
-    shapes = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     for pair in pairs:
         name, equals, dims = pair.rpartition("=")
         try:
@@ -142,5 +155,8 @@ def parse_shapes(pairs: Sequence[str]) -> dict[str, tuple[int, ...]]:
             shape = (-1,)
         if not equals or not name or any(d < 0 for d in shape):
             raise UsageError(f"--shape takes input=1,128 (sizes, not negative), got {pair!r}")
-        shapes[name] = shape
+        if math.prod(shape) > MOST_ELEMENTS or max(shape, default=0) > MOST_ELEMENTS:
+            raise UsageError(f"--shape {pair}: no tensor has more than {MOST_ELEMENTS} elements")
+        if shapes.setdefault(name, shape) != shape:
+            raise UsageError(f"--shape gives {name} two shapes, {list(shapes[name])} and {list(shape)}")
     return shapes

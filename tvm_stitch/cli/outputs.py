@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from .errors import UsageError
@@ -29,12 +29,17 @@ def written_to(output: Path, option: str) -> Iterator[Path]:
         yield folder
 
 
-def check_files(outputs: Mapping[str, Path | None]) -> dict[str, Path]:
+def check_files(outputs: Mapping[str, Path | None], inputs: Collection[Path] = ()) -> dict[str, Path]:
     """Those of the files, by option, that are given.
 
+    Args:
+        outputs: files to write, by option; None where it is not given.
+        inputs: files that are read, which nothing may replace.
+
     Raises:
-        UsageError: where one of them cannot be a file, or two are the same one.
+        UsageError: where one of them cannot be a file, is one that is read, or two are the same one.
     """
+    read = {path.resolve() for path in inputs if path.exists()}
     given = {option: path for option, path in outputs.items() if path is not None}
     places: dict[Path, str] = {}
     for option, path in given.items():
@@ -42,6 +47,8 @@ def check_files(outputs: Mapping[str, Path | None]) -> dict[str, Path]:
             raise UsageError(f"{option}: {path} is a folder; give the path of a file")
         if path.exists() and not path.is_file():
             raise UsageError(f"{option}: {path} is no regular file; give another path")
+        if path.resolve() in read:
+            raise UsageError(f"{option}: {path} is read by this command; give another path")
         other = places.setdefault(path.resolve(), option)
         if other != option:
             raise UsageError(f"{other} and {option} name one file; give two")

@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from . import bench, compile, explain, run
 from .errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, UsageError, told
@@ -30,9 +31,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_INTERRUPTED
 
 
+class OneLineParser(argparse.ArgumentParser):
+    """A parser whose errors are one line, without the usage above them."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong and end the program with the code of a usage error."""
+        self.exit(EXIT_USAGE, f"{self.prog}: error: {message}; {self.prog} --help lists all options\n")
+
+
 def parser() -> argparse.ArgumentParser:
     """The parser of all options; every command has a ``check`` of its options, and a ``run``."""
-    made = argparse.ArgumentParser(
+    made = OneLineParser(
         prog="tvm-stitch",
         description="Compile ONNX and PyTorch models with memory-intensive operators stitched into single kernels.",
     )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..cpu_flags import why_not_here
 from .compile import LIBRARY, MANIFEST
 from .errors import Failure, UsageError
+from .library_file import is_library, is_manifest, is_whole
 from .options import add_shape, add_timing, check_timing, parse_shapes
 from .outputs import check_files, files_for
 from .progress import Progress
@@ -53,7 +54,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 def check(args: argparse.Namespace) -> None:
     """Raise UsageError for options that cannot be."""
     check_timing(args)
-    check_files({"-o": args.output})
+    check_files({"-o": args.output}, [args.model, *(Path(w.rpartition("=")[2]) for w in args.input)])
     parse_shapes(args.shape)
     _find(args.model)
 
@@ -119,19 +120,19 @@ def _find(path: Path) -> tuple[Path, dict[str, Any]]:
         if said.get("library") != path.name:
             said = {}
     if not library.is_file():
-        raise UsageError(f"no file {library}; tvm-stitch compile MODEL -o {library.parent} writes one")
-    with library.open("rb") as file:
-        if file.read(4) != b"\x7fELF":
-            raise UsageError(
-                f"{library} is no compiled model; compile it first: tvm-stitch compile {library}"
-            )
+        folder = path if path.suffix != ".so" else path.parent
+        raise UsageError(f"no file {library}; tvm-stitch compile MODEL -o {folder} writes one")
+    if not is_library(library):
+        raise UsageError(f"{library} is no compiled model; compile it first: tvm-stitch compile {library}")
+    if not is_whole(library):
+        raise UsageError(f"{library} is cut off; compile the model again")
     return library, said
 
 
 def _manifest(path: Path) -> dict[str, Any]:
     try:
         said = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(said, dict):
+        if is_manifest(said):
             return said
     except (OSError, ValueError):
         pass
@@ -146,6 +147,8 @@ def _given(words: list[str], known: list[str]) -> dict[str, np.ndarray]:
     for word in words:
         name, equals, file = word.rpartition("=")
         path = Path(file)
+        if path.exists() and not path.is_file():
+            raise UsageError(f"--input: {path} is no regular file; give a .npy or .npz file")
         try:
             loaded = np.load(path, allow_pickle=False)
         except FileNotFoundError:
@@ -188,6 +191,11 @@ def _inputs(
     for spec in specs:
         if spec.name in shapes and not spec.takes(shapes[spec.name]):
             raise UsageError(f"shape {list(shapes[spec.name])} does not fit the input {spec}")
+        if spec.name in shapes and spec.name in checked and shapes[spec.name] != checked[spec.name].shape:
+            raise UsageError(
+                f"--shape gives {spec.name} the shape {list(shapes[spec.name])}, its --input has "
+                f"{list(checked[spec.name].shape)}; leave one of them out"
+            )
         shape = shapes.get(spec.name, tuple(sizes.get(d, d) for d in spec.shape))
         wanted.append(TensorSpec(spec.name, shape, spec.dtype))
     try:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import warnings
 import zipfile
 from collections.abc import Iterator
@@ -56,12 +57,18 @@ def read_torch(path: Path, shapes: dict[str, tuple[int, ...]], names: bool) -> M
 def _load(path: Path) -> Any:
     if not zipfile.is_zipfile(path):
         raise UsageError(f"{path} is no program of torch.export (no archive at all); {HOW_TO_WRITE_ONE}")
-    try:
-        with _quiet("torch.export"):
+    with _logged("torch.export") as reasons:
+        try:
             return torch.export.load(path)
-    except Exception as error:  # of many kinds: of archives, of JSON, of other versions
-        let_pass(error)
-        raise UsageError(f"{path} is no program of torch.export; {HOW_TO_WRITE_ONE}") from None
+        except Exception as error:  # of many kinds: of archives, of JSON, of other versions
+            let_pass(error)
+            reason = str(reasons[-1] if reasons else error)
+    if found := re.search(r"Deserializing (\S+) in pytree is not registered", reason):
+        raise UsageError(
+            f"{path}: the module takes or returns a {found[1]}, a type that PyTorch does not know when it reads the "
+            "program; export a module around it that takes tensors and returns them"
+        )
+    raise UsageError(f"{path} is no program of torch.export; {HOW_TO_WRITE_ONE}")
 
 
 def _check_inputs(program: Any) -> None:
@@ -74,15 +81,22 @@ def _check_inputs(program: Any) -> None:
 
 
 @contextmanager
-def _quiet(name: str) -> Iterator[None]:
-    """Without a logger's warnings: PyTorch logs whole traces beside what it raises."""
+def _logged(name: str) -> Iterator[list[BaseException]]:
+    """The errors that a logger tells of, which PyTorch logs with their traces, instead of printing them."""
     logger = logging.getLogger(name)
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
+    reasons: list[BaseException] = []
+
+    class Collect(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.exc_info and record.exc_info[1] is not None:
+                reasons.append(record.exc_info[1])
+
+    before, collect = (logger.handlers, logger.propagate), Collect()
+    logger.handlers, logger.propagate = [collect], False
     try:
-        yield
+        yield reasons
     finally:
-        logger.setLevel(before)
+        logger.handlers, logger.propagate = before
 
 
 def _with_shapes(mod: Any, declared: tuple[TensorSpec, ...], shapes: dict[str, tuple[int, ...]]) -> Any:

@@ -3,16 +3,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import reduce
+
 import ml_dtypes  # noqa: F401  (gives NumPy the name "bfloat16")
 import numpy as np
 
 from .. import compat
 from ..compat import Expr, tir
+from ..graph.combiners import COMBINERS
 from ..graph.ir import Operator
 from .arithmetic import DEVICE, Arithmetic
 from .evaluator import HALF, compute_dtype
 
-NODES = {"sum": tir.Add, "prod": tir.Mul, "max": tir.Max, "min": tir.Min, "all": tir.And, "any": tir.Or}
+NODES = {name: getattr(tir, combiner.node) for name, combiner in COMBINERS.items()}
 """The operations by which reductions combine."""
 
 
@@ -42,6 +46,17 @@ def identity(op: Operator) -> Expr:
     return value if compat.dtype_of(value) == dtype else tir.Cast(dtype, value)
 
 
-def through_shuffle(dtype: str) -> str:
-    """The dtype in which a value travels between lanes (shuffles move 4 or 8 bytes)."""
-    return "int32" if dtype in ("bool", "int8", "int16", "uint8", "uint16") else dtype
+def in_order(op: Operator, parts: Sequence[Expr]) -> Expr:
+    """Partial results combined one after the other."""
+    return reduce(lambda a, b: combine(op.combiner or "", a, b), parts)
+
+
+def in_pairs(
+    op: Operator, parts: Sequence[Expr], named: Callable[[Expr], Expr] = lambda value: value
+) -> Expr:
+    """Partial results combined as a tree, so that few wait for each other; ``named`` is applied to every result."""
+    parts = list(parts)
+    while len(parts) > 1:
+        pairs = [named(combine(op.combiner or "", a, b)) for a, b in zip(parts[::2], parts[1::2])]
+        parts = pairs + parts[len(pairs) * 2 :]
+    return parts[0]

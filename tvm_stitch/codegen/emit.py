@@ -9,16 +9,14 @@ from .. import compat
 from ..plan.kernel import KernelPlan
 from .exact_constants import exact_constants
 from .extent_bounds import sound_extents
-from .gpu.grid import emit_grid
-from .gpu.rows import emit_gpu
+from .gpu.kernel import emit_gpu
 from .zero_divisors import without_zero_divisors
 
 
 def emit(func: Any, plan: KernelPlan) -> Any:
     """The scheduled PrimFunc for ``func`` under ``plan``."""
     if plan.device.is_gpu:
-        emitted = emit_grid(func, plan) if plan.grid_wide else emit_gpu(func, plan)
-        return exact_constants(_guarded(emitted))
+        return exact_constants(_guarded(emit_gpu(func, plan)))
     from .cpu.kernel import emit_cpu
 
     return sound_for_cpu(emit_cpu(func, plan))

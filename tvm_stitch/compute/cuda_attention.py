@@ -23,7 +23,7 @@ from typing import Any
 
 from .. import compat
 from ..codegen import builder as B
-from ..codegen.gpu.rows import bound_registers
+from ..codegen.gpu.launch_bounds import bound_registers
 from ..compat import Analyzer, Buffer, Expr, T, tir
 from ..failures import Refusal
 from ..graph.dtype import MULTIPLIED, item_bytes

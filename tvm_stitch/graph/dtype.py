@@ -14,6 +14,12 @@ def compute_dtype(dtype: str) -> str:
     return "float32" if dtype in HALF else dtype
 
 
+def carried_dtype(dtype: str) -> str:
+    """The dtype in which a value of a dtype travels between threads and blocks: 4 or 8 bytes."""
+    found = compute_dtype(dtype)
+    return found if item_bytes(found) >= 4 else "int32"
+
+
 def item_bytes(dtype: str) -> int:
     """Bytes of one element in memory."""
     if dtype == "bool":

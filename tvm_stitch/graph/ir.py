@@ -98,7 +98,7 @@ class Operator:
     """One block of the function: ``output[spatial] = value`` or ``output[spatial] = combine over reduce of value``.
 
     ``value`` is a scalar expression over the axes' variables whose loads read the buffers in ``operand``.
-    ``combiner`` is one of ``"sum" "max" "min" "prod" "all" "any"`` for a reduce (None otherwise), ``identity`` its
+    ``combiner`` is a name in :data:`.combiners.COMBINERS` for a reduce (None otherwise), ``identity`` its
     start value. Axes of ``spatial`` are in the order of the output's dimensions.
     """
 

@@ -13,6 +13,7 @@ from ..compat import Buffer, Expr, Var, has_load
 from ..failures import Refusal
 from .access import loads, span_of
 from .classify import classify, is_contraction
+from .combiners import COMBINERS
 from .extent import Extent, as_extent, same
 from .ir import Access, Axis, Operator, StitchGraph, Tensor, wired
 from .rewrite.constants import inline_constants
@@ -168,8 +169,7 @@ class _Reader:
         if compat.kind(init) != "BufferStore" or has_load(init.value) or compat.free_vars(init.value):
             raise Unreadable(f"{where} initialises with more than a constant")
         value = store.value
-        names = {"Add": "sum", "Mul": "prod", "Max": "max", "Min": "min", "And": "all", "Or": "any"}
-        combiner = names.get(compat.kind(value))
+        combiner = next((name for name, c in COMBINERS.items() if c.node == compat.kind(value)), None)
         if combiner is None:
             raise Unreadable(f"{where} combines with {compat.kind(value)}")
         if init.buffer != store.buffer or not _equal_indices(init.indices, store.indices):
@@ -212,11 +212,8 @@ def _start(combiner: str, value: Expr) -> Expr:
 
 
 def _is_neutral(combiner: str, value: Expr) -> bool:
-    """May every partial result of a reduction start from this value?
-
-    A maximum or minimum may start from anything, since taking it in twice changes nothing.
-    """
-    if combiner in ("max", "min"):
+    """May every partial result of a reduction start from this value?"""
+    wanted = COMBINERS[combiner].neutral
+    if wanted is None:
         return True
-    wanted = {"sum": 0, "any": 0, "prod": 1, "all": 1}[combiner]
     return compat.kind(value) in ("IntImm", "FloatImm") and float(value.value) == wanted

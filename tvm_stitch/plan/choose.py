@@ -10,70 +10,82 @@ row, on all blocks.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
 
 from ..config import StitchConfig
 from ..device import DeviceModel
+from ..graph.extent import same
 from ..graph.ir import StitchGraph
 from . import heuristics
-from .gpu.grid import make_grid_plan
-from .gpu.partition import wants_partition
+from .gpu.grid import grid_partition, map_partition
+from .gpu.orientation import wants_partition
+from .gpu.partition import Partition
+from .gpu.variants import busy
 from .in_block import plan_in_block
-from .iteration.alignment import Misaligned
+from .iteration.alignment import Alignment, Misaligned, align
 from .kernel import KernelPlan
 from .memory import traffic
-
-Rows = TypeVar("Rows")
-Phases = TypeVar("Phases")
+from .verify import verified
 
 
 def choose_plan(graph: StitchGraph, device: DeviceModel, config: StitchConfig | None = None) -> KernelPlan:
-    """Plan a graph for a device: on one row domain where that serves it well, else grid-wide.
+    """Plan a graph for a device, as :func:`choose` says, and verify the plan.
 
     A grid-wide plan has grid barriers if the device can launch cooperatively and the configuration allows them; else
     it is the same plan without the barrier, of a kernel for each phase, with no stage evaluated by every block.
 
     Raises:
         Misaligned: when no plan exists; the message is the reason that ``explain`` shows.
+        WrongPlan: when the planner made one that no kernel may be made of, which is a fault.
     """
     config = config or StitchConfig()
-    if not device.is_gpu:
-        return plan_in_block(graph, device, config)
-    phases_first = wants_partition(graph, device.sms)
-    plan = rows_or_phases(
-        phases_first,
-        lambda: plan_in_block(graph, device, config),
-        lambda: make_grid_plan(graph, device, config.grid_barriers),
-    )
-    if phases_first or plan.grid_wide:
-        return plan
-    idle, again = _leaves_device_idle(plan), _reads_again(plan)
-    if not idle and not again:
-        return plan
-    try:
-        phases = make_grid_plan(graph, device, config.grid_barriers)
-    except Misaligned:
-        return plan
-    fewer = (1 - heuristics.PHASES_GAIN) * _bytes(plan)
-    return phases if idle or _bytes(phases) <= fewer else plan
+    found = choose(graph, device, config) if device.is_gpu else None
+    if isinstance(found, Partition):
+        return verified(map_partition(found, device, config.grid_barriers))
+    return verified(plan_in_block(graph, device, config))
 
 
-def rows_or_phases(
-    phases_first: bool, rows: Callable[[], Rows], phases: Callable[[], Phases]
-) -> Rows | Phases:
-    """What one of two ways to plan a graph gives: the other one is tried where the first does not serve.
+def choose(graph: StitchGraph, device: DeviceModel, config: StitchConfig) -> Alignment | Partition:
+    """What a graph is on a GPU, for fusion and for the plan: rows of one domain, or phases of stages.
+
+    Rows come first unless they would lie across memory. One long row which its blocks cannot share or keep is given up
+    for phases.
 
     Raises:
-        Misaligned: with the reasons of both.
+        Misaligned: when neither serves it, with the reasons of both.
     """
+    phases_first = wants_partition(graph, device.sms)
+    ways: list[Callable[[], Alignment | Partition]] = [
+        lambda: busy(align(graph), device),
+        lambda: grid_partition(graph, device, config.grid_barriers),
+    ]
+    first, second = reversed(ways) if phases_first else ways
     try:
-        return phases() if phases_first else rows()
-    except Misaligned as first:
+        found = first()
+    except Misaligned as err:
+        reasons = [str(err)]
         try:
-            return rows() if phases_first else phases()
-        except Misaligned as second:
-            row, grid = (second, first) if phases_first else (first, second)
-            raise Misaligned(f"{row}; grid-wide: {grid}") from None
+            return second()
+        except Misaligned as other:
+            reasons.append(str(other))
+        row, grid = reversed(reasons) if phases_first else reasons
+        raise Misaligned(f"{row}; grid-wide: {grid}") from None
+    if isinstance(found, Partition) or found.domain.flat or not same(found.domain.rows, 1):
+        return found
+    return _phases_of_a_row(graph, device, config) or found
+
+
+def _phases_of_a_row(graph: StitchGraph, device: DeviceModel, config: StitchConfig) -> Partition | None:
+    """Phases for a graph of one row, where its plan leaves the device idle or reads again and they do better."""
+    plan = plan_in_block(graph, device, config)
+    idle = _leaves_device_idle(plan)
+    if not idle and not _reads_again(plan):
+        return None
+    try:
+        found = grid_partition(graph, device, config.grid_barriers)
+    except Misaligned:
+        return None
+    fewer = (1 - heuristics.PHASES_GAIN) * _bytes(plan)
+    return found if idle or _bytes(map_partition(found, device, config.grid_barriers)) <= fewer else None
 
 
 def _bytes(plan: KernelPlan) -> int:
@@ -83,15 +95,14 @@ def _bytes(plan: KernelPlan) -> int:
 
 
 def _reads_again(plan: KernelPlan) -> bool:
-    """True where blocks share one row, and read their part of it again because they cannot keep it."""
-    m = plan.stage.row_mapping
-    return plan.cooperative and plan.stage.alignment.domain.rows == 1 and not m.keep
+    """True where blocks share the row, and read their part of it again because they cannot keep it."""
+    return plan.cooperative and not plan.stage.row_mapping.keep
 
 
 def _leaves_device_idle(plan: KernelPlan) -> bool:
-    """True where few blocks would share one long row, for want of a barrier across more."""
-    blocks, domain = plan.stage.row_mapping.row_splits, plan.stage.alignment.domain
-    if domain.rows != 1 or domain.flat or plan.cooperative or blocks >= plan.device.sms:
+    """True where few blocks would share the row, for want of a barrier across more."""
+    blocks = plan.stage.row_mapping.row_splits
+    if plan.cooperative or blocks >= plan.device.sms:
         return False
     moved = traffic(plan).moved
     return isinstance(moved, int) and moved > blocks * heuristics.IDLE_BLOCK_BYTES

@@ -52,6 +52,8 @@ OPEN_BINS = 8
 CPU_SCAN_AS_SUMS, GPU_SCAN_AS_SUMS = 128, 512
 """The longest rows whose running sums are added up anew for each element. On a CPU adding 128 elements to each of 128
 takes about as long as 128 additions that wait for each other; on a GPU a scan takes several launches."""
+LARGEST_FILLED_WEIGHT = 1 << 29
+"""Bytes of the largest weight of one value that becomes a constant: VGG's largest is 411 MB."""
 EPILOGUE_NODES = 48
 """Element-wise nodes that the epilogue of a matrix product or convolution may have."""
 CPU_OPERATORS, CPU_ARGUMENTS = 256, 32

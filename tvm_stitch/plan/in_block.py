@@ -10,7 +10,7 @@ from ..graph.rewrite.one_pass_variance import with_one_pass_variance
 from .cpu.tile import choose_cpu_mapping
 from .gpu.split import choose_mapping, partial_scratch
 from .gpu.tile import settled
-from .gpu.variants import check_busy, has_symbolic_rows, stages_by_length
+from .gpu.variants import has_symbolic_rows, stages_by_length
 from .iteration.alignment import align
 from .iteration.loops import schedule
 from .kernel import Crossing, KernelPlan, Stage
@@ -46,7 +46,6 @@ def _plan_gpu(graph: StitchGraph, device: DeviceModel, config: StitchConfig) -> 
     alignment = align(graph)
     sched = schedule(alignment)
     if has_symbolic_rows(alignment, sched):
-        check_busy(alignment, device)
         stage, variants = stages_by_length(alignment, sched, device)
         return KernelPlan(graph, device, ((stage,),), variants=variants)
     sched, mapping = settled(alignment, sched, choose_mapping(alignment, sched, device, config), device)

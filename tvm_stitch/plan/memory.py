@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..graph.dtype import compute_dtype, item_bytes
+from ..graph.dtype import carried_dtype, compute_dtype, item_bytes
 from ..graph.extent import ByExtent, Extent, extent_key, product, total
 from ..graph.ir import Operator, StitchGraph, Tensor
-from .gpu.tile import partial_bytes, partial_dtype, stage_bytes
+from .gpu.tile import partial_bytes, stage_bytes
 from .iteration.alignment import op_points
 from .iteration.domain import At, Point
 from .iteration.loops import Leaf, is_streamed
@@ -80,7 +80,7 @@ def stage_traffic(plan: KernelPlan, stage: Stage) -> Traffic:
     written = total(
         [
             *(product([op.output.size, _item(plan, op.output)]) for op in stage.slice.copies if op in stored),
-            *(bytes_of(plan.crossing.partials[op]) for op in stage.slice.folds),
+            *(bytes_of(plan.crossing.partials[op]) for op in stage.slice.cross_row),
         ]
     )
     return Traffic(total([read, -kept]) if kept else read, written, total([once, written]))
@@ -168,7 +168,7 @@ def shared_bytes(plan: KernelPlan) -> int:
     static = dynamic = 0
     for stage in [*plan.stages, *(variant.stage for variant in plan.variants)]:
         m = stage.row_mapping
-        scalars = [op for op, _ in stage.schedule.folds if op.output.size == 1]
+        scalars = [op for op, _ in stage.schedule.cross_row if op.output.size == 1]
         static = max(static, partial_bytes(stage.schedule, m), m.block // 32 * _words(scalars))
         staged = stage_bytes(stage.schedule, m) if m.shared else 0
         dynamic = max(dynamic, staged, _slots_bytes(stage))
@@ -186,7 +186,7 @@ def _slots_bytes(stage: Stage) -> int:
     if m.rows_per_block == 1:
         return 0
     most = 0
-    columns = [(op, point) for op, point in stage.schedule.folds if op.output.size != 1]
+    columns = [(op, point) for op, point in stage.schedule.cross_row if op.output.size != 1]
     for extent in ByExtent((point.columns, None) for _, point in columns):
         ops = [op for op, point in columns if extent_key(point.columns) == extent_key(extent)]
         most = max(most, m.block * m.of(extent).vector * _words(ops))
@@ -194,4 +194,4 @@ def _slots_bytes(stage: Stage) -> int:
 
 
 def _words(ops: Sequence[Operator]) -> int:
-    return sum(item_bytes(partial_dtype(op)) for op in ops)
+    return sum(item_bytes(carried_dtype(op.output.dtype)) for op in ops)

@@ -15,6 +15,7 @@ from .. import compat
 from ..compat import tir
 from ..graph.extent import Extent, as_expr
 from ..graph.ir import Access, Axis, OpClass, Operator, Span, StitchGraph, Tensor, copied
+from . import dominants
 from .iteration.alignment import Alignment, align
 from .iteration.domain import Domain
 
@@ -25,15 +26,15 @@ class Slice:
 
     A ``replicated`` slice is small: every block evaluates all of it, and keeps what it stores in shared memory.
 
-    ``roots`` (operators of the whole graph, in topological order) are what the slice computes; those in ``folds`` are
-    reductions across its rows, those in ``stored`` leave their result in device memory. ``alignment`` is of the
+    ``roots`` (operators of the whole graph, in topological order) are what the slice computes; those in ``cross_row``
+    are reductions across its rows, those in ``stored`` leave their result in device memory. ``alignment`` is of the
     slice's own graph; ``copies`` and ``tensors`` give its operators and tensors for those of the whole one.
     """
 
     phase: int
     domain: Domain
     roots: tuple[Operator, ...]
-    folds: frozenset[Operator]
+    cross_row: frozenset[Operator]
     stored: frozenset[Operator]
     alignment: Alignment
     copies: Mapping[Operator, Operator]
@@ -103,10 +104,11 @@ def whole(alignment: Alignment) -> Slice:
     """The slice that is all of an aligned graph."""
     graph = alignment.graph
     stored = frozenset(t.producer for t in graph.outputs if t.producer is not None)
-    roots = tuple(op for op in graph.operators if op.is_reduce or op in stored)
     operators = {op: op for op in graph.operators}
     tensors = {t: t for t in graph.tensors()}
-    return Slice(0, alignment.domain, roots, frozenset(), stored, alignment, operators, tensors)
+    return Slice(
+        0, alignment.domain, tuple(dominants.roots(graph)), frozenset(), stored, alignment, operators, tensors
+    )
 
 
 def aligned_slice(
@@ -114,7 +116,7 @@ def aligned_slice(
     phase: int,
     domain: Domain,
     roots: Iterable[Operator],
-    folds: Collection[Operator] = (),
+    cross_row: Collection[Operator] = (),
     stored: Collection[Operator] = (),
     replicated: bool = False,
 ) -> Slice:
@@ -125,8 +127,8 @@ def aligned_slice(
     """
     roots = tuple(roots)
     graph, copies, tensors = slice_graph(cut, roots, stored, phase, f"phase{phase}")
-    alignment = align(graph, domain, [copies[op] for op in folds])
-    folded, kept = frozenset(folds), frozenset(stored)
+    alignment = align(graph, domain, [copies[op] for op in cross_row])
+    folded, kept = frozenset(cross_row), frozenset(stored)
     return Slice(phase, domain, roots, folded, kept, alignment, copies, tensors, replicated)
 
 

@@ -16,14 +16,13 @@ from ..compute.convolution import Convolution
 from ..compute.emit import emit_anchored
 from ..compute.packing import layout, packed, packed_shape
 from ..compute.templates import tiles_of, told
-from ..config import StitchConfig, checked_config
 from ..device import device_model
 from ..failures import Refusal, error_text, let_pass
 from ..graph.reader import read
 from ..interrupts import carrying
 from ..rules.lowering import lowered
 from ..rules.rewriting import is_scheduled
-from ..target import resolve_target
+from .compute_pass import ComputePass
 from .dataflow import is_call_tir
 from .lift_workspace import LiftWorkspace
 
@@ -32,18 +31,12 @@ CONTRACTIONS = ("matmul", "conv", "dense")
 
 
 @tvm.transform.module_pass(opt_level=0, name="ComputeTemplates")
-class ComputeTemplates:
+class ComputeTemplates(ComputePass):
     """Replace PrimFuncs of one matrix product or convolution, and what TVM fused to it, by kernels for a CPU.
 
     A weight that is a constant is packed: its calls get the constant in panels. ``computed``, if given, receives for
     each function of one what computes it, and why.
     """
-
-    def __init__(
-        self, target: Any, config: StitchConfig | None = None, computed: dict[str, str] | None = None
-    ):
-        self.target, self.config = resolve_target(target), checked_config(config)
-        self.computed = computed if computed is not None else {}
 
     @carrying
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:

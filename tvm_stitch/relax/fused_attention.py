@@ -22,14 +22,13 @@ from .. import compat
 from ..compat import tir
 from ..compute.attention import Attention, Operand
 from ..compute.attention_kernels import AttentionKernels, attention_kernels
-from ..config import StitchConfig, checked_config
 from ..failures import reason_of
 from ..graph.extent import Extent, as_expr, as_extent, same_shape
 from ..interrupts import carrying
-from ..target import resolve_target
 from .attention_operator import OPERATORS, planned_operator
 from .attention_plan import AttentionFinder, Planned
 from .attention_scores import NotAttention
+from .compute_pass import ComputePass
 from .functions import own_functions
 from .operators import operator_name
 from .planned_rewriter import PlannedRewriter
@@ -37,18 +36,12 @@ from .views import shape_of
 
 
 @tvm.transform.module_pass(opt_level=0, name="FusedAttention")
-class FusedAttention:
+class FusedAttention(ComputePass):
     """Replace the product, softmax and product of attention by one kernel, as well as ``R.nn.attention``.
 
     Runs before products become calls of a library, and before ``LegalizeOps``; ``computed``, if given, receives what
     computes each attention that is found, and why.
     """
-
-    def __init__(
-        self, target: Any, config: StitchConfig | None = None, computed: dict[str, str] | None = None
-    ):
-        self.target, self.config = resolve_target(target), checked_config(config)
-        self.computed = computed if computed is not None else {}
 
     @carrying
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:

@@ -71,16 +71,23 @@ class _Walk:
         self.views = found.views.setdefault(caller, set())
         self.made: dict[Any, list[tuple[int, int]]] = {}  # by variable, the results it holds: call and number
         self.scratch: set[Any] = set()
+        self.taken: dict[int, set[int]] = {}  # by call, which of several results have a name
 
     def visit(self, func: Any) -> None:
         for binding in bindings_of(func.body):
             self._bind(binding.var, binding.value)
+        self._use(operands_of(func.body.body))
+        for index, numbers in self.taken.items():
+            call = self.found.calls[index]
+            if call.external:  # a library's workspace is a result that nobody reads
+                call.results = [result for i, result in enumerate(call.results) if i in numbers]
 
     def _bind(self, var: Any, value: Any) -> None:
         operands = operands_of(value)
         if isinstance(value, relax.TupleGetItem):
             self._take(var, value)
             return
+        self._use(operands)
         name = operator_name(value)
         callee = self._callee(value, name)
         if callee is None:
@@ -102,6 +109,13 @@ class _Walk:
         self.found.calls.append(call)
         self.made[var] = [(index, i) for i in range(len(types))]
 
+    def _use(self, operands: Iterable[Any]) -> None:
+        """Several results that are read as one are all read."""
+        for v in operands:
+            if len(tensor_types(v.ty)) > 1:
+                for index, number in self.made.get(v, ()):
+                    self.taken.setdefault(index, set()).add(number)
+
     def _take(self, var: Any, value: Any) -> None:
         """A name for one of several results: the one that the model gave it."""
         results = self.made.get(value.tuple_value, [])
@@ -111,6 +125,7 @@ class _Walk:
             return
         index, number = results[int(value.index)]
         self.made[var] = [(index, number)]
+        self.taken.setdefault(index, set()).add(number)
         made = self.found.calls[index].results
         if made[number].name.endswith("]"):
             made[number] = value_of(str(var.name), tensor_types(var.ty)[0])

@@ -18,12 +18,12 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ..compute.cuda import library
-from ..config import StitchConfig, checked_config
+from ..config import StitchConfig
 from ..failures import Refusal
 from ..graph.dtype import HALF, MULTIPLIED
 from ..graph.extent import is_number, is_static
 from ..interrupts import carrying
-from ..target import resolve_target
+from .compute_pass import ComputePass
 from .functions import own_functions
 from .library_calls import check_capability, has_calls
 from .operators import operator_name
@@ -54,19 +54,13 @@ take 1.7 times as long as those for four."""
 
 
 @tvm.transform.module_pass(opt_level=0, name="LibraryConvolutions")
-class LibraryConvolutions:
+class LibraryConvolutions(ComputePass):
     """Replace ``R.nn.conv1d``, ``conv2d`` and ``conv3d`` by calls of cuDNN.
 
     Algorithms for static shapes are timed at the first call, others chosen by cuDNN's heuristic. Runs before
     ``LegalizeOps``; ``computed``, if given, receives for each convolution what computes it, and why. With
     ``compute="auto"`` all convolutions are left to TVM where cuDNN is not installed.
     """
-
-    def __init__(
-        self, target: Any, config: StitchConfig | None = None, computed: dict[str, str] | None = None
-    ):
-        self.target, self.config = resolve_target(target), checked_config(config)
-        self.computed = computed if computed is not None else {}
 
     @carrying
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:

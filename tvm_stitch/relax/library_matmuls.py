@@ -18,13 +18,13 @@ from tvm import relax
 from tvm.relax.expr_functor import mutator
 
 from ..compute.cuda import library
-from ..config import StitchConfig, checked_config
 from ..failures import Refusal
 from ..graph.dtype import MULTIPLIED
 from ..graph.extent import Extent, as_expr, is_number, is_static
 from ..interrupts import carrying
 from ..rules.rewriting import is_scheduled
-from ..target import capability_of, resolve_target
+from ..target import capability_of
+from .compute_pass import ComputePass
 from .functions import own_functions
 from .library_calls import check_capability, has_calls
 from .library_plan import Planned, is_product, planned
@@ -36,7 +36,7 @@ recommendation. It is planned with all other storage of a function, so that prod
 
 
 @tvm.transform.module_pass(opt_level=0, name="LibraryMatmuls")
-class LibraryMatmuls:
+class LibraryMatmuls(ComputePass):
     """Replace ``R.matmul`` by calls of cuBLASLt that read operands as they lie in memory.
 
     An operand that is a transposed, permuted, reshaped or broadcast value is read in that value's place where the
@@ -45,12 +45,6 @@ class LibraryMatmuls:
     Runs before ``LegalizeOps``; ``computed``, if given, receives for each product what computes it, and why. With
     ``compute="auto"`` all products are left to TVM where cuBLASLt is not installed.
     """
-
-    def __init__(
-        self, target: Any, config: StitchConfig | None = None, computed: dict[str, str] | None = None
-    ):
-        self.target, self.config = resolve_target(target), checked_config(config)
-        self.computed = computed if computed is not None else {}
 
     @carrying
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:

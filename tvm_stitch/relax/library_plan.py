@@ -24,6 +24,8 @@ from .readers import readers_of
 from .views import RESHAPES, VIEWS, View, permutation, shape_of, views, whole
 
 MATMUL = "relax.matmul"
+ACTIVATIONS = {"relax.nn.relu": "relu"}
+"""What the library computes of a result, by operator; the words are in ``FlagsOf`` of ``compute/cuda/cublaslt.cc``."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Planned:
         result: the variable that the call stands for: the product, or what is computed of it.
         bias: a vector that is added to each row, if any.
         residual: a tensor of the result's shape that is added, if any.
-        relu: negative results become 0.
+        activation: what is computed of the results, a word of ``ACTIVATIONS``, if anything.
     """
 
     name: str
@@ -48,12 +50,13 @@ class Planned:
     result: Any
     bias: Any = None
     residual: Any = None
-    relu: bool = False
+    activation: str = ""
 
     @property
     def words(self) -> list[str]:
         """What is computed with the product."""
-        return [word for word in ("bias", "residual", "relu") if getattr(self, word) not in (None, False)]
+        added = [word for word in ("bias", "residual") if getattr(self, word) is not None]
+        return [*added, self.activation] if self.activation else added
 
 
 def planned(
@@ -139,7 +142,7 @@ class _Planner:
         """The product with what follows it, as far as no kernel is needed behind that anyway."""
         plan = self._stored_as_permuted(var, plan)
         best, at = plan, plan.result
-        while epilogues and not plan.relu and (binding := self._only_reader(at)) is not None:
+        while epilogues and not plan.activation and (binding := self._only_reader(at)) is not None:
             taken = self._taken(plan, at, binding.value)
             if taken is None:
                 break
@@ -176,8 +179,8 @@ class _Planner:
         name = operator_name(call)
         if name in RESHAPES:
             return plan
-        if name == "relax.nn.relu":
-            return replace(plan, relu=True)
+        if name in ACTIVATIONS:
+            return replace(plan, activation=ACTIVATIONS[name])
         if name != "relax.add" or not isinstance(plan.layout.depth, int) or str(call.ty.dtype) != _dtype(at):
             return None  # a depth that may be 0 is none that the library takes
         (other,) = [a for a in call.args if not a.same_as(at)] or [None]

@@ -53,8 +53,8 @@ def measured(
 
     Raises:
         RuntimeError: where this machine has no such device, or its CPU is too old.
-        ValueError: for inputs that are not given and have symbolic shapes, for too many or too few inputs, and where it
-            is not plain which function to run.
+        ValueError: for inputs that are not given and have symbolic shapes, for too many or too few inputs, for one of
+            another shape or dtype, and where it is not plain which function to run.
     """
     check_runs_here(target)
     entry = entry_of(mod)
@@ -64,27 +64,62 @@ def measured(
         raise ValueError(
             f"{entry} takes {len(specs)} inputs, {'; '.join(map(str, specs))}; got {len(values)}"
         )
+    for spec, value in zip(specs, values):
+        dtype, shape = str(getattr(value, "dtype", type(value).__name__)), tuple(getattr(value, "shape", ()))
+        if dtype != spec.dtype or not spec.takes(shape):
+            raise ValueError(f"the input {spec} is given as {dtype}[{', '.join(map(str, shape))}]")
     with watched():
         executable = build(mod, target, dataclasses.replace(config, cuda_graph=False)).executable
         runners = [Runner(executable, target, values, entry)]
         if report.stock is not None:
             stock = tvm.compile(mod, target, relax_pipeline=stock_pipeline(target))
             runners.append(Runner(stock, target, values, entry))
-        whole = [_spread(times.seconds) for times in interleaved(runners, repeats)]
+        whole = interleaved(runners, repeats)
         # Afterwards, since what tells of kernels slows every later call down.
-        expected = [report.kernels, report.stock_kernels]
-        kernels = _kernel_times(runners, [len(each) for each in expected], repeats)
-    stitched = _matched([k.function for k in report.kernels], kernels[0])
+        turns = kernel_turns(report, runners, repeats)
+    return with_times(report, whole, turns, f"{_name(runners[0].device)}, {repeats} calls")
+
+
+def kernel_turns(report: ModelReport, runners: Sequence[Runner], repeats: int) -> list[list[Calls]]:
+    """By runner and turn, the times of its kernels. Before each turn there is a call that does not count.
+
+    Args:
+        report: of the model that they run.
+        runners: the model with stitching, and by TVM's own pipeline if the report has that.
+        repeats: turns.
+    """
+    clock = clock_of(runners[0].device)
+    expected = [len(report.kernels), len(report.stock_kernels)]
+    found: list[list[Calls]] = [[] for _ in runners]
+    for _ in range(repeats):
+        for i, runner in enumerate(runners):
+            runner.kernel_times(clock, expected[i])
+            found[i].append(runner.kernel_times(clock, expected[i]))
+    return found
+
+
+def with_times(
+    report: ModelReport, whole: Sequence[Times], turns: Sequence[Sequence[Calls]], measured_on: str
+) -> ModelReport:
+    """The report with the times of calls and of kernels.
+
+    Args:
+        report: with TVM's own kernels, if it compiles the model.
+        whole: times of a call, with stitching and by TVM's own pipeline if the report has that.
+        turns: what :func:`kernel_turns` gives.
+        measured_on: where, and in how many calls.
+    """
+    stitched = _matched([k.function for k in report.kernels], turns[0])
     found = dataclasses.replace(
         report,
         kernels=tuple(dataclasses.replace(k, measured=t) for k, t in zip(report.kernels, stitched)),
-        stitched=dataclasses.replace(report.stitched, measured=whole[0]),
-        measured_on=f"{_name(runners[0].device)}, {repeats} calls",
+        stitched=dataclasses.replace(report.stitched, measured=_spread(whole[0].seconds)),
+        measured_on=measured_on,
     )
     if report.stock is None:
         return found
-    apart = _matched([k.function for k in report.stock_kernels], kernels[1])
-    totals = dataclasses.replace(report.stock, measured=whole[1])
+    apart = _matched([k.function for k in report.stock_kernels], turns[1])
+    totals = dataclasses.replace(report.stock, measured=_spread(whole[1].seconds))
     each = tuple(dataclasses.replace(k, measured=t) for k, t in zip(report.stock_kernels, apart))
     return dataclasses.replace(found, stock=totals, stock_kernels=each)
 
@@ -97,17 +132,6 @@ def check_runs_here(target: Any) -> None:
         )
     if reason := why_not_here(needed_flags(target)):
         raise RuntimeError(f"the model would not run here: {reason}")
-
-
-def _kernel_times(runners: Sequence[Runner], kernels: Sequence[int], repeats: int) -> list[list[Calls]]:
-    """By runner and turn, the times of its kernels. Before each turn there is a call that does not count."""
-    clock = clock_of(runners[0].device)
-    found: list[list[Calls]] = [[] for _ in runners]
-    for _ in range(repeats):
-        for i, runner in enumerate(runners):
-            runner.kernel_times(clock, kernels[i])
-            found[i].append(runner.kernel_times(clock, kernels[i]))
-    return found
 
 
 def _matched(names: Sequence[str], turns: Sequence[Calls]) -> list[Spread | None]:

@@ -3,11 +3,11 @@
 
 In order: calls of importers that TVM does not compile, or compiles to something else, mended, and running sums of short
 rows spelled out; library dispatch; copies dropped and equal expressions joined (three linear layers of one operand each
-reshape it); what TVM does not lower in bfloat16 widened; the passes for compute-intensive operators that need Relax
-operators; legalization, with products with zeros kept, group norms centred and argmax as two plain reductions; empty
-calls dropped; each reader of a half value widens it for itself, and results that are reshapes of what a kernel makes
-are views of it; stitching; ``FuseOps`` and ``FuseTIR`` for what no scope took; dlight's schedules on a GPU; TVM's
-lowering of dataflow.
+reshape it); what TVM does not lower in bfloat16 widened; weights of one value made constants; the passes for
+compute-intensive operators that need Relax operators; legalization, with products with zeros kept, group norms centred
+and argmax as two plain reductions; empty calls dropped; each reader of a half value widens it for itself, and results
+that are reshapes of what a kernel makes are views of it; stitching; ``FuseOps`` and ``FuseTIR`` for what no scope took;
+dlight's schedules on a GPU; TVM's lowering of dataflow.
 
 A scope that ``StitchOps`` outlines may still turn out not to be schedulable after merging. Then the stitching passes
 run again without that scope, so that its operators return to TVM's fusion one by one.
@@ -45,6 +45,7 @@ from .centred_norms import CENTRED_NORMS
 from .compute_templates import ComputeTemplates
 from .constant_batch_norm import ConstantBatchNorm
 from .constant_views import ConstantViews
+from .constant_weights import ConstantWeights
 from .convolution_layouts import ConvolutionLayouts, suits_library, suits_templates
 from .decompose_attention import DecomposeAttention
 from .drop_copies import DropCopies
@@ -120,6 +121,7 @@ def planning_passes(
         DropCopies(),
         relax.transform.EliminateCommonSubexpr(),  # what PyTorch's linear layers make of one operand, each for itself
         WideOperators(),
+        ConstantWeights(),
         ConstantViews(),
         ConstantBatchNorm(),
         *_attention(target, config, recorder),

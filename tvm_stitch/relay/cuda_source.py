@@ -21,7 +21,7 @@ import tvm
 
 from ..codegen.device_math import FUNCTIONS as MATH
 from ..codegen.device_math import device_name
-from ..codegen.gpu.rows import RESIDENT_BLOCKS
+from ..codegen.gpu.launch_bounds import RESIDENT_BLOCKS
 from ..codegen.nan_extrema import FUNCTIONS
 from ..codegen.negation import FUNCTION, NEGATED
 from .device_function import defined
@@ -51,8 +51,8 @@ def fix_source(code: str, target: Any = None) -> str:
 
     - Functions on float16 that the code defines itself because CUDA lacked them (``htanh``; newer headers have it) get
       names of their own, and so do their calls.
-    - A kernel's note that so many of its blocks fit a multiprocessor (``tvm_stitch.codegen.gpu.rows.RESIDENT_BLOCKS``)
-      becomes the second number of its ``__launch_bounds__``.
+    - A kernel's note that so many of its blocks fit a multiprocessor (``RESIDENT_BLOCKS``) becomes the second number of
+      its ``__launch_bounds__``.
     - A constant written in its bits, of which the code takes the address, becomes one that has none.
     - Arrays in shared memory and registers are aligned as the vectors are by which they are read.
     - Maxima and minima that keep NaN are defined where kernels call them (``tvm_stitch.codegen.nan_extrema``).

@@ -11,6 +11,7 @@ from typing import Any
 class Kernel:
     """One stitch op: plain data, ready to print or serialise.
 
+    ``groups`` are those of all stages, each with its phase; what several stages compute is in a group of each.
     On one row domain ``rows``, ``passes`` and ``mapping`` say how it runs. A grid-wide plan has ``phases`` instead,
     each with its stages, and ``rows`` is ``"grid-wide"``. ``scratch`` lists the buffers in device memory through which
     blocks hand on values, ``launch`` the blocks, threads and grid barriers where the plan fixes them. ``variants`` are

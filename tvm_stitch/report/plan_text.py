@@ -14,7 +14,8 @@ def kernel_lines(k: Kernel) -> list[str]:
     lines = [f"{k.name}: {count_of(len(k.operators), 'operator')}, {extent}"]
     for g in k.groups:
         subs = f" (sub-dominant {', '.join(g['sub_dominants'])})" if g["sub_dominants"] else ""
-        lines.append(f"  group of {g['dominant']}{subs}: {', '.join(g['members'])}")
+        when = f" in phase {g['phase']}" if k.phases else ""
+        lines.append(f"  group of {g['dominant']}{subs}{when}: {', '.join(g['members'])}")
     for o in k.operators:
         lines.append(f"    {o['operator']:<50} {o['class']:<18} {o['scheme']}")
     if k.phases:
@@ -39,7 +40,7 @@ def _phase_lines(phase: dict[str, Any]) -> list[str]:
     if phase["finishes"]:
         lines.append(f"    every block finishes {', '.join(phase['finishes'])}")
     for stage in phase["stages"]:
-        told = [f"{key} {', '.join(stage[key])}" for key in _STAGE_LISTS if stage[key]]
+        told = [f"{key.replace('_', ' ')} {', '.join(stage[key])}" for key in _STAGE_LISTS if stage[key]]
         who = "stage of every block" if stage["replicated"] else "stage"
         lines.append(f"    {who}, {rows_of(stage['rows'])}: {'; '.join(told)}")
         lines += _pass_lines(stage["passes"], "      ")
@@ -49,7 +50,7 @@ def _phase_lines(phase: dict[str, Any]) -> list[str]:
     return lines
 
 
-_STAGE_LISTS = ("hoists", "computes", "folds", "finishes", "stores", "retains", "finds")
+_STAGE_LISTS = ("hoists", "computes", "reduces_across_rows", "finishes", "stores", "retains", "finds")
 """What a stage does, in the order in which the text names it."""
 
 _USUAL: dict[str, object] = {
@@ -65,7 +66,9 @@ def _pass_lines(passes: list[dict[str, Any]], indent: str) -> list[str]:
     lines = []
     for i, p in enumerate(passes):
         reduced = f" reducing {', '.join(p['reduces'])}" if p["reduces"] else ""
-        reduced += f" folding {', '.join(p['folds'])}" if p["folds"] else ""
+        reduced += (
+            f" reducing across rows {', '.join(p['reduces_across_rows'])}" if p["reduces_across_rows"] else ""
+        )
         kept = f", keeping {', '.join(p['keeps'])}" if p["keeps"] else ""
         lines.append(f"{indent}pass {i}: {p['columns']} columns{reduced}{kept}")
     return lines

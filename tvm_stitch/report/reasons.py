@@ -149,7 +149,7 @@ RULES = (
         r"^what is left does not compile",
         "TVM schedules an operator that no stitch op took only together with its neighbours; the whole module is "
         "compiled without stitching",
-        "Nothing, or the shape made static: seen with a mean over everything of symbolic extent on CUDA",
+        "Nothing, or make the shape static. Seen on CUDA with a mean over all axes of a symbolic shape",
     ),
     Rule(
         "`computed by a kernel of its own`",

@@ -71,8 +71,8 @@ class Report:
 
         Raises:
             RuntimeError: where this machine has no such device, or an older CPU than the target's.
-            ValueError: for symbolic shapes without inputs, too many or too few inputs, several functions without a
-                ``main``, less than one call, and a report that knows no model.
+            ValueError: for symbolic shapes without inputs, too many or too few inputs, one of another shape or dtype,
+                several functions without a ``main``, less than one call, and a report that knows no model.
         """
         if repeats < 1:
             raise ValueError(f"repeats must be at least 1, got {repeats}")
@@ -116,8 +116,14 @@ class Report:
             second: another one.
 
         Raises:
+            TypeError: for names that are no strings.
             ValueError: when there is nothing of such a name.
         """
+        for name in (first, second):
+            if not isinstance(name, str):
+                raise TypeError(f"a name must be a string, not {name!r}")
+            if not name:
+                raise ValueError("a name is empty")
         return why(self._model(), first, second)
 
     def to_html(self, title: str = "Model") -> str:
@@ -125,7 +131,12 @@ class Report:
 
         Args:
             title: what to call the model; any text.
+
+        Raises:
+            TypeError: for a title that is no text.
         """
+        if not isinstance(title, str):
+            raise TypeError(f"title must be a string, not {title!r}")
         return html_page(self.completed(), title)
 
     def to_trace(self) -> dict[str, Any]:

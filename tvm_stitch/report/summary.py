@@ -109,7 +109,8 @@ def _told(report: ModelReport, kernel: KernelCall) -> str:
     moved = bytes_in_words(kernel.bytes_moved)
     if kernel.bytes_moved != kernel.bytes_least:
         moved += f", the least {bytes_in_words(kernel.bytes_least)}"
-    rows = f"{plan['rows']} rows" if plan["rows"] not in ("flat", "grid-wide") else plan["rows"]
+    rows = plan["rows"] if plan["rows"] in ("flat", "grid-wide") else f"{plan['rows']} rows"
+    rows = "1 row" if rows == "1 rows" else rows
     return f"{count_of(len(plan['operators']), 'operator')}, {rows}, {moved}"
 
 

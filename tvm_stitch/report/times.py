@@ -19,7 +19,7 @@ def measured_lines(report: ModelReport) -> list[str]:
         ("stitched", report.stitched.measured, report.kernels),
         ("TVM's own pipeline", report.stock.measured if report.stock else None, report.stock_kernels),
     ]
-    lines = [f"measured on {report.measured_on} (the median, and between what half of them lie):"]
+    lines = [f"measured on {report.measured_on}: medians, and in brackets where the middle half lies"]
     for name, call, kernels in sides:
         if call is None:
             continue

@@ -25,7 +25,7 @@ def seconds_in_words(seconds: float | None) -> str:
 
 
 def spread_in_words(spread: Spread) -> str:
-    """``"3.2 ms (3.1 to 3.4 ms)"``: the median, and between what half of the calls lie."""
+    """``"3.2 ms (3.1 to 3.4 ms)"``: the median, and the range of the middle half of the calls."""
     low, high = seconds_in_words(spread.low), seconds_in_words(spread.high)
     if low.split()[1] == high.split()[1]:
         low = low.split()[0]

@@ -12,9 +12,8 @@ from ..device import DeviceModel
 from ..graph.extent import Extent, total
 from ..graph.ir import StitchGraph
 from ..plan import heuristics
-from ..plan.choose import rows_or_phases
-from ..plan.gpu.partition import Partition, partition, wants_partition
-from ..plan.gpu.variants import check_busy
+from ..plan.choose import choose
+from ..plan.gpu.partition import Partition
 from ..plan.iteration.alignment import Alignment, Misaligned, align
 from ..plan.memory import bytes_of, least_bytes
 from ..plan.slices import Slice
@@ -51,7 +50,7 @@ def in_block(graph: StitchGraph) -> KernelEstimate:
 
 
 def estimate_kernel(graph: StitchGraph, device: DeviceModel | None, config: StitchConfig) -> KernelEstimate:
-    """Find out what ``choose_plan`` would make of a graph, without mapping it to threads.
+    """Estimate what ``choose_plan`` would make of a graph.
 
     Args:
         graph: the operators of a scope.
@@ -69,12 +68,10 @@ def estimate_kernel(graph: StitchGraph, device: DeviceModel | None, config: Stit
             )
     if device is None or not device.is_gpu:
         return in_block(graph)
-    barriers = device.cooperative and config.grid_barriers
-    return rows_or_phases(
-        wants_partition(graph, device.sms),
-        lambda: _one_domain(align(graph), device),
-        lambda: _grid_wide(graph, device, barriers),
-    )
+    found = choose(graph, device, config)
+    if isinstance(found, Partition):
+        return _grid_wide(found, device, device.cooperative and config.grid_barriers)
+    return _one_domain(found, device)
 
 
 def _is_static(graph: StitchGraph) -> bool:
@@ -83,7 +80,6 @@ def _is_static(graph: StitchGraph) -> bool:
 
 def _one_domain(alignment: Alignment, device: DeviceModel) -> KernelEstimate:
     if not _is_static(alignment.graph):
-        check_busy(alignment, device)
         return KernelEstimate()
     work = Work(((Load(_static(least_bytes(alignment.graph))),),))
     rows = 0 if alignment.domain.flat else int(alignment.domain.rows)
@@ -91,19 +87,20 @@ def _one_domain(alignment: Alignment, device: DeviceModel) -> KernelEstimate:
     return KernelEstimate(False, seconds(work, device), moving, idle)
 
 
-def _grid_wide(graph: StitchGraph, device: DeviceModel, barriers: bool) -> KernelEstimate:
-    found = partition(graph, device.sms, replicate=barriers)
+def _grid_wide(found: Partition, device: DeviceModel, barriers: bool) -> KernelEstimate:
     phases = [[_load(piece, found, device) for piece in pieces] for pieces in found.phases]
-    resident = barriers and (len(phases) > 1 or bool(found.shared))
+    resident = barriers and (len(phases) > 1 or bool(found.crossing.shared))
     work = Work(phases, True, resident, barriers)
     return KernelEstimate(True, seconds(work, device), moving_seconds(work, device))
 
 
 def _load(piece: Slice, found: Partition, device: DeviceModel) -> Load:
-    moved = _static(total([least_bytes(piece.graph), *(bytes_of(found.partials[op]) for op in piece.folds)]))
+    moved = _static(
+        total([least_bytes(piece.graph), *(bytes_of(found.crossing.partials[op]) for op in piece.cross_row)])
+    )
     if piece.replicated:
         return Load(moved, share_of(1, device))
-    in_rows = any(op.is_reduce and op not in piece.folds for op in piece.roots)
+    in_rows = any(op.is_reduce and op not in piece.cross_row for op in piece.roots)
     share = share_of(int(piece.domain.rows), device) if in_rows and not piece.domain.flat else 1.0
     return Load(moved, share)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Remote stitching (AStitch 4.1): join scopes with no path between them into one launch.
+"""Horizontal fusion (remote stitching in AStitch 4.1): join scopes with no path between them into one launch.
 
 Siblings, which read the same large input, save reading it again. Others save a launch: scopes of equal shape share a
 row domain, scopes of different shapes lie side by side in a grid. Nothing is joined that would make an operator wait:
@@ -25,10 +25,10 @@ def fuse_horizontally(merger: Merger, is_scope: Callable[[int], bool]) -> None:
         merger: the scopes, which are merged in place.
         is_scope: tells stitch scopes from other units.
     """
-    remote = _Remote(merger, is_scope)
-    remote.join_siblings()
-    remote.join_bins(remote.signature)
-    remote.join_bins(remote.whatever)
+    fusion = _HorizontalFusion(merger, is_scope)
+    fusion.join_siblings()
+    fusion.join_bins(fusion.signature)
+    fusion.join_bins(fusion.whatever)
 
 
 @dataclass
@@ -45,7 +45,7 @@ class _Bin:
     consumers: list[int] = field(default_factory=list)
 
 
-class _Remote:
+class _HorizontalFusion:
     def __init__(self, merger: Merger, is_scope: Callable[[int], bool]):
         self.merger, self.is_scope = merger, is_scope
         self.quotient: Quotient = merger.quotient

@@ -129,7 +129,7 @@ class _Identifier:
         self._grow([i for i in range(len(self.nodes)) if self.stitchable[i]])
         self._reconsider()
         self._join_late()
-        if self.config.remote:
+        if self.config.horizontal_fusion:
             fuse_horizontally(self.merger, self._is_scope)
         self._release_views()
         self._exclude(excluded)

@@ -16,11 +16,10 @@ from tvm.relax import op as R
 
 import tvm_stitch.relax
 from cuda_emulator import run_cuda
-from tests.graph.helpers import H200, build, check_emulated, draw
+from tests.graph.helpers import H200, build, check_emulated, draw, grid_plan
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import DeviceModel
 from tvm_stitch.graph.ir import StitchGraph
-from tvm_stitch.plan.gpu.grid import make_grid_plan
 from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.testing.random_graphs import emulated_target
 
@@ -46,7 +45,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[KernelPlan]:
     made: list[KernelPlan] = []
 
     def forced(graph: StitchGraph, device: DeviceModel, config: StitchConfig) -> KernelPlan:
-        made.append(make_grid_plan(graph, device, config.grid_barriers))
+        made.append(grid_plan(graph, device, config.grid_barriers))
         return made[-1]
 
     monkeypatch.setattr("tvm_stitch.relax.schedule_stitch_ops.choose_plan", forced)
@@ -55,7 +54,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[KernelPlan]:
     return made
 
 
-def folds(plans: Sequence[KernelPlan]) -> int:
+def across_rows(plans: Sequence[KernelPlan]) -> int:
     """How many reductions across rows the one plan has."""
     (plan,) = plans
     return len(plan.crossing.partials)
@@ -105,7 +104,7 @@ def test_each_combiner(plans: list[KernelPlan], dtype: str, combiner: str, axis:
     x = values(shape, dtype, combiner)
     mod = build(lambda emit, x: COMBINERS[combiner][0](x, axis), (shape, dtype))
     (found,) = run(mod, [x])
-    assert folds(plans) == 1 and plans[0].cooperative
+    assert across_rows(plans) == 1 and plans[0].cooperative
     check(found, reference(x, combiner, axis), scale=np.sqrt(x.size))
 
 
@@ -120,7 +119,7 @@ def test_several_at_once(
     mod = build(lambda emit, x: [emit(COMBINERS[n][0](x, axis)) for n in names], (shape, dtype))
     x = values(shape, dtype)
     found = run(mod, [x])
-    assert folds(plans) == 3
+    assert across_rows(plans) == 3
     for name, got in zip(names, found, strict=True):
         check(got, reference(x, name, axis), scale=np.sqrt(x.size))
 
@@ -166,7 +165,7 @@ def test_mean_of_a_row_statistic(plans: list[KernelPlan], shape: tuple[int, int]
         return [R.mean(spread), R.max(spread)]
 
     check_emulated(build(body, (shape, F32)), draw([(shape, F32)]))
-    assert folds(plans) >= 2
+    assert across_rows(plans) >= 2
 
 
 @pytest.mark.parametrize("shape", [(61, 67), (300, 40), (37, 2003)], ids=str)
@@ -176,7 +175,7 @@ def test_results_that_are_outputs_and_are_read_later(plans: list[KernelPlan], sh
         return [total, most, emit(R.divide(emit(R.subtract(x, total)), most))]
 
     check_emulated(build(body, (shape, F32)), draw([(shape, F32)], low=0.5))
-    assert folds(plans) == 2
+    assert across_rows(plans) == 2
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -186,7 +185,7 @@ def test_two_full_reductions_in_a_chain(plans: list[KernelPlan], shape: tuple[in
         return R.sum(emit(R.abs(emit(R.subtract(x, emit(R.max(x)))))))
 
     check_emulated(build(body, (shape, dtype)), draw([(shape, dtype)]))
-    assert folds(plans) == 2 and len(plans[0].phases) == 3
+    assert across_rows(plans) == 2 and len(plans[0].phases) == 3
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (211, 1), (67, 71)], ids=str)
@@ -204,7 +203,7 @@ def test_three_full_reductions_and_a_column_sum_in_a_chain(
         return [emit(R.multiply(emit(R.add(columns, most)), total)), least]
 
     check_emulated(build(body, (shape, F32)), draw([(shape, F32)]))
-    assert folds(plans) >= 3
+    assert across_rows(plans) >= 3
 
 
 @pytest.mark.parametrize("shape", [(1, 64), (300, 40), (53, 3001)], ids=str)
@@ -216,7 +215,7 @@ def test_totals_of_one_element(plans: list[KernelPlan], shape: tuple[int, int]) 
         return [emit(R.sum(emit(R.multiply(x, mean)))), emit(R.sum(emit(R.add(mean, mean))))]
 
     check_emulated(build(body, (shape, F32)), draw([(shape, F32)]))
-    assert folds(plans) == 3
+    assert across_rows(plans) == 3
 
 
 @pytest.mark.parametrize("shape", [(67, 1), (300, 40), (53, 3001)], ids=str)
@@ -230,7 +229,7 @@ def test_values_that_no_row_changes(plans: list[KernelPlan], shape: tuple[int, i
         return [emit(R.sum(wide, 0)), emit(R.sum(wide)), scaled]
 
     check_emulated(build(body, (shape, F32)), draw([(shape, F32)]))
-    assert folds(plans) >= 4
+    assert across_rows(plans) >= 4
 
 
 @pytest.mark.parametrize("shape", [(67, 1), (300, 40), (53, 3001)], ids=str)
@@ -243,7 +242,7 @@ def test_values_of_a_row_summed_over_all(plans: list[KernelPlan], shape: tuple[i
         return [emit(R.sum(wide, 0)), emit(R.sum(wide)), emit(R.sum(most))]
 
     check_emulated(build(body, (shape, F32)), draw([(shape, F32)]))
-    assert folds(plans) >= 3
+    assert across_rows(plans) >= 3
 
 
 def test_blocks_without_a_task_leave_no_partial_result(plans: list[KernelPlan]) -> None:

@@ -222,7 +222,7 @@ def test_segments_that_take_several_steps(
 
 def test_an_exchange_has_to_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
     force(monkeypatch, 2, CrossBlockReduction.NONE)
-    with pytest.raises(Exception, match="need an exchange"):
+    with pytest.raises(Exception, match="2 blocks a row, and their exchange is none"):
         cuda_source(softmax_of((2, 4096)), StitchConfig(strict=True))
 
 

@@ -15,19 +15,19 @@ from tvm.relax import op as R
 
 import tvm_stitch.relax
 from cuda_emulator import Options, lower, run_lowered
-from tests.graph.helpers import H200, build, check_emulated, cuda_source, draw
+from tests.graph.helpers import H200, build, check_emulated, cuda_source, draw, grid_plan
 from tvm_stitch import explain
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import DeviceModel
 from tvm_stitch.plan.choose import choose_plan
-from tvm_stitch.plan.gpu.grid import make_grid_plan
 from tvm_stitch.plan.kernel import KernelPlan
+from tvm_stitch.plan.verify import problems
 from tvm_stitch.testing import grid_cases
 from tvm_stitch.testing.grid_cases import GridCase
-from tvm_stitch.testing.plan_checks import plan_problems, stitch_graph
 from tvm_stitch.testing.planted import barriers, cooperative_kernels
 from tvm_stitch.testing.random_graphs import emulated_target
 from tvm_stitch.testing.reference import evaluate, mismatches
+from tvm_stitch.testing.stitch_graphs import stitch_graph
 
 F32 = "float32"
 APART = StitchConfig(grid_barriers=False)
@@ -65,7 +65,7 @@ def force(monkeypatch: pytest.MonkeyPatch, barriers: bool) -> list[KernelPlan]:
     made: list[KernelPlan] = []
 
     def forced(graph: Any, device: DeviceModel, config: StitchConfig) -> KernelPlan:
-        made.append(make_grid_plan(graph, device, barriers))
+        made.append(grid_plan(graph, device, barriers))
         return made[-1]
 
     monkeypatch.setattr("tvm_stitch.relax.schedule_stitch_ops.choose_plan", forced)
@@ -89,7 +89,7 @@ def test_a_phase_is_a_kernel_without_barriers(monkeypatch: pytest.MonkeyPatch, c
     made = force(monkeypatch, barriers=False)
     launches = check_case(case)
     (plan,) = made
-    assert plan_problems(plan) == []
+    assert problems(plan) == []
     assert len(launches) == len(plan.phases) > 1
     assert not any(launch.cooperative for launch in launches)
     assert {launch.grid[0] for launch in launches} == {plan.shared_grid.blocks}
@@ -150,7 +150,7 @@ def test_a_total_is_finished_by_each_kernel_that_reads_it(monkeypatch: pytest.Mo
         mod = build(body, (shape, F32))
         check_emulated(mod, draw([(shape, F32)], low=0.1), launches=1 if with_barriers else 4)
         (plan,) = made
-        assert plan_problems(plan) == []
+        assert problems(plan) == []
         assert len(plan.scratch) == (2 if with_barriers else 3)
 
 
@@ -245,4 +245,4 @@ def test_values_of_an_earlier_phase_are_gathered(
     inputs[3] = np.random.default_rng(1).integers(0, np.arange(columns) % 9 + 1, (rows, columns), "int32")
     check_emulated(mod, inputs, launches=None)
     assert max(len(plan.phases) for plan in made) > 1
-    assert all(plan_problems(plan) == [] for plan in made)
+    assert all(problems(plan) == [] for plan in made)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grid-wide plans: resident blocks, tasks, scratch; every check of plan_checks, over cases and random graphs."""
+"""Grid-wide plans: resident blocks, tasks, scratch; every check of verify, over cases and random graphs."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import json
 
 import pytest
 
-from tests.graph.helpers import H200
+from tests.graph.helpers import H200, grid_plan
 from tvm_stitch.describe import describe
 from tvm_stitch.device import GPUS
 from tvm_stitch.plan.choose import choose_plan
-from tvm_stitch.plan.gpu.grid import make_grid_plan
 from tvm_stitch.plan.gpu.occupancy import blocks_per_sm
 from tvm_stitch.plan.iteration.alignment import Misaligned
 from tvm_stitch.plan.kernel import KernelPlan
+from tvm_stitch.plan.verify import problems
 from tvm_stitch.testing import grid_cases
-from tvm_stitch.testing.plan_checks import plan_problems, stitch_graph, stitch_graphs
 from tvm_stitch.testing.random_graphs import random_graph
+from tvm_stitch.testing.stitch_graphs import stitch_graph, stitch_graphs
 
 CASES = [case for scale in ("test", "gpu") for case in grid_cases.grid_cases(scale)]
 
 
-def grid_plan(case: grid_cases.GridCase) -> KernelPlan:
-    return make_grid_plan(stitch_graph(case.build()), H200)
+def planned(case: grid_cases.GridCase) -> KernelPlan:
+    return grid_plan(stitch_graph(case.build()), H200)
 
 
 @pytest.mark.parametrize("device", ["h200", "a100", "v100", "t4"])
@@ -31,11 +31,11 @@ def grid_plan(case: grid_cases.GridCase) -> KernelPlan:
 def test_plans_of_the_cases_hold(case: grid_cases.GridCase, device: str) -> None:
     for found in stitch_graphs(case.build()):
         try:
-            plan = make_grid_plan(found, GPUS[device])
+            plan = grid_plan(found, GPUS[device])
         except Misaligned:
             assert not choose_plan(found, GPUS[device]).grid_wide
             continue
-        assert plan_problems(plan) == []
+        assert problems(plan) == []
 
 
 @pytest.mark.parametrize("size", [3000, 400_000])
@@ -52,7 +52,7 @@ def test_plans_of_random_graphs_hold(size: int) -> None:
             assert json.loads(json.dumps(vars(told))) == vars(told)
             if plan.grid_wide:
                 grids += 1
-                assert plan_problems(plan) == [], f"seed {seed}, {found.name}"
+                assert problems(plan) == [], f"seed {seed}, {found.name}"
                 assert len(told.phases) == len(plan.phases) and told.bytes_written >= sum(
                     int(t.size) for t in found.outputs
                 )
@@ -60,7 +60,7 @@ def test_plans_of_random_graphs_hold(size: int) -> None:
 
 
 def test_all_blocks_are_resident() -> None:
-    plan = grid_plan(grid_cases.layer_norm_backward(65536, 768))
+    plan = planned(grid_cases.layer_norm_backward(65536, 768))
     assert plan.cooperative and plan.shared_grid.blocks == plan.shared_grid.blocks_per_sm * H200.sms
     assert blocks_per_sm(H200, plan.shared_grid.threads, 32) >= plan.shared_grid.blocks_per_sm
     (rows,) = plan.phases[0]
@@ -68,7 +68,7 @@ def test_all_blocks_are_resident() -> None:
 
 
 def test_small_parts_run_side_by_side() -> None:
-    plan = grid_plan(grid_cases.clip_adam([(300, 40), (257,), (5, 3, 7), (64,), (1,)]))
+    plan = planned(grid_cases.clip_adam([(300, 40), (257,), (5, 3, 7), (64,), (1,)]))
     tasks = [part.tasks * part.tiles for part in plan.phases[1]]
     assert [part.offset for part in plan.phases[1]] == [sum(tasks[:i]) for i in range(5)]
     assert sum(tasks) < plan.shared_grid.blocks
@@ -76,7 +76,7 @@ def test_small_parts_run_side_by_side() -> None:
 
 def test_scratch_is_used_again_after_a_barrier() -> None:
     """Three totals in a row: the first one's partial results make room for the third one's."""
-    plan = grid_plan(grid_cases.standardize_by_max(64, 512))
+    plan = planned(grid_cases.standardize_by_max(64, 512))
     partials = list(plan.crossing.partials.values())
     assert {plan.place[t] for t in partials} == {s.name for s in plan.scratch}
     assert len(plan.scratch) < len(partials)
@@ -84,16 +84,16 @@ def test_scratch_is_used_again_after_a_barrier() -> None:
 
 def test_without_barriers_there_are_kernels_instead() -> None:
     found = stitch_graph(grid_cases.layer_norm_backward(37, 96).build())
-    plan = make_grid_plan(found, H200, barriers=False)
+    plan = grid_plan(found, H200, barriers=False)
     assert len(plan.phases) == 2 and not plan.cooperative
-    assert plan_problems(plan) == []
+    assert problems(plan) == []
     told = describe("k", plan)
     assert (told.launch["kernels"], told.launch["grid barriers"]) == (2, 0)
 
 
 def test_partial_results_outlive_the_kernels_that_finish_them_again() -> None:
     found = stitch_graph(grid_cases.standardize_by_max(64, 512).build())
-    assert plan_problems(make_grid_plan(found, H200, barriers=False)) == []
+    assert problems(grid_plan(found, H200, barriers=False)) == []
 
 
 def test_every_fold_is_in_one_part() -> None:
@@ -101,4 +101,4 @@ def test_every_fold_is_in_one_part() -> None:
     for found in stitch_graphs(random_graph(1005, 3000).mod):
         plan = choose_plan(found, H200)
         if plan.grid_wide:
-            assert plan_problems(plan) == []
+            assert problems(plan) == []

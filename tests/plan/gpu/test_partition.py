@@ -14,18 +14,15 @@ from tvm_stitch.graph.ir import Operator, StitchGraph, Tensor
 from tvm_stitch.graph.rewrite.one_pass_variance import with_one_pass_variance
 from tvm_stitch.plan import heuristics
 from tvm_stitch.plan.gpu.partition import (
-    Orientation,
     Partition,
     _Partitioner,
-    orientation,
     partition,
-    wants_partition,
 )
 from tvm_stitch.plan.iteration.alignment import Misaligned, _Aligner
 from tvm_stitch.plan.slices import Slice
 from tvm_stitch.testing import grid_cases
-from tvm_stitch.testing.plan_checks import stitch_graph
 from tvm_stitch.testing.random_graphs import random_graph
+from tvm_stitch.testing.stitch_graphs import stitch_graph
 
 F32 = "float32"
 
@@ -58,12 +55,12 @@ def test_gradients_of_layer_norm() -> None:
     along = {op for op in found.graph.reduces if op.output.size == 4096}
     across = {op for op in found.graph.reduces if op.output.size == 768}
     assert (len(along), len(across)) == (4, 2)
-    assert first.folds == across == set(found.partials) and along <= set(first.roots)
+    assert first.cross_row == across == set(found.crossing.partials) and along <= set(first.roots)
     (dx,) = [t.producer for t in found.graph.outputs if t.size == 4096 * 768]
     assert first.stored == {dx}
     assert {op.output for op in second.stored} == {op.output for op in across}
-    assert found.stored == {} and found.scalars == {}  # no value of a row crosses blocks
-    assert read_by(second) == set(found.partials.values())
+    assert found.crossing.stored == {} and found.crossing.scalars == {}  # no value of a row crosses blocks
+    assert read_by(second) == set(found.crossing.partials.values())
 
 
 def test_batch_norm() -> None:
@@ -71,15 +68,15 @@ def test_batch_norm() -> None:
     case = grid_cases.batch_norm_training(8192, 256)
     found = partition(with_one_pass_variance(stitch_graph(case.build())), H200.sms)
     (shift, folding), (finishing,), (writing,) = found.phases
-    assert shift.replicated and set(found.shared) == {op.output for op in shift.stored}
-    assert folding.domain.rows == 8192 and len(folding.folds) == 3 and folding.stored == set()
+    assert shift.replicated and set(found.crossing.shared) == {op.output for op in shift.stored}
+    assert folding.domain.rows == 8192 and len(folding.cross_row) == 3 and folding.stored == set()
     assert finishing.domain.rows == 256
-    assert read_by(finishing) >= {found.partials[op] for op in folding.folds}
+    assert read_by(finishing) >= {found.crossing.partials[op] for op in folding.cross_row}
     running = {t for t in found.graph.outputs if t.size == 256}
     assert len(running) == 2 and running <= {op.output for op in finishing.stored}
     assert {op.output for op in writing.stored} == {t for t in found.graph.outputs if t.size != 256}
-    assert all(not part.folds for part in (shift, finishing, writing))
-    assert all(f < len(found.phases) - 1 for f in found.stored.values())
+    assert all(not part.cross_row for part in (shift, finishing, writing))
+    assert all(f < len(found.phases) - 1 for f in found.crossing.stored.values())
 
 
 def test_clipping_and_adam_over_five_tensors() -> None:
@@ -87,26 +84,30 @@ def test_clipping_and_adam_over_five_tensors() -> None:
     shapes = [(300, 40), (257,), (5, 3, 7), (64,), (1,)]
     found = parted(grid_cases.clip_adam(shapes))
     norms, steps = found.phases
-    assert {op for part in norms for op in part.folds} == set(found.partials) == set(found.scalars)
-    assert all(op.output.size == 1 and f == 0 for op, f in found.scalars.items())
-    assert len(found.partials) == len(shapes) == len(steps)
+    assert (
+        {op for part in norms for op in part.cross_row}
+        == set(found.crossing.partials)
+        == set(found.crossing.scalars)
+    )
+    assert all(op.output.size == 1 and f == 0 for op, f in found.crossing.scalars.items())
+    assert len(found.crossing.partials) == len(shapes) == len(steps)
     assert sorted(len(part.stored) for part in steps) == [3] * 5
-    assert found.stored == {}  # totals are in registers after the barrier
+    assert found.crossing.stored == {}  # totals are in registers after the barrier
 
 
 def test_chained_full_reductions() -> None:
     """Each needs the one before: a phase for each, all over the flat data."""
     found = parted(grid_cases.standardize_by_max(64, 512))
     assert [only(parts).domain.flat for parts in found.phases] == [True] * 4
-    assert [len(only(parts).folds) for parts in found.phases] == [1, 1, 1, 0]
-    assert sorted(found.scalars.values()) == [0, 1, 2]
+    assert [len(only(parts).cross_row) for parts in found.phases] == [1, 1, 1, 0]
+    assert sorted(found.crossing.scalars.values()) == [0, 1, 2]
     found = parted(grid_cases.deviation_sum(64, 512))
-    assert sorted(found.scalars.values()) == [0, 1]
+    assert sorted(found.crossing.scalars.values()) == [0, 1]
 
 
 def test_a_total_that_is_an_output_is_written_in_a_phase_of_its_own() -> None:
     found = parted(grid_cases.deviation_sum(64, 512))
-    (last,) = [op for op, f in found.scalars.items() if f == 1]
+    (last,) = [op for op, f in found.crossing.scalars.items() if f == 1]
     assert last.output in found.graph.outputs
     assert len(found.phases) == 3 and found.phases[2] == []
 
@@ -118,10 +119,10 @@ def test_figure_7() -> None:
     regional, crossing = over(found.graph, 1024), over(found.graph, 8192)
     assert rows.domain.rows == 4096 and regional in rows.roots and regional not in rows.stored
     (power,) = rows.stored
-    assert power.name.startswith("T_power") and found.stored[power.output] == 0
-    assert folding.domain.rows == 8192 and folding.folds == {crossing}
+    assert power.name.startswith("T_power") and found.crossing.stored[power.output] == 0
+    assert folding.domain.rows == 8192 and folding.cross_row == {crossing}
     assert power.output in read_by(folding) and power not in folding.copies
-    assert found.partials[crossing] in read_by(finishing)
+    assert found.crossing.partials[crossing] in read_by(finishing)
     assert {t.producer for t in found.graph.outputs} == writing.stored and writing.domain.flat
     assert read_by(writing) == {power.output, crossing.output}
 
@@ -143,32 +144,6 @@ def test_disconnected_parts_share_a_phase() -> None:
     found = partition(both, H200.sms)
     assert [sorted(int(p.domain.rows) for p in parts) for parts in found.phases] == [[513, 4096], [256]]
     assert {op.output for parts in found.phases for p in parts for op in p.stored} == set(both.outputs)
-
-
-@pytest.mark.parametrize(
-    ("shape", "axis", "lies"),
-    [
-        ((512, 64), 1, Orientation.ROW),
-        ((512, 64), 0, Orientation.COLUMN),
-        ((512, 64), None, Orientation.ALL),
-        ((32, 64, 16), (0, 2), Orientation.ROW),
-        ((32, 64, 16), (0, 1), Orientation.COLUMN),
-        ((512, 1), 0, Orientation.ALL),
-    ],
-)
-def test_orientations(shape: tuple[int, ...], axis: Any, lies: str) -> None:
-    found = graph(build(lambda emit, x: R.sum(x, axis), (shape, F32)))
-    assert orientation(found.reduces[0]) == lies
-
-
-def test_only_sums_of_columns_in_blocks_want_a_partition() -> None:
-    def of(shape: tuple[int, int], axis: int) -> bool:
-        return wants_partition(graph(build(lambda emit, x: R.sum(x, axis), (shape, F32))), H200.sms)
-
-    assert of((262144, 256), 0)
-    assert not of((262144, 256), 1)
-    assert not of((256, 262144), 0)  # a thread for every column keeps the device busy
-    assert not of((8, 256), 0)  # few elements each
 
 
 def test_symbolic_and_empty_extents_are_declined() -> None:
@@ -195,7 +170,7 @@ def test_small_parts_of_a_phase_stand_in_order() -> None:
     for parts in found.phases:
         made: set[Tensor] = set()
         for part in parts:
-            needed = read_by(part) & set(found.shared)
+            needed = read_by(part) & set(found.crossing.shared)
             assert needed <= made
             reading += bool(needed and part.replicated)
             made |= {op.output for op in part.stored} if part.replicated else set()

@@ -5,18 +5,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.graph.helpers import H200
-from tvm_stitch.plan.gpu.grid import make_grid_plan
+from tests.graph.helpers import H200, grid_plan
 from tvm_stitch.plan.gpu.registers import stage_words, with_resident
 from tvm_stitch.plan.kernel import Stage
 from tvm_stitch.testing import grid_cases
-from tvm_stitch.testing.plan_checks import stitch_graph
+from tvm_stitch.testing.stitch_graphs import stitch_graph
 
 
 def normalizing(rows: int = 131072) -> Stage:
     """The part of batch norm that applies the statistics: four values a column, one load and one store an element."""
     graph = stitch_graph(grid_cases.batch_norm_training(rows, 256).build())
-    (part,) = make_grid_plan(graph, H200).phases[-1]
+    (part,) = grid_plan(graph, H200).phases[-1]
     return part
 
 

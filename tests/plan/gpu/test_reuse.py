@@ -10,23 +10,23 @@ from typing import Any
 import pytest
 from tvm.relax import op as R
 
-from tests.graph.helpers import H200, build
+from tests.graph.helpers import H200, build, grid_plan
 from tests.plan.reread import column_softmax, gradient
-from tvm_stitch.plan.gpu.grid import make_grid_plan
 from tvm_stitch.plan.gpu.reuse import loaded_tile, retain, shared_out_alike
 from tvm_stitch.plan.heuristics import RETAINED_IN_REGISTERS
 from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.plan.memory import shared_bytes
+from tvm_stitch.plan.verify import problems
 from tvm_stitch.testing import grid_cases
-from tvm_stitch.testing.plan_checks import plan_problems, stitch_graph
+from tvm_stitch.testing.stitch_graphs import stitch_graph
 
 F32 = "float32"
 FOUR = replace(H200, name="slice", sms=4)
 
 
 def planned(mod: Any, device: Any = H200) -> KernelPlan:
-    plan = make_grid_plan(stitch_graph(mod), device)
-    assert plan_problems(plan) == []
+    plan = grid_plan(stitch_graph(mod), device)
+    assert problems(plan) == []
     return plan
 
 
@@ -93,7 +93,7 @@ def test_rows_that_leave_lanes_idle_are_read_again(columns: int) -> None:
 
 def test_kernels_of_their_own_keep_nothing() -> None:
     graph = stitch_graph(grid_cases.batch_norm_training(131072, 256).build())
-    assert make_grid_plan(graph, H200, barriers=False).retention is None
+    assert grid_plan(graph, H200, barriers=False).retention is None
 
 
 def test_fewer_tasks_than_blocks_keep_nothing() -> None:

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 
 from ... import compat
 from ...compat import Buffer, Expr, tir
+from ...graph.dtype import carried_dtype
 from ...graph.extent import unflatten
 from ...graph.ir import Operator
 from ...plan.gpu.tile import ColumnMapping, RowMapping
 from .. import builder as B
-from ..combine import accumulator_dtype, combine, identity
+from ..combine import accumulator_dtype, combine, identity, in_pairs
 from ..evaluator import convert, short_name
 from .reduce import row_reduce
 
@@ -30,11 +31,7 @@ def accumulator(op: Operator, elements: int) -> Buffer:
 
 def folded(op: Operator, acc: Buffer) -> Expr:
     """All accumulators of a thread in one."""
-    parts = [B.fetch(acc, e) for e in range(int(acc.shape[0]))]
-    while len(parts) > 1:
-        pairs = [combine(op.combiner or "", a, b) for a, b in zip(parts[::2], parts[1::2])]
-        parts = pairs + parts[len(pairs) * 2 :]
-    return B.cell(parts[0], "sum")
+    return B.cell(in_pairs(op, [B.fetch(acc, e) for e in range(int(acc.shape[0]))]), "sum")
 
 
 def store_scalars(
@@ -62,7 +59,7 @@ def store_columns(
     width, slots = mapping.threads * columns.vector, mapping.rows_per_block
     start = tile * B.i64(columns.chunks * width)
     stages = [  # each with a name of its own: TVM's merging of shared memory declares them all in one scope
-        B.local([slots * width], _staged(op), f"slots_{name}_{i}", "shared.dyn")
+        B.local([slots * width], carried_dtype(op.output.dtype), f"slots_{name}_{i}", "shared.dyn")
         for i, op in enumerate(ops)
         if slots > 1
     ]
@@ -91,13 +88,7 @@ def store_columns(
                 for op, stage, partial in zip(ops, stages, partials):
                     dtype = accumulator_dtype(op)
                     sums = [convert(B.fetch(stage, place + B.i64(s * width)), dtype) for s in range(slots)]
-                    while len(sums) > 1:
-                        pairs = [
-                            B.cell(combine(op.combiner or "", a, b), "pair")
-                            for a, b in zip(sums[::2], sums[1::2])
-                        ]
-                        sums = pairs + sums[len(pairs) * 2 :]
-                    _store_partial(partial, sums[0], column, block)
+                    _store_partial(partial, in_pairs(op, sums, lambda v: B.cell(v, "pair")), column, block)
         B.evaluate(compat.intrinsic("int32", "tvm_storage_sync", compat.string("shared.dyn")))
 
 
@@ -116,11 +107,6 @@ def total(
                 B.store(acc, combine(op.combiner or "", B.fetch(acc, 0), value), [B.i64(0)])
         own.append(B.cell(B.fetch(acc, 0), "own"))
     return row_reduce(ops, own, threads, 1, thread, B.i64(0))
-
-
-def _staged(op: Operator) -> str:
-    dtype = accumulator_dtype(op)
-    return "int32" if dtype in ("bool", "int8", "int16", "uint8", "uint16") else dtype
 
 
 def _within(

@@ -12,13 +12,13 @@ from typing import Protocol
 
 from ... import compat
 from ...compat import Buffer, Expr, T, tir
-from ...graph.dtype import item_bytes
+from ...graph.dtype import carried_dtype, item_bytes
 from ...graph.ir import Operator
 from ...plan.gpu.split import partial_scratch
-from ...plan.gpu.tile import CrossBlockReduction, partial_dtype
+from ...plan.gpu.tile import CrossBlockReduction
 from ...plan.kernel import Stage
 from .. import builder as B
-from ..combine import accumulator_dtype, combine, identity
+from ..combine import accumulator_dtype, combine, identity, in_order
 from ..evaluator import convert
 from .grid_barrier import grid_barrier
 from .reduce import shuffle_reduce
@@ -51,19 +51,10 @@ def make_exchange(
         stage: the only one of a plan.
         scratch: the plan's scratch by name.
         row, segment, lane: the row of the block, which of its segments, and the thread in it.
-
-    Raises:
-        ValueError: for a mapping that cannot be emitted.
     """
     m = stage.row_mapping
     if m.exchange is CrossBlockReduction.NONE:
-        if m.row_splits > 1 and stage.graph.reduces:
-            raise ValueError("blocks that share a reduced row need an exchange: set the mapping's 'exchange'")
         return None
-    if m.row_splits < 2 or m.rows_per_block > 1 or m.tasks > 1 or m.threads < WARP:
-        raise ValueError(
-            f"an exchange needs several blocks a row, one row a block and at least {WARP} threads, not {m}"
-        )
     reduces = [op for p in stage.schedule.passes for op in p.reduces]
     if m.exchange is CrossBlockReduction.CLUSTER:
         return ClusterExchange(reduces, m.row_splits, segment, lane)
@@ -86,7 +77,7 @@ class ClusterExchange:
     def __init__(self, ops: Sequence[Operator], segments: int, rank: Expr, lane: Expr):
         self.segments, self.rank, self.lane = segments, rank, lane
         self.place = {op: i for i, op in enumerate(ops)}
-        self.bits = 8 * max(item_bytes(partial_dtype(op)) for op in ops)
+        self.bits = 8 * max(item_bytes(carried_dtype(op.output.dtype)) for op in ops)
         self.slots = B.local([len(ops), segments], f"uint{self.bits}", "segments", scope="shared")
         self.met = False
         B.cell(self._own(), "slots_of_this_block")  # in use from the start on: others write here unseen
@@ -110,14 +101,8 @@ class ClusterExchange:
                 B.evaluate(getattr(T.ptx.st.shared__cluster, f"b{self.bits}")(address, word))
         B.evaluate(T.ptx.barrier.cluster.arrive.release.aligned())
         B.evaluate(T.ptx.barrier.cluster.wait.acquire.aligned())
-        results = []
-        for op in ops:
-            parts = [self._part(op, r) for r in range(self.segments)]
-            value = parts[0]
-            for part in parts[1:]:
-                value = combine(op.combiner or "", value, part)
-            results.append(B.cell(value, "whole"))
-        return results
+        parts = ((op, [self._part(op, rank) for rank in range(self.segments)]) for op in ops)
+        return [B.cell(in_order(op, found), "whole") for op, found in parts]
 
     def _part(self, op: Operator, rank: int) -> Expr:
         word = B.local([1], f"uint{self.bits}", "word")
@@ -134,12 +119,12 @@ class ClusterExchange:
         return first + tir.Cast("uint32", rank) * compat.const(size, "uint32")
 
     def _to_word(self, op: Operator, value: Expr) -> Expr:
-        moved = partial_dtype(op)
+        moved = carried_dtype(op.output.dtype)
         word = compat.intrinsic(f"uint{8 * item_bytes(moved)}", "reinterpret", convert(value, moved))
         return convert(word, f"uint{self.bits}")
 
     def _from_word(self, word: Expr, op: Operator) -> Expr:
-        moved = partial_dtype(op)
+        moved = carried_dtype(op.output.dtype)
         bits = convert(word, f"uint{8 * item_bytes(moved)}")
         return convert(compat.intrinsic(moved, "reinterpret", bits), accumulator_dtype(op))
 
@@ -170,10 +155,7 @@ class GridExchange:
         return [self._few(op) if self.segments <= 8 else self._many(op) for op in ops]
 
     def _few(self, op: Operator) -> Expr:
-        value = self._part(op, B.i64(0))
-        for s in range(1, self.segments):
-            value = combine(op.combiner or "", value, self._part(op, B.i64(s)))
-        return B.cell(value, "whole")
+        return B.cell(in_order(op, [self._part(op, B.i64(s)) for s in range(self.segments)]), "whole")
 
     def _many(self, op: Operator) -> Expr:
         """Each warp reads all segments, a lane every 32nd."""

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import Any
 
 from ... import compat
 from ...compat import Buffer, T, tir
@@ -16,19 +15,9 @@ from .. import builder as B
 from ..evaluator import convert
 from .cross_row_reduction import total
 from .grid_barrier import grid_barrier
-from .launch_check import check_multiprocessors
+from .launch_bounds import bound_registers
 from .retained import Retained
-from .rows import COOPERATIVE, bound_registers
-from .scratch import declare_scratch, finish
 from .stage import StageEmitter
-
-
-def emit_grid(func: Any, plan: KernelPlan) -> Any:
-    """The scheduled PrimFunc that computes ``func`` in the plan's phases."""
-    with B.kernel() as body:
-        scratch = declare_scratch(plan.scratch, barrier=plan.cooperative)
-        GridEmitter(plan, scratch).emit()
-    return finish(func, body[0], scratch, COOPERATIVE if plan.cooperative else None)
 
 
 class GridEmitter:
@@ -40,12 +29,6 @@ class GridEmitter:
 
     def emit(self) -> None:
         plan = self.plan
-        if plan.cooperative:
-            check_multiprocessors(
-                plan.device,
-                plan.graph.outputs[0].buffer,
-                -(-plan.shared_grid.blocks // plan.shared_grid.blocks_per_sm),
-            )
         kernels = [range(len(plan.phases))] if plan.cooperative else [[f] for f in range(len(plan.phases))]
         for phases in kernels:
             with ExitStack() as stack:

@@ -7,16 +7,17 @@ from collections.abc import Sequence
 
 from ... import compat
 from ...compat import Expr, tir
+from ...graph.dtype import carried_dtype
 from ...graph.ir import Operator
 from .. import builder as B
-from ..combine import accumulator_dtype, combine, through_shuffle
+from ..combine import accumulator_dtype, combine, in_order
 from ..evaluator import convert
 
 
 def shuffle_reduce(op: Operator, value: Expr, lanes: int) -> Expr:
     """Fold ``value`` over groups of ``lanes`` neighbouring lanes (a power of two); every lane gets the result."""
     dtype = compat.dtype_of(value)
-    moved = through_shuffle(dtype)
+    moved = carried_dtype(dtype)
     offset = lanes // 2
     while offset:
         carried = B.cell(convert(value, moved), "carry")
@@ -47,7 +48,7 @@ def row_reduce(
     warps = threads // 32
     buffers = []
     for op in ops:
-        dtype = through_shuffle(accumulator_dtype(op))
+        dtype = carried_dtype(op.output.dtype)
         buffers.append(B.local([rows, warps], dtype, "partial", scope="shared"))
     zero = compat.const(0, "int64")
     for buffer, value in zip(buffers, folded):
@@ -60,10 +61,8 @@ def row_reduce(
     for op, buffer in zip(ops, buffers):
         dtype = accumulator_dtype(op)
         if warps <= 8 or warps & (warps - 1):
-            value = convert(B.fetch(buffer, slot, 0), dtype)
-            for w in range(1, warps):
-                value = combine(op.combiner or "", value, convert(B.fetch(buffer, slot, w), dtype))
-            results.append(B.cell(value, "total"))
+            parts = [convert(B.fetch(buffer, slot, w), dtype) for w in range(warps)]
+            results.append(B.cell(in_order(op, parts), "total"))
         else:
             own = B.cell(convert(B.fetch(buffer, slot, tir.floormod(lane, B.i64(warps))), dtype), "part")
             results.append(shuffle_reduce(op, own, warps))

@@ -15,72 +15,29 @@ block, and TVM refuses barriers below a condition on the host's side.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import ExitStack
 from itertools import groupby
 from typing import Any
 
 from ... import compat
 from ...compat import Buffer, Expr, T, tir
-from ...graph.extent import Extent, as_expr, as_extent, ceildiv, flatten, is_number
+from ...graph.extent import Extent, as_expr, ceildiv, is_number
 from ...graph.ir import Access, Operator
 from ...plan.gpu.tile import ColumnMapping, CrossBlockReduction, item_bytes
 from ...plan.iteration.alignment import Key
 from ...plan.iteration.contiguity import vectorizable
 from ...plan.iteration.domain import Point
 from ...plan.iteration.loops import Leaf, RowLoop, is_streamed
-from ...plan.kernel import KernelPlan, Stage
+from ...plan.kernel import Stage
 from .. import builder as B
 from ..buffers import IN_PLACE, Buffers
-from ..combine import accumulator_dtype, combine, identity
+from ..combine import accumulator_dtype, combine, identity, in_pairs
 from ..evaluator import Evaluator, compute_dtype, convert, input_indices, short_name
 from .exchange import Exchanger, make_exchange
-from .launch_check import check_multiprocessors
+from .launch_bounds import bound_registers
 from .reduce import row_reduce
-from .scratch import declare_scratch, finish
-from .variant_choice import launched
-
-
-def emit_gpu(func: Any, plan: KernelPlan) -> Any:
-    """The scheduled PrimFunc (root block, thread bindings) that computes ``func`` as ``plan`` says."""
-    with B.kernel() as body:
-        m = plan.stage.row_mapping
-        scratch = declare_scratch(plan.scratch, barrier=plan.cooperative)
-        if plan.cooperative:
-            rows = plan.stage.alignment.domain.rows
-            assert isinstance(rows, int), "rows with a grid barrier are static"
-            needed = -(-rows * m.row_splits // m.blocks_per_sm) if m.blocks_per_sm else None
-            check_multiprocessors(plan.device, plan.graph.outputs[0].buffer, needed)
-        stages = [*(variant.stage for variant in plan.variants), plan.stage]
-        for stage, once in zip(stages, launched(plan)):
-            # Not in a condition: TVM takes one of the host for one around the barriers of its kernel.
-            with B.loop("serial", once, "chosen"):
-                RowEmitter(stage, scratch).emit()
-    return finish(func, body[0], scratch, COOPERATIVE if plan.cooperative else None)
-
-
-COOPERATIVE = (
-    {"tirx.kernel_launch_params": ["tirx.use_cooperative_launch"]} if compat.LAUNCHES_COOPERATIVELY else {}
-)
-"""Function attributes of a kernel with a grid barrier."""
-RESIDENT_BLOCKS = "{} blocks of this kernel fit a multiprocessor"
-"""What a kernel says of itself where TVM cannot set a launch bound: true as it stands, in C++ without meaning.
-
-``tvm_stitch.relay.cuda_source`` makes it the launch bound, so that it is true of the code that is compiled as well.
-"""
-
-
-def bound_registers(stack: ExitStack, blocks: int) -> None:
-    """Tell the compiler that a multiprocessor must be able to hold so many blocks of the kernel being built.
-
-    To be called behind the launch of its threads: what stands before it stays on the host.
-    """
-    if compat.BOUNDS_RESIDENT_BLOCKS:
-        bound = compat.const(blocks, "int32")
-        stack.enter_context(T.attr(compat.const(0, "int32"), "tirx.launch_bounds_min_blocks_per_sm", bound))
-    else:
-        note = compat.string(RESIDENT_BLOCKS.format(blocks))
-        B.evaluate(tir.call_extern("int32", "static_assert", compat.const(1, "bool"), note))
+from .vector_address import vector_address
 
 
 class RowEmitter:
@@ -304,9 +261,7 @@ class RowEmitter:
         partials = []
         for op, acc in zip(p.reduces, accumulators):
             parts = [B.fetch(acc, e) for e in range(self.mapping.of(p.columns).vector)]
-            while len(parts) > 1:
-                parts = [combine(op.combiner or "", a, b) for a, b in zip(parts[::2], parts[1::2])]
-            partials.append(B.cell(parts[0], "partial"))
+            partials.append(B.cell(in_pairs(op, parts), "partial"))
         return partials
 
     def _set_results(self, ops: Iterable[Operator], results: Iterable[Expr]) -> None:
@@ -425,7 +380,8 @@ class RowEmitter:
                 B.store(tile, compat.const(1, compat.buffer_dtype(tile)), [start + v])
         with B.when(self.in_range if to_tile and self.guarded else None):
             with B.loop("unroll", cm.vector // piece, "part") as q:
-                where, memory = self._vector_address(memory, indices, base + q * B.i64(piece), piece)
+                self.eval.column = base + q * B.i64(piece)
+                where, memory = vector_address(self.eval, memory, indices, piece)
                 with B.loop("vectorized", piece, "v") as v:
                     slot = start + q * B.i64(piece) + v
                     place = [*where[:-1], where[-1] + v] if where else []
@@ -434,30 +390,6 @@ class RowEmitter:
                     else:
                         B.store(memory, B.fetch(tile, slot), place)
         self.eval.column = None
-
-    def _vector_address(
-        self, memory: Buffer, indices: list[Expr], column: Expr, piece: int
-    ) -> tuple[list[Expr], Buffer]:
-        """Where a vector's first element is, in a buffer whose last dimension the vector runs along.
-
-        When the column runs through several dimensions the buffer is seen flat: TVM makes one vector access of an
-        index only if it sees the stride.
-        """
-        self.eval.column = column
-        where = [self.eval.localize(i) for i in indices]
-        if piece == 1:
-            return where, memory
-        shape = [as_extent(s) for s in memory.shape]
-        address = self.eval.analyzer.simplify(flatten(where, shape))
-        if _runs_along_last(indices, self.domain.column) and not _has_size(address, shape):
-            return where, memory
-        flat = B.flat_view(memory)
-        if _divides(address) or _has_size(address, shape):
-            # Later passes would weave the lane into the quotients, or compute a size's multiple on the host, and lose
-            # sight of stride and alignment.
-            vector = B.cell(self.eval.analyzer.simplify(tir.floordiv(address, B.i64(piece))), "vector")
-            address = vector * B.i64(piece)
-        return [address], flat
 
     def _row_outputs(self) -> None:
         sched = self.stage.schedule
@@ -477,23 +409,6 @@ class RowEmitter:
         where = [self.eval.localize(values[a.var]) for a in op.spatial[: len(op.output.shape)]]
         value = self.eval.value((op, point))
         B.store(self.buffers.of(op.output), convert(value, self.buffers.dtype(op.output)), where)
-
-
-def _runs_along_last(indices: list[Expr], column: Expr) -> bool:
-    """True when the column is the last index itself, and occurs in no other."""
-    return compat.same_var(indices[-1], column) and not any(
-        column in compat.free_vars(i) for i in indices[:-1]
-    )
-
-
-def _divides(index: Expr) -> bool:
-    return compat.kind(index) in ("FloorDiv", "FloorMod") or any(map(_divides, compat.operands(index)))
-
-
-def _has_size(index: Expr, shape: Sequence[Extent]) -> bool:
-    """Does a symbolic size of ``shape`` occur in an index?"""
-    sizes = {v for extent in shape for v in compat.free_vars(as_expr(extent))}
-    return not sizes.isdisjoint(compat.free_vars(index))
 
 
 def _both(a: Expr | None, b: Expr | None) -> Expr | None:

@@ -97,7 +97,7 @@ class StageEmitter(RowEmitter):
             worker = tir.floordiv(turn, B.i64(stage.tiles))
         if self.retained is None:  # tasks kept in registers stand in no loop, where TVM takes no cells
             worker = B.cell(B.i64(0) if stage.slice.replicated else worker, "worker")
-        for key in self.stage.schedule.folds:
+        for key in self.stage.schedule.cross_row:
             self.sums[key[0]] = accumulator(key[0], self._sums_of(key[0]))
         self._hoist(tir.Select(tir.GE(worker, B.i64(0)), B.i64(1), B.i64(0)))
         working = None
@@ -265,7 +265,7 @@ class StageEmitter(RowEmitter):
         self._row_outputs()
         # All tasks of a flat domain are of its one row, which counts once.
         counts = tir.EQ(self.block, B.i64(0)) if m.split and self.stage.tasks > 1 else None
-        for key in self.stage.schedule.row_folds:
+        for key in self.stage.schedule.final_cross_row:
             self._accumulate(key, B.i64(0), counts)
 
     def _tail(self, columns: Extent, cm: ColumnMapping, base: Expr) -> Expr | None:
@@ -274,9 +274,9 @@ class StageEmitter(RowEmitter):
         covered = self.stage.tasks * self.mapping.covered(columns)
         return None if covered == columns else base < as_expr(columns)
 
-    # -- folds --------------------------------------------------------------------------------------------------
+    # -- reductions across rows --------------------------------------------------------------------------------
     def _sums_of(self, op: Operator) -> int:
-        point = next(p for o, p in self.stage.schedule.folds if o is op)
+        point = next(p for o, p in self.stage.schedule.cross_row if o is op)
         if not point.per_column:
             return 1
         m = self.mapping.of(point.columns)
@@ -284,7 +284,7 @@ class StageEmitter(RowEmitter):
 
     def _compute(self, p: RowLoop, e: Expr, valid: Expr | None, *rest: Any) -> None:
         super()._compute(p, e, valid, *rest)
-        for key in p.folds:
+        for key in p.cross_row:
             assert self.element is not None
             self._accumulate(key, e if key[0].output.size == 1 else self.element, valid)
 
@@ -301,15 +301,15 @@ class StageEmitter(RowEmitter):
         B.store(acc, combine(op.combiner or "", B.fetch(acc, place), value), [place])
 
     def _store_sums(self, worker: Expr, working: Expr | None) -> None:
-        folds = self.stage.schedule.folds
+        cross_row = self.stage.schedule.cross_row
         m, original = self.mapping, {copy: op for op, copy in self.stage.slice.copies.items()}
 
         def partial(op: Operator) -> Buffer:
             return self.global_buffer[self.whole.crossing.partials[original[op]]]
 
-        scalars = [op for op, _ in folds if op.output.size == 1]
+        scalars = [op for op, _ in cross_row if op.output.size == 1]
         if scalars:
-            rows = [op for op, point in folds if not point.per_column]
+            rows = [op for op, point in cross_row if not point.per_column]
             if rows and m.threads > 1:  # every lane of a row has the row's value: one of them counts
                 for op in rows:
                     first = tir.EQ(self.lane, B.i64(0))
@@ -317,7 +317,7 @@ class StageEmitter(RowEmitter):
                     B.store(held, tir.Select(first, B.fetch(held, 0), identity(op)), [B.i64(0)])
             own = worker if self.stage.tiles == 1 else worker * B.i64(self.stage.tiles) + self.segment
             self._store_scalars(scalars, [partial(op) for op in scalars], own, working)
-        columns = [(op, int(point.columns)) for op, point in folds if op.output.size != 1]
+        columns = [(op, int(point.columns)) for op, point in cross_row if op.output.size != 1]
         for extent in dict.fromkeys(extent for _, extent in columns):
             ops = [op for op, over in columns if over == extent]
             store_columns(

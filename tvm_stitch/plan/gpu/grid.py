@@ -8,7 +8,7 @@ got the last task of the stage before it, so that small stages of a phase run si
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ...device import DeviceModel
@@ -19,18 +19,19 @@ from ...graph.rewrite.one_pass_variance import candidates, with_one_pass_varianc
 from .. import heuristics
 from ..iteration.alignment import Alignment, Misaligned
 from ..iteration.loops import Keep, LoopNest, schedule
-from ..kernel import Crossing, Grid, KernelPlan, Stage
+from ..kernel import Grid, KernelPlan, Stage
 from ..slices import Cut, Slice, aligned_slice, final_reduce, partial_tensor
 from .occupancy import MAX_REGISTERS
-from .partition import Orientation, Partition, orientation, partition
+from .orientation import Orientation, orientation
+from .partition import Partition, partition
 from .registers import with_resident
 from .reuse import adopt, retain
 from .tile import ColumnMapping, RowMapping, Storage, tile_words, vector_length
 from .workspace import with_workspace
 
 
-def make_grid_plan(graph: StitchGraph, device: DeviceModel, barriers: bool = True) -> KernelPlan:
-    """Partition the graph, map every stage, lay out the launch and the scratch.
+def grid_partition(graph: StitchGraph, device: DeviceModel, barriers: bool = True) -> Partition:
+    """Partition the graph into phases of stages for which some shape of block is large enough.
 
     Args:
         graph: a stitch op's graph.
@@ -43,21 +44,42 @@ def make_grid_plan(graph: StitchGraph, device: DeviceModel, barriers: bool = Tru
     twice = [m for m in candidates(graph) if orientation(m.total) is not Orientation.ROW]
     barriers = barriers and device.cooperative
     found = partition(with_one_pass_variance(graph, twice), device.sms, replicate=barriers)
+    next(_mapped(found, device, barriers))
+    return found
+
+
+def map_partition(found: Partition, device: DeviceModel, barriers: bool = True) -> KernelPlan:
+    """Map every stage of a partition, lay out the launch and the scratch; ``barriers`` as the partition had it.
+
+    Raises:
+        Misaligned: when the device cannot hold the grid, which :func:`grid_partition` finds out before.
+    """
+    _, plan = min(_mapped(found, device, barriers and device.cooperative), key=lambda choice: choice[0])
+    plan = with_workspace(plan)
+    grid = plan.shared_grid
+    return replace(plan, retention=retain(plan, _registers_of(device, grid.threads, grid.blocks_per_sm)))
+
+
+def _mapped(found: Partition, device: DeviceModel, barriers: bool) -> Iterator[tuple[float, KernelPlan]]:
+    """The plan for each shape of block that fits, with what speaks against it.
+
+    Raises:
+        Misaligned: when none does.
+    """
     reasons: list[str] = []
-    made: list[tuple[float, KernelPlan]] = []
+    none = True
     for (threads, per_sm), penalty in heuristics.GRID_BLOCK_SHAPES.items():
         if threads * per_sm > device.threads_per_sm:
             continue
         try:
-            made.append(_Mapper(found, device, threads, per_sm, barriers).run(penalty))
+            choice = _Mapper(found, device, threads, per_sm, barriers).run(penalty)
         except Misaligned as err:
             reasons.append(str(err))
-    if not made:
+            continue
+        none = False
+        yield choice
+    if none:
         raise Misaligned(reasons[0] if reasons else f"{device.name} cannot hold the grid")
-    _, plan = min(made, key=lambda choice: choice[0])
-    plan = with_workspace(plan)
-    grid = plan.shared_grid
-    return replace(plan, retention=retain(plan, _registers_of(device, grid.threads, grid.blocks_per_sm)))
 
 
 def _registers_of(device: DeviceModel, threads: int, per_sm: int) -> int:
@@ -68,8 +90,8 @@ def _registers_of(device: DeviceModel, threads: int, per_sm: int) -> int:
 class _Mapper:
     """Maps the stages of a partition to a launch, phase by phase: one mapper for each shape of block.
 
-    How many partial results a fold has is known once its stage is mapped. The stages that finish it are then made anew,
-    for as many; the partition itself stays as it is.
+    How many partial results a reduction across rows has is known once its stage is mapped. The stages that finish it
+    are then made anew, for as many; the partition itself stays as it is.
     """
 
     def __init__(self, found: Partition, device: DeviceModel, threads: int, per_sm: int, barriers: bool):
@@ -81,7 +103,7 @@ class _Mapper:
         # Of every stage: the fraction wasted, and the bytes it reads.
         self.wasted: list[tuple[float, int]] = []
         self.most_tasks = 1
-        self.partials = dict(found.partials)
+        self.partials = dict(found.crossing.partials)
         self.resized: dict[Tensor, Tensor] = {}  # partial results, by those of the partition
         self.finals: dict[Operator, Operator] = {}  # what finishes them
         self.cut = Cut(dict(found.cut.producer), dict(found.cut.ready))
@@ -119,7 +141,7 @@ class _Mapper:
             found.graph,
             self.device,
             tuple(map(tuple, _turned_around(phases))),
-            Crossing(self.partials, found.scalars, found.stored, found.shared),
+            replace(found.crossing, partials=self.partials),
             Grid(self.threads, blocks, self.per_sm, self.barriers),
         )
         return self._cost(penalty), plan
@@ -132,10 +154,10 @@ class _Mapper:
             self._size_partials(found[-1])
         return found
 
-    # -- folds --------------------------------------------------------------------------------------------------
+    # -- reductions across rows --------------------------------------------------------------------------------
     def _size_partials(self, mapped: Stage) -> None:
         """Room for a partial result of every block that works on the stage."""
-        for op in mapped.slice.folds:
+        for op in mapped.slice.cross_row:
             blocks, partial = mapped.stride * (mapped.tiles if op.output.size == 1 else 1), self.partials[op]
             if partial.shape[-1] == blocks:
                 continue
@@ -147,7 +169,7 @@ class _Mapper:
                 self.finals[final] = self.cut.producer[op.output] = final_reduce(final, new)
 
     def _resized(self, piece: Slice) -> Slice:
-        """The stage, finishing reductions over as many partial results as the mapping of the fold's part makes."""
+        """The stage, finishing reductions over as many partial results as the mapping of their own stage makes."""
         if not any(op in self.finals for op in piece.copies):
             return piece
 
@@ -155,7 +177,7 @@ class _Mapper:
             return [self.finals.get(op, op) for op in ops]
 
         return aligned_slice(
-            self.cut, piece.phase, piece.domain, new(piece.roots), new(piece.folds), new(piece.stored),
+            self.cut, piece.phase, piece.domain, new(piece.roots), new(piece.cross_row), new(piece.stored),
             piece.replicated,
         )  # fmt: skip
 
@@ -214,7 +236,7 @@ class _Mapper:
         extents = [int(e) for e in sched.spaces]
         vectors = {e: vector_length(al, sched, e, self.device) for e in extents}
         tiled = bool(sched.passes) and not any(p.reduces for p in sched.passes) and not sched.row_outputs
-        tiled = tiled and not sched.row_folds and len(extents) == 1
+        tiled = tiled and not sched.final_cross_row and len(extents) == 1
         counts = [1 << n for n in range(self.threads.bit_length()) if self.threads % (1 << n) == 0]
         costs = [(self._cost_of(al, sched, vectors, threads, rows, tiled), threads) for threads in counts]
         wasted, threads = min(costs)
@@ -239,7 +261,7 @@ class _Mapper:
             spaces.append((extent, ColumnMapping(vector, chunks)))
         storage = Storage.REGISTERS
         if not fits:
-            if any(p.folds for p in sched.passes) or any(k[1].per_column for k in sched.hoisted):
+            if any(p.cross_row for p in sched.passes) or any(k[1].per_column for k in sched.hoisted):
                 raise Misaligned("the sums of all columns do not fit the registers of a block")
             storage = Storage.NOWHERE
             spaces = [(e, self._stepped(m)) for e, m in spaces]
@@ -261,22 +283,24 @@ class _Mapper:
         return ColumnMapping(m.vector, chunks, -(-m.chunks // chunks))
 
     def _unroll(self, al: Alignment, sched: LoopNest, mapping: RowMapping) -> int:
-        """Groups of rows in flight at once where rows only feed folds: no barrier or store stands between them."""
-        if len(sched.passes) != 1 or sched.row_outputs or sched.row_folds:
+        """Groups of rows in flight at once where rows feed reductions across them only: without barriers and stores."""
+        if len(sched.passes) != 1 or sched.row_outputs or sched.final_cross_row:
             return 1
         (p,) = sched.passes
         if p.reduces or p.outputs:
             return 1
         m = mapping.of(p.columns)
         words = m.vector * m.chunks * max(1.0, tile_words(al, sched, p.columns))
-        room = self.words - m.vector * m.chunks * len(p.folds)
+        room = self.words - m.vector * m.chunks * len(p.cross_row)
         return max(1, min(heuristics.VECTORS_IN_FLIGHT // m.chunks, int(room // max(1.0, words))))
 
     def _words(self, al: Alignment, sched: LoopNest, extent: int) -> float:
-        """Registers a column costs a thread: its tile, and an accumulator for each fold."""
-        folds = [op for p in sched.over(extent) for op, _ in p.folds]
+        """Registers a column costs a thread: its tile, and an accumulator for each reduction across rows."""
+        cross_row = [op for p in sched.over(extent) for op, _ in p.cross_row]
         sums = sum(
-            max(1.0, item_bytes(compute_dtype(op.output.dtype)) / 4) for op in folds if op.output.size != 1
+            max(1.0, item_bytes(compute_dtype(op.output.dtype)) / 4)
+            for op in cross_row
+            if op.output.size != 1
         )
         same_rows = sum(1 for _, point in sched.hoisted if extent_key(point.columns) == extent)
         return tile_words(al, sched, extent) + sums + same_rows

@@ -1,44 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
 """Partition a stitch op into phases of stages: the Global scheme, chosen edge by edge (AStitch 4.2, 4.3).
 
-Reductions and outputs are placed one by one, producers first. Each joins the stage that holds the row values it reads,
-if that stage's rows serve it as well (the passive locality check: Regional); else those values become global, and it
-goes into a stage of a later phase. Reductions across a stage's rows (*folds*) are accumulated block by block; the
-partial results are global values, and the rest of the reduction belongs to the next phase.
+The dominant candidates, reductions and outputs, are placed one by one, producers first. Each joins the stage that holds
+the row values it reads, if that stage's rows serve it as well (the passive locality check: Regional); else those values
+become global, and it goes into a stage of a later phase. Reductions across a stage's rows are accumulated
+block by block; the partial results are global values, and the rest of the reduction belongs to the next phase.
 """
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from ... import compat
-from ...graph.dtype import compute_dtype
-from ...graph.extent import Extent, as_extent, product
+from ...graph.dtype import carried_dtype
+from ...graph.extent import product
 from ...graph.ir import Operator, StitchGraph, Tensor
-from .. import heuristics
-from ..iteration.alignment import Alignment, Misaligned, align, op_points
-from ..iteration.domain import At, Domain, Point
+from .. import dominants, heuristics
+from ..iteration.alignment import Misaligned, align, op_points, row_domains
+from ..iteration.domain import Domain
+from ..kernel import Crossing
 from ..slices import Cut, Slice, aligned_slice, final_reduce, partial_tensor, slice_graph, slice_operators
+from .draft import Draft
+from .orientation import Orientation, as_int, has_many_results, is_strided, orientation
 
 
 @dataclass(frozen=True)
 class Partition:
-    """Phases of stages, and what crosses between them.
-
-    ``partials`` maps each fold to the tensor of its partial results, one a block (the last dimension); ``scalars``
-    are the folds with one result, which every block finishes for itself; ``stored`` are the global tensors that are
-    written as they are, ``shared`` those that every block has in its shared memory, with the phase of their stages.
-    """
+    """Phases of stages for a grid of ``blocks`` blocks, and what crosses between them."""
 
     graph: StitchGraph
     blocks: int
     phases: Sequence[Sequence[Slice]]
-    partials: Mapping[Operator, Tensor]
-    scalars: Mapping[Operator, int]
-    stored: Mapping[Tensor, int]
-    shared: Mapping[Tensor, int]
+    crossing: Crossing
     cut: Cut
 
 
@@ -60,98 +53,13 @@ def partition(graph: StitchGraph, blocks: int, replicate: bool = True) -> Partit
     return _Partitioner(graph, blocks, replicate).run()
 
 
-class Orientation(enum.Enum):
-    """How a reduction lies in memory."""
-
-    ROW = "along the innermost axis of what it reads"
-    COLUMN = "across it"
-    ALL = "to one result"
-
-
-def orientation(op: Operator) -> Orientation:
-    """Along the innermost axis of what it reads (``ROW``), across it (``COLUMN``), or to one result (``ALL``)."""
-    if op.output.size == 1:
-        return Orientation.ALL
-    reduced = {a.var for a in op.reduce}
-    accesses = sorted(op.accesses, key=lambda a: -int(as_int(a.tensor.size)))
-    for access in accesses:
-        for index, extent in reversed(list(zip(access.indices, access.tensor.shape))):
-            if isinstance(extent, int) and extent == 1:
-                continue
-            used = compat.free_vars(index)
-            if used:
-                return Orientation.ROW if used & reduced else Orientation.COLUMN
-    return Orientation.ROW
-
-
-def as_int(extent: Extent) -> int:
-    """A static extent's value, 0 for a symbolic one."""
-    return extent if isinstance(extent, int) else 0
-
-
-class _Draft:
-    """A stage in the making: its roots change while others find their place, and its alignment with them."""
-
-    def __init__(self, made: Slice):
-        self.made = made
-        self.joining: tuple[Operator, ...] = ()  # roots that the alignment does not have yet
-        self.storing: frozenset[Operator] = frozenset()
-        self.replicated = False
-        self.phase, self.domain = made.phase, made.domain
-
-    @property
-    def roots(self) -> tuple[Operator, ...]:
-        return (*self.made.roots, *self.joining)
-
-    @property
-    def folds(self) -> frozenset[Operator]:
-        return self.made.folds
-
-    @property
-    def stored(self) -> frozenset[Operator]:
-        return self.made.stored | self.storing
-
-    def join(self, root: Operator, stored: bool) -> None:
-        """Take in a root that is aligned with the rest later."""
-        self.joining = (*self.joining, root)
-        if stored:
-            self.storing = self.storing | {root}
-
-    def become(self, made: Slice) -> None:
-        """Be a stage with other roots."""
-        self.made, self.joining, self.storing = made, (), frozenset()
-
-    def settle(self, cut: Cut) -> None:
-        """Align the roots that joined."""
-        if self.joining:
-            self.become(self.with_roots(cut, self.roots, self.folds, self.stored))
-
-    def with_roots(
-        self, cut: Cut, roots: Sequence[Operator], folds: Collection[Operator], stored: Collection[Operator]
-    ) -> Slice:
-        """The stage with these roots.
-
-        Raises:
-            Misaligned: when its domain does not serve them all.
-        """
-        return aligned_slice(cut, self.phase, self.domain, roots, folds, stored)
-
-    def replicate(self) -> None:
-        """Let every block evaluate it."""
-        self.replicated = True
-
-    def finished(self, phase: int) -> Slice:
-        """The stage as it has become, in a phase of this number."""
-        return replace(self.made, phase=phase, replicated=self.replicated)
-
-
 class _Partitioner:
     def __init__(self, graph: StitchGraph, blocks: int, replicate: bool):
         self.graph, self.blocks, self.replicate = graph, blocks, replicate
         self.cut = Cut({op.output: op for op in graph.operators})
-        self.drafts: list[_Draft] = []
-        self.home: dict[Operator, _Draft] = {}
-        self.replicated: list[_Draft] = []  # in the order in which they became so: none reads a later one
+        self.drafts: list[Draft] = []
+        self.home: dict[Operator, Draft] = {}
+        self.replicated: list[Draft] = []  # in the order in which they became so: none reads a later one
         self.partials: dict[Operator, Tensor] = {}
         self.scalars: dict[Operator, int] = {}
         self.stored: dict[Tensor, int] = {}
@@ -159,12 +67,12 @@ class _Partitioner:
         self.outputs = {t.producer for t in graph.outputs}
 
     def run(self) -> Partition:
-        for op in self.graph.operators:
+        for op in dominants.roots(self.graph):
             if op.is_reduce:
                 self._reduce(op)
-            elif op in self.outputs:
+            else:
                 self._place(op, stored=True)
-        drafts: dict[int, list[_Draft]] = {}
+        drafts: dict[int, list[Draft]] = {}
         for draft in self.drafts:
             draft.settle(self.cut)
             drafts.setdefault(draft.phase, []).append(draft)
@@ -186,10 +94,12 @@ class _Partitioner:
             self.graph,
             self.blocks,
             phases,
-            self.partials,
-            {op: number[f] for op, f in self.scalars.items()},
-            {t: number[f] for t, f in self.stored.items()},
-            {t: number[f] for t, f in self.shared.items()},
+            Crossing(
+                self.partials,
+                {op: number[f] for op, f in self.scalars.items()},
+                {t: number[f] for t, f in self.stored.items()},
+                {t: number[f] for t, f in self.shared.items()},
+            ),
             Cut(self.cut.producer, {t: after(f) for t, f in self.cut.ready.items()}),
         )
 
@@ -199,8 +109,8 @@ class _Partitioner:
         if lies is Orientation.ROW or (lies is Orientation.COLUMN and has_many_results(op, self.blocks)):
             self._place(op, stored=op in self.outputs)
             return
-        draft = self._place(op, fold=True)
-        dtype = _carried(compute_dtype(op.output.dtype))
+        draft = self._place(op, across=True)
+        dtype = carried_dtype(op.output.dtype)
         partial = partial_tensor(op, self.blocks, dtype)
         self.partials[op] = partial
         self.cut.ready[partial] = draft.phase + 1
@@ -213,25 +123,25 @@ class _Partitioner:
         self._place(final, stored=op in self.outputs)
 
     # -- placing ------------------------------------------------------------------------------------------------
-    def _place(self, root: Operator, fold: bool = False, stored: bool = False) -> _Draft:
+    def _place(self, root: Operator, across: bool = False, stored: bool = False) -> Draft:
         while True:
             draft = self._finishing(root)
-            if draft is not None and not fold and self._join(draft, root, fold, stored):
+            if draft is not None and not across and self._join(draft, root, across, stored):
                 return draft
             sources = self._sources(root)
             phase = self._earliest(root)
             homes = {self.home[s] for s in sources}
             tried = list(homes) if len(homes) == 1 else []
             if not homes:
-                tried = list(self._neighbours(root, phase, fold))
+                tried = list(self._neighbours(root, phase, across))
             for draft in tried:
-                if draft.phase >= phase and self._join(draft, root, fold, stored):
+                if draft.phase >= phase and self._join(draft, root, across, stored):
                     return draft
             if not sources:
-                return self._open(root, phase, fold, stored)
+                return self._open(root, phase, across, stored)
             self._make_global(root)
 
-    def _finishing(self, root: Operator) -> _Draft | None:
+    def _finishing(self, root: Operator) -> Draft | None:
         """The stage whose stored row values the root only carries on, row by row: it belongs there, a phase earlier."""
         if root.is_reduce:
             return None
@@ -280,12 +190,12 @@ class _Partitioner:
             phase = max([phase, *(self.cut.ready.get(t, 0) for t in op.inputs)])
         return phase
 
-    def _neighbours(self, root: Operator, phase: int, fold: bool) -> Iterator[_Draft]:
+    def _neighbours(self, root: Operator, phase: int, across: bool) -> Iterator[Draft]:
         """Stages worth trying: those that read what the root reads; their rows must fit."""
         inputs = self._leaves([root], phase)
         tried = 0
         for draft in sorted(self.drafts, key=lambda p: p.phase):
-            if draft.phase < phase or tried >= heuristics.STAGES_TRIED or not self._fits(draft, root, fold):
+            if draft.phase < phase or tried >= heuristics.STAGES_TRIED or not self._fits(draft, root, across):
                 continue
             shared = inputs & self._leaves(draft.roots, draft.phase)
             size = max((as_int(t.size) for t in inputs), default=0)
@@ -301,9 +211,9 @@ class _Partitioner:
         return {t for op in operators for t in op.inputs if t not in made}
 
     @staticmethod
-    def _fits(draft: _Draft, root: Operator, fold: bool) -> bool:
+    def _fits(draft: Draft, root: Operator, across: bool) -> bool:
         rows = as_int(draft.domain.rows)
-        if fold:
+        if across:
             size = as_int(root.output.size)
             if size == 1:
                 return as_int(op_points(root)) % rows == 0
@@ -315,21 +225,21 @@ class _Partitioner:
         return as_int(root.output.size) % rows == 0
 
     @staticmethod
-    def _alike(draft: _Draft, root: Operator) -> bool:
+    def _alike(draft: Draft, root: Operator) -> bool:
         """Roots of the same size in a stage of no other kind: one loop instead of two."""
         return all(r.output.size == root.output.size and r.is_reduce == root.is_reduce for r in draft.roots)
 
-    def _join(self, draft: _Draft, root: Operator, fold: bool, stored: bool) -> bool:
+    def _join(self, draft: Draft, root: Operator, across: bool, stored: bool) -> bool:
         roots = draft.roots if root in draft.roots else (*draft.roots, root)
-        folds = draft.folds | {root} if fold else draft.folds
+        cross_row = draft.cross_row | {root} if across else draft.cross_row
         kept = draft.stored | {root} if stored else draft.stored
         if draft.replicated and root not in draft.roots:
             return False
-        if not fold and self._is_element_wise(draft, root):
+        if not across and self._is_element_wise(draft, root):
             return self._join_alone(draft, root, stored)
         draft.settle(self.cut)
         try:
-            made = draft.with_roots(self.cut, roots, folds, kept)
+            made = draft.with_roots(self.cut, roots, cross_row, kept)
             if is_strided(made.alignment) and not is_strided(draft.made.alignment):
                 raise Misaligned("its rows lie across memory")
         except Misaligned:
@@ -338,14 +248,14 @@ class _Partitioner:
         self.home[root] = draft
         return True
 
-    def _is_element_wise(self, draft: _Draft, root: Operator) -> bool:
+    def _is_element_wise(self, draft: Draft, root: Operator) -> bool:
         """Are the stage and the root without reductions, so that no root's place depends on another one?"""
         if not draft.domain.flat or root in draft.roots:
             return False
         needed = slice_operators(self.cut, [root], draft.phase)
         return not any(op.is_reduce for op in (*needed, *draft.roots))
 
-    def _join_alone(self, draft: _Draft, root: Operator, stored: bool) -> bool:
+    def _join_alone(self, draft: Draft, root: Operator, stored: bool) -> bool:
         """Join where the root can be aligned by itself; the stage's alignment follows when all have joined.
 
         To align the whole stage for each of many results takes time that grows with their square.
@@ -359,46 +269,46 @@ class _Partitioner:
         self.home[root] = draft
         return True
 
-    def _open(self, root: Operator, phase: int, fold: bool, stored: bool) -> _Draft:
+    def _open(self, root: Operator, phase: int, across: bool, stored: bool) -> Draft:
         if phase >= heuristics.MOST_PHASES:
             raise Misaligned(f"{root.name} would be in phase {phase + 1} of at most {heuristics.MOST_PHASES}")
         if len(self.drafts) >= heuristics.MOST_STAGES:
             raise Misaligned(f"more than {heuristics.MOST_STAGES} stages with rows of their own")
         reasons = []
-        for domain in self._domains(root, phase, fold):
+        for domain in self._domains(root, phase, across):
             try:
                 made = aligned_slice(
-                    self.cut, phase, domain, [root], [root] if fold else [], [root] if stored else []
+                    self.cut, phase, domain, [root], [root] if across else [], [root] if stored else []
                 )
             except Misaligned as err:
                 reasons.append(str(err))
                 continue
-            draft = _Draft(made)
+            draft = Draft(made)
             self.drafts.append(draft)
             self.home[root] = draft
             self._absorb(draft)
             return draft
         raise Misaligned(reasons[0] if reasons else f"no domain for {root.name}")
 
-    def _domains(self, root: Operator, phase: int, fold: bool) -> list[Domain]:
-        if fold and as_int(root.output.size) > 1:
+    def _domains(self, root: Operator, phase: int, across: bool) -> list[Domain]:
+        if across and as_int(root.output.size) > 1:
             return [Domain(product(a.extent for a in root.reduce))]
-        if root.is_reduce and not fold:
+        if root.is_reduce and not across:
             return [Domain(root.output.size)]
-        if fold:
+        if across:
             return [Domain(1, flat=True)]
-        from ..iteration.alignment import _candidates
+        return row_domains(slice_graph(self.cut, [root], {root}, phase, "root")[0])
 
-        return _candidates(slice_graph(self.cut, [root], {root}, phase, "root")[0])
-
-    def _absorb(self, draft: _Draft) -> None:
-        """Move folds to one result from flat stages that read the same data into a new stage with rows."""
+    def _absorb(self, draft: Draft) -> None:
+        """Move reductions to one result from flat stages that read the same data into a new stage with rows."""
         if draft.domain.flat:
             return
         inputs = self._leaves(draft.roots, draft.phase)
         for other in [p for p in self.drafts if p is not draft and p.phase == draft.phase and p.domain.flat]:
             leaves = self._leaves(other.roots, other.phase)
-            if not (other.folds and leaves & inputs) or any(r not in other.folds for r in other.roots):
+            if not (other.cross_row and leaves & inputs) or any(
+                r not in other.cross_row for r in other.roots
+            ):
                 continue
             before = draft.made
             if all(self._fits(draft, r, True) and self._join(draft, r, True, False) for r in other.roots):
@@ -428,7 +338,7 @@ class _Partitioner:
 
         visit(root)
 
-    def _store(self, op: Operator, draft: _Draft) -> None:
+    def _store(self, op: Operator, draft: Draft) -> None:
         if not self._join(draft, op, False, True):
             raise Misaligned(f"{op.name} cannot be stored where it is computed")
         if self._is_small(draft):
@@ -440,11 +350,11 @@ class _Partitioner:
         self.cut.ready[op.output] = draft.phase + 1
         self.stored[op.output] = draft.phase
 
-    def _is_small(self, draft: _Draft) -> bool:
+    def _is_small(self, draft: Draft) -> bool:
         """Can every block evaluate the stage for itself in about the time of a barrier?"""
         if draft.replicated:
             return True
-        if not self.replicate or draft.domain.flat or draft.folds:
+        if not self.replicate or draft.domain.flat or draft.cross_row:
             return False
         if any(op.output in self.graph.outputs for op in draft.stored):
             return False
@@ -456,49 +366,3 @@ class _Partitioner:
         if any(op.output in self.stored for op in draft.stored):
             return False
         return sum(as_int(op_points(r)) for r in draft.roots if r.is_reduce) <= heuristics.REPLICATED_POINTS
-
-
-def has_many_results(op: Operator, blocks: int) -> bool:
-    """A thread for every result keeps the device busy, and neighbouring threads read neighbouring elements."""
-    size = as_int(op.output.size)
-    return (
-        size >= blocks * heuristics.BUSY_RESULTS
-        or as_int(op_points(op)) <= heuristics.SCATTERED_ELEMENTS * size
-    )
-
-
-def wants_partition(graph: StitchGraph, blocks: int) -> bool:
-    """True when rows would lie across memory, so that sums of columns block by block are better."""
-    return any(
-        orientation(op) is Orientation.COLUMN and not has_many_results(op, blocks) for op in graph.reduces
-    )
-
-
-def _carried(dtype: str) -> str:
-    """The dtype of partial results in device memory."""
-    return "int32" if dtype in ("bool", "int8", "int16", "uint8", "uint16") else dtype
-
-
-def is_strided(alignment: Alignment) -> bool:
-    """True when large inputs are read across memory: neighbouring columns of a row are not neighbours there."""
-    domain = alignment.domain
-    if domain.flat:
-        return False
-    for key, reads in alignment.reads.items():
-        for access, point in zip(key[0].accesses, reads):
-            if point is None or point.at is not At.INDEX or not point.per_column:
-                continue
-            size, points = as_int(access.tensor.size), as_int(product([domain.rows, point.columns]))
-            if size * 2 > points and _across(domain, access.tensor, point):
-                return True
-    return False
-
-
-def _across(domain: Domain, tensor: Tensor, point: Point) -> bool:
-    for index, extent in reversed(list(zip(point.indices, tensor.shape))):
-        if as_extent(extent) == 1:
-            continue
-        used = compat.free_vars(index)
-        if used:
-            return domain.column not in used
-    return False

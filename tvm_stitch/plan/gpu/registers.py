@@ -28,7 +28,7 @@ def stage_words(stage: Stage) -> float:
             if leaf[1].at is not At.FULL and leaf not in stage.resident
         )
         outputs = sum(_words(op.output.dtype) for op, _ in p.outputs)
-        total += columns * (hoisted + loads * stage.unroll + len(p.folds)) + m.vector * (outputs + shared)
+        total += columns * (hoisted + loads * stage.unroll + len(p.cross_row)) + m.vector * (outputs + shared)
     return total
 
 

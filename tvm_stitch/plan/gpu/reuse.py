@@ -70,7 +70,12 @@ def adopt(piece: Slice, earlier: Sequence[Stage], cut: Cut, blocks: int, words: 
         blocks: blocks of the launch.
         words: registers that a thread may spend.
     """
-    if not piece.domain.flat or piece.folds or piece.replicated or any(op.is_reduce for op in piece.roots):
+    if (
+        not piece.domain.flat
+        or piece.cross_row
+        or piece.replicated
+        or any(op.is_reduce for op in piece.roots)
+    ):
         return None
     for model in earlier:
         m = model.row_mapping
@@ -80,7 +85,7 @@ def adopt(piece: Slice, earlier: Sequence[Stage], cut: Cut, blocks: int, words: 
             continue
         rows = Domain(model.alignment.domain.rows)
         try:
-            like = aligned_slice(cut, piece.phase, rows, piece.roots, piece.folds, piece.stored)
+            like = aligned_slice(cut, piece.phase, rows, piece.roots, piece.cross_row, piece.stored)
         except Misaligned:
             continue
         mapped = _mapped_as(like, model, words)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from ... import compat
 from ...config import StitchConfig
 from ...device import DeviceModel
-from ...graph.dtype import item_bytes
+from ...graph.dtype import carried_dtype, item_bytes
 from ...graph.extent import ByExtent, Extent, as_expr
 from ...graph.ir import Operator
 from .. import heuristics
@@ -31,7 +31,6 @@ from .tile import (
     kept_in_shared,
     map_rows,
     partial_bytes,
-    partial_dtype,
     settled,
     stage_bytes,
     tile_words,
@@ -200,4 +199,6 @@ def partial_scratch(sched: LoopNest, rows: Extent, mapping: RowMapping) -> dict[
         return {}
     reduces = [op for p in sched.passes for op in p.reduces]
     shape = (rows, mapping.row_splits)
-    return {op: Scratch(f"partials_{i}", shape, partial_dtype(op)) for i, op in enumerate(reduces)}
+    return {
+        op: Scratch(f"partials_{i}", shape, carried_dtype(op.output.dtype)) for i, op in enumerate(reduces)
+    }

@@ -23,9 +23,8 @@ from math import gcd
 from ... import compat
 from ...compat import Analyzer
 from ...device import DeviceModel
-from ...graph.dtype import compute_dtype, item_bytes
+from ...graph.dtype import carried_dtype, compute_dtype, item_bytes
 from ...graph.extent import ByExtent, Extent, as_expr, ceildiv
-from ...graph.ir import Operator
 from .. import heuristics
 from ..iteration.alignment import Alignment
 from ..iteration.contiguity import vectorizable
@@ -341,14 +340,10 @@ def partial_bytes(sched: LoopNest, mapping: RowMapping) -> int:
     folded: dict[int, int] = {}
     for i, p in enumerate(sched.passes):
         together = i if mapping.exchange is CrossBlockReduction.NONE else p.level
-        folded[together] = folded.get(together, 0) + sum(item_bytes(partial_dtype(op)) for op in p.reduces)
+        folded[together] = folded.get(together, 0) + sum(
+            item_bytes(carried_dtype(op.output.dtype)) for op in p.reduces
+        )
     return mapping.block // 32 * max(folded.values(), default=0) + exchange_bytes(sched, mapping)
-
-
-def partial_dtype(op: Operator) -> str:
-    """The dtype in which a partial result travels between threads or blocks (4 or 8 bytes)."""
-    dtype = compute_dtype(op.output.dtype)
-    return dtype if item_bytes(dtype) >= 4 else "int32"
 
 
 def exchange_bytes(sched: LoopNest, mapping: RowMapping) -> int:
@@ -358,7 +353,7 @@ def exchange_bytes(sched: LoopNest, mapping: RowMapping) -> int:
     """
     if mapping.exchange is not CrossBlockReduction.CLUSTER:
         return 0
-    sizes = [item_bytes(partial_dtype(op)) for p in sched.passes for op in p.reduces]
+    sizes = [item_bytes(carried_dtype(op.output.dtype)) for p in sched.passes for op in p.reduces]
     return max(sizes, default=0) * len(sizes) * mapping.row_splits
 
 

@@ -28,21 +28,22 @@ def has_symbolic_rows(alignment: Alignment, sched: LoopNest) -> bool:
     return not alignment.domain.flat and not all(isinstance(e, int) for e in sched.spaces)
 
 
-def check_busy(alignment: Alignment, device: DeviceModel) -> None:
-    """See that few rows of symbolic length, which have a block each, do not hold up what all blocks could compute.
+def busy(alignment: Alignment, device: DeviceModel) -> Alignment:
+    """The alignment, once it is seen that few rows of symbolic length, which have a block each, hold up nothing.
 
     Raises:
         Misaligned: where an output needs no reduction, and there are fewer rows than multiprocessors.
     """
     rows = alignment.domain.rows
     if not isinstance(rows, int) or rows >= device.sms or not alignment.graph.reduces:
-        return
+        return alignment
     for op, point in alignment.roots:
         if op.is_reduce or isinstance(point.columns, int) or alignment.level[(op, point)]:
             continue
         raise Misaligned(
             f"output {op.name} needs no reduction, and {rows} rows of unknown length would leave the device idle"
         )
+    return alignment
 
 
 def stages_by_length(

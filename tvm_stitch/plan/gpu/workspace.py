@@ -38,7 +38,9 @@ def _lives(plan: KernelPlan) -> dict[Tensor, tuple[int, int]]:
     found = plan.crossing
     first: dict[Tensor, int] = {}
     for op, tensor in found.partials.items():
-        first[tensor] = next(f for f, stages in enumerate(plan.phases) for s in stages if op in s.slice.folds)
+        first[tensor] = next(
+            f for f, stages in enumerate(plan.phases) for s in stages if op in s.slice.cross_row
+        )
     first |= found.stored
     last = dict(first)
     for f, stages in enumerate(plan.phases):

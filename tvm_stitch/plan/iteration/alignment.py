@@ -14,8 +14,8 @@ from ... import compat
 from ...compat import Buffer, has_load
 from ...graph.classify import is_heavy
 from ...graph.extent import Extent, is_number, product, quotient, same, unflatten
-from ...graph.ir import Access, OpClass, Operator, Span, StitchGraph, Tensor
-from .. import heuristics
+from ...graph.ir import Access, Operator, StitchGraph, Tensor
+from .. import dominants, heuristics
 from .domain import At, Domain, Point, is_zero
 from .gather import GatherPoints, Misaligned
 from .index_length import too_long
@@ -28,9 +28,9 @@ class Alignment:
     """Where everything is evaluated.
 
     ``roots`` lists the reductions and outputs with their points; ``reads`` gives, for each evaluated operator, the
-    point of each of its accesses (None for a gather's data, which is indexed by values). ``folds`` are the reductions
-    across rows: their results are known only when every row is done, so nothing here reads them. ``stand_ins`` are the
-    buffers that points read for inputs which hold indices.
+    point of each of its accesses (None for a gather's data, which is indexed by values). ``cross_row`` are the
+    reductions across rows: their results are known only when every row is done, so nothing here reads them.
+    ``stand_ins`` are the buffers that points read for inputs which hold indices.
     """
 
     graph: StitchGraph
@@ -38,7 +38,7 @@ class Alignment:
     roots: Sequence[Key]
     reads: Mapping[Key, Sequence[Point | None]]
     level: Mapping[Key, int]
-    folds: frozenset[Operator]
+    cross_row: frozenset[Operator]
     stand_ins: Mapping[Tensor, Buffer]
 
     @property
@@ -54,12 +54,12 @@ class Alignment:
 def align(
     graph: StitchGraph,
     domain: Domain | None = None,
-    folds: Collection[Operator] = (),
+    cross_row: Collection[Operator] = (),
     pinned: Collection[Tensor] = (),
 ) -> Alignment:
     """Find a domain for the graph (or take the one given) and evaluate its points.
 
-    ``folds`` names reductions that run across the rows instead of along them: one result a column, or one in all.
+    ``cross_row`` names reductions that run across the rows instead of along them: one result a column, or one in all.
     ``pinned`` are inputs of which only the elements at the current row and column are there.
 
     Raises:
@@ -69,16 +69,16 @@ def align(
         if any(is_zero(s) for s in t.shape):
             raise Misaligned(f"{t.name} has no elements")
     reasons: list[str] = []
-    for candidate in [domain] if domain is not None else _candidates(graph):
+    for candidate in [domain] if domain is not None else row_domains(graph):
         try:
-            return _Aligner(graph, candidate, frozenset(folds), frozenset(pinned)).run()
+            return _Aligner(graph, candidate, frozenset(cross_row), frozenset(pinned)).run()
         except Misaligned as err:
             reasons.append(str(err))
     raise Misaligned(reasons[0] if reasons else "no output")
 
 
-def _candidates(graph: StitchGraph) -> list[Domain]:
-    """Row domains worth trying, best first."""
+def row_domains(graph: StitchGraph) -> list[Domain]:
+    """The domains worth trying for all of a graph, best first: its dominant candidates say what a row is."""
     reduces = graph.reduces
     if reduces:
         rows = Domain(reduces[0].output.size)
@@ -90,27 +90,18 @@ def _candidates(graph: StitchGraph) -> list[Domain]:
         return [rows]
     # Without a reduction, rows pay when a heavy value is broadcast along them (computed once a row). Those of symbolic
     # length may turn out to be short: they are the last resort.
-    found: list[Extent] = []
-    symbolic: list[Extent] = []
-    heavy_below: dict[Tensor, bool] = {}
-    for op in graph.operators:
-        heavy_below[op.output] = op.op_class is OpClass.HEAVY or any(
-            heavy_below.get(t, False) for t in op.inputs
-        )
-        for a in op.accesses:
-            if a.span is Span.LEADING and heavy_below.get(a.tensor, False):
-                if not any(same(a.tensor.size, f) for f in [*found, *symbolic]):
-                    columns = quotient(op_points(op), a.tensor.size)
-                    (found if isinstance(columns, int) else symbolic).append(a.tensor.size)
-    return [*map(Domain, found), Domain(1, flat=True), *map(Domain, symbolic)]
+    found = dominants.broadcast_sizes(graph)
+    known = [e for e in found if all(isinstance(quotient(t.size, e), int) for t in graph.outputs)]
+    symbolic = [e for e in found if not any(e is k for k in known)]
+    return [*map(Domain, known), Domain(1, flat=True), *map(Domain, symbolic)]
 
 
 class _Aligner:
     def __init__(
-        self, graph: StitchGraph, domain: Domain, folds: frozenset[Operator], pinned: frozenset[Tensor]
+        self, graph: StitchGraph, domain: Domain, cross_row: frozenset[Operator], pinned: frozenset[Tensor]
     ):
         self.graph, self.domain, self.pinned = graph, domain, pinned
-        self.folds, self.row_point = folds, domain.row_point
+        self.cross_row, self.row_point = cross_row, domain.row_point
         self.roots: list[Key] = []
         self.reads: dict[Key, list[Point | None]] = {}
         self.level: dict[Key, int] = {}
@@ -118,23 +109,22 @@ class _Aligner:
         self.budget = 6 * len(graph.operators) + 64
         self.recomputed: set[Key] = set()
         self.placed: dict[Operator, Point] = {}
-        self.uneven: dict[Tensor, bool] = {}
         self.gathered = GatherPoints(domain)
 
     def run(self) -> Alignment:
-        outputs = {t.producer for t in self.graph.outputs}
-        for op in self.graph.operators:
-            if op in self.folds:
-                self._fold(op)
+        found = list(dominants.roots(self.graph))
+        for op in found:
+            if op in self.cross_row:
+                self._reduce_across(op)
             elif op.is_reduce:
                 self._reduce(op)
-        for op in self.graph.operators:  # behind the reductions, which may evaluate them on their way
-            if op in outputs and not op.is_reduce:
+        for op in found:  # outputs behind the reductions, which may evaluate them on their way
+            if not op.is_reduce:
                 self.roots.append((op, self._output(op)))
         order = {op: i for i, op in enumerate(self.graph.operators)}
         roots = sorted(self.roots, key=lambda root: order[root[0]])
         stand_ins = self.gathered.stand_ins
-        return Alignment(self.graph, self.domain, roots, self.reads, self.level, self.folds, stand_ins)
+        return Alignment(self.graph, self.domain, roots, self.reads, self.level, self.cross_row, stand_ins)
 
     def _reduce(self, op: Operator) -> None:
         if not same(op.output.size, self.domain.rows, self.domain.analyzer):
@@ -148,7 +138,7 @@ class _Aligner:
         self.placed[op] = self.row_point
         self.level[(op, self.row_point)] = level + 1
 
-    def _fold(self, op: Operator) -> None:
+    def _reduce_across(self, op: Operator) -> None:
         """Place a reduction across rows: its result's axes along the columns, its reduced axes along the rows."""
         domain, size = self.domain, op.output.size
         if same(size, 1):
@@ -252,7 +242,7 @@ class _Aligner:
         if key in self.level and not root:
             return self.level[key]
         if op.is_reduce and not root:
-            if point != self.row_point or op in self.folds:
+            if point != self.row_point or op in self.cross_row:
                 raise Misaligned(f"reduction {op.name} is read at {point}, outside its own row")
             return self.level[key]
         self.budget -= 1

@@ -26,7 +26,7 @@ class RowLoop:
     """One sweep over the columns of a row.
 
     ``row_values`` are evaluated once a row before the sweep; ``values`` column by column, in order; ``loads`` are the
-    inputs and ``reads`` the values kept by earlier passes that they read at each column. ``folds`` are reductions
+    inputs and ``reads`` the values kept by earlier passes that they read at each column. ``cross_row`` are reductions
     across rows, accumulated over all rows of a block.
     """
 
@@ -38,15 +38,15 @@ class RowLoop:
     values: Sequence[Key] = ()
     loads: Sequence[Leaf] = ()
     reads: Sequence[Key] = ()
-    folds: Sequence[Key] = ()
+    cross_row: Sequence[Key] = ()
 
 
 @dataclass(frozen=True, eq=False)
 class LoopNest:
     """All passes in order, the row values and outputs that follow the last one, and what is kept between passes.
 
-    ``row_folds`` are reductions across rows whose operand is a row value; ``hoisted`` are values that no row changes,
-    to be evaluated before the first one.
+    ``final_cross_row`` are reductions across rows whose operand is a row value; ``hoisted`` are values that no row
+    changes, to be evaluated before the first one.
     """
 
     passes: Sequence[RowLoop]
@@ -54,7 +54,7 @@ class LoopNest:
     row_outputs: Sequence[Key]
     kept_values: Set[Key]
     kept_loads: Set[Leaf]
-    row_folds: Sequence[Key] = ()
+    final_cross_row: Sequence[Key] = ()
     hoisted: Sequence[Key] = ()
 
     def over(self, columns: Extent) -> list[RowLoop]:
@@ -68,9 +68,9 @@ class LoopNest:
         return list(ByExtent((p.columns, None) for p in self.passes))
 
     @property
-    def folds(self) -> list[Key]:
+    def cross_row(self) -> list[Key]:
         """All reductions across rows: of columns pass by pass, then those of row values."""
-        return [*(k for p in self.passes for k in p.folds), *self.row_folds]
+        return [*(k for p in self.passes for k in p.cross_row), *self.final_cross_row]
 
 
 class Keep(enum.Enum):
@@ -114,13 +114,13 @@ def is_streamed(rows: Extent, leaf: Leaf) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Roots:
-    """What a pass is to reduce, to write and to fold."""
+    """What a pass is to reduce along and across rows, and to write."""
 
     level: int
     columns: Extent
     reduces: list[Operator] = field(default_factory=list)
     outputs: list[Key] = field(default_factory=list)
-    folds: list[Key] = field(default_factory=list)
+    cross_row: list[Key] = field(default_factory=list)
 
 
 class _Scheduler:
@@ -132,16 +132,16 @@ class _Scheduler:
     def run(self, keep: Keep) -> LoopNest:
         passes: dict[tuple[int, Hashable], _Roots] = {}
         row_outputs: list[Key] = []
-        row_folds: list[Key] = []
+        final_cross_row: list[Key] = []
         outputs = {t.producer for t in self.al.graph.outputs}
         for op, point in self.al.roots:
-            if not point.per_column and (op in self.al.folds or not op.is_reduce):
-                (row_folds if op in self.al.folds else row_outputs).append((op, point))
+            if not point.per_column and (op in self.al.cross_row or not op.is_reduce):
+                (final_cross_row if op in self.al.cross_row else row_outputs).append((op, point))
                 continue
             level = self._root_level(op, point)
             p = passes.setdefault((level, extent_key(point.columns)), _Roots(level, point.columns))
-            if op in self.al.folds:
-                p.folds.append((op, point))
+            if op in self.al.cross_row:
+                p.cross_row.append((op, point))
             elif op.is_reduce:
                 p.reduces.append(op)
                 if op in outputs:
@@ -161,7 +161,7 @@ class _Scheduler:
         final: dict[Key, None] = {}
         for key in row_outputs:
             self._rows_below(key, final)
-        for key in row_folds:
+        for key in final_cross_row:
             self._row_reads(key, False, final)
         done = {k for p in filled for k in p.row_values}
         return LoopNest(
@@ -170,17 +170,17 @@ class _Scheduler:
             row_outputs,
             kept_values,
             kept_loads & used,
-            row_folds,
+            final_cross_row,
             self.hoisted,
         )
 
     def _root_level(self, op: Operator, point: Point) -> int:
-        if not op.is_reduce or op in self.al.folds:
+        if not op.is_reduce or op in self.al.cross_row:
             return self.al.level[(op, point)]
         return self.al.level[(op, self.al.row_point)] - 1
 
     def _roots(self, p: _Roots) -> list[Key]:
-        return [(op, self.al.domain.full(p.columns)) for op in p.reduces] + p.folds + p.outputs
+        return [(op, self.al.domain.full(p.columns)) for op in p.reduces] + p.cross_row + p.outputs
 
     def _closure(self, p: _Roots, cut: set[Key]) -> tuple[dict[Key, None], dict[Leaf, None]]:
         """Per-column values (producers first) and loads that a pass's roots need, not looking below ``cut``."""
@@ -259,7 +259,15 @@ class _Scheduler:
             done_rows |= set(row_values)
             passes.append(
                 RowLoop(
-                    p.level, p.columns, p.reduces, p.outputs, row_values, values, list(leaves), reads, p.folds
+                    p.level,
+                    p.columns,
+                    p.reduces,
+                    p.outputs,
+                    row_values,
+                    values,
+                    list(leaves),
+                    reads,
+                    p.cross_row,
                 )
             )
             available |= {k for k in found if k in kept}

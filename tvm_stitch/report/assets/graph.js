@@ -11,6 +11,8 @@ const LEGEND_HEIGHT = 56;
 
 const svg = d3.select("#canvas");
 const world = svg.append("g").attr("class", "world");
+// Below this a card's text cannot be read.
+const LEAST_SCALE = 0.65;
 const zoom = d3.zoom().scaleExtent([0.02, 3]).on("zoom", (event) => world.attr("transform", event.transform));
 svg.call(zoom).on("dblclick.zoom", null);
 
@@ -225,16 +227,25 @@ function show(transform) {
   svg.call(zoom.transform, transform);
 }
 
-// All of a small graph; of a long one its beginning, at a size that can be read.
+// All of a small graph; of a large one its beginning, at a size that can be read.
 function fit(whole = false) {
   if (!drawn) return;
   const box = svg.node().getBoundingClientRect();
   const [width, height] = [box.width, box.height - LEGEND_HEIGHT];
   const all = Math.min(width / drawn.width, height / drawn.height, 1.15);
-  const across = Math.min(width / drawn.width, 0.95);
-  const scale = whole || all > 0.75 ? all : Math.max(all, across);
+  const readable = Math.max(LEAST_SCALE, Math.min(width / drawn.width, 0.95));
+  const scale = whole || all > 0.75 ? all : Math.max(all, readable);
+  const free = width - drawn.width * scale;
+  const left = free >= 0 ? free / 2 : Math.max(free, Math.min(0, width / 2 - crowd(width / scale, height / scale) * scale));
   const top = scale === all ? Math.max(0, (height - drawn.height * scale) / 2) : 0;
-  show(d3.zoomIdentity.translate((width - drawn.width * scale) / 2, top).scale(scale));
+  show(d3.zoomIdentity.translate(left, top).scale(scale));
+}
+
+// Where most of what stands at the top is: the x around which a window of some width has most nodes.
+function crowd(width, height) {
+  const xs = drawn.nodes.filter((n) => n.y < height).map((n) => n.x);
+  const seen = (x) => xs.filter((other) => Math.abs(other - x) < width / 2 - CARD.width / 2).length;
+  return xs.reduce((best, x) => (seen(x) > seen(best) ? x : best), xs[0]);
 }
 
 function centre(x, y) {

@@ -73,7 +73,7 @@ function runs(plan) {
   plan.phases.forEach((phase) => {
     add(part, "h4", "", `Phase ${phase.phase}`);
     phase.stages.forEach((p) => {
-      const lists = ["hoists", "computes", "folds", "finishes", "stores", "retains", "finds"];
+      const lists = ["hoists", "computes", "reduces_across_rows", "finishes", "stores", "retains", "finds"];
       facts(part, [["rows", p.rows], ...lists.map((name) => [name, p[name].join(", ")])]);
       facts(part, [["read", bytes(p.bytes_read)], ["written", bytes(p.bytes_written)]]);
       passes(part, p.passes);
@@ -88,7 +88,7 @@ function passes(part, found) {
   found.forEach((p) => {
     const words = [`${p.columns} columns`];
     if (p.reduces.length) words.push(`reducing ${p.reduces.join(", ")}`);
-    if (p.folds.length) words.push(`folding ${p.folds.join(", ")}`);
+    if (p.reduces_across_rows.length) words.push(`reducing across rows ${p.reduces_across_rows.join(", ")}`);
     if (p.keeps.length) words.push(`keeping ${p.keeps.join(", ")}`);
     add(list, "li", "", words.join(", "));
   });
@@ -122,7 +122,8 @@ function groups(plan) {
   const part = section("Groups and schemes");
   plan.groups.forEach((g) => {
     const sub = g.sub_dominants.length ? `; sub-dominant ${g.sub_dominants.join(", ")}` : "";
-    add(part, "p", "group", `${g.dominant}${sub}`).append("span").attr("class", "members").text(g.members.join(", "));
+    const when = plan.phases.length ? `; phase ${g.phase}` : "";
+    add(part, "p", "group", `${g.dominant}${sub}${when}`).append("span").attr("class", "members").text(g.members.join(", "));
   });
   const table = add(part, "table");
   plan.operators.forEach((o) => {

@@ -69,11 +69,12 @@ function bytes(size) {
 
 function duration(seconds) {
   if (seconds === null || seconds === undefined) return "?";
+  if (seconds > 0 && seconds < 1e-7) return "< 0.1 µs";
   const [number, unit] = seconds >= 1 ? [seconds, "s"] : seconds >= 1e-3 ? [seconds * 1e3, "ms"] : [seconds * 1e6, "µs"];
   return `${number >= 100 ? number.toFixed(0) : Number(number.toPrecision(3))} ${unit}`;
 }
 
-// A median, and between what half of the calls lie.
+// A median, and the range of the middle half of the calls.
 const spread = (s) => `${duration(s.median)}, half of the calls between ${duration(s.low)} and ${duration(s.high)}`;
 
 const timeOf = (k) => (k.measured ? k.measured.median : data.measured_on ? null : k.seconds);
@@ -83,6 +84,12 @@ function timesOf(found) {
   const sum = (some) => some.reduce((total, k) => (total === null || timeOf(k) === null ? null : total + timeOf(k)), 0);
   return { whole: sum(found), compute: sum(found.filter((k) => k.kind === "compute" || k.kind === "library")) };
 }
+
+const equalOnes = (found) => found.reduce((all, k) => all.set(k.function, [...(all.get(k.function) || []), k]), new Map());
+
+// The longest time that equal kernels of a pipeline take together; 0 where no time is known.
+const longestOf = (side) => Math.max(0, ...[...equalOnes(side).values()].map((k) => timesOf(k).whole || 0));
+const longest = longestOf(kernels);
 
 const moved = (k) => (typeof k.bytes_read === "number" ? k.bytes_read + k.bytes_written : k.bytes_least);
 

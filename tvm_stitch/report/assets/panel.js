@@ -57,6 +57,7 @@ function overview() {
     if (!functions.length) return;
     const total = functions.reduce((sum, [, calls]) => sum + calls.length, 0);
     const list = section(`${title} · ${total} ${total === 1 ? "call" : "calls"}, ${functions.length} different`);
+    captions(list);
     functions.forEach(([, calls]) => kernelRow(list, calls[0], calls.length, calls));
   });
 
@@ -88,8 +89,7 @@ function times(parent) {
 // TVM's own kernels, equal ones once, those that take longest first.
 function stockSection() {
   if (!stockKernels.length) return;
-  const groups = new Map();
-  stockKernels.forEach((k) => groups.set(k.function, [...(groups.get(k.function) || []), k]));
+  const groups = equalOnes(stockKernels);
   const total = (calls) => timesOf(calls).whole;
   const list = add(section(`TVM’s own kernels · ${stockKernels.length} calls, ${groups.size} different`), "details");
   add(list, "summary", "", data.measured_on ? "by measured time" : "by estimated time");
@@ -97,7 +97,9 @@ function stockSection() {
     .sort((a, b) => (total(b) || 0) - (total(a) || 0))
     .forEach((calls) => {
       const line = add(list, "div", "value");
-      add(line, "span", "value-name", calls[0].function);
+      const text = add(line, "span", "row-text");
+      add(text, "span", "value-name", calls[0].function);
+      timeBar(text, total(calls), longestOf(stockKernels));
       add(line, "span", "row-value", calls.length > 1 ? `${calls.length} ×` : "");
       add(line, "span", "row-value bytes", duration(total(calls)));
     });
@@ -117,7 +119,7 @@ function bars(parent, title, stock, stitched, whole, part, told, fewer) {
   add(group, "h4", "", title);
   const rows = [["TVM", stock], ["stitched", stitched]].filter(([, t]) => t);
   const numbers = rows.map(([, t]) => whole(t)).filter((n) => typeof n === "number");
-  const most = Math.max(1, ...numbers);
+  const most = Math.max(...numbers) || 1;
   rows.forEach(([name, totals]) => {
     const line = add(group, "div", "bar");
     add(line, "span", "bar-name", name);
@@ -134,17 +136,33 @@ function bars(parent, title, stock, stitched, whole, part, told, fewer) {
   }
 }
 
-// A kernel that is called so often; with its calls, what they take together where that was measured.
-function kernelRow(parent, index, count, calls = [index]) {
+// What the columns of kernel rows are.
+function captions(parent) {
+  const line = add(parent, "div", "captions");
+  add(line, "span", "row-text", "");
+  add(line, "span", "row-value bytes", "bytes, each");
+  if (longest) add(line, "span", "row-value time", data.measured_on ? "time, all" : "estimate, all");
+}
+
+// A time as a bar; the longest of its pipeline fills it.
+function timeBar(parent, seconds, most) {
+  if (!most || seconds === null) return;
+  add(add(parent, "span", "time-bar"), "span", "").style("width", `${(seconds / most) * 100}%`);
+}
+
+// A kernel that is called so often; with its calls, what they take together.
+function kernelRow(parent, index, count, calls = null) {
   const k = kernels[index];
   const item = row(parent, colourClass(k), { kernel: index });
   add(item, "span", "dot");
   const text = add(item, "span", "row-text");
   add(text, "span", "row-name", computes(k));
   add(text, "span", "row-from", origin(k) || k.function);
+  const time = calls ? timesOf(calls.map((c) => kernels[c])).whole : null;
+  timeBar(text, time, longest);
   add(item, "span", "row-value", count > 1 ? `${count} ×` : "");
   add(item, "span", "row-value bytes", bytes(moved(k)));
-  if (data.measured_on) add(item, "span", "row-value time", duration(timesOf(calls.map((c) => kernels[c])).whole));
+  if (calls && longest) add(item, "span", "row-value time", duration(time));
 }
 
 function boundaries() {

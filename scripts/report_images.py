@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Takes the pictures of reports that the user guide shows, in a headless Chromium.
+
+    python scripts/report_images.py
+
+writes docs/images/report-graph.png (for a CUDA device) and report-edge.png (for this CPU, in dark colours, with an edge
+selected) of the BERT encoder that ``make run`` builds.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+
+import tvm_stitch  # noqa: E402
+from tvm_stitch.onnx_names import from_onnx_named  # noqa: E402
+from tvm_stitch.testing.bert import build_bert  # noqa: E402
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+STEPS = {
+    "report-graph.png": "",
+    "report-edge.png": """
+      document.documentElement.dataset.theme = "dark";
+      const links = [...document.querySelectorAll(".link .hit")];
+      links[links.length - 1].dispatchEvent(new MouseEvent("click", { bubbles: true }));
+    """,
+}
+TARGETS = {"report-graph.png": "cuda", "report-edge.png": "native"}
+
+
+def main() -> int:
+    """Write the pictures."""
+    browser = os.environ.get("CHROMIUM") or next((p for n in NAMES if (p := shutil.which(n))), None)
+    if browser is None:
+        print("error: no Chromium found: install one, or name one in CHROMIUM", file=sys.stderr)
+        return 2
+    mod = from_onnx_named(build_bert())
+    for name, target in TARGETS.items():
+        page = tvm_stitch.explain(mod, target).to_html("BERT encoder")
+        take(page, STEPS[name], ROOT / "docs" / "images" / name, browser)
+        print(f"docs/images/{name}")
+    return 0
+
+
+def take(page: str, steps: str, path: Path, browser: str) -> None:
+    """A picture of a page, once some JavaScript has run in it."""
+    script = f"<script>addEventListener('load', () => setTimeout(() => {{ {steps} }}, 3000));</script>"
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "page.html")
+        source.write_text(page.replace("</body>", f"{script}</body>"), encoding="utf-8")
+        subprocess.run(
+            [
+                browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1280,900",
+                "--virtual-time-budget=10000", f"--user-data-dir={folder}/profile", f"--screenshot={path}",
+                source.as_uri(),
+            ],
+            check=True, capture_output=True, timeout=120,
+        )  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,340 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Groups and schemes of plans, for the graph of AStitch's Fig. 7 and for others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import tvm_ffi
+from tvm.relax import op as R
+
+from tests.graph.helpers import H200, build, graph, operator, stitch_functions
+from tvm_stitch.codegen.emit import emit
+from tvm_stitch.config import StitchConfig
+from tvm_stitch.describe import describe
+from tvm_stitch.device import DeviceModel, device_model
+from tvm_stitch.graph.ir import StitchGraph
+from tvm_stitch.graph.reader import read
+from tvm_stitch.plan.choose import choose_plan
+from tvm_stitch.plan.iteration.alignment import Misaligned
+from tvm_stitch.plan.kernel import KernelPlan
+from tvm_stitch.plan.schemes import Scheme, crossing_tensors, groups, schemes
+from tvm_stitch.report.kernel import Kernel
+from tvm_stitch.report.report import Report
+from tvm_stitch.target import resolve_target
+from tvm_stitch.testing import grid_cases
+from tvm_stitch.testing.cases import cases, power_broadcast_add
+from tvm_stitch.testing.cases import softmax as softmax_case
+from tvm_stitch.testing.stitch_graphs import stitch_graph, stitch_graphs
+
+F32 = "float32"
+CUDA = {"kind": "cuda", "arch": "sm_90"}
+CPU = device_model(resolve_target("llvm"))
+
+
+def figure7(rows: int = 16, columns: int = 128) -> StitchGraph:
+    """parameter.1 <rows,columns>, parameter.2 <rows,1>, parameter.3 <rows,columns>; operators in the figure's order.
+
+    Blocks, by name: broadcast.1, add.1, reduce.1, divide.1, power.1, broadcast.2, divide.2, reduce.2, broadcast.3,
+    multiply.1.
+    """
+
+    def body(emit: Any, p1: Any, p2: Any, p3: Any) -> Any:
+        shape = (rows, columns)
+        broadcast1 = emit(R.broadcast_to(p2, shape))
+        add1 = emit(R.add(p1, broadcast1))
+        reduce1 = emit(R.sum(add1, -1, True))
+        divide1 = emit(R.divide(reduce1, p2))
+        power1 = emit(R.power(divide1, p2))
+        broadcast2 = emit(R.broadcast_to(power1, shape))
+        divide2 = emit(R.divide(p3, broadcast2))
+        reduce2 = emit(R.sum(divide2, -1, True))
+        broadcast3 = emit(R.broadcast_to(reduce2, shape))
+        return [R.multiply(broadcast2, broadcast3)]
+
+    full = ((rows, columns), F32)
+    return graph(build(body, full, ((rows, 1), F32), full))
+
+
+NAMES = (
+    "broadcast.1 add.1 reduce.1 divide.1 power.1 broadcast.2 divide.2 reduce.2 broadcast.3 multiply.1".split()
+)
+
+
+def named(found: StitchGraph) -> dict[Any, str]:
+    assert len(found.operators) == len(NAMES)
+    return dict(zip(found.operators, NAMES))
+
+
+def shown(plan: KernelPlan, name: dict[Any, str]) -> list[dict[str, tuple[list[str], set[str]]]]:
+    """Of every stage its groups by dominant: the sub-dominants, and the members."""
+    return [
+        {
+            name[g.dominant]: ([name[op] for op in g.sub_dominants], {name[op] for op in g.members})
+            for g in groups(stage)
+        }
+        for stage in plan.stages
+    ]
+
+
+def test_figure_7_groups() -> None:
+    """Dominants reduce.1 (sub-dominant power.1) and reduce.2 (sub-dominant multiply.1), as the paper says."""
+    plan = choose_plan(figure7(), H200)
+    assert shown(plan, named(plan.graph)) == [
+        {
+            "reduce.1": (["power.1"], {"broadcast.1", "add.1", "reduce.1", "divide.1", "power.1"}),
+            "reduce.2": (
+                ["multiply.1"],
+                {"broadcast.2", "divide.2", "reduce.2", "broadcast.3", "multiply.1"},
+            ),
+        }
+    ]
+
+
+def test_figure_7_schemes() -> None:
+    """In-block: what is shared is Regional, the output is Independent, all others Local."""
+    plan = choose_plan(figure7(), H200)
+    name = named(plan.graph)
+    scheme = {name[op]: s for op, s in schemes(plan).items()}
+    assert {n for n, s in scheme.items() if s is Scheme.REGIONAL} == {"reduce.1", "power.1", "reduce.2"}
+    assert scheme["multiply.1"] is Scheme.INDEPENDENT
+    assert sum(s is Scheme.LOCAL for s in scheme.values()) == 6
+
+
+def softmax() -> StitchGraph:
+    def body(emit: Any, x: Any) -> Any:
+        e = emit(R.exp(emit(R.subtract(x, emit(R.max(x, -1, True))))))
+        return [R.divide(e, emit(R.sum(e, -1, True)))]
+
+    return graph(build(body, ((6, 20), F32)))
+
+
+def test_softmax_has_two_groups() -> None:
+    plan = choose_plan(softmax(), H200)
+    found = {g.dominant.name: [op.name for op in g.sub_dominants] for g in groups(plan.stage)}
+    assert found == {"x0_red": [], operator(plan.graph, "lv2_red").name: ["T_divide"]}
+
+
+def test_a_light_value_that_is_broadcast_is_local() -> None:
+    def body(emit: Any, x: Any, y: Any) -> Any:
+        return [R.add(emit(R.add(x, x)), y)]
+
+    plan = choose_plan(graph(build(body, ((6, 1), F32), ((6, 20), F32))), H200)
+    (only,) = groups(plan.stage)
+    assert (only.dominant.output, only.sub_dominants) == (plan.graph.outputs[0], ()) and len(
+        only.members
+    ) == 2
+    assert list(schemes(plan).values()) == [Scheme.LOCAL, Scheme.INDEPENDENT]
+
+
+def test_a_heavy_value_that_is_not_broadcast_is_local() -> None:
+    def body(emit: Any, x: Any) -> Any:
+        return [R.add(emit(R.exp(x)), x)]
+
+    plan = choose_plan(graph(build(body, ((6, 20), F32))), H200)
+    assert list(schemes(plan).values()) == [Scheme.LOCAL, Scheme.INDEPENDENT]
+    assert len(groups(plan.stage)) == 1
+
+
+@pytest.mark.parametrize("case", [*cases("test"), *grid_cases.grid_cases("test")], ids=lambda case: case.name)
+@pytest.mark.parametrize("device", [H200, CPU], ids=["cuda", "llvm"])
+def test_the_groups_of_a_stage_are_all_that_it_computes(case: Any, device: DeviceModel) -> None:
+    """They meet at dominants and sub-dominants, and where a reduction is in a group one dominates it."""
+    for found in stitch_graphs(case.build()):
+        try:
+            plan = choose_plan(found, device)
+        except Misaligned:  # a scope made for a GPU
+            assert not device.is_gpu
+            continue
+        for stage in plan.stages:
+            made = groups(stage)
+            home = {op: g for g in made for op in g.members}
+            assert sorted(op.name for g in made for op in g.members) == sorted(
+                op.name for op in stage.slice.copies
+            )
+            ends = {g.dominant for g in made} | {op for g in made for op in g.sub_dominants}
+            assert set(stage.slice.roots) <= ends
+            assert {op for op in ends - set(stage.slice.roots) if op.is_reduce} == set()
+            for g in made:
+                assert g.dominant.is_reduce or not any(op.is_reduce for op in g.members)
+            producer = {op.output: op for op in home}
+            for op in home:
+                read = [producer[t] for t in op.inputs if t in producer]
+                assert all(home[p] is home[op] or p in ends for p in read)
+
+
+def test_what_nothing_needs_is_in_no_group() -> None:
+    def body(emit: Any, x: Any) -> Any:
+        return [R.exp(emit(R.split(x, 2, 0))[0])]
+
+    plan = choose_plan(graph(build(body, ((4, 3), F32))), H200)
+    (only,) = groups(plan.stage)
+    assert len(plan.graph.operators) == 3 and len(only.members) == 2
+
+
+# -- groups and schemes are the plan's ------------------------------------------------------------------------
+@pytest.mark.parametrize("target", [CUDA, "llvm"], ids=["cuda", "llvm"])
+def test_a_change_of_the_plan_changes_the_kernel_and_what_is_told_of_it(target: Any) -> None:
+    """A power that a row evaluates once is Regional; left to the columns it is Local, in the kernel and the report."""
+    ((name, func),) = stitch_functions(power_broadcast_add(64, 128).build()).items()
+    plan = choose_plan(read(func, name), device_model(resolve_target(target)))
+    (p,) = plan.stage.schedule.passes
+    everywhere = replace(plan.stage.schedule, passes=[replace(p, row_values=[])])
+    changed = replace(plan, phases=((replace(plan.stage, schedule=everywhere),),))
+    before, after = describe("kernel", plan), describe("kernel", changed)
+
+    def told(kernel: Kernel) -> tuple[list[str], list[str]]:
+        (power,) = [o["scheme"] for o in kernel.operators if o["class"] == "heavy element-wise"]
+        return [power], [g["dominant"] for g in kernel.groups]
+
+    assert told(before) == (["Regional"], ["T_power", "T_add"])
+    assert told(after) == (["Local"], ["T_add"])
+    assert Report("", [before]).verbose() != Report("", [after]).verbose()
+    once, again = (emit(func, each) for each in (plan, changed))
+    assert not tvm_ffi.structural_equal(once, again, map_free_vars=True)
+
+
+def test_a_stage_that_moves_takes_its_groups_along() -> None:
+    """What a report says of a phase is what stands there in the plan, whatever the graph would suggest."""
+    plan = planned(grid_cases.layer_norm_backward(4096, 768).build())
+    first, *rest = plan.phases
+    fewer = replace(plan, phases=tuple(rest))
+    kept = [g["members"] for g in describe("kernel", plan).groups if g["phase"] > 0]
+    assert kept == [g["members"] for g in describe("kernel", fewer).groups] != []
+    named = {op.name for stage in first for op in stage.slice.copies}
+    assert not named <= {name for members in kept for name in members}
+
+
+# -- schemes are final when there is a plan ------------------------------------------------------------------
+def planned(mod: Any, **options: Any) -> KernelPlan:
+    config = StitchConfig(**options)
+    return choose_plan(stitch_graph(mod, config), H200, config)
+
+
+def by_scheme(plan: KernelPlan) -> dict[Scheme, list[str]]:
+    """The operators of each scheme, by name."""
+    found: dict[Scheme, list[str]] = {}
+    for op, scheme in schemes(plan).items():
+        found.setdefault(scheme, []).append(op.name)
+    return found
+
+
+def test_figure_7_as_the_paper_has_it() -> None:
+    """reduce.1 Regional, power.1 and reduce.2 Global, multiply.1 Independent, the rest Local.
+
+    The paper has multiply.1 in reduce.2's group, across a barrier. Here it is in a stage of its own, and so a group.
+    """
+    plan = planned(grid_cases.figure7(4096, 1024, 8192).build())
+    assert plan.grid_wide
+    reshape, *rest = plan.graph.operators  # parameter.2 is a vector here: it becomes a column first
+    name = {reshape: "reshape", **dict(zip(rest, NAMES, strict=True))}
+    scheme = {name[op]: s for op, s in schemes(plan).items()}
+    expected = dict.fromkeys(["reshape", *NAMES], Scheme.LOCAL)
+    expected |= {"reduce.1": Scheme.REGIONAL, "multiply.1": Scheme.INDEPENDENT}
+    expected |= {"power.1": Scheme.GLOBAL, "reduce.2": Scheme.GLOBAL}
+    assert scheme == expected
+    finished = [op for stage in plan.stages for op in stage.slice.roots if op not in name]
+    name |= dict.fromkeys(finished, "the rest of reduce.2")
+    assert shown(plan, name) == [
+        {"reduce.1": (["power.1"], {"reshape", "broadcast.1", "add.1", "reduce.1", "divide.1", "power.1"})},
+        {"reduce.2": ([], {"broadcast.2", "divide.2", "reduce.2"})},
+        {"the rest of reduce.2": ([], {"the rest of reduce.2"})},
+        {"multiply.1": ([], {"broadcast.2", "broadcast.3", "multiply.1"})},
+    ]
+
+
+def test_figure_7_in_other_shapes_stays_in_the_block() -> None:
+    """Where every reduction is along the same rows, the locality check says Regional throughout."""
+    plan = choose_plan(figure7(4096, 1024), H200)
+    name = named(plan.graph)
+    scheme = {name[op]: s for op, s in schemes(plan).items()}
+    assert [scheme[n] for n in ("reduce.1", "power.1", "reduce.2")] == [Scheme.REGIONAL] * 3
+
+
+def test_gradients_of_layer_norm() -> None:
+    """Statistics of a row are read in its block; sums across rows cross blocks."""
+    plan = planned(grid_cases.layer_norm_backward(4096, 768).build())
+    scheme = schemes(plan)
+    across = [op for op in plan.graph.reduces if op.output.size == 768]
+    along = [op for op in plan.graph.reduces if op.output.size == 4096]
+    assert (len(across), len(along)) == (2, 4)
+    assert {scheme[op] for op in across} == {Scheme.GLOBAL} and {scheme[op] for op in along} == {
+        Scheme.REGIONAL
+    }
+    (dx,) = [t.producer for t in plan.graph.outputs if len(t.shape) == 2 and t.producer]
+    assert scheme[dx] is Scheme.INDEPENDENT
+    assert sum(s is Scheme.GLOBAL for s in scheme.values()) == 2
+
+
+def test_statistics_of_a_batch_are_global() -> None:
+    """Light values as well: the mean of a channel is read by other blocks than the one that finished it."""
+    plan = planned(grid_cases.batch_norm_training(8192, 256).build())
+    assert plan.grid_wide
+    scheme, crossing = schemes(plan), crossing_tensors(plan)
+    assert crossing and all(scheme[t.producer] is Scheme.GLOBAL for t in crossing if t.producer)
+    (normal,) = [
+        g
+        for stage in plan.stages
+        for g in groups(stage)
+        if any(op.output.size == 8192 * 256 and op.output in plan.graph.outputs for op in g.members)
+    ]
+    assert not any(op.output in crossing for op in normal.members)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options", "scheme"),
+    [
+        ((64, 1024), {}, Scheme.REGIONAL),
+        ((64, 100_000), {}, Scheme.CLUSTER),
+        ((2, 4_000_000), {}, Scheme.GLOBAL),
+        ((64, 100_000), {"clusters": False, "grid_barriers": False}, Scheme.REGIONAL),
+        ((2, 4_000_000), {"clusters": False, "grid_barriers": False}, Scheme.REGIONAL),
+    ],
+)
+def test_reductions_take_the_scheme_of_their_exchange(
+    sizes: tuple[int, int], options: dict[str, bool], scheme: Scheme
+) -> None:
+    plan = planned(softmax_case(*sizes).build(), **options)
+    final = schemes(plan)
+    assert [final[op] for op in plan.graph.reduces] == [scheme, scheme]
+    assert {final[op] for op in plan.graph.operators if not op.is_reduce} <= {
+        Scheme.LOCAL,
+        Scheme.INDEPENDENT,
+    }
+
+
+def test_a_heavy_value_of_a_row_stays_in_its_block() -> None:
+    found = by_scheme(planned(power_broadcast_add(64, 128).build()))
+    assert [n for n in found[Scheme.REGIONAL] if "power" in n] == found[Scheme.REGIONAL] != []
+
+
+def test_a_heavy_value_that_every_row_computes_again_is_local() -> None:
+    """It is read along the columns by all rows: no block has it for the others."""
+
+    def body(emit: Any, x: Any, scale: Any) -> Any:
+        total = emit(R.sum(emit(R.multiply(x, emit(R.exp(scale)))), -1, True))
+        return [R.divide(x, total)]
+
+    mod = build(body, ((64, 128), F32), ((128,), F32))
+    found = by_scheme(planned(mod))
+    assert [n for n in found[Scheme.LOCAL] if "exp" in n or "compute" in n] != []
+    assert len(found[Scheme.REGIONAL]) == 1
+
+
+@pytest.mark.parametrize("case", grid_cases.grid_cases("gpu"), ids=lambda case: case.label)
+def test_every_scheme_says_where_the_plan_keeps_a_value(case: Any) -> None:
+    for found in stitch_graphs(case.build()):
+        plan = choose_plan(found, H200)
+        scheme = schemes(plan)
+        assert set(scheme) == set(plan.graph.operators)
+        for op, where in scheme.items():
+            if where is Scheme.INDEPENDENT:
+                assert op.output in plan.graph.outputs and not op.output.consumers
+            elif where is Scheme.LOCAL:
+                assert not op.is_reduce
+        if plan.grid_wide:
+            crossing = crossing_tensors(plan)
+            written = {op.output for phase in plan.phases for p in phase for op in p.slice.stored}
+            assert crossing <= written | {op.output for op in plan.crossing.scalars}

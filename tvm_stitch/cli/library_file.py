@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a compiled model's files look like, so that others are refused before anything is loaded."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+
+def is_library(path: Path) -> bool:
+    """Whether a file begins as a shared library does (ELF)."""
+    with path.open("rb") as file:
+        return file.read(4) == b"\x7fELF"
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a shared library is as long as its header says. One that is not ends the process that loads it."""
+    with path.open("rb") as file:
+        header = file.read(64)
+    if len(header) < 64:
+        return False
+    if header[4:6] != b"\x02\x01":  # 64 bits, little endian; the loader refuses others by itself
+        return True
+    (sections_at,) = struct.unpack_from("<Q", header, 40)
+    entry, count = struct.unpack_from("<HH", header, 58)
+    return path.stat().st_size >= int(sections_at) + int(entry) * int(count)
+
+
+def is_manifest(said: Any) -> bool:
+    """Whether what a JSON file says has the parts that are read of a manifest, each of its kind."""
+    if not isinstance(said, dict):
+        return False
+    specs = [said.get("inputs", []), said.get("outputs", [])]
+    target, library, flags = said.get("target", {}), said.get("library", ""), said.get("cpu_flags", [])
+    return (
+        all(isinstance(each, list) and all(map(_is_spec, each)) for each in specs)
+        and isinstance(target, dict)
+        and isinstance(library, str)
+        and isinstance(flags, list)
+        and all(isinstance(flag, str) for flag in flags)
+    )
+
+
+def _is_spec(said: Any) -> bool:
+    if not isinstance(said, dict) or not all(isinstance(said.get(key), str) for key in ("name", "dtype")):
+        return False
+    shape = said.get("shape")
+    return isinstance(shape, list) and all(isinstance(dim, (int, str)) for dim in shape)

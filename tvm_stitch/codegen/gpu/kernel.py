@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Emit a plan for a GPU: one stage whose mapping is its launch, or phases of stages on a grid."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ... import compat
+from ...plan.kernel import KernelPlan
+from .. import builder as B
+from .grid import GridEmitter
+from .launch_check import check_multiprocessors
+from .rows import RowEmitter
+from .scratch import declare_scratch, finish
+from .variant_choice import launched
+
+COOPERATIVE = (
+    {"tirx.kernel_launch_params": ["tirx.use_cooperative_launch"]} if compat.LAUNCHES_COOPERATIVELY else {}
+)
+"""Function attributes of a kernel with a grid barrier."""
+
+
+def emit_gpu(func: Any, plan: KernelPlan) -> Any:
+    """The scheduled PrimFunc (root block, thread bindings) that computes ``func`` as ``plan`` says."""
+    with B.kernel() as body:
+        scratch = declare_scratch(plan.scratch, barrier=plan.cooperative)
+        if plan.cooperative:
+            check_multiprocessors(plan.device, plan.graph.outputs[0].buffer, _multiprocessors(plan))
+        if plan.grid_wide:
+            GridEmitter(plan, scratch).emit()
+        else:
+            stages = [*(variant.stage for variant in plan.variants), plan.stage]
+            for stage, once in zip(stages, launched(plan)):
+                # Not in a condition: TVM takes one of the host for one around the barriers of its kernel.
+                with B.loop("serial", once, "chosen"):
+                    RowEmitter(stage, scratch).emit()
+    return finish(func, body[0], scratch, COOPERATIVE if plan.cooperative else None)
+
+
+def _multiprocessors(plan: KernelPlan) -> int | None:
+    """How many the blocks of a cooperative launch fill; None for all that the device has."""
+    if plan.grid is not None:
+        return -(-plan.grid.blocks // plan.grid.blocks_per_sm)
+    m, rows = plan.stage.row_mapping, plan.stage.alignment.domain.rows
+    assert isinstance(rows, int), "rows with a grid barrier are static"
+    return -(-rows * m.row_splits // m.blocks_per_sm) if m.blocks_per_sm else None

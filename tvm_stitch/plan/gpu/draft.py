@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A stage in the making, while operators still find their places."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from ...graph.ir import Operator
+from ..slices import Cut, Slice, aligned_slice
+
+
+class Draft:
+    """A stage in the making: its roots change while others find their place, and its alignment with them."""
+
+    def __init__(self, made: Slice):
+        self.made = made
+        self.joining: tuple[Operator, ...] = ()  # roots that the alignment does not have yet
+        self.storing: frozenset[Operator] = frozenset()
+        self.replicated = False
+        self.phase, self.domain = made.phase, made.domain
+
+    @property
+    def roots(self) -> tuple[Operator, ...]:
+        return (*self.made.roots, *self.joining)
+
+    @property
+    def cross_row(self) -> frozenset[Operator]:
+        return self.made.cross_row
+
+    @property
+    def stored(self) -> frozenset[Operator]:
+        return self.made.stored | self.storing
+
+    def join(self, root: Operator, stored: bool) -> None:
+        """Take in a root that is aligned with the rest later."""
+        self.joining = (*self.joining, root)
+        if stored:
+            self.storing = self.storing | {root}
+
+    def become(self, made: Slice) -> None:
+        """Be a stage with other roots."""
+        self.made, self.joining, self.storing = made, (), frozenset()
+
+    def settle(self, cut: Cut) -> None:
+        """Align the roots that joined."""
+        if self.joining:
+            self.become(self.with_roots(cut, self.roots, self.cross_row, self.stored))
+
+    def with_roots(
+        self,
+        cut: Cut,
+        roots: Sequence[Operator],
+        cross_row: Collection[Operator],
+        stored: Collection[Operator],
+    ) -> Slice:
+        """The stage with these roots.
+
+        Raises:
+            Misaligned: when its domain does not serve them all.
+        """
+        return aligned_slice(cut, self.phase, self.domain, roots, cross_row, stored)
+
+    def replicate(self) -> None:
+        """Let every block evaluate it."""
+        self.replicated = True
+
+    def finished(self, phase: int) -> Slice:
+        """The stage as it has become, in a phase of this number."""
+        return replace(self.made, phase=phase, replicated=self.replicated)

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How reductions and rows lie in memory: along the innermost axis of what they read, or across it."""
+
+from __future__ import annotations
+
+import enum
+
+from ... import compat
+from ...graph.extent import Extent, as_extent, product
+from ...graph.ir import Operator, StitchGraph, Tensor
+from .. import heuristics
+from ..iteration.alignment import Alignment, op_points
+from ..iteration.domain import At, Domain, Point
+
+
+class Orientation(enum.Enum):
+    """How a reduction lies in memory."""
+
+    ROW = "along the innermost axis of what it reads"
+    COLUMN = "across it"
+    ALL = "to one result"
+
+
+def orientation(op: Operator) -> Orientation:
+    """Along the innermost axis of what it reads (``ROW``), across it (``COLUMN``), or to one result (``ALL``)."""
+    if op.output.size == 1:
+        return Orientation.ALL
+    reduced = {a.var for a in op.reduce}
+    accesses = sorted(op.accesses, key=lambda a: -int(as_int(a.tensor.size)))
+    for access in accesses:
+        for index, extent in reversed(list(zip(access.indices, access.tensor.shape))):
+            if isinstance(extent, int) and extent == 1:
+                continue
+            used = compat.free_vars(index)
+            if used:
+                return Orientation.ROW if used & reduced else Orientation.COLUMN
+    return Orientation.ROW
+
+
+def as_int(extent: Extent) -> int:
+    """A static extent's value, 0 for a symbolic one."""
+    return extent if isinstance(extent, int) else 0
+
+
+def has_many_results(op: Operator, blocks: int) -> bool:
+    """A thread for every result keeps the device busy, and neighbouring threads read neighbouring elements."""
+    size = as_int(op.output.size)
+    return (
+        size >= blocks * heuristics.BUSY_RESULTS
+        or as_int(op_points(op)) <= heuristics.SCATTERED_ELEMENTS * size
+    )
+
+
+def wants_partition(graph: StitchGraph, blocks: int) -> bool:
+    """True when rows would lie across memory, so that sums of columns block by block are better."""
+    return any(
+        orientation(op) is Orientation.COLUMN and not has_many_results(op, blocks) for op in graph.reduces
+    )
+
+
+def is_strided(alignment: Alignment) -> bool:
+    """True when large inputs are read across memory: neighbouring columns of a row are not neighbours there."""
+    domain = alignment.domain
+    if domain.flat:
+        return False
+    for key, reads in alignment.reads.items():
+        for access, point in zip(key[0].accesses, reads):
+            if point is None or point.at is not At.INDEX or not point.per_column:
+                continue
+            size, points = as_int(access.tensor.size), as_int(product([domain.rows, point.columns]))
+            if size * 2 > points and _across(domain, access.tensor, point):
+                return True
+    return False
+
+
+def _across(domain: Domain, tensor: Tensor, point: Point) -> bool:
+    for index, extent in reversed(list(zip(point.indices, tensor.shape))):
+        if as_extent(extent) == 1:
+            continue
+        used = compat.free_vars(index)
+        if used:
+            return domain.column not in used
+    return False

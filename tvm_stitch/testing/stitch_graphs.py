@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The graphs of the stitch ops that a Relax module becomes."""
+
+from __future__ import annotations
+
+import tvm
+
+from ..config import StitchConfig
+from ..graph.ir import StitchGraph
+from ..graph.reader import read
+from .random_graphs import emulated_target
+
+
+def stitch_graphs(mod: tvm.IRModule, config: StitchConfig | None = None) -> list[StitchGraph]:
+    """The graph of every stitch op that a Relax module becomes for a GPU with grid barriers."""
+    from tvm import relax, tirx
+
+    from ..relax.mark import MergeStitchOps
+    from ..relax.stitch_ops import STITCH_ATTR, StitchOps
+
+    passes = [
+        relax.transform.LegalizeOps(),
+        relax.transform.FoldConstant(),
+        relax.transform.ConvertToDataflow(min_size=1),
+        relax.transform.CanonicalizeBindings(),
+        StitchOps(config),
+        MergeStitchOps(),
+    ]
+    with emulated_target():
+        merged = tvm.transform.Sequential(passes)(mod)
+    marked = [(g.name_hint, f) for g, f in merged.functions_items() if isinstance(f, tirx.PrimFunc)]
+    return [read(f, name) for name, f in marked if f.attrs and STITCH_ATTR in f.attrs]
+
+
+def stitch_graph(mod: tvm.IRModule, config: StitchConfig | None = None) -> StitchGraph:
+    """The graph of a module that becomes one stitch op.
+
+    Raises:
+        ValueError: when it becomes several.
+    """
+    found = stitch_graphs(mod, config)
+    if len(found) != 1:
+        raise ValueError(f"the module becomes {len(found)} stitch ops: use stitch_graphs")
+    return found[0]
