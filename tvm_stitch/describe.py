@@ -15,7 +15,7 @@ from .graph.extent import Extent, product
 from .graph.ir import Operator
 from .plan.gpu.tile import CrossBlockReduction
 from .plan.iteration.loops import LoopNest
-from .plan.kernel import KernelPlan, Scratch, Stage
+from .plan.kernel import KernelPlan, Scratch, Stage, Variant
 from .plan.memory import shared_bytes, stage_traffic, traffic
 from .plan.schemes import groups, schemes
 from .report.kernel import Kernel
@@ -82,7 +82,21 @@ def describe(name: str, plan: KernelPlan) -> Kernel:
         _scratch(plan),
         _launch(plan),
         _seconds(plan),
+        [_variant(v) for v in plan.variants],
     )
+
+
+def _variant(variant: Variant) -> dict[str, Any]:
+    """For which rows a variant is launched, and how it maps them."""
+    multiples = [f"{symbol.name} a multiple of {number}" for symbol, number in variant.multiples]
+    m = variant.stage.row_mapping
+    return {
+        "for rows of": ", ".join([f"at most {variant.longest} columns", *multiples]),
+        "threads a row": m.threads,
+        "rows a block": m.rows_per_block,
+        "columns": m.spaces,
+        "between passes": m.storage.value,
+    }
 
 
 def _rows(stage: Stage) -> str:

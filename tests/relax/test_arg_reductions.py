@@ -11,7 +11,8 @@ import tvm
 from tvm import relax
 from tvm.relax import op as R
 
-from cuda_emulator import run_cuda
+from cuda_emulator import run_cuda, run_lowered
+from cuda_emulator.lowering import lower
 from tests.graph.helpers import build, symbol
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.execution.count import count_kernels
@@ -91,15 +92,34 @@ def test_a_chain_with_an_argmax_is_one_kernel(target: tvm.target.Target) -> None
     assert count_kernels(mod, target).total > 2
 
 
-@pytest.mark.parametrize(("shape", "dtype"), [((4, symbol()), "float32"), ((4, 9), "bool")])
-def test_what_stays_with_tvm_is_compiled_by_it(shape: tuple[Any, ...], dtype: str) -> None:
-    """Along an axis of symbolic extent, of booleans: one kernel of TVM's, and the reason recorded."""
-    mod = build(lambda emit, v: R.argmax(v, 1), (shape, dtype))
+@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.parametrize("axis", [1, None])
+def test_symbolic_axes(axis: int | None, keepdims: bool) -> None:
+    """NaNs, ties and infinities along axes of symbolic extent, on llvm and in the emulator."""
+    mod = build(lambda emit, v: R.argmax(v, axis, keepdims), ((symbol("n"), symbol("m")), "float32"))
+    assert count_kernels(mod, LLVM, pipeline(LLVM)).total == 1
+    vm = relax.VirtualMachine(tvm.compile(mod, LLVM, relax_pipeline=pipeline(LLVM)), tvm.cpu())
+    target = emulated_target()
+    lowered = lower(mod, target, pipeline(target))
+    rng = np.random.default_rng(3)
+    for shape in ((1, 1), (3, 40), (5, 131), (2, 1030), (4, 9000)):
+        x = rng.integers(-3, 4, shape).astype("float32")
+        x[0, :] = -np.inf
+        x[-1, shape[1] // 2] = np.nan
+        wanted = np.argmax(x, axis, keepdims=keepdims)
+        np.testing.assert_array_equal(vm["main"](tvm.runtime.tensor(x)).numpy(), wanted)
+        if shape[1] < 2000:
+            (found,) = run_lowered(lowered, [x.copy()]).check().outputs
+            np.testing.assert_array_equal(found, wanted)
+
+
+def test_booleans_stay_with_tvm() -> None:
+    """One kernel of TVM's, where it compiles one, and the reason recorded."""
+    mod = build(lambda emit, v: R.argmax(v, 1), ((4, 9), "bool"))
     recorder = Recorder()
     try:
         stock = count_kernels(mod, LLVM).total
     except Exception:  # TVM compiles no argmax of booleans
-        assert dtype == "bool"
         return
     assert count_kernels(mod, LLVM, pipeline(LLVM, recorder=recorder)).total == stock == 1
     assert recorder.declined

@@ -22,7 +22,7 @@ from tvm_stitch.report.reasons import explained
 
 HOSTILE = "</script><img src=x onerror=alert(1)>&amp;\u2028"
 """A name that would be code, if it were not escaped."""
-ACTIONABLE = "reduction red has a symbolic reduced extent"
+ACTIONABLE = "red has a symbolic or empty shape, which a grid-wide plan does not serve"
 
 
 def value(name: str, origin: str = "kernel") -> Value:

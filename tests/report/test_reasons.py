@@ -13,14 +13,22 @@ from tvm_stitch.scope.weigh import MORE_KERNELS
     ("reason", "meaning", "advice"),
     [
         ("compute-intensive", "A matmul", "ends stitch ops by definition"),
-        ("reduction s has a symbolic reduced extent; grid-wide: x", "symbolic shapes", "Fix that dimension"),
-        ("output y has rows of symbolic length n", "symbolic length", "Fix that dimension"),
+        (
+            "x has a symbolic or empty shape, which a grid-wide plan does not serve",
+            "cross blocks",
+            "Fix the dim",
+        ),
         ("reductions a and b have 16 and 32 rows", "one row domain", "two kernels are needed"),
         ("reduction a is read at [0], outside its own row", "another row", "two kernels are needed"),
         ("joining them would make a cycle through an operator outside", "comes back", "no kernel can wait"),
         ("401 operators exceed the limit of 400 (max_operators)", "full", "Raise max_operators"),
         ("it has more than 32 arguments (max_arguments)", "full", "Raise max_operators"),
-        ("block red_temp holds SeqStmt, not one store", "argmax", "extending.md"),
+        (
+            "output y needs no reduction, and 1 rows of unknown length would leave the device idle; grid-wide: x",
+            "symbolic length",
+            "two kernels",
+        ),
+        ("block red_temp holds SeqStmt, not one store", "top-k", "extending.md"),
         (
             "TVM fuses them; as a stitch op of its own it would be one kernel more",
             "neighbour",

@@ -22,7 +22,7 @@ def test_one_kernel() -> None:
 def test_neighbours_in_either_order(a: str, b: str) -> None:
     answer = why(sample(), a, b)
     assert answer.startswith("norm | argmax") and ACTIONABLE in answer
-    assert "What to do: Fix that dimension" in answer
+    assert "What to do: Fix the dimensions" in answer
 
 
 def test_no_neighbours() -> None:

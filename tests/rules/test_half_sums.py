@@ -31,7 +31,7 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[np.ndarray], np.ndarray]]] 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", CASES)
 def test_sums_of_symbolic_extents(name: str, dtype: str) -> None:
-    """These are left to TVM; one rounding of the result remains."""
+    """One rounding of the result remains, whoever computes them."""
     ml_dtypes = pytest.importorskip("ml_dtypes")
     body, expected = CASES[name]
     mod = build(lambda emit, x: [body(emit, x)], ((symbol("m"), symbol("n")), dtype))

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from .. import compat
 from ..compat import Buffer, Expr, IRBuilder, T, Var
 from ..graph.classify import is_heavy
+from ..graph.extent import Extent, as_expr
 from ..plan import heuristics
 from .opaque import hidden
 
@@ -49,9 +50,9 @@ def bind(value: Expr, name: str) -> Var:
     return compat.bind_scalar(value, name)
 
 
-def local(shape: Sequence[int], dtype: str, name: str, scope: str = "local") -> Buffer:
+def local(shape: Sequence[Extent], dtype: str, name: str, scope: str = "local") -> Buffer:
     """Allocate a buffer for the rest of the enclosing scope."""
-    return compat.allocate([i64(s) for s in shape], dtype, scope, name)
+    return compat.allocate([as_expr(s) for s in shape], dtype, scope, name)
 
 
 STACK = "global"
@@ -59,8 +60,11 @@ STACK = "global"
 the runtime for memory in each call: no compiler turns that into registers, and LLVM may reason about it for minutes."""
 
 
-def stack(shape: Sequence[int], dtype: str, name: str) -> Buffer:
-    """Allocate a buffer of a CPU kernel for the rest of the enclosing scope; a small one can become registers."""
+def stack(shape: Sequence[Extent], dtype: str, name: str) -> Buffer:
+    """Allocate a buffer of a CPU kernel for the rest of the enclosing scope; a small one can become registers.
+
+    One of symbolic size comes from the thread's pool.
+    """
     return local(shape, dtype, name, STACK)
 
 

@@ -21,6 +21,7 @@ from ..plan.iteration.domain import At, Point
 from .arithmetic import DEVICE, Arithmetic, is_small, wraps
 from .buffers import IN_PLACE, Buffers
 from .negation import hidden_negation
+from .opaque import as_c_type
 from .sound_indices import is_padded, sound_index
 from .truncated import signed_symbols
 
@@ -272,6 +273,9 @@ def widen(e: Expr, visit: Callable[[Expr], Expr], arithmetic: Arithmetic) -> Exp
         if dtype in HALF:  # an explicit rounding is kept, then computed with in float32
             if compat.dtype_of(e.value) in HALF and compat.dtype_of(e.value) == dtype:
                 return value
+            if arithmetic is DEVICE and not has_load(e) and compat.free_vars(value):
+                # Of sizes alone: TVM would compute it once for all kernels, on the host, which knows no half types.
+                value = as_c_type(value, compat.dtype_of(value))
             return tir.Cast("float32", tir.Cast(dtype, value))
         return arithmetic.narrowed(value, dtype) if wraps(e) else convert(value, dtype)
     if name in compat.BINARY:

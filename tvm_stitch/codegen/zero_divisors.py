@@ -53,7 +53,7 @@ def _kinds() -> tuple[Any, ...]:
 
 
 def _divisors(func: Any) -> list[Expr]:
-    """The different divisors that consist of the function's symbols and may be 0."""
+    """The different integer divisors that consist of the function's symbols and may be 0; floats do not trap."""
     import tvm_ffi
 
     symbols = {
@@ -64,6 +64,8 @@ def _divisors(func: Any) -> list[Expr]:
 
     def visit(e: Expr) -> None:
         used = _symbols(e.b)
+        if "int" not in compat.dtype_of(e.b):
+            return
         if used and used <= symbols and not is_positive(e.b):
             found.setdefault(compat.expression_key(e.b), e.b)
 

@@ -12,6 +12,7 @@ from tvm import relax, tirx
 from tvm.target import Target
 from tvm.tirx.build import split_host_device_mods
 
+from ..compat import Analyzer
 from ..compute.emit import COMPUTE_ATTR
 from .kernel_count import CONTRACTION_NAMES, KernelCount, Kind
 
@@ -34,7 +35,8 @@ def count_kernels(
         relax_pipeline: the pass given to ``tvm.compile``; the target's default pipeline when None.
         entry: the Relax function called.
 
-    Of a conditional the branch with more kernels counts.
+    Of a conditional the branch with more kernels counts, and so does, of a kernel's variants for rows of several
+    lengths, the one with most launches.
 
     Raises:
         ValueError: when ``entry`` is no Relax function of the module or calls itself, or when the number of
@@ -198,8 +200,12 @@ def _launches_of_primfuncs(mod: tvm.IRModule, target: Target) -> dict[str, list[
 
 
 def _launches(stmt: Any, kernels: set[str]) -> list[str]:
-    """The kernels that a host statement launches, in order; a loop repeats its own."""
+    """The kernels that a host statement launches, in order; a loop repeats its own.
+
+    Loops that run once or not at all are alternatives: of a stitched kernel's variants one is launched.
+    """
     found: list[str] = []
+    alternatives: list[list[str]] = []
 
     def visit_call(call: Any) -> None:
         first = call.args[0] if len(call.args) else None
@@ -208,6 +214,9 @@ def _launches(stmt: Any, kernels: set[str]) -> list[str]:
 
     def visit_loop(loop: tirx.For) -> tvm_ffi.WalkResult:
         inner = _launches(loop.body, kernels)
+        if inner and _at_most_once(loop):
+            alternatives.append(inner)
+            return tvm_ffi.WalkResult.SKIP
         if inner and not isinstance(loop.extent, tirx.IntImm):
             raise ValueError(
                 f"a host loop of extent {loop.extent} launches {inner[0]}: its kernels cannot be counted"
@@ -217,4 +226,11 @@ def _launches(stmt: Any, kernels: set[str]) -> list[str]:
         return tvm_ffi.WalkResult.SKIP
 
     tvm_ffi.structural_walk(stmt, [(tvm.ir.Call, visit_call), (tirx.For, visit_loop)], order="pre")
-    return found
+    return found + max(alternatives, key=len, default=[])
+
+
+def _at_most_once(loop: tirx.For) -> bool:
+    """Does a loop run once or not at all, whatever the sizes are?"""
+    if isinstance(loop.extent, tirx.IntImm):
+        return False
+    return int(Analyzer().const_int_bound(loop.extent).max_value) <= 1

@@ -112,8 +112,37 @@ def quotient(total: Extent, part: Extent, analyzer: Analyzer | None = None) -> E
     analyzer = analyzer or Analyzer()
     if same(total, part, analyzer):
         return 1
+    found = _cancelled(total, part)
+    if found is not None:
+        return found
     guess = as_extent(analyzer.simplify(compat.tir.floordiv(as_expr(total), as_expr(part))))
     return guess if same(product([guess, part]), total, analyzer) else None
+
+
+def _cancelled(total: Extent, part: Extent) -> Extent | None:
+    """``total`` without the factors of ``part``, where those are found among its own."""
+    number, symbols = _factors(total)
+    divisor, others = _factors(part)
+    if divisor == 0 or number % divisor:
+        return None
+    for other in others:
+        place = next((i for i, s in enumerate(symbols) if compat.structural_equal(s, other)), None)
+        if place is None:
+            return None
+        del symbols[place]
+    return product([number // divisor, *symbols])
+
+
+def _factors(extent: Extent) -> tuple[int, list[Expr]]:
+    """The constant factor of an extent and its other ones."""
+    value = extent if isinstance(extent, int) else compat.int_value(extent)
+    if value is not None:
+        return value, []
+    assert not isinstance(extent, int)
+    if compat.kind(extent) != "Mul":
+        return 1, [extent]
+    (a, left), (b, right) = _factors(extent.a), _factors(extent.b)
+    return a * b, [*left, *right]
 
 
 def flatten(indices: Sequence[Expr], extents: Sequence[Extent]) -> Expr:

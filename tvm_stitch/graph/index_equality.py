@@ -68,13 +68,13 @@ def equal_indices(a: Expr, b: Expr, axes: Sequence[tuple[Var, Extent]], sizes: I
         steps.
     """
     try:
-        prover = _Prover(axes, sizes)
+        prover = Prover(axes, sizes)
         return not add(prover.polynomial(a), prover.polynomial(b), -1)
     except (Unproved, TooLarge):
         return False
 
 
-class _Prover:
+class Prover:
     """Polynomials of expressions over one index space.
 
     Unknowns are numbers: of axes, symbols, quotients, other operations, and of *slacks*, which stand for any number

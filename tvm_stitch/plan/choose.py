@@ -19,6 +19,7 @@ from . import heuristics
 from .gpu.grid import grid_partition, map_partition
 from .gpu.orientation import wants_partition
 from .gpu.partition import Partition
+from .gpu.variants import busy
 from .in_block import plan_in_block
 from .iteration.alignment import Alignment, Misaligned, align
 from .kernel import KernelPlan
@@ -54,7 +55,7 @@ def choose(graph: StitchGraph, device: DeviceModel, config: StitchConfig) -> Ali
     """
     phases_first = wants_partition(graph, device.sms)
     ways: list[Callable[[], Alignment | Partition]] = [
-        lambda: align(graph),
+        lambda: busy(align(graph), device),
         lambda: grid_partition(graph, device, config.grid_barriers),
     ]
     first, second = reversed(ways) if phases_first else ways

@@ -11,6 +11,8 @@ from 71 to 52 us on an H200. <64,30000> has two blocks a row, so that 128 of 132
 
 from __future__ import annotations
 
+from ..graph.extent import Extent
+
 # -- time on a GPU: launches, barriers, bandwidth --------------------------------------------------------------
 LAUNCH_SECONDS = 2.5e-6
 """Seconds from one kernel of a stream to the next: 2 to 3 us."""
@@ -59,6 +61,22 @@ CPU_OPERATORS, CPU_ARGUMENTS = 256, 32
 CPU_OPERATORS_WITH_REDUCES = 64
 """Operators of a stitch op with reductions on a CPU: LLVM's time grows with the product of operators and passes (80
 means of one row took it 66 s as one function, 1 s as two)."""
+
+# -- symbolic extents -------------------------------------------------------------------------------------------
+SYMBOLIC_COLUMNS = 1024
+"""Columns that a row of symbolic length is taken to have, where a decision cannot wait until that is known."""
+SYMBOLIC_LENGTHS = (128, 1024, 8192, 32768)
+"""Lengths up to which a GPU has a kernel for rows of symbolic length: a warp's, a small block's, half of the largest
+block's, and what shared memory holds. Rows of an eighth of a bound or more, which others do not take, leave few threads
+without work."""
+SCALAR_LENGTH = 128
+"""Columns up to which vectors are not worth a kernel of their own."""
+
+
+def length(columns: Extent) -> int:
+    """Columns of a row, as far as they are known or taken to be."""
+    return columns if isinstance(columns, int) else SYMBOLIC_COLUMNS
+
 
 # -- what a row domain may hold --------------------------------------------------------------------------------
 RECOMPUTED_OPERATORS = 4

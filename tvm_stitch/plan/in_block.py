@@ -10,6 +10,7 @@ from ..graph.rewrite.one_pass_variance import with_one_pass_variance
 from .cpu.tile import choose_cpu_mapping
 from .gpu.split import choose_mapping, partial_scratch
 from .gpu.tile import settled
+from .gpu.variants import has_symbolic_rows, stages_by_length
 from .iteration.alignment import align
 from .iteration.loops import schedule
 from .kernel import Crossing, KernelPlan, Stage
@@ -44,6 +45,9 @@ def plan_in_block(graph: StitchGraph, device: DeviceModel, config: StitchConfig 
 def _plan_gpu(graph: StitchGraph, device: DeviceModel, config: StitchConfig) -> KernelPlan:
     alignment = align(graph)
     sched = schedule(alignment)
+    if has_symbolic_rows(alignment, sched):
+        stage, variants = stages_by_length(alignment, sched, device)
+        return KernelPlan(graph, device, ((stage,),), variants=variants)
     sched, mapping = settled(alignment, sched, choose_mapping(alignment, sched, device, config), device)
     scratch = partial_scratch(sched, alignment.domain.rows, mapping)
     partials = {op: partial_tensor(op, mapping.row_splits, s.dtype) for op, s in scratch.items()}

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from ..compat import Var
 from ..device import DeviceModel
 from ..graph.extent import Extent
 from ..graph.ir import Operator, StitchGraph, Tensor
@@ -77,6 +78,18 @@ class Stage:
 
 
 @dataclass(frozen=True, eq=False)
+class Variant:
+    """A stage for rows of symbolic length that turn out to have at most ``longest`` columns.
+
+    ``multiples`` are the symbols that must be multiples of a number besides.
+    """
+
+    longest: int
+    stage: Stage
+    multiples: tuple[tuple[Var, int], ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
 class InterPhaseReuse:
     """Inputs of which every block keeps what its first tasks loaded, for the phases that read it again.
 
@@ -136,7 +149,9 @@ class KernelPlan:
     """A stitch op: its phases of stages, what crosses between them, the launch and the scratch.
 
     ``grid`` is None where one stage is all there is: its mapping says how many blocks rows take. ``place`` gives the
-    scratch buffer of each value that crosses in device memory and is no output.
+    scratch buffer of each value that crosses in device memory and is no output. ``variants`` of the only stage are for
+    some lengths of its rows, which are known when it is launched: the first that serves is taken, and the stage if none
+    does.
     """
 
     graph: StitchGraph
@@ -147,6 +162,7 @@ class KernelPlan:
     scratch: tuple[Scratch, ...] = ()
     place: Mapping[Tensor, str] = field(default_factory=dict)
     retention: InterPhaseReuse | None = None
+    variants: tuple[Variant, ...] = ()
 
     @property
     def stages(self) -> list[Stage]:

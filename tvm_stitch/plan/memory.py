@@ -53,9 +53,11 @@ def _used_bytes(tensor: Tensor) -> Extent:
 def traffic(plan: KernelPlan) -> Traffic:
     """Count the bytes of all stages: what several of them read counts each time, unless it is kept.
 
-    What crosses in scratch counts; not what blocks that share a row exchange, which stays in the L2 cache.
+    What crosses in scratch counts; not what blocks that share a row exchange, which stays in the L2 cache. Rows of
+    symbolic length are taken for such as a variant keeps on chip.
     """
-    moved = [stage_traffic(plan, stage) for stage in plan.stages]
+    stages = [plan.variants[-1].stage] if plan.variants else plan.stages
+    moved = [stage_traffic(plan, stage) for stage in stages]
     totals = [op.output for op in plan.crossing.scalars if op.output in plan.graph.outputs]
     read = total([*(m.read for m in moved), *(finished_bytes(plan, f) for f in range(len(plan.phases)))])
     written = total([*(m.written for m in moved), *(bytes_of(t) for t in totals)])
@@ -164,7 +166,7 @@ def shared_bytes(plan: KernelPlan) -> int:
     if not plan.device.is_gpu:
         return 0
     static = dynamic = 0
-    for stage in plan.stages:
+    for stage in [*plan.stages, *(variant.stage for variant in plan.variants)]:
         m = stage.row_mapping
         scalars = [op for op, _ in stage.schedule.cross_row if op.output.size == 1]
         static = max(static, partial_bytes(stage.schedule, m), m.block // 32 * _words(scalars))

@@ -230,6 +230,11 @@ def _launch(plan: KernelPlan) -> Iterator[str]:
             yield from _on_cpu(stage.schedule, stage.mapping)
         else:
             yield from _columns_covered(where, stage, stage.mapping)
+    for variant in plan.variants:
+        m = variant.stage.row_mapping
+        for e in variant.stage.schedule.spaces:
+            if not isinstance(e, int) and m.block_columns(e) < variant.longest:
+                yield f"a variant covers {m.block_columns(e)} of {variant.longest} columns"
     if not plan.device.is_gpu:
         if plan.grid is not None or len(plan.stages) != 1 or plan.crossing.partials:
             yield "tasks of a CPU have one stage, and nothing crosses between them"
@@ -260,8 +265,10 @@ def _on_cpu(sched: LoopNest, m: CpuMapping) -> Iterator[str]:
 
 def _columns_covered(where: str, stage: Stage, m: RowMapping) -> Iterator[str]:
     for p in stage.schedule.passes:
+        if not isinstance(p.columns, int):
+            continue
         covered = m.covered(p.columns) * (stage.tasks if m.split else 1)
-        if isinstance(p.columns, int) and covered < p.columns and not (m.split and stage.tasks == 1):
+        if covered < p.columns and not (m.split and stage.tasks == 1):
             yield f"{where} covers {covered} of {p.columns} columns"
     if not m.split and m.threads & (m.threads - 1):
         yield f"{where} has {m.threads} threads a row, which is no power of two"

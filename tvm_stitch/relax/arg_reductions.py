@@ -24,7 +24,7 @@ def _legalized(builder: Any, call: Any, largest: bool) -> Any:
     if shape is None or not shape or str(call.args[0].ty.dtype) == "bool":
         return call.op.get_attr("FLegalize")(builder, call)
     reduced = shape if axis is None else (shape[int(axis) % len(shape)],)
-    if not all(isinstance(extent, int) and extent > 0 for extent in reduced):
+    if any(isinstance(extent, int) and extent == 0 for extent in reduced):
         return call.op.get_attr("FLegalize")(builder, call)
     axes = list(range(len(shape))) if axis is None else [int(axis) % len(shape)]
     return builder.call_te(
@@ -42,7 +42,7 @@ ARG_REDUCTIONS = {
     "relax.argmax": lambda builder, call: _legalized(builder, call, True),
     "relax.argmin": lambda builder, call: _legalized(builder, call, False),
 }
-"""For ``LegalizeOps``. Those of booleans, and along axes of symbolic extent or of none, are TVM's."""
+"""For ``LegalizeOps``. Those of booleans, and along axes without elements, are TVM's."""
 
 
 def index_of_extreme(x: te.Tensor, axes: list[int], keepdims: bool, largest: bool, dtype: str) -> te.Tensor:
@@ -50,7 +50,8 @@ def index_of_extreme(x: te.Tensor, axes: list[int], keepdims: bool, largest: boo
 
     Args:
         x: a tensor of numbers.
-        axes: one axis, or all: the index counts along them in order. Their extents are static, and not 0.
+        axes: one axis, or all: the index counts along them in order. A row without elements has no index: what
+            stands in its place is not said.
         keepdims: whether the result has the axes, with extent 1.
         largest: of the largest element; of the least one otherwise.
         dtype: the result's, an integer type.
@@ -61,9 +62,10 @@ def index_of_extreme(x: te.Tensor, axes: list[int], keepdims: bool, largest: boo
     rank = len(x.shape)
     kept = [a for a in range(rank) if a not in axes]
     count = product(as_extent(x.shape[axis]) for axis in axes)
-    assert isinstance(count, int)
-    counted = "int32" if 2 * count <= LARGEST_INT32 else "int64"  # narrow ones take half of a vector's lanes
-    behind = tirx.const(count, counted)  # NaNs come before the extreme, which may or may not be one then
+    # Narrow ones take half of a vector's lanes.
+    counted = "int32" if isinstance(count, int) and 2 * count <= LARGEST_INT32 else "int64"
+    # NaNs come before the extreme, which may or may not be one then.
+    behind = tirx.const(count, counted) if isinstance(count, int) else count
     is_float = "float" in str(x.dtype)
 
     def reduced(combine: Any, term: Any, name: str) -> te.Tensor:
@@ -78,7 +80,7 @@ def index_of_extreme(x: te.Tensor, axes: list[int], keepdims: bool, largest: boo
     def place(index: Any) -> Any:
         own = tirx.const(0, counted)
         for axis in axes:
-            own = own * tirx.const(int(x.shape[axis]), counted) + index[axis].astype(counted)
+            own = own * x.shape[axis].astype(counted) + index[axis].astype(counted)
         value, best = x(*index), extreme(*(index[a] for a in kept))
         found = tirx.Select(tirx.EQ(value, best), own + behind, behind + behind)
         return tirx.Select(tirx.isnan(value), own, found) if is_float else found

@@ -14,8 +14,9 @@ class Kernel:
     ``groups`` are those of all stages, each with its phase; what several stages compute is in a group of each.
     On one row domain ``rows``, ``passes`` and ``mapping`` say how it runs. A grid-wide plan has ``phases`` instead,
     each with its stages, and ``rows`` is ``"grid-wide"``. ``scratch`` lists the buffers in device memory through which
-    blocks hand on values, ``launch`` the blocks, threads and grid barriers where the plan fixes them. ``seconds`` is
-    what the cost model expects, of the memory alone: None where a shape is symbolic.
+    blocks hand on values, ``launch`` the blocks, threads and grid barriers where the plan fixes them. ``variants`` are
+    mappings of other kernels that are launched instead where rows of symbolic length turn out to serve: each says for
+    which. ``seconds`` is what the cost model expects, of the memory alone: None where a shape is symbolic.
     """
 
     name: str
@@ -32,3 +33,4 @@ class Kernel:
     scratch: list[dict[str, Any]] = field(default_factory=list)
     launch: dict[str, Any] = field(default_factory=dict)
     seconds: float | None = None
+    variants: list[dict[str, Any]] = field(default_factory=list)

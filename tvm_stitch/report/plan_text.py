@@ -23,7 +23,8 @@ def kernel_lines(k: Kernel) -> list[str]:
             lines += _phase_lines(phase)
     else:
         lines += _pass_lines(k.passes, "  ")
-        lines.append("  mapping: " + _pairs(k.mapping))
+        lines += ["  variant: " + _pairs(variant) for variant in k.variants]
+        lines.append(f"  {'otherwise' if k.variants else 'mapping'}: " + _pairs(k.mapping))
     if k.launch:
         lines.append("  launch: " + _pairs(k.launch))
     for s in k.scratch:

@@ -43,18 +43,6 @@ RULES = (
         "Nothing",
     ),
     Rule(
-        "`reduction ... has a symbolic reduced extent`",
-        r"has a symbolic reduced extent",
-        "See [symbolic shapes](#symbolic-shapes)",
-        "Fix that dimension (`--shape`, `shape_dict`), or pad to a fixed size",
-    ),
-    Rule(
-        "`output ... has rows of symbolic length`",
-        r"has rows of symbolic length",
-        "The same, seen from an output",
-        "The same",
-    ),
-    Rule(
         "`reductions a and b have N and M rows`, `reduction a has N results, not M`",
         r"^reductions .* have .* rows|^reduction .* has .* results, not ",
         "Two reductions with different numbers of results: one row domain has one number of rows",
@@ -71,6 +59,12 @@ RULES = (
         r"has a symbolic or empty shape",
         "Values would have to cross blocks, for which all sizes must be known",
         "Fix the dimensions",
+    ),
+    Rule(
+        "`output ... needs no reduction, and N rows of unknown length would leave the device idle`",
+        r"would leave the device idle",
+        "Few rows of [symbolic length](#symbolic-shapes) have a block each, which all of their kernel waits for",
+        "Nothing: two kernels are faster",
     ),
     Rule(
         "`... would be in phase 9 of at most 8`, `more than 48 stages`",
@@ -129,8 +123,7 @@ RULES = (
     Rule(
         "`block ... holds SeqStmt, not one store`, `a loop nest ends in ...`",
         r"^block .* holds |a loop nest ends in",
-        "The operator is no plain loop nest: sort, top-k, scatter, running sums of long rows; argmax and argmin along"
-        " an axis of symbolic extent",
+        "The operator is no plain loop nest: sort, top-k, scatter, running sums of long rows or of symbolic ones",
         "Nothing; [extending.md](extending.md) says how readable constructs are added",
     ),
     Rule(
@@ -189,9 +182,6 @@ def explained(reason: str) -> tuple[str, str]:
                 if advice != "The same":
                     break
                 advice = before.advice
-            meaning = meaning.replace(
-                "The same, seen from an output", "An output's rows have a symbolic length"
-            )
             return plain(meaning), plain(advice)
     return "", ""
 

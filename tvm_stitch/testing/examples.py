@@ -37,6 +37,16 @@ class Keys:
         return y
 
 
+@I.ir_module
+class Sorted:
+    @R.function
+    def main(x: R.Tensor((8, 64), "float32")) -> R.Tensor((8, 64), "float32"):
+        with R.dataflow():
+            y = R.sort(x, axis=-1)
+            R.output(y)
+        return y
+
+
 def head_program() -> Any:
     """A PyTorch program: a layer norm and a softmax of rows of 64, any number of them."""
     import torch

@@ -196,8 +196,8 @@ def convnext() -> Made:
 
 
 def convnext_dynamic() -> Made:
-    shapes = ({0: Dim("batch", min=1, max=8)},)
-    return from_torch(ConvNext(), lambda b: [normal(b, 3, 32, 32)], shapes, ((2,), *spread(range(1, 9))))
+    shapes = ({0: Dim("batch", min=1, max=12)},)
+    return from_torch(ConvNext(), lambda b: [normal(b, 3, 32, 32)], shapes, ((2,), *spread(range(1, 13))))
 
 
 def unet_block() -> Made:

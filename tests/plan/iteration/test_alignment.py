@@ -89,9 +89,6 @@ MISALIGNED: dict[str, tuple[Any, Sequence[Any], str]] = {
         [X, ((6, 4), "int64")], "gathers at indices that",
     ),
     "no elements": (lambda emit, x: [R.exp(x)], [((0, 3), F32)], "has no elements"),
-    "a symbolic reduced extent": (
-        lambda emit, x: [R.subtract(x, emit(R.max(x, 1, True)))], [((6, symbol("k")), F32)], "symbolic reduced extent",
-    ),
     "outputs without a common row": (
         lambda emit, x, y: [R.exp(x), R.exp(y)], [X, ((7, 3), F32)], "without a common row",
     ),

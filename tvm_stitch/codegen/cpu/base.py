@@ -10,7 +10,7 @@ from typing import Any
 from ... import compat
 from ...compat import Buffer, Expr, T, tir
 from ...graph.classify import is_heavy
-from ...graph.extent import Extent, as_expr
+from ...graph.extent import Extent, as_expr, product
 from ...graph.ir import Access, Operator
 from ...plan.cpu.tile import CpuMapping
 from ...plan.iteration.alignment import Key
@@ -136,12 +136,13 @@ class CpuEmitter:
     # -- a piece ------------------------------------------------------------------------------------------
     def new_tiles(self, shape_of: RowLoop, extra: int = 1) -> None:
         """Allocate the row buffers of the values that a pass keeps (``extra`` elements a column)."""
-        columns = shape_of.columns
-        assert isinstance(columns, int)
+        size = product([shape_of.columns, extra])
         for key in shape_of.values:
             if key in self.sched.kept_values and key not in self.tiles:
                 dtype = held(compute_dtype(key[0].output.dtype))
-                self.tiles[key] = B.stack([columns * extra], dtype, key[0].output.name)
+                # A row may have no columns: what has no elements cannot be allocated.
+                elements = size if isinstance(size, int) else tir.max(size, B.i64(1))
+                self.tiles[key] = B.stack([elements], dtype, key[0].output.name)
 
     @contextmanager
     def piece(self, frame: IndexContext, column: Expr) -> Iterator[LaneWriter]:
@@ -220,7 +221,7 @@ def merged(op: Operator, a: Expr, b: Expr) -> Expr:
     return to_held(combine(op.combiner or "", a, b, HOST))
 
 
-def accumulator(op: Operator, extent: int, name: str) -> Buffer:
+def accumulator(op: Operator, extent: Extent, name: str) -> Buffer:
     """A buffer for partial results of a reduction."""
     return B.stack([extent], held(accumulator_dtype(op)), f"{op.output.name}_{name}")
 

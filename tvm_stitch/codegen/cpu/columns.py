@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ... import compat
-from ...compat import Buffer, Expr, tir
-from ...graph.extent import Extent, as_expr, ceildiv, product
+from ...compat import Buffer, Expr, T, tir
+from ...graph.extent import Extent, as_expr, ceildiv, product, total
 from ...plan import heuristics
 from ...plan.cpu.segments import Segment
 from ...plan.cpu.tile import Lanes
@@ -38,14 +38,22 @@ class ColumnEmitter(CpuEmitter):
         return [self.eval.column]
 
     def emit(self, parallel: bool) -> None:
-        """Tasks of ``rows_per_task`` rows."""
-        rows, each = self.domain.rows, self.mapping.rows_per_task
+        """Tasks of ``rows_per_task`` rows, of fewer where these are symbolic and turn out to be long."""
+        rows, each = self.domain.rows, self._rows_of_task(parallel)
         with times("parallel" if parallel else "serial", ceildiv(rows, each), "task") as task:
             for p in self.sched.passes:
                 self.new_tiles(p)
-            first = task * B.i64(each)
+            first = task * as_expr(each)
             with times("serial", count_of(rows, each, first), "r") as r:
                 self.row(first + r)
+
+    def _rows_of_task(self, parallel: bool) -> Extent:
+        each, points = self.mapping.rows_per_task, self.mapping.task_points
+        if not points or not parallel or each == 1:
+            return each
+        columns = total(e for e in self.sched.spaces if not isinstance(e, int))
+        fitting = tir.floordiv(B.i64(points), tir.max(as_expr(columns), B.i64(1)))
+        return B.bind(tir.max(tir.min(fitting, B.i64(each)), B.i64(1)), "rows_of_task")
 
     def row(self, row: Expr) -> None:
         """All passes of a row."""
@@ -130,9 +138,38 @@ class ColumnEmitter(CpuEmitter):
             fresh = lanes.lane >= B.i64(width - extent % width)
             body(part, outer, B.i64(start + extent - width), lanes, fresh)
             return
-        left = tir.floormod(as_expr(extent), B.i64(width))
-        with times("serial", left, "rest") as rest:
-            body(part, outer, B.i64(start) + as_expr(extent) - left + rest, LaneWriter(1, self.signed), None)
+        self._symbolic_tail(outer, part, body, width)
+
+    def _symbolic_tail(self, outer: Expr, part: Part, body: Body, width: int) -> None:
+        """The columns after the last whole piece of a part of symbolic extent.
+
+        Where every row or segment ends so, they are pieces of the shortest vectors, of which the last one overlaps the
+        one before. Single columns are left where there is no whole vector.
+        """
+        start, extent = part[0], as_expr(part[1])
+        left = tir.floormod(extent, B.i64(width))
+        narrow = heuristics.SHORTEST_LANES
+
+        def one_by_one(count: Expr) -> None:
+            with times("serial", count, "rest") as rest:
+                body(part, outer, B.i64(start) + extent - count + rest, LaneWriter(1, self.signed), None)
+
+        if width <= narrow or (self.domain.flat and compat.int_value(outer) == 0):
+            one_by_one(left)
+            return
+        with times("serial", tir.floordiv(left, B.i64(narrow)), "piece") as piece:
+            at = B.i64(start) + extent - left + piece * B.i64(narrow)
+            body(part, outer, at, LaneWriter(narrow, self.signed), None)
+        left = tir.floormod(extent, B.i64(narrow))
+        with T.If(extent < B.i64(narrow)):
+            with T.Then():
+                one_by_one(left)
+            with T.Else():
+                with T.If(left > B.i64(0)):
+                    with T.Then():
+                        lanes = LaneWriter(narrow, self.signed)
+                        fresh = lanes.lane >= B.i64(narrow) - left
+                        body(part, outer, B.i64(start) + extent - B.i64(narrow), lanes, fresh)
 
 
 class SplitEmitter(ColumnEmitter):
@@ -219,7 +256,6 @@ class SplitEmitter(ColumnEmitter):
         """A buffer for the tasks' partial results of each of the pass's reductions."""
         buffers = []
         for op in p.reduces:
-            assert isinstance(tasks, int)
             buffers.append(accumulator(op, tasks, "partial"))
         self.partials.append((buffers, tasks))
         return buffers
@@ -245,17 +281,19 @@ def _is_one(extent: Extent) -> bool:
     return isinstance(extent, int) and extent == 1
 
 
-def count_of(total: Extent, each: int, first: Expr) -> Extent:
-    """How many of ``total`` things a group of at most ``each`` that starts at ``first`` has."""
-    if isinstance(total, int) and (total <= each or total % each == 0):
-        return min(total, each)
-    return each if each == 1 and isinstance(total, int) else extent_min(each, as_expr(total) - first)
+def count_of(whole: Extent, each: Extent, first: Expr) -> Extent:
+    """How many of ``whole`` things a group of at most ``each`` that starts at ``first`` has."""
+    if not isinstance(each, int):
+        return tir.min(each, as_expr(whole) - first)
+    if isinstance(whole, int) and (whole <= each or whole % each == 0):
+        return min(whole, each)
+    return each if each == 1 and isinstance(whole, int) else extent_min(each, as_expr(whole) - first)
 
 
-def quotient_of(total: Extent, part: Extent) -> Extent:
-    """``total / part``, known to be exact."""
-    if part is total:
+def quotient_of(whole: Extent, part: Extent) -> Extent:
+    """``whole / part``, known to be exact."""
+    if part is whole:
         return 1
-    if isinstance(total, int) and isinstance(part, int):
-        return total // part
-    return tir.floordiv(as_expr(total), as_expr(part))
+    if isinstance(whole, int) and isinstance(part, int):
+        return whole // part
+    return tir.floordiv(as_expr(whole), as_expr(part))

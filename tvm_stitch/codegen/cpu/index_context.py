@@ -10,6 +10,7 @@ import tvm
 from ... import compat
 from ...compat import Analyzer, Expr, Var
 from ...graph.extent import Extent, as_expr, quotient, same
+from ...graph.index_division import divided
 from ...plan.iteration.domain import Domain
 from ..arithmetic import HOST
 from ..evaluator import Evaluator, widen
@@ -55,6 +56,21 @@ class Coordinate:
             assert segments is not None
             analyzer.bind(self.outer, tvm.ir.Range(zero, as_expr(segments)))
 
+    @property
+    def axes(self) -> list[tuple[Var, Extent]]:
+        """Its variables with their extents."""
+        found: list[tuple[Var, Extent]] = []
+        if self.lane is None:
+            found.append((self.number, self.extent))
+        else:
+            assert isinstance(self.extent, int)
+            found += [(self.number, self.extent // self.vectors), (self.lane, self.vectors)]
+        if self.outer is not None:
+            segments = quotient(self.total, self.extent)
+            assert segments is not None
+            found.append((self.outer, segments))
+        return found
+
     def move(self, outer: Expr, number: Expr, lane: Expr | None = None) -> Expr:
         """Go to a place; returns the coordinate there. Of vectors, ``number`` is the vector's and ``lane`` the lane."""
         self.values = {self.number: number}
@@ -84,6 +100,7 @@ class IndexContext:
         self.row, self.column = row, column
         self.analyzer = Analyzer()
         self.symbolic = {domain.row: row.symbolic}
+        self.axes = [*row.axes, *(column.axes if column is not None else ())]
         row.bind_ranges(self.analyzer)
         if column is not None:
             column.bind_ranges(self.analyzer, *(part or (0, None)))
@@ -97,7 +114,7 @@ class IndexContext:
 
     def simplify(self, value: Expr) -> Expr:
         """Simplify what is written in the frame's variables."""
-        return self.analyzer.simplify(compat.simplifiable(value))
+        return self.analyzer.simplify(compat.simplifiable(divided(value, self.axes)))
 
     def actual(self, value: Expr) -> Expr:
         """What is written in the frame's variables, at the current place."""

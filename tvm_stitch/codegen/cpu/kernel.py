@@ -7,7 +7,7 @@ from typing import Any
 
 from ... import compat
 from ...compat import Analyzer, Expr, T, tir
-from ...graph.extent import as_expr
+from ...graph.extent import as_expr, product, total
 from ...plan import heuristics
 from ...plan.cpu.tile import CpuMapping, Lanes, Split
 from ...plan.kernel import KernelPlan, Stage
@@ -59,18 +59,22 @@ def emit_stage(stage: Stage) -> None:
 def _few(stage: Stage, mapping: CpuMapping) -> Expr | None:
     """Whether there is too little work for a parallel region."""
     domain = stage.alignment.domain
-    total = stage.schedule.passes[0].columns if domain.flat and stage.schedule.passes else domain.rows
-    if isinstance(total, int) or _least(total) > mapping.serial_rows:
+    if domain.flat and stage.schedule.passes:
+        count = stage.schedule.passes[0].columns
+    else:
+        symbolic = [e for e in stage.schedule.spaces if not isinstance(e, int)]
+        count = product([domain.rows, total(symbolic)]) if symbolic else domain.rows
+    if isinstance(count, int) or _least(count) > mapping.serial_rows:
         return None
-    return tir.LE(as_expr(total), B.i64(mapping.serial_rows))
+    return tir.LE(as_expr(count), B.i64(mapping.serial_rows))
 
 
-def _least(total: Expr) -> int:
+def _least(count: Expr) -> int:
     """What a number of rows that is not 0 is at least: where that is many, those that are few are none.
 
     From such a condition TVM would conclude that a symbol is 0, and refuse the divisions of indices by it.
     """
-    modular = Analyzer().modular_set(as_expr(total))
+    modular = Analyzer().modular_set(as_expr(count))
     return int(modular.coeff) if int(modular.base) == 0 else 1
 
 

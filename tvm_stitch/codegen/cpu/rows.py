@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ... import compat
 from ...compat import Buffer, Expr, tir
-from ...graph.extent import as_expr, ceildiv
+from ...graph.extent import Extent, as_expr, ceildiv
 from ...plan import heuristics
 from ...plan.iteration.alignment import Key
 from ...plan.iteration.loops import RowLoop
@@ -95,14 +95,12 @@ class RowEmitter(CpuEmitter):
                 LaneWriter(self.width).fill(acc, to_held(identity(op)), piece * B.i64(self.width))
             accumulators.append(acc)
         columns = p.columns
-        assert isinstance(columns, int)
         column = Coordinate("col", columns, columns)
-        most = heuristics.COLUMNS_TOGETHER
-        block = next((b for b in range(most, 3, -1) if columns % b == 0), min(most, columns))
-        with B.loop("serial", -(-columns // block), "block") as outer:
-            left = block if columns % block == 0 else extent_min(block, B.i64(columns) - outer * B.i64(block))
+        block = _columns_together(columns)
+        with times("serial", ceildiv(columns, block), "block") as outer:
+            left = count_of(columns, block, outer * B.i64(block))
             with self._each_piece():
-                with B.loop("serial", left, "col") as inner:
+                with times("serial", left, "col") as inner:
                     frame = IndexContext(self.domain, self.row, column)
                     with self.piece(frame, column.move(B.i64(0), outer * B.i64(block) + inner)) as lanes:
                         self.evaluate(p, fresh)
@@ -125,6 +123,14 @@ class RowEmitter(CpuEmitter):
             for key in wanted:
                 self.lanes.store(buffers[key], to_held(self.eval.value(key)), [self.at + self.lanes.lane])
         self.row_buffers.update(buffers)
+
+
+def _columns_together(columns: Extent) -> int:
+    """Columns that a piece of rows takes in one go; a divisor of them if there is one."""
+    most = heuristics.COLUMNS_TOGETHER
+    if not isinstance(columns, int):
+        return most
+    return next((b for b in range(most, 3, -1) if columns % b == 0), min(most, columns))
 
 
 class _Pieces:

@@ -12,6 +12,7 @@ from .grid import GridEmitter
 from .launch_check import check_multiprocessors
 from .rows import RowEmitter
 from .scratch import declare_scratch, finish
+from .variant_choice import launched
 
 COOPERATIVE = (
     {"tirx.kernel_launch_params": ["tirx.use_cooperative_launch"]} if compat.LAUNCHES_COOPERATIVELY else {}
@@ -25,7 +26,14 @@ def emit_gpu(func: Any, plan: KernelPlan) -> Any:
         scratch = declare_scratch(plan.scratch, barrier=plan.cooperative)
         if plan.cooperative:
             check_multiprocessors(plan.device, plan.graph.outputs[0].buffer, _multiprocessors(plan))
-        (GridEmitter(plan, scratch) if plan.grid_wide else RowEmitter(plan.stage, scratch)).emit()
+        if plan.grid_wide:
+            GridEmitter(plan, scratch).emit()
+        else:
+            stages = [*(variant.stage for variant in plan.variants), plan.stage]
+            for stage, once in zip(stages, launched(plan)):
+                # Not in a condition: TVM takes one of the host for one around the barriers of its kernel.
+                with B.loop("serial", once, "chosen"):
+                    RowEmitter(stage, scratch).emit()
     return finish(func, body[0], scratch, COOPERATIVE if plan.cooperative else None)
 
 

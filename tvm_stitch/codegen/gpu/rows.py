@@ -22,7 +22,7 @@ from typing import Any
 
 from ... import compat
 from ...compat import Buffer, Expr, T, tir
-from ...graph.extent import Extent, as_expr, ceildiv
+from ...graph.extent import Extent, as_expr, ceildiv, is_number
 from ...graph.ir import Access, Operator
 from ...plan.gpu.tile import ColumnMapping, CrossBlockReduction, item_bytes
 from ...plan.iteration.alignment import Key
@@ -304,18 +304,19 @@ class RowEmitter:
         place = self._place(cm, step, chunk)
         if self.mapping.row_splits == 1:
             return place
+        assert isinstance(cm.steps, int)
         return self.segment * B.i64(cm.steps * cm.chunks * self.mapping.threads * cm.vector) + place
 
     def _place(self, cm: ColumnMapping, step: Expr, chunk: Expr) -> Expr:
         """A vector's place in the block's segment."""
-        group = (step * B.i64(cm.chunks) + chunk) if cm.steps > 1 else chunk
+        group = chunk if is_number(cm.steps, 1) else step * B.i64(cm.chunks) + chunk
         if self.mapping.split:
             group = self.block * B.i64(cm.chunks) + chunk
         return (group * B.i64(self.mapping.threads) + self.lane) * B.i64(cm.vector)
 
     def _tail(self, columns: Extent, cm: ColumnMapping, base: Expr) -> Expr | None:
-        covered = self.mapping.covered(columns)
         if isinstance(columns, int):
+            covered = self.mapping.covered(columns)
             if covered == columns or (self.mapping.split and columns % covered == 0):
                 return None
         return base < as_expr(columns)

@@ -14,13 +14,16 @@ from dataclasses import dataclass
 from ... import compat
 from ...compat import Analyzer, Expr, Var
 from ...graph.classify import is_heavy
-from ...graph.extent import ByExtent, Extent, as_expr, flatten, product, quotient, same
+from ...graph.extent import ByExtent, Extent, as_expr, flatten, is_number, product, quotient, same
+from ...graph.index_division import constant_step
 from ...graph.ir import Tensor
 from .. import heuristics
 from ..gpu.tile import item_bytes
 from ..iteration.alignment import Alignment, Key
 from ..iteration.domain import At, Domain, Point
 from ..iteration.loops import LoopNest
+
+Axes = list[tuple[Var, Extent]]
 
 _HOLDS: dict[str, Callable[[int], bool]] = {
     "LT": lambda d: d < 0,
@@ -179,36 +182,44 @@ def _flat_indices(alignment: Alignment, sched: LoopNest, keys: Iterable[Key], co
 
 
 def _trailing(keys: Iterable[Key], total: Extent, analyzer: Analyzer) -> list[Extent]:
-    """``total`` and the products of trailing axes that divide it, largest first."""
-    found: list[Extent] = []
+    """``total`` and the products of trailing axes that divide it, largest first: symbolic ones of more axes before."""
+    found: list[int] = []
+    symbolic: list[tuple[int, Extent]] = []
     for op, _ in keys:
         for cut in range(1, len(op.extents)):
             part = product(op.extents[cut:])
-            if isinstance(part, int) and part > 1 and part not in found and part != total:
-                if quotient(total, part, analyzer) is not None:
-                    found.append(part)
-    return [total, *sorted(found, key=int, reverse=True)]
+            if not isinstance(part, int):
+                if not any(same(part, e, analyzer) for e in (total, *(e for _, e in symbolic))):
+                    symbolic.append((len(op.extents) - cut, part))
+            elif part > 1 and part not in found and not is_number(total, part):
+                found.append(part)
+    parts = [e for _, e in sorted(symbolic, key=lambda each: -each[0])] + sorted(found, reverse=True)
+    return [total, *(part for part in parts if quotient(total, part, analyzer) is not None)]
 
 
 def _split(
     domain: Domain, var: Var, total: Extent, extent: Extent, last: int
-) -> tuple[Analyzer, Expr, Var] | None:
-    """An analyzer, ``outer * extent + inner`` for ``var``, and its ``inner``, below extent - last."""
-    import tvm
-
-    analyzer = Analyzer()
-    zero = compat.const(0, "int64")
+) -> tuple[Axes, Expr, Var] | None:
+    """The axes of ``outer * extent + inner`` for ``var``, that, and its ``inner``, below extent - last."""
     outer, inner = compat.tir.Var("outer", "int64"), compat.tir.Var("inner", "int64")
+    fewer = extent - last if isinstance(extent, int) else extent - compat.const(last, "int64")
+    axes: Axes = [(inner, fewer)]
     if domain.row is not var:
-        analyzer.bind(domain.row, tvm.ir.Range(zero, as_expr(domain.rows)))
-    analyzer.bind(inner, tvm.ir.Range(zero, as_expr(extent) - compat.const(last, "int64")))
+        axes.append((domain.row, domain.rows))
     if same(extent, total):
-        return analyzer, inner, inner
+        return axes, inner, inner
     count = quotient(total, extent)
     if count is None:
         return None
-    analyzer.bind(outer, tvm.ir.Range(zero, as_expr(count)))
-    return analyzer, outer * as_expr(extent) + inner, inner
+    return [*axes, (outer, count)], outer * as_expr(extent) + inner, inner
+
+
+def _bounded(axes: Axes) -> Analyzer:
+    """An analyzer that knows how far axes run."""
+    analyzer = Analyzer()
+    for var, extent in axes:
+        compat.bind_range(analyzer, var, as_expr(extent))
+    return analyzer
 
 
 def _stride(domain: Domain, flat: Expr, var: Var, total: Extent, extent: Extent) -> int | None:
@@ -218,10 +229,13 @@ def _stride(domain: Domain, flat: Expr, var: Var, total: Extent, extent: Extent)
     split = _split(domain, var, total, extent, 1)
     if split is None:
         return None
-    analyzer, here, _ = split
-    after = here + compat.const(1, "int64")
-    step = compat.substitute(flat, {var: after}) - compat.substitute(flat, {var: here})
-    return compat.int_value(analyzer.simplify(step))
+    axes, here, _ = split
+    after = compat.substitute(flat, {var: here + compat.const(1, "int64")})
+    before = compat.substitute(flat, {var: here})
+    step = compat.int_value(_bounded(axes).simplify(after - before))
+    if step is not None or isinstance(extent, int):
+        return step
+    return constant_step(after, before, axes)
 
 
 def _cuts(alignment: Alignment, keys: Iterable[Key], columns: Extent, extent: int) -> tuple[int, ...]:
@@ -231,13 +245,14 @@ def _cuts(alignment: Alignment, keys: Iterable[Key], columns: Extent, extent: in
     split = _split(domain, domain.column, columns, extent, 0)
     if split is None or extent < 2:
         return (0, extent)
-    analyzer, column, inner = split
+    axes, column, inner = split
+    analyzer = _bounded(axes)
     for op, point in keys:
         values = None
         for name, left, right in _comparisons(op.value):
             if values is None:
-                axes = domain.axis_values(op, point)
-                values = {v: compat.substitute(e, {domain.column: column}) for v, e in axes.items()}
+                at = domain.axis_values(op, point)
+                values = {v: compat.substitute(e, {domain.column: column}) for v, e in at.items()}
             difference = compat.substitute(left - right, values)
             zero = compat.const(0, "int64")
             start = analyzer.simplify(compat.substitute(difference, {inner: zero}))

@@ -48,7 +48,10 @@ class CpuMapping:
         rows_per_task: rows of a task (strips of ``strip`` rows where lanes run over rows).
         row_segment: the inner part of the rows, where lanes run over them; it divides the rows.
         elements_per_task: columns of a task where columns are divided.
-        serial_rows: the number of rows up to which a symbolic domain runs serially.
+        serial_rows: the number of rows, or of points where their columns are symbolic, up to which a symbolic domain
+            runs serially.
+        task_points: where columns are symbolic, those of a task; fewer than ``rows_per_task`` rows where these are
+            long. 0 where columns are static.
     """
 
     inner: ByExtent[Segment]
@@ -61,6 +64,7 @@ class CpuMapping:
     row_segment: Extent = 1
     elements_per_task: int = heuristics.TASK_ELEMENTS
     serial_rows: int = 0
+    task_points: int = 0
 
     def describe(self) -> dict[str, object]:
         """The mapping as plain data, for ``explain``."""
@@ -85,10 +89,15 @@ def choose_cpu_mapping(alignment: Alignment, sched: LoopNest, device: DeviceMode
     if domain.flat:
         return _flat(inner, sched, cost, device)
     rows = domain.rows if isinstance(domain.rows, int) else None
-    longest = max((e for e in spaces if isinstance(e, int)), default=1)
+    symbolic = any(not isinstance(e, int) for e in spaces)
+    longest = max((heuristics.length(e) for e in spaces), default=1)
     across = row_segment(alignment, sched, inner, longest < heuristics.SHORT_LANES)
-    parallel, serial_rows = None, 0
-    if rows is None:
+    parallel, serial_rows, task_points = None, 0, 0
+    if symbolic:
+        point = cost / longest
+        serial_rows = max(1, round(heuristics.PARALLEL_NS / point))
+        task_points = max(1, round(heuristics.TASK_NS / point))
+    elif rows is None:
         serial_rows = max(1, round(heuristics.PARALLEL_NS / cost))
     else:
         parallel = rows > 1 and rows * cost > heuristics.PARALLEL_NS and device.sms > 1
@@ -98,14 +107,21 @@ def choose_cpu_mapping(alignment: Alignment, sched: LoopNest, device: DeviceMode
         )
     lanes, width = _columns(longest)
     rows_per_task = max(1, min(heuristics.TASK_ROWS, round(heuristics.TASK_NS / cost)))
+    if symbolic:
+        rows_per_task = heuristics.TASK_ROWS
     if rows is not None:
         rows_per_task = max(1, min(rows_per_task, -(-rows // (heuristics.TASKS_A_CORE * device.sms))))
     mapping = CpuMapping(
-        inner, lanes, width, parallel=parallel, rows_per_task=rows_per_task, serial_rows=serial_rows
-    )
+        inner, lanes, width, parallel=parallel, rows_per_task=rows_per_task, serial_rows=serial_rows,
+        task_points=task_points,
+    )  # fmt: skip
     pieces = heuristics.PIECES_A_CORE * device.sms
-    if rows is not None and rows < pieces and device.sms > 1 and cost > heuristics.PARALLEL_NS:
-        # Few long rows: all tasks work on one row together.
+    if rows is None or rows >= pieces or device.sms == 1:
+        return mapping
+    if symbolic:  # rows that may turn out to be long: all tasks work on one row together
+        elements = max(1, -(-task_points // width)) * width
+        return replace(mapping, divide=Split.COLUMNS, elements_per_task=elements)
+    if cost > heuristics.PARALLEL_NS:  # few long rows
         elements = -(-longest // (pieces * width)) * width
         return replace(mapping, divide=Split.COLUMNS, parallel=True, elements_per_task=elements)
     return mapping
@@ -120,9 +136,8 @@ def _columns(length: int) -> tuple[Lanes, int]:
 
 def _flat(inner: ByExtent[Segment], sched: LoopNest, cost: float, device: DeviceModel) -> CpuMapping:
     columns = sched.passes[0].columns if sched.passes else 1
-    parallel, per_element = None, cost
+    parallel, per_element = None, cost / heuristics.length(columns)
     if isinstance(columns, int):
-        per_element = cost / columns
         parallel = cost > heuristics.PARALLEL_NS and device.sms > 1
     unit = heuristics.TASK_ELEMENTS
     evenly = (s.extent for s in inner.values() if isinstance(s.extent, int))
@@ -146,7 +161,7 @@ def _strips(
     width = mapping.width
     if isinstance(segment, int) and segment < width:
         width = _shorter(segment)
-    kept = sum(4 * p.columns for _, p in sched.kept_values if isinstance(p.columns, int))
+    kept = sum(4 * heuristics.length(p.columns) for _, p in sched.kept_values)
     pieces = max(1, min(heuristics.STRIP_PIECES, heuristics.STRIP_BYTES // (max(1, kept) * width)))
     wanted = heuristics.PIECES_A_CORE * device.sms
     if isinstance(segment, int):
@@ -176,11 +191,11 @@ def _shorter(elements: int) -> int:
 
 
 def _row_cost(sched: LoopNest) -> float:
-    """Nanoseconds of a row, roughly (a flat domain is one row; of an element where that is symbolic)."""
+    """Nanoseconds of a row, roughly (a flat domain is one row); symbolic ones have the length they are taken for."""
     total = heuristics.ROW_NS
     for p in sched.passes:
         heavy = sum(is_heavy(op.value) for op, _ in p.values)
         accesses = len(p.loads) + len(p.outputs)
         each = heuristics.element_ns(heavy, len(p.values) - heavy, accesses)
-        total += each * p.columns if isinstance(p.columns, int) else each - heuristics.ROW_NS
+        total += each * heuristics.length(p.columns)
     return max(total, heuristics.LEAST_NS)

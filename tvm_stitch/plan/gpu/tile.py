@@ -24,7 +24,7 @@ from ... import compat
 from ...compat import Analyzer
 from ...device import DeviceModel
 from ...graph.dtype import carried_dtype, compute_dtype, item_bytes
-from ...graph.extent import ByExtent, Extent, as_expr
+from ...graph.extent import ByExtent, Extent, as_expr, ceildiv
 from .. import heuristics
 from ..iteration.alignment import Alignment
 from ..iteration.contiguity import vectorizable
@@ -47,12 +47,17 @@ class CrossBlockReduction(enum.Enum):
 class ColumnMapping:
     """How a column space is spread over a block: ((step * chunks + chunk) * threads + lane) * vector + element.
 
-    That is the column itself, or its place in the block's segment where a row has several.
+    That is the column itself, or its place in the block's segment where a row has several. Rows of symbolic length have
+    as many steps as it takes, or one that they are known to fit in.
     """
 
     vector: int
     chunks: int
-    steps: int = 1
+    steps: Extent = 1
+
+
+def _steps(m: ColumnMapping) -> str:
+    return f"{m.steps} steps" if isinstance(m.steps, int) else "as many steps as it takes"
 
 
 class Storage(enum.Enum):
@@ -104,9 +109,7 @@ class RowMapping:
     @property
     def spaces(self) -> dict[str, str]:
         """What is said of every column space."""
-        return {
-            str(e): f"vectors of {m.vector} x {m.chunks} x {m.steps} steps" for e, m in self.columns.items()
-        }
+        return {str(e): f"vectors of {m.vector} x {m.chunks} x {_steps(m)}" for e, m in self.columns.items()}
 
     def describe(self) -> dict[str, object]:
         """The mapping as plain data, for ``explain``."""
@@ -123,8 +126,9 @@ class RowMapping:
         }
 
     def block_columns(self, columns: Extent) -> int:
-        """Columns of a row that a block covers, those past the row's end included."""
+        """Columns of a row that a block covers, those past the row's end included; not where steps are symbolic."""
         m = self.of(columns)
+        assert isinstance(m.steps, int), "nothing is kept of rows of any length"
         return m.steps * m.chunks * self.threads * m.vector
 
     def covered(self, columns: Extent) -> int:
@@ -150,11 +154,13 @@ def full_vector(sched: LoopNest, columns: Extent, device: DeviceModel) -> int:
 def vector_length(alignment: Alignment, sched: LoopNest, columns: Extent, device: DeviceModel) -> int:
     """Elements that a vector may hold for every tensor of the column space: a power of two that divides it.
 
+    Of a symbolic column space, as far as the domain knows what its symbols are multiples of.
+
     Where all that is as large as the domain lies in pieces of fewer elements, as the groups of a norm do whose channels
     are last, vectors are as short as these: longer ones would be gathered element by element.
     """
-    vector = gcd(full_vector(sched, columns, device), divisor(columns))
     domain = alignment.domain
+    vector = gcd(full_vector(sched, columns, device), divisor(domain.in_multiples(columns)))
     moved = [
         leaf for p in sched.over(columns) for leaf in (*p.loads, *((op.output, at) for op, at in p.outputs))
     ]
@@ -214,10 +220,13 @@ def _words(dtype: str) -> float:
     return max(0.25, item_bytes(dtype) / 4)
 
 
-def map_rows(alignment: Alignment, sched: LoopNest, device: DeviceModel, row_splits: int = 1) -> RowMapping:
+def map_rows(
+    alignment: Alignment, sched: LoopNest, device: DeviceModel, row_splits: int = 1, longest: int = 0
+) -> RowMapping:
     """The thread mapping of a stitch op on a GPU whose rows take ``row_splits`` blocks each.
 
-    Several blocks a row are for static shapes only; how they exchange what they reduce is left open.
+    Several blocks a row are for static shapes only; how they exchange what they reduce is left open. Rows of symbolic
+    length have at most ``longest`` columns; they are left out where that is 0.
     """
     extents = sched.spaces
     vectors = [vector_length(alignment, sched, e, device) for e in extents]
@@ -227,10 +236,9 @@ def map_rows(alignment: Alignment, sched: LoopNest, device: DeviceModel, row_spl
         return RowMapping(heuristics.FLAT_THREADS, 1, ByExtent(flat), split=True)
     rows = compat.int_value(as_expr(alignment.domain.rows))
     words = [tile_words(alignment, sched, e) for e in extents]
-    # Of every static space: its columns in a segment, the registers of one, and its vectors' length.
-    static = [
-        (e, -(-e // row_splits), w, v) for e, w, v in zip(extents, words, vectors) if isinstance(e, int)
-    ]
+    # Of every space: its columns in a segment, the registers of one, and its vectors' length.
+    known = [(e, e if isinstance(e, int) else longest, w, v) for e, w, v in zip(extents, words, vectors)]
+    static = [(e, -(-columns // row_splits), w, v) for e, columns, w, v in known if columns]
     parts = None if rows is None else rows * row_splits
     threads = 1 if row_splits == 1 else 4 * device.warp
     for e, columns, wide, vector in static:
@@ -281,6 +289,17 @@ def _stepped(m: ColumnMapping, vectors: int) -> ColumnMapping:
     return ColumnMapping(m.vector, m.chunks, -(-vectors // m.chunks))
 
 
+def any_length(alignment: Alignment, sched: LoopNest, device: DeviceModel) -> RowMapping:
+    """A mapping for rows of any length: a large block steps through each, and reads again what passes share."""
+    threads = device.max_threads_per_block // 2 if alignment.graph.reduces else device.warp
+    spaces = []
+    for e in sched.spaces:
+        vector = vector_length(alignment, sched, e, device)
+        chunks = max(1, heuristics.STEP_ELEMENTS // vector)
+        spaces.append((e, ColumnMapping(vector, chunks, ceildiv(e, threads * vector * chunks))))
+    return RowMapping(threads, 1, ByExtent(spaces), storage=Storage.NOWHERE)
+
+
 def kept_in_shared(sched: LoopNest, mapping: RowMapping, device: DeviceModel) -> RowMapping:
     """The mapping with values in shared memory if a block's fit, else with values nowhere.
 
@@ -289,8 +308,11 @@ def kept_in_shared(sched: LoopNest, mapping: RowMapping, device: DeviceModel) ->
     """
     span = mapping.threads * mapping.row_splits
 
-    def staged(columns: int, m: ColumnMapping) -> ColumnMapping:
-        vectors = -(-columns // (m.vector * span))
+    def staged(columns: Extent, m: ColumnMapping) -> ColumnMapping:
+        assert isinstance(m.steps, int)
+        vectors = m.steps * m.chunks
+        if isinstance(columns, int):
+            vectors = -(-columns // (m.vector * span))
         fitting = (c for c in heuristics.STAGED_CHUNKS if c <= m.chunks)
         chunks = min(fitting, key=lambda c: (-(-vectors // c) * c, -c))
         return _stepped(ColumnMapping(m.vector, chunks), vectors)

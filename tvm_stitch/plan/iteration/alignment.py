@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ... import compat
 from ...compat import Buffer, has_load
 from ...graph.classify import is_heavy
-from ...graph.extent import Extent, product, quotient, same, unflatten
+from ...graph.extent import Extent, is_number, product, quotient, same, unflatten
 from ...graph.ir import Access, Operator, StitchGraph, Tensor
 from .. import dominants, heuristics
 from .domain import At, Domain, Point, is_zero
@@ -63,7 +63,7 @@ def align(
     ``pinned`` are inputs of which only the elements at the current row and column are there.
 
     Raises:
-        Misaligned: when there is none (rows differ, a symbolic reduce extent, an access to another row's reduction...).
+        Misaligned: when there is none (rows differ, an access to another row's reduction...).
     """
     for t in graph.tensors():
         if any(is_zero(s) for s in t.shape):
@@ -88,8 +88,12 @@ def row_domains(graph: StitchGraph) -> list[Domain]:
                     f"reductions {reduces[0].name} and {op.name} have {rows.rows} and {op.output.size} rows"
                 )
         return [rows]
-    # Without a reduction, rows pay when a heavy value is broadcast along them (computed once a row).
-    return [*(Domain(size) for size in dominants.broadcast_sizes(graph)), Domain(1, flat=True)]
+    # Without a reduction, rows pay when a heavy value is broadcast along them (computed once a row). Those of symbolic
+    # length may turn out to be short: they are the last resort.
+    found = dominants.broadcast_sizes(graph)
+    known = [e for e in found if all(isinstance(quotient(t.size, e), int) for t in graph.outputs)]
+    symbolic = [e for e in found if not any(e is k for k in known)]
+    return [*map(Domain, known), Domain(1, flat=True), *map(Domain, symbolic)]
 
 
 class _Aligner:
@@ -126,8 +130,8 @@ class _Aligner:
         if not same(op.output.size, self.domain.rows, self.domain.analyzer):
             raise Misaligned(f"reduction {op.name} has {op.output.size} results, not {self.domain.rows}")
         columns = quotient(op_points(op), self.domain.rows, self.domain.analyzer)
-        if not isinstance(columns, int):
-            raise Misaligned(f"reduction {op.name} has a symbolic reduced extent")
+        if columns is None:
+            raise Misaligned(f"the points of reduction {op.name} do not divide into {self.domain.rows} rows")
         point = self.domain.full(columns)
         level = self._visit(op, point, root=True)
         self.roots.append((op, point))
@@ -139,9 +143,9 @@ class _Aligner:
         domain, size = self.domain, op.output.size
         if same(size, 1):
             columns = quotient(op_points(op), domain.rows, domain.analyzer)
-            if not isinstance(columns, int):
+            if columns is None:
                 raise Misaligned(f"the points of {op.name} do not divide into {domain.rows} rows")
-            point = self.row_point if columns == 1 else domain.full(columns)
+            point = self.row_point if is_number(columns, 1) else domain.full(columns)
         else:
             if not same(product([a.extent for a in op.reduce]), domain.rows, domain.analyzer):
                 raise Misaligned(f"{op.name} reduces over other rows than the domain's {domain.rows}")
@@ -179,15 +183,13 @@ class _Aligner:
                 raise Misaligned(f"outputs of {first} and {size} elements without a common row")
             return [domain.full(size)]
         columns = quotient(size, domain.rows, domain.analyzer)
-        if columns is not None and isinstance(columns, int):
-            places.append(self.row_point if columns == 1 else domain.full(columns))
+        if columns is not None:
+            places.append(self.row_point if is_number(columns, 1) else domain.full(columns))
             places += self._along_producer(op, columns)
             places += [p for p in self._along_reduces(op, columns) if p not in places]
-        elif columns is not None:
-            raise Misaligned(f"output {op.output!r} has rows of symbolic length {columns}")
         return places
 
-    def _along_producer(self, op: Operator, columns: int) -> list[Point]:
+    def _along_producer(self, op: Operator, columns: Extent) -> list[Point]:
         """The points that follow from permuting accesses to producers placed along their own flat index."""
         found = []
         for a in op.accesses:
@@ -211,7 +213,7 @@ class _Aligner:
                 found.append(Point(At.INDEX, self.domain.space(columns), tuple(own[i] for i in along)))
         return found
 
-    def _along_reduces(self, op: Operator, columns: int) -> list[Point]:
+    def _along_reduces(self, op: Operator, columns: Extent) -> list[Point]:
         """The points at which reductions walk tensors of the output's size (softmax along an axis not the last).
 
         Where the shapes differ, the output is taken as a reshape of the tensor: a group norm whose channels are last.
@@ -219,7 +221,7 @@ class _Aligner:
         found = []
         domain, shape = self.domain, op.output.shape
         for reduce, at in self.roots:
-            if not reduce.is_reduce or at.columns != columns:
+            if not reduce.is_reduce or not same(at.columns, columns, domain.analyzer):
                 continue
             for access, point in zip(reduce.accesses, self.reads[(reduce, at)]):
                 walked = access.tensor.shape
@@ -273,13 +275,20 @@ class _Aligner:
         """Heavy values that every row computes anew are bounded: only a grid-wide scheme would share them."""
         if point.at not in (At.COLUMN, At.INDEX) or not is_heavy(op.value):
             return
-        if point.at is At.INDEX and _covers(op, product([self.domain.rows, point.columns])):
+        if point.at is At.INDEX and self._covers(op, product([self.domain.rows, point.columns])):
             return
-        if is_zero(point.columns) and _covers(op, self.domain.rows):
+        if is_zero(point.columns) and self._covers(op, self.domain.rows):
             return  # once a row is no more often than once an element
         self.recomputed.add((op, point))
         if len(self.recomputed) > heuristics.RECOMPUTED_OPERATORS:
             raise Misaligned(f"heavy {op.name} and others would be computed again for every row")
+
+    def _covers(self, op: Operator, size: Extent) -> bool:
+        """Has an operator at least as many elements?"""
+        own = op.output.size
+        if isinstance(own, int) and isinstance(size, int):
+            return own >= size
+        return same(own, size, self.domain.analyzer)
 
 
 def _permutes(op: Operator, access: Access) -> bool:
@@ -287,10 +296,6 @@ def _permutes(op: Operator, access: Access) -> bool:
     live = {a.var for a in op.axes if not same(a.extent, 1)}
     read = [i for i in access.indices if compat.int_value(i) != 0]
     return all(compat.kind(i) in ("Var", "SizeVar") for i in read) and live <= set(read)
-
-
-def _covers(op: Operator, size: Extent) -> bool:
-    return isinstance(op.output.size, int) and isinstance(size, int) and op.output.size >= size
 
 
 def op_points(op: Operator) -> Extent:

@@ -16,7 +16,8 @@ def vectorizable(
 ) -> bool:
     """True when ``vector`` columns from an aligned column on are consecutive elements at an aligned offset.
 
-    ``indices`` are written in the domain's row and column variables.
+    ``indices`` are written in the domain's row and column variables. What the domain takes to be a multiple counts as
+    one.
     """
     if vector == 1:
         return True
@@ -28,7 +29,8 @@ def vectorizable(
 
     def offset(element: int) -> Expr:
         column = group * vector + element
-        return flatten([compat.substitute(i, {domain.column: column}) for i in indices], shape)
+        flat = flatten([compat.substitute(i, {domain.column: column}) for i in indices], shape)
+        return as_expr(domain.in_multiples(flat))
 
     first = analyzer.simplify(offset(0))
     modular = analyzer.modular_set(first)

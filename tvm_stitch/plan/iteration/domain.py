@@ -3,8 +3,8 @@
 
 In-block stitching iterates *rows* x *columns*: every reduction of the stitch op has one point per row, and all of a
 row is computed by one block, so whatever a reduction produces is consumed in the block that produced it (the passive
-locality check of AStitch 4.3 holds by construction). Rows may be symbolic; columns are static, and several column
-spaces (one for each inner size) may share the rows. A stitch op without reductions may be *flat*: one row.
+locality check of AStitch 4.3 holds by construction). Rows and columns may be symbolic, and several column spaces
+(one for each inner size) may share the rows. A stitch op without reductions may be *flat*: one row.
 """
 
 from __future__ import annotations
@@ -76,12 +76,16 @@ ONE = Point(At.ONE)
 
 @dataclass(frozen=True)
 class Domain:
-    """Rows x columns of a stitch op. ``row`` and ``column`` are the variables that points' indices are written in."""
+    """Rows x columns of a stitch op. ``row`` and ``column`` are the variables that points' indices are written in.
+
+    ``multiples`` are symbols that are taken to be multiples of a number: a kernel of such a domain is for these only.
+    """
 
     rows: Extent
     flat: bool = False
     row: Var = field(default_factory=lambda: compat.tir.Var("row", "int64"))
     column: Var = field(default_factory=lambda: compat.tir.Var("col", "int64"))
+    multiples: tuple[tuple[Var, int], ...] = ()
 
     analyzer: Analyzer = field(default_factory=Analyzer, init=False, repr=False, compare=False)
     _bounds: dict[int, Analyzer] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -96,6 +100,20 @@ class Domain:
     def row_point(self) -> Point:
         """The point of a value that a row has one of."""
         return ONE if self._single(self.rows) else ROW
+
+    def in_multiples(self, value: Extent) -> Extent:
+        """An extent or index, with the symbols that are multiples of a number written as such."""
+        if isinstance(value, int) or not self.multiples:
+            return value
+        return compat.substitute(value, self._multiples)
+
+    @cached_property
+    def _multiples(self) -> dict[Var, Expr]:
+        """What stands for the symbols that are multiples."""
+        return {
+            symbol: compat.tir.Var(f"{symbol.name}_of_{number}", "int64") * compat.const(number, "int64")
+            for symbol, number in self.multiples
+        }
 
     def full(self, columns: Extent) -> Point:
         """The point of an operator that has ``rows * columns`` points."""

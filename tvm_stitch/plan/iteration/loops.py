@@ -12,7 +12,7 @@ from collections.abc import Hashable, Sequence, Set
 from dataclasses import dataclass, field
 
 from ...graph.classify import is_heavy
-from ...graph.extent import ByExtent, Extent, extent_key, product
+from ...graph.extent import ByExtent, Extent, extent_key, product, same
 from ...graph.ir import Operator, Tensor
 from .. import heuristics
 from .alignment import Alignment, Key
@@ -104,10 +104,12 @@ def is_streamed(rows: Extent, leaf: Leaf) -> bool:
     tensor, point = leaf
     if point.at is At.FULL:
         return True
+    if point.at is not At.INDEX:
+        return False
     points = product([rows, point.columns])
-    if point.at is At.INDEX and isinstance(points, int) and isinstance(tensor.size, int):
+    if isinstance(points, int) and isinstance(tensor.size, int):
         return 2 * tensor.size > points
-    return False
+    return same(tensor.size, points)
 
 
 @dataclass(frozen=True, eq=False)

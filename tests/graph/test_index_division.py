@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Divisions of indices by symbols are carried out where their result is known, and only there."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from tvm import tirx
+
+from tvm_stitch import compat
+from tvm_stitch.graph.index_division import constant_step, divided
+
+N, M = tirx.Var("n", "int64"), tirx.Var("m", "int64")
+OUTER, INNER = tirx.Var("outer", "int64"), tirx.Var("inner", "int64")
+HALF = tirx.floordiv(N - 1, tirx.const(2, "int64")) + 1
+DIV, MOD = tirx.floordiv, tirx.floormod
+
+
+def value(e: Any, **sizes: int) -> int:
+    """An expression at given variables."""
+    known = {v: tirx.const(sizes[v.name], "int64") for v in compat.free_vars(e)}
+    return int(compat.Analyzer().simplify(compat.substitute(e, known)).value)
+
+
+CASES = {
+    "a row": (DIV(OUTER * N + INNER, N), OUTER, N),
+    "a column": (MOD(OUTER * N + INNER, N), INNER, N),
+    "of a derived extent": (DIV(OUTER * HALF + INNER, HALF), OUTER, HALF),
+    "one of several rows": (MOD(DIV(OUTER * N + INNER, N), tirx.const(16, "int64")), None, N),
+    "a flipped row": (MOD(OUTER * N + (N - 1 - INNER), N), None, N),
+    "a product": (DIV(OUTER * N * M + INNER * M, N * M), OUTER, N),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_known_is_carried_out(name: str) -> None:
+    e, wanted, extent = CASES[name]
+    found = divided(e, [(OUTER, M), (INNER, extent)])
+    if wanted is not None:
+        assert compat.structural_equal(found, wanted)
+    assert not compat.structural_equal(found, e)
+    for n, m in itertools.product((1, 2, 5, 8), (1, 3)):
+        size = value(extent, n=n)
+        for outer, inner in itertools.product(range(m), range(size)):
+            at = {"n": n, "m": m, "outer": outer, "inner": inner}
+            assert value(found, **at) == value(e, **at)
+
+
+def test_what_varies_is_left() -> None:
+    """Beside the segment's end the next row begins."""
+    e = DIV(OUTER * N + INNER + 1, N)
+    assert compat.structural_equal(divided(e, [(OUTER, M), (INNER, N)]), e)
+
+
+def test_static_divisions_are_not_looked_at() -> None:
+    e = DIV(OUTER * 8 + INNER, tirx.const(8, "int64"))
+    assert divided(e, [(OUTER, M), (INNER, 8)]) is e
+
+
+def test_a_step_along_a_row() -> None:
+    axes = [(OUTER, M), (INNER, N - 1)]
+    flat = DIV(OUTER * N + INNER, N) * N * 3 + MOD(OUTER * N + INNER, N) * 2
+    after = compat.substitute(flat, {INNER: INNER + 1})
+    assert constant_step(after, flat, axes) == 2
+    assert constant_step(after, flat, [(OUTER, M), (INNER, N)]) is None

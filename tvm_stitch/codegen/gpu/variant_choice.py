@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which variant of a kernel is launched: decided by the host, from the lengths that rows turn out to have."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+from ...compat import Expr, tir
+from ...graph.extent import Extent, as_expr
+from ...plan.kernel import KernelPlan, Variant
+from .. import builder as B
+
+
+def launched(plan: KernelPlan) -> list[Extent]:
+    """How often each variant and, last, the stage that serves all rows are launched: one of them once, others never."""
+    if not plan.variants:
+        return [1]
+    left: Expr | None = None
+    found: list[Extent] = []
+    for variant in plan.variants:
+        serves = _serves(plan, variant)
+        chosen = serves if left is None else tir.And(left, serves)
+        found.append(tir.Select(chosen, B.i64(1), B.i64(0)))
+        left = tir.Not(serves) if left is None else tir.And(left, tir.Not(serves))
+    assert left is not None
+    return [*found, tir.Select(left, B.i64(1), B.i64(0))]
+
+
+def _serves(plan: KernelPlan, variant: Variant) -> Expr:
+    spaces = [e for e in plan.stage.schedule.spaces if not isinstance(e, int)]
+    conditions = [tir.LE(as_expr(e), B.i64(variant.longest)) for e in spaces]
+    m = variant.stage.row_mapping
+    if m.shared:  # threads without a vector of their own take the last one, which has to be there
+        conditions += [tir.GE(as_expr(e), B.i64(m.of(e).vector)) for e in spaces]
+    conditions += [
+        tir.EQ(tir.floormod(symbol, B.i64(number)), B.i64(0)) for symbol, number in variant.multiples
+    ]
+    return reduce(tir.And, conditions)

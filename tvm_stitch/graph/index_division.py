@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Divisions of indices by symbolic extents, carried out where it is known what they give.
+
+``(outer * n + inner) // n`` is ``outer`` for ``0 <= inner < n``: TVM's simplifier does not see it, and less where the
+extent is derived, as ``(n - 1) // 2 + 1``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from .. import compat
+from ..compat import Expr, Var, has_load
+from .extent import Extent
+from .index_equality import Prover, Unproved
+from .polynomial import Polynomial, TooLarge, add, as_constant
+
+
+def divided(e: Expr, axes: Sequence[tuple[Var, Extent]], sizes: Iterable[Extent] = ()) -> Expr:
+    """An index without the divisions by symbols whose result is known.
+
+    Args:
+        e: an int64 expression over axes and symbols; what it reads from tensors stays as it is.
+        axes: every axis variable with its extent; it runs from 0 to below that.
+        sizes: what is at least 1 besides.
+    """
+    return _Divider(axes, sizes).visit(e) if _divides(e) else e
+
+
+def constant_step(after: Expr, before: Expr, axes: Sequence[tuple[Var, Extent]]) -> int | None:
+    """The difference of two indices, where it is one number at every point of the axes' space."""
+    try:
+        prover = Prover(axes, ())
+        return as_constant(add(prover.polynomial(after), prover.polynomial(before), -1))
+    except (Unproved, TooLarge):
+        return None
+
+
+def _divides(e: Expr) -> bool:
+    """Is anything divided by a symbol?"""
+    if compat.kind(e) in ("FloorDiv", "FloorMod") and compat.int_value(e.b) is None:
+        return True
+    return any(map(_divides, compat.operands(e)))
+
+
+class _Divider:
+    def __init__(self, axes: Sequence[tuple[Var, Extent]], sizes: Iterable[Extent]):
+        self.prover = Prover(axes, sizes)
+
+    def visit(self, e: Expr) -> Expr:
+        """The expression with its divisions carried out, inner ones first."""
+        e = compat.rebuild(e, self.visit)
+        if compat.kind(e) not in ("FloorDiv", "FloorMod") or compat.int_value(e.b) is not None or has_load(e):
+            return e
+        try:
+            result = self._expression(self.prover.polynomial(e))
+        except (Unproved, TooLarge):
+            return e
+        return e if result is None else result
+
+    def _expression(self, p: Polynomial) -> Expr | None:
+        """The expression of a polynomial; None where it holds a quotient by a symbol that varies along an axis."""
+        known = {number: what for what, number in self.prover.number.items()}
+        total: Expr | None = None
+        for monomial, coefficient in p.items():
+            term = compat.const(abs(coefficient), "int64")
+            for number in monomial:
+                factor = self._unknown(number, known.get(number))
+                if factor is None:
+                    return None
+                term = factor if compat.int_value(term) == 1 else term * factor
+            if total is None:
+                total = term if coefficient > 0 else compat.const(0, "int64") - term
+            else:
+                total = total + term if coefficient > 0 else total - term
+        return compat.const(0, "int64") if total is None else total
+
+    def _unknown(self, number: int, what: object) -> Expr | None:
+        if not isinstance(what, tuple):
+            return None
+        if what[0] == "var":
+            return what[1]
+        if what[0] != "quotient":
+            return None
+        dividend, divisor = self.prover.quotient_of[number]
+        if number in self.prover.on_axes and as_constant(divisor) is None:
+            return None
+        a, b = self._expression(dividend), self._expression(divisor)
+        return None if a is None or b is None else compat.tir.floordiv(a, b)

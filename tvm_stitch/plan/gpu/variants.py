@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of symbolic length on a GPU: a mapping for any length, and variants for short rows, chosen at launch.
+
+A short row stays in registers, and a longer one in shared memory, as one of static length does that is as long as the
+variant's bound; what it is short of that is predicated. Where its length turns out to be a multiple of a vector's,
+another variant moves vectors. The longest rows are read again for every pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ... import compat
+from ...compat import Var
+from ...device import DeviceModel
+from ...graph.extent import Extent
+from .. import heuristics
+from ..iteration.alignment import Alignment, Misaligned
+from ..iteration.loops import Keep, LoopNest, schedule
+from ..kernel import Stage, Variant
+from ..slices import whole
+from .tile import any_length, full_vector, map_rows, settled
+
+
+def has_symbolic_rows(alignment: Alignment, sched: LoopNest) -> bool:
+    """Are there rows whose length is not known?"""
+    return not alignment.domain.flat and not all(isinstance(e, int) for e in sched.spaces)
+
+
+def busy(alignment: Alignment, device: DeviceModel) -> Alignment:
+    """The alignment, once it is seen that few rows of symbolic length, which have a block each, hold up nothing.
+
+    Raises:
+        Misaligned: where an output needs no reduction, and there are fewer rows than multiprocessors.
+    """
+    rows = alignment.domain.rows
+    if not isinstance(rows, int) or rows >= device.sms or not alignment.graph.reduces:
+        return alignment
+    for op, point in alignment.roots:
+        if op.is_reduce or isinstance(point.columns, int) or alignment.level[(op, point)]:
+            continue
+        raise Misaligned(
+            f"output {op.name} needs no reduction, and {rows} rows of unknown length would leave the device idle"
+        )
+    return alignment
+
+
+def stages_by_length(
+    alignment: Alignment, sched: LoopNest, device: DeviceModel
+) -> tuple[Stage, tuple[Variant, ...]]:
+    """The stage that serves rows of any length, and variants in the order in which they are to be tried.
+
+    ``sched`` is the schedule that keeps all it can.
+    """
+    nothing = schedule(alignment, Keep.NOTHING)
+    general = Stage(whole(alignment), nothing, any_length(alignment, nothing, device))
+    found = []
+    for longest in heuristics.SYMBOLIC_LENGTHS if alignment.graph.reduces else ():
+        for multiples in _multiples(sched, device) if longest > heuristics.SCALAR_LENGTH else [()]:
+            aligned = replace(alignment, domain=replace(alignment.domain, multiples=multiples))
+            mapped = map_rows(aligned, sched, device, longest=longest)
+            kept, mapping = settled(aligned, sched, mapped, device)
+            if mapping.keep:
+                found.append(Variant(longest, Stage(whole(aligned), kept, mapping), multiples))
+    return general, tuple(found)
+
+
+def _multiples(sched: LoopNest, device: DeviceModel) -> Iterator[tuple[tuple[Var, int], ...]]:
+    """What symbols should be multiples of for vectors to move all rows, where they can be; then nothing."""
+    needed: dict[Var, int] = {}
+    for columns in sched.spaces:
+        if isinstance(columns, int):
+            continue
+        symbol, number = _symbol(columns)
+        vector = full_vector(sched, columns, device)
+        while number % 2 == 0 and vector > 1:
+            number, vector = number // 2, vector // 2
+        if symbol is not None:
+            needed[symbol] = max(vector, needed.get(symbol, 1))
+    chosen = tuple((symbol, vector) for symbol, vector in needed.items() if vector > 1)
+    if chosen:
+        yield chosen
+    yield ()
+
+
+def _symbol(columns: Extent) -> tuple[Var | None, int]:
+    """A symbol that the extent is a multiple of, if there is one, and the constant factor."""
+    value = columns if isinstance(columns, int) else compat.int_value(columns)
+    if value is not None:
+        return None, value
+    assert not isinstance(columns, int)
+    name = compat.kind(columns)
+    if name in ("Var", "SizeVar"):
+        return columns, 1
+    if name != "Mul":
+        return None, 1
+    (a, left), (b, right) = _symbol(columns.a), _symbol(columns.b)
+    return (b if a is None else a), left * right
