@@ -57,6 +57,18 @@ def test_a_function_of_that_name_that_computes_something_else() -> None:
     tvm.ir.assert_structural_equal(RaisedCalls()(mod), mod)
 
 
+def test_operands_of_two_types() -> None:
+    """Tensor expressions convert one of them, and operators take none such."""
+    builder = relax.BlockBuilder()
+    params = [
+        relax.Var(f"x{i}", relax.TensorType((2, 3), dtype)) for i, dtype in enumerate(("float32", "int32"))
+    ]
+    with builder.function("main", params):
+        builder.emit_func_output(builder.emit_te(topi.maximum, *params))
+    mod = builder.get()
+    tvm.ir.assert_structural_equal(RaisedCalls()(mod), mod)
+
+
 def test_hard_swish_of_an_onnx_file_joins_its_convolution() -> None:
     """TVM's importer still makes functions of a clip, and none is left between convolutions."""
     rng = np.random.default_rng(0)

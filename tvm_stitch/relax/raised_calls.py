@@ -74,9 +74,11 @@ class _Mutator(relax.PyExprMutator):
         return operator(*args) if self.known[gvar] else call
 
     def _is_of(self, operator: Callable[..., Any], gvar: Any, types: list[Any]) -> bool:
-        """Whether a function is what TVM makes of an operator."""
+        """Whether a function is what TVM makes of an operator, which takes two tensors of one type of elements."""
         if len(types) != 2 or not all(
             isinstance(ty, relax.TensorType) and ty.shape is not None for ty in types
         ):
+            return False
+        if types[0].dtype != types[1].dtype:
             return False
         return compat.structural_equal(self.functions[gvar], _legalized(operator, types))
