@@ -299,11 +299,13 @@ class _Kept(logging.Handler):
 def warnings_of_package() -> Iterator[list[str]]:
     """What the package warns of: it does where something of its own failed."""
     logger, kept = logging.getLogger("tvm_stitch"), _Kept()
-    before = logger.propagate
+    before, level = logger.propagate, logger.level
     logger.addHandler(kept)
     logger.propagate = False
+    logger.setLevel(logging.WARNING)  # whatever level another package has set for all
     try:
         yield kept.found
     finally:
         logger.removeHandler(kept)
         logger.propagate = before
+        logger.setLevel(level)

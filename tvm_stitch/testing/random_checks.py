@@ -70,13 +70,15 @@ def faults() -> Iterator[list[str]]:
     operators to TVM. The numbers are right all the same, so that only this list shows them.
     """
     handler, logger = _Faults(), logging.getLogger(__name__.split(".")[0])
-    propagated = logger.propagate
+    propagated, level = logger.propagate, logger.level
     logger.addHandler(handler)
     logger.propagate = False
+    logger.setLevel(logging.WARNING)  # whatever level another package has set for all
     try:
         yield handler.found
     finally:
         logger.propagate = propagated
+        logger.setLevel(level)
         logger.removeHandler(handler)
 
 
