@@ -7,6 +7,7 @@ importer gives the norm's result, or zeros, in their place and says nothing; of 
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -105,10 +106,7 @@ def _running_batch_norm(node: Any, importer: Any) -> Any:
     for at, join in ((1, R.multiply), (2, R.add)):
         if (vector := _operand(node, importer, at)) is not None:
             output = emit(join(output, spread(vector)))
-    extents = [int(e) for i, e in enumerate(x.ty.shape) if i != 1]
-    count = 1
-    for extent in extents:
-        count *= extent
+    count = math.prod(int(e) for i, e in enumerate(x.ty.shape) if i != 1)
     unbiased = emit(R.multiply(variance, _constant(count / max(count - 1, 1), x)))
 
     def moved(at: int, new: Any) -> Any:

@@ -121,8 +121,8 @@ def quotient(total: Extent, part: Extent, analyzer: Analyzer | None = None) -> E
 
 def _cancelled(total: Extent, part: Extent) -> Extent | None:
     """``total`` without the factors of ``part``, where those are found among its own."""
-    number, symbols = _factors(total)
-    divisor, others = _factors(part)
+    number, symbols = factors(total)
+    divisor, others = factors(part)
     if divisor == 0 or number % divisor:
         return None
     for other in others:
@@ -133,7 +133,7 @@ def _cancelled(total: Extent, part: Extent) -> Extent | None:
     return product([number // divisor, *symbols])
 
 
-def _factors(extent: Extent) -> tuple[int, list[Expr]]:
+def factors(extent: Extent) -> tuple[int, list[Expr]]:
     """The constant factor of an extent and its other ones."""
     value = extent if isinstance(extent, int) else compat.int_value(extent)
     if value is not None:
@@ -141,7 +141,7 @@ def _factors(extent: Extent) -> tuple[int, list[Expr]]:
     assert not isinstance(extent, int)
     if compat.kind(extent) != "Mul":
         return 1, [extent]
-    (a, left), (b, right) = _factors(extent.a), _factors(extent.b)
+    (a, left), (b, right) = factors(extent.a), factors(extent.b)
     return a * b, [*left, *right]
 
 

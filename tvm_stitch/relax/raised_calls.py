@@ -16,6 +16,7 @@ from tvm import relax
 
 from .. import compat
 from ..interrupts import carrying
+from ..one_at_a_time import exclusively
 from .functions import with_own_functions
 from .operators import operator_name
 
@@ -47,7 +48,7 @@ def _legalized(operator: Callable[..., Any], types: list[Any]) -> Any:
     params = [relax.Var(f"x{i}", ty) for i, ty in enumerate(types)]
     with builder.function("main", params):
         builder.emit_func_output(builder.emit(operator(*params)))
-    made = relax.transform.LegalizeOps()(builder.get())
+    made = exclusively([relax.transform.LegalizeOps()])(builder.get())
     (func,) = [f for g, f in made.functions_items() if g.name_hint != "main"] or [None]
     return func
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from ... import compat
 from ...compat import Var
 from ...device import DeviceModel
-from ...graph.extent import Extent
+from ...graph.extent import Extent, factors
 from .. import heuristics
 from ..iteration.alignment import Alignment, Misaligned
 from ..iteration.loops import Keep, LoopNest, schedule
@@ -86,14 +86,5 @@ def _multiples(sched: LoopNest, device: DeviceModel) -> Iterator[tuple[tuple[Var
 
 def _symbol(columns: Extent) -> tuple[Var | None, int]:
     """A symbol that the extent is a multiple of, if there is one, and the constant factor."""
-    value = columns if isinstance(columns, int) else compat.int_value(columns)
-    if value is not None:
-        return None, value
-    assert not isinstance(columns, int)
-    name = compat.kind(columns)
-    if name in ("Var", "SizeVar"):
-        return columns, 1
-    if name != "Mul":
-        return None, 1
-    (a, left), (b, right) = _symbol(columns.a), _symbol(columns.b)
-    return (b if a is None else a), left * right
+    number, others = factors(columns)
+    return next((e for e in others if compat.kind(e) in ("Var", "SizeVar")), None), number
