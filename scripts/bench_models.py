@@ -84,6 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                         args.products,
                         options,
                         shapes,
+                        args.draws,
                     )
                 )
             for found in measure_all(jobs, contenders, effort, _tell):
@@ -151,6 +152,12 @@ def _parser() -> argparse.ArgumentParser:
         type=_positive,
         default=1,
         help="models that are prepared before the first of them is timed; each keeps its memory (default: %(default)s)",
+    )
+    add(
+        "--draws",
+        type=_positive,
+        default=1,
+        help="of the inputs that errors are taken over (default: %(default)s)",
     )
     add("--limit", type=float, default=900, help="seconds to prepare a contender in (default: %(default)s)")
     add("--stock-limit", type=float, default=180, help="the same for stock TVM (default: %(default)s)")

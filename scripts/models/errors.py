@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a contender's results are from the reference's."""
+"""How far a contender's results are from the reference's, and the inputs that tell."""
 
 from __future__ import annotations
 
@@ -7,8 +7,34 @@ from collections.abc import Sequence
 
 import numpy as np
 
+Arrays = Sequence[np.ndarray]
 
-def relative_error(outputs: Sequence[np.ndarray], exact: Sequence[np.ndarray]) -> float:
+
+def draws(inputs: Arrays, count: int) -> list[list[np.ndarray]]:
+    """So many draws of a model's inputs: these ones first, then their numbers in another order, tensor by tensor.
+
+    So ranges, masks of ones and whatever else the inputs keep to stay as they are.
+    """
+    found = [list(inputs)]
+    for draw in range(1, count):
+        random = np.random.default_rng(draw)
+        found.append([random.permutation(x.reshape(-1)).reshape(x.shape) for x in inputs])
+    return found
+
+
+def mean_error(outputs: Sequence[Arrays], exact: Sequence[Arrays]) -> float:
+    """The root of the mean square of the relative errors of several draws.
+
+    The error of one draw is that of a single element, so that of two contenders of equal arithmetic either may have
+    twice the other's.
+    """
+    if len(outputs) != len(exact):
+        return float("inf")
+    found = [relative_error(got, want) for got, want in zip(outputs, exact)]
+    return float(np.sqrt(np.mean(np.square(found))))
+
+
+def relative_error(outputs: Arrays, exact: Arrays) -> float:
     """The greatest difference of any element, over the greatest value of its tensor; the worst of all tensors.
 
     Infinite where numbers or shapes of tensors differ, and where a difference is no finite number.

@@ -24,6 +24,7 @@ class Job:
         config: options of StitchConfig.
         shapes: of an ONNX file's inputs, to fix symbolic dimensions.
         folder: where outputs are written, and other files of a contender go.
+        draws: of inputs that errors are the mean over.
     """
 
     model: str
@@ -38,6 +39,7 @@ class Job:
     products: str = "float32"
     config: Mapping[str, Any] = field(default_factory=dict)
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    draws: int = 1
 
     @property
     def on_gpu(self) -> bool:

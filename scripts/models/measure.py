@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import relative_error
+from .errors import mean_error
 from .job import Job
 from .process import REFERENCE, Failed, Process
 
@@ -152,15 +152,19 @@ class _Running:
             return {"failed": str(error)}
         if "failed" in reference.result():
             return row
-        row["error"] = relative_error(_read(self.job, name), _read(self.job, REFERENCE))
+        row["error"] = mean_error(_read(self.job, name), _read(self.job, REFERENCE))
         if not row["error"] <= WRONG[self.job.dtype]:
             row["failed"] = f"wrong: relative error {row['error']:.1e}"
         return row
 
 
-def _read(job: Job, name: str) -> list[np.ndarray]:
+def _read(job: Job, name: str) -> list[list[np.ndarray]]:
+    """A contender's outputs, by draw of the inputs."""
+    found: list[list[np.ndarray]] = [[] for _ in range(job.draws)]
     with np.load(job.outputs(name)) as file:
-        return [file[key] for key in file.files]
+        for key in file.files:
+            found[int(key.split(".")[0])].append(file[key])
+    return found
 
 
 def _how(row: Mapping[str, Any]) -> str:

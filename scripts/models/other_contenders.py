@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from .errors import draws
 from .job import Job, Unavailable
 from .load import Loaded, load_torch
 from .ready import Ready
@@ -53,7 +54,7 @@ def onnxruntime(job: Job) -> Ready:
     begin = time.perf_counter()
     loaded = Loaded.of(job)
     path = Path(job.model) if job.is_onnx else _export(job, loaded)
-    arrays = loaded.arrays(job.dtype)
+    inputs = draws(loaded.arrays(job.dtype), job.draws)
     del loaded
     imported = time.perf_counter()
     options = ort.SessionOptions()
@@ -63,20 +64,24 @@ def onnxruntime(job: Job) -> Ready:
     session = ort.InferenceSession(str(path), options, providers=[(provider, own)])
     device = "cuda" if job.on_gpu else "cpu"
     binding = session.io_binding()
-    for spec, array in zip(session.get_inputs(), arrays):
-        binding.bind_ortvalue_input(spec.name, ort.OrtValue.ortvalue_from_numpy(array, device, 0))
     for spec in session.get_outputs():
         binding.bind_output(spec.name, device)
 
     def call() -> None:
         session.run_with_iobinding(binding)
 
-    call()
-    first = [np.asarray(output) for output in binding.copy_outputs_to_cpu()]
+    def outputs(arrays: list[np.ndarray]) -> list[np.ndarray]:
+        for spec, array in zip(session.get_inputs(), arrays):
+            binding.bind_ortvalue_input(spec.name, ort.OrtValue.ortvalue_from_numpy(array, device, 0))
+        call()
+        return [np.asarray(output) for output in binding.copy_outputs_to_cpu()]
+
+    outputs(inputs[0])
     compiled = time.perf_counter() - imported
+    results = [outputs(arrays) for arrays in reversed(inputs)][::-1]  # the first ones stay bound
     told = {"import_s": imported - begin, "compile_s": compiled}
     # Its calls wait for the device themselves, so the host's clock will do.
-    return Ready(call, lambda: first, told=told)
+    return Ready(call, lambda: results, told=told)
 
 
 def xla(job: Job) -> Ready:
@@ -97,7 +102,7 @@ def xla(job: Job) -> Ready:
         raise Unavailable(f"does not import here: {str(error).splitlines()[0]}") from error
     import torch
 
-    from .torch_contenders import cast_inputs
+    from .torch_contenders import cast_inputs, tensor_draws
 
     jax.config.update("jax_default_matmul_precision", "highest")
     device = jax.devices("gpu" if job.on_gpu else "cpu")[0]
@@ -106,16 +111,21 @@ def xla(job: Job) -> Ready:
     weights, function = torchax.extract_jax(made.module.to(dtype))
     compiled = jax.jit(function)
     with jax.default_device(device):
-        arrays = tuple(jax.device_put(_to_jax(jax, x), device) for x in cast_inputs(made.inputs, dtype))
+        arrays, *others = [
+            tuple(jax.device_put(_to_jax(jax, x), device) for x in cast_inputs(each, dtype))
+            for each in tensor_draws(made.inputs, job.draws)
+        ]
         weights = jax.device_put(weights, device)
-        result = jax.block_until_ready(compiled(weights, arrays))
-    told = {"compile_s": time.perf_counter() - begin}
-    first = [np.asarray(x) for x in jax.tree_util.tree_leaves(result)]
+        results = [jax.block_until_ready(compiled(weights, arrays))]
+        compile_s = time.perf_counter() - begin
+        results += [compiled(weights, each) for each in others]
+    told = {"compile_s": compile_s}
+    found = [[np.asarray(x) for x in jax.tree_util.tree_leaves(result)] for result in results]
 
     def call() -> Any:
         return jax.block_until_ready(compiled(weights, arrays))
 
-    return Ready(call, lambda: first, told=told)
+    return Ready(call, lambda: found, told=told)
 
 
 def _to_jax(jax: Any, tensor: Any) -> Any:

@@ -182,9 +182,13 @@ def _told(error: BaseException) -> str:
 def _write(path: Path, outputs: Any) -> None:
     import numpy as np
 
-    plain = [x.astype(np.float32) if x.dtype.name == "bfloat16" else x for x in outputs]
+    plain = {
+        f"{draw}.{place}": x.astype(np.float32) if x.dtype.name == "bfloat16" else x
+        for draw, results in enumerate(outputs)
+        for place, x in enumerate(results)
+    }
     with open(path, "wb") as file:
-        np.savez(file, *plain)
+        np.savez(file, **plain)
 
 
 def _begin_peak() -> bool:

@@ -27,7 +27,7 @@ class Ready:
 
     Args:
         call: runs it once; on a GPU it need not wait for the device.
-        outputs: what one run gives, on the host.
+        outputs: what one run on each draw of the inputs gives, on the host.
         sync: waits for the device.
         told: what is known of it so far, plain data: seconds of preparing, versions...
         afterwards: measures what would disturb timing, or takes long: called once, last.
@@ -35,7 +35,7 @@ class Ready:
     """
 
     call: Callable[[], Any]
-    outputs: Callable[[], list[np.ndarray]]
+    outputs: Callable[[], list[list[np.ndarray]]]
     sync: Callable[[], None] = _nothing
     told: dict[str, Any] = field(default_factory=dict)
     afterwards: Callable[[], dict[str, Any]] = dict

@@ -144,7 +144,8 @@ kernels: compute-intensive + memory-intensive (+ calls of libraries), of one cal
 memory-int.: the time that one call spends in memory-intensive kernels: each waited for, on a GPU by CUPTI's records
 MB: on a CPU the most resident memory of the contender's process while it ran, all packages that it loaded included
 (TVM's has PyTorch too, to import from); on a GPU what PyTorch allocated at most while it ran
-error: the greatest difference to {reference}, over the greatest value"""
+error: the greatest difference to {reference}, over the greatest value; of several draws of the
+inputs the root of the mean square"""
 
 
 def _table(head: Sequence[str], body: Sequence[Sequence[str]], markdown: bool) -> str:

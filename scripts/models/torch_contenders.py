@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .errors import relative_error
+from .errors import draws, mean_error
 from .job import Job, Unavailable
 from .kernel_times import is_memory_intensive, kernel_times
 from .load import load_torch
@@ -72,6 +72,11 @@ def cast_inputs(inputs: list[Any], dtype: Any, device: str = "cpu") -> list[Any]
     return [x.to(device, dtype if x.is_floating_point() else x.dtype) for x in inputs]
 
 
+def tensor_draws(inputs: list[Any], count: int) -> list[list[Any]]:
+    """So many draws of a model's inputs."""
+    return [[torch.from_numpy(x) for x in each] for each in draws([x.numpy() for x in inputs], count)]
+
+
 def full_precision() -> None:
     """float32 means float32 for products on a GPU, as it does for TVM's kernels."""
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -86,27 +91,28 @@ def _ready(job: Job, mode: str | None) -> Ready:
     device, dtype = "cuda" if job.on_gpu else "cpu", getattr(torch, job.dtype)
     made = load_torch(job)
     module = made.module.to(device=device, dtype=dtype)
-    inputs = cast_inputs(made.inputs, dtype, device)
+    inputs, *others = [cast_inputs(each, dtype, device) for each in tensor_draws(made.inputs, job.draws)]
     begin = time.perf_counter()
     function = module if mode is None else torch.compile(module, mode=mode, dynamic=False)
 
-    def call() -> Any:
+    def call(inputs: list[Any] = inputs) -> Any:
         if mode is not None and job.on_gpu:
             torch.compiler.cudagraph_mark_step_begin()
         with torch.no_grad():
             return function(*inputs)
 
-    first = to_arrays(call())
+    results = [to_arrays(call())]
     compiled = time.perf_counter() - begin
+    results += [to_arrays(call(each)) for each in others]
     for _ in range(WARM_CALLS - 1 if mode is not None else 0):
         call()
     told: dict[str, Any] = {"compile_s": compiled}
     if not job.on_gpu:
-        return Ready(call, lambda: first, told=told)
+        return Ready(call, lambda: results, told=told)
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     told["device"] = torch.cuda.get_device_name()
-    ready = Ready(call, lambda: first, torch.cuda.synchronize, told, on_gpu=True)
+    ready = Ready(call, lambda: results, torch.cuda.synchronize, told, on_gpu=True)
     ready.afterwards = lambda: {
         "memory_bytes": torch.cuda.max_memory_allocated(),
         **kernel_times(ready, is_memory_intensive),
@@ -123,13 +129,16 @@ def reference(job: Job) -> Ready:
     full_precision()
     made = load_torch(job)
     device, dtype = "cuda" if job.on_gpu and torch.cuda.is_available() else "cpu", getattr(torch, job.dtype)
+    inputs = tensor_draws(made.inputs, job.draws)
     with torch.no_grad():
-        own = to_arrays(made.module.to(device, dtype)(*cast_inputs(made.inputs, dtype, device)))
+        module = made.module.to(device, dtype)
+        own = [to_arrays(module(*cast_inputs(each, dtype, device))) for each in inputs]
         # Parameters were rounded to the type, so that nothing is lost on the way there and back.
-        exact = to_arrays(made.module.double()(*cast_inputs(made.inputs, torch.float64, device)))
+        module = module.double()
+        exact = [to_arrays(module(*cast_inputs(each, torch.float64, device))) for each in inputs]
     told = {
         "what": "PyTorch in float64",
-        "pytorch_error": relative_error(own, exact),
+        "pytorch_error": mean_error(own, exact),
         "parameters": sum(p.numel() for p in made.module.parameters()),
     }
     return Ready(lambda: None, lambda: exact, told=told)

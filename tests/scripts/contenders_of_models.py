@@ -15,11 +15,11 @@ EXACT = np.array([1.0, -4.0, 2.0])
 
 
 def _gives(values: Any, **told: Any) -> Ready:
-    return Ready(lambda: None, lambda: [np.asarray(values, np.float32)], told={"compile_s": 0.5, **told})
+    return Ready(lambda: None, lambda: [[np.asarray(values, np.float32)]], told={"compile_s": 0.5, **told})
 
 
 def reference(job: Job) -> Ready:
-    return Ready(lambda: None, lambda: [EXACT], told={"what": "the truth", "pytorch_error": 1e-7})
+    return Ready(lambda: None, lambda: [[EXACT]], told={"what": "the truth", "pytorch_error": 1e-7})
 
 
 def good(job: Job) -> Ready:

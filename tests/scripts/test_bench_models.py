@@ -55,6 +55,7 @@ def test_models_are_measured_and_told(tmp_path: Path, capsys: pytest.CaptureFixt
     file, numbers = onnx_file(tmp_path / "tiny.onnx"), tmp_path / "numbers.json"
     arguments = ["--models", f"lstm,{file}", "--size", "small", "--batch", "3", "--seconds", "0.02"]
     arguments += ["--rounds", "2", "--threads", "1", "--contenders", "stitched,eager", "--json", str(numbers)]
+    arguments += ["--draws", "2"]
     assert bench.main(arguments) == 0
 
     found = json.loads(numbers.read_text())
@@ -229,6 +230,21 @@ def test_errors_are_relative_to_the_greatest_value(got: list[list[float]], error
     assert errors.relative_error([np.array(x, np.float32) for x in got], exact) == pytest.approx(
         error, rel=1e-6
     )
+
+
+def test_errors_are_the_mean_over_draws_of_the_inputs() -> None:
+    inputs = [np.arange(24.0).reshape(2, 12), np.ones((2, 3), np.int64)]
+    first, *others = errors.draws(inputs, 3)
+    assert all(np.array_equal(x, y) for x, y in zip(first, inputs)) and len(others) == 2
+    for again in others:
+        assert not np.array_equal(again[0], inputs[0]) and np.array_equal(again[1], inputs[1])
+        assert np.array_equal(np.sort(again[0].reshape(-1)), inputs[0].reshape(-1))
+    assert all(np.array_equal(x, y) for x, y in zip(others[0], errors.draws(inputs, 2)[1]))
+
+    exact = [[np.array([2.0])], [np.array([4.0])]]
+    assert errors.mean_error([[np.array([2.2])], [np.array([4.0])]], exact) == pytest.approx(0.1 / 2**0.5)
+    assert errors.mean_error([[np.array([np.nan])], [np.array([4.0])]], exact) == np.inf
+    assert errors.mean_error(exact[:1], exact) == np.inf
 
 
 def test_missing_packages_are_named(
