@@ -24,7 +24,6 @@ Exit code: 0 no model takes more than ``--most`` times what TVM takes, 1 one doe
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -42,6 +41,7 @@ from models.spec import MissingPackages
 
 import tvm_stitch
 from tvm_stitch.relax.takes import stock_pipeline
+from tvm_stitch.testing.random_checks import faults
 
 ZOO = "zoo"
 FULL = ("bert", "resnet18", "swin-t", "convnext-t")
@@ -232,10 +232,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MissingPackages as err:
         print(err, file=sys.stderr)
         return 2
-    logging.disable(logging.WARNING)  # what is left to TVM
     kinds = list(TARGETS) if args.target == "both" else [args.target]
     rows: list[Row] = []
-    with no_cuda_compiler():
+    with faults(), no_cuda_compiler():  # what is left to TVM is not told
         for i, name in enumerate(names):
             mod = load(name, args.size)
             for kind in kinds:

@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
+
+import pytest
 
 _COLUMNS = ("passed", "stock fails too", "not imported", "ours fails", "stitch ops", "left to TVM")
 
@@ -15,6 +19,20 @@ os.environ.setdefault("TVM_STITCH_CUBLASLT", "none")  # what is expected of CUDA
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in jobs that a shell starts in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _logging() -> tuple[Any, ...]:
+    """What decides which of the package's warnings are told, and where."""
+    logger = logging.getLogger("tvm_stitch")
+    return logging.root.manager.disable, logger.disabled, logger.level, logger.propagate, len(logger.handlers)
+
+
+@pytest.fixture(autouse=True)
+def logging_is_left_as_it_was() -> Iterator[None]:
+    """Tests share a process: what one hides of warnings, another would not find."""
+    before = _logging()
+    yield
+    assert _logging() == before
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

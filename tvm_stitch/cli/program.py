@@ -9,7 +9,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from . import bench, compile, explain, run
@@ -61,14 +61,13 @@ def _run(argv: Sequence[str] | None) -> int:
         args = parser().parse_args(argv)
     except SystemExit as stop:  # argparse has written its message, or the help
         return stop.code if isinstance(stop.code, int) else EXIT_USAGE
-    logging.getLogger("tvm_stitch").addHandler(logging.NullHandler())  # what it warns of is in what is told
     try:
         args.check(args)
         import_compiler()
         from ..interrupts import watched
 
         # The compiler's own prints are no results.
-        with watched(), contextlib.redirect_stdout(sys.stderr):
+        with watched(), _no_warnings(), contextlib.redirect_stdout(sys.stderr):
             data, text = args.run(args, Progress(enabled=not args.quiet))
         return _print(json.dumps(data, indent=2) if args.json else text)
     except UsageError as error:
@@ -80,6 +79,17 @@ def _run(argv: Sequence[str] | None) -> int:
         tell(f"tvm-stitch: {args.command} failed: {told(error)}")
         tell("tvm-stitch: --debug shows where")
         return EXIT_FAILURE
+
+
+@contextlib.contextmanager
+def _no_warnings() -> Iterator[None]:
+    """Nothing is printed meanwhile of what the package warns of: it is in what is told."""
+    logger, handler = logging.getLogger("tvm_stitch"), logging.NullHandler()
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
 
 
 def _print(text: str) -> int:
