@@ -127,7 +127,8 @@ def _convolution_backward(node: Any, importer: Any) -> Any:
     grad, x, weight = (importer.env[arg] for arg in node.args[:3])
     stride, padding, dilation, transposed, _, groups, mask = node.args[4:11]
     rank = len(x.ty.shape) - 2
-    window = _Window(emit, *(_each_axis(given, rank) for given in (stride, padding, dilation)), int(groups))
+    stride, padding, dilation = (_each_axis(given, rank) for given in (stride, padding, dilation))
+    window = _Window(emit, stride, padding, dilation, int(groups))
     by_input = by_weight = by_bias = None
     if mask[0]:
         adjoint = window.convolved if transposed else window.transposed
