@@ -89,28 +89,65 @@ SIZES = {
 }
 
 
-@pytest.mark.parametrize("mask", [[True] * 3, [False, True, False], [True, False, False]], ids=str)
-@pytest.mark.parametrize("name", SIZES)
-def test_gradients_of_convolutions(name: str, mask: list[bool]) -> None:
-    size, kernel, *options = SIZES[name]
-    output = torch.nn.functional.conv2d(torch.zeros(size), torch.zeros(kernel), None, *options).shape
+GROUPED = {
+    "grouped": ((2, 6, 7, 6), (8, 3, 3, 3), [1, 1], [1, 1], [1, 1], 2),
+    "depthwise": ((2, 5, 8, 7), (5, 1, 3, 3), [2, 1], [1, 1], [1, 2], 5),
+    "depthwise with a multiplier": ((3, 4, 7, 7), (8, 1, 3, 2), [1, 2], [0, 1], [1, 1], 4),
+    "one axis": ((2, 3, 11), (4, 3, 3), [2], [1], [2], 1),
+    "one axis, grouped": ((2, 4, 10), (6, 2, 3), [3], [1], [1], 2),
+    "three axes": ((1, 3, 5, 6, 4), (2, 3, 3, 2, 3), [1, 2, 1], [1, 0, 1], [1, 1, 1], 1),
+}
+TRANSPOSED = {
+    "plain": ((2, 3, 5, 4), (3, 4, 3, 3), [1, 1], [0, 0], [1, 1], [0, 0], 1),
+    "strides": ((2, 3, 5, 4), (3, 4, 3, 2), [2, 3], [1, 0], [1, 1], [1, 2], 1),
+    "dilated": ((1, 2, 6, 5), (2, 3, 3, 2), [1, 2], [1, 1], [2, 3], [1, 0], 1),
+    "output padding of a stride": ((1, 2, 4, 4), (2, 3, 2, 2), [1, 1], [0, 0], [2, 2], [1, 1], 1),
+    "grouped": ((2, 6, 5, 4), (6, 2, 3, 3), [2, 1], [1, 0], [1, 1], [1, 0], 3),
+    "depthwise": ((2, 4, 5, 5), (4, 1, 4, 4), [2, 2], [1, 1], [1, 1], [0, 0], 4),
+    "one axis": ((2, 3, 6), (3, 4, 3), [2], [1], [1], [1], 1),
+}
+MASKS = pytest.mark.parametrize("mask", [[True] * 3, [False, True, False], [True, False, False]], ids=str)
+
+
+def check_gradient(
+    size: tuple[int, ...],
+    kernel: tuple[int, ...],
+    options: list[Any],
+    transposed: bool,
+    groups: int,
+    mask: Any,
+) -> None:
+    """The gradients of a convolution of stride, padding, dilation and output padding."""
+    *moved, more = options
+    forward = aten.convolution(torch.zeros(size), torch.zeros(kernel), None, *moved, transposed, more, groups)
+    channels = forward.shape[1]
     check(
         lambda grad, x, w: aten.convolution_backward(
-            grad, x, w, [kernel[0]], *options, False, [0, 0], 1, mask
+            grad, x, w, [channels], *moved, transposed, more, groups, mask
         ),
-        tuple(output), size, kernel,
+        tuple(forward.shape), size, kernel,
     )  # fmt: skip
 
 
-def test_other_convolutions_are_refused() -> None:
-    def grouped(grad: Any, x: Any, w: Any) -> Any:
-        return aten.convolution_backward(
-            grad, x, w, [4], [1, 1], [0, 0], [1, 1], False, [0, 0], 2, [True] * 3
-        )
+@MASKS
+@pytest.mark.parametrize("name", SIZES)
+def test_gradients_of_convolutions(name: str, mask: list[bool]) -> None:
+    size, kernel, *options = SIZES[name]
+    check_gradient(size, kernel, [*options, [0] * len(options[0])], False, 1, mask)
 
-    tensors = torch.zeros(1, 4, 4, 4), torch.zeros(1, 4, 6, 6), torch.zeros(4, 2, 3, 3)
-    with pytest.raises(ValueError, match="has groups.* decompose convolution_backward"):
-        imported(torch.export.export(Calls(grouped), tensors))
+
+@MASKS
+@pytest.mark.parametrize("name", GROUPED)
+def test_gradients_of_grouped_convolutions(name: str, mask: list[bool]) -> None:
+    size, kernel, *options, groups = GROUPED[name]
+    check_gradient(size, kernel, [*options, [0] * len(options[0])], False, groups, mask)
+
+
+@MASKS
+@pytest.mark.parametrize("name", TRANSPOSED)
+def test_gradients_of_transposed_convolutions(name: str, mask: list[bool]) -> None:
+    size, kernel, *options, groups = TRANSPOSED[name]
+    check_gradient(size, kernel, options, True, groups, mask)
 
 
 def test_results_that_nobody_reads_are_not_computed() -> None:

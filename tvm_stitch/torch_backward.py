@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import relax
@@ -20,11 +21,7 @@ Converter = Callable[[Any, Any], Any]
 
 
 def backward_converters() -> dict[str, Converter]:
-    """Converters for graphs with their backward: ``from_exported_program(program, custom_convert_map=...)``.
-
-    Raises (the import):
-        ValueError: for the gradient of a convolution that is transposed, has groups, or is not two-dimensional.
-    """
+    """Converters for graphs with their backward: ``from_exported_program(program, custom_convert_map=...)``."""
     return {
         "native_layer_norm.default": _layer_norm,
         "_native_batch_norm_legit.no_stats": _batch_norm,
@@ -116,47 +113,101 @@ def _running_batch_norm(node: Any, importer: Any) -> Any:
     return relax.Tuple([output, mean, reciprocal, moved(3, mean), moved(4, unbiased)])
 
 
-def _convolution_backward(node: Any, importer: Any) -> Any:
-    """(grad, input, weight, bias sizes, stride, padding, dilation, transposed, ..., groups, mask) -> three gradients.
+SPATIAL = {1: "W", 2: "HW", 3: "DHW"}
+"""Spatial axes by their number."""
 
-    By the input the gradient is a transposed convolution of ``grad`` with the weights; by the weights it is the
-    convolution of the input with ``grad`` as weights, batch and channels exchanged, strides and dilations too.
+
+def _convolution_backward(node: Any, importer: Any) -> Any:
+    """(grad, input, weight, bias sizes, stride, padding, dilation, transposed, output padding, groups, mask) -> three.
+
+    A convolution and the transposed one of the same weights are adjoint: each is the other's gradient by the input, and
+    their gradients by the weights are the same, input and ``grad`` exchanged.
     """
     emit = importer.block_builder.emit
     grad, x, weight = (importer.env[arg] for arg in node.args[:3])
     stride, padding, dilation, transposed, _, groups, mask = node.args[4:11]
-    if transposed or groups != 1 or len(x.ty.shape) != 4:
-        raise ValueError(
-            f"{node.name} is the gradient of a convolution that is transposed, has groups, or is not two-dimensional: "
-            "decompose convolution_backward when the graph is traced"
-        )
-    strides, paddings, dilations = ([int(e) for e in _pair(given)] for given in (stride, padding, dilation))
-    size, kernel = ([int(e) for e in tensor.ty.shape][2:] for tensor in (x, weight))
+    rank = len(x.ty.shape) - 2
+    stride, padding, dilation = (_each_axis(given, rank) for given in (stride, padding, dilation))
+    window = _Window(emit, stride, padding, dilation, int(groups))
     by_input = by_weight = by_bias = None
     if mask[0]:
-        rest = [
-            (extent + 2 * p - d * (k - 1) - 1) % s
-            for extent, p, d, k, s in zip(size, paddings, dilations, kernel, strides)
-        ]
-        by_input = emit(
-            R.nn.conv2d_transpose(
-                grad, weight, strides=strides, padding=paddings, output_padding=rest, dilation=dilations,
-                data_layout="NCHW", kernel_layout="IOHW",
-            )
-        )  # fmt: skip
+        adjoint = window.convolved if transposed else window.transposed
+        by_input = adjoint(grad, weight, list(x.ty.shape)[2:])
     if mask[1]:
-        exchanged = [emit(R.permute_dims(tensor, [1, 0, 2, 3])) for tensor in (x, grad)]
-        found = emit(
-            R.nn.conv2d(*exchanged, strides=dilations, padding=paddings, dilation=strides, data_layout="NCHW")
-        )
-        # Rows and columns that no whole stride reaches give elements beyond the kernel.
-        cut = emit(R.strided_slice(found, [2, 3], [0, 0], kernel))
-        by_weight = emit(R.permute_dims(cut, [1, 0, 2, 3]))
+        large, small = (grad, x) if transposed else (x, grad)
+        by_weight = window.by_weight(large, small, list(weight.ty.shape)[2:])
     if mask[2]:
-        by_bias = emit(R.sum(grad, [0, 2, 3]))
+        by_bias = emit(R.sum(grad, [axis for axis in range(rank + 2) if axis != 1]))
     return [by_input, by_weight, by_bias]
 
 
-def _pair(given: Sequence[int]) -> Sequence[int]:
-    """PyTorch gives one number for both axes, or two."""
-    return [*given] * 2 if len(given) == 1 else given
+def _each_axis(given: Sequence[int], rank: int) -> list[int]:
+    """PyTorch gives one number for all axes, or one for each."""
+    return [int(e) for e in ([*given] * rank if len(given) == 1 else given)]
+
+
+@dataclass(frozen=True)
+class _Window:
+    """How a convolution's window moves over its larger side, whichever side is its input."""
+
+    emit: Callable[[Any], Any]
+    strides: list[int]
+    padding: list[int]
+    dilation: list[int]
+    groups: int
+
+    def convolved(self, large: Any, weight: Any, extents: Sequence[Any]) -> Any:
+        """<N, G * I, ...> with <G * O, I, ...> -> <N, G * O, *extents>."""
+        found = self._convolution(large, weight, self.strides, self.dilation)
+        return self._cut(found, extents)  # output padding of a stride or more gives elements beyond
+
+    def transposed(self, small: Any, weight: Any, extents: Sequence[Any]) -> Any:
+        """<N, G * O, ...> with <G * O, I, ...> -> <N, G * I, *extents>."""
+        spatial = SPATIAL[len(self.strides)]
+        kernel = [int(e) for e in list(weight.ty.shape)[2:]]
+        rest = [
+            (int(extent) + 2 * p - d * (k - 1) - 1) % s
+            for extent, p, d, k, s in zip(extents, self.padding, self.dilation, kernel, self.strides)
+        ]
+        function = getattr(R.nn, f"conv{len(spatial)}d_transpose")
+        return self.emit(
+            function(
+                small, weight, strides=self.strides, padding=self.padding, output_padding=rest, dilation=self.dilation,
+                groups=self.groups, data_layout=f"NC{spatial}", kernel_layout=f"IO{spatial}",
+            )
+        )  # fmt: skip
+
+    def by_weight(self, large: Any, small: Any, kernel: Sequence[Any]) -> Any:
+        """<N, G * I, ...> and <N, G * O, ...> -> <G * O, I, *kernel>.
+
+        The convolution of the larger side with the smaller one as weights, strides and dilations exchanged, the images
+        as the channels of each group and the channels of a group as images.
+        """
+        images, channels, *extents = large.ty.shape
+        spatial = range(2, 2 + len(extents))
+        if self.groups == 1:
+            data = self.emit(R.permute_dims(large, [1, 0, *spatial]))
+        else:
+            inside = int(channels) // self.groups
+            parts = self.emit(R.reshape(large, [images, self.groups, inside, *extents]))
+            turned = self.emit(R.permute_dims(parts, [2, 1, 0, *(axis + 1 for axis in spatial)]))
+            data = self.emit(R.reshape(turned, [inside, self.groups * images, *extents]))
+        weights = self.emit(R.permute_dims(small, [1, 0, *spatial]))
+        found = self._convolution(data, weights, self.dilation, self.strides)
+        # Places that no whole stride reaches give elements beyond the kernel.
+        return self.emit(R.permute_dims(self._cut(found, kernel), [1, 0, *spatial]))
+
+    def _convolution(self, data: Any, weight: Any, strides: list[int], dilation: list[int]) -> Any:
+        spatial = SPATIAL[len(strides)]
+        function = getattr(R.nn, f"conv{len(spatial)}d")
+        return self.emit(
+            function(
+                data, weight, strides=strides, padding=self.padding, dilation=dilation, groups=self.groups,
+                data_layout=f"NC{spatial}", kernel_layout=f"OI{spatial}",
+            )
+        )  # fmt: skip
+
+    def _cut(self, value: Any, extents: Sequence[Any]) -> Any:
+        """The first elements along the spatial axes."""
+        axes = list(range(2, 2 + len(extents)))
+        return self.emit(R.strided_slice(value, axes, [0] * len(axes), [int(e) for e in extents]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training steps as PyTorch traces them: forward, backward and Adam of a transformer's layer and of a ResNet's block.
+"""Training steps as PyTorch traces them: forward, backward and Adam of a transformer's layer and of two image blocks.
 
 Right on llvm and in the emulator against PyTorch in float64; the optimizer's steps over all parameters share kernels.
 """
@@ -80,6 +80,29 @@ class Block(nn.Module):
         return (-(scores * target).sum(-1).mean(),)
 
 
+class Mobile(nn.Module):
+    """An inverted residual block: to more channels, depthwise with a stride, back; grown again by a transposed one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolutions = nn.ModuleList(
+            [
+                nn.Conv2d(4, 12, 1, bias=False),
+                nn.Conv2d(12, 12, 3, 2, 1, groups=12, bias=False),
+                nn.Conv2d(12, 4, 1, bias=False),
+                nn.ConvTranspose2d(4, 4, 3, 2, 1, output_padding=1, groups=2, bias=False),
+            ]
+        )
+        self.norms = nn.ModuleList(nn.BatchNorm2d(c, track_running_stats=False) for c in (12, 12, 4, 4))
+
+    def forward(self, x: Any, target: Any) -> Any:
+        y = x
+        for at, (convolution, norm) in enumerate(zip(self.convolutions, self.norms)):
+            y = norm(convolution(y))
+            y = F.relu(y) if at < 2 else y
+        return (((x + y - target) ** 2).mean(),)
+
+
 def adam(parameter: Any, gradient: Any, first: Any, second: Any) -> tuple[Any, Any, Any]:
     first, second = 0.9 * first + 0.1 * gradient, 0.999 * second + 0.001 * gradient * gradient
     return parameter - 0.01 * first / (second.sqrt() + 1e-8), first, second
@@ -144,7 +167,12 @@ def block() -> Training:
     return training(Block(), (torch.randn(3, 4, 8, 8), torch.softmax(torch.randn(3, 5), dim=-1)))
 
 
-@pytest.fixture(scope="module", params=[layer, block], ids=lambda make: make.__name__)
+def mobile() -> Training:
+    torch.manual_seed(3)
+    return training(Mobile(), (torch.randn(3, 4, 8, 8), torch.randn(3, 4, 8, 8)))
+
+
+@pytest.fixture(scope="module", params=[layer, block, mobile], ids=lambda make: make.__name__)
 def step(request: pytest.FixtureRequest) -> Training:
     """A training step."""
     return request.param()

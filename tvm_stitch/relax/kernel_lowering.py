@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TVM's lowering of PrimFuncs for a CPU, without two passes that leave our kernels as they are and take long over them.
+"""TVM's lowering of PrimFuncs for a CPU, without passes that leave our kernels as they are and take long over them.
 
 ``CompactBufferAllocation`` finds out for every access what a local buffer is read and written of; kernels of ours have
 hundreds of accesses, and allocate what they use. ``RemoveNoOp`` proves statements to be without effect; we emit none.
-What TVM schedules has both.
+``InjectVirtualThread``, ``InjectPermutedLayout`` and ``LoopPartition`` look for annotations and loops of GPUs and of
+hints that our kernels do not have. What TVM schedules has them all.
 """
 
 from __future__ import annotations
@@ -21,7 +22,13 @@ from .stitch_ops import STITCH_ATTR
 
 NAME = "tvm_stitch"
 """For ``tvm.relax.build(..., tir_pipeline=...)``."""
-NEEDLESS = ("s_tir.CompactBufferAllocation", "tirx.RemoveNoOp")
+NEEDLESS = (
+    "s_tir.CompactBufferAllocation",
+    "s_tir.InjectPermutedLayout",
+    "s_tir.LoopPartition",
+    "s_tir.InjectVirtualThread",
+    "tirx.RemoveNoOp",
+)
 """Passes of TVM's pipeline that change nothing in a CPU kernel of ours, but for a few elements more in a buffer."""
 
 ENTRY = "tirx.AnnotateEntryFunc"
