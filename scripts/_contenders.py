@@ -14,6 +14,7 @@ import tvm
 from _measure import Contender
 from tvm import relax
 
+from tvm_stitch.target import this_cpu
 from tvm_stitch.testing.cases import Case
 
 #: Everything a contender needs: the case, its input sets, and "llvm" or "cuda".
@@ -56,8 +57,7 @@ def tvm_target(target: str, mcpu: str = "native") -> Any:
         return tvm.target.Target.from_device(tvm.cuda(0))
     if mcpu == "generic":
         return tvm.target.Target("llvm")
-    name = tvm.target.codegen.llvm_get_system_cpu() if mcpu == "native" else mcpu
-    return tvm.target.Target({"kind": "llvm", "mcpu": name})
+    return tvm.target.Target(this_cpu() if mcpu == "native" else {"kind": "llvm", "mcpu": mcpu})
 
 
 MCPU = "native"

@@ -138,8 +138,9 @@ def stitched(case: Product | Conv, x: Any, w: Any, isa: str, threads: int) -> Ca
     from tvm import relax
 
     from tvm_stitch.relax.build import build
+    from tvm_stitch.target import this_cpu
 
-    cpu = "x86-64-v3" if isa == "avx2" else str(tvm.target.codegen.llvm_get_system_cpu())
+    cpu = {"kind": "llvm", "mcpu": "x86-64-v3"} if isa == "avx2" else this_cpu()
     builder = relax.BlockBuilder()
     var = relax.Var("x", relax.TensorType(x.shape, "float32"))
     if bound := isinstance(case, Conv) or case.batch == 1:
@@ -166,7 +167,7 @@ def stitched(case: Product | Conv, x: Any, w: Any, isa: str, threads: int) -> Ca
                 value = relax.op.matmul(var, right)
             output = builder.emit_output(value)
         builder.emit_func_output(output)
-    target = tvm.target.Target({"kind": "llvm", "mcpu": cpu, "num-cores": threads})
+    target = tvm.target.Target({**cpu, "num-cores": threads})
     vm = relax.VirtualMachine(build(builder.get(), target).executable, tvm.cpu())
     arguments = [tvm.runtime.tensor(a) for a in ([x] if bound else [x, w])]
     return lambda: vm["main"](*arguments)

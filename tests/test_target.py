@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import platform
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import tvm
 
 from tvm_stitch import target
-from tvm_stitch.target import DEFAULT_ARCH, capability_of, resolve_target
+from tvm_stitch.target import DEFAULT_ARCH, capability_of, has_feature, resolve_target
 
 
 def test_cuda_means_this_machine_or_the_default() -> None:
@@ -135,3 +136,27 @@ def test_texts_that_are_no_targets(text: str) -> None:
 def test_capabilities() -> None:
     assert capability_of(resolve_target({"kind": "cuda", "arch": "sm_103a"})) == 103
     assert capability_of(resolve_target("llvm")) == 0
+
+
+@pytest.mark.parametrize(
+    ("cpu", "here", "added"),
+    [
+        ("skylake-avx512", {"avx512f", "avx512bf16"}, ["+avx512bf16"]),
+        ("skylake-avx512", {"avx512f"}, None),
+        ("cooperlake", {"avx512f", "avx512bf16"}, None),
+        ("skylake-avx512", set(), None),
+    ],
+)
+def test_instructions_that_the_name_of_this_cpu_lacks(
+    cpu: str, here: set[str], added: list[str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LLVM takes a CPU of a virtual machine for an older one."""
+    monkeypatch.setattr(target.tvm.target.codegen, "llvm_get_system_cpu", lambda: cpu)
+    monkeypatch.setattr(target, "_features_here", lambda: here)
+    found = target.this_cpu()
+    assert found["mcpu"] == cpu and found.get("mattr") == added
+    assert has_feature(resolve_target(found), "avx512bf16") == ("avx512bf16" in here)
+
+
+def test_features_of_this_machine() -> None:
+    assert target._features_here() >= {"sse2"} or platform.machine() != "x86_64"

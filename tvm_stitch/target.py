@@ -18,6 +18,9 @@ DEFAULT_ARCH = "sm_90"
 _LISTS = ("keys", "mattr", "libs", "cl-opt")
 """Options whose values are lists."""
 
+_USED_FEATURES = ("avx512bf16",)
+"""Features that kernels use beside those that the name of a CPU stands for."""
+
 _ARCHITECTURE = re.compile(r"(?:sm|compute)_(\d+)([a-z]?)")
 _CAPABILITIES = (
     *(35, 37, 50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 88, 89),
@@ -62,14 +65,41 @@ def resolve_target(target: Any) -> Any:
     return target
 
 
+def has_feature(target: Any, name: str) -> bool:
+    """Whether the CPU of an llvm target has a feature, by LLVM's name of it."""
+    return bool(tvm.get_global_func("target.target_has_feature")(name, target))
+
+
+def llvm_version() -> int:
+    """The major version of TVM's LLVM."""
+    return int(tvm.target.codegen.llvm_version_major())
+
+
+def this_cpu() -> dict[str, Any]:
+    """An llvm target for this machine's CPU, as ``tvm.target.Target`` takes it.
+
+    A virtual machine may hide some of a CPU's instructions; LLVM then takes the CPU for an older one, and leaves out
+    others that it has.
+    """
+    spec: dict[str, Any] = {"kind": "llvm", "mcpu": str(tvm.target.codegen.llvm_get_system_cpu())}
+    here, named = _features_here(), tvm.target.Target(spec)
+    lacking = [f"+{name}" for name in _USED_FEATURES if name in here and not has_feature(named, name)]
+    return {**spec, "mattr": lacking} if lacking else spec
+
+
+def _features_here() -> set[str]:
+    """The features that LLVM finds this machine's CPU to have; none where TVM does not tell."""
+    found = tvm.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures", allow_missing=True)
+    return {str(name) for name, has in (found() if found else {}).items() if has}
+
+
 def _spec_of(text: str) -> Any:
     """What TVM takes in place of a text."""
     words = text.split()
     if not words:
         raise ValueError("no target is given")
     if text == "native":
-        cpu = str(tvm.target.codegen.llvm_get_system_cpu())
-        return {"kind": "llvm", "mcpu": cpu, "num-cores": processors()}
+        return {**this_cpu(), "num-cores": processors()}
     if text == "cuda":
         return {"kind": "cuda"}
     if text.lstrip().startswith("{"):

@@ -15,6 +15,7 @@ from tvm_stitch import StitchConfig
 from tvm_stitch.execution.count import count_lowered
 from tvm_stitch.execution.runner import Runner
 from tvm_stitch.relax.build import build
+from tvm_stitch.target import this_cpu
 
 from .errors import draws
 from .job import Job
@@ -32,8 +33,7 @@ def target_of(job: Job) -> Any:
     if job.on_gpu:
         return tvm.target.Target.from_device(tvm.cuda(0))
     if job.target == "native":
-        cpu = str(tvm.target.codegen.llvm_get_system_cpu())
-        return tvm.target.Target({"kind": "llvm", "mcpu": cpu, "num-cores": job.threads})
+        return tvm.target.Target({**this_cpu(), "num-cores": job.threads})
     return tvm.target.Target(job.target)
 
 

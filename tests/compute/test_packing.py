@@ -57,3 +57,28 @@ def test_channels_that_do_not_mix_are_neighbours() -> None:
     w = np.arange(10, dtype="float32").reshape(5, 1, 2, 1)
     np.testing.assert_array_equal(packed(conv, w, 4), w.reshape(5, 2).T)
     assert packed_shape(conv, 4) == (2, 5)
+
+
+def test_groups_of_the_depth_are_neighbours() -> None:
+    """A column has two neighbours of the depth beside each other; the last has a zero."""
+    w = np.arange(1, 31, dtype="float32").reshape(3, 10)
+    panels = packed(product(False), w, 8, 2)
+    assert panels.shape == packed_shape(product(False), 8, 2) == (2, 2, 16)
+    np.testing.assert_array_equal(panels[0, 0], np.stack([w[0, :8], w[1, :8]], 1).ravel())
+    np.testing.assert_array_equal(panels[0, 1], np.stack([w[2, :8], np.zeros(8)], 1).ravel())
+    np.testing.assert_array_equal(panels[1, 0, :4], [w[0, 8], w[1, 8], w[0, 9], w[1, 9]])
+    assert not panels[1, :, 4:].any()
+    np.testing.assert_array_equal(packed(product(True), w.T.copy(), 8, 2), panels)
+
+
+def test_groups_of_channels_end_with_each_place_of_a_window() -> None:
+    conv = convolution(1, 3, 5)
+    w = np.arange(1, 31, dtype="float32").reshape(5, 1, 2, 3)
+    panels = packed(conv, w, 8, 2)
+    assert panels.shape == packed_shape(conv, 8, 2) == (1, 4, 16)
+    for place in range(2):
+        channels = w[:, 0, place]
+        np.testing.assert_array_equal(panels[0, 2 * place, :10], channels[:, :2].ravel())
+        rest = panels[0, 2 * place + 1, :10].reshape(5, 2)
+        np.testing.assert_array_equal(rest[:, 0], channels[:, 2])
+        assert not rest[:, 1].any()

@@ -3,7 +3,8 @@
 
 A tile is some places along the last spatial axis times some channels of the output; its depth are the places in the
 window times the channels that are read. So no matrix of all windows is ever written (direct convolution; Zhang,
-Franchetti and Low, 2018). Weights lie in panels of channels, packed at compile time.
+Franchetti and Low, 2018). Weights lie in panels of channels, packed at compile time. Where an instruction multiplies
+groups of channels, a step of the depth is such a group.
 """
 
 from __future__ import annotations
@@ -19,7 +20,18 @@ from ..compat import Buffer, Expr, T, tir
 from ..graph.extent import Extent, as_expr, ceildiv, flatten, product, unflatten
 from .convolution import Convolution
 from .data_block import DataBlock
-from .micro_kernel import Ahead, DepthBlocks, Totals, blocks_of, emit_sums, last_of, wide
+from .dot_instruction import DotInstruction
+from .micro_kernel import (
+    Ahead,
+    DepthBlocks,
+    Groups,
+    Term,
+    Totals,
+    blocks_of,
+    emit_sums,
+    last_of,
+    wide,
+)
 from .phases import Phase, Taps, Window
 from .tiles import FETCH_STEPS, Tiles
 from .write_back import Rows, WriteBack
@@ -85,7 +97,9 @@ class ConvolutionTasks:
         """What is emitted meanwhile is for a phase, where an image has places of it."""
         phases, windows = self.conv.phases, self.conv.windows
         self.number_of_phase = number
-        self.taps, self.depth_before = phases.each[number], sum(self.conv.depths[:number])
+        depths = [product(self.depth_of(phase)) for phase in phases.each]
+        self.taps, self.depth = phases.each[number], self.depth_of(phases.each[number])
+        self.depth_before, self.all_depth = sum(depths[:number]), sum(depths)
         *outer, lines, places = self.taps
         self.lines_of_task = _within(lines, windows[-2], self.tiles.task_rows, self.first_line)
         self.places_of_task = _within(places, windows[-1], self.tiles.task_places, self.first)
@@ -170,6 +184,10 @@ class ConvolutionTasks:
         """Panels of columns, of all groups."""
         raise NotImplementedError
 
+    def depth_of(self, taps: Phase) -> list[int]:
+        """The extents of the depth's loops in a phase."""
+        raise NotImplementedError
+
     def width(self) -> int:
         """Columns of a tile."""
         raise NotImplementedError
@@ -191,27 +209,26 @@ class _Emitter(ConvolutionTasks):
         super().__init__(conv, tiles, out)
         self.packed = packed
         self.of_group = -(-conv.outputs // self.width())
+        self.steps = -(-conv.inputs // tiles.group)  # of the channels
 
     def begin(self) -> None:
-        self.data = DataBlock(self.conv, self.outputs, self.tiles.lanes)
+        self.data = DataBlock(self.conv, self.outputs, self.tiles.lanes, instruction=self.tiles.instruction)
         self.data.fill(self.image, self.places)
-        if any(blocks_of(self._depth(phase)) is not None for phase in self.conv.phases.each):
+        if any(blocks_of(self.depth_of(phase)) is not None for phase in self.conv.phases.each):
             count = self.tiles.task_rows * -(-self.tiles.task_places // self.tiles.rows)
             self.totals = Totals(count, self.tiles.rows, self.width(), self.tiles.lanes)
 
     @contextmanager
     def phase(self, number: int) -> Iterator[None]:
         with super().phase(number):
-            self.depth = self._depth(self.taps)
             self.blocks = blocks_of(self.depth)
             yield
 
-    def _depth(self, taps: Phase) -> list[int]:
-        """The extents of the depth's loops in a phase."""
+    def depth_of(self, taps: Phase) -> list[int]:
         kernel = [t.kernel for t in taps]
         if self._is_joined(taps):
-            return [*kernel[:-1], kernel[-1] * self.conv.inputs]
-        return [*kernel, self.conv.inputs]
+            return [*kernel[:-1], kernel[-1] * self.steps]
+        return [*kernel, self.steps]
 
     def _is_joined(self, taps: Phase) -> bool:
         """Whether the last axis of the window and the channels are neighbours."""
@@ -272,27 +289,39 @@ class _Emitter(ConvolutionTasks):
         self, number: Expr, places: Places, block: tuple[DepthBlocks, Expr] | None = None
     ) -> list[Buffer]:
         """A tile of places, over the whole depth or a block of it."""
-        conv, tiles = self.conv, self.tiles
+        conv, tiles, instruction = self.conv, self.tiles, self.tiles.instruction
 
-        def term(i: int, k: list[Expr], c: Expr) -> Expr:
-            window, channel = ([*k[:-1], B.i64(0)], k[-1]) if self._is_joined(self.taps) else (k[:-1], k[-1])
-            offsets = self.offsets(*places(i), window)
-            data = self.data.at(offsets, self.group * B.i64(conv.inputs) + channel)
-            place = B.i64(self.depth_before) + flatten(k, self.depth)
-            return data * wide(compat.load(self.packed, [self.number, place, c]))
+        def data(i: int, k: list[Expr]) -> Expr:
+            window, step = ([*k[:-1], B.i64(0)], k[-1]) if self._is_joined(self.taps) else (k[:-1], k[-1])
+            channel = self.group * B.i64(conv.inputs) + step * B.i64(tiles.group)
+            return self.data.at(self.offsets(*places(i), window), channel)
 
+        def weights(k: list[Expr], at: Expr) -> Expr:
+            return compat.load(
+                self.packed, [self.number, B.i64(self.depth_before) + flatten(k, self.depth), at]
+            )
+
+        def groups(i: int, k: list[Expr], c: Expr) -> tuple[Expr, Expr]:
+            assert instruction is not None
+            return data(i, k), weights(k, instruction.place_of(c))
+
+        term: Term | tuple[DotInstruction, Groups] = (
+            (lambda i, k, c: data(i, k) * wide(weights(k, c)))
+            if instruction is None
+            else (instruction, groups)
+        )
         ahead = self.ahead(number, block)
         return emit_sums(self.rows, self.width(), tiles.lanes, self.depth, term, block=block, ahead=ahead)
 
     def ahead(self, number: Expr, block: tuple[DepthBlocks, Expr] | None) -> Ahead | None:
         """What a tile has fetched of the weights behind the panel's block."""
-        if self.conv.windows[-1].stride * self.conv.groups * self.conv.inputs < FETCH_STEPS:
+        if self.conv.windows[-1].stride * self.conv.groups * self.steps < FETCH_STEPS:
             # Neighbouring windows share elements within a group of steps, which LLVM then keeps in registers that
             # 6 x 2 sums leave it none of. The few weights of so few channels are in the cache anyway.
             return None
-        width, depth = self.width(), product(self.depth)
+        width, depth = self.width() * self.tiles.group, product(self.depth)
         assert isinstance(depth, int)
-        begin = (self.number * B.i64(self.conv.depth) + B.i64(self.depth_before)) * B.i64(width)
+        begin = (self.number * B.i64(self.all_depth) + B.i64(self.depth_before)) * B.i64(width)
         if block is not None:
             blocks, at = block
             *before, part = unflatten(at, blocks.divided)

@@ -11,6 +11,7 @@ from .convolution import Convolution
 from .cpu_convolution import ConvolutionTasks, Places
 from .data_block import DataBlock
 from .micro_kernel import emit_sums, wide
+from .phases import Phase
 from .tiles import Tiles
 from .write_back import Rows, WriteBack
 
@@ -27,6 +28,9 @@ class _Emitter(ConvolutionTasks):
 
     def begin(self) -> None:
         self.data = DataBlock(self.conv, self.outputs, self.tiles.lanes, self.width())
+
+    def depth_of(self, taps: Phase) -> list[int]:
+        return [of_axis.kernel for of_axis in taps]
 
     def width(self) -> int:
         return self.tiles.within(self.conv.columns)
@@ -46,13 +50,12 @@ class _Emitter(ConvolutionTasks):
     def tile(self, places: Places, rows: Rows, column: Expr) -> None:
         """Emit a tile of places."""
         width, lanes = self.width(), self.tiles.lanes
-        kernel = [taps.kernel for taps in self.taps]
 
         def term(i: int, k: list[Expr], c: Expr) -> Expr:
             data = self.data.at(self.offsets(*places(i), k), c)
-            place = B.i64(self.depth_before) + flatten(k, kernel)
+            place = B.i64(self.depth_before) + flatten(k, self.depth)
             return data * wide(compat.load(self.packed, [place, column + c]))
 
         # Unrolled, so that neighbouring places share what they read.
-        sums = emit_sums(self.rows, width, lanes, kernel, term, unrolled=1)
+        sums = emit_sums(self.rows, width, lanes, self.depth, term, unrolled=1)
         self.out.store(sums, rows, column, width, min(lanes, width))

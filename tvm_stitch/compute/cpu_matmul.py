@@ -8,7 +8,7 @@ columns lie behind each other, vectors run along the depth (see :func:`tvm_stitc
 panels are copied if the depth is short and many rows read them. Tasks that follow each other have rows or panels in
 common, whichever has more reread from the cache. A long depth is divided into blocks. Tails of rows
 and columns are tiles that overlap those before them. Half types become float32 as they are read; a left side, which
-each panel reads anew, in a copy of a task's rows.
+each panel reads anew, in a copy of a task's rows. Where the CPU multiplies groups of them, they stay what they are.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from ..graph.extent import as_expr, ceildiv, unflatten
 from ..graph.extent import product as product_of
 from .contraction import Contraction
 from .data_block import elements
+from .dot_instruction import BITS, DotInstruction, bits, vector
 from .micro_kernel import Ahead, DepthBlocks, Totals, blocks_of, emit_dots, emit_sums, last_of, wide
 from .tiles import LEAST_TILES_OF_COPY, MOST_COPIED, SHORT_DEPTH, Tiles
 from .write_back import WriteBack
@@ -64,10 +65,15 @@ class _Emitter:
             if self._copies(width):
                 assert isinstance(p.depth, int)
                 self.copied = B.stack([p.depth * width], "float32", "panel")
+            self.instruction = None if self.packed is None else tiles.instruction
+            self.depth = p.depth
+            if self.instruction is not None:
+                assert isinstance(p.depth, int)
+                self.depth = self.instruction.steps(p.depth)
             self.dots = self.packed is None and p.transposed and not p.left_transposed and self.copied is None
             self.tile_rows = tiles.dot_rows if self.dots else tiles.rows
             self.out.begin(self.tile_rows, width)
-            self.blocks = None if self.dots else blocks_of([p.depth])
+            self.blocks = None if self.dots else blocks_of([self.depth])
             if self.blocks is not None:
                 self.totals = Totals(
                     -(-self._most_rows() // self.tile_rows), self.tile_rows, width, tiles.lanes
@@ -76,8 +82,8 @@ class _Emitter:
             row_task, panel_task = parts if tiles.rows_outside else reversed(parts)
             first = row_task * B.i64(tiles.task_rows)
             count = as_expr(count_of(p.rows, tiles.task_rows, first))
-            if self._widens():
-                self._widen(batch, first, count)
+            if self._copies_rows():
+                self._copy_rows(batch, first, count)
             first_panel = panel_task * B.i64(tiles.task_panels)
             with times("serial", count_of(all_panels, tiles.task_panels, first_panel), "panel") as panel:
                 self._panel(batch, first, count, first_panel + panel, width)
@@ -124,25 +130,45 @@ class _Emitter:
                 with B.loop("serial", as_expr(columns), "column") as column:
                     self._rows(batch, first, count, column, 1, 1)
 
-    def _widens(self) -> bool:
-        """Whether to copy a task's rows."""
+    def _copies_rows(self) -> bool:
+        """Whether to copy a task's rows: widened, or so that each begins with a group of an instruction."""
         p = self.product
-        return p.left.dtype != "float32" and isinstance(p.depth, int) and p.depth > 0
+        if p.left.dtype == "float32" or not isinstance(p.depth, int) or p.depth == 0:
+            return False
+        return self.instruction is None or p.left_transposed or p.depth % self.instruction.group > 0
 
-    def _widen(self, batch: Expr, first: Expr, count: Expr) -> None:
-        """Copy the rows of a task as float32."""
+    def _copy_rows(self, batch: Expr, first: Expr, count: Expr) -> None:
+        """Copy the rows of a task as the micro-kernel reads them, groups of an instruction filled up with zeros."""
         p = self.product
         assert isinstance(p.depth, int)
-        self.first, self.block = first, B.stack([self._most_rows() * p.depth], "float32", "rows")
+        each, dtype, converted = p.depth, "float32", wide
+        if self.instruction is not None:
+            each, dtype = self.instruction.steps(p.depth) * self.instruction.group, BITS
+            converted = bits
+        self.first, self.block = first, B.stack([self._most_rows() * each], dtype, "rows")
+        if each > p.depth:
+            with times("serial", count, "row") as row:
+                for k in range(p.depth, each):
+                    B.store(self.block, compat.const(0, dtype), [row * B.i64(each) + B.i64(k)])
         if p.left_transposed:
             with times("serial", p.depth, "k") as k, times("serial", count, "row") as row:
                 at = (self._left_batch(batch) * B.i64(p.depth) + k) * as_expr(p.rows) + first + row
-                B.store(self.block, wide(B.fetch(self.left, at)), [row * B.i64(p.depth) + k])
+                B.store(self.block, converted(B.fetch(self.left, at)), [row * B.i64(each) + k])
             return
         start = (self._left_batch(batch) * as_expr(p.rows) + first) * B.i64(p.depth)
+        if each > p.depth:
+            with times("serial", count, "row") as row:
+                begin = B.bind(start + row * B.i64(p.depth), "begin")
+                elements(
+                    B.i64(p.depth),
+                    lambda at: B.store(
+                        self.block, converted(B.fetch(self.left, begin + at)), [row * B.i64(each) + at]
+                    ),
+                )
+            return
         elements(
             count * B.i64(p.depth),
-            lambda at: B.store(self.block, wide(B.fetch(self.left, start + at)), [at]),
+            lambda at: B.store(self.block, converted(B.fetch(self.left, start + at)), [at]),
         )
 
     def _copies(self, width: int) -> bool:
@@ -248,6 +274,10 @@ class _Emitter:
                 lambda i, k: self._left(batch, row, line, i, k),
                 lambda k, c: self._right(batch, k, start, c, width),
             )
+        ahead = self._ahead(number, rows, start, width, block)
+        if (instruction := self.instruction) is not None:
+            term = instruction, lambda i, k, c: self._groups(instruction, row, line, i, k[0], start, c, width)
+            return emit_sums(rows, width, lanes, [self.depth], term, block=block, ahead=ahead)
         return emit_sums(
             rows,
             width,
@@ -255,7 +285,7 @@ class _Emitter:
             [p.depth],
             lambda i, k, c: self._left(batch, row, line, i, k[0]) * self._right(batch, k[0], start, c, width),
             block=block,
-            ahead=self._ahead(number, rows, start, width, block),
+            ahead=ahead,
         )
 
     def _ahead(
@@ -264,14 +294,14 @@ class _Emitter:
         """What a tile has fetched of the packed weights behind the panel's block."""
         if self.packed is None or rows < self.tile_rows:
             return None
-        p = self.product
-        assert isinstance(p.depth, int)
-        step = p.depth if block is None else block[0].step
-        begin = start * B.i64(p.depth)
+        assert isinstance(self.depth, int)
+        group = self.tiles.group
+        step = self.depth if block is None else block[0].step
+        begin = start * B.i64(self.depth * group)
         if block is not None:
-            begin = begin + block[1] * B.i64(step * width)
+            begin = begin + block[1] * B.i64(step * width * group)
         tiles = -(-self._most_rows() // self.tile_rows)
-        return Ahead.of(self.packed, begin, step, width, number, tiles)
+        return Ahead.of(self.packed, begin, step, width * group, number, tiles)
 
     def _left(self, batch: Expr, row: Expr, line: Expr, i: int, k: Expr) -> Expr:
         p = self.product
@@ -282,6 +312,27 @@ class _Emitter:
             return wide(B.fetch(self.left, (self._left_batch(batch) * depth + k) * rows + row + B.i64(i)))
         first = row if p.left_shared else line
         return wide(B.fetch(self.left, (first + B.i64(i)) * depth + k))
+
+    def _groups(
+        self,
+        instruction: DotInstruction,
+        row: Expr,
+        line: Expr,
+        i: int,
+        step: Expr,
+        start: Expr,
+        column: Expr,
+        width: int,
+    ) -> tuple[Expr, Expr]:
+        """A group of a row's elements, and those of a vector of columns."""
+        assert self.packed is not None and isinstance(self.depth, int)
+        group, p = instruction.group, self.product
+        rows, first, each = self.left, row if p.left_shared else line, as_expr(p.depth)
+        if self.block is not None:
+            rows, first, each = self.block, row - self.first, B.i64(self.depth * group)
+        left = vector((first + B.i64(i)) * each + step * B.i64(group), group)
+        at = [tir.floordiv(start, B.i64(width)), step, instruction.place_of(column)]
+        return compat.load(rows, [left]), compat.load(self.packed, at)
 
     def _left_batch(self, batch: Expr) -> Expr:
         """Which matrix of the left side."""

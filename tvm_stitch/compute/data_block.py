@@ -2,7 +2,8 @@
 """What a task of a convolution reads: the data itself, or a part of it copied with its border into a block.
 
 The copy stays in the second-level cache, and is some hundredths of a convolution's time; so borders cost no tensor of
-their own, and data in another order of axes no transposition. Half types become float32 on the way.
+their own, and data in another order of axes no transposition. Half types become float32 on the way, or stay what they
+are for an instruction that multiplies groups of channels; the last group is filled up with zeros.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from ..codegen.cpu.transpose import MatrixRows, side_of, transpose
 from ..compat import Buffer, Expr, T, tir
 from ..graph.extent import Extent, as_expr, product, unflatten
 from .convolution import Convolution, Window
+from .dot_instruction import BITS, DotInstruction, bits, vector
 from .micro_kernel import wide
 from .padding import Padded
 
@@ -29,21 +31,38 @@ class DataBlock:
     ``fill`` emits the copy, where one is needed; ``at`` then reads.
     """
 
-    def __init__(self, conv: Convolution, outputs: Sequence[int], lanes: int, channels: int | None = None):
+    def __init__(
+        self,
+        conv: Convolution,
+        outputs: Sequence[int],
+        lanes: int,
+        channels: int | None = None,
+        instruction: DotInstruction | None = None,
+    ):
         """For ``outputs`` places along each spatial axis, and so many neighbouring channels (default: all).
 
-        ``lanes`` are the elements of a vector.
+        ``lanes`` are the elements of a vector. ``instruction`` is what multiplies groups of all channels.
         """
         self.conv, self.data, self.lanes = conv, conv.data, lanes
         self.extents = [w.span(count) for w, count in zip(conv.windows, outputs)]
         self.overruns = [_overruns(w, n, e) for w, n, e in zip(conv.windows, outputs, conv.data.shape[1:])]
-        self.copies = not self.data.is_plain or self.data.source.dtype != "float32"
         self.all_channels = int(self.data.shape[-1])
+        self.group, self.dtype, self.stored = 1, "float32", wide
+        if instruction is not None:
+            self.group, self.dtype, self.stored = instruction.group, BITS, bits
+        filled = self.all_channels % self.group
+        self.copies = (
+            not self.data.is_plain
+            or filled > 0
+            or (instruction is None and self.data.source.dtype != "float32")
+        )
         self.channels = self.all_channels if channels is None or not self.copies else channels
+        self.copied = self.channels
+        self.channels += (self.group - filled) % self.group
         if self.copies:
             size = product([*self.extents, self.channels])
             assert isinstance(size, int)
-            self.buffer: Buffer = B.stack([size], "float32", "data_block")
+            self.buffer: Buffer = B.stack([size], self.dtype, "data_block")
             self.strides = _strides(self.extents, self.channels)
         else:
             self.buffer = B.flat_view(self.data.source.buffer)
@@ -63,12 +82,20 @@ class DataBlock:
         source = B.flat_view(self.data.source.buffer)
         *outer, last = self.extents
         self._copy(source, image, starts, outer, last)
+        if self.channels > self.copied:
+            with times("serial", product(self.extents), "place") as place:
+                for c in range(self.copied, self.channels):
+                    B.store(
+                        self.buffer, compat.const(0, self.dtype), [place * B.i64(self.channels) + B.i64(c)]
+                    )
 
     def at(self, offsets: Sequence[Expr], channel: Expr) -> Expr:
-        """An element, counted from the first window and channel."""
+        """An element, counted from the first window and channel; the group that begins there, for an instruction."""
         index = self.base + channel
         for offset, stride in zip(offsets, self.strides):
             index = index + offset * B.i64(stride)
+        if self.group > 1:
+            return compat.load(self.buffer, [vector(index, self.group)])
         return B.fetch(self.buffer, index)
 
     def _copy(self, source: Buffer, image: Expr, starts: list[Expr], outer: list[int], last: int) -> None:
@@ -114,11 +141,11 @@ class DataBlock:
         if data.in_order and self.channels == self.all_channels:  # places and channels lie behind each other
             elements(
                 count * channels,
-                lambda at: B.store(self.buffer, wide(B.fetch(source, base + at)), [to + at]),
+                lambda at: B.store(self.buffer, self.stored(B.fetch(source, base + at)), [to + at]),
             )
             return
         if (
-            data.order[-1] == axis and data.source.dtype == "float32"
+            data.order[-1] == axis and data.source.dtype == self.dtype
         ):  # places lie behind each other, as in NCHW
             transpose(
                 MatrixRows(source, base + self.channel * strides[-1], strides[-1]),
@@ -129,9 +156,9 @@ class DataBlock:
             )
             return
         kind = "vectorized" if data.in_order else "serial"  # neighbours in the source, or not
-        with times("serial", count, "x") as x, B.loop(kind, self.channels, "c") as c:
+        with times("serial", count, "x") as x, B.loop(kind, self.copied, "c") as c:
             value = B.fetch(source, base + x * strides[axis] + (self.channel + c) * strides[-1])
-            B.store(self.buffer, wide(value), [to + x * channels + c])
+            B.store(self.buffer, self.stored(value), [to + x * channels + c])
 
     def _source_strides(self) -> list[Expr]:
         """For each axis of the data, the distance of neighbours in the source."""
@@ -145,7 +172,7 @@ class DataBlock:
 
     def _fill(self, to: Expr, count: Expr) -> None:
         assert self.data.fill is not None
-        fill = wide(self.data.fill)
+        fill = self.stored(self.data.fill)
         elements(count, lambda at: B.store(self.buffer, fill, [to + at]))
 
 

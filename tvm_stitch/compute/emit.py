@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from .. import compat
@@ -86,7 +87,7 @@ def emit_anchored(
         product.output.buffer = tir.decl_buffer(shape, product.output.dtype, "product")
         workspace.append(product.output.buffer)
         attrs[WORKSPACE_ATTR] = 1
-    with B.kernel() as body:
+    with B.kernel() as body, _instruction_of(tiles, packed):
         if plan is not None and not is_result and not workspace:
             product.output.buffer = compat.allocate(shape, product.output.dtype, B.STACK, "product")
         if not isinstance(product, Convolution):
@@ -99,3 +100,8 @@ def emit_anchored(
     replaced = {} if packed is None else {found.weight.buffer: packed}
     made = compat.with_body_and_params(func, body[0], replaced, workspace)
     return sound_for_cpu(made.with_attrs(attrs))
+
+
+def _instruction_of(tiles: Tiles, packed: Buffer | None) -> AbstractContextManager[None]:
+    """What the kernel is emitted in, so that it can multiply groups of a packed weight's elements."""
+    return nullcontext() if packed is None or tiles.instruction is None else tiles.instruction.declared()

@@ -29,6 +29,7 @@ from ..codegen.evaluator import convert
 from ..compat import Buffer, Expr, T, tir
 from ..graph.dtype import item_bytes
 from ..graph.extent import Extent, as_expr, ceildiv, flatten, is_number, product, unflatten
+from .dot_instruction import DotInstruction, vector
 from .tiles import (
     CACHE_LINE,
     DEPTH_OF_SUM,
@@ -40,6 +41,10 @@ from .tiles import (
 
 Term = Callable[[int, list[Expr], Expr], Expr]
 """What a row's sum gets in a column at a place of the depth."""
+
+Groups = Callable[[int, list[Expr], Expr], tuple[Expr, Expr]]
+"""What an instruction multiplies for a row at a step of the depth: the row's group of elements, and those of a vector
+of columns, from its first one on."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +138,7 @@ def emit_sums(
     width: int,
     lanes: int,
     depth: Sequence[Extent],
-    term: Term,
+    term: Term | tuple[DotInstruction, Groups],
     unrolled: int = 0,
     block: tuple[DepthBlocks, Expr] | None = None,
     ahead: Ahead | None = None,
@@ -144,7 +149,8 @@ def emit_sums(
         rows, width: of the tile; ``width`` is a multiple of ``lanes``, or less.
         lanes: of a vector.
         depth: extents of the loops, outermost first.
-        term: a product, at a row of the tile, the loops' variables, and a column of the tile.
+        term: a product, at a row of the tile, the loops' variables, and a column of the tile; or an instruction with
+            what it multiplies, where the depth has its groups.
         unrolled: how many of the innermost loops are unrolled.
         block: over which block of the depth only.
         ahead: the part of the weights to be read next that is brought into the cache meanwhile.
@@ -165,7 +171,13 @@ def emit_sums(
 
     def step(at: list[Expr]) -> None:
         place = at if block is None else [*before, first + at[0], *at[1:]]
-        tile.each(sums, lambda i, c: compat.load(sums[i], [c]) + term(i, place, c))
+        if isinstance(term, tuple):
+            instruction, groups = term
+            tile.each_vector(
+                sums, lambda i, c, so_far: instruction.add(so_far, *groups(i, place, c)), instruction.lanes
+            )
+        else:
+            tile.each(sums, lambda i, c: compat.load(sums[i], [c]) + term(i, place, c))
 
     if ahead is None or unrolled:
         with _loops(zip(kinds, loops)) as at:
@@ -341,6 +353,15 @@ class _Tile:
                     column = j * B.i64(self.lanes) + v
                     buffer, place = (row, column) if to is None else to(i, column)
                     B.store(buffer, value(i, column), [place])
+
+    def each_vector(
+        self, buffers: Sequence[Buffer], value: Callable[[int, Expr, Expr], Expr], lanes: int
+    ) -> None:
+        """Store the value of a row, the first column of a vector and what is there, everywhere."""
+        for i, row in enumerate(buffers):
+            with B.loop("unroll", self.width // lanes, "j") as j:
+                place = vector(j * B.i64(lanes), lanes)
+                B.store(row, value(i, j * B.i64(lanes), compat.load(row, [place])), [place])
 
 
 @contextmanager

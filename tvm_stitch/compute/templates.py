@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ..config import StitchConfig
 from .contraction import Contraction
 from .convolution import Convolution
+from .dot_instruction import dot_instruction
 from .tiles import Tiles, tiles_for, tiles_for_convolution
 
 TEMPLATE = "our template"
@@ -23,11 +25,20 @@ def has_templates(target: Any, config: StitchConfig) -> bool:
 def tiles_of(target: Any, product: Contraction | Convolution) -> Tiles:
     """The tiles of an operator on a CPU."""
     if isinstance(product, Convolution):
-        return tiles_for_convolution(target, product)
-    return tiles_for(target, product.batch, product.rows, product.columns, product.depth)
+        tiles = tiles_for_convolution(target, product)
+        left, right = product.data.source, product.weight
+        # The last elements of a group of channels lie beside another group's.
+        whole = not product.is_depthwise and (product.groups == 1 or product.inputs % 2 == 0)
+    else:
+        tiles = tiles_for(target, product.batch, product.rows, product.columns, product.depth)
+        left, right, whole = product.left, product.right, isinstance(product.depth, int)
+    instruction = dot_instruction(target, (left.dtype, right.dtype), min(tiles.lanes, tiles.columns))
+    return tiles if instruction is None or not whole else replace(tiles, instruction=instruction)
 
 
 def told(tiles: Tiles, packs: bool) -> str:
     """What reports say of an operator that a template computes."""
     how = "weight packed" if packs else "right side as it lies"
+    if packs and tiles.instruction is not None:
+        how += f", {tiles.group} products of {tiles.instruction.dtype} an instruction"
     return f"{TEMPLATE}: {tiles.rows} x {tiles.columns} tiles, {how}"

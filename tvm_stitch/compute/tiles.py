@@ -21,8 +21,10 @@ from typing import Any
 
 from ..graph.extent import Extent
 from ..graph.extent import product as extent_product
+from ..target import has_feature
 from .attention import Attention
 from .convolution import Convolution
+from .dot_instruction import DotInstruction
 
 ROWS_OF_TASK = 64
 """Rows of a parallel task: so many reuse a panel of the right side while it is in the second-level cache."""
@@ -125,6 +127,7 @@ class Tiles:
         across_lines: whether a convolution's tiles go on from line to line.
         rows_outside: whether tasks that follow each other have rows in common, rather than panels.
         dot_rows: of a tile of ``DOT_COLUMNS`` whose sums run along the depth, each in a vector.
+        instruction: multiplies groups of a packed weight's elements; None where single ones are multiplied.
     """
 
     lanes: int
@@ -137,6 +140,12 @@ class Tiles:
     across_lines: bool = False
     rows_outside: bool = False
     dot_rows: int = 1
+    instruction: DotInstruction | None = None
+
+    @property
+    def group(self) -> int:
+        """Neighbouring elements of the depth that lie together in a packed weight."""
+        return 1 if self.instruction is None else self.instruction.group
 
     def within(self, columns: int) -> int:
         """Columns of a panel where the last one overlaps the one before it: no more than there are."""
@@ -428,11 +437,8 @@ def _cost(tile: int, rows: int, vectors: int) -> int:
 
 def _vectors(target: Any) -> tuple[int, int]:
     """Lanes of float32 and number of the vector registers of a target's instructions."""
-    import tvm
-
-    has = tvm.get_global_func("target.target_has_feature")
-    if has("avx512f", target):
+    if has_feature(target, "avx512f"):
         return 16, 32
-    if has("avx", target):
+    if has_feature(target, "avx"):
         return 8, 16
-    return 4, 32 if has("neon", target) else 16
+    return 4, 32 if has_feature(target, "neon") else 16

@@ -16,6 +16,7 @@ from ..compute.convolution import Convolution
 from ..compute.emit import emit_anchored
 from ..compute.packing import layout, packed, packed_shape
 from ..compute.templates import tiles_of, told
+from ..compute.tiles import Tiles
 from ..config import StitchConfig
 from ..device import device_model
 from ..failures import Refusal, error_text, let_pass
@@ -93,7 +94,7 @@ class _Rewriter(PyExprMutator):
         self.mod, self.products, self.owner = mod, products, owner
         self.tiles = {gvar: tiles_of(owner.target, found.product) for gvar, found in products.items()}
         self.kernels: dict[tuple[Any, bool], Any] = {}
-        self.weights: dict[tuple[Any, Hashable, int], Any] = {}
+        self.weights: dict[tuple[Any, Hashable, int, int], Any] = {}
 
     def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
         call = super().visit_call_(call)
@@ -111,18 +112,18 @@ class _Rewriter(PyExprMutator):
             return call
         if packs:
             try:
-                args[position] = self._packed(weight, product, self.tiles[gvar].columns)
+                args[position] = self._packed(weight, product, self.tiles[gvar])
             except Exception as err:
                 let_pass(err)
                 self.owner.computed[gvar.name_hint] = f"TVM: {error_text(err)}"
                 return call
         return relax.Call(call.op, [kernel, relax.Tuple(args), *call.args[2:]], call.attrs, call.ty_args)
 
-    def _packed(self, weight: Any, product: Contraction | Convolution, width: int) -> Any:
+    def _packed(self, weight: Any, product: Contraction | Convolution, tiles: Tiles) -> Any:
         """A constant in panels: one for all products that share it."""
-        key = weight.value, layout(product), width
+        key = weight.value, layout(product), tiles.columns, tiles.group
         if key not in self.weights:
-            self.weights[key] = relax.const(packed(product, weight.value.numpy(), width))
+            self.weights[key] = relax.const(packed(product, weight.value.numpy(), tiles.columns, tiles.group))
         return self.weights[key]
 
     def _kernel(self, gvar: Any, packs: bool) -> Any:
@@ -136,7 +137,7 @@ class _Rewriter(PyExprMutator):
         tiles = self.tiles[gvar]
         try:
             if packs:
-                shape = packed_shape(found.product, tiles.columns)
+                shape = packed_shape(found.product, tiles.columns, tiles.group)
                 buffer = tirx.decl_buffer(shape, found.weight.dtype, f"{found.weight.name}_packed")
             elif isinstance(found.product, Convolution):
                 raise Refusal("the weight of the convolution is no constant: bind it to the module")
