@@ -26,12 +26,14 @@ from _cuda_events import microseconds  # noqa: E402
 from _gpu import need_gpu  # noqa: E402
 
 from tvm_stitch.compute.cuda import library  # noqa: E402
-from tvm_stitch.relax.library_convolutions import WORKSPACE_BYTES  # noqa: E402
+from tvm_stitch.relax.library_convolutions import DATA_GRADIENT, WEIGHT_GRADIENT, WORKSPACE_BYTES  # noqa: E402
 
 TOLERANCE = {"float32": 3e-6, "tf32": 2e-3, "float16": 2e-3, "bfloat16": 1.6e-2}
 """Of ||result - reference|| / ||reference||."""
 BLOCKS, CALLS = 5, 20
 PRECISIONS = ("float32", "tf32", "float16", "bfloat16")
+KINDS = ("first", "last", "data", "weight")
+"""Channels first, or last; the gradient of the data, and of the weight."""
 
 
 @dataclass(frozen=True)
@@ -129,24 +131,63 @@ class Convolution:
         return float(np.linalg.norm(ours - wanted) / size), float(np.linalg.norm(theirs - wanted) / size)
 
 
+class Gradient(Convolution):
+    """The gradient of a case's data or weight, channels first, for a random gradient of its result."""
+
+    def __init__(self, case: Case, precision: str, of: str) -> None:
+        super().__init__(case, precision, last=False)
+        self.at = ("data", "weight").index(of)
+        shape, dtype = tuple(self.out.shape), str(self.given[0].dtype)
+        values = np.random.default_rng(sum(shape)).standard_normal(shape, dtype=np.float32).astype(dtype)
+        self.wide.append(values.astype("float64"))
+        self.g = torch.tensor(values.astype("float32")).to(self.x.dtype).cuda()
+        given = _tensor(values, dtype, tvm.cuda())
+        self.given = [given, self.given[1]] if of == "data" else [self.given[0], given]
+        self.out = tvm.runtime.empty((case.data, case.weight)[self.at], dtype, tvm.cuda())
+        self.mode += f" {(DATA_GRADIENT, WEIGHT_GRADIENT)[self.at]}"
+
+    def torch(self) -> Any:
+        """PyTorch's result, with its own choice of algorithm."""
+        return self._gradient(self.x, self.w, self.g) if hasattr(self, "g") else super().torch()
+
+    def errors(self) -> tuple[float, float]:
+        """Relative errors in the 2-norm of ours and PyTorch's."""
+        wanted = self._gradient(*(torch.tensor(a).cuda() for a in self.wide)).cpu().numpy()
+        ours, theirs = self.ours().numpy().astype("float64"), self.torch().double().cpu().numpy()
+        size = np.linalg.norm(wanted)
+        return float(np.linalg.norm(ours - wanted) / size), float(np.linalg.norm(theirs - wanted) / size)
+
+    def _gradient(self, x: Any, w: Any, g: Any) -> Any:
+        torch.backends.cudnn.allow_tf32 = self.precision == "tf32"
+        rank, (stride, padding, dilation, groups) = x.ndim - 2, self.extra
+        several = [stride] * rank, [padding] * rank, [dilation] * rank
+        mask = [self.at == 0, self.at == 1, False]
+        backward = torch.ops.aten.convolution_backward
+        return backward(g, x, w, None, *several, False, [0] * rank, groups, mask)[self.at]
+
+
 def _tensor(array: np.ndarray, dtype: str, device: Any) -> Any:
     if dtype != "bfloat16":
         return tvm.runtime.tensor(array, device)
     return tvm.runtime.empty(array.shape, dtype, device).copyfrom(array)
 
 
-def check(case: Case, precision: str, last: bool) -> str:
+def check(case: Case, precision: str, kind: str) -> str:
     """What is wrong with a case; empty where all is right."""
     try:
-        found = Convolution(case, precision, last)
+        found: Convolution
+        if kind in ("data", "weight"):
+            found = Gradient(case, precision, kind)
+        else:
+            found = Convolution(case, precision, kind == "last")
         ours, theirs = found.errors()
         again = found.out.numpy().copy()
         found.ours()
     except Exception as error:  # of several types
-        return f"{case} {precision} {'last' if last else 'first'}: {str(error).splitlines()[-1]}"
+        return f"{case} {precision} {kind}: {str(error).splitlines()[-1]}"
     if not ours <= max(TOLERANCE[precision], 2 * theirs):
-        return f"{case} {precision}: error {ours:.1e}, PyTorch's {theirs:.1e}"
-    return "" if np.array_equal(again, found.out.numpy()) else f"{case} {precision}: two runs differ"
+        return f"{case} {precision} {kind}: error {ours:.1e}, PyTorch's {theirs:.1e}"
+    return "" if np.array_equal(again, found.out.numpy()) else f"{case} {precision} {kind}: two runs differ"
 
 
 def main() -> int:
@@ -160,36 +201,29 @@ def main() -> int:
         parser.error(reason)
     library.CUDNN.load()
     # Both use one stream: the times are of the same queue.
-    wrong = [
-        found
+    checks = [
+        (case, precision, kind)
         for case in [*odd_cases(), *timed_cases(2)]
         for precision in PRECISIONS
-        for last in (False, True)
-        if (found := check(case, precision, last))
+        for kind in KINDS
+        if kind != "weight" or case.groups == 1
     ]
-    print(
-        f"{len(odd_cases() + timed_cases(2)) * len(PRECISIONS) * 2} convolutions, {len(wrong)} wrong",
-        flush=True,
-    )
+    wrong = [found for one in checks if (found := check(*one))]
+    print(f"{len(checks)} convolutions and gradients, {len(wrong)} wrong", flush=True)
     print("\n".join(wrong))
     if not options.no_time:
-        print("microseconds: ours and PyTorch's, channels first; the same, channels last")
+        print("microseconds: ours and PyTorch's, channels first; last; gradients of data and weight")
         for precision in ("float32", "tf32", "float16"):
             for case in timed_cases(options.batch):
-                made = {last: Convolution(case, precision, last) for last in (False, True)}
-                times = microseconds(
-                    {
-                        f"{kind}{last}": getattr(m, kind)
-                        for last, m in made.items()
-                        for kind in ("ours", "torch")
-                    },
-                    BLOCKS,
-                    CALLS,
-                )
-                print(
-                    f"{precision:8s} {case!s:44s} " + " ".join(f"{t:8.1f}" for t in times.values()),
-                    flush=True,
-                )
+                made = [Convolution(case, precision, last) for last in (False, True)]
+                of = ("data", "weight") if case.groups == 1 else ("data",)
+                made += [Gradient(case, precision, side) for side in of]
+                calls = {
+                    f"{kind}{i}": getattr(m, kind) for i, m in enumerate(made) for kind in ("ours", "torch")
+                }
+                times = microseconds(calls, BLOCKS, CALLS)
+                shown = " ".join(f"{t:8.1f}" for t in times.values())
+                print(f"{precision:8s} {case!s:44s} {shown}", flush=True)
     return 1 if wrong else 0
 
 

@@ -16,7 +16,14 @@ def convolution(data: Any, weight: Any, numbers: Any, mode: Any, out: Any, works
     """``tvm_stitch.cudnn.convolution`` in float64."""
     words = str(mode).split()
     assert len({"channels_first", "channels_last"} & set(words)) == 1
-    assert set(words) <= {"channels_first", "channels_last", "tf32", "timed"} and workspace.dtype == "uint8"
+    known = {"channels_first", "channels_last", "tf32", "timed", "weight_gradient", "data_gradient"}
+    assert set(words) <= known and workspace.dtype == "uint8"
+    if "weight_gradient" in words:
+        weight_gradient(data, weight, numbers, out)
+        return
+    if "data_gradient" in words:
+        data_gradient(data, weight, numbers, out)
+        return
     last = "channels_last" in words
     x, w = (t.numpy().astype("float64") for t in (data, weight))
     if last:
@@ -41,6 +48,47 @@ def convolution(data: Any, weight: Any, numbers: Any, mode: Any, out: Any, works
     result = np.moveaxis(found, 1, -1) if last else found
     assert result.shape == tuple(out.shape)
     out.copyfrom(np.ascontiguousarray(result).astype(out.numpy().dtype))
+
+
+def weight_gradient(data: Any, gradient: Any, numbers: Any, out: Any) -> None:
+    """The gradient of a weight, channels first and in one group, in float64."""
+    x, g = (t.numpy().astype("float64") for t in (data, gradient))
+    rank = x.ndim - 2
+    groups, *rest = map(int, numbers)
+    strides, padding, dilation = (rest[i * rank : (i + 1) * rank] for i in range(3))
+    assert groups == 1
+    x = np.pad(x, [(0, 0), (0, 0), *((p, p) for p in padding)])
+    found = np.zeros(tuple(out.shape))
+    for at in itertools.product(*map(range, found.shape[2:])):
+        window = tuple(
+            slice(k * d, k * d + s * (p - 1) + 1, s) for k, d, s, p in zip(at, dilation, strides, g.shape[2:])
+        )
+        seen = x[(slice(None), slice(None), *window)].reshape((*x.shape[:2], -1))
+        found[(slice(None), slice(None), *at)] = np.einsum("ncp,nop->oc", seen, g.reshape((*g.shape[:2], -1)))
+    out.copyfrom(np.ascontiguousarray(found).astype(out.numpy().dtype))
+
+
+def data_gradient(gradient: Any, weight: Any, numbers: Any, out: Any) -> None:
+    """The gradient of the data, channels first, in float64."""
+    g, w = (t.numpy().astype("float64") for t in (gradient, weight))
+    rank = g.ndim - 2
+    groups, *rest = map(int, numbers)
+    strides, padding, dilation = (rest[i * rank : (i + 1) * rank] for i in range(3))
+    images, channels, *extents = tuple(out.shape)
+    padded = np.zeros((images, channels, *(e + 2 * p for e, p in zip(extents, padding))))
+    each, made = channels // groups, g.shape[1] // groups
+    for at in itertools.product(*map(range, w.shape[2:])):
+        window = tuple(
+            slice(k * d, k * d + s * (p - 1) + 1, s) for k, d, s, p in zip(at, dilation, strides, g.shape[2:])
+        )
+        for group in range(groups):
+            of_group = slice(group * each, (group + 1) * each)
+            factor = w[(slice(group * made, (group + 1) * made), slice(None), *at)]
+            part = g[:, group * made : (group + 1) * made]
+            padded[(slice(None), of_group, *window)] += np.einsum("no...,oc->nc...", part, factor)
+    inner = tuple(slice(p, p + e) for p, e in zip(padding, extents))
+    found = padded[(slice(None), slice(None), *inner)]
+    out.copyfrom(np.ascontiguousarray(found).astype(out.numpy().dtype))
 
 
 tvm.register_global_func(NAME, convolution, override=True)

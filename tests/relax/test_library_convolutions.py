@@ -196,3 +196,34 @@ def test_without_convolutions_the_library_is_not_looked_for(monkeypatch: pytest.
     assert not asked
     tvm.transform.Sequential(planning_passes(CUDA, StitchConfig()))(conv((1, 3, 8, 8), (4, 3, 3, 3)))
     assert asked
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize(
+    ("data", "kernel", "attrs"),
+    [
+        ((2, 4, 7), (4, 3, 3), {"strides": 2, "padding": 1, "output_padding": 1}),
+        ((2, 4, 5, 6), (4, 3, 1, 1), {"strides": 2, "output_padding": 1}),
+        ((1, 4, 5, 6), (4, 3, 3, 2), {"strides": (2, 3), "padding": 1, "groups": 2}),
+        ((1, 2, 5, 6), (2, 3, 3, 3), {"dilation": 2}),
+        ((1, 2, 3, 4, 5), (2, 3, 2, 3, 1), {"strides": (1, 2, 1)}),
+    ],
+)
+def test_transposed_convolutions_are_gradients_of_data(
+    data: tuple[int, ...], kernel: tuple[int, ...], attrs: dict[str, Any], symbolic: bool
+) -> None:
+    x, w = draw(*data), draw(*kernel)
+    function = {
+        3: torch.nn.functional.conv_transpose1d,
+        4: torch.nn.functional.conv_transpose2d,
+        5: torch.nn.functional.conv_transpose3d,
+    }[x.ndim]
+    given = {("stride" if name == "strides" else name): value for name, value in attrs.items()}
+    wanted = function(torch.tensor(x).double(), torch.tensor(w).double(), None, **given).numpy()
+    operator = {3: R.nn.conv1d_transpose, 4: R.nn.conv2d_transpose, 5: R.nn.conv3d_transpose}[x.ndim]
+    extents = [symbol(), *x.shape[1:]] if symbolic else list(x.shape)
+    mod = build(lambda emit, a, b: operator(a, b, **attrs), (extents, "float32"), (list(w.shape), "float32"))
+    made, how = rewritten(mod)
+    assert modes(made) == ["channels_first" + ("" if symbolic else " timed") + " data_gradient"]
+    assert how == ["cuDNN: channels first"]
+    np.testing.assert_allclose(run(made, x, w), wanted, 1e-5, 1e-5)

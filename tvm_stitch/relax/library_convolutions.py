@@ -5,11 +5,13 @@ The call takes ``(data, weight, numbers, mode)``; the numbers are groups, stride
 describes the convolution to cuDNN as a graph, asks it for engines, and drops those whose numerical notes say that
 they narrow inputs, sum in half types, transform, or vary from run to run. (cuDNN's older interface, with eight
 algorithms, was two to six times slower than PyTorch in half types.) Where tensor cores compute,
-``convolution_layouts`` moves channels innermost first.
+``convolution_layouts`` moves channels innermost first. What is the gradient of a weight is asked for as such; a
+transposed convolution, where ``PhasedConvolutions`` has left it, as the gradient of data.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -27,9 +29,13 @@ from .compute_pass import ComputePass
 from .functions import own_functions
 from .library_calls import check_capability, has_calls
 from .operators import operator_name
+from .readers import readers_of
+from .transposed_convolutions import SPATIAL
 from .views import shape_of
+from .weight_gradients import WeightGradient, cut_of, weight_gradient
 
 CHANNELS_FIRST, CHANNELS_LAST = "channels_first", "channels_last"
+WEIGHT_GRADIENT, DATA_GRADIENT = "weight_gradient", "data_gradient"
 
 LAYOUTS = {
     ("NCW", "OIW"): CHANNELS_FIRST,
@@ -41,7 +47,14 @@ LAYOUTS = {
 }
 """The layouts of data and weight that the library takes."""
 
-OPERATORS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d")
+TRANSPOSED_LAYOUTS = {
+    ("NCW", "IOW"): CHANNELS_FIRST,
+    ("NCHW", "IOHW"): CHANNELS_FIRST,
+    ("NCDHW", "IODHW"): CHANNELS_FIRST,
+}
+"""The same of transposed convolutions, which are gradients of a convolution's data."""
+
+OPERATORS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d", *SPATIAL)
 
 WORKSPACE_BYTES = 64 << 20
 """Device memory that a convolution may use beside its operands. It is planned with all other storage of a function, so
@@ -55,7 +68,7 @@ take 1.7 times as long as those for four."""
 
 @tvm.transform.module_pass(opt_level=0, name="LibraryConvolutions")
 class LibraryConvolutions(ComputePass):
-    """Replace ``R.nn.conv1d``, ``conv2d`` and ``conv3d`` by calls of cuDNN.
+    """Replace ``R.nn.conv1d``, ``conv2d``, ``conv3d`` and transposed ones by calls of cuDNN.
 
     Algorithms for static shapes are timed at the first call, others chosen by cuDNN's heuristic. Runs before
     ``LegalizeOps``; ``computed``, if given, receives for each convolution what computes it, and why. With
@@ -71,6 +84,7 @@ class LibraryConvolutions(ComputePass):
             return mod
         rewriter = _Rewriter(mod, self)
         for gvar, func in functions.items():
+            rewriter.readers = readers_of(func)
             rewriter.builder_.update_func(gvar, rewriter.visit_expr(func))
         return rewriter.builder_.get()
 
@@ -87,7 +101,8 @@ def layout_of(target: Any, call: Any) -> str:
         Refusal: where it does not.
     """
     attrs = call.attrs
-    layout = LAYOUTS.get((str(attrs.data_layout), str(attrs.kernel_layout)))
+    known = TRANSPOSED_LAYOUTS if operator_name(call) in SPATIAL else LAYOUTS
+    layout = known.get((str(attrs.data_layout), str(attrs.kernel_layout)))
     if layout is None or str(attrs.out_layout) not in ("", str(attrs.data_layout)):
         raise Refusal(f"layouts {attrs.data_layout}, {attrs.kernel_layout} are none of cuDNN's")
     data, weight, out = (str(v.ty.dtype) for v in (*call.args, call))
@@ -111,13 +126,16 @@ class _Rewriter(PyExprMutator):
         super().__init__(mod)
         self.owner = owner
         self.name = ""
+        self.readers: dict[Any, list[Any]] = {}
+        self.cut: tuple[int, ...] | None = None
 
     def visit_var_binding_(self, binding: Any) -> None:
         self.name = str(binding.var.name)
+        self.cut = cut_of(self.readers.get(binding.var, [])) if is_convolution(binding.value) else None
         super().visit_var_binding_(binding)
 
     def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
-        name, made = self.name, super().visit_call_(call)
+        name, cut, made = self.name, self.cut, super().visit_call_(call)
         if not is_convolution(call):
             return made
         key = f"{call.op.name.rpartition('.')[2]} {name}"
@@ -128,8 +146,27 @@ class _Rewriter(PyExprMutator):
             return made
         self.owner.computed[key] = f"{library.CUDNN.title}: {layout.replace('_', ' ')}"
         words = [layout, *_precision(call, self.owner.config), *_choice(call)]
+        if operator_name(call) in SPATIAL:
+            words.append(DATA_GRADIENT)
+        elif layout == CHANNELS_FIRST:
+            gradient = weight_gradient(made, cut, self._definition)
+            if gradient is not None:
+                self.owner.computed[key] += ", a weight's gradient"
+                return self._gradient(gradient, words)
         args = self._with_channels(made) if layout == CHANNELS_LAST else list(made.args)
-        return relax.TupleGetItem(self.builder_.emit(library_call(call, args, words)), 0)
+        called = library_call(args, numbers_of(call), words, call.ty.shape, str(call.ty.dtype))
+        return relax.TupleGetItem(self.builder_.emit(called), 0)
+
+    def _definition(self, var: Any) -> Any:
+        return self.lookup_binding(var) if isinstance(var, tvm.ir.Var) else None
+
+    def _gradient(self, found: WeightGradient, words: list[str]) -> Any:
+        """A weight's gradient as the convolution gave it: transposed."""
+        dtype = str(found.data.ty.dtype)
+        args, words = [found.data, found.gradient], [*words, WEIGHT_GRADIENT]
+        called = self.builder_.emit(library_call(args, found.numbers, words, found.shape, dtype))
+        made = self.builder_.emit(relax.TupleGetItem(called, 0))
+        return relax.op.permute_dims(made, [1, 0, *range(2, len(found.shape))])
 
     def _with_channels(self, call: Any) -> list[Any]:
         """Data and weight, channels last, with the channels that cuDNN wants of them."""
@@ -156,19 +193,25 @@ def _choice(call: Any) -> list[str]:
     return ["timed"] if all(is_static(shape_of(v) or ()) for v in (*call.args, call)) else []
 
 
-def library_call(call: Any, args: list[Any], words: list[str]) -> Any:
-    """The call that computes a convolution: a tuple of its result and the workspace that it used.
-
-    Args:
-        call: the operator's.
-        args: data and weight.
-        words: the mode.
-    """
+def numbers_of(call: Any) -> list[int]:
+    """Groups, strides, paddings and dilations of a convolution."""
     attrs = call.attrs
     spatial = len(attrs.strides)
-    windows = [*attrs.strides, *list(attrs.padding)[:spatial], *attrs.dilation]
-    numbers = relax.ShapeExpr([tvm.tirx.IntImm("int64", int(n)) for n in (attrs.groups, *windows)])
-    arguments = relax.Tuple([*args, numbers, tvm.ir.StringImm(" ".join(words))])
-    result = relax.TensorType(call.ty.shape, str(call.ty.dtype))
+    return [int(n) for n in (attrs.groups, *attrs.strides, *list(attrs.padding)[:spatial], *attrs.dilation)]
+
+
+def library_call(args: list[Any], numbers: Sequence[int], words: list[str], shape: Any, dtype: str) -> Any:
+    """The call that computes a convolution, or a weight's gradient: a tuple of its result and the workspace it used.
+
+    Args:
+        args: data and weight, or data and the gradient of the result.
+        numbers: as ``numbers_of`` gives them.
+        words: the mode.
+        shape, dtype: of the result.
+    """
+    told = relax.ShapeExpr([tvm.tirx.IntImm("int64", n) for n in numbers])
+    arguments = relax.Tuple([*args, told, tvm.ir.StringImm(" ".join(words))])
     workspace = relax.TensorType([WORKSPACE_BYTES], "uint8")
-    return relax.call_dps_packed(library.CUDNN.function, arguments, [result, workspace])
+    return relax.call_dps_packed(
+        library.CUDNN.function, arguments, [relax.TensorType(shape, dtype), workspace]
+    )

@@ -33,8 +33,8 @@ constexpr int kFloat32 = 0, kFloat16 = 2, kBFloat16 = 9;  // cudnnDataType_t
 constexpr int kCrossCorrelation = 1;                      // cudnnConvolutionMode_t
 
 enum Kind {  // cudnnBackendDescriptorType_t
-  kWindow = 1, kEngine = 2, kConfig = 3, kHeuristic = 4, kExecution = 5, kForward = 10, kGraph = 15, kPack = 16,
-  kTensor = 17
+  kWindow = 1, kEngine = 2, kConfig = 3, kHeuristic = 4, kExecution = 5, kForward = 10, kWeightGradient = 11,
+  kDataGradient = 12, kGraph = 15, kPack = 16, kTensor = 17
 };
 
 enum Type {  // cudnnBackendAttributeType_t
@@ -48,7 +48,6 @@ enum Attribute {  // cudnnBackendAttributeName_t
   kHeuristicAttribute = 200, kHeuristicGraph = 201, kHeuristicResults = 202,
   kConfigEngine = 300,
   kExecutionHandle = 400, kExecutionConfig = 401, kExecutionWorkspace = 402,
-  kForwardAlpha = 700, kForwardBeta = 701, kForwardWindow = 702, kForwardW = 703, kForwardX = 704, kForwardY = 705,
   kGraphHandle = 800, kGraphOperations = 801,
   kTensorAlignment = 900, kTensorType = 901, kTensorExtents = 902, kTensorStrides = 903, kTensorId = 906,
   kPackIds = 1000, kPackPointers = 1001, kPackWorkspace = 1003,
@@ -56,6 +55,16 @@ enum Attribute {  // cudnnBackendAttributeName_t
 };
 
 constexpr int kByHeuristicA = 3, kByFallback = 2;  // cudnnBackendHeurMode_t
+
+// An operation, and its attributes.
+struct Operation {
+  Kind kind;
+  int alpha, beta, window, x, w, y;
+};
+
+constexpr Operation kForwardOf = {kForward, 700, 701, 702, 704, 703, 705};
+constexpr Operation kDataGradientOf = {kDataGradient, 706, 707, 708, 710, 709, 711};
+constexpr Operation kWeightGradientOf = {kWeightGradient, 712, 713, 714, 716, 715, 717};
 
 enum Note {  // cudnnBackendNumericalNote_t
   kTensorCores = 0, kNarrowsInputs = 1, kNarrowSums = 2, kSpectral = 3, kVaries = 4, kWinograd = 5, kWinogradLast = 8
@@ -158,6 +167,11 @@ Handle HandleOf(int device) {
 // -- what is asked for ----------------------------------------------------------------------------------------
 struct Mode {
   bool channels_last = false, tf32 = false, timed = false;
+  Operation operation = kForwardOf;
+
+  // Which of x, w and y is computed of the other two: of y that is its gradient, if it is not y.
+  bool computes_x() const { return operation.kind == kDataGradient; }
+  bool computes_w() const { return operation.kind == kWeightGradient; }
 };
 
 Mode ModeOf(std::string_view words) {
@@ -171,6 +185,10 @@ Mode ModeOf(std::string_view words) {
       mode.tf32 = true;
     } else if (word == "timed") {
       mode.timed = true;
+    } else if (word == "weight_gradient") {
+      mode.operation = kWeightGradientOf;
+    } else if (word == "data_gradient") {
+      mode.operation = kDataGradientOf;
     } else {
       TVM_FFI_THROW(ValueError) << "tvm_stitch: no mode of a convolution: " << word;
     }
@@ -335,14 +353,16 @@ std::unique_ptr<Plan> MadePlan(Handle handle, const Operands& given, const Shape
   Descriptor data = MadeTensor(kIds[0], shapes.x, mode.channels_last, dtype, x);
   Descriptor weight = MadeTensor(kIds[1], shapes.w, mode.channels_last, dtype, w);
   Descriptor out = MadeTensor(kIds[2], shapes.y, mode.channels_last, dtype, y);
-  Descriptor windows(kWindow), forward(kForward), graph(kGraph);
+  Descriptor windows(kWindow), graph(kGraph);
   windows.Set(kWindowCompute, kDataType, kFloat32).Set(kWindowMode, kModeType, kCrossCorrelation);
   windows.Set(kWindowAxes, kInt64, static_cast<int64_t>(window.stride.size()));
   windows.Set(kWindowPaddingBefore, window.padding).Set(kWindowPaddingBehind, window.padding);
   windows.Set(kWindowStrides, window.stride).Set(kWindowDilations, window.dilation).Finalize();
-  forward.Set(kForwardAlpha, kFloat, 1.0f).Set(kForwardBeta, kFloat, 0.0f).Set(kForwardWindow, windows);
-  forward.Set(kForwardX, data).Set(kForwardW, weight).Set(kForwardY, out).Finalize();
-  graph.Set(kGraphHandle, kHandleType, handle).Set(kGraphOperations, forward).Finalize();
+  const Operation& its = mode.operation;
+  Descriptor operation(its.kind);
+  operation.Set(its.alpha, kFloat, 1.0f).Set(its.beta, kFloat, 0.0f).Set(its.window, windows);
+  operation.Set(its.x, data).Set(its.w, weight).Set(its.y, out).Finalize();
+  graph.Set(kGraphHandle, kHandleType, handle).Set(kGraphOperations, operation).Finalize();
   int capturing = 0;
   CheckDriver(TheDriver().is_capturing(stream, &capturing), "asking a stream");
   Choices& choices = ChoicesOf("cudnn", TheLibrary().version(), device);
@@ -381,18 +401,19 @@ void Compute(const Operands& given, const ffi::Shape& numbers, const Mode& mode)
   Window window = WindowOf(numbers, spatial);
   Shapes shapes = {Extents(given.x, mode.channels_last), Extents(given.w, mode.channels_last),
                    Extents(given.y, mode.channels_last)};
-  if (SizeOf(given.y) == 0) return;
+  const DLTensor& result = mode.computes_x() ? given.x : mode.computes_w() ? given.w : given.y;
+  if (SizeOf(result) == 0) return;
   CheckShapes(shapes, window);
-  DLDevice device = given.y.device;
+  DLDevice device = result.device;
   OnDevice current(device.device_id);
   void* stream = TVMFFIEnvGetStream(device.device_type, device.device_id);
-  if (SizeOf(given.x) == 0) {
-    size_t bytes = static_cast<size_t>(SizeOf(given.y)) * given.y.dtype.bits / 8;
-    auto address = reinterpret_cast<uint64_t>(AddressOf(given.y));
+  if (SizeOf(given.x) == 0 || SizeOf(given.w) == 0 || SizeOf(given.y) == 0) {
+    size_t bytes = static_cast<size_t>(SizeOf(result)) * result.dtype.bits / 8;
+    auto address = reinterpret_cast<uint64_t>(AddressOf(result));
     CheckDriver(TheDriver().fill(address, 0, bytes, stream), "filling with zeros");
     return;
   }
-  std::vector<int64_t> key = {dtype, spatial, mode.channels_last, mode.tf32, mode.timed};
+  std::vector<int64_t> key = {dtype, spatial, mode.channels_last, mode.tf32, mode.timed, mode.operation.kind};
   key.push_back(SizeOf(given.workspace));
   for (void* pointer : given.pointers()) key.push_back(AlignmentOf(pointer));
   for (const auto* part : {&shapes.x, &shapes.w, &shapes.y}) key.insert(key.end(), part->begin(), part->end());
@@ -410,17 +431,21 @@ void Compute(const Operands& given, const ffi::Shape& numbers, const Mode& mode)
   found->second->Run(handle, given);
 }
 
-// convolution(data, weight, numbers, mode, out, workspace)
+// convolution(data, weight, numbers, mode, out, workspace), or the gradients of one, with these words in the mode:
+// weight_gradient: convolution(data, gradient of the result, numbers, mode, out, workspace)
+// data_gradient: convolution(gradient of the result, weight, numbers, mode, out, workspace)
 void Convolution(ffi::PackedArgs args, ffi::Any*) {
   if (args.size() != 6) TVM_FFI_THROW(TypeError) << "tvm_stitch: a convolution has 6 arguments";
   Operands given{};
-  given.x = *args[0].cast<DLTensor*>();
-  given.w = *args[1].cast<DLTensor*>();
   auto numbers = args[2].cast<ffi::Shape>();
   auto words = args[3].cast<ffi::String>();
-  given.y = *args[4].cast<DLTensor*>();
+  Mode mode = ModeOf(std::string_view(words.data(), words.size()));
+  DLTensor first = *args[0].cast<DLTensor*>(), second = *args[1].cast<DLTensor*>(), out = *args[4].cast<DLTensor*>();
+  given.x = mode.computes_x() ? out : first;
+  given.w = mode.computes_w() ? out : second;
+  given.y = mode.computes_x() ? first : mode.computes_w() ? second : out;
   given.workspace = *args[5].cast<DLTensor*>();
-  Compute(given, numbers, ModeOf(std::string_view(words.data(), words.size())));
+  Compute(given, numbers, mode);
 }
 
 }  // namespace

@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the small models of tests/models/zoo on a GPU, at their sizes, against float64.
+
+    python scripts/gpu_zoo_check.py
+    python scripts/gpu_zoo_check.py --models llama_decode bert_dynamic --sizes 40
+
+One build serves all sizes of a model with symbolic shapes. Every call finds its memory as other calls left it, and is
+made twice: results that differ between equal calls are a race. Prints a table; the exit code is 0 only if all is right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+import tvm
+from _gpu import need_gpu
+from tvm import relax
+
+from tests.models.zoo.models import MODELS
+from tvm_stitch.recorder import Recorder
+from tvm_stitch.relax import pipeline
+from tvm_stitch.target import resolve_target
+
+TOLERANCE = 2e-5
+"""Of the largest element of a result: float32 through a layer or two."""
+
+
+def error_of(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> float:
+    """The largest error of the results of floats; infinite where another result or a shape differs."""
+    worst = 0.0
+    for got, want in zip(found, wanted, strict=True):
+        if got.shape != want.shape or (want.dtype.kind != "f" and not np.array_equal(got, want)):
+            return float("inf")
+        if want.dtype.kind == "f" and want.size:
+            error = float(np.abs(got.astype("float64") - want).max() / np.abs(want).max())
+            worst = max(worst, error if np.isfinite(error) else float("inf"))
+    return worst
+
+
+def check(name: str, target: Any, most: int) -> tuple[int, float, bool, int]:
+    """Sizes, the largest error, whether equal calls gave equal bits, and scopes that were left to TVM."""
+    made, recorder = MODELS[name](), Recorder()
+    device = tvm.device("cuda" if target.kind.name == "cuda" else "cpu", 0)
+    executable = tvm.compile(made.mod, target, relax_pipeline=pipeline(target, recorder=recorder))
+    function = relax.VirtualMachine(executable, device)[made.func]
+    sizes = made.sizes[:: -(-len(made.sizes) // most)]
+    worst, equal = 0.0, True
+    for size in sizes:
+        inputs = made.draw(*size)
+        tensors: list[Any] = [tvm.runtime.tensor(x, device) for x in inputs]
+        if made.packed:
+            tensors = [*tensors[: -made.packed], tuple(tensors[-made.packed :])]
+        first, second = (_arrays(function(*tensors)) for _ in range(2))
+        equal &= all(np.array_equal(a, b) for a, b in zip(first, second))
+        worst = max(worst, error_of(first, made.reference(inputs)))
+    return len(sizes), worst, equal, len(recorder.declined)
+
+
+def _arrays(result: Any) -> list[np.ndarray]:
+    return [each.numpy() for each in ([result] if isinstance(result, tvm.runtime.Tensor) else result)]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--target", default="cuda", choices=["cuda", "llvm", "native"])
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS), metavar="NAME")
+    parser.add_argument("--sizes", type=int, default=12, help="of a model, at most (default: %(default)s)")
+    options = parser.parse_args(argv)
+    if options.sizes < 1:
+        parser.error("--sizes must be 1 or more")
+    need_gpu(options.target)
+    target, right = resolve_target(options.target), True
+    print(f"{'model':24}{'sizes':>6}{'error':>10}{'equal bits':>12}{'left to TVM':>13}")
+    for name in options.models:
+        try:
+            sizes, worst, equal, left = check(name, target, options.sizes)
+        except Exception as err:
+            print(f"{name:24}{type(err).__name__}: {str(err).strip().splitlines()[-1][:150]}", flush=True)
+            right = False
+            continue
+        print(f"{name:24}{sizes:6d}{worst:10.1e}{'yes' if equal else 'NO':>12}{left:13d}", flush=True)
+        right = right and equal and worst < TOLERANCE
+    return 0 if right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

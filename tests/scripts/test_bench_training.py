@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training steps beside PyTorch: right, in a table, and usage errors told."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+
+script: Any = importlib.import_module("bench_training")
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_a_step_is_timed_and_compared(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ["--size", "small", "--target", "llvm", "--contenders", "stitched,eager", "--steps", "residual"]
+    assert script.main(options) == 0
+    told = capsys.readouterr().out
+    assert "stitched" in told and "eager" in told and "best peer/ours" in told
+    monkeypatch.setattr(script, "TOLERANCE", 0.0)
+    assert script.main(options) == 1
+
+
+def test_errors_are_of_the_largest_element() -> None:
+    wanted = [np.array([1.0, -4.0]), np.zeros(2)]
+    assert script.error_of([np.array([1.0, -4.0]), np.zeros(2)], wanted) == 0.0
+    assert script.error_of([np.array([1.2, -4.0]), np.zeros(2)], wanted) == pytest.approx(0.05)
+    assert script.error_of([np.array([np.nan, -4.0]), np.zeros(2)], wanted) == float("inf")
+    assert script.error_of([np.zeros(3), np.zeros(2)], wanted) == float("inf")
+
+
+@pytest.mark.parametrize("arguments", [["--contenders", "nobody"], ["--steps", "none"]])
+def test_usage_errors(arguments: list[str], capsys: Any) -> None:
+    with pytest.raises(SystemExit) as error:
+        script.main(arguments)
+    assert error.value.code == 2 and capsys.readouterr().err
