@@ -203,7 +203,7 @@ def _options(
     """Options of StitchConfig, and shapes of an ONNX file's inputs."""
     if not args.config and not args.shape:
         return {}, {}
-    # Not at the top: each contender's process imports this file anew, and most of them need no TVM.
+    # Not at the top: usage errors and --list need no TVM.
     from tvm_stitch import StitchConfig
     from tvm_stitch.cli.errors import UsageError
     from tvm_stitch.cli.options import parse_config, parse_shapes

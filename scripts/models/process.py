@@ -2,24 +2,28 @@
 """A process of its own for each contender: it prepares a model, and runs blocks of calls when it is asked to.
 
 So threads that spin in one contender's pool are gone (or asleep) when another's turn comes, a crash or a hang costs one
-row, and what a process takes of memory is one contender's.
+row, and what a process takes of memory is one contender's. These are no processes of multiprocessing's, which share a
+tracker of resources: when one that holds a lock was killed, this process would tell of leaks as it ends.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import faulthandler
 import gc
 import importlib
-import multiprocessing
 import os
+import subprocess
 import sys
 import tempfile
 import time
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from _child_process import environment, last_words
+from _child_process import last_words
 
 from .job import Job, Unavailable
 
@@ -65,16 +69,20 @@ class Process:
             "HF_HUB_OFFLINE": "1",
             "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
         }
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(
-            target=_serve,
-            args=(theirs, self._errors.name, (contender, place, job), list(sys.path)),
-            daemon=True,
-        )
-        with environment(added):
-            self._process.start()
-        theirs.close()
+        self._pipe, theirs = Pipe()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _CHILD, str(theirs.fileno()), *sys.path],
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, **added},
+                stdin=subprocess.DEVNULL,
+                stdout=self._errors,  # compilers and exporters warn and print
+                stderr=self._errors,
+            )
+        with contextlib.suppress(
+            ConnectionError
+        ):  # a process that has ended already is found out when it is asked
+            self._pipe.send((contender, place, job))
 
     def ask(self, what: str, limit: float, **arguments: Any) -> Any:
         """The process's answer to "prepare", "block" or "finish".
@@ -88,9 +96,10 @@ class Process:
                 raise Failed(f"no answer in {limit:.0f} s")
             kind, answer = self._pipe.recv()
         except (EOFError, ConnectionError):
-            self._process.join(5)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(5)
             words = "; ".join(
-                [f"its process ended with code {self._process.exitcode}", *last_words(self._errors, 2, 3)]
+                [f"its process ended with code {self._process.poll()}", *last_words(self._errors, 2, 3)]
             )
             self.stop()
             raise Failed(words) from None
@@ -104,20 +113,20 @@ class Process:
 
     def stop(self) -> None:
         """End the process, whatever it does."""
-        if self._process.is_alive():
-            self._process.kill()
-        self._process.join()
+        self._process.kill()
+        self._process.wait()
         self._pipe.close()
         self._errors.close()
 
 
-def _serve(pipe: Any, errors: str, what_for: tuple[str, str, Job], path: list[str]) -> None:
-    sys.path[:] = path
-    written = os.open(errors, os.O_WRONLY | os.O_APPEND)
-    for stream in (1, 2):  # compilers and exporters warn and print
-        os.dup2(written, stream)
+_CHILD = "import sys; sys.path[:] = sys.argv[2:]; from models.process import serve; serve(int(sys.argv[1]))"
+
+
+def serve(file: int) -> None:
+    """Answer what is asked over the connection of that number, until it is closed: runs in the contender's process."""
     faulthandler.enable()
-    served = _Served(*what_for)
+    pipe: Connection = Connection(file)
+    served = _Served(*pipe.recv())
     while True:
         try:
             what, arguments = pipe.recv()

@@ -105,6 +105,22 @@ def test_whoever_fails_costs_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert told[:2] == ["none, small", "  reference: the truth"] and len(told) == 2 + len(names)
 
 
+def test_processes_that_are_ended_leave_no_word(tmp_path: Path) -> None:
+    script = f"""
+import sys
+sys.path[:0] = {[str(Path(process.__file__).parents[1]), str(Path(__file__).parent)]}
+from models import measure, process
+from models.job import Job
+process.CONTENDERS = {{"holds_a_lock": "contenders_of_models:holds_a_lock"}}
+process.REFERENCES = {{False: "contenders_of_models:reference"}}
+job = Job("none", "small", 1, "float32", "llvm", 1, {str(tmp_path)!r})
+found = measure.measure(job, ["holds_a_lock"], measure.Effort(0.01, 1, {{"": 30}}), print)
+assert found["contenders"]["holds_a_lock"]["median_s"] > 0
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("at_once", [1, 4])
 def test_several_models_are_prepared_before_one_is_timed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
