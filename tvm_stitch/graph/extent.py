@@ -157,7 +157,7 @@ def unflatten(flat: Expr, extents: Sequence[Extent]) -> list[Expr]:
     """The point whose row-major flat index is ``flat`` (the outermost index carries no modulo)."""
     tir = compat.tir
     indices: list[Expr] = []
-    live = [i for i, e in enumerate(extents) if not (isinstance(e, int) and e == 1)]
+    live = [i for i, e in enumerate(extents) if not is_number(e, 1)]
     outermost = live[0] if live else -1
     for i in reversed(range(len(extents))):
         if i not in live:

@@ -23,7 +23,7 @@ from ..compat import tir
 from ..compute.attention import Attention, Operand
 from ..compute.attention_kernels import AttentionKernels, attention_kernels
 from ..failures import reason_of
-from ..graph.extent import Extent, as_expr, as_extent, same_shape
+from ..graph.extent import Extent, as_expr, as_extent, is_number, same_shape
 from ..interrupts import carrying
 from .attention_operator import OPERATORS, planned_operator
 from .attention_plan import AttentionFinder, Planned
@@ -94,7 +94,7 @@ class FusedAttention(ComputePass):
 
 def described(attention: Attention) -> str:
     """Sizes of attention in words."""
-    leading = " x ".join(str(e) for e in attention.leading if not (isinstance(e, int) and e == 1)) or "1"
+    leading = " x ".join(str(e) for e in attention.leading if not is_number(e, 1)) or "1"
     words = [f"{leading} heads of {attention.size}, {attention.queries} queries, {attention.keys} keys"]
     words += ["causal"] if attention.causal is not None else []
     words += ["with a mask"] if attention.mask is not None else []

@@ -43,7 +43,7 @@ from dataclasses import dataclass
 
 from ... import compat
 from ...compat import Analyzer, Buffer, Expr, Var, tir
-from ..extent import product, same, unflatten
+from ..extent import is_number, product, same, unflatten
 from ..ir import Axis, Operator, StitchGraph, Tensor
 from .build import assemble, fresh_axes, make_operator, new_tensor
 from .terms import Inexpressible, Terms, widens
@@ -161,7 +161,7 @@ def _map_axes(
     values: dict[Var, Expr] = {a.var: compat.const(0, "int64") for a in total.axes}
     left: dict[Expr, Axis] = {terms.var[a.var]: a for a in _live(squares.spatial)}
     for axis, index in zip(total.spatial, where):
-        if isinstance(axis.extent, int) and axis.extent == 1:
+        if is_number(axis.extent, 1):
             continue
         if compat.kind(index) not in ("Var", "SizeVar") or index not in left:
             return None
@@ -176,7 +176,7 @@ def _map_axes(
 
 
 def _live(axes: Sequence[Axis]) -> list[Axis]:
-    return [a for a in axes if not (isinstance(a.extent, int) and a.extent == 1)]
+    return [a for a in axes if not is_number(a.extent, 1)]
 
 
 @dataclass

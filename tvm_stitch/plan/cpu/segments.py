@@ -224,7 +224,7 @@ def _bounded(axes: Axes) -> Analyzer:
 
 def _stride(domain: Domain, flat: Expr, var: Var, total: Extent, extent: Extent) -> int | None:
     """The step of a flat index along ``var`` inside a segment, None where that is not one constant."""
-    if isinstance(extent, int) and extent == 1:
+    if is_number(extent, 1):
         return 0
     split = _split(domain, var, total, extent, 1)
     if split is None:
