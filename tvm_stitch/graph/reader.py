@@ -63,7 +63,7 @@ class _Reader:
         body = self.body
         if not compat.is_block_realize(body):
             raise Unreadable("the body is not a root block")
-        root = compat.block_of(body)
+        root = body.block
         if len(root.iter_vars) or len(root.match_buffers) or root.init is not None:
             raise Unreadable("the root block has axes, matched buffers or an init")
         self._statement(root.body)
@@ -90,7 +90,7 @@ class _Reader:
         self._block(stmt, loops)
 
     def _block(self, realize: Any, loops: dict[Var, Extent]) -> None:
-        block = compat.block_of(realize)
+        block = realize.block
         where = f"block {block.name_hint}"
         if compat.int_value(realize.predicate) != 1:
             raise Unreadable(f"{where} has a predicate")

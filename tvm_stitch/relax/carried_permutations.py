@@ -294,12 +294,9 @@ class _Mutator(relax.PyExprMutator):
     def _is_permuted(self, binding: Any) -> bool:
         """Whether a binding is a transposition that may be there already: by those whose operators have moved."""
         value = binding.value
-        return (
-            self.builder_.current_block_is_dataflow()
-            and operator_name(value) == PERMUTE
-            and isinstance(value.args[0], relax.Var)
-            and bool(shape_of(value))
-        )
+        if not self.builder_.current_block_is_dataflow() or operator_name(value) != PERMUTE:
+            return False
+        return isinstance(value.args[0], relax.Var) and bool(shape_of(value))
 
     def _ordered(self, value: Any, axes: Axes) -> Any:
         """The value permuted: what is there in that order already, or a transposition of what it is made from."""

@@ -91,15 +91,12 @@ class _Mutator(relax.PyExprMutator):
         if not isinstance(source, tvm.ir.GenericConst) or shape is None or not is_static(shape):
             return call
         array, dtype = source.value, str(call.ty.dtype)
-        if "float8" in dtype or (name == "relax.astype" and not _is_folded({str(array.dtype), dtype})):
+        types = {str(array.dtype), dtype}
+        is_cast = types <= set(_FLOATS) or types <= set(_INTEGERS)
+        if "float8" in dtype or (name == "relax.astype" and not is_cast):
             return call
         key = array, name, str(getattr(call.attrs, "axes", "")), shape, dtype
         if key not in self.known:
             made = FOLDED[name](array.numpy(), call, shape)
             self.known[key] = relax.const(np.ascontiguousarray(made).reshape(shape), dtype)
         return self.known[key]
-
-
-def _is_folded(types: set[str]) -> bool:
-    """Whether casts between these types are."""
-    return types <= set(_FLOATS) or types <= set(_INTEGERS)

@@ -13,25 +13,10 @@ from .operators import operator_name
 from .views import shape_of
 
 _OPERATORS = (
-    "add",
-    "divide",
-    "equal",
-    "floor_divide",
-    "floor_mod",
-    "greater",
-    "greater_equal",
-    "less",
-    "less_equal",
-    "maximum",
-    "minimum",
-    "mod",
-    "multiply",
-    "not_equal",
-    "power",
-    "subtract",
-    "where",
+    "add divide equal floor_divide floor_mod greater greater_equal less less_equal maximum minimum mod multiply "
+    "not_equal power subtract where"
 )
-BROADCASTING = frozenset(f"relax.{name}" for name in _OPERATORS)
+BROADCASTING = frozenset(f"relax.{name}" for name in _OPERATORS.split())
 """The operators that broadcast their operands."""
 
 

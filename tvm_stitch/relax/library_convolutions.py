@@ -18,7 +18,6 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ..compute.cuda import library
-from ..config import StitchConfig
 from ..failures import Refusal
 from ..graph.dtype import HALF, MULTIPLIED
 from ..graph.extent import is_number, is_static
@@ -127,7 +126,9 @@ class _Rewriter(PyExprMutator):
             self.owner.computed[key] = f"TVM: {refusal}"
             return made
         self.owner.computed[key] = f"{library.CUDNN.title}: {layout.replace('_', ' ')}"
-        words = [layout, *_precision(call, self.owner.config), *_choice(call)]
+        words = [layout]
+        words += ["tf32"] if self.owner.config.tf32 and str(call.ty.dtype) == "float32" else []
+        words += ["timed"] if all(is_static(shape_of(v) or ()) for v in (*call.args, call)) else []
         args = self._with_channels(made) if layout == CHANNELS_LAST else list(made.args)
         return relax.TupleGetItem(self.builder_.emit(library_call(call, args, words)), 0)
 
@@ -146,14 +147,6 @@ class _Rewriter(PyExprMutator):
             widened = np.pad(value.value.numpy(), [(0, 0)] * (rank - 1) + [(0, added)])
             return relax.const(widened, str(value.ty.dtype))
         return self.builder_.emit(relax.op.nn.pad(value, [0] * (2 * rank - 1) + [added]))
-
-
-def _precision(call: Any, config: StitchConfig) -> list[str]:
-    return ["tf32"] if config.tf32 and str(call.ty.dtype) == "float32" else []
-
-
-def _choice(call: Any) -> list[str]:
-    return ["timed"] if all(is_static(shape_of(v) or ()) for v in (*call.args, call)) else []
 
 
 def library_call(call: Any, args: list[Any], words: list[str]) -> Any:

@@ -100,7 +100,8 @@ class _Lifter(PyExprMutator):
 
     def visit_var_binding_(self, binding: Any) -> None:
         var, value = binding.var, binding.value
-        if self._lacks_workspace(value) and len(_fields(value.ty_args[0])) > 1 and self._by_item(var):
+        by_item = isinstance(var, relax.DataflowVar) and var not in self.whole
+        if self._lacks_workspace(value) and len(_fields(value.ty_args[0])) > 1 and by_item:
             # The items keep their indices: the longer tuple stands for the one that the program named.
             self.set_var_remap(var, self.builder_.emit(self._extended(value), var.name))
             return
@@ -118,9 +119,6 @@ class _Lifter(PyExprMutator):
         if not isinstance(call.ty_args[0], relax.TupleType):
             return items[0]
         return relax.Tuple([self.builder_.emit(item) for item in items])
-
-    def _by_item(self, var: Any) -> bool:
-        return isinstance(var, relax.DataflowVar) and var not in self.whole
 
     def _lacks_workspace(self, value: Any) -> bool:
         """True for a call that is to be rewritten."""

@@ -14,10 +14,6 @@ EPILOGUE_ATTR = "tvm_stitch.epilogue"
 """Marks a compute-intensive function merged with its epilogue, until TVM has fused what is left."""
 
 
-def _fuse(mod: tvm.IRModule) -> tvm.IRModule:
-    return relax.transform.FuseTIR()(mod)
-
-
 @tvm.transform.module_pass(opt_level=0, name="MergeStitchOps")
 class MergeStitchOps:
     """Merge each Primitive function into one PrimFunc, and keep FuseOps from fusing anything into a stitch op."""
@@ -31,7 +27,7 @@ class MergeStitchOps:
                 merged.add(gvar.name_hint)
                 if STITCH_ATTR in func.attrs:
                     marked.add(gvar.name_hint)
-        mod = _fuse(mod)
+        mod = relax.transform.FuseTIR()(mod)
         updates = {}
         for gvar, func in mod.functions_items():
             if isinstance(func, tirx.PrimFunc) and gvar.name_hint in merged:

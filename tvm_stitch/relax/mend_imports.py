@@ -108,11 +108,8 @@ def _take(builder: Any, call: Any) -> Any:
     ``x[:, -1]`` is imported so, in the mode that does not check indices.
     """
     x, indices = call.args
-    if (
-        call.attrs.axis is None
-        or str(call.attrs.mode) != "fast"
-        or not isinstance(indices, tvm.ir.GenericConst)
-    ):
+    checked = call.attrs.axis is None or str(call.attrs.mode) != "fast"
+    if checked or not isinstance(indices, tvm.ir.GenericConst):
         return call
     shape, places = shape_of(x), indices.value.numpy()
     if not shape or places.dtype.kind != "i" or not (places < 0).any():

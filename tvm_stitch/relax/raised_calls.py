@@ -17,8 +17,8 @@ from tvm import relax
 from .. import compat
 from ..interrupts import carrying
 from ..one_at_a_time import exclusively
+from .dataflow import is_call_tir
 from .functions import with_own_functions
-from .operators import operator_name
 
 RAISED: dict[str, Callable[..., Any]] = {"maximum": relax.op.maximum, "minimum": relax.op.minimum}
 """By name of a function, the operator that it may be."""
@@ -62,11 +62,7 @@ class _Mutator(relax.PyExprMutator):
 
     def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
         call = super().visit_call_(call)
-        if (
-            operator_name(call) != "relax.call_tir"
-            or call.args[0] not in self.functions
-            or len(call.args) != 2
-        ):
+        if not is_call_tir(call) or call.args[0] not in self.functions or len(call.args) != 2:
             return call
         gvar, args = call.args[0], list(call.args[1])
         operator = RAISED[_name(gvar)]

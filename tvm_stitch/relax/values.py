@@ -45,11 +45,9 @@ def _bytes(extents: list[Any], dtype: str) -> Size:
             symbolic.append(text_of(extent))
         else:
             static *= known
-    return (
-        static
-        if not symbolic
-        else " * ".join([*(f"({s})" if " " in s else s for s in symbolic), str(static)])
-    )
+    if not symbolic:
+        return static
+    return " * ".join([*(f"({s})" if " " in s else s for s in symbolic), str(static)])
 
 
 def bindings_of(body: Any) -> Iterator[Any]:

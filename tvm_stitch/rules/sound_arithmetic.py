@@ -112,9 +112,8 @@ class SoundArithmetic:
             return self._rounded(tirx.Cast(dtype, self._extremum(wide)))
         if self.on_device:
             return self.arithmetic.binary(type(e), e.a, e.b)
-        e = self.arithmetic.extremum(
-            type(e), e.a, e.b
-        )  # numbers first: of TVM's, the second operand stays if it is NaN
+        # Numbers first: of TVM's, the second operand stays if it is NaN.
+        e = self.arithmetic.extremum(type(e), e.a, e.b)
         if compat.kind(e.a) == "FloatImm" and not math.isnan(float(e.a.value)):
             return e
         return keeping_nan(type(e), e.a, e.b)

@@ -124,11 +124,8 @@ class Merger:
         if self.quotient.would_cycle(a, b):
             return "joining them would make a cycle through an operator outside"
         for s in (a, b):
-            refused = self._refused.get(s, [])
-            if (
-                len(refused) > heuristics.FULL_REFUSALS
-                and len(self.quotient.members[s]) > heuristics.FULL_NODES
-            ):
+            refused, is_full = self._refused.get(s, []), len(self.quotient.members[s]) > heuristics.FULL_NODES
+            if is_full and len(refused) > heuristics.FULL_REFUSALS:
                 return refused[-1]
         return self.limits(self._members(a, b))
 

@@ -122,12 +122,9 @@ def _deviation(terms: Terms, squares: Operator, element: int, mean: int) -> Mome
     """The pair, if ``mean`` is the mean of ``element`` over the axes that ``squares`` reduces."""
     scaled = terms.scaled(mean)
     total = scaled[0].tensor.producer if scaled is not None and scaled[0].tensor is not None else None
-    if (
-        scaled is None
-        or total is None
-        or total.combiner != "sum"
-        or total.output.dtype != squares.output.dtype
-    ):
+    if scaled is None or total is None or total.combiner != "sum":
+        return None
+    if total.output.dtype != squares.output.dtype:
         return None
     count = product(a.extent for a in total.reduce)
     if not isinstance(count, int) or not _is_reciprocal(scaled[1], count, total.output.dtype):

@@ -72,12 +72,8 @@ def column_segment(alignment: Alignment, sched: LoopNest, columns: Extent) -> Se
             chosen, strides = extent, steps
         if None not in steps:
             break
-    if (
-        isinstance(chosen, int)
-        and chosen < heuristics.SHORTEST_SEGMENT
-        and isinstance(columns, int)
-        and columns >= heuristics.GATHERED_COLUMNS
-    ):
+    is_long = isinstance(columns, int) and columns >= heuristics.GATHERED_COLUMNS
+    if is_long and isinstance(chosen, int) and chosen < heuristics.SHORTEST_SEGMENT:
         if not domain.flat or any(is_heavy(op.value) for op, _ in keys):
             chosen = columns  # vectors whose elements are gathered where they jump, rather than none
     strided = any(s is None or s not in (0, 1) for s in strides)

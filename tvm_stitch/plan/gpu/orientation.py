@@ -45,10 +45,8 @@ def as_int(extent: Extent) -> int:
 def has_many_results(op: Operator, blocks: int) -> bool:
     """A thread for every result keeps the device busy, and neighbouring threads read neighbouring elements."""
     size = as_int(op.output.size)
-    return (
-        size >= blocks * heuristics.BUSY_RESULTS
-        or as_int(op_points(op)) <= heuristics.SCATTERED_ELEMENTS * size
-    )
+    few = as_int(op_points(op)) <= heuristics.SCATTERED_ELEMENTS * size
+    return few or size >= blocks * heuristics.BUSY_RESULTS
 
 
 def wants_partition(graph: StitchGraph, blocks: int) -> bool:
