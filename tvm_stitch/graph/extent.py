@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
@@ -35,6 +36,11 @@ def product(extents: Iterable[Extent]) -> Extent:
     if symbols is None or number == 0:
         return number
     return symbols if number == 1 else symbols * compat.const(number, "int64")
+
+
+def text_of(extent: Extent) -> str:
+    """An extent as it is read: ``8``, ``n`` or ``n * 2``."""
+    return re.sub(r"T\.int64\((-?\d+)\)", r"\1", str(extent))
 
 
 def total(extents: Iterable[Extent]) -> Extent:

@@ -19,7 +19,7 @@ from tvm import relax
 
 from ..graph.dtype import item_bytes
 from ..graph.extent import product, same_shape
-from ..interrupts import carrying
+from ..module_pass import module_pass
 from .carried_layouts import ELEMENTWISE
 from .functions import with_own_functions
 from .operators import PRODUCTS, operator_name
@@ -37,7 +37,7 @@ OF_PRODUCT = 3.0
 """What permuting a product's result counts: in its own order what follows may be computed in the product's kernel."""
 
 
-@tvm.transform.module_pass(opt_level=0, name="CarriedPermutations")
+@module_pass
 class CarriedPermutations:
     """Permute connected element-wise operators as a whole, where fewer bytes are transposed then.
 
@@ -45,8 +45,7 @@ class CarriedPermutations:
     transposition itself or so is what else reads the sum. Runs before ``LegalizeOps``.
     """
 
-    @carrying
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Rewrite the Relax functions in which something is permuted."""
         return with_own_functions(mod, _rewritten)
 

@@ -21,7 +21,7 @@ from ..compute.cuda import library
 from ..failures import Refusal
 from ..graph.dtype import HALF, MULTIPLIED
 from ..graph.extent import is_number, is_static
-from ..interrupts import carrying
+from ..module_pass import module_pass
 from .compute_pass import ComputePass
 from .functions import own_functions
 from .library_calls import check_capability, has_calls
@@ -52,7 +52,7 @@ FEWEST_CHANNELS = 4
 take 1.7 times as long as those for four."""
 
 
-@tvm.transform.module_pass(opt_level=0, name="LibraryConvolutions")
+@module_pass
 class LibraryConvolutions(ComputePass):
     """Replace ``R.nn.conv1d``, ``conv2d`` and ``conv3d`` by calls of cuDNN.
 
@@ -61,8 +61,7 @@ class LibraryConvolutions(ComputePass):
     ``compute="auto"`` all convolutions are left to TVM where cuDNN is not installed.
     """
 
-    @carrying
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Rewrite the convolutions of every Relax function."""
         functions = dict(own_functions(mod))
         wanted = is_convolution, library.CUDNN, self.config, self.computed

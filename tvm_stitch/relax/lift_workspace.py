@@ -12,7 +12,7 @@ from tvm.relax.expr_functor import PyExprMutator, PyExprVisitor, mutator, visito
 
 from .. import compat
 from ..codegen.gpu.scratch import WORKSPACE_ATTR
-from ..interrupts import carrying
+from ..module_pass import module_pass
 from .dataflow import is_call_tir
 
 
@@ -21,7 +21,7 @@ class WorkspaceError(ValueError):
     """A function that needs workspace is called in a way that cannot be given any."""
 
 
-@tvm.transform.module_pass(opt_level=0, name="LiftWorkspace")
+@module_pass
 class LiftWorkspace:
     """Give every call of a function with scratch parameters the memory for them.
 
@@ -35,8 +35,7 @@ class LiftWorkspace:
             when a scratch buffer's shape does not follow from a call's arguments and results.
     """
 
-    @carrying
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Rewrite the calls in all Relax functions."""
         wanted = {
             gvar: int(func.attrs[WORKSPACE_ATTR])

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +11,7 @@ from tvm import relax
 
 from .. import compat
 from ..graph.dtype import item_bytes
+from ..graph.extent import text_of
 from ..report.data import Size, Value
 
 
@@ -30,11 +30,6 @@ def value_of(name: str, ty: Any, origin: str = "kernel") -> Value:
     if extents is None or not dtype:
         return Value(name, "?", dtype, None, origin)
     return Value(name, ", ".join(map(text_of, extents)), dtype, _bytes(extents, dtype), origin)
-
-
-def text_of(extent: Any) -> str:
-    """An extent as it is read: ``8``, ``n`` or ``n * 2``."""
-    return re.sub(r"T\.int64\((-?\d+)\)", r"\1", str(extent))
 
 
 def _bytes(extents: list[Any], dtype: str) -> Size:

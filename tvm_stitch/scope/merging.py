@@ -3,8 +3,6 @@
 
 Planning what a merge would give takes time that grows with the scope, so that a scope grown node by node would be
 planned over and over. Merges are therefore tried many at a time, and one by one only where that fails.
-
-Up to 32 nodes are tried at once, and half as many where that fails.
 """
 
 from __future__ import annotations

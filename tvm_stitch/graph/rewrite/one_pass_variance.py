@@ -30,9 +30,6 @@ infinity stay what they are.
 
 Half types: the new tensors have f's dtype, and like all values of a stitch op are held in
 :func:`~tvm_stitch.graph.dtype.compute_dtype`. Only k may be rounded to a half type: any k will do, if all use it.
-
-The plain sum is a third one, which gives the mean where the shifted one would lose digits (behind an outlier that the
-shift holds) or be no number (behind an infinite element).
 """
 
 from __future__ import annotations

@@ -4,9 +4,6 @@
 A sum over axes is the same in any order of them, up to rounding; its columns are walked in the order in which it names
 them. Where a layout was changed in front of it, as for a group norm between convolutions whose channels are last,
 neighbouring columns would lie far apart.
-
-A group norm that is written for channels second, between convolutions whose channels are last, would walk its columns
-across memory otherwise.
 """
 
 from __future__ import annotations
