@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -11,7 +10,7 @@ from . import compat
 from .cost.sol import Load, Work, moving_seconds, seconds
 from .device import DeviceModel
 from .graph.dtype import item_bytes
-from .graph.extent import Extent, product
+from .graph.extent import Extent, product, text_of
 from .graph.ir import Operator
 from .plan.gpu.tile import CrossBlockReduction
 from .plan.iteration.loops import LoopNest
@@ -224,6 +223,4 @@ def _buffer(scratch: Scratch, holds: list[str]) -> dict[str, Any]:
 
 
 def _plain(extent: Extent) -> Any:
-    if isinstance(extent, int):
-        return extent
-    return re.sub(r"T\.int64\((-?\d+)\)", r"\1", str(compat.Analyzer().simplify(extent)))
+    return extent if isinstance(extent, int) else text_of(compat.Analyzer().simplify(extent))

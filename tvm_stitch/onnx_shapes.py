@@ -70,9 +70,7 @@ def folded(proto: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> onnx.
                 fixed.SerializeToString(), options, providers=["CPUExecutionProvider"]
             )
             return onnx.load(options.optimized_model_filepath)
-        except (
-            Exception
-        ) as error:  # kinds of its own, of protobuf and of the system: the model stays as it is
+        except Exception as error:  # of its own kinds, protobuf's and the system's: the model stays as it is
             let_pass(error)
             return None
 

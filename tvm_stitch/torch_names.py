@@ -36,14 +36,8 @@ def from_exported_program_named(program: Any, **options: Any) -> tvm.IRModule:
         return noted(node, maps[id(importer)][function](node))
 
     def noted(node: Any, made: Any) -> Any:
-        fields = (
-            made.fields
-            if isinstance(made, relax.Tuple)
-            else made
-            if isinstance(made, (list, tuple))
-            else [made]
-        )
-        for field in fields:
+        fields = made.fields if isinstance(made, relax.Tuple) else made
+        for field in fields if isinstance(made, (relax.Tuple, list, tuple)) else [made]:
             if isinstance(field, relax.Var):
                 names.setdefault(str(field.name), _name(node))
         return made

@@ -9,9 +9,9 @@ import pytest
 import tvm
 
 from tests.models.test_derived_extents import EXTENTS, moved
-from tvm_stitch.execution.count import more_than_stock
 from tvm_stitch.relax import pipeline
 from tvm_stitch.testing import cases, grid_cases
+from tvm_stitch.testing.more_than_stock import more_than_stock
 from tvm_stitch.testing.random_graphs import emulated_target
 
 WORKLOADS: dict[str, Callable[[], tvm.IRModule]] = {

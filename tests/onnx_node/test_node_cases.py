@@ -23,8 +23,9 @@ from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
 
 from tests.onnx_node.cases import family, node_cases, simplify
-from tvm_stitch.execution.count import count_lowered, more_than_stock
+from tvm_stitch.execution.count import count_lowered
 from tvm_stitch.relax.pipeline import Recorder, pipeline
+from tvm_stitch.testing.more_than_stock import more_than_stock
 from tvm_stitch.testing.random_graphs import emulated_target
 
 LIST = Path(__file__).with_name("passes.txt")

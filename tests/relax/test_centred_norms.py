@@ -19,10 +19,10 @@ import tvm_stitch
 from cuda_emulator import run_cuda
 from tests.graph.helpers import build, draw, symbol
 from tvm_stitch.config import StitchConfig
-from tvm_stitch.execution.count import more_than_stock
 from tvm_stitch.recorder import Recorder
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.centred_norms import CENTRED_NORMS
+from tvm_stitch.testing.more_than_stock import more_than_stock
 from tvm_stitch.testing.random_graphs import emulated_target
 
 EPSILONS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 3e-6, "float64": 1e-13}

@@ -17,12 +17,13 @@ import tvm_stitch.relax
 from cuda_emulator import run_cuda
 from tests.graph.helpers import build, check_emulated, draw, symbol
 from tvm_stitch.config import StitchConfig
-from tvm_stitch.execution.count import count_kernels, more_than_stock
+from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import StitchError
 from tvm_stitch.relax.pipeline import Recorder, pipeline, stitch_passes
 from tvm_stitch.relax.stitch_ops import STITCH_ATTR
 from tvm_stitch.testing.bounds import evaluate_bounds, violations
 from tvm_stitch.testing.cases import softmax
+from tvm_stitch.testing.more_than_stock import more_than_stock
 from tvm_stitch.testing.random_graphs import emulated_target
 from tvm_stitch.testing.reference import evaluate, flatten, mismatches
 

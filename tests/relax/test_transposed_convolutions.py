@@ -15,11 +15,12 @@ from tvm.script import tirx as T
 
 from tests.graph.helpers import build, symbol
 from tvm_stitch import StitchConfig
-from tvm_stitch.execution.count import count_kernels, more_than_stock
+from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.recorder import Recorder
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.spread_data import TRANSPOSED_CONVOLUTIONS
 from tvm_stitch.relax.transposed_convolutions import TransposedConvolutions
+from tvm_stitch.testing.more_than_stock import more_than_stock
 
 F32 = "float32"
 TARGETS = {"sse": "x86-64", "avx2": "haswell"}

@@ -10,9 +10,9 @@ from tvm.relax import op as R
 
 from tests.graph.helpers import single
 from tvm_stitch.graph.ir import StitchGraph
-from tvm_stitch.graph.validate import validate
 from tvm_stitch.scope.identify import Identified
 from tvm_stitch.scope.node import Node, NodeKind
+from tvm_stitch.testing.validate import validate
 
 
 @cache

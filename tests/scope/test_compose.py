@@ -6,9 +6,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.scope.nodes import memory
-from tvm_stitch.graph.validate import validate
 from tvm_stitch.scope.compose import compose, wiring
 from tvm_stitch.scope.node import Node
+from tvm_stitch.testing.validate import validate
 
 
 def test_values_are_wired() -> None:

@@ -9,8 +9,8 @@ from tests.graph.helpers import build, legalize, prim_funcs, single, symbol
 from tests.scope.nodes import compute, memory
 from tvm_stitch import compat
 from tvm_stitch.graph.reader import read
-from tvm_stitch.graph.validate import validate
 from tvm_stitch.scope.node import NodeKind, kind_of, specialize
+from tvm_stitch.testing.validate import validate
 
 F32 = "float32"
 

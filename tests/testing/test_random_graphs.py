@@ -12,8 +12,8 @@ import tvm_ffi
 from tvm import relax
 
 from tvm_stitch.config import StitchConfig
-from tvm_stitch.execution.count import more_than_stock
 from tvm_stitch.testing import random_checks, random_graphs
+from tvm_stitch.testing.more_than_stock import more_than_stock
 from tvm_stitch.testing.random_graphs import LEVELS, RandomGraph, random_graph
 from tvm_stitch.testing.random_steps import Sketch
 from tvm_stitch.testing.relax_front_end import RelaxFrontEnd

@@ -172,7 +172,8 @@ class Evaluator:
                 loaded = self.reader.input(access, point)
                 if loaded is not None:
                     return loaded
-            return self._read(self.buffers.of(access.tensor), self._input_indices(access, point))
+            indices = [self.localize(i) for i in input_indices(self.al, access.tensor, point)]
+            return self._read(self.buffers.of(access.tensor), indices)
         key = (producer, point)
         if (guarded or access.guarded) and point.at is At.INDEX:
             return self._expression(key, True)
@@ -184,9 +185,6 @@ class Evaluator:
         if self.guard is None or not has_load(index):
             return here
         return tir.if_then_else(self.guard, here, compat.const(0, "int64"))
-
-    def _input_indices(self, access: Access, point: Point) -> list[Expr]:
-        return [self.localize(i) for i in input_indices(self.al, access.tensor, point)]
 
     def _read(self, buffer: Buffer, indices: list[Expr]) -> Expr:
         if not indices and len(buffer.shape):  # a scalar that lives in a one-element buffer
@@ -304,11 +302,9 @@ def widen(e: Expr, visit: Callable[[Expr], Expr], arithmetic: Arithmetic) -> Exp
             return tir.Cast("float32", call) if dtype in HALF else call
 
         def make(*operands: Expr) -> Expr:
-            return (
-                compat.recast_call(e, "float32", operands)
-                if dtype in HALF
-                else compat.remake_call(e, operands)
-            )
+            if dtype in HALF:
+                return compat.recast_call(e, "float32", operands)
+            return compat.remake_call(e, operands)
 
         return arithmetic.called(compat.call_name(e), make, *args)
     return compat.rebuild(e, visit)

@@ -40,11 +40,6 @@ def with_body_and_params(
     return with_buffer_params(made, more) if more else made
 
 
-def block_of(realize: Any) -> Any:
-    """The block under an ``SBlockRealize`` / ``BlockRealize`` node."""
-    return realize.block
-
-
 def is_block_realize(stmt: Any) -> bool:
     """True for a block's realize node."""
     return kind(stmt) in ("SBlockRealize", "BlockRealize")

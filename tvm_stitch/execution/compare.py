@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import onnx
@@ -58,15 +58,6 @@ def check_shapes(proto: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) ->
             raise ValueError(f"the model has no input '{name}'; its inputs are {'; '.join(map(str, inputs))}")
         if not known[name].takes(shape):
             raise ValueError(f"shape {list(shape)} does not fit the input {known[name]}")
-
-
-def in_half(model: OnnxModel, dtype: str) -> OnnxModel:
-    """An imported float32 model in mixed precision of a half type, its inputs too."""
-    from ..relax.half_precision import in_half_precision  # not for a TVM with Relay
-
-    mod = in_half_precision(model.mod, dtype)
-    inputs = tuple(replace(s, dtype=dtype) if s.dtype == "float32" else s for s in model.inputs)
-    return OnnxModel(model.proto, mod, inputs)
 
 
 def input_specs(proto: onnx.ModelProto) -> tuple[TensorSpec, ...]:

@@ -16,7 +16,7 @@ from ..compat import Analyzer
 from ..compute.emit import COMPUTE_ATTR
 from .kernel_count import CONTRACTION_NAMES, KernelCount, Kind
 
-__all__ = ["KernelCount", "Kind", "count_kernels", "count_lowered", "is_compute_intensive", "more_than_stock"]
+__all__ = ["KernelCount", "Kind", "count_kernels", "count_lowered", "is_compute_intensive"]
 
 
 def count_kernels(
@@ -63,26 +63,6 @@ def count_lowered(lowered: tvm.IRModule, target: Target | str, *, entry: str = "
         kind: Kind = "compute" if is_compute_intensive(lowered[callee], name) else "memory"
         counted += [(kernel, kind) for kernel in launches[name]]
     return KernelCount(tuple(counted))
-
-
-def more_than_stock(
-    mod: tvm.IRModule, target: Target | str, relax_pipeline: Callable[[tvm.IRModule], tvm.IRModule]
-) -> str:
-    """What ``relax_pipeline`` launches more than TVM's default pipeline, memory-intensive or in all; empty if nothing.
-
-    Nothing is said of a module that TVM's pipeline does not compile, or whose launches depend on run-time values.
-    """
-    try:
-        stock = count_kernels(mod, target)
-    except Exception:  # whatever TVM makes of it
-        return ""
-    own = count_kernels(mod, target, relax_pipeline)
-    if own.memory_intensive <= stock.memory_intensive and own.total <= stock.total:
-        return ""
-    return (
-        f"{own.memory_intensive} memory-intensive kernels of {own.total} ({', '.join(own.names)}), "
-        f"stock {stock.memory_intensive} of {stock.total} ({', '.join(stock.names)})"
-    )
 
 
 def is_compute_intensive(func: tirx.PrimFunc, name: str = "") -> bool:

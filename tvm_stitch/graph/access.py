@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from .. import compat
 from ..compat import Analyzer, Expr, has_load
-from .extent import Extent, as_expr, flatten, is_static, product, same
+from .extent import Extent, as_expr, flatten, is_number, is_static, product, same
 from .index_equality import equal_indices
 from .ir import Axis, Span
 
@@ -50,8 +50,8 @@ def span_of(indices: Sequence[Expr], shape: Sequence[Extent], axes: Sequence[Axi
     """Classify an access by its flat index over the axes (see :class:`~tvm_stitch.graph.ir.Span`)."""
     if any(has_load(i) for i in indices):
         return Span.OTHER, 0
-    live = [i for i, a in enumerate(axes) if not _is_one(a.extent)]
-    kept = [(i, e) for i, e in zip(indices, shape) if not _is_one(e)]
+    live = [i for i, a in enumerate(axes) if not is_number(a.extent, 1)]
+    kept = [(i, e) for i, e in zip(indices, shape) if not is_number(e, 1)]
     used = {v for i, _ in kept for v in compat.free_vars(i)}
     position = {axes[i].var: i for i in live}
     mentioned = sorted(position[v] for v in used if v in position)
@@ -83,7 +83,7 @@ def _flat_equal(kept: list[tuple[Expr, Extent]], part: list[Axis], axes: Sequenc
         return False
     values = {}
     for a in axes:
-        if _is_one(a.extent):
+        if is_number(a.extent, 1):
             values[a.var] = compat.const(0, "int64")
         else:
             compat.bind_range(analyzer, a.var, as_expr(a.extent))
@@ -92,9 +92,5 @@ def _flat_equal(kept: list[tuple[Expr, Extent]], part: list[Axis], axes: Sequenc
     if is_static(a.extent for a in axes) and is_static(e for _, e in kept):
         return bool(analyzer.can_prove_equal(access, wanted))
     # Equally many elements as the part has points: where there is a point, no dimension is 0.
-    space = [(a.var, a.extent) for a in axes if not _is_one(a.extent)]
+    space = [(a.var, a.extent) for a in axes if not is_number(a.extent, 1)]
     return equal_indices(access, wanted, space, [e for _, e in kept])
-
-
-def _is_one(extent: Extent) -> bool:
-    return isinstance(extent, int) and extent == 1

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
@@ -35,6 +36,11 @@ def product(extents: Iterable[Extent]) -> Extent:
     if symbols is None or number == 0:
         return number
     return symbols if number == 1 else symbols * compat.const(number, "int64")
+
+
+def text_of(extent: Extent) -> str:
+    """An extent as it is read: ``8``, ``n`` or ``n * 2``."""
+    return re.sub(r"T\.int64\((-?\d+)\)", r"\1", str(extent))
 
 
 def total(extents: Iterable[Extent]) -> Extent:
@@ -157,7 +163,7 @@ def unflatten(flat: Expr, extents: Sequence[Extent]) -> list[Expr]:
     """The point whose row-major flat index is ``flat`` (the outermost index carries no modulo)."""
     tir = compat.tir
     indices: list[Expr] = []
-    live = [i for i, e in enumerate(extents) if not (isinstance(e, int) and e == 1)]
+    live = [i for i, e in enumerate(extents) if not is_number(e, 1)]
     outermost = live[0] if live else -1
     for i in reversed(range(len(extents))):
         if i not in live:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from .. import compat
 from ..compat import Buffer, Expr, Var
-from .extent import Extent, product
+from .extent import Extent, is_number, product
 
 
 class Dependency(enum.Enum):
@@ -136,7 +136,7 @@ class Operator:
 
     def dependency(self, access: Access) -> Dependency:
         """Element-level dependency of the edge behind ``access``."""
-        one_point = all(isinstance(e, int) and e == 1 for e in self.extents)
+        one_point = all(is_number(e, 1) for e in self.extents)
         if access.span is Span.ALL or (access.span is Span.NOTHING and one_point):
             return Dependency.MANY_TO_ONE if self.is_reduce else Dependency.ONE_TO_ONE
         if access.span in (Span.LEADING, Span.TRAILING, Span.NOTHING):

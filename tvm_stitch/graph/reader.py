@@ -14,7 +14,7 @@ from ..failures import Refusal
 from .access import loads, span_of
 from .classify import classify, is_contraction
 from .combiners import COMBINERS
-from .extent import Extent, as_extent, same
+from .extent import Extent, as_extent, is_number, same
 from .ir import Access, Axis, Operator, StitchGraph, Tensor, wired
 from .rewrite.constants import inline_constants
 from .rewrite.reduced_order import in_memory_order
@@ -63,7 +63,7 @@ class _Reader:
         body = self.body
         if not compat.is_block_realize(body):
             raise Unreadable("the body is not a root block")
-        root = compat.block_of(body)
+        root = body.block
         if len(root.iter_vars) or len(root.match_buffers) or root.init is not None:
             raise Unreadable("the root block has axes, matched buffers or an init")
         self._statement(root.body)
@@ -90,7 +90,7 @@ class _Reader:
         self._block(stmt, loops)
 
     def _block(self, realize: Any, loops: dict[Var, Extent]) -> None:
-        block = compat.block_of(realize)
+        block = realize.block
         where = f"block {block.name_hint}"
         if compat.int_value(realize.predicate) != 1:
             raise Unreadable(f"{where} has a predicate")
@@ -132,13 +132,13 @@ class _Reader:
             extent = as_extent(axis.dom.extent)
             if compat.int_value(axis.dom.min) != 0:
                 raise Unreadable(f"{where} has an axis that does not start at 0")
-            if compat.int_value(value) == 0 and isinstance(extent, int) and extent == 1:
+            if compat.int_value(value) == 0 and is_number(extent, 1):
                 continue
             if compat.kind(value) not in ("Var", "SizeVar") or value not in loops:
                 raise Unreadable(f"{where} binds an axis to an expression, or a loop to two axes")
             if not same(loops.pop(value), extent):
                 raise Unreadable(f"{where} has an axis of another extent than its loop")
-        if any(not (isinstance(e, int) and e == 1) for e in loops.values()):
+        if any(not is_number(e, 1) for e in loops.values()):
             raise Unreadable(f"{where} repeats in a loop that no axis names")
 
     def _output_axes(self, store: Any, spatial: dict[Var, Any], where: str) -> list[Axis]:
@@ -147,13 +147,13 @@ class _Reader:
         left = dict(spatial)
         for index, dim in zip(store.indices, store.buffer.shape):
             dim = as_extent(dim)
-            if compat.int_value(index) == 0 and isinstance(dim, int) and dim == 1:
+            if compat.int_value(index) == 0 and is_number(dim, 1):
                 axes.append(Axis(compat.tir.Var("unit", "int64"), 1))
             elif compat.kind(index) in ("Var", "SizeVar") and index in left and same(left[index], dim):
                 axes.append(Axis(index, left.pop(index)))
             else:
                 raise Unreadable(f"{where} does not write one element per point of its axes")
-        if any(not (isinstance(e, int) and e == 1) for e in left.values()):
+        if any(not is_number(e, 1) for e in left.values()):
             raise Unreadable(f"{where} writes an element more than once")
         axes += [Axis(v, 1) for v in left]
         return axes

@@ -333,9 +333,8 @@ def _partials(plan: KernelPlan) -> list[str]:
     for f, stage in _stages(plan):
         for op in stage.slice.cross_row & set(partials):
             blocks = int(partials[op].shape[-1])
-            writers = stage.stride * (
-                stage.tiles if int(op.output.size) == 1 else 1
-            )  # a column is in one tile
+            tiles = stage.tiles if int(op.output.size) == 1 else 1  # a column is in one tile
+            writers = stage.stride * tiles
             if blocks != writers:
                 problems.append(f"{op.name} of phase {f} has {blocks} partial results from {writers} blocks")
         problems += [p for op in stage.slice.roots for p in _finish(op, partials)]

@@ -12,7 +12,7 @@ from typing import Any
 
 from tvm import te, tirx
 
-from ..graph.extent import as_extent, product
+from ..graph.extent import as_extent, is_number, product
 from .views import shape_of
 
 LARGEST_INT32 = 2**31 - 1
@@ -24,7 +24,7 @@ def _legalized(builder: Any, call: Any, largest: bool) -> Any:
     if shape is None or not shape or str(call.args[0].ty.dtype) == "bool":
         return call.op.get_attr("FLegalize")(builder, call)
     reduced = shape if axis is None else (shape[int(axis) % len(shape)],)
-    if any(isinstance(extent, int) and extent == 0 for extent in reduced):
+    if any(is_number(extent, 0) for extent in reduced):
         return call.op.get_attr("FLegalize")(builder, call)
     axes = list(range(len(shape))) if axis is None else [int(axis) % len(shape)]
     return builder.call_te(

@@ -128,9 +128,7 @@ class AttentionFinder:
         queries, keys, size = first[-2], first[-1], out[-1]
         if not isinstance(size, int):
             raise Refusal("its heads are of symbolic size")
-        both = [
-            same_shape(shape[:-2], leading) for shape in (first, out)
-        ]  # else matmul repeats other matrices
+        both = [same_shape(shape[:-2], leading) for shape in (first, out)]  # else matmul repeats matrices
         q, of_q = self.operands.rows(scores.product.args[0], (*leading, queries, size), both[0])
         k, of_k = self.operands.rows(scores.product.args[1], (*leading, size, keys), both[0], transposed=True)
         v, _ = self.operands.rows(call.args[1], (*leading, keys, size), both[1], factors=False)

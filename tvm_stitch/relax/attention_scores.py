@@ -52,9 +52,7 @@ class Scores:
 
     product: Any = None  # the call of R.matmul
     scale: float = 1.0
-    masks: list[tuple[Any, tuple[Extent, ...]]] = field(
-        default_factory=list
-    )  # with the shapes that they are added to
+    masks: list[tuple[Any, tuple[Extent, ...]]] = field(default_factory=list)  # with shapes they are added to
     shapes: list[tuple[Extent, ...]] = field(default_factory=list)  # of the scores, on the way
     members: list[Any] = field(default_factory=list)  # variables
 

@@ -19,7 +19,7 @@ from tvm import relax
 
 from ..graph.dtype import item_bytes
 from ..graph.extent import product, same_shape
-from ..interrupts import carrying
+from ..module_pass import module_pass
 from .carried_layouts import ELEMENTWISE
 from .functions import with_own_functions
 from .operators import PRODUCTS, operator_name
@@ -37,7 +37,7 @@ OF_PRODUCT = 3.0
 """What permuting a product's result counts: in its own order what follows may be computed in the product's kernel."""
 
 
-@tvm.transform.module_pass(opt_level=0, name="CarriedPermutations")
+@module_pass
 class CarriedPermutations:
     """Permute connected element-wise operators as a whole, where fewer bytes are transposed then.
 
@@ -45,8 +45,7 @@ class CarriedPermutations:
     transposition itself or so is what else reads the sum. Runs before ``LegalizeOps``.
     """
 
-    @carrying
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Rewrite the Relax functions in which something is permuted."""
         return with_own_functions(mod, _rewritten)
 
@@ -294,12 +293,9 @@ class _Mutator(relax.PyExprMutator):
     def _is_permuted(self, binding: Any) -> bool:
         """Whether a binding is a transposition that may be there already: by those whose operators have moved."""
         value = binding.value
-        return (
-            self.builder_.current_block_is_dataflow()
-            and operator_name(value) == PERMUTE
-            and isinstance(value.args[0], relax.Var)
-            and bool(shape_of(value))
-        )
+        if not self.builder_.current_block_is_dataflow() or operator_name(value) != PERMUTE:
+            return False
+        return isinstance(value.args[0], relax.Var) and bool(shape_of(value))
 
     def _ordered(self, value: Any, axes: Axes) -> Any:
         """The value permuted: what is there in that order already, or a transposition of what it is made from."""

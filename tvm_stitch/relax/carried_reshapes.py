@@ -13,14 +13,14 @@ import tvm
 from tvm import relax
 
 from ..graph.extent import is_number, same, same_shape
-from ..interrupts import carrying
+from ..module_pass import module_pass
 from .carried_layouts import ELEMENTWISE
 from .functions import with_own_functions
 from .operators import PRODUCTS, operator_name
 from .views import RESHAPES, shape_of
 
 
-@tvm.transform.module_pass(opt_level=0, name="CarriedReshapes")
+@module_pass
 class CarriedReshapes:
     """Carry reshapes of products, and of what is element-wise behind them, through element-wise operators.
 
@@ -29,8 +29,7 @@ class CarriedReshapes:
     Runs before ``LegalizeOps``.
     """
 
-    @carrying
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Rewrite the Relax functions in which products are reshaped."""
         return with_own_functions(mod, _rewritten)
 

@@ -11,7 +11,7 @@ import tvm
 from tvm import relax
 
 from ..graph.extent import is_static
-from ..interrupts import carrying
+from ..module_pass import module_pass
 from ..plan import heuristics
 from .functions import with_own_functions
 from .operators import PRODUCTS, has_operators, operator_name
@@ -22,7 +22,7 @@ VALUE = {"relax.broadcast_to": 0, "relax.full": 1}
 """Operators that may make a tensor of one value, and which of their arguments holds it."""
 
 
-@tvm.transform.module_pass(opt_level=0, name="ConstantWeights")
+@module_pass
 class ConstantWeights:
     """Make constants of tensors of one value that a product or a convolution reads, directly or through views.
 
@@ -31,8 +31,7 @@ class ConstantWeights:
     kernel nothing to read, a tensor does. Runs before ``ConstantViews`` and ``LegalizeOps``.
     """
 
-    @carrying
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Rewrite the Relax functions that have such weights."""
         return with_own_functions(mod, _rewritten) if has_operators(mod, VALUE) else mod
 

@@ -19,7 +19,7 @@ from tvm import relax
 from ..failures import error_text, let_pass
 from ..graph.dtype import HALF, MULTIPLIED
 from ..graph.extent import is_number, is_static
-from ..interrupts import carrying
+from ..module_pass import module_pass
 from .carried_layouts import ELEMENTWISE, converted_where_carried
 from .full_rank_operands import full_rank_operands
 from .functions import own_functions
@@ -41,7 +41,7 @@ Converts = Callable[[Any, bool], bool]
 """Whether a convolution of constant weights is to be converted, given that its result is read with channels last."""
 
 
-@tvm.transform.module_pass(opt_level=0, name="ConvolutionLayouts")
+@module_pass
 class ConvolutionLayouts:
     """Convert those convolutions of constant weights that ``converts`` to channels that are innermost.
 
@@ -54,8 +54,7 @@ class ConvolutionLayouts:
         self.converts = converts
         self.computed = computed if computed is not None else {}
 
-    @carrying
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Convert the module's convolutions."""
         chosen = {call.args[1] for _, func in own_functions(mod) for call in self._chosen(func)}
         if not chosen:

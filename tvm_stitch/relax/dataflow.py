@@ -98,7 +98,7 @@ class GraphReader:
 def view_block(block: Any, reader: GraphReader) -> BlockView:
     """The nodes of a dataflow block."""
     view = BlockView()
-    tuples = _splittable(block, reader)
+    tuples = _splittable(block)
     packed = {b.var for b in block.bindings if _is_packed(b.value)}
     for binding in block.bindings:
         value, var = binding.value, binding.var
@@ -119,7 +119,7 @@ def view_block(block: Any, reader: GraphReader) -> BlockView:
     return view
 
 
-def _splittable(block: Any, reader: GraphReader) -> set[Any]:
+def _splittable(block: Any) -> set[Any]:
     """Variables of calls with several results whose every use takes one of them, under one name each."""
     found: set[Any] = set()
     named: set[Any] = set()

@@ -11,13 +11,12 @@ from tvm.relax import op as R
 
 from ..failures import Refusal
 from ..graph.extent import as_expr
-from ..interrupts import carrying
+from ..module_pass import module_pass
 from .attention_operator import OPERATORS, attention_of
-from .functions import with_own_functions
-from .operators import has_operators, operator_name
+from .rewritten_calls import with_calls
 
 
-@tvm.transform.module_pass(opt_level=0, name="DecomposeAttention")
+@module_pass
 class DecomposeAttention:
     """Write ``R.nn.attention`` out: TVM makes one function of it, whose two products no template or library computes.
 
@@ -25,38 +24,30 @@ class DecomposeAttention:
     products. What has a window, or keys of other heads than queries, is left to TVM.
     """
 
-    @carrying
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Rewrite the module's attention."""
-        if not has_operators(mod, OPERATORS):
-            return mod
-        return with_own_functions(mod, lambda func: _Mutator().visit_expr(func))
+        return with_calls(mod, OPERATORS, _decomposed)
 
 
-@relax.expr_functor.mutator
-class _Mutator(relax.PyExprMutator):
-    def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
-        call = super().visit_call_(call)
-        if operator_name(call) not in OPERATORS:
-            return call
-        try:
-            attention = attention_of(call)
-        except Refusal:
-            return call
-        emit, dtype = self.builder_.emit, str(call.ty.dtype)
-        q, k, v = (emit(R.permute_dims(value, [0, 2, 1, 3])) for value in call.args[:3])
-        scores = emit(R.matmul(q, emit(R.permute_dims(k, [0, 1, 3, 2])), out_dtype=dtype))
-        scores = emit(R.multiply(scores, relax.const(attention.scale, dtype)))
-        if attention.mask is not None:
-            mask = call.args[3]
-            if str(mask.ty.dtype) != dtype:
-                scores = emit(R.astype(scores, str(mask.ty.dtype)))
-            scores = emit(R.add(scores, mask))
-        if attention.causal is not None:
-            queries, keys, offset = map(as_expr, (attention.queries, attention.keys, attention.causal))
-            last = emit(R.reshape(emit(R.arange(offset, queries + offset, 1, "int64")), [queries, 1]))
-            hidden = emit(R.greater(emit(R.arange(0, keys, 1, "int64")), last))
-            scores = emit(R.where(hidden, relax.const(float("-inf"), str(scores.ty.dtype)), scores))
-        weights = emit(R.nn.softmax(scores, -1))
-        weights = weights if str(weights.ty.dtype) == dtype else emit(R.astype(weights, dtype))
-        return R.permute_dims(emit(R.matmul(weights, v, out_dtype=dtype)), [0, 2, 1, 3])
+def _decomposed(builder: Any, call: Any) -> Any:
+    try:
+        attention = attention_of(call)
+    except Refusal:
+        return call
+    emit, dtype = builder.emit, str(call.ty.dtype)
+    q, k, v = (emit(R.permute_dims(value, [0, 2, 1, 3])) for value in call.args[:3])
+    scores = emit(R.matmul(q, emit(R.permute_dims(k, [0, 1, 3, 2])), out_dtype=dtype))
+    scores = emit(R.multiply(scores, relax.const(attention.scale, dtype)))
+    if attention.mask is not None:
+        mask = call.args[3]
+        if str(mask.ty.dtype) != dtype:
+            scores = emit(R.astype(scores, str(mask.ty.dtype)))
+        scores = emit(R.add(scores, mask))
+    if attention.causal is not None:
+        queries, keys, offset = map(as_expr, (attention.queries, attention.keys, attention.causal))
+        last = emit(R.reshape(emit(R.arange(offset, queries + offset, 1, "int64")), [queries, 1]))
+        hidden = emit(R.greater(emit(R.arange(0, keys, 1, "int64")), last))
+        scores = emit(R.where(hidden, relax.const(float("-inf"), str(scores.ty.dtype)), scores))
+    weights = emit(R.nn.softmax(scores, -1))
+    weights = weights if str(weights.ty.dtype) == dtype else emit(R.astype(weights, dtype))
+    return R.permute_dims(emit(R.matmul(weights, v, out_dtype=dtype)), [0, 2, 1, 3])

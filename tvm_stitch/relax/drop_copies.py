@@ -13,7 +13,7 @@ import tvm
 from tvm import relax
 
 from ..graph.extent import is_number, same
-from ..interrupts import carrying
+from ..module_pass import module_pass
 from .functions import with_own_functions
 from .operators import operator_name
 from .views import permutation, shape_of
@@ -22,12 +22,11 @@ COPIES = ("relax.broadcast_to", "relax.astype", "relax.permute_dims", "relax.res
 """Operators that may give their operand."""
 
 
-@tvm.transform.module_pass(opt_level=0, name="DropCopies")
+@module_pass
 class DropCopies:
     """Drop calls that change nothing, or only what a product does anyway; results of a function stay its own."""
 
-    @carrying
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Rewrite the Relax functions that have such calls."""
         return with_own_functions(mod, lambda func: _Mutator().visit_expr(func))
 

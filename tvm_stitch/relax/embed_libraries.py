@@ -10,14 +10,14 @@ import tvm
 from tvm import relax
 
 from ..compute.cuda import library
-from ..interrupts import carrying
+from ..module_pass import module_pass
 from .functions import own_functions
 
 ATTRIBUTE = "external_mods"
 """The attribute of a module that names what TVM's build imports into the executable."""
 
 
-@tvm.transform.module_pass(opt_level=0, name="EmbedLibraries")
+@module_pass
 class EmbedLibraries:
     """Attach the calls of libraries to a module that has some: ``export_library`` links them into its library.
 
@@ -30,8 +30,7 @@ class EmbedLibraries:
     def __init__(self, target: Any):
         self.target = target
 
-    @carrying
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Add to the modules that the executable will import."""
         if self.target.kind.name != "cuda" or not is_for_this_machine(self.target):
             return mod

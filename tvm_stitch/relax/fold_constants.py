@@ -6,11 +6,11 @@ from __future__ import annotations
 import tvm
 from tvm import relax, tirx
 
-from ..interrupts import carrying
+from ..module_pass import module_pass
 from ..rules.sound_arithmetic import SoundArithmetic
 
 
-@tvm.transform.module_pass(opt_level=0, name="FoldConstants")
+@module_pass
 class FoldConstants:
     """Compute what depends on constants alone, with the arithmetic that kernels for a CPU have.
 
@@ -18,8 +18,7 @@ class FoldConstants:
     that wrap around would be in the result. Runs behind ``LegalizeOps``.
     """
 
-    @carrying
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Fold in the module's Relax functions; its PrimFuncs stay as they are."""
         passes = [SoundArithmetic(on_device=False), relax.transform.FoldConstant()]
         folded = tvm.transform.Sequential(passes)(mod)

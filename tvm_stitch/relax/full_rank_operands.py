@@ -8,30 +8,14 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from .functions import with_own_functions
-from .operators import operator_name
+from .rewritten_calls import with_calls
 from .views import shape_of
 
 _OPERATORS = (
-    "add",
-    "divide",
-    "equal",
-    "floor_divide",
-    "floor_mod",
-    "greater",
-    "greater_equal",
-    "less",
-    "less_equal",
-    "maximum",
-    "minimum",
-    "mod",
-    "multiply",
-    "not_equal",
-    "power",
-    "subtract",
-    "where",
+    "add divide equal floor_divide floor_mod greater greater_equal less less_equal maximum minimum mod multiply "
+    "not_equal power subtract where"
 )
-BROADCASTING = frozenset(f"relax.{name}" for name in _OPERATORS)
+BROADCASTING = frozenset(f"relax.{name}" for name in _OPERATORS.split())
 """The operators that broadcast their operands."""
 
 
@@ -41,26 +25,24 @@ def full_rank_operands(mod: tvm.IRModule) -> tvm.IRModule:
     TVM's ``ConvertLayout`` keeps the layout of an operator whose operands differ in rank, and transposes before and
     behind it.
     """
-    return with_own_functions(mod, lambda func: _Mutator().visit_expr(func))
+    return with_calls(mod, BROADCASTING, _with_full_ranks)
 
 
-@relax.expr_functor.mutator
-class _Mutator(relax.PyExprMutator):
-    def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
-        call = super().visit_call_(call)
-        shape = shape_of(call) if operator_name(call) in BROADCASTING else None
-        if shape is None:
-            return call
-        args = [self._widened(arg, len(shape)) for arg in call.args]
-        if all(new is old for new, old in zip(args, call.args)):
-            return call
-        return relax.Call(call.op, args, call.attrs, call.ty_args)
+def _with_full_ranks(builder: Any, call: Any) -> Any:
+    shape = shape_of(call)
+    if shape is None:
+        return call
+    args = [_widened(builder, arg, len(shape)) for arg in call.args]
+    if all(new is old for new, old in zip(args, call.args)):
+        return call
+    return relax.Call(call.op, args, call.attrs, call.ty_args)
 
-    def _widened(self, operand: Any, rank: int) -> Any:
-        own = shape_of(operand)
-        if not own or len(own) == rank:
-            return operand
-        if isinstance(operand, tvm.ir.GenericConst):
-            array = operand.value.numpy()
-            return relax.const(array.reshape((1,) * (rank - len(own)) + array.shape), operand.ty.dtype)
-        return self.builder_.emit(relax.op.expand_dims(operand, list(range(rank - len(own)))))
+
+def _widened(builder: Any, operand: Any, rank: int) -> Any:
+    own = shape_of(operand)
+    if not own or len(own) == rank:
+        return operand
+    if isinstance(operand, tvm.ir.GenericConst):
+        array = operand.value.numpy()
+        return relax.const(array.reshape((1,) * (rank - len(own)) + array.shape), operand.ty.dtype)
+    return builder.emit(relax.op.expand_dims(operand, list(range(rank - len(own)))))

@@ -23,8 +23,8 @@ from ..compat import tir
 from ..compute.attention import Attention, Operand
 from ..compute.attention_kernels import AttentionKernels, attention_kernels
 from ..failures import reason_of
-from ..graph.extent import Extent, as_expr, as_extent, same_shape
-from ..interrupts import carrying
+from ..graph.extent import Extent, as_expr, as_extent, is_number, same_shape
+from ..module_pass import module_pass
 from .attention_operator import OPERATORS, planned_operator
 from .attention_plan import AttentionFinder, Planned
 from .attention_scores import NotAttention
@@ -35,7 +35,7 @@ from .planned_rewriter import PlannedRewriter
 from .views import shape_of
 
 
-@tvm.transform.module_pass(opt_level=0, name="FusedAttention")
+@module_pass
 class FusedAttention(ComputePass):
     """Replace the product, softmax and product of attention by one kernel, as well as ``R.nn.attention``.
 
@@ -43,8 +43,7 @@ class FusedAttention(ComputePass):
     computes each attention that is found, and why.
     """
 
-    @carrying
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Rewrite the attention of every Relax function."""
         kernels = attention_kernels(self.target, self.config)
         if kernels is None:
@@ -94,7 +93,7 @@ class FusedAttention(ComputePass):
 
 def described(attention: Attention) -> str:
     """Sizes of attention in words."""
-    leading = " x ".join(str(e) for e in attention.leading if not (isinstance(e, int) and e == 1)) or "1"
+    leading = " x ".join(str(e) for e in attention.leading if not is_number(e, 1)) or "1"
     words = [f"{leading} heads of {attention.size}, {attention.queries} queries, {attention.keys} keys"]
     words += ["causal"] if attention.causal is not None else []
     words += ["with a mask"] if attention.mask is not None else []

@@ -24,9 +24,7 @@ def ends_of(calls: Sequence[Call | None], flow: Flow) -> dict[int, int]:
     """
     node_of = {v: i for i, node in enumerate(flow.nodes) for v in node.values if not is_fresh(v)}
     found: dict[int, int] = {}
-    unknown: list[
-        tuple[int, str, int]
-    ] = []  # those without a name of their own, with the last node before them
+    unknown: list[tuple[int, str, int]] = []  # those without a name, with the last node before them
     last = -1
     for k, call in enumerate(calls):
         if call is None:

@@ -4,9 +4,6 @@
 In mixed precision, what norms and sums of float32 give is float32. A residual is such a value: it would be written to
 memory in float32 for the addition behind the next product, and in the half type for that product. Rounded, it is
 written once.
-
-These values come of a product and are read, not by products alone, by what comes of more products in a row.
-Statistics and scores, which are read before the next product, stay.
 """
 
 from __future__ import annotations

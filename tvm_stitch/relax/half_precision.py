@@ -52,11 +52,10 @@ def in_half_precision(mod: tvm.IRModule, dtype: str, products: str = "float32") 
         TypeError: when ``mod`` is no IRModule.
         ValueError: for another dtype.
     """
-    if dtype not in HALF or products not in ("float32", "half"):
-        wrong = f"dtype is {' or '.join(HALF)}, not {dtype!r}"
-        raise ValueError(
-            wrong if dtype not in HALF else f"products are 'float32' or 'half', not {products!r}"
-        )
+    if dtype not in HALF:
+        raise ValueError(f"dtype is {' or '.join(HALF)}, not {dtype!r}")
+    if products not in ("float32", "half"):
+        raise ValueError(f"products are 'float32' or 'half', not {products!r}")
     mod = with_own_functions(checked_module(mod), lambda func: _with_half_inputs(func, dtype))
     mod = relax.transform.ConvertToDataflow(min_size=1)(mod)
     if products == "half":
@@ -92,9 +91,7 @@ class _HalfCalls(relax.PyExprMutator):
         super().__init__()
         self.dtype, self.given = dtype, given
         self.halves: dict[Any, Any] = {}  # casts that are made already, by what they are of
-        self.gone: set[Any] = (
-            set()
-        )  # what is seen in dataflow blocks and branches that are over, and nowhere else
+        self.gone: set[Any] = set()  # seen in dataflow blocks and branches that are over, and nowhere else
 
     def visit_dataflow_block_(self, block: Any) -> Any:
         made = super().visit_dataflow_block_(block)
@@ -216,8 +213,6 @@ def _follows(call: Any) -> bool:
 
 def _has_var(operand: Any) -> bool:
     """Is an operand, or what a tuple holds, no constant?"""
-    return (
-        any(map(_has_var, operand.fields))
-        if isinstance(operand, relax.Tuple)
-        else isinstance(operand, relax.Var)
-    )
+    if isinstance(operand, relax.Tuple):
+        return any(map(_has_var, operand.fields))
+    return isinstance(operand, relax.Var)

@@ -10,7 +10,7 @@ import tvm
 from tvm import relax
 
 from .functions import with_own_functions
-from .operators import operator_name
+from .rewritten_calls import with_calls
 
 _HIDDEN = "tvm_stitch.hidden"
 
@@ -21,7 +21,15 @@ def hidden_from(
     """``convert(mod)``, which does not see those calls that ``hides``: they get its operands, and stay as they are."""
     hidden: list[Any] = []
     made = convert(with_own_functions(mod, lambda func: _Hidden(hidden, hides).visit_expr(func)))
-    return with_own_functions(made, lambda func: _Shown(hidden).visit_expr(func))
+
+    def shown(_builder: Any, call: Any) -> Any:
+        called = str(call.args[0].global_symbol)
+        if not called.startswith(_HIDDEN):
+            return call
+        before = hidden[int(called.rpartition(".")[2])]
+        return relax.Call(before.op, call.args[1:], before.attrs, before.ty_args)
+
+    return with_calls(made, ("relax.call_pure_packed",), shown)
 
 
 @relax.expr_functor.mutator
@@ -36,20 +44,3 @@ class _Hidden(relax.PyExprMutator):
             return call
         self.hidden.append(call)
         return relax.op.call_pure_packed(f"{_HIDDEN}.{len(self.hidden) - 1}", *call.args, ty_args=call.ty)
-
-
-@relax.expr_functor.mutator
-class _Shown(relax.PyExprMutator):
-    def __init__(self, hidden: list[Any]):
-        super().__init__()
-        self.hidden = hidden
-
-    def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
-        call = super().visit_call_(call)
-        if operator_name(call) != "relax.call_pure_packed":
-            return call
-        called = str(call.args[0].global_symbol)
-        if not called.startswith(_HIDDEN):
-            return call
-        before = self.hidden[int(called.rpartition(".")[2])]
-        return relax.Call(before.op, call.args[1:], before.attrs, before.ty_args)

@@ -7,35 +7,34 @@ they are NaN where x is infinite or NaN (it refuses ``x / 0``). Bound to a varia
 
 from __future__ import annotations
 
+from typing import Any
+
 import tvm
 from tvm import relax
 
-from .functions import with_own_functions
-from .operators import operator_name
+from ..module_pass import module_pass
+from .rewritten_calls import with_calls
 
 _FOLDED = tuple(f"relax.{name}" for name in ("multiply", "divide", "floor_divide", "floor_mod", "mod"))
 
 
-@tvm.transform.module_pass(opt_level=0, name="KeepZeros")
+@module_pass
 class KeepZeros:
     """Bind the scalar zeros of float products, quotients and remainders. Runs before ``LegalizeOps``."""
 
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Rewrite the Relax functions that have such operands."""
-        return with_own_functions(mod, lambda func: _Mutator().visit_expr(func))
+        return with_calls(mod, _FOLDED, _kept)
 
 
-@relax.expr_functor.mutator
-class _Mutator(relax.PyExprMutator):
-    def visit_call_(self, call: relax.Call) -> relax.Expr:
-        call = super().visit_call_(call)
-        if operator_name(call) not in _FOLDED or not any(map(_is_zero, call.args)):
-            return call
-        args = [self.builder_.emit(a) if _is_zero(a) else a for a in call.args]
-        return relax.Call(call.op, args, call.attrs, call.ty_args, call.span)
+def _kept(builder: Any, call: Any) -> Any:
+    if not any(map(_is_zero, call.args)):
+        return call
+    args = [builder.emit(a) if _is_zero(a) else a for a in call.args]
+    return relax.Call(call.op, args, call.attrs, call.ty_args, call.span)
 
 
-def _is_zero(arg: relax.Expr) -> bool:
+def _is_zero(arg: Any) -> bool:
     if not isinstance(arg, tvm.ir.GenericConst):
         return False
     array = arg.value

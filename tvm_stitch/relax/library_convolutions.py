@@ -20,11 +20,10 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ..compute.cuda import library
-from ..config import StitchConfig
 from ..failures import Refusal
 from ..graph.dtype import HALF, MULTIPLIED
 from ..graph.extent import is_number, is_static
-from ..interrupts import carrying
+from ..module_pass import module_pass
 from .compute_pass import ComputePass
 from .functions import own_functions
 from .library_calls import check_capability, has_calls
@@ -66,7 +65,7 @@ FEWEST_CHANNELS = 4
 take 1.7 times as long as those for four."""
 
 
-@tvm.transform.module_pass(opt_level=0, name="LibraryConvolutions")
+@module_pass
 class LibraryConvolutions(ComputePass):
     """Replace ``R.nn.conv1d``, ``conv2d``, ``conv3d`` and transposed ones by calls of cuDNN.
 
@@ -75,8 +74,7 @@ class LibraryConvolutions(ComputePass):
     ``compute="auto"`` all convolutions are left to TVM where cuDNN is not installed.
     """
 
-    @carrying
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Rewrite the convolutions of every Relax function."""
         functions = dict(own_functions(mod))
         wanted = is_convolution, library.CUDNN, self.config, self.computed
@@ -145,7 +143,9 @@ class _Rewriter(PyExprMutator):
             self.owner.computed[key] = f"TVM: {refusal}"
             return made
         self.owner.computed[key] = f"{library.CUDNN.title}: {layout.replace('_', ' ')}"
-        words = [layout, *_precision(call, self.owner.config), *_choice(call)]
+        words = [layout]
+        words += ["tf32"] if self.owner.config.tf32 and str(call.ty.dtype) == "float32" else []
+        words += ["timed"] if all(is_static(shape_of(v) or ()) for v in (*call.args, call)) else []
         if operator_name(call) in SPATIAL:
             words.append(DATA_GRADIENT)
         elif layout == CHANNELS_FIRST:
@@ -183,14 +183,6 @@ class _Rewriter(PyExprMutator):
             widened = np.pad(value.value.numpy(), [(0, 0)] * (rank - 1) + [(0, added)])
             return relax.const(widened, str(value.ty.dtype))
         return self.builder_.emit(relax.op.nn.pad(value, [0] * (2 * rank - 1) + [added]))
-
-
-def _precision(call: Any, config: StitchConfig) -> list[str]:
-    return ["tf32"] if config.tf32 and str(call.ty.dtype) == "float32" else []
-
-
-def _choice(call: Any) -> list[str]:
-    return ["timed"] if all(is_static(shape_of(v) or ()) for v in (*call.args, call)) else []
 
 
 def numbers_of(call: Any) -> list[int]:

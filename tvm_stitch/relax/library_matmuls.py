@@ -9,7 +9,6 @@ the workspace, CUDA graphs own it, and no two streams or threads share one.
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from typing import Any
 
@@ -20,8 +19,8 @@ from tvm.relax.expr_functor import mutator
 from ..compute.cuda import library
 from ..failures import Refusal
 from ..graph.dtype import MULTIPLIED
-from ..graph.extent import Extent, as_expr, is_number, is_static
-from ..interrupts import carrying
+from ..graph.extent import as_expr, is_number, is_static, text_of
+from ..module_pass import module_pass
 from ..rules.rewriting import is_scheduled
 from ..target import capability_of
 from .compute_pass import ComputePass
@@ -35,7 +34,7 @@ WORKSPACE_BYTES = {0: 4 << 20, 90: 32 << 20}
 recommendation. It is planned with all other storage of a function, so that products in a row share it."""
 
 
-@tvm.transform.module_pass(opt_level=0, name="LibraryMatmuls")
+@module_pass
 class LibraryMatmuls(ComputePass):
     """Replace ``R.matmul`` by calls of cuBLASLt that read operands as they lie in memory.
 
@@ -46,8 +45,7 @@ class LibraryMatmuls(ComputePass):
     ``compute="auto"`` all products are left to TVM where cuBLASLt is not installed.
     """
 
-    @carrying
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Rewrite the products of every Relax function."""
         functions = dict(own_functions(mod))
         wanted = is_product, library.CUBLASLT, self.config, self.computed
@@ -118,13 +116,9 @@ def library_call(plan: Planned, operands: list[Any], ty: Any, owner: LibraryMatm
 def described(plan: Planned) -> str:
     """A product's sizes, how its sides lie, and what is computed with it, in words."""
     found = plan.layout
-    batch = "" if is_number(found.batch, 1) else f"{_plain(found.batch)} of "
-    words = [f"{batch}{' x '.join(_plain(e) for e in (found.rows, found.columns, found.depth))}"]
+    batch = "" if is_number(found.batch, 1) else f"{text_of(found.batch)} of "
+    words = [f"{batch}{' x '.join(text_of(e) for e in (found.rows, found.columns, found.depth))}"]
     words += ["result by columns"] if found.swapped else []
     words += [f"{side} side transposed" for side in ("left", "right") if getattr(found, f"{side}_transposed")]
     words += [f"with {' and '.join(plan.words)}"] if plan.words else []
     return ", ".join(words)
-
-
-def _plain(extent: Extent) -> str:
-    return re.sub(r"T\.int64\((-?\d+)\)", r"\1", str(extent))

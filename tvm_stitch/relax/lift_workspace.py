@@ -12,7 +12,7 @@ from tvm.relax.expr_functor import PyExprMutator, PyExprVisitor, mutator, visito
 
 from .. import compat
 from ..codegen.gpu.scratch import WORKSPACE_ATTR
-from ..interrupts import carrying
+from ..module_pass import module_pass
 from .dataflow import is_call_tir
 
 
@@ -21,7 +21,7 @@ class WorkspaceError(ValueError):
     """A function that needs workspace is called in a way that cannot be given any."""
 
 
-@tvm.transform.module_pass(opt_level=0, name="LiftWorkspace")
+@module_pass
 class LiftWorkspace:
     """Give every call of a function with scratch parameters the memory for them.
 
@@ -35,8 +35,7 @@ class LiftWorkspace:
             when a scratch buffer's shape does not follow from a call's arguments and results.
     """
 
-    @carrying
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Rewrite the calls in all Relax functions."""
         wanted = {
             gvar: int(func.attrs[WORKSPACE_ATTR])
@@ -100,7 +99,8 @@ class _Lifter(PyExprMutator):
 
     def visit_var_binding_(self, binding: Any) -> None:
         var, value = binding.var, binding.value
-        if self._lacks_workspace(value) and len(_fields(value.ty_args[0])) > 1 and self._by_item(var):
+        by_item = isinstance(var, relax.DataflowVar) and var not in self.whole
+        if self._lacks_workspace(value) and len(_fields(value.ty_args[0])) > 1 and by_item:
             # The items keep their indices: the longer tuple stands for the one that the program named.
             self.set_var_remap(var, self.builder_.emit(self._extended(value), var.name))
             return
@@ -118,9 +118,6 @@ class _Lifter(PyExprMutator):
         if not isinstance(call.ty_args[0], relax.TupleType):
             return items[0]
         return relax.Tuple([self.builder_.emit(item) for item in items])
-
-    def _by_item(self, var: Any) -> bool:
-        return isinstance(var, relax.DataflowVar) and var not in self.whole
 
     def _lacks_workspace(self, value: Any) -> bool:
         """True for a call that is to be rewritten."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import tvm
 from tvm import relax, tirx
 
-from ..interrupts import carrying
+from ..module_pass import module_pass
 from .stitch_ops import STITCH_ATTR
 
 OPAQUE_PATTERN = 8
@@ -14,16 +14,11 @@ EPILOGUE_ATTR = "tvm_stitch.epilogue"
 """Marks a compute-intensive function merged with its epilogue, until TVM has fused what is left."""
 
 
-def _fuse(mod: tvm.IRModule) -> tvm.IRModule:
-    return relax.transform.FuseTIR()(mod)
-
-
-@tvm.transform.module_pass(opt_level=0, name="MergeStitchOps")
+@module_pass
 class MergeStitchOps:
     """Merge each Primitive function into one PrimFunc, and keep FuseOps from fusing anything into a stitch op."""
 
-    @carrying
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Run FuseTIR and restore the marks that it drops."""
         marked, merged = set(), set()
         for gvar, func in mod.functions_items():
@@ -31,7 +26,7 @@ class MergeStitchOps:
                 merged.add(gvar.name_hint)
                 if STITCH_ATTR in func.attrs:
                     marked.add(gvar.name_hint)
-        mod = _fuse(mod)
+        mod = relax.transform.FuseTIR()(mod)
         updates = {}
         for gvar, func in mod.functions_items():
             if isinstance(func, tirx.PrimFunc) and gvar.name_hint in merged:
@@ -43,12 +38,11 @@ class MergeStitchOps:
         return mod
 
 
-@tvm.transform.module_pass(opt_level=0, name="UnmarkEpilogues")
+@module_pass
 class UnmarkEpilogues:
     """Make the functions with epilogues what TVM's fusion makes of them, so that tuning records of those serve."""
 
-    @carrying
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Drop the attributes that ``MergeStitchOps`` gave them."""
         for gvar, func in list(mod.functions_items()):
             if isinstance(func, tirx.PrimFunc) and func.attrs and EPILOGUE_ATTR in func.attrs:

@@ -60,9 +60,6 @@ class _Marks(PyExprMutator):
         var = binding.var
         value = self.visit_expr(binding.value)
         dataflow = self.builder_.current_block_is_dataflow()
-        emit = (
-            self.builder_.emit_output
-            if dataflow and not isinstance(var, relax.DataflowVar)
-            else self.builder_.emit
-        )
+        is_output = dataflow and not isinstance(var, relax.DataflowVar)
+        emit = self.builder_.emit_output if is_output else self.builder_.emit
         self.set_var_remap(var, emit(self.builder_.normalize(value), marked(str(var.name))))

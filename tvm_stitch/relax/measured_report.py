@@ -165,8 +165,5 @@ def _spread(seconds: Sequence[float]) -> Spread:
 
 
 def _name(device: Any) -> str:
-    return (
-        str(device.device_name)
-        if device.dlpack_device_type() != tvm.cpu().dlpack_device_type()
-        else "this CPU"
-    )
+    is_cpu = device.dlpack_device_type() == tvm.cpu().dlpack_device_type()
+    return "this CPU" if is_cpu else str(device.device_name)

@@ -17,6 +17,7 @@ import tvm
 from tvm import relax
 
 from ..graph.extent import is_static
+from ..module_pass import module_pass
 from .functions import with_own_functions
 from .operators import has_operators, operator_name
 from .views import shape_of
@@ -108,11 +109,8 @@ def _take(builder: Any, call: Any) -> Any:
     ``x[:, -1]`` is imported so, in the mode that does not check indices.
     """
     x, indices = call.args
-    if (
-        call.attrs.axis is None
-        or str(call.attrs.mode) != "fast"
-        or not isinstance(indices, tvm.ir.GenericConst)
-    ):
+    checked = call.attrs.axis is None or str(call.attrs.mode) != "fast"
+    if checked or not isinstance(indices, tvm.ir.GenericConst):
         return call
     shape, places = shape_of(x), indices.value.numpy()
     if not shape or places.dtype.kind != "i" or not (places < 0).any():
@@ -142,11 +140,11 @@ MENDED: dict[str, Callable[[Any, Any], Any]] = {
 """By operator what makes of a call one that TVM compiles, or the call itself."""
 
 
-@tvm.transform.module_pass(opt_level=0, name="MendImports")
+@module_pass
 class MendImports:
     """Rewrite the calls that ``MENDED`` knows. Runs before all else; types that change are inferred anew."""
 
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Rewrite the Relax functions that have such calls."""
         if not has_operators(mod, MENDED):
             return mod

@@ -189,15 +189,10 @@ def _kernel(
 ) -> KernelCall:
     least = add_sizes(*(v.bytes for v in [*call.operands, *call.results]))
     plan = plans.get(call.function)
+    moved = (None, None, least, estimated(least, device), note)
     if plan is not None:
-        return KernelCall(
-            call.function, kind, tuple(members), tuple(call.operands), tuple(call.results), plan.bytes_read,
-            plan.bytes_written, plan.bytes_least, plan.seconds,
-        )  # fmt: skip
-    return KernelCall(
-        call.function, kind, tuple(members), tuple(call.operands), tuple(call.results), None, None, least,
-        estimated(least, device), note,
-    )  # fmt: skip
+        moved = (plan.bytes_read, plan.bytes_written, plan.bytes_least, plan.seconds, "")
+    return KernelCall(call.function, kind, tuple(members), tuple(call.operands), tuple(call.results), *moved)
 
 
 def estimated(size: Size, device: DeviceModel) -> float | None:

@@ -23,7 +23,7 @@ from tvm.relax import op as R
 from ..failures import Refusal
 from ..graph.dtype import MULTIPLIED
 from ..graph.extent import is_static
-from ..interrupts import carrying
+from ..module_pass import module_pass
 from .functions import with_own_functions
 from .operators import has_operators, operator_name
 from .transposed_convolutions import CONVOLUTIONS, SPATIAL
@@ -34,7 +34,7 @@ MOST_WASTE = 4.0
 get zeros to be of one size."""
 
 
-@tvm.transform.module_pass(opt_level=0, name="PhasedConvolutions")
+@module_pass
 class PhasedConvolutions:
     """Write transposed convolutions of constant weights and static images as convolutions with more channels.
 
@@ -52,8 +52,7 @@ class PhasedConvolutions:
         self.is_called = is_called
         self.computed = computed if computed is not None else {}
 
-    @carrying
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Rewrite the module's transposed convolutions."""
         if not has_operators(mod, SPATIAL) or not self.is_called():
             return mod

@@ -136,7 +136,8 @@ def planning_passes(
         ConstantWeights(),
         ConstantViews(),
         ConstantBatchNorm(),
-        *_attention(target, config, recorder),
+        FusedAttention(target, config, recorder.computed),
+        *([DecomposeAttention()] if "matmul" not in config.of_tvm else []),
         TransposedConvolutions("convolution" not in config.of_tvm),
         *_layouts(target, config, recorder),
         CarriedPermutations(),
@@ -144,15 +145,11 @@ def planning_passes(
         *_libraries(target, config, recorder),
         ConstantViews(),
         *stitch_passes(target, config, recorder, scopes, check),
-        *_templates(target, config, recorder, check),
-    ]
-
-
-def _attention(target: Any, config: StitchConfig, recorder: Recorder) -> list[Any]:
-    """Attention by a kernel of our own, where there is one, else by its products and softmax."""
-    return [
-        FusedAttention(target, config, recorder.computed),
-        *([DecomposeAttention()] if "matmul" not in config.of_tvm else []),
+        *(
+            [ComputeTemplates(target, config, recorder.computed, check)]
+            if has_templates(target, config)
+            else []
+        ),
     ]
 
 
@@ -181,13 +178,6 @@ def _layouts(target: Any, config: StitchConfig, recorder: Recorder) -> list[Any]
         return suits_library(config.tf32, call, read_last) and is_called()
 
     return [PhasedConvolutions(is_called, recorder.computed), ConvolutionLayouts(converts, recorder.computed)]
-
-
-def _templates(target: Any, config: StitchConfig, recorder: Recorder, check: bool) -> list[Any]:
-    """Templates of our own for compute-intensive operators."""
-    return (
-        [ComputeTemplates(target, config, recorder.computed, check)] if has_templates(target, config) else []
-    )
 
 
 def _stitch(target: Any, config: StitchConfig, recorder: Recorder, scopes: Scopes | None, check: bool) -> Any:

@@ -15,26 +15,35 @@ import tvm
 from tvm import relax
 
 from .. import compat
-from ..interrupts import carrying
+from ..module_pass import module_pass
 from ..one_at_a_time import exclusively
-from .functions import with_own_functions
-from .operators import operator_name
+from .rewritten_calls import with_calls
 
 RAISED: dict[str, Callable[..., Any]] = {"maximum": relax.op.maximum, "minimum": relax.op.minimum}
 """By name of a function, the operator that it may be."""
 
 
-@tvm.transform.module_pass(opt_level=0, name="RaisedCalls")
+@module_pass
 class RaisedCalls:
     """Replace calls of functions that are what TVM legalizes an operator to. Runs before passes that see operators."""
 
-    @carrying
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Rewrite the Relax functions of a module that has such functions."""
         functions = {gvar: func for gvar, func in mod.functions_items() if _name(gvar) in RAISED}
         if not functions:
             return mod
-        return with_own_functions(mod, lambda func: _Mutator(functions).visit_expr(func))
+        known: dict[Any, bool] = {}
+
+        def raised(_builder: Any, call: Any) -> Any:
+            if call.args[0] not in functions or len(call.args) != 2:
+                return call
+            gvar, args = call.args[0], list(call.args[1])
+            operator = RAISED[_name(gvar)]
+            if gvar not in known:
+                known[gvar] = _is_of(operator, functions[gvar], [arg.ty for arg in args])
+            return operator(*args) if known[gvar] else call
+
+        return with_calls(mod, ("relax.call_tir",), raised)
 
 
 def _name(gvar: Any) -> str:
@@ -53,33 +62,10 @@ def _legalized(operator: Callable[..., Any], types: list[Any]) -> Any:
     return func
 
 
-@relax.expr_functor.mutator
-class _Mutator(relax.PyExprMutator):
-    def __init__(self, functions: dict[Any, Any]):
-        super().__init__()
-        self.functions = functions
-        self.known: dict[Any, bool] = {}
-
-    def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
-        call = super().visit_call_(call)
-        if (
-            operator_name(call) != "relax.call_tir"
-            or call.args[0] not in self.functions
-            or len(call.args) != 2
-        ):
-            return call
-        gvar, args = call.args[0], list(call.args[1])
-        operator = RAISED[_name(gvar)]
-        if gvar not in self.known:
-            self.known[gvar] = self._is_of(operator, gvar, [arg.ty for arg in args])
-        return operator(*args) if self.known[gvar] else call
-
-    def _is_of(self, operator: Callable[..., Any], gvar: Any, types: list[Any]) -> bool:
-        """Whether a function is what TVM makes of an operator, which takes two tensors of one type of elements."""
-        if len(types) != 2 or not all(
-            isinstance(ty, relax.TensorType) and ty.shape is not None for ty in types
-        ):
-            return False
-        if types[0].dtype != types[1].dtype:
-            return False
-        return compat.structural_equal(self.functions[gvar], _legalized(operator, types))
+def _is_of(operator: Callable[..., Any], func: Any, types: list[Any]) -> bool:
+    """Whether a function is what TVM makes of an operator, which takes two tensors of one type of elements."""
+    if len(types) != 2 or not all(isinstance(ty, relax.TensorType) and ty.shape is not None for ty in types):
+        return False
+    if types[0].dtype != types[1].dtype:
+        return False
+    return compat.structural_equal(func, _legalized(operator, types))

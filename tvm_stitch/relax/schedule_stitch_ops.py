@@ -17,7 +17,8 @@ from ..config import StitchConfig, checked_config
 from ..device import device_model
 from ..failures import Refusal, error_text, let_pass, raise_where_strict, reason_of
 from ..graph.reader import read
-from ..interrupts import carrying, check
+from ..interrupts import check
+from ..module_pass import module_pass
 from ..plan.choose import choose_plan
 from ..plan.kernel import KernelPlan
 from ..rules.lowering import lowered
@@ -26,7 +27,7 @@ from ..target import resolve_target
 from .stitch_ops import STITCH_ATTR
 
 
-@tvm.transform.module_pass(opt_level=0, name="ScheduleStitchOps")
+@module_pass
 class ScheduleStitchOps:
     """Replace the PrimFunc of every stitch op by its scheduled kernel.
 
@@ -52,8 +53,7 @@ class ScheduleStitchOps:
         self.declined = declined
         self.check = check
 
-    @carrying
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Schedule the marked functions."""
         device = device_model(self.target, self.config)
 

@@ -8,15 +8,17 @@ and takes several kernels on a GPU.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import tvm
 from tvm import relax, te, tirx
 
 from ..graph.extent import product
+from ..module_pass import module_pass
 from ..plan import heuristics
-from .functions import own_functions
-from .operators import has_operators, operator_name
+from .operators import operator_name
+from .rewritten_calls import with_calls
 from .views import shape_of
 
 _PRODUCT = te.comm_reducer(lambda a, b: a * b, lambda t: tirx.const(1, t), name="prod")
@@ -24,7 +26,7 @@ SCANS = {"relax.cumsum": (te.sum, 0), "relax.cumprod": (_PRODUCT, 1)}
 """Operators, each with what combines its elements and that one's identity."""
 
 
-@tvm.transform.module_pass(opt_level=0, name="ShortScans")
+@module_pass
 class ShortScans:
     """Make reductions of ``cumsum`` and ``cumprod``. Runs before TVM chooses kernels for scans.
 
@@ -35,41 +37,26 @@ class ShortScans:
     def __init__(self, on_device: bool):
         self.longest = heuristics.GPU_SCAN_AS_SUMS if on_device else heuristics.CPU_SCAN_AS_SUMS
 
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Rewrite the Relax functions that have such scans."""
-        if not has_operators(mod, SCANS):
-            return mod
-        mutator = _Mutator(mod, self.longest)
-        for gvar, func in own_functions(mod):
-            mutator.builder_.update_func(gvar, mutator.visit_expr(func))
-        return mutator.builder_.get()
+        return with_calls(mod, SCANS, partial(_as_reduction, self.longest))
 
 
-@relax.expr_functor.mutator
-class _Mutator(relax.PyExprMutator):
-    def __init__(self, mod: tvm.IRModule, longest: int):
-        super().__init__(mod)
-        self.longest = longest
-
-    def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
-        call = super().visit_call_(call)
-        name = operator_name(call)
-        if name not in SCANS:
-            return call
-        shape, dtype = shape_of(call.args[0]), str(call.ty.dtype)
-        if shape is None or not shape or dtype == "bool":
-            return call
-        axis = call.attrs.axis
-        length = product(shape) if axis is None else shape[int(axis) % len(shape)]
-        if not isinstance(length, int) or not 0 < length <= self.longest:
-            return call
-        x = call.args[0]
-        if axis is None:
-            x, axis = self.builder_.emit(relax.op.flatten(x)), 0
-        hint = name.removeprefix("relax.")
-        return self.builder_.call_te(
-            scanned, x, int(axis), bool(call.attrs.exclusive), hint, dtype, primfunc_name_hint=hint
-        )
+def _as_reduction(longest: int, builder: Any, call: Any) -> Any:
+    shape, dtype = shape_of(call.args[0]), str(call.ty.dtype)
+    if shape is None or not shape or dtype == "bool":
+        return call
+    axis = call.attrs.axis
+    length = product(shape) if axis is None else shape[int(axis) % len(shape)]
+    if not isinstance(length, int) or not 0 < length <= longest:
+        return call
+    x = call.args[0]
+    if axis is None:
+        x, axis = builder.emit(relax.op.flatten(x)), 0
+    hint = operator_name(call).removeprefix("relax.")
+    return builder.call_te(
+        scanned, x, int(axis), bool(call.attrs.exclusive), hint, dtype, primfunc_name_hint=hint
+    )
 
 
 def scanned(x: te.Tensor, axis: int, exclusive: bool, kind: str, dtype: str) -> te.Tensor:

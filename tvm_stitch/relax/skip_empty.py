@@ -15,11 +15,12 @@ from tvm import relax, s_tir, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from .. import compat
+from ..module_pass import module_pass
 from ..rules.rewriting import with_body, with_prim_funcs
 from .dataflow import is_call_tir
 
 
-@tvm.transform.module_pass(opt_level=0, name="SkipEmpty")
+@module_pass
 class SkipEmpty:
     """Replace each ``call_tir`` whose results all have a static extent of 0 by allocations that nothing is written to.
 
@@ -28,7 +29,7 @@ class SkipEmpty:
     without elements become allocations as well.
     """
 
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Rewrite every Relax function that has such a call, and every PrimFunc with such a result among others."""
         mod = with_prim_funcs(mod, _without_empty_loops)
         skipper = _Skipper(mod)

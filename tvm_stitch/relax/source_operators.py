@@ -45,10 +45,8 @@ def source_operators(mod: tvm.IRModule) -> tuple[list[Source], list[Step]]:
             types = tensor_types(var.ty)
             if not isinstance(value, relax.Call) or not types or operator_name(value) in _NONE:
                 made[var] = before
-                if (
-                    not isinstance(value, relax.Call) and len(before) == 1
-                ):  # another name, or one result of several
-                    (i,) = before
+                if not isinstance(value, relax.Call) and len(before) == 1:
+                    (i,) = before  # another name, or one result of several
                     steps[i] = Step((*steps[i].values, str(var.name)), steps[i].producers)
                 continue
             told = value_of(str(var.name), types[0])

@@ -19,6 +19,7 @@ from ..errors import StitchError
 from ..failures import ScopeFailed, raise_where_strict, reason_of
 from ..graph.fingerprint import fingerprint
 from ..interrupts import carrying, check
+from ..module_pass import module_pass
 from ..recorder import fresh
 from ..scope.epilogue import no_template
 from ..scope.for_target import identify_for
@@ -33,7 +34,7 @@ Known: TypeAlias = dict[tuple[Any, frozenset[str]], tuple[BlockView, Identified]
 """What was found in a dataflow block, by the block and the scopes that were excluded."""
 
 
-@tvm.transform.module_pass(opt_level=0, name="StitchOps")
+@module_pass
 class StitchOps:
     """Replace TVM's fusion for memory-intensive operators.
 
@@ -64,8 +65,7 @@ class StitchOps:
         self.left = left
         self.known = known
 
-    @carrying
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Outline the scopes of every function of the module."""
         exclude, failed = self.exclude, dict[str, str]()
         known = self.known if self.known is not None else {}

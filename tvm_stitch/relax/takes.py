@@ -11,11 +11,11 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-from tvm import relax, te, tirx
+from tvm import relax, te
 from tvm.topi import tag
 
-from .functions import with_own_functions
-from .operators import operator_name
+from ..module_pass import module_pass
+from .rewritten_calls import with_calls
 
 TAKE = "relax.take"
 
@@ -48,29 +48,15 @@ def _is_unchecked(call: Any) -> bool:
     return shaped and str(call.attrs.mode) == "fast" and call.attrs.axis is not None
 
 
-@tvm.transform.module_pass(opt_level=0, name="LegalizeTakes")
+@module_pass
 class LegalizeTakes:
     """Legalize the takes that TVM would warn of, and nothing else: for pipelines of TVM's own."""
 
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Rewrite the Relax functions that have such takes."""
-        mutator = _Mutator(mod)
-        mod = with_own_functions(mod, lambda func: mutator.visit_expr(func))
-        for gvar, func in mutator.builder_.get().functions_items():
-            if isinstance(func, tirx.PrimFunc) and gvar.name_hint not in {
-                g.name_hint for g, _ in mod.functions_items()
-            }:
-                mod[gvar] = func
-        return mod
-
-
-@relax.expr_functor.mutator
-class _Mutator(relax.PyExprMutator):
-    def visit_call_(self, call: relax.Call) -> relax.Expr:
-        call = super().visit_call_(call)
-        if operator_name(call) == TAKE and _is_unchecked(call):
-            return _take(self.builder_, call)
-        return call
+        return with_calls(
+            mod, TAKES, lambda builder, call: _take(builder, call) if _is_unchecked(call) else call
+        )
 
 
 def stock_pipeline(target: Any) -> Any:

@@ -10,6 +10,7 @@ matrix product.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,28 +19,19 @@ from tvm import relax
 from tvm.relax import op as R
 
 from ..graph.extent import is_number
-from ..interrupts import carrying
-from .functions import with_own_functions
-from .operators import has_operators, operator_name
+from ..module_pass import module_pass
+from .rewritten_calls import with_calls
 from .spread_data import turned_weight
 from .views import shape_of
 
-SPATIAL = {
-    "relax.nn.conv1d_transpose": "W",
-    "relax.nn.conv2d_transpose": "HW",
-    "relax.nn.conv3d_transpose": "DHW",
-}
+SPATIAL = {f"relax.nn.conv{len(axes)}d_transpose": axes for axes in ("W", "HW", "DHW")}
 """For each operator, its spatial axes."""
 
-CONVOLUTIONS = {
-    "relax.nn.conv1d_transpose": R.nn.conv1d,
-    "relax.nn.conv2d_transpose": R.nn.conv2d,
-    "relax.nn.conv3d_transpose": R.nn.conv3d,
-}
+CONVOLUTIONS = dict(zip(SPATIAL, (R.nn.conv1d, R.nn.conv2d, R.nn.conv3d)))
 """What an operator becomes where its stride is 1."""
 
 
-@tvm.transform.module_pass(opt_level=0, name="TransposedConvolutions")
+@module_pass
 class TransposedConvolutions:
     """Make convolutions and products of those transposed ones that are such, and give others TVM's layouts.
 
@@ -56,61 +48,50 @@ class TransposedConvolutions:
     def __init__(self, rewrites: bool = True):
         self.rewrites = rewrites
 
-    @carrying
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Rewrite the module's transposed convolutions."""
-        if not has_operators(mod, SPATIAL):
-            return mod
-        return with_own_functions(mod, lambda func: _Mutator(self.rewrites).visit_expr(func))
+        return with_calls(mod, SPATIAL, partial(_rewritten, self.rewrites))
 
 
-@relax.expr_functor.mutator
-class _Mutator(relax.PyExprMutator):
-    def __init__(self, rewrites: bool):
-        super().__init__()
-        self.rewrites = rewrites
+def _rewritten(rewrites: bool, builder: Any, call: Any) -> Any:
+    name, attrs = call.op.name, call.attrs
+    first, kernel = f"NC{SPATIAL[name]}", f"IO{SPATIAL[name]}"
+    layouts = str(attrs.data_layout), str(attrs.kernel_layout), str(attrs.out_layout or attrs.data_layout)
+    data = _permuted(builder, call.args[0], layouts[0], first)
+    weight = _permuted(builder, call.args[1], layouts[1], kernel)
+    if rewrites and _is_product(data, attrs):
+        made = _product(builder, data, weight, call)
+    elif rewrites and isinstance(weight, tvm.ir.GenericConst) and _is_convolution(weight, attrs):
+        made = _convolution(name, data, weight, call)
+    elif layouts == (first, kernel, first):
+        return call
+    else:
+        made = _transposed(name, data, weight, attrs)
+    return made if layouts[2] == first else _permuted(builder, builder.emit(made), first, layouts[2])
 
-    def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
-        call = super().visit_call_(call)
-        name = operator_name(call)
-        if name not in SPATIAL:
-            return call
-        attrs, spatial = call.attrs, SPATIAL[name]
-        first, kernel = f"NC{spatial}", f"IO{spatial}"
-        layouts = str(attrs.data_layout), str(attrs.kernel_layout), str(attrs.out_layout or attrs.data_layout)
-        data = self._permuted(call.args[0], layouts[0], first)
-        weight = self._permuted(call.args[1], layouts[1], kernel)
-        if self.rewrites and _is_product(data, attrs):
-            made = self._product(data, weight, call)
-        elif self.rewrites and isinstance(weight, tvm.ir.GenericConst) and _is_convolution(weight, attrs):
-            made = _convolution(name, data, weight, call)
-        elif layouts == (first, kernel, first):
-            return call
-        else:
-            made = _transposed(name, data, weight, attrs)
-        return made if layouts[2] == first else self._permuted(self.builder_.emit(made), first, layouts[2])
 
-    def _product(self, data: Any, weight: Any, call: Any) -> Any:
-        """Images of one place each, times the window's elements of all channels."""
-        images, channels = data.ty.shape.values[:2]
-        results = weight.ty.shape.values[1:]
-        rows = self.builder_.emit(R.reshape(data, [images, channels]))
-        columns = results[0]
-        for extent in results[1:]:
-            columns = columns * extent
-        matrix = self.builder_.emit(R.reshape(weight, [channels, columns]))
-        product = self.builder_.emit(R.matmul(rows, matrix, out_dtype=str(call.ty.dtype)))
-        return R.reshape(product, [images, *results])
+def _product(builder: Any, data: Any, weight: Any, call: Any) -> Any:
+    """Images of one place each, times the window's elements of all channels."""
+    images, channels = data.ty.shape.values[:2]
+    results = weight.ty.shape.values[1:]
+    rows = builder.emit(R.reshape(data, [images, channels]))
+    columns = results[0]
+    for extent in results[1:]:
+        columns = columns * extent
+    matrix = builder.emit(R.reshape(weight, [channels, columns]))
+    product = builder.emit(R.matmul(rows, matrix, out_dtype=str(call.ty.dtype)))
+    return R.reshape(product, [images, *results])
 
-    def _permuted(self, value: Any, layout: str, wanted: str) -> Any:
-        """An operand of a layout in another one."""
-        if layout == wanted:
-            return value
-        axes = [layout.index(axis) for axis in wanted]
-        if isinstance(value, tvm.ir.GenericConst):
-            array = np.ascontiguousarray(value.value.numpy().transpose(axes))
-            return relax.const(array, str(value.ty.dtype))
-        return self.builder_.emit(R.permute_dims(value, axes))
+
+def _permuted(builder: Any, value: Any, layout: str, wanted: str) -> Any:
+    """An operand of a layout in another one."""
+    if layout == wanted:
+        return value
+    axes = [layout.index(axis) for axis in wanted]
+    if isinstance(value, tvm.ir.GenericConst):
+        array = np.ascontiguousarray(value.value.numpy().transpose(axes))
+        return relax.const(array, str(value.ty.dtype))
+    return builder.emit(R.permute_dims(value, axes))
 
 
 def _transposed(name: str, data: Any, weight: Any, attrs: Any) -> Any:

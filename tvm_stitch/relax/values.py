@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +11,7 @@ from tvm import relax
 
 from .. import compat
 from ..graph.dtype import item_bytes
+from ..graph.extent import text_of
 from ..report.data import Size, Value
 
 
@@ -32,11 +32,6 @@ def value_of(name: str, ty: Any, origin: str = "kernel") -> Value:
     return Value(name, ", ".join(map(text_of, extents)), dtype, _bytes(extents, dtype), origin)
 
 
-def text_of(extent: Any) -> str:
-    """An extent as it is read: ``8``, ``n`` or ``n * 2``."""
-    return re.sub(r"T\.int64\((-?\d+)\)", r"\1", str(extent))
-
-
 def _bytes(extents: list[Any], dtype: str) -> Size:
     static, symbolic = item_bytes(dtype), []
     for extent in extents:
@@ -45,11 +40,9 @@ def _bytes(extents: list[Any], dtype: str) -> Size:
             symbolic.append(text_of(extent))
         else:
             static *= known
-    return (
-        static
-        if not symbolic
-        else " * ".join([*(f"({s})" if " " in s else s for s in symbolic), str(static)])
-    )
+    if not symbolic:
+        return static
+    return " * ".join([*(f"({s})" if " " in s else s for s in symbolic), str(static)])
 
 
 def bindings_of(body: Any) -> Iterator[Any]:

@@ -12,11 +12,12 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
+from ..module_pass import module_pass
 from .dataflow import is_call_tir
 from .functions import with_own_functions
 
 
-@tvm.transform.module_pass(opt_level=0, name="ViewedResults")
+@module_pass
 class ViewedResults:
     """Give reshapes that leave a dataflow block a name in it, and the results a second one.
 
@@ -24,7 +25,7 @@ class ViewedResults:
     behind ``CanonicalizeBindings``, which would undo it.
     """
 
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Rewrite the Relax functions that have such results."""
         return with_own_functions(mod, lambda func: _rewritten(mod, func))
 

@@ -117,10 +117,6 @@ def _permuted(call: Any, view: View, extents: tuple[Extent, ...]) -> View:
     return reordered(view, permutation(call, len(extents)))
 
 
-def _broadcast(_call: Any, view: View, extents: tuple[Extent, ...]) -> View | None:
-    return broadcast(view, extents)
-
-
 def broadcast(view: View, extents: Sequence[Extent]) -> View | None:
     """A view with its elements repeated along axes; None where it is not known whether they are."""
     missing = len(extents) - len(view.extents)
@@ -167,20 +163,16 @@ def _part(part: Part, view: View) -> View | None:
 
 def _numbers(value: Any) -> list[int] | None:
     """The integers of a tuple of constants; None where it is something else."""
-    fields = (
-        value.fields
-        if isinstance(value, relax.Tuple)
-        else value.values
-        if isinstance(value, relax.ShapeExpr)
-        else ()
-    )
+    if not isinstance(value, (relax.Tuple, relax.ShapeExpr)):
+        return None
+    fields = value.fields if isinstance(value, relax.Tuple) else value.values
     found = [as_extent(getattr(field, "value", field)) for field in fields]
     return found if found and is_static(found) else None
 
 
 _OTHERS: dict[str, Callable[[Any, View, tuple[Extent, ...]], View | None]] = {
     "relax.permute_dims": _permuted,
-    "relax.broadcast_to": _broadcast,
+    "relax.broadcast_to": lambda _call, view, extents: broadcast(view, extents),
     "relax.strided_slice": _sliced,
 }
 

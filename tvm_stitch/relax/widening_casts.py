@@ -17,6 +17,7 @@ from tvm import relax
 
 from ..graph.dtype import item_bytes
 from ..interrupts import carrying
+from ..module_pass import module_pass
 from .dataflow import GraphReader, call_args, is_call_tir, view_block
 from .functions import with_own_functions
 from .readers import readers_of
@@ -25,15 +26,14 @@ INJECTIVE = 2
 """The widest of TVM's patterns (``TOpPattern``) that its own fusion joins a cast before with, whatever it computes."""
 
 
-@tvm.transform.module_pass(opt_level=0, name="WideningCasts")
+@module_pass
 class WideningCasts:
     """Give every element-wise reader of a cast to a wider type a cast of its own.
 
     Runs on calls of tensor functions, their patterns annotated. Readers that are not element-wise share the first cast.
     """
 
-    @carrying
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Rewrite the Relax functions."""
         return with_own_functions(mod, lambda func: _Mutator(mod, readers_of(func)).visit_expr(func))
 

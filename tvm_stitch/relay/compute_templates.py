@@ -17,7 +17,8 @@ from ..compute.tiles import Tiles
 from ..config import StitchConfig, checked_config
 from ..device import device_model
 from ..failures import let_pass, reason_of
-from ..interrupts import carrying, check
+from ..interrupts import check
+from ..module_pass import module_pass
 from ..target import resolve_target
 from .external import build, external_function
 from .lower import GENERIC, exact_key, read_function, typed
@@ -27,7 +28,7 @@ from .stitch_ops import TEMPLATE_ATTR
 from .traverse import with_calls
 
 
-@tvm.transform.module_pass(opt_level=0, name="ComputeTemplates")
+@module_pass
 class ComputeTemplates:
     """Give every function marked ``tvm_stitch.template`` a kernel of our own, and build it.
 
@@ -60,8 +61,7 @@ class ComputeTemplates:
         self.refused = refused if refused is not None else {}
         self.prefix, self.build = prefix, build
 
-    @carrying
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Replace the marked functions and their calls."""
         maker = _Maker(self, {str(gvar.name_hint) for gvar in mod.functions})
         return with_calls(mod, maker.replaced)

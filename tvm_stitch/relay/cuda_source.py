@@ -67,7 +67,7 @@ def fix_source(code: str, target: Any = None) -> str:
         target: what it is for; not used, but part of TVM's callback.
     """
     del target
-    fixed = _bound(_aligned(_constants(_own_half_math(code))))
+    fixed = _bound(_ARRAY.sub(r"\1__align__(16) \2", _constants(_own_half_math(code))))
     functions = {**FUNCTIONS, **{device_name(call): source for call, source in MATH.items()}}
     for name, function in functions.items():
         fixed = defined(fixed, name, function)
@@ -84,10 +84,6 @@ def _own_half_math(code: str) -> str:
 def _constants(code: str) -> str:
     convert = {"float": "__int_as_float", "double": "__longlong_as_double"}
     return _CONSTANT_BITS.sub(lambda m: f"{convert[m[1]]}({m[2]})", code)
-
-
-def _aligned(code: str) -> str:
-    return _ARRAY.sub(r"\1__align__(16) \2", code)
 
 
 def _bound(code: str) -> str:
@@ -144,11 +140,7 @@ def _compile(code: str, target: Any, build: Callable[..., Any] | None) -> Any:
         except FileNotFoundError as err:
             if "nvcc" not in str(err):
                 raise
-    return compile_with_nvrtc(code, _arch(target))
-
-
-def _arch(target: Any) -> str:
-    return str(getattr(target, "arch", "") or DEFAULT_ARCH)
+    return compile_with_nvrtc(code, str(getattr(target, "arch", "") or DEFAULT_ARCH))
 
 
 def compile_with_nvrtc(code: str, arch: str = DEFAULT_ARCH) -> bytearray:

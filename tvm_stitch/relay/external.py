@@ -7,8 +7,6 @@ compiled exactly as without stitching.
 
 Kernels are built when they are scheduled, not when TVM asks for them: an error that leaves an external compiler ends
 the process, where an earlier one only gives the operators back to TVM.
-
-Kernels are compiled when they are scheduled: an error that leaves an external compiler ends the process.
 """
 
 from __future__ import annotations

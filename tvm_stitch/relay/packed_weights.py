@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Packed weights in Relay: the constant in panels, and the expression that is the weight again.
 
-A function that takes a packed weight computes what its kernel does, with operators: layout rewriters that take all
-primitive functions apart find a module that is right, and folding constants gives the weight back.
-
 A function of a packed weight computes with it: its body, which is never compiled, unpacks the panels by operators.
 When a layout rewriter takes the function apart, what is left is right, and TVM, which folds constants then, has the
 weight again.

@@ -14,7 +14,8 @@ from ..codegen.emit import emit
 from ..config import StitchConfig, checked_config
 from ..device import device_model
 from ..failures import raise_where_strict, reason_of
-from ..interrupts import carrying, check
+from ..interrupts import check
+from ..module_pass import module_pass
 from ..plan.choose import choose_plan
 from ..plan.kernel import KernelPlan
 from ..target import resolve_target
@@ -27,7 +28,7 @@ from .traverse import post_order, with_calls
 Plan = KernelPlan
 
 
-@tvm.transform.module_pass(opt_level=0, name="ScheduleStitchOps")
+@module_pass
 class ScheduleStitchOps:
     """Give every stitch op its scheduled kernel, and build it.
 
@@ -64,8 +65,7 @@ class ScheduleStitchOps:
         self.prefix = prefix
         self.build = build
 
-    @carrying
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Schedule the marked functions."""
         known: dict[str, Any] = {}
         names = {str(gvar.name_hint) for gvar in mod.functions}

@@ -13,7 +13,8 @@ from ..compute.anchored import reads_permuted
 from ..config import StitchConfig, checked_config
 from ..errors import StitchError
 from ..failures import ScopeFailed, raise_where_strict, reason_of
-from ..interrupts import carrying, check
+from ..interrupts import check
+from ..module_pass import module_pass
 from ..recorder import fresh
 from ..scope.epilogue import no_template
 from ..scope.for_target import identify_for
@@ -38,7 +39,7 @@ Known: TypeAlias = dict[tuple[Any, frozenset[str]], tuple[Region, Identified]]
 """What was found in a region, by its root and the scopes that were excluded."""
 
 
-@tvm.transform.module_pass(opt_level=0, name="StitchOps")
+@module_pass
 class StitchOps:
     """Replace TVM's fusion for memory-intensive operators.
 
@@ -81,8 +82,7 @@ class StitchOps:
         self.templates = templates
         self.computed = computed if computed is not None else {}
 
-    @carrying
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Outline the scopes of every function of the module."""
         mod = relay.transform.InferType()(mod)
         failed: dict[str, str] = {}

@@ -100,7 +100,7 @@ def _first(name: str, ours: Rule, theirs: Callable[..., Any]) -> Callable[..., A
 
 def _dense(templates: Templates, attrs: Any, inputs: Any, tinfos: Any) -> None:
     """No other layout, for a product that a template serves."""
-    data, weight = _vars(tinfos)
+    data, weight = (relay.Var(f"p{i}", relay.TensorType(t.shape, t.dtype)) for i, t in enumerate(tinfos))
     product = relay.nn.dense(data, weight, attrs["units"], str(attrs["out_dtype"]))
     templates.of_function(relay.Function([data, weight], product), "dense", _constants(inputs))
 
@@ -129,10 +129,6 @@ def _conv2d(templates: Templates, attrs: Any, inputs: Any, tinfos: Any) -> Any:
     moved = relay.Function(params, relay.nn.conv2d(*params, **options))
     templates.of_function(moved, "conv2d", _constants(inputs))
     return relay.nn.conv2d(*inputs, **options)
-
-
-def _vars(tinfos: Any) -> list[Any]:
-    return [relay.Var(f"p{i}", relay.TensorType(info.shape, info.dtype)) for i, info in enumerate(tinfos)]
 
 
 def _constants(inputs: Any) -> list[bool]:

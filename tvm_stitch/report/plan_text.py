@@ -62,15 +62,15 @@ _USUAL: dict[str, object] = {
 """What the text leaves out of a stage's mapping."""
 
 
+_PASS_LISTS = {"reduces": " reducing", "reduces_across_rows": " reducing across rows", "keeps": ", keeping"}
+
+
 def _pass_lines(passes: list[dict[str, Any]], indent: str) -> list[str]:
     lines = []
     for i, p in enumerate(passes):
-        reduced = f" reducing {', '.join(p['reduces'])}" if p["reduces"] else ""
-        reduced += (
-            f" reducing across rows {', '.join(p['reduces_across_rows'])}" if p["reduces_across_rows"] else ""
-        )
-        kept = f", keeping {', '.join(p['keeps'])}" if p["keeps"] else ""
-        lines.append(f"{indent}pass {i}: {p['columns']} columns{reduced}{kept}")
+        lines.append(f"{indent}pass {i}: {p['columns']} columns")
+        for key, what in _PASS_LISTS.items():
+            lines[-1] += f"{what} {', '.join(p[key])}" if p[key] else ""
     return lines
 
 

@@ -24,12 +24,11 @@ def measured_lines(report: ModelReport) -> list[str]:
         if call is None:
             continue
         found, memory = _sum(kernels), _sum([k for k in kernels if k.kind in ("stitched", "tvm")])
-        told = (
-            f"; kernels {seconds_in_words(found)}, memory-intensive ones {seconds_in_words(memory)}"
-            if found
-            else ""
-        )
-        lines.append(f"  {name}: {spread_in_words(call)} a call{told}")
+        lines.append(f"  {name}: {spread_in_words(call)} a call")
+        if found:
+            lines[-1] += (
+                f"; kernels {seconds_in_words(found)}, memory-intensive ones {seconds_in_words(memory)}"
+            )
     return lines
 
 

@@ -14,13 +14,8 @@ def seconds_in_words(seconds: float | None) -> str:
     """``"3.2 ms"``, in s, ms or us; ``"?"`` for an unknown time."""
     if seconds is None:
         return "?"
-    number, unit = (
-        (seconds, "s")
-        if seconds >= 1
-        else (seconds * 1e3, "ms")
-        if seconds >= 1e-3
-        else (seconds * 1e6, "us")
-    )
+    factor, unit = (1, "s") if seconds >= 1 else (1e3, "ms") if seconds >= 1e-3 else (1e6, "us")
+    number = seconds * factor
     return f"{number:.0f} {unit}" if number >= 100 else f"{number:.3g} {unit}"
 
 

@@ -20,7 +20,7 @@ from tvm import s_tir, tirx
 
 from .. import compat
 from ..failures import error_text, let_pass
-from ..interrupts import carrying
+from ..module_pass import module_pass
 from .lowering import lowered
 from .rewriting import REDUCED, with_unscheduled
 
@@ -31,12 +31,11 @@ class Unlowerable(Exception):
     """A schedule that TVM cannot make a kernel of."""
 
 
-@tvm.transform.module_pass(opt_level=0, name="ApplyDecliningRules")
+@module_pass
 class ApplyDecliningRules:
     """dlight's ``ApplyDefaultSchedule`` in which a rule that fails declines, so that the next one is asked.
 
-    Rules of dlight assert on functions that they were not written for, and give symbolic shapes schedules that TVM's
-    code generation refuses. A function that no rule schedules stays as it is, unless one failed.
+    A function that no rule schedules stays as it is, unless one failed.
 
     Args:
         rules: in the order in which they are asked.
@@ -50,8 +49,7 @@ class ApplyDecliningRules:
         self.rules = rules
         self.declined = declined if declined is not None else {}
 
-    @carrying
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Schedule every PrimFunc that is not scheduled yet."""
         return with_unscheduled(mod, self._rewritten)
 

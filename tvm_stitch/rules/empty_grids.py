@@ -17,20 +17,15 @@ from tvm.script import tirx as T
 from .. import compat
 from ..codegen.opaque import as_c_type
 from ..codegen.zero_divisors import is_positive
-from ..interrupts import carrying
+from ..module_pass import module_pass
 from .rewriting import with_scheduled
 
 
-@tvm.transform.module_pass(opt_level=0, name="EmptyGrids")
+@module_pass
 class EmptyGrids:
-    """Let the threads of TVM's schedules leave where symbolic extents make the grid empty.
+    """Let the threads of TVM's schedules leave where the grid is empty; stitched kernels see to it themselves."""
 
-    TVM 0.27 launches one block where a schedule asks for none, and that block would read and write memory of tensors
-    that have no elements. Stitched kernels see to it themselves.
-    """
-
-    @carrying
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Rewrite every PrimFunc that is scheduled and whose number of blocks may be 0."""
         return with_scheduled(mod, (tirx.For, _guarded), (tirx.AttrStmt, _guarded_launch))
 

@@ -14,20 +14,15 @@ import tvm_ffi
 from tvm import s_tir
 
 from .. import compat
-from ..interrupts import carrying
+from ..module_pass import module_pass
 from .rewriting import REDUCED, with_unscheduled
 
 
-@tvm.transform.module_pass(opt_level=0, name="EmptyReductions")
+@module_pass
 class EmptyReductions:
-    """Begin reductions whose extents may be 0 before their loops.
+    """Begin reductions whose extents may be 0 before their loops."""
 
-    TVM begins a reduction in its first iteration where no schedule says otherwise, as on CPUs. One without iterations
-    leaves in its result what memory held before.
-    """
-
-    @carrying
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Rewrite every PrimFunc that is not scheduled and has such a reduction."""
         return with_unscheduled(mod, _rewritten)
 

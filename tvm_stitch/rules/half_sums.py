@@ -15,20 +15,15 @@ from tvm import s_tir, tirx
 
 from .. import compat
 from ..graph.dtype import HALF
-from ..interrupts import carrying
+from ..module_pass import module_pass
 from .rewriting import REDUCED, with_body, with_unscheduled
 
 
-@tvm.transform.module_pass(opt_level=0, name="HalfSums")
+@module_pass
 class HalfSums:
-    """Accumulate in float32 what TVM sums or multiplies in float16 or bfloat16, and round the result once.
+    """Accumulate in float32 what TVM sums or multiplies in float16 or bfloat16, and round the result once."""
 
-    Rounded after every element, a float16 sum of ones ends at 2048. Products of two operands (matmuls, convolutions)
-    keep the type that the model asks for.
-    """
-
-    @carrying
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Rewrite every PrimFunc that is not scheduled and has such a reduction."""
         return with_unscheduled(mod, _rewritten)
 

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """ScalarBooleans: booleans are read and written one by one.
 
-dlight's kernels (TVM 0.27) load pairs of bools as if each had two bytes. Vectorized loops over bools are unrolled
-after its rules.
+dlight's kernels (TVM 0.27) load pairs of bools as if each had two bytes; stitched kernels have no such loops.
 """
 
 from __future__ import annotations
@@ -14,19 +13,15 @@ import tvm_ffi
 from tvm import tirx
 
 from .. import compat
-from ..interrupts import carrying
+from ..module_pass import module_pass
 from .rewriting import with_scheduled_loops
 
 
-@tvm.transform.module_pass(opt_level=0, name="ScalarBooleans")
+@module_pass
 class ScalarBooleans:
-    """Unroll the vectorized loops of TVM's schedules that touch booleans in memory.
+    """Unroll the vectorized loops of TVM's schedules that touch booleans in memory. Runs behind dlight's rules."""
 
-    TVM 0.27 writes vectors of them in CUDA C as if each had two bytes. Stitched kernels have no such loops.
-    """
-
-    @carrying
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Rewrite every PrimFunc that is scheduled."""
         return with_scheduled_loops(mod, _unrolled)
 

@@ -27,7 +27,7 @@ from ..codegen.vector_math import keeping_nan, lower_math
 from ..codegen.vector_math.extrema import is_nan
 from ..codegen.vector_math.lowering import name_of
 from ..graph.dtype import HALF
-from ..interrupts import carrying
+from ..module_pass import module_pass
 from .rewriting import with_body, with_unscheduled
 
 COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
@@ -38,15 +38,13 @@ CANCELLING = ("tanh", "atanh")
 """Functions for which TVM's rule for LLVM is a formula that loses all digits of an operand near 0."""
 
 
-@tvm.transform.module_pass(opt_level=0, name="SoundArithmetic")
+@module_pass
 class SoundArithmetic:
     """Write what is left to TVM as stitched kernels are written (:mod:`tvm_stitch.codegen.arithmetic`).
 
-    To TVM's simplifier ``x == x`` is true and ``not a < b`` is ``b <= a``, which NaN makes false. In CUDA C integers of
-    8 and 16 bits become ``int`` before they are computed with, and what is compared or converted then does not wrap.
-    Maxima and minima propagate NaN. Combiners of reductions for a GPU stay as they are: TVM's schedules know them by
-    their form. Constants are what CUDA C has of them, and functions keep their digits
-    (:mod:`tvm_stitch.codegen.device_math`; on a CPU those of operands near 0).
+    Combiners of reductions for a GPU stay as they are: TVM's schedules know them by their form. Constants are what CUDA
+    C has of them, and functions keep their digits (:mod:`tvm_stitch.codegen.device_math`; on a CPU those of operands
+    near 0).
 
     Args:
         on_device: whether the module is for a GPU.
@@ -56,8 +54,7 @@ class SoundArithmetic:
         self.on_device = on_device
         self.arithmetic = DEVICE if on_device else HOST
 
-    @carrying
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Rewrite every PrimFunc that is not scheduled yet."""
         return with_unscheduled(mod, self._rewritten)
 
@@ -112,9 +109,8 @@ class SoundArithmetic:
             return self._rounded(tirx.Cast(dtype, self._extremum(wide)))
         if self.on_device:
             return self.arithmetic.binary(type(e), e.a, e.b)
-        e = self.arithmetic.extremum(
-            type(e), e.a, e.b
-        )  # numbers first: of TVM's, the second operand stays if it is NaN
+        # Numbers first: of TVM's, the second operand stays if it is NaN.
+        e = self.arithmetic.extremum(type(e), e.a, e.b)
         if compat.kind(e.a) == "FloatImm" and not math.isnan(float(e.a.value)):
             return e
         return keeping_nan(type(e), e.a, e.b)

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""UnitReductions: a reduction of one element is no reduction.
-
-Before dlight's rules run: they (TVM 0.27) add a residual twice behind a sum of one product.
-"""
+"""UnitReductions: a reduction of one element is no reduction."""
 
 from __future__ import annotations
 
@@ -15,11 +12,11 @@ from tvm import s_tir, tirx
 from .. import compat
 from ..codegen.opaque import as_c_type
 from ..graph.dtype import HALF
-from ..interrupts import carrying
+from ..module_pass import module_pass
 from .rewriting import REDUCED, SPATIAL, with_body, with_unscheduled
 
 
-@tvm.transform.module_pass(opt_level=0, name="UnitReductions")
+@module_pass
 class UnitReductions:
     """Make blocks that reduce extents of 1 alone compute their one element: ``init + x`` without any loop around it.
 
@@ -27,8 +24,7 @@ class UnitReductions:
     statements: a bias behind a sum of one product is added twice. Runs before them.
     """
 
-    @carrying
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Rewrite every PrimFunc that is not scheduled yet."""
         return with_unscheduled(mod, _rewritten)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ..config import StitchConfig
 from ..cost.sol import Load, Work, moving_seconds, seconds, share_of, tail_seconds
 from ..device import DeviceModel
-from ..graph.extent import Extent, total
+from ..graph.extent import Extent, is_static, total
 from ..graph.ir import StitchGraph
 from ..plan import heuristics
 from ..plan.choose import choose
@@ -74,12 +74,8 @@ def estimate_kernel(graph: StitchGraph, device: DeviceModel | None, config: Stit
     return _one_domain(found, device)
 
 
-def _is_static(graph: StitchGraph) -> bool:
-    return all(isinstance(e, int) for t in graph.tensors() for e in t.shape)
-
-
 def _one_domain(alignment: Alignment, device: DeviceModel) -> KernelEstimate:
-    if not _is_static(alignment.graph):
+    if not all(is_static(t.shape) for t in alignment.graph.tensors()):
         return KernelEstimate()
     work = Work(((Load(_static(least_bytes(alignment.graph))),),))
     rows = 0 if alignment.domain.flat else int(alignment.domain.rows)

@@ -43,9 +43,10 @@ def identify_for(
     gpu = target is None or "gpu" in target.keys
     device = device_model(target, config) if target is not None else None
     limited = config if gpu else config.limited(heuristics.CPU_OPERATORS, heuristics.CPU_ARGUMENTS)
+    libraries = target is not None and bool(target.attrs.get("libs"))
     rules = EpilogueRules(
         heavy=gpu,
-        greedy=(gpu or topi) and not _uses_libraries(target),
+        greedy=(gpu or topi) and not libraries,
         template=template,
         permuted=permuted,
     )
@@ -84,7 +85,3 @@ def _identified(nodes: Sequence[Node], config: StitchConfig, run: Callable[[], I
         if n in culprits:
             n.kind, n.reason, n.is_call = NodeKind.OPAQUE, reason_of(culprits[n], n.name), True
     return run()
-
-
-def _uses_libraries(target: Any) -> bool:
-    return target is not None and bool(target.attrs.get("libs"))

@@ -205,10 +205,8 @@ class _Identifier:
     def _joins_its_reader(self, i: int) -> bool:
         """Is a node a cast that its only reader makes best: what is between two kernels is then the narrower type."""
         node, readers = self.nodes[i], self.quotient.consumers[i]
-        return self.stitchable[i] and node.widens and not node.escapes and self._one_scope(readers)
-
-    def _one_scope(self, nodes: Sequence[int]) -> bool:
-        return len(nodes) == 1 and self.stitchable[nodes[0]]
+        one = len(readers) == 1 and self.stitchable[readers[0]]
+        return self.stitchable[i] and node.widens and not node.escapes and one
 
     def _feeding(self, i: int) -> Iterator[tuple[int, int]]:
         """The nodes that a node is joined with, each with who reads it: the node, or a cast that is joined with it."""
@@ -325,7 +323,8 @@ class _Identifier:
         kernels |= {q.scope_of[chain[0].index]: 1 for chain in epilogues}
         self.views = {i for i, n in enumerate(self.nodes) if views and n.is_view and not n.escapes}
         kernels |= {i: 0 for i in self.views if q.members.get(i) == [i] and i not in kernels}
-        for members in Weigher(q, kernels, self._slow_in_tvm()).run():
+        slow = {i for i, n in enumerate(self.nodes) if n.graph is not None and not self.rules.holds(n)}
+        for members in Weigher(q, kernels, slow).run():  # TVM computes those slowly in a matmul's kernel
             self._give_back(members)
             self.views -= set(members)
             inside = set(members)
@@ -334,10 +333,6 @@ class _Identifier:
                     if p not in inside:
                         self.refused.append((p, i, MORE_KERNELS))
         epilogues[:] = [chain for chain in epilogues if len(q.members[q.scope_of[chain[0].index]]) > 1]
-
-    def _slow_in_tvm(self) -> set[int]:
-        """Nodes that TVM computes slowly in a matmul's kernel."""
-        return {i for i, n in enumerate(self.nodes) if n.graph is not None and not self.rules.holds(n)}
 
     # -- result -------------------------------------------------------------------------------------------------
     def _result(self, epilogues: list[list[Node]]) -> Identified:

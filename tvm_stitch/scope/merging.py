@@ -3,8 +3,6 @@
 
 Planning what a merge would give takes time that grows with the scope, so that a scope grown node by node would be
 planned over and over. Merges are therefore tried many at a time, and one by one only where that fails.
-
-Up to 32 nodes are tried at once, and half as many where that fails.
 """
 
 from __future__ import annotations
@@ -124,11 +122,8 @@ class Merger:
         if self.quotient.would_cycle(a, b):
             return "joining them would make a cycle through an operator outside"
         for s in (a, b):
-            refused = self._refused.get(s, [])
-            if (
-                len(refused) > heuristics.FULL_REFUSALS
-                and len(self.quotient.members[s]) > heuristics.FULL_NODES
-            ):
+            refused, is_full = self._refused.get(s, []), len(self.quotient.members[s]) > heuristics.FULL_NODES
+            if is_full and len(refused) > heuristics.FULL_REFUSALS:
                 return refused[-1]
         return self.limits(self._members(a, b))
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from ..compat import Var, is_load, kind, operands, substitute
 from ..graph.dtype import item_bytes
-from ..graph.extent import as_expr, as_extent
+from ..graph.extent import as_expr, as_extent, is_number
 from ..graph.ir import Access, Axis, OpClass, Operator, Span, StitchGraph, Tensor, copied
 
 Value = Hashable
@@ -57,7 +57,8 @@ class Node:
         op = g.operators[0]
         if len(op.accesses) != 1 or op.accesses[0].guarded or op.output.dtype != g.inputs[0].dtype:
             return False
-        if _is_single(op.output) and _is_single(g.inputs[0]):  # of no axis, whichever way it is read
+        # Of no axis it is one whichever way it is read.
+        if is_number(op.output.size, 1) and is_number(g.inputs[0].size, 1):
             return op.op_class in (OpClass.MOVE, OpClass.BROADCAST)
         return op.op_class is OpClass.MOVE and op.accesses[0].span is Span.ALL
 
@@ -72,10 +73,6 @@ class Node:
             return False
         is_cast = kind(op.value) == "Cast" and is_load(operands(op.value)[0])
         return is_cast and item_bytes(op.output.dtype) > item_bytes(g.inputs[0].dtype)
-
-
-def _is_single(tensor: Tensor) -> bool:
-    return isinstance(tensor.size, int) and tensor.size == 1
 
 
 def kind_of(graph: StitchGraph) -> NodeKind:

@@ -14,8 +14,8 @@ from tvm.relax import op as R
 from tests.graph.helpers import Spec, build, draw, graph, single
 from tvm_stitch.graph.rewrite.common import merge_common
 from tvm_stitch.graph.rewrite.one_pass_variance import candidates, with_one_pass_variance
-from tvm_stitch.graph.validate import validate
 from tvm_stitch.testing.graph_eval import evaluate_graph
+from tvm_stitch.testing.validate import validate
 
 F32 = "float32"
 X = ((6, 20), F32)

@@ -16,9 +16,9 @@ from tvm_stitch.device import device_model
 from tvm_stitch.graph.ir import OpClass, Span, StitchGraph
 from tvm_stitch.graph.reader import read
 from tvm_stitch.graph.rewrite.constants import inline_constants
-from tvm_stitch.graph.validate import validate
 from tvm_stitch.plan.in_block import plan_in_block
 from tvm_stitch.testing.graph_eval import evaluate_graph
+from tvm_stitch.testing.validate import validate
 
 F32 = "float32"
 

@@ -18,8 +18,8 @@ from tvm_stitch.graph.reader import read
 from tvm_stitch.graph.rewrite import candidates, with_one_pass_variance
 from tvm_stitch.graph.rewrite.build import new_tensor
 from tvm_stitch.graph.rewrite.one_pass_variance import SAMPLES, _is_reciprocal, _Shifted
-from tvm_stitch.graph.validate import validate
 from tvm_stitch.testing.graph_eval import evaluate_graph
+from tvm_stitch.testing.validate import validate
 
 F32, F16 = "float32", "float16"
 EPSILON = 2.0**-24

@@ -8,12 +8,11 @@ from typing import Any
 
 from ... import compat
 from ...compat import Buffer, Expr, T, tir
-from ...graph.extent import Extent, as_expr, ceildiv, product, total
+from ...graph.extent import Extent, as_expr, ceildiv, is_number, product, total
 from ...plan import heuristics
 from ...plan.cpu.segments import Segment
 from ...plan.cpu.tile import Lanes
 from ...plan.iteration.alignment import Key
-from ...plan.iteration.domain import is_zero
 from ...plan.iteration.loops import RowLoop
 from .. import builder as B
 from ..combine import accumulator_dtype, identity
@@ -111,7 +110,7 @@ class ColumnEmitter(CpuEmitter):
         """Visit a part of a segment: whole pieces, then what is left."""
         start, extent = part
         width = self.lanes_for(extent)
-        if not is_zero(self.pieces(extent)):
+        if not is_number(self.pieces(extent), 0):
             with times("serial", self.pieces(extent), "piece") as piece:
                 body(part, outer, B.i64(start) + piece * B.i64(width), LaneWriter(width, self.signed), None)
         self.tail(outer, part, body)
@@ -193,7 +192,7 @@ class SplitEmitter(ColumnEmitter):
         segment, each = self.mapping.segment(p.columns), self.mapping.elements_per_task
         outer = quotient_of(p.columns, segment.extent)
         self.partials: list[tuple[list[Buffer], Extent]] = []
-        if isinstance(segment.extent, int) and segment.extent <= 2 * each and not _is_one(outer):
+        if isinstance(segment.extent, int) and segment.extent <= 2 * each and not is_number(outer, 1):
             self._across(p, outer, segment, fresh, max(1, each // segment.extent))
         else:
             for part in segment.parts:
@@ -239,7 +238,7 @@ class SplitEmitter(ColumnEmitter):
         with self._tasks(tasks) as task:
             accumulators = self.accumulators(p)
             body = self.body(p, accumulators, fresh)
-            one = _is_one(outer)
+            one = is_number(outer, 1)
             chunk = task if one else tir.floormod(task, as_expr(chunks))
             base = B.i64(0) if one else tir.floordiv(task, as_expr(chunks))
             first = chunk * B.i64(each)
@@ -247,7 +246,7 @@ class SplitEmitter(ColumnEmitter):
                 inner = B.i64(start) + (first + piece) * B.i64(width)
                 body(part, base, inner, LaneWriter(width, self.signed), None)
             if width > 1 and not (isinstance(extent, int) and extent % width == 0):
-                last = None if _is_one(chunks) else tir.EQ(chunk, as_expr(chunks) - B.i64(1))
+                last = None if is_number(chunks, 1) else tir.EQ(chunk, as_expr(chunks) - B.i64(1))
                 with B.when(last):
                     self.tail(base, part, body)
             self._finish(p, accumulators, partials, task)
@@ -275,10 +274,6 @@ class SplitEmitter(ColumnEmitter):
                     B.store(whole, value, [B.i64(0)])
             value = from_held(B.fetch(whole, 0), accumulator_dtype(op))
             self.eval.set_row_value((op, self.al.row_point), value)
-
-
-def _is_one(extent: Extent) -> bool:
-    return isinstance(extent, int) and extent == 1
 
 
 def count_of(whole: Extent, each: Extent, first: Expr) -> Extent:

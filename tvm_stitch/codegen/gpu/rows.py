@@ -110,9 +110,7 @@ class RowEmitter:
             groups = ceildiv(self.domain.rows, m.rows_per_block * m.tasks)
             grid = groups if m.row_splits == 1 else groups * m.row_splits
         total = self.stage.schedule.passes[0].columns if m.split else self.domain.rows
-        if not isinstance(
-            grid, int
-        ):  # an empty input gets one idle block: a grid of zero is an error on CUDA
+        if not isinstance(grid, int):  # an empty input gets one idle block: no grid is an error on CUDA
             grid = tir.max(grid, B.i64(1))
         self.block = stack.enter_context(T.launch_thread("blockIdx.x", as_expr(grid)))
         if m.exchange is CrossBlockReduction.CLUSTER:
@@ -168,7 +166,10 @@ class RowEmitter:
 
     def _pass(self, p: RowLoop) -> None:
         """One sweep over the row's columns and the reductions that it feeds, where a row has one block."""
-        self._reduce(p, self.mapping.of(p.columns), self._sweep(p))
+        m, partials = self.mapping, self._thread_partials(p, self._sweep(p))
+        if p.reduces:
+            results = row_reduce(p.reduces, partials, m.threads, m.rows_per_block, self.lane, self.slot)
+            self._set_results(p.reduces, results)
 
     def _sweep(self, p: RowLoop) -> list[Buffer]:
         """Evaluate, keep, accumulate and store all of the thread's columns; returns its accumulators."""
@@ -184,7 +185,10 @@ class RowEmitter:
             accumulators.append(acc)
         kept = [k for k in p.values if k in self.stage.schedule.kept_values and k not in self.value_tiles]
         with B.loop("serial", cm.steps, "step") as step:
-            fresh = self._load(p, cm, step)
+            # Of every row: all loads are in flight before the first use.
+            fresh = [leaf for leaf in p.loads if leaf not in self.load_tiles and self._streamed(leaf)]
+            for leaf in fresh:
+                self._load_tile(leaf, p, cm, step)
             tiles = {k: self._kept_tile(cm, k) for k in kept}
             with B.loop("unroll", cm.chunks, "chunk") as chunk:
                 self._chunk(p, cm, step, chunk, fresh, accumulators, tiles)
@@ -209,7 +213,7 @@ class RowEmitter:
         in the column's own place, and left out of reductions and stores.
         """
         base = self._base(cm, step, chunk)
-        tail = self._tail(p.columns, cm, base)
+        tail = self._tail(p.columns, base)
         skip, valid = (None, tail) if self.mapping.shared else (tail, None)
         with B.when(skip):
             safe = self._inside(base, p.columns, cm)
@@ -247,14 +251,6 @@ class RowEmitter:
             if valid is not None:
                 operand = B.cell(tir.Select(valid, operand, identity(op)), "operand")
             B.store(acc, combine(op.combiner or "", B.fetch(acc, e), operand), [e])
-
-    def _reduce(self, p: RowLoop, cm: ColumnMapping, accumulators: list[Buffer]) -> None:
-        if not p.reduces:
-            return
-        m, partials = self.mapping, self._thread_partials(p, accumulators)
-        self._set_results(
-            p.reduces, row_reduce(p.reduces, partials, m.threads, m.rows_per_block, self.lane, self.slot)
-        )
 
     def _thread_partials(self, p: RowLoop, accumulators: list[Buffer]) -> list[Expr]:
         """The thread's partial result of each reduction: its accumulators, one for each place in a vector, folded."""
@@ -295,7 +291,7 @@ class RowEmitter:
 
     def _inside(self, base: Expr, columns: Extent, cm: ColumnMapping) -> Expr:
         """The column a thread works on: in shared memory's mode never past the last vector of the row."""
-        if not self.mapping.shared or self._tail(columns, cm, base) is None:
+        if not self.mapping.shared or self._tail(columns, base) is None:
             return base
         return B.bind(tir.min(base, as_expr(columns) - B.i64(cm.vector)), "col")
 
@@ -314,19 +310,12 @@ class RowEmitter:
             group = self.block * B.i64(cm.chunks) + chunk
         return (group * B.i64(self.mapping.threads) + self.lane) * B.i64(cm.vector)
 
-    def _tail(self, columns: Extent, cm: ColumnMapping, base: Expr) -> Expr | None:
+    def _tail(self, columns: Extent, base: Expr) -> Expr | None:
         if isinstance(columns, int):
             covered = self.mapping.covered(columns)
             if covered == columns or (self.mapping.split and columns % covered == 0):
                 return None
         return base < as_expr(columns)
-
-    def _load(self, p: RowLoop, cm: ColumnMapping, step: Expr) -> list[Leaf]:
-        """Bring what the pass reads of every row into tiles: all loads are in flight before the first use."""
-        fresh = [leaf for leaf in p.loads if leaf not in self.load_tiles and self._streamed(leaf)]
-        for leaf in fresh:
-            self._load_tile(leaf, p, cm, step)
-        return fresh
 
     def _load_tile(
         self, leaf: Leaf, p: RowLoop, cm: ColumnMapping, step: Expr, tile: Buffer | None = None
@@ -337,7 +326,7 @@ class RowEmitter:
         self.load_tiles[leaf] = tile
         with B.loop("unroll", cm.chunks, "chunk") as chunk:
             base = self._base(cm, step, chunk)
-            with B.when(None if self.mapping.shared else self._tail(p.columns, cm, base)):
+            with B.when(None if self.mapping.shared else self._tail(p.columns, base)):
                 self._read_vector(leaf, p, cm, self._inside(base, p.columns, cm), chunk * B.i64(cm.vector))
 
     def _load_shared(self, p: RowLoop, cm: ColumnMapping, base: Expr) -> list[Leaf]:

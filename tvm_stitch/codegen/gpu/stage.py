@@ -17,7 +17,6 @@ from ...graph.dtype import compute_dtype
 from ...graph.extent import Extent, as_expr
 from ...graph.ir import Operator, Tensor
 from ...plan.gpu.reuse import loaded_tile
-from ...plan.gpu.tile import ColumnMapping
 from ...plan.iteration.alignment import Key
 from ...plan.iteration.loops import Leaf, RowLoop
 from ...plan.kernel import KernelPlan, Stage
@@ -126,7 +125,7 @@ class StageEmitter(RowEmitter):
             with B.loop("serial", once, "once"):
                 for chunk in range(cm.chunks):
                     base = self._base(cm, B.i64(0), B.i64(chunk))
-                    with B.when(self._tail(key[1].columns, cm, base)):
+                    with B.when(self._tail(key[1].columns, base)):
                         for e in range(cm.vector):
                             self.element = B.i64(chunk * cm.vector + e)
                             self.eval.at_column(base + B.i64(e))
@@ -268,9 +267,9 @@ class StageEmitter(RowEmitter):
         for key in self.stage.schedule.final_cross_row:
             self._accumulate(key, B.i64(0), counts)
 
-    def _tail(self, columns: Extent, cm: ColumnMapping, base: Expr) -> Expr | None:
+    def _tail(self, columns: Extent, base: Expr) -> Expr | None:
         if not self.mapping.split:
-            return super()._tail(columns, cm, base)
+            return super()._tail(columns, base)
         covered = self.stage.tasks * self.mapping.covered(columns)
         return None if covered == columns else base < as_expr(columns)
 
@@ -316,7 +315,8 @@ class StageEmitter(RowEmitter):
                     held = self.sums[op]
                     B.store(held, tir.Select(first, B.fetch(held, 0), identity(op)), [B.i64(0)])
             own = worker if self.stage.tiles == 1 else worker * B.i64(self.stage.tiles) + self.segment
-            self._store_scalars(scalars, [partial(op) for op in scalars], own, working)
+            accs, partials = [self.sums[op] for op in scalars], [partial(op) for op in scalars]
+            store_scalars(scalars, accs, partials, self.grid.threads, self.thread, own, working)
         columns = [(op, int(point.columns)) for op, point in cross_row if op.output.size != 1]
         for extent in dict.fromkeys(extent for _, extent in columns):
             ops = [op for op, over in columns if over == extent]
@@ -324,9 +324,3 @@ class StageEmitter(RowEmitter):
                 ops, [self.sums[op] for op in ops], [partial(op) for op in ops], m, m.of(extent), extent,
                 self.lane, self.slot, self.thread, self.segment, worker, working, f"{self.name}_{extent}",
             )  # fmt: skip
-
-    def _store_scalars(
-        self, ops: list[Operator], partials: list[Buffer], worker: Expr, working: Expr | None
-    ) -> None:
-        accs = [self.sums[op] for op in ops]
-        store_scalars(ops, accs, partials, self.grid.threads, self.thread, worker, working)

@@ -158,9 +158,7 @@ class _Lowerer:
         if dtype == "float64" and name in _LIBM:
             return tir.call_pure_extern(dtype, name, *args)
         if dtype == "float64" and name == "exp10":
-            return tir.pow(
-                tir.const(10.0, dtype), *args
-            )  # TVM's is 2 to the power of a product that was rounded
+            return tir.pow(tir.const(10.0, dtype), *args)  # TVM's is 2 to a product that was rounded
         if name == "isnan":
             return self.is_nan(dtype, args[0])
         if dtype not in ("float32", "float64"):

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from ... import compat
 from ...compat import Buffer, Expr, tir
+from ..extent import is_number
 from ..ir import Operator, StitchGraph, Tensor
 from .build import assemble, make_operator
 
@@ -37,7 +38,7 @@ def inline_constants(graph: StitchGraph) -> StitchGraph:
 
 
 def _holds_constant(op: Operator) -> bool:
-    one = all(isinstance(e, int) and e == 1 for e in op.extents)
+    one = all(is_number(e, 1) for e in op.extents)
     return one and not op.is_reduce and _is_number(op.value)
 
 

@@ -30,9 +30,6 @@ infinity stay what they are.
 
 Half types: the new tensors have f's dtype, and like all values of a stitch op are held in
 :func:`~tvm_stitch.graph.dtype.compute_dtype`. Only k may be rounded to a half type: any k will do, if all use it.
-
-The plain sum is a third one, which gives the mean where the shifted one would lose digits (behind an outlier that the
-shift holds) or be no number (behind an infinite element).
 """
 
 from __future__ import annotations
@@ -43,7 +40,7 @@ from dataclasses import dataclass
 
 from ... import compat
 from ...compat import Analyzer, Buffer, Expr, Var, tir
-from ..extent import product, same, unflatten
+from ..extent import is_number, product, same, unflatten
 from ..ir import Axis, Operator, StitchGraph, Tensor
 from .build import assemble, fresh_axes, make_operator, new_tensor
 from .terms import Inexpressible, Terms, widens
@@ -122,12 +119,9 @@ def _deviation(terms: Terms, squares: Operator, element: int, mean: int) -> Mome
     """The pair, if ``mean`` is the mean of ``element`` over the axes that ``squares`` reduces."""
     scaled = terms.scaled(mean)
     total = scaled[0].tensor.producer if scaled is not None and scaled[0].tensor is not None else None
-    if (
-        scaled is None
-        or total is None
-        or total.combiner != "sum"
-        or total.output.dtype != squares.output.dtype
-    ):
+    if scaled is None or total is None or total.combiner != "sum":
+        return None
+    if total.output.dtype != squares.output.dtype:
         return None
     count = product(a.extent for a in total.reduce)
     if not isinstance(count, int) or not _is_reciprocal(scaled[1], count, total.output.dtype):
@@ -161,7 +155,7 @@ def _map_axes(
     values: dict[Var, Expr] = {a.var: compat.const(0, "int64") for a in total.axes}
     left: dict[Expr, Axis] = {terms.var[a.var]: a for a in _live(squares.spatial)}
     for axis, index in zip(total.spatial, where):
-        if isinstance(axis.extent, int) and axis.extent == 1:
+        if is_number(axis.extent, 1):
             continue
         if compat.kind(index) not in ("Var", "SizeVar") or index not in left:
             return None
@@ -176,7 +170,7 @@ def _map_axes(
 
 
 def _live(axes: Sequence[Axis]) -> list[Axis]:
-    return [a for a in axes if not (isinstance(a.extent, int) and a.extent == 1)]
+    return [a for a in axes if not is_number(a.extent, 1)]
 
 
 @dataclass

@@ -4,16 +4,13 @@
 A sum over axes is the same in any order of them, up to rounding; its columns are walked in the order in which it names
 them. Where a layout was changed in front of it, as for a group norm between convolutions whose channels are last,
 neighbouring columns would lie far apart.
-
-A group norm that is written for channels second, between convolutions whose channels are last, would walk its columns
-across memory otherwise.
 """
 
 from __future__ import annotations
 
 from ... import compat
 from ...compat import Analyzer, Expr, Var, has_load
-from ..extent import flatten
+from ..extent import flatten, is_number
 from ..ir import Access, Axis, Operator, StitchGraph, Tensor
 from .build import assemble, make_operator
 
@@ -29,7 +26,7 @@ def in_memory_order(graph: StitchGraph) -> StitchGraph:
 
 
 def _ordered(op: Operator) -> Operator:
-    live = [a for a in op.reduce if not (isinstance(a.extent, int) and a.extent == 1)]
+    live = [a for a in op.reduce if not is_number(a.extent, 1)]
     if op.contraction or len(live) < 2 or not all(isinstance(a.extent, int) for a in live):
         return op
     strides = _strides(op, live)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ... import compat
 from ...compat import Analyzer, Expr, Var, has_load, tir
 from ..dtype import compute_dtype, item_bytes
-from ..extent import as_expr, flatten
+from ..extent import as_expr, flatten, is_number
 from ..ir import Axis, Operator, Tensor
 
 
@@ -41,7 +41,7 @@ class Terms:
         self.analyzer = Analyzer()
         self.var: dict[Var, Expr] = {}
         for i, a in enumerate(axes):
-            if isinstance(a.extent, int) and a.extent == 1:
+            if is_number(a.extent, 1):
                 self.var[a.var] = compat.const(0, "int64")
                 continue
             var = tir.Var(f"axis{i}", "int64")

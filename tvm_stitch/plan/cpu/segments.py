@@ -72,12 +72,8 @@ def column_segment(alignment: Alignment, sched: LoopNest, columns: Extent) -> Se
             chosen, strides = extent, steps
         if None not in steps:
             break
-    if (
-        isinstance(chosen, int)
-        and chosen < heuristics.SHORTEST_SEGMENT
-        and isinstance(columns, int)
-        and columns >= heuristics.GATHERED_COLUMNS
-    ):
+    is_long = isinstance(columns, int) and columns >= heuristics.GATHERED_COLUMNS
+    if is_long and isinstance(chosen, int) and chosen < heuristics.SHORTEST_SEGMENT:
         if not domain.flat or any(is_heavy(op.value) for op, _ in keys):
             chosen = columns  # vectors whose elements are gathered where they jump, rather than none
     strided = any(s is None or s not in (0, 1) for s in strides)
@@ -224,7 +220,7 @@ def _bounded(axes: Axes) -> Analyzer:
 
 def _stride(domain: Domain, flat: Expr, var: Var, total: Extent, extent: Extent) -> int | None:
     """The step of a flat index along ``var`` inside a segment, None where that is not one constant."""
-    if isinstance(extent, int) and extent == 1:
+    if is_number(extent, 1):
         return 0
     split = _split(domain, var, total, extent, 1)
     if split is None:

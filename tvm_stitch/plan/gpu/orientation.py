@@ -6,7 +6,7 @@ from __future__ import annotations
 import enum
 
 from ... import compat
-from ...graph.extent import Extent, as_extent, product
+from ...graph.extent import Extent, as_extent, is_number, product
 from ...graph.ir import Operator, StitchGraph, Tensor
 from .. import heuristics
 from ..iteration.alignment import Alignment, op_points
@@ -29,7 +29,7 @@ def orientation(op: Operator) -> Orientation:
     accesses = sorted(op.accesses, key=lambda a: -int(as_int(a.tensor.size)))
     for access in accesses:
         for index, extent in reversed(list(zip(access.indices, access.tensor.shape))):
-            if isinstance(extent, int) and extent == 1:
+            if is_number(extent, 1):
                 continue
             used = compat.free_vars(index)
             if used:
@@ -45,10 +45,8 @@ def as_int(extent: Extent) -> int:
 def has_many_results(op: Operator, blocks: int) -> bool:
     """A thread for every result keeps the device busy, and neighbouring threads read neighbouring elements."""
     size = as_int(op.output.size)
-    return (
-        size >= blocks * heuristics.BUSY_RESULTS
-        or as_int(op_points(op)) <= heuristics.SCATTERED_ELEMENTS * size
-    )
+    few = as_int(op_points(op)) <= heuristics.SCATTERED_ELEMENTS * size
+    return few or size >= blocks * heuristics.BUSY_RESULTS
 
 
 def wants_partition(graph: StitchGraph, blocks: int) -> bool:

@@ -148,13 +148,11 @@ class _Partitioner:
         reads = {t for op in slice_operators(self.cut, [root], heuristics.MOST_PHASES) for t in op.inputs}
         for t in reads:
             producer = self.cut.producer.get(t)
-            if (
-                producer is None
-                or t not in self.stored
-                or root.output.size != self.home[producer].domain.rows
-            ):
+            if producer is None or t not in self.stored:
                 continue
             draft = self.home[producer]
+            if root.output.size != draft.domain.rows:
+                continue
             needed = slice_operators(self.cut, [root], draft.phase)
             if all(op in draft.roots for op in needed if op.is_reduce):
                 return draft
@@ -356,13 +354,10 @@ class _Partitioner:
             return True
         if not self.replicate or draft.domain.flat or draft.cross_row:
             return False
-        if any(op.output in self.graph.outputs for op in draft.stored):
+        if any(op.output in self.graph.outputs or op.output in self.stored for op in draft.stored):
             return False
-        if (
-            as_int(draft.domain.rows) > heuristics.REPLICATED_ROWS
-            or len(self.shared) >= heuristics.REPLICATED_VALUES
-        ):
+        if as_int(draft.domain.rows) > heuristics.REPLICATED_ROWS:
             return False
-        if any(op.output in self.stored for op in draft.stored):
+        if len(self.shared) >= heuristics.REPLICATED_VALUES:
             return False
         return sum(as_int(op_points(r)) for r in draft.roots if r.is_reduce) <= heuristics.REPLICATED_POINTS

@@ -70,12 +70,8 @@ def adopt(piece: Slice, earlier: Sequence[Stage], cut: Cut, blocks: int, words: 
         blocks: blocks of the launch.
         words: registers that a thread may spend.
     """
-    if (
-        not piece.domain.flat
-        or piece.cross_row
-        or piece.replicated
-        or any(op.is_reduce for op in piece.roots)
-    ):
+    reduces = piece.cross_row or any(op.is_reduce for op in piece.roots)
+    if reduces or not piece.domain.flat or piece.replicated:
         return None
     for model in earlier:
         m = model.row_mapping
@@ -123,12 +119,8 @@ def retain(plan: KernelPlan, words: int) -> InterPhaseReuse | None:
     found: list[tuple[int, InterPhaseReuse]] = []
     for f, stages in enumerate(plan.phases):
         for first in stages:
-            if (
-                first.slice.replicated
-                or first.stride != plan.shared_grid.blocks
-                or first.tiles != 1
-                or first.offset
-            ):
+            whole = first.stride == plan.shared_grid.blocks and first.tiles == 1 and not first.offset
+            if first.slice.replicated or not whole:
                 continue
             later = [p for phase in plan.phases[f + 1 :] for p in phase if shared_out_alike(first, p)]
             readers: dict[tuple[Stage, ...], list[Tensor]] = {}

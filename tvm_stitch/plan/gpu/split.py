@@ -69,11 +69,8 @@ def _candidates(
     if not reduces:  # nothing to exchange: as many blocks as fill the device
         most = max(1, heuristics.BLOCKS_TO_FILL * device.sms // rows)
     row_splits = 2
-    while (
-        row_splits <= most
-        and rows * row_splits <= MOST_BLOCKS
-        and longest >= row_splits * heuristics.SPLIT_COLUMNS // 2
-    ):
+    most = min(most, MOST_BLOCKS // rows)
+    while row_splits <= most and longest >= row_splits * heuristics.SPLIT_COLUMNS // 2:
         exchange = CrossBlockReduction.CLUSTER if reduces else CrossBlockReduction.NONE
         mapping = replace(map_rows(alignment, sched, device, row_splits), exchange=exchange)
         # Where values stay was decided without the slots of the exchange.
@@ -160,18 +157,12 @@ def estimate(alignment: Alignment, sched: LoopNest, mapping: RowMapping, device:
         seconds *= heuristics.LONE_BLOCK_SLOWDOWN
     exchanges = len({p.level for p in sched.passes if p.reduces})
     exposed = waves if resident == 1 else 1 + heuristics.HIDDEN_SHARE * (waves - 1)
-    return seconds + exposed * exchanges * _exchange_seconds(mapping.exchange)
-
-
-def _exchange_seconds(exchange: CrossBlockReduction) -> float:
-    """What an exchange costs, all its reductions together."""
-    if exchange is CrossBlockReduction.NONE:
-        return 0.0
-    return (
-        heuristics.CLUSTER_EXCHANGE_SECONDS
-        if exchange is CrossBlockReduction.CLUSTER
-        else heuristics.GRID_EXCHANGE_SECONDS
-    )
+    of_all_reductions = {
+        CrossBlockReduction.NONE: 0.0,
+        CrossBlockReduction.CLUSTER: heuristics.CLUSTER_EXCHANGE_SECONDS,
+        CrossBlockReduction.GRID: heuristics.GRID_EXCHANGE_SECONDS,
+    }
+    return seconds + exposed * exchanges * of_all_reductions[mapping.exchange]
 
 
 def _row_bytes(alignment: Alignment, sched: LoopNest, rows: int, device: DeviceModel) -> float:

@@ -16,7 +16,7 @@ from ...graph.classify import is_heavy
 from ...graph.extent import Extent, is_number, product, quotient, same, unflatten
 from ...graph.ir import Access, Operator, StitchGraph, Tensor
 from .. import dominants, heuristics
-from .domain import At, Domain, Point, is_zero
+from .domain import At, Domain, Point
 from .gather import GatherPoints, Misaligned
 from .index_length import too_long
 
@@ -66,7 +66,7 @@ def align(
         Misaligned: when there is none (rows differ, an access to another row's reduction...).
     """
     for t in graph.tensors():
-        if any(is_zero(s) for s in t.shape):
+        if any(is_number(s, 0) for s in t.shape):
             raise Misaligned(f"{t.name} has no elements")
     reasons: list[str] = []
     for candidate in [domain] if domain is not None else row_domains(graph):
@@ -277,7 +277,7 @@ class _Aligner:
             return
         if point.at is At.INDEX and self._covers(op, product([self.domain.rows, point.columns])):
             return
-        if is_zero(point.columns) and self._covers(op, self.domain.rows):
+        if is_number(point.columns, 0) and self._covers(op, self.domain.rows):
             return  # once a row is no more often than once an element
         self.recomputed.add((op, point))
         if len(self.recomputed) > heuristics.RECOMPUTED_OPERATORS:

@@ -16,7 +16,7 @@ from functools import cached_property
 
 from ... import compat
 from ...compat import Analyzer, Expr, Var
-from ...graph.extent import Extent, as_expr, extent_key, flatten, product, same, unflatten
+from ...graph.extent import Extent, as_expr, extent_key, flatten, is_number, product, same, unflatten
 from ...graph.ir import Access, Operator, Span, Tensor
 from .reshape import IndexReshaper
 
@@ -62,12 +62,7 @@ class Point:
     @property
     def per_column(self) -> bool:
         """True when the value differs between the columns of a row."""
-        return self.at in (At.FULL, At.COLUMN) or (self.at is At.INDEX and not is_zero(self.columns))
-
-
-def is_zero(extent: Extent) -> bool:
-    """True for a static 0."""
-    return isinstance(extent, int) and extent == 0
+        return self.at in (At.FULL, At.COLUMN) or (self.at is At.INDEX and not is_number(self.columns, 0))
 
 
 ROW = Point(At.ROW)
@@ -99,7 +94,7 @@ class Domain:
     @property
     def row_point(self) -> Point:
         """The point of a value that a row has one of."""
-        return ONE if self._single(self.rows) else ROW
+        return ONE if is_number(self.rows, 1) else ROW
 
     def in_multiples(self, value: Extent) -> Extent:
         """An extent or index, with the symbols that are multiples of a number written as such."""
@@ -134,7 +129,7 @@ class Domain:
         span, tensor = access.span, access.tensor
         if point.at is At.FULL:
             if span is Span.ALL:
-                return self.row_point if self._single(point.columns) and not self.flat else point
+                return self.row_point if is_number(point.columns, 1) and not self.flat else point
             if span is Span.LEADING and not self.flat:
                 if same(product(op.extents[: access.cut]), self.rows, self.analyzer):
                     return self.row_point
@@ -190,7 +185,7 @@ class Domain:
         if compat.same_var(flat, self.row):
             if same(size, self.rows, self.analyzer):
                 return ROW
-        elif not is_zero(columns):
+        elif not is_number(columns, 0):
             if self.flat or compat.same_var(flat, self.column):
                 if compat.same_var(flat, self.column) and same(size, columns, self.analyzer):
                     return self.full(columns) if self.flat else Point(At.COLUMN, columns)
@@ -211,16 +206,12 @@ class Domain:
     def _bounded(self, columns: Extent) -> Analyzer:
         analyzer = Analyzer()
         compat.bind_range(analyzer, self.row, as_expr(self.rows))
-        if not is_zero(columns):
+        if not is_number(columns, 0):
             compat.bind_range(analyzer, self.column, as_expr(columns))
         return analyzer
 
     def _simplify(self, index: Expr, columns: Extent) -> Expr:
         return self._bound(columns).simplify(index)
-
-    @staticmethod
-    def _single(extent: Extent) -> bool:
-        return isinstance(extent, int) and extent == 1
 
 
 def substitute_all(indices: Sequence[Expr], values: dict[Var, Expr]) -> list[Expr]:

@@ -151,7 +151,7 @@ class _Scheduler:
         order = [passes[k] for k in sorted(passes, key=lambda k: k[0])]
         # Reductions of a level come before outputs of the same level only in so far as both need equal inputs.
         needs = [self._closure(p, set(self.hoisted)) for p in order]
-        kept_values, kept_loads = self._choose(order, needs) if keep is not Keep.NOTHING else (set(), set())
+        kept_values, kept_loads = self._choose(needs) if keep is not Keep.NOTHING else (set(), set())
         if keep is Keep.LOADS:
             kept_values = set()
         filled = self._fill(order, kept_values)
@@ -206,9 +206,7 @@ class _Scheduler:
             visit(key)
         return values, leaves
 
-    def _choose(
-        self, order: list[_Roots], needs: list[tuple[dict[Key, None], dict[Leaf, None]]]
-    ) -> tuple[set[Key], set[Leaf]]:
+    def _choose(self, needs: list[tuple[dict[Key, None], dict[Leaf, None]]]) -> tuple[set[Key], set[Leaf]]:
         """Keep heavy values and values with several sources; compute the other ones again from what is kept."""
         rows = self.al.domain.rows
         count: dict[Key, int] = {}

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Sequence
 
 from ... import compat
 from ...compat import Analyzer, Expr
-from ...graph.extent import Extent, extent_key, flatten, product, same, unflatten
+from ...graph.extent import Extent, extent_key, flatten, is_number, product, same, unflatten
 
 Part = tuple[Expr, Extent]
 
@@ -38,15 +38,15 @@ class IndexReshaper:
         parts: list[Part] = []
         for index, extent in zip(indices, source):
             parts += self._parts(index, extent, space)
-        parts = [p for p in parts if not _is_one(p[1])]
-        wanted = [e for e in target if not _is_one(e)]
+        parts = [p for p in parts if not is_number(p[1], 1)]
+        wanted = [e for e in target if not is_number(e, 1)]
         found: list[Expr] = []
         while parts or wanted:
             p, w = self._group(parts, wanted)
             found += self._convert(parts[:p], wanted[:w], space)
             parts, wanted = parts[p:], wanted[w:]
         rest = iter(found)
-        return [compat.const(0, "int64") if _is_one(e) else next(rest) for e in target]
+        return [compat.const(0, "int64") if is_number(e, 1) else next(rest) for e in target]
 
     def _parts(self, index: Expr, extent: Extent, space: Hashable) -> list[Part]:
         """What was merged into an index; not where it runs over less (an operand of a concatenation)."""
@@ -72,7 +72,3 @@ class IndexReshaper:
             flat = self.analyzer.simplify(flat)
             self.merged[space, compat.expression_key(flat)] = parts
         return [flat] if len(wanted) == 1 else unflatten(flat, wanted)
-
-
-def _is_one(extent: Extent) -> bool:
-    return isinstance(extent, int) and extent == 1

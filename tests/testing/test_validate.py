@@ -13,7 +13,7 @@ from tvm.relax import op as R
 from tests.graph.helpers import build, graph
 from tvm_stitch import compat
 from tvm_stitch.graph.ir import Axis, StitchGraph, Tensor
-from tvm_stitch.graph.validate import InvalidGraph, validate
+from tvm_stitch.testing.validate import InvalidGraph, validate
 
 
 def made() -> StitchGraph:

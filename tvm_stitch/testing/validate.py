@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from .. import compat
-from .access import loads
-from .extent import same
-from .ir import Operator, StitchGraph, Tensor
+from ..graph.access import loads
+from ..graph.extent import same
+from ..graph.ir import Operator, StitchGraph, Tensor
 
 
 class InvalidGraph(ValueError):
