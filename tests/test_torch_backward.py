@@ -52,6 +52,15 @@ def check(function: Callable[..., Any], *shapes: tuple[int, ...]) -> None:
         np.testing.assert_allclose(got.numpy(), want.numpy(), rtol=2e-5, atol=2e-5 * float(want.abs().max()))
 
 
+@pytest.mark.parametrize("groups", [1, 2, 6])
+def test_group_norms_give_what_they_kept(groups: int) -> None:
+    def norm(x: Any, w: Any, b: Any) -> Any:
+        return aten.native_group_norm(x, w, b, 3, 6, 20, groups, 1e-3)
+
+    check(norm, (3, 6, 4, 5), (6,), (6,))
+    check(lambda x: norm(x, None, None)[1:], (3, 6, 4, 5))
+
+
 @pytest.mark.parametrize("axes", [1, 2])
 def test_layer_norms_give_what_they_kept(axes: int) -> None:
     shape = (3, 5, 8)

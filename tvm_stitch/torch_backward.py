@@ -24,6 +24,7 @@ def backward_converters() -> dict[str, Converter]:
     """Converters for graphs with their backward: ``from_exported_program(program, custom_convert_map=...)``."""
     return {
         "native_layer_norm.default": _layer_norm,
+        "native_group_norm.default": _group_norm,
         "_native_batch_norm_legit.no_stats": _batch_norm,
         "_native_batch_norm_legit_functional.default": _running_batch_norm,
         "convolution_backward.default": _convolution_backward,
@@ -41,12 +42,12 @@ def _operand(node: Any, importer: Any, at: int) -> Any:
     return None if given is None else importer.env[given]
 
 
-def _number(node: Any, at: int, otherwise: float) -> float:
+def number(node: Any, at: int, otherwise: float) -> float:
     """A number that a node is given."""
     return float(node.args[at]) if at < len(node.args) else otherwise
 
 
-def _constant(value: float, like: Any) -> Any:
+def constant(value: float, like: Any) -> Any:
     return relax.const(value, str(like.ty.dtype.dtype))
 
 
@@ -55,7 +56,7 @@ def _moments(emit: Callable[[Any], Any], x: Any, axes: Sequence[int], epsilon: f
     mean = emit(R.mean(x, list(axes), keepdims=True))
     centred = emit(R.subtract(x, mean))
     variance = emit(R.mean(emit(R.multiply(centred, centred)), list(axes), keepdims=True))
-    return mean, variance, emit(R.rsqrt(emit(R.add(variance, _constant(epsilon, x)))))
+    return mean, variance, emit(R.rsqrt(emit(R.add(variance, constant(epsilon, x)))))
 
 
 def _layer_norm(node: Any, importer: Any) -> Any:
@@ -65,8 +66,36 @@ def _layer_norm(node: Any, importer: Any) -> Any:
         return output
     x = importer.env[node.args[0]]
     axes = range(-len(node.args[1]), 0)
-    mean, _, reciprocal = _moments(importer.block_builder.emit, x, axes, _number(node, 4, 1e-5))
+    mean, _, reciprocal = _moments(importer.block_builder.emit, x, axes, number(node, 4, 1e-5))
     return relax.Tuple([output, mean, reciprocal])
+
+
+def _group_norm(node: Any, importer: Any) -> Any:
+    """(input, weight, bias, N, C, HxW, groups, eps) -> (output, mean, rstd), these two <N, groups>.
+
+    TVM's importer needs weight and bias, which a norm need not have.
+    """
+    emit, x = importer.block_builder.emit, importer.env[node.args[0]]
+    groups, epsilon = int(node.args[6]), number(node, 7, 1e-5)
+    images, channels = list(x.ty.shape)[:2]
+    dtype = str(x.ty.dtype.dtype)
+    weight, bias = (_operand(node, importer, at) for at in (1, 2))
+    output = emit(
+        R.nn.group_norm(
+            x,
+            emit(R.ones([channels], dtype)) if weight is None else weight,
+            emit(R.zeros([channels], dtype)) if bias is None else bias,
+            num_groups=groups,
+            channel_axis=1,
+            axes=list(range(2, len(x.ty.shape))),
+            epsilon=epsilon,
+        )
+    )
+    if not _results_read(node) & {1, 2}:
+        return relax.Tuple([output])
+    parts = emit(R.reshape(x, [images, groups, -1]))
+    mean, _, reciprocal = _moments(emit, parts, [2], epsilon)
+    return relax.Tuple([output, *(emit(R.squeeze(v, [2])) for v in (mean, reciprocal))])
 
 
 def _channel_moments(node: Any, importer: Any, epsilon: float) -> tuple[Any, Any, Any]:
@@ -82,7 +111,7 @@ def _batch_norm(node: Any, importer: Any) -> Any:
     output = importer._batch_norm_legit_no_stats(node)
     if not _results_read(node) & {1, 2}:
         return output
-    mean, _, reciprocal = _channel_moments(node, importer, _number(node, 5, 1e-5))
+    mean, _, reciprocal = _channel_moments(node, importer, number(node, 5, 1e-5))
     return relax.Tuple([output, mean, reciprocal])
 
 
@@ -92,7 +121,7 @@ def _running_batch_norm(node: Any, importer: Any) -> Any:
     The new running variance is of the unbiased variance.
     """
     emit, x = importer.block_builder.emit, importer.env[node.args[0]]
-    momentum, epsilon = _number(node, 6, 0.1), _number(node, 7, 1e-5)
+    momentum, epsilon = number(node, 6, 0.1), number(node, 7, 1e-5)
     mean, variance, reciprocal = _channel_moments(node, importer, epsilon)
     shape = [1, -1, *[1] * (len(x.ty.shape) - 2)]
 
@@ -104,11 +133,11 @@ def _running_batch_norm(node: Any, importer: Any) -> Any:
         if (vector := _operand(node, importer, at)) is not None:
             output = emit(join(output, spread(vector)))
     count = math.prod(int(e) for i, e in enumerate(x.ty.shape) if i != 1)
-    unbiased = emit(R.multiply(variance, _constant(count / max(count - 1, 1), x)))
+    unbiased = emit(R.multiply(variance, constant(count / max(count - 1, 1), x)))
 
     def moved(at: int, new: Any) -> Any:
-        old = emit(R.multiply(importer.env[node.args[at]], _constant(1 - momentum, x)))
-        return emit(R.add(old, emit(R.multiply(new, _constant(momentum, x)))))
+        old = emit(R.multiply(importer.env[node.args[at]], constant(1 - momentum, x)))
+        return emit(R.add(old, emit(R.multiply(new, constant(momentum, x)))))
 
     return relax.Tuple([output, mean, reciprocal, moved(3, mean), moved(4, unbiased)])
 

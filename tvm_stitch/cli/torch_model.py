@@ -22,7 +22,7 @@ from tvm.relax.frontend.torch import from_exported_program
 from ..execution.tensors import TensorSpec, specs_of_inputs, specs_of_outputs
 from ..failures import let_pass
 from ..graph.dtype import HALF
-from ..torch_backward import backward_converters
+from ..torch_converters import torch_converters
 from ..torch_names import from_exported_program_named
 from .errors import UsageError
 from .imported import Model
@@ -48,7 +48,7 @@ def read_torch(path: Path, shapes: dict[str, tuple[int, ...]], names: bool) -> M
         program = _load(path)
         _check_inputs(program)
         importer = from_exported_program_named if names else from_exported_program
-        mod = importer(program, custom_convert_map=backward_converters())
+        mod = importer(program, custom_convert_map=torch_converters())
     declared = specs_of_inputs(mod)
     mod = _with_shapes(mod, declared, shapes)
     results = [str(name) for name in program.graph_signature.user_outputs]

@@ -48,6 +48,7 @@ from .constant_batch_norm import ConstantBatchNorm
 from .constant_views import ConstantViews
 from .constant_weights import ConstantWeights
 from .convolution_layouts import ConvolutionLayouts, suits_library, suits_templates
+from .declared_bounds import DeclaredBounds
 from .decompose_attention import DecomposeAttention
 from .drop_copies import DropCopies
 from .embed_libraries import EmbedLibraries
@@ -127,6 +128,7 @@ def planning_passes(
     recorder = recorder or Recorder()
     return [
         RaisedCalls(),
+        DeclaredBounds(),
         MendImports(),
         ShortScans("gpu" in target.keys),
         exclusively(dispatched),

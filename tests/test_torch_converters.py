@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Activations and norms as PyTorch computes them: what TVM's importer leaves out is there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+import tvm_stitch
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+from tvm.relax.frontend.torch import from_exported_program  # noqa: E402
+
+from tvm_stitch.torch_converters import torch_converters  # noqa: E402
+
+LLVM = tvm.target.Target("llvm")
+
+
+def run(model: Any, x: Any, **how: Any) -> np.ndarray:
+    program = torch.export.export(model.eval(), (x,))
+    mod = from_exported_program(program, unwrap_unit_return_tuple=True, **how)
+    return relax.VirtualMachine(tvm_stitch.compile(mod, LLVM), tvm.cpu())["main"](
+        tvm.runtime.tensor(x.numpy())
+    ).numpy()
+
+
+class Elu(nn.Module):
+    def __init__(self, *scales: float) -> None:
+        super().__init__()
+        self.scales = scales
+
+    def forward(self, x: Any) -> Any:
+        return torch.ops.aten.elu.default(x, *self.scales)
+
+
+MODELS = {
+    "selu": nn.SELU(),
+    "elu": nn.ELU(),
+    "elu of another alpha": nn.ELU(0.3),
+    "elu of three scales": Elu(0.7, 1.3, 0.4),
+    "celu": nn.CELU(0.6),
+    "gelu": nn.GELU(),
+    "gelu by tanh": nn.GELU("tanh"),
+    "softplus": nn.Softplus(2.0, 3.0),
+    "leaky relu": nn.LeakyReLU(0.2),
+    "log sigmoid": nn.LogSigmoid(),
+    "mish": nn.Mish(),
+    "hard swish": nn.Hardswish(),
+    "hard sigmoid": nn.Hardsigmoid(),
+    "hard tanh": nn.Hardtanh(-0.4, 1.7),
+    "soft shrink": nn.Softshrink(0.3),
+    "threshold": nn.Threshold(0.1, -2.0),
+    "softsign": nn.Softsign(),
+    "tanh shrink": nn.Tanhshrink(),
+    "relu 6": nn.ReLU6(),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_activations(name: str) -> None:
+    x = torch.cat([torch.linspace(-9, 9, 61), torch.tensor([-200.0, 0.0, 95.0])])
+    found = run(MODELS[name], x, custom_convert_map=torch_converters())
+    wanted = MODELS[name](x.double()).numpy()
+    np.testing.assert_allclose(found, wanted, rtol=2e-6, atol=2e-6)
+
+
+def test_tvm_still_leaves_out_the_scale() -> None:
+    x = torch.linspace(-3, 3, 16)
+    assert np.abs(run(nn.SELU(), x) - F.selu(x).numpy()).max() > 0.01, "the converter is needed no longer"
+
+
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("groups", [1, 3, 6])
+@pytest.mark.parametrize("shape", [(2, 6, 5), (2, 6, 4, 3), (1, 6, 2, 3, 2)])
+def test_group_norms(shape: tuple[int, ...], groups: int, affine: bool) -> None:
+    torch.manual_seed(0)
+    norm, x = nn.GroupNorm(groups, 6, affine=affine), torch.randn(shape)
+    if affine:
+        nn.init.uniform_(norm.weight)
+        nn.init.uniform_(norm.bias)
+    program = torch.export.export(norm.eval(), (x,))
+    mod = from_exported_program(
+        program,
+        keep_params_as_input=False,
+        unwrap_unit_return_tuple=True,
+        custom_convert_map=torch_converters(),
+    )
+    vm = relax.VirtualMachine(tvm_stitch.compile(mod, LLVM), tvm.cpu())
+    found = vm["main"](tvm.runtime.tensor(x.numpy())).numpy()
+    np.testing.assert_allclose(found, norm.double()(x.double()).detach().numpy(), rtol=1e-5, atol=1e-5)
