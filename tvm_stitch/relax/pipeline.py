@@ -54,6 +54,7 @@ from .drop_copies import DropCopies
 from .embed_libraries import EmbedLibraries
 from .flow_names import flow_of
 from .fold_constants import FoldConstants
+from .fuse_rest import FuseRest
 from .fused_attention import FusedAttention
 from .keep_zeros import KeepZeros
 from .library_convolutions import LibraryConvolutions
@@ -109,7 +110,7 @@ def stitch_passes(
         ViewedResults(),
         _stitch(target, config, recorder, scopes, check),
         # What no scope took: TVM's own fusion and schedules.
-        relax.transform.FuseOps(),
+        FuseRest(),
         relax.transform.FuseTIR(),
         UnmarkEpilogues(),
         relax.transform.DeadCodeElimination(),
