@@ -6,6 +6,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -108,7 +109,7 @@ def plant_outlining(patch: pytest.MonkeyPatch) -> None:
 def plant_merging(patch: pytest.MonkeyPatch) -> None:
     from tvm_stitch.relax import mark
 
-    fuse = mark._fuse
+    fuse = relax.transform.FuseTIR()
 
     def check(mod: tvm.IRModule) -> tvm.IRModule:
         fails_for_tanh(lambda *_: None, str)(
@@ -116,7 +117,8 @@ def plant_merging(patch: pytest.MonkeyPatch) -> None:
         )
         return fuse(mod)
 
-    patch.setattr(mark, "_fuse", check)
+    merging = SimpleNamespace(FuseTIR=lambda: check)
+    patch.setattr(mark, "relax", SimpleNamespace(Function=relax.Function, transform=merging))
 
 
 def plant_planning(patch: pytest.MonkeyPatch) -> None:

@@ -23,10 +23,12 @@ COMMANDS = [
     "bench_grid",
     "bench_models --models lstm --target cuda",
     "bench_suite --target cuda",
+    "bench_training --target cuda",
     "gpu_attention_check",
     "gpu_check",
     "gpu_convolution_check",
     "gpu_matmul_check",
+    "gpu_zoo_check",
 ]
 
 
