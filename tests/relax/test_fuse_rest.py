@@ -83,6 +83,31 @@ def test_a_function_is_given_all_that_it_reads() -> None:
     np.testing.assert_allclose(found, wanted(x.astype("float64")), 1e-5)
 
 
+@pytest.mark.parametrize("count", [2, 5, 9])
+def test_elements_of_parameters(count: int) -> None:
+    """Of several tuples a part each, in an order that is not the tuples'."""
+    builder = relax.BlockBuilder()
+    field = relax.TensorType([4], "float32")
+    params = [relax.Var(f"p{i}", relax.TupleType([field] * 3)) for i in range(count)]
+    with builder.function("main", params):
+        with builder.dataflow():
+            order = [*range(1, count, 2), *range(0, count, 2)]
+            items = [builder.emit(relax.TupleGetItem(params[i], k)) for k in (2, 0) for i in order]
+            result = items[0]
+            for item in items[1:]:
+                result = builder.emit(R.add(R.multiply(result, relax.const(0.5)), item))
+            out = builder.emit_output(R.exp(result))
+        builder.emit_func_output(out)
+    legal = relax.transform.AnnotateTIROpPattern()(relax.transform.LegalizeOps()(builder.get()))
+    fused = FuseRest()(legal)
+    made = [f for _, f in fused.functions_items() if isinstance(f, relax.Function)]
+    assert not any(relax.analysis.free_vars(f) for f in made)
+    assert not any(
+        isinstance(p.ty, relax.TupleType) for f in made if "Primitive" in f.attrs for p in f.params
+    )
+    relax.transform.FuseTIR()(fused)
+
+
 def test_casts_of_the_program_stay() -> None:
     @I.ir_module
     class Before:

@@ -4,7 +4,7 @@
 ``FuseOps`` gives a kernel that reads elements of tuples the elements as parameters, in the place of the tuples. Where
 these are two or more, it may drop the wrong ones, by the order in which a hash table has them: such a function reads
 what it is not given, and ``FuseTIR`` fails at it. The last cells of two LSTMs, fused with what joins all their results,
-are one. So while it runs, elements of what another kernel gives are variables of their own.
+are one. So while it runs, elements of what another kernel gives, or the caller, are variables of their own.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class _Hidden(relax.PyExprMutator):
             self.set_var_remap(binding.var, self.builder_.match_cast(item, binding.var.ty))
 
     def _is_opaque(self, var: Any) -> bool:
-        """Whether a tuple is what a call gives that nothing is fused into."""
-        call = self.lookup_binding(var) if isinstance(var, relax.Var) else None
+        """Whether a tuple is a parameter, or what a call gives that nothing is fused into."""
+        call = self.lookup_binding(var) if isinstance(var, relax.Var) else var
         if not isinstance(call, relax.Call):
-            return False
+            return not isinstance(call, relax.Tuple)  # a parameter, or an element of one
         if operator_name(call) != "relax.call_tir":
             return True
         attrs = self.mod[call.args[0]].attrs or {}
