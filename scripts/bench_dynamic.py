@@ -49,9 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for size in made.sizes[::step][: options.sizes]:
             inputs = made.draw(*size)
             static = _function(bound(made.mod, made.func, [x.shape for x in inputs]), made.func)
-            values: list[Any] = [tvm.runtime.tensor(x) for x in inputs]
-            if made.packed:
-                values = [*values[: -made.packed], tuple(values[-made.packed :])]
+            values = made.arguments(inputs)
             ours, fixed = (seconds * 1e6 for seconds in _least([symbolic, static], values, options.repeats))
             shown = "x".join(map(str, size))
             print(f"{name:22}{shown:>12}{ours:14.0f}{fixed:14.0f}{ours / fixed:8.2f}", flush=True)

@@ -29,6 +29,7 @@ import tvm
 from _cuda_events import microseconds
 from _gpu import need_gpu
 from _measure import time_on_cpu
+from models.errors import relative_error
 from models.training import ResidualBlock, Training, TransformerLayer, training
 
 from tvm_stitch.execution.count import count_lowered
@@ -62,16 +63,6 @@ def residual(size: str) -> Training:
 
 
 STEPS: dict[str, Callable[[str], Training]] = {"transformer": transformer, "residual": residual}
-
-
-def error_of(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> float:
-    """The largest error of a result, of its largest element; infinite where shapes differ or a result is no number."""
-    errors = [0.0]
-    for got, want in zip(found, wanted, strict=True):
-        if got.shape != want.shape or not np.isfinite(got).all():
-            return float("inf")
-        errors.append(float(np.abs(got - want).max() / max(1e-3, np.abs(want).max())))
-    return max(errors)
 
 
 class Stitched:
@@ -128,7 +119,7 @@ def measure(name: str, options: argparse.Namespace) -> bool:
         for _ in range(3):  # Inductor records CUDA graphs in the second call
             ready[contender]()
         seconds[contender] = time.perf_counter() - begin
-    errors = {contender: error_of(ready[contender].outputs(), step.wanted) for contender in ready}
+    errors = {contender: relative_error(ready[contender].outputs(), step.wanted) for contender in ready}
     if device == "cuda":
         spent = {contender: us / 1e3 for contender, us in microseconds(ready, BLOCKS, CALLS).items()}
     else:

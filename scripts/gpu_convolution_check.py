@@ -90,7 +90,7 @@ class Convolution:
         self.wide = [a.astype("float64") for a in arrays]
         kind = torch.channels_last if last and len(case.data) == 4 else torch.contiguous_format
         made = [torch.tensor(a.astype("float32")).to(getattr(torch, dtype)).cuda() for a in arrays]
-        self.x, self.w = (t.to(memory_format=kind) for t in made)
+        self.operands = [t.to(memory_format=kind) for t in made]
         self.extra = (case.stride, case.padding, case.dilation, case.groups)
         rank = len(case.data) - 2
         self.numbers = tvm_ffi.Shape(
@@ -102,7 +102,7 @@ class Convolution:
         order = (lambda a: np.ascontiguousarray(np.moveaxis(a, 1, -1))) if last else np.ascontiguousarray
         self.last, device = last, tvm.cuda()
         self.given = [_tensor(order(a), dtype, device) for a in arrays]
-        out = self.torch().shape
+        out = self.convolved(*self.operands).shape
         self.out = tvm.runtime.empty((out[0], *out[2:], out[1]) if last else tuple(out), dtype, device)
         self.workspace = tvm.runtime.empty((WORKSPACE_BYTES,), "uint8", device)
         self.function = library.CUDNN.module()[library.CUDNN.function]
@@ -110,9 +110,15 @@ class Convolution:
     def torch(self) -> Any:
         """PyTorch's result, with its own choice of algorithm."""
         torch.backends.cudnn.allow_tf32 = self.precision == "tf32"
-        rank = self.x.ndim - 2
-        function = (torch.conv1d, torch.conv2d, torch.conv3d)[rank - 1]
-        return function(self.x, self.w, None, *self.extra)
+        return self.computed(self.operands)
+
+    def computed(self, operands: list[Any]) -> Any:
+        """What PyTorch computes of operands of any dtype."""
+        return self.convolved(*operands)
+
+    def convolved(self, x: Any, w: Any) -> Any:
+        """The convolution."""
+        return (torch.conv1d, torch.conv2d, torch.conv3d)[x.ndim - 3](x, w, None, *self.extra)
 
     def ours(self) -> Any:
         """Our result, in its own layout."""
@@ -121,9 +127,7 @@ class Convolution:
 
     def errors(self) -> tuple[float, float]:
         """Relative errors in the 2-norm of ours and PyTorch's."""
-        rank = self.x.ndim - 2
-        function = (torch.conv1d, torch.conv2d, torch.conv3d)[rank - 1]
-        wanted = function(*(torch.tensor(a).cuda() for a in self.wide), None, *self.extra).cpu().numpy()
+        wanted = self.computed([torch.tensor(a).cuda() for a in self.wide]).cpu().numpy()
         ours = self.ours().numpy().astype("float64")
         ours = np.moveaxis(ours, -1, 1) if self.last else ours
         theirs = self.torch().double().cpu().numpy()
@@ -140,25 +144,15 @@ class Gradient(Convolution):
         shape, dtype = tuple(self.out.shape), str(self.given[0].dtype)
         values = np.random.default_rng(sum(shape)).standard_normal(shape, dtype=np.float32).astype(dtype)
         self.wide.append(values.astype("float64"))
-        self.g = torch.tensor(values.astype("float32")).to(self.x.dtype).cuda()
+        self.operands.append(torch.tensor(values.astype("float32")).to(self.operands[0].dtype).cuda())
         given = _tensor(values, dtype, tvm.cuda())
         self.given = [given, self.given[1]] if of == "data" else [self.given[0], given]
         self.out = tvm.runtime.empty((case.data, case.weight)[self.at], dtype, tvm.cuda())
         self.mode += f" {(DATA_GRADIENT, WEIGHT_GRADIENT)[self.at]}"
 
-    def torch(self) -> Any:
-        """PyTorch's result, with its own choice of algorithm."""
-        return self._gradient(self.x, self.w, self.g) if hasattr(self, "g") else super().torch()
-
-    def errors(self) -> tuple[float, float]:
-        """Relative errors in the 2-norm of ours and PyTorch's."""
-        wanted = self._gradient(*(torch.tensor(a).cuda() for a in self.wide)).cpu().numpy()
-        ours, theirs = self.ours().numpy().astype("float64"), self.torch().double().cpu().numpy()
-        size = np.linalg.norm(wanted)
-        return float(np.linalg.norm(ours - wanted) / size), float(np.linalg.norm(theirs - wanted) / size)
-
-    def _gradient(self, x: Any, w: Any, g: Any) -> Any:
-        torch.backends.cudnn.allow_tf32 = self.precision == "tf32"
+    def computed(self, operands: list[Any]) -> Any:
+        """The gradient."""
+        x, w, g = operands
         rank, (stride, padding, dilation, groups) = x.ndim - 2, self.extra
         several = [stride] * rank, [padding] * rank, [dilation] * rank
         mask = [self.at == 0, self.at == 1, False]

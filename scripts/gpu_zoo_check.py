@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 import tvm
 from _gpu import need_gpu
+from models.errors import relative_error
 from tvm import relax
 
 from tests.models.zoo.models import MODELS
@@ -35,14 +36,12 @@ TOLERANCE = 2e-5
 
 def error_of(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> float:
     """The largest error of the results of floats; infinite where another result or a shape differs."""
-    worst = 0.0
-    for got, want in zip(found, wanted, strict=True):
-        if got.shape != want.shape or (want.dtype.kind != "f" and not np.array_equal(got, want)):
-            return float("inf")
-        if want.dtype.kind == "f" and want.size:
-            error = float(np.abs(got.astype("float64") - want).max() / np.abs(want).max())
-            worst = max(worst, error if np.isfinite(error) else float("inf"))
-    return worst
+    pairs = list(zip(found, wanted, strict=True))
+    exact = [pair for pair in pairs if pair[1].dtype.kind != "f"]
+    if not all(np.array_equal(got, want) for got, want in exact):
+        return float("inf")
+    floats = [pair for pair in pairs if pair[1].dtype.kind == "f"]
+    return relative_error([got for got, _ in floats], [want for _, want in floats])
 
 
 def check(name: str, target: Any, most: int) -> tuple[int, float, bool, int]:
@@ -55,9 +54,7 @@ def check(name: str, target: Any, most: int) -> tuple[int, float, bool, int]:
     worst, equal = 0.0, True
     for size in sizes:
         inputs = made.draw(*size)
-        tensors: list[Any] = [tvm.runtime.tensor(x, device) for x in inputs]
-        if made.packed:
-            tensors = [*tensors[: -made.packed], tuple(tensors[-made.packed :])]
+        tensors = made.arguments(inputs, device)
         first, second = (_arrays(function(*tensors)) for _ in range(2))
         equal &= all(np.array_equal(a, b) for a, b in zip(first, second))
         worst = max(worst, error_of(first, made.reference(inputs)))

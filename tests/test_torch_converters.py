@@ -85,13 +85,5 @@ def test_group_norms(shape: tuple[int, ...], groups: int, affine: bool) -> None:
     if affine:
         nn.init.uniform_(norm.weight)
         nn.init.uniform_(norm.bias)
-    program = torch.export.export(norm.eval(), (x,))
-    mod = from_exported_program(
-        program,
-        keep_params_as_input=False,
-        unwrap_unit_return_tuple=True,
-        custom_convert_map=torch_converters(),
-    )
-    vm = relax.VirtualMachine(tvm_stitch.compile(mod, LLVM), tvm.cpu())
-    found = vm["main"](tvm.runtime.tensor(x.numpy())).numpy()
+    found = run(norm, x, keep_params_as_input=False, custom_convert_map=torch_converters())
     np.testing.assert_allclose(found, norm.double()(x.double()).detach().numpy(), rtol=1e-5, atol=1e-5)

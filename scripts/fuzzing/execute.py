@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
@@ -18,6 +16,7 @@ from tvm_stitch import StitchConfig
 from tvm_stitch.recorder import Recorder
 from tvm_stitch.relax import pipeline
 from tvm_stitch.target import resolve_target
+from tvm_stitch.testing.warned import warned
 
 from .bounded import Rules
 from .build import Unbuildable, build
@@ -209,7 +208,7 @@ def _check(case: Case, settings: Settings, stock: bool) -> Outcome:
         passes = relax.get_default_pipeline(target)
     else:
         passes = pipeline(target, StitchConfig(**case.config), recorder)
-    with warnings_of_package() as warned:
+    with warned(_short) as warnings:
         try:
             program = Program(mod, settings.backend, target, passes)
         except Exception as error:
@@ -233,8 +232,8 @@ def _check(case: Case, settings: Settings, stock: bool) -> Outcome:
         for name, reason in recorder.declined.items()
         if name == "all" or INTERNAL.match(reason)
     ]
-    if not stock and (lost or warned):
-        return Outcome("unstitched", _short("; ".join([*lost, *warned])), declined=outcome.declined)
+    if not stock and (lost or warnings):
+        return Outcome("unstitched", _short("; ".join([*lost, *warnings])), declined=outcome.declined)
     return outcome
 
 
@@ -284,28 +283,3 @@ def told(error: BaseException) -> str:
 
 def _short(text: str) -> str:
     return text if len(text) < 600 else text[:300] + " ... " + text[-290:]
-
-
-class _Kept(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.found: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.found.append(_short(record.getMessage()))
-
-
-@contextmanager
-def warnings_of_package() -> Iterator[list[str]]:
-    """What the package warns of: it does where something of its own failed."""
-    logger, kept = logging.getLogger("tvm_stitch"), _Kept()
-    before, level = logger.propagate, logger.level
-    logger.addHandler(kept)
-    logger.propagate = False
-    logger.setLevel(logging.WARNING)  # whatever level another package has set for all
-    try:
-        yield kept.found
-    finally:
-        logger.removeHandler(kept)
-        logger.propagate = before
-        logger.setLevel(level)

@@ -88,10 +88,7 @@ def test_numbers_on_llvm(named: tuple[str, Any]) -> None:
     vm = relax.VirtualMachine(tvm.compile(made.mod, target, relax_pipeline=pipeline(target)), tvm.cpu())
     for size in made.sizes:
         inputs = made.draw(*size)
-        tensors: list[Any] = [tvm.runtime.tensor(x) for x in inputs]
-        if made.packed:
-            tensors = [*tensors[: -made.packed], tuple(tensors[-made.packed :])]
-        result = vm[made.func](*tensors)
+        result = vm[made.func](*made.arguments(inputs))
         outputs = [result] if isinstance(result, tvm.runtime.Tensor) else list(result)
         _compare([each.numpy() for each in outputs], made.reference(inputs), size)
 

@@ -12,6 +12,24 @@ import tvm
 NAME = "tests.cudnn.convolution"
 
 
+class Window:
+    """The numbers of a call: groups, and for each spatial axis strides, padding and dilation."""
+
+    def __init__(self, numbers: Any, rank: int) -> None:
+        self.groups, *rest = map(int, numbers)
+        self.strides, self.padding, self.dilation = (rest[i * rank : (i + 1) * rank] for i in range(3))
+
+    def padded(self, x: np.ndarray) -> np.ndarray:
+        return np.pad(x, [(0, 0), (0, 0), *((p, p) for p in self.padding)])
+
+    def seen(self, at: tuple[int, ...], places: Any) -> tuple[slice, ...]:
+        """What the element ``at`` of a window reads of padded data, for all places."""
+        return tuple(
+            slice(k * d, k * d + s * (p - 1) + 1, s)
+            for k, d, s, p in zip(at, self.dilation, self.strides, places)
+        )
+
+
 def convolution(data: Any, weight: Any, numbers: Any, mode: Any, out: Any, workspace: Any) -> None:
     """``tvm_stitch.cudnn.convolution`` in float64."""
     words = str(mode).split()
@@ -28,19 +46,15 @@ def convolution(data: Any, weight: Any, numbers: Any, mode: Any, out: Any, works
     x, w = (t.numpy().astype("float64") for t in (data, weight))
     if last:
         x, w = np.moveaxis(x, -1, 1), np.moveaxis(w, -1, 1)
-    rank = x.ndim - 2
-    groups, *rest = map(int, numbers)
-    strides, padding, dilation = (rest[i * rank : (i + 1) * rank] for i in range(3))
-    x = np.pad(x, [(0, 0), (0, 0), *((p, p) for p in padding)])
+    numbers = Window(numbers, x.ndim - 2)
+    x, groups = numbers.padded(x), numbers.groups
     kernel = w.shape[2:]
-    spans = [d * (k - 1) + 1 for d, k in zip(dilation, kernel)]
-    places = [(e - span) // s + 1 for e, span, s in zip(x.shape[2:], spans, strides)]
+    spans = [d * (k - 1) + 1 for d, k in zip(numbers.dilation, kernel)]
+    places = [(e - span) // s + 1 for e, span, s in zip(x.shape[2:], spans, numbers.strides)]
     found = np.zeros((x.shape[0], w.shape[0], *places))
     each, made = x.shape[1] // groups, w.shape[0] // groups
     for at in itertools.product(*map(range, kernel)):
-        window = tuple(
-            slice(k * d, k * d + s * (p - 1) + 1, s) for k, d, s, p in zip(at, dilation, strides, places)
-        )
+        window = numbers.seen(at, places)
         for g in range(groups):
             part = x[(slice(None), slice(g * each, (g + 1) * each), *window)]
             factor = w[(slice(g * made, (g + 1) * made), slice(None), *at)]
@@ -53,16 +67,12 @@ def convolution(data: Any, weight: Any, numbers: Any, mode: Any, out: Any, works
 def weight_gradient(data: Any, gradient: Any, numbers: Any, out: Any) -> None:
     """The gradient of a weight, channels first and in one group, in float64."""
     x, g = (t.numpy().astype("float64") for t in (data, gradient))
-    rank = x.ndim - 2
-    groups, *rest = map(int, numbers)
-    strides, padding, dilation = (rest[i * rank : (i + 1) * rank] for i in range(3))
-    assert groups == 1
-    x = np.pad(x, [(0, 0), (0, 0), *((p, p) for p in padding)])
+    numbers = Window(numbers, x.ndim - 2)
+    assert numbers.groups == 1
+    x = numbers.padded(x)
     found = np.zeros(tuple(out.shape))
     for at in itertools.product(*map(range, found.shape[2:])):
-        window = tuple(
-            slice(k * d, k * d + s * (p - 1) + 1, s) for k, d, s, p in zip(at, dilation, strides, g.shape[2:])
-        )
+        window = numbers.seen(at, g.shape[2:])
         seen = x[(slice(None), slice(None), *window)].reshape((*x.shape[:2], -1))
         found[(slice(None), slice(None), *at)] = np.einsum("ncp,nop->oc", seen, g.reshape((*g.shape[:2], -1)))
     out.copyfrom(np.ascontiguousarray(found).astype(out.numpy().dtype))
@@ -71,16 +81,13 @@ def weight_gradient(data: Any, gradient: Any, numbers: Any, out: Any) -> None:
 def data_gradient(gradient: Any, weight: Any, numbers: Any, out: Any) -> None:
     """The gradient of the data, channels first, in float64."""
     g, w = (t.numpy().astype("float64") for t in (gradient, weight))
-    rank = g.ndim - 2
-    groups, *rest = map(int, numbers)
-    strides, padding, dilation = (rest[i * rank : (i + 1) * rank] for i in range(3))
+    numbers = Window(numbers, g.ndim - 2)
+    padding, groups = numbers.padding, numbers.groups
     images, channels, *extents = tuple(out.shape)
     padded = np.zeros((images, channels, *(e + 2 * p for e, p in zip(extents, padding))))
     each, made = channels // groups, g.shape[1] // groups
     for at in itertools.product(*map(range, w.shape[2:])):
-        window = tuple(
-            slice(k * d, k * d + s * (p - 1) + 1, s) for k, d, s, p in zip(at, dilation, strides, g.shape[2:])
-        )
+        window = numbers.seen(at, g.shape[2:])
         for group in range(groups):
             of_group = slice(group * each, (group + 1) * each)
             factor = w[(slice(group * made, (group + 1) * made), slice(None), *at)]

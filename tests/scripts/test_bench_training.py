@@ -29,10 +29,10 @@ def test_a_step_is_timed_and_compared(capsys: Any, monkeypatch: pytest.MonkeyPat
 
 def test_errors_are_of_the_largest_element() -> None:
     wanted = [np.array([1.0, -4.0]), np.zeros(2)]
-    assert script.error_of([np.array([1.0, -4.0]), np.zeros(2)], wanted) == 0.0
-    assert script.error_of([np.array([1.2, -4.0]), np.zeros(2)], wanted) == pytest.approx(0.05)
-    assert script.error_of([np.array([np.nan, -4.0]), np.zeros(2)], wanted) == float("inf")
-    assert script.error_of([np.zeros(3), np.zeros(2)], wanted) == float("inf")
+    assert script.relative_error([np.array([1.0, -4.0]), np.zeros(2)], wanted) == 0.0
+    assert script.relative_error([np.array([1.2, -4.0]), np.zeros(2)], wanted) == pytest.approx(0.05)
+    assert script.relative_error([np.array([np.nan, -4.0]), np.zeros(2)], wanted) == float("inf")
+    assert script.relative_error([np.zeros(3), np.zeros(2)], wanted) == float("inf")
 
 
 @pytest.mark.parametrize("arguments", [["--contenders", "nobody"], ["--steps", "none"]])

@@ -25,8 +25,8 @@ from ..graph.extent import as_expr, ceildiv, unflatten
 from ..graph.extent import product as product_of
 from .contraction import Contraction
 from .data_block import elements
-from .dot_instruction import BITS, DotInstruction, bits, vector
-from .micro_kernel import Ahead, DepthBlocks, Totals, blocks_of, emit_dots, emit_sums, last_of, wide
+from .dot_instruction import DotInstruction, vector
+from .micro_kernel import Ahead, DepthBlocks, Kept, Totals, blocks_of, emit_dots, emit_sums, last_of, wide
 from .tiles import LEAST_TILES_OF_COPY, MOST_COPIED, SHORT_DEPTH, Tiles
 from .write_back import WriteBack
 
@@ -141,19 +141,17 @@ class _Emitter:
         """Copy the rows of a task as the micro-kernel reads them, groups of an instruction filled up with zeros."""
         p = self.product
         assert isinstance(p.depth, int)
-        each, dtype, converted = p.depth, "float32", wide
-        if self.instruction is not None:
-            each, dtype = self.instruction.steps(p.depth) * self.instruction.group, BITS
-            converted = bits
-        self.first, self.block = first, B.stack([self._most_rows() * each], dtype, "rows")
+        kept = Kept.by(self.instruction)
+        each, stored = kept.filled(p.depth), kept.stored
+        self.first, self.block = first, B.stack([self._most_rows() * each], kept.dtype, "rows")
         if each > p.depth:
             with times("serial", count, "row") as row:
                 for k in range(p.depth, each):
-                    B.store(self.block, compat.const(0, dtype), [row * B.i64(each) + B.i64(k)])
+                    B.store(self.block, compat.const(0, kept.dtype), [row * B.i64(each) + B.i64(k)])
         if p.left_transposed:
             with times("serial", p.depth, "k") as k, times("serial", count, "row") as row:
                 at = (self._left_batch(batch) * B.i64(p.depth) + k) * as_expr(p.rows) + first + row
-                B.store(self.block, converted(B.fetch(self.left, at)), [row * B.i64(each) + k])
+                B.store(self.block, stored(B.fetch(self.left, at)), [row * B.i64(each) + k])
             return
         start = (self._left_batch(batch) * as_expr(p.rows) + first) * B.i64(p.depth)
         if each > p.depth:
@@ -162,13 +160,13 @@ class _Emitter:
                 elements(
                     B.i64(p.depth),
                     lambda at: B.store(
-                        self.block, converted(B.fetch(self.left, begin + at)), [row * B.i64(each) + at]
+                        self.block, stored(B.fetch(self.left, begin + at)), [row * B.i64(each) + at]
                     ),
                 )
             return
         elements(
             count * B.i64(p.depth),
-            lambda at: B.store(self.block, converted(B.fetch(self.left, start + at)), [at]),
+            lambda at: B.store(self.block, stored(B.fetch(self.left, start + at)), [at]),
         )
 
     def _copies(self, width: int) -> bool:

@@ -17,8 +17,8 @@ from ..codegen.cpu.transpose import MatrixRows, side_of, transpose
 from ..compat import Buffer, Expr, T, tir
 from ..graph.extent import Extent, as_expr, product, unflatten
 from .convolution import Convolution, Window
-from .dot_instruction import BITS, DotInstruction, bits, vector
-from .micro_kernel import wide
+from .dot_instruction import DotInstruction, vector
+from .micro_kernel import Kept
 from .padding import Padded
 
 COPIED = 16
@@ -47,22 +47,19 @@ class DataBlock:
         self.extents = [w.span(count) for w, count in zip(conv.windows, outputs)]
         self.overruns = [_overruns(w, n, e) for w, n, e in zip(conv.windows, outputs, conv.data.shape[1:])]
         self.all_channels = int(self.data.shape[-1])
-        self.group, self.dtype, self.stored = 1, "float32", wide
-        if instruction is not None:
-            self.group, self.dtype, self.stored = instruction.group, BITS, bits
-        filled = self.all_channels % self.group
+        self.kept = Kept.by(instruction)
+        all_filled = self.kept.filled(self.all_channels)
         self.copies = (
             not self.data.is_plain
-            or filled > 0
+            or all_filled > self.all_channels
             or (instruction is None and self.data.source.dtype != "float32")
         )
-        self.channels = self.all_channels if channels is None or not self.copies else channels
-        self.copied = self.channels
-        self.channels += (self.group - filled) % self.group
+        self.copied = self.all_channels if channels is None or not self.copies else channels
+        self.channels = self.kept.filled(self.copied)
         if self.copies:
             size = product([*self.extents, self.channels])
             assert isinstance(size, int)
-            self.buffer: Buffer = B.stack([size], self.dtype, "data_block")
+            self.buffer: Buffer = B.stack([size], self.kept.dtype, "data_block")
             self.strides = _strides(self.extents, self.channels)
         else:
             self.buffer = B.flat_view(self.data.source.buffer)
@@ -86,7 +83,9 @@ class DataBlock:
             with times("serial", product(self.extents), "place") as place:
                 for c in range(self.copied, self.channels):
                     B.store(
-                        self.buffer, compat.const(0, self.dtype), [place * B.i64(self.channels) + B.i64(c)]
+                        self.buffer,
+                        compat.const(0, self.kept.dtype),
+                        [place * B.i64(self.channels) + B.i64(c)],
                     )
 
     def at(self, offsets: Sequence[Expr], channel: Expr) -> Expr:
@@ -94,8 +93,8 @@ class DataBlock:
         index = self.base + channel
         for offset, stride in zip(offsets, self.strides):
             index = index + offset * B.i64(stride)
-        if self.group > 1:
-            return compat.load(self.buffer, [vector(index, self.group)])
+        if self.kept.group > 1:
+            return compat.load(self.buffer, [vector(index, self.kept.group)])
         return B.fetch(self.buffer, index)
 
     def _copy(self, source: Buffer, image: Expr, starts: list[Expr], outer: list[int], last: int) -> None:
@@ -141,11 +140,11 @@ class DataBlock:
         if data.in_order and self.channels == self.all_channels:  # places and channels lie behind each other
             elements(
                 count * channels,
-                lambda at: B.store(self.buffer, self.stored(B.fetch(source, base + at)), [to + at]),
+                lambda at: B.store(self.buffer, self.kept.stored(B.fetch(source, base + at)), [to + at]),
             )
             return
         if (
-            data.order[-1] == axis and data.source.dtype == self.dtype
+            data.order[-1] == axis and data.source.dtype == self.kept.dtype
         ):  # places lie behind each other, as in NCHW
             transpose(
                 MatrixRows(source, base + self.channel * strides[-1], strides[-1]),
@@ -158,7 +157,7 @@ class DataBlock:
         kind = "vectorized" if data.in_order else "serial"  # neighbours in the source, or not
         with times("serial", count, "x") as x, B.loop(kind, self.copied, "c") as c:
             value = B.fetch(source, base + x * strides[axis] + (self.channel + c) * strides[-1])
-            B.store(self.buffer, self.stored(value), [to + x * channels + c])
+            B.store(self.buffer, self.kept.stored(value), [to + x * channels + c])
 
     def _source_strides(self) -> list[Expr]:
         """For each axis of the data, the distance of neighbours in the source."""
@@ -172,7 +171,7 @@ class DataBlock:
 
     def _fill(self, to: Expr, count: Expr) -> None:
         assert self.data.fill is not None
-        fill = self.stored(self.data.fill)
+        fill = self.kept.stored(self.data.fill)
         elements(count, lambda at: B.store(self.buffer, fill, [to + at]))
 
 

@@ -29,7 +29,7 @@ from ..codegen.evaluator import convert
 from ..compat import Buffer, Expr, T, tir
 from ..graph.dtype import item_bytes
 from ..graph.extent import Extent, as_expr, ceildiv, flatten, is_number, product, unflatten
-from .dot_instruction import DotInstruction, vector
+from .dot_instruction import BITS, DotInstruction, bits, vector
 from .tiles import (
     CACHE_LINE,
     DEPTH_OF_SUM,
@@ -251,6 +251,30 @@ def wide(value: Expr) -> Expr:
     if compat.kind(value) == "FloatImm":
         return compat.const(float(value.value), "float32")
     return convert(value, "float32")
+
+
+@dataclass(frozen=True)
+class Kept:
+    """How a copy keeps elements that are multiplied: as float32, or their bits, in whole groups of an instruction.
+
+    Attributes:
+        group: neighbours that are multiplied together; the last group is filled up with zeros.
+        dtype: of the copy.
+        stored: what is stored of an element.
+    """
+
+    group: int
+    dtype: str
+    stored: Callable[[Expr], Expr]
+
+    @staticmethod
+    def by(instruction: DotInstruction | None) -> Kept:
+        """For an instruction, or for single products."""
+        return Kept(1, "float32", wide) if instruction is None else Kept(instruction.group, BITS, bits)
+
+    def filled(self, extent: int) -> int:
+        """So many elements with what fills the last group."""
+        return -(-extent // self.group) * self.group
 
 
 def emit_dots(

@@ -27,13 +27,21 @@ def tiles_of(target: Any, product: Contraction | Convolution) -> Tiles:
     if isinstance(product, Convolution):
         tiles = tiles_for_convolution(target, product)
         left, right = product.data.source, product.weight
-        # The last elements of a group of channels lie beside another group's.
-        whole = not product.is_depthwise and (product.groups == 1 or product.inputs % 2 == 0)
     else:
         tiles = tiles_for(target, product.batch, product.rows, product.columns, product.depth)
-        left, right, whole = product.left, product.right, isinstance(product.depth, int)
+        left, right = product.left, product.right
     instruction = dot_instruction(target, (left.dtype, right.dtype), min(tiles.lanes, tiles.columns))
-    return tiles if instruction is None or not whole else replace(tiles, instruction=instruction)
+    if instruction is None or not _has_groups(product, instruction.group):
+        return tiles
+    return replace(tiles, instruction=instruction)
+
+
+def _has_groups(product: Contraction | Convolution, group: int) -> bool:
+    """Whether neighbours of the depth can be multiplied so many at once."""
+    if not isinstance(product, Convolution):
+        return isinstance(product.depth, int)
+    # The last channels of a group of a convolution's lie beside another group's.
+    return not product.is_depthwise and (product.groups == 1 or product.inputs % group == 0)
 
 
 def told(tiles: Tiles, packs: bool) -> str:

@@ -16,7 +16,7 @@ from tvm import relax
 from .. import compat
 from ..graph.extent import as_expr
 from ..module_pass import module_pass
-from .functions import own_functions, with_own_functions
+from .functions import own_functions, with_own_functions, with_result_inferred
 from .operators import operator_name
 from .views import shape_of
 
@@ -49,9 +49,7 @@ def _simplified(func: Any) -> Any:
             compat.bind_range(analyzer, var, compat.const(most[var.name] + 1, "int64"))
     mutator = _Mutator(analyzer)
     made = mutator.visit_expr(func)
-    if not mutator.changed:
-        return func
-    return relax.Function(made.params, made.body, made.body.ty, made.is_pure, made.attrs, made.span)
+    return with_result_inferred(made) if mutator.changed else func
 
 
 @relax.expr_functor.mutator

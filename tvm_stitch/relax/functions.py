@@ -38,3 +38,8 @@ def with_own_functions(mod: tvm.IRModule, rewrite: Callable[[Any], Any]) -> tvm.
     for gvar, func in own_functions(mod):
         mod.update_func(gvar, rewrite(func))
     return mod
+
+
+def with_result_inferred(func: Any) -> Any:
+    """A function whose result is of the type that its body has."""
+    return relax.Function(func.params, func.body, func.body.ty, func.is_pure, func.attrs, func.span)

@@ -56,8 +56,8 @@ class _Hidden(relax.PyExprMutator):
             return not isinstance(call, relax.Tuple)  # a parameter, or an element of one
         if operator_name(call) != "relax.call_tir":
             return True
-        attrs = self.mod[call.args[0]].attrs or {}
-        return "op_pattern" in attrs and int(attrs["op_pattern"]) == OPAQUE_PATTERN
+        attrs = dict(self.mod[call.args[0]].attrs or {})
+        return int(attrs.get("op_pattern", -1)) == OPAQUE_PATTERN
 
 
 @relax.expr_functor.mutator

@@ -18,7 +18,7 @@ from tvm import relax
 
 from ..graph.extent import is_static
 from ..module_pass import module_pass
-from .functions import with_own_functions
+from .functions import with_own_functions, with_result_inferred
 from .operators import has_operators, operator_name
 from .views import shape_of
 
@@ -154,9 +154,7 @@ class MendImports:
 def _mended(func: Any) -> Any:
     mutator = _Mutator()
     made = mutator.visit_expr(func)
-    if not mutator.retyped:
-        return made
-    return relax.Function(made.params, made.body, made.body.ty, made.is_pure, made.attrs, made.span)
+    return with_result_inferred(made) if mutator.retyped else made
 
 
 @relax.expr_functor.mutator

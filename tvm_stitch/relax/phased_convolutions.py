@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """PhasedConvolutions: transposed convolutions as a convolution that a library computes, and a rearrangement.
 
-It becomes a convolution of cuDNN with the phases as channels, where cuDNN is there and the weight is a constant, and
-a rearrangement that the stitched kernel behind it computes with what follows. That is a kernel more than TVM's one,
-which has no schedule to speak of. Dilated ones, symbolic images, and windows so small beside the stride that most of
-a phase's window would be zeros are TVM's. On an H100 what was tried is right against float64, one to three axes,
-groups, strides up to 8.
+It becomes a convolution of cuDNN with the phases as channels, where cuDNN is there and the weight is a constant, and a
+rearrangement that the stitched kernel behind it computes with what follows. That is a kernel more than TVM's one, which
+has no schedule to speak of. Others, dilated ones, symbolic images, and windows so small beside the stride that most of
+a phase's window would be zeros, are left to ``LibraryConvolutions``. On an H100 what was tried is right against
+float64, one to three axes, groups, strides up to 8.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ def broadcast(view: View, extents: Sequence[Extent]) -> View | None:
 
 
 def _sliced(call: Any, view: View, extents: tuple[Extent, ...]) -> View | None:
-    axes, begins, _ends, *steps = (_numbers(arg) for arg in call.args[1:])
+    axes, begins, _ends, *steps = (integers_of(arg) for arg in call.args[1:])
     if axes is None or begins is None or any(step is None or set(step) != {1} for step in steps):
         return None
     offset, strides = view.offset, list(view.strides)
@@ -161,7 +161,7 @@ def _part(part: Part, view: View) -> View | None:
     return replace(view, extents=extents, strides=strides, offset=offset)
 
 
-def _numbers(value: Any) -> list[int] | None:
+def integers_of(value: Any) -> list[int] | None:
     """The integers of a tuple of constants; None where it is something else."""
     if not isinstance(value, (relax.Tuple, relax.ShapeExpr)):
         return None

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..graph.extent import is_static
 from .operators import operator_name
-from .views import shape_of
+from .views import integers_of, permutation, shape_of
 
 Definition = Callable[[Any], Any]
 """What a variable is bound to; None for a parameter."""
@@ -85,8 +85,7 @@ def _exchanged(operand: Any, definition: Definition) -> Any:
     rank = len(shape_of(operand) or ())
     if made is None or operator_name(made) != "relax.permute_dims":
         return None
-    axes = [int(axis) % rank for axis in made.attrs.axes or ()]
-    return made.args[0] if axes == [1, 0, *range(2, rank)] else None
+    return made.args[0] if permutation(made, rank) == [1, 0, *range(2, rank)] else None
 
 
 def cut_of(readers: list[Any]) -> tuple[int, ...] | None:
@@ -97,16 +96,9 @@ def cut_of(readers: list[Any]) -> tuple[int, ...] | None:
     given, found = shape_of(call.args[0]), shape_of(call)
     if given is None or found is None or not is_static((*given, *found)):
         return None
-    axes, begin, *rest = (_integers(argument) for argument in call.args[1:])
+    axes, begin, _end, *strides = (integers_of(argument) for argument in call.args[1:])
     if axes is None or begin is None or any(begin) or any(axis < 2 for axis in axes):
         return None
-    if len(rest) > 1 and rest[1] is not None and any(stride != 1 for stride in rest[1]):
+    if any(step is None or set(step) != {1} for step in strides):
         return None
     return tuple(int(extent) for extent in found[2:])
-
-
-def _integers(value: Any) -> list[int] | None:
-    fields = getattr(value, "fields", None)
-    if fields is None or not all(hasattr(field, "value") for field in fields):
-        return None
-    return [int(field.value) for field in fields]

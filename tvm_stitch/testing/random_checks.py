@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import re
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -19,6 +17,7 @@ import numpy as np
 from .bounds import violations
 from .isolated import Crash, run_isolated
 from .random_growth import LEVELS, Graph
+from .warned import warned
 
 GraphType = TypeVar("GraphType", bound=Graph)
 
@@ -49,37 +48,11 @@ def describe_error(error: Exception) -> str:
     return f"{type(error).__name__}: {told[0] if told else 'no message'}"
 
 
-class _Faults(logging.Handler):
-    """Collects what warnings say, in one line each."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.found: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        lines = [line.strip() for line in record.getMessage().splitlines() if line.strip()]
-        said = [line for line in lines[1:] if re.match(r"\w*Error: ", line)]
-        self.found.append(" ... ".join([*lines[:1], *said[-1:]]))
-
-
-@contextmanager
-def faults() -> Iterator[list[str]]:
-    """What the package warns of meanwhile, instead of printing it.
-
-    A scope that it refuses has a reason, and no warning; it warns of errors of its own or of TVM's, which leave the
-    operators to TVM. The numbers are right all the same, so that only this list shows them.
-    """
-    handler, logger = _Faults(), logging.getLogger(__name__.split(".")[0])
-    propagated, level = logger.propagate, logger.level
-    logger.addHandler(handler)
-    logger.propagate = False
-    logger.setLevel(logging.WARNING)  # whatever level another package has set for all
-    try:
-        yield handler.found
-    finally:
-        logger.propagate = propagated
-        logger.setLevel(level)
-        logger.removeHandler(handler)
+def _first_and_last(text: str) -> str:
+    """A warning in one line: how it begins, and the last error that it tells of."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    said = [line for line in lines[1:] if re.match(r"\w*Error: ", line)]
+    return " ... ".join([*lines[:1], *said[-1:]])
 
 
 def checked(
@@ -93,10 +66,10 @@ def checked(
     start = time.perf_counter()
     try:
         inputs = graph.inputs(np.random.default_rng([graph.seed, 1]))
-        with faults() as warned:
+        with warned(_first_and_last) as warnings:
             outputs, result.launches, result.problems = run([x.copy() for x in inputs])
         result.problems = [
-            *warned,
+            *warnings,
             *result.problems,
             *violations(outputs, graph.tolerance(inputs, half_arithmetic)),
         ]

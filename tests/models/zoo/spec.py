@@ -34,6 +34,13 @@ class Made:
     func: str = "main"
     packed: int = 0
 
+    def arguments(self, inputs: Arrays, device: Any = None) -> list[Any]:
+        """What the compiled function takes: tensors on a device (the CPU by default), and the tuple."""
+        tensors = [tvm.runtime.tensor(x, device) for x in inputs]
+        if not self.packed:
+            return tensors
+        return [*tensors[: -self.packed], tuple(tensors[-self.packed :])]
+
 
 def from_torch(
     model: nn.Module, draw: Draw, dynamic: Any = None, sizes: tuple[tuple[int, ...], ...] = ((),)
