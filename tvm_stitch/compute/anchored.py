@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..failures import Refusal
-from ..graph.dtype import MULTIPLIED
+from ..graph.dtype import BYTES, MULTIPLIED
 from ..graph.extent import Extent, product
 from ..graph.ir import Operator, StitchGraph, Tensor
 from .contraction import Contraction, contraction_of
@@ -40,7 +40,9 @@ class Anchored:
     @property
     def is_served(self) -> bool:
         """Whether there is a template for its dtypes."""
-        return all(dtype in MULTIPLIED for dtype in self.dtypes)
+        if self.product.output.dtype == "int32":
+            return {self.data.dtype, self.weight.dtype} <= set(BYTES)
+        return self.dtypes <= set(MULTIPLIED)
 
     @property
     def dtypes(self) -> set[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from .. import compat
 from ..compat import Expr, Var
 from ..failures import Refusal
-from ..graph.dtype import MULTIPLIED
+from ..graph.dtype import BYTES, MULTIPLIED, summed_dtype
 from ..graph.extent import Extent, is_number, product, same
 from ..graph.ir import Axis, Operator, Tensor
 from .padding import padded
@@ -19,7 +19,7 @@ from .padding import padded
 class Contraction:
     """``output[batch, rows, columns] = sum over depth of left[batch, rows, depth] * right[batch, depth, columns]``.
 
-    Factors may be of a half type; they are multiplied and added up in float32. All tensors are compact and row-major;
+    Factors of a half type are multiplied and added up in float32, bytes in int32. All tensors are compact and row-major;
     ``batch`` and ``rows`` each stand for all their axes. ``batch`` is 1 where the right side has no axis in common with
     the output but its columns (a weight) and the left one is not transposed.
 
@@ -41,6 +41,11 @@ class Contraction:
     left_transposed: bool = False
     shared: bool = False
     left_shared: bool = False
+
+    @property
+    def summed(self) -> str:
+        """The type in which products are added up."""
+        return summed_dtype(self.output.dtype)
 
     @property
     def has_weight(self) -> bool:
@@ -140,9 +145,9 @@ def loaded(factor: Expr) -> Expr:
     Raises:
         Refusal: when it is computed.
     """
-    if compat.kind(factor) == "Cast" and compat.dtype_of(factor) == "float32":
-        if compat.dtype_of(factor.value) in MULTIPLIED:
-            factor = factor.value
+    narrow = {"float32": MULTIPLIED, "int32": BYTES}
+    if compat.kind(factor) == "Cast" and compat.dtype_of(factor.value) in narrow.get(compat.dtype_of(factor), ()):
+        factor = factor.value
     if not compat.is_load(factor):
         raise Refusal("a factor is computed, not read")
     return factor

@@ -11,6 +11,7 @@ from typing import Any
 from .. import compat
 from ..compat import Analyzer, Expr, Var, tir
 from ..failures import Refusal
+from ..graph.dtype import summed_dtype
 from ..graph.extent import Extent, product
 from ..graph.ir import Axis, Operator, Tensor
 from .contraction import Contraction, loaded
@@ -46,6 +47,11 @@ class Convolution:
     inputs: int
     outputs: int
     divided: Phases | None = None
+
+    @property
+    def summed(self) -> str:
+        """The type in which products are added up."""
+        return summed_dtype(self.output.dtype)
 
     @property
     def phases(self) -> Phases:

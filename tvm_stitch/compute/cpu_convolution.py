@@ -21,6 +21,7 @@ from ..graph.extent import Extent, as_expr, ceildiv, flatten, product, unflatten
 from .convolution import Convolution
 from .data_block import DataBlock
 from .dot_instruction import DotInstruction
+from .factors import widened
 from .micro_kernel import (
     Ahead,
     DepthBlocks,
@@ -30,7 +31,6 @@ from .micro_kernel import (
     blocks_of,
     emit_sums,
     last_of,
-    wide,
 )
 from .phases import Phase, Taps, Window
 from .tiles import FETCH_STEPS, Tiles
@@ -216,7 +216,7 @@ class _Emitter(ConvolutionTasks):
         self.data.fill(self.image, self.places)
         if any(blocks_of(self.depth_of(phase)) is not None for phase in self.conv.phases.each):
             count = self.tiles.task_rows * -(-self.tiles.task_places // self.tiles.rows)
-            self.totals = Totals(count, self.tiles.rows, self.width(), self.tiles.lanes)
+            self.totals = Totals(count, self.tiles.rows, self.width(), self.tiles.lanes, self.conv.summed)
 
     @contextmanager
     def phase(self, number: int) -> Iterator[None]:
@@ -306,12 +306,14 @@ class _Emitter(ConvolutionTasks):
             return data(i, k), weights(k, instruction.place_of(c))
 
         term: Term | tuple[DotInstruction, Groups] = (
-            (lambda i, k, c: data(i, k) * wide(weights(k, c)))
+            (lambda i, k, c: data(i, k) * widened(weights(k, c), conv.summed))
             if instruction is None
             else (instruction, groups)
         )
         ahead = self.ahead(number, block)
-        return emit_sums(self.rows, self.width(), tiles.lanes, self.depth, term, block=block, ahead=ahead)
+        return emit_sums(
+            self.rows, self.width(), tiles.lanes, self.depth, term, conv.summed, block=block, ahead=ahead
+        )
 
     def ahead(self, number: Expr, block: tuple[DepthBlocks, Expr] | None) -> Ahead | None:
         """What a tile has fetched of the weights behind the panel's block."""

@@ -10,7 +10,8 @@ from ..graph.extent import flatten
 from .convolution import Convolution
 from .cpu_convolution import ConvolutionTasks, Places
 from .data_block import DataBlock
-from .micro_kernel import emit_sums, wide
+from .factors import widened
+from .micro_kernel import emit_sums
 from .phases import Phase
 from .tiles import Tiles
 from .write_back import Rows, WriteBack
@@ -54,8 +55,8 @@ class _Emitter(ConvolutionTasks):
         def term(i: int, k: list[Expr], c: Expr) -> Expr:
             data = self.data.at(self.offsets(*places(i), k), c)
             place = B.i64(self.depth_before) + flatten(k, self.depth)
-            return data * wide(compat.load(self.packed, [place, column + c]))
+            return data * widened(compat.load(self.packed, [place, column + c]), self.conv.summed)
 
         # Unrolled, so that neighbouring places share what they read.
-        sums = emit_sums(self.rows, width, lanes, self.depth, term, unrolled=1)
+        sums = emit_sums(self.rows, width, lanes, self.depth, term, self.conv.summed, unrolled=1)
         self.out.store(sums, rows, column, width, min(lanes, width))

@@ -7,7 +7,7 @@ GotoBLAS packs them (Goto and van de Geijn, 2008); the right side of other produ
 columns lie behind each other, vectors run along the depth (see :func:`tvm_stitch.compute.micro_kernel.emit_dots`), or
 panels are copied if the depth is short and many rows read them. Tasks that follow each other have rows or panels in
 common, whichever has more reread from the cache. A long depth is divided into blocks. Tails of rows
-and columns are tiles that overlap those before them. Half types become float32 as they are read; a left side, which
+and columns are tiles that overlap those before them. Half types become float32 and bytes int32 as they are read; a left side, which
 each panel reads anew, in a copy of a task's rows. Where the CPU multiplies groups of them, they stay what they are.
 """
 
@@ -26,7 +26,8 @@ from ..graph.extent import product as product_of
 from .contraction import Contraction
 from .data_block import elements
 from .dot_instruction import DotInstruction, vector
-from .micro_kernel import Ahead, DepthBlocks, Kept, Totals, blocks_of, emit_dots, emit_sums, last_of, wide
+from .factors import Kept, widened
+from .micro_kernel import Ahead, DepthBlocks, Totals, blocks_of, emit_dots, emit_sums, last_of
 from .tiles import LEAST_TILES_OF_COPY, MOST_COPIED, SHORT_DEPTH, Tiles
 from .write_back import WriteBack
 
@@ -64,7 +65,7 @@ class _Emitter:
         with B.loop("parallel" if tiles.parallel else "serial", as_expr(product_of(divided)), "task") as task:
             if self._copies(width):
                 assert isinstance(p.depth, int)
-                self.copied = B.stack([p.depth * width], "float32", "panel")
+                self.copied = B.stack([p.depth * width], p.summed, "panel")
             self.instruction = None if self.packed is None else tiles.instruction
             self.depth = p.depth
             if self.instruction is not None:
@@ -76,7 +77,7 @@ class _Emitter:
             self.blocks = None if self.dots else blocks_of([self.depth])
             if self.blocks is not None:
                 self.totals = Totals(
-                    -(-self._most_rows() // self.tile_rows), self.tile_rows, width, tiles.lanes
+                    -(-self._most_rows() // self.tile_rows), self.tile_rows, width, tiles.lanes, p.summed
                 )
             batch, *parts = unflatten(task, divided)
             row_task, panel_task = parts if tiles.rows_outside else reversed(parts)
@@ -133,15 +134,18 @@ class _Emitter:
     def _copies_rows(self) -> bool:
         """Whether to copy a task's rows: widened, or so that each begins with a group of an instruction."""
         p = self.product
-        if p.left.dtype == "float32" or not isinstance(p.depth, int) or p.depth == 0:
+        if not isinstance(p.depth, int) or p.depth == 0:
             return False
-        return self.instruction is None or p.left_transposed or p.depth % self.instruction.group > 0
+        kept = Kept.by(self.instruction, p.summed)
+        if p.left.dtype != kept.reads:
+            return True
+        return self.instruction is not None and (p.left_transposed or kept.filled(p.depth) > p.depth)
 
     def _copy_rows(self, batch: Expr, first: Expr, count: Expr) -> None:
         """Copy the rows of a task as the micro-kernel reads them, groups of an instruction filled up with zeros."""
         p = self.product
         assert isinstance(p.depth, int)
-        kept = Kept.by(self.instruction)
+        kept = Kept.by(self.instruction, p.summed)
         each, stored = kept.filled(p.depth), kept.stored
         self.first, self.block = first, B.stack([self._most_rows() * each], kept.dtype, "rows")
         if each > p.depth:
@@ -186,9 +190,9 @@ class _Emitter:
         depth, columns = as_expr(p.depth), as_expr(p.columns)
         begin = (self._matrix(batch) * columns + start) * depth
         assert isinstance(p.depth, int)
-        side = side_of(self.tiles.lanes, width, p.depth) if p.right.dtype == "float32" else 1
+        side = side_of(self.tiles.lanes, width, p.depth) if p.right.dtype == p.summed else 1
         to = MatrixRows(panel, B.i64(0), B.i64(width))
-        changed = wide if side == 1 else lambda value: value
+        changed = self._wide if side == 1 else lambda value: value
         transpose(MatrixRows(self.right, begin, depth), to, width, p.depth, side, changed)
 
     def _rows(self, batch: Expr, first: Expr, count: Expr, start: Expr, width: int, stored: int) -> None:
@@ -271,17 +275,19 @@ class _Emitter:
                 p.depth,
                 lambda i, k: self._left(batch, row, line, i, k),
                 lambda k, c: self._right(batch, k, start, c, width),
+                p.summed,
             )
         ahead = self._ahead(number, rows, start, width, block)
         if (instruction := self.instruction) is not None:
             term = instruction, lambda i, k, c: self._groups(instruction, row, line, i, k[0], start, c, width)
-            return emit_sums(rows, width, lanes, [self.depth], term, block=block, ahead=ahead)
+            return emit_sums(rows, width, lanes, [self.depth], term, p.summed, block=block, ahead=ahead)
         return emit_sums(
             rows,
             width,
             lanes,
             [p.depth],
             lambda i, k, c: self._left(batch, row, line, i, k[0]) * self._right(batch, k[0], start, c, width),
+            p.summed,
             block=block,
             ahead=ahead,
         )
@@ -307,9 +313,9 @@ class _Emitter:
         if self.block is not None:
             return B.fetch(self.block, (row - self.first + B.i64(i)) * depth + k)
         if p.left_transposed:
-            return wide(B.fetch(self.left, (self._left_batch(batch) * depth + k) * rows + row + B.i64(i)))
+            return self._wide(B.fetch(self.left, (self._left_batch(batch) * depth + k) * rows + row + B.i64(i)))
         first = row if p.left_shared else line
-        return wide(B.fetch(self.left, (first + B.i64(i)) * depth + k))
+        return self._wide(B.fetch(self.left, (first + B.i64(i)) * depth + k))
 
     def _groups(
         self,
@@ -332,6 +338,9 @@ class _Emitter:
         at = [tir.floordiv(start, B.i64(width)), step, instruction.place_of(column)]
         return compat.load(rows, [left]), compat.load(self.packed, at)
 
+    def _wide(self, value: Expr) -> Expr:
+        return widened(value, self.product.summed)
+
     def _left_batch(self, batch: Expr) -> Expr:
         """Which matrix of the left side."""
         return B.i64(0) if self.product.left_shared else batch
@@ -343,10 +352,10 @@ class _Emitter:
     def _right(self, batch: Expr, k: Expr, start: Expr, column: Expr, width: int) -> Expr:
         p = self.product
         if self.packed is not None:
-            return wide(compat.load(self.packed, [tir.floordiv(start, B.i64(width)), k, column]))
+            return self._wide(compat.load(self.packed, [tir.floordiv(start, B.i64(width)), k, column]))
         if self.copied is not None:
             return B.fetch(self.copied, k * B.i64(width) + column)
         depth, columns, matrix = as_expr(p.depth), as_expr(p.columns), self._matrix(batch)
         if p.transposed:
-            return wide(B.fetch(self.right, (matrix * columns + start + column) * depth + k))
-        return wide(B.fetch(self.right, (matrix * depth + k) * columns + start + column))
+            return self._wide(B.fetch(self.right, (matrix * columns + start + column) * depth + k))
+        return self._wide(B.fetch(self.right, (matrix * depth + k) * columns + start + column))

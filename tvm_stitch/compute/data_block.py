@@ -2,8 +2,8 @@
 """What a task of a convolution reads: the data itself, or a part of it copied with its border into a block.
 
 The copy stays in the second-level cache, and is some hundredths of a convolution's time; so borders cost no tensor of
-their own, and data in another order of axes no transposition. Half types become float32 on the way, or stay what they
-are for an instruction that multiplies groups of channels; the last group is filled up with zeros.
+their own, and data in another order of axes no transposition. Half types become float32 on the way, bytes int32, or what
+they are multiplied as by an instruction that multiplies groups of channels; the last group is filled up with zeros.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..compat import Buffer, Expr, T, tir
 from ..graph.extent import Extent, as_expr, product, unflatten
 from .convolution import Convolution, Window
 from .dot_instruction import DotInstruction, vector
-from .micro_kernel import Kept
+from .factors import Kept
 from .padding import Padded
 
 COPIED = 16
@@ -47,12 +47,12 @@ class DataBlock:
         self.extents = [w.span(count) for w, count in zip(conv.windows, outputs)]
         self.overruns = [_overruns(w, n, e) for w, n, e in zip(conv.windows, outputs, conv.data.shape[1:])]
         self.all_channels = int(self.data.shape[-1])
-        self.kept = Kept.by(instruction)
+        self.kept = Kept.by(instruction, conv.summed)
         all_filled = self.kept.filled(self.all_channels)
         self.copies = (
             not self.data.is_plain
             or all_filled > self.all_channels
-            or (instruction is None and self.data.source.dtype != "float32")
+            or self.data.source.dtype != self.kept.reads
         )
         self.copied = self.all_channels if channels is None or not self.copies else channels
         self.channels = self.kept.filled(self.copied)

@@ -25,11 +25,10 @@ from .. import compat
 from ..codegen import builder as B
 from ..codegen.cpu.base import times
 from ..codegen.cpu.columns import count_of
-from ..codegen.evaluator import convert
 from ..compat import Buffer, Expr, T, tir
 from ..graph.dtype import item_bytes
 from ..graph.extent import Extent, as_expr, ceildiv, flatten, is_number, product, unflatten
-from .dot_instruction import BITS, DotInstruction, bits, vector
+from .dot_instruction import DotInstruction, vector
 from .tiles import (
     CACHE_LINE,
     DEPTH_OF_SUM,
@@ -139,6 +138,7 @@ def emit_sums(
     lanes: int,
     depth: Sequence[Extent],
     term: Term | tuple[DotInstruction, Groups],
+    dtype: str = "float32",
     unrolled: int = 0,
     block: tuple[DepthBlocks, Expr] | None = None,
     ahead: Ahead | None = None,
@@ -151,11 +151,12 @@ def emit_sums(
         depth: extents of the loops, outermost first.
         term: a product, at a row of the tile, the loops' variables, and a column of the tile; or an instruction with
             what it multiplies, where the depth has its groups.
+        dtype: of the sums.
         unrolled: how many of the innermost loops are unrolled.
         block: over which block of the depth only.
         ahead: the part of the weights to be read next that is brought into the cache meanwhile.
     """
-    tile = _Tile(rows, width, min(lanes, width))
+    tile = _Tile(rows, width, min(lanes, width), dtype)
     sums = tile.buffers("sums")
     tile.clear(sums)
     if any(is_number(extent, 0) for extent in depth):
@@ -212,15 +213,15 @@ class Totals:
     once in registers LLVM keeps neither, and stores sums within the innermost loop.
     """
 
-    def __init__(self, tiles: int, rows: int, width: int, lanes: int):
-        self.width, self.lanes = width, min(lanes, width)
+    def __init__(self, tiles: int, rows: int, width: int, lanes: int, dtype: str):
+        self.width, self.lanes, self.dtype = width, min(lanes, width), dtype
         self.size = tiles * rows * width
-        self.buffer = B.stack([self.size], "float32", "totals")
+        self.buffer = B.stack([self.size], dtype, "totals")
 
     def clear(self) -> None:
         """Emit stores of zeros everywhere."""
         with B.loop("serial", self.size // self.lanes, "j") as j, B.loop("vectorized", self.lanes, "v") as v:
-            B.store(self.buffer, compat.const(0.0, "float32"), [j * B.i64(self.lanes) + v])
+            B.store(self.buffer, compat.const(0, self.dtype), [j * B.i64(self.lanes) + v])
 
     def add(self, number: Expr, sums: Sequence[Buffer]) -> None:
         """Emit the addition of a tile's sums, by the tile's number."""
@@ -240,41 +241,10 @@ class Totals:
         return found
 
     def _tile(self, rows: int) -> _Tile:
-        return _Tile(rows, self.width, self.lanes)
+        return _Tile(rows, self.width, self.lanes, self.dtype)
 
     def _at(self, number: Expr, rows: int, row: int, column: Expr) -> Expr:
         return (number * B.i64(rows) + B.i64(row)) * B.i64(self.width) + column
-
-
-def wide(value: Expr) -> Expr:
-    """An element as the float32 in which it is multiplied."""
-    if compat.kind(value) == "FloatImm":
-        return compat.const(float(value.value), "float32")
-    return convert(value, "float32")
-
-
-@dataclass(frozen=True)
-class Kept:
-    """How a copy keeps elements that are multiplied: as float32, or their bits, in whole groups of an instruction.
-
-    Attributes:
-        group: neighbours that are multiplied together; the last group is filled up with zeros.
-        dtype: of the copy.
-        stored: what is stored of an element.
-    """
-
-    group: int
-    dtype: str
-    stored: Callable[[Expr], Expr]
-
-    @staticmethod
-    def by(instruction: DotInstruction | None) -> Kept:
-        """For an instruction, or for single products."""
-        return Kept(1, "float32", wide) if instruction is None else Kept(instruction.group, BITS, bits)
-
-    def filled(self, extent: int) -> int:
-        """So many elements with what fills the last group."""
-        return -(-extent // self.group) * self.group
 
 
 def emit_dots(
@@ -284,6 +254,7 @@ def emit_dots(
     depth: Extent,
     left: Callable[[int, Expr], Expr],
     right: Callable[[Expr, Expr], Expr],
+    dtype: str = "float32",
 ) -> list[Buffer]:
     """``rows`` x ``width`` sums over a depth whose elements lie behind each other in both factors.
 
@@ -295,8 +266,9 @@ def emit_dots(
         depth: its extent.
         left: an element, by the row of the tile and the place of the depth.
         right: an element, by the place of the depth and the column of the tile.
+        dtype: of the sums.
     """
-    tile = _Tile(rows, width, 1)
+    tile = _Tile(rows, width, 1, dtype)
     results = tile.buffers("dots")
     count = min(width, DOT_COLUMNS)
     steps = as_expr(depth) // B.i64(lanes) if not isinstance(depth, int) else depth // lanes
@@ -307,7 +279,7 @@ def emit_dots(
             k = at[0] * B.i64(lanes) + tir.floormod(c, B.i64(lanes))
             return left(i, k) * right(k, first + tir.floordiv(c, B.i64(lanes)))
 
-        partial = _dots_of(rows, count * lanes, lanes, steps, term)
+        partial = _dots_of(rows, count * lanes, lanes, steps, term, dtype)
         for i, line in enumerate(partial):
             sums = _folded(line, count, lanes)
             with B.loop("unroll", count, "c") as c:
@@ -323,16 +295,18 @@ def emit_dots(
     return results
 
 
-def _dots_of(rows: int, width: int, lanes: int, steps: Extent, term: Term) -> list[Buffer]:
+def _dots_of(
+    rows: int, width: int, lanes: int, steps: Extent, term: Term, dtype: str
+) -> list[Buffer]:
     """The vectors of partial sums of ``emit_dots``; totals of blocks beside them, which few tiles are too few for."""
     blocks = blocks_of([steps])
     if blocks is None:
-        return emit_sums(rows, width, lanes, [steps], term)
-    tile = _Tile(rows, width, lanes)
+        return emit_sums(rows, width, lanes, [steps], term, dtype)
+    tile = _Tile(rows, width, lanes, dtype)
     totals = tile.buffers("totals")
     tile.clear(totals)
     with times("serial", blocks.count, "block") as block:
-        sums = emit_sums(rows, width, lanes, [steps], term, block=(blocks, block))
+        sums = emit_sums(rows, width, lanes, [steps], term, dtype, block=(blocks, block))
         tile.each(totals, lambda i, c: compat.load(totals[i], [c]) + compat.load(sums[i], [c]))
     return totals
 
@@ -341,7 +315,7 @@ def _folded(line: Buffer, count: int, lanes: int) -> Buffer:
     """The sums of each ``lanes`` elements of a buffer that has ``count`` times as many: halves are added."""
     while lanes > 1:
         half = lanes // 2
-        folded = B.stack([count * half], "float32", "half")
+        folded = B.stack([count * half], compat.buffer_dtype(line), "half")
         with B.loop("unroll", count, "c") as c, B.loop("vectorized", half, "v") as v:
             at = c * B.i64(lanes) + v
             both = compat.load(line, [at]) + compat.load(line, [at + B.i64(half)])
@@ -353,16 +327,16 @@ def _folded(line: Buffer, count: int, lanes: int) -> Buffer:
 class _Tile:
     """Rows of a tile, a buffer for each: TVM asks the runtime for memory where one has 1 KiB."""
 
-    def __init__(self, rows: int, width: int, lanes: int):
-        self.rows, self.width, self.lanes = rows, width, lanes
+    def __init__(self, rows: int, width: int, lanes: int, dtype: str):
+        self.rows, self.width, self.lanes, self.dtype = rows, width, lanes, dtype
 
     def buffers(self, name: str) -> list[Buffer]:
         """Buffers that LLVM makes registers of."""
-        return [B.stack([self.width], "float32", f"{name}{i}") for i in range(self.rows)]
+        return [B.stack([self.width], self.dtype, f"{name}{i}") for i in range(self.rows)]
 
     def clear(self, buffers: Sequence[Buffer]) -> None:
         """Store zeros everywhere."""
-        self.each(buffers, lambda i, c: compat.const(0.0, "float32"))
+        self.each(buffers, lambda i, c: compat.const(0, self.dtype))
 
     def each(
         self,

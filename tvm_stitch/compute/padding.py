@@ -110,7 +110,7 @@ def _padding(op: Operator) -> Padded:
     shape = tuple(axis.extent for axis in op.spatial)
     chosen = branches(op.value)
     load, fill = (op.value, None) if chosen is None else (chosen[1], chosen[2])
-    if not compat.is_load(load) or (fill is not None and compat.kind(fill) != "FloatImm"):
+    if not compat.is_load(load) or (fill is not None and compat.kind(fill) not in ("FloatImm", "IntImm")):
         raise refusal
     source = op.operand[compat.load_buffer(load)]
     indices = compat.elements(load.indices)

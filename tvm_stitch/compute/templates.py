@@ -48,5 +48,5 @@ def told(tiles: Tiles, packs: bool) -> str:
     """What reports say of an operator that a template computes."""
     how = "weight packed" if packs else "right side as it lies"
     if packs and tiles.instruction is not None:
-        how += f", {tiles.group} products of {tiles.instruction.dtype} an instruction"
+        how += f", {tiles.group} products of {tiles.instruction.right} an instruction"
     return f"{TEMPLATE}: {tiles.rows} x {tiles.columns} tiles, {how}"

@@ -147,6 +147,10 @@ class Tiles:
         """Neighbouring elements of the depth that lie together in a packed weight."""
         return 1 if self.instruction is None else self.instruction.group
 
+    def packed_dtype(self, dtype: str) -> str:
+        """The type of a packed weight whose elements are of a type."""
+        return dtype if self.instruction is None else self.instruction.right
+
     def within(self, columns: int) -> int:
         """Columns of a panel where the last one overlaps the one before it: no more than there are."""
         width = self.columns

@@ -29,7 +29,7 @@ from ..compat import Buffer, Expr, tir
 from ..device import DeviceModel
 from ..failures import Refusal
 from ..graph.classify import is_heavy
-from ..graph.dtype import item_bytes
+from ..graph.dtype import HALF, item_bytes, summed_dtype
 from ..graph.extent import Extent, as_expr, same
 from ..graph.ir import Access, StitchGraph, Tensor
 from ..plan.cpu.tile import choose_cpu_mapping
@@ -93,7 +93,7 @@ class EpilogueWriteBack(WriteBack):
         if self.stores:
             super().begin(rows, width)
         if self.heavy:
-            self.tile = B.stack([rows * width], "float32", "tile")
+            self.tile = B.stack([rows * width], summed_dtype(self.output.dtype), "tile")
 
     def fetch(self, count: int, rows: Rows, column: Expr, stored: int) -> None:
         (only,) = self.stage.schedule.passes
@@ -157,7 +157,7 @@ class _TileEmitter(CpuEmitter):
         leaf = access.tensor, point
         if leaf not in self.loaded:
             value = compat.load(self.tile, [self.place + self.lanes.lane])
-            if self.result.dtype != "float32":  # rounded, as it would be in memory
+            if self.result.dtype in HALF:  # rounded, as it would be in memory
                 value = self._round(tir.Cast("float32", tir.Cast(self.result.dtype, value)))
             self.loaded[leaf] = self.bind(value, "sum")
         return self.loaded[leaf]

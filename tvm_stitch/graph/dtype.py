@@ -9,6 +9,15 @@ MULTIPLIED = ("float32", *HALF)
 """Element types whose products are computed and added up in float32."""
 
 
+BYTES = ("int8", "uint8")
+"""Element types whose products are computed and added up in int32."""
+
+
+def summed_dtype(dtype: str) -> str:
+    """The dtype that products are added up in, where the sum is of a dtype."""
+    return "int32" if dtype == "int32" else "float32"
+
+
 def compute_dtype(dtype: str) -> str:
     """The dtype a value is computed and accumulated in: float32 for the half types, itself for the others."""
     return "float32" if dtype in HALF else dtype

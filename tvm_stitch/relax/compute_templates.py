@@ -76,7 +76,7 @@ class ComputeTemplates(ComputePass):
                 return None
             found = anchored(graph)
             if not found.is_served:
-                raise Refusal("only float32 and half types have a template")
+                raise Refusal("only float32, half types, and bytes added up in int32 have a template")
             if found.kind in self.config.of_tvm:
                 raise Refusal("TVM's schedules are asked for")
             return found
@@ -123,7 +123,9 @@ class _Rewriter(PyExprMutator):
         """A constant in panels: one for all products that share it."""
         key = weight.value, layout(product), tiles.columns, tiles.group
         if key not in self.weights:
-            self.weights[key] = relax.const(packed(product, weight.value.numpy(), tiles.columns, tiles.group))
+            made = packed(product, weight.value.numpy(), tiles.columns, tiles.group)
+            dtype = tiles.packed_dtype(str(weight.ty.dtype))
+            self.weights[key] = relax.const(made if str(made.dtype) == dtype else made.astype(dtype))
         return self.weights[key]
 
     def _kernel(self, gvar: Any, packs: bool) -> Any:
@@ -138,7 +140,8 @@ class _Rewriter(PyExprMutator):
         try:
             if packs:
                 shape = packed_shape(found.product, tiles.columns, tiles.group)
-                buffer = tirx.decl_buffer(shape, found.weight.dtype, f"{found.weight.name}_packed")
+                dtype = tiles.packed_dtype(found.weight.dtype)
+                buffer = tirx.decl_buffer(shape, dtype, f"{found.weight.name}_packed")
             elif isinstance(found.product, Convolution):
                 raise Refusal("the weight of the convolution is no constant: bind it to the module")
             device = device_model(owner.target, owner.config)
