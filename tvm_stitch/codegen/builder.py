@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from .. import compat
@@ -43,6 +43,15 @@ def when(condition: Expr | None) -> Iterator[None]:
         return
     with T.If(condition), T.Then():
         yield
+
+
+def either(condition: Expr, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
+    """One of two statements."""
+    with T.If(condition):
+        with T.Then():
+            then()
+        with T.Else():
+            otherwise()
 
 
 def bind(value: Expr, name: str) -> Var:

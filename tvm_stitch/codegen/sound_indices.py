@@ -35,13 +35,14 @@ def is_padded(e: Expr) -> bool:
         start = _take_apart(e.a, 1, terms)
         if any(scale < 0 for scale, _ in terms):
             return True
-        if start and any(_divides(term) for _, term in terms):
+        if start and any(divides(term) for _, term in terms):
             return True
     return any(is_padded(operand) for operand in compat.operands(e))
 
 
-def _divides(e: Expr) -> bool:
-    return compat.kind(e) in _DIVISIONS or any(map(_divides, compat.operands(e)))
+def divides(e: Expr) -> bool:
+    """Is anything divided in an index, or a remainder taken?"""
+    return compat.kind(e) in _DIVISIONS or any(map(divides, compat.operands(e)))
 
 
 def _truncating(e: Expr, signed: Collection[Var]) -> Expr:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ..graph.dtype import compute_dtype
-from ..graph.extent import Extent
+from ..graph.extent import product, static_extent
 from ..graph.ir import Operator, Tensor
 from .cpu.tile import CpuMapping, Lanes
 from .gpu.occupancy import MAX_REGISTERS, blocks_per_sm
@@ -202,10 +202,7 @@ def _scratch(plan: KernelPlan) -> list[str]:
         if name not in buffers:
             problems.append(f"{t!r} is in {name}, which is not there")
             continue
-        size = 1
-        for extent in buffers[name].shape:
-            assert isinstance(extent, int)
-            size *= extent
+        size = static_extent(product(buffers[name].shape))
         if int(t.size) > size or compute_dtype(t.dtype) != buffers[name].dtype:
             problems.append(f"{t!r} does not fit {name} of {size} {buffers[name].dtype}")
         if t not in lives:
@@ -307,11 +304,11 @@ def _on_grid(plan: KernelPlan, shared: int) -> Iterator[str]:
             yield f"{where} has blocks of {m.block} threads in a launch of {grid.threads}"
         if not 0 < stage.stride * stage.tiles <= grid.blocks or not 0 <= stage.offset < grid.blocks:
             yield f"{where}: {stage.stride} x {stage.tiles} blocks from {stage.offset} of {grid.blocks}"
-        taken, rows = stage.tasks * m.rows_per_block, _int(stage.alignment.domain.rows)
+        taken, rows = stage.tasks * m.rows_per_block, static_extent(stage.alignment.domain.rows)
         if not m.split and taken < rows:
             yield f"{where} covers {taken} of {rows} rows"
         for p in stage.schedule.passes:
-            if m.split and stage.tasks * m.covered(p.columns) < _int(p.columns):
+            if m.split and stage.tasks * m.covered(p.columns) < static_extent(p.columns):
                 yield f"{where} covers {stage.tasks * m.covered(p.columns)} of {p.columns} columns"
 
 
@@ -325,7 +322,9 @@ def _partials(plan: KernelPlan) -> list[str]:
             crossing |= {op for op in stage.slice.roots if op.is_reduce}
             splits = stage.row_mapping.row_splits
             few = [
-                op for op in stage.slice.roots if op in partials and _int(partials[op].shape[-1]) != splits
+                op
+                for op in stage.slice.roots
+                if op in partials and static_extent(partials[op].shape[-1]) != splits
             ]
             problems += [f"{op.name} has other partial results than one of {splits} blocks" for op in few]
     if lost := set(partials) ^ crossing:
@@ -345,9 +344,7 @@ def _finish(op: Operator, partials: Mapping[Operator, Tensor]) -> list[str]:
     values = set(partials.values())
     for access in op.accesses if op.is_reduce else ():
         if access.tensor in values:
-            extent = 1
-            for axis in op.reduce:
-                extent *= int(axis.extent)
+            extent = product(axis.extent for axis in op.reduce)
             if extent != int(access.tensor.shape[-1]):
                 return [f"{op.name} is finished from {extent} of {access.tensor.shape[-1]} partial results"]
     return []
@@ -383,8 +380,3 @@ def _retention(plan: KernelPlan) -> list[str]:
     if not 0 < kept.tasks * first.stride <= whole:
         problems.append(f"{kept.tasks} tasks are retained of {first.tasks} on {first.stride} blocks")
     return problems
-
-
-def _int(extent: Extent) -> int:
-    assert isinstance(extent, int), "plans of several stages, or with a grid barrier, are static"
-    return extent

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -14,7 +15,7 @@ from tvm import relax
 from ..failures import Refusal
 from ..graph.extent import Extent, product, same, same_shape
 from .operators import operator_name
-from .views import RESHAPES, Part, shape_of
+from .views import RESHAPES, Part, definition, shape_of
 
 _FLOATS: dict[str, Any] = {
     "bfloat16": ml_dtypes.bfloat16,
@@ -66,6 +67,7 @@ class Spelling:
 
     def __init__(self, values: dict[Any, Any]):
         self.values = values
+        self.definition = partial(definition, values)
 
     def weights(self, value: Any) -> Weights | None:
         """The softmax that a value is, and what is in between; None where it is none."""
@@ -224,14 +226,6 @@ class Spelling:
             for dtype in reversed(types):
                 number = np.asarray(number).astype(_FLOATS[dtype])
         return float(number)
-
-    def definition(self, value: Any) -> Any:
-        """The call that a variable is bound to, where what the call reads can be read in its stead."""
-        call = self.values.get(value) if isinstance(value, relax.Var) else None
-        if not isinstance(call, relax.Call) or not call.args:
-            return None
-        inside = any(isinstance(arg, relax.DataflowVar) for arg in call.args)
-        return None if inside and not isinstance(value, relax.DataflowVar) else call
 
     def part(self, value: Any) -> Part | None:
         """What a variable is bound to, if that is one of the parts that ``R.split`` makes."""

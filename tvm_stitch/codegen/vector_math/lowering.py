@@ -31,32 +31,15 @@ from tvm_stitch.graph.dtype import HALF
 
 MayLoad = Callable[[Expr], bool]
 
-_FUNCTIONS: dict[str, Callable[..., Expr]] = {
-    "exp": exponential.exp,
-    "exp2": exponential.exp2,
-    "exp10": exponential.exp10,
-    "sigmoid": exponential.sigmoid,
-    "tanh": exponential.tanh,
-    "sinh": exponential.sinh,
-    "cosh": exponential.cosh,
-    "log": logarithm.log,
-    "log2": logarithm.log2,
-    "log10": logarithm.log10,
-    "log1p": logarithm.log1p,
-    "pow": power.power,
-    "hypot": power.hypot,
-    "erf": special.erf,
-    "sin": trigonometric.sin,
-    "cos": trigonometric.cos,
-    "tan": trigonometric.tan,
-    "atan": trigonometric.atan,
-    "atan2": trigonometric.atan2,
-    "asin": trigonometric.asin,
-    "acos": trigonometric.acos,
-    "asinh": hyperbolic.asinh,
-    "acosh": hyperbolic.acosh,
-    "atanh": hyperbolic.atanh,
-}
+_FUNCTIONS: dict[str, Callable[..., Expr]] = {"pow": power.power} | {f.__name__: f for f in (
+    exponential.exp, exponential.exp2, exponential.exp10, exponential.sigmoid,
+    exponential.tanh, exponential.sinh, exponential.cosh,
+    logarithm.log, logarithm.log2, logarithm.log10, logarithm.log1p,
+    power.hypot, special.erf,
+    trigonometric.sin, trigonometric.cos, trigonometric.tan,
+    trigonometric.atan, trigonometric.atan2, trigonometric.asin, trigonometric.acos,
+    hyperbolic.asinh, hyperbolic.acosh, hyperbolic.atanh,
+)}  # fmt: skip
 # For these LLVM code generation has no rule, or a formula that loses all digits of small operands.
 _LIBM = ("sinh", "cosh", "tanh", "atanh")
 

@@ -13,7 +13,7 @@ from ... import compat
 from ...compat import Buffer, Expr, Var
 from ..extent import extent_key
 from ..ir import Operator, StitchGraph, Tensor
-from .build import assemble, make_operator
+from .build import assemble, with_value
 
 
 def merge_common(graph: StitchGraph) -> StitchGraph:
@@ -52,9 +52,7 @@ def _redirect(op: Operator, instead: dict[Tensor, Tensor]) -> Operator:
             return compat.load(buffers.get(buffer, buffer), [visit(i) for i in e.indices])
         return compat.rebuild(e, visit)
 
-    return make_operator(
-        op.name, op.output, (op.spatial, op.reduce), visit(op.value), operand, op.combiner, op.identity
-    )
+    return with_value(op, visit(op.value), operand)
 
 
 def _key(op: Operator) -> Hashable:
