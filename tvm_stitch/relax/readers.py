@@ -26,10 +26,7 @@ class _Readers(PyExprVisitor):
         self.visit_expr(binding.value)
         self.binding = outer
 
-    def visit_match_cast_(self, binding: Any) -> None:
-        outer, self.binding = self.binding, binding
-        self.visit_expr(binding.value)
-        self.binding = outer
+    visit_match_cast_ = visit_var_binding_
 
     def visit_seq_expr_(self, seq: Any) -> None:
         outer, self.binding = self.binding, None
@@ -41,8 +38,7 @@ class _Readers(PyExprVisitor):
     def visit_var_(self, var: Any) -> None:
         self.readers.setdefault(var, []).append(self.binding)
 
-    def visit_dataflow_var_(self, var: Any) -> None:
-        self.readers.setdefault(var, []).append(self.binding)
+    visit_dataflow_var_ = visit_var_
 
     def visit_var_def_(self, var: Any) -> None:
         """A definition is no use."""

@@ -50,13 +50,6 @@ def make_operator(
     )  # fmt: skip
 
 
-def with_value(op: Operator, value: Expr, operand: Mapping[Buffer, Tensor]) -> Operator:
-    """The operator with another value, not wired; ``operand`` holds at least the buffers that the value reads."""
-    return make_operator(
-        op.name, op.output, (op.spatial, op.reduce), value, operand, op.combiner, op.identity
-    )
-
-
 def assemble(graph: StitchGraph, operators: Sequence[Operator]) -> StitchGraph:
     """The graph of ``operators`` (in topological order) with tensors of its own; what nothing needs is left out.
 

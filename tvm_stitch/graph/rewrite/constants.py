@@ -14,7 +14,7 @@ from ... import compat
 from ...compat import Buffer, Expr, tir
 from ..extent import is_number
 from ..ir import Operator, StitchGraph, Tensor
-from .build import assemble, with_value
+from .build import assemble, make_operator
 
 
 def inline_constants(graph: StitchGraph) -> StitchGraph:
@@ -64,4 +64,6 @@ def _inlined(op: Operator, constants: Mapping[Tensor, Expr]) -> Operator:
         return compat.rebuild(e, visit)
 
     operand = {b: t for b, t in op.operand.items() if t not in constants}
-    return with_value(op, visit(op.value), operand)
+    return make_operator(
+        op.name, op.output, (op.spatial, op.reduce), visit(op.value), operand, op.combiner, op.identity
+    )
