@@ -78,7 +78,6 @@ from .functions import (
     prim_func_params,
     view,
     with_body_and_params,
-    with_buffer_params,
     with_buffers,
     with_float_constants,
 )

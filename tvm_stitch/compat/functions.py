@@ -19,15 +19,6 @@ def prim_func_params(func: Any) -> list[tuple[Var, Buffer | None]]:
     return [(p, func.buffer_map.get(p)) for p in func.params]
 
 
-def with_buffer_params(func: Any, buffers: Sequence[Buffer]) -> Any:
-    """The PrimFunc with further buffers as its last parameters."""
-    if HAS_TIRX:
-        return tir.PrimFunc([*func.params, *buffers], func.body, func.ret_type, func.attrs)
-    handles = [tir.Var(b.name, "handle") for b in buffers]
-    buffer_map = {**dict(func.buffer_map.items()), **dict(zip(handles, buffers))}
-    return tir.PrimFunc([*func.params, *handles], func.body, func.ret_type, buffer_map, func.attrs)
-
-
 def with_body_and_params(
     func: Any, body: Any, replaced: Mapping[Buffer, Buffer], more: Sequence[Buffer]
 ) -> Any:
@@ -35,9 +26,9 @@ def with_body_and_params(
     if HAS_TIRX:
         params = [replaced.get(p, p) for p in func.params]
         return tir.PrimFunc([*params, *more], body, func.ret_type, func.attrs)
-    buffer_map = {p: replaced.get(b, b) for p, b in func.buffer_map.items()}
-    made = tir.PrimFunc(list(func.params), body, func.ret_type, buffer_map, func.attrs)
-    return with_buffer_params(made, more) if more else made
+    handles = {tir.Var(b.name, "handle"): b for b in more}
+    buffer_map = {p: replaced.get(b, b) for p, b in func.buffer_map.items()} | handles
+    return tir.PrimFunc([*func.params, *handles], body, func.ret_type, buffer_map, func.attrs)
 
 
 def is_block_realize(stmt: Any) -> bool:

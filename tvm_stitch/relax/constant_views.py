@@ -61,7 +61,6 @@ class ConstantViews:
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        """Rewrite the Relax functions that have such calls."""
         known: dict[Any, Any] = {}
         return with_own_functions(mod, lambda func: _Mutator(known).visit_expr(func))
 

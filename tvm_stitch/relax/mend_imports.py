@@ -145,7 +145,6 @@ class MendImports:
     """Rewrite the calls that ``MENDED`` knows. Runs before all else; types that change are inferred anew."""
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        """Rewrite the Relax functions that have such calls."""
         if not has_operators(mod, MENDED):
             return mod
         return with_own_functions(mod, _mended)

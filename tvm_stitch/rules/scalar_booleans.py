@@ -22,7 +22,6 @@ class ScalarBooleans:
     """Unroll the vectorized loops of TVM's schedules that touch booleans in memory. Runs behind dlight's rules."""
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        """Rewrite every PrimFunc that is scheduled."""
         return with_scheduled_loops(mod, _unrolled)
 
 
