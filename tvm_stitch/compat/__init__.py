@@ -63,6 +63,8 @@ from .expressions import (
     string,
     structural_equal,
     structural_hash,
+    structural_map,
+    structural_walk,
     substitute,
     tir,
     unfolded_or,

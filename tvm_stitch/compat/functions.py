@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from .capabilities import HAS_TIRX
-from .expressions import Buffer, Expr, IRBuilder, T, Var, buffer_dtype, kind, tir
+from .expressions import Buffer, Expr, IRBuilder, T, Var, buffer_dtype, kind, structural_map, tir
 
 
 def prim_func_params(func: Any) -> list[tuple[Var, Buffer | None]]:
@@ -90,13 +90,12 @@ def with_float_constants(func: Any, replaced: Callable[[Expr], Expr | None]) -> 
     """The PrimFunc with other expressions in the place of float constants: None from ``replaced`` lets one stay."""
     if not HAS_TIRX:
         return func.with_body(tir.stmt_functor.ir_transform(func.body, None, replaced, ["FloatImm"]))
-    import tvm_ffi
 
     def change(constant: Expr) -> Expr:
         found = replaced(constant)
         return constant if found is None else found
 
-    body = tvm_ffi.structural_map(func.body, (tir.FloatImm, change), order="post")
+    body = structural_map(func.body, (tir.FloatImm, change), order="post")
     return func if body.same_as(func.body) else func.with_body(body)
 
 
@@ -107,12 +106,11 @@ def buffer_identity(buffer: Buffer) -> Any:
 
 def with_buffers(body: Any, buffers: Mapping[Buffer, Buffer]) -> Any:
     """A statement with other buffers in the place of some (at least one; a TVM with Relax: buffers are variables)."""
-    import tvm_ffi
 
     def change(var: Any) -> Any:
         return buffers.get(var, var)
 
-    return tvm_ffi.structural_map(body, (type(next(iter(buffers))), change), order="post")
+    return structural_map(body, (type(next(iter(buffers))), change), order="post")
 
 
 def changed_block(block: Any, **changes: Any) -> Any:

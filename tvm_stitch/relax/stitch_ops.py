@@ -15,7 +15,6 @@ from .. import compat
 from ..compute.anchored import has_template, reads_permuted
 from ..compute.templates import has_templates
 from ..config import StitchConfig, checked_config
-from ..errors import StitchError
 from ..failures import ScopeFailed, raise_where_strict, reason_of
 from ..graph.fingerprint import fingerprint
 from ..interrupts import carrying, check
@@ -136,7 +135,7 @@ class _Stitcher(PyExprMutator):
                 return super().visit_dataflow_block_(block)
         view, found = self.known[key]
         self.boundaries += found.boundaries
-        self._leave(found)
+        self.left |= found.checked_left(self.config)
         self.builder_._begin_dataflow_block()
         try:
             self._emit_units(view, found)
@@ -162,12 +161,6 @@ class _Stitcher(PyExprMutator):
             except Exception as err:
                 raise ScopeFailed(name, _name("stitch", nodes)) from err
             self.scopes[gvar.name_hint] = name
-
-    def _leave(self, found: Identified) -> None:
-        if self.config.strict and found.left:
-            name, reason = next(iter(found.left.items()))
-            raise StitchError(f"{name} cannot be stitched: {reason}")
-        self.left |= found.left
 
     def _keep(self, view: BlockView, node: Node, is_view: bool) -> None:
         if is_view and isinstance(node.outputs[0], relax.DataflowVar) and _may_be_reshaped(node.outputs[0]):
