@@ -21,7 +21,7 @@ from ..failures import Refusal, error_text, let_pass, reason_of
 from ..graph.extent import Extent, is_number, same, same_shape
 from .dataflow import is_call_tir
 from .operators import operator_name
-from .readers import readers_of
+from .readers import only_reader_inside, readers_of
 from .views import RESHAPES, VIEWS, View, definition, permutation, shape_of, views, whole
 
 MATMUL = "relax.matmul"
@@ -145,11 +145,8 @@ class _Planner:
         return best
 
     def _only_reader(self, var: Any) -> Any:
-        """The binding that alone reads a variable, which is not seen outside its dataflow block; None if several do."""
-        found = self.readers.get(var, [])
-        if not isinstance(var, relax.DataflowVar) or len(found) != 1:
-            return None
-        return None if self._is_operand(var) else found[0]
+        """The binding that alone reads a variable of its own block; None if several do, or another product."""
+        return None if self._is_operand(var) else only_reader_inside(self.readers, var)
 
     def _stored_as_permuted(self, var: Any, plan: Planned) -> Planned:
         """The product stored in the order in which its only reader permutes it, where that is one call as well."""

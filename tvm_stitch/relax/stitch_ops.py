@@ -58,10 +58,10 @@ class StitchOps:
         known: Known | None = None,
     ):
         self.config = checked_config(config)
-        self.boundaries = boundaries
+        self.boundaries = boundaries if boundaries is not None else []
         self.exclude = frozenset(exclude)
-        self.scopes = scopes
-        self.left = left
+        self.scopes = scopes if scopes is not None else {}
+        self.left = left if left is not None else {}
         self.known = known
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
@@ -78,13 +78,9 @@ class StitchOps:
             except ScopeFailed as err:
                 failed[fresh(err.name, failed)] = err.reason(self.config.strict)
                 exclude |= {err.scope}
-        stitcher.left |= failed
-        if self.boundaries is not None:
-            self.boundaries += stitcher.boundaries
-        if self.scopes is not None:
-            self.scopes |= stitcher.scopes
-        if self.left is not None:
-            self.left |= stitcher.left
+        self.boundaries += stitcher.boundaries
+        self.scopes |= stitcher.scopes
+        self.left |= stitcher.left | failed
         return stitcher.builder_.get()
 
 
@@ -94,16 +90,9 @@ def _is_primitive(func: Any) -> bool:
 
 @mutator
 class _Stitcher(PyExprMutator):
-    def __init__(
-        self,
-        mod: tvm.IRModule,
-        config: StitchConfig,
-        exclude: frozenset[str],
-        known: Known,
-    ):
+    def __init__(self, mod: tvm.IRModule, config: StitchConfig, exclude: frozenset[str], known: Known):
         super().__init__(mod)
-        self.known = known
-        self.exclude = exclude
+        self.known, self.exclude = known, exclude
         self.scopes: dict[str, str] = {}
         self.left: dict[str, str] = {}
         self.target = tvm.target.Target.current(allow_none=True)
