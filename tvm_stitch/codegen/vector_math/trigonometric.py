@@ -142,25 +142,24 @@ def atan2(scope: Scope, y: Expr, x: Expr) -> Expr:
     return with_sign_of(tir.Select(left, f32(_PI) - (t - f32(2 * _HALF_PI_LO)), t), y)
 
 
-def _asin_half(scope: Scope, t: Expr) -> Expr:
-    """asin(t) for t in [0, 1/2]."""
+def _asin_half(scope: Scope, x: Expr) -> tuple[Expr, Expr]:
+    """asin(t), and whether a = |x| is more than 1/2, where t is sqrt((1 - a) / 2); it is a itself otherwise."""
+    a = scope.let(fabs(x))
+    large = a > f32(0.5)
+    t = scope.let(tir.Select(large, tir.sqrt(f32(0.5) - a * f32(0.5)), a))
     u = scope.let(t * t)
-    return scope.let(t * u * horner(u, _ASIN) + t)
+    return scope.let(t * u * horner(u, _ASIN) + t), large
 
 
 def asin(scope: Scope, x: Expr) -> Expr:
     """The arc sine; NaN outside [-1, 1]."""
-    a = scope.let(fabs(x))
-    large = a > f32(0.5)
-    s = _asin_half(scope, scope.let(tir.Select(large, tir.sqrt(f32(0.5) - a * f32(0.5)), a)))
+    s, large = _asin_half(scope, x)
     return with_sign_of(tir.Select(large, f32(_HALF_PI) - (s + s - f32(_HALF_PI_LO)), s), x)
 
 
 def acos(scope: Scope, x: Expr) -> Expr:
     """The arc cosine; NaN outside [-1, 1]."""
-    a = scope.let(fabs(x))
-    large = a > f32(0.5)
-    s = _asin_half(scope, scope.let(tir.Select(large, tir.sqrt(f32(0.5) - a * f32(0.5)), a)))
+    s, large = _asin_half(scope, x)
     negative = x < f32(0.0)
     far = tir.Select(negative, f32(_PI) - (s + s - f32(2 * _HALF_PI_LO)), s + s)
     near = f32(_HALF_PI) - (tir.Select(negative, f32(0.0) - s, s) - f32(_HALF_PI_LO))
