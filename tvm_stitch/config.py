@@ -6,7 +6,7 @@ from __future__ import annotations
 import difflib
 import operator
 import warnings
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 
@@ -85,11 +85,8 @@ class StitchConfig:
 
     def limited(self, max_operators: int, max_arguments: int) -> StitchConfig:
         """The same configuration with limits no higher than those given."""
-        limits = {
-            "max_operators": min(self.max_operators, max_operators),
-            "max_arguments": min(self.max_arguments, max_arguments),
-        }
-        return StitchConfig(**{**self.to_dict(), **limits})
+        operators, arguments = min(self.max_operators, max_operators), min(self.max_arguments, max_arguments)
+        return replace(self, max_operators=operators, max_arguments=arguments)
 
     def compute_of(self, kind: str) -> str:
         """What computes ``"matmul"``, ``"convolution"`` or ``"attention"``: a word of ``compute``."""

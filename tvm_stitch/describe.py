@@ -12,7 +12,7 @@ from .device import DeviceModel
 from .graph.dtype import item_bytes
 from .graph.extent import Extent, product, text_of
 from .graph.ir import Operator
-from .plan.gpu.tile import CrossBlockReduction
+from .plan.gpu.tile import CrossBlockReduction, RowMapping
 from .plan.iteration.loops import LoopNest
 from .plan.kernel import KernelPlan, Scratch, Stage, Variant
 from .plan.memory import shared_bytes, stage_traffic, traffic
@@ -88,14 +88,13 @@ def describe(name: str, plan: KernelPlan) -> Kernel:
 def _variant(variant: Variant) -> dict[str, Any]:
     """For which rows a variant is launched, and how it maps them."""
     multiples = [f"{symbol.name} a multiple of {number}" for symbol, number in variant.multiples]
-    m = variant.stage.row_mapping
-    return {
-        "for rows of": ", ".join([f"at most {variant.longest} columns", *multiples]),
-        "threads a row": m.threads,
-        "rows a block": m.rows_per_block,
-        "columns": m.spaces,
-        "between passes": m.storage.value,
-    }
+    rows = ", ".join([f"at most {variant.longest} columns", *multiples])
+    return {"for rows of": rows, **_threads(variant.stage.row_mapping)}
+
+
+def _threads(mapping: RowMapping) -> dict[str, Any]:
+    told = mapping.describe()
+    return {key: told[key] for key in ("threads a row", "rows a block", "columns", "between passes")}
 
 
 def _rows(stage: Stage) -> str:
@@ -160,7 +159,7 @@ def _phase(plan: KernelPlan, number: int) -> dict[str, Any]:
 
 
 def _stage(plan: KernelPlan, stage: Stage) -> dict[str, Any]:
-    found, m = stage.slice, stage.row_mapping
+    found = stage.slice
     ends = [op for op in found.roots if _finishes(plan, op)]
     moved = stage_traffic(plan, stage)
     return {
@@ -175,10 +174,7 @@ def _stage(plan: KernelPlan, stage: Stage) -> dict[str, Any]:
         "finds": _retained(plan, stage, loads=False),
         "passes": _passes(stage.schedule),
         "mapping": {
-            "threads a row": m.threads,
-            "rows a block": m.rows_per_block,
-            "columns": m.spaces,
-            "between passes": m.storage.value,
+            **_threads(stage.row_mapping),
             "tasks": stage.tasks,
             "blocks": plan.shared_grid.blocks if found.replicated else stage.stride * stage.tiles,
             "tiles of columns": stage.tiles,

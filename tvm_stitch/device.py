@@ -101,32 +101,24 @@ def _gpu(name: str, capability: int, sms: int, l2_mb: float, tbs: float, gpc_sms
     )
 
 
-GPUS: dict[str, DeviceModel] = {
-    "rtx5090": _gpu("rtx5090", 120, 170, 96, 1.79),
-    "b200": _gpu("b200", 100, 148, 126, 8.0),
-    "h200": _gpu("h200", 90, 132, 60, 4.8, gpc_sms=16),
-    "h100": _gpu("h100", 90, 132, 50, 3.35, gpc_sms=16),
-    "rtx4090": _gpu("rtx4090", 89, 128, 72, 1.01),
-    "orin": _gpu("orin", 87, 16, 4, 0.2),
-    "rtx3090": _gpu("rtx3090", 86, 82, 6, 0.94),
-    "a100": _gpu("a100", 80, 108, 40, 2.0),
-    "t4": _gpu("t4", 75, 40, 4, 0.32),
-    "v100": _gpu("v100", 70, 80, 6, 0.9),
+# Compute capability, multiprocessors, MiB of second-level cache, TB/s of memory, multiprocessors that share clusters.
+_FIGURES: dict[str, tuple[Any, ...]] = {
+    "rtx5090": (120, 170, 96, 1.79),
+    "b200": (100, 148, 126, 8.0),
+    "h200": (90, 132, 60, 4.8, 16),
+    "h100": (90, 132, 50, 3.35, 16),
+    "rtx4090": (89, 128, 72, 1.01),
+    "orin": (87, 16, 4, 0.2),
+    "rtx3090": (86, 82, 6, 0.94),
+    "a100": (80, 108, 40, 2.0),
+    "t4": (75, 40, 4, 0.32),
+    "v100": (70, 80, 6, 0.9),
 }
+GPUS: dict[str, DeviceModel] = {name: _gpu(name, *figures) for name, figures in _FIGURES.items()}
 """Datasheet figures; the peaks are leads to be measured, the limits are exact. Clusters only where they were tried."""
 
-_BY_CAPABILITY = {
-    120: "rtx5090",
-    103: "b200",
-    100: "b200",
-    90: "h200",
-    89: "rtx4090",
-    87: "orin",
-    86: "rtx3090",
-    80: "a100",
-    75: "t4",
-    70: "v100",
-}
+_BY_CAPABILITY = {103: "b200"} | {figures[0]: name for name, figures in reversed(_FIGURES.items())}
+"""Of several devices of one capability the first."""
 
 
 def device_model(target: Any, config: StitchConfig | None = None) -> DeviceModel:

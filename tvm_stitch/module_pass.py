@@ -11,7 +11,7 @@ from .interrupts import carrying
 
 
 def module_pass(kind: Any) -> Any:
-    """A class whose ``rewritten(mod)`` gives a module, as a pass of TVM's of the same name."""
+    """A class whose ``rewritten(mod)`` gives the module with what the class is for, as a pass of TVM's of that name."""
 
     @carrying
     def transform_module(self: Any, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:

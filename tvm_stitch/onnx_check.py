@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import onnx
@@ -26,12 +25,11 @@ class InvalidModel(ValueError):
     """The model is no valid ONNX; the message says what is wrong with it, and where."""
 
 
-def check_model(proto: onnx.ModelProto, folder: Path | str = ".") -> None:
+def check_model(proto: onnx.ModelProto) -> None:
     """Check a model for everything that an importer takes for granted.
 
     Args:
         proto: the model.
-        folder: where the files of external data are.
 
     Raises:
         InvalidModel: with what is wrong, and the node or tensor where it is.

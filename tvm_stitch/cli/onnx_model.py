@@ -50,7 +50,7 @@ def read_onnx(path: Path, shapes: dict[str, tuple[int, ...]], names: bool) -> Mo
     """
     try:
         proto = with_symbolic_dims(onnx.load(str(path)))
-        check_model(proto, path.parent)
+        check_model(proto)
     except InvalidModel as error:
         raise UsageError(f"{path} is no valid ONNX model: {error}") from None
     except Exception as error:  # protobuf raises kinds of its own, and external data may be missing

@@ -122,7 +122,7 @@ class Arithmetic:
 
     def divided(self, node: type[Any], a: Expr, b: Expr) -> Expr:
         """A quotient or remainder of integers."""
-        raise NotImplementedError
+        return node(a, b)
 
     def shifted_left(self, make: Callable[[Expr, Expr], Expr], a: Expr, b: Expr) -> Expr:
         """``a << b`` of integers, which ``make`` makes of operands of any dtype."""
@@ -244,9 +244,6 @@ class HostArithmetic(Arithmetic):
 
     def unbounded(self, x: Expr) -> Expr:
         return or_zero(x)
-
-    def divided(self, node: type[Any], a: Expr, b: Expr) -> Expr:
-        return node(a, b)
 
 
 DEVICE = DeviceArithmetic()

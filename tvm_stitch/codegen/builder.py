@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from .. import compat
-from ..compat import Buffer, Expr, IRBuilder, T, Var
+from ..compat import Buffer, Expr, IRBuilder, T, Var, tir
 from ..graph.classify import is_heavy
 from ..graph.extent import Extent, as_expr
 from ..plan import heuristics
@@ -43,6 +43,22 @@ def when(condition: Expr | None) -> Iterator[None]:
         return
     with T.If(condition), T.Then():
         yield
+
+
+def both(a: Expr | None, b: Expr | None) -> Expr | None:
+    """Two conditions of which each may be missing."""
+    if a is None or b is None:
+        return a if b is None else b
+    return tir.And(a, b)
+
+
+def either(condition: Expr, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
+    """One of two statements."""
+    with T.If(condition):
+        with T.Then():
+            then()
+        with T.Else():
+            otherwise()
 
 
 def bind(value: Expr, name: str) -> Var:

@@ -15,6 +15,7 @@ from ..compat import Analyzer, Buffer, Expr, Var, has_load, tir
 from ..graph.access import branches, loads
 from ..graph.classify import HEAVY_CALLS
 from ..graph.dtype import HALF, compute_dtype
+from ..graph.extent import unflatten
 from ..graph.ir import Access, Operator, Tensor
 from ..plan.iteration.alignment import Alignment, Key
 from ..plan.iteration.domain import At, Point
@@ -197,8 +198,6 @@ class Evaluator:
 
 def input_indices(alignment: Alignment, tensor: Tensor, point: Point) -> list[Expr]:
     """The indices into an input tensor at a point, in the domain's row and column variables."""
-    from ..graph.extent import unflatten
-
     domain, shape = alignment.domain, tensor.shape
     if point.at is At.INDEX:
         return list(point.indices)

@@ -11,15 +11,16 @@ from .. import compat
 from ..compat import Expr
 
 
-def _function(name: str, ctype: str, sign: str, instruction: str) -> str:
-    chosen = f"x {sign} y || x != x ? x : y"
-    if not instruction:
+def _function(name: str, maximum: bool, dtype: str) -> str:
+    chosen = f"x {'>' if maximum else '<'} y || x != x ? x : y"
+    ctype, instruction = dtype.replace("32", "").replace("float64", "double"), "max" if maximum else "min"
+    if dtype == "float64":
         return f"__forceinline__ __device__ {ctype} {name}({ctype} x, {ctype} y) {{\n  return {chosen};\n}}\n"
     return f"""
 __forceinline__ __device__ {ctype} {name}({ctype} x, {ctype} y) {{
 #if __CUDA_ARCH__ >= 800
   {ctype} result;
-  asm("{instruction} %0, %1, %2;" : "=f"(result) : "f"(x), "f"(y));
+  asm("{instruction}.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(x), "f"(y));
   return result;
 #else
   return {chosen};
@@ -29,17 +30,11 @@ __forceinline__ __device__ {ctype} {name}({ctype} x, {ctype} y) {{
 
 
 NAMES = {
-    (True, "float32"): "tvm_stitch_maximum",
-    (False, "float32"): "tvm_stitch_minimum",
-    (True, "float64"): "tvm_stitch_maximum_double",
-    (False, "float64"): "tvm_stitch_minimum_double",
+    (maximum, dtype): f"tvm_stitch_{'maximum' if maximum else 'minimum'}{end}"
+    for dtype, end in (("float32", ""), ("float64", "_double"))
+    for maximum in (True, False)
 }
-FUNCTIONS = {
-    "tvm_stitch_maximum": _function("tvm_stitch_maximum", "float", ">", "max.NaN.f32"),
-    "tvm_stitch_minimum": _function("tvm_stitch_minimum", "float", "<", "min.NaN.f32"),
-    "tvm_stitch_maximum_double": _function("tvm_stitch_maximum_double", "double", ">", ""),
-    "tvm_stitch_minimum_double": _function("tvm_stitch_minimum_double", "double", "<", ""),
-}
+FUNCTIONS = {name: _function(name, maximum, dtype) for (maximum, dtype), name in NAMES.items()}
 """The device functions by name."""
 
 

@@ -13,7 +13,7 @@ from collections.abc import Collection
 
 from .. import compat
 from ..compat import Expr, Var, tir
-from .truncated import is_natural
+from .truncated import truncated
 
 _DIVISIONS = ("FloorDiv", "FloorMod")
 
@@ -25,7 +25,7 @@ def sound_index(index: Expr, signed: Collection[Var] = ()) -> Expr:
         index: of variables that are not negative: of loops, lanes and extents; its divisors are positive.
         signed: the variables that may be negative.
     """
-    return _truncating(_rising(index), signed) if is_padded(index) else index
+    return truncated(_rising(index), signed, by_numbers=True) if is_padded(index) else index
 
 
 def is_padded(e: Expr) -> bool:
@@ -35,21 +35,14 @@ def is_padded(e: Expr) -> bool:
         start = _take_apart(e.a, 1, terms)
         if any(scale < 0 for scale, _ in terms):
             return True
-        if start and any(_divides(term) for _, term in terms):
+        if start and any(divides(term) for _, term in terms):
             return True
     return any(is_padded(operand) for operand in compat.operands(e))
 
 
-def _divides(e: Expr) -> bool:
-    return compat.kind(e) in _DIVISIONS or any(map(_divides, compat.operands(e)))
-
-
-def _truncating(e: Expr, signed: Collection[Var]) -> Expr:
-    """Divisions that truncate where that is the same."""
-    e = compat.rebuild(e, lambda x: _truncating(x, signed))
-    if compat.kind(e) not in _DIVISIONS or not (is_natural(e.a, signed) and is_natural(e.b, signed)):
-        return e
-    return (tir.truncdiv if compat.kind(e) == "FloorDiv" else tir.truncmod)(e.a, e.b)
+def divides(e: Expr) -> bool:
+    """Is anything divided in an index, or a remainder taken?"""
+    return compat.kind(e) in _DIVISIONS or any(map(divides, compat.operands(e)))
 
 
 def _rising(index: Expr) -> Expr:

@@ -30,17 +30,20 @@ def signed_symbols(graph: StitchGraph) -> frozenset[Var]:
     return frozenset(used - natural)
 
 
-def truncated(e: Expr, signed: Collection[Var]) -> Expr:
+def truncated(e: Expr, signed: Collection[Var], by_numbers: bool = False) -> Expr:
     """An expression with its divisions by symbols truncating where that is the same.
 
     Args:
         e: of variables that are not negative: of loops, lanes and extents.
         signed: the variables that may be.
+        by_numbers: Do divisions by numbers truncate too?
     """
 
     def visit(e: Expr) -> Expr:
         e = compat.rebuild(e, visit)
-        if compat.kind(e) not in ("FloorDiv", "FloorMod") or compat.int_value(e.b) is not None:
+        if compat.kind(e) not in ("FloorDiv", "FloorMod"):
+            return e
+        if compat.int_value(e.b) is not None and not by_numbers:
             return e
         if not (is_natural(e.a, signed) and is_natural(e.b, signed)):
             return e

@@ -24,7 +24,6 @@ def without_zero_divisors(func: Any) -> Any:
     """
     if not compat.HAS_SYMBOLIC_EXTENTS:
         return func
-    import tvm_ffi
     from tvm import s_tir
 
     divisors = _divisors(func)
@@ -42,20 +41,15 @@ def without_zero_divisors(func: Any) -> Any:
                 return block
             return compat.changed_block(block, body=tir.IfThenElse(present, block.body, None))
 
-        body = tvm_ffi.structural_map(body, (s_tir.SBlock, where_present), order="post")
+        body = compat.structural_map(body, (s_tir.SBlock, where_present), order="post")
     return func.with_body(body)
 
 
-def _kinds() -> tuple[Any, ...]:
-    from tvm import tirx
-
-    return (tirx.FloorDiv, tirx.FloorMod, tirx.Div, tirx.Mod)
+_DIVISIONS = (tir.FloorDiv, tir.FloorMod, tir.Div, tir.Mod)
 
 
 def _divisors(func: Any) -> list[Expr]:
     """The different integer divisors that consist of the function's symbols and may be 0; floats do not trap."""
-    import tvm_ffi
-
     symbols = {
         v for _, b in compat.prim_func_params(func) if b is not None for e in b.shape for v in _symbols(e)
     }
@@ -69,7 +63,7 @@ def _divisors(func: Any) -> list[Expr]:
         if used and used <= symbols and not is_positive(e.b):
             found.setdefault(compat.expression_key(e.b), e.b)
 
-    tvm_ffi.structural_walk(func.body, (_kinds(), visit), order="post")
+    compat.structural_walk(func.body, (_DIVISIONS, visit), order="post")
     return list(found.values())
 
 
@@ -104,11 +98,8 @@ def _is_sum(e: Expr) -> bool:
 
 def _results(func: Any) -> list[Sequence[Expr]]:
     """The shapes of the parameters that the function writes."""
-    import tvm_ffi
-    from tvm import tirx
-
     written: list[Any] = []
-    tvm_ffi.structural_walk(func.body, (tirx.BufferStore, lambda s: written.append(s.buffer)), order="post")
+    compat.structural_walk(func.body, (tir.BufferStore, lambda s: written.append(s.buffer)), order="post")
     buffers = [b for _, b in compat.prim_func_params(func) if b is not None]
     return [b.shape for b in buffers if any(b.same_as(w) for w in written)]
 
@@ -127,8 +118,6 @@ def _factors(e: Expr) -> list[Expr]:
 
 def _at_least_one(body: Any, divisors: Sequence[Expr]) -> Any:
     """A statement with ``max(d, 1)`` for each of some divisors."""
-    import tvm_ffi
-
     keys = {compat.expression_key(d) for d in divisors}
 
     def divided(e: Expr) -> Expr:
@@ -136,4 +125,4 @@ def _at_least_one(body: Any, divisors: Sequence[Expr]) -> Any:
             return e
         return type(e)(e.a, tir.Max(e.b, compat.const(1, compat.dtype_of(e.b))))
 
-    return tvm_ffi.structural_map(body, (_kinds(), divided), order="post")
+    return compat.structural_map(body, (_DIVISIONS, divided), order="post")

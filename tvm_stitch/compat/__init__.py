@@ -63,6 +63,8 @@ from .expressions import (
     string,
     structural_equal,
     structural_hash,
+    structural_map,
+    structural_walk,
     substitute,
     tir,
     unfolded_or,
@@ -78,7 +80,6 @@ from .functions import (
     prim_func_params,
     view,
     with_body_and_params,
-    with_buffer_params,
     with_buffers,
     with_float_constants,
 )

@@ -26,6 +26,9 @@ T: Any = importlib.import_module("tvm.tirx.script.builder" if HAS_TIRX else "tvm
 Analyzer: Any = arith.Analyzer
 _item: Any = None if HAS_TIRX else importlib.import_module("tvm.runtime._ffi_api").ArrayGetItem
 _STRUCTURE: Any = importlib.import_module("tvm_ffi" if HAS_TIRX else "tvm.ir")
+structural_map: Any = getattr(_STRUCTURE, "structural_map", None)
+structural_walk: Any = getattr(_STRUCTURE, "structural_walk", None)
+"""TVM's own maps and walks over nodes by their class, of a TVM with Relax."""
 Expr = Any
 Buffer = Any
 Var = Any
@@ -322,9 +325,7 @@ def loads_in(expr: Expr) -> list[Expr]:
     """All reads of buffer elements under an expression of any kind, those in indices included."""
     found: list[Expr] = []
     if HAS_TIRX:
-        import tvm_ffi
-
-        tvm_ffi.structural_walk(expr, (tvm.ir.TensorLoad, found.append), order="post")
+        structural_walk(expr, (tvm.ir.TensorLoad, found.append), order="post")
     else:
         tir.stmt_functor.post_order_visit(expr, lambda e: found.append(e) if is_load(e) else None)
     return found

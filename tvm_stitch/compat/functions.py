@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from .capabilities import HAS_TIRX
-from .expressions import Buffer, Expr, IRBuilder, T, Var, buffer_dtype, kind, tir
+from .expressions import Buffer, Expr, IRBuilder, T, Var, buffer_dtype, kind, structural_map, tir
 
 
 def prim_func_params(func: Any) -> list[tuple[Var, Buffer | None]]:
@@ -19,15 +19,6 @@ def prim_func_params(func: Any) -> list[tuple[Var, Buffer | None]]:
     return [(p, func.buffer_map.get(p)) for p in func.params]
 
 
-def with_buffer_params(func: Any, buffers: Sequence[Buffer]) -> Any:
-    """The PrimFunc with further buffers as its last parameters."""
-    if HAS_TIRX:
-        return tir.PrimFunc([*func.params, *buffers], func.body, func.ret_type, func.attrs)
-    handles = [tir.Var(b.name, "handle") for b in buffers]
-    buffer_map = {**dict(func.buffer_map.items()), **dict(zip(handles, buffers))}
-    return tir.PrimFunc([*func.params, *handles], func.body, func.ret_type, buffer_map, func.attrs)
-
-
 def with_body_and_params(
     func: Any, body: Any, replaced: Mapping[Buffer, Buffer], more: Sequence[Buffer]
 ) -> Any:
@@ -35,9 +26,9 @@ def with_body_and_params(
     if HAS_TIRX:
         params = [replaced.get(p, p) for p in func.params]
         return tir.PrimFunc([*params, *more], body, func.ret_type, func.attrs)
-    buffer_map = {p: replaced.get(b, b) for p, b in func.buffer_map.items()}
-    made = tir.PrimFunc(list(func.params), body, func.ret_type, buffer_map, func.attrs)
-    return with_buffer_params(made, more) if more else made
+    handles = {tir.Var(b.name, "handle"): b for b in more}
+    buffer_map = {p: replaced.get(b, b) for p, b in func.buffer_map.items()} | handles
+    return tir.PrimFunc([*func.params, *handles], body, func.ret_type, buffer_map, func.attrs)
 
 
 def is_block_realize(stmt: Any) -> bool:
@@ -99,13 +90,12 @@ def with_float_constants(func: Any, replaced: Callable[[Expr], Expr | None]) -> 
     """The PrimFunc with other expressions in the place of float constants: None from ``replaced`` lets one stay."""
     if not HAS_TIRX:
         return func.with_body(tir.stmt_functor.ir_transform(func.body, None, replaced, ["FloatImm"]))
-    import tvm_ffi
 
     def change(constant: Expr) -> Expr:
         found = replaced(constant)
         return constant if found is None else found
 
-    body = tvm_ffi.structural_map(func.body, (tir.FloatImm, change), order="post")
+    body = structural_map(func.body, (tir.FloatImm, change), order="post")
     return func if body.same_as(func.body) else func.with_body(body)
 
 
@@ -116,12 +106,11 @@ def buffer_identity(buffer: Buffer) -> Any:
 
 def with_buffers(body: Any, buffers: Mapping[Buffer, Buffer]) -> Any:
     """A statement with other buffers in the place of some (at least one; a TVM with Relax: buffers are variables)."""
-    import tvm_ffi
 
     def change(var: Any) -> Any:
         return buffers.get(var, var)
 
-    return tvm_ffi.structural_map(body, (type(next(iter(buffers))), change), order="post")
+    return structural_map(body, (type(next(iter(buffers))), change), order="post")
 
 
 def changed_block(block: Any, **changes: Any) -> Any:

@@ -10,10 +10,10 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 from tvm.target import Target
-from tvm.tirx.build import split_host_device_mods
 
 from ..compat import Analyzer
 from ..compute.emit import COMPUTE_ATTR
+from ..rules.lowering import host_and_devices
 from .kernel_count import CONTRACTION_NAMES, KernelCount, Kind
 
 __all__ = ["KernelCount", "Kind", "count_kernels", "count_lowered", "is_compute_intensive"]
@@ -169,12 +169,7 @@ def _launches_of_primfuncs(mod: tvm.IRModule, target: Target) -> dict[str, list[
     own = {g.name_hint: [g.name_hint] for g in primfuncs}
     if "gpu" not in target.keys or not primfuncs:
         return own
-    if target.host is None:
-        target = target.with_host(Target("llvm"))
-    pipeline, _, _ = tirx.get_default_tir_pipeline(target)
-    with target:
-        lowered = pipeline(tirx.transform.BindTarget(target)(tvm.IRModule(primfuncs, attrs=mod.attrs)))
-    host, devices = split_host_device_mods(lowered)
+    host, devices = host_and_devices(tvm.IRModule(primfuncs, attrs=mod.attrs), target)
     kernels = {g.name_hint for device in devices.values() for g in device.functions}
     return own | {g.name_hint: _launches(f.body, kernels) for g, f in host.functions.items()}
 

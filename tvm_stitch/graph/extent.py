@@ -104,6 +104,12 @@ def is_static(extents: Iterable[Extent]) -> bool:
     return all(isinstance(e, int) for e in extents)
 
 
+def static_extent(extent: Extent) -> int:
+    """An extent that is known to be static, as those of several stages, or with a grid barrier, are."""
+    assert isinstance(extent, int), f"{extent} is symbolic"
+    return extent
+
+
 def ceildiv(total: Extent, part: int) -> Extent:
     """Rounded-up quotient of an extent."""
     if isinstance(total, int):

@@ -11,11 +11,11 @@ import ml_dtypes
 from .. import compat
 from ..compat import Buffer, Expr, Var, has_load
 from ..failures import Refusal
-from .access import loads, span_of
-from .classify import classify, is_contraction
+from .access import loads
 from .combiners import COMBINERS
 from .extent import Extent, as_extent, is_number, same
-from .ir import Access, Axis, Operator, StitchGraph, Tensor, wired
+from .ir import Axis, Operator, StitchGraph, Tensor, wired
+from .rewrite.build import make_operator
 from .rewrite.constants import inline_constants
 from .rewrite.reduced_order import in_memory_order
 
@@ -109,19 +109,13 @@ class _Reader:
         axes = self._output_axes(store, spatial, where)
         output = self._tensor_of(store.buffer)
         value, combiner, identity = self._combine(block, store, reduce, where)
-        accesses, operand = [], {}
-        for load, guarded in loads(value):
+        operand = {}
+        for load, _ in loads(value):
             buffer = compat.load_buffer(load)
             if buffer is store.buffer or store.buffer == buffer:
                 raise Unreadable(f"{where} reads what it writes")
-            tensor = self._tensor_of(buffer)
-            operand[buffer] = tensor
-            span, cut = span_of(load.indices, tensor.shape, axes + reduce)
-            accesses.append(Access(tensor, buffer, tuple(load.indices), guarded, span, cut))
-        op = Operator(
-            str(block.name_hint), output, tuple(axes), tuple(reduce), value, tuple(accesses), operand,
-            classify(value, accesses, combiner), combiner, identity, is_contraction(value, combiner),
-        )  # fmt: skip
+            operand[buffer] = self._tensor_of(buffer)
+        op = make_operator(str(block.name_hint), output, (axes, reduce), value, operand, combiner, identity)
         self.written.add(store.buffer)
         self.operators.append(wired(op))
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from ..config import StitchConfig
 from ..device import DeviceModel
-from ..graph.extent import same
+from ..graph.extent import same, static_extent
 from ..graph.ir import StitchGraph
 from . import heuristics
 from .gpu.grid import grid_partition, map_partition
@@ -89,9 +89,7 @@ def _phases_of_a_row(graph: StitchGraph, device: DeviceModel, config: StitchConf
 
 
 def _bytes(plan: KernelPlan) -> int:
-    moved = traffic(plan).moved
-    assert isinstance(moved, int), "plans with grid barriers are static"
-    return moved
+    return static_extent(traffic(plan).moved)
 
 
 def _reads_again(plan: KernelPlan) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..graph.dtype import carried_dtype, compute_dtype, item_bytes
-from ..graph.extent import ByExtent, Extent, extent_key, product, total
+from ..graph.extent import ByExtent, Extent, extent_key, product, static_extent, total
 from ..graph.ir import Operator, StitchGraph, Tensor
 from .gpu.tile import partial_bytes, stage_bytes
 from .iteration.alignment import op_points
@@ -134,7 +134,7 @@ def _elements_read(stage: Stage, tensor: Tensor) -> Extent:
     whole = product([tensor.size, max([1, *streamed.values()])])
     if not all(isinstance(n, int) for n in [whole, *again, *once]):
         return whole
-    return min(_int(whole), max(_int(total(again)), _int(total(once))))
+    return min(static_extent(whole), max(static_extent(total(again)), static_extent(total(once))))
 
 
 def _points(stage: Stage, tensor: Tensor, point: Point) -> Extent:
@@ -149,11 +149,6 @@ def _points(stage: Stage, tensor: Tensor, point: Point) -> Extent:
 def _least(a: Extent, b: Extent) -> Extent:
     """The smaller one; the first where that is not known."""
     return min(a, b) if isinstance(a, int) and isinstance(b, int) else a
-
-
-def _int(extent: Extent) -> int:
-    assert isinstance(extent, int)
-    return extent
 
 
 # -- shared memory -----------------------------------------------------------------------------------------------
@@ -175,7 +170,9 @@ def shared_bytes(plan: KernelPlan) -> int:
     for f in range(len(plan.phases) if plan.grid else 0):
         done = [op for op, at in plan.crossing.scalars.items() if at == f]
         static = max(static, plan.shared_grid.threads // 32 * _words(done))
-    own = sum(_int(t.size) * max(4, item_bytes(compute_dtype(t.dtype))) for t in plan.crossing.shared)
+    own = sum(
+        static_extent(t.size) * max(4, item_bytes(compute_dtype(t.dtype))) for t in plan.crossing.shared
+    )
     kept = plan.retention.shared_bytes if plan.retention is not None else 0
     return static + dynamic + own + kept
 

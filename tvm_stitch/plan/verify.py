@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ..graph.dtype import compute_dtype
-from ..graph.extent import Extent
+from ..graph.extent import product, static_extent
 from ..graph.ir import Operator, Tensor
 from .cpu.tile import CpuMapping, Lanes
 from .gpu.occupancy import MAX_REGISTERS, blocks_per_sm
@@ -78,50 +78,46 @@ def _ready(plan: KernelPlan) -> dict[Tensor, int]:
     return ready
 
 
-def _order(plan: KernelPlan) -> list[str]:
+def _order(plan: KernelPlan) -> Iterator[str]:
     """Every value that a stage reads is an input, or written in an earlier phase."""
     inputs, ready = set(plan.graph.inputs), _ready(plan)
-    problems = []
     made: set[Tensor] = set()  # by replicated stages so far
     for f, stage in _stages(plan):
         for t in _reads(stage):
             if t in plan.crossing.shared and t not in made:
-                problems.append(f"phase {f} reads {t!r} before every block has evaluated it")
+                yield f"phase {f} reads {t!r} before every block has evaluated it"
         if stage.slice.replicated:
             made |= {op.output for op in stage.slice.stored}
         if stage.slice.phase != f:
-            problems.append(f"a stage of phase {stage.slice.phase} stands in phase {f}")
+            yield f"a stage of phase {stage.slice.phase} stands in phase {f}"
         for t in _reads(stage):
             if t in inputs:
                 continue
             if t not in ready:
-                problems.append(f"phase {f} reads {t!r}, which nothing writes")
+                yield f"phase {f} reads {t!r}, which nothing writes"
             elif ready[t] > f:
-                problems.append(f"phase {f} reads {t!r}, which is ready in phase {ready[t]}")
+                yield f"phase {f} reads {t!r}, which is ready in phase {ready[t]}"
         known = {*_reads(stage), *(op.output for op in stage.slice.copies)}
         original = {copy: t for t, copy in stage.slice.tensors.items()}
         for op in stage.graph.operators:
             for t in op.inputs:
                 if original.get(t) not in known:
-                    problems.append(f"phase {f}: {op.name} reads {t!r}, a tensor of no stage")
-    return problems
+                    yield f"phase {f}: {op.name} reads {t!r}, a tensor of no stage"
 
 
-def _outputs(plan: KernelPlan) -> list[str]:
+def _outputs(plan: KernelPlan) -> Iterator[str]:
     """Every output is written once, by one stage or from its total."""
-    problems = []
     writes = _writes(plan)
     totals = {op.output for op in plan.crossing.scalars if plan.crossing.scalars[op] + 1 < len(plan.phases)}
     for t in plan.graph.outputs:
         times = len(writes.get(t, [])) + (t in totals)
         if times != 1:
-            problems.append(f"output {t!r} is written {times} times")
+            yield f"output {t!r} is written {times} times"
     for t, phases in writes.items():
         if len(phases) > 1:
-            problems.append(f"{t!r} is written in phases {phases}")
+            yield f"{t!r} is written in phases {phases}"
         if t not in plan.graph.outputs and t not in plan.place:
-            problems.append(f"{t!r} is written and has no place")
-    return problems
+            yield f"{t!r} is written and has no place"
 
 
 def _loops(plan: KernelPlan) -> Iterator[str]:
@@ -190,34 +186,29 @@ def _lives(plan: KernelPlan) -> dict[Tensor, tuple[int, int]]:
     return found
 
 
-def _scratch(plan: KernelPlan) -> list[str]:
+def _scratch(plan: KernelPlan) -> Iterator[str]:
     """Values that share a buffer fit it, are computed in its dtype, and never live in the same phase."""
-    problems = []
     lives = _lives(plan)
     buffers = {s.name: s for s in plan.scratch}
     if len(buffers) != len(plan.scratch):
-        problems.append("two scratch buffers have one name")
+        yield "two scratch buffers have one name"
     held: dict[str, list[Tensor]] = {}
     for t, name in plan.place.items():
         if name not in buffers:
-            problems.append(f"{t!r} is in {name}, which is not there")
+            yield f"{t!r} is in {name}, which is not there"
             continue
-        size = 1
-        for extent in buffers[name].shape:
-            assert isinstance(extent, int)
-            size *= extent
+        size = static_extent(product(buffers[name].shape))
         if int(t.size) > size or compute_dtype(t.dtype) != buffers[name].dtype:
-            problems.append(f"{t!r} does not fit {name} of {size} {buffers[name].dtype}")
+            yield f"{t!r} does not fit {name} of {size} {buffers[name].dtype}"
         if t not in lives:
-            problems.append(f"{t!r} has a place and is never written")
+            yield f"{t!r} has a place and is never written"
             continue
         for other in held.setdefault(name, []):
             (first, last), (start, end) = lives[t], lives[other]
             if first <= end and start <= last:
-                problems.append(f"{t!r} and {other!r} live in {name} at once")
+                yield f"{t!r} and {other!r} live in {name} at once"
         held[name].append(t)
-    problems += [f"{name} holds nothing" for name in buffers if name not in held]
-    return problems
+    yield from (f"{name} holds nothing" for name in buffers if name not in held)
 
 
 def _launch(plan: KernelPlan) -> Iterator[str]:
@@ -307,64 +298,58 @@ def _on_grid(plan: KernelPlan, shared: int) -> Iterator[str]:
             yield f"{where} has blocks of {m.block} threads in a launch of {grid.threads}"
         if not 0 < stage.stride * stage.tiles <= grid.blocks or not 0 <= stage.offset < grid.blocks:
             yield f"{where}: {stage.stride} x {stage.tiles} blocks from {stage.offset} of {grid.blocks}"
-        taken, rows = stage.tasks * m.rows_per_block, _int(stage.alignment.domain.rows)
+        taken, rows = stage.tasks * m.rows_per_block, static_extent(stage.alignment.domain.rows)
         if not m.split and taken < rows:
             yield f"{where} covers {taken} of {rows} rows"
         for p in stage.schedule.passes:
-            if m.split and stage.tasks * m.covered(p.columns) < _int(p.columns):
+            if m.split and stage.tasks * m.covered(p.columns) < static_extent(p.columns):
                 yield f"{where} covers {stage.tasks * m.covered(p.columns)} of {p.columns} columns"
 
 
-def _partials(plan: KernelPlan) -> list[str]:
+def _partials(plan: KernelPlan) -> Iterator[str]:
     """What blocks reduce together has as many partial results as blocks write them, and is finished from as many."""
-    problems = []
     partials = plan.crossing.partials
     crossing = {op for _, stage in _stages(plan) for op in stage.slice.cross_row}
     for _, stage in _stages(plan):
         if stage.exchange is CrossBlockReduction.GRID:
             crossing |= {op for op in stage.slice.roots if op.is_reduce}
             splits = stage.row_mapping.row_splits
-            few = [
-                op for op in stage.slice.roots if op in partials and _int(partials[op].shape[-1]) != splits
-            ]
-            problems += [f"{op.name} has other partial results than one of {splits} blocks" for op in few]
+            for op in stage.slice.roots:
+                if op in partials and static_extent(partials[op].shape[-1]) != splits:
+                    yield f"{op.name} has other partial results than one of {splits} blocks"
     if lost := set(partials) ^ crossing:
-        problems.append(f"reductions without a stage or partial results: {sorted(op.name for op in lost)}")
+        yield f"reductions without a stage or partial results: {sorted(op.name for op in lost)}"
     for f, stage in _stages(plan):
         for op in stage.slice.cross_row & set(partials):
             blocks = int(partials[op].shape[-1])
             tiles = stage.tiles if int(op.output.size) == 1 else 1  # a column is in one tile
             writers = stage.stride * tiles
             if blocks != writers:
-                problems.append(f"{op.name} of phase {f} has {blocks} partial results from {writers} blocks")
-        problems += [p for op in stage.slice.roots for p in _finish(op, partials)]
-    return problems
+                yield f"{op.name} of phase {f} has {blocks} partial results from {writers} blocks"
+        for op in stage.slice.roots:
+            yield from _finish(op, partials)
 
 
-def _finish(op: Operator, partials: Mapping[Operator, Tensor]) -> list[str]:
+def _finish(op: Operator, partials: Mapping[Operator, Tensor]) -> Iterator[str]:
     values = set(partials.values())
     for access in op.accesses if op.is_reduce else ():
         if access.tensor in values:
-            extent = 1
-            for axis in op.reduce:
-                extent *= int(axis.extent)
+            extent = product(axis.extent for axis in op.reduce)
             if extent != int(access.tensor.shape[-1]):
-                return [f"{op.name} is finished from {extent} of {access.tensor.shape[-1]} partial results"]
-    return []
+                yield f"{op.name} is finished from {extent} of {access.tensor.shape[-1]} partial results"
 
 
-def _retention(plan: KernelPlan) -> list[str]:
+def _retention(plan: KernelPlan) -> Iterator[str]:
     """What is retained is loaded whole, by stages of different phases whose threads load equal elements."""
     kept = plan.retention
     if kept is None:
-        return []
-    problems = []
+        return
     if not plan.cooperative:
-        problems.append("kernels of their own retain nothing")
+        yield "kernels of their own retain nothing"
     phases = [f for f, stage in _stages(plan) for k in kept.stages if stage is k]
     later = phases[1:]
     if not later or len(phases) != len(kept.stages) or phases != sorted(phases) or later[0] <= phases[0]:
-        problems.append(f"stages of phases {phases} retain")
+        yield f"stages of phases {phases} retain"
     first = kept.stages[0]
     for stage in kept.stages:
         if (stage.tasks, stage.stride, stage.tiles, stage.offset) != (
@@ -373,18 +358,12 @@ def _retention(plan: KernelPlan) -> list[str]:
             1,
             0,
         ):
-            problems.append("stages that retain do not take the same tasks on the same blocks")
+            yield "stages that retain do not take the same tasks on the same blocks"
         m = stage.row_mapping
         if m.block != plan.shared_grid.threads or m.threads != first.row_mapping.threads:
-            problems.append("stages that retain do not give the same rows to the same threads")
+            yield "stages that retain do not give the same rows to the same threads"
         if not all(loaded_tile(stage, t) for t in kept.tensors):
-            problems.append("a stage does not load all of what is retained")
+            yield "a stage does not load all of what is retained"
     whole = first.tasks - 1 if first.row_mapping.split else first.tasks
     if not 0 < kept.tasks * first.stride <= whole:
-        problems.append(f"{kept.tasks} tasks are retained of {first.tasks} on {first.stride} blocks")
-    return problems
-
-
-def _int(extent: Extent) -> int:
-    assert isinstance(extent, int), "plans of several stages, or with a grid barrier, are static"
-    return extent
+        yield f"{kept.tasks} tasks are retained of {first.tasks} on {first.stride} blocks"

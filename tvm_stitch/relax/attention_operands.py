@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ..compute.attention import Operand
@@ -63,17 +63,12 @@ class OperandReader:
                 start = value
                 break
             start = call.args[0]
-        best: tuple[View, float] | None = None
-        for view, factor in self._views(start, extents[:-2]):
-            seen = reshaped(view, extents) or (broadcast(view, extents) if repeats else None)
-            if seen is None or (factor != 1.0 and not factors):
-                continue
-            seen = _transposed(seen) if transposed else seen
-            if is_number(seen.strides[-1], 1) or is_number(seen.extents[-1], 1):
-                best = seen, factor
-        if best is None:
-            raise Refusal("elements of a row of an operand are no neighbours")
-        return best
+
+        def seen(view: View) -> View | None:
+            found = reshaped(view, extents) or (broadcast(view, extents) if repeats else None)
+            return _transposed(found) if transposed and found is not None else found
+
+        return _earliest(((seen(view), f) for view, f in self._views(start, extents[:-2])), factors)
 
     def heads(self, value: Any, factors: bool = True) -> tuple[View, float]:
         """The same for a value that is <batch, row, head, element>: seen as <batch, head, row, element>.
@@ -84,13 +79,7 @@ class OperandReader:
         extents = shape_of(value)
         if extents is None or len(extents) != 4:
             raise Refusal("its shapes are not known")
-        best: tuple[View, float] | None = None
-        for view, factor in self._views(value):
-            if (factor == 1.0 or factors) and (is_number(view.strides[-1], 1) or is_number(extents[-1], 1)):
-                best = reordered(view, (0, 2, 1, 3)), factor
-        if best is None:
-            raise Refusal("elements of a row of an operand are no neighbours")
-        return best
+        return _earliest(((reordered(view, (0, 2, 1, 3)), f) for view, f in self._views(value)), factors)
 
     def shapes(self, value: Any, matrix: tuple[Extent, Extent]) -> list[tuple[Extent, ...]]:
         """Shapes that an operand has on its way, with all its matrices, some of which may be repeated."""
@@ -162,6 +151,18 @@ class OperandReader:
                 return None
             view = again
         return through(step, view)
+
+
+def _earliest(seen: Iterable[tuple[View | None, float]], factors: bool) -> tuple[View, float]:
+    """The last of some views, each with its factor, whose rows have their elements side by side."""
+    best: tuple[View, float] | None = None
+    for view, factor in seen:
+        if view is not None and (factors or factor == 1.0):
+            if is_number(view.strides[-1], 1) or is_number(view.extents[-1], 1):
+                best = view, factor
+    if best is None:
+        raise Refusal("elements of a row of an operand are no neighbours")
+    return best
 
 
 def _transposed(view: View) -> View:

@@ -19,7 +19,7 @@ from ..graph.extent import Extent, is_number, product, same, same_shape
 from .attention_operands import LEADING_AXES, OperandReader, as_operand, of_rows, of_scores, three
 from .attention_scores import NotAttention, Scores, Spelling
 from .operators import operator_name
-from .readers import readers_of
+from .readers import only_reader_inside, readers_of
 from .views import RESHAPES, View, broadcast, permutation, reshaped, shape_of, whole
 
 _OF_SHAPES = ("relax.full_like", "relax.ones_like", "relax.zeros_like", "relax.shape_of")
@@ -186,7 +186,7 @@ class AttentionFinder:
         """The variable that the kernel's result stands for, the strides of its axes there, and variables before it."""
         best: tuple[Any, tuple[Extent, ...], list[Any]] = (var, whole(None, extents).strides, [])
         at, order, passed = var, list(range(len(extents))), [var]
-        while permuted and (binding := self._only_reader(at)) is not None:
+        while permuted and (binding := only_reader_inside(self.readers, at)) is not None:
             name, after = operator_name(binding.value), shape_of(binding.value)
             if after is None or name not in (*RESHAPES, "relax.permute_dims"):
                 break
@@ -201,10 +201,6 @@ class AttentionFinder:
             at = binding.var
             passed.append(at)
         return best
-
-    def _only_reader(self, var: Any) -> Any:
-        found = self.readers.get(var, [])
-        return found[0] if isinstance(var, relax.DataflowVar) and len(found) == 1 else None
 
 
 def _fineness(leading: tuple[Extent, ...]) -> tuple[int, bool, int]:

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-import ml_dtypes
+import ml_dtypes  # noqa: F401  # NumPy knows bfloat16 from here on
 import numpy as np
 import tvm
 from tvm import relax
@@ -14,12 +15,9 @@ from tvm import relax
 from ..failures import Refusal
 from ..graph.extent import Extent, product, same, same_shape
 from .operators import operator_name
-from .views import RESHAPES, Part, shape_of
+from .views import RESHAPES, Part, definition, shape_of
 
-_FLOATS: dict[str, Any] = {
-    "bfloat16": ml_dtypes.bfloat16,
-    **{name: np.dtype(name) for name in ("float16", "float32", "float64")},
-}
+_FLOATS = ("bfloat16", "float16", "float32", "float64")
 """Types that scores and factors may be rounded to."""
 
 _FILLS = ("relax.full", "relax.full_like")
@@ -66,6 +64,7 @@ class Spelling:
 
     def __init__(self, values: dict[Any, Any]):
         self.values = values
+        self.definition = partial(definition, values)
 
     def weights(self, value: Any) -> Weights | None:
         """The softmax that a value is, and what is in between; None where it is none."""
@@ -82,7 +81,7 @@ class Spelling:
                 return Weights(call, False, members, shapes) if last else None
             if name == "relax.where" and (scores := self._all_masked(call, members)) is not None:
                 inner = self.weights(call.args[2])
-                if inner is None or not self._without_casts(inner.softmax.args[0]).same_as(scores):
+                if inner is None or not self._without_casts(inner.softmax.args[0], []).same_as(scores):
                     return None
                 return Weights(inner.softmax, True, members + inner.members, shapes + inner.shapes)
             if not self._is_cast(call) and not self.keeps_matrices(call):
@@ -100,9 +99,8 @@ class Spelling:
         steps = ("relax.logical_not", "relax.max", "relax.logical_not", "relax.equal")
         value = where.args[0]
         for step in steps:
-            while operator_name(call := self.definition(value)) == "relax.astype":
-                members.append(value)
-                value = call.args[0]
+            value = self._without_casts(value, members)
+            call = self.definition(value)
             if call is None or operator_name(call) != step:
                 return None
             if step == "relax.max" and not _is_of_rows(call):
@@ -111,14 +109,12 @@ class Spelling:
             last, value = call, call.args[0]
         if self._scalar(last.args[1]) != float("-inf"):
             return None
-        value = last.args[0]
-        while operator_name(call := self.definition(value)) == "relax.astype":
-            members.append(value)
-            value = call.args[0]
-        return value
+        return self._without_casts(last.args[0], members)
 
-    def _without_casts(self, value: Any) -> Any:
+    def _without_casts(self, value: Any, passed: list[Any]) -> Any:
+        """What a value is a cast of; the casts are appended to ``passed``."""
         while operator_name(call := self.definition(value)) == "relax.astype":
+            passed.append(value)
             value = call.args[0]
         return value
 
@@ -214,7 +210,7 @@ class Spelling:
             if name not in ("relax.astype", "relax.broadcast_to", *_FILLS, *RESHAPES):
                 return None
             value = call.args[1] if name in _FILLS else call.args[0]
-        if not isinstance(value, tvm.ir.GenericConst) or not set(types) <= _FLOATS.keys():
+        if not isinstance(value, tvm.ir.GenericConst) or not set(types) <= set(_FLOATS):
             return None
         array = value.value.numpy()
         if array.size != 1:
@@ -222,16 +218,8 @@ class Spelling:
         number = array.reshape(-1)[0]
         with np.errstate(over="ignore"):
             for dtype in reversed(types):
-                number = np.asarray(number).astype(_FLOATS[dtype])
+                number = np.asarray(number).astype(dtype)
         return float(number)
-
-    def definition(self, value: Any) -> Any:
-        """The call that a variable is bound to, where what the call reads can be read in its stead."""
-        call = self.values.get(value) if isinstance(value, relax.Var) else None
-        if not isinstance(call, relax.Call) or not call.args:
-            return None
-        inside = any(isinstance(arg, relax.DataflowVar) for arg in call.args)
-        return None if inside and not isinstance(value, relax.DataflowVar) else call
 
     def part(self, value: Any) -> Part | None:
         """What a variable is bound to, if that is one of the parts that ``R.split`` makes."""

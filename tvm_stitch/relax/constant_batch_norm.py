@@ -23,7 +23,6 @@ class ConstantBatchNorm:
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        """Rewrite the Relax functions that have such calls."""
         found: list[Any] = []
         rewritten = with_calls(mod, ("relax.nn.batch_norm",), partial(_scaled, found))
         if not found:

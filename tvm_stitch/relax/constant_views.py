@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import ml_dtypes
+import ml_dtypes  # noqa: F401  # NumPy knows bfloat16 from here on
 import numpy as np
 import tvm
 from tvm import relax
@@ -17,11 +17,8 @@ from .functions import with_own_functions
 from .operators import operator_name
 from .views import RESHAPES, permutation, shape_of
 
-_FLOATS = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
-_INTEGERS = {
-    name: np.dtype(name) for name in (*(f"{u}int{b}" for u in ("", "u") for b in (8, 16, 32, 64)), "bool")
-}
-_TYPES = _FLOATS | _INTEGERS
+_FLOATS = {"float32", "float16", "bfloat16"}
+_INTEGERS = {"bool", *(f"{u}int{b}" for u in ("", "u") for b in (8, 16, 32, 64))}
 """Casts are folded between floats, and between integers, where NumPy wraps around as a kernel does.
 
 TVM's legalization refuses an integer that does not fit into the type of the result. Floats outside the range of an
@@ -41,7 +38,7 @@ def _reshaped(array: np.ndarray, _call: Any, shape: tuple[Any, ...]) -> np.ndarr
 
 def _cast(array: np.ndarray, call: Any, _shape: tuple[Any, ...]) -> np.ndarray:
     with np.errstate(over="ignore"):  # to an infinity, as everywhere
-        return array.astype(_TYPES[str(call.ty.dtype)])
+        return array.astype(str(call.ty.dtype))
 
 
 FOLDED: dict[str, Meaning] = {
@@ -61,7 +58,6 @@ class ConstantViews:
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        """Rewrite the Relax functions that have such calls."""
         known: dict[Any, Any] = {}
         return with_own_functions(mod, lambda func: _Mutator(known).visit_expr(func))
 
@@ -87,7 +83,7 @@ class _Mutator(relax.PyExprMutator):
             return call
         array, dtype = source.value, str(call.ty.dtype)
         types = {str(array.dtype), dtype}
-        is_cast = types <= set(_FLOATS) or types <= set(_INTEGERS)
+        is_cast = types <= _FLOATS or types <= _INTEGERS
         if "float8" in dtype or (name == "relax.astype" and not is_cast):
             return call
         key = array, name, str(getattr(call.attrs, "axes", "")), shape, dtype

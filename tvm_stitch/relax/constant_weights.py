@@ -32,7 +32,6 @@ class ConstantWeights:
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        """Rewrite the Relax functions that have such weights."""
         return with_own_functions(mod, _rewritten) if has_operators(mod, VALUE) else mod
 
 

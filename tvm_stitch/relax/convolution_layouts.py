@@ -24,7 +24,7 @@ from .carried_layouts import ELEMENTWISE, converted_where_carried
 from .full_rank_operands import full_rank_operands
 from .functions import own_functions
 from .operators import operator_name
-from .readers import readers_of
+from .readers import only_reader, readers_of
 from .spread_data import LAYOUTS as SPREAD_LAYOUTS
 from .transposed_convolutions import SPATIAL
 from .views import permutation, shape_of
@@ -77,13 +77,13 @@ class ConvolutionLayouts:
 def _is_read_channels_last(var: Any, readers: dict[Any, list[Any]]) -> bool:
     """Whether all that reads a convolution's result, behind element-wise operators, is one such transposition."""
     rank = len(shape_of(var) or ())
-    found = readers.get(var, ())
-    if len(found) != 1 or found[0] is None:
+    found = only_reader(readers, var)
+    if found is None:
         return False
-    call = found[0].value
+    call = found.value
     if operator_name(call) == "relax.permute_dims":
         return permutation(call, rank) == [0, *range(2, rank), 1]
-    return operator_name(call) in ELEMENTWISE and _is_read_channels_last(found[0].var, readers)
+    return operator_name(call) in ELEMENTWISE and _is_read_channels_last(found.var, readers)
 
 
 def _wanted(chosen: Set[Any], call: Any) -> dict[str, list[str]]:

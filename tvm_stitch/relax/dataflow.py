@@ -124,7 +124,7 @@ def _splittable(block: Any) -> set[Any]:
     found: set[Any] = set()
     named: set[Any] = set()
     for binding in block.bindings:
-        if is_call_tir(binding.value) and len(_out_types(binding.value)) > 1:
+        if is_call_tir(binding.value) and len(result_types(binding.value)) > 1:
             if type(binding.var).__name__ == "DataflowVar":
                 found.add(binding.var)
     for binding in block.bindings:
@@ -157,7 +157,8 @@ def call_args(value: Any) -> tuple[list[Any], list[Any]]:
     return tensors, [a for a in fields if type(a.ty).__name__ == "PrimType"]
 
 
-def _out_types(value: Any) -> list[Any]:
+def result_types(value: Any) -> list[Any]:
+    """The types of a ``call_tir``'s results."""
     ty = value.ty_args[0]
     return list(ty.fields) if type(ty).__name__ == "TupleType" else [ty]
 
@@ -173,8 +174,8 @@ def _node(binding: Any, reader: GraphReader, tuples: set[Any]) -> Node:
     if is_call_tir(value):
         name = f"{value.args[0].name_hint}"
         args, scalars = call_args(value)
-        several = len(_out_types(value)) > 1
-        outputs = [(var, i) for i in range(len(_out_types(value)))] if several else [var]
+        several = len(result_types(value)) > 1
+        outputs = [(var, i) for i in range(len(result_types(value)))] if several else [var]
         attrs = reader.mod[value.args[0]].attrs or {}
         pattern = int(attrs.get("op_pattern", Node.pattern))
         if COMPUTE_ATTR in attrs:
@@ -186,10 +187,10 @@ def _node(binding: Any, reader: GraphReader, tuples: set[Any]) -> Node:
         try:
             if len(value.args) > 2:
                 scalars += list(value.args[2].values)
-            for ty in [*(a.ty for a in args), *_out_types(value)]:
+            for ty in [*(a.ty for a in args), *result_types(value)]:
                 if any(_is_conditional(s) for s in getattr(ty, "shape", None) or ()):
                     raise Unreadable("a shape depends on a condition, which Relax does not copy")
-            graph = reader.graph(value.args[0], args, scalars, _out_types(value))
+            graph = reader.graph(value.args[0], args, scalars, result_types(value))
             if len(graph.inputs) != len(args) or len(graph.outputs) != len(outputs):
                 raise Unreadable("a parameter is both read and written")
             kind = kind_of(graph)

@@ -25,7 +25,6 @@ class DecomposeAttention:
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        """Rewrite the module's attention."""
         return with_calls(mod, OPERATORS, _decomposed)
 
 

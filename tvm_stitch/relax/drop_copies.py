@@ -27,7 +27,6 @@ class DropCopies:
     """Drop calls that change nothing, or only what a product does anyway; results of a function stay its own."""
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        """Rewrite the Relax functions that have such calls."""
         return with_own_functions(mod, lambda func: _Mutator().visit_expr(func))
 
 

@@ -44,7 +44,6 @@ class FusedAttention(ComputePass):
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        """Rewrite the attention of every Relax function."""
         kernels = attention_kernels(self.target, self.config)
         if kernels is None:
             return mod

@@ -64,14 +64,12 @@ class _Levels(relax.PyExprVisitor):
         self.of[binding.var] = self._seen + (operator_name(binding.value) in PRODUCTS)
         self._seen = max(outer, self._seen)
 
-    def visit_match_cast_(self, binding: Any) -> None:
-        self.visit_var_binding_(binding)
+    visit_match_cast_ = visit_var_binding_
 
     def visit_var_(self, var: Any) -> None:
         self._seen = max(self._seen, self.of.get(var, 0))
 
-    def visit_dataflow_var_(self, var: Any) -> None:
-        self.visit_var_(var)
+    visit_dataflow_var_ = visit_var_
 
     def visit_var_def_(self, var: Any) -> None:
         """A definition is no use."""

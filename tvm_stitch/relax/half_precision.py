@@ -13,9 +13,10 @@ that cast. So a module is well-typed at every step, results keep their types, an
 from __future__ import annotations
 
 import inspect
+from operator import attrgetter
 from typing import Any
 
-import ml_dtypes
+import ml_dtypes  # noqa: F401  # NumPy knows bfloat16 from here on
 import numpy as np
 import tvm
 from tvm import relax
@@ -125,9 +126,7 @@ class _HalfCalls(relax.PyExprMutator):
             # Its mask stays: the least float32 would be an infinity, and a row of these no number.
             half = [self._half(arg) for arg in call.args[:3]]
             return relax.Call(call.op, [*half, *call.args[3:]], call.attrs)
-        operator = R
-        for part in name.split(".")[1:]:
-            operator = getattr(operator, part)
+        operator = attrgetter(name.removeprefix("relax."))(R)
         options = {
             key: getattr(call.attrs, key)
             for key in list(inspect.signature(operator).parameters)[2:]
@@ -174,7 +173,7 @@ class _HalfCalls(relax.PyExprMutator):
     def _half_constant(self, array: np.ndarray) -> Any:
         """A constant in the half type; None where that would be an infinity, or another number than the one it is."""
         with np.errstate(over="ignore"):
-            half = array.astype(ml_dtypes.bfloat16 if self.dtype == "bfloat16" else "float16")
+            half = array.astype(self.dtype)
         wide = half.astype(array.dtype)
         if np.isinf(wide[np.isfinite(array)]).any() or (array.size == 1 and not np.array_equal(wide, array)):
             return None

@@ -23,7 +23,6 @@ class KeepZeros:
     """Bind the scalar zeros of float products, quotients and remainders. Runs before ``LegalizeOps``."""
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        """Rewrite the Relax functions that have such operands."""
         return with_calls(mod, _FOLDED, _kept)
 
 

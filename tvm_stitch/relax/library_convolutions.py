@@ -75,7 +75,6 @@ class LibraryConvolutions(ComputePass):
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        """Rewrite the convolutions of every Relax function."""
         functions = dict(own_functions(mod))
         wanted = is_convolution, library.CUDNN, self.config, self.computed
         if not has_calls(functions.values(), "convolution", *wanted):

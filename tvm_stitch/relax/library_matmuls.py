@@ -46,7 +46,6 @@ class LibraryMatmuls(ComputePass):
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        """Rewrite the products of every Relax function."""
         functions = dict(own_functions(mod))
         wanted = is_product, library.CUBLASLT, self.config, self.computed
         if not has_calls(functions.values(), "matmul", *wanted):

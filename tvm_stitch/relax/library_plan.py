@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from tvm import relax
@@ -20,8 +21,8 @@ from ..failures import Refusal, error_text, let_pass, reason_of
 from ..graph.extent import Extent, is_number, same, same_shape
 from .dataflow import is_call_tir
 from .operators import operator_name
-from .readers import readers_of
-from .views import RESHAPES, VIEWS, View, permutation, shape_of, views, whole
+from .readers import only_reader_inside, readers_of
+from .views import RESHAPES, VIEWS, View, definition, permutation, shape_of, views, whole
 
 MATMUL = "relax.matmul"
 ACTIVATIONS = {"relax.nn.relu": "relu"}
@@ -104,7 +105,7 @@ class _Planner:
         self, var: Any, call: Any, out: tuple[Extent, ...] | None, stored: tuple[Extent, ...] = ()
     ) -> Planned:
         """The product over the earliest values that its operands are views of and the library can read."""
-        chains = [list(views(arg, self._definition)) for arg in call.args]
+        chains = [list(views(arg, partial(definition, self.values))) for arg in call.args]
         if out is None or not all(chains):
             raise Refusal("its shapes are not known")
         pairs = itertools.product(*(range(len(chain)) for chain in chains))
@@ -121,14 +122,6 @@ class _Planner:
             return Planned(str(var.name), layout, left.value, right.value, var)
         assert last is not None  # what is wrong with the operands themselves
         raise last
-
-    def _definition(self, value: Any) -> Any:
-        """The call that a variable is bound to, where what the call reads can be read in its stead."""
-        call = self.values.get(value)
-        if not isinstance(call, relax.Call) or not call.args:
-            return None
-        hidden = isinstance(call.args[0], relax.DataflowVar) and not isinstance(value, relax.DataflowVar)
-        return None if hidden else call
 
     # -- what follows a product -------------------------------------------------------------------------------
     def _grown_or_plain(self, var: Any, plan: Planned, epilogues: bool) -> Planned:
@@ -152,11 +145,8 @@ class _Planner:
         return best
 
     def _only_reader(self, var: Any) -> Any:
-        """The binding that alone reads a variable, which is not seen outside its dataflow block; None if several do."""
-        found = self.readers.get(var, [])
-        if not isinstance(var, relax.DataflowVar) or len(found) != 1:
-            return None
-        return None if self._is_operand(var) else found[0]
+        """The binding that alone reads a variable of its own block; None if several do, or another product."""
+        return None if self._is_operand(var) else only_reader_inside(self.readers, var)
 
     def _stored_as_permuted(self, var: Any, plan: Planned) -> Planned:
         """The product stored in the order in which its only reader permutes it, where that is one call as well."""

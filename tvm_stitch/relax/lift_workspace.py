@@ -13,7 +13,7 @@ from tvm.relax.expr_functor import PyExprMutator, PyExprVisitor, mutator, visito
 from .. import compat
 from ..codegen.gpu.scratch import WORKSPACE_ATTR
 from ..module_pass import module_pass
-from .dataflow import is_call_tir
+from .dataflow import is_call_tir, result_types
 
 
 @tvm.error.register_error  # keeps its type on the way through a pass
@@ -67,8 +67,7 @@ class _WholeUses(PyExprVisitor):
     def visit_var_(self, op: Any) -> None:
         self.found.add(op)
 
-    def visit_dataflow_var_(self, op: Any) -> None:
-        self.found.add(op)
+    visit_dataflow_var_ = visit_var_
 
     def visit_var_def_(self, var: Any) -> None:
         """A definition is no use."""
@@ -100,7 +99,7 @@ class _Lifter(PyExprMutator):
     def visit_var_binding_(self, binding: Any) -> None:
         var, value = binding.var, binding.value
         by_item = isinstance(var, relax.DataflowVar) and var not in self.whole
-        if self._lacks_workspace(value) and len(_fields(value.ty_args[0])) > 1 and by_item:
+        if self._lacks_workspace(value) and len(result_types(value)) > 1 and by_item:
             # The items keep their indices: the longer tuple stands for the one that the program named.
             self.set_var_remap(var, self.builder_.emit(self._extended(value), var.name))
             return
@@ -112,7 +111,7 @@ class _Lifter(PyExprMutator):
                 args = [self.renewed[call.args[0]], *(self.visit_expr(a) for a in call.args[1:])]
                 return relax.Call(call.op, args, call.attrs, call.ty_args)
             return super().visit_call_(call)
-        results = len(_fields(call.ty_args[0]))
+        results = len(result_types(call))
         longer = self.builder_.emit(self._extended(call))
         items = [relax.TupleGetItem(longer, i) for i in range(results)]
         if not isinstance(call.ty_args[0], relax.TupleType):
@@ -125,7 +124,7 @@ class _Lifter(PyExprMutator):
             return False
         gvar = value.args[0]
         params, count = self.mod[gvar].params, self.wanted[gvar]
-        given = len(_arguments(value)) + len(_fields(value.ty_args[0]))
+        given = len(_arguments(value)) + len(result_types(value))
         if given not in (len(params), len(params) - count):
             raise WorkspaceError(
                 f"{gvar.name_hint} has {len(params)} parameters, {count} of them workspace, and is called with "
@@ -135,7 +134,7 @@ class _Lifter(PyExprMutator):
 
     def _extended(self, call: Any) -> Any:
         gvar = call.args[0]
-        args, results = _arguments(call), _fields(call.ty_args[0])
+        args, results = _arguments(call), result_types(call)
         workspace = workspace_types(self.mod[gvar], self.wanted[gvar], [*args, *results], name=gvar.name_hint)
         visited = relax.Tuple([self.visit_expr(a) for a in args])
         return self.builder_.normalize(relax.call_tir(self.renewed[gvar], visited, [*results, *workspace]))
@@ -203,7 +202,3 @@ def _int64(extent: Any) -> Any:
 def _arguments(call: Any) -> list[Any]:
     args = call.args[1]
     return list(args.fields) if isinstance(args, relax.Tuple) else [args]
-
-
-def _fields(ty: Any) -> list[Any]:
-    return list(ty.fields) if isinstance(ty, relax.TupleType) else [ty]

@@ -27,14 +27,11 @@ class MergeStitchOps:
                 if STITCH_ATTR in func.attrs:
                     marked.add(gvar.name_hint)
         mod = relax.transform.FuseTIR()(mod)
-        updates = {}
-        for gvar, func in mod.functions_items():
+        for gvar, func in list(mod.functions_items()):
             if isinstance(func, tirx.PrimFunc) and gvar.name_hint in merged:
                 func = func.with_attr("op_pattern", OPAQUE_PATTERN)
-                func = func.with_attr(STITCH_ATTR if gvar.name_hint in marked else EPILOGUE_ATTR, True)
-                updates[gvar] = func
-        for gvar, func in updates.items():
-            mod.update_func(gvar, func)
+                mark = STITCH_ATTR if gvar.name_hint in marked else EPILOGUE_ATTR
+                mod.update_func(gvar, func.with_attr(mark, True))
         return mod
 
 

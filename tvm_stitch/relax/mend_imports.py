@@ -58,14 +58,11 @@ def _full(_builder: Any, call: Any) -> Any:
         return call
     dtype = str(call.ty.dtype)
     number = value.value.numpy()
-    if "float" not in str(value.ty.dtype) or np.isfinite(number.astype("float64")).all():
+    if "float" not in str(value.ty.dtype) or "float" not in dtype:
         return call
-    if "float" not in dtype:
+    if np.isfinite(number.astype("float64")).all():
         return call
-    filled = relax.const(
-        number.astype("float64").astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype), dtype
-    )
-    return relax.op.broadcast_to(filled, shape)
+    return relax.op.broadcast_to(relax.const(number.astype("float64").astype(dtype), dtype), shape)
 
 
 def _count(_builder: Any, call: Any) -> Any:
@@ -145,7 +142,6 @@ class MendImports:
     """Rewrite the calls that ``MENDED`` knows. Runs before all else; types that change are inferred anew."""
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        """Rewrite the Relax functions that have such calls."""
         if not has_operators(mod, MENDED):
             return mod
         return with_own_functions(mod, _mended)

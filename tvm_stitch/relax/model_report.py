@@ -27,7 +27,7 @@ from ..report.flow import Flow, FlowNode
 from ..report.owners import Step, owners
 from ..report.reasons import explained
 from ..report.repeats import find_repeats
-from ..report.target_words import target_words
+from ..report.words import target_words
 from .fused_names import ends_of
 from .kernel_calls import Call, Calls, kernel_calls
 from .marked_names import is_fresh, marked, unmarked

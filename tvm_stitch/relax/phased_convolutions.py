@@ -53,7 +53,6 @@ class PhasedConvolutions:
         self.computed = computed if computed is not None else {}
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        """Rewrite the module's transposed convolutions."""
         if not has_operators(mod, SPATIAL) or not self.is_called():
             return mod
         return with_own_functions(mod, lambda func: _Mutator(self.computed).visit_expr(func))

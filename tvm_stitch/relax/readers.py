@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tvm.relax import DataflowVar
 from tvm.relax.expr_functor import PyExprVisitor, visitor
 
 
@@ -13,6 +14,17 @@ def readers_of(func: Any) -> dict[Any, list[Any]]:
     found = _Readers()
     found.visit_expr(func)
     return found.readers
+
+
+def only_reader(readers: dict[Any, list[Any]], var: Any) -> Any:
+    """The binding that alone reads a variable, once; None where several do, or it is a result."""
+    found = readers.get(var, ())
+    return found[0] if len(found) == 1 else None
+
+
+def only_reader_inside(readers: dict[Any, list[Any]], var: Any) -> Any:
+    """The same of a variable that is not seen outside its dataflow block; None for others."""
+    return only_reader(readers, var) if isinstance(var, DataflowVar) else None
 
 
 @visitor
@@ -26,10 +38,7 @@ class _Readers(PyExprVisitor):
         self.visit_expr(binding.value)
         self.binding = outer
 
-    def visit_match_cast_(self, binding: Any) -> None:
-        outer, self.binding = self.binding, binding
-        self.visit_expr(binding.value)
-        self.binding = outer
+    visit_match_cast_ = visit_var_binding_
 
     def visit_seq_expr_(self, seq: Any) -> None:
         outer, self.binding = self.binding, None
@@ -41,8 +50,7 @@ class _Readers(PyExprVisitor):
     def visit_var_(self, var: Any) -> None:
         self.readers.setdefault(var, []).append(self.binding)
 
-    def visit_dataflow_var_(self, var: Any) -> None:
-        self.readers.setdefault(var, []).append(self.binding)
+    visit_dataflow_var_ = visit_var_
 
     def visit_var_def_(self, var: Any) -> None:
         """A definition is no use."""

@@ -49,8 +49,8 @@ class ScheduleStitchOps:
     ):
         self.target = resolve_target(target)
         self.config = checked_config(config)
-        self.plans = plans
-        self.declined = declined
+        self.plans = plans if plans is not None else {}
+        self.declined = declined if declined is not None else {}
         self.check = check
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
@@ -67,10 +67,10 @@ class ScheduleStitchOps:
                 if self.check:
                     self._check(made)
             except Exception as err:  # a fault of ours or of TVM's must not cost the user a working model
-                self._decline(name, err)
+                raise_where_strict(err, name, self.config.strict)
+                self.declined[name] = reason_of(err, name)
                 return None
-            if self.plans is not None:
-                self.plans[name] = plan
+            self.plans[name] = plan
             return made
 
         return with_unscheduled(mod, scheduled)
@@ -86,9 +86,3 @@ class ScheduleStitchOps:
         except Exception as err:
             let_pass(err)
             raise Refusal(f"TVM does not lower its kernel: {error_text(err)}") from err
-
-    def _decline(self, name: str, err: Exception) -> None:
-        raise_where_strict(err, name, self.config.strict)
-        reason = reason_of(err, name)
-        if self.declined is not None:
-            self.declined[name] = reason

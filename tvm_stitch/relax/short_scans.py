@@ -38,7 +38,6 @@ class ShortScans:
         self.longest = heuristics.GPU_SCAN_AS_SUMS if on_device else heuristics.CPU_SCAN_AS_SUMS
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        """Rewrite the Relax functions that have such scans."""
         return with_calls(mod, SCANS, partial(_as_reduction, self.longest))
 
 

@@ -15,7 +15,6 @@ from .. import compat
 from ..compute.anchored import has_template, reads_permuted
 from ..compute.templates import has_templates
 from ..config import StitchConfig, checked_config
-from ..errors import StitchError
 from ..failures import ScopeFailed, raise_where_strict, reason_of
 from ..graph.fingerprint import fingerprint
 from ..interrupts import carrying, check
@@ -59,10 +58,10 @@ class StitchOps:
         known: Known | None = None,
     ):
         self.config = checked_config(config)
-        self.boundaries = boundaries
+        self.boundaries = boundaries if boundaries is not None else []
         self.exclude = frozenset(exclude)
-        self.scopes = scopes
-        self.left = left
+        self.scopes = scopes if scopes is not None else {}
+        self.left = left if left is not None else {}
         self.known = known
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
@@ -79,13 +78,9 @@ class StitchOps:
             except ScopeFailed as err:
                 failed[fresh(err.name, failed)] = err.reason(self.config.strict)
                 exclude |= {err.scope}
-        stitcher.left |= failed
-        if self.boundaries is not None:
-            self.boundaries += stitcher.boundaries
-        if self.scopes is not None:
-            self.scopes |= stitcher.scopes
-        if self.left is not None:
-            self.left |= stitcher.left
+        self.boundaries += stitcher.boundaries
+        self.scopes |= stitcher.scopes
+        self.left |= stitcher.left | failed
         return stitcher.builder_.get()
 
 
@@ -95,16 +90,9 @@ def _is_primitive(func: Any) -> bool:
 
 @mutator
 class _Stitcher(PyExprMutator):
-    def __init__(
-        self,
-        mod: tvm.IRModule,
-        config: StitchConfig,
-        exclude: frozenset[str],
-        known: Known,
-    ):
+    def __init__(self, mod: tvm.IRModule, config: StitchConfig, exclude: frozenset[str], known: Known):
         super().__init__(mod)
-        self.known = known
-        self.exclude = exclude
+        self.known, self.exclude = known, exclude
         self.scopes: dict[str, str] = {}
         self.left: dict[str, str] = {}
         self.target = tvm.target.Target.current(allow_none=True)
@@ -136,7 +124,7 @@ class _Stitcher(PyExprMutator):
                 return super().visit_dataflow_block_(block)
         view, found = self.known[key]
         self.boundaries += found.boundaries
-        self._leave(found)
+        self.left |= found.checked_left(self.config)
         self.builder_._begin_dataflow_block()
         try:
             self._emit_units(view, found)
@@ -162,12 +150,6 @@ class _Stitcher(PyExprMutator):
             except Exception as err:
                 raise ScopeFailed(name, _name("stitch", nodes)) from err
             self.scopes[gvar.name_hint] = name
-
-    def _leave(self, found: Identified) -> None:
-        if self.config.strict and found.left:
-            name, reason = next(iter(found.left.items()))
-            raise StitchError(f"{name} cannot be stitched: {reason}")
-        self.left |= found.left
 
     def _keep(self, view: BlockView, node: Node, is_view: bool) -> None:
         if is_view and isinstance(node.outputs[0], relax.DataflowVar) and _may_be_reshaped(node.outputs[0]):

@@ -53,7 +53,6 @@ class LegalizeTakes:
     """Legalize the takes that TVM would warn of, and nothing else: for pipelines of TVM's own."""
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        """Rewrite the Relax functions that have such takes."""
         return with_calls(
             mod, TAKES, lambda builder, call: _take(builder, call) if _is_unchecked(call) else call
         )

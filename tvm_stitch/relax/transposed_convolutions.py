@@ -49,7 +49,6 @@ class TransposedConvolutions:
         self.rewrites = rewrites
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        """Rewrite the module's transposed convolutions."""
         return with_calls(mod, SPATIAL, partial(_rewritten, self.rewrites))
 
 

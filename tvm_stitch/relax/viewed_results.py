@@ -26,7 +26,6 @@ class ViewedResults:
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        """Rewrite the Relax functions that have such results."""
         return with_own_functions(mod, lambda func: _rewritten(mod, func))
 
 

@@ -7,7 +7,7 @@ deepest pair that one call of a library can read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -63,6 +63,15 @@ def whole(value: Any, extents: Sequence[Extent]) -> View:
         strides.append(0 if is_number(extent, 1) else product(inner))
         inner.append(extent)
     return View(value, tuple(extents), tuple(strides[::-1]))
+
+
+def definition(values: Mapping[Any, Any], value: Any) -> Any:
+    """The call that ``values`` bind a variable to, where what the call reads can be read in its stead."""
+    call = values.get(value) if isinstance(value, relax.Var) else None
+    if not isinstance(call, relax.Call) or not call.args:
+        return None
+    inside = any(isinstance(arg, relax.DataflowVar) for arg in call.args)
+    return None if inside and not isinstance(value, relax.DataflowVar) else call
 
 
 def views(value: Any, definition: Callable[[Any], Any]) -> Iterator[View]:

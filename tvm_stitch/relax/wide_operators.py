@@ -23,7 +23,6 @@ class WideOperators:
     """Cast the operands of such an operator to float32, and its result back. Runs before ``LegalizeOps``."""
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        """Rewrite the Relax functions that have such calls."""
         return with_calls(mod, WIDENED, _widened)
 
 

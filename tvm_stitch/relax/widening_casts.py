@@ -34,7 +34,6 @@ class WideningCasts:
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        """Rewrite the Relax functions."""
         return with_own_functions(mod, lambda func: _Mutator(mod, readers_of(func)).visit_expr(func))
 
 

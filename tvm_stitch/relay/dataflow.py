@@ -131,9 +131,8 @@ def _node(
         )
     if isinstance(expr, relay.Let) and expr in chain:
         return None
-    if isinstance(expr, (relay.Call, relay.If, relay.Let, relay.Match, relay.Function)) or isinstance(
-        expr, (relay.RefCreate, relay.RefRead, relay.RefWrite)
-    ):
+    opaque = (relay.Call, relay.If, relay.Let, relay.Match, relay.Function)
+    if isinstance(expr, (*opaque, relay.RefCreate, relay.RefRead, relay.RefWrite)):
         hidden = _hidden_variables(expr)
         region.named |= hidden
         inputs = [v for e in _operands(expr, chain) for v in region.leaves(e)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that TVM looks up by name, in the place of those that were registered before."""
+"""What TVM looks up by name, other than it was for a while: functions of its registry, and attributes of modules."""
 
 from __future__ import annotations
 
@@ -22,3 +22,16 @@ def registered(name: str, function: Callable[..., Any]) -> Iterator[None]:
             tvm._ffi.registry.remove_global_func(name)
         else:
             tvm.register_func(name, before, override=True)
+
+
+@contextmanager
+def replaced(owner: Any, **values: Any) -> Iterator[None]:
+    """While this lasts, attributes of a module or class are others."""
+    before = {name: getattr(owner, name) for name in values}
+    for name, value in values.items():
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(owner, name, value)

@@ -29,6 +29,7 @@ from ..one_at_a_time import operator_definitions
 from ..pass_context import changed, instruments
 from ..recorder import Recorder
 from .cuda_source import fixed_cuda_source
+from .global_function import replaced
 from .shared_context import SharedContext
 from .stitch import stitch
 from .template_layouts import template_layouts, tophub_marked
@@ -90,15 +91,11 @@ def stitching(config: StitchConfig, build: bool = True) -> Iterator[Recorder]:
 
 @contextmanager
 def _methods_replaced() -> Iterator[None]:
-    originals = {(owner, name): getattr(owner, name) for owner, name in METHODS}
-    for (owner, name), original in originals.items():
-        setattr(owner, name, _stitching(original))
-    try:
+    with ExitStack() as stack:
+        for owner, name in METHODS:
+            stack.enter_context(replaced(owner, **{name: _stitching(getattr(owner, name))}))
         with tophub_marked():
             yield
-    finally:
-        for (owner, name), original in originals.items():
-            setattr(owner, name, original)
 
 
 _methods = SharedContext(_methods_replaced)

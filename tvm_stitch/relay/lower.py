@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import tvm
@@ -17,6 +17,7 @@ from ..failures import error_text, fault_at, let_pass, reason_of
 from ..graph.ir import StitchGraph
 from ..graph.reader import Unreadable, read
 from ..one_at_a_time import operator_definitions
+from .global_function import replaced
 from .shared_context import SharedContext
 
 PRIMITIVE = "Primitive"
@@ -108,30 +109,17 @@ def _library_facts() -> Any:
 @contextmanager
 def _facts_kept() -> Iterator[None]:
     """TVM asks how it was built for every shape that it lowers, which takes longer than the lowering."""
-    before = getattr(te_compiler, "libinfo", None)
-    if before is None:
+    with replaced(te_compiler, libinfo=_library_facts) if hasattr(te_compiler, "libinfo") else nullcontext():
         yield
-        return
-    te_compiler.libinfo = _library_facts
-    try:
-        yield
-    finally:
-        te_compiler.libinfo = before
 
 
 _facts_asked_once = SharedContext(_facts_kept)
 
 
-@contextmanager
-def _unwarned(target: Any) -> Iterator[None]:
+def _unwarned(target: Any) -> AbstractContextManager[None]:
     """TVM warns of every plain definition that its schedule is slow; ours is another one."""
     logger = logging.getLogger("strategy")
-    before = logger.disabled
-    logger.disabled = before or str(target.keys[0]) == "generic"
-    try:
-        yield
-    finally:
-        logger.disabled = before
+    return replaced(logger, disabled=logger.disabled or str(target.keys[0]) == "generic")
 
 
 def exact_key(func: Any) -> str:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from contextlib import nullcontext
 from typing import Any
@@ -24,8 +25,6 @@ from .external import build, external_function
 from .lower import exact_key, read_function, short_name
 from .stitch_ops import STITCH_ATTR, is_marked
 from .traverse import post_order, with_calls
-
-Plan = KernelPlan
 
 
 @module_pass
@@ -52,7 +51,7 @@ class ScheduleStitchOps:
         self,
         target: Any,
         config: StitchConfig | None = None,
-        plans: dict[str, Plan] | None = None,
+        plans: dict[str, KernelPlan] | None = None,
         declined: dict[str, str] | None = None,
         prefix: str = "tvmgen_default",
         build: bool = True,
@@ -97,15 +96,12 @@ class ScheduleStitchOps:
                 with fixed_cuda_source() if self.target.kind.name == "cuda" else nullcontext():
                     build(kernel, self.target)
         except Exception as err:  # a fault of ours or of TVM's must not cost the user a working model
-            return self._decline(scope, name, err)
+            raise_where_strict(err, scope, self.config.strict)
+            self.declined[scope] = reason_of(err, name)
+            return None
         self.plans[name] = plan
         names.add(name)
         return external_function(func, kernel, self.target)
-
-    def _decline(self, scope: str, name: str, err: Exception) -> None:
-        raise_where_strict(err, scope, self.config.strict)
-        reason = reason_of(err, name)
-        self.declined[scope] = reason
 
 
 def function_name(func: Any, first: str = "stitch") -> str:
@@ -121,7 +117,5 @@ def function_name(func: Any, first: str = "stitch") -> str:
 
 def fresh_name(name: str, taken: set[str]) -> str:
     """The name, with a number behind it where it is taken."""
-    number = 1
-    while name + (f"_{number}" if number > 1 else "") in taken:
-        number += 1
-    return name + (f"_{number}" if number > 1 else "")
+    numbered = (f"{name}_{number}" for number in itertools.count(2))
+    return next(each for each in itertools.chain([name], numbered) if each not in taken)

@@ -11,7 +11,6 @@ from tvm import relay
 
 from ..compute.anchored import reads_permuted
 from ..config import StitchConfig, checked_config
-from ..errors import StitchError
 from ..failures import ScopeFailed, raise_where_strict, reason_of
 from ..interrupts import check
 from ..module_pass import module_pass
@@ -131,9 +130,7 @@ class StitchOps:
                 self.left[prefix] = reason_of(err, prefix)
                 return root
         region, found = known[key]
-        if self.config.strict and found.left:
-            name, reason = next(iter(found.left.items()))
-            raise StitchError(f"{name} cannot be stitched: {reason}")
+        found.checked_left(self.config)
         self.found.append(found)
         self.whys += [(node.name, why) for node, why in region.computed.items()]
         outliner = _Outliner(

@@ -23,6 +23,7 @@ from tvm import autotvm, relay, topi
 
 from ..failures import Refusal, reason_of
 from ..interrupts import carrying
+from .global_function import replaced
 from .shared_context import SharedContext
 from .templates import TOPHUB, Templates
 
@@ -40,12 +41,8 @@ _current = _Current()
 @contextmanager
 def template_layouts(templates: Templates | None) -> Iterator[None]:
     """While this lasts, AlterOpLayout in this thread leaves to templates what they serve; with None it is TVM's own."""
-    before, _current.templates = _current.templates, templates
-    try:
-        with _rules.shared():
-            yield
-    finally:
-        _current.templates = before
+    with replaced(_current, templates=templates), _rules.shared():
+        yield
 
 
 @contextmanager
@@ -59,22 +56,16 @@ def tophub_marked() -> Iterator[None]:
         setattr(made, TOPHUB, True)
         return made
 
-    autotvm.tophub.context = context
-    try:
+    with replaced(autotvm.tophub, context=context):
         yield
-    finally:
-        autotvm.tophub.context = before
 
 
 @contextmanager
 def _rules_replaced() -> Iterator[None]:
-    dense, conv2d = topi.nn.dense_alter_layout, topi.nn.conv2d_alter_layout
-    topi.nn.dense_alter_layout = _first("dense", _dense, dense)
-    topi.nn.conv2d_alter_layout = _first("conv2d", _conv2d, conv2d)
-    try:
+    dense = _first("dense", _dense, topi.nn.dense_alter_layout)
+    conv2d = _first("conv2d", _conv2d, topi.nn.conv2d_alter_layout)
+    with replaced(topi.nn, dense_alter_layout=dense, conv2d_alter_layout=conv2d):
         yield
-    finally:
-        topi.nn.dense_alter_layout, topi.nn.conv2d_alter_layout = dense, conv2d
 
 
 _rules = SharedContext(_rules_replaced)

@@ -12,27 +12,23 @@ from tvm import relay
 Expr = Any
 
 
+_PARTS: dict[Any, Callable[[Expr], list[Expr]]] = {
+    relay.Call: lambda e: [e.op, *e.args],
+    relay.Tuple: lambda e: list(e.fields),
+    relay.TupleGetItem: lambda e: [e.tuple_value],
+    relay.Let: lambda e: [e.value, e.body],
+    relay.If: lambda e: [e.cond, e.true_branch, e.false_branch],
+    relay.RefCreate: lambda e: [e.value],
+    relay.RefRead: lambda e: [e.ref],
+    relay.RefWrite: lambda e: [e.ref, e.value],
+    relay.Match: lambda e: [e.data],
+}
+
+
 def children(expr: Expr) -> list[Expr]:
     """The direct sub-expressions; a function literal is a leaf, and so are the clauses of a match."""
-    if isinstance(expr, relay.Call):
-        return [expr.op, *expr.args]
-    if isinstance(expr, relay.Tuple):
-        return list(expr.fields)
-    if isinstance(expr, relay.TupleGetItem):
-        return [expr.tuple_value]
-    if isinstance(expr, relay.Let):
-        return [expr.value, expr.body]
-    if isinstance(expr, relay.If):
-        return [expr.cond, expr.true_branch, expr.false_branch]
-    if isinstance(expr, relay.RefCreate):
-        return [expr.value]
-    if isinstance(expr, relay.RefRead):
-        return [expr.ref]
-    if isinstance(expr, relay.RefWrite):
-        return [expr.ref, expr.value]
-    if isinstance(expr, relay.Match):
-        return [expr.data]
-    return []
+    parts = _PARTS.get(type(expr))
+    return [] if parts is None else parts(expr)
 
 
 def remake(expr: Expr, new: list[Expr]) -> Expr:

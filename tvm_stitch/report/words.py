@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers in words, as all views of a report write them."""
+"""Numbers and targets in words, as all views of a report write them."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 from .data import Size, Spread
 
@@ -39,3 +42,14 @@ def bytes_in_words(size: Size) -> str:
             break
         number, unit = number / 1000, bigger
     return f"{number:.0f} {unit}" if unit == "B" or number >= 100 else f"{number:.3g} {unit}"
+
+
+def target_words(kind: str, attrs: Mapping[str, Any]) -> str:
+    """``"cuda sm_90"``, ``"llvm skylake-avx512"`` or ``"llvm"``: the kind of a target, and the device it names.
+
+    Args:
+        kind: what TVM calls the kind of target.
+        attrs: its attributes.
+    """
+    named = [str(attrs[key]) for key in ("arch", "mcpu") if key in attrs and str(attrs[key])]
+    return " ".join([kind, *named[:1]])

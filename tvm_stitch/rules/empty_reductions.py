@@ -23,7 +23,6 @@ class EmptyReductions:
     """Begin reductions whose extents may be 0 before their loops."""
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        """Rewrite every PrimFunc that is not scheduled and has such a reduction."""
         return with_unscheduled(mod, _rewritten)
 
 

@@ -24,7 +24,6 @@ class HalfSums:
     """Accumulate in float32 what TVM sums or multiplies in float16 or bfloat16, and round the result once."""
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        """Rewrite every PrimFunc that is not scheduled and has such a reduction."""
         return with_unscheduled(mod, _rewritten)
 
 

@@ -16,10 +16,14 @@ def lowered(func: Any, target: Any) -> list[Any]:
     Raises:
         Exception: what TVM raises where it cannot lower the function.
     """
+    _, devices = host_and_devices(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), target)
+    return [kernel for device in devices.values() for kernel in device.functions.values()]
+
+
+def host_and_devices(mod: tvm.IRModule, target: Any) -> tuple[Any, Any]:
+    """The functions that TVM's lowering makes of PrimFuncs: those of the host, and by target those of devices."""
     if target.host is None:
         target = target.with_host(tvm.target.Target("llvm"))
     pipeline, _, _ = tirx.get_default_tir_pipeline(target)
     with target:
-        mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
-        _, devices = split_host_device_mods(pipeline(tirx.transform.BindTarget(target)(mod)))
-    return [kernel for device in devices.values() for kernel in device.functions.values()]
+        return split_host_device_mods(pipeline(tirx.transform.BindTarget(target)(mod)))

@@ -36,11 +36,6 @@ def with_unscheduled(mod: tvm.IRModule, rewrite: Callable[[str, Any], Any]) -> t
     return with_prim_funcs(mod, lambda name, func: None if is_scheduled(func) else rewrite(name, func))
 
 
-def with_scheduled_loops(mod: tvm.IRModule, change: Callable[[Any], Any]) -> tvm.IRModule:
-    """The module with ``change(loop)`` in place of every loop of its PrimFuncs that are scheduled, inner ones first."""
-    return with_scheduled(mod, (tirx.For, change))
-
-
 def with_scheduled(mod: tvm.IRModule, *changes: tuple[Any, Callable[[Any], Any]]) -> tvm.IRModule:
     """The module with ``change(node)`` in place of every node of a type in its PrimFuncs that are scheduled.
 

@@ -14,7 +14,7 @@ from tvm import tirx
 
 from .. import compat
 from ..module_pass import module_pass
-from .rewriting import with_scheduled_loops
+from .rewriting import with_scheduled
 
 
 @module_pass
@@ -22,8 +22,7 @@ class ScalarBooleans:
     """Unroll the vectorized loops of TVM's schedules that touch booleans in memory. Runs behind dlight's rules."""
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        """Rewrite every PrimFunc that is scheduled."""
-        return with_scheduled_loops(mod, _unrolled)
+        return with_scheduled(mod, (tirx.For, _unrolled))
 
 
 def _unrolled(loop: Any) -> Any:

@@ -25,7 +25,6 @@ from ..codegen.exact_constants import exact_constant
 from ..codegen.opaque import as_c_type
 from ..codegen.vector_math import keeping_nan, lower_math
 from ..codegen.vector_math.extrema import is_nan
-from ..codegen.vector_math.lowering import name_of
 from ..graph.dtype import HALF
 from ..module_pass import module_pass
 from .rewriting import with_body, with_unscheduled
@@ -55,7 +54,6 @@ class SoundArithmetic:
         self.arithmetic = DEVICE if on_device else HOST
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        """Rewrite every PrimFunc that is not scheduled yet."""
         return with_unscheduled(mod, self._rewritten)
 
     def _rewritten(self, _name: str, func: Any) -> Any:
@@ -132,12 +130,12 @@ class SoundArithmetic:
         return self.arithmetic.negated(e.a)
 
     def _called(self, e: Any) -> Any:
-        if not compat.is_operator_call(e) or name_of(e.op) not in CANCELLING:
+        if not compat.is_operator_call(e) or compat.call_name(e) not in CANCELLING:
             return e
         if compat.dtype_of(e) == "bfloat16":  # TVM's legalization of bfloat16 leaves the values of Lets out
             wide = tirx.Cast("float32", e.args[0])
             return self._rounded(
-                tirx.Cast("bfloat16", tirx.call_pure_extern("float32", f"{name_of(e.op)}f", wide))
+                tirx.Cast("bfloat16", tirx.call_pure_extern("float32", f"{compat.call_name(e)}f", wide))
             )
         operand = tirx.Var("x", compat.dtype_of(e.args[0]))
         return tirx.Let(operand, e.args[0], lower_math(compat.with_operands(e, [operand])))
@@ -145,7 +143,7 @@ class SoundArithmetic:
     def _called_on_device(self, e: Any) -> Any:
         if not compat.is_operator_call(e) or not e.args:
             return e
-        name = name_of(e.op)
+        name = compat.call_name(e)
         return self.arithmetic.called(name, lambda *_: e, *e.args) if name in FUNCTIONS else e
 
     def _wrapped(self, e: Any) -> Any:

@@ -25,7 +25,6 @@ class UnitReductions:
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        """Rewrite every PrimFunc that is not scheduled yet."""
         return with_unscheduled(mod, _rewritten)
 
 

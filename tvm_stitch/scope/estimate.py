@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ..config import StitchConfig
 from ..cost.sol import Load, Work, moving_seconds, seconds, share_of, tail_seconds
 from ..device import DeviceModel
-from ..graph.extent import Extent, is_static, total
+from ..graph.extent import is_static, static_extent, total
 from ..graph.ir import StitchGraph
 from ..plan import heuristics
 from ..plan.choose import choose
@@ -77,7 +77,7 @@ def estimate_kernel(graph: StitchGraph, device: DeviceModel | None, config: Stit
 def _one_domain(alignment: Alignment, device: DeviceModel) -> KernelEstimate:
     if not all(is_static(t.shape) for t in alignment.graph.tensors()):
         return KernelEstimate()
-    work = Work(((Load(_static(least_bytes(alignment.graph))),),))
+    work = Work(((Load(static_extent(least_bytes(alignment.graph))),),))
     rows = 0 if alignment.domain.flat else int(alignment.domain.rows)
     moving, idle = moving_seconds(work, device), tail_seconds(work, rows, device)
     return KernelEstimate(False, seconds(work, device), moving, idle)
@@ -91,7 +91,7 @@ def _grid_wide(found: Partition, device: DeviceModel, barriers: bool) -> KernelE
 
 
 def _load(piece: Slice, found: Partition, device: DeviceModel) -> Load:
-    moved = _static(
+    moved = static_extent(
         total([least_bytes(piece.graph), *(bytes_of(found.crossing.partials[op]) for op in piece.cross_row)])
     )
     if piece.replicated:
@@ -99,9 +99,3 @@ def _load(piece: Slice, found: Partition, device: DeviceModel) -> Load:
     in_rows = any(op.is_reduce and op not in piece.cross_row for op in piece.roots)
     share = share_of(int(piece.domain.rows), device) if in_rows and not piece.domain.flat else 1.0
     return Load(moved, share)
-
-
-def _static(extent: Extent) -> int:
-    """A number of bytes where shapes are static."""
-    assert isinstance(extent, int)
-    return extent

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from ..config import StitchConfig
+from ..errors import StitchError
 from ..graph.ir import StitchGraph
 from ..plan import heuristics
 from .compose import compose
@@ -69,6 +70,13 @@ class Identified:
 
     users: Mapping[Value, Sequence[int]] = field(default_factory=dict)
     views: Set[Node] = frozenset()
+
+    def checked_left(self, config: StitchConfig) -> dict[str, str]:
+        """What is left to TVM, by name; in strict mode a StitchError."""
+        if config.strict and self.left:
+            name, reason = next(iter(self.left.items()))
+            raise StitchError(f"{name} cannot be stitched: {reason}")
+        return self.left
 
     def interface(self, nodes: Sequence[Node]) -> tuple[list[Value], list[Value]]:
         """What some nodes read from outside, and the results that others read or that are needed beyond the graph."""

@@ -51,28 +51,31 @@ class Node:
     @property
     def is_view(self) -> bool:
         """True for a reshape, which moves nothing outside a kernel."""
-        g = self.graph
-        if g is None or len(g.operators) != 1 or len(g.inputs) != 1:
-            return False
-        op = g.operators[0]
-        if len(op.accesses) != 1 or op.accesses[0].guarded or op.output.dtype != g.inputs[0].dtype:
+        op = self._only_operator
+        if op is None or op.output.dtype != op.inputs[0].dtype:
             return False
         # Of no axis it is one whichever way it is read.
-        if is_number(op.output.size, 1) and is_number(g.inputs[0].size, 1):
+        if is_number(op.output.size, 1) and is_number(op.inputs[0].size, 1):
             return op.op_class in (OpClass.MOVE, OpClass.BROADCAST)
         return op.op_class is OpClass.MOVE and op.accesses[0].span is Span.ALL
 
     @property
     def widens(self) -> bool:
         """True for a cast that keeps every element in its place and takes more memory than what it casts."""
-        g = self.graph
-        if g is None or len(g.operators) != 1 or len(g.inputs) != 1:
-            return False
-        op = g.operators[0]
-        if len(op.accesses) != 1 or op.accesses[0].guarded or op.accesses[0].span is not Span.ALL:
+        op = self._only_operator
+        if op is None or op.accesses[0].span is not Span.ALL:
             return False
         is_cast = kind(op.value) == "Cast" and is_load(operands(op.value)[0])
-        return is_cast and item_bytes(op.output.dtype) > item_bytes(g.inputs[0].dtype)
+        return is_cast and item_bytes(op.output.dtype) > item_bytes(op.inputs[0].dtype)
+
+    @property
+    def _only_operator(self) -> Operator | None:
+        """The operator of a graph that has one, if that reads its one input in one place, unguarded."""
+        g = self.graph
+        if g is None or len(g.operators) != 1 or len(g.inputs) != 1:
+            return None
+        (op,) = g.operators
+        return op if len(op.accesses) == 1 and not op.accesses[0].guarded else None
 
 
 def kind_of(graph: StitchGraph) -> NodeKind:

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from ... import compat
-from ...compat import Buffer, Expr, T, tir
+from ...compat import Buffer, Expr, tir
 from ...graph.classify import is_heavy
-from ...graph.extent import Extent, as_expr, product
+from ...graph.extent import Extent, product
 from ...graph.ir import Access, Operator
 from ...plan.cpu.tile import CpuMapping
 from ...plan.iteration.alignment import Key
@@ -68,11 +67,11 @@ class CpuEmitter:
         dtype = compat.dtype_of(value)
         if self.lanes is None:
             cell = B.stack([1], held(dtype), "chosen")
-            with T.If(condition):
-                with T.Then():
-                    B.store(cell, to_held(self.math(yes)), [B.i64(0)])
-                with T.Else():
-                    B.store(cell, to_held(self.math(no)), [B.i64(0)])
+            B.either(
+                condition,
+                lambda: B.store(cell, to_held(self.math(yes)), [B.i64(0)]),
+                lambda: B.store(cell, to_held(self.math(no)), [B.i64(0)]),
+            )
             return from_held(B.fetch(cell, 0), dtype)
         lanes = self.lanes
         if lanes.differ(condition):
@@ -85,11 +84,11 @@ class CpuEmitter:
                 self.lanes = lanes
         else:
             chosen = lanes.buffer(held(dtype), "chosen")
-            with T.If(lanes.actual(condition)):
-                with T.Then():
-                    lanes.store(chosen, to_held(self.math(yes)), [lanes.lane])
-                with T.Else():
-                    lanes.store(chosen, to_held(self.math(no)), [lanes.lane])
+            B.either(
+                lanes.actual(condition),
+                lambda: lanes.store(chosen, to_held(self.math(yes)), [lanes.lane]),
+                lambda: lanes.store(chosen, to_held(self.math(no)), [lanes.lane]),
+            )
         return from_held(compat.load(chosen, [lanes.lane]), dtype)
 
     def _round(self, value: Expr) -> Expr:
@@ -246,6 +245,5 @@ def extent_min(limit: int, left: Expr) -> Expr:
     return tir.min(B.i64(limit), left)
 
 
-def times(kind: str, extent: Extent, name: str) -> Any:
-    """A loop over an extent."""
-    return B.loop(kind, extent if isinstance(extent, int) else as_expr(extent), name)
+times = B.loop
+"""A loop over an extent."""

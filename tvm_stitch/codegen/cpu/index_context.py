@@ -42,19 +42,11 @@ class Coordinate:
 
     def bind_ranges(self, analyzer: Analyzer, start: int = 0, extent: Extent | None = None) -> None:
         """Tell an analyzer the ranges of the variables, of the inner one within a part of the segment."""
-        zero = compat.const(0, "int64")
-        if self.lane is None:
-            first, length = compat.const(start, "int64"), as_expr(self.extent if extent is None else extent)
-            analyzer.bind(self.number, tvm.ir.Range.from_min_extent(first, length))
-        else:
-            assert isinstance(self.extent, int)
-            count = self.extent // self.vectors
-            analyzer.bind(self.number, tvm.ir.Range(zero, compat.const(count, "int64")))
-            analyzer.bind(self.lane, tvm.ir.Range(zero, compat.const(self.vectors, "int64")))
-        if self.outer is not None:
-            segments = quotient(self.total, self.extent)
-            assert segments is not None
-            analyzer.bind(self.outer, tvm.ir.Range(zero, as_expr(segments)))
+        for var, length in self.axes:
+            first = 0
+            if var is self.number and self.lane is None:
+                first, length = start, length if extent is None else extent
+            analyzer.bind(var, tvm.ir.Range.from_min_extent(compat.const(first, "int64"), as_expr(length)))
 
     @property
     def axes(self) -> list[tuple[Var, Extent]]:

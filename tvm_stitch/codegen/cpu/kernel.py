@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from ... import compat
-from ...compat import Analyzer, Expr, T, tir
+from ...compat import Analyzer, Expr, tir
 from ...graph.extent import as_expr, product, total
 from ...plan import heuristics
 from ...plan.cpu.tile import CpuMapping, Lanes, Split
@@ -49,11 +49,7 @@ def emit_stage(stage: Stage) -> None:
     if len(stage.graph.operators) > heuristics.CPU_OPERATORS_TWICE or few is None:
         _emitter(stage, mapping).emit(True)
         return
-    with T.If(few):
-        with T.Then():
-            _emitter(stage, mapping).emit(False)
-        with T.Else():
-            _emitter(stage, mapping).emit(True)
+    B.either(few, lambda: _emitter(stage, mapping).emit(False), lambda: _emitter(stage, mapping).emit(True))
 
 
 def _few(stage: Stage, mapping: CpuMapping) -> Expr | None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from ... import compat
-from ...compat import Buffer, Expr, T, Var, tir
+from ...compat import Buffer, Expr, Var, tir
 from .. import builder as B
 from ..truncated import truncated
 from .index_context import IndexContext
@@ -113,10 +113,7 @@ class LaneWriter:
 def _store(buffer: Buffer, value: Expr, indices: Sequence[Expr]) -> None:
     """Store; a conditional value becomes a statement: vector code where all lanes decide alike."""
     if compat.kind(value) == "Call" and compat.call_name(value) == "if_then_else":
-        with T.If(value.args[0]):
-            with T.Then():
-                _store(buffer, value.args[1], indices)
-            with T.Else():
-                _store(buffer, value.args[2], indices)
+        condition, yes, no = value.args
+        B.either(condition, lambda: _store(buffer, yes, indices), lambda: _store(buffer, no, indices))
         return
     B.store(buffer, value, indices)

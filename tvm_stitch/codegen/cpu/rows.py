@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from ... import compat
 from ...compat import Buffer, Expr, tir
@@ -62,8 +63,13 @@ class RowEmitter(CpuEmitter):
             with self._each_piece():
                 self.store_row_outputs()
 
-    def _each_piece(self):  # type: ignore[no-untyped-def]
-        return _Pieces(self)
+    @contextmanager
+    def _each_piece(self) -> Iterator[None]:
+        """A loop over the pieces of the current strip."""
+        with times("serial", self.pieces, "piece") as piece:
+            self.enter(piece)
+            yield
+            self.lanes = None
 
     def enter(self, piece: Expr) -> None:
         """Move to a piece of the strip."""
@@ -131,18 +137,3 @@ def _columns_together(columns: Extent) -> int:
     if not isinstance(columns, int):
         return most
     return next((b for b in range(most, 3, -1) if columns % b == 0), min(most, columns))
-
-
-class _Pieces:
-    """A loop over the pieces of the current strip."""
-
-    def __init__(self, emitter: RowEmitter):
-        self.emitter = emitter
-        self.loop = times("serial", emitter.pieces, "piece")
-
-    def __enter__(self) -> None:
-        self.emitter.enter(self.loop.__enter__())
-
-    def __exit__(self, *error) -> None:  # type: ignore[no-untyped-def]
-        self.emitter.lanes = None
-        self.loop.__exit__(*error)

@@ -66,11 +66,11 @@ def transpose(
     elif not whole:
         _tiles(source, to, rows, columns, side, changed)
     else:
-        with T.If(whole[0] if len(whole) == 1 else tir.all(*whole)):
-            with T.Then():
-                _tiles(source, to, rows, columns, side, changed)
-            with T.Else():
-                _elements(source, to, rows, columns, changed)
+        B.either(
+            whole[0] if len(whole) == 1 else tir.all(*whole),
+            lambda: _tiles(source, to, rows, columns, side, changed),
+            lambda: _elements(source, to, rows, columns, changed),
+        )
 
 
 def side_of(lanes: int, *extents: Extent) -> int:

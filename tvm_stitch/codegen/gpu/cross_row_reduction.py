@@ -40,8 +40,7 @@ def store_scalars(
 ) -> None:  # fmt: skip
     """Combine a block's accumulators of reductions to one result; one thread of a working block writes them."""
     results = row_reduce(ops, [folded(op, a) for op, a in zip(ops, accs)], threads, 1, thread, B.i64(0))
-    first = tir.EQ(thread, B.i64(0))
-    with B.when(first if working is None else tir.And(first, working)):
+    with B.when(B.both(tir.EQ(thread, B.i64(0)), working)):
         for result, partial in zip(results, partials):
             _store_partial(partial, result, B.i64(0), block)
 
@@ -83,8 +82,7 @@ def store_columns(
             place = thread + B.i64(k * block_threads)
             inside = None if (k + 1) * block_threads <= width else place < B.i64(width)
             column = first + place
-            bound = _within(column, extent, mapping, columns, working)
-            with B.when(inside if bound is None else bound if inside is None else tir.And(inside, bound)):
+            with B.when(B.both(inside, _within(column, extent, mapping, columns, working))):
                 for op, stage, partial in zip(ops, stages, partials):
                     dtype = accumulator_dtype(op)
                     sums = [convert(B.fetch(stage, place + B.i64(s * width)), dtype) for s in range(slots)]
@@ -113,10 +111,7 @@ def _within(
     column: Expr, extent: int, mapping: RowMapping, columns: ColumnMapping, working: Expr | None
 ) -> Expr | None:
     covered = mapping.row_splits * columns.chunks * mapping.threads * columns.vector
-    inside = None if covered == extent else column < B.i64(extent)
-    if inside is None or working is None:
-        return inside if working is None else working
-    return tir.And(inside, working)
+    return B.both(None if covered == extent else column < B.i64(extent), working)
 
 
 def _store_partial(partial: Buffer, value: Expr, result: Expr, block: Expr) -> None:

@@ -227,7 +227,7 @@ class RowEmitter:
                 self.stage_element = self._place(cm, step, chunk) + e
                 self.eval.at_column(safe + e)
                 self._compute(p, e, valid, accumulators, tiles, out_tiles)
-            with B.when(_both(self.in_range, valid) if p.outputs else None):
+            with B.when(B.both(self.in_range, valid) if p.outputs else None):
                 self._store(p, cm, safe, out_tiles)
 
     def _compute(
@@ -388,19 +388,11 @@ class RowEmitter:
             return
         first = tir.EQ(self.lane, B.i64(0)) if self.mapping.threads > 1 else None
         if self.mapping.row_splits > 1:
-            first = _both(first, tir.EQ(self.segment, B.i64(0)))
-        with B.when(_both(self.in_range, first)):
+            first = B.both(first, tir.EQ(self.segment, B.i64(0)))
+        with B.when(B.both(self.in_range, first)):
             for op, point in sched.row_outputs:
                 self._store_row(op, point)
 
     def _store_row(self, op: Operator, point: Point) -> None:
-        values = self.domain.axis_values(op, point)
-        where = [self.eval.localize(values[a.var]) for a in op.spatial[: len(op.output.shape)]]
-        value = self.eval.value((op, point))
-        B.store(self.buffers.of(op.output), convert(value, self.buffers.dtype(op.output)), where)
-
-
-def _both(a: Expr | None, b: Expr | None) -> Expr | None:
-    if a is None or b is None:
-        return a if b is None else b
-    return tir.And(a, b)
+        value = convert(self.eval.value((op, point)), self.buffers.dtype(op.output))
+        B.store(self.buffers.of(op.output), value, self.eval.indices((op, point)))

@@ -38,10 +38,9 @@ def finish(
     func: Any, body: Any, scratch: Mapping[str, Buffer], attrs: Mapping[str, Any] | None = None
 ) -> Any:
     """``func`` with the emitted body, its scratch as trailing parameters (if it is that), marked as scheduled."""
-    func = func.with_body(body)
-    if scratch and compat.TAKES_WORKSPACE:
-        func = compat.with_buffer_params(func, list(scratch.values()))
-        func = func.with_attr(WORKSPACE_ATTR, len(scratch))
+    more = list(scratch.values()) if compat.TAKES_WORKSPACE else []
+    func = compat.with_body_and_params(func, body, {}, more) if more else func.with_body(body)
+    func = func.with_attr(WORKSPACE_ATTR, len(more)) if more else func
     for key, value in (attrs or {}).items():
         func = func.with_attr(key, value)
     return func.with_attr(compat.attribute("is_scheduled"), True)

@@ -290,9 +290,7 @@ class StageEmitter(RowEmitter):
     def _accumulate(self, key: Any, place: Expr, valid: Expr | None) -> None:
         op = key[0]
         value = self.eval.operand(op)
-        inside = self.in_range if valid is None else valid
-        if valid is not None and self.in_range is not None:
-            inside = tir.And(valid, self.in_range)
+        inside = B.both(valid, self.in_range)
         if inside is not None:
             # In a cell: C has no int literal for the least int32, so that a choice between both has another type.
             value = B.cell(tir.Select(inside, value, identity(op)), "operand")

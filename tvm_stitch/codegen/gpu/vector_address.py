@@ -10,6 +10,7 @@ from ...compat import Buffer, Expr, tir
 from ...graph.extent import Extent, as_expr, as_extent, flatten
 from .. import builder as B
 from ..evaluator import Evaluator
+from ..sound_indices import divides
 
 
 def vector_address(
@@ -30,7 +31,7 @@ def vector_address(
     if _runs_along_last(indices, ev.al.domain.column) and not _has_size(address, shape):
         return where, memory
     flat = B.flat_view(memory)
-    if _divides(address) or _has_size(address, shape):
+    if divides(address) or _has_size(address, shape):
         # Later passes would weave the lane into the quotients, or compute a size's multiple on the host, and lose
         # sight of stride and alignment.
         vector = B.cell(ev.analyzer.simplify(tir.floordiv(address, B.i64(piece))), "vector")
@@ -43,10 +44,6 @@ def _runs_along_last(indices: list[Expr], column: Expr) -> bool:
     return compat.same_var(indices[-1], column) and not any(
         column in compat.free_vars(i) for i in indices[:-1]
     )
-
-
-def _divides(index: Expr) -> bool:
-    return compat.kind(index) in ("FloorDiv", "FloorMod") or any(map(_divides, compat.operands(index)))
 
 
 def _has_size(index: Expr, shape: Sequence[Extent]) -> bool:

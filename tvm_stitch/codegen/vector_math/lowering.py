@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import tvm
-
 from tvm_stitch import compat
 from tvm_stitch.codegen.vector_math import (
     exponential,
@@ -18,7 +16,6 @@ from tvm_stitch.codegen.vector_math import (
     special,
     trigonometric,
 )
-from tvm_stitch.codegen.vector_math.nodes import children, is_known, rebuild
 from tvm_stitch.codegen.vector_math.scope import (
     Bind,
     Expr,
@@ -29,34 +26,15 @@ from tvm_stitch.codegen.vector_math.scope import (
 from tvm_stitch.compat import tir
 from tvm_stitch.graph.dtype import HALF
 
-MayLoad = Callable[[Expr], bool]
-
-_FUNCTIONS: dict[str, Callable[..., Expr]] = {
-    "exp": exponential.exp,
-    "exp2": exponential.exp2,
-    "exp10": exponential.exp10,
-    "sigmoid": exponential.sigmoid,
-    "tanh": exponential.tanh,
-    "sinh": exponential.sinh,
-    "cosh": exponential.cosh,
-    "log": logarithm.log,
-    "log2": logarithm.log2,
-    "log10": logarithm.log10,
-    "log1p": logarithm.log1p,
-    "pow": power.power,
-    "hypot": power.hypot,
-    "erf": special.erf,
-    "sin": trigonometric.sin,
-    "cos": trigonometric.cos,
-    "tan": trigonometric.tan,
-    "atan": trigonometric.atan,
-    "atan2": trigonometric.atan2,
-    "asin": trigonometric.asin,
-    "acos": trigonometric.acos,
-    "asinh": hyperbolic.asinh,
-    "acosh": hyperbolic.acosh,
-    "atanh": hyperbolic.atanh,
-}
+_FUNCTIONS: dict[str, Callable[..., Expr]] = {"pow": power.power} | {f.__name__: f for f in (
+    exponential.exp, exponential.exp2, exponential.exp10, exponential.sigmoid,
+    exponential.tanh, exponential.sinh, exponential.cosh,
+    logarithm.log, logarithm.log2, logarithm.log10, logarithm.log1p,
+    power.hypot, special.erf,
+    trigonometric.sin, trigonometric.cos, trigonometric.tan,
+    trigonometric.atan, trigonometric.atan2, trigonometric.asin, trigonometric.acos,
+    hyperbolic.asinh, hyperbolic.acosh, hyperbolic.atanh,
+)}  # fmt: skip
 # For these LLVM code generation has no rule, or a formula that loses all digits of small operands.
 _LIBM = ("sinh", "cosh", "tanh", "atanh")
 
@@ -64,13 +42,14 @@ _SIMPLE = ("nearbyint", "rsqrt", "copysign", "fmod")
 _INTEGER_DIVISION = (tir.Div, tir.Mod, tir.FloorDiv, tir.FloorMod)
 
 
-def lower_math(expr: Expr, bind: Bind | None = None, may_load: MayLoad | None = None) -> Expr:
+def lower_math(expr: Expr, bind: Bind | None = None) -> Expr:
     """Rewrite the float math calls of a scalar expression so that a vectorized loop around it stays so.
 
     float32 calls become polynomials (errors in ``MATH_ERROR``); float16 and bfloat16 calls are computed in
     float32 and cast back; float64 calls stay libm calls, or become such where TVM's own rule is a formula
     of less precision. Anything else is returned as it is. NaN goes through every function as in C. Equal
-    calls are computed once.
+    calls are computed once. An ``if_then_else`` whose branches hold no loads becomes a Select. The rest stay, with
+    ``Let`` in their branches, and keep their loop scalar unless all lanes share the condition.
 
     Parameters
     ----------
@@ -82,9 +61,6 @@ def lower_math(expr: Expr, bind: Bind | None = None, may_load: MayLoad | None = 
         other by TVM's simplifier; a buffer allocated inside the loop gives every lane the value of lane 0.)
         Without ``bind`` the result holds nested ``Let`` expressions, which vectorize as well, but TVM's
         passes take twice as long with each: only for an expression with one or two calls.
-    may_load : says of a buffer load whether it may run although its ``if_then_else`` would not choose it. An
-        ``if_then_else`` whose branches hold no other loads becomes a Select. By default no load may. The rest
-        stay, with ``Let`` in their branches, and keep their loop scalar unless all lanes share the condition.
 
     Raises
     ------
@@ -95,18 +71,31 @@ def lower_math(expr: Expr, bind: Bind | None = None, may_load: MayLoad | None = 
     An expression of the same dtype.
     """
     scope = Scope(bind)
-    return scope.close(_Lowerer(scope, may_load or (lambda load: False)).visit(expr))
+    return scope.close(_Lowerer(scope).visit(expr))
 
 
-def name_of(op: tvm.ir.Op) -> str:
-    """The operator's name without its dialect: most are ``tirx.name`` or ``tir.name``, a few ``prim.name``."""
-    return str(op.name).rsplit(".", 1)[-1]
+_KNOWN = compat.LEAVES | compat.BINARY | {"BitwiseNot", "Not", "Cast", "Select", "Let", "Call"}
+
+
+def _children(expr: Expr) -> list[Expr]:
+    """Sub-expressions in order; none for leaves and for nodes with a body of their own (a Reduce)."""
+    return compat.operands(expr) if _is_known(expr) else []
+
+
+def _is_known(expr: Expr) -> bool:
+    return compat.kind(expr) in _KNOWN or compat.is_load(expr)
+
+
+def _rebuilt(expr: Expr, old: list[Expr], new: list[Expr]) -> Expr:
+    """``expr`` with its children ``old`` replaced by ``new``; the same object where nothing changed."""
+    if all(after.same_as(before) for after, before in zip(new, old, strict=True)):
+        return expr
+    return compat.with_operands(expr, new)
 
 
 class _Lowerer:
-    def __init__(self, scope: Scope, may_load: MayLoad) -> None:
+    def __init__(self, scope: Scope) -> None:
         self.scope = scope
-        self.may_load = may_load
         self.renamed: dict[compat.Var, Expr] = {}
         self.visited: dict[int, list[tuple[Expr, Expr]]] = {}
 
@@ -128,12 +117,12 @@ class _Lowerer:
             self.renamed[expr.var] = self.scope.let(self.visit(expr.value))
             return self.visit(expr.body)
         if compat.is_operator_call(expr):
-            return self.visit_call(expr, name_of(expr.op))
-        old = children(expr)
+            return self.visit_call(expr, compat.call_name(expr))
+        old = _children(expr)
         new = [self.visit(child) for child in old]
         if isinstance(expr, (tir.Max, tir.Min)) and dtype_of(expr) in ("float32", "float64"):
             return extrema.extremum(self.scope, type(expr), *new)
-        return rebuild(expr, old, new)
+        return _rebuilt(expr, old, new)
 
     def visit_call(self, call: Expr, name: str) -> Expr:
         if name == "if_then_else":
@@ -148,7 +137,7 @@ class _Lowerer:
         lowered = self.lower(name, dtype, args)
         if lowered is not None:
             return lowered
-        return rebuild(call, list(call.args), args)
+        return _rebuilt(call, list(call.args), args)
 
     def lower(self, name: str, dtype: str, args: list[Expr]) -> Expr | None:
         """The replacement of a call, or None where it may stay."""
@@ -207,18 +196,20 @@ class _Lowerer:
                 seen.add(hash(node))
                 if not self.node_speculable(node):
                     return False
-                pending.extend(children(node))
+                pending.extend(_children(node))
         return True
 
     def node_speculable(self, expr: Expr) -> bool:
         if compat.is_load(expr):
-            return self.may_load(expr)
-        if compat.kind(expr) == "Call" and not (compat.is_operator_call(expr) and name_of(expr.op) in _PURE):
+            return False
+        if compat.kind(expr) == "Call" and not (
+            compat.is_operator_call(expr) and compat.call_name(expr) in _PURE
+        ):
             return False
         if isinstance(expr, _INTEGER_DIVISION) and "float" not in dtype_of(expr):
             if not (isinstance(expr.b, tir.IntImm) and expr.b.value > 0):
                 return False
-        return is_known(expr)
+        return _is_known(expr)
 
 
 _PURE = frozenset(_FUNCTIONS) | frozenset(

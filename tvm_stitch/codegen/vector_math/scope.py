@@ -22,9 +22,7 @@ SIGN_BIT = -(2**31)
 EXPONENT_BITS = 0x7F800000
 
 
-def dtype_of(expr: Expr) -> str:
-    """The dtype of a scalar or vector expression, as a string such as ``float32`` or ``int32x4``."""
-    return compat.dtype_of(expr)
+dtype_of = compat.dtype_of
 
 
 def f32(value: float) -> Expr:

@@ -24,26 +24,15 @@ _SIN = (-0.1666666716337204, 0.008333329111337662, -0.0001983933470910415, 2.718
 _COS = (0.04166664555668831, -0.0013887366512790322, 2.4438379114144482e-05)
 # (atan(x) / x - 1) / x^2 in x^2 on [0, 1], 4e-10.
 _ATAN = (
-    -0.333333283662796,
-    0.1999967098236084,
-    -0.14279833436012268,
-    0.11058223247528076,
-    -0.08811090886592865,
-    0.06741596013307571,
-    -0.04468991979956627,
-    0.02253985032439232,
-    -0.007317948620766401,
+    -0.333333283662796, 0.1999967098236084, -0.14279833436012268, 0.11058223247528076, -0.08811090886592865,
+    0.06741596013307571, -0.04468991979956627, 0.02253985032439232, -0.007317948620766401,
     0.001113787293434143,
-)
+)  # fmt: skip
 # (asin(x) / x - 1) / x^2 in x^2 for |x| <= 1/2, 3e-10.
 _ASIN = (
-    0.16666659712791443,
-    0.07500510662794113,
-    0.04451572149991989,
-    0.031817615032196045,
-    0.014402597211301327,
+    0.16666659712791443, 0.07500510662794113, 0.04451572149991989, 0.031817615032196045, 0.014402597211301327,
     0.037565216422080994,
-)
+)  # fmt: skip
 _ROUNDER = 1.5 * 2.0**52
 _HALF_PI, _PI = 1.5707963267948966, 3.141592653589793
 _HALF_PI_LO = _HALF_PI - 1.57079637050628662109375  # what float32's pi/2 lacks
@@ -153,25 +142,24 @@ def atan2(scope: Scope, y: Expr, x: Expr) -> Expr:
     return with_sign_of(tir.Select(left, f32(_PI) - (t - f32(2 * _HALF_PI_LO)), t), y)
 
 
-def _asin_half(scope: Scope, t: Expr) -> Expr:
-    """asin(t) for t in [0, 1/2]."""
+def _asin_half(scope: Scope, x: Expr) -> tuple[Expr, Expr]:
+    """asin(t), and whether a = |x| is more than 1/2, where t is sqrt((1 - a) / 2); it is a itself otherwise."""
+    a = scope.let(fabs(x))
+    large = a > f32(0.5)
+    t = scope.let(tir.Select(large, tir.sqrt(f32(0.5) - a * f32(0.5)), a))
     u = scope.let(t * t)
-    return scope.let(t * u * horner(u, _ASIN) + t)
+    return scope.let(t * u * horner(u, _ASIN) + t), large
 
 
 def asin(scope: Scope, x: Expr) -> Expr:
     """The arc sine; NaN outside [-1, 1]."""
-    a = scope.let(fabs(x))
-    large = a > f32(0.5)
-    s = _asin_half(scope, scope.let(tir.Select(large, tir.sqrt(f32(0.5) - a * f32(0.5)), a)))
+    s, large = _asin_half(scope, x)
     return with_sign_of(tir.Select(large, f32(_HALF_PI) - (s + s - f32(_HALF_PI_LO)), s), x)
 
 
 def acos(scope: Scope, x: Expr) -> Expr:
     """The arc cosine; NaN outside [-1, 1]."""
-    a = scope.let(fabs(x))
-    large = a > f32(0.5)
-    s = _asin_half(scope, scope.let(tir.Select(large, tir.sqrt(f32(0.5) - a * f32(0.5)), a)))
+    s, large = _asin_half(scope, x)
     negative = x < f32(0.0)
     far = tir.Select(negative, f32(_PI) - (s + s - f32(2 * _HALF_PI_LO)), s + s)
     near = f32(_HALF_PI) - (tir.Select(negative, f32(0.0) - s, s) - f32(_HALF_PI_LO))

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rewrites of StitchGraphs that save passes over memory."""
 
-from .common import merge_common
 from .one_pass_variance import Moments, candidates, with_one_pass_variance
 
-__all__ = ["Moments", "candidates", "merge_common", "with_one_pass_variance"]
+__all__ = ["Moments", "candidates", "with_one_pass_variance"]

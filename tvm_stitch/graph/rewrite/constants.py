@@ -64,7 +64,6 @@ def _inlined(op: Operator, constants: Mapping[Tensor, Expr]) -> Operator:
         return compat.rebuild(e, visit)
 
     operand = {b: t for b, t in op.operand.items() if t not in constants}
-    value = visit(op.value)
     return make_operator(
-        op.name, op.output, (op.spatial, op.reduce), value, operand, op.combiner, op.identity
+        op.name, op.output, (op.spatial, op.reduce), visit(op.value), operand, op.combiner, op.identity
     )

@@ -278,7 +278,7 @@ def _comparisons(value: Expr, inside: bool = False) -> Iterator[tuple[str, Expr,
     """The integer comparisons, without loads, in conditions of ``if_then_else``."""
     name = compat.kind(value)
     if inside and name in _HOLDS:
-        if compat.dtype_of(value.a).startswith("int") and not _has_load(value):
+        if compat.dtype_of(value.a).startswith("int") and not compat.has_load(value):
             yield name, value.a, value.b
         return
     if compat.is_load(value):
@@ -290,10 +290,6 @@ def _comparisons(value: Expr, inside: bool = False) -> Iterator[tuple[str, Expr,
         return
     for e in compat.operands(value):
         yield from _comparisons(e, inside)
-
-
-def _has_load(value: Expr) -> bool:
-    return compat.is_load(value) or any(_has_load(e) for e in compat.operands(value))
 
 
 def _row_candidates(keys: Iterable[Key], domain: Domain) -> list[Extent]:

@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 
 from ... import compat
-from ...graph.extent import Extent, as_extent, is_number, product
+from ...compat import Expr, Var
+from ...graph.extent import Extent, is_number, product
 from ...graph.ir import Operator, StitchGraph, Tensor
 from .. import heuristics
 from ..iteration.alignment import Alignment, op_points
-from ..iteration.domain import At, Domain, Point
+from ..iteration.domain import At
 
 
 class Orientation(enum.Enum):
@@ -28,13 +30,17 @@ def orientation(op: Operator) -> Orientation:
     reduced = {a.var for a in op.reduce}
     accesses = sorted(op.accesses, key=lambda a: -int(as_int(a.tensor.size)))
     for access in accesses:
-        for index, extent in reversed(list(zip(access.indices, access.tensor.shape))):
-            if is_number(extent, 1):
-                continue
-            used = compat.free_vars(index)
-            if used:
-                return Orientation.ROW if used & reduced else Orientation.COLUMN
+        if used := _innermost(access.indices, access.tensor):
+            return Orientation.ROW if used & reduced else Orientation.COLUMN
     return Orientation.ROW
+
+
+def _innermost(indices: Sequence[Expr], tensor: Tensor) -> set[Var]:
+    """The variables of the innermost index that has any, of an axis with more than one element."""
+    for index, extent in reversed(list(zip(indices, tensor.shape))):
+        if not is_number(extent, 1) and (used := compat.free_vars(index)):
+            return used
+    return set()
 
 
 def as_int(extent: Extent) -> int:
@@ -66,16 +72,7 @@ def is_strided(alignment: Alignment) -> bool:
             if point is None or point.at is not At.INDEX or not point.per_column:
                 continue
             size, points = as_int(access.tensor.size), as_int(product([domain.rows, point.columns]))
-            if size * 2 > points and _across(domain, access.tensor, point):
+            used = _innermost(point.indices, access.tensor)
+            if size * 2 > points and used and domain.column not in used:
                 return True
-    return False
-
-
-def _across(domain: Domain, tensor: Tensor, point: Point) -> bool:
-    for index, extent in reversed(list(zip(point.indices, tensor.shape))):
-        if as_extent(extent) == 1:
-            continue
-        used = compat.free_vars(index)
-        if used:
-            return domain.column not in used
     return False
