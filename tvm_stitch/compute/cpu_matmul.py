@@ -17,8 +17,8 @@ from collections.abc import Callable
 
 from .. import compat
 from ..codegen import builder as B
-from ..codegen.cpu.base import times
 from ..codegen.cpu.columns import count_of
+from ..codegen.cpu.tasks import times
 from ..codegen.cpu.transpose import MatrixRows, side_of, transpose
 from ..compat import Buffer, Expr, T, tir
 from ..graph.extent import as_expr, ceildiv, unflatten

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from .. import compat
 from ..codegen import builder as B
-from ..codegen.cpu.base import times
+from ..codegen.cpu.tasks import times
 from ..codegen.cpu.transpose import MatrixRows, side_of, transpose
 from ..compat import Buffer, Expr, T, tir
 from ..graph.extent import Extent, as_expr, product, unflatten

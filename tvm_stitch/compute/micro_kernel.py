@@ -23,8 +23,8 @@ from dataclasses import dataclass
 
 from .. import compat
 from ..codegen import builder as B
-from ..codegen.cpu.base import times
 from ..codegen.cpu.columns import count_of
+from ..codegen.cpu.tasks import times
 from ..codegen.evaluator import convert
 from ..compat import Buffer, Expr, T, tir
 from ..graph.dtype import item_bytes
