@@ -156,19 +156,16 @@ class ColumnEmitter(CpuEmitter):
         if width <= narrow or (self.domain.flat and compat.int_value(outer) == 0):
             one_by_one(left)
             return
-        with times("serial", tir.floordiv(left, B.i64(narrow)), "piece") as piece:
-            at = B.i64(start) + extent - left + piece * B.i64(narrow)
-            body(part, outer, at, LaneWriter(narrow, self.signed), None)
-        left = tir.floormod(extent, B.i64(narrow))
         with T.If(extent < B.i64(narrow)):
             with T.Then():
                 one_by_one(left)
             with T.Else():
-                with T.If(left > B.i64(0)):
-                    with T.Then():
-                        lanes = LaneWriter(narrow, self.signed)
-                        fresh = lanes.lane >= B.i64(narrow) - left
-                        body(part, outer, B.i64(start) + extent - B.i64(narrow), lanes, fresh)
+                with times("serial", ceildiv(left, narrow), "piece") as piece:
+                    wanted = B.bind(extent - left + piece * B.i64(narrow), "wanted")
+                    first = B.bind(tir.min(wanted, extent - B.i64(narrow)), "first")
+                    lanes = LaneWriter(narrow, self.signed)
+                    fresh = lanes.lane >= wanted - first
+                    body(part, outer, B.i64(start) + first, lanes, fresh)
 
 
 class SplitEmitter(ColumnEmitter):
