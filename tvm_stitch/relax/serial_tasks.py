@@ -22,8 +22,8 @@ STACK_BYTES = 1024
 """Buffers of as many bytes or more TVM does not put on the stack (``kMaxStackAlloca``)."""
 
 DROPPED = ("global_symbol", "tirx.noalias")
-"""Attributes that the tasks' functions do not get. TVM's closures of parallel loops know nothing of aliases either; where
-these do, LLVM moves so many loads up that vectors of SSE spill: GELU of symbolic length takes 1.3 times as long."""
+"""Attributes that the tasks' functions do not get. TVM's closures of parallel loops know nothing of aliases either; if
+these did, LLVM would move so many loads up that vectors of SSE spill: GELU of symbolic length takes 1.3 times as long."""
 
 
 @module_pass
