@@ -23,7 +23,7 @@ STACK_BYTES = 1024
 
 DROPPED = ("global_symbol", "tirx.noalias")
 """Attributes that the tasks' functions do not get. TVM's closures of parallel loops know nothing of aliases either; if
-these did, LLVM would move so many loads up that vectors of SSE spill: GELU of symbolic length takes 1.3 times as long."""
+these did, LLVM would move so many loads up that vectors of SSE spill: a symbolic GELU takes 1.3 times as long."""
 
 
 @module_pass
