@@ -16,6 +16,7 @@ from tvm.script import tirx as T
 from tests.graph.helpers import build
 from tvm_stitch import compat
 from tvm_stitch.compute.dot_instruction import BITS, bits, dot_instruction
+from tvm_stitch.compute.tiles import lanes_of
 from tvm_stitch.relax import pipeline
 from tvm_stitch.target import llvm_version, resolve_target
 
@@ -71,10 +72,34 @@ def test_which_targets_and_types() -> None:
     for lanes in (4, 8, 16):
         made = dot_instruction(known, BFLOAT16, lanes)
         assert made is not None and (made.group, made.lanes) == (2, lanes)
-        assert made.intrinsic.endswith(f".{32 * lanes}")
+        assert f"dpbf16ps.{32 * lanes}(" in made.source
     assert dot_instruction(known, BFLOAT16, 2) is None
     assert dot_instruction(known, ("float32", "bfloat16"), 16) is None
     assert dot_instruction(resolve_target("llvm -mtriple=aarch64-linux-gnu"), BFLOAT16, 4) is None
+
+
+@pytest.mark.parametrize(
+    ("target", "dtypes", "instruction"),
+    [
+        ("llvm -mcpu=cascadelake", ("uint8", "int8"), "vpdpbusd.512"),
+        ("llvm -mcpu=cascadelake", ("int8", "int8"), "pmaddw.d.512"),
+        ("llvm -mcpu=cascadelake", ("uint8", "uint8"), "pmaddw.d.512"),
+        ("llvm -mcpu=skylake-avx512", ("uint8", "int8"), "pmaddw.d.512"),
+        ("llvm -mcpu=alderlake", ("uint8", "int8"), "vpdpbusd.256"),
+        ("llvm -mcpu=haswell", ("uint8", "int8"), "avx2.pmadd.wd"),
+        ("llvm -mcpu=x86-64", ("uint8", "int8"), "sse2.pmadd.wd"),
+        ("llvm -mcpu=sandybridge", ("uint8", "int8"), None),
+        ("llvm -mtriple=aarch64-linux-gnu", ("uint8", "int8"), None),
+        ("llvm -mcpu=cascadelake", ("float16", "int8"), None),
+    ],
+)
+def test_integers(target: str, dtypes: tuple[str, str], instruction: str | None) -> None:
+    made = resolve_target(target)
+    found = dot_instruction(made, dtypes, lanes_of(made))
+    assert (found is None) is (instruction is None)
+    if found is not None and instruction is not None:
+        assert f"{instruction}(" in found.source and found.sums == "int32"
+        assert found.group == (4 if found.reads == "uint8" else 2)
 
 
 @pytest.mark.parametrize(("depth", "steps"), [(0, 0), (1, 1), (2, 1), (7, 4)])

@@ -152,7 +152,9 @@ def test_other_dtypes_are_left_to_tvm() -> None:
     x = draw(4, 4).astype("float64")
     result, computed = run(mod, target("avx2"), x)
     np.testing.assert_allclose(result, x @ w)
-    assert computed == {"matmul": "TVM: only float32, half types, and bytes added up in int32 have a template"}
+    assert computed == {
+        "matmul": "TVM: only float32, half types, and bytes added up in int32 have a template"
+    }
 
 
 def test_one_kernel_shared_by_weights() -> None:

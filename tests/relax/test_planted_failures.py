@@ -218,6 +218,17 @@ def test_each_scope_has_a_reason_of_its_own(step: str, monkeypatch: pytest.Monke
     assert len(declined) == 2, declined
 
 
+def test_compiling_again_is_told_at_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It takes as long again for each part: the first warning has the error, the last one the scope."""
+    plant_building(monkeypatch)
+    build_module(three_scopes(), LLVM)
+    first, *_, last = (record.getMessage() for record in caplog.records)
+    assert "compiled again, in parts" in first and "first line and what is wrong" in first
+    assert "tanh" in last and "is left to TVM" in last
+
+
 @pytest.mark.parametrize("step", STEPS)
 def test_in_strict_mode_it_is_an_error(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     STEPS[step](monkeypatch)

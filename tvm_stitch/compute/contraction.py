@@ -19,9 +19,9 @@ from .padding import padded
 class Contraction:
     """``output[batch, rows, columns] = sum over depth of left[batch, rows, depth] * right[batch, depth, columns]``.
 
-    Factors of a half type are multiplied and added up in float32, bytes in int32. All tensors are compact and row-major;
-    ``batch`` and ``rows`` each stand for all their axes. ``batch`` is 1 where the right side has no axis in common with
-    the output but its columns (a weight) and the left one is not transposed.
+    Factors of a half type are multiplied and added up in float32, bytes in int32. All tensors are compact and
+    row-major; ``batch`` and ``rows`` each stand for all their axes. ``batch`` is 1 where the right side has no axis in
+    common with the output but its columns (a weight) and the left one is not transposed.
 
     Attributes:
         transposed: the right side is stored as ``[batch, columns, depth]``.
@@ -146,7 +146,9 @@ def loaded(factor: Expr) -> Expr:
         Refusal: when it is computed.
     """
     narrow = {"float32": MULTIPLIED, "int32": BYTES}
-    if compat.kind(factor) == "Cast" and compat.dtype_of(factor.value) in narrow.get(compat.dtype_of(factor), ()):
+    if compat.kind(factor) == "Cast" and compat.dtype_of(factor.value) in narrow.get(
+        compat.dtype_of(factor), ()
+    ):
         factor = factor.value
     if not compat.is_load(factor):
         raise Refusal("a factor is computed, not read")

@@ -19,9 +19,9 @@ from typing import Any
 
 from .. import compat
 from ..codegen import builder as B
-from ..codegen.cpu.base import times
 from ..codegen.cpu.columns import count_of
 from ..codegen.cpu.lanes import LaneWriter
+from ..codegen.cpu.tasks import times
 from ..codegen.cpu.transpose import MatrixRows, side_of, transpose
 from ..codegen.emit import sound_for_cpu
 from ..codegen.vector_math import Scope, exp_of_negative

@@ -14,8 +14,9 @@ from contextlib import ExitStack, contextmanager
 
 from .. import compat
 from ..codegen import builder as B
-from ..codegen.cpu.base import extent_min, times
+from ..codegen.cpu.base import extent_min
 from ..codegen.cpu.columns import count_of
+from ..codegen.cpu.tasks import times
 from ..compat import Buffer, Expr, T, tir
 from ..graph.extent import Extent, as_expr, ceildiv, flatten, product, unflatten
 from .convolution import Convolution

@@ -7,8 +7,9 @@ GotoBLAS packs them (Goto and van de Geijn, 2008); the right side of other produ
 columns lie behind each other, vectors run along the depth (see :func:`tvm_stitch.compute.micro_kernel.emit_dots`), or
 panels are copied if the depth is short and many rows read them. Tasks that follow each other have rows or panels in
 common, whichever has more reread from the cache. A long depth is divided into blocks. Tails of rows
-and columns are tiles that overlap those before them. Half types become float32 and bytes int32 as they are read; a left side, which
-each panel reads anew, in a copy of a task's rows. Where the CPU multiplies groups of them, they stay what they are.
+and columns are tiles that overlap those before them. Half types become float32, and bytes int32, as they are read; a
+left side, which each panel reads anew, in a copy of a task's rows. Where the CPU multiplies groups of them, they stay
+as narrow as it takes them.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from collections.abc import Callable
 
 from .. import compat
 from ..codegen import builder as B
-from ..codegen.cpu.base import times
 from ..codegen.cpu.columns import count_of
+from ..codegen.cpu.tasks import times
 from ..codegen.cpu.transpose import MatrixRows, side_of, transpose
 from ..compat import Buffer, Expr, T, tir
 from ..graph.extent import as_expr, ceildiv, unflatten
@@ -313,7 +314,9 @@ class _Emitter:
         if self.block is not None:
             return B.fetch(self.block, (row - self.first + B.i64(i)) * depth + k)
         if p.left_transposed:
-            return self._wide(B.fetch(self.left, (self._left_batch(batch) * depth + k) * rows + row + B.i64(i)))
+            return self._wide(
+                B.fetch(self.left, (self._left_batch(batch) * depth + k) * rows + row + B.i64(i))
+            )
         first = row if p.left_shared else line
         return self._wide(B.fetch(self.left, (first + B.i64(i)) * depth + k))
 

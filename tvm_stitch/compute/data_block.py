@@ -2,8 +2,9 @@
 """What a task of a convolution reads: the data itself, or a part of it copied with its border into a block.
 
 The copy stays in the second-level cache, and is some hundredths of a convolution's time; so borders cost no tensor of
-their own, and data in another order of axes no transposition. Half types become float32 on the way, bytes int32, or what
-they are multiplied as by an instruction that multiplies groups of channels; the last group is filled up with zeros.
+their own, and data in another order of axes no transposition. Half types become float32 on the way, and bytes int32.
+For an instruction that multiplies groups of channels they become as narrow as it takes them, and the last group is
+filled up with zeros.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from .. import compat
 from ..codegen import builder as B
-from ..codegen.cpu.base import times
+from ..codegen.cpu.tasks import times
 from ..codegen.cpu.transpose import MatrixRows, side_of, transpose
 from ..compat import Buffer, Expr, T, tir
 from ..graph.extent import Extent, as_expr, product, unflatten

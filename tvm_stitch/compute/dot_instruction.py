@@ -111,9 +111,7 @@ def _bfloat16(lanes: int) -> DotInstruction:
     source = _function(
         "bfloat16", lanes, sums, factors, f"declare {sums} {called}({sums}, {factors}, {factors})", called
     )
-    return DotInstruction(
-        _name("bfloat16", lanes), source, BITS, "bfloat16", "bfloat16", "float32", 2, lanes
-    )
+    return DotInstruction(_name("bfloat16", lanes), source, BITS, "bfloat16", "bfloat16", "float32", 2, lanes)
 
 
 def _bytes(lanes: int) -> DotInstruction:
@@ -127,9 +125,11 @@ def _bytes(lanes: int) -> DotInstruction:
 
 def _pairs(lanes: int) -> DotInstruction:
     sums, factors = f"<{lanes} x i32>", f"<{2 * lanes} x i16>"
-    called = {4: "@llvm.x86.sse2.pmadd.wd", 8: "@llvm.x86.avx2.pmadd.wd", 16: "@llvm.x86.avx512.pmaddw.d.512"}[
-        lanes
-    ]
+    called = {
+        4: "@llvm.x86.sse2.pmadd.wd",
+        8: "@llvm.x86.avx2.pmadd.wd",
+        16: "@llvm.x86.avx512.pmaddw.d.512",
+    }[lanes]
     name = _name("int16", lanes)
     source = f"""\
 declare {sums} {called}({factors}, {factors})

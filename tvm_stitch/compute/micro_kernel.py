@@ -23,8 +23,8 @@ from dataclasses import dataclass
 
 from .. import compat
 from ..codegen import builder as B
-from ..codegen.cpu.base import times
 from ..codegen.cpu.columns import count_of
+from ..codegen.cpu.tasks import times
 from ..compat import Buffer, Expr, T, tir
 from ..graph.dtype import item_bytes
 from ..graph.extent import Extent, as_expr, ceildiv, flatten, is_number, product, unflatten
@@ -295,9 +295,7 @@ def emit_dots(
     return results
 
 
-def _dots_of(
-    rows: int, width: int, lanes: int, steps: Extent, term: Term, dtype: str
-) -> list[Buffer]:
+def _dots_of(rows: int, width: int, lanes: int, steps: Extent, term: Term, dtype: str) -> list[Buffer]:
     """The vectors of partial sums of ``emit_dots``; totals of blocks beside them, which few tiles are too few for."""
     blocks = blocks_of([steps])
     if blocks is None:

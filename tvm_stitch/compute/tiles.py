@@ -439,6 +439,11 @@ def _cost(tile: int, rows: int, vectors: int) -> int:
     return -(-rows // tile) * (max(tile * vectors, VECTORS_IN_FLIGHT) + PASS_OVERHEAD)
 
 
+def lanes_of(target: Any) -> int:
+    """Elements of four bytes that a vector of a target's has."""
+    return _vectors(target)[0]
+
+
 def _vectors(target: Any) -> tuple[int, int]:
     """Lanes of float32 and number of the vector registers of a target's instructions."""
     if has_feature(target, "avx512f"):

@@ -21,10 +21,11 @@ from collections.abc import Callable, Sequence
 
 from .. import compat
 from ..codegen import builder as B
-from ..codegen.cpu.base import CpuEmitter, times
+from ..codegen.cpu.base import CpuEmitter
 from ..codegen.cpu.half import stored_as
 from ..codegen.cpu.index_context import Coordinate, IndexContext
 from ..codegen.cpu.lanes import LaneWriter
+from ..codegen.cpu.tasks import times
 from ..compat import Buffer, Expr, tir
 from ..device import DeviceModel
 from ..failures import Refusal
@@ -165,7 +166,7 @@ class _TileEmitter(CpuEmitter):
     def slot(self) -> list[Expr]:
         raise AssertionError("nothing is kept between passes")
 
-    def emit(self, parallel: bool) -> None:
+    def emit(self) -> None:
         raise AssertionError("tiles are emitted one by one")
 
 

@@ -315,8 +315,6 @@ BOUND_WEIGHT = 12
 """Nodes of a light expression from which on it is computed once, into a cell, and not wherever it is used."""
 NESTED_LETS = 16
 """Let expressions within each other: several of TVM's passes visit a body twice (20 take seconds)."""
-CPU_OPERATORS_TWICE = 40
-"""Operators up to which a symbolic domain gets a serial copy for few rows beside the parallel one."""
 STRIDED_SEGMENTS_TOGETHER = 16
 """Segments whose strided accesses are made together: their neighbours share cache lines."""
 COLUMNS_TOGETHER = 8

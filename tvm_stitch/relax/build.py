@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,12 +13,15 @@ from tvm import relax
 
 from ..config import StitchConfig, checked_config
 from ..driver import Scopes, attempt_with, culprits, raise_if_of_instruments
+from ..failures import error_text
 from ..interrupts import watched
 from ..recorder import Recorder
 from ..target import resolve_target
 from . import kernel_lowering
 from .checked_module import checked_module
 from .pipeline import pipeline
+
+logger = logging.getLogger(__name__)
 
 STEP = "no code can be generated with it"
 """What is told of a scope whose stitch op makes TVM's code generation fail."""
@@ -73,6 +77,10 @@ def build(
             if not done:  # the pipeline has looked for culprits already
                 raise
             raise_if_of_instruments(err, lambda: built(Recorder(), Scopes(), check=False))
+            logger.warning(
+                "TVM generates no code for the module (%s): it is compiled again, in parts, to leave out what fails",
+                error_text(err),
+            )
         scopes = Scopes()
         try:
             return built(Recorder(), scopes)

@@ -65,6 +65,7 @@ from .mend_imports import MendImports
 from .phased_convolutions import PhasedConvolutions
 from .raised_calls import RaisedCalls
 from .schedule_stitch_ops import ScheduleStitchOps
+from .serial_tasks import SerialTasks
 from .short_scans import ShortScans
 from .skip_empty import SkipEmpty
 from .spread_data import TRANSPOSED_CONVOLUTIONS
@@ -239,7 +240,7 @@ def pipeline(
         chosen = scopes if scopes is not None else Scopes()
         with target, watched():
             lowered = _compiled(mod, target, config, recorder or Recorder(), chosen, check)
-            return tvm.transform.Sequential([EmbedLibraries(target)])(lowered)
+            return tvm.transform.Sequential([EmbedLibraries(target), SerialTasks()])(lowered)
 
     return run
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from ... import compat
 from ...compat import Buffer, Expr, tir
@@ -25,6 +26,7 @@ from ..vector_math import keeping_nan, lower_math
 from .half import lower_rounding, rounds, stored_as
 from .index_context import ContextEvaluator, IndexContext
 from .lanes import LaneWriter, from_held, held, to_held
+from .tasks import few_points, task_loop
 
 
 class CpuEmitter:
@@ -35,6 +37,7 @@ class CpuEmitter:
         self.al = stage.alignment
         self._rounds = rounds(self.al.graph)
         self.mapping: CpuMapping = stage.mapping
+        self._stage = stage
         self.domain = stage.alignment.domain
         self.sched = stage.schedule
         self.signed = signed_symbols(self.al.graph)
@@ -124,9 +127,14 @@ class CpuEmitter:
             return self.lanes.bind(value, name)
         return from_held(self.binder.bind(to_held(value), name), compat.dtype_of(value))
 
-    def emit(self, parallel: bool) -> None:
-        """Write the whole kernel, its tasks in parallel or one after the other."""
+    def emit(self) -> None:
+        """Write the whole kernel."""
         raise NotImplementedError
+
+    def tasks(self, count: Extent) -> Any:
+        """The loop over a number of tasks, in parallel or one after the other."""
+        few = few_points(self._stage, self.mapping) if self.mapping.parallel is None else None
+        return task_loop(self.mapping.parallel, few, count)
 
     def slot(self) -> list[Expr]:
         """Where the current column is in a row buffer."""
@@ -243,7 +251,3 @@ def fold(op: Operator, acc: Buffer, width: int) -> Expr:
 def extent_min(limit: int, left: Expr) -> Expr:
     """The smaller of a constant and what is left."""
     return tir.min(B.i64(limit), left)
-
-
-times = B.loop
-"""A loop over an extent."""

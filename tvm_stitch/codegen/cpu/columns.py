@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from ... import compat
 from ...compat import Buffer, Expr, T, tir
@@ -16,9 +15,10 @@ from ...plan.iteration.alignment import Key
 from ...plan.iteration.loops import RowLoop
 from .. import builder as B
 from ..combine import accumulator_dtype, identity
-from .base import CpuEmitter, accumulator, extent_min, fold, merged, times
+from .base import CpuEmitter, accumulator, extent_min, fold, merged
 from .index_context import Coordinate, IndexContext
 from .lanes import LaneWriter, from_held, to_held
+from .tasks import times
 
 Part = tuple[int, Extent]
 Body = Callable[[Part, Expr, Expr, LaneWriter, "Expr | None"], None]
@@ -36,19 +36,19 @@ class ColumnEmitter(CpuEmitter):
         assert self.eval.column is not None
         return [self.eval.column]
 
-    def emit(self, parallel: bool) -> None:
+    def emit(self) -> None:
         """Tasks of ``rows_per_task`` rows, of fewer where these are symbolic and turn out to be long."""
-        rows, each = self.domain.rows, self._rows_of_task(parallel)
-        with times("parallel" if parallel else "serial", ceildiv(rows, each), "task") as task:
+        rows, each = self.domain.rows, self._rows_of_task()
+        with self.tasks(ceildiv(rows, each)) as task:
             for p in self.sched.passes:
                 self.new_tiles(p)
             first = task * as_expr(each)
             with times("serial", count_of(rows, each, first), "r") as r:
                 self.row(first + r)
 
-    def _rows_of_task(self, parallel: bool) -> Extent:
+    def _rows_of_task(self) -> Extent:
         each, points = self.mapping.rows_per_task, self.mapping.task_points
-        if not points or not parallel or each == 1:
+        if not points or self.mapping.parallel is False or each == 1:
             return each
         columns = total(e for e in self.sched.spaces if not isinstance(e, int))
         fitting = tir.floordiv(B.i64(points), tir.max(as_expr(columns), B.i64(1)))
@@ -156,26 +156,22 @@ class ColumnEmitter(CpuEmitter):
         if width <= narrow or (self.domain.flat and compat.int_value(outer) == 0):
             one_by_one(left)
             return
-        with times("serial", tir.floordiv(left, B.i64(narrow)), "piece") as piece:
-            at = B.i64(start) + extent - left + piece * B.i64(narrow)
-            body(part, outer, at, LaneWriter(narrow, self.signed), None)
-        left = tir.floormod(extent, B.i64(narrow))
         with T.If(extent < B.i64(narrow)):
             with T.Then():
                 one_by_one(left)
             with T.Else():
-                with T.If(left > B.i64(0)):
-                    with T.Then():
-                        lanes = LaneWriter(narrow, self.signed)
-                        fresh = lanes.lane >= B.i64(narrow) - left
-                        body(part, outer, B.i64(start) + extent - B.i64(narrow), lanes, fresh)
+                with times("serial", ceildiv(left, narrow), "piece") as piece:
+                    wanted = B.bind(extent - left + piece * B.i64(narrow), "wanted")
+                    first = B.bind(tir.min(wanted, extent - B.i64(narrow)), "first")
+                    lanes = LaneWriter(narrow, self.signed)
+                    fresh = lanes.lane >= wanted - first
+                    body(part, outer, B.i64(start) + first, lanes, fresh)
 
 
 class SplitEmitter(ColumnEmitter):
     """Few long rows, and flat domains: every pass is a parallel loop over pieces of the columns."""
 
-    def emit(self, parallel: bool) -> None:
-        self.parallel = parallel
+    def emit(self) -> None:
         for p in self.sched.passes:
             if any(k in self.sched.kept_values for k in p.values):
                 self.new_tiles(p)
@@ -200,15 +196,12 @@ class SplitEmitter(ColumnEmitter):
         self.ready |= set(fresh)
         self._combine(p)
 
-    def _tasks(self, count: Extent) -> Any:
-        return times("parallel" if self.parallel else "serial", count, "task")
-
     def _across(self, p: RowLoop, outer: Extent, segment: Segment, fresh: list[Key], each: int) -> None:
         """Tasks of ``each`` segments, in blocks whose accesses share cache lines where some are strided."""
         block = heuristics.STRIDED_SEGMENTS_TOGETHER if segment.strided and not p.reduces else 1
         each = -(-each // block) * block
         partials = self._partials(p, ceildiv(outer, each))
-        with self._tasks(ceildiv(outer, each)) as task:
+        with self.tasks(ceildiv(outer, each)) as task:
             accumulators = self.accumulators(p)
             body = self.body(p, accumulators, fresh)
             first = task * B.i64(each)
@@ -235,7 +228,7 @@ class SplitEmitter(ColumnEmitter):
         chunks = max(chunks, 1) if isinstance(chunks, int) else tir.max(chunks, B.i64(1))
         tasks = product([outer, chunks])
         partials = self._partials(p, tasks)
-        with self._tasks(tasks) as task:
+        with self.tasks(tasks) as task:
             accumulators = self.accumulators(p)
             body = self.body(p, accumulators, fresh)
             one = is_number(outer, 1)

@@ -15,16 +15,17 @@ from ...plan.iteration.loops import RowLoop
 from .. import builder as B
 from ..combine import identity
 from ..evaluator import compute_dtype
-from .base import CpuEmitter, accumulator, extent_min, times
+from .base import CpuEmitter, accumulator, extent_min
 from .columns import count_of, quotient_of
 from .index_context import Coordinate, IndexContext
 from .lanes import LaneWriter, from_held, held, to_held
+from .tasks import times
 
 
 class RowEmitter(CpuEmitter):
     """Strips of ``strip`` rows, in pieces of ``width`` lanes; row values are buffers of one element a row."""
 
-    def emit(self, parallel: bool) -> None:
+    def emit(self) -> None:
         m = self.mapping
         segment = m.row_segment
         assert isinstance(segment, int) and segment >= m.width
@@ -35,7 +36,7 @@ class RowEmitter(CpuEmitter):
         outer = quotient_of(self.domain.rows, segment)
         total = outer * per_segment if isinstance(outer, int) else as_expr(outer) * B.i64(per_segment)
         each = m.rows_per_task
-        with times("parallel" if parallel else "serial", ceildiv(total, each), "task") as task:
+        with self.tasks(ceildiv(total, each)) as task:
             for p in self.sched.passes:
                 self.new_tiles(p, self.strip)
             first = task * B.i64(each)

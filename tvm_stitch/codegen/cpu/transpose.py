@@ -15,7 +15,7 @@ from ... import compat
 from ...compat import Buffer, Expr, T, tir
 from ...graph.extent import Extent, as_expr, ceildiv
 from .. import builder as B
-from .base import times
+from .tasks import times
 
 Changed = Callable[[Expr], Expr]
 """What is stored of an element, or of a vector of them."""
