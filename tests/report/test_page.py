@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.report.browser import find_browser, in_browser
+from scripts._browser import find_browser, in_browser
 from tests.report.samples import HOSTILE, measured_sample, sample, value
 from tvm_stitch.report.bare import bare_report
 from tvm_stitch.report.data import KernelEdge, ModelReport
