@@ -96,10 +96,7 @@ def imported(name: str, size: str) -> object:
 
 
 def opened(page: str, steps: str, repeats: int) -> tuple[float, Outcome]:
-    """The median seconds of a browser that opens a page, runs steps in it and ends; and what the last one said.
-
-    The page's own clock does not tell: the browser skips ahead where nothing is done.
-    """
+    """The median seconds of a browser that opens a page, runs steps in it and ends; and what the last one said."""
     seconds = []
     for _ in range(repeats):
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
