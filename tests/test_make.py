@@ -30,13 +30,9 @@ EXECUTED = {
     r"python scripts/bench_operators\.py": "scripts/test_bench_operators.py",
     r"python scripts/bench_compile\.py ": "scripts/test_bench_compile.py",
 }
-"""Shown commands, by how they begin, and the test that executes them, or their script."""
-NOT_EXECUTED = (
-    r"make test$",
-    r"pip install \"tvm-stitch\[cuda13\]\"$",
-    r"pip install transformers timm torchvision$",
-)
-"""The tests themselves, and what only downloads packages that others make."""
+"""Shown commands, by how they begin, and the test that executes them: scripts with smaller models than are shown."""
+NOT_EXECUTED = (r"make test$", r"pip install ")
+"""The tests themselves, and downloads; ``test_packaging.py`` installs the wheel into a fresh environment."""
 
 
 def test_every_shown_command_is_executed_by_a_test() -> None:
