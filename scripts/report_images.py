@@ -9,8 +9,6 @@ selected) of the BERT encoder that ``make run`` builds.
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,11 +18,12 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 
+from _browser import find_browser  # noqa: E402
+
 import tvm_stitch  # noqa: E402
 from tvm_stitch.onnx_names import from_onnx_named  # noqa: E402
 from tvm_stitch.testing.bert import build_bert  # noqa: E402
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 STEPS = {
     "report-graph.png": "",
     "report-edge.png": """
@@ -38,7 +37,7 @@ TARGETS = {"report-graph.png": "cuda", "report-edge.png": "native"}
 
 def main() -> int:
     """Write the pictures."""
-    browser = os.environ.get("CHROMIUM") or next((p for n in NAMES if (p := shutil.which(n))), None)
+    browser = find_browser()
     if browser is None:
         print("error: no Chromium found: install one, or name one in CHROMIUM", file=sys.stderr)
         return 2

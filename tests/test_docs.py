@@ -146,6 +146,14 @@ def test_python_runs_and_prints_what_is_shown(page: Path) -> None:
         assert _same_everywhere(printed) == _same_everywhere(fence.text), f"what is printed differs: {where}"
 
 
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.stem)
+def test_pipelines_that_are_shown_fuse_without_losing_parameters(page: Path) -> None:
+    shown = [f.text for f in fences(page.read_text(encoding="utf-8")) if f.info in ("python", "py")]
+    assert [text for text in shown if re.search(r"relax\.transform\.FuseOps\(", text)] == [], (
+        "FuseRest() does"
+    )
+
+
 def test_the_models_of_the_guide_are_those_that_blocks_import() -> None:
     guide = (ROOT / "docs/user-guide.md").read_text(encoding="utf-8")
     source = (ROOT / "tvm_stitch/testing/examples.py").read_text(encoding="utf-8")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import tvm
+from tvm import relax
 from tvm.relax import op as R
 
 import tvm_stitch
@@ -196,6 +197,29 @@ def test_nothing_to_stitch() -> None:
     found = report(build(lambda emit, x, w: R.matmul(x, w), ((16, 24), F32), ((24, 32), F32)))
     assert found.kernels == [] and found.verbose().startswith("0 stitch op")
     assert "1 kernel a call: 0 stitched, 1 around a compute-intensive operator" in str(found)
+
+
+def test_functions_of_a_module_are_told_apart() -> None:
+    """And what TVM makes of them is the sum over the same functions, whether one is called main or none."""
+    builder = relax.BlockBuilder()
+    for name, rows in (("decode", 4), ("prefill", 64)):
+        x = relax.Var("x", relax.TensorType((rows, 256), "float32"))
+        with builder.function(name, [x]):
+            with builder.dataflow():
+                y = builder.emit(R.nn.softmax(R.multiply(x, x)))
+                out = builder.emit_output(R.nn.softmax(R.matmul(y, R.permute_dims(y))) if rows > 4 else y)
+            builder.emit_func_output(out)
+    found = explain(builder.get(), "llvm")
+    assert [(k.caller, k.kind) for k in found.completed().kernels] == [
+        ("decode", "stitched"), ("prefill", "stitched"), ("prefill", "compute"), ("prefill", "stitched"),
+    ]  # fmt: skip
+    lines = str(found).splitlines()
+    assert lines[1].startswith("4 kernels in all 2 functions: 3 stitched (3 different), 1 around")
+    assert lines[2] == "  a call of decode: 1 kernel; 8.19 kB moved"
+    assert lines[3].startswith("  a call of prefill: 3 kernels; ")
+    model = found.completed()
+    assert model.stitched.kernels == 4 and model.stock is not None
+    assert model.stock.kernels == len(model.stock_kernels) == 7
 
 
 def test_the_module_is_left_as_it_was() -> None:

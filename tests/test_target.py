@@ -127,6 +127,45 @@ def test_a_number_of_cores() -> None:
         resolve_target("llvm -num-cores=many")
 
 
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("cuda -max_threads_per_block=0", "max_threads_per_block must be 1 to 1024, got 0"),
+        ("cuda -max_num_threads=-4", "max_num_threads must be 1 to 1024, got -4"),
+        ("cuda -max_num_threads=2048", "max_num_threads must be 1 to 1024, got 2048"),
+        ("cuda -thread_warp_size=0", "thread_warp_size must be 32, got 0"),
+        ("cuda -max_shared_memory_per_block=-1", "max_shared_memory_per_block must be at least 1, got -1"),
+        ("cuda -registers_per_block=0", "registers_per_block must be at least 1, got 0"),
+        ("cuda -l2_cache_size_bytes=-3", "l2_cache_size_bytes must be at least 0, got -3"),
+        ("rocm -thread_warp_size=0", "thread_warp_size must be at least 1, got 0"),
+        ("llvm -opt-level=9", "opt-level must be 0 to 3, got 9"),
+        ("llvm -vector-width=-3", "vector-width must be at least 1, got -3"),
+    ],
+)
+def test_numbers_that_no_device_has(spec: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        resolve_target(spec)
+
+
+def test_limits_of_devices_that_tvm_knows_are_taken() -> None:
+    for tag in tvm.target.list_tags():
+        named = tvm.target.Target(tag)
+        if named.kind.name == "cuda" and capability_of(named) >= 35:
+            assert resolve_target(tag).kind.name == "cuda"
+    for level in range(4):
+        assert resolve_target(f"llvm -opt-level={level} -vector-width=256").attrs["opt-level"] == level
+
+
+@pytest.mark.parametrize("kind", ["rocm", "nvptx"])
+def test_what_tvm_says_of_devices_it_does_not_find_is_not_printed(
+    kind: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert resolve_target(kind).kind.name == kind
+    assert capfd.readouterr() == ("", "")
+    with pytest.raises(ValueError, match="^(NVPTX|ROCm) target gets an invalid [^()]*zzz$"):
+        resolve_target(f"{kind} -mcpu=zzz")
+
+
 @pytest.mark.parametrize("text", ["llvm mcpu=haswell", "{", "", "  "])
 def test_texts_that_are_no_targets(text: str) -> None:
     with pytest.raises(ValueError, match="-key=value|JSON|no target"):

@@ -31,7 +31,7 @@ def compile(mod: Any, target: Any = "native", config: StitchConfig | None = None
 
     Raises:
         TypeError: when ``mod`` is no IRModule.
-        ValueError: for a target with a CPU or a CUDA architecture that does not exist.
+        ValueError: for a target with a CPU, a CUDA architecture or a number that no machine has.
         StitchError: under ``StitchConfig(strict=True)``, for what is left to TVM.
         KeyboardInterrupt: on an interrupt, or what the program's own handler raises.
     """
@@ -52,7 +52,7 @@ def explain(mod: Any, target: Any = "native", config: StitchConfig | None = None
 
     Raises:
         TypeError: when ``mod`` is no IRModule.
-        ValueError: for a target with a CPU or a CUDA architecture that does not exist.
+        ValueError: for a target with a CPU, a CUDA architecture or a number that no machine has.
     """
     from .relax.explain import explain as report_on
 

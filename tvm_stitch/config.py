@@ -17,7 +17,7 @@ class StitchConfig:
     Attributes:
         strict: raise StitchError instead of leaving a memory-intensive operator that cannot be stitched to TVM.
         max_operators: most operators (blocks) in one stitch op; bounds the size of a kernel's code.
-        max_arguments: most tensors a stitch op reads and writes; a kernel's parameter space is bounded.
+        max_arguments: most tensors that a stitch op reads and writes; a kernel can have only so many parameters.
         epilogues: leave biases, residuals and activations in the kernel of the matmul or convolution before them:
             where TVM's schedules compute them in registers (GPUs, and CPUs in Relay) all that cost no traffic there,
             else those that save a kernel or a round trip through memory.
@@ -30,17 +30,18 @@ class StitchConfig:
         plain_launch_barriers: use grid barriers even where TVM's runtime cannot launch cooperatively (all that have
             Relay). The kernel then waits in a plain launch, which is sound as long as all its blocks become resident:
             no other kernel that waits like that may run on the device at the same time (one stream, one process).
-            Two on two streams can stop the device for ever, so this is to be asked for.
-        multiprocessors: of a GPU that the kernels can count on (a slice of a GPU, another model than the usual one of
-            the architecture); 0 for those of this machine's device if it has the target's architecture, else the usual
-            number. Kernels with grid barriers have as many blocks as these hold at once.
+            Two on two streams can stop the device for ever, so it is off unless asked for.
+        multiprocessors: how many of a GPU's multiprocessors the kernels can count on, where that is not the usual
+            number (a slice of a GPU, another model of the architecture). 0 for those of this machine's device if it has
+            the target's architecture, else the usual number. Kernels with grid barriers have as many blocks as these
+            hold at once.
         compute: what computes matrix products and convolutions: ``"auto"`` cuBLASLt and cuDNN on CUDA devices, where
             the machine that compiles has them, and templates of our own where there are some (float32 on CPUs);
             ``"libraries"`` the same, the libraries too where that machine lacks them; ``"templates"`` the same as
             ``"auto"``, and in Relay the templates also where a tuner's schedules or a target's library are asked for,
             which else come first; ``"tvm"`` always TVM's schedules. Kinds of operators (``matmul``, ``convolution``,
-            ``attention``) may have a word of their own: ``"auto, attention=tvm"``. Attention is one kernel of our own
-            on CUDA devices, and with ``"tvm"`` what its products and softmax are one by one.
+            ``attention``) may have a word of their own: ``"auto, attention=tvm"``. Attention is one kernel of our own;
+            with ``"tvm"`` its products and softmax are computed one by one.
         cuda_graph: have the calls of static shapes captured and replayed as CUDA graphs: one launch for all of them.
         tf32: let the libraries round float32 operands to TensorFloat-32, of 10 bits' precision.
 

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import io
 import json
 import re
 from typing import Any
@@ -12,6 +14,7 @@ import tvm
 
 from . import compat
 from .cores import processors
+from .quiet import without_native_stderr
 
 DEFAULT_ARCH = "sm_90"
 
@@ -20,6 +23,24 @@ _LISTS = ("keys", "mattr", "libs", "cl-opt")
 
 _USED_FEATURES = ("avx512bf16",)
 """Features that kernels use beside those that the name of a CPU stands for."""
+
+_LIMITS: dict[str, tuple[int, int | None]] = {
+    "max_num_threads": (1, None),
+    "max_shared_memory_per_block": (1, None),
+    "max_threads_per_block": (1, None),
+    "num-cores": (1, None),
+    "opt-level": (0, 3),
+    "registers_per_block": (1, None),
+    "thread_warp_size": (1, None),
+    "l2_cache_size_bytes": (0, None),
+    "vector-width": (1, None),
+}
+"""The least and the greatest value of options that are numbers. TVM takes any."""
+_CUDA_LIMITS = _LIMITS | {
+    "max_num_threads": (1, 1024),
+    "max_threads_per_block": (1, 1024),
+    "thread_warp_size": (32, 32),
+}
 
 _ARCHITECTURE = re.compile(r"(?:sm|compute)_(\d+)([a-z]?)")
 _CAPABILITIES = (
@@ -52,8 +73,8 @@ def resolve_target(target: Any) -> Any:
 
     Raises:
         ValueError: for what TVM knows no target by; for a CUDA architecture that is none; for a CPU, a feature of one,
-            or a triple that LLVM does not know: it would compile for its baseline instead, or crash; and for less than
-            one core.
+            or a triple that LLVM does not know: it would compile for its baseline instead, or crash; and for numbers
+            that no device has, such as blocks of no thread.
     """
     if not isinstance(target, tvm.target.Target):
         target = _made(_spec_of(target) if isinstance(target, str) else target)
@@ -125,12 +146,22 @@ def _made(spec: Any) -> Any:
     if isinstance(spec, dict) and spec.get("kind") == "cuda" and "arch" not in spec and not tvm.cuda(0).exist:
         spec = {**spec, "arch": DEFAULT_ARCH}
     try:
-        return tvm.target.Target(spec)
+        # TVM writes of each device and toolkit that it does not find; what it assumes instead is in the target.
+        with without_native_stderr(), contextlib.redirect_stdout(io.StringIO()):
+            return tvm.target.Target(spec)
     except (TypeError, ValueError) as error:
         if found := re.search(r"Option '([\w-]+)': expected type '(\w+)'", str(error)):
             kind = {"int": "an integer", "bool": "true or false"}.get(found[2], f"a value of type {found[2]}")
             raise ValueError(f"the option {found[1]} takes {kind}") from None
-        raise
+        raise ValueError(_without_internals(str(error))) from None
+
+
+def _without_internals(text: str) -> str:
+    """What TVM says of a target, without the condition in its sources that failed, and without the target."""
+    text = re.sub(r"^Check failed: .*? is false: ", "", text.split(". Target creation from ", 1)[0])
+    return (
+        text.replace("an invalid GFX version: -mcpu=", "an invalid GFX version: ") or "TVM does not take it"
+    )
 
 
 def arch_of(device: Any) -> str:
@@ -151,6 +182,7 @@ def capability_in(arch: str) -> int:
 
 def _check(target: Any) -> None:
     attributes = dict(target.attrs)
+    _check_numbers(attributes, _CUDA_LIMITS if target.kind.name == "cuda" else _LIMITS)
     if target.kind.name == "cuda":
         _check_architecture(str(attributes.get("arch") or DEFAULT_ARCH))
     if target.kind.name != "llvm":
@@ -166,9 +198,18 @@ def _check(target: Any) -> None:
             where = f" of {triple}" if triple else ""
             raise ValueError(f"LLVM knows no CPU {cpu!r}{where}; did you mean {' or '.join(near)}?")
     _check_features([str(name) for name in attributes.get("mattr") or ()], triple)
-    cores = attributes.get("num-cores")
-    if cores is not None and int(cores) < 1:
-        raise ValueError(f"num-cores must be at least 1, got {int(cores)}")
+
+
+def _check_numbers(attributes: dict[str, Any], limits: dict[str, tuple[int, int | None]]) -> None:
+    """Raise ValueError for a number that no device has, or no compiler takes."""
+    for name, (least, most) in limits.items():
+        if (value := attributes.get(name)) is None:
+            continue
+        value = int(value)
+        if value >= least and (most is None or value <= most):
+            continue
+        meant = f"at least {least}" if most is None else str(least) if least == most else f"{least} to {most}"
+        raise ValueError(f"{name} must be {meant}, got {value}")
 
 
 def _check_features(features: list[str], triple: str) -> None:

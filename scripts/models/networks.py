@@ -135,6 +135,42 @@ class UNetBlock(nn.Module):
         return x + self.out(mixed).transpose(1, 2).reshape(batch, channels, height, width)
 
 
+class UNet(nn.Module):
+    """A whole U-Net: blocks on the way down and up, two at each resolution, joined by skips."""
+
+    def __init__(self, widths: tuple[int, ...], heads: int, groups: int) -> None:
+        super().__init__()
+        first, last = widths[0], widths[-1]
+        self.enter, self.leave = nn.Conv2d(3, first, 3, padding=1), nn.Conv2d(first, 3, 3, padding=1)
+        pairs = [nn.ModuleList(UNetBlock(w, heads, groups) for _ in range(2)) for w in widths]
+        self.down, self.middle = nn.ModuleList(pairs), UNetBlock(last, heads, groups)
+        self.up = nn.ModuleList(
+            nn.ModuleList(UNetBlock(w, heads, groups) for _ in range(2)) for w in reversed(widths)
+        )
+        following = [*widths[1:], last]
+        self.shrink = nn.ModuleList(nn.Conv2d(a, b, 3, 2, 1) for a, b in zip(widths, following))
+        self.grow = nn.ModuleList(
+            nn.ConvTranspose2d(b, a, 2, 2) for a, b in reversed([*zip(widths, following)])
+        )
+        self.join = nn.ModuleList(nn.Conv2d(2 * w, w, 1) for w in reversed(widths))
+        self.times = nn.ModuleList(nn.Linear(first, 4 * w) for w in (*widths, last))
+
+    def forward(self, x: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
+        times = [layer(time) for layer in self.times]
+        x, skips = self.enter(x), []
+        for pair, smaller, at in zip(self.down, self.shrink, times):
+            for block in pair:
+                x = block(x, at)
+            skips.append(x)
+            x = smaller(x)
+        x = self.middle(x, times[-1])
+        for pair, larger, join, at in zip(self.up, self.grow, self.join, reversed(times[:-1])):
+            x = join(torch.cat([larger(x), skips.pop()], dim=1))
+            for block in pair:
+                x = block(x, at)
+        return self.leave(x)
+
+
 def recurrent(kind: str, size: str, batch: int) -> tuple[Any, list[Any]]:
     """Layers of ``kind`` ("lstm" or "gru"), one after the other."""
     layer = {"lstm": Lstm, "gru": Gru}[kind]
@@ -154,3 +190,10 @@ def unet_block(size: str, batch: int) -> tuple[Any, list[Any]]:
     channels, side, heads, groups = (320, 32, 8, 32) if size == "full" else (32, 8, 4, 8)
     block = UNetBlock(channels, heads, groups)
     return block, [torch.randn(batch, channels, side, side), torch.randn(batch, 4 * channels)]
+
+
+def unet(size: str, batch: int) -> tuple[Any, list[Any]]:
+    """A whole U-Net."""
+    widths, side, heads, groups = ((64, 128, 256), 32, 8, 32) if size == "full" else ((8, 16), 8, 2, 4)
+    model = UNet(widths, heads, groups)
+    return model, [torch.randn(batch, 3, side, side), torch.randn(batch, widths[0])]

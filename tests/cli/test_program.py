@@ -44,6 +44,16 @@ def test_versions(capfd: pytest.CaptureFixture[str]) -> None:
         (["explain", "{model}", "--target", "llvm -mtriple=foo-bar"], "LLVM has no code for 'foo-bar'"),
         (["compile", "{model}", "-o", ""], "-o is empty"),
         (["bench", "{model}", "--seed", "-3"], "--seed must be at least 0"),
+        (
+            ["explain", "{model}", "--target", "rocm -mcpu=zzz"],
+            "ROCm target gets an invalid GFX version: zzz; ",
+        ),
+        (["explain", "{model}", "--target", "cuda -max_num_threads=0"], "max_num_threads must be 1 to 1024"),
+        (["run", "/proc/self/mem"], "/proc/self/mem cannot be read: Input/output error"),
+        (["compile", "/proc/self/mem"], "/proc/self/mem cannot be read: Input/output error"),
+        (["explain", "no\nsuch.onnx"], r"no file no\nsuch.onnx; give the path"),
+        (["explain", "no\rsuch\x1b[0m.onnx"], r"no file no\rsuch\x1b[0m.onnx; give the path"),
+        (["explain", "{lined}"], r"of\nlines.onnx is no valid ONNX model"),
         (["explain", "{model}", "--config", "nope=1"], "nope"),
         (["explain", "{model}", "--config", "strict=maybe"], "strict"),
         (["explain", "{model}", "--config", "strict"], "key=value"),
@@ -82,6 +92,7 @@ def test_usage_errors_are_one_line_and_exit_2(
 ) -> None:
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"this is no protobuf")
+    (lined := tmp_path / "of\nlines.onnx").write_bytes(b"this is no protobuf")
     info = helper.make_tensor_value_info
     graph = helper.make_graph(
         [helper.make_node("Concat", ["x", ""], ["y"], axis=0)],
@@ -97,22 +108,51 @@ def test_usage_errors_are_one_line_and_exit_2(
         file.writestr("readme", "no program")
     (folder := tmp_path / "folder").mkdir()
     np.save(array := tmp_path / "array.npy", np.ones(3))
-    paths = {"library": library, "array": array, "archive": archive, "folder": folder}
+    paths = {"library": library, "lined": lined, "array": array, "archive": archive, "folder": folder}
     filled = [a.format(model=model, broken=broken, unnamed=unnamed, **paths) for a in arguments]
     code, stdout, stderr = run(capfd, *filled, "--quiet")
     assert code == 2
     assert stdout == ""
-    errors = [line for line in stderr.splitlines() if line.startswith("tvm-stitch: error: ")]
-    assert len(errors) == 1 and message in errors[0]
-    assert "Traceback" not in stderr
+    assert stderr.startswith("tvm-stitch: error: ") and len(stderr.splitlines()) == 1 and message in stderr
 
 
-@pytest.mark.parametrize("arguments", [[], ["fly"], ["compile"], ["bench", "m.onnx", "--repeats", "many"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["fly"], ["compile"], ["bench", "m.onnx", "--repeats", "many"], ["compile", "m.onnx", "of\nlines"]],
+)
 def test_argument_errors_exit_2(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     code, stdout, stderr = run(capfd, *arguments)
     assert code == 2 and stdout == ""
     (line,) = stderr.splitlines()
     assert line.startswith("tvm-stitch") and ": error: " in line and "--help lists all options" in line
+
+
+@pytest.mark.parametrize("target", ["hexagon", "nvptx", "rocm", "webgpu"])
+def test_targets_that_nothing_is_stitched_for(
+    target: str, model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """TVM compiles all of it, or fails in one line of its own."""
+    options = ("--shape", "x=8,16", "--target", target, "--quiet")
+    code, _, stderr = run(capfd, "compile", model, "-o", tmp_path / "out", *options)
+    (line,) = stderr.splitlines()
+    if code == 0:
+        assert line.endswith(f"kernels are emitted for cuda, llvm, not for {target}")
+    else:
+        assert code == 1 and line.startswith(
+            f"tvm-stitch: compile failed: TVM's own compiler for {target} failed: "
+        )
+        assert line.endswith("; kernels are stitched for llvm and cuda") and "Check failed" not in line
+    code, stdout, stderr = run(capfd, "explain", model, *options)
+    assert (code, stderr) == (0, "") and target in stdout
+
+
+def test_names_of_any_bytes(model: Path, tmp_path: Path) -> None:
+    """What stdout cannot take as it is does not end the command."""
+    command = [*PROGRAM, "compile", str(model), "--shape", "x=8,16", "-q", "-o", b"o\nut\xff"]
+    env = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False, env=env)
+    assert done.returncode == 0 and done.stderr == b"", done.stderr
+    assert done.stdout.startswith(rb"o\nut\udcff/model.so: ") and len(done.stdout.splitlines()) == 1
 
 
 def test_operators_unknown_to_the_importer_exit_1(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -125,7 +165,7 @@ def test_operators_unknown_to_the_importer_exit_1(tmp_path: Path, capfd: pytest.
     code, stdout, stderr = run(capfd, "explain", path)
     assert code == 1 and stdout == ""
     assert (
-        f"importer does not take {path}: it does not know the operator Unheard; " in stderr.splitlines()[-2]
+        f"importer does not take {path}: it does not know the operator Unheard; " in stderr.splitlines()[-1]
     )
     assert "OpNotImplemented" not in stderr and "BlockBuilder" not in stderr and "Traceback" not in stderr
 

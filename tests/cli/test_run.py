@@ -143,6 +143,8 @@ def test_a_library_that_is_cut_off(
     [
         "{", "[]", '{"inputs": 5}', '{"inputs": [{"name": "x"}]}', '{"outputs": null}', '{"target": []}',
         '{"library": 5}', '{"cpu_flags": 7}', '{"inputs": [{"name": "x", "dtype": "float32", "shape": [2.5]}]}',
+        '{"inputs": [{"name": "x", "dtype": "float33", "shape": [2]}]}', '{"inputs": [{"name": "x", "dtype": "f4", '
+        '"shape": [2]}]}', '{"inputs": [{"name": "x", "dtype": "int8", "shape": [-2]}]}',
     ],
 )  # fmt: skip
 def test_a_manifest_that_is_none(

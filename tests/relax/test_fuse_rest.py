@@ -8,17 +8,26 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 from tvm.relax import op as R
+from tvm.s_tir import dlight as dl
 from tvm.script import ir as I
 from tvm.script import relax as RS
 from tvm.script import tirx as T
 
 from tvm_stitch.recorder import Recorder
-from tvm_stitch.relax import in_half_precision, pipeline
+from tvm_stitch.relax import (
+    FuseRest,
+    LiftWorkspace,
+    MergeStitchOps,
+    ScheduleStitchOps,
+    StitchOps,
+    in_half_precision,
+    pipeline,
+)
 from tvm_stitch.relax.functions import own_functions
-from tvm_stitch.relax.fuse_rest import FuseRest
 from tvm_stitch.relax.mark import OPAQUE_PATTERN
+from tvm_stitch.rules import StitchRule
 
 LLVM = tvm.target.Target("llvm")
 TUPLES = 7
@@ -106,6 +115,24 @@ def test_elements_of_parameters(count: int) -> None:
         isinstance(p.ty, relax.TupleType) for f in made if "Primitive" in f.attrs for p in f.params
     )
     relax.transform.FuseTIR()(fused)
+
+
+@pytest.mark.parametrize("rule", [False, True])
+def test_pipelines_of_ones_own(rule: bool) -> None:
+    """Those of the guide: with stitch ops, and with the rule alone."""
+    cuda = tvm.target.Target({"kind": "cuda", "arch": "sm_90"}, host="llvm")
+    passes = [relax.transform.LegalizeOps(), relax.transform.AnnotateTIROpPattern()]
+    if not rule:
+        passes += [relax.transform.ConvertToDataflow(min_size=1), StitchOps(), MergeStitchOps()]
+        passes += [ScheduleStitchOps(cuda), LiftWorkspace()]
+    passes += [FuseRest(), relax.transform.FuseTIR()]
+    if rule:
+        passes.append(dl.ApplyDefaultSchedule(StitchRule(), dl.gpu.Fallback()))
+    with cuda:
+        made = tvm.transform.Sequential(passes)(module(True))
+    assert not any(relax.analysis.free_vars(f) for _, f in own_functions(made))
+    kernels = [f for _, f in made.functions_items() if isinstance(f, tirx.PrimFunc)]
+    assert len(kernels) == 2  # the opaque one, and what joins all its results
 
 
 def test_casts_of_the_program_stay() -> None:

@@ -4,17 +4,20 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import time
 from pathlib import Path
 
 import pytest
 
-from tests.report.browser import find_browser, in_browser
+from scripts._browser import find_browser, in_browser
 from tests.report.samples import HOSTILE, measured_sample, sample, value
 from tvm_stitch.report.bare import bare_report
 from tvm_stitch.report.data import KernelEdge, ModelReport
 from tvm_stitch.report.html import html_page
 from tvm_stitch.report.kernel import Kernel
 
+ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(
     find_browser() is None, reason="no Chromium found: install one, or name one in CHROMIUM"
 )
@@ -128,6 +131,24 @@ def test_names_stay_text(tmp_path: Path) -> None:
     outcome = in_browser(html_page(sample(HOSTILE), HOSTILE), steps, tmp_path)
     assert outcome.complaints == [] and outcome.found["images"] == 0
     assert HOSTILE in outcome.found["panel"]
+
+
+def test_the_output_of_the_notebook_draws_itself(tmp_path: Path) -> None:
+    """The frame that docs/notebook.ipynb holds, in a page that stands for the notebook."""
+    notebook = json.loads((ROOT / "docs" / "notebook.ipynb").read_text(encoding="utf-8"))
+    outputs = [output.get("data", {}) for cell in notebook["cells"] for output in cell.get("outputs", [])]
+    (frame,) = ["".join(data["text/html"]) for data in outputs if "text/html" in data]
+    page = f'<!doctype html><html><head></head><body data-ready="yes">{frame}</body></html>'
+    steps = """
+      const inner = document.querySelector("iframe").contentDocument;
+      while (!inner.body.dataset.ready) await new Promise((done) => setTimeout(done, 10));
+      click(inner.querySelector(".card"));
+      return { cards: inner.querySelectorAll(".card").length, panel: inner.getElementById("panel").className };
+    """
+    start = time.perf_counter()
+    outcome = in_browser(page, steps, tmp_path)
+    assert outcome.complaints == [] and outcome.found["cards"] > 3 and "open" in outcome.found["panel"]
+    assert time.perf_counter() - start < 10  # about a second on two cores
 
 
 def test_light_and_dark(tmp_path: Path) -> None:

@@ -57,3 +57,40 @@ def test_names_of_layers_become_ranges() -> None:
     operators = tuple(dataclasses.replace(report.operators[1], source=s) for s in sources)
     text = summary(dataclasses.replace(report, operators=operators, kernels=kernels), "", {})
     assert "; layer.0..2.norm, layer.0.norm/exp" in text
+
+
+def test_several_functions_are_told_apart() -> None:
+    report = sample()
+    callers = ["decode", "decode", "prefill", "prefill", "prefill", "prefill"]
+    kernels = tuple(dataclasses.replace(k, caller=c) for k, c in zip(report.kernels, callers))
+    text = summary(dataclasses.replace(report, kernels=kernels), "", {})
+    assert "6 kernels in all 2 functions: 3 stitched" in text
+    lines = [line for line in text.splitlines() if line.startswith("  a call of ")]
+    moved = [sum(k.bytes_moved for k in kernels if k.caller == c) for c in ("decode", "prefill")]  # type: ignore[misc]
+    assert lines[0] == f"  a call of decode: 2 kernels; {moved[0]} B moved"
+    assert lines[1] == f"  a call of prefill: 4 kernels; {moved[1] / 1000:.3g} kB moved"
+    many = tuple(dataclasses.replace(report.kernels[0], caller=f"f{i}") for i in range(50))
+    text = summary(dataclasses.replace(report, kernels=many), "", {})
+    assert "  a call of f4: 1 kernel; " in text and "      and 45 more (--verbose)" in text
+
+
+def test_steps_that_differ_by_a_number_are_one_line() -> None:
+    """As those of an RNN do, of which each reads its own slice of the input."""
+    report = sample()
+    first = report.kernels[2]
+    sources = [f"cell/mul_{3 * i}" for i in range(5)]
+    operators = tuple(dataclasses.replace(report.operators[1], source=s) for s in sources)
+    plan = report.plans[first.function]
+    names = [f"stitch_slice{i}_add1" for i in range(4)] + ["stitch_slice9_add1"]
+    kernels = tuple(
+        dataclasses.replace(first, function=n, operators=(i,)) for i, n in enumerate([*names[:4], *names[4:]])
+    )
+    same = dict.fromkeys(names[:4], plan)
+    other = {names[4]: {**plan, "rows": 77}}
+    text = summary(
+        dataclasses.replace(report, operators=operators, kernels=kernels, plans={**same, **other}), "", {}
+    )
+    assert "    4 x stitch_slice0..3_add1 (4 alike): 1 operator, 4 rows, " in text
+    assert "; cell/mul_0..9\n" in text and "    1 x stitch_slice9_add1: 1 operator, 77 rows" in text
+    two = dataclasses.replace(report, operators=operators, kernels=kernels[:2], plans=same)
+    assert "alike" not in summary(two, "", {})

@@ -13,7 +13,7 @@ from .errors import UsageError, told
 from .model import check_options, read_job
 from .options import add_model_options
 from .outputs import written_to
-from .progress import Progress, tell
+from .progress import Progress, one_line, tell
 from .versions import versions
 
 SUMMARY = "write a library and a manifest"
@@ -47,9 +47,10 @@ def run(args: argparse.Namespace, progress: Progress) -> tuple[dict[str, Any], s
     from ..execution.count import count_lowered
     from ..relax.build import build
     from ..relax.needs import needs
+    from .other_targets import by_tvm_alone
 
     with written_to(args.output, "-o") as folder:
-        with progress(f"compiling for {args.target}"):
+        with progress(f"compiling for {args.target}"), by_tvm_alone(job.target):
             built = build(job.model.mod, job.target, job.config)
         left = built.recorder.declined
         for name, reason in left.items():
@@ -70,12 +71,12 @@ def run(args: argparse.Namespace, progress: Progress) -> tuple[dict[str, Any], s
             "left": left,
             "versions": versions(),
         }
-        with progress(f"writing {library}"):
+        with progress(f"writing {library}"), by_tvm_alone(job.target):
             compiled = _export(built.executable, folder / LIBRARY, job.target)
         data["needs"] = needs(built.lowered, job.target, compiled)
         (folder / MANIFEST).write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
     counted = f"{kernels.total} kernels a call, {kernels.memory_intensive} of them memory-intensive"
-    return data, f"{library}: {counted}"
+    return data, one_line(f"{library}: {counted}")
 
 
 def _export(executable: Any, path: Path, target: Any) -> bool:

@@ -6,6 +6,9 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 EXIT_OK, EXIT_FAILURE, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 
@@ -18,6 +21,19 @@ class UsageError(Exception):
 
 class Failure(RuntimeError):
     """A failure whose message says all: neither the caller's mistake nor a fault of the program."""
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Errors of reading a file name it: of one that is open the system does not say which it was.
+
+    Raises:
+        UsageError: where it cannot be read.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
 def told(error: BaseException) -> str:

@@ -67,6 +67,7 @@ def run(args: argparse.Namespace, progress: Progress) -> tuple[dict[str, Any], s
     with files_for(_files(args)) as files:
         job = read_job(args, progress, names=True)
         from .. import explain
+        from .other_targets import by_tvm_alone
 
         inputs = list(random_inputs_here(job, args.seed).values()) if args.measure else []
         with progress(f"planning for {args.target}"):
@@ -75,10 +76,10 @@ def run(args: argparse.Namespace, progress: Progress) -> tuple[dict[str, Any], s
             with progress(f"compiling and timing every kernel, {args.repeats} calls"):
                 report = report.measure(inputs, args.repeats)
         if "--html" in files:
-            with progress(f"writing {args.html}"):
+            with progress(f"writing {args.html}"), by_tvm_alone(job.target):
                 files["--html"].write_text(report.to_html(args.model.stem), encoding="utf-8")
         if "--trace" in files:
-            with progress(f"writing {args.trace}"):
+            with progress(f"writing {args.trace}"), by_tvm_alone(job.target):
                 files["--trace"].write_text(json.dumps(report.to_trace()), encoding="utf-8")
         if args.why:
             try:

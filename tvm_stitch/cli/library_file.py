@@ -3,20 +3,25 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from pathlib import Path
 from typing import Any
 
+from .errors import reading
+
+_DTYPE = re.compile(r"bool|u?int(4|8|16|32|64)|float(16|32|64)|bfloat16|float[48]_e\w+")
+
 
 def is_library(path: Path) -> bool:
     """Whether a file begins as a shared library does (ELF)."""
-    with path.open("rb") as file:
+    with reading(path), path.open("rb") as file:
         return file.read(4) == b"\x7fELF"
 
 
 def is_whole(path: Path) -> bool:
     """Whether a shared library is as long as its header says. One that is not ends the process that loads it."""
-    with path.open("rb") as file:
+    with reading(path), path.open("rb") as file:
         header = file.read(64)
     if len(header) < 64:
         return False
@@ -35,6 +40,9 @@ def is_manifest(said: Any) -> bool:
     target, library, flags = said.get("target", {}), said.get("library", ""), said.get("cpu_flags", [])
     return (
         all(isinstance(each, list) and all(map(_is_spec, each)) for each in specs)
+        and all(
+            _DTYPE.fullmatch(spec["dtype"]) for spec in specs[0]
+        )  # of random inputs; outputs may be lists
         and isinstance(target, dict)
         and isinstance(library, str)
         and isinstance(flags, list)
@@ -46,4 +54,8 @@ def _is_spec(said: Any) -> bool:
     if not isinstance(said, dict) or not all(isinstance(said.get(key), str) for key in ("name", "dtype")):
         return False
     shape = said.get("shape")
-    return isinstance(shape, list) and all(isinstance(dim, (int, str)) for dim in shape)
+    return isinstance(shape, list) and all(map(_is_dim, shape))
+
+
+def _is_dim(said: Any) -> bool:
+    return isinstance(said, str) or (type(said) is int and said >= 0)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .errors import UsageError
+from .errors import UsageError, reading
 from .heavy import import_or_say
 from .imported import ONNX_ADVICE, Model
 from .options import make_config, parse_config, parse_shapes, parse_target
@@ -61,7 +61,7 @@ def read_job(args: argparse.Namespace, progress: Progress, names: bool = False) 
 
 def _reader(path: Path) -> Callable[[Path, dict[str, tuple[int, ...]], bool], Model]:
     """What reads a file, by its first bytes."""
-    with path.open("rb") as file:
+    with reading(path), path.open("rb") as file:
         start = file.read(4)
     if start == b"\x7fELF":
         raise UsageError(f"{path} is a library; a compiled model is run by: tvm-stitch run {path}")

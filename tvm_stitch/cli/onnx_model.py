@@ -25,10 +25,10 @@ from ..execution.compare import (
 from ..failures import error_text, fault_at, let_pass
 from ..onnx_check import InvalidModel, check_model
 from ..onnx_shapes import folded, with_symbolic_dims
+from ..quiet import without_native_stderr
 from .errors import Failure, UsageError
 from .heavy import import_or_say
 from .imported import ONNX_ADVICE, Model
-from .quiet import without_native_stderr
 
 if TYPE_CHECKING:
     from .imported import Call, Inputs

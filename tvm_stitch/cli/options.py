@@ -97,8 +97,8 @@ def parse_target(text: str) -> Any:
     import tvm
 
     from ..failures import error_text, let_pass
+    from ..quiet import without_native_stderr
     from ..target import resolve_target
-    from .quiet import without_native_stderr
 
     try:
         with without_native_stderr():  # LLVM prints there what the error says
@@ -108,8 +108,7 @@ def parse_target(text: str) -> Any:
         return target
     except Exception as error:  # TVM raises several kinds; all mean that the target is not one
         let_pass(error)
-        reason = error_text(error).split(". Target creation", 1)[0]
-        raise UsageError(f"bad target {text!r}: {reason}; --target takes {TARGET_HELP}") from None
+        raise UsageError(f"bad target {text!r}: {error_text(error)}; --target takes {TARGET_HELP}") from None
 
 
 def parse_config(pairs: Sequence[str]) -> dict[str, Any]:

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from . import bench, compile, explain, run
-from .errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, UsageError, told
+from .errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, Failure, UsageError, told
 from .heavy import import_compiler
 from .options import add_output_options
-from .progress import Progress, tell
+from .progress import Progress, one_line, tell
 from .versions import ShowVersions
 
 COMMANDS = (compile, explain, run, bench)
@@ -36,7 +36,8 @@ class OneLineParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong and end the program with the code of a usage error."""
-        self.exit(EXIT_USAGE, f"{self.prog}: error: {message}; {self.prog} --help lists all options\n")
+        said = one_line(f"{self.prog}: error: {message}; {self.prog} --help lists all options")
+        self.exit(EXIT_USAGE, f"{said}\n")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -76,8 +77,8 @@ def _run(argv: Sequence[str] | None) -> int:
     except Exception as error:  # a failure ends in one line, not in a traceback
         if args.debug:
             raise
-        tell(f"tvm-stitch: {args.command} failed: {told(error)}")
-        tell("tvm-stitch: --debug shows where")
+        more = "" if isinstance(error, Failure) else " (--debug shows where)"
+        tell(f"tvm-stitch: {args.command} failed: {told(error)}{more}")
         return EXIT_FAILURE
 
 
@@ -93,7 +94,10 @@ def _no_warnings() -> Iterator[None]:
 
 
 def _print(text: str) -> int:
-    """The result on stdout. Who reads it may have gone away, and a disk may be full."""
+    """The result on stdout, with names that its encoding lacks as escapes. Who reads it may have gone away, and a disk
+    may be full."""
+    encoding = sys.stdout.encoding or "utf-8"
+    text = text.encode(encoding, "backslashreplace").decode(encoding)
     try:
         print(text, flush=True)
     except OSError as error:

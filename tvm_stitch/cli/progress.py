@@ -4,15 +4,21 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import time
 from collections.abc import Iterator
 
 
+def one_line(text: str) -> str:
+    """A text without what would end its line or steer a terminal: names of files may hold anything."""
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", lambda found: repr(found[0])[1:-1], text)
+
+
 def tell(line: str) -> None:
     """A line on stderr. A stderr that nobody reads any more is no reason to stop."""
     with contextlib.suppress(OSError):
-        print(line, file=sys.stderr, flush=True)
+        print(one_line(line), file=sys.stderr, flush=True)
 
 
 class Progress:

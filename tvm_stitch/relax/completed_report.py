@@ -16,7 +16,7 @@ from ..failures import let_pass
 from ..interrupts import watched
 from ..one_at_a_time import exclusively
 from ..report.data import Code, Kind, ModelReport, StockCall, Totals, add_sizes
-from .functions import entry_of
+from .functions import entries_of
 from .kernel_calls import Call, kernel_calls
 from .marked_names import unmarked
 from .model_report import estimated
@@ -56,7 +56,7 @@ def _stock(mod: tvm.IRModule, target: Any) -> tuple[Totals | None, tuple[StockCa
     ]
     try:
         made = exclusively(passes)(mod)
-        counted = count_lowered(made, target, entry=entry_of(made))
+        total, own = _counted(made, target)
     except Exception as err:  # whatever TVM makes of it
         let_pass(err)
         return None, ()
@@ -66,8 +66,7 @@ def _stock(mod: tvm.IRModule, target: Any) -> tuple[Totals | None, tuple[StockCa
         _stock_call(call, functions.get(call.function), device) for call in kernel_calls(made).calls
     )
     compute = [call.bytes for call in calls if call.kind != "tvm"]
-    own = counted.compute_intensive + counted.external
-    return Totals(counted.total, own, add_sizes(*(call.bytes for call in calls)), add_sizes(*compute)), calls
+    return Totals(total, own, add_sizes(*(call.bytes for call in calls)), add_sizes(*compute)), calls
 
 
 def _stock_call(call: Call, func: Any, device: DeviceModel) -> StockCall:
@@ -82,11 +81,16 @@ def _launches(lowered: tvm.IRModule, target: Any) -> tuple[int, int] | None:
     """Kernels that a call of the stitched module launches, and how many of them hold a compute-intensive operator."""
     try:
         scheduled = tvm.transform.Sequential(default_schedules(target))(lowered)
-        counted = count_lowered(scheduled, target, entry=entry_of(lowered))
+        return _counted(scheduled, target)
     except Exception as err:  # symbolic launches; what TVM does not lower
         let_pass(err)
         return None
-    return counted.total, counted.compute_intensive + counted.external
+
+
+def _counted(mod: tvm.IRModule, target: Any) -> tuple[int, int]:
+    """Kernels that one call of each function launches, and how many of them are compute-intensive or a library's."""
+    counts = [count_lowered(mod, target, entry=entry) for entry in entries_of(mod)]
+    return sum(c.total for c in counts), sum(c.compute_intensive + c.external for c in counts)
 
 
 def _codes(lowered: tvm.IRModule, names: Iterable[str], target: Any) -> dict[str, Code]:

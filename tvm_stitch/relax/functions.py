@@ -19,13 +19,18 @@ def own_functions(mod: tvm.IRModule) -> list[tuple[Any, Any]]:
     ]
 
 
+def entries_of(mod: tvm.IRModule) -> list[str]:
+    """The names of the functions that can be called from outside."""
+    return [str(g.name_hint) for g, f in own_functions(mod) if f.attrs and "global_symbol" in f.attrs]
+
+
 def entry_of(mod: tvm.IRModule) -> str:
     """The name of the function that a program calls: ``main``, or the only one that can be called from outside.
 
     Raises:
         ValueError: when there are several, none of them ``main``, or none at all.
     """
-    names = [str(g.name_hint) for g, f in own_functions(mod) if f.attrs and "global_symbol" in f.attrs]
+    names = entries_of(mod)
     if "main" in names or len(names) == 1:
         return "main" if "main" in names else names[0]
     there = f"there are {', '.join(sorted(names))}" if names else "there is none"

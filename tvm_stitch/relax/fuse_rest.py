@@ -23,7 +23,12 @@ from .operators import operator_name
 
 @module_pass
 class FuseRest:
-    """Run ``FuseOps`` with elements of opaque calls' results behind casts to their own type, and drop the casts."""
+    """Fuse what no stitch op took, as TVM's ``FuseOps`` does, which loses parameters of functions that read elements
+    of several tuples.
+
+    Takes a module behind ``AnnotateTIROpPattern``, with stitch ops (:class:`MergeStitchOps`) or without any, and takes
+    the place of ``FuseOps`` before ``FuseTIR``.
+    """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Fuse what is left."""

@@ -192,7 +192,15 @@ def _kernel(
     moved = (None, None, least, estimated(least, device), note)
     if plan is not None:
         moved = (plan.bytes_read, plan.bytes_written, plan.bytes_least, plan.seconds, "")
-    return KernelCall(call.function, kind, tuple(members), tuple(call.operands), tuple(call.results), *moved)
+    return KernelCall(
+        call.function,
+        kind,
+        tuple(members),
+        tuple(call.operands),
+        tuple(call.results),
+        *moved,
+        caller=call.caller,
+    )
 
 
 def estimated(size: Size, device: DeviceModel) -> float | None:

@@ -218,7 +218,7 @@ def pipeline(
 ) -> Any:
     """A pass for ``tvm.compile(mod, target, relax_pipeline=...)``.
 
-    Scopes without which TVM compiles what is left, and with which it does not, are left to it as well.
+    Where TVM compiles a module only without some of the scopes, these are left to it as well.
 
     Args:
         target: a Target, or a string that ``tvm.target.Target`` takes.

@@ -77,7 +77,7 @@ class KernelCall:
     it computes. ``note`` says what computes it, or why no stitch op took it. ``bytes_least`` counts each operand and
     each result once; ``bytes_read`` and ``bytes_written`` are what its plan moves, or None without one. ``seconds`` is
     the cost model's estimate, of the memory alone: None where a shape is symbolic. ``measured`` is what the call took,
-    where it was measured.
+    where it was measured. ``caller`` is the function of the module that calls it.
     """
 
     function: str
@@ -91,6 +91,7 @@ class KernelCall:
     seconds: float | None
     note: str = ""
     measured: Spread | None = None
+    caller: str = "main"
 
     @property
     def bytes_moved(self) -> Size:
@@ -150,7 +151,7 @@ class Repeat:
 
 @dataclass(frozen=True)
 class Totals:
-    """What one call of a model launches and moves.
+    """What one call of a model launches and moves; of a module with several functions, one call of each together.
 
     ``compute`` of the ``kernels`` hold a compute-intensive operator or are a library's; they move ``bytes_compute`` of
     the ``bytes``, of which every operand and result of a kernel counts once, or as often as its plan moves it.

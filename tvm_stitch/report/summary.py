@@ -8,12 +8,15 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from .data import KernelCall, ModelReport, Reason
+from .data import KernelCall, ModelReport, Reason, add_sizes
 from .times import measured_lines, stock_lines, time_of
 from .words import bytes_in_words, count_of
 
 LINES = 50
 MOST_REPEATS = 4
+MOST_FUNCTIONS = 6
+LEAST_ALIKE = 3
+"""Different kernels that are told in one line, where they differ by a number in their names alone."""
 WIDTH = 118
 KINDS = {
     "stitched": "Stitched kernels",
@@ -41,11 +44,15 @@ def summary(report: ModelReport, device: str, computed: Mapping[str, str]) -> st
         "tvm": "left to TVM",
     }
     told += [f"{kinds[kind]} {words[kind]}" for kind in words if kinds[kind]]
-    headline = f"{count_of(len(report.kernels), 'kernel')} a call: {', '.join(told)}"
+    callers = Counter(k.caller for k in report.kernels)
+    of_what = "a call" if len(callers) < 2 else f"in all {len(callers)} functions"
+    headline = f"{count_of(len(report.kernels), 'kernel')} {of_what}: {', '.join(told)}"
     if report.kernels:
         headline += f"; {bytes_in_words(report.stitched.bytes)} moved"
     lines = [_cut(f"{report.target}{f', planned for {device}' if device else ''}")]
     lines += textwrap.wrap(headline, WIDTH, subsequent_indent="  ")
+    if len(callers) > 1:
+        lines += _most([_cut(_function(report, *caller)) for caller in callers.items()], MOST_FUNCTIONS)
     lines += [_cut(line) for line in measured_lines(report)]
     for repeat in report.repeats[:MOST_REPEATS]:
         same = f"{repeat.count} times the same {count_of(repeat.length, 'kernel')}"
@@ -65,6 +72,12 @@ def summary(report: ModelReport, device: str, computed: Mapping[str, str]) -> st
     for (heading, found), most in zip(sections, _shares([len(found) for _, found in sections], room)):
         lines += ["", heading, *_most(found, most)]
     return "\n".join(lines)
+
+
+def _function(report: ModelReport, name: str, kernels: int) -> str:
+    """What one call of one of several functions launches and moves."""
+    moved = add_sizes(*(k.bytes_moved for k in report.kernels if k.caller == name))
+    return f"  a call of {name}: {count_of(kernels, 'kernel')}; {bytes_in_words(moved)} moved"
 
 
 def _shares(wanted: Sequence[int], room: int) -> list[int]:
@@ -88,9 +101,8 @@ def _kernels(report: ModelReport, kind: str, heading: str) -> tuple[str, list[st
         if kernel.kind == kind:
             calls.setdefault((kernel.function, kernel.note), []).append(kernel)
     lines, notes = [], {note for _, note in calls}
-    for (function, note), same in calls.items():
-        first = same[0]
-        lines.append(_cut(f"  {len(same):3} x {function}: {_told(report, first)}{time_of(same)}"))
+    for name, note, same in _alike(report, calls):
+        lines.append(_cut(f"  {len(same):3} x {name}: {_told(report, same[0])}{time_of(same)}"))
         if sources := _sources(report, same):
             lines[-1] = _cut(f"{lines[-1]}; {_named(sources)}")
         if note and len(notes) > 1:
@@ -100,6 +112,26 @@ def _kernels(report: ModelReport, kind: str, heading: str) -> tuple[str, list[st
             return f"{heading} ({shared})", lines
         lines.insert(0, _cut(f"  {shared}"))
     return heading, lines
+
+
+def _alike(
+    report: ModelReport, calls: Mapping[tuple[str, str], list[KernelCall]]
+) -> list[tuple[str, str, list[KernelCall]]]:
+    """Kernels with their notes and calls, those in one that a loop's steps differ in: a number in their names."""
+    families: dict[tuple[str, str, str], list[str]] = {}
+    for (function, note), same in calls.items():
+        family = re.sub(r"\d+", "#", function), note, _told(report, same[0])
+        families.setdefault(family, []).append(function)
+    found = []
+    for (_, note, _), functions in families.items():
+        names = _range(functions)
+        if len(functions) >= LEAST_ALIKE and len(names) == 1:
+            members = set(functions)
+            of_all = [k for same in calls.values() for k in same if k.function in members and k.note == note]
+            found.append((f"{names[0]} ({len(functions)} alike)", note, of_all))
+        else:
+            found += [(function, note, calls[function, note]) for function in functions]
+    return found
 
 
 def _told(report: ModelReport, kernel: KernelCall) -> str:

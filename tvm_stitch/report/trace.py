@@ -27,7 +27,9 @@ def trace(report: ModelReport) -> dict[str, Any]:
     launches, no arithmetic: a kernel around a compute-intensive operator takes at least so long. A kernel of symbolic
     shape has no length (a mark of 0), which its arguments say.
     """
-    events = _process(STITCHED, f"one call on {report.target}", report.kernels, NAMES)
+    callers = len({kernel.caller for kernel in report.kernels})
+    what = "one call" if callers < 2 else f"one call of each of {callers} functions"
+    events = _process(STITCHED, f"{what} on {report.target}", report.kernels, NAMES)
     start = 0.0
     for i, kernel in enumerate(report.kernels):
         args: dict[str, Any] = {

@@ -46,7 +46,8 @@ function showPanel(what) {
 function overview() {
   const comparison = section("TVM’s own pipeline beside stitching");
   const { stock, stitched } = data;
-  bars(comparison, "Kernels a call", stock, stitched, (t) => t.kernels, (t) => t.compute, String, "fewer");
+  const callers = new Set(kernels.map((k) => k.caller)).size;
+  bars(comparison, callers > 1 ? `Kernels in all ${callers} functions` : "Kernels a call", stock, stitched, (t) => t.kernels, (t) => t.compute, String, "fewer");
   bars(comparison, "Bytes moved", stock, stitched, (t) => t.bytes, (t) => t.bytes_compute, bytes, "less");
   times(comparison);
   keyOf(comparison, [["compute", "with a matrix product, convolution or attention"], ["memory", "memory-intensive"]]);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Without what native code writes to stderr, where it says nothing that users can use."""
+"""Silence: without what native code writes to stderr, where it says nothing that users can use."""
 
 from __future__ import annotations
 
