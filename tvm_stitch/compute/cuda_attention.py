@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from .. import compat
@@ -29,6 +28,7 @@ from ..failures import Refusal
 from ..graph.dtype import MULTIPLIED, item_bytes
 from ..graph.extent import as_expr, ceildiv, is_number, product
 from .attention import SMALLEST_SCALE, Attention, Operand
+from .cuda.sources import sources
 from .emit import compute_func
 
 FIRST_CAPABILITY = 80
@@ -206,5 +206,4 @@ __device__ __forceinline__ void {name}(
 
 @cache
 def _source(is_float: bool) -> str:
-    files = ["attention.cuh", *(["attention_float.cuh"] if is_float else [])]
-    return "".join((Path(__file__).parent / "cuda" / name).read_text() for name in files)
+    return sources("copies", "attention", *(["attention_float"] if is_float else []))

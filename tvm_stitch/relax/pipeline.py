@@ -62,6 +62,7 @@ from .library_matmuls import LibraryMatmuls
 from .lift_workspace import LiftWorkspace
 from .mark import MergeStitchOps, UnmarkEpilogues
 from .mend_imports import MendImports
+from .own_convolutions import OwnConvolutions
 from .phased_convolutions import PhasedConvolutions
 from .raised_calls import RaisedCalls
 from .schedule_stitch_ops import ScheduleStitchOps
@@ -158,12 +159,15 @@ def planning_passes(
 
 
 def _libraries(target: Any, config: StitchConfig, recorder: Recorder) -> list[Any]:
-    """Libraries for compute-intensive operators, called through functions of our own: on CUDA devices."""
+    """What computes compute-intensive operators on CUDA devices: libraries, and a kernel of our own for convolutions."""
     if target.kind.name != "cuda":
         return []
-    passes = {"matmul": LibraryMatmuls, "convolution": LibraryConvolutions}
+    passes = {"matmul": [LibraryMatmuls], "convolution": [OwnConvolutions, LibraryConvolutions]}
     return [
-        each(target, config, recorder.computed) for kind, each in passes.items() if kind not in config.of_tvm
+        each(target, config, recorder.computed)
+        for kind, of_kind in passes.items()
+        if kind not in config.of_tvm
+        for each in of_kind
     ]
 
 

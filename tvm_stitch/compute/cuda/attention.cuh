@@ -57,15 +57,6 @@ __device__ __forceinline__ float power_of_two(float x) {
   return result;
 }
 
-// 16 bytes from device to shared memory, of which `bytes` are read and the others become 0.
-__device__ __forceinline__ void copy_in_background(void* to, const void* from, int bytes) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-               : : "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "r"(bytes) : "memory");
-}
-
-// Until this thread's copies have arrived; those of others are there behind a barrier.
-__device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" : : : "memory"); }
-
 __device__ __forceinline__ void load_matrices(unsigned (&out)[4], unsigned address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3]) : "r"(address) : "memory");

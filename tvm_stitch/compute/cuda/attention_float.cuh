@@ -5,11 +5,6 @@
 
 namespace tvm_stitch {
 
-__device__ __forceinline__ void end_copy_group() { asm volatile("cp.async.commit_group;" : : : "memory"); }
-
-// Until all of this thread's groups of copies but the last one have arrived.
-__device__ __forceinline__ void wait_for_copies_but_last() { asm volatile("cp.async.wait_group 1;" : : : "memory"); }
-
 __device__ __forceinline__ void load_four(float (&out)[4], const float* from) {
   const float4 found = *reinterpret_cast<const float4*>(from);
   out[0] = found.x, out[1] = found.y, out[2] = found.z, out[3] = found.w;

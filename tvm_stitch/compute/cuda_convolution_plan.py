@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How our kernel computes a convolution on a CUDA device: its tile, and the parts into which sums are divided."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..device import DeviceModel
+from ..failures import Refusal
+
+DEPTH = 16
+"""Products that a slice of a block adds up in a step."""
+
+STAGES = 3
+"""Steps in shared memory."""
+
+REGISTERS = 128
+"""Of a thread."""
+
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+"""Parts into which sums may be divided."""
+
+FEWEST_ROUNDS = 2
+"""Steps of each slice in a split; with fewer, most of the time is spent before the first one has been copied."""
+
+FILLED = 1.34
+"""Where the channels of a place of the window, filled up to whole steps, are more by this factor, steps run through the
+windows of channels: addresses then take more instructions."""
+
+WASTED = 2.0
+"""A tile that computes so many times what is asked is left to the library."""
+
+LATENCY = 1700
+"""Cycles of a step whose copies are waited for."""
+
+EFFICIENCY = {(128, 128, 1): 0.7}
+"""Of the multiply-adds that a multiprocessor can do, by tile; others: ``USUAL_EFFICIENCY``."""
+USUAL_EFFICIENCY = 0.65
+
+FIXED = 5000
+"""Cycles of a block beside its steps: the launch, the first copies, the write-back."""
+
+LANES = 128
+"""Multiply-adds of float32 of a multiprocessor in a cycle (64 before compute capability 8.6: a factor for all plans)."""
+
+BYTES_PER_CYCLE = 1500
+"""Of the splits' results, which are written and read again, mostly in the second-level cache."""
+
+_LARGEST = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class ImageConvolution:
+    """``out[n, f, y, x]``, the sum over c, r, s of ``data[n, c of f, y * stride + r * dilation - padding, ...] * weight``.
+
+    Attributes:
+        images: of a batch.
+        groups, inputs, outputs: groups of channels, and those of each group.
+        extents: height and width of an image.
+        places: of the result.
+        window, strides, padding, dilation: by spatial axis; padding is the same on both sides.
+    """
+
+    images: int
+    groups: int
+    inputs: int
+    outputs: int
+    extents: tuple[int, int]
+    places: tuple[int, int]
+    window: tuple[int, int]
+    strides: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A block's: channels and places of its results, and groups of threads that add up different products of them."""
+
+    rows: int
+    places: int
+    slices: int
+
+    @property
+    def threads(self) -> int:
+        """Of a block: each has 8 x 8 results of a slice."""
+        return self.rows * self.places // 64 * self.slices
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of a block: the steps that are copied ahead, later the slices' sums."""
+        steps = STAGES * self.slices * (self.rows + self.places) * DEPTH
+        sums = self.slices * self.rows * self.places if self.slices > 1 else 0
+        return 4 * max(steps, sums)
+
+
+TILES = (Tile(64, 64, 2), Tile(64, 64, 4), Tile(64, 128, 2), Tile(128, 128, 1))
+
+
+@dataclass(frozen=True)
+class ConvolutionPlan:
+    """How a convolution is computed.
+
+    Attributes:
+        tile: of a block.
+        resident: blocks that share a multiprocessor.
+        splits: parts into which each sum is divided.
+        gathered: steps run through the windows of channels, not through the channels at a place of the window.
+    """
+
+    tile: Tile
+    resident: int
+    splits: int
+    gathered: bool
+
+
+def convolution_plan(convolution: ImageConvolution, device: DeviceModel) -> ConvolutionPlan:
+    """The plan of the least estimated time.
+
+    Raises:
+        Refusal: where most of each tile would be computed in vain, or sizes are too large for 32 bits.
+    """
+    c = convolution
+    if max(c.images * math.prod(c.places), c.groups * c.inputs * math.prod(c.extents)) > _LARGEST // 4:
+        raise Refusal("its sizes do not fit our kernel's 32-bit numbers")
+    made = [(_cycles(c, plan, device), plan) for plan in _plans(c, device)]
+    if not made:
+        raise Refusal("our kernel's tiles do not fit the device")
+    _, best = min(made, key=lambda each: each[0])
+    wasted = _computed(c, best) / (c.images * math.prod(c.places) * c.outputs * c.inputs * math.prod(c.window))
+    if wasted > WASTED:
+        raise Refusal(f"our kernel's tiles would compute {wasted:.1f} times what is asked")
+    return best
+
+
+def _plans(c: ImageConvolution, device: DeviceModel) -> Iterator[ConvolutionPlan]:
+    filled = -(-c.inputs // DEPTH) * DEPTH / c.inputs
+    gathered = filled > FILLED and math.prod(c.window) > 1
+    for tile in TILES:
+        if tile.shared_bytes > device.shared_per_block:
+            continue
+        shared = device.shared_per_sm // (tile.shared_bytes + device.shared_reserved)
+        resident = min(device.registers_per_sm // (REGISTERS * tile.threads), shared)
+        for splits in SPLITS:
+            plan = ConvolutionPlan(tile, resident, splits, gathered)
+            if splits == 1 or _rounds(c, plan) >= FEWEST_ROUNDS:
+                yield plan
+
+
+def _steps(c: ImageConvolution, plan: ConvolutionPlan) -> int:
+    taps = math.prod(c.window)
+    return -(-c.inputs * taps // DEPTH) if plan.gathered else taps * -(-c.inputs // DEPTH)
+
+
+def _rounds(c: ImageConvolution, plan: ConvolutionPlan) -> int:
+    """Steps of a slice in a split."""
+    return -(-_steps(c, plan) // (plan.tile.slices * plan.splits))
+
+
+def _tiles(c: ImageConvolution, plan: ConvolutionPlan) -> int:
+    places = c.images * math.prod(c.places)
+    return c.groups * -(-c.outputs // plan.tile.rows) * -(-places // plan.tile.places)
+
+
+def _computed(c: ImageConvolution, plan: ConvolutionPlan) -> int:
+    """Multiply-adds of a group, with those that fill tiles and steps up."""
+    return _tiles(c, plan) // c.groups * plan.tile.rows * plan.tile.places * _steps(c, plan) * DEPTH
+
+
+def _cycles(c: ImageConvolution, plan: ConvolutionPlan, device: DeviceModel) -> float:
+    """The estimated time: full rounds of resident blocks, and a last one of those that are left."""
+    tile = plan.tile
+    efficiency = EFFICIENCY.get((tile.rows, tile.places, tile.slices), USUAL_EFFICIENCY)
+    step = tile.slices * tile.rows * tile.places * DEPTH / LANES / efficiency
+    full, rest = divmod(-(-_tiles(c, plan) * plan.splits // device.sms), plan.resident)
+
+    def wave(blocks: int) -> float:
+        return FIXED + _rounds(c, plan) * max(LATENCY, blocks * step) if blocks else 0.0
+
+    results = 4 * c.images * c.groups * c.outputs * math.prod(c.places)
+    added = 0 if plan.splits == 1 else plan.splits * results / BYTES_PER_CYCLE
+    return full * wave(plan.resident) + wave(rest) + added

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""OwnConvolutions: exact float32 convolutions of constant weights become calls of our own CUDA kernel.
+
+Before :mod:`.library_convolutions`, which takes what is left. Sums that the kernel divides are added up by ``R.sum``,
+which the stitched kernel behind the convolution computes with whatever else it does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from ..compute.cuda_convolution import (
+    FIRST_CAPABILITY,
+    KernelOf,
+    cuda_convolution,
+    kernel_of,
+    packed_weight,
+)
+from ..compute.cuda_convolution_plan import ConvolutionPlan, ImageConvolution, convolution_plan
+from ..device import device_model
+from ..failures import Refusal
+from ..graph.extent import is_number
+from ..module_pass import module_pass
+from ..target import capability_of
+from .compute_pass import ComputePass
+from .functions import own_functions
+from .operators import operator_name
+from .views import shape_of
+
+LAYOUTS = {"relax.nn.conv1d": ("NCW", "OIW"), "relax.nn.conv2d": ("NCHW", "OIHW")}
+"""The layouts of data and weight that the kernel takes."""
+
+
+@module_pass
+class OwnConvolutions(ComputePass):
+    """Replace ``R.nn.conv1d`` and ``conv2d`` of static shape by our kernel, with the weight packed.
+
+    ``computed``, if given, receives for each of them what computes it. Other convolutions stay as they are.
+    """
+
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
+        asked = self.config.compute_of("convolution") == "auto" and not self.config.tf32
+        if not asked or capability_of(self.target) < FIRST_CAPABILITY:
+            return mod
+        rewriter = _Rewriter(mod, self)
+        for gvar, func in own_functions(mod):
+            rewriter.builder_.update_func(gvar, rewriter.visit_expr(func))
+        if not rewriter.kernels:
+            return mod
+        return relax.transform.DeadCodeElimination()(rewriter.builder_.get())
+
+
+def image_convolution(call: Any) -> ImageConvolution:
+    """What a call computes.
+
+    Raises:
+        Refusal: where it is none that our kernel computes.
+    """
+    attrs, (data, weight) = call.attrs, call.args
+    layouts = str(attrs.data_layout), str(attrs.kernel_layout)
+    if layouts != LAYOUTS[operator_name(call)] or str(attrs.out_layout) not in ("", layouts[0]):
+        raise Refusal(f"layouts {layouts[0]}, {layouts[1]} are none of our kernel's")
+    if any(str(value.ty.dtype) != "float32" for value in (data, weight, call)):
+        raise Refusal("our kernel is for float32")
+    if not isinstance(weight, tvm.ir.GenericConst):
+        raise Refusal("its weight is no constant")
+    shapes = [_static(value) for value in (data, weight, call)]
+    (images, channels, *extents), (outputs, inputs, *window), (_, _, *places) = shapes
+    spatial, padding = len(window), [int(p) for p in attrs.padding]
+    if padding[:spatial] != padding[spatial:]:
+        raise Refusal(f"padding {padding} is not the same on both sides")
+    groups = int(attrs.groups)
+    if channels != inputs * groups:
+        raise Refusal("its channels are not those of its weight")
+
+    def two(numbers: Any, one: int) -> tuple[int, int]:
+        first, second = [one, *map(int, numbers)][-2:]
+        return first, second
+
+    return ImageConvolution(
+        images,
+        groups,
+        inputs,
+        outputs // groups,
+        two(extents, 1),
+        two(places, 1),
+        two(window, 1),
+        two(attrs.strides, 1),
+        two(padding[:spatial], 0),
+        two(attrs.dilation, 1),
+    )
+
+
+def _static(value: Any) -> list[int]:
+    shape = shape_of(value)
+    if shape is None or not all(isinstance(extent, int) for extent in shape):
+        raise Refusal("its shapes are not static")
+    if any(is_number(extent, 0) for extent in shape):
+        raise Refusal("it has no elements")
+    return [extent for extent in shape if isinstance(extent, int)]
+
+
+def described(plan: ConvolutionPlan) -> str:
+    """A plan in words."""
+    tile = plan.tile
+    words = [f"our kernel: tiles of {tile.rows} channels x {tile.places} places"]
+    words += [f"{plan.splits} splits"] if plan.splits > 1 else []
+    return ", ".join(words)
+
+
+@mutator
+class _Rewriter(PyExprMutator):
+    def __init__(self, mod: tvm.IRModule, owner: OwnConvolutions):
+        super().__init__(mod)
+        self.owner, self.device = owner, device_model(owner.target, owner.config)
+        self.kernels: dict[KernelOf, Any] = {}
+        self.weights: dict[tuple[Any, ConvolutionPlan, int], Any] = {}
+        self.name = ""
+
+    def visit_var_binding_(self, binding: Any) -> None:
+        self.name = str(binding.var.name)
+        super().visit_var_binding_(binding)
+
+    def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
+        name, call = self.name, super().visit_call_(call)
+        if operator_name(call) not in LAYOUTS:
+            return call
+        try:
+            convolution = image_convolution(call)
+            plan = convolution_plan(convolution, self.device)
+        except Refusal:
+            return call  # the library's pass tells why that, or TVM, computes it
+        self.owner.computed[f"{call.op.name.rpartition('.')[2]} {name}"] = described(plan)
+        data, weight = call.args
+        shape = _static(call)
+        out = relax.TensorType([plan.splits, *shape] if plan.splits > 1 else shape, "float32")
+        kernel = self._kernel(kernel_of(convolution, plan, len(shape) - 2))
+        made = relax.call_tir(kernel, relax.Tuple([data, self._packed(weight, convolution, plan)]), out)
+        return made if plan.splits == 1 else relax.op.sum(self.builder_.emit(made), axis=[0])
+
+    def _kernel(self, of: KernelOf) -> Any:
+        if of not in self.kernels:
+            self.kernels[of] = self.builder_.add_func(cuda_convolution(of), "convolution")
+        return self.kernels[of]
+
+    def _packed(self, weight: Any, convolution: ImageConvolution, plan: ConvolutionPlan) -> Any:
+        """The weight as the kernel reads it: one constant for convolutions that share it."""
+        key = weight, plan, convolution.groups
+        if key not in self.weights:
+            self.weights[key] = relax.const(packed_weight(weight.value.numpy(), convolution, plan))
+        return self.weights[key]
