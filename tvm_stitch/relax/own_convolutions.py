@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """OwnConvolutions: exact float32 convolutions of constant weights become calls of our own CUDA kernel.
 
-Before :mod:`.library_convolutions`, which takes what is left. Sums that the kernel divides are added up by ``R.sum``,
-which the stitched kernel behind the convolution computes with whatever else it does.
+Before :mod:`.library_convolutions`, which takes what is left. Sums that the kernel divides are added up by the
+stitched kernel behind the convolution.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tvm
-from tvm import relax
+from tvm import relax, te
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ..compute.cuda_convolution import (
@@ -112,6 +113,22 @@ def described(plan: ConvolutionPlan) -> str:
     return ", ".join(words)
 
 
+def added_up(splits: te.Tensor) -> te.Tensor:
+    """The sum over the first axis, written out: threads that each add up one element read neighbours.
+
+    A reduction over so few rows would be spread over lanes.
+    """
+
+    def summed(first: int, last: int, indices: Sequence[Any]) -> Any:
+        if last - first == 1:
+            return splits(first, *indices)
+        middle = (first + last) // 2
+        return summed(first, middle, indices) + summed(middle, last, indices)
+
+    count, *shape = (int(extent) for extent in splits.shape)
+    return te.compute(shape, lambda *indices: summed(0, count, indices), name="added_up")
+
+
 @mutator
 class _Rewriter(PyExprMutator):
     def __init__(self, mod: tvm.IRModule, owner: OwnConvolutions):
@@ -140,7 +157,7 @@ class _Rewriter(PyExprMutator):
         out = relax.TensorType([plan.splits, *shape] if plan.splits > 1 else shape, "float32")
         kernel = self._kernel(kernel_of(convolution, plan, len(shape) - 2))
         made = relax.call_tir(kernel, relax.Tuple([data, self._packed(weight, convolution, plan)]), out)
-        return made if plan.splits == 1 else relax.op.sum(self.builder_.emit(made), axis=[0])
+        return made if plan.splits == 1 else self.builder_.call_te(added_up, self.builder_.emit(made))
 
     def _kernel(self, of: KernelOf) -> Any:
         if of not in self.kernels:
