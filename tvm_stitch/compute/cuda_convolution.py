@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from .. import compat
 from ..codegen import builder as B
 from ..codegen.gpu.launch_bounds import bound_registers
 from ..compat import Buffer, Expr, T, tir
@@ -82,7 +81,9 @@ def packed_weight(weight: np.ndarray, convolution: ImageConvolution, plan: Convo
     by_product = weight.reshape(c.groups, c.outputs, c.inputs, taps)
     order = (0, 2, 3, 1) if plan.gathered else (0, 3, 2, 1)
     filled = np.zeros((c.groups, runs, -(-of_run // DEPTH) * DEPTH, line), "float32")
-    filled[:, :, :of_run, : c.outputs] = by_product.transpose(order).reshape(c.groups, runs, of_run, c.outputs)
+    filled[:, :, :of_run, : c.outputs] = by_product.transpose(order).reshape(
+        c.groups, runs, of_run, c.outputs
+    )
     return filled.reshape(-1, line)
 
 
@@ -104,7 +105,15 @@ def cuda_convolution(of: KernelOf) -> Any:
         stack.enter_context(T.launch_thread("threadIdx.x", B.i64(of.tile.threads)))
         bound_registers(stack, of.resident)
         shared = B.local([of.tile.shared_bytes // 4], "float32", "shared", "shared.dyn")
-        sizes = [images, tir.floordiv(channels, B.i64(of.groups)), *_two(extents), own, *_two(places), line, count]
+        sizes = [
+            images,
+            tir.floordiv(channels, B.i64(of.groups)),
+            *_two(extents),
+            own,
+            *_two(places),
+            line,
+            count,
+        ]
         B.evaluate(_call(of, shared.data, [data, weight, out], sizes))
     return compute_func([data, weight, out], body[0])
 

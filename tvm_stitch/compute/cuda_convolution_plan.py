@@ -43,7 +43,7 @@ FIXED = 5000
 """Cycles of a block beside its steps: the launch, the first copies, the write-back."""
 
 LANES = 128
-"""Multiply-adds of float32 of a multiprocessor in a cycle (64 before compute capability 8.6: a factor for all plans)."""
+"""Multiply-adds of float32 of a multiprocessor in a cycle. Where there are 64, all plans are slower alike."""
 
 BYTES_PER_CYCLE = 1500
 """Of the splits' results, which are written and read again, mostly in the second-level cache."""
@@ -53,7 +53,7 @@ _LARGEST = 2**31 - 1
 
 @dataclass(frozen=True)
 class ImageConvolution:
-    """``out[n, f, y, x]``, the sum over c, r, s of ``data[n, c of f, y * stride + r * dilation - padding, ...] * weight``.
+    """``out[n, f, y...]``, the sum over c, r... of ``data[n, c of f, y * stride + r * dilation - padding...] * weight``
 
     Attributes:
         images: of a batch.
@@ -129,7 +129,9 @@ def convolution_plan(convolution: ImageConvolution, device: DeviceModel) -> Conv
     if not made:
         raise Refusal("our kernel's tiles do not fit the device")
     _, best = min(made, key=lambda each: each[0])
-    wasted = _computed(c, best) / (c.images * math.prod(c.places) * c.outputs * c.inputs * math.prod(c.window))
+    wasted = _computed(c, best) / (
+        c.images * math.prod(c.places) * c.outputs * c.inputs * math.prod(c.window)
+    )
     if wasted > WASTED:
         raise Refusal(f"our kernel's tiles would compute {wasted:.1f} times what is asked")
     return best

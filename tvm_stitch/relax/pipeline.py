@@ -159,7 +159,7 @@ def planning_passes(
 
 
 def _libraries(target: Any, config: StitchConfig, recorder: Recorder) -> list[Any]:
-    """What computes compute-intensive operators on CUDA devices: libraries, and a kernel of our own for convolutions."""
+    """What computes compute-intensive operators on CUDA devices: libraries, and our own kernel of convolutions."""
     if target.kind.name != "cuda":
         return []
     passes = {"matmul": [LibraryMatmuls], "convolution": [OwnConvolutions, LibraryConvolutions]}
