@@ -162,12 +162,9 @@ def _libraries(target: Any, config: StitchConfig, recorder: Recorder) -> list[An
     """What computes compute-intensive operators on CUDA devices: libraries, and our own kernel of convolutions."""
     if target.kind.name != "cuda":
         return []
-    passes = {"matmul": [LibraryMatmuls], "convolution": [OwnConvolutions, LibraryConvolutions]}
+    passes = {LibraryMatmuls: "matmul", OwnConvolutions: "convolution", LibraryConvolutions: "convolution"}
     return [
-        each(target, config, recorder.computed)
-        for kind, of_kind in passes.items()
-        if kind not in config.of_tvm
-        for each in of_kind
+        each(target, config, recorder.computed) for each, kind in passes.items() if kind not in config.of_tvm
     ]
 
 
