@@ -56,6 +56,7 @@ from .flow_names import flow_of
 from .fold_constants import FoldConstants
 from .fuse_rest import FuseRest
 from .fused_attention import FusedAttention
+from .joined_products import JoinedProducts
 from .keep_zeros import KeepZeros
 from .library_convolutions import LibraryConvolutions
 from .library_matmuls import LibraryMatmuls
@@ -141,6 +142,7 @@ def planning_passes(
         ConstantWeights(),
         ConstantViews(),
         ConstantBatchNorm(),
+        *([JoinedProducts()] if target.kind.name == "cuda" and "matmul" not in config.of_tvm else []),
         FusedAttention(target, config, recorder.computed),
         *([DecomposeAttention()] if "matmul" not in config.of_tvm else []),
         TransposedConvolutions("convolution" not in config.of_tvm),
