@@ -45,6 +45,7 @@ from .expressions import (
     has_load,
     int_value,
     intrinsic,
+    is_choice,
     is_expr,
     is_load,
     is_operator_call,
@@ -55,6 +56,7 @@ from .expressions import (
     load_buffer,
     loads_in,
     operands,
+    parts,
     rebuild,
     recast_call,
     remake_call,
@@ -73,7 +75,6 @@ from .expressions import (
 from .functions import (
     allocate,
     bind_scalar,
-    buffer_identity,
     built_body,
     changed_block,
     is_block_realize,

@@ -23,7 +23,7 @@ from ..target import resolve_target
 from .dataflow import Region, results_of, view
 from .lower import PRIMITIVE, OpReader, type_of
 from .templates import Templates
-from .traverse import children, post_order, remake
+from .traverse import children, remake
 
 STITCH_ATTR = "tvm_stitch.stitch_op"
 """Function attribute that marks a stitch op; its value is the scope, which names it among those of the module."""
@@ -317,9 +317,3 @@ class _Outliner:
 def is_marked(expr: Any) -> bool:
     """True for a function literal that :class:`StitchOps` outlined as a stitch op."""
     return isinstance(expr, relay.Function) and bool(expr.attrs) and STITCH_ATTR in expr.attrs
-
-
-def stitched_functions(mod: tvm.IRModule) -> list[Any]:
-    """The functions that :class:`StitchOps` outlined, in the order in which they are called."""
-    bodies = [func.body for func in mod.functions.values() if isinstance(func, relay.Function)]
-    return [expr for expr in post_order(bodies) if is_marked(expr)]

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from tvm_stitch.codegen.vector_math.scope import (
+from ...compat import tir
+from .scope import (
     EXPONENT_BITS,
     INF,
     NAN,
@@ -24,7 +25,6 @@ from tvm_stitch.codegen.vector_math.scope import (
     quotient,
     to_bits,
 )
-from tvm_stitch.compat import tir
 
 # log2((1 + s) / (1 - s)) / s in s^2 for mantissas in [sqrt(1/2), sqrt(2)], 1.3e-11 relative.
 _LOG2 = (2.8853900817901525, 0.9617966732680467, 0.5770835977703341, 0.41167200789175046, 0.3407424420615669)

@@ -283,7 +283,7 @@ def _comparisons(value: Expr, inside: bool = False) -> Iterator[tuple[str, Expr,
         return
     if compat.is_load(value):
         return
-    if name == "Call" and compat.call_name(value) == "if_then_else":
+    if compat.is_choice(value):
         yield from _comparisons(value.args[0], True)
         yield from _comparisons(value.args[1])
         yield from _comparisons(value.args[2])
