@@ -252,7 +252,6 @@ def _task(batch: int, rows: int, panels: int, tile: int, cores: Sequence[int]) -
         busy = rows / (of_rows * -(-rows // of_rows)) * panels / (of_panels * -(-panels // of_panels))
         return _elapsed(tasks, of_panels * of_panel, min(1.0, busy), cores)
 
-    most = max(1, min(-(-ROWS_OF_TASK // tile), -(-rows // tile)))
     most = min(-(-ROWS_OF_TASK // tile), -(-rows // tile))
     divisions = product(range(most, 0, -1), range(min(PANELS_OF_TASK, panels), 0, -1))
     return min(((tiles * tile, of_panels) for tiles, of_panels in divisions), key=cost)

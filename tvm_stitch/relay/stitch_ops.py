@@ -213,17 +213,17 @@ class _Outliner:
             both = enumerate((old.true_branch, old.false_branch))
             branches = [self.inner(branch, f"{self.prefix}/{node.index}.{i}") for i, branch in both]
             new = relay.If(self.rebuilt(old.cond), *branches, old.span)
-        elif node.is_view and old.op.get_attr("TReshapeOp") and self._is_item(old.args[0]):
+        elif (
+            node.is_view
+            and old.op.get_attr("TReshapeOp")
+            and isinstance(self.rebuilt(old.args[0]), relay.TupleGetItem)
+        ):  # of one result of several
             new = self._view(old)
         elif not isinstance(old, relay.Let):
             new = remake(old, [self.rebuilt(c) for c in children(old)])
         for var in relay.analysis.free_vars(old):
             self._bind_again(var)
         self._define(old, new)
-
-    def _is_item(self, expr: Any) -> bool:
-        """Has the value become one result of several?"""
-        return isinstance(self.rebuilt(expr), relay.TupleGetItem)
 
     def _view(self, reshape: Any) -> Any:
         """A reshape of one result of several. TVM would fuse it with the access, and copy; alone it costs nothing."""

@@ -91,7 +91,8 @@ def as_bits(body: Any) -> Any:
     def visit(e: Expr) -> Expr:
         """An expression; of dtype uint16 where it was bfloat16."""
         if compat.kind(e) == "Cast" and _is_bfloat16(e.value):
-            wide = _widen(visit(e.value))
+            high = tir.Cast("int32", visit(e.value)) << compat.const(16, "int32")
+            wide = tir.reinterpret("float32", high)
             return wide if compat.dtype_of(e) == "float32" else tir.Cast(compat.dtype_of(e), wide)
         return bits(e) if _is_bfloat16(e) else compat.rebuild(e, visit)
 
@@ -122,11 +123,6 @@ def as_bits(body: Any) -> Any:
 
 def _is_bfloat16(e: Expr) -> bool:
     return compat.dtype_of(e) == "bfloat16"
-
-
-def _widen(bits: Expr) -> Expr:
-    """The float32 of a bfloat16's bits (uint16)."""
-    return tir.reinterpret("float32", tir.Cast("int32", bits) << compat.const(16, "int32"))
 
 
 def _narrow(value: Expr) -> Expr:

@@ -101,7 +101,8 @@ def total(
             index = thread + B.i64(k * threads)
             inside = None if (k + 1) * threads <= count else index < B.i64(count)
             with B.when(inside):
-                value = convert(_load_partial(partial, index), accumulator_dtype(op))
+                found = compat.load(partial, [B.i64(0)] * (len(partial.shape) - 1) + [index])
+                value = convert(found, accumulator_dtype(op))
                 B.store(acc, combine(op.combiner or "", B.fetch(acc, 0), value), [B.i64(0)])
         own.append(B.cell(B.fetch(acc, 0), "own"))
     return row_reduce(ops, own, threads, 1, thread, B.i64(0))
@@ -118,7 +119,3 @@ def _store_partial(partial: Buffer, value: Expr, result: Expr, block: Expr) -> N
     shape = [int(e) for e in partial.shape]
     where = [*unflatten(result, shape[:-1]), block]
     B.store(partial, convert(value, compat.buffer_dtype(partial)), where)
-
-
-def _load_partial(partial: Buffer, block: Expr) -> Expr:
-    return compat.load(partial, [B.i64(0)] * (len(partial.shape) - 1) + [block])

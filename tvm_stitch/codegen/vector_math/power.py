@@ -92,17 +92,13 @@ def _constant_power(scope: Scope, x: Expr, y: float) -> Expr | None:
     if y == 0.0:
         return f32(1.0)
     if abs(y) == 0.5:
-        root = tir.Select(tir.EQ(x, f32(-INF)), f32(INF), tir.sqrt(_unsigned_zero(x)))
+        unsigned = tir.Select(tir.EQ(x, f32(0.0)), f32(0.0), x)  # -0 made 0
+        root = tir.Select(tir.EQ(x, f32(-INF)), f32(INF), tir.sqrt(unsigned))
         return root if y > 0 else quotient(f32(1.0), root)
     if not (_FEWEST <= y <= _MOST and y == int(y)):
         return None
     base = x if y > 0 else scope.let(quotient(f32(1.0), x))
     return _product(scope, base, int(abs(y)))
-
-
-def _unsigned_zero(x: Expr) -> Expr:
-    """x, with -0 made 0."""
-    return tir.Select(tir.EQ(x, f32(0.0)), f32(0.0), x)
 
 
 def _product(scope: Scope, x: Expr, n: int) -> Expr:

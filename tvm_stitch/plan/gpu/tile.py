@@ -179,12 +179,8 @@ def divisor(columns: Extent) -> int:
     """A number that certainly divides the extent."""
     if isinstance(columns, int):
         return columns
-    return max(1, int(Analyzer().modular_set(as_expr(columns)).coeff)) if _pure(columns) else 1
-
-
-def _pure(columns: Extent) -> bool:
     modular = Analyzer().modular_set(as_expr(columns))
-    return int(modular.base) == 0
+    return max(1, int(modular.coeff)) if int(modular.base) == 0 else 1
 
 
 def tile_words(alignment: Alignment, sched: LoopNest, columns: Extent) -> float:
@@ -397,7 +393,8 @@ def _threads_for(
         small = [t for t in (1, 2, 4, 8, 16, 32) if t <= vecs * 2]
         threads = min(small, key=lambda t: (heuristics.packed_row_cost(vecs, t, vector, words), -t))
     else:
-        threads = min(max(32, _power_of_two(-(-columns // (2 * full)))), most // 2)
+        power = 1 << max(0, -(-columns // (2 * full)) - 1).bit_length()  # the least that is not smaller
+        threads = min(max(32, power), most // 2)
 
     def crowded(limit: float) -> bool:
         return -(-vecs // threads) * vector * words > limit
@@ -411,11 +408,6 @@ def _threads_for(
         while threads < most and rows * threads < wanted and threads * 2 <= vecs:
             threads *= 2
     return threads
-
-
-def _power_of_two(number: int) -> int:
-    """The least power of two that is not smaller."""
-    return 1 << max(0, number - 1).bit_length()
 
 
 def _rows_per_block(threads: int, rows: int | None, device: DeviceModel) -> int:
