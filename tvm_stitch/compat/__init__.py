@@ -20,7 +20,6 @@ from .capabilities import (
     TAKES_WORKSPACE,
     WRITES_FLOAT32,
 )
-from .capabilities import HAS_TIRX as HAS_RELAX_TIRX
 from .expressions import (
     BINARY,
     LEAVES,

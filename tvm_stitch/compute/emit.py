@@ -71,7 +71,7 @@ def emit_anchored(
     attrs = dict(_MARKS)
     shape = [as_expr(extent) for extent in product.output.shape]
     workspace = []
-    if plan is not None and not is_result and compat.HAS_RELAX_TIRX:
+    if plan is not None and not is_result and compat.TAKES_WORKSPACE:
         # Memory that the caller gives: TVM computes the part that is used of what a kernel allocates, and may divide
         # by extents that are 0 in that.
         product.output.buffer = tir.decl_buffer(shape, product.output.dtype, "product")

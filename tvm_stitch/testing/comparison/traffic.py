@@ -173,4 +173,4 @@ def _static(extent: Any) -> int:
 
 def _memory_of(buffer: Any) -> Any:
     """What two buffers over the same memory share: the data variable where there is one, else the buffer."""
-    return buffer if compat.HAS_RELAX_TIRX else buffer.data
+    return buffer.data if compat.HAS_RELAY else buffer
