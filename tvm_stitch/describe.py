@@ -12,7 +12,7 @@ from .device import DeviceModel
 from .graph.dtype import item_bytes
 from .graph.extent import Extent, product, text_of
 from .graph.ir import Operator
-from .plan.gpu.tile import CrossBlockReduction, RowMapping
+from .plan.gpu.mapping import CrossBlockReduction, RowMapping
 from .plan.iteration.loops import LoopNest
 from .plan.kernel import KernelPlan, Scratch, Stage, Variant
 from .plan.memory import shared_bytes, stage_traffic, traffic

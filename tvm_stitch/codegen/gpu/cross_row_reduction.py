@@ -14,7 +14,7 @@ from ...compat import Buffer, Expr, tir
 from ...graph.dtype import carried_dtype
 from ...graph.extent import unflatten
 from ...graph.ir import Operator
-from ...plan.gpu.tile import ColumnMapping, RowMapping
+from ...plan.gpu.mapping import ColumnMapping, RowMapping
 from .. import builder as B
 from ..combine import accumulator_dtype, combine, identity, in_pairs
 from ..evaluator import convert, short_name

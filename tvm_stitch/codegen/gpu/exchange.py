@@ -14,8 +14,8 @@ from ... import compat
 from ...compat import Buffer, Expr, T, tir
 from ...graph.dtype import carried_dtype, item_bytes
 from ...graph.ir import Operator
+from ...plan.gpu.mapping import CrossBlockReduction
 from ...plan.gpu.split import partial_scratch
-from ...plan.gpu.tile import CrossBlockReduction
 from ...plan.kernel import Stage
 from .. import builder as B
 from ..combine import accumulator_dtype, combine, identity, in_order

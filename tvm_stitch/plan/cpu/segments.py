@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from ... import compat
 from ...compat import Analyzer, Expr, Var
 from ...graph.classify import is_heavy
+from ...graph.dtype import item_bytes
 from ...graph.extent import ByExtent, Extent, as_expr, flatten, is_number, product, quotient, same
 from ...graph.index_division import constant_step
 from ...graph.ir import Tensor
 from .. import heuristics
-from ..gpu.tile import item_bytes
 from ..iteration.alignment import Alignment, Key
 from ..iteration.domain import At, Domain, Point
 from ..iteration.loops import LoopNest
