@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import tvm
@@ -133,14 +134,11 @@ class StitchOps:
         found.checked_left(self.config)
         self.found.append(found)
         self.whys += [(node.name, why) for node, why in region.computed.items()]
-        outliner = _Outliner(
-            region,
-            found,
-            prefix,
-            exclude,
-            lambda e, name: self._region(e, name, exclude, known),
-            self.templates,
-        )
+
+        def inner(e: Any, name: str) -> Any:
+            return self._region(e, name, exclude, known)
+
+        outliner = _Outliner(region, found, prefix, exclude, inner, self.templates)
         body = outliner.run()
         self.outlined += outliner.outlined
         return body
@@ -150,22 +148,20 @@ def _is_outlined(func: Any) -> bool:
     return bool(func.attrs and (PRIMITIVE in func.attrs or "Compiler" in func.attrs))
 
 
+@dataclass
 class _Outliner:
     """Writes a region anew, unit by unit in an executable order."""
 
-    def __init__(
-        self,
-        region: Region,
-        found: Identified,
-        prefix: str,
-        exclude: Collection[str],
-        inner: Any,
-        templates: Templates | None,
-    ):
-        self.region, self.found, self.prefix, self.inner = region, found, prefix, inner
-        self.exclude, self.templates = exclude, templates
+    region: Region
+    found: Identified
+    prefix: str
+    exclude: Collection[str]
+    inner: Any
+    templates: Templates | None
+
+    def __post_init__(self) -> None:
         self.new: dict[Value, Any] = {}  # what each value has become
-        self.bound = {v: var for var in region.lets for v in [region.value(var)]}
+        self.bound = {v: var for var in self.region.lets for v in [self.region.value(var)]}
         self.lets: list[tuple[Any, Any]] = []
         self.written: set[Any] = set()  # variables that are bound again
         self.outlined: list[str] = []
