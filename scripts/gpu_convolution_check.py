@@ -105,7 +105,7 @@ class Convolution:
         out = self.convolved(*self.operands).shape
         self.out = tvm.runtime.empty((out[0], *out[2:], out[1]) if last else tuple(out), dtype, device)
         self.workspace = tvm.runtime.empty((WORKSPACE_BYTES,), "uint8", device)
-        self.function = library.CUDNN.module()[library.CUDNN.function]
+        self.function = library.CUDNN.calls.module()[library.CUDNN.function]
 
     def torch(self) -> Any:
         """PyTorch's result, with its own choice of algorithm."""

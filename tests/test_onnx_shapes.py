@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tvm_stitch.execution.compare import input_specs, load_onnx, onnxruntime_outputs
+from tvm_stitch.execution.compare import input_specs, load_onnx, onnxruntime_call
 from tvm_stitch.onnx_check import InvalidModel, check_model
 from tvm_stitch.onnx_shapes import folded, with_symbolic_dims
 
@@ -70,8 +70,8 @@ def test_shapes_that_are_fixed_are_computed() -> None:
     made = folded(proto, {"x": (2, 3, 4)})
     assert made is not None and "Shape" not in {node.op_type for node in made.graph.node}
     x = np.random.default_rng(0).standard_normal((2, 3, 4)).astype("float32")
-    expected = onnxruntime_outputs(proto, {"x": x})[0]
-    np.testing.assert_array_equal(onnxruntime_outputs(made, {"x": x})[0], expected)
+    expected = onnxruntime_call(proto, {"x": x})()[0]
+    np.testing.assert_array_equal(onnxruntime_call(made, {"x": x})()[0], expected)
     model = load_onnx(made)
     assert [int(d) for d in model.mod["main"].ret_ty.shape.values] == [2, 12]
     assert "Shape" in {node.op_type for node in proto.graph.node}, "the model is left as it was"

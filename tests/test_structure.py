@@ -143,7 +143,6 @@ _VERSION_CHECK = re.compile(
 _MAY_CHECK = {
     "tvm_stitch/compat/": "the place of these checks",
     "tvm_stitch/interrupts.py": "asked in a signal handler, where TVM may be half imported",
-    "tvm_stitch/compute/emit.py": "where a product lies: moves to compat.TAKES_WORKSPACE with the next change there",
 }
 
 

@@ -12,7 +12,7 @@ from .device import DeviceModel
 from .graph.dtype import item_bytes
 from .graph.extent import Extent, product, text_of
 from .graph.ir import Operator
-from .plan.gpu.tile import CrossBlockReduction, RowMapping
+from .plan.gpu.mapping import CrossBlockReduction, RowMapping
 from .plan.iteration.loops import LoopNest
 from .plan.kernel import KernelPlan, Scratch, Stage, Variant
 from .plan.memory import shared_bytes, stage_traffic, traffic
@@ -33,13 +33,8 @@ def report_of(
     """A Report of plans by kernel, reasons by what was left to TVM, and boundaries."""
     kernels = [describe(name, plan) for name, plan in plans.items()]
     devices = sorted({_device(plan.device) for plan in plans.values()})
-    return Report(
-        target, kernels, dict(left), [_boundary(b) for b in boundaries], ", ".join(devices), dict(computed)
-    )
-
-
-def _boundary(found: Boundary) -> dict[str, str]:
-    return {"producer": found.producer, "consumer": found.consumer, "reason": found.reason}
+    edges = [{"producer": b.producer, "consumer": b.consumer, "reason": b.reason} for b in boundaries]
+    return Report(target, kernels, dict(left), edges, ", ".join(devices), dict(computed))
 
 
 def _device(device: DeviceModel) -> str:

@@ -59,15 +59,13 @@ class ScopeFailed(Exception):
         return reason_of(self.__cause__, self.name)
 
 
-def passes_through(err: BaseException) -> bool:
-    """True for what no handler of ours keeps: the end of the program, and memory that is not to be had."""
-    return not isinstance(err, Exception) or isinstance(err, (MemoryError, interrupts.Carried))
-
-
 def let_pass(err: BaseException) -> None:
-    """Raise what no handler may keep: an interrupt that has come meanwhile, or ``err`` if it passes through."""
+    """Raise what no handler may keep: an interrupt that has come meanwhile, or ``err`` if it passes through.
+
+    That is the end of the program, and memory that is not to be had.
+    """
     interrupts.check()
-    if passes_through(err):
+    if not isinstance(err, Exception) or isinstance(err, (MemoryError, interrupts.Carried)):
         raise err
 
 

@@ -55,24 +55,3 @@ def check_own_file(path: Path) -> Path:
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & _OTHERS_WRITE:
         raise PermissionError(f"{path} is not a regular file that only user {os.geteuid()} writes")
     return path
-
-
-def open_own_file(path: Path) -> int:
-    """A descriptor of a file to lock, made (mode 600) if it is missing. No link is followed; nothing is written.
-
-    Raises:
-        PermissionError: if something else has the name, or another user's file.
-        OSError: if it cannot be made.
-    """
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-    try:
-        descriptor = os.open(path, flags, 0o600)
-    except OSError as error:
-        if os.path.islink(path):
-            raise PermissionError(f"{path} is a symbolic link, which is not followed: remove it") from error
-        raise
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
-        os.close(descriptor)
-        raise PermissionError(f"{path} is not a regular file of user {os.geteuid()}: remove it")
-    return descriptor

@@ -156,7 +156,9 @@ def _convolution_backward(node: Any, importer: Any) -> Any:
     grad, x, weight = (importer.env[arg] for arg in node.args[:3])
     stride, padding, dilation, transposed, _, groups, mask = node.args[4:11]
     rank = len(x.ty.shape) - 2
-    stride, padding, dilation = (_each_axis(given, rank) for given in (stride, padding, dilation))
+    # PyTorch gives one number for all axes, or one for each.
+    each = ([*given] * rank if len(given) == 1 else given for given in (stride, padding, dilation))
+    stride, padding, dilation = ([int(e) for e in given] for given in each)
     window = _Window(emit, stride, padding, dilation, int(groups))
     by_input = by_weight = by_bias = None
     if mask[0]:
@@ -168,11 +170,6 @@ def _convolution_backward(node: Any, importer: Any) -> Any:
     if mask[2]:
         by_bias = emit(R.sum(grad, [axis for axis in range(rank + 2) if axis != 1]))
     return [by_input, by_weight, by_bias]
-
-
-def _each_axis(given: Sequence[int], rank: int) -> list[int]:
-    """PyTorch gives one number for all axes, or one for each."""
-    return [int(e) for e in ([*given] * rank if len(given) == 1 else given)]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import tvm
 from tvm import relax
 
 from tests.cli.helpers import run
-from tvm_stitch.execution.compare import onnxruntime_outputs
+from tvm_stitch.execution.compare import onnxruntime_call
 
 
 def test_compile_writes_a_library_that_runs(
@@ -34,7 +34,7 @@ def test_compile_writes_a_library_that_runs(
     assert manifest["versions"]["apache-tvm"].startswith("0.27")
     vm = relax.VirtualMachine(tvm.runtime.load_module(str(out / manifest["library"])), tvm.cpu())
     x = np.random.default_rng(1).standard_normal((5, 16)).astype("float32")
-    expected = onnxruntime_outputs(onnx.load(str(model)), {"x": x})[0]
+    expected = onnxruntime_call(onnx.load(str(model)), {"x": x})()[0]
     np.testing.assert_allclose(vm["main"](tvm.runtime.tensor(x)).numpy(), expected, rtol=1e-4, atol=1e-5)
 
 

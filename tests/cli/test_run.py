@@ -15,7 +15,7 @@ import pytest
 import tvm
 
 from tests.cli.helpers import run
-from tvm_stitch.execution.compare import onnxruntime_outputs
+from tvm_stitch.execution.compare import onnxruntime_call
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def test_given_inputs(
     code, stdout, _ = run(capfd, "run", path, "-i", how, "-o", "results.npz", "--repeats", 2, "-q")
     assert code == 0
     with np.load("results.npz") as results:
-        expected = onnxruntime_outputs(onnx.load(str(model)), {"x": x()})[0]
+        expected = onnxruntime_call(onnx.load(str(model)), {"x": x()})()[0]
         np.testing.assert_allclose(results["y"], expected, rtol=1e-4, atol=1e-5)
     first, last = stdout.splitlines()
     assert first.startswith(f"y: float32[5, 8], {expected.min():.3f}"[:-1])

@@ -11,6 +11,7 @@ import pytest
 import tvm
 
 from tvm_stitch.compute.convolution import Convolution, Window
+from tvm_stitch.compute.convolution_tiles import tiles_for_convolution
 from tvm_stitch.compute.micro_kernel import blocks_of
 from tvm_stitch.compute.padding import Padded
 from tvm_stitch.compute.tiles import (
@@ -19,7 +20,6 @@ from tvm_stitch.compute.tiles import (
     LONG_DEPTH,
     VECTORS_IN_FLIGHT,
     tiles_for,
-    tiles_for_convolution,
 )
 from tvm_stitch.graph.ir import Tensor
 

@@ -15,7 +15,7 @@ from tvm_stitch.device import GPUS, DeviceModel, device_model
 from tvm_stitch.graph.ir import StitchGraph
 from tvm_stitch.plan import choose
 from tvm_stitch.plan.choose import choose_plan
-from tvm_stitch.plan.gpu.tile import CrossBlockReduction
+from tvm_stitch.plan.gpu.mapping import CrossBlockReduction
 from tvm_stitch.plan.heuristics import MOST_PHASES
 from tvm_stitch.plan.iteration.alignment import Misaligned
 from tvm_stitch.plan.verify import problems

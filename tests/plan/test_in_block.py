@@ -12,7 +12,7 @@ from tests.graph.helpers import H200, build, graph, graphs
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import device_model
 from tvm_stitch.plan.cpu.tile import CpuMapping
-from tvm_stitch.plan.gpu.tile import RowMapping
+from tvm_stitch.plan.gpu.mapping import RowMapping
 from tvm_stitch.plan.in_block import plan_in_block
 from tvm_stitch.testing.cases import cases, softmax
 from tvm_stitch.testing.random_graphs import random_graph

@@ -11,7 +11,7 @@ from tvm.relax import op as R
 from tests.graph.helpers import H200, build, graph, plan, symbol
 from tvm_stitch import compat
 from tvm_stitch.config import StitchConfig
-from tvm_stitch.plan.gpu.tile import Storage
+from tvm_stitch.plan.gpu.mapping import Storage
 from tvm_stitch.plan.in_block import plan_in_block
 from tvm_stitch.plan.memory import bytes_of, shared_bytes, total, traffic
 from tvm_stitch.testing import cases

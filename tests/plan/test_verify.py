@@ -19,7 +19,7 @@ from tvm_stitch.plan import choose
 from tvm_stitch.plan.choose import choose_plan
 from tvm_stitch.plan.cpu.segments import Segment
 from tvm_stitch.plan.cpu.tile import Lanes
-from tvm_stitch.plan.gpu.tile import CrossBlockReduction
+from tvm_stitch.plan.gpu.mapping import CrossBlockReduction
 from tvm_stitch.plan.in_block import plan_in_block
 from tvm_stitch.plan.iteration.loops import RowLoop
 from tvm_stitch.plan.kernel import KernelPlan, Scratch, Stage

@@ -14,9 +14,10 @@ from tvm import relay
 from tvm_stitch import StitchConfig
 from tvm_stitch.execution.kernel_count import CONTRACTION_NAMES
 from tvm_stitch.relay import StitchOps, enable
-from tvm_stitch.relay.stitch_ops import is_marked, stitched_functions
+from tvm_stitch.relay.stitch_ops import is_marked
 from tvm_stitch.relay.traverse import post_order
 from tvm_stitch.testing.bert import BertConfig
+from tvm_stitch.testing.equivalents import stitched_functions
 from tvm_stitch.testing.relay import encoder
 from tvm_stitch.testing.relay.count import count_kernels
 from tvm_stitch.testing.relay.reference import evaluate

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import pytest
 
 from tvm_stitch.codegen.gpu.grid_barrier import GRID_BARRIER
-from tvm_stitch.relay.cuda_source import compile_with_nvrtc, fix_source
-from tvm_stitch.relay.grid_barrier import FUNCTION, INSTEAD, define_grid_barrier
+from tvm_stitch.relay.cuda_source import compile_with_nvrtc, defined, fix_source
+from tvm_stitch.relay.grid_barrier import FUNCTION, INSTEAD
 
 Memory = tuple[tuple[int, int, int], ...]
 """Of each entry of the table: its key, how many blocks have arrived, how many barriers were passed."""
@@ -184,11 +184,13 @@ def test_the_function_is_put_before_the_kernels_once() -> None:
     fixed = fix_source(KERNEL)
     assert fixed.count(f"void {GRID_BARRIER}(const void* key)") == 1
     assert fixed.index(FUNCTION) < fixed.index("__global__")
-    assert define_grid_barrier(fixed) == fixed
+    assert defined(fixed, GRID_BARRIER, FUNCTION) == fixed
 
 
 def test_code_without_barriers_stays() -> None:
-    assert define_grid_barrier(KERNEL.replace(GRID_BARRIER, "other")) == KERNEL.replace(GRID_BARRIER, "other")
+    assert defined(KERNEL.replace(GRID_BARRIER, "other"), GRID_BARRIER, FUNCTION) == KERNEL.replace(
+        GRID_BARRIER, "other"
+    )
 
 
 def test_an_emulators_barrier_takes_its_place() -> None:

@@ -17,7 +17,7 @@ from tvm import relax
 from tvm.relax import op as R
 
 from tests.graph.helpers import build
-from tvm_stitch.execution.compare import onnxruntime_outputs
+from tvm_stitch.execution.compare import onnxruntime_call
 from tvm_stitch.execution.timing import Times
 from tvm_stitch.testing.bert import BertConfig, build_bert, random_inputs
 
@@ -122,7 +122,7 @@ def test_pytorch_computes_the_same() -> None:
     proto, inputs = build_bert(SMALL), random_inputs(SMALL)
     with torch.inference_mode():
         result = TorchBert(proto, SMALL).eval()(*map(torch.from_numpy, inputs.values())).numpy()
-    np.testing.assert_allclose(result, onnxruntime_outputs(proto, inputs)[0], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(result, onnxruntime_call(proto, inputs)()[0], rtol=1e-4, atol=1e-4)
 
 
 def test_a_part_is_a_model_of_its_own() -> None:

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from tvm_stitch.execution.compare import onnxruntime_outputs
+from tvm_stitch.execution.compare import onnxruntime_call
 from tvm_stitch.testing.bert import BertConfig, build_bert, random_inputs
 
 SMALL = BertConfig(layers=2, hidden=48, heads=4, sequence=10, ffn=96, vocabulary=50, batch=3)
@@ -64,7 +64,7 @@ def test_inputs_are_valid_and_padded() -> None:
 
 def test_numbers_match_an_encoder_written_in_numpy() -> None:
     model, inputs = build_bert(SMALL), random_inputs(SMALL)
-    (got,) = onnxruntime_outputs(model, inputs)
+    (got,) = onnxruntime_call(model, inputs)()
     np.testing.assert_allclose(got, _encoder(model, inputs), rtol=1e-4, atol=1e-4)
 
 
@@ -72,7 +72,7 @@ def test_padded_positions_do_not_reach_the_others() -> None:
     model, inputs = build_bert(SMALL), random_inputs(SMALL)
     kept = inputs["attention_mask"] == 1
     changed = {**inputs, "input_ids": np.where(kept, inputs["input_ids"], (inputs["input_ids"] + 1) % 50)}
-    before, after = onnxruntime_outputs(model, inputs)[0], onnxruntime_outputs(model, changed)[0]
+    before, after = onnxruntime_call(model, inputs)()[0], onnxruntime_call(model, changed)()[0]
     np.testing.assert_allclose(after[kept], before[kept], atol=1e-6)
     assert np.abs(after[~kept] - before[~kept]).max() > 1e-2
 

@@ -211,7 +211,8 @@ class HostArithmetic(Arithmetic):
 
         For two operands that may be NaN ``tvm_stitch.codegen.vector_math`` writes more, with one of them named.
         """
-        return node(b, a) if _is_number(b) else node(a, b)
+        is_number = compat.kind(b) == "FloatImm" and not math.isnan(float(b.value))
+        return node(b, a) if is_number else node(a, b)
 
     def differ(self, a: Expr, b: Expr) -> Expr:
         return self.negated(tir.EQ(a, b))  # TVM's NE is false where one is NaN
@@ -257,10 +258,6 @@ def _leaf(x: Expr) -> Buffer | float | None:
     if compat.kind(x) == "Cast":
         x = x.value
     return compat.load_buffer(x) if compat.is_load(x) else None
-
-
-def _is_number(x: Expr) -> bool:
-    return compat.kind(x) == "FloatImm" and not math.isnan(float(x.value))
 
 
 def _bool(x: Expr, second: bool) -> Expr:

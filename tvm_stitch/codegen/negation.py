@@ -42,7 +42,10 @@ def hidden_negation(e: Expr, visit: Callable[[Expr], Expr]) -> Expr | None:
     if name not in ("Sub", "Mul", "Div", "FloorDiv") or compat.dtype_of(e) != "int32":
         return None
     if name == "Sub":
-        return None if compat.int_value(e.b) is not None else _sum(visit(e.a), negated(visit(e.b)))
+        if compat.int_value(e.b) is not None:
+            return None
+        a, b = visit(e.a), negated(visit(e.b))
+        return b if compat.int_value(a) == 0 else DEVICE.binary(tir.Add, a, b)
     other, factor = e.a, compat.int_value(e.b)
     if name == "Mul" and factor is None:
         other, factor = e.b, compat.int_value(e.a)
@@ -56,7 +59,3 @@ def hidden_negation(e: Expr, visit: Callable[[Expr], Expr]) -> Expr | None:
 def negated(x: Expr) -> Expr:
     """``-x`` for an int32 in a kernel."""
     return compat.device_function_call("int32", NEGATED, FUNCTION, x)
-
-
-def _sum(a: Expr, b: Expr) -> Expr:
-    return b if compat.int_value(a) == 0 else DEVICE.binary(tir.Add, a, b)

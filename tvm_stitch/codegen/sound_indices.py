@@ -30,19 +30,18 @@ def sound_index(index: Expr, signed: Collection[Var] = ()) -> Expr:
 
 def is_padded(e: Expr) -> bool:
     """Is there a division whose dividend falls, or that has an offset and holds another one?"""
-    if compat.kind(e) in _DIVISIONS and compat.dtype_of(e).startswith("int"):
-        terms: list[tuple[int, Expr]] = []
-        start = _take_apart(e.a, 1, terms)
-        if any(scale < 0 for scale, _ in terms):
-            return True
-        if start and any(divides(term) for _, term in terms):
-            return True
-    return any(is_padded(operand) for operand in compat.operands(e))
+    for part in compat.parts(e):
+        if compat.kind(part) in _DIVISIONS and compat.dtype_of(part).startswith("int"):
+            terms: list[tuple[int, Expr]] = []
+            start = _take_apart(part.a, 1, terms)
+            if any(scale < 0 or (start and divides(term)) for scale, term in terms):
+                return True
+    return False
 
 
 def divides(e: Expr) -> bool:
     """Is anything divided in an index, or a remainder taken?"""
-    return compat.kind(e) in _DIVISIONS or any(map(divides, compat.operands(e)))
+    return any(compat.kind(part) in _DIVISIONS for part in compat.parts(e))
 
 
 def _rising(index: Expr) -> Expr:

@@ -20,7 +20,6 @@ from .capabilities import (
     TAKES_WORKSPACE,
     WRITES_FLOAT32,
 )
-from .capabilities import HAS_TIRX as HAS_RELAX_TIRX
 from .expressions import (
     BINARY,
     LEAVES,
@@ -45,6 +44,7 @@ from .expressions import (
     has_load,
     int_value,
     intrinsic,
+    is_choice,
     is_expr,
     is_load,
     is_operator_call,
@@ -55,6 +55,7 @@ from .expressions import (
     load_buffer,
     loads_in,
     operands,
+    parts,
     rebuild,
     recast_call,
     remake_call,
@@ -73,7 +74,6 @@ from .expressions import (
 from .functions import (
     allocate,
     bind_scalar,
-    buffer_identity,
     built_body,
     changed_block,
     is_block_realize,

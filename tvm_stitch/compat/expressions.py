@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import struct
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tvm
@@ -81,6 +81,11 @@ def call_name(expr: Expr) -> str:
 def is_expr(value: Any) -> bool:
     """True for a scalar expression (or a string constant), False for what else a call may take."""
     return isinstance(value, tvm.ir.Expr if HAS_TIRX else tvm.ir.PrimExpr)
+
+
+def is_choice(expr: Expr) -> bool:
+    """True for an ``if_then_else``, of which one branch is evaluated."""
+    return kind(expr) == "Call" and call_name(expr) == "if_then_else"
 
 
 def is_operator_call(expr: Expr) -> bool:
@@ -296,18 +301,22 @@ def substitute(expr: Expr, values: Mapping[Var, Expr]) -> Expr:
     return visit(expr)
 
 
+def parts(expr: Expr) -> Iterator[Expr]:
+    """An expression and all that it is made of, indices of loads included, each before its own parts.
+
+    Raises:
+        NotImplementedError: at a node kind this package does not know.
+    """
+    waiting = [expr]
+    while waiting:
+        found = waiting.pop()
+        yield found
+        waiting += reversed(operands(found))
+
+
 def free_vars(expr: Expr) -> set[Var]:
     """The scalar variables an expression mentions (buffers excluded)."""
-    found: set[Var] = set()
-
-    def visit(e: Expr) -> Expr:
-        if kind(e) in ("Var", "SizeVar"):
-            found.add(e)
-            return e
-        return rebuild(e, visit)
-
-    visit(expr)
-    return found
+    return {e for e in parts(expr) if kind(e) in ("Var", "SizeVar")}
 
 
 def bind_range(analyzer: Any, var: Var, extent: Expr) -> None:
@@ -333,7 +342,7 @@ def loads_in(expr: Expr) -> list[Expr]:
 
 def has_load(expr: Expr) -> bool:
     """True when the expression reads any buffer."""
-    return is_load(expr) or any(map(has_load, operands(expr)))
+    return any(map(is_load, parts(expr)))
 
 
 def llvm_intrinsic(dtype: str, name: str, *args: Expr) -> Expr | None:

@@ -99,11 +99,6 @@ def with_float_constants(func: Any, replaced: Callable[[Expr], Expr | None]) -> 
     return func if body.same_as(func.body) else func.with_body(body)
 
 
-def buffer_identity(buffer: Buffer) -> Any:
-    """What two buffers over the same memory share: the data variable where there is one, else the buffer."""
-    return buffer if HAS_TIRX else buffer.data
-
-
 def with_buffers(body: Any, buffers: Mapping[Buffer, Buffer]) -> Any:
     """A statement with other buffers in the place of some (at least one; a TVM with Relax: buffers are variables)."""
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..graph.extent import Extent
+from ..compat import Buffer, tir
+from ..failures import Refusal
+from ..graph.extent import Extent, as_expr
 
 SMALLEST_SCALE = 1e-30
 """Of scores: what is less may be 0 in float32, and infinities then become NaN."""
@@ -27,6 +29,10 @@ class Operand:
     dtype: str
     offset: Extent
     strides: tuple[Extent, ...]
+
+    def declared(self, name: str) -> Buffer:
+        """A buffer for it, as a kernel's parameter."""
+        return tir.decl_buffer([as_expr(e) for e in self.shape], self.dtype, name)
 
 
 @dataclass(frozen=True)
@@ -61,3 +67,13 @@ class Attention:
     def inputs(self) -> tuple[Operand, ...]:
         """What the kernel reads, in the order of its parameters."""
         return (self.q, self.k, self.v, *([self.mask] if self.mask is not None else []))
+
+
+def check_sizes(attention: Attention, scale: float, largest: int) -> None:
+    """Raise a Refusal unless kernels take heads of that size, of ``largest`` elements at most, and the scale."""
+    if not SMALLEST_SCALE <= scale <= 1 / SMALLEST_SCALE:
+        raise Refusal(
+            f"the scores' scale is {attention.scale}: the kernel's are from {SMALLEST_SCALE} to its inverse"
+        )
+    if not 0 < attention.size <= largest:
+        raise Refusal(f"heads of {attention.size} elements: the kernel takes up to {largest}")

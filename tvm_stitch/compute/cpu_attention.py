@@ -26,13 +26,13 @@ from ..codegen.cpu.transpose import MatrixRows, side_of, transpose
 from ..codegen.emit import sound_for_cpu
 from ..codegen.vector_math import Scope, exp_of_negative
 from ..codegen.vector_math.scope import quotient
-from ..compat import Buffer, Expr, T, tir
+from ..compat import Buffer, Expr, tir
 from ..failures import Refusal
 from ..graph.extent import Extent, as_expr, ceildiv, is_number, product, unflatten
-from .attention import SMALLEST_SCALE, Attention, Operand
+from .attention import Attention, Operand, check_sizes
 from .data_block import elements
 from .emit import compute_func
-from .micro_kernel import emit_sums
+from .micro_kernel import each_tile, emit_sums
 from .tiles import KEYS_OF_BLOCK, attention_tile
 
 LARGEST_HEAD = 512
@@ -49,12 +49,7 @@ def check(attention: Attention) -> None:
     dtypes = {operand.dtype for operand in (*attention.inputs, attention.out)}
     if dtypes != {"float32"}:
         raise Refusal(f"attention of {' and '.join(sorted(dtypes))} has no kernel on CPUs")
-    if not SMALLEST_SCALE <= abs(attention.scale) <= 1 / SMALLEST_SCALE:
-        raise Refusal(
-            f"the scores' scale is {attention.scale}: the kernel's are from {SMALLEST_SCALE} to its inverse"
-        )
-    if not 0 < attention.size <= LARGEST_HEAD:
-        raise Refusal(f"heads of {attention.size} elements: the kernel takes up to {LARGEST_HEAD}")
+    check_sizes(attention, abs(attention.scale), LARGEST_HEAD)
 
 
 def cpu_attention(attention: Attention, numbers: Sequence[Any], target: Any) -> Any:
@@ -69,15 +64,11 @@ def cpu_attention(attention: Attention, numbers: Sequence[Any], target: Any) -> 
         Refusal: where :func:`check` does.
     """
     check(attention)
-    buffers = [_buffer(operand, name) for operand, name in zip(attention.inputs, "qkvm")]
-    out = _buffer(attention.out, "out")
+    buffers = [operand.declared(name) for operand, name in zip(attention.inputs, "qkvm")]
+    out = attention.out.declared("out")
     with B.kernel() as body:
         _Emitter(attention, buffers, out, target).emit()
     return sound_for_cpu(compute_func([*buffers, *numbers, out], body[0]))
-
-
-def _buffer(operand: Operand, name: str) -> Buffer:
-    return tir.decl_buffer([as_expr(e) for e in operand.shape], operand.dtype, name)
 
 
 class _Emitter:
@@ -214,7 +205,8 @@ class _Emitter:
         before = B.stack([self.width], "float32", "before")
         most = self._at(self.most, self.lane)
         self._each_lane(before, most)
-        self._each_tile(count, lambda first, rows: self._scores(start, first, rows))
+        whole = isinstance(count, int) and count % self.rows == 0
+        each_tile(count, self.rows, whole, lambda _, first, rows: self._scores(start, first, rows))
         self._each_lane(self.most, lambda v: tir.max(most(v), _f32(_LOWEST)), self.lane)
         self._exponentials(before, count)
         tile, size = self.rows, self.attention.size
@@ -222,22 +214,6 @@ class _Emitter:
             self._add(count, at * B.i64(tile), tile)
         if size % tile:
             self._add(count, B.i64(size // tile * tile), size % tile)
-
-    def _each_tile(self, count: Extent, visit: Callable[[Expr, int], None]) -> None:
-        """Emit a loop over tiles of keys, the last of which overlaps the one before; of few keys, single ones."""
-        tile = self.rows
-        if isinstance(count, int) and count % tile == 0:
-            with B.loop("serial", count // tile, "tile") as at:
-                visit(at * B.i64(tile), tile)
-            return
-        count = as_expr(count)
-        with T.If(tir.GE(count, B.i64(tile))):
-            with T.Then():
-                with B.loop("serial", tir.floordiv(count + B.i64(tile - 1), B.i64(tile)), "tile") as at:
-                    visit(tir.min(at * B.i64(tile), count - B.i64(tile)), tile)
-            with T.Else():
-                with B.loop("serial", count, "row") as at:
-                    visit(at, 1)
 
     def _scores(self, start: Expr, first: Expr, rows: int) -> None:
         """Scores of a tile of keys, and the greatest so far."""

@@ -30,6 +30,7 @@ from .micro_kernel import (
     Term,
     Totals,
     blocks_of,
+    each_width,
     emit_sums,
     last_of,
 )
@@ -247,15 +248,7 @@ class _Emitter(ConvolutionTasks):
         self.group = tir.floordiv(panel, B.i64(self.of_group))
         within = tir.floormod(panel, B.i64(self.of_group))
         column = self.group * B.i64(outputs) + within * B.i64(width)
-        tail = outputs % width
-        if tail and outputs > width:
-            with T.If(tir.EQ(within, B.i64(outputs // width))):
-                with T.Then():
-                    self.tiles_of(column, tail)
-                with T.Else():
-                    self.tiles_of(column, width)
-        else:
-            self.tiles_of(column, tail or width)
+        each_width(within, outputs, width, lambda stored: self.tiles_of(column, stored))
 
     def tiles_of(self, column: Expr, stored: int) -> None:
         """Emit the tiles of a task in one panel of columns, of which the first ``stored`` are results."""

@@ -28,7 +28,17 @@ from .contraction import Contraction
 from .data_block import elements
 from .dot_instruction import DotInstruction, vector
 from .factors import Kept, widened
-from .micro_kernel import Ahead, DepthBlocks, Totals, blocks_of, emit_dots, emit_sums, last_of
+from .micro_kernel import (
+    Ahead,
+    DepthBlocks,
+    Totals,
+    blocks_of,
+    each_tile,
+    each_width,
+    emit_dots,
+    emit_sums,
+    last_of,
+)
 from .tiles import LEAST_TILES_OF_COPY, MOST_COPIED, SHORT_DEPTH, Tiles
 from .write_back import WriteBack
 
@@ -107,15 +117,8 @@ class _Emitter:
         start = panel * B.i64(width)
         if self.packed is not None:
             assert isinstance(columns, int)
-            tail = columns % width
-            if tail and columns > width:
-                with T.If(tir.EQ(panel, B.i64(columns // width))):
-                    with T.Then():
-                        self._rows(batch, first, count, start, width, tail)
-                    with T.Else():
-                        self._rows(batch, first, count, start, width, width)
-            else:
-                self._rows(batch, first, count, start, width, tail or width)
+            rows = self._rows
+            each_width(panel, columns, width, lambda some: rows(batch, first, count, start, width, some))
             return
         if isinstance(columns, int):
             if columns % width:
@@ -233,27 +236,12 @@ class _Emitter:
         )
 
     def _each_tile(self, first: Expr, count: Expr, visit: Callable[[Expr, Expr, int], None]) -> None:
-        """Emit a loop over tiles of rows; of fewer than a tile has, single ones.
-
-        Args:
-            first, count: the rows.
-            visit: what is done for a tile: its number, its first row, and its rows.
-        """
-        tile = self.tile_rows
-        rows = self.product.rows
+        """Emit a loop over tiles of rows, from the first one on."""
+        tile, rows = self.tile_rows, self.product.rows
         # Whole tiles in every task: its rows are a multiple of other tiles' than those of sums along the depth.
         whole = isinstance(rows, int) and (rows <= self.tiles.task_rows or self.tiles.task_rows % tile == 0)
-        if whole and rows % tile == 0:
-            with B.loop("serial", tir.floordiv(count, B.i64(tile)), "tile") as at:
-                visit(at, first + at * B.i64(tile), tile)
-            return
-        with T.If(tir.GE(count, B.i64(tile))):
-            with T.Then():
-                with B.loop("serial", tir.floordiv(count + B.i64(tile - 1), B.i64(tile)), "tile") as at:
-                    visit(at, first + tir.min(at * B.i64(tile), count - B.i64(tile)), tile)
-            with T.Else():
-                with B.loop("serial", count, "row") as at:
-                    visit(at, first + at, 1)
+        whole = whole and rows % tile == 0
+        each_tile(count, tile, whole, lambda number, at, size: visit(number, first + at, size))
 
     def _sums(
         self,

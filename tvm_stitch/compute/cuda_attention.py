@@ -27,7 +27,7 @@ from ..compat import Analyzer, Buffer, Expr, T, tir
 from ..failures import Refusal
 from ..graph.dtype import MULTIPLIED, item_bytes
 from ..graph.extent import as_expr, ceildiv, is_number, product
-from .attention import SMALLEST_SCALE, Attention, Operand
+from .attention import Attention, Operand, check_sizes
 from .cuda.sources import sources
 from .emit import compute_func
 
@@ -62,12 +62,7 @@ def check(attention: Attention, shared_bytes: int) -> None:
         raise Refusal(f"attention of {' and '.join(sorted(dtypes))} has no kernel of ours")
     if attention.out.dtype not in _TYPES or (attention.mask and attention.mask.dtype not in _TYPES):
         raise Refusal("its mask or result is of a type that the kernel does not have")
-    if not SMALLEST_SCALE <= attention.scale <= 1 / SMALLEST_SCALE:
-        raise Refusal(
-            f"the scores' scale is {attention.scale}: the kernel's are from {SMALLEST_SCALE} to its inverse"
-        )
-    if not 0 < attention.size <= LARGEST_HEAD:
-        raise Refusal(f"heads of {attention.size} elements: the kernel takes up to {LARGEST_HEAD}")
+    check_sizes(attention, attention.scale, LARGEST_HEAD)
     if _shared_bytes(attention, 1) > shared_bytes:
         raise Refusal(
             f"heads of {attention.size} elements take more than {shared_bytes} bytes of shared memory"
@@ -86,8 +81,8 @@ def cuda_attention(attention: Attention, numbers: Sequence[Any], shared_bytes: i
         Refusal: where :func:`check` does.
     """
     check(attention, shared_bytes)
-    buffers = [_buffer(operand, name) for operand, name in zip(attention.inputs, "qkvm")]
-    out = _buffer(attention.out, "out")
+    buffers = [operand.declared(name) for operand, name in zip(attention.inputs, "qkvm")]
+    out = attention.out.declared("out")
     tiles = _tiles(attention, shared_bytes)
     blocks = product([*attention.leading, ceildiv(attention.queries, TILE * tiles)])
     with B.kernel() as body, ExitStack() as stack:
@@ -145,10 +140,6 @@ def _shared_elements(attention: Attention, tiles: int) -> int:
 
 def _is_float(attention: Attention) -> bool:
     return attention.q.dtype == "float32"
-
-
-def _buffer(operand: Operand, name: str) -> Buffer:
-    return tir.decl_buffer([as_expr(e) for e in operand.shape], operand.dtype, name)
 
 
 def _pointer(buffer: Buffer, operand: Operand) -> Expr:

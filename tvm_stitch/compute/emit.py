@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 from .. import compat
@@ -29,18 +29,12 @@ from .write_back import WriteBack, write_back
 
 COMPUTE_ATTR = "tvm_stitch.compute"
 """Marks kernels that hold a compute-intensive operator."""
+_MARKS = {compat.attribute("is_scheduled"): True, "op_pattern": int(Pattern.OPAQUE), COMPUTE_ATTR: True}
 
 
 def compute_func(params: Sequence[Any], body: Any) -> Any:
     """The scheduled PrimFunc of a compute-intensive operator that has a kernel of its own."""
-    attrs = {
-        compat.attribute("is_scheduled"): True,
-        "op_pattern": int(Pattern.OPAQUE),
-        COMPUTE_ATTR: True,
-        "tirx.noalias": True,
-        "s_tir": True,
-    }
-    return tir.PrimFunc(list(params), body).with_attrs(attrs)
+    return tir.PrimFunc(list(params), body).with_attrs({**_MARKS, "tirx.noalias": True, "s_tir": True})
 
 
 def emit_anchored(
@@ -74,20 +68,17 @@ def emit_anchored(
             out = write_back(graph, product.output, found.rows, product.columns, device, is_result)
         except Refusal:
             plan = plan_in_block(graph, device, config)
-    attrs = {
-        compat.attribute("is_scheduled"): True,
-        "op_pattern": int(Pattern.OPAQUE),
-        COMPUTE_ATTR: True,
-    }
+    attrs = dict(_MARKS)
     shape = [as_expr(extent) for extent in product.output.shape]
     workspace = []
-    if plan is not None and not is_result and compat.HAS_RELAX_TIRX:
+    if plan is not None and not is_result and compat.TAKES_WORKSPACE:
         # Memory that the caller gives: TVM computes the part that is used of what a kernel allocates, and may divide
         # by extents that are 0 in that.
         product.output.buffer = tir.decl_buffer(shape, product.output.dtype, "product")
         workspace.append(product.output.buffer)
         attrs[WORKSPACE_ATTR] = 1
-    with B.kernel() as body, _instruction_of(tiles, packed):
+    instruction = None if packed is None else tiles.instruction
+    with B.kernel() as body, nullcontext() if instruction is None else instruction.declared():
         if plan is not None and not is_result and not workspace:
             product.output.buffer = compat.allocate(shape, product.output.dtype, B.STACK, "product")
         if not isinstance(product, Convolution):
@@ -100,8 +91,3 @@ def emit_anchored(
     replaced = {} if packed is None else {found.weight.buffer: packed}
     made = compat.with_body_and_params(func, body[0], replaced, workspace)
     return sound_for_cpu(made.with_attrs(attrs))
-
-
-def _instruction_of(tiles: Tiles, packed: Buffer | None) -> AbstractContextManager[None]:
-    """What the kernel is emitted in, so that it can multiply groups of a packed weight's elements."""
-    return nullcontext() if packed is None or tiles.instruction is None else tiles.instruction.declared()

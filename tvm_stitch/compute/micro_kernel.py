@@ -360,6 +360,39 @@ class _Tile:
                 B.store(row, value(i, j * B.i64(lanes), compat.load(row, [place])), [place])
 
 
+def each_tile(count: Extent, tile: int, whole: bool, visit: Callable[[Expr, Expr, int], None]) -> None:
+    """Emit a loop over tiles of rows, the last of which overlaps the one before; of few rows, single ones.
+
+    Args:
+        count: the rows.
+        tile: rows of a tile.
+        whole: whether they are known to be a multiple of that.
+        visit: what is done for a tile: its number, its first row, and its rows.
+    """
+    if whole:
+        tiles = count // tile if isinstance(count, int) else tir.floordiv(count, B.i64(tile))
+        with times("serial", tiles, "tile") as at:
+            visit(at, at * B.i64(tile), tile)
+        return
+    count = as_expr(count)
+    with T.If(tir.GE(count, B.i64(tile))):
+        with T.Then():
+            with B.loop("serial", tir.floordiv(count + B.i64(tile - 1), B.i64(tile)), "tile") as at:
+                visit(at, tir.min(at * B.i64(tile), count - B.i64(tile)), tile)
+        with T.Else():
+            with B.loop("serial", count, "row") as at:
+                visit(at, at, 1)
+
+
+def each_width(panel: Expr, columns: int, width: int, visit: Callable[[int], None]) -> None:
+    """Emit what is done for a panel of packed columns, by how many of them are results: fewer in the last panel."""
+    tail = columns % width
+    if tail and columns > width:
+        B.either(tir.EQ(panel, B.i64(columns // width)), lambda: visit(tail), lambda: visit(width))
+    else:
+        visit(tail or width)
+
+
 @contextmanager
 def _loops(loops: Iterable[tuple[str, Extent]]) -> Iterator[list[Expr]]:
     """Nested loops, of a kind and an extent each."""

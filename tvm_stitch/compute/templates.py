@@ -9,8 +9,9 @@ from typing import Any
 from ..config import StitchConfig
 from .contraction import Contraction
 from .convolution import Convolution
+from .convolution_tiles import tiles_for_convolution
 from .dot_instruction import dot_instruction
-from .tiles import Tiles, tiles_for, tiles_for_convolution
+from .tiles import Tiles, tiles_for
 
 TEMPLATE = "our template"
 

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How matrix products and convolutions are divided on a CPU: every constant of choice.
+"""How matrix products and attention are divided on a CPU, and every constant of choice, those of convolutions too.
 
 Two vectors may begin an addition in a cycle, and each waits four cycles for the last one. So a tile of fewer than 8
 vectors of sums leaves the core idle, and one that ends behind the last row computes rows twice: tiles have the rows
-for which both together cost least. The tasks of a convolution are the division into lines and panels that copies data
-and reads weights least.
+for which both together cost least. :mod:`.convolution_tiles` divides convolutions by the same measure.
 
 TVM gives each thread as many neighbouring tasks as the others, or one more, so 28 equal tasks take 16 cores as long
 as 32. Of all divisions the one is taken whose most loaded core is done first, on the target's ``num-cores`` or, where
@@ -20,10 +19,8 @@ from itertools import product
 from typing import Any
 
 from ..graph.extent import Extent
-from ..graph.extent import product as extent_product
 from ..target import has_feature
 from .attention import Attention
-from .convolution import Convolution
 from .dot_instruction import DotInstruction
 
 ROWS_OF_TASK = 64
@@ -165,22 +162,22 @@ def tiles_for(target: Any, batch: Extent, rows: Extent, columns: Extent, depth: 
     The micro-kernel holds as many sums as the registers do beside two vectors of the right side and one element of the
     left one: 8 x 2 vectors of 32 registers (AVX-512, NEON), 6 x 2 of 16.
     """
-    lanes, registers = _vectors(target)
-    tile_rows = _most_rows(registers)
+    lanes, registers = vectors_of(target)
+    tile_rows = most_rows(registers)
     if isinstance(rows, int):
-        tile_rows = _tile_rows(tile_rows, rows, 2)
+        tile_rows = tile_rows_for(tile_rows, rows, 2)
     tile_columns = 2 * lanes
     task_rows, task_panels = -(-ROWS_OF_TASK // tile_rows) * tile_rows, PANELS_OF_TASK
     parallel = True
     if isinstance(batch, int) and isinstance(rows, int) and isinstance(columns, int):
         panels = -(-columns // tile_columns)
-        task_rows, task_panels = _task(batch, rows, panels, tile_rows, _cores(target))
+        task_rows, task_panels = _task(batch, rows, panels, tile_rows, cores_of(target))
         if isinstance(depth, int):
             parallel = batch * rows * columns * depth > SERIAL_PRODUCTS
     outside = False
     if isinstance(columns, int) and isinstance(depth, int):
         left, row_tasks = (rows * depth, -(-rows // task_rows)) if isinstance(rows, int) else (None, 1)
-        outside = _has_rows_outside(
+        outside = has_rows_outside(
             left, columns * depth, row_tasks, -(-columns // (task_panels * tile_columns))
         )
     return Tiles(
@@ -191,52 +188,7 @@ def tiles_for(target: Any, batch: Extent, rows: Extent, columns: Extent, depth: 
         task_panels,
         parallel,
         rows_outside=outside,
-        dot_rows=min(tile_rows, _most_rows(registers) // 2),
-    )
-
-
-def tiles_for_convolution(target: Any, conv: Convolution) -> Tiles:
-    """Tiles for a convolution on a CPU: places of windows take the part of a product's rows."""
-    lanes, registers = _vectors(target)
-    *outer, lines, places = (w.outputs for w in conv.windows)
-    columns = 2 * lanes
-    while not conv.is_depthwise and columns > 4 and columns // 2 >= conv.outputs:
-        columns //= 2
-    rows = _tile_rows(_most_rows(registers), places, max(1, columns // lanes))
-    task_places = max(1, places) if places < 2 * PLACES_OF_TASK else -(-PLACES_OF_TASK // rows) * rows
-    parts = -(-places // task_places)
-    images = math.prod([conv.batch if isinstance(conv.batch, int) else 1, *outer, parts])
-    work = images * lines * task_places * conv.columns * conv.depth
-    parallel = not isinstance(conv.batch, int) or work > SERIAL_PRODUCTS
-    if conv.is_depthwise:
-        panels = -(-conv.columns // columns)
-        task_rows, task_panels = _depthwise_task(images, lines, task_places, panels)
-        return Tiles(lanes, rows, columns, task_rows, task_panels, parallel, task_places, rows_outside=True)
-    wanted = work // SERIAL_PRODUCTS  # tasks that are worth their start
-    divided = _Divided(
-        conv,
-        images,
-        _cores(target, wanted),
-        lanes,
-        columns,
-        _most_rows(registers),
-        rows,
-        task_places,
-        parts == 1,
-    )
-    task_rows, task_panels = divided.task()
-    across = divided.across_lines(task_rows)
-    rows = divided.most if across else rows
-    return Tiles(
-        lanes,
-        rows,
-        columns,
-        task_rows,
-        task_panels,
-        parallel,
-        task_places,
-        across_lines=across,
-        rows_outside=divided.has_rows_outside(task_rows, task_panels),
+        dot_rows=min(tile_rows, most_rows(registers) // 2),
     )
 
 
@@ -247,18 +199,17 @@ def _task(batch: int, rows: int, panels: int, tile: int, cores: Sequence[int]) -
 
     def cost(task: tuple[int, int]) -> float:
         of_rows, of_panels = task
-        tasks = _tasks(batch, rows, panels, of_rows, of_panels)
-        of_panel = 2 * COST_OF_WEIGHTS + _cost(tile, min(of_rows, rows), 2)
+        tasks = tasks_of(batch, rows, panels, of_rows, of_panels)
+        of_panel = 2 * COST_OF_WEIGHTS + step_cost(tile, min(of_rows, rows), 2)
         busy = rows / (of_rows * -(-rows // of_rows)) * panels / (of_panels * -(-panels // of_panels))
-        return _elapsed(tasks, of_panels * of_panel, min(1.0, busy), cores)
+        return elapsed(tasks, of_panels * of_panel, min(1.0, busy), cores)
 
-    most = max(1, min(-(-ROWS_OF_TASK // tile), -(-rows // tile)))
     most = min(-(-ROWS_OF_TASK // tile), -(-rows // tile))
     divisions = product(range(most, 0, -1), range(min(PANELS_OF_TASK, panels), 0, -1))
     return min(((tiles * tile, of_panels) for tiles, of_panels in divisions), key=cost)
 
 
-def _has_rows_outside(left: int | None, right: int, row_tasks: int, panel_tasks: int) -> bool:
+def has_rows_outside(left: int | None, right: int, row_tasks: int, panel_tasks: int) -> bool:
     """Whether tasks that follow each other should have rows in common: where less is read into the cache then.
 
     The side that changes from task to task is read once if it stays in the cache, else once for each task of the other
@@ -275,7 +226,7 @@ def _has_rows_outside(left: int | None, right: int, row_tasks: int, panel_tasks:
     return by_rows <= by_panels
 
 
-def _elapsed(tasks: int, cost: float, busy: float, cores: Sequence[int]) -> float:
+def elapsed(tasks: int, cost: float, busy: float, cores: Sequence[int]) -> float:
     """The time of tasks of one ``cost``, times the cores that compute them: the mean over numbers of cores.
 
     Args:
@@ -289,7 +240,7 @@ def _elapsed(tasks: int, cost: float, busy: float, cores: Sequence[int]) -> floa
     return sum(max(elapsed, tasks * busy) for elapsed in rounds) * cost / len(cores)
 
 
-def _cores(target: Any, most: int | None = None) -> tuple[int, ...]:
+def cores_of(target: Any, most: int | None = None) -> tuple[int, ...]:
     """Numbers of cores, among which the target's is; none for which there is too little work, if that is said."""
     known = target.attrs.get("num-cores")
     numbers = CORES if known is None else (int(known),)
@@ -298,8 +249,8 @@ def _cores(target: Any, most: int | None = None) -> tuple[int, ...]:
 
 def attention_tile(target: Any, attention: Attention) -> Tiles:
     """Tiles for attention on a CPU: the columns are queries, of which a task has ``task_panels`` times as many."""
-    lanes, registers = _vectors(target)
-    rows, queries = _most_rows(registers), attention.queries
+    lanes, registers = vectors_of(target)
+    rows, queries = most_rows(registers), attention.queries
     columns = lanes if isinstance(queries, int) and queries <= lanes else 2 * lanes
     panels = PANELS_OF_ATTENTION
     if isinstance(queries, int):
@@ -311,140 +262,33 @@ def attention_tile(target: Any, attention: Attention) -> Tiles:
     return Tiles(lanes, rows, columns, rows, panels, True)
 
 
-def _depthwise_task(images: int, lines: int, places: int, panels: int) -> tuple[int, int]:
-    """Lines and panels of a task of a depthwise convolution."""
-    task_rows = max(1, min(lines, max(LINES_OF_DEPTHWISE_TASK, -(-PLACES_OF_TASK // max(1, places)))))
-    task_panels = panels
-    while _tasks(images, lines, panels, task_rows, task_panels) < LEAST_TASKS:
-        if task_rows > LINES_OF_DEPTHWISE_TASK:
-            task_rows = -(-task_rows // 2)
-        elif task_panels > 1:
-            task_panels = -(-task_panels // 2)
-        elif task_rows > 2:
-            task_rows -= 1
-        else:
-            break
-    return task_rows, task_panels
-
-
-@dataclass(frozen=True)
-class _Divided:
-    """How a convolution whose channels mix may be divided into tasks.
-
-    Attributes:
-        conv: the convolution.
-        images: with all that makes tasks beside lines and panels.
-        cores: numbers of cores that tasks are to keep busy.
-        lanes, columns: of a vector, and of a tile.
-        most, rows: of a tile at most, and of one that lies on a line.
-        places: of a line, in a task.
-        whole: whether these are all places of a line.
-    """
-
-    conv: Convolution
-    images: int
-    cores: tuple[int, ...]
-    lanes: int
-    columns: int
-    most: int
-    rows: int
-    places: int
-    whole: bool
-
-    def task(self) -> tuple[int, int]:
-        """Lines and panels of a task: of the divisions the soonest done."""
-        places = 2 * PLACES_OF_TASK
-        most = max(1, min(self.lines, max(LINES_OF_TASK, -(-places // max(1, self.places)))))
-        of_tasks = sorted({-(-self.panels // parts) for parts in range(1, self.panels + 1)}, reverse=True)
-        return min(
-            ((rows, panels) for rows in range(most, 0, -1) for panels in of_tasks or [1]),
-            key=lambda task: self._cost(*task),
-        )
-
-    def across_lines(self, task_rows: int) -> bool:
-        """Whether the tiles of a task of so many lines go on from line to line."""
-        return self._step(task_rows) < task_rows * _cost(self.rows, self.places, self.vectors)
-
-    def has_rows_outside(self, task_rows: int, task_panels: int) -> bool:
-        """Whether tasks that follow each other have lines in common."""
-        read = extent_product(self.conv.data.inner)
-        return _has_rows_outside(
-            read if isinstance(read, int) else None,
-            self.conv.depth * self.conv.columns,
-            self.images * -(-self.lines // task_rows),
-            -(-self.panels // max(1, task_panels)),
-        )
-
-    @property
-    def lines(self) -> int:
-        return self.conv.windows[-2].outputs
-
-    @property
-    def vectors(self) -> int:
-        return max(1, self.columns // self.lanes)
-
-    @property
-    def panels(self) -> int:
-        return self.conv.groups * -(-self.conv.outputs // self.columns)
-
-    def _cost(self, rows: int, panels: int) -> float:
-        """How long all tasks take, in multiplications of vectors."""
-        blocks, parts = -(-self.lines // rows), -(-self.panels // max(1, panels))
-        weights = self.vectors * self._cost_of_weights(rows, panels)
-        *_, lines, places = self.conv.windows
-        copied = lines.span(rows) * places.span(self.places) * self.conv.groups * self.conv.inputs
-        task = panels * self.conv.depth * (self._step(rows) + weights)
-        task += copied / self.lanes * self._cost_of_copy
-        busy = self.lines / max(1, blocks * rows) * self.panels / max(1, parts * panels)
-        return _elapsed(self.images * blocks * parts, task, min(1.0, busy), self.cores)
-
-    def _cost_of_weights(self, rows: int, panels: int) -> float:
-        """What reading a vector of weights costs: a core's tasks that follow each other may read the same."""
-        if self.has_rows_outside(rows, panels):
-            return COST_OF_WEIGHTS
-        of_panels = self.images * -(-self.lines // rows)
-        of_core = of_panels * -(-self.panels // max(1, panels)) // max(self.cores)
-        reading = max(1, min(of_panels, of_core))
-        return COST_OF_WEIGHTS_AGAIN + (COST_OF_WEIGHTS - COST_OF_WEIGHTS_AGAIN) / reading
-
-    @property
-    def _cost_of_copy(self) -> int:
-        return COST_OF_COPY if self.conv.data.in_order else COST_OF_TRANSPOSITION
-
-    def _step(self, rows: int) -> float:
-        """What a step of the depth costs in a panel of a task of so many lines."""
-        on_lines = rows * _cost(self.rows, self.places, self.vectors)
-        fewest = self.places * (self.lines % rows or rows)
-        if not self.whole or fewest < self.most or not self.conv.phases.are_equal:
-            return on_lines
-        return min(on_lines, ACROSS_LINES * _cost(self.most, rows * self.places, self.vectors))
-
-
-def _tasks(batch: int, rows: int, panels: int, task_rows: int, task_panels: int) -> int:
+def tasks_of(batch: int, rows: int, panels: int, task_rows: int, task_panels: int) -> int:
     return batch * -(-rows // task_rows) * -(-panels // task_panels)
 
 
-def _most_rows(registers: int) -> int:
+def most_rows(registers: int) -> int:
     """Rows of the micro-kernel, of two vectors each."""
     return 8 if registers >= 32 else 6
 
 
-def _tile_rows(most: int, rows: int, vectors: int) -> int:
+def tile_rows_for(most: int, rows: int, vectors: int) -> int:
     """Rows of a tile, of so many ``vectors`` each, with which ``rows`` of them are computed soonest."""
-    return min(range(1, max(1, min(most, rows)) + 1), key=lambda tile: (_cost(tile, rows, vectors), -tile))
+    return min(
+        range(1, max(1, min(most, rows)) + 1), key=lambda tile: (step_cost(tile, rows, vectors), -tile)
+    )
 
 
-def _cost(tile: int, rows: int, vectors: int) -> int:
+def step_cost(tile: int, rows: int, vectors: int) -> int:
     """What a step of the depth costs in the tiles that ``rows`` are divided into, the last of which may overlap."""
     return -(-rows // tile) * (max(tile * vectors, VECTORS_IN_FLIGHT) + PASS_OVERHEAD)
 
 
 def lanes_of(target: Any) -> int:
     """Elements of four bytes that a vector of a target's has."""
-    return _vectors(target)[0]
+    return vectors_of(target)[0]
 
 
-def _vectors(target: Any) -> tuple[int, int]:
+def vectors_of(target: Any) -> tuple[int, int]:
     """Lanes of float32 and number of the vector registers of a target's instructions."""
     if has_feature(target, "avx512f"):
         return 16, 32

@@ -100,11 +100,6 @@ def onnxruntime_call(
     return lambda: [np.asarray(output) for output in session.run(None, given)]
 
 
-def onnxruntime_outputs(proto: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """What ONNX Runtime computes on the CPU, all outputs in order."""
-    return onnxruntime_call(proto, inputs)()
-
-
 def greatest_error(outputs: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
     """The greatest absolute difference over all outputs; infinite where shapes, NaN or inf do not match."""
     if len(outputs) != len(expected):

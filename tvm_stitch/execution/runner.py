@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import tvm
 from tvm import relax
 from tvm.target import Target
 
-from .kernel_clock import HostClock, KernelClock
+from .kernel_clock import KernelClock
 
 _BUILTIN = "vm.builtin."
 _CALL_WITH_SIZES = "vm.builtin.call_tir_dyn"
@@ -37,11 +37,6 @@ class Runner:
     def outputs(self) -> list[np.ndarray]:
         """Call once and return all outputs, nested tuples flattened."""
         return list(_flatten(self()))
-
-    def kernel_seconds(self, kernels: Collection[str]) -> float:
-        """The seconds that one call spends in the named functions, each waited for; CPU devices only."""
-        times = self.kernel_times(HostClock(), len(kernels))
-        return sum(seconds for name, seconds in times if name in kernels)
 
     def kernel_times(self, clock: KernelClock, kernels: int) -> list[tuple[str, float]]:
         """The names and seconds of what one call of the entry function calls, in order, builtins left out.

@@ -32,7 +32,7 @@ def branches(value: Expr) -> tuple[Expr, Expr, Expr] | None:
     A Select may evaluate both, but TVM makes it an ``if_then_else`` where a branch reads at an index that is itself
     read: the index may be out of bounds where the branch is not chosen (an ignored label of a loss).
     """
-    if compat.kind(value) == "Call" and compat.call_name(value) == "if_then_else":
+    if compat.is_choice(value):
         return value.args[0], value.args[1], value.args[2]
     if compat.kind(value) == "Select" and (gathers(value.true_value) or gathers(value.false_value)):
         return value.condition, value.true_value, value.false_value
@@ -41,9 +41,7 @@ def branches(value: Expr) -> tuple[Expr, Expr, Expr] | None:
 
 def gathers(value: Expr) -> bool:
     """True when the expression reads at an index that is itself read."""
-    if compat.is_load(value) and any(has_load(i) for i in value.indices):
-        return True
-    return any(gathers(e) for e in compat.operands(value))
+    return any(compat.is_load(e) and any(map(has_load, e.indices)) for e in compat.parts(value))
 
 
 def span_of(indices: Sequence[Expr], shape: Sequence[Extent], axes: Sequence[Axis]) -> tuple[Span, int]:

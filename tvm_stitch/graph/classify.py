@@ -54,7 +54,7 @@ def classify(value: Expr, accesses: Sequence[Access], combiner: str | None) -> O
         if span in (Span.LEADING, Span.TRAILING, Span.NOTHING):
             return OpClass.BROADCAST
         return OpClass.MOVE
-    if compat.kind(value) == "Call" and compat.call_name(value) == "if_then_else":
+    if compat.is_choice(value):
         return OpClass.MOVE
     return OpClass.HEAVY if is_heavy(value) else OpClass.LIGHT
 

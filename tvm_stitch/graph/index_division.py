@@ -38,9 +38,8 @@ def constant_step(after: Expr, before: Expr, axes: Sequence[tuple[Var, Extent]])
 
 def _divides(e: Expr) -> bool:
     """Is anything divided by a symbol?"""
-    if compat.kind(e) in ("FloorDiv", "FloorMod") and compat.int_value(e.b) is None:
-        return True
-    return any(map(_divides, compat.operands(e)))
+    divisions = (part for part in compat.parts(e) if compat.kind(part) in ("FloorDiv", "FloorMod"))
+    return any(compat.int_value(division.b) is None for division in divisions)
 
 
 class _Divider:

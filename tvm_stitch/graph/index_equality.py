@@ -369,10 +369,8 @@ class Prover:
 
 def _is_divided(extent: Extent) -> bool:
     """Does an extent hold a quotient?"""
-    if isinstance(extent, int):
-        return False
-    divides = compat.kind(extent) in ("FloorDiv", "FloorMod")
-    return divides or any(_is_divided(e) for e in compat.operands(extent))
+    parts = () if isinstance(extent, int) else compat.parts(extent)
+    return any(compat.kind(e) in ("FloorDiv", "FloorMod") for e in parts)
 
 
 def _widens(source: str, target: str) -> bool:

@@ -50,7 +50,6 @@ class _Reader:
         self.operators: list[Operator] = []
         self.params: list[Buffer] = []
         self.symbols: list[Var] = []
-        self.var_types: dict[Var, Expr] = {}
         for var, buffer in compat.prim_func_params(func):
             if buffer is None:
                 self.symbols.append(var)

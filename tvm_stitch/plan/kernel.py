@@ -15,7 +15,7 @@ from ..device import DeviceModel
 from ..graph.extent import Extent
 from ..graph.ir import Operator, StitchGraph, Tensor
 from .cpu.tile import CpuMapping
-from .gpu.tile import CrossBlockReduction, RowMapping
+from .gpu.mapping import CrossBlockReduction, RowMapping
 from .iteration.alignment import Alignment
 from .iteration.loops import Leaf, LoopNest
 from .slices import Slice

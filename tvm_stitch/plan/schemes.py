@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ..graph.classify import is_heavy
 from ..graph.ir import Operator, Tensor
-from .gpu.tile import CrossBlockReduction
+from .gpu.mapping import CrossBlockReduction
 from .iteration.domain import Point
 from .kernel import KernelPlan, Stage
 from .slices import Slice

@@ -15,9 +15,9 @@ from ..graph.dtype import compute_dtype
 from ..graph.extent import product, static_extent
 from ..graph.ir import Operator, Tensor
 from .cpu.tile import CpuMapping, Lanes
+from .gpu.mapping import CrossBlockReduction, RowMapping
 from .gpu.occupancy import MAX_REGISTERS, blocks_per_sm
 from .gpu.reuse import loaded_tile
-from .gpu.tile import CrossBlockReduction, RowMapping
 from .iteration.alignment import Key
 from .iteration.loops import LoopNest
 from .kernel import KernelPlan, Stage

@@ -13,10 +13,12 @@ from collections.abc import Callable
 from typing import Any
 
 import tvm
+from tvm import relax
 
 from .full_rank_operands import BROADCASTING
-from .hidden_calls import hidden_from
+from .functions import with_own_functions
 from .operators import operator_name
+from .rewritten_calls import with_calls
 
 UNARY = frozenset(
     f"relax.{name}"
@@ -55,13 +57,7 @@ PROVISOS: dict[str, Callable[[Any], bool]] = {
 """Which calls of an operator carry layouts, where not all do."""
 
 _RULE = "FRelaxInferLayout"
-
-
-def converted_where_carried(
-    mod: tvm.IRModule, convert: Callable[[tvm.IRModule], tvm.IRModule]
-) -> tvm.IRModule:
-    """``convert(mod)``, which does not see operators that do not carry layouts."""
-    return hidden_from(convert, mod, lambda call: not is_carried(call))
+_HIDDEN = "tvm_stitch.hidden"
 
 
 def is_carried(call: Any) -> bool:
@@ -70,3 +66,37 @@ def is_carried(call: Any) -> bool:
     if not name or call.op.get_attr(_RULE) is None:
         return True
     return name in CARRIED and (name not in PROVISOS or PROVISOS[name](call))
+
+
+def converted_where_carried(
+    mod: tvm.IRModule, convert: Callable[[tvm.IRModule], tvm.IRModule]
+) -> tvm.IRModule:
+    """``convert(mod)``, which does not see operators that do not carry layouts.
+
+    To it they are calls of something unknown, of its operands.
+    """
+    hidden: list[Any] = []
+    made = convert(with_own_functions(mod, lambda func: _Hidden(hidden).visit_expr(func)))
+
+    def shown(_builder: Any, call: Any) -> Any:
+        called = str(call.args[0].global_symbol)
+        if not called.startswith(_HIDDEN):
+            return call
+        before = hidden[int(called.rpartition(".")[2])]
+        return relax.Call(before.op, call.args[1:], before.attrs, before.ty_args)
+
+    return with_calls(made, ("relax.call_pure_packed",), shown)
+
+
+@relax.expr_functor.mutator
+class _Hidden(relax.PyExprMutator):
+    def __init__(self, hidden: list[Any]):
+        super().__init__()
+        self.hidden = hidden
+
+    def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
+        call = super().visit_call_(call)
+        if is_carried(call):
+            return call
+        self.hidden.append(call)
+        return relax.op.call_pure_packed(f"{_HIDDEN}.{len(self.hidden) - 1}", *call.args, ty_args=call.ty)

@@ -16,6 +16,8 @@ from ..failures import reason_of
 from ..graph.extent import as_extent, same
 from ..graph.ir import StitchGraph
 from ..graph.reader import Unreadable, read
+from ..report.flow import Flow, FlowNode, Refusal
+from ..scope.identify import Identified
 from ..scope.node import Node, NodeKind, Value, kind_of, specialize
 from .operators import operator_name
 
@@ -201,3 +203,27 @@ def _node(binding: Any, reader: GraphReader, tuples: set[Any]) -> Node:
             return Node(name, NodeKind.OPAQUE, args, outputs, None, reason, is_call=True, pattern=pattern)
     used = list(relax.analysis.free_vars(value))
     return Node(name, NodeKind.OPAQUE, used, [var], reason="not a tensor function's call")
+
+
+def flow_of(view: BlockView, found: Identified) -> Flow:
+    """The calls of a block and the edges on which kernels end, without anything of TVM's."""
+    made = {value: i for i, node in enumerate(view.nodes) for value in node.outputs}
+    nodes = tuple(
+        FlowNode(
+            tuple(_told(view.named(v)) for v in node.outputs),
+            node.name,
+            node.kind.value,
+            node.reason,
+            tuple(dict.fromkeys(made[v] for v in node.inputs if v in made)),
+        )
+        for node in view.nodes
+    )
+    refusals = tuple(Refusal(*b.edge, b.reason) for b in found.boundaries)
+    return Flow(nodes, refusals, dict(found.left))
+
+
+def _told(value: Any) -> str:
+    """A variable's name; that of the whole and a number, for one result of several that the program does not name."""
+    if isinstance(value, tuple):
+        return f"{value[0].name}[{value[1]}]"
+    return str(value.name)

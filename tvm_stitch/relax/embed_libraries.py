@@ -35,7 +35,7 @@ class EmbedLibraries:
         if self.target.kind.name != "cuda" or not is_for_this_machine(self.target):
             return mod
         called = called_by_name(mod)
-        modules = [each.module() for each in library.LIBRARIES if each.function in called]
+        modules = [each.calls.module() for each in library.LIBRARIES if each.function in called]
         attached = list((mod.attrs or {}).get(ATTRIBUTE, []))
         return mod.with_attr(ATTRIBUTE, [*attached, *modules]) if modules else mod
 

@@ -48,11 +48,11 @@ from .constant_batch_norm import ConstantBatchNorm
 from .constant_views import ConstantViews
 from .constant_weights import ConstantWeights
 from .convolution_layouts import ConvolutionLayouts, suits_library, suits_templates
+from .dataflow import flow_of
 from .declared_bounds import DeclaredBounds
 from .decompose_attention import DecomposeAttention
 from .drop_copies import DropCopies
 from .embed_libraries import EmbedLibraries
-from .flow_names import flow_of
 from .fold_constants import FoldConstants
 from .fuse_rest import FuseRest
 from .fused_attention import FusedAttention

@@ -83,7 +83,7 @@ class _Branches:
         scalars: dict[Any, None] = {}
         buffers: list[Any] = []
         for var in undefined_vars(body):
-            if not _is_buffer(var):
+            if compat.kind(var.ty) != "BufferType":
                 scalars[var] = None
                 continue
             buffers.append(var)
@@ -165,7 +165,3 @@ def _like(buffer: Any) -> Any:
 
 def _sequence(steps: Sequence[Any]) -> Any:
     return steps[0] if len(steps) == 1 else tirx.SeqStmt(list(steps))
-
-
-def _is_buffer(var: Any) -> bool:
-    return compat.kind(var.ty) == "BufferType"

@@ -21,12 +21,12 @@ import tvm
 
 from ..codegen.device_math import FUNCTIONS as MATH
 from ..codegen.device_math import device_name
+from ..codegen.gpu.grid_barrier import GRID_BARRIER
 from ..codegen.gpu.launch_bounds import RESIDENT_BLOCKS
 from ..codegen.nan_extrema import FUNCTIONS
 from ..codegen.negation import FUNCTION, NEGATED
-from .device_function import defined
 from .global_function import registered
-from .grid_barrier import define_grid_barrier
+from .grid_barrier import FUNCTION as BARRIER
 from .shared_context import SharedContext
 
 POSTPROC = "tvm_callback_cuda_postproc"
@@ -42,6 +42,7 @@ _NOTE = re.compile(
 )
 _CONSTANT_BITS = re.compile(r"\(\*\((float|double) \*\)\(&\((-?\d+)(?:LL)?\)\)\)")
 _ARRAY = re.compile(r"^([ \t]+(?:__shared__ )?)((?:\w+ )+\w+\[(?!1\])\d+\];)", re.MULTILINE)
+_FIRST_KERNEL = re.compile(r'^extern "C" __global__', re.MULTILINE)
 _KERNEL = re.compile(r"__launch_bounds__\(\d+\)\s+(\w+)\s*\([^;{]*\)\s*\{")
 _BOUND = re.compile(r"__launch_bounds__\((\d+)\)(\s+(\w+)\s*\()")
 
@@ -68,10 +69,19 @@ def fix_source(code: str, target: Any = None) -> str:
     """
     del target
     fixed = _bound(_ARRAY.sub(r"\1__align__(16) \2", _constants(_own_half_math(code))))
-    functions = {**FUNCTIONS, **{device_name(call): source for call, source in MATH.items()}}
-    for name, function in functions.items():
+    math = {device_name(call): source for call, source in MATH.items()}
+    for name, function in {**FUNCTIONS, **math, NEGATED: FUNCTION, GRID_BARRIER: BARRIER}.items():
         fixed = defined(fixed, name, function)
-    return define_grid_barrier(defined(fixed, NEGATED, FUNCTION))
+    return fixed
+
+
+def defined(code: str, name: str, function: str) -> str:
+    """The CUDA C with ``function`` in front of its first kernel, if ``name`` is called and it is not there yet."""
+    if function in code or not re.search(rf"\b{name}\s*\(", code):
+        return code
+    first = _FIRST_KERNEL.search(code)
+    assert first is not None, "a call without a kernel"
+    return code[: first.start()] + function + code[first.start() :]
 
 
 def _own_half_math(code: str) -> str:

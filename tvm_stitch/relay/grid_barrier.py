@@ -14,7 +14,6 @@ that runs a function until its stream is done with it, as the values do that a k
 from __future__ import annotations
 
 from ..codegen.gpu.grid_barrier import GRID_BARRIER
-from .device_function import defined
 
 ENTRIES = 4096
 """Keys that a module can have: addresses of workspaces, which TVM's pools give out again and again."""
@@ -66,8 +65,3 @@ static __device__ __forceinline__ void {GRID_BARRIER}(const void* key) {{
 }}
 #endif
 """
-
-
-def define_grid_barrier(code: str) -> str:
-    """The CUDA C with the function in front of its first kernel, if it is called and not there yet."""
-    return defined(code, GRID_BARRIER, FUNCTION)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import tvm
@@ -23,7 +24,7 @@ from ..target import resolve_target
 from .dataflow import Region, results_of, view
 from .lower import PRIMITIVE, OpReader, type_of
 from .templates import Templates
-from .traverse import children, post_order, remake
+from .traverse import children, remake
 
 STITCH_ATTR = "tvm_stitch.stitch_op"
 """Function attribute that marks a stitch op; its value is the scope, which names it among those of the module."""
@@ -133,14 +134,11 @@ class StitchOps:
         found.checked_left(self.config)
         self.found.append(found)
         self.whys += [(node.name, why) for node, why in region.computed.items()]
-        outliner = _Outliner(
-            region,
-            found,
-            prefix,
-            exclude,
-            lambda e, name: self._region(e, name, exclude, known),
-            self.templates,
-        )
+
+        def inner(e: Any, name: str) -> Any:
+            return self._region(e, name, exclude, known)
+
+        outliner = _Outliner(region, found, prefix, exclude, inner, self.templates)
         body = outliner.run()
         self.outlined += outliner.outlined
         return body
@@ -150,22 +148,20 @@ def _is_outlined(func: Any) -> bool:
     return bool(func.attrs and (PRIMITIVE in func.attrs or "Compiler" in func.attrs))
 
 
+@dataclass
 class _Outliner:
     """Writes a region anew, unit by unit in an executable order."""
 
-    def __init__(
-        self,
-        region: Region,
-        found: Identified,
-        prefix: str,
-        exclude: Collection[str],
-        inner: Any,
-        templates: Templates | None,
-    ):
-        self.region, self.found, self.prefix, self.inner = region, found, prefix, inner
-        self.exclude, self.templates = exclude, templates
+    region: Region
+    found: Identified
+    prefix: str
+    exclude: Collection[str]
+    inner: Any
+    templates: Templates | None
+
+    def __post_init__(self) -> None:
         self.new: dict[Value, Any] = {}  # what each value has become
-        self.bound = {v: var for var in region.lets for v in [region.value(var)]}
+        self.bound = {v: var for var in self.region.lets for v in [self.region.value(var)]}
         self.lets: list[tuple[Any, Any]] = []
         self.written: set[Any] = set()  # variables that are bound again
         self.outlined: list[str] = []
@@ -213,17 +209,17 @@ class _Outliner:
             both = enumerate((old.true_branch, old.false_branch))
             branches = [self.inner(branch, f"{self.prefix}/{node.index}.{i}") for i, branch in both]
             new = relay.If(self.rebuilt(old.cond), *branches, old.span)
-        elif node.is_view and old.op.get_attr("TReshapeOp") and self._is_item(old.args[0]):
+        elif (
+            node.is_view
+            and old.op.get_attr("TReshapeOp")
+            and isinstance(self.rebuilt(old.args[0]), relay.TupleGetItem)
+        ):  # of one result of several
             new = self._view(old)
         elif not isinstance(old, relay.Let):
             new = remake(old, [self.rebuilt(c) for c in children(old)])
         for var in relay.analysis.free_vars(old):
             self._bind_again(var)
         self._define(old, new)
-
-    def _is_item(self, expr: Any) -> bool:
-        """Has the value become one result of several?"""
-        return isinstance(self.rebuilt(expr), relay.TupleGetItem)
 
     def _view(self, reshape: Any) -> Any:
         """A reshape of one result of several. TVM would fuse it with the access, and copy; alone it costs nothing."""
@@ -317,9 +313,3 @@ class _Outliner:
 def is_marked(expr: Any) -> bool:
     """True for a function literal that :class:`StitchOps` outlined as a stitch op."""
     return isinstance(expr, relay.Function) and bool(expr.attrs) and STITCH_ATTR in expr.attrs
-
-
-def stitched_functions(mod: tvm.IRModule) -> list[Any]:
-    """The functions that :class:`StitchOps` outlined, in the order in which they are called."""
-    bodies = [func.body for func in mod.functions.values() if isinstance(func, relay.Function)]
-    return [expr for expr in post_order(bodies) if is_marked(expr)]

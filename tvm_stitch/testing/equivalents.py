@@ -113,12 +113,23 @@ def _from_relax(case: cases.Case, target: Any, config: StitchConfig) -> list[Sti
 
 def _from_relay(case: cases.Case, target: Any, config: StitchConfig) -> list[StitchGraph]:
     from ..relay.lower import read_function
-    from ..relay.stitch_ops import StitchOps, stitched_functions
+    from ..relay.stitch_ops import StitchOps
     from .relay.cases import in_relay
 
     outline: Any = StitchOps(config, target)
     mod = outline(in_relay(case).build())
     return [read_function(f, target, "stitch")[1] for f in stitched_functions(mod)]
+
+
+def stitched_functions(mod: tvm.IRModule) -> list[Any]:
+    """The functions that Relay's ``StitchOps`` outlined, in the order in which they are called."""
+    from tvm import relay
+
+    from ..relay.stitch_ops import is_marked
+    from ..relay.traverse import post_order
+
+    bodies = [func.body for func in mod.functions.values() if isinstance(func, relay.Function)]
+    return [expr for expr in post_order(bodies) if is_marked(expr)]
 
 
 def describe_workload(case: cases.Case, whole: bool = False) -> Description:

@@ -21,7 +21,8 @@ import tvm_stitch.relax
 from cuda_emulator import run_cuda
 from tests.graph.helpers import build, check_emulated, cuda_source, draw
 from tvm_stitch.config import StitchConfig
-from tvm_stitch.plan.gpu.tile import CrossBlockReduction, RowMapping, map_rows
+from tvm_stitch.plan.gpu.mapping import CrossBlockReduction, RowMapping
+from tvm_stitch.plan.gpu.tile import map_rows
 from tvm_stitch.testing import cases
 from tvm_stitch.testing.random_graphs import emulated_target
 

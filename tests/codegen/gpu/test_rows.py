@@ -19,7 +19,7 @@ from cuda_emulator import run_cuda
 from tests.graph.helpers import H200, build, check_emulated, cuda_source, draw, graph, plan, symbol
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.execution.count import count_kernels
-from tvm_stitch.plan.gpu.tile import Storage
+from tvm_stitch.plan.gpu.mapping import Storage
 from tvm_stitch.plan.in_block import plan_in_block
 from tvm_stitch.testing import cases
 from tvm_stitch.testing.random_graphs import emulated_target

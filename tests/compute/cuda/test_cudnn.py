@@ -27,7 +27,7 @@ def call(
     def tensor(shape: tuple[int, ...], kind: str) -> Any:
         return tvm.runtime.tensor(np.ones(shape, kind))
 
-    function = library.CUDNN.module()[library.CUDNN.function]
+    function = library.CUDNN.calls.module()[library.CUDNN.function]
     operands = tensor(data, dtype), tensor(weight, dtype), tvm_ffi.Shape(numbers), mode
     function(*operands, tensor(out, dtype), tensor((16,), "uint8"))
 

@@ -85,10 +85,10 @@ def test_a_missing_compiler_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     try:
         reason = library.CUBLASLT.missing()
         with pytest.raises(RuntimeError, match="no-such-compiler was not found"):
-            library.CUBLASLT.module()
+            library.CUBLASLT.calls.module()
     finally:
         embedded.compiler.cache_clear()
-    assert reason == library.CUBLASLT.calls_missing()
+    assert reason == library.CUBLASLT.calls.needs()
     assert reason and "C++ compiler" in reason and "no-such-compiler was not found" in reason
 
 
@@ -103,9 +103,9 @@ def test_the_calls_compile_and_say_what_they_lack() -> None:
     a = tvm.runtime.tensor(np.ones((2, 2), "float32"))
     numbers = tvm_ffi.Shape([2, 2, 2, 1, 2, 2, 2, 0, 0, 0])
     with pytest.raises(RuntimeError, match="tvm_stitch: (no CUDA driver|cuBLASLt)"):
-        library.CUBLASLT.module()[library.CUBLASLT.function](a, a, numbers, "", a, a)
+        library.CUBLASLT.calls.module()[library.CUBLASLT.function](a, a, numbers, "", a, a)
     with pytest.raises(ValueError, match="tvm_stitch: no mode of a product: gelu"):
-        library.CUBLASLT.module()[library.CUBLASLT.function](a, a, numbers, "gelu", a, a)
+        library.CUBLASLT.calls.module()[library.CUBLASLT.function](a, a, numbers, "gelu", a, a)
 
 
 @pytest.mark.parametrize(
@@ -120,11 +120,11 @@ def test_the_calls_compile_and_say_what_they_lack() -> None:
 def test_wrong_calls_are_refused(numbers: list[int], mode: str, reason: str) -> None:
     a = tvm.runtime.tensor(np.ones((2, 2), "float32"))
     with pytest.raises(Exception, match=reason):
-        library.CUBLASLT.module()[library.CUBLASLT.function](a, a, tvm_ffi.Shape(numbers), mode, a, a)
+        library.CUBLASLT.calls.module()[library.CUBLASLT.function](a, a, tvm_ffi.Shape(numbers), mode, a, a)
 
 
 def test_products_without_elements_need_no_library() -> None:
     a = tvm.runtime.tensor(np.ones((0, 2), "float32"))
-    library.CUBLASLT.module()[library.CUBLASLT.function](
+    library.CUBLASLT.calls.module()[library.CUBLASLT.function](
         a, a, tvm_ffi.Shape([0, 0, 2, 1, 2, 2, 0, 0, 0, 0]), "", a, a
     )

@@ -15,9 +15,10 @@ from tests.graph.helpers import H200, build, graph
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.describe import describe
 from tvm_stitch.device import GPUS, DeviceModel
+from tvm_stitch.plan.gpu.mapping import CrossBlockReduction, Storage
 from tvm_stitch.plan.gpu.occupancy import blocks_per_sm
 from tvm_stitch.plan.gpu.split import estimate
-from tvm_stitch.plan.gpu.tile import CrossBlockReduction, Storage, map_rows
+from tvm_stitch.plan.gpu.tile import map_rows
 from tvm_stitch.plan.heuristics import SPLIT_COLUMNS
 from tvm_stitch.plan.in_block import plan_in_block
 from tvm_stitch.plan.kernel import KernelPlan

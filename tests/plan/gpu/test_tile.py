@@ -13,18 +13,12 @@ from tvm.relax import op as R
 from tests.graph.helpers import H200, build, graph, plan, symbol
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import GPUS
+from tvm_stitch.graph.dtype import item_bytes
 from tvm_stitch.graph.extent import ByExtent
 from tvm_stitch.plan.gpu import tile as mapping
+from tvm_stitch.plan.gpu.mapping import ColumnMapping, CrossBlockReduction, RowMapping, Storage
 from tvm_stitch.plan.gpu.occupancy import blocks_per_sm
-from tvm_stitch.plan.gpu.tile import (
-    MOST_BLOCKS,
-    ColumnMapping,
-    CrossBlockReduction,
-    RowMapping,
-    Storage,
-    item_bytes,
-    stage_bytes,
-)
+from tvm_stitch.plan.gpu.tile import MOST_BLOCKS, stage_bytes
 from tvm_stitch.plan.in_block import plan_in_block
 from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.plan.memory import shared_bytes

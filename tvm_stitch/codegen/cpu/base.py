@@ -59,7 +59,7 @@ class CpuEmitter:
 
     def _decide(self, value: Expr) -> Expr:
         """Resolve conditions that hold or fail everywhere in the part; branch on those that lanes share."""
-        if compat.kind(value) != "Call" or compat.call_name(value) != "if_then_else":
+        if not compat.is_choice(value):
             return compat.rebuild(value, self._decide)
         condition, yes, no = value.args
         if self.eval.frame is not None and self.lanes is not None:

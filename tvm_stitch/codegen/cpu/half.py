@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rounding to bfloat16 as integer arithmetic: TVM drops a cast there and back again, and may lose NaN in one alone."""
+"""bfloat16 on a CPU: rounding as integer arithmetic, and for a TVM with Relay all loads and stores.
+
+TVM drops a cast there and back again, and may lose NaN in one alone. The lowering of bfloat16 in TVMs with Relay
+refuses vectorized stores of what a bfloat16 load gives.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from ... import compat
-from ...compat import Expr, tir
+from ...compat import Buffer, Expr, tir
 from ...graph.ir import StitchGraph
 
 
 def rounds(graph: StitchGraph) -> bool:
     """Whether anything in the graph is a bfloat16: without, there is nothing to lower."""
-
-    def made(expr: Expr) -> bool:
-        return compat.dtype_of(expr) == "bfloat16" or any(made(e) for e in compat.operands(expr))
-
-    return any(t.dtype == "bfloat16" for t in graph.tensors()) or any(
-        made(op.value) for op in graph.operators
-    )
+    computed = (compat.dtype_of(e) for op in graph.operators for e in compat.parts(op.value))
+    return "bfloat16" in {t.dtype for t in graph.tensors()} or "bfloat16" in computed
 
 
 def lower_rounding(expr: Expr, bind: Callable[[Expr], Expr] | None) -> Expr:
@@ -26,7 +26,7 @@ def lower_rounding(expr: Expr, bind: Callable[[Expr], Expr] | None) -> Expr:
 
     ``bind`` names a value that is used several times; below an ``if_then_else`` nothing is bound.
     """
-    if compat.kind(expr) == "Call" and compat.call_name(expr) == "if_then_else":
+    if compat.is_choice(expr):
         return compat.rebuild(expr, lambda e: lower_rounding(e, None))
     if compat.kind(expr) == "Cast" and compat.dtype_of(expr) == "float32":
         inner = expr.value
@@ -71,3 +71,63 @@ def rounded_bits(value: Expr, bind: Callable[[Expr], Expr] | None = None) -> Exp
 def are_nan(bits: Expr) -> Expr:
     """Whether a float32's bits (int32) are those of a NaN."""
     return (bits & compat.const(0x7FFFFFFF, "int32")) > compat.const(0x7F800000, "int32")
+
+
+def as_bits(body: Any) -> Any:
+    """``body``, a statement, without expressions and accesses of dtype bfloat16: they are of uint16 views.
+
+    Raises:
+        NotImplementedError: where it computes in bfloat16 (the emitters compute in float32).
+    """
+    views: dict[Buffer, Buffer] = {}
+
+    def view(buffer: Buffer) -> Buffer:
+        if buffer not in views:
+            views[buffer] = tir.decl_buffer(
+                list(buffer.shape), "uint16", buffer.name, data=buffer.data, scope=buffer.scope()
+            )
+        return views[buffer]
+
+    def visit(e: Expr) -> Expr:
+        """An expression; of dtype uint16 where it was bfloat16."""
+        if compat.kind(e) == "Cast" and _is_bfloat16(e.value):
+            high = tir.Cast("int32", visit(e.value)) << compat.const(16, "int32")
+            wide = tir.reinterpret("float32", high)
+            return wide if compat.dtype_of(e) == "float32" else tir.Cast(compat.dtype_of(e), wide)
+        return bits(e) if _is_bfloat16(e) else compat.rebuild(e, visit)
+
+    def bits(e: Expr) -> Expr:
+        name = compat.kind(e)
+        if compat.is_load(e):
+            return compat.load(view(compat.load_buffer(e)), [visit(i) for i in e.indices])
+        if name == "FloatImm":
+            return _narrow(compat.const(e.value, "float32"))
+        if name == "Cast":
+            value = visit(e.value)
+            return _narrow(value if compat.dtype_of(value) == "float32" else tir.Cast("float32", value))
+        if name == "Select":
+            return tir.Select(visit(e.condition), visit(e.true_value), visit(e.false_value))
+        if compat.is_choice(e):
+            return tir.if_then_else(*(visit(a) for a in e.args))
+        raise NotImplementedError(f"{name} of dtype bfloat16")
+
+    def change(node: Any) -> Any:
+        if compat.kind(node) == "Cast":
+            return visit(node)
+        if compat.buffer_dtype(node.buffer) != "bfloat16":
+            return None
+        return tir.BufferStore(view(node.buffer), visit(node.value), [visit(i) for i in node.indices])
+
+    return tir.stmt_functor.ir_transform(body, change, None, ["tir.BufferStore", "tir.Cast"])
+
+
+def _is_bfloat16(e: Expr) -> bool:
+    return compat.dtype_of(e) == "bfloat16"
+
+
+def _narrow(value: Expr) -> Expr:
+    """The bits (uint16) of the bfloat16 nearest to a float32."""
+    bits = tir.reinterpret("int32", value)
+    # The upper half of a NaN may be that of an infinity: make it quiet.
+    kept = tir.Select(are_nan(bits), bits | compat.const(0x400000, "int32"), rounded_bits(value))
+    return tir.Cast("uint16", kept >> compat.const(16, "int32"))

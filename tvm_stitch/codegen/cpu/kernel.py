@@ -10,8 +10,8 @@ from ...plan.cpu.tile import CpuMapping, Lanes, Split
 from ...plan.kernel import KernelPlan, Stage
 from .. import builder as B
 from .base import CpuEmitter
-from .bfloat16 import as_bits
 from .columns import ColumnEmitter, SplitEmitter
+from .half import as_bits
 from .rows import RowEmitter
 
 

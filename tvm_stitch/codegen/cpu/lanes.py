@@ -57,18 +57,16 @@ class LaneWriter:
 
     def _branches(self, value: Expr) -> bool:
         """Do lanes branch apart in it? TVM makes a loop of them."""
-        if compat.kind(value) == "Call" and compat.call_name(value) == "if_then_else":
-            if self.differ(value.args[0]):
-                return True
-        return any(map(self._branches, compat.operands(value)))
+        return any(compat.is_choice(e) and self.differ(e.args[0]) for e in compat.parts(value))
 
     def wraps(self, value: Expr) -> bool:
         """Does an index of it wrap around at a power of two, within the lanes?"""
-        if compat.kind(value) in ("FloorMod", "Mod"):
-            divisor = compat.int_value(value.b)
-            if divisor is not None and divisor > 1 and divisor & (divisor - 1) == 0 and self.differ(value.a):
-                return True
-        return any(map(self.wraps, compat.operands(value)))
+
+        def is_power(divisor: int | None) -> bool:
+            return divisor is not None and divisor > 1 and divisor & (divisor - 1) == 0
+
+        remainders = (e for e in compat.parts(value) if compat.kind(e) in ("FloorMod", "Mod"))
+        return any(is_power(compat.int_value(e.b)) and self.differ(e.a) for e in remainders)
 
     def at(self, value: Expr, lane: Expr) -> Expr:
         """The value in one lane, at the frame's current place."""
@@ -112,7 +110,7 @@ class LaneWriter:
 
 def _store(buffer: Buffer, value: Expr, indices: Sequence[Expr]) -> None:
     """Store; a conditional value becomes a statement: vector code where all lanes decide alike."""
-    if compat.kind(value) == "Call" and compat.call_name(value) == "if_then_else":
+    if compat.is_choice(value):
         condition, yes, no = value.args
         B.either(condition, lambda: _store(buffer, yes, indices), lambda: _store(buffer, no, indices))
         return

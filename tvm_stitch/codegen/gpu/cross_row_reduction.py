@@ -14,7 +14,7 @@ from ...compat import Buffer, Expr, tir
 from ...graph.dtype import carried_dtype
 from ...graph.extent import unflatten
 from ...graph.ir import Operator
-from ...plan.gpu.tile import ColumnMapping, RowMapping
+from ...plan.gpu.mapping import ColumnMapping, RowMapping
 from .. import builder as B
 from ..combine import accumulator_dtype, combine, identity, in_pairs
 from ..evaluator import convert, short_name
@@ -101,7 +101,8 @@ def total(
             index = thread + B.i64(k * threads)
             inside = None if (k + 1) * threads <= count else index < B.i64(count)
             with B.when(inside):
-                value = convert(_load_partial(partial, index), accumulator_dtype(op))
+                found = compat.load(partial, [B.i64(0)] * (len(partial.shape) - 1) + [index])
+                value = convert(found, accumulator_dtype(op))
                 B.store(acc, combine(op.combiner or "", B.fetch(acc, 0), value), [B.i64(0)])
         own.append(B.cell(B.fetch(acc, 0), "own"))
     return row_reduce(ops, own, threads, 1, thread, B.i64(0))
@@ -118,7 +119,3 @@ def _store_partial(partial: Buffer, value: Expr, result: Expr, block: Expr) -> N
     shape = [int(e) for e in partial.shape]
     where = [*unflatten(result, shape[:-1]), block]
     B.store(partial, convert(value, compat.buffer_dtype(partial)), where)
-
-
-def _load_partial(partial: Buffer, block: Expr) -> Expr:
-    return compat.load(partial, [B.i64(0)] * (len(partial.shape) - 1) + [block])

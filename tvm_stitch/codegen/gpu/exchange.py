@@ -14,8 +14,8 @@ from ... import compat
 from ...compat import Buffer, Expr, T, tir
 from ...graph.dtype import carried_dtype, item_bytes
 from ...graph.ir import Operator
+from ...plan.gpu.mapping import CrossBlockReduction
 from ...plan.gpu.split import partial_scratch
-from ...plan.gpu.tile import CrossBlockReduction
 from ...plan.kernel import Stage
 from .. import builder as B
 from ..combine import accumulator_dtype, combine, identity, in_order
@@ -152,10 +152,10 @@ class GridExchange:
                 buffer = self.partials[op]
                 B.store(buffer, convert(total, compat.buffer_dtype(buffer)), [self.row, self.segment])
         grid_barrier(self.scratch)
-        return [self._few(op) if self.segments <= 8 else self._many(op) for op in ops]
-
-    def _few(self, op: Operator) -> Expr:
-        return B.cell(in_order(op, [self._part(op, B.i64(s)) for s in range(self.segments)]), "whole")
+        if self.segments > 8:
+            return [self._many(op) for op in ops]
+        parts = ((op, [self._part(op, B.i64(s)) for s in range(self.segments)]) for op in ops)
+        return [B.cell(in_order(op, found), "whole") for op, found in parts]
 
     def _many(self, op: Operator) -> Expr:
         """Each warp reads all segments, a lane every 32nd."""

@@ -7,7 +7,7 @@ from ... import compat
 from ...compat import Buffer, Expr
 from ...graph.dtype import item_bytes
 from ...graph.ir import Tensor
-from ...plan.gpu.tile import ColumnMapping
+from ...plan.gpu.mapping import ColumnMapping
 from ...plan.kernel import InterPhaseReuse, KernelPlan, Stage
 from .. import builder as B
 

@@ -22,9 +22,10 @@ from typing import Any
 
 from ... import compat
 from ...compat import Buffer, Expr, T, tir
+from ...graph.dtype import item_bytes
 from ...graph.extent import Extent, as_expr, ceildiv, is_number
 from ...graph.ir import Access, Operator
-from ...plan.gpu.tile import ColumnMapping, CrossBlockReduction, item_bytes
+from ...plan.gpu.mapping import ColumnMapping, CrossBlockReduction
 from ...plan.iteration.alignment import Key
 from ...plan.iteration.contiguity import vectorizable
 from ...plan.iteration.domain import Point

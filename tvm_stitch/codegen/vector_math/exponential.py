@@ -1,23 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""exp, exp2, exp10, sigmoid, tanh, sinh and cosh of float32, without branches, tables or libm calls."""
+"""exp, exp2, exp10, sigmoid, tanh, sinh, cosh and erf of float32, without branches, tables or libm calls."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from tvm_stitch.codegen.vector_math.scope import (
-    Expr,
-    Scope,
-    at_most,
-    f32,
-    fabs,
-    from_bits,
-    horner,
-    i32,
-    to_bits,
-    with_sign_of,
-)
-from tvm_stitch.compat import tir
+from ...compat import tir
+from .scope import Expr, Scope, at_most, f32, fabs, from_bits, horner, i32, to_bits, with_sign_of
 
 # Minimax fits by Lawson iteration; the error is that of the polynomial alone, relative to the function.
 # (e^r - 1 - r) / r^2 on [-ln(2)/2, ln(2)/2], 3e-9
@@ -42,6 +31,15 @@ _TANH_P = (
     1.3319079728567004e-08,
 )  # fmt: skip
 _TANH_Q = (1.0, 0.46713033521758196, 0.02587107473716513, 0.000328309347995184, 7.762022821485447e-07)
+# erf(x) / x as P(x^2) / Q(x^2) on |x| <= 3.93, 2e-8 relative; all coefficients positive, so nothing cancels.
+_ERF_P = (
+    1.1283791453580836, 0.19078404417915384, 0.05279031249838429, 0.0037796173408765708,
+    0.00028480857874120893, 2.0419666345031405e-06,
+)  # fmt: skip
+_ERF_Q = (
+    1.0, 0.5024106765164523, 0.11425760864755743, 0.014997454595514235, 0.0011652142560463568,
+    3.800403042478137e-05,
+)  # fmt: skip
 
 # ln 2 and log10 2 in two parts; the first has so few bits that its product with an exponent is exact.
 _LN2_HI, _LN2_LO = 0.693359375, -2.12194440054690582e-4
@@ -166,3 +164,11 @@ def sinh(scope: Scope, x: Expr) -> Expr:
     u = scope.let(a * a)
     near = u * a * horner(u, _SINH) + a
     return with_sign_of(tir.Select(a < f32(1.0), near, half - f32(0.25) / half), x)
+
+
+def erf(scope: Scope, x: Expr) -> Expr:
+    """erf(x), exactly 1 in magnitude from |x| = 3.92 on: GELU multiplies 1 + erf(x) by any x, however large."""
+    a = scope.let(at_most(f32(3.93), fabs(x)))
+    u = scope.let(a * a)
+    inner = at_most(f32(1.0), a * horner(u, _ERF_P) / horner(u, _ERF_Q))
+    return with_sign_of(tir.Select(a >= f32(3.92), f32(1.0), inner), x)

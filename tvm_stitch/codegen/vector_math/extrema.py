@@ -6,17 +6,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from tvm_stitch import compat
-from tvm_stitch.codegen.arithmetic import HOST
-from tvm_stitch.codegen.vector_math.scope import (
-    EXPONENT_BITS,
-    Expr,
-    Scope,
-    dtype_of,
-    i32,
-    magnitude_bits,
-)
-from tvm_stitch.compat import tir
+from ... import compat
+from ...compat import tir
+from ..arithmetic import HOST
+from .scope import EXPONENT_BITS, Expr, Scope, dtype_of, i32, magnitude_bits
 
 
 def extremum(scope: Scope, node: type[Any], a: Expr, b: Expr) -> Expr:

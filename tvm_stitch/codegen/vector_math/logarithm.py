@@ -1,21 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""log, log2, log10 and log1p of float32, without branches, tables or libm calls."""
+"""log, log2, log10, log1p, asinh, acosh and atanh of float32, without branches, tables or libm calls."""
 
 from __future__ import annotations
 
-from tvm_stitch.codegen.vector_math.scope import (
+from ...compat import tir
+from .scope import (
     INF,
     NAN,
     Expr,
     Scope,
+    at_most,
     f32,
+    fabs,
     from_bits,
     horner,
     i32,
     pow2,
+    quotient,
     to_bits,
+    with_sign_of,
 )
-from tvm_stitch.compat import tir
 
 # (log(1 + f) - f + f^2 / 2) / f^3 for 1 + f in [sqrt(1/2), sqrt(2)], 6e-9 relative to the logarithm.
 _LOG = (
@@ -27,6 +31,9 @@ _LN2_HI, _LN2_LO = 0.693359375, -2.12194440054690582e-4
 _LOG10_2_HI, _LOG10_2_LO = 0.30078125, 2.48745663981195e-4
 _LOG10_E_HI, _LOG10_E_LO = 0.43359375, 7.00731903251827651e-4
 _LOG2_E_MINUS_1 = 0.44269504088896340736
+# From here on x^2 may overflow, and log(2x) is its inverse hyperbolic sine to the last digit.
+_FAR = 2.0**60
+_LN2 = 0.6931471805599453
 
 _SQRT_HALF_BITS = 0x3F3504F3
 _SMALLEST_NORMAL = 1.1754943508222875e-38
@@ -88,3 +95,28 @@ def log1p(scope: Scope, x: Expr) -> Expr:
     result = k * f32(_LN2_HI) + (f + (_tail(scope, f) + k * f32(_LN2_LO)))
     # Zero keeps its sign; the sum above would lose it.
     return tir.Select(tir.EQ(x, f32(0.0)), x, _special(x, -1.0, result))
+
+
+def asinh(scope: Scope, x: Expr) -> Expr:
+    """The inverse hyperbolic sine."""
+    a = scope.let(fabs(x))
+    near = scope.let(at_most(f32(_FAR), a))
+    u = scope.let(near * near)
+    t = near + u / (tir.sqrt(u + f32(1.0)) + f32(1.0))
+    far = a > f32(_FAR)
+    y = log1p(scope, scope.let(tir.Select(far, a, t)))
+    return with_sign_of(tir.Select(far, y + f32(_LN2), y), x)
+
+
+def acosh(scope: Scope, x: Expr) -> Expr:
+    """The inverse hyperbolic cosine; NaN below 1."""
+    far = x > f32(_FAR)
+    t = scope.let(at_most(f32(_FAR), x) - f32(1.0))
+    y = log1p(scope, scope.let(tir.Select(far, x, t + tir.sqrt(t * t + t * f32(2.0)))))
+    return tir.Select(x < f32(1.0), f32(NAN), tir.Select(far, y + f32(_LN2), y))
+
+
+def atanh(scope: Scope, x: Expr) -> Expr:
+    """The inverse hyperbolic tangent; infinite at -1 and 1, NaN beyond."""
+    a = scope.let(fabs(x))
+    return with_sign_of(log1p(scope, scope.let(quotient(a + a, f32(1.0) - a))) * f32(0.5), x)

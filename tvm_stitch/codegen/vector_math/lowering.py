@@ -5,35 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tvm_stitch import compat
-from tvm_stitch.codegen.vector_math import (
-    exponential,
-    extrema,
-    hyperbolic,
-    logarithm,
-    power,
-    rounding,
-    special,
-    trigonometric,
-)
-from tvm_stitch.codegen.vector_math.scope import (
-    Bind,
-    Expr,
-    Scope,
-    dtype_of,
-    quotient,
-)
-from tvm_stitch.compat import tir
-from tvm_stitch.graph.dtype import HALF
+from ... import compat
+from ...compat import tir
+from ...graph.dtype import HALF
+from . import exponential, extrema, logarithm, power, rounding, trigonometric
+from .scope import Bind, Expr, Scope, dtype_of, quotient
 
 _FUNCTIONS: dict[str, Callable[..., Expr]] = {"pow": power.power} | {f.__name__: f for f in (
     exponential.exp, exponential.exp2, exponential.exp10, exponential.sigmoid,
     exponential.tanh, exponential.sinh, exponential.cosh,
     logarithm.log, logarithm.log2, logarithm.log10, logarithm.log1p,
-    power.hypot, special.erf,
+    power.hypot, exponential.erf,
     trigonometric.sin, trigonometric.cos, trigonometric.tan,
     trigonometric.atan, trigonometric.atan2, trigonometric.asin, trigonometric.acos,
-    hyperbolic.asinh, hyperbolic.acosh, hyperbolic.atanh,
+    logarithm.asinh, logarithm.acosh, logarithm.atanh,
 )}  # fmt: skip
 # For these LLVM code generation has no rule, or a formula that loses all digits of small operands.
 _LIBM = ("sinh", "cosh", "tanh", "atanh")

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from tvm_stitch.codegen.vector_math.scope import (
+from ...compat import tir
+from .scope import (
     EXPONENT_BITS,
     INF,
     NAN,
@@ -24,7 +25,6 @@ from tvm_stitch.codegen.vector_math.scope import (
     quotient,
     to_bits,
 )
-from tvm_stitch.compat import tir
 
 # log2((1 + s) / (1 - s)) / s in s^2 for mantissas in [sqrt(1/2), sqrt(2)], 1.3e-11 relative.
 _LOG2 = (2.8853900817901525, 0.9617966732680467, 0.5770835977703341, 0.41167200789175046, 0.3407424420615669)
@@ -92,17 +92,13 @@ def _constant_power(scope: Scope, x: Expr, y: float) -> Expr | None:
     if y == 0.0:
         return f32(1.0)
     if abs(y) == 0.5:
-        root = tir.Select(tir.EQ(x, f32(-INF)), f32(INF), tir.sqrt(_unsigned_zero(x)))
+        unsigned = tir.Select(tir.EQ(x, f32(0.0)), f32(0.0), x)  # -0 made 0
+        root = tir.Select(tir.EQ(x, f32(-INF)), f32(INF), tir.sqrt(unsigned))
         return root if y > 0 else quotient(f32(1.0), root)
     if not (_FEWEST <= y <= _MOST and y == int(y)):
         return None
     base = x if y > 0 else scope.let(quotient(f32(1.0), x))
     return _product(scope, base, int(abs(y)))
-
-
-def _unsigned_zero(x: Expr) -> Expr:
-    """x, with -0 made 0."""
-    return tir.Select(tir.EQ(x, f32(0.0)), f32(0.0), x)
 
 
 def _product(scope: Scope, x: Expr, n: int) -> Expr:

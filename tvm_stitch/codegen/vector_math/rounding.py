@@ -6,8 +6,8 @@ TVMs with Relay disagree on how LLVM's intrinsics are called (some want the numb
 
 from __future__ import annotations
 
-from tvm_stitch.codegen.vector_math.scope import Expr, Scope, dtype_of, fabs
-from tvm_stitch.compat import tir
+from ...compat import tir
+from .scope import Expr, Scope, dtype_of, fabs
 
 # By dtype: the integer of its size, and from where on every number is an integer.
 _INTEGER = {"float32": "int32", "float64": "int64"}

@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tvm_stitch import compat
-from tvm_stitch.codegen.opaque import through_bits
-from tvm_stitch.compat import tir
-from tvm_stitch.plan import heuristics
+from ... import compat
+from ...compat import tir
+from ...plan import heuristics
+from ..opaque import through_bits
 
 Expr: TypeAlias = Any  # an expression of TVM, whose Python class shows its operators to no type checker
 Bind = Callable[[Expr], Expr]
@@ -145,7 +145,7 @@ class Scope:
                 raise ValueError(
                     f"more than {heuristics.NESTED_LETS} shared sub-expressions in one expression: pass bind"
                 )
-            if _reads_bfloat16(value):
+            if any(dtype_of(e) == "bfloat16" for e in compat.parts(value)):
                 if compat.is_load(value) or (compat.kind(value) == "Cast" and compat.is_load(value.value)):
                     return value
                 raise ValueError("a Let of what computes with bfloat16: pass bind")
@@ -172,9 +172,3 @@ class Scope:
 
     def _depth(self) -> int:
         return len(self._bound) + (self._parent._depth() if self._parent is not None else 0)
-
-
-def _reads_bfloat16(value: Expr) -> bool:
-    if dtype_of(value) == "bfloat16":
-        return True
-    return any(_reads_bfloat16(e) for e in compat.operands(value))

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from tvm_stitch.codegen.vector_math.scope import (
+from ...compat import tir
+from .scope import (
     Expr,
     Scope,
     f32,
@@ -17,7 +18,6 @@ from tvm_stitch.codegen.vector_math.scope import (
     to_bits,
     with_sign_of,
 )
-from tvm_stitch.compat import tir
 
 # (sin(x) / x - 1) / x^2 and (cos(x) - 1 + x^2 / 2) / x^4 in x^2 for |x| <= pi / 4; 5e-12 and 1e-10.
 _SIN = (-0.1666666716337204, 0.008333329111337662, -0.0001983933470910415, 2.7183041311218403e-06)

@@ -56,13 +56,10 @@ struct Found {  // cublasLtMatmulHeuristicResult_t
   int reserved[4];
 };
 
-using Handle = void*;
-using Opaque = void*;
+struct Library : Interface {
+  static constexpr const char* kTitle = "cuBLASLt";
+  static std::unique_ptr<Library> Open(const std::string& path);
 
-struct Library {
-  int (*create)(Handle*);
-  size_t (*version)();
-  const char* (*status_text)(int);
   int (*matmul)(Handle, Opaque desc, const void* alpha, const void* a, Opaque a_layout, const void* b, Opaque b_layout,
                 const void* beta, const void* c, Opaque c_layout, void* d, Opaque d_layout, const Algorithm*,
                 void* workspace, size_t workspace_bytes, void* stream);
@@ -79,55 +76,39 @@ struct Library {
   int (*preference_destroy)(Opaque);
 };
 
-constexpr const char* kVariable = "TVM_STITCH_CUBLASLT";
 constexpr const char* kAdvice =
     "install nvidia-cublas (CUDA 13) or nvidia-cublas-cu12 (CUDA 12), or name the library in TVM_STITCH_CUBLASLT";
 
-// cuBLASLt, opened once: from a path, or from where it may lie if that is empty.
-const Library& OpenLibrary(const std::string& path) {
-  return OpenedOnce<Library>([&] {
-    void* file = OpenFile("cuBLASLt", path, kVariable, {"libcublasLt.so.13", "libcublasLt.so.12"},
-                          {"nvidia/cu13/lib/", "nvidia/cublas/lib/"}, kAdvice);
-    auto made = std::make_unique<Library>();
-    Resolve(file, "cublasLtCreate", &made->create);
-    Resolve(file, "cublasLtGetVersion", &made->version);
-    Resolve(file, "cublasLtGetStatusString", &made->status_text);
-    Resolve(file, "cublasLtMatmul", &made->matmul);
-    Resolve(file, "cublasLtMatmulAlgoGetHeuristic", &made->heuristic);
-    Resolve(file, "cublasLtMatmulDescCreate", &made->desc_create);
-    Resolve(file, "cublasLtMatmulDescSetAttribute", &made->desc_set);
-    Resolve(file, "cublasLtMatmulDescDestroy", &made->desc_destroy);
-    Resolve(file, "cublasLtMatrixLayoutCreate", &made->layout_create);
-    Resolve(file, "cublasLtMatrixLayoutSetAttribute", &made->layout_set);
-    Resolve(file, "cublasLtMatrixLayoutDestroy", &made->layout_destroy);
-    Resolve(file, "cublasLtMatmulPreferenceCreate", &made->preference_create);
-    Resolve(file, "cublasLtMatmulPreferenceSetAttribute", &made->preference_set);
-    Resolve(file, "cublasLtMatmulPreferenceDestroy", &made->preference_destroy);
-    return made;
-  });
+std::unique_ptr<Library> Library::Open(const std::string& path) {
+  void* file = OpenFile(kTitle, path, "TVM_STITCH_CUBLASLT", {"libcublasLt.so.13", "libcublasLt.so.12"},
+                        {"nvidia/cu13/lib/", "nvidia/cublas/lib/"}, kAdvice);
+  auto made = std::make_unique<Library>();
+  Resolve(file, "cublasLtCreate", &made->create);
+  Resolve(file, "cublasLtGetVersion", &made->version);
+  Resolve(file, "cublasLtGetStatusString", &made->status_text);
+  Resolve(file, "cublasLtMatmul", &made->matmul);
+  Resolve(file, "cublasLtMatmulAlgoGetHeuristic", &made->heuristic);
+  Resolve(file, "cublasLtMatmulDescCreate", &made->desc_create);
+  Resolve(file, "cublasLtMatmulDescSetAttribute", &made->desc_set);
+  Resolve(file, "cublasLtMatmulDescDestroy", &made->desc_destroy);
+  Resolve(file, "cublasLtMatrixLayoutCreate", &made->layout_create);
+  Resolve(file, "cublasLtMatrixLayoutSetAttribute", &made->layout_set);
+  Resolve(file, "cublasLtMatrixLayoutDestroy", &made->layout_destroy);
+  Resolve(file, "cublasLtMatmulPreferenceCreate", &made->preference_create);
+  Resolve(file, "cublasLtMatmulPreferenceSetAttribute", &made->preference_set);
+  Resolve(file, "cublasLtMatmulPreferenceDestroy", &made->preference_destroy);
+  return made;
 }
 
-const Library& TheLibrary() {
-  static const Library& library = OpenLibrary("");
-  return library;
-}
-
-void Check(int status, const char* step) {
-  if (status == 0) return;
-  TVM_FFI_THROW(RuntimeError) << "tvm_stitch: cuBLASLt, " << step << ": " << TheLibrary().status_text(status);
-}
+constexpr auto TheLibrary = The<Library>;
+constexpr auto Check = CheckStatus<Library>;
 
 // The library's handle of the current device; it takes calls from several threads.
-Handle HandleOf(int device) {
+Handle TheHandle(int device) {
   static std::mutex lock;
   static std::map<int, Handle> handles;  // never destroyed: at exit the driver may be gone
   std::lock_guard<std::mutex> guard(lock);
-  auto found = handles.find(device);
-  if (found != handles.end()) return found->second;
-  Handle made = nullptr;
-  Check(TheLibrary().create(&made), "creating a handle");
-  handles[device] = made;
-  return made;
+  return HandleOf<Library>(device, &handles);
 }
 
 // -- what is asked for ----------------------------------------------------------------------------------------
@@ -198,15 +179,9 @@ struct KeyHash {
   }
 };
 
-constexpr size_t kMostPlans = 4096;         // of a thread, before it starts anew: symbolic shapes may be endless
 constexpr int kMostTimed = 8;               // algorithms of a product that are timed
 constexpr uint32_t kAlignmentThatPays = 256;  // bytes
 constexpr uintptr_t kWorkspaceAlignment = 256;
-
-uint32_t AlignmentOf(const void* address) {
-  auto bits = reinterpret_cast<uintptr_t>(address) | kAlignmentThatPays;
-  return static_cast<uint32_t>(bits & (~bits + 1));
-}
 
 Opaque MadeLayout(int dtype, int64_t rows, int64_t columns, int64_t line, int64_t batch, int64_t stride) {
   const Library& library = TheLibrary();
@@ -353,20 +328,21 @@ void Compute(const Operands& given, const Layout& x, int64_t flags) {
   if (reinterpret_cast<uintptr_t>(workspace) % kWorkspaceAlignment != 0) workspace_bytes = 0;
   const void* a = AddressOf(given.right);
   const void* b = AddressOf(given.left);
-  std::array<uint32_t, 4> alignments = {AlignmentOf(a), AlignmentOf(b), AlignmentOf(c), AlignmentOf(d)};
+  auto alignment_of = [](const void* address) { return AlignmentOf(address, kAlignmentThatPays); };
+  std::array<uint32_t, 4> alignments = {alignment_of(a), alignment_of(b), alignment_of(c), alignment_of(d)};
   int64_t packed = 0;
   for (uint32_t alignment : alignments) packed = packed << 16 | alignment;
   Key key{};
   const auto* numbers = reinterpret_cast<const int64_t*>(&x);
   std::copy(numbers, numbers + kNumbers, key.begin());
   auto more = {flags, int64_t{in}, int64_t{out}, packed, static_cast<int64_t>(workspace_bytes),
-               int64_t{AlignmentOf(given.bias)}};
+               int64_t{alignment_of(given.bias)}};
   std::copy(more.begin(), more.end(), key.begin() + kNumbers);
   const Call call = {a, b, c, d, workspace, given.residual != nullptr};
   // By thread: the bias is written into a plan's descriptor before each call.
   thread_local std::map<int, std::unordered_map<Key, std::unique_ptr<Plan>, KeyHash>> plans_of_devices;
   auto& plans = plans_of_devices[device.device_id];
-  Handle handle = HandleOf(device.device_id);
+  Handle handle = TheHandle(device.device_id);
   auto found = plans.find(key);
   if (found == plans.end()) {
     auto made = std::make_unique<Plan>();
@@ -374,15 +350,14 @@ void Compute(const Operands& given, const Layout& x, int64_t flags) {
     if (flags & kBias) {
       Check(TheLibrary().desc_set(made->desc, kDescBiasPointer, &given.bias, sizeof given.bias), "a bias");
     }
-    int capturing = 0;
-    CheckDriver(TheDriver().is_capturing(stream, &capturing), "asking a stream");
+    bool can_measure = !IsCapturing(stream);
     bool timed = flags & kTimed;
     auto candidates = Candidates(made.get(), handle, x, alignments, workspace_bytes, in, timed ? kMostTimed : 1);
     made->algorithm = candidates[0].algorithm;
     made->workspace = candidates[0].workspace;
     if (timed) {
       // What is added to a result in its place can be added once only.
-      bool can_measure = capturing == 0 && given.residual != d;
+      can_measure = can_measure && given.residual != d;
       Choose(made.get(), handle, candidates, call, KeyOf(key), device.device_id, can_measure, given.workspace, stream);
     }
     if (plans.size() >= kMostPlans) plans.clear();

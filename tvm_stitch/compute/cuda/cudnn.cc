@@ -70,13 +70,10 @@ enum Note {  // cudnnBackendNumericalNote_t
   kTensorCores = 0, kNarrowsInputs = 1, kNarrowSums = 2, kSpectral = 3, kVaries = 4, kWinograd = 5, kWinogradLast = 8
 };
 
-using Handle = void*;
-using Opaque = void*;
+struct Library : Interface {
+  static constexpr const char* kTitle = "cuDNN";
+  static std::unique_ptr<Library> Open(const std::string& path);
 
-struct Library {
-  int (*create)(Handle*);
-  size_t (*version)();
-  const char* (*status_text)(int);
   int (*set_stream)(Handle, void* stream);
   int (*descriptor_create)(int kind, Opaque*);
   int (*descriptor_destroy)(Opaque);
@@ -86,38 +83,27 @@ struct Library {
   int (*execute)(Handle, Opaque execution, Opaque pack);
 };
 
-constexpr const char* kVariable = "TVM_STITCH_CUDNN";
 constexpr const char* kAdvice =
     "install nvidia-cudnn-cu13 (CUDA 13) or nvidia-cudnn-cu12 (CUDA 12), or name the library in TVM_STITCH_CUDNN";
 
-// cuDNN, opened once: from a path, or from where it may lie if that is empty.
-const Library& OpenLibrary(const std::string& path) {
-  return OpenedOnce<Library>([&] {
-    void* file = OpenFile("cuDNN", path, kVariable, {"libcudnn.so.9"}, {"nvidia/cudnn/lib/"}, kAdvice);
-    auto made = std::make_unique<Library>();
-    Resolve(file, "cudnnCreate", &made->create);
-    Resolve(file, "cudnnGetVersion", &made->version);
-    Resolve(file, "cudnnGetErrorString", &made->status_text);
-    Resolve(file, "cudnnSetStream", &made->set_stream);
-    Resolve(file, "cudnnBackendCreateDescriptor", &made->descriptor_create);
-    Resolve(file, "cudnnBackendDestroyDescriptor", &made->descriptor_destroy);
-    Resolve(file, "cudnnBackendSetAttribute", &made->set);
-    Resolve(file, "cudnnBackendGetAttribute", &made->get);
-    Resolve(file, "cudnnBackendFinalize", &made->finalize);
-    Resolve(file, "cudnnBackendExecute", &made->execute);
-    return made;
-  });
+std::unique_ptr<Library> Library::Open(const std::string& path) {
+  void* file = OpenFile(kTitle, path, "TVM_STITCH_CUDNN", {"libcudnn.so.9"}, {"nvidia/cudnn/lib/"}, kAdvice);
+  auto made = std::make_unique<Library>();
+  Resolve(file, "cudnnCreate", &made->create);
+  Resolve(file, "cudnnGetVersion", &made->version);
+  Resolve(file, "cudnnGetErrorString", &made->status_text);
+  Resolve(file, "cudnnSetStream", &made->set_stream);
+  Resolve(file, "cudnnBackendCreateDescriptor", &made->descriptor_create);
+  Resolve(file, "cudnnBackendDestroyDescriptor", &made->descriptor_destroy);
+  Resolve(file, "cudnnBackendSetAttribute", &made->set);
+  Resolve(file, "cudnnBackendGetAttribute", &made->get);
+  Resolve(file, "cudnnBackendFinalize", &made->finalize);
+  Resolve(file, "cudnnBackendExecute", &made->execute);
+  return made;
 }
 
-const Library& TheLibrary() {
-  static const Library& library = OpenLibrary("");
-  return library;
-}
-
-void Check(int status, const char* step) {
-  if (status == 0) return;
-  TVM_FFI_THROW(RuntimeError) << "tvm_stitch: cuDNN, " << step << ": " << TheLibrary().status_text(status);
-}
+constexpr auto TheLibrary = The<Library>;
+constexpr auto Check = CheckStatus<Library>;
 
 // One of the library's descriptors, destroyed with its owner.
 class Descriptor {
@@ -154,14 +140,9 @@ class Descriptor {
 };
 
 // The library's handle of the current device, for one thread: it holds a stream.
-Handle HandleOf(int device) {
+Handle TheHandle(int device) {
   thread_local std::map<int, Handle> handles;  // never destroyed: at exit the driver may be gone
-  auto found = handles.find(device);
-  if (found != handles.end()) return found->second;
-  Handle made = nullptr;
-  Check(TheLibrary().create(&made), "creating a handle");
-  handles[device] = made;
-  return made;
+  return HandleOf<Library>(device, &handles);
 }
 
 // -- what is asked for ----------------------------------------------------------------------------------------
@@ -263,11 +244,10 @@ struct Operands {
 };
 
 // -- plans: what the library executes, kept by everything that it depends on ----------------------------------
-constexpr size_t kMostPlans = 4096;    // of a thread, before it starts anew: symbolic shapes may be endless
 constexpr int64_t kMostConfigs = 64;   // of a heuristic
 constexpr size_t kMostTimed = 8;       // that are timed
 constexpr int64_t kIds[] = {'x', 'w', 'y'};
-constexpr int64_t kMostAlignment = 16;  // bytes; more is of no use to cuDNN
+constexpr uint32_t kMostAlignment = 16;  // bytes; more is of no use to cuDNN
 
 struct Plan {
   Descriptor execution;
@@ -290,16 +270,12 @@ struct Plan {
   }
 };
 
-int64_t AlignmentOf(const void* address) {
-  auto bits = reinterpret_cast<uintptr_t>(address) | kMostAlignment;
-  return static_cast<int64_t>(bits & (~bits + 1));
-}
-
 Descriptor MadeTensor(int64_t id, const std::vector<int64_t>& extents, bool channels_last, int dtype, void* address) {
   Descriptor made(kTensor);
   made.Set(kTensorType, kDataType, dtype).Set(kTensorExtents, extents);
   made.Set(kTensorStrides, Strides(extents, channels_last));
-  made.Set(kTensorId, kInt64, id).Set(kTensorAlignment, kInt64, AlignmentOf(address)).Finalize();
+  int64_t alignment = AlignmentOf(address, kMostAlignment);
+  made.Set(kTensorId, kInt64, id).Set(kTensorAlignment, kInt64, alignment).Finalize();
   return made;
 }
 
@@ -363,11 +339,10 @@ std::unique_ptr<Plan> MadePlan(Handle handle, const Operands& given, const Shape
   operation.Set(its.alpha, kFloat, 1.0f).Set(its.beta, kFloat, 0.0f).Set(its.window, windows);
   operation.Set(its.x, data).Set(its.w, weight).Set(its.y, out).Finalize();
   graph.Set(kGraphHandle, kHandleType, handle).Set(kGraphOperations, operation).Finalize();
-  int capturing = 0;
-  CheckDriver(TheDriver().is_capturing(stream, &capturing), "asking a stream");
+  bool capturing = IsCapturing(stream);
   Choices& choices = ChoicesOf("cudnn", TheLibrary().version(), device);
   int64_t kept = mode.timed ? choices.Find(key, -1) : 0;
-  bool measures = kept < 0 && capturing == 0;
+  bool measures = kept < 0 && !capturing;
   size_t most = measures ? kMostTimed : std::max<int64_t>(kept, 0) + 1;
   auto found = Candidates(handle, graph, dtype, mode.tf32, SizeOf(given.workspace), most);
   if (found.empty()) {
@@ -407,20 +382,15 @@ void Compute(const Operands& given, const ffi::Shape& numbers, const Mode& mode)
   DLDevice device = result.device;
   OnDevice current(device.device_id);
   void* stream = TVMFFIEnvGetStream(device.device_type, device.device_id);
-  if (SizeOf(given.x) == 0 || SizeOf(given.w) == 0 || SizeOf(given.y) == 0) {
-    size_t bytes = static_cast<size_t>(SizeOf(result)) * result.dtype.bits / 8;
-    auto address = reinterpret_cast<uint64_t>(AddressOf(result));
-    CheckDriver(TheDriver().fill(address, 0, bytes, stream), "filling with zeros");
-    return;
-  }
+  if (SizeOf(given.x) == 0 || SizeOf(given.w) == 0 || SizeOf(given.y) == 0) return FillWithZeros(result, stream);
   std::vector<int64_t> key = {dtype, spatial, mode.channels_last, mode.tf32, mode.timed, mode.operation.kind};
   key.push_back(SizeOf(given.workspace));
-  for (void* pointer : given.pointers()) key.push_back(AlignmentOf(pointer));
+  for (void* pointer : given.pointers()) key.push_back(AlignmentOf(pointer, kMostAlignment));
   for (const auto* part : {&shapes.x, &shapes.w, &shapes.y}) key.insert(key.end(), part->begin(), part->end());
   key.insert(key.end(), numbers.begin(), numbers.end());
   thread_local std::map<int, std::map<std::vector<int64_t>, std::unique_ptr<Plan>>> plans_of_devices;
   auto& plans = plans_of_devices[device.device_id];
-  Handle handle = HandleOf(device.device_id);
+  Handle handle = TheHandle(device.device_id);
   Check(TheLibrary().set_stream(handle, stream), "taking a stream");
   auto found = plans.find(key);
   if (found == plans.end()) {

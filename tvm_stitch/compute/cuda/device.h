@@ -51,16 +51,6 @@ inline std::vector<std::string> Folders(const std::vector<std::string>& in_wheel
   return folders;
 }
 
-// A library's interface, which ``find`` makes the first time; it lives as long as the process.
-template <typename Library, typename Find>
-const Library& OpenedOnce(Find find) {
-  static std::mutex lock;
-  static const Library* opened = nullptr;
-  std::lock_guard<std::mutex> guard(lock);
-  if (opened == nullptr) opened = find().release();
-  return *opened;
-}
-
 // Opens a library: the file ``path``; if that is empty the file that an environment variable names; else the first of
 // ``names`` that is found.
 inline void* OpenFile(const char* title, const std::string& path, const char* variable,
@@ -90,6 +80,52 @@ inline void* OpenFile(const char* title, const std::string& path, const char* va
     TVM_FFI_THROW(RuntimeError) << "tvm_stitch: " << title << " cannot be opened: " << advice << " (" << said << ")";
   }
   return file;
+}
+
+// What is the same in all libraries' interfaces. A library's own has a name, ``kTitle``, and opens it, ``Open(path)``:
+// from a path, or from where it may lie if that is empty.
+using Handle = void*;
+using Opaque = void*;
+
+struct Interface {
+  int (*create)(Handle*);
+  size_t (*version)();
+  const char* (*status_text)(int);
+};
+
+// A library's interface, opened the first time from a path; it lives as long as the process.
+template <typename Library>
+const Library& OpenLibrary(const std::string& path) {
+  static std::mutex lock;
+  static const Library* opened = nullptr;
+  std::lock_guard<std::mutex> guard(lock);
+  if (opened == nullptr) opened = Library::Open(path).release();
+  return *opened;
+}
+
+template <typename Library>
+const Library& The() {
+  static const Library& library = OpenLibrary<Library>("");
+  return library;
+}
+
+template <typename Library>
+void CheckStatus(int status, const char* step) {
+  if (status == 0) return;
+  TVM_FFI_THROW(RuntimeError) << "tvm_stitch: " << Library::kTitle << ", " << step << ": "
+                              << The<Library>().status_text(status);
+}
+
+// A library's handle of the current device, among those that were made.
+template <typename Library>
+Handle HandleOf(int device, std::map<int, Handle>* handles) {
+  auto [at, is_new] = handles->try_emplace(device, nullptr);
+  if (is_new) {
+    int status = The<Library>().create(&at->second);
+    if (status != 0) handles->erase(at);
+    CheckStatus<Library>(status, "creating a handle");
+  }
+  return at->second;
 }
 
 struct Driver {
@@ -197,6 +233,24 @@ inline int64_t SizeOf(const DLTensor& tensor) {
   return size;
 }
 
+// The largest power of two that divides an address, ``most`` (one itself) at most.
+inline uint32_t AlignmentOf(const void* address, uint32_t most) {
+  auto bits = reinterpret_cast<uintptr_t>(address) | most;
+  return static_cast<uint32_t>(bits & (~bits + 1));
+}
+
+inline void FillWithZeros(const DLTensor& tensor, void* stream) {
+  size_t bytes = static_cast<size_t>(SizeOf(tensor)) * tensor.dtype.bits / 8;
+  auto address = reinterpret_cast<uint64_t>(AddressOf(tensor));
+  if (bytes > 0) CheckDriver(TheDriver().fill(address, 0, bytes, stream), "filling with zeros");
+}
+
+inline bool IsCapturing(void* stream) {
+  int status = 0;
+  CheckDriver(TheDriver().is_capturing(stream, &status), "asking a stream");
+  return status != 0;
+}
+
 }  // namespace
 }  // namespace tvm_stitch
 
@@ -216,7 +270,7 @@ inline int64_t SizeOf(const DLTensor& tensor) {
     TVM_FFI_SAFE_CALL_BEGIN();                                                                                       \
     if (count != 1) TVM_FFI_THROW(TypeError) << "tvm_stitch: a library is opened by one path";                       \
     auto path = reinterpret_cast<const tvm::ffi::AnyView*>(args)->cast<tvm::ffi::String>();                          \
-    *reinterpret_cast<tvm::ffi::Any*>(result) = static_cast<int64_t>(OpenLibrary(path).version());                   \
+    *reinterpret_cast<tvm::ffi::Any*>(result) = static_cast<int64_t>(OpenLibrary<Library>(path).version());                  \
     TVM_FFI_SAFE_CALL_END();                                                                                         \
   }                                                                                                                  \
                                                                                                                      \

@@ -61,4 +61,4 @@ def why_not(library: SharedLibrary, config: StitchConfig) -> str | None:
         except Exception as err:
             let_pass(err)
             reason = error_text(err)
-    return library.calls_missing() if config.compute_of(library.kind) == "libraries" else reason
+    return library.calls.needs() if config.compute_of(library.kind) == "libraries" else reason

@@ -7,7 +7,6 @@ import importlib.util
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ...embedded import Embedded
 
@@ -32,7 +31,7 @@ class SharedLibrary:
         computes: what, in words.
         kind: of the operators that it computes, as options have it.
         function: the function of ours that calls it.
-        calls: the C++ that defines the function, and one that opens the library.
+        calls: the C++ that defines the function, and one that opens the library, which need not be here for that.
         opened: in this process.
     """
 
@@ -67,10 +66,6 @@ class SharedLibrary:
             if named not in (None, "", "none"):
                 return f"{self.variable} names no library: {named}"
             return f"{self.title} is not installed ({self.how_to_get_it})"
-        return self.calls_missing()
-
-    def calls_missing(self) -> str | None:
-        """Why models that call it cannot be compiled here, in one line; None where they can, whether it is here."""
         return self.calls.needs()
 
     def load(self) -> None:
@@ -84,19 +79,8 @@ class SharedLibrary:
             return
         if (reason := self.missing()) is not None:
             raise RuntimeError(reason)
-        self.module()[f"{self.function.rpartition('.')[0]}.open"](str(self.find()))
+        self.calls.module()[f"{self.function.rpartition('.')[0]}.open"](str(self.find()))
         self.opened = True
-
-    def module(self) -> Any:
-        """The functions, for an executable to import: they run in this process, and its library has them linked in.
-
-        The library need not be here: it is opened at the first call.
-
-        Raises:
-            RuntimeError: where no C++ compiler is, or it rejects the source.
-            OSError: if the cache folder cannot be used.
-        """
-        return self.calls.module()
 
 
 def calls(source: str, title: str) -> Embedded:

@@ -109,7 +109,7 @@ def _merged(axes: list[Axis]) -> list[Axis]:
     found: list[Axis] = []
     for axis in reversed(axes):  # from the innermost on
         for i, inner in enumerate(found):
-            if all(_continues(getattr(axis, t), getattr(inner, t), inner.extent) for t in _TENSORS):
+            if all(same(getattr(axis, t), product([getattr(inner, t), inner.extent])) for t in _TENSORS):
                 found[i] = replace(inner, extent=product([axis.extent, inner.extent]))
                 break
         else:
@@ -118,10 +118,6 @@ def _merged(axes: list[Axis]) -> list[Axis]:
 
 
 _TENSORS = ("left", "right", "out")
-
-
-def _continues(outer: Extent, inner: Extent, extent: Extent) -> bool:
-    return same(outer, product([inner, extent]))
 
 
 def _laid_out(batch: Axis, row: Axis, column: Axis, depth: Axis) -> StridedProduct:

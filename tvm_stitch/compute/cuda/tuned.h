@@ -52,11 +52,7 @@ class StreamTimer {
   template <typename Call>
   float Measure(int calls, Call call) {
     const Driver& driver = TheDriver();
-    size_t bytes = static_cast<size_t>(SizeOf(scratch_)) * scratch_.dtype.bits / 8;
-    auto address = reinterpret_cast<uint64_t>(AddressOf(scratch_));
-    for (int i = 0; bytes > 0 && i < (calls > 1 ? kFills : 0); ++i) {
-      CheckDriver(driver.fill(address, 0, bytes, stream_), "filling with zeros");
-    }
+    for (int i = 0; i < (calls > 1 ? kFills : 0); ++i) FillWithZeros(scratch_, stream_);
     CheckDriver(driver.event_record(begin_, stream_), "an event");
     for (int i = 0; i < calls; ++i) {
       if (!call()) return kFailed;
@@ -76,6 +72,9 @@ class StreamTimer {
   void* begin_ = nullptr;
   void* end_ = nullptr;
 };
+
+// Plans of a thread, before it starts anew: symbolic shapes may be endless.
+constexpr size_t kMostPlans = 4096;
 
 // Numbers as a key.
 template <typename Numbers>

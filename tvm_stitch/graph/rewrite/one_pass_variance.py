@@ -345,9 +345,8 @@ class _Rewriter:
         return visit(op.value), operand
 
     def _reads_total(self, op: Operator, e: Expr) -> bool:
-        if compat.is_load(e) and op.operand[compat.load_buffer(e)] in self.shifted:
-            return True
-        return any(self._reads_total(op, o) for o in compat.operands(e))
+        read = (compat.load_buffer(part) for part in compat.parts(e) if compat.is_load(part))
+        return any(op.operand[buffer] in self.shifted for buffer in read)
 
 
 def _scaled(e: Expr) -> tuple[Expr, float] | None:

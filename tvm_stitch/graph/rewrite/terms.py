@@ -57,7 +57,7 @@ class Terms:
         Raises:
             Inexpressible: when the value reads at an index that is itself read.
         """
-        if any(has_load(i) for a in op.accesses for i in a.indices):
+        if _gathers(op):
             raise Inexpressible(f"{op.name} reads at indices that it reads")
         return self._visit(op, op.value, values)
 

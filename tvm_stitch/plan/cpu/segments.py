@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from ... import compat
 from ...compat import Analyzer, Expr, Var
 from ...graph.classify import is_heavy
+from ...graph.dtype import item_bytes
 from ...graph.extent import ByExtent, Extent, as_expr, flatten, is_number, product, quotient, same
 from ...graph.index_division import constant_step
 from ...graph.ir import Tensor
 from .. import heuristics
-from ..gpu.tile import item_bytes
 from ..iteration.alignment import Alignment, Key
 from ..iteration.domain import At, Domain, Point
 from ..iteration.loops import LoopNest
@@ -283,7 +283,7 @@ def _comparisons(value: Expr, inside: bool = False) -> Iterator[tuple[str, Expr,
         return
     if compat.is_load(value):
         return
-    if name == "Call" and compat.call_name(value) == "if_then_else":
+    if compat.is_choice(value):
         yield from _comparisons(value.args[0], True)
         yield from _comparisons(value.args[1])
         yield from _comparisons(value.args[2])

@@ -21,12 +21,13 @@ from ..iteration.alignment import Alignment, Misaligned
 from ..iteration.loops import Keep, LoopNest, schedule
 from ..kernel import Grid, KernelPlan, Stage
 from ..slices import Cut, Slice, aligned_slice, final_reduce, partial_tensor
+from .mapping import ColumnMapping, RowMapping, Storage
 from .occupancy import MAX_REGISTERS
 from .orientation import Orientation, orientation
 from .partition import Partition, partition
 from .registers import with_resident
 from .reuse import adopt, retain
-from .tile import ColumnMapping, RowMapping, Storage, tile_words, vector_length
+from .tile import tile_words, vector_length
 from .workspace import with_workspace
 
 

@@ -23,8 +23,8 @@ from ..iteration.loops import Leaf, schedule
 from ..kernel import InterPhaseReuse, KernelPlan, Stage
 from ..memory import shared_bytes
 from ..slices import Cut, Slice, aligned_slice
+from .mapping import RowMapping
 from .registers import stage_words
-from .tile import RowMapping
 
 
 def loaded_tile(stage: Stage, tensor: Tensor) -> Leaf | None:

@@ -21,13 +21,10 @@ from .. import heuristics
 from ..iteration.alignment import Alignment
 from ..iteration.loops import LoopNest, is_streamed
 from ..kernel import Scratch
+from .mapping import ColumnMapping, CrossBlockReduction, RowMapping, Storage
 from .occupancy import blocks_per_sm
 from .tile import (
     MOST_BLOCKS,
-    ColumnMapping,
-    CrossBlockReduction,
-    RowMapping,
-    Storage,
     kept_in_shared,
     map_rows,
     partial_bytes,

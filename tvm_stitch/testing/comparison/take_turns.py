@@ -17,8 +17,8 @@ from typing import Any
 
 import tvm
 
-from ...private_files import open_own_file
 from ...relay.global_function import registered
+from .lock_file import open_own_file
 
 _LOCAL_RUNNER = "auto_scheduler.local_runner.run"
 

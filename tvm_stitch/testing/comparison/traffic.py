@@ -76,7 +76,7 @@ class _Walker:
         return sum(min(self.sizes[key], n * self.itemsize[key]) for key, n in counts.items())
 
     def _declare(self, buffer: Any) -> None:
-        key = compat.buffer_identity(buffer)
+        key = _memory_of(buffer)
         self.itemsize[key] = np.dtype(compat.buffer_dtype(buffer)).itemsize
         self.sizes[key] = math.prod(_static(n) for n in buffer.shape) * self.itemsize[key]
 
@@ -111,12 +111,12 @@ class _Walker:
                 self._allocated(stmt)
         stored = None
         if compat.kind(stmt) == "BufferStore":
-            stored = compat.buffer_identity(stmt.buffer)
+            stored = _memory_of(stmt.buffer)
             if kernel is not None and stored in self.sizes:
                 kernel.stores[stored] += trips * compat.lanes_of(stmt.value)
         for expr in _expressions(stmt):
             for load in compat.loads_in(expr):
-                key = compat.buffer_identity(compat.load_buffer(load))
+                key = _memory_of(compat.load_buffer(load))
                 if kernel is not None and key in self.sizes and key != stored:
                     kernel.loads[key] += trips * compat.lanes_of(load)
         for part in _STATEMENTS:
@@ -169,3 +169,8 @@ def _static(extent: Any) -> int:
     if value is None:
         raise ValueError(f"the extent {extent} is symbolic: bytes cannot be counted")
     return value
+
+
+def _memory_of(buffer: Any) -> Any:
+    """What two buffers over the same memory share: the data variable where there is one, else the buffer."""
+    return buffer.data if compat.HAS_RELAY else buffer

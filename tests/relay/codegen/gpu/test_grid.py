@@ -17,7 +17,7 @@ from tests.relay.codegen.kernels import draw
 from tvm_stitch.codegen.gpu.grid_barrier import GRID_BARRIER
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import DeviceModel, device_model
-from tvm_stitch.plan.gpu.tile import CrossBlockReduction
+from tvm_stitch.plan.gpu.mapping import CrossBlockReduction
 from tvm_stitch.relay.cuda_source import compile_with_nvrtc, fixed_cuda_source
 
 WIDE = {"float32": (2e-4, 2e-4), "float16": (2e-2, 2e-2), "bfloat16": (6e-2, 6e-2)}

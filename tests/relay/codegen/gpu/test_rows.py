@@ -15,7 +15,7 @@ from cuda_emulator import default_target
 from tests.relay.codegen.gpu_kernels import GpuKernel, check, function, needs_nvcc
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import device_model
-from tvm_stitch.plan.gpu.tile import CrossBlockReduction
+from tvm_stitch.plan.gpu.mapping import CrossBlockReduction
 from tvm_stitch.relay.cuda_source import compile_with_nvrtc, fixed_cuda_source
 
 HALVES = ("float16", "bfloat16")

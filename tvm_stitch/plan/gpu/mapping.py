@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a thread mapping on a GPU says: rows over blocks, columns over threads, and where values stay between passes."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from ...graph.extent import ByExtent, Extent
+
+
+class CrossBlockReduction(enum.Enum):
+    """How the blocks that share a row combine their partial results."""
+
+    NONE = "none"
+    CLUSTER = "distributed shared memory"
+    GRID = "device memory and a grid barrier"
+
+
+@dataclass(frozen=True)
+class ColumnMapping:
+    """How a column space is spread over a block: ((step * chunks + chunk) * threads + lane) * vector + element.
+
+    That is the column itself, or its place in the block's segment where a row has several. Rows of symbolic length have
+    as many steps as it takes, or one that they are known to fit in.
+    """
+
+    vector: int
+    chunks: int
+    steps: Extent = 1
+
+
+def _steps(m: ColumnMapping) -> str:
+    return f"{m.steps} steps" if isinstance(m.steps, int) else "as many steps as it takes"
+
+
+class Storage(enum.Enum):
+    """Where values stay between the passes over a row."""
+
+    REGISTERS = "kept in registers"
+    SHARED = "kept in shared memory"
+    NOWHERE = "read again"
+
+
+@dataclass(frozen=True)
+class RowMapping:
+    """Rows over blocks and threads over a row's columns.
+
+    ``threads`` handle one row together, ``rows_per_block`` rows share a block (horizontal packing), and a block takes
+    ``tasks`` such groups of rows in order (vertical packing). ``columns`` maps each column space. ``split`` spreads a
+    flat domain's columns over blocks instead. ``storage`` says where values stay between passes.
+
+    ``row_splits`` blocks share a row (task splitting): block ``row * row_splits + split`` takes a contiguous part of
+    the row's columns, and ``exchange`` combines what they reduce. ``blocks_per_sm`` blocks of a multiprocessor are
+    resident at once, which the kernel's launch bounds enforce (0: no bound).
+    """
+
+    threads: int
+    rows_per_block: int
+    columns: ByExtent[ColumnMapping] = field(default_factory=ByExtent)
+    split: bool = False
+    storage: Storage = Storage.REGISTERS
+    tasks: int = 1
+    row_splits: int = 1
+    exchange: CrossBlockReduction = CrossBlockReduction.NONE
+    blocks_per_sm: int = 0
+
+    @property
+    def keep(self) -> bool:
+        """Whether values stay on chip between passes; else their inputs are read again."""
+        return self.storage is not Storage.NOWHERE
+
+    @property
+    def shared(self) -> bool:
+        """Whether they stay in shared memory."""
+        return self.storage is Storage.SHARED
+
+    @property
+    def block(self) -> int:
+        """Threads of a block."""
+        return self.threads * self.rows_per_block
+
+    @property
+    def spaces(self) -> dict[str, str]:
+        """What is said of every column space."""
+        return {str(e): f"vectors of {m.vector} x {m.chunks} x {_steps(m)}" for e, m in self.columns.items()}
+
+    def describe(self) -> dict[str, object]:
+        """The mapping as plain data, for ``explain``."""
+        return {
+            "threads a row": self.threads,
+            "rows a block": self.rows_per_block,
+            "block": self.block,
+            "tasks a block": self.tasks,
+            "columns": self.spaces,
+            "between passes": self.storage.value,
+            "blocks a row": self.row_splits,
+            "exchange": self.exchange.value,
+            "columns over blocks": self.split,
+        }
+
+    def block_columns(self, columns: Extent) -> int:
+        """Columns of a row that a block covers, those past the row's end included; not where steps are symbolic."""
+        m = self.of(columns)
+        assert isinstance(m.steps, int), "nothing is kept of rows of any length"
+        return m.steps * m.chunks * self.threads * m.vector
+
+    def covered(self, columns: Extent) -> int:
+        """Columns that all blocks of a row cover, those past its end included."""
+        return self.row_splits * self.block_columns(columns)
+
+    def of(self, columns: Extent) -> ColumnMapping:
+        """The mapping of a column space."""
+        return self.columns[columns]

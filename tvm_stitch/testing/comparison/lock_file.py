@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files to lock, in folders that others write to."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+
+def open_own_file(path: Path) -> int:
+    """A descriptor of a file to lock, made (mode 600) if it is missing. No link is followed; nothing is written.
+
+    Raises:
+        PermissionError: if something else has the name, or another user's file.
+        OSError: if it cannot be made.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    try:
+        descriptor = os.open(path, flags, 0o600)
+    except OSError as error:
+        if os.path.islink(path):
+            raise PermissionError(f"{path} is a symbolic link, which is not followed: remove it") from error
+        raise
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+        os.close(descriptor)
+        raise PermissionError(f"{path} is not a regular file of user {os.geteuid()}: remove it")
+    return descriptor
