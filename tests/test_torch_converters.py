@@ -87,3 +87,24 @@ def test_group_norms(shape: tuple[int, ...], groups: int, affine: bool) -> None:
         nn.init.uniform_(norm.bias)
     found = run(norm, x, keep_params_as_input=False, custom_convert_map=torch_converters())
     np.testing.assert_allclose(found, norm.double()(x.double()).detach().numpy(), rtol=1e-5, atol=1e-5)
+
+
+class Extrema(nn.Module):
+    def forward(self, x: Any) -> Any:
+        first = x.amax(1, keepdim=True) + x.amin((0, 2)).unsqueeze(0).unsqueeze(-1)
+        return first + x.amax() + torch.logsumexp(x, -1, keepdim=True)
+
+
+class Powers(nn.Module):
+    """Of integers, where the result is of floats: frequencies of a position's encoding."""
+
+    def forward(self, x: Any) -> Any:
+        counted = torch.arange(1, 7)
+        return x + 2.0**counted + torch.pow(counted, x) + torch.pow(1.5, x) + torch.pow(x.abs(), counted)
+
+
+@pytest.mark.parametrize("model", [Extrema(), Powers()], ids=["extrema", "powers"])
+def test_what_the_importer_lacks(model: Any) -> None:
+    x = torch.linspace(-3, 3, 2 * 5 * 6).reshape(2, 5, 6)
+    found = run(model, x, custom_convert_map=torch_converters())
+    np.testing.assert_allclose(found, model(x.double()).numpy(), rtol=1e-5, atol=1e-5)

@@ -7,11 +7,14 @@ left out.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+from tvm import relax
 from tvm.relax import op as R
 
 from .torch_backward import Converter, backward_converters, constant, number
+from .torch_indexing import indexing_converters
 
 __all__ = ["torch_converters"]
 
@@ -19,9 +22,42 @@ __all__ = ["torch_converters"]
 def torch_converters() -> dict[str, Converter]:
     """Converters for any exported program: ``from_exported_program(program, custom_convert_map=torch_converters())``.
 
-    Those of :func:`~tvm_stitch.torch_backward.backward_converters`, and SELU's.
+    Those of :func:`~tvm_stitch.torch_backward.backward_converters` and of
+    :func:`~tvm_stitch.torch_indexing.indexing_converters`, SELU's, ``amax``, ``amin``, and powers of integers.
     """
-    return {**backward_converters(), "elu.default": _elu}
+    return {
+        **backward_converters(),
+        **indexing_converters(),
+        "amax.default": partial(_extremum, R.max),
+        "amin.default": partial(_extremum, R.min),
+        "elu.default": _elu,
+        "pow.Scalar": _power,
+        "pow.Tensor_Tensor": _power,
+    }
+
+
+def _extremum(reduce: Any, node: Any, importer: Any) -> Any:
+    """(input, axes=all, keepdim=False)."""
+    axes = list(node.args[1]) if len(node.args) > 1 else node.kwargs.get("dim", [])
+    keep = node.args[2] if len(node.args) > 2 else node.kwargs.get("keepdim", False)
+    return importer.block_builder.emit(reduce(importer.env[node.args[0]], axes or None, keep))
+
+
+def _power(node: Any, importer: Any) -> Any:
+    """(base, exponent), either of which may be a number or of integers where the result is of floats.
+
+    TVM's operator takes floats of one type alone.
+    """
+    dtype = str(node.meta["val"].dtype).removeprefix("torch.")
+    emit = importer.block_builder.emit
+
+    def operand(arg: Any) -> Any:
+        if isinstance(arg, (int, float)):
+            return relax.const(arg, dtype)
+        given = importer.env[arg]
+        return given if str(given.ty.dtype.dtype) == dtype else emit(R.astype(given, dtype))
+
+    return emit(R.power(*map(operand, node.args)))
 
 
 def _elu(node: Any, importer: Any) -> Any:

@@ -24,7 +24,11 @@ IRBuilder: Any = importlib.import_module("tvm.script.ir_builder").IRBuilder
 T: Any = importlib.import_module("tvm.tirx.script.builder" if HAS_TIRX else "tvm.script.ir_builder.tir")
 
 Analyzer: Any = arith.Analyzer
-_item: Any = None if HAS_TIRX else importlib.import_module("tvm.runtime._ffi_api").ArrayGetItem
+_item: Any = (
+    tvm.get_global_func("ffi.ArrayGetItem")
+    if HAS_TIRX
+    else importlib.import_module("tvm.runtime._ffi_api").ArrayGetItem
+)
 _STRUCTURE: Any = importlib.import_module("tvm_ffi" if HAS_TIRX else "tvm.ir")
 structural_map: Any = getattr(_STRUCTURE, "structural_map", None)
 structural_walk: Any = getattr(_STRUCTURE, "structural_walk", None)
@@ -242,9 +246,7 @@ def operands(expr: Expr) -> list[Expr]:
 
 
 def elements(array: Any) -> list[Any]:
-    """The elements of a TVM array; a Relay-era TVM's own iteration asks for the length before every one."""
-    if HAS_TIRX:
-        return list(array)
+    """The elements of a TVM array; its own iteration asks for the length before every one."""
     return [_item(array, i) for i in range(len(array))]
 
 
@@ -290,15 +292,10 @@ def substitute(expr: Expr, values: Mapping[Var, Expr]) -> Expr:
     """Replace variables in an expression (loads' indices included)."""
     if not values or kind(expr) in _CONSTANTS:
         return expr
-    if not HAS_TIRX:  # where a step from Python into TVM takes long
+    if not HAS_TIRX:
         return tir.stmt_functor.substitute(expr, dict(values))
-
-    def visit(e: Expr) -> Expr:
-        if kind(e) in ("Var", "SizeVar"):
-            return values.get(e, e)
-        return rebuild(e, visit)
-
-    return visit(expr)
+    done = structural_map(expr, (tir.Var, lambda var: values.get(var, var)), order="post")
+    return expr if done.same_as(expr) else done
 
 
 def parts(expr: Expr) -> Iterator[Expr]:
@@ -315,8 +312,10 @@ def parts(expr: Expr) -> Iterator[Expr]:
 
 
 def free_vars(expr: Expr) -> set[Var]:
-    """The scalar variables an expression mentions (buffers excluded)."""
-    return {e for e in parts(expr) if kind(e) in ("Var", "SizeVar")}
+    """The scalar variables that an expression reads and does not bind (buffers excluded)."""
+    if HAS_TIRX:
+        return {var for var in elements(tir.analysis.undefined_vars(expr)) if kind(var.ty) != "BufferType"}
+    return {var for var in elements(tir.analysis.undefined_vars(expr, [])) if var.dtype != "handle"}
 
 
 def bind_range(analyzer: Any, var: Var, extent: Expr) -> None:

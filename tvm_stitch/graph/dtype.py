@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 HALF = ("float16", "bfloat16")
 
 MULTIPLIED = ("float32", *HALF)
@@ -29,6 +31,7 @@ def carried_dtype(dtype: str) -> str:
     return found if item_bytes(found) >= 4 else "int32"
 
 
+@cache
 def item_bytes(dtype: str) -> int:
     """Bytes of one element in memory."""
     if dtype == "bool":
