@@ -12,6 +12,7 @@ from typing import Any
 from tvm.relax import op as R
 
 from .torch_backward import Converter, backward_converters, constant, number
+from .torch_core import core_converters
 
 __all__ = ["torch_converters"]
 
@@ -19,9 +20,10 @@ __all__ = ["torch_converters"]
 def torch_converters() -> dict[str, Converter]:
     """Converters for any exported program: ``from_exported_program(program, custom_convert_map=torch_converters())``.
 
-    Those of :func:`~tvm_stitch.torch_backward.backward_converters`, and SELU's.
+    Those of :func:`~tvm_stitch.torch_backward.backward_converters`, SELU's, and reductions such as ``amax``, which
+    ``logsumexp`` has.
     """
-    return {**backward_converters(), "elu.default": _elu}
+    return {**backward_converters(), **core_converters(), "elu.default": _elu}
 
 
 def _elu(node: Any, importer: Any) -> Any:
