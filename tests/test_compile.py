@@ -19,6 +19,7 @@ from tests.graph.helpers import build, draw
 from tvm_stitch import StitchConfig
 from tvm_stitch.relax import StitchError
 from tvm_stitch.testing.cases import Case, cases
+from tvm_stitch.testing.examples import Attention
 from tvm_stitch.testing.reference import evaluate, mismatches
 
 F32 = "float32"
@@ -106,3 +107,9 @@ def test_what_is_no_module_is_refused_with_what_makes_one(function: Any) -> None
     ):
         with pytest.raises(TypeError, match=f"a model must be a Relax IRModule, .*{message}"):
             function(given)
+
+
+@pytest.mark.parametrize("params", [{"main": {"w": tvm.runtime.tensor(np.ones(3))}}, {"w": np.ones(3)}, [1]])
+def test_params_that_are_none(params: Any) -> None:
+    with pytest.raises(TypeError, match=r"params must map names to .* tensors; .*BindParams\(function"):
+        tvm_stitch.compile(Attention, "llvm", params=params)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tvm_stitch.cores import physical_cores, use_all_cores
+from tvm_stitch.cores import physical_cores, threads, use_all_cores
+from tvm_stitch.device import device_model
 
 
 def test_threads_of_one_core_count_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,3 +23,30 @@ def test_a_number_that_is_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TVM_NUM_THREADS", "7")
     use_all_cores()
     assert os.environ["TVM_NUM_THREADS"] == "7"
+
+
+@pytest.mark.parametrize(
+    ("said", "number"),
+    [("7", 7), (" 3 of 4", 3), ("0", 1), ("-2", 1), ("", 1), ("many", 1), (None, os.cpu_count())],
+)
+def test_threads_are_counted_as_tvm_does(
+    said: str | None, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TVM_NUM_THREADS", raising=False)
+    if said is not None:
+        monkeypatch.setenv("TVM_NUM_THREADS", said)
+    assert threads() == number
+    assert device_model("llvm").sms == number
+
+
+@pytest.mark.parametrize("said", ["0", "-1", "many", "1.5", "99999999", "２"])
+def test_what_is_no_number_of_threads(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TVM_NUM_THREADS", said)
+    with pytest.raises(ValueError, match="TVM_NUM_THREADS must be a number of threads, 1 to 65536, not"):
+        use_all_cores()
+
+
+def test_an_empty_number_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TVM_NUM_THREADS", "")
+    use_all_cores()
+    assert int(os.environ["TVM_NUM_THREADS"]) == physical_cores()

@@ -252,3 +252,11 @@ def test_the_code_of_a_kernel() -> None:
     assert "__global__" in found.code(kernel.name) and kernel.name in found.code(kernel.name)
     with pytest.raises(ValueError, match=f"no kernel 'other' whose source is known; there are {kernel.name}"):
         found.code("other")
+
+
+def test_symbolic_rows_are_told_as_they_are_read() -> None:
+    mod = build(lambda emit, x: R.nn.softmax(x, -1), ((symbol("batch"), 199, 64), "float32"))
+    report = tvm_stitch.explain(mod, "llvm")
+    assert report.kernels[0].rows == "batch * 199"
+    assert "batch * 199 rows" in str(report)
+    assert "T.int64" not in report.verbose() + json.dumps(report.to_dict())

@@ -11,7 +11,7 @@ import pytest
 import tvm
 
 from tvm_stitch import target
-from tvm_stitch.target import DEFAULT_ARCH, capability_of, has_feature, resolve_target
+from tvm_stitch.target import DEFAULT_ARCH, capability_of, has_feature, other_machine, resolve_target
 
 
 def test_cuda_means_this_machine_or_the_default() -> None:
@@ -29,8 +29,44 @@ def test_targets_pass_through() -> None:
 
 
 def test_what_tvm_does_not_know_is_an_error() -> None:
-    with pytest.raises(Exception, match="no_such_target"):
+    with pytest.raises(
+        ValueError, match="there is no target 'no_such_target'; give native, llvm, cuda, or a tag"
+    ):
         resolve_target("no_such_target")
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("cpu", "did you mean native"),
+        ("GPU", "did you mean cuda"),
+        ("CUDA", "did you mean cuda"),
+        ("sm_80", "did you mean cuda -arch=sm_80"),
+        ("nvidia/nvidia-h1000", "did you mean nvidia/nvidia-h100"),
+        ("native -mcpu=haswell", "native is this machine's CPU and takes no options; give llvm with them"),
+        (None, "a target is a text, a dictionary or a tvm.target.Target, not NoneType"),
+        (80, "not int"),
+    ],
+)
+def test_what_was_meant(target: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        resolve_target(target)
+
+
+def test_blanks_around_a_target() -> None:
+    assert str(resolve_target(" native ")) == str(resolve_target("native"))
+    assert resolve_target("llvm\n").kind.name == "llvm"
+
+
+def test_other_machines() -> None:
+    def machine(spec: Any) -> str:
+        return other_machine(tvm.target.Target(spec))
+
+    assert machine("llvm") == machine({"kind": "cuda", "arch": "sm_80"}) == ""
+    other = "x86_64" if platform.machine() == "aarch64" else "aarch64"
+    there = {"kind": "llvm", "mtriple": f"{other}-linux-gnu"}
+    assert machine(there) == machine({"kind": "cuda", "arch": "sm_80", "host": there}) == other
+    assert machine({"kind": "llvm", "mtriple": f"{platform.machine()}-linux-gnu"}) == ""
 
 
 @pytest.mark.parametrize(

@@ -89,12 +89,6 @@ def test_group_norms(shape: tuple[int, ...], groups: int, affine: bool) -> None:
     np.testing.assert_allclose(found, norm.double()(x.double()).detach().numpy(), rtol=1e-5, atol=1e-5)
 
 
-class Extrema(nn.Module):
-    def forward(self, x: Any) -> Any:
-        first = x.amax(1, keepdim=True) + x.amin((0, 2)).unsqueeze(0).unsqueeze(-1)
-        return first + x.amax() + torch.logsumexp(x, -1, keepdim=True)
-
-
 class Powers(nn.Module):
     """Of integers, where the result is of floats: frequencies of a position's encoding."""
 
@@ -103,8 +97,42 @@ class Powers(nn.Module):
         return x + 2.0**counted + torch.pow(counted, x) + torch.pow(1.5, x) + torch.pow(x.abs(), counted)
 
 
-@pytest.mark.parametrize("model", [Extrema(), Powers()], ids=["extrema", "powers"])
-def test_what_the_importer_lacks(model: Any) -> None:
+def test_powers_of_integers() -> None:
+    model = Powers()
     x = torch.linspace(-3, 3, 2 * 5 * 6).reshape(2, 5, 6)
     found = run(model, x, custom_convert_map=torch_converters())
     np.testing.assert_allclose(found, model(x.double()).numpy(), rtol=1e-5, atol=1e-5)
+
+
+REDUCTIONS = {
+    "logsumexp": lambda x: (torch.logsumexp(x, 1), torch.logsumexp(x, (0, 2), keepdim=True)),
+    "amax": lambda x: (x.amax((0, 2)), x.amax(-1, keepdim=True), x.amax()),
+    "amin": lambda x: (x.amin(1), x.amin((1, 2), keepdim=True)),
+    "min": lambda x: (*x.min(1), *x.min(-1, keepdim=True)),
+    "any": lambda x: ((x > 2).any(), (x > 99).any(), x.any(), torch.zeros_like(x).any()),
+    "prod": lambda x: (x.prod(1), (x > -1).to(torch.int32).prod(2, keepdim=True), (x > 0).prod(0)),
+    "prod of a type": lambda x: (x.prod(1, dtype=torch.float64),),
+}
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_reductions(name: str, symbolic: bool) -> None:
+    class Model(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return REDUCTIONS[name](x)
+
+    torch.manual_seed(0)
+    x = torch.randn(3, 4, 6)
+    x[1, 2, 3] = -torch.inf
+    rows = {"x": {0: torch.export.Dim("rows")}} if symbolic else None
+    program = torch.export.export(Model(), (x,), dynamic_shapes=rows)
+    mod = from_exported_program(program, custom_convert_map=torch_converters())
+    found = relax.VirtualMachine(tvm_stitch.compile(mod, LLVM), tvm.cpu())["main"](
+        tvm.runtime.tensor(x.numpy())
+    )
+    wanted = Model()(x)
+    assert len(found) == len(wanted)
+    for one, other in zip(found, wanted):
+        assert one.numpy().dtype == other.numpy().dtype and one.numpy().shape == tuple(other.shape)
+        np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=2e-6, atol=2e-6)

@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
+VARIABLE = "TVM_NUM_THREADS"
+MOST_THREADS = 65536
 SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 
 
@@ -25,6 +28,26 @@ def processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def threads() -> int:
+    """The threads that TVM runs: what ``TVM_NUM_THREADS`` says, else this machine's processors.
+
+    TVM reads a number off the variable's beginning, and runs one thread where there is none, or none above 0.
+    """
+    said = os.environ.get(VARIABLE)
+    if said is None:
+        return os.cpu_count() or 1
+    number = re.match(r"\s*[+-]?\d+", said, re.ASCII)
+    return max(int(number[0]), 1) if number else 1
+
+
 def use_all_cores() -> None:
-    """Set ``TVM_NUM_THREADS`` unless it is; to be called before TVM is imported."""
-    os.environ.setdefault("TVM_NUM_THREADS", str(physical_cores()))
+    """Set ``TVM_NUM_THREADS`` unless it is; to be called before TVM is imported.
+
+    Raises:
+        ValueError: where it is no number of threads: TVM would run one, and say nothing.
+    """
+    said = os.environ.get(VARIABLE, "").strip()
+    if not said:
+        os.environ[VARIABLE] = str(physical_cores())
+    elif not (said.isascii() and said.isdecimal() and 1 <= int(said) <= MOST_THREADS):
+        raise ValueError(f"{VARIABLE} must be a number of threads, 1 to {MOST_THREADS}, not {said!r}")

@@ -94,7 +94,7 @@ def _threads(mapping: RowMapping) -> dict[str, Any]:
 
 def _rows(stage: Stage) -> str:
     domain = stage.alignment.domain
-    return "flat" if domain.flat else str(domain.rows)
+    return "flat" if domain.flat else text_of(domain.rows)
 
 
 def _seconds(plan: KernelPlan) -> float | None:

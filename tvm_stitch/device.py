@@ -10,6 +10,7 @@ import tvm
 
 from . import compat
 from .config import StitchConfig
+from .cores import threads
 from .target import arch_of, capability_in, capability_of, resolve_target
 
 
@@ -139,9 +140,7 @@ def device_model(target: Any, config: StitchConfig | None = None) -> DeviceModel
         asked = config.multiprocessors if config is not None else 0
         sms = asked or _multiprocessors_here(capability) or model.sms
         return _launchable(replace(model, sms=sms) if sms != model.sms else model, config)
-    import os
-
-    cores = int(os.environ.get("TVM_NUM_THREADS", os.cpu_count() or 1))
+    cores = threads()
     return DeviceModel("cpu", "cpu", cores, 8, 1, 1, 0, 32 * 1024, 32 * 1024, 1 << 20, 20e9 * cores)
 
 

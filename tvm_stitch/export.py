@@ -23,6 +23,7 @@ from typing import Any
 from . import embedded
 from .failures import let_pass
 from .interrupts import watched
+from .linking import check_linker, linking
 from .target import resolve_target
 
 COMPILER_VARIABLE = "TVM_CUDA_COMPILE_MODE"
@@ -53,14 +54,17 @@ def export_library(
         TypeError: if ``executable`` is not a compiled model.
         OSError: if the path's folder does not exist, or cannot be written to.
         ValueError: if there are CUDA kernels, and the target is no CUDA device.
-        RuntimeError: if there are CUDA kernels, and nothing here that compiles them, or it rejects them.
+        RuntimeError: if there are CUDA kernels, and nothing here that compiles them, or it rejects them; if no C++
+            compiler links the library.
     """
     target = resolve_target(target)
     _check(executable, Path(path))
+    if not options:  # which may name another linker
+        check_linker(target)
     if target.kind.name != "cuda" and _parents(executable.mod):
         said = f"the model has CUDA kernels, target={target.kind.name!r} has none"
         raise ValueError(f"{said}: give the target that it was compiled for")
-    with watched(), _compiled_kernels(executable.mod, target):
+    with watched(), linking(Path(path)), _compiled_kernels(executable.mod, target):
         executable.export_library(str(Path(path)), **options)
 
 

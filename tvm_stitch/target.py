@@ -7,6 +7,7 @@ import contextlib
 import difflib
 import io
 import json
+import platform
 import re
 from typing import Any
 
@@ -86,6 +87,14 @@ def resolve_target(target: Any) -> Any:
     return target
 
 
+def other_machine(target: Any) -> str:
+    """The kind of CPU that the host's code of a target is for, such as ``"aarch64"``; "" where it is this machine's."""
+    host = target.host or target
+    triple = str(dict(host.attrs).get("mtriple") or "") if host.kind.name == "llvm" else ""
+    machine = triple.split("-", 1)[0]
+    return "" if machine == platform.machine() else machine
+
+
 def has_feature(target: Any, name: str) -> bool:
     """Whether the CPU of an llvm target has a feature, by LLVM's name of it."""
     return bool(tvm.get_global_func("target.target_has_feature")(name, target))
@@ -116,14 +125,17 @@ def _features_here() -> set[str]:
 
 def _spec_of(text: str) -> Any:
     """What TVM takes in place of a text."""
+    text = text.strip()
     words = text.split()
     if not words:
         raise ValueError("no target is given")
     if text == "native":
         return {**this_cpu(), "num-cores": processors()}
+    if words[0] == "native":
+        raise ValueError("native is this machine's CPU and takes no options; give llvm with them")
     if text == "cuda":
         return {"kind": "cuda"}
-    if text.lstrip().startswith("{"):
+    if text.startswith("{"):
         try:
             return json.loads(text)
         except json.JSONDecodeError as error:
@@ -143,6 +155,11 @@ def _option(word: str) -> tuple[str, Any]:
 
 
 def _made(spec: Any) -> Any:
+    if not isinstance(spec, (str, dict)):
+        raise ValueError(
+            f"a target is a text, a dictionary or a tvm.target.Target, not {type(spec).__name__}; give native, llvm, "
+            "cuda, or one of TVM's"
+        )
     if isinstance(spec, dict) and spec.get("kind") == "cuda" and "arch" not in spec and not tvm.cuda(0).exist:
         spec = {**spec, "arch": DEFAULT_ARCH}
     try:
@@ -153,7 +170,24 @@ def _made(spec: Any) -> Any:
         if found := re.search(r"Option '([\w-]+)': expected type '(\w+)'", str(error)):
             kind = {"int": "an integer", "bool": "true or false"}.get(found[2], f"a value of type {found[2]}")
             raise ValueError(f"the option {found[1]} takes {kind}") from None
+        if found := re.search(r'Target kind "(.*?)" is not defined', str(error), re.S):
+            raise ValueError(f"there is no target {found[1]!r}; {_like(found[1])}") from None
         raise ValueError(_without_internals(str(error))) from None
+
+
+def _like(name: str) -> str:
+    """What may have been meant by a target's name that is none."""
+    tags = getattr(tvm.target, "list_tags", lambda: None)() or ()
+    if _ARCHITECTURE.fullmatch(name):
+        return f"did you mean cuda -arch={name}?"
+    known = ["native", "llvm", "cuda", *map(str, tags)]
+    meant = _MEANT.get(name.lower()) or next((each for each in known if each.lower() == name.lower()), None)
+    near = [meant] if meant else difflib.get_close_matches(name, known, 3, 0.8)
+    return f"did you mean {' or '.join(near)}?" if near else "give native, llvm, cuda, or a tag of TVM's"
+
+
+_MEANT = {"cpu": "native", "x86": "native", "host": "native", "gpu": "cuda", "nvidia": "cuda"}
+"""Words for a target that is called otherwise."""
 
 
 def _without_internals(text: str) -> str:

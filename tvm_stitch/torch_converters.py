@@ -7,13 +7,13 @@ left out.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from tvm import relax
 from tvm.relax import op as R
 
 from .torch_backward import Converter, backward_converters, constant, number
+from .torch_core import core_converters
 from .torch_indexing import indexing_converters
 
 __all__ = ["torch_converters"]
@@ -23,24 +23,17 @@ def torch_converters() -> dict[str, Converter]:
     """Converters for any exported program: ``from_exported_program(program, custom_convert_map=torch_converters())``.
 
     Those of :func:`~tvm_stitch.torch_backward.backward_converters` and of
-    :func:`~tvm_stitch.torch_indexing.indexing_converters`, SELU's, ``amax``, ``amin``, and powers of integers.
+    :func:`~tvm_stitch.torch_indexing.indexing_converters`, SELU's, powers of integers, and reductions such as ``amax``,
+    which ``logsumexp`` has.
     """
     return {
         **backward_converters(),
+        **core_converters(),
         **indexing_converters(),
-        "amax.default": partial(_extremum, R.max),
-        "amin.default": partial(_extremum, R.min),
         "elu.default": _elu,
         "pow.Scalar": _power,
         "pow.Tensor_Tensor": _power,
     }
-
-
-def _extremum(reduce: Any, node: Any, importer: Any) -> Any:
-    """(input, axes=all, keepdim=False)."""
-    axes = list(node.args[1]) if len(node.args) > 1 else node.kwargs.get("dim", [])
-    keep = node.args[2] if len(node.args) > 2 else node.kwargs.get("keepdim", False)
-    return importer.block_builder.emit(reduce(importer.env[node.args[0]], axes or None, keep))
 
 
 def _power(node: Any, importer: Any) -> Any:

@@ -160,3 +160,23 @@ def test_half_precision(
     assert code == 0 and data["stitched"]["max_abs_error"] < (2e-3 if precision == "float16" else 2e-2)
     code, _, stderr = run(capfd, "compile", model, "--precision", "float8")
     assert code == 2 and "float16" in stderr
+
+
+def test_a_missing_linker_is_told_before_the_work(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CXX", "/no/such/compiler")
+    code, stdout, stderr = run(capfd, "compile", model, "-o", tmp_path / "out")
+    assert code == 1 and stdout == "" and not (tmp_path / "out").exists()
+    lines = stderr.splitlines()
+    assert (
+        lines[-1].startswith("tvm-stitch: compile failed: a library") and "no /no/such/compiler" in lines[-1]
+    )
+    assert not any("compiling" in line for line in lines) and "--debug" not in lines[-1]
+
+
+def test_a_file_where_the_folder_goes(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "out").write_text("kept")
+    code, _, stderr = run(capfd, "compile", model, "-o", tmp_path / "out", "-q")
+    assert code == 2 and "out: it is no folder; give another place with -o" in stderr
+    assert (tmp_path / "out").read_text() == "kept"

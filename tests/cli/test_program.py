@@ -81,6 +81,8 @@ def test_versions(capfd: pytest.CaptureFixture[str]) -> None:
         (["run", "{library}", "-i", "{array}"], "library.so is cut off; compile the model again"),
         (["run", "{folder}"], "has no manifest.json; give a folder that tvm-stitch compile wrote"),
         (["run", "no/such"], "no file no/such"),
+        (["run", "no/such", "-i", "x" * 300], "... is no path: File name too long"),
+        (["explain", "{model}", "--target", "cpu"], "there is no target 'cpu'; did you mean native?"),
         (["explain", "{unnamed}"], "input 1 (inputs) of node 0 (Concat '') has no name, and is not optional"),
         (["compile", "{model}", "-o", "{broken}/sub"], "cannot write to"),
         (["bench", "{model}", "--repeats", "0"], "--repeats must be at least 1"),
@@ -118,7 +120,18 @@ def test_usage_errors_are_one_line_and_exit_2(
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["fly"], ["compile"], ["bench", "m.onnx", "--repeats", "many"], ["compile", "m.onnx", "of\nlines"]],
+    [
+        [],
+        ["fly"],
+        ["compile"],
+        ["bench", "m.onnx", "--repeats", "many"],
+        ["compile", "m.onnx", "of\nlines"],
+        ["explain", "x" * 300],
+        ["explain", "m\0.onnx"],
+        ["explain", "m.onnx", "--html", "x" * 300],
+        ["compile", "m.onnx", "-o", "out\0"],
+        ["run", "x" * 300],
+    ],
 )
 def test_argument_errors_exit_2(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     code, stdout, stderr = run(capfd, *arguments)
@@ -255,3 +268,25 @@ def test_a_full_disk(
     assert code == 1 and stdout == "" and list(tmp_path.iterdir()) == []
     (line,) = [line for line in stderr.splitlines() if "failed" in line]
     assert line.startswith("tvm-stitch: compile failed: no space is left on the disk")
+
+
+def test_too_little_memory(
+    model: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def exhausted(*_: object) -> None:
+        raise MemoryError("Unable to allocate 2 TiB")
+
+    monkeypatch.setattr("tvm_stitch.cli.explain.read_job", exhausted)
+    code, _, stderr = run(capfd, "explain", model, "-q")
+    assert code == 1
+    assert stderr == "tvm-stitch: explain failed: there is not enough memory here: Unable to allocate 2 TiB\n"
+
+
+@pytest.mark.parametrize("said", ["0", "many"])
+def test_no_number_of_threads(said: str, model: Path) -> None:
+    command = [sys.executable, "-m", "tvm_stitch.cli", "explain", str(model), "-q"]
+    environment = {**os.environ, "TVM_NUM_THREADS": said}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith("tvm-stitch: error: TVM_NUM_THREADS must be a number of threads")
+    assert len(done.stderr.splitlines()) == 1

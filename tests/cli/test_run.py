@@ -170,3 +170,37 @@ def test_a_model_for_a_newer_cpu(compiled: Path, tmp_path: Path, capfd: pytest.C
             "does not run here: this machine's CPU is older than the one it is compiled for: it lacks avx9000"
             in stderr
         )
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ([x()[0]], "does not take input0: float32[16]: expect Tensor with ndim 2 but get 1"),
+        ([x()[:, 1:]], "does not take input0: float32[5, 15]: shape[1] mismatch to specified constant"),
+        ([x().astype("float64")], "expect Tensor with dtype float32 but get float64"),
+        ([x(), x()], "expects 1 arguments (x), but 2 arguments were provided"),
+    ],
+)
+def test_what_does_not_fit_a_library_alone(
+    arrays: list[np.ndarray], message: str, compiled: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(compiled / "model.so", tmp_path / "alone.so")
+    given: list[object] = []
+    for i, array in enumerate(arrays):
+        np.save(tmp_path / f"{i}.npy", array)
+        given += ["-i", tmp_path / f"{i}.npy"]
+    code, stdout, stderr = run(capfd, "run", tmp_path / "alone.so", "-q", *given)
+    assert code == 2 and stdout == ""
+    (line,) = stderr.splitlines()
+    assert line.startswith("tvm-stitch: error: the model ") and message in line
+
+
+def test_a_manifest_of_a_target_that_is_none(
+    compiled: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(compiled, tmp_path / "odd")
+    manifest = json.loads((compiled / "manifest.json").read_text())
+    for kind in ("zzz", ["llvm"]):
+        (tmp_path / "odd" / "manifest.json").write_text(json.dumps(manifest | {"target": {"kind": kind}}))
+        code, _, stderr = run(capfd, "run", tmp_path / "odd", "-q")
+        assert code == 2 and "is no manifest of tvm-stitch compile" in stderr

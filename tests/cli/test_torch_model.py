@@ -16,6 +16,8 @@ from tvm_stitch import cli
 
 torch = pytest.importorskip("torch")
 
+from tvm_stitch.cli import torch_model  # noqa: E402
+
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -136,3 +138,35 @@ def test_results_of_a_type_that_is_not_registered_here(
     code, _, stderr = run(capfd, "explain", tmp_path / "model.pt2", "-q")
     assert code == 2 and len(stderr.splitlines()) == 1
     assert "the module takes or returns a results.Result" in stderr and "returns them" in stderr
+
+
+def test_an_operator_that_the_importer_does_not_know(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Distances(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.pdist(x)
+
+    torch.export.save(torch.export.export(Distances(), (torch.ones(3, 4),)), tmp_path / "distances.pt2")
+    code, stdout, stderr = run(capfd, "explain", tmp_path / "distances.pt2", "-q")
+    assert code == 1 and stdout == ""
+    (line,) = stderr.splitlines()
+    assert (
+        "TVM's PyTorch importer does not take" in line
+        and "distances.pt2: it does not know _pdist_forward;" in line
+    )
+    assert "--debug" not in line and "torch.onnx.export" in line
+
+
+def test_what_else_the_importer_fails_at(
+    program: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_args: object, **_options: object) -> None:
+        raise ValueError("it is Tuesday")
+
+    monkeypatch.setattr(torch_model, "from_exported_program", refuse)
+    code, _, stderr = run(capfd, "compile", program, "-q")
+    (line,) = stderr.splitlines()
+    assert code == 1 and line.endswith(
+        "head.pt2: it is Tuesday; torch.onnx.export may write a file that is taken"
+    )

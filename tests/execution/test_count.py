@@ -17,6 +17,8 @@ from tvm.target import Target
 
 from tvm_stitch.execution.count import count_kernels, is_compute_intensive
 from tvm_stitch.execution.runner import Runner
+from tvm_stitch.relax import pipeline
+from tvm_stitch.target import resolve_target
 from tvm_stitch.testing.bert import BertConfig, build_bert, random_inputs
 
 CPU = Target("llvm")
@@ -156,6 +158,11 @@ def test_of_a_conditional_the_longer_branch_counts() -> None:
 def test_an_unknown_entry_names_those_there_are() -> None:
     with pytest.raises(ValueError, match="no Relax function 'forward'.*main"):
         count_kernels(Chain, CPU, entry="forward")
+
+
+def test_targets_as_everywhere() -> None:
+    native = count_kernels(Chain, "native", pipeline("native"))
+    assert native.kernels == count_kernels(Chain, resolve_target("native"), pipeline("native")).kernels
 
 
 def test_counts_as_data() -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import platform
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ def test_every_kernel_has_a_time() -> None:
 
 def test_symbolic_shapes_take_inputs() -> None:
     report = tvm_stitch.explain(head(symbol("n")))
-    with pytest.raises(ValueError, match="symbolic"):
+    with pytest.raises(ValueError, match=r"sizes are symbolic, x0: .*: give inputs, as measure\(inputs="):
         report.measure()
     arrays = [np.ones((5, 24), F32), np.ones((24, 32), F32)]
     model = report.measure(arrays, repeats=1).completed()
@@ -124,6 +125,12 @@ def test_without_the_device_it_says_so() -> None:
         RuntimeError, match="no cuda device here; compile and explain need none, measuring does"
     ):
         report.measure()
+
+
+def test_code_for_another_machine_is_not_run() -> None:
+    other = "x86_64" if platform.machine() == "aarch64" else "aarch64"
+    with pytest.raises(RuntimeError, match=f"would not run here: it is for {other}, and this machine is "):
+        check_runs_here(resolve_target(f"llvm -mtriple={other}-linux-gnu"))
 
 
 def test_code_for_a_newer_cpu_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:

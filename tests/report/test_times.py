@@ -41,6 +41,14 @@ def test_what_was_measured_stands_beside_stock() -> None:
     assert measured_lines(sample()) == [] == time_lines(sample())
 
 
+def test_kernels_that_took_longer_than_the_call_are_explained() -> None:
+    report = measured_sample()
+    short = dataclasses.replace(report.stitched, measured=Spread(0.020, 0.019, 0.022))
+    lines = measured_lines(dataclasses.replace(report, stitched=short))
+    assert lines[1].endswith("memory-intensive ones 15 ms; the machine was busier when kernels were timed")
+    assert "busier" not in lines[2]
+
+
 def test_equal_kernels_are_added_up() -> None:
     report = measured_sample()
     assert time_of([report.kernels[2], report.kernels[4]]) == ", 8 ms in all"

@@ -39,6 +39,12 @@ def test_views_are_no_kernels() -> None:
     assert why(sample(), "layer1.norm", "v7").startswith("v7 is no kernel")
 
 
+def test_the_case_of_letters_decides_only_between_names() -> None:
+    assert why(sample(), "Layer0.NORM", "ARGMAX") == why(sample(), "layer0.norm", "argmax").replace(
+        "layer0.norm", "Layer0.NORM"
+    )
+
+
 def test_unknown_names_are_errors_with_a_suggestion() -> None:
     with pytest.raises(ValueError, match="nothing is called 'layer0.nrom'; did you mean layer0.norm"):
         why(sample(), "layer0.nrom", "argmax")

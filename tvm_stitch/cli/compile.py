@@ -6,12 +6,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .errors import UsageError, told
+from .errors import Failure, UsageError, told
 from .model import check_options, read_job
-from .options import add_model_options
+from .options import add_model_options, path_of
 from .outputs import written_to
 from .progress import Progress, one_line, tell
 from .versions import versions
@@ -27,7 +28,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
         "-o",
         "--output",
         metavar="DIR",
-        type=Path,
+        type=path_of,
         default=Path("stitched"),
         help="(default: %(default)s)",
     )
@@ -42,7 +43,19 @@ def check(args: argparse.Namespace) -> None:
 
 def run(args: argparse.Namespace, progress: Progress) -> tuple[dict[str, Any], str]:
     """Compile a model; the manifest, and a line about it."""
+    from ..linking import LinkError, check_linker
+
+    try:
+        return _compiled(args, progress, check_linker)
+    except LinkError as error:
+        raise Failure(str(error)) from error
+
+
+def _compiled(
+    args: argparse.Namespace, progress: Progress, check_linker: Callable[[Any], None]
+) -> tuple[dict[str, Any], str]:
     job = read_job(args, progress)
+    check_linker(job.target)  # before minutes of work whose result could not be written
     from ..cpu_flags import needed_flags
     from ..execution.count import count_lowered
     from ..relax.build import build
@@ -83,6 +96,7 @@ def _export(executable: Any, path: Path, target: Any) -> bool:
     """Write a model's library, where it can be with its CUDA kernels compiled; are they?"""
     from ..export import export_library, kernel_compiler
     from ..failures import let_pass
+    from ..linking import linking
 
     if target.kind.name == "cuda" and kernel_compiler() is not None:
         try:
@@ -92,5 +106,6 @@ def _export(executable: Any, path: Path, target: Any) -> bool:
             let_pass(error)
             reason = told(error).splitlines()[-1]
             tell(f"tvm-stitch: kernels are compiled when they are first launched: {reason}")
-    executable.export_library(str(path))
+    with linking(path):
+        executable.export_library(str(path))
     return False

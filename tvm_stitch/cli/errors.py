@@ -44,6 +44,8 @@ def told(error: BaseException) -> str:
         place = getattr(error, "filename", None)
         where = f" of {place}" if place else f", where the result goes or in {tempfile.gettempdir()}"
         return f"no space is left on the disk{where}; free some, or give other places with -o and TMPDIR"
+    if isinstance(error, MemoryError):
+        return f"there is not enough memory here{f': {error}' if str(error) else ''}"
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}"
     from ..failures import error_text

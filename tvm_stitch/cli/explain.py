@@ -11,7 +11,7 @@ from typing import Any
 from .errors import UsageError
 from .measuring import random_inputs_here
 from .model import check_options, read_job
-from .options import add_model_options, add_timing, check_timing
+from .options import add_model_options, add_timing, check_timing, path_of
 from .outputs import check_files, files_for
 from .progress import Progress
 
@@ -24,13 +24,13 @@ def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--html",
         metavar="FILE",
-        type=Path,
+        type=path_of,
         help="write a page of its own: the model's graph, every kernel, and every boundary",
     )
     command.add_argument(
         "--trace",
         metavar="FILE",
-        type=Path,
+        type=path_of,
         help="write one call as a timeline for ui.perfetto.dev",
     )
     command.add_argument(

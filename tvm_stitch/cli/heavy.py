@@ -10,14 +10,21 @@ from typing import Any
 from tvm_stitch_command import ended_by_interrupts
 
 from ..cores import use_all_cores
-from .errors import Failure
+from .errors import Failure, UsageError
 
 
 def import_compiler() -> None:
-    """Import TVM and the compiler. An interrupt meanwhile ends the process, as later ones do."""
+    """Import TVM and the compiler. An interrupt meanwhile ends the process, as later ones do.
+
+    Raises:
+        UsageError: where the environment asks for no number of threads.
+    """
     if "tvm_stitch.relax" in sys.modules:
         return
-    use_all_cores()  # which TVM asks for when it is imported
+    try:
+        use_all_cores()  # which TVM asks for when it is imported
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     with ended_by_interrupts():
         importlib.import_module("tvm_stitch.relax.pipeline")
 

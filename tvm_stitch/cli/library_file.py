@@ -10,6 +10,8 @@ from typing import Any
 
 from .errors import reading
 
+KINDS = (None, "llvm", "c", "cuda", "metal", "webgpu", "hexagon", "rocm", "opencl", "vulkan")
+"""Kinds of targets that a manifest may name, or none."""
 _DTYPE = re.compile(r"bool|u?int(4|8|16|32|64)|float(16|32|64)|bfloat16|float[48]_e\w+")
 
 
@@ -44,6 +46,7 @@ def is_manifest(said: Any) -> bool:
             _DTYPE.fullmatch(spec["dtype"]) for spec in specs[0]
         )  # of random inputs; outputs may be lists
         and isinstance(target, dict)
+        and target.get("kind") in KINDS
         and isinstance(library, str)
         and isinstance(flags, list)
         and all(isinstance(flag, str) for flag in flags)

@@ -20,13 +20,27 @@ TARGET_HELP = (
 MOST_ELEMENTS = 2**47
 """Elements of an input: more bytes than that no machine addresses."""
 MOST_REPEATS = 1_000_000
+LONGEST_PATH_TOLD = 60
 PRECISIONS = ("float32", "float16", "bfloat16")
+
+
+def path_of(text: str) -> Path:
+    """A path, for argparse; what no file can be called is an error of the command line."""
+    path = Path(text)
+    try:
+        if "\0" in text:
+            raise argparse.ArgumentTypeError(f"{text} is no path: it has a null character")
+        path.exists()
+    except OSError as error:  # too long a name, or a folder that this user may not look into
+        told = text if len(text) <= LONGEST_PATH_TOLD else f"{text[:LONGEST_PATH_TOLD]}..."
+        raise argparse.ArgumentTypeError(f"{told} is no path: {error.strerror}") from None
+    return path
 
 
 def add_model_options(command: argparse.ArgumentParser) -> None:
     """A model, what to compile it for, and how."""
     command.add_argument(
-        "model", metavar="MODEL", type=Path, help="an ONNX file, or a .pt2 file of torch.export.save"
+        "model", metavar="MODEL", type=path_of, help="an ONNX file, or a .pt2 file of torch.export.save"
     )
     command.add_argument("--target", default="native", help=f"{TARGET_HELP} (default: %(default)s)")
     command.add_argument(
@@ -108,7 +122,9 @@ def parse_target(text: str) -> Any:
         return target
     except Exception as error:  # TVM raises several kinds; all mean that the target is not one
         let_pass(error)
-        raise UsageError(f"bad target {text!r}: {error_text(error)}; --target takes {TARGET_HELP}") from None
+        said = error_text(error)
+        more = "" if said.endswith("?") else f"; --target takes {TARGET_HELP}"  # "?": it names what was meant
+        raise UsageError(f"bad target {text!r}: {said}{more}") from None
 
 
 def parse_config(pairs: Sequence[str]) -> dict[str, Any]:

@@ -19,6 +19,8 @@ def written_to(output: Path, option: str) -> Iterator[Path]:
     """
     from ..written_whole import written_whole
 
+    if output.exists() and not output.is_dir():
+        raise UsageError(f"cannot write to {output}: it is no folder; give another place with {option}")
     with contextlib.ExitStack() as stack:
         try:
             folder = stack.enter_context(written_whole(output))

@@ -77,7 +77,7 @@ def _run(argv: Sequence[str] | None) -> int:
     except Exception as error:  # a failure ends in one line, not in a traceback
         if args.debug:
             raise
-        more = "" if isinstance(error, Failure) else " (--debug shows where)"
+        more = "" if isinstance(error, (Failure, MemoryError)) else " (--debug shows where)"
         tell(f"tvm-stitch: {args.command} failed: {told(error)}{more}")
         return EXIT_FAILURE
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..cpu_flags import why_not_here
+from ..failures import let_pass
 from .compile import LIBRARY, MANIFEST
 from .errors import Failure, UsageError
 from .library_file import is_library, is_manifest, is_whole
-from .options import add_shape, add_timing, check_timing, parse_shapes
+from .options import add_shape, add_timing, check_timing, parse_shapes, path_of
 from .outputs import check_files, files_for
 from .progress import Progress
 
@@ -28,7 +30,7 @@ SUMMARY = "run a compiled model, on given or on random inputs, and say what it r
 def add_options(command: argparse.ArgumentParser) -> None:
     """The options of this command."""
     command.add_argument(
-        "model", metavar="MODEL", type=Path, help="the folder that compile wrote, or a library of a model"
+        "model", metavar="MODEL", type=path_of, help="the folder that compile wrote, or a library of a model"
     )
     command.add_argument(
         "-i",
@@ -40,7 +42,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
         "(default: random inputs)",
     )
     command.add_argument(
-        "-o", "--output", metavar="FILE.npz", type=Path, help="write what the model returned"
+        "-o", "--output", metavar="FILE.npz", type=path_of, help="write what the model returned"
     )
     command.add_argument(
         "--device",
@@ -54,7 +56,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
 def check(args: argparse.Namespace) -> None:
     """Raise UsageError for options that cannot be."""
     check_timing(args)
-    check_files({"-o": args.output}, [args.model, *(Path(w.rpartition("=")[2]) for w in args.input)])
+    check_files({"-o": args.output}, [args.model, *(_input_path(word) for word in args.input)])
     parse_shapes(args.shape)
     _find(args.model)
 
@@ -73,7 +75,7 @@ def run(args: argparse.Namespace, progress: Progress) -> tuple[dict[str, Any], s
             runner = _load(library, device, list(inputs.values()))
         from ..execution.timing import interleaved
 
-        outputs = runner.outputs()
+        outputs = _first_call(runner, inputs)
         with progress(f"timing {args.repeats} calls"):
             (times,) = interleaved([runner], args.repeats)
         names = [spec["name"] for spec in manifest.get("outputs", [])]
@@ -139,14 +141,22 @@ def _manifest(path: Path) -> dict[str, Any]:
     raise UsageError(f"{path} is no manifest of tvm-stitch compile; compile the model again")
 
 
+def _input_path(word: str) -> Path:
+    """The file of an ``--input``."""
+    try:
+        return path_of(word.rpartition("=")[2])
+    except argparse.ArgumentTypeError as error:
+        raise UsageError(f"--input: {error}") from None
+
+
 def _given(words: list[str], known: list[str]) -> dict[str, np.ndarray]:
     """Arrays from files, by input. Without a name, an array of a .npy file is the next input's."""
     import numpy as np
 
     given: dict[str, np.ndarray] = {}
     for word in words:
-        name, equals, file = word.rpartition("=")
-        path = Path(file)
+        name, equals, _ = word.rpartition("=")
+        path = _input_path(word)
         if path.exists() and not path.is_file():
             raise UsageError(f"--input: {path} is no regular file; give a .npy or .npz file")
         try:
@@ -245,6 +255,30 @@ def _load(library: Path, device: str, inputs: list[np.ndarray]) -> Any:
         reason = str(error).splitlines()[-1].rpartition("is false: ")[2]
         raise UsageError(f"{library} is no compiled model: {reason}") from None
     return Runner(module, tvm.target.Target("cuda" if device == "cuda" else "llvm"), inputs)
+
+
+def _first_call(runner: Any, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """What a model returns.
+
+    Raises:
+        UsageError: where it does not take the inputs, of which nothing told before.
+    """
+    try:
+        return list(runner.outputs())
+    except (RuntimeError, TypeError, ValueError) as error:
+        let_pass(error)
+        if not (found := _UNFIT.search(str(error))):
+            raise
+        given = ", ".join(f"{name}: {a.dtype}{list(a.shape)}" for name, a in inputs.items())
+        raise UsageError(
+            f"the model does not take {given}: {found[0].removeprefix('match_cast error,').strip()}"
+        ) from None
+
+
+# What TVM's virtual machine says of arguments that do not fit: of a function, of a parameter.
+_UNFIT = re.compile(
+    r"Invoking function .* were provided|expect \w+ with \w+ .*|shape\[\d+\] mismatch .*|match_cast error.*"
+)
 
 
 def _described(array: np.ndarray) -> dict[str, Any]:

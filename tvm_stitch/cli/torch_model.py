@@ -20,11 +20,11 @@ from tvm import relax
 from tvm.relax.frontend.torch import from_exported_program
 
 from ..execution.tensors import TensorSpec, specs_of_inputs, specs_of_outputs
-from ..failures import let_pass
+from ..failures import error_text, fault_at, let_pass
 from ..graph.dtype import HALF
 from ..torch_converters import torch_converters
 from ..torch_names import from_exported_program_named
-from .errors import UsageError
+from .errors import Failure, UsageError
 from .imported import Model
 
 if TYPE_CHECKING:
@@ -43,12 +43,12 @@ def read_torch(path: Path, shapes: dict[str, tuple[int, ...]], names: bool) -> M
 
     Raises:
         UsageError: when it is no program of torch.export, or the shapes do not fit.
+        Failure: when TVM's importer does not take it.
     """
     with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of PyTorch's about itself
         program = _load(path)
         _check_inputs(program)
-        importer = from_exported_program_named if names else from_exported_program
-        mod = importer(program, custom_convert_map=torch_converters())
+        mod = _imported(path, program, names)
     declared = specs_of_inputs(mod)
     mod = _with_shapes(mod, declared, shapes)
     results = [str(name) for name in program.graph_signature.user_outputs]
@@ -71,6 +71,29 @@ def _load(path: Path) -> Any:
             "program; export a module around it that takes tensors and returns them"
         )
     raise UsageError(f"{path} is no program of torch.export; {HOW_TO_WRITE_ONE}")
+
+
+def _imported(path: Path, program: Any, names: bool) -> Any:
+    """The module that TVM's importer makes of a program.
+
+    Raises:
+        Failure: where it makes none, with what the importer says.
+    """
+    importer = from_exported_program_named if names else from_exported_program
+    try:
+        return importer(program, custom_convert_map=torch_converters())
+    except Exception as error:  # of many kinds: assertions, of types, of operators
+        let_pass(error)
+        if fault_at(error) is not None:  # ours, and not the importer's
+            raise
+        if found := re.search(r"^Unsupported function types \[(.*)\]", str(error)):
+            operators = ", ".join(sorted(re.findall(r"'(.+?)(?:\.default)?'", found[1])))
+            reason = (
+                f"it does not know {operators}; write the module without, or export it with torch.onnx.export"
+            )
+        else:
+            reason = f"{error_text(error)}; torch.onnx.export may write a file that is taken"
+        raise Failure(f"TVM's PyTorch importer does not take {path}: {reason}") from error
 
 
 def _check_inputs(program: Any) -> None:

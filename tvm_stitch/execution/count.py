@@ -14,6 +14,7 @@ from tvm.target import Target
 from ..compat import Analyzer
 from ..compute.emit import COMPUTE_ATTR
 from ..rules.lowering import host_and_devices
+from ..target import resolve_target
 from .kernel_count import CONTRACTION_NAMES, KernelCount, Kind
 
 __all__ = ["KernelCount", "Kind", "count_kernels", "count_lowered", "is_compute_intensive"]
@@ -30,8 +31,9 @@ def count_kernels(
 
     Args:
         mod: a Relax module, as handed to ``tvm.compile``.
-        target: on a CPU every call of a compiled PrimFunc is a kernel; on a GPU every ``__global__`` function
-            that such a call launches is one. Views, allocations and shape computations are none.
+        target: as :func:`tvm_stitch.compile` takes it. On a CPU every call of a compiled PrimFunc is a kernel; on a
+            GPU every ``__global__`` function that such a call launches is one. Views, allocations and shape
+            computations are none.
         relax_pipeline: the pass given to ``tvm.compile``; the target's default pipeline when None.
         entry: the Relax function called.
 
@@ -42,7 +44,7 @@ def count_kernels(
         ValueError: when ``entry`` is no Relax function of the module or calls itself, or when the number of
             launches depends on run-time values (a host loop of symbolic extent around a launch).
     """
-    target = Target(target)
+    target = resolve_target(target)
     if relax_pipeline is None:
         relax_pipeline = relax.get_default_pipeline(target)
     with target:
@@ -52,7 +54,7 @@ def count_kernels(
 
 def count_lowered(lowered: tvm.IRModule, target: Target | str, *, entry: str = "main") -> KernelCount:
     """:func:`count_kernels` for a module that went through its Relax pipeline already."""
-    target = Target(target)
+    target = resolve_target(target)
     launches = _launches_of_primfuncs(lowered, target)
     counted: list[tuple[str, Kind]] = []
     for callee in _calls(lowered, entry, ()):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -51,10 +52,11 @@ def build(
         options: passed on to ``tvm.relax.build``.
 
     Raises:
-        TypeError: when ``mod`` is no IRModule.
+        TypeError: when ``mod`` is no IRModule, or ``params`` does not map names to tensors.
         StitchError: under ``StitchConfig(strict=True)``, for the first operator or scope that is left to TVM.
     """
     mod, target, config = checked_module(mod), resolve_target(target), checked_config(config)
+    _check_params(options.get("params"))
     if target.kind.name == "llvm":
         options.setdefault("tir_pipeline", kernel_lowering.NAME)
     done: list[tvm.IRModule] = []
@@ -92,3 +94,15 @@ def build(
             if found is None:
                 raise
             return built(Recorder(), scopes.without(found, STEP))
+
+
+def _check_params(params: Any) -> None:
+    """Raise TypeError for what ``relax.build`` does not take; it would fail once all is compiled."""
+    tensors = isinstance(params, Mapping) and all(
+        isinstance(name, str) and isinstance(value, tvm.runtime.Tensor) for name, value in params.items()
+    )
+    if params is not None and not tensors:
+        raise TypeError(
+            "params must map names to tvm.runtime tensors; to make constants of a function's weights, "
+            "use relax.transform.BindParams(function, params)(mod)"
+        )

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import platform
 from typing import Any
 
 import tvm
@@ -11,6 +10,7 @@ from tvm import relax
 
 from ..compute.cuda import library
 from ..module_pass import module_pass
+from ..target import other_machine
 from .functions import own_functions
 
 ATTRIBUTE = "external_mods"
@@ -32,7 +32,7 @@ class EmbedLibraries:
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Add to the modules that the executable will import."""
-        if self.target.kind.name != "cuda" or not is_for_this_machine(self.target):
+        if self.target.kind.name != "cuda" or other_machine(self.target):
             return mod
         called = called_by_name(mod)
         modules = [each.calls.module() for each in library.LIBRARIES if each.function in called]
@@ -51,10 +51,3 @@ def called_by_name(mod: tvm.IRModule) -> set[str]:
     for _, func in own_functions(mod):
         relax.analysis.post_order_visit(func, visit)
     return found
-
-
-def is_for_this_machine(target: Any) -> bool:
-    """Is the host's code of a target for this machine's kind of CPU?"""
-    host = target.host or target
-    triple = str(host.attrs.get("mtriple", "")) if host.kind.name == "llvm" else ""
-    return not triple or triple.split("-")[0] == platform.machine()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import platform
 import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from ..execution.tensors import make_inputs, specs_of_inputs
 from ..execution.timing import Times, interleaved
 from ..interrupts import watched
 from ..report.data import ModelReport, Spread
+from ..target import other_machine
 from .build import build
 from .functions import entry_of
 from .takes import stock_pipeline
@@ -59,6 +61,10 @@ def measured(
     check_runs_here(target)
     entry = entry_of(mod)
     specs = specs_of_inputs(mod, entry=entry)
+    if inputs is None and not all(spec.is_static for spec in specs):
+        raise ValueError(
+            f"sizes are symbolic, {'; '.join(map(str, specs))}: give inputs, as measure(inputs=[...])"
+        )
     values = list(inputs) if inputs is not None else list(make_inputs(specs, seed).values())
     if len(values) != len(specs):
         raise ValueError(
@@ -129,6 +135,10 @@ def check_runs_here(target: Any) -> None:
     if "gpu" in target.keys and not tvm.device(target.kind.name, 0).exist:
         raise RuntimeError(
             f"no {target.kind.name} device here; compile and explain need none, measuring does"
+        )
+    if target.kind.name == "llvm" and (other := other_machine(target)):
+        raise RuntimeError(
+            f"the model would not run here: it is for {other}, and this machine is {platform.machine()}"
         )
     if reason := why_not_here(needed_flags(target)):
         raise RuntimeError(f"the model would not run here: {reason}")

@@ -52,10 +52,12 @@ def kernels_of(report: ModelReport, name: str) -> set[int] | None:
     kernels = {i for i, k in enumerate(report.kernels) if k.function == name}
     if kernels:
         return kernels
-    for key in ("source", "name", "label", "operator", "kind"):
-        found = [o for o in report.operators if getattr(o, key) == name]
-        if found:
-            return {k for o in found for k in o.kernels} or None
+    # ONNX writes Softmax, PyTorch LayerNorm, TVM softmax: by the case of letters only what is found by no exact name.
+    for same in (str, str.lower):
+        for key in ("source", "name", "label", "operator", "kind"):
+            found = [o for o in report.operators if same(str(getattr(o, key) or "")) == same(name)]
+            if found:
+                return {k for o in found for k in o.kernels} or None
     known = [
         *(k.function for k in report.kernels),
         *(n for o in report.operators for n in (o.source, o.name) if n),
