@@ -16,8 +16,9 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from ..compute.anchored import are_served
 from ..failures import error_text, let_pass
-from ..graph.dtype import HALF, MULTIPLIED
+from ..graph.dtype import HALF
 from ..graph.extent import is_number, is_static
 from ..module_pass import module_pass
 from .carried_layouts import ELEMENTWISE, converted_where_carried
@@ -105,9 +106,9 @@ def _has_constant_weight(call: Any) -> bool:
 
 
 def suits_templates(call: Any, _read_last: bool) -> bool:
-    """Whether a template may compute a convolution: of float32 or half types, and static images."""
+    """Whether a template may compute a convolution: of types that one multiplies, and static images."""
     data, weight = call.args
-    if any(str(ty.dtype) not in MULTIPLIED for ty in (data.ty, weight.ty, call.ty)):
+    if not are_served(*(str(ty.dtype) for ty in (data.ty, weight.ty, call.ty))):
         return False
     shapes = [shape_of(data), shape_of(call)]
     return all(shape is not None and is_static(shape[1:]) for shape in shapes)

@@ -50,7 +50,9 @@ from .constant_weights import ConstantWeights
 from .convolution_layouts import ConvolutionLayouts, suits_library, suits_templates
 from .declared_bounds import DeclaredBounds
 from .decompose_attention import DecomposeAttention
+from .dequantized_constants import DequantizedConstants
 from .drop_copies import DropCopies
+from .elementwise_quantization import ELEMENTWISE_QUANTIZATION
 from .embed_libraries import EmbedLibraries
 from .flow_names import flow_of
 from .fold_constants import FoldConstants
@@ -63,6 +65,8 @@ from .lift_workspace import LiftWorkspace
 from .mark import MergeStitchOps, UnmarkEpilogues
 from .mend_imports import MendImports
 from .phased_convolutions import PhasedConvolutions
+from .quantized_products import QuantizedProducts
+from .quantized_views import QuantizedViews
 from .raised_calls import RaisedCalls
 from .schedule_stitch_ops import ScheduleStitchOps
 from .serial_tasks import SerialTasks
@@ -76,7 +80,7 @@ from .viewed_results import ViewedResults
 from .wide_operators import WideOperators
 from .widening_casts import WideningCasts
 
-LEGALIZED = ARG_REDUCTIONS | CENTRED_NORMS | TAKES | TRANSPOSED_CONVOLUTIONS
+LEGALIZED = ARG_REDUCTIONS | CENTRED_NORMS | ELEMENTWISE_QUANTIZATION | TAKES | TRANSPOSED_CONVOLUTIONS
 """Operators legalized otherwise than TVM does."""
 STEP = "what is left does not compile beside it"
 """What is told of a scope that TVM compiles only with its neighbours."""
@@ -139,6 +143,7 @@ def planning_passes(
         WideOperators(),
         ConstantWeights(),
         ConstantViews(),
+        *_quantized(target, config, recorder),
         ConstantBatchNorm(),
         FusedAttention(target, config, recorder.computed),
         *([DecomposeAttention()] if "matmul" not in config.of_tvm else []),
@@ -155,6 +160,12 @@ def planning_passes(
             else []
         ),
     ]
+
+
+def _quantized(target: Any, config: StitchConfig, recorder: Recorder) -> list[Any]:
+    """Quantized operands of compute-intensive operators, multiplied as integers where a template does."""
+    templates = [QuantizedProducts(target, config, recorder.computed)] if has_templates(target, config) else []
+    return [QuantizedViews(), *templates, DequantizedConstants(), ConstantViews()]
 
 
 def _libraries(target: Any, config: StitchConfig, recorder: Recorder) -> list[Any]:
