@@ -21,7 +21,8 @@ from ..failures import error_text, let_pass
 from ..graph.dtype import HALF
 from ..graph.extent import is_number, is_static
 from ..module_pass import module_pass
-from .carried_layouts import ELEMENTWISE, converted_where_carried
+from .carried_layouts import converted_where_carried
+from .carried_quantization import converted_with_quantization, is_elementwise
 from .full_rank_operands import full_rank_operands
 from .functions import own_functions
 from .operators import operator_name
@@ -62,7 +63,9 @@ class ConvolutionLayouts:
             return mod
         try:
             convert = relax.transform.ConvertLayout({}, partial(_wanted, chosen))
-            return converted_where_carried(full_rank_operands(mod), convert)
+            return converted_with_quantization(
+                full_rank_operands(mod), lambda each: converted_where_carried(each, convert)
+            )
         except Exception as err:
             let_pass(err)
             self.computed["convolutions"] = f"layouts stay as they are: {error_text(err)}"
@@ -84,7 +87,7 @@ def _is_read_channels_last(var: Any, readers: dict[Any, list[Any]]) -> bool:
     call = found.value
     if operator_name(call) == "relax.permute_dims":
         return permutation(call, rank) == [0, *range(2, rank), 1]
-    return operator_name(call) in ELEMENTWISE and _is_read_channels_last(found.var, readers)
+    return is_elementwise(call) and _is_read_channels_last(found.var, readers)
 
 
 def _wanted(chosen: Set[Any], call: Any) -> dict[str, list[str]]:

@@ -40,6 +40,7 @@ from ..rules.sound_arithmetic import SoundArithmetic
 from ..rules.unit_reductions import UnitReductions
 from ..target import resolve_target
 from .arg_reductions import ARG_REDUCTIONS
+from .carried_pads import CarriedPads
 from .carried_permutations import CarriedPermutations
 from .carried_reshapes import CarriedReshapes
 from .centred_norms import CENTRED_NORMS
@@ -149,6 +150,7 @@ def planning_passes(
         *([DecomposeAttention()] if "matmul" not in config.of_tvm else []),
         TransposedConvolutions("convolution" not in config.of_tvm),
         *_layouts(target, config, recorder),
+        CarriedPads(),
         CarriedPermutations(),
         CarriedReshapes(),
         *_libraries(target, config, recorder),

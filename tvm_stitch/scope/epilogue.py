@@ -23,7 +23,7 @@ from ..graph.ir import StitchGraph
 from ..plan import heuristics
 from . import pointwise
 from .node import Node, NodeKind, Value
-from .prologue import is_permutation, permuted_for
+from .prologue import is_permutation, permuted_for, widened_for
 from .quotient import Quotient
 
 
@@ -120,7 +120,7 @@ class _Finder:
         others = pointwise.tensors_beside(node, region.values)
         if others is None:
             return False
-        makers = {v: self._permuted(v, user) if region.vectorized else None for v in others}
+        makers = {v: self._made_as_read(v, user, region) for v in others}
         if not all(maker is not None or self._is_stored(v, user, region) for v, maker in makers.items()):
             return False
         taken = [maker for maker in makers.values() if maker is not None]
@@ -128,6 +128,14 @@ class _Finder:
         region.values |= {v for i in (*taken, user) for v in self.nodes[i].outputs}
         region.others |= {self.nodes[m].inputs[0] if m is not None else v for v, m in makers.items()}
         return True
+
+    def _made_as_read(self, value: Value, user: int, region: _Region) -> int | None:
+        """The node that makes a tensor for one user alone of what is in memory, in the kernel as it reads."""
+        widened = widened_for(value, user, self.quotient, self.free)
+        if widened is not None:
+            source = self.nodes[widened].inputs[0]
+            return widened if self._is_stored(source, user, region) else None
+        return self._permuted(value, user) if region.vectorized else None
 
     def _permuted(self, value: Value, user: int) -> int | None:
         """The node that permutes the axes of what is in memory, for one user alone: the kernel reads it so."""
