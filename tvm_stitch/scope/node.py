@@ -66,17 +66,25 @@ class Node:
 
         Casts do, and what dequantizes integers.
         """
+        return self.widened is not None
+
+    @property
+    def widened(self) -> Value | None:
+        """The tensor whose elements a node widens; None where it does something else."""
         g = self.graph
-        if g is None or len(g.operators) != 1 or self.is_view:
-            return False
+        if g is None or len(g.operators) != 1 or len(g.inputs) != len(self.inputs) or self.is_view:
+            return None
         (op,) = g.operators
         if op.is_reduce or is_heavy(op.value) or any(a.guarded for a in op.accesses):
-            return False
+            return None
         whole = [a for a in op.accesses if a.span is Span.ALL and op.dependency(a) is Dependency.ONE_TO_ONE]
         rest = [a.tensor for a in op.accesses if a not in whole]
         if len({a.tensor for a in whole}) != 1 or not all(is_number(t.size, 1) for t in rest):
-            return False
-        return item_bytes(op.output.dtype) > item_bytes(whole[0].tensor.dtype)
+            return None
+        tensor = whole[0].tensor
+        if item_bytes(op.output.dtype) <= item_bytes(tensor.dtype):
+            return None
+        return self.inputs[g.inputs.index(tensor)]
 
     @property
     def _only_operator(self) -> Operator | None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from .. import compat
 from ..graph.access import branches
@@ -14,8 +14,19 @@ from .node import Node, NodeKind, Value
 from .quotient import Quotient
 
 
-def find_prologues(
+def find_borders(
     quotient: Quotient, free: Sequence[bool], anchors: Sequence[int], serves: Callable[[StitchGraph], bool]
+) -> dict[int, list[int]]:
+    """Of the prologues those that put a border around an operand: to nothing else is that worth a kernel."""
+    return _found(quotient, free, anchors, serves, is_border, {})
+
+
+def find_prologues(
+    quotient: Quotient,
+    free: Sequence[bool],
+    anchors: Sequence[int],
+    serves: Callable[[StitchGraph], bool],
+    borders: Mapping[int, Sequence[int]] | None = None,
 ) -> dict[int, list[int]]:
     """For those of ``anchors`` where there are some, the nodes that make what it alone reads of an operand.
 
@@ -25,16 +36,32 @@ def find_prologues(
         quotient: the graph; no scopes yet.
         free: by node, whether it may be taken.
         anchors: compute-intensive nodes that a template computes.
-        serves: whether a template computes such a node and the the nodes before it, as one graph.
+        serves: whether a template computes such a node and the nodes before it, as one graph.
+        borders: prologues that are taken already.
     """
+    return _found(quotient, free, anchors, serves, is_permutation, borders or {})
+
+
+def _found(
+    quotient: Quotient,
+    free: Sequence[bool],
+    anchors: Sequence[int],
+    serves: Callable[[StitchGraph], bool],
+    is_read: Callable[[Node], bool],
+    before: Mapping[int, Sequence[int]],
+) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
     for i in anchors:
-        taken: list[int] = []
+        taken = list(before.get(i, ()))
         for value in quotient.nodes[i].inputs:
             user = i
             while True:
-                maker = _maker(value, user, quotient, free, _is_moved)
-                if maker is None or maker in taken:
+                maker = quotient.maker.get(value)
+                if maker is not None and maker in taken:
+                    user, value = maker, quotient.nodes[maker].inputs[0]
+                    continue
+                maker = _maker(value, user, quotient, free, is_read)
+                if maker is None:
                     break
                 chosen = sorted([*taken, maker])
                 nodes = [quotient.nodes[n] for n in (*chosen, i)]
@@ -65,10 +92,6 @@ def _maker(
         return None
     node = quotient.nodes[maker]
     return None if node.escapes or not serves(node) else maker
-
-
-def _is_moved(node: Node) -> bool:
-    return is_permutation(node) or is_border(node)
 
 
 def is_border(node: Node) -> bool:
