@@ -2,8 +2,8 @@
 """CarriedPads: a tensor is transposed before a border is put around it, not behind.
 
 ``ConvertLayout`` stops at ``R.nn.pad``, which stands before convolutions of quantized data: their border has the zero
-point. Behind it would be a transposition that keeps the border out of the convolution's kernel, and the layout from what
-makes the tensor.
+point. Behind it would be a transposition that keeps the border out of the convolution's kernel, and the layout from
+what makes the tensor.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ PAD, PERMUTE = "relax.nn.pad", "relax.permute_dims"
 
 @module_pass
 class CarriedPads:
-    """Rewrite ``permute_dims(nn.pad(x))`` of a constant border as ``nn.pad(permute_dims(x))``. Runs before ``LegalizeOps``."""
+    """Rewrite ``permute_dims(nn.pad(x))`` of a constant border as ``nn.pad(permute_dims(x))``.
+
+    Runs before ``LegalizeOps``.
+    """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         if not (has_operators(mod, (PAD,)) and has_operators(mod, (PERMUTE,))):
@@ -45,7 +48,12 @@ class _Mutator(relax.PyExprMutator):
 
     def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
         pad = definition(self.values, call.args[0]) if operator_name(call) == PERMUTE else None
-        if operator_name(pad) != PAD or str(pad.attrs.pad_mode) != "constant" or not shape_of(call):
+        if (
+            pad is None
+            or operator_name(pad) != PAD
+            or str(pad.attrs.pad_mode) != "constant"
+            or not shape_of(call)
+        ):
             return super().visit_call_(call)
         self.carried_any = True
         widths = [int(width) for width in pad.attrs.pad_width]

@@ -166,7 +166,9 @@ def planning_passes(
 
 def _quantized(target: Any, config: StitchConfig, recorder: Recorder) -> list[Any]:
     """Quantized operands of compute-intensive operators, multiplied as integers where a template does."""
-    templates = [QuantizedProducts(target, config, recorder.computed)] if has_templates(target, config) else []
+    templates = (
+        [QuantizedProducts(target, config, recorder.computed)] if has_templates(target, config) else []
+    )
     return [QuantizedViews(), *templates, DequantizedConstants(), ConstantViews()]
 
 

@@ -70,7 +70,7 @@ def along_axis(values: np.ndarray, rank: int, axis: int) -> np.ndarray:
 
 
 def constant_parts(call: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """What a constant tensor that is dequantized has: integers, scales, zero points, all of its rank; None for others."""
+    """A dequantized constant's integers, scales and zero points, all of one rank; None for another call."""
     if operator_name(call) != DEQUANTIZE or not is_served(call) or not all(map(is_constant, call.args)):
         return None
     array, scale, zero = map(array_of, call.args)

@@ -5,8 +5,8 @@ With activations ``(x - zx) * sx`` and a constant weight ``(w - zw) * sw``, a su
 
     sx * sw * (sum x w' - zx * sum w' + c * (sum x - K zx))
 
-of the bytes ``w' = w - zw - c``. Where all differences ``w - zw`` fit into a signed byte c is 0, else it is the middle of a
-column's. What depends on the weight alone is a constant; so a kernel adds one vector to its sums, and scales them.
+of the bytes ``w' = w - zw - c``. Where all differences ``w - zw`` fit into a signed byte c is 0, else it is the middle
+of a column's. What depends on the weight alone is a constant; so a kernel adds one vector to its sums, and scales them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..module_pass import module_pass
 from .convolution_layouts import suits_templates
 from .functions import with_own_functions
 from .operators import has_operators, operator_name
-from .quantization import DEQUANTIZE, array_of, constant_parts, is_constant, is_per_tensor, is_single
+from .quantization import DEQUANTIZE, array_of, constant_parts, is_constant, is_per_tensor
 from .unsigned_quantization import SHIFT, UnsignedQuantization
 from .views import definition, permutation, shape_of
 
@@ -47,9 +47,9 @@ class QuantizedProducts:
     """Compute matrix products and convolutions by their integers, where a template multiplies them.
 
     Taken are products of a dequantized tensor of int8 or uint8, with one scale and one zero point, which need not be
-    constants, and a constant weight, with a scale and a zero point for each column or for all; and ``matmul(x - zx, w - zw)``
-    in int32, as ``MatMulInteger`` is imported. ``computed``, if given, receives the reason where a product of dequantized
-    operands stays one of floats. Runs before ``LegalizeOps``.
+    constants, and a constant weight, with a scale and a zero point for each column or for all; and
+    ``matmul(x - zx, w - zw)`` in int32, as ``MatMulInteger`` is imported. ``computed``, if given, receives the reason
+    where a product of dequantized operands stays one of floats. Runs before ``LegalizeOps``.
     """
 
     def __init__(self, target: Any, config: StitchConfig, computed: dict[str, str] | None = None):
@@ -60,7 +60,7 @@ class QuantizedProducts:
         if not has_operators(mod, (MATMUL, *CONVOLUTIONS)):
             return mod
         if multiplies_unsigned(self.target) and has_operators(mod, (DEQUANTIZE,)):
-            mod = UnsignedQuantization()(mod)
+            mod = UnsignedQuantization().rewritten(mod)
         return with_own_functions(mod, self._rewritten)
 
     def _rewritten(self, func: Any) -> Any:
@@ -159,8 +159,8 @@ class _Mutator(relax.PyExprMutator):
             if found is None:
                 return None
             order = permutation(call, found.integers.ndim)
-            scale = None if found.scale is None else found.scale.transpose(order)
-            return _Weight(found.integers.transpose(order), scale)
+            turned = None if found.scale is None else found.scale.transpose(order)
+            return _Weight(found.integers.transpose(order), turned)
         return None
 
     def _factors(self, call: Any) -> tuple[_Data, _Weight] | None:
@@ -207,7 +207,9 @@ class _Mutator(relax.PyExprMutator):
             wide = self.builder_.emit(R.astype(x, "int32"))
             rows = self.builder_.emit(R.sum(wide, -1, keepdims=True))
             if zero is not None:
-                rows = self.builder_.emit(R.subtract(rows, self._times(zero, np.int32(len(weight.integers)))))
+                rows = self.builder_.emit(
+                    R.subtract(rows, self._times(zero, np.asarray(len(weight.integers))))
+                )
             more = self.builder_.emit(R.multiply(rows, relax.const(split.rest.reshape(-1))))
             sums = self.builder_.emit(R.add(sums, more))
         if zero is not None:
@@ -284,7 +286,9 @@ class _Mutator(relax.PyExprMutator):
                     zero = self.builder_.emit(R.astype(zero, "int32"))
         if not unsigned:
             return x, zero
-        wide = self.builder_.emit(R.add(self.builder_.emit(R.astype(x, "int16")), relax.const(np.int16(SHIFT))))
+        wide = self.builder_.emit(
+            R.add(self.builder_.emit(R.astype(x, "int16")), relax.const(np.int16(SHIFT)))
+        )
         shifted = self.builder_.emit(R.astype(wide, "uint8"))
         if zero is None:
             return shifted, relax.const(np.int32(SHIFT))
@@ -305,7 +309,9 @@ class _Mutator(relax.PyExprMutator):
         if is_constant(data.scale):
             product = array_of(data.scale).astype("float32").reshape(()) * scale.astype("float32")
             return R.multiply(real, relax.const(product.reshape(()) if product.size == 1 else product))
-        whole = self.builder_.emit(R.reshape(self.visit_expr(data.scale), [])) if shape_of(data.scale) else None
+        whole = (
+            self.builder_.emit(R.reshape(self.visit_expr(data.scale), [])) if shape_of(data.scale) else None
+        )
         own = whole if whole is not None else self.visit_expr(data.scale)
         each = relax.const(scale.reshape(()) if scale.size == 1 else scale)
         return R.multiply(real, self.builder_.emit(R.multiply(own, each)))

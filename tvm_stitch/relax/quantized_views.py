@@ -45,7 +45,9 @@ class _Mutator(relax.PyExprMutator):
     def __init__(self) -> None:
         super().__init__()
         self.moved_any = False
-        self.source: dict[Any, tuple[Any, list[Any]]] = {}  # of a value: the dequantizing call, and moves behind it
+        self.source: dict[
+            Any, tuple[Any, list[Any]]
+        ] = {}  # of a value: the dequantizing call, and moves behind it
 
     def visit_dataflow_block_(self, block: Any) -> Any:
         self.source.clear()  # another block's values are results of that block
@@ -72,6 +74,7 @@ class _Mutator(relax.PyExprMutator):
             self.source[made] = call, [*moves, value]
 
     def _moved(self, value: Any, moves: list[Any]) -> Any:
-        for move in moves:
-            value = self.builder_.emit(relax.Call(move.op, [value, *move.args[1:]], move.attrs, move.ty_args))
+        for i, move in enumerate(moves):
+            value = self.builder_.emit(value) if i else value
+            value = relax.Call(move.op, [value, *move.args[1:]], move.attrs, move.ty_args)
         return value

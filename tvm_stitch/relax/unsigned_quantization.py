@@ -49,7 +49,10 @@ def _shifted(bindings: Iterable[Any], readers: dict[Any, list[Any]]) -> set[Any]
     found: dict[Any, Any] = {}
     for binding in bindings:
         value, name = binding.value, operator_name(binding.value)
-        if not isinstance(binding.var, relax.DataflowVar) or str(getattr(binding.var.ty, "dtype", "")) != "int8":
+        if (
+            not isinstance(binding.var, relax.DataflowVar)
+            or str(getattr(binding.var.ty, "dtype", "")) != "int8"
+        ):
             continue
         if name == QUANTIZE and is_served(value) and is_constant(value.args[2]):
             found[binding.var] = None
@@ -85,7 +88,9 @@ class _Mutator(relax.PyExprMutator):
         name = operator_name(call)
         unsigned = binding.var in self.shifted
         if name in MOVES and unsigned:
-            made = relax.Call(call.op, [self.visit_expr(call.args[0]), *call.args[1:]], call.attrs, call.ty_args)
+            made = relax.Call(
+                call.op, [self.visit_expr(call.args[0]), *call.args[1:]], call.attrs, call.ty_args
+            )
         elif name == QUANTIZE and unsigned:
             made = relax.op.quantize(*self._args(call), axis=int(call.attrs.axis), out_dtype="uint8")
         elif name == DEQUANTIZE and call.args[0] in self.shifted:

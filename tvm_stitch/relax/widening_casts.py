@@ -57,7 +57,7 @@ class _Mutator(relax.PyExprMutator):
         return super().visit_dataflow_block_(block)
 
     def _may_be_shared(self, binding: Any) -> bool:
-        """Whether several read the result of a call, which has wider elements than the tensor that it takes beside scalars."""
+        """Whether several read a call's result, which is wider than the one tensor that it takes beside scalars."""
         if not is_call_tir(binding.value) or len(self.readers.get(binding.var, ())) < 2:
             return False
         tensors, _ = call_args(binding.value)
