@@ -22,7 +22,7 @@ from tests.graph.helpers import build, symbol
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.recorder import Recorder
-from tvm_stitch.relax import pipeline
+from tvm_stitch.relax import pipeline, quantized_products
 from tvm_stitch.relax.quantized_products import QuantizedProducts
 from tvm_stitch.target import this_cpu
 
@@ -403,6 +403,42 @@ def test_a_residual_block_is_two_kernels_of_bytes() -> None:
     # x is quantized, and what the second convolution writes is dequantized and transposed back.
     counted = count_kernels(mod, HERE, pipeline(HERE))
     assert counted.total <= 4, counted
+
+
+def test_a_residual_block_of_unsigned_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for a CPU with VNNI, with what this one has."""
+    monkeypatch.setattr(quantized_products, "multiplies_unsigned", lambda _target: True)
+    model = residual_block([1, 8, 9, 11])
+    x = np.random.default_rng(4).standard_normal((1, 8, 9, 11)).astype("float32") * 2
+    found, recorder = run(from_onnx(model, keep_params_in_input=False), x)
+    exact = reference(model, x, False)
+    assert np.abs(found - exact).max() <= 0.0505 and (found == exact).mean() > 0.995
+    assert len(recorder.computed) == 2
+
+
+@pytest.mark.parametrize("zero", ["constant", "computed", "none"])
+def test_signed_bytes_that_others_made(monkeypatch: pytest.MonkeyPatch, zero: str) -> None:
+    """Shifted in front of the product, where a CPU multiplies unsigned ones."""
+    monkeypatch.setattr(quantized_products, "multiplies_unsigned", lambda _target: True)
+    w = integers("int8", 16, 6)
+
+    def body(emit: Any, x: Any, z: Any) -> list[Any]:
+        point = {"constant": constant(7, "int8"), "computed": z, "none": constant(0, "int8")}[zero]
+        left = emit(R.dequantize(x, constant(SCALE), point, out_dtype="float32"))
+        right = emit(R.dequantize(constant(w), constant(SCALE), constant(0, "int8"), out_dtype="float32"))
+        return [R.matmul(left, right)]
+
+    x = integers("int8", 5, 16)
+    found, _ = run(build(body, (x.shape, "int8"), ((), "int8")), x, np.asarray(7, "int8"))
+    exact = (x.astype("int64") - (0 if zero == "none" else 7)) @ w.astype("int64") * np.float64(SCALE) ** 2
+    np.testing.assert_allclose(found, exact, rtol=3e-7)
+
+
+def test_instructions_of_bytes() -> None:
+    mod = quantized_matmul(64, integers("int8", 64, 32), 3, SCALE, 0)
+    executable = tvm.compile(mod, VNNI, relax_pipeline=pipeline(VNNI))
+    (library,) = [m for m in executable.mod.imports if m.kind == "llvm"] or [executable.mod]
+    assert "vpdpbusd" in library.inspect_source("asm")
 
 
 def test_images_of_a_symbolic_number() -> None:

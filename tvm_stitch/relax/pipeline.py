@@ -4,7 +4,8 @@
 In order: functions that importers made of operators turned back; calls that TVM does not compile, or compiles to
 something else, mended, and running sums of short rows spelled out; library dispatch; copies dropped and equal
 expressions joined (three linear layers of one operand each reshape it); what TVM does not lower in bfloat16 widened;
-weights of one value made constants; the passes for compute-intensive operators that need Relax operators;
+weights of one value made constants; quantized products made products of integers, or their weights floats; the passes
+for compute-intensive operators that need Relax operators;
 legalization, with products with zeros kept, group norms centred and argmax as two plain reductions; empty calls
 dropped; each reader of a half value widens it for itself, and results that are reshapes of what a kernel makes are
 views of it; stitching; ``FuseOps`` and ``FuseTIR`` for what no scope took; dlight's schedules on a GPU; TVM's
