@@ -40,9 +40,7 @@ class Anchored:
     @property
     def is_served(self) -> bool:
         """Whether there is a template for its dtypes."""
-        if self.product.output.dtype == "int32":
-            return {self.data.dtype, self.weight.dtype} <= set(BYTES)
-        return self.dtypes <= set(MULTIPLIED)
+        return are_served(self.data.dtype, self.weight.dtype, self.product.output.dtype)
 
     @property
     def dtypes(self) -> set[str]:
@@ -65,6 +63,13 @@ class Anchored:
         if isinstance(self.product, Convolution):
             return self.product.rows
         return product((self.product.batch, self.product.rows))
+
+
+def are_served(data: str, weight: str, output: str) -> bool:
+    """Whether there is a template for factors of these types, and a result of that."""
+    if output == "int32":
+        return {data, weight} <= set(BYTES)
+    return {data, weight, output} <= set(MULTIPLIED)
 
 
 def anchored(graph: StitchGraph) -> Anchored:

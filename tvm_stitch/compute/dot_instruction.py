@@ -99,6 +99,12 @@ def dot_instruction(target: Any, dtypes: tuple[str, str], lanes: int) -> DotInst
     return _pairs(lanes) if has_feature(target, wanted) else None
 
 
+def prefers_unsigned(target: Any, lanes: int) -> bool:
+    """Whether a target multiplies bytes, for vectors of ``lanes`` sums, as unsigned ones by signed ones alone."""
+    instruction = dot_instruction(target, ("uint8", "int8"), lanes)
+    return instruction is not None and instruction.left == "uint8"
+
+
 def _vnni(lanes: int) -> list[str]:
     """LLVM's names of what a CPU may have to multiply bytes."""
     return ["avx512vnni"] if lanes == 16 else ["avx512vnni", "avxvnni"]

@@ -89,8 +89,16 @@ def padded(tensor: Tensor) -> tuple[Padded, list[Operator]]:
 
 
 def _over(found: Padded, under: Padded, refusal: Refusal) -> Padded:
-    """What is made of a source that is itself made of another by a permutation, or by spreading it."""
+    """What is made of a source that is itself made of another by a permutation, by spreading it, or by a border.
+
+    Of two borders one has to be none.
+    """
     order = tuple(found.order[axis] for axis in under.order)
+    if found.only_permutes:
+        axes = [found.order.index(axis) for axis in range(len(found.order))]  # of the data below
+        inner, before = (tuple(of[axis] for axis in axes) for of in (under.inner, under.before))
+        spacing = tuple(under.spacing[axis] for axis in axes) if under.spacing else ()
+        return Padded(under.source, order, found.shape, inner, before, under.fill, spacing)
     if under.only_permutes:
         return Padded(under.source, order, found.shape, found.inner, found.before, found.fill, found.spacing)
     if not under.is_spread or found.is_spread or not found.in_order or any(under.before):

@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from ..config import StitchConfig
+from .anchored import are_served
 from .contraction import Contraction
 from .convolution import Convolution
 from .convolution_tiles import tiles_for_convolution
-from .dot_instruction import dot_instruction
-from .tiles import Tiles, tiles_for
+from .dot_instruction import dot_instruction, prefers_unsigned
+from .tiles import Tiles, lanes_of, tiles_for
 
 TEMPLATE = "our template"
 
@@ -21,6 +22,29 @@ def has_templates(target: Any, config: StitchConfig) -> bool:
     return (
         target is not None and target.kind.name == "llvm" and not {"matmul", "convolution"} <= config.of_tvm
     )
+
+
+def why_no_integers(target: Any, config: StitchConfig, kind: str, dtypes: tuple[str, str]) -> str:
+    """Why no template computes products of integers of these types better than those of floats; "" where one does.
+
+    Args:
+        target: a TVM target.
+        config: stitching options.
+        kind: ``"matmul"`` or ``"convolution"``.
+        dtypes: of the data and of the weight.
+    """
+    if not has_templates(target, config) or kind in config.of_tvm:
+        return "TVM's schedules compute it"
+    if not are_served(*dtypes, "int32"):
+        return f"no template multiplies {dtypes[0]} by {dtypes[1]}"
+    if dot_instruction(target, dtypes, lanes_of(target)) is None:
+        return "the CPU multiplies no groups of integers"
+    return ""
+
+
+def multiplies_unsigned(target: Any) -> bool:
+    """Whether a CPU's templates are fastest with data of uint8."""
+    return prefers_unsigned(target, lanes_of(target))
 
 
 def tiles_of(target: Any, product: Contraction | Convolution) -> Tiles:

@@ -20,7 +20,7 @@ from tvm import relax
 from ..graph.dtype import item_bytes
 from ..graph.extent import product, same_shape
 from ..module_pass import module_pass
-from .carried_layouts import ELEMENTWISE
+from .carried_quantization import is_elementwise
 from .functions import with_own_functions
 from .operators import PRODUCTS, operator_name
 from .readers import readers_of
@@ -138,7 +138,7 @@ def _groups(block: Any, values: dict[Any, Any]) -> list[Group]:
 
 def _is_elementwise(value: Any) -> bool:
     """Whether a call computes each element of a tensor of known shape from one of each operand."""
-    if operator_name(value) not in ELEMENTWISE:
+    if not is_elementwise(value):
         return False
     shape = shape_of(value)
     if shape is None or len(shape) < 2:

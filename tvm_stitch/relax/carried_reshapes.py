@@ -14,7 +14,7 @@ from tvm import relax
 
 from ..graph.extent import is_number, same, same_shape
 from ..module_pass import module_pass
-from .carried_layouts import ELEMENTWISE
+from .carried_quantization import is_elementwise
 from .functions import with_own_functions
 from .operators import PRODUCTS, operator_name
 from .views import RESHAPES, shape_of
@@ -62,7 +62,7 @@ class _Mutator(relax.PyExprMutator):
             return
         value = self.visit_expr(binding.value)
         name, shape = operator_name(value), shape_of(binding.var)
-        source = self._carried(value, shape) if name in ELEMENTWISE and shape else None
+        source = self._carried(value, shape) if is_elementwise(value) and shape else None
         if source is not None:
             self.carried_any = True
             self.behind.add(source)
@@ -76,7 +76,7 @@ class _Mutator(relax.PyExprMutator):
             inner = self.source.get(value.args[0], value.args[0])
             if inner in self.behind:
                 self.source[made] = inner
-        elif name in PRODUCTS or (name in ELEMENTWISE and self._is_behind(value, shape)):
+        elif name in PRODUCTS or (is_elementwise(value) and self._is_behind(value, shape)):
             self.behind.add(made)
 
     def _is_behind(self, value: Any, shape: Any) -> bool:

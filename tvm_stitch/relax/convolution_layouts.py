@@ -16,11 +16,13 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from ..compute.anchored import are_served
 from ..failures import error_text, let_pass
-from ..graph.dtype import HALF, MULTIPLIED
+from ..graph.dtype import HALF
 from ..graph.extent import is_number, is_static
 from ..module_pass import module_pass
-from .carried_layouts import ELEMENTWISE, converted_where_carried
+from .carried_layouts import converted_where_carried
+from .carried_quantization import converted_with_quantization, is_elementwise
 from .full_rank_operands import full_rank_operands
 from .functions import own_functions
 from .operators import operator_name
@@ -61,7 +63,9 @@ class ConvolutionLayouts:
             return mod
         try:
             convert = relax.transform.ConvertLayout({}, partial(_wanted, chosen))
-            return converted_where_carried(full_rank_operands(mod), convert)
+            return converted_with_quantization(
+                full_rank_operands(mod), lambda each: converted_where_carried(each, convert)
+            )
         except Exception as err:
             let_pass(err)
             self.computed["convolutions"] = f"layouts stay as they are: {error_text(err)}"
@@ -83,7 +87,7 @@ def _is_read_channels_last(var: Any, readers: dict[Any, list[Any]]) -> bool:
     call = found.value
     if operator_name(call) == "relax.permute_dims":
         return permutation(call, rank) == [0, *range(2, rank), 1]
-    return operator_name(call) in ELEMENTWISE and _is_read_channels_last(found.var, readers)
+    return is_elementwise(call) and _is_read_channels_last(found.var, readers)
 
 
 def _wanted(chosen: Set[Any], call: Any) -> dict[str, list[str]]:
@@ -105,9 +109,9 @@ def _has_constant_weight(call: Any) -> bool:
 
 
 def suits_templates(call: Any, _read_last: bool) -> bool:
-    """Whether a template may compute a convolution: of float32 or half types, and static images."""
+    """Whether a template may compute a convolution: of types that one multiplies, and static images."""
     data, weight = call.args
-    if any(str(ty.dtype) not in MULTIPLIED for ty in (data.ty, weight.ty, call.ty)):
+    if not are_served(*(str(ty.dtype) for ty in (data.ty, weight.ty, call.ty))):
         return False
     shapes = [shape_of(data), shape_of(call)]
     return all(shape is not None and is_static(shape[1:]) for shape in shapes)

@@ -4,7 +4,8 @@
 In order: functions that importers made of operators turned back; calls that TVM does not compile, or compiles to
 something else, mended, and running sums of short rows spelled out; library dispatch; copies dropped and equal
 expressions joined (three linear layers of one operand each reshape it); what TVM does not lower in bfloat16 widened;
-weights of one value made constants; the passes for compute-intensive operators that need Relax operators;
+weights of one value made constants; quantized products made products of integers, or their weights floats; the passes
+for compute-intensive operators that need Relax operators;
 legalization, with products with zeros kept, group norms centred and argmax as two plain reductions; empty calls
 dropped; each reader of a half value widens it for itself, and results that are reshapes of what a kernel makes are
 views of it; stitching; ``FuseOps`` and ``FuseTIR`` for what no scope took; dlight's schedules on a GPU; TVM's
@@ -40,6 +41,7 @@ from ..rules.sound_arithmetic import SoundArithmetic
 from ..rules.unit_reductions import UnitReductions
 from ..target import resolve_target
 from .arg_reductions import ARG_REDUCTIONS
+from .carried_pads import CarriedPads
 from .carried_permutations import CarriedPermutations
 from .carried_reshapes import CarriedReshapes
 from .centred_norms import CENTRED_NORMS
@@ -51,7 +53,9 @@ from .convolution_layouts import ConvolutionLayouts, suits_library, suits_templa
 from .dataflow import flow_of
 from .declared_bounds import DeclaredBounds
 from .decompose_attention import DecomposeAttention
+from .dequantized_constants import DequantizedConstants
 from .drop_copies import DropCopies
+from .elementwise_quantization import ELEMENTWISE_QUANTIZATION
 from .embed_libraries import EmbedLibraries
 from .fold_constants import FoldConstants
 from .fuse_rest import FuseRest
@@ -65,6 +69,8 @@ from .mark import MergeStitchOps, UnmarkEpilogues
 from .mend_imports import MendImports
 from .own_convolutions import OwnConvolutions
 from .phased_convolutions import PhasedConvolutions
+from .quantized_products import QuantizedProducts
+from .quantized_views import QuantizedViews
 from .raised_calls import RaisedCalls
 from .schedule_stitch_ops import ScheduleStitchOps
 from .serial_tasks import SerialTasks
@@ -78,7 +84,7 @@ from .viewed_results import ViewedResults
 from .wide_operators import WideOperators
 from .widening_casts import WideningCasts
 
-LEGALIZED = ARG_REDUCTIONS | CENTRED_NORMS | TAKES | TRANSPOSED_CONVOLUTIONS
+LEGALIZED = ARG_REDUCTIONS | CENTRED_NORMS | ELEMENTWISE_QUANTIZATION | TAKES | TRANSPOSED_CONVOLUTIONS
 """Operators legalized otherwise than TVM does."""
 STEP = "what is left does not compile beside it"
 """What is told of a scope that TVM compiles only with its neighbours."""
@@ -141,12 +147,14 @@ def planning_passes(
         WideOperators(),
         ConstantWeights(),
         ConstantViews(),
+        *_quantized(target, config, recorder),
         ConstantBatchNorm(),
         *([JoinedProducts()] if target.kind.name == "cuda" and "matmul" not in config.of_tvm else []),
         FusedAttention(target, config, recorder.computed),
         *([DecomposeAttention()] if "matmul" not in config.of_tvm else []),
         TransposedConvolutions("convolution" not in config.of_tvm),
         *_layouts(target, config, recorder),
+        CarriedPads(),
         CarriedPermutations(),
         CarriedReshapes(),
         *_libraries(target, config, recorder),
@@ -158,6 +166,14 @@ def planning_passes(
             else []
         ),
     ]
+
+
+def _quantized(target: Any, config: StitchConfig, recorder: Recorder) -> list[Any]:
+    """Quantized operands of compute-intensive operators, multiplied as integers where a template does."""
+    templates = (
+        [QuantizedProducts(target, config, recorder.computed)] if has_templates(target, config) else []
+    )
+    return [QuantizedViews(), *templates, DequantizedConstants(), ConstantViews()]
 
 
 def _libraries(target: Any, config: StitchConfig, recorder: Recorder) -> list[Any]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""WideningCasts: a cast to a wider type for each function that reads it.
+"""WideningCasts: a cast to a wider type, or what dequantizes integers, for each function that reads it.
 
 Between two kernels is then the narrower type: each of them casts what it reads.
 
@@ -20,6 +20,7 @@ from ..interrupts import carrying
 from ..module_pass import module_pass
 from .dataflow import GraphReader, call_args, is_call_tir, view_block
 from .functions import with_own_functions
+from .quantization import is_single
 from .readers import readers_of
 
 INJECTIVE = 2
@@ -56,11 +57,13 @@ class _Mutator(relax.PyExprMutator):
         return super().visit_dataflow_block_(block)
 
     def _may_be_shared(self, binding: Any) -> bool:
-        """Whether several read the result of a call, which has wider elements than the one tensor that it takes."""
+        """Whether several read a call's result, which is wider than the one tensor that it takes beside scalars."""
         if not is_call_tir(binding.value) or len(self.readers.get(binding.var, ())) < 2:
             return False
         tensors, _ = call_args(binding.value)
-        if len(tensors) != 1 or not isinstance(binding.var.ty, relax.TensorType):
+        if not tensors or not isinstance(binding.var.ty, relax.TensorType):
+            return False
+        if not all(is_single(tensor) for tensor in tensors[1:]):
             return False
         return item_bytes(str(binding.var.ty.dtype)) > item_bytes(str(tensors[0].ty.dtype))
 

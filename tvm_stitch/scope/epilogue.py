@@ -24,7 +24,7 @@ from ..graph.extent import same_shape
 from ..graph.ir import Access, Dependency, Operator, Span, StitchGraph, Tensor
 from ..plan import heuristics
 from .node import Node, NodeKind, Value
-from .prologue import is_permutation, permuted_for
+from .prologue import is_permutation, permuted_for, widened_for
 from .quotient import Quotient
 
 
@@ -102,7 +102,7 @@ class _Finder:
             waiting += [c for c in self.quotient.consumers[user] if c not in waiting]
             if self._leaving(region.nodes) == [user] and self._is_end(user, region):
                 best = list(region.nodes)
-        return best if self.rules.greedy or self._pays(best[-1]) else [start]
+        return best if self.rules.greedy or self._pays(best[-1]) or self._narrows(best, region) else [start]
 
     def _joins(self, user: int, region: _Region) -> bool:
         """Add a user of the region's values to it, if it is element-wise and its other operands are there."""
@@ -121,14 +121,26 @@ class _Finder:
         others = tensors_beside(node, region.values)
         if others is None:
             return False
-        makers = {v: self._permuted(v, user) if region.vectorized else None for v in others}
+        makers = {v: self._made_as_read(v, user, region) for v in others}
         if not all(maker is not None or self._is_stored(v, user, region) for v, maker in makers.items()):
             return False
         taken = [maker for maker in makers.values() if maker is not None]
         region.nodes += [*taken, user]
         region.values |= {v for i in (*taken, user) for v in self.nodes[i].outputs}
-        region.others |= {self.nodes[m].inputs[0] if m is not None else v for v, m in makers.items()}
+        region.others |= {v if m is None else self._read_by(m) for v, m in makers.items()}
         return True
+
+    def _made_as_read(self, value: Value, user: int, region: _Region) -> int | None:
+        """The node that makes a tensor for one user alone of what is in memory, in the kernel as it reads."""
+        widened = widened_for(value, user, self.quotient, self.free)
+        if widened is not None:
+            source = self.nodes[widened].widened
+            return widened if self._is_stored(source, widened, region) else None
+        return self._permuted(value, user) if region.vectorized else None
+
+    def _read_by(self, maker: int) -> Value:
+        node = self.nodes[maker]
+        return node.inputs[0] if node.widened is None else node.widened
 
     def _permuted(self, value: Value, user: int) -> int | None:
         """The node that permutes the axes of what is in memory, for one user alone: the kernel reads it so."""
@@ -151,8 +163,10 @@ class _Finder:
         """May the region end here: no operand is read again by a stitch op behind it, and no wider value written?"""
         if any(self._is_read_behind(v, region) for v in region.others):
             return False
-        if not self.rules.greedy or self._pays(end):
+        if self._pays(end):
             return True
+        if not self.rules.greedy:
+            return not self.nodes[end].widens  # who reads it widens it
         (result,) = self.nodes[region.nodes[0]].outputs
         first = next(self.nodes[i] for i in region.nodes[1:] if result in self.nodes[i].inputs)
         return item_bytes(_dtype(self.nodes[end])) <= item_bytes(_dtype(first, result))
@@ -161,6 +175,14 @@ class _Finder:
         """False when stitch ops alone read the region's result, and might as well compute it."""
         readers, escapes = self._readers(self.nodes[end].outputs[0])
         return escapes or not all(self.free[r] for r in readers)
+
+    def _narrows(self, nodes: Sequence[int], region: _Region) -> bool:
+        """Would a template write less than its product has, as where it quantizes the result?"""
+        (product,) = self.nodes[nodes[0]].outputs
+        first = next((self.nodes[i] for i in nodes[1:] if product in self.nodes[i].inputs), None)
+        if first is None or not region.vectorized:
+            return False
+        return item_bytes(_dtype(self.nodes[nodes[-1]])) < item_bytes(_dtype(first, product))
 
     def _readers(self, value: Value) -> tuple[list[int], bool]:
         """The nodes that read a value, itself or as a view, and whether it is needed beyond the graph."""

@@ -21,7 +21,7 @@ from .estimate import Estimator, in_block
 from .horizontal import fuse_horizontally
 from .merging import Merger
 from .node import Node, NodeKind, Value
-from .prologue import find_prologues
+from .prologue import find_borders, find_prologues
 from .quotient import Quotient
 from .weigh import MORE_KERNELS, Weigher
 
@@ -145,13 +145,18 @@ class _Identifier:
         return self._result(epilogues)
 
     def _epilogues(self) -> list[list[Node]]:
-        behind = {c[0]: c[1:] for c in find_epilogues(self.quotient, self.stitchable, self.rules)}
         anchors = [
             i for i, n in enumerate(self.nodes) if n.kind is NodeKind.COMPUTE and self.rules.is_template(n)
         ]
-        taken = {i for nodes in behind.values() for i in nodes}
-        free = [stitchable and i not in taken for i, stitchable in enumerate(self.stitchable)]
-        before = find_prologues(self.quotient, free, anchors, self.rules.permuted)
+
+        def free_but(found: Mapping[int, Sequence[int]]) -> list[bool]:
+            taken = {i for nodes in found.values() for i in nodes}
+            return [stitchable and i not in taken for i, stitchable in enumerate(self.stitchable)]
+
+        borders = find_borders(self.quotient, self.stitchable, anchors, self.rules.permuted)
+        behind = {c[0]: c[1:] for c in find_epilogues(self.quotient, free_but(borders), self.rules)}
+        free = free_but(behind)
+        before = find_prologues(self.quotient, free, anchors, self.rules.permuted, borders)
         found = []
         for anchor in sorted({*behind, *before}):
             scope = anchor

@@ -7,10 +7,11 @@ import enum
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..compat import Var, is_load, kind, operands, substitute
+from ..compat import Var, substitute
+from ..graph.classify import is_heavy
 from ..graph.dtype import item_bytes
 from ..graph.extent import as_expr, as_extent, is_number
-from ..graph.ir import Access, Axis, OpClass, Operator, Span, StitchGraph, Tensor, copied
+from ..graph.ir import Access, Axis, Dependency, OpClass, Operator, Span, StitchGraph, Tensor, copied
 
 Value = Hashable
 """A tensor value of the host program, by identity (the front end chooses what stands for it)."""
@@ -61,12 +62,29 @@ class Node:
 
     @property
     def widens(self) -> bool:
-        """True for a cast that keeps every element in its place and takes more memory than what it casts."""
-        op = self._only_operator
-        if op is None or op.accesses[0].span is not Span.ALL:
-            return False
-        is_cast = kind(op.value) == "Cast" and is_load(operands(op.value)[0])
-        return is_cast and item_bytes(op.output.dtype) > item_bytes(op.inputs[0].dtype)
+        """True for what computes every element lightly of one in its place that takes less memory, and of scalars.
+
+        Casts do, and what dequantizes integers.
+        """
+        return self.widened is not None
+
+    @property
+    def widened(self) -> Value | None:
+        """The tensor whose elements a node widens; None where it does something else."""
+        g = self.graph
+        if g is None or len(g.operators) != 1 or len(g.inputs) != len(self.inputs) or self.is_view:
+            return None
+        (op,) = g.operators
+        if op.is_reduce or is_heavy(op.value) or any(a.guarded for a in op.accesses):
+            return None
+        whole = [a for a in op.accesses if a.span is Span.ALL and op.dependency(a) is Dependency.ONE_TO_ONE]
+        rest = [a.tensor for a in op.accesses if a not in whole]
+        if len({a.tensor for a in whole}) != 1 or not all(is_number(t.size, 1) for t in rest):
+            return None
+        tensor = whole[0].tensor
+        if item_bytes(op.output.dtype) <= item_bytes(tensor.dtype):
+            return None
+        return self.inputs[g.inputs.index(tensor)]
 
     @property
     def _only_operator(self) -> Operator | None:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transpositions that the kernel of a compute-intensive operator does as it reads."""
+"""Transpositions, and borders, that the kernel of a compute-intensive operator makes as it reads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from .. import compat
+from ..graph.access import branches
 from ..graph.extent import same
 from ..graph.ir import StitchGraph
 from .compose import compose
@@ -13,28 +14,60 @@ from .node import Node, NodeKind, Value
 from .quotient import Quotient
 
 
-def find_prologues(
+def find_borders(
     quotient: Quotient, free: Sequence[bool], anchors: Sequence[int], serves: Callable[[StitchGraph], bool]
 ) -> dict[int, list[int]]:
-    """For those of ``anchors`` where there are some, the nodes that only permute an operand's axes for it alone.
+    """Of the prologues those that put a border around an operand: to nothing else is that worth a kernel."""
+    return _found(quotient, free, anchors, serves, is_border, {})
+
+
+def find_prologues(
+    quotient: Quotient,
+    free: Sequence[bool],
+    anchors: Sequence[int],
+    serves: Callable[[StitchGraph], bool],
+    borders: Mapping[int, Sequence[int]] | None = None,
+) -> dict[int, list[int]]:
+    """For those of ``anchors`` where there are some, the nodes that make what it alone reads of an operand.
+
+    They permute an operand's axes, or put a border of one value around it, or one behind the other.
 
     Args:
         quotient: the graph; no scopes yet.
         free: by node, whether it may be taken.
         anchors: compute-intensive nodes that a template computes.
-        serves: whether a template computes such a node and the permutations before it, as one graph.
+        serves: whether a template computes such a node and the nodes before it, as one graph.
+        borders: prologues that are taken already.
     """
+    return _found(quotient, free, anchors, serves, is_permutation, borders or {})
+
+
+def _found(
+    quotient: Quotient,
+    free: Sequence[bool],
+    anchors: Sequence[int],
+    serves: Callable[[StitchGraph], bool],
+    is_read: Callable[[Node], bool],
+    before: Mapping[int, Sequence[int]],
+) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
     for i in anchors:
-        taken: list[int] = []
+        taken = list(before.get(i, ()))
         for value in quotient.nodes[i].inputs:
-            maker = permuted_for(value, i, quotient, free)
-            if maker is None or maker in taken:
-                continue
-            chosen = sorted([*taken, maker])
-            nodes = [quotient.nodes[n] for n in (*chosen, i)]
-            if serves(compose(nodes, quotient.nodes[i].outputs)):
-                taken = chosen
+            user = i
+            while True:
+                maker = quotient.maker.get(value)
+                if maker is not None and maker in taken:
+                    user, value = maker, quotient.nodes[maker].inputs[0]
+                    continue
+                maker = _maker(value, user, quotient, free, is_read)
+                if maker is None:
+                    break
+                chosen = sorted([*taken, maker])
+                nodes = [quotient.nodes[n] for n in (*chosen, i)]
+                if not serves(compose(nodes, quotient.nodes[i].outputs)):
+                    break
+                taken, user, value = chosen, maker, quotient.nodes[maker].inputs[0]
         if taken:
             found[i] = taken
     return found
@@ -42,11 +75,35 @@ def find_prologues(
 
 def permuted_for(value: Value, user: int, quotient: Quotient, free: Sequence[bool]) -> int | None:
     """The free node that makes ``value`` by permuting axes, for ``user`` and nobody else; None if there is none."""
+    return _maker(value, user, quotient, free, is_permutation)
+
+
+def widened_for(value: Value, user: int, quotient: Quotient, free: Sequence[bool]) -> int | None:
+    """The same where ``value`` has wider elements than what the node makes it from, in the same places."""
+    return _maker(value, user, quotient, free, lambda node: node.widens)
+
+
+def _maker(
+    value: Value, user: int, quotient: Quotient, free: Sequence[bool], serves: Callable[[Node], bool]
+) -> int | None:
+    """The free node that makes ``value`` for ``user`` and nobody else, if it ``serves``; None if there is none."""
     maker = quotient.maker.get(value)
     if maker is None or not free[maker] or quotient.consumers[maker] != [user]:
         return None
     node = quotient.nodes[maker]
-    return None if node.escapes or not is_permutation(node) else maker
+    return None if node.escapes or not serves(node) else maker
+
+
+def is_border(node: Node) -> bool:
+    """Does a node put a border of one value around its one input, and nothing else?"""
+    graph = node.graph
+    if node.kind is not NodeKind.MEMORY or graph is None:
+        return False
+    if len(graph.operators) != 1 or len(graph.inputs) != 1 or len(node.inputs) != 1:
+        return False
+    (op,) = graph.operators
+    chosen = None if op.is_reduce else branches(op.value)
+    return chosen is not None and compat.is_load(chosen[1]) and not compat.operands(chosen[2])
 
 
 def is_permutation(node: Node) -> bool:
