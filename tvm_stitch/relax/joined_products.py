@@ -64,7 +64,8 @@ class JoinedProducts:
 
 def planned(func: Any) -> dict[Any, tuple[list[Member], int]]:
     """For each variable that becomes a part: the products that are joined, and which part it is."""
-    readers, plans = readers_of(func), {}
+    readers = readers_of(func)
+    plans: dict[Any, tuple[list[Member], int]] = {}
     for block in func.body.blocks:
         if not isinstance(block, relax.DataflowBlock):
             continue
@@ -132,7 +133,7 @@ class _Rewriter(PlannedRewriter):
         made = self.builder_.emit(relax.op.matmul(left, weight, out_dtype=str(first.ty.dtype)))
         if any(member.bias is not None for member in members):
             made = self.builder_.emit(relax.op.add(made, _constant(_biases(members), first)))
-        widths = [int((shape_of(member.weight) or ())[1]) for member in members]  # type: ignore[call-overload]
+        widths = [int((shape_of(member.weight) or ())[1]) for member in members]
         cuts = list(itertools.accumulate(widths[:-1]))
         return self.builder_.emit(relax.op.split(made, cuts, axis=len(first.ty.shape.values) - 1))
 
