@@ -18,6 +18,7 @@ from tvm.relax.frontend.onnx import from_onnx
 from tvm.script import ir as I
 from tvm.script import relax as RS
 
+from cuda_emulator import run_cuda
 from tests.graph.helpers import build, symbol
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.execution.count import count_kernels
@@ -25,11 +26,13 @@ from tvm_stitch.recorder import Recorder
 from tvm_stitch.relax import pipeline, quantized_products
 from tvm_stitch.relax.quantized_products import QuantizedProducts
 from tvm_stitch.target import this_cpu
+from tvm_stitch.testing.random_graphs import emulated_target
 
 HERE = tvm.target.Target(this_cpu())
 AVX2 = tvm.target.Target({"kind": "llvm", "mcpu": "haswell"})
 VNNI = tvm.target.Target({"kind": "llvm", "mcpu": "icelake-server"})
 NONE = tvm.target.Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu"})
+EMULATED = emulated_target()
 SCALE = np.float32(0.05)
 
 
@@ -495,3 +498,14 @@ def test_products_that_are_int32_anyway_stay() -> None:
     made, computed = after(mod)
     tvm.ir.assert_structural_equal(made, mod)
     assert not computed
+
+
+def test_a_cuda_device_multiplies_floats() -> None:
+    w = integers("int8", 12, 8)
+    mod = quantized_matmul(12, w, -3, np.linspace(0.1, 0.2, 8), np.zeros(8), rows=5)
+    x = integers("int8", 5, 12)
+    recorder = Recorder()
+    done = run_cuda(mod, [x], target=EMULATED, relax_pipeline=pipeline(EMULATED, None, recorder)).check()
+    exact = (x.astype("int64") + 3) @ w.astype("int64") * np.float64(SCALE) * np.linspace(0.1, 0.2, 8)
+    np.testing.assert_allclose(done.outputs[0], exact, rtol=1e-5, atol=1e-4)
+    assert not any("multiplied as" in how for how in recorder.computed.values())

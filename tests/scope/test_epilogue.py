@@ -204,3 +204,42 @@ def test_random_graphs_stay_executable(rules: EpilogueRules) -> None:
             needed = {v for n in outside for v in n.inputs} | {v for n in chain for v in n.escapes}
             assert [n for n in chain if needed & set(n.outputs)] == [chain[-1]]
     assert chains > 20
+
+
+TEMPLATE = EpilogueRules(template=lambda _graph: True)
+
+
+def product(output: str) -> Node:
+    graph = single(lambda emit, x, w: R.matmul(x, w), ((8, 32), "float32"), ((32, 64), "float32"))
+    return Node(output, NodeKind.COMPUTE, [f"x{output}", f"w{output}"], [output], graph, "compute-intensive")
+
+
+def test_a_template_writes_the_narrower_result_whoever_reads_it() -> None:
+    nodes = [product("m"), memory("narrow16", ["m"], "a"), memory("widen16", ["a"], "b")]
+    nodes += [memory("sum", ["b"], "c", escapes=True)]
+    assert epilogues(nodes, TEMPLATE) == [["m", "a"]]
+    assert epilogues(nodes) == []  # TVM's kernels are what they were
+    assert scopes(found(nodes, TEMPLATE)) == {frozenset("bc")}
+
+
+def test_a_residual_is_widened_as_a_template_reads_it() -> None:
+    nodes = [
+        product("r"),
+        memory("narrow16", ["r"], "n", escapes=True),
+        product("m"),
+        memory("widen16", ["n"], "w"),
+        memory("add", ["m", "w"], "a"),
+        memory("narrow16", ["a"], "b", escapes=True),
+    ]
+    assert epilogues(nodes, TEMPLATE) == [["r", "n"], ["m", "w", "a", "b"]]
+
+
+def test_a_residual_that_others_read_widened_is_not_widened_twice() -> None:
+    nodes = [
+        product("m"),
+        memory("exp", ["y"], "y1"),
+        memory("narrow16", ["y1"], "n"),
+        memory("widen16", ["n"], "w"),
+    ]
+    nodes += [memory("add", ["m", "w"], "a", escapes=True), memory("exp", ["w"], "e", escapes=True)]
+    assert all("w" not in names for names in epilogues(nodes, TEMPLATE))

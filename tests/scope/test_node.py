@@ -3,16 +3,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+from tvm import relax
 from tvm.relax import op as R
 
 from tests.graph.helpers import build, legalize, prim_funcs, single, symbol
 from tests.scope.nodes import compute, memory
 from tvm_stitch import compat
 from tvm_stitch.graph.reader import read
-from tvm_stitch.scope.node import NodeKind, kind_of, specialize
+from tvm_stitch.scope.node import Node, NodeKind, kind_of, specialize
 from tvm_stitch.testing.validate import validate
 
 F32 = "float32"
+PARAMETERS = relax.const(0.5, "float32"), relax.const(0, "int8")
 
 
 def test_views() -> None:
@@ -82,3 +87,24 @@ def test_copies_are_wired_anew() -> None:
     assert made.inputs[0].consumers == [made.operators[0]] and found.inputs[0].consumers == [
         found.operators[0]
     ]
+
+
+@pytest.mark.parametrize(
+    ("body", "dtypes", "widened"),
+    [
+        (lambda emit, x: R.astype(x, "float32"), ["float16"], True),
+        (lambda emit, x: R.astype(x, "float16"), ["float32"], False),
+        (lambda emit, x: R.astype(x, "int32"), ["float32"], False),
+        (
+            lambda emit, x: R.dequantize(x, *PARAMETERS, out_dtype="float32"),
+            ["int8"],
+            True,
+        ),
+        (lambda emit, x: R.permute_dims(x), ["int8"], False),
+    ],
+    ids=["wider", "narrower", "as wide", "dequantized", "moved"],
+)
+def test_what_widens(body: Any, dtypes: list[str], widened: bool) -> None:
+    graph = single(body, *(((8, 64), dtype) for dtype in dtypes))
+    node = Node("n", NodeKind.MEMORY, ["x"], ["y"], graph)
+    assert node.widens is widened and node.widened == ("x" if widened else None)

@@ -69,8 +69,6 @@ def _shifted(bindings: Iterable[Any], readers: dict[Any, list[Any]]) -> set[Any]
 
 def _follows(reader: Any, var: Any, kept: set[Any]) -> bool:
     """Whether a reader can take unsigned integers for the signed ones."""
-    if reader is None:
-        return False
     call = reader.value
     if operator_name(call) == DEQUANTIZE:
         return call.args[0].same_as(var) and is_served(call) and is_constant(call.args[2])

@@ -131,12 +131,14 @@ class _Finder:
         return True
 
     def _made_as_read(self, value: Value, user: int, region: _Region) -> int | None:
-        """The node that makes a tensor for one user alone of what is in memory, in the kernel as it reads."""
+        """The node that makes a tensor for one user alone of what is in memory, in a template's kernel as it reads."""
+        if not region.vectorized:
+            return None
         widened = widened_for(value, user, self.quotient, self.free)
         if widened is not None:
             source = self.nodes[widened].widened
             return widened if self._is_stored(source, widened, region) else None
-        return self._permuted(value, user) if region.vectorized else None
+        return self._permuted(value, user)
 
     def _read_by(self, maker: int) -> Value:
         node = self.nodes[maker]
