@@ -89,16 +89,30 @@ def test_group_norms(shape: tuple[int, ...], groups: int, affine: bool) -> None:
     np.testing.assert_allclose(found, norm.double()(x.double()).detach().numpy(), rtol=1e-5, atol=1e-5)
 
 
-class Powers(nn.Module):
-    """Of integers, where the result is of floats: frequencies of a position's encoding."""
+class OfIntegers(nn.Module):
+    """What gives floats of integers: frequencies of positions, buckets of distances."""
 
     def forward(self, x: Any) -> Any:
-        counted = torch.arange(1, 7)
-        return x + 2.0**counted + torch.pow(counted, x) + torch.pow(1.5, x) + torch.pow(x.abs(), counted)
+        n = torch.arange(1, 7)
+        powers = x + 2.0**n + torch.pow(n, x) + torch.pow(1.5, x) + torch.pow(x.abs(), n)
+        return powers + n / 4 + n / n.flip(0) + 3 / n + torch.log(n) + torch.sin(n) + torch.exp(-n) + x / n
 
 
-def test_powers_of_integers() -> None:
-    model = Powers()
+class RoundedQuotients(nn.Module):
+    """Of floats by an integer, as positions' encodings have them, and of integers."""
+
+    def forward(self, x: Any) -> Any:
+        n, found = torch.tensor([-7, -4, -1, 1, 4, 7]), 0
+        for mode in (None, "floor", "trunc"):
+            found = found + torch.div(x, 2, rounding_mode=mode) + torch.div(n, 3, rounding_mode=mode)
+            found = (
+                found + torch.div(n, n.flip(0), rounding_mode=mode) + torch.div(n, 1.5, rounding_mode=mode)
+            )
+        return found + x // 2 + n // 3
+
+
+@pytest.mark.parametrize("model", [OfIntegers(), RoundedQuotients()])
+def test_what_the_importer_lacks(model: Any) -> None:
     x = torch.linspace(-3, 3, 2 * 5 * 6).reshape(2, 5, 6)
     found = run(model, x, custom_convert_map=torch_converters())
     np.testing.assert_allclose(found, model(x.double()).numpy(), rtol=1e-5, atol=1e-5)

@@ -72,6 +72,7 @@ def test_indices_are_broadcast_with_each_other(least: int) -> None:
             x[i, :, j],
             x.unsqueeze(-1)[:, i, j],
             x[:, i[:, None], j],
+            x.unsqueeze(0)[:, i, :, j],
             x[i[:, None], j, i],
         ]
 
@@ -97,6 +98,7 @@ def test_writes(sums: bool) -> None:
             put(x, [i, j], v[:, 0], sums),
             put(x, [i, None, j], v[:, :, 0], sums),
             put(x, [i, j, i], v[:, 0, 0], sums),
+            put(x.unsqueeze(0), [None, i, None, j], v[:, :1, :5], sums),
         ]
 
     i, j = torch.tensor([2, -1, 2 if sums else 0, 1]), torch.tensor([0, 1, 0, -1])
