@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import shutil
@@ -46,13 +47,14 @@ def linking(path: Path) -> Iterator[None]:
 
     Raises:
         LinkError: where the compiler fails, with its first complaint.
+        RuntimeError: as it is, where it fails for want of space on a disk.
     """
     try:
         yield
     except RuntimeError as error:
         text = str(error)
-        if "Compilation error:" not in text:
-            raise
+        if "Compilation error:" not in text or os.strerror(errno.ENOSPC) in text:
+            raise  # of a full disk the command line says more
         lines = [line.strip() for line in text.partition("Compilation error:")[2].splitlines()]
         told = [line for line in lines if line and not line.startswith("Command line:")]
         errors = [

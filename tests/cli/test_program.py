@@ -273,7 +273,7 @@ def test_a_full_disk(
 def test_too_little_memory(
     model: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def exhausted(*_: object) -> None:
+    def exhausted(*_: object, **__: object) -> None:
         raise MemoryError("Unable to allocate 2 TiB")
 
     monkeypatch.setattr("tvm_stitch.cli.explain.read_job", exhausted)

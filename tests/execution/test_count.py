@@ -162,7 +162,7 @@ def test_an_unknown_entry_names_those_there_are() -> None:
 
 def test_targets_as_everywhere() -> None:
     native = count_kernels(Chain, "native", pipeline("native"))
-    assert native.kernels == count_kernels(Chain, resolve_target("native"), pipeline("native")).kernels
+    assert native == count_kernels(Chain, resolve_target("native"), pipeline("native")) and native.total
 
 
 def test_counts_as_data() -> None:
