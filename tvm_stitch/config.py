@@ -36,8 +36,9 @@ class StitchConfig:
             the target's architecture, else the usual number. Kernels with grid barriers have as many blocks as these
             hold at once.
         compute: what computes matrix products and convolutions: ``"auto"`` cuBLASLt and cuDNN on CUDA devices, where
-            the machine that compiles has them, and templates of our own where there are some (float32 on CPUs);
-            ``"libraries"`` the same, the libraries too where that machine lacks them; ``"templates"`` the same as
+            the machine that compiles has them, and kernels of our own where there are some (on CPUs, and exact
+            convolutions of float32 on CUDA devices);
+            ``"libraries"`` the same, but cuDNN for all convolutions, and the libraries too where that machine lacks them; ``"templates"`` the same as
             ``"auto"``, and in Relay the templates also where a tuner's schedules or a target's library are asked for,
             which else come first; ``"tvm"`` always TVM's schedules. Kinds of operators (``matmul``, ``convolution``,
             ``attention``) may have a word of their own: ``"auto, attention=tvm"``. Attention is one kernel of our own;

@@ -44,7 +44,7 @@ class OwnConvolutions(ComputePass):
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
-        asked = self.config.compute_of("convolution") == "auto" and not self.config.tf32
+        asked = self.config.compute_of("convolution") in ("auto", "templates") and not self.config.tf32
         if not asked or capability_of(self.target) < FIRST_CAPABILITY:
             return mod
         rewriter = _Rewriter(mod, self)
