@@ -35,14 +35,14 @@ class StitchConfig:
             number (a slice of a GPU, another model of the architecture). 0 for those of this machine's device if it has
             the target's architecture, else the usual number. Kernels with grid barriers have as many blocks as these
             hold at once.
-        compute: what computes matrix products and convolutions: ``"auto"`` cuBLASLt and cuDNN on CUDA devices, where
-            the machine that compiles has them, and kernels of our own where there are some (on CPUs, and exact
-            convolutions of float32 on CUDA devices);
-            ``"libraries"`` the same, but cuDNN for all convolutions, and the libraries too where that machine lacks them; ``"templates"`` the same as
-            ``"auto"``, and in Relay the templates also where a tuner's schedules or a target's library are asked for,
-            which else come first; ``"tvm"`` always TVM's schedules. Kinds of operators (``matmul``, ``convolution``,
-            ``attention``) may have a word of their own: ``"auto, attention=tvm"``. Attention is one kernel of our own;
-            with ``"tvm"`` its products and softmax are computed one by one.
+        compute: what computes matrix products, convolutions and attention. ``"auto"``: on CUDA devices cuBLASLt and
+            cuDNN, where the machine that compiles has them, and our own kernel for exact convolutions of float32; on
+            CPUs templates of our own. ``"libraries"``: the same, but cuDNN for all convolutions, and the libraries
+            also where that machine lacks them. ``"templates"``: the same as ``"auto"``, and in Relay the templates
+            also where a tuner's schedules or a target's library are asked for, which else come first. ``"tvm"``:
+            always TVM's schedules. Kinds of operators (``matmul``, ``convolution``, ``attention``) may have a word of
+            their own: ``"auto, attention=tvm"``. Attention is one kernel of our own; with ``"tvm"`` its products and
+            softmax are computed one by one.
         cuda_graph: have the calls of static shapes captured and replayed as CUDA graphs: one launch for all of them.
         tf32: let the libraries round float32 operands to TensorFloat-32, of 10 bits' precision.
 
