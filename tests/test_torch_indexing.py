@@ -154,8 +154,7 @@ def test_messages_of_a_graph_of_any_size() -> None:
         np.testing.assert_allclose(found, function(x.double(), edges).numpy(), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("deep", [False, True], ids=["images", "volumes"])
-def test_grids(deep: bool) -> None:
+def test_grids() -> None:
     def function(x: Any, grid: Any) -> list[Any]:
         return [
             F.grid_sample(x, grid, mode, padding_mode=padding, align_corners=aligned)
@@ -168,5 +167,4 @@ def test_grids(deep: bool) -> None:
             )
         ]
 
-    x = numbers(2, 3, 3, 6, 7) if deep else numbers(2, 3, 6, 7)
-    check(function, x, 0.6 * (numbers(2, 2, 4, 5, 3) if deep else numbers(2, 4, 5, 2)))
+    check(function, numbers(2, 3, 6, 7), 0.6 * numbers(2, 4, 5, 2))

@@ -29,7 +29,6 @@ def indexing_converters() -> dict[str, Callable[[Any, Any], Any]]:
     """Converters for ``from_exported_program(program, custom_convert_map=...)``."""
     return {
         "grid_sampler_2d.default": _grid_sampler,
-        "grid_sampler_3d.default": _grid_sampler,
         "index.Tensor": _index,
         "index_put.default": _index_put,
         "scatter.src": _scatter,
@@ -40,18 +39,18 @@ def indexing_converters() -> dict[str, Callable[[Any, Any], Any]]:
 
 
 def _grid_sampler(node: Any, importer: Any) -> Any:
-    """(input <N, C, (D,) H, W>, grid <N, (D,) H, W, 2 or 3>, interpolation, padding, align corners).
+    """(input <N, C, H, W>, grid <N, H, W, 2>, interpolation, padding, align corners).
 
     TVM's operator takes the coordinates in front.
     """
     x, grid = (importer.env[arg] for arg in node.args[:2])
-    emit, axes = importer.block_builder.emit, len(x.ty.shape)
+    emit = importer.block_builder.emit
     return emit(
         R.image.grid_sample(
             x,
-            emit(R.permute_dims(grid, [0, axes - 1, *range(1, axes - 1)])),
+            emit(R.permute_dims(grid, [0, 3, 1, 2])),
             method=INTERPOLATIONS[node.args[2]],
-            layout="NCHW" if axes == 4 else "NCDHW",
+            layout="NCHW",
             padding_mode=PADDINGS[node.args[3]],
             align_corners=bool(node.args[4]),
         )
