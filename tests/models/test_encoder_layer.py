@@ -40,7 +40,8 @@ def test_kernels_launched(target: str) -> None:
     case = cases.encoder_layer(2, 16, 48, 4, 96)
     made = emulated_target() if target == "emulated-cuda" else tvm.target.Target("llvm")
     counted = count_kernels(case.build(), made, stitched_pipeline(target))
-    assert counted.compute_intensive == case.matmuls
+    joined = 2 if target == "emulated-cuda" else 0  # queries, keys and values are one product
+    assert counted.compute_intensive == case.matmuls - joined
     assert counted.memory_intensive <= case.kernels, counted.names
     assert counted.memory_intensive < count_kernels(case.build(), made).memory_intensive
 
