@@ -111,10 +111,21 @@ def layout_of(target: Any, call: Any) -> str:
         raise Refusal("its shapes are not known")
     if any(is_number(extent, 0) for shape in shapes for extent in shape or ()):
         raise Refusal("it has no elements")
-    padding = [int(p) for p in attrs.padding]
-    if padding[: len(padding) // 2] != padding[len(padding) // 2 :]:
-        raise Refusal(f"padding {padding} is not the same on both sides")
+    padding_of(call)
     return layout
+
+
+def padding_of(call: Any) -> list[int]:
+    """The padding of a convolution along each spatial axis, the same on both sides.
+
+    Raises:
+        Refusal: where it differs.
+    """
+    padding = [int(p) for p in call.attrs.padding]
+    spatial = len(padding) // 2
+    if padding[:spatial] != padding[spatial:]:
+        raise Refusal(f"padding {padding} is not the same on both sides")
+    return padding[:spatial]
 
 
 @mutator

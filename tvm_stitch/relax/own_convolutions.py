@@ -24,12 +24,13 @@ from ..compute.cuda_convolution import (
 from ..compute.cuda_convolution_plan import ConvolutionPlan, ImageConvolution, convolution_plan
 from ..device import device_model
 from ..failures import Refusal
-from ..graph.extent import is_number
+from ..graph.extent import is_number, is_static
 from ..module_pass import module_pass
 from ..target import capability_of
 from .compute_pass import ComputePass
 from .functions import own_functions
-from .operators import operator_name
+from .library_convolutions import padding_of
+from .operators import has_operators, operator_name
 from .views import shape_of
 
 LAYOUTS = {"relax.nn.conv1d": ("NCW", "OIW"), "relax.nn.conv2d": ("NCHW", "OIHW")}
@@ -45,7 +46,11 @@ class OwnConvolutions(ComputePass):
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         asked = self.config.compute_of("convolution") in ("auto", "templates") and not self.config.tf32
-        if not asked or capability_of(self.target) < FIRST_CAPABILITY:
+        if (
+            not asked
+            or capability_of(self.target) < FIRST_CAPABILITY
+            or not has_operators(mod, tuple(LAYOUTS))
+        ):
             return mod
         rewriter = _Rewriter(mod, self)
         for gvar, func in own_functions(mod):
@@ -71,9 +76,7 @@ def image_convolution(call: Any) -> ImageConvolution:
         raise Refusal("its weight is no constant")
     shapes = [_static(value) for value in (data, weight, call)]
     (images, channels, *extents), (outputs, inputs, *window), (_, _, *places) = shapes
-    spatial, padding = len(window), [int(p) for p in attrs.padding]
-    if padding[:spatial] != padding[spatial:]:
-        raise Refusal(f"padding {padding} is not the same on both sides")
+    padding = padding_of(call)
     groups = int(attrs.groups)
     if channels != inputs * groups:
         raise Refusal("its channels are not those of its weight")
@@ -91,18 +94,18 @@ def image_convolution(call: Any) -> ImageConvolution:
         two(places, 1),
         two(window, 1),
         two(attrs.strides, 1),
-        two(padding[:spatial], 0),
+        two(padding, 0),
         two(attrs.dilation, 1),
     )
 
 
 def _static(value: Any) -> list[int]:
     shape = shape_of(value)
-    if shape is None or not all(isinstance(extent, int) for extent in shape):
+    if shape is None or not is_static(shape):
         raise Refusal("its shapes are not static")
     if any(is_number(extent, 0) for extent in shape):
         raise Refusal("it has no elements")
-    return [extent for extent in shape if isinstance(extent, int)]
+    return list(shape)
 
 
 def described(plan: ConvolutionPlan) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from .. import compat
 from ..graph.access import branches
 from ..graph.extent import same
-from ..graph.ir import StitchGraph
+from ..graph.ir import Operator, StitchGraph
 from .compose import compose
 from .node import Node, NodeKind, Value
 from .quotient import Quotient
@@ -94,30 +94,33 @@ def _maker(
     return None if node.escapes or not serves(node) else maker
 
 
-def is_border(node: Node) -> bool:
-    """Does a node put a border of one value around its one input, and nothing else?"""
+def _only_operator(node: Node) -> Operator | None:
+    """The one memory-intensive operator that a node is, of one input; None where it is more, or something else."""
     graph = node.graph
     if node.kind is not NodeKind.MEMORY or graph is None:
-        return False
+        return None
     if len(graph.operators) != 1 or len(graph.inputs) != 1 or len(node.inputs) != 1:
-        return False
-    (op,) = graph.operators
-    chosen = None if op.is_reduce else branches(op.value)
+        return None
+    return graph.operators[0]
+
+
+def is_border(node: Node) -> bool:
+    """Does a node put a border of one value around its one input, and nothing else?"""
+    op = _only_operator(node)
+    chosen = None if op is None or op.is_reduce else branches(op.value)
     return chosen is not None and compat.is_load(chosen[1]) and not compat.operands(chosen[2])
 
 
 def is_permutation(node: Node) -> bool:
     """Does a node permute the axes of its one input, and nothing else?"""
-    graph = node.graph
-    if node.kind is not NodeKind.MEMORY or graph is None:
+    op = _only_operator(node)
+    if op is None or op.is_reduce or not compat.is_load(op.value):
         return False
-    if len(graph.operators) != 1 or len(graph.inputs) != 1 or len(node.inputs) != 1:
-        return False
-    (op,) = graph.operators
-    if op.is_reduce or not compat.is_load(op.value) or op.output.dtype != graph.inputs[0].dtype:
+    (source,) = op.inputs
+    if op.output.dtype != source.dtype:
         return False
     indices = compat.elements(op.value.indices)
     extents = {axis.var: axis.extent for axis in op.spatial}
     if len(indices) != len(extents) or set(indices) != set(extents):
         return False
-    return all(same(extents[i], extent) for i, extent in zip(indices, graph.inputs[0].shape))  # no part of it
+    return all(same(extents[i], extent) for i, extent in zip(indices, source.shape))  # no part of it
