@@ -17,6 +17,7 @@ from ..module_pass import module_pass
 from .carried_quantization import is_elementwise
 from .functions import with_own_functions
 from .operators import PRODUCTS, operator_name
+from .rebound import rebound
 from .views import RESHAPES, shape_of
 
 
@@ -67,9 +68,7 @@ class _Mutator(relax.PyExprMutator):
             self.carried_any = True
             self.behind.add(source)
             value = relax.op.reshape(source, binding.var.ty.shape)
-        emit = self.builder_.emit if isinstance(binding.var, relax.DataflowVar) else self.builder_.emit_output
-        made = emit(value, binding.var.name)
-        self.set_var_remap(binding.var, made)
+        made = rebound(self, binding, value)
         if source is not None:
             self.source[made] = source
         elif name in RESHAPES and shape is not None:

@@ -28,6 +28,7 @@ from .convolution_layouts import suits_templates
 from .functions import with_own_functions
 from .operators import has_operators, operator_name
 from .quantization import DEQUANTIZE, array_of, constant_parts, is_constant, is_per_tensor
+from .rebound import rebound
 from .unsigned_quantization import SHIFT, UnsignedQuantization
 from .views import definition, permutation, shape_of
 
@@ -117,8 +118,7 @@ class _Mutator(relax.PyExprMutator):
             super().visit_var_binding_(binding)
             return
         self.rewrote_any = True
-        emit = self.builder_.emit if isinstance(binding.var, relax.DataflowVar) else self.builder_.emit_output
-        self.set_var_remap(binding.var, emit(made, binding.var.name))
+        rebound(self, binding, made)
 
     # -- what is multiplied ---------------------------------------------------------------------------------------
     def _definition(self, value: Any) -> Any:

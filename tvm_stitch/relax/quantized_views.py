@@ -15,6 +15,7 @@ from ..module_pass import module_pass
 from .functions import with_own_functions
 from .operators import has_operators, operator_name
 from .quantization import DEQUANTIZE, QUANTIZE, is_per_tensor, undo_each_other
+from .rebound import rebound
 from .views import RESHAPES
 
 MOVES = (*RESHAPES, "relax.permute_dims", "relax.nn.max_pool1d", "relax.nn.max_pool2d", "relax.nn.max_pool3d")
@@ -64,9 +65,7 @@ class _Mutator(relax.PyExprMutator):
             if undo_each_other(call, value):
                 self.moved_any = True
                 value = self._moved(call.args[0], moves)
-        emit = self.builder_.emit if isinstance(binding.var, relax.DataflowVar) else self.builder_.emit_output
-        made = emit(value, binding.var.name)
-        self.set_var_remap(binding.var, made)
+        made = rebound(self, binding, value)
         if name == DEQUANTIZE and is_per_tensor(value):
             self.source[made] = value, []
         elif name in MOVES and value.args[0] in self.source:

@@ -20,6 +20,7 @@ from .operators import has_operators, operator_name
 from .quantization import DEQUANTIZE, QUANTIZE, array_of, is_constant, is_served
 from .quantized_views import MOVES
 from .readers import readers_of
+from .rebound import rebound
 
 SHIFT = 128
 """What is added to an int8 to make a uint8 of it."""
@@ -98,8 +99,7 @@ class _Mutator(relax.PyExprMutator):
         else:
             super().visit_var_binding_(binding)
             return
-        emit = self.builder_.emit if isinstance(binding.var, relax.DataflowVar) else self.builder_.emit_output
-        self.set_var_remap(binding.var, emit(made, binding.var.name))
+        rebound(self, binding, made)
 
     def _args(self, call: Any) -> list[Any]:
         zero = array_of(call.args[2]).astype("int16") + SHIFT

@@ -116,7 +116,7 @@ def is_permutation(node: Node) -> bool:
     op = _only_operator(node)
     if op is None or op.is_reduce or not compat.is_load(op.value):
         return False
-    (source,) = op.inputs
+    source = op.inputs[0]
     if op.output.dtype != source.dtype:
         return False
     indices = compat.elements(op.value.indices)
