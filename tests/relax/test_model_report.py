@@ -62,6 +62,19 @@ def test_kernels_have_the_operators_that_they_compute() -> None:
     assert [(r.count, r.first > 0) for r in found.repeats] == [(3, True)]
 
 
+def test_a_joined_product_has_the_operators_of_all_its_parts() -> None:
+    found = model(bert("cuda"))
+    assert names(found, 1) == [
+        f"layer0.attention.{part}"
+        for of in ("query", "key", "value")
+        for part in (f"{of}.matmul", f"{of}.out")
+    ]
+    (edge,) = [e for e in found.edges if e.producer == 1]
+    assert [v.name.split("__and__") for v in edge.values] == [
+        [found.operators[o].name for o in found.kernels[1].operators[1::2]]
+    ]
+
+
 @pytest.mark.parametrize("target", ["llvm", "cuda"])
 def test_edges_follow_the_values(target: str) -> None:
     found = model(bert(target))

@@ -21,6 +21,7 @@ from ..graph.dtype import MULTIPLIED
 from ..graph.extent import is_number
 from ..module_pass import module_pass
 from .functions import own_functions
+from .marked_names import joined
 from .operators import operator_name
 from .planned_rewriter import PlannedRewriter
 from .readers import only_reader_inside, readers_of
@@ -130,9 +131,10 @@ class _Rewriter(PlannedRewriter):
         first = members[0].call
         weight = _constant(np.concatenate([m.weight.value.numpy() for m in members], 1), members[0].weight)
         left = self.visit_expr(first.args[0])
-        made = self.builder_.emit(relax.op.matmul(left, weight, out_dtype=str(first.ty.dtype)))
+        made = relax.op.matmul(left, weight, out_dtype=str(first.ty.dtype))
         if any(member.bias is not None for member in members):
-            made = self.builder_.emit(relax.op.add(made, _constant(_biases(members), first)))
+            made = relax.op.add(self.builder_.emit(made), _constant(_biases(members), first))
+        made = self.builder_.emit(made, joined(str(member.result.name) for member in members))
         widths = [int((shape_of(member.weight) or ())[1]) for member in members]
         cuts = list(itertools.accumulate(widths[:-1]))
         return self.builder_.emit(relax.op.split(made, cuts, axis=len(first.ty.shape.values) - 1))

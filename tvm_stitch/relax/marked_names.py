@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import tvm
@@ -19,6 +20,7 @@ from ..interrupts import carrying
 from .functions import with_own_functions
 
 MARK = "_of_model"
+JOINED = "__and__"
 _NUMBERED = re.compile(r"(lv|gv)\d*")
 _Data = TypeVar("_Data")
 
@@ -31,6 +33,16 @@ def marked(name: str) -> str:
 def is_fresh(name: str) -> bool:
     """Whether a name is a number that a pass has given."""
     return bool(_NUMBERED.fullmatch(name))
+
+
+def joined(names: Iterable[str]) -> str:
+    """The name of one value for several of a model's, as parameters of kernels in C may have it."""
+    return JOINED.join(names)
+
+
+def parts(name: str) -> list[str]:
+    """The names of a model's values that one value stands for: its own, where it was not ``joined``."""
+    return name.split(JOINED)
 
 
 def with_marked_names(mod: tvm.IRModule) -> tvm.IRModule:

@@ -30,7 +30,7 @@ from ..report.repeats import find_repeats
 from ..report.words import target_words
 from .fused_names import ends_of
 from .kernel_calls import Call, Calls, kernel_calls
-from .marked_names import is_fresh, marked, unmarked
+from .marked_names import is_fresh, marked, parts, unmarked
 from .source_operators import Source
 
 COMPUTE = "compute-intensive"
@@ -114,7 +114,8 @@ class _Owned:
         callers = list(dict.fromkeys([*(s.function for s in sources[0]), *found.views]))
         written = {caller: found.written(caller) for caller in callers}
         known = {
-            caller: {v: {k} for v, k in written[caller].items() if not is_fresh(v)} for caller in callers
+            caller: {part: {k} for v, k in written[caller].items() if not is_fresh(v) for part in parts(v)}
+            for caller in callers
         }
         for flow in flows:
             steps = [Step(node.values, node.producers) for node in flow.nodes]
@@ -124,7 +125,7 @@ class _Owned:
             placed = owners(steps, {i: {k} for i, k in ends.items()}, frozenset(found.views.get(caller, ())))
             self._place(flow, placed)
             for step, kernels in zip(steps, placed):
-                for value in step.values:
+                for value in (part for v in step.values for part in parts(v)):
                     if kernels and not is_fresh(value):
                         known[caller].setdefault(value, set(kernels))
         self.operators: list[tuple[int, ...]] = []
