@@ -1,0 +1,302 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Kernel time of long rows (softmax, RMS norm, cross-entropy) and of transpositions on a GPU, beside other kernels.
+
+    python scripts/bench_rows.py
+    python scripts/bench_rows.py --cases softmax,transpose --columns 4096,262144 --contenders stitched,inductor
+
+Each workload is one PyTorch function: Inductor compiles it, and so do we, through TVM's importer. Liger's and QuACK's
+kernels take part where their packages (liger-kernel, quack-kernels) are installed. A copy of as many bytes is the
+yardstick. Times are CUPTI's, the cache flushed before every call, contenders in turn; results are compared with
+PyTorch's in float64. A contender that fails or is wrong is left out with its reason.
+
+Exit code: 0 all results of ours are right, 1 one is not, 2 a usage error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch
+import tvm
+from _flushed import FlushedTimer
+from _gpu import need_gpu
+from models.importing import import_torch
+from models.spec import Made
+from torch.nn import functional as F
+from tvm import relax
+
+import tvm_stitch
+
+Function = Callable[..., Any]
+
+ELEMENTS = 1 << 27
+"""Of the operand of a workload of rows."""
+COLUMNS = tuple(4096 << i for i in range(7))
+EPSILON = 1e-6
+TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
+"""Of the largest element of a result."""
+ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class Workload:
+    """``function`` of tensors that ``inputs`` draws; ``kernels`` are those of other packages, by contender."""
+
+    name: str
+    function: Function
+    inputs: Callable[[], list[torch.Tensor]]
+    kernels: dict[str, Callable[[], Function]]
+
+    def bytes_least(self, inputs: Sequence[torch.Tensor], result: torch.Tensor) -> int:
+        """Each operand read once, the result written once."""
+        return sum(t.numel() * t.element_size() for t in (*inputs, result))
+
+
+def softmax(rows: int, columns: int) -> Workload:
+    """Softmax of bfloat16."""
+
+    def liger() -> Function:
+        from liger_kernel.transformers.functional import liger_softmax
+
+        return liger_softmax
+
+    def quack() -> Function:
+        from quack.softmax import softmax_fwd
+
+        return softmax_fwd
+
+    return Workload(
+        f"softmax {rows} x {columns}",
+        lambda x: torch.softmax(x, -1),
+        lambda: [torch.randn(rows, columns, dtype=torch.bfloat16)],
+        {"liger": liger, "quack": quack},
+    )
+
+
+def rms_norm(rows: int, columns: int) -> Workload:
+    """RMS norm of bfloat16 with a weight."""
+
+    def liger() -> Function:
+        from liger_kernel.transformers.functional import liger_rms_norm
+
+        return lambda x, w: liger_rms_norm(x, w, EPSILON, in_place=False)
+
+    def quack() -> Function:
+        from quack.rmsnorm import rmsnorm
+
+        return lambda x, w: rmsnorm(x, w, eps=EPSILON)
+
+    return Workload(
+        f"rms_norm {rows} x {columns}",
+        lambda x, w: F.rms_norm(x, (columns,), w, EPSILON),
+        lambda: [
+            torch.randn(rows, columns, dtype=torch.bfloat16),
+            torch.randn(columns, dtype=torch.bfloat16),
+        ],
+        {"liger": liger, "quack": quack},
+    )
+
+
+def cross_entropy(rows: int, columns: int) -> Workload:
+    """Every row's cross-entropy of bfloat16 logits, in float32."""
+
+    def liger() -> Function:
+        from liger_kernel.transformers.functional import liger_cross_entropy
+
+        return lambda x, t: liger_cross_entropy(x, t, reduction="none")
+
+    def quack() -> Function:
+        from quack.cross_entropy import cross_entropy as theirs
+
+        return lambda x, t: theirs(x, t, reduction="none")
+
+    return Workload(
+        f"cross_entropy {rows} x {columns}",
+        lambda x, t: F.cross_entropy(x.float(), t, reduction="none"),
+        lambda: [torch.randn(rows, columns, dtype=torch.bfloat16), torch.randint(columns, (rows,))],
+        {"liger": liger, "quack": quack},
+    )
+
+
+ROWS = {"softmax": softmax, "rms_norm": rms_norm, "cross_entropy": cross_entropy}
+SHAPES = ((4096, 4096), (32, 196, 768), (32, 768, 196))
+"""Of transpositions of the two last axes."""
+
+
+def transpose(*shape: int) -> Workload:
+    """A transposition of the two last axes of float32."""
+    return Workload(
+        f"transpose {' x '.join(map(str, shape))}",
+        lambda x: x.transpose(-1, -2).contiguous(),
+        lambda: [torch.randn(*shape)],
+        {},
+    )
+
+
+def transpose_layer_norm(*shape: int) -> Workload:
+    """The same, and a layer norm of its rows."""
+    return Workload(
+        f"transpose + layer_norm {' x '.join(map(str, shape))}",
+        lambda x, w, b: F.layer_norm(x.transpose(-1, -2), (shape[-2],), w, b),
+        lambda: [torch.randn(*shape), torch.randn(shape[-2]), torch.randn(shape[-2])],
+        {},
+    )
+
+
+TRANSPOSITIONS = {"transpose": transpose, "transpose_layer_norm": transpose_layer_norm}
+
+
+def workloads(names: Sequence[str], columns: Sequence[int], elements: int = ELEMENTS) -> Iterator[Workload]:
+    """Those of some names."""
+    for name in names:
+        if name in ROWS:
+            yield from (ROWS[name](max(elements // n, 1), n) for n in columns)
+        else:
+            yield from (TRANSPOSITIONS[name](*shape) for shape in SHAPES)
+
+
+class _Module(torch.nn.Module):
+    def __init__(self, function: Function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: torch.Tensor) -> torch.Tensor:
+        return self.function(*args)
+
+
+def imported(work: Workload, inputs: Sequence[torch.Tensor]) -> tvm.IRModule:
+    """The workload as a Relax module."""
+    return import_torch(Made(_Module(work.function), list(inputs)))
+
+
+def stitched(work: Workload, inputs: Sequence[torch.Tensor]) -> Function:
+    """Our build: of tensors on the device, without a copy."""
+    target = tvm.target.Target.from_device(tvm.cuda(0))
+    built = tvm_stitch.compile(imported(work, [x.cpu() for x in inputs]), target)
+    main = relax.VirtualMachine(built, tvm.cuda(0))["main"]
+    return lambda *args: torch.from_dlpack(main(*(tvm.runtime.from_dlpack(x) for x in args)))
+
+
+def _contender(name: str, work: Workload, inputs: Sequence[torch.Tensor]) -> Function:
+    if name == "stitched":
+        return stitched(work, inputs)
+    if name == "inductor":
+        torch._dynamo.reset()
+        return torch.compile(work.function, dynamic=False)
+    return work.kernels[name]()
+
+
+def problem(found: torch.Tensor, expected: torch.Tensor) -> str | None:
+    """What is wrong with a result, beside that in float64."""
+    if found.shape != expected.shape:
+        return f"wrong: shape {tuple(found.shape)}, not {tuple(expected.shape)}"
+    error = float((found.double() - expected).abs().max() / expected.abs().max())
+    return None if error <= TOLERANCE[found.dtype] else f"wrong: {error:.1e}"
+
+
+def bench(work: Workload, names: Sequence[str], timer: FlushedTimer) -> dict[str, Any]:
+    """Times in seconds, by contender, or why there is none."""
+    inputs = [x.cuda() for x in work.inputs()]
+    wide = [x.double() if x.is_floating_point() else x for x in inputs]
+    expected = work.function(*wide).double()
+    del wide
+    calls: dict[str, Callable[[], Any]] = {}
+    failed: dict[str, str] = {}
+    for name in names:
+        if name not in ("stitched", "inductor") and name not in work.kernels:
+            continue
+        try:
+            with torch.no_grad():
+                function = _contender(name, work, inputs)
+                wrong = problem(function(*inputs), expected)
+        except Exception as error:  # another's kernel may refuse a size: the rest goes on
+            wrong = f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
+        if wrong:
+            failed[name] = wrong
+        else:
+            calls[name] = lambda function=function: function(*inputs)
+    least = work.bytes_least(inputs, work.function(*inputs))
+    source = torch.empty(least // 2, dtype=torch.uint8, device="cuda")
+    sink = torch.empty_like(source)
+    calls["copy"] = lambda: sink.copy_(source)
+    spent: dict[str, list[float]] = {name: [] for name in calls}
+    with torch.no_grad():
+        for _ in range(ROUNDS):
+            for name, call in calls.items():
+                spent[name].append(timer(call).seconds)
+    seconds = {name: sorted(found)[len(found) // 2] for name, found in spent.items()}
+    return {"workload": work.name, "bytes_least": least, "seconds": seconds, "failed": failed}
+
+
+def table(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> str:
+    """A line a workload: microseconds, and how ours stands to the copy and to the best of the others."""
+    head = ["", *(f"{name} us" for name in (*names, "copy")), "% of copy", "best peer/stitched"]
+    body, ratios = [], []
+    for row in rows:
+        seconds = row["seconds"]
+        cells = [row["workload"]]
+        cells += [f"{seconds[n] * 1e6:.1f}" if n in seconds else "-" for n in (*names, "copy")]
+        mine = seconds.get("stitched")
+        peers = [seconds[n] for n in names if n != "stitched" and n in seconds]
+        cells.append(f"{100 * seconds['copy'] / mine:.0f}" if mine else "-")
+        if mine and peers:
+            ratios.append(min(peers) / mine)
+        cells.append(f"{ratios[-1]:.2f}" if mine and peers else "-")
+        body.append(cells)
+    if ratios:
+        mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+        body.append(["geometric mean", *[""] * (len(head) - 2), f"{mean:.2f}"])
+    widths = [max(len(line[i]) for line in (head, *body)) for i in range(len(head))]
+    return "\n".join(
+        "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths)))
+        for line in (head, *body)
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    known = (*ROWS, *TRANSPOSITIONS)
+    parser.add_argument("--cases", default=",".join(known), help="comma-separated; all by default")
+    parser.add_argument("--columns", default=",".join(map(str, COLUMNS)), help="of rows, comma-separated")
+    parser.add_argument("--contenders", default="stitched,inductor,liger,quack")
+    parser.add_argument("--json", metavar="FILE", help="write the numbers there too")
+    args = parser.parse_args(argv)
+    cases, names = args.cases.split(","), args.contenders.split(",")
+    if unknown := [name for name in cases if name not in known]:
+        parser.error(f"unknown case {unknown[0]}: choose from {', '.join(known)}")
+    if unknown := [name for name in names if name not in ("stitched", "inductor", "liger", "quack")]:
+        parser.error(f"unknown contender {unknown[0]}: choose from stitched, inductor, liger, quack")
+    if not all(n.isdigit() and 0 < int(n) for n in args.columns.split(",")):
+        parser.error(f"--columns {args.columns}: positive numbers, separated by commas")
+    need_gpu("cuda")
+    timer = FlushedTimer()
+    rows = []
+    for work in workloads(cases, [int(n) for n in args.columns.split(",")]):
+        print(work.name, file=sys.stderr, flush=True)
+        rows.append(bench(work, names, timer))
+        torch.cuda.empty_cache()
+    if args.json:
+        Path(args.json).write_text(json.dumps(rows, indent=1))
+    for row in rows:
+        for name, why in row["failed"].items():
+            print(f"{row['workload']}: {name} left out: {why}")
+    print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}")
+    print(table(rows, names))
+    return 1 if any("stitched" in row["failed"] for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
