@@ -6,7 +6,7 @@ tiles of symbolic extents may keep a symbolic size, which code generation refuse
 model. The next rule is asked instead, down to Fallback, which takes them all; schedules of symbolic functions are
 lowered as far as device code to find out. A schedule whose reduction across threads would lose its condition declines
 too: dlight's (TVM 0.27) writes up to 15 elements beyond the result of a matrix times a vector whose rows are no
-multiple of 16.
+multiple of 16. So does one whose threads read each other's registers (see :mod:`.register_reads`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from .. import compat
 from ..failures import error_text, let_pass
 from ..module_pass import module_pass
 from .lowering import lowered
+from .register_reads import foreign_read
 from .rewriting import REDUCED, with_unscheduled
 
 logger = logging.getLogger(__name__)
@@ -90,6 +91,8 @@ def _check(func: Any, scheduled: Any, target: Any) -> None:
         Unlowerable: when it does not.
     """
     _check_reductions(scheduled)
+    if (foreign := foreign_read(scheduled)) is not None:
+        raise Unlowerable(f"threads read elements of {foreign} in registers that others wrote")
     _check_allocations(func, scheduled, target)
 
 
