@@ -22,6 +22,7 @@ COMMANDS = [
     "barrier_stress",
     "bench_grid",
     "bench_models --models lstm --target cuda",
+    "bench_rows",
     "bench_suite --target cuda",
     "bench_training --target cuda",
     "gpu_attention_check",

@@ -10,6 +10,7 @@ variables, so that convolutions that differ in them alone share a kernel.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ from ..compat import Buffer, Expr, T, tir
 from ..graph.extent import ceildiv, product
 from .cuda.sources import sources
 from .cuda_convolution_plan import DEPTH, ConvolutionPlan, ImageConvolution, Tile
+from .cuda_epilogue import Axes, Epilogue, TileEvaluator
 from .emit import compute_func
 
 FIRST_CAPABILITY = 80
@@ -51,6 +53,31 @@ class KernelOf:
     strides: tuple[int, int]
     padding: tuple[int, int]
     dilation: tuple[int, int]
+
+    def numbers(self) -> list[int]:
+        """The same as numbers, for an attribute of the kernel."""
+        tile = self.tile
+        found = [
+            tile.rows,
+            tile.places,
+            tile.slices,
+            self.resident,
+            self.gathered,
+            self.has_splits,
+            self.axes,
+        ]
+        found += [self.groups, *self.window, *self.strides, *self.padding, *self.dilation]
+        return [int(number) for number in found]
+
+    @staticmethod
+    def from_numbers(numbers: Sequence[int]) -> KernelOf:
+        """What :meth:`numbers` gave."""
+        rows, places, slices, resident, gathered, has_splits, axes, groups, *rest = numbers
+        window, strides, padding, dilation = ((rest[i], rest[i + 1]) for i in range(0, 8, 2))
+        tile = Tile(rows, places, slices)
+        return KernelOf(
+            tile, resident, bool(gathered), bool(has_splits), axes, groups, window, strides, padding, dilation
+        )
 
 
 def kernel_of(convolution: ImageConvolution, plan: ConvolutionPlan, axes: int) -> KernelOf:
@@ -87,8 +114,12 @@ def packed_weight(weight: np.ndarray, convolution: ImageConvolution, plan: Convo
     return filled.reshape(-1, line)
 
 
-def cuda_convolution(of: KernelOf) -> Any:
-    """The scheduled PrimFunc: data, packed weight and result, which has the splits as its first axis if it has some."""
+def cuda_convolution(of: KernelOf, epilogue: Epilogue | None = None, lanes: int = 1) -> Any:
+    """The scheduled PrimFunc: data, packed weight and result, which has the splits as its first axis if it has some.
+
+    With an epilogue it takes the epilogue's operands behind the weight, and gives its results. Then ``lanes``
+    neighbouring places, of which an image's are a multiple, are evaluated at once.
+    """
     images, channels, lines, line, outputs, splits = (
         tir.Var(name, "int64") for name in ("n", "c", "k", "line", "f", "splits")
     )
@@ -96,15 +127,19 @@ def cuda_convolution(of: KernelOf) -> Any:
     places = [tir.Var(f"out_{name}", "int64") for name in "hw"[-of.axes :]]
     data = _buffer([images, channels, *extents], "data")
     weight = _buffer([lines, line], "weight")
-    out = _buffer([*([splits] if of.has_splits else []), images, outputs, *places], "out")
+    whole = [images, outputs, *places]
+    behind = _behind(epilogue, whole)
+    out = [] if behind else [_buffer([*([splits] if of.has_splits else []), *whole], "out")]
     count = splits if of.has_splits else B.i64(1)
     own = tir.floordiv(outputs, B.i64(of.groups))
     blocks = ceildiv(own, of.tile.rows), ceildiv(product([images, *places]), of.tile.places), of.groups, count
+    floats = of.tile.shared_bytes // 4 if epilogue is None else of.tile.shared_floats_kept
     with B.kernel() as body, ExitStack() as stack:
         stack.enter_context(T.launch_thread("blockIdx.x", product(blocks)))
-        stack.enter_context(T.launch_thread("threadIdx.x", B.i64(of.tile.threads)))
+        thread = stack.enter_context(T.launch_thread("threadIdx.x", B.i64(of.tile.threads)))
         bound_registers(stack, of.resident)
-        shared = B.local([of.tile.shared_bytes // 4], "float32", "shared", "shared.dyn")
+        shared = B.local([floats], "float32", "shared", "shared.dyn")
+        at = B.local([4], "int64", "at") if behind else None
         sizes = [
             images,
             tir.floordiv(channels, B.i64(of.groups)),
@@ -113,9 +148,54 @@ def cuda_convolution(of: KernelOf) -> Any:
             *_two(places),
             line,
             count,
+            B.i64(lanes),
         ]
-        B.evaluate(_call(of, shared.data, [data, weight, out], sizes))
-    return compute_func([data, weight, out], body[0])
+        B.evaluate(_call(of, shared.data, [data, weight, *out], at, sizes))
+        if epilogue is not None and at is not None:
+            evaluator = TileEvaluator(epilogue, [B.flat_view(b) for b in behind], lanes)
+            _write_back(of, evaluator, shared, at, thread, whole)
+    return compute_func([data, weight, *out, *behind], body[0])
+
+
+def _behind(epilogue: Epilogue | None, whole: list[Any]) -> list[Buffer]:
+    """The buffers of an epilogue's operands and results, their shapes in the sizes of the kernel."""
+    if epilogue is None:
+        return []
+    every = tuple(range(len(whole)))
+    tensors = [*epilogue.operands, *((tensor, every) for tensor in epilogue.graph.outputs)]
+    return [
+        tir.decl_buffer([B.i64(1) if at is None else whole[at] for at in axes], tensor.dtype, tensor.name)
+        for tensor, axes in tensors
+    ]
+
+
+def _write_back(
+    of: KernelOf, evaluator: TileEvaluator, shared: Buffer, at: Buffer, thread: Expr, whole: list[Any]
+) -> None:
+    """Evaluate an epilogue on the tile that a block has in shared memory.
+
+    A thread keeps its places, and goes through the channels of the tile. ``at`` has where it begins, in numbers of
+    which TVM's simplifier knows nothing: it writes divisions anew wherever they are used.
+    """
+    (_, outputs, *places), lanes = whole, evaluator.lanes
+    across = of.tile.places // lanes
+    down = of.tile.threads // across
+    image, vector, first, left = (B.fetch(at, i) for i in range(4))
+    of_image = B.cell(
+        tir.floordiv(product(places), B.i64(lanes)), "of_image"
+    )  # hidden: it would lose sight of lanes
+    column = tir.floormod(thread, B.i64(across)) * B.i64(lanes)
+    with B.loop("serial", of.tile.rows // down, "i") as i:
+        line = i * B.i64(down) + tir.floordiv(thread, B.i64(across))
+
+        def offset(axes: Axes) -> Expr:
+            found = image if 0 in axes else B.i64(0)
+            if 1 in axes:
+                found = found * outputs + first + line
+            return (found * of_image + vector) * B.i64(lanes) if 2 in axes else found
+
+        with B.when(tir.LT(line, left)):
+            evaluator.emit(shared, line * B.i64(of.tile.places) + column, offset)
 
 
 def _two(extents: list[Any]) -> list[Any]:
@@ -126,29 +206,32 @@ def _buffer(shape: list[Any], name: str) -> Buffer:
     return tir.decl_buffer(shape, "float32", name)
 
 
-def _call(of: KernelOf, shared: Expr, buffers: list[Buffer], sizes: list[Any]) -> Expr:
-    tile = of.tile
-    numbers = [tile.rows, tile.places, tile.slices, DEPTH, int(of.gathered), of.groups]
+def _call(of: KernelOf, shared: Expr, buffers: list[Buffer], at: Buffer | None, sizes: list[Any]) -> Expr:
+    """A call of the kernel's C++. Given ``at`` and no buffer of the result, the tile stays in shared memory."""
+    tile, keeps = of.tile, at is not None
+    numbers = [tile.rows, tile.places, tile.slices, DEPTH, int(of.gathered), int(keeps), of.groups]
     numbers += [*of.window, *of.strides, *of.padding, *of.dilation]
     name = "_".join([_FUNCTION, *map(str, numbers)])
     pointers = [tir.address_of(B.fetch(B.flat_view(buffer), 0)) for buffer in buffers]
+    pointers += [] if at is None else [tir.address_of(B.fetch(at, 0))]
+    given = "nullptr, (long long*)result" if keeps else "(float*)result, nullptr"
     return T.cuda.func_call(
         name,
         shared,
         *pointers,
         *(tir.Cast("int32", size) for size in sizes),
         source_code=sources("copies", "convolution_float")
-        + _WRAPPER.format(name=name, traits=", ".join(map(str, numbers))),
+        + _WRAPPER.format(name=name, traits=", ".join(map(str, numbers)), given=given),
     )
 
 
 _WRAPPER = """
 __device__ __forceinline__ void {name}(
-    void* shared, const void* data, const void* weight, void* out, int images, int channels, int height, int width,
-    int outputs, int out_height, int out_width, int line, int splits) {{
+    void* shared, const void* data, const void* weight, void* result, int images, int channels, int height, int width,
+    int outputs, int out_height, int out_width, int line, int splits, int lanes) {{
   using namespace tvm_stitch;
   convolution_of_floats<ConvolutionTraits<{traits}>>(
-      (float*)shared, (const float*)data, (const float*)weight, (float*)out,
-      ConvolutionSizes{{images, channels, height, width, outputs, out_height, out_width, line, splits}});
+      (float*)shared, (const float*)data, (const float*)weight, {given},
+      ConvolutionSizes{{images, channels, height, width, outputs, out_height, out_width, line, splits, lanes}});
 }}
 """

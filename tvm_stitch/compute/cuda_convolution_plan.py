@@ -95,6 +95,11 @@ class Tile:
         sums = self.slices * self.rows * self.places if self.slices > 1 else 0
         return 4 * max(steps, sums)
 
+    @property
+    def shared_floats_kept(self) -> int:
+        """Of a block that goes on with its tile: floats of shared memory."""
+        return max(self.shared_bytes // 4, self.rows * self.places)
+
 
 TILES = (Tile(64, 64, 2), Tile(64, 64, 4), Tile(64, 128, 2), Tile(128, 128, 1))
 

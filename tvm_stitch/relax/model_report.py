@@ -142,6 +142,8 @@ class _Owned:
                 self.flows_of[k].append(node)
         for r in flow.refusals:
             producer, consumer = flow.nodes[r.producer], flow.nodes[r.consumer]
+            if set(placed[r.producer]) & set(placed[r.consumer]):
+                continue  # a later pass has put them in one kernel
             reason = Reason(producer.function, consumer.function, r.reason, *explained(r.reason))
             self.boundaries.append(reason)
             for a in placed[r.producer]:

@@ -36,6 +36,9 @@ from .views import shape_of
 LAYOUTS = {"relax.nn.conv1d": ("NCW", "OIW"), "relax.nn.conv2d": ("NCHW", "OIHW")}
 """The layouts of data and weight that the kernel takes."""
 
+CONVOLUTION_ATTR = "tvm_stitch.convolution"
+"""Of a kernel: what it is compiled for, as numbers."""
+
 
 @module_pass
 class OwnConvolutions(ComputePass):
@@ -164,7 +167,8 @@ class _Rewriter(PyExprMutator):
 
     def _kernel(self, of: KernelOf) -> Any:
         if of not in self.kernels:
-            self.kernels[of] = self.builder_.add_func(cuda_convolution(of), "convolution")
+            func = cuda_convolution(of).with_attr(CONVOLUTION_ATTR, of.numbers())
+            self.kernels[of] = self.builder_.add_func(func, "convolution")
         return self.kernels[of]
 
     def _packed(self, weight: Any, convolution: ImageConvolution, plan: ConvolutionPlan) -> Any:

@@ -49,6 +49,7 @@ from .compute_templates import ComputeTemplates
 from .constant_batch_norm import ConstantBatchNorm
 from .constant_views import ConstantViews
 from .constant_weights import ConstantWeights
+from .convolution_epilogues import ConvolutionEpilogues
 from .convolution_layouts import ConvolutionLayouts, suits_library, suits_templates
 from .dataflow import flow_of
 from .declared_bounds import DeclaredBounds
@@ -212,6 +213,7 @@ def _stitch(target: Any, config: StitchConfig, recorder: Recorder, scopes: Scope
         return [
             StitchOps(config, attempt.boundaries, attempt.excluded, attempt.scopes, attempt.left, known),
             MergeStitchOps(),
+            ConvolutionEpilogues(),
             ScheduleStitchOps(target, config, attempt.plans, attempt.declined, check),
             LiftWorkspace(),
         ]

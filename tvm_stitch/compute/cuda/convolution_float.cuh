@@ -14,12 +14,14 @@ namespace tvm_stitch {
 //   kDepth: products that a slice adds up in a step.
 //   kGathered: a step runs through the window of one channel after the other, which suits few channels; else through the
 //     channels at one place of the window.
+//   kKeepsTile: the tile of results stays in shared memory, <kRows, kPlaces>, for the block to go on with.
 //   kGroups: of channels. The others: extents of the window, strides, paddings and dilations.
-template <int kRows_, int kPlaces_, int kSlices_, int kDepth_, bool kGathered_, int kGroups_, int kHeight_, int kWidth_,
-          int kStrideY_, int kStrideX_, int kPadY_, int kPadX_, int kDilationY_, int kDilationX_>
+template <int kRows_, int kPlaces_, int kSlices_, int kDepth_, bool kGathered_, bool kKeepsTile_, int kGroups_,
+          int kHeight_, int kWidth_, int kStrideY_, int kStrideX_, int kPadY_, int kPadX_, int kDilationY_,
+          int kDilationX_>
 struct ConvolutionTraits {
   static constexpr int kRows = kRows_, kPlaces = kPlaces_, kSlices = kSlices_, kDepth = kDepth_, kGroups = kGroups_;
-  static constexpr bool kGathered = kGathered_;
+  static constexpr bool kGathered = kGathered_, kKeepsTile = kKeepsTile_;
   static constexpr int kHeight = kHeight_, kWidth = kWidth_, kStrideY = kStrideY_, kStrideX = kStrideX_;
   static constexpr int kPadY = kPadY_, kPadX = kPadX_, kDilationY = kDilationY_, kDilationX = kDilationX_;
   static constexpr int kThreads = kRows * kPlaces / 64;  // of a slice
@@ -27,9 +29,10 @@ struct ConvolutionTraits {
   static constexpr int kStages = 3;  // steps in shared memory: all but one are copied ahead
 };
 
-// Channels are those of a group. A line of weights has one for each row, filled up to whole tiles.
+// Channels are those of a group. A line of weights has one for each row, filled up to whole tiles. Where tiles are kept,
+// a thread goes on with lanes neighbouring places.
 struct ConvolutionSizes {
-  int images, channels, height, width, outputs, out_height, out_width, line, splits;
+  int images, channels, height, width, outputs, out_height, out_width, line, splits, lanes;
 };
 
 // What a thread copies: some weights of each step, and what is read for one of the result's places.
@@ -85,10 +88,12 @@ struct ConvolutionCopies {
   }
 };
 
-// A block adds up a part of the products of a tile of results: the results of each split lie one after the other.
+// A block adds up a part of the products of a tile of results: the results of each split lie one after the other. What
+// keeps its tile writes none, but to at_tile where the thread goes on: the image of its places, which of its lanes there
+// they are, the tile's first channel among those of all groups, and its channels from there on, 0 where no place is.
 template <class Of>
 __device__ __forceinline__ void convolution_of_floats(float* shared, const float* data, const float* weight, float* out,
-                                                      ConvolutionSizes of) {
+                                                      long long* at_tile, ConvolutionSizes of) {
   constexpr int kThreads = Of::kThreads, kDepth = Of::kDepth, kStages = Of::kStages, kSlices = Of::kSlices;
   static_assert(kThreads % Of::kPlaces == 0 && kThreads % 32 == 0 && 8 % kSlices == 0 && kStages == 3, "tiles");
   const int slice = int(threadIdx.x) / kThreads, own = int(threadIdx.x) % kThreads;
@@ -101,6 +106,11 @@ __device__ __forceinline__ void convolution_of_floats(float* shared, const float
   const int first_place = block % place_blocks * Of::kPlaces;
   block /= place_blocks;
   const int group = block % Of::kGroups, split = block / Of::kGroups;
+  if (Of::kKeepsTile) {
+    const int place = first_place + int(threadIdx.x) % (Of::kPlaces / of.lanes) * of.lanes;
+    at_tile[0] = place / places, at_tile[1] = place % places / of.lanes;
+    at_tile[2] = group * of.outputs + first_row, at_tile[3] = place < all ? of.outputs - first_row : 0;
+  }
 
   constexpr int kRuns = Of::kGathered ? 1 : Of::kHeight * Of::kWidth;
   const int run_depth = Of::kGathered ? of.channels * Of::kHeight * Of::kWidth : of.channels;
@@ -181,6 +191,20 @@ __device__ __forceinline__ void convolution_of_floats(float* shared, const float
         sum += shared[(other * 64 + slice * kOwnRows * 8 + i) * kThreads + own];
       sums[i / 8][i % 8] = sum;
     }
+  }
+  if (Of::kKeepsTile) {
+    wait_for_copies();
+    __syncthreads();  // all have read what the tile takes the place of
+#pragma unroll
+    for (int i = 0; i < kOwnRows; ++i) {
+      const int number = slice * kOwnRows + i, row = (number < 4 ? 0 : Of::kRows / 2 - 4) + down + number;
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        *reinterpret_cast<float4*>(shared + row * Of::kPlaces + half * (Of::kPlaces / 2) + right) =
+            make_float4(sums[i][4 * half], sums[i][4 * half + 1], sums[i][4 * half + 2], sums[i][4 * half + 3]);
+    }
+    __syncthreads();
+    return;
   }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {

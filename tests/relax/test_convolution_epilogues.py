@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stitch ops that become epilogues of our convolutions: which ones, kernels launched, and numbers in the emulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+from tvm.script import relax as R
+
+from cuda_emulator import run_cuda
+from tests.graph.helpers import build
+from tvm_stitch import explain
+from tvm_stitch.execution.count import count_kernels
+from tvm_stitch.relax import pipeline
+from tvm_stitch.testing.random_graphs import emulated_target
+from tvm_stitch.testing.reference import evaluate, mismatches
+
+TARGET = emulated_target()
+RNG = np.random.default_rng()
+TOLERANCE = {"float32": (2e-5, 1e-4), "float16": (4e-3, 4e-3)}
+CHANNELS = 64
+
+
+def draw(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype("float32")
+
+
+def constant(*shape: int) -> Any:
+    return relax.const(draw(*shape))
+
+
+def convolved(x: Any) -> Any:
+    """A convolution whose sums are not divided: each is of few products."""
+    return R.nn.conv2d(x, constant(CHANNELS, CHANNELS, 1, 1))
+
+
+def launched(mod: tvm.IRModule, inputs: list[np.ndarray]) -> list[str]:
+    run = run_cuda(mod, inputs, target=TARGET, relax_pipeline=pipeline(TARGET)).check()
+    assert mismatches(list(run.outputs), evaluate(mod, inputs), TOLERANCE) == []
+    assert len(run.launches) == count_kernels(mod, TARGET, pipeline(TARGET)).total
+    return [launch.name for launch in run.launches]
+
+
+def bias(emit: Any, y: Any, _x: Any) -> Any:
+    return emit(R.add(y, constant(1, CHANNELS, 1, 1)))
+
+
+def hard_swish(emit: Any, y: Any, _x: Any) -> Any:
+    gate = emit(R.clip(emit(R.add(y, R.const(3.0))), 0, 6))
+    return emit(R.multiply(emit(R.multiply(y, gate)), R.const(1 / 6)))
+
+
+def gated_residual(emit: Any, y: Any, x: Any) -> Any:
+    gated = emit(R.multiply(y, constant(3, CHANNELS, 1, 1)))
+    return emit(R.nn.silu(emit(R.add(gated, x))))
+
+
+def two_results(emit: Any, y: Any, _x: Any) -> list[Any]:
+    y = emit(R.add(y, constant(1, CHANNELS, 1, 1)))
+    return [y, emit(R.nn.leakyrelu(y, 0.1))]
+
+
+def narrowed(emit: Any, y: Any, _x: Any) -> Any:
+    return emit(R.astype(emit(R.tanh(y)), "float16"))
+
+
+@pytest.mark.parametrize("extents", [(6, 6), (7, 5)], ids=str)
+@pytest.mark.parametrize("behind", [bias, hard_swish, two_results, narrowed, gated_residual])
+def test_one_kernel_with_a_convolution(behind: Callable[..., Any], extents: tuple[int, int]) -> None:
+    """Places of an image that are a multiple of a vector, and others; tiles are not filled."""
+
+    def body(emit: Any, x: Any) -> Any:
+        return behind(emit, emit(convolved(x)), x)
+
+    mod = build(body, ((3, CHANNELS, *extents), "float32"))
+    (name,) = launched(mod, [draw(3, CHANNELS, *extents)])
+    assert name.startswith("convolution_")
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_groups_and_more_channels_than_a_tile(groups: int) -> None:
+    def body(emit: Any, x: Any, residual: Any) -> Any:
+        y = emit(R.nn.conv2d(x, constant(132, 64 // groups, 1, 1), groups=groups))
+        return emit(R.nn.relu(emit(R.add(emit(R.add(y, constant(1, 132, 1, 1))), residual))))
+
+    mod = build(body, ((1, 64, 6, 14), "float32"), ((1, 132, 6, 14), "float32"))
+    assert len(launched(mod, [draw(1, 64, 6, 14), draw(1, 132, 6, 14)])) == 1
+
+
+def test_one_spatial_axis() -> None:
+    weight, x = draw(64, 32, 1), draw(2, 32, 43)
+    mod = build(
+        lambda emit, x: emit(R.nn.relu(emit(R.nn.conv1d(x, relax.const(weight))))), (x.shape, "float32")
+    )
+    run = run_cuda(mod, [x], target=TARGET, relax_pipeline=pipeline(TARGET)).check()
+    assert [launch.name for launch in run.launches] == ["convolution_relu_kernel"]
+    wanted = np.maximum(np.einsum("fc,ncx->nfx", weight[..., 0].astype("float64"), x), 0)
+    np.testing.assert_allclose(run.outputs[0], wanted, rtol=0, atol=1e-4)
+
+
+def test_of_two_convolutions_the_last_one_adds() -> None:
+    def body(emit: Any, x: Any) -> Any:
+        first, second = emit(convolved(x)), emit(convolved(x))
+        return emit(R.nn.relu(emit(R.add(second, first))))
+
+    names = launched(build(body, ((2, CHANNELS, 6, 6), "float32")), [draw(2, CHANNELS, 6, 6)])
+    assert len(names) == 2 and sum("relu" in name for name in names) == 1
+
+
+def read_twice(emit: Any, x: Any) -> Any:
+    y = emit(convolved(x))
+    return [emit(R.nn.relu(y)), emit(R.matmul(y, constant(6, 3)))]
+
+
+def a_result(emit: Any, x: Any) -> Any:
+    y = emit(convolved(x))
+    return [emit(R.nn.relu(y)), y]
+
+
+def reduced(emit: Any, x: Any) -> Any:
+    return emit(R.mean(emit(R.nn.relu(emit(convolved(x)))), axis=[2, 3]))
+
+
+def transposed(emit: Any, x: Any) -> Any:
+    return emit(R.permute_dims(emit(R.nn.relu(emit(convolved(x)))), [0, 2, 3, 1]))
+
+
+@pytest.mark.parametrize("body", [read_twice, a_result, reduced, transposed])
+def test_others_stay_stitched(body: Callable[..., Any]) -> None:
+    names = launched(build(body, ((2, CHANNELS, 6, 6), "float32")), [draw(2, CHANNELS, 6, 6)])
+    assert "convolution_kernel" in names and any(name.startswith("stitch_") for name in names), names
+
+
+def test_divided_sums_are_added_up_by_the_stitched_kernel() -> None:
+    def body(emit: Any, x: Any) -> Any:
+        return emit(R.nn.relu(emit(R.nn.conv2d(x, constant(64, 128, 3, 3)))))
+
+    names = launched(build(body, ((1, 128, 9, 9), "float32")), [draw(1, 128, 9, 9)])
+    assert names == ["convolution_kernel", "stitch_added_up_relu_kernel"]
+
+
+def test_convolutions_of_other_sizes_share_a_kernel() -> None:
+    def body(emit: Any, x: Any) -> Any:
+        for inputs, channels in ((64, 64), (64, 128)):
+            y = emit(R.nn.conv2d(x, constant(channels, inputs, 1, 1)))
+            x = emit(R.nn.relu(emit(R.add(y, constant(1, channels, 1, 1)))))
+        return x
+
+    mod = build(body, ((2, CHANNELS, 6, 6), "float32"))
+    assert len(set(launched(mod, [draw(2, CHANNELS, 6, 6)]))) == 1
+
+
+def test_what_is_told_of_it() -> None:
+    mod = build(lambda emit, x: bias(emit, emit(convolved(x)), x), ((3, CHANNELS, 6, 6), "float32"))
+    told = explain(mod, TARGET)
+    assert told.model is not None and not told.model.boundaries
+    (kernel,) = told.model.kernels
+    assert kernel.kind == "compute" and kernel.note.startswith("our kernel: tiles of")
+    assert [told.model.operators[o].operator for o in kernel.operators] == ["nn.conv2d", "add"]
