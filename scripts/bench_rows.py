@@ -16,11 +16,13 @@ Exit code: 0 all results of ours are right, 1 one is not, 2 a usage error.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,18 +64,20 @@ class Workload:
         return sum(t.numel() * t.element_size() for t in (*inputs, result))
 
 
+def _of(module: str, name: str) -> Function:
+    """A function of a package that may not be installed."""
+    found: Function = getattr(importlib.import_module(module), name)
+    return found
+
+
 def softmax(rows: int, columns: int) -> Workload:
     """Softmax of bfloat16."""
 
     def liger() -> Function:
-        from liger_kernel.transformers.functional import liger_softmax
-
-        return liger_softmax
+        return _of("liger_kernel.transformers.functional", "liger_softmax")
 
     def quack() -> Function:
-        from quack.softmax import softmax_fwd
-
-        return softmax_fwd
+        return _of("quack.softmax", "softmax_fwd")
 
     return Workload(
         f"softmax {rows} x {columns}",
@@ -87,13 +91,11 @@ def rms_norm(rows: int, columns: int) -> Workload:
     """RMS norm of bfloat16 with a weight."""
 
     def liger() -> Function:
-        from liger_kernel.transformers.functional import liger_rms_norm
-
+        liger_rms_norm = _of("liger_kernel.transformers.functional", "liger_rms_norm")
         return lambda x, w: liger_rms_norm(x, w, EPSILON, in_place=False)
 
     def quack() -> Function:
-        from quack.rmsnorm import rmsnorm
-
+        rmsnorm = _of("quack.rmsnorm", "rmsnorm")
         return lambda x, w: rmsnorm(x, w, eps=EPSILON)
 
     return Workload(
@@ -111,13 +113,11 @@ def cross_entropy(rows: int, columns: int) -> Workload:
     """Every row's cross-entropy of bfloat16 logits, in float32."""
 
     def liger() -> Function:
-        from liger_kernel.transformers.functional import liger_cross_entropy
-
+        liger_cross_entropy = _of("liger_kernel.transformers.functional", "liger_cross_entropy")
         return lambda x, t: liger_cross_entropy(x, t, reduction="none")
 
     def quack() -> Function:
-        from quack.cross_entropy import cross_entropy as theirs
-
+        theirs = _of("quack.cross_entropy", "cross_entropy")
         return lambda x, t: theirs(x, t, reduction="none")
 
     return Workload(
@@ -224,7 +224,7 @@ def bench(work: Workload, names: Sequence[str], timer: FlushedTimer) -> dict[str
         if wrong:
             failed[name] = wrong
         else:
-            calls[name] = lambda function=function: function(*inputs)
+            calls[name] = partial(function, *inputs)
     least = work.bytes_least(inputs, work.function(*inputs))
     source = torch.empty(least // 2, dtype=torch.uint8, device="cuda")
     sink = torch.empty_like(source)
