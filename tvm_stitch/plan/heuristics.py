@@ -85,6 +85,23 @@ DIVISION_COPIES = 4
 INDEX_TERMS = 400
 """Terms of a lowered index that a kernel may hold: LLVM takes about a second for 32 lanes of so many."""
 
+# -- inputs that are read across memory ---------------------------------------------------------------------------
+CROSSED_BYTES = 256 * 1024
+"""Bytes of an input from which on patches of it are turned in shared memory; a smaller one stays in the caches."""
+CROSSED_ROWS = (32, 16, 8)
+"""Rows of a block that turns patches, best first: neighbours in memory, so 8 of four bytes are a sector of 32."""
+CROSSED_THREADS = 8
+"""Threads of a row at least: with vectors of four elements they store 128 bytes, and find their elements in the patch
+without two of a warp meeting in a bank."""
+CROSSED_COLUMNS = 64
+"""Columns of a patch where nothing is reduced."""
+LEAST_CROSSED_COLUMNS = 16
+"""Columns of a row below which a block's rows lie close together anyway."""
+CROSSED_BLOCK = 256
+"""Threads of such a block at least."""
+LEAST_CROSSED_BYTES = 32
+"""Bytes of neighbouring rows that a block takes at least: a sector, the least that a GPU reads."""
+
 # -- threads of a row ------------------------------------------------------------------------------------------
 TILE_REGISTERS = 72
 """32-bit registers a thread may spend on tiles before the row takes more threads: 512 columns with 7 to 10 inputs

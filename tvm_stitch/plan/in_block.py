@@ -8,6 +8,7 @@ from ..device import DeviceModel
 from ..graph.ir import StitchGraph
 from ..graph.rewrite.one_pass_variance import with_one_pass_variance
 from .cpu.tile import choose_cpu_mapping
+from .gpu.crossed import plan_crossed
 from .gpu.split import choose_mapping, partial_scratch
 from .gpu.tile import settled
 from .gpu.variants import has_symbolic_rows, stages_by_length
@@ -48,7 +49,11 @@ def _plan_gpu(graph: StitchGraph, device: DeviceModel, config: StitchConfig) -> 
     if has_symbolic_rows(alignment, sched):
         stage, variants = stages_by_length(alignment, sched, device)
         return KernelPlan(graph, device, ((stage,),), variants=variants)
-    sched, mapping = settled(alignment, sched, choose_mapping(alignment, sched, device, config), device)
+    crossed = plan_crossed(graph, alignment, device)
+    if crossed is not None:
+        alignment, sched, mapping = crossed
+    else:
+        sched, mapping = settled(alignment, sched, choose_mapping(alignment, sched, device, config), device)
     scratch = partial_scratch(sched, alignment.domain.rows, mapping)
     partials = {op: partial_tensor(op, mapping.row_splits, s.dtype) for op, s in scratch.items()}
     return KernelPlan(

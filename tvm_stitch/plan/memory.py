@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ..graph.dtype import carried_dtype, compute_dtype, item_bytes
 from ..graph.extent import ByExtent, Extent, extent_key, product, static_extent, total
 from ..graph.ir import Operator, StitchGraph, Tensor
+from .gpu.crossed import crossed_bytes
 from .gpu.tile import partial_bytes, stage_bytes
 from .iteration.alignment import op_points
 from .iteration.domain import At, Point
@@ -166,7 +167,7 @@ def shared_bytes(plan: KernelPlan) -> int:
         scalars = [op for op, _ in stage.schedule.cross_row if op.output.size == 1]
         static = max(static, partial_bytes(stage.schedule, m), m.block // 32 * _words(scalars))
         staged = stage_bytes(stage.schedule, m) if m.shared else 0
-        dynamic = max(dynamic, staged, _slots_bytes(stage))
+        dynamic = max(dynamic, staged, _slots_bytes(stage), crossed_bytes(stage.schedule, m))
     for f in range(len(plan.phases) if plan.grid else 0):
         done = [op for op, at in plan.crossing.scalars.items() if at == f]
         static = max(static, plan.shared_grid.threads // 32 * _words(done))

@@ -35,6 +35,7 @@ from .. import builder as B
 from ..buffers import IN_PLACE, Buffers
 from ..combine import accumulator_dtype, combine, identity, in_pairs
 from ..evaluator import Evaluator, compute_dtype, convert, input_indices, short_name
+from .crossed import load_crossed
 from .exchange import Exchanger, make_exchange
 from .launch_bounds import bound_registers
 from .reduce import row_reduce
@@ -57,6 +58,7 @@ class RowEmitter:
         self.lane: Expr = B.i64(0)
         self.slot: Expr = B.i64(0)
         self.block: Expr = B.i64(0)
+        self.first_row: Expr = B.i64(0)  # of the block's group of rows
         self.segment: Expr = B.i64(0)  # which part of the row's columns the block has
         self.exchange: Exchanger | None = None
         self.staged: dict[Key | Leaf, Buffer] = {}  # in shared memory, where a row is too long for registers
@@ -139,6 +141,7 @@ class RowEmitter:
     def row_of(self, group: Expr, exact: bool) -> Expr:
         """The row of this thread's slot in a group of rows; ``exact`` when no group reaches past the last row."""
         rows, m = self.domain.rows, self.mapping
+        self.first_row = group * B.i64(m.rows_per_block)
         row = group if m.rows_per_block == 1 else group * B.i64(m.rows_per_block) + self.slot
         if exact:
             return row
@@ -325,6 +328,9 @@ class RowEmitter:
         if tile is None:
             tile = self._tile(cm, self.buffers.dtype(leaf[0]), leaf[0].name + "_in")
         self.load_tiles[leaf] = tile
+        if leaf in self.mapping.crossed:
+            load_crossed(self, leaf, p.columns, tile)
+            return
         with B.loop("unroll", cm.chunks, "chunk") as chunk:
             base = self._base(cm, step, chunk)
             with B.when(None if self.mapping.shared else self._tail(p.columns, base)):

@@ -7,6 +7,7 @@ import enum
 from dataclasses import dataclass, field
 
 from ...graph.extent import ByExtent, Extent
+from ..iteration.loops import Leaf
 
 
 class CrossBlockReduction(enum.Enum):
@@ -53,6 +54,9 @@ class RowMapping:
     ``row_splits`` blocks share a row (task splitting): block ``row * row_splits + split`` takes a contiguous part of
     the row's columns, and ``exchange`` combines what they reduce. ``blocks_per_sm`` blocks of a multiprocessor are
     resident at once, which the kernel's launch bounds enforce (0: no bound).
+
+    ``crossed`` are inputs of which neighbouring rows, not columns, are neighbours in memory: a block loads its rows of
+    them row by row fastest, and turns them in shared memory.
     """
 
     threads: int
@@ -64,6 +68,7 @@ class RowMapping:
     row_splits: int = 1
     exchange: CrossBlockReduction = CrossBlockReduction.NONE
     blocks_per_sm: int = 0
+    crossed: tuple[Leaf, ...] = ()
 
     @property
     def keep(self) -> bool:
@@ -97,6 +102,7 @@ class RowMapping:
             "blocks a row": self.row_splits,
             "exchange": self.exchange.value,
             "columns over blocks": self.split,
+            "turned in shared memory": [tensor.name for tensor, _ in self.crossed],
         }
 
     def block_columns(self, columns: Extent) -> int:

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inputs that are read across memory: kernels that turn patches of them are right, and read neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from tvm.relax import op as R
+
+from cuda_emulator import run_cuda
+from tests.graph.helpers import build
+from tvm_stitch.plan import heuristics
+from tvm_stitch.recorder import Recorder
+from tvm_stitch.relax import pipeline
+from tvm_stitch.testing.random_graphs import emulated_target
+from tvm_stitch.testing.reference import evaluate, mismatches
+
+TARGET = emulated_target()
+TOLERANCE = {"float32": (2e-5, 2e-5), "float16": (4e-3, 4e-3), "bfloat16": (3e-2, 3e-2), "int8": (0.0, 0.0)}
+
+
+@pytest.fixture(autouse=True)
+def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small inputs are turned too."""
+    monkeypatch.setattr(heuristics, "CROSSED_BYTES", 0)
+
+
+def turned(emit: Any, x: Any) -> Any:
+    axes = [*range(len(x.ty.shape) - 2), len(x.ty.shape) - 1, len(x.ty.shape) - 2]
+    return emit(R.permute_dims(x, axes))
+
+
+def alone(emit: Any, x: Any) -> Any:
+    return turned(emit, x)
+
+
+def between(emit: Any, x: Any) -> Any:
+    """With something light before it and behind it."""
+    return emit(R.abs(emit(R.negative(turned(emit, emit(R.add(x, x)))))))
+
+
+def layer_norm(emit: Any, x: Any) -> Any:
+    y = turned(emit, x)
+    gamma = emit(R.ones((int(y.ty.shape[-1]),), "float32"))
+    return emit(R.nn.layer_norm(y, gamma, gamma, axes=[-1]))
+
+
+def softmax(emit: Any, x: Any) -> Any:
+    return emit(R.nn.softmax(turned(emit, x)))
+
+
+def to_channels_last(emit: Any, x: Any) -> Any:
+    return emit(R.permute_dims(x, [0, 2, 3, 1]))
+
+
+def checked(body: Callable[..., Any], *specs: Any) -> Any:
+    """The mapping of the one kernel, which is right."""
+    mod = build(body, *specs)
+    rng = np.random.default_rng()
+    inputs = [(4 * rng.standard_normal(shape)).astype(np.dtype(dtype)) for shape, dtype in specs]
+    recorder = Recorder()
+    run = run_cuda(mod, inputs, target=TARGET, relax_pipeline=pipeline(TARGET, None, recorder)).check()
+    assert len(run.launches) == 1
+    assert mismatches(list(run.outputs), evaluate(mod, inputs), TOLERANCE) == []
+    (plan,) = recorder.plans.values()
+    return plan.stage.row_mapping
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+@pytest.mark.parametrize("shape", [(64, 64), (3, 20, 33), (2, 65, 47), (129, 33), (1, 200, 40)], ids=str)
+def test_alone(shape: tuple[int, ...], dtype: str) -> None:
+    mapping = checked(alone, (shape, dtype))
+    assert [tensor.name for tensor, _ in mapping.crossed] == ["x0"]
+
+
+@pytest.mark.parametrize("shape", [(64, 64), (3, 20, 33), (2, 65, 47)], ids=str)
+@pytest.mark.parametrize("body", [between, layer_norm, softmax])
+def test_with_others(body: Callable[..., Any], shape: tuple[int, ...]) -> None:
+    assert len(checked(body, (shape, "float32")).crossed) == 1
+
+
+def test_rows_too_long_for_many_in_a_block() -> None:
+    """Fewer rows share a block, down to those of a sector; then nothing is turned."""
+    found = [checked(layer_norm, ((columns, 32), "float32")) for columns in (256, 1024, 4096, 8000)]
+    assert [bool(m.crossed) for m in found] == [True, True, True, False]
+    rows = [m.rows_per_block for m in found[:3]]
+    assert rows == sorted(rows, reverse=True) and rows[-1] == 8
+
+
+def test_channels_last() -> None:
+    assert checked(to_channels_last, ((2, 24, 7, 9), "float32")).crossed
+
+
+def test_one_input_of_two_is_turned() -> None:
+    def body(emit: Any, x: Any, y: Any) -> Any:
+        return emit(R.add(turned(emit, x), y))
+
+    mapping = checked(body, ((40, 36), "float32"), ((36, 40), "float32"))
+    assert [tensor.name for tensor, _ in mapping.crossed] == ["x0"]
+
+
+def test_both_inputs_are_turned() -> None:
+    def body(emit: Any, x: Any, y: Any) -> Any:
+        return emit(R.add(turned(emit, x), turned(emit, y)))
+
+    assert len(checked(body, ((40, 36), "float32"), ((40, 36), "float32")).crossed) == 2
+
+
+def inner_axis_stays(emit: Any, x: Any) -> Any:
+    return emit(R.permute_dims(x, [1, 0, 2]))
+
+
+def few_columns(emit: Any, x: Any) -> Any:
+    return turned(emit, x)
+
+
+@pytest.mark.parametrize(("body", "shape"), [(inner_axis_stays, (9, 40, 64)), (few_columns, (3, 4000))])
+def test_others_are_read_as_they_lie(body: Callable[..., Any], shape: tuple[int, ...]) -> None:
+    assert not checked(body, (shape, "float32")).crossed
+
+
+def test_small_inputs_stay_in_the_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heuristics, "CROSSED_BYTES", 1 << 20)
+    assert not checked(alone, ((64, 64), "float32")).crossed

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transposed inputs on a GPU: patches of some rows and columns, loaded along the one axis and used along the other.
+
+Neighbouring columns of a row are far apart in such an input, and neighbouring rows next to each other. A warp that
+loads a row of it moves a sector of 32 bytes for every element. So a block takes several rows, loads its patch of them
+with neighbouring threads at neighbouring rows, and finds its columns in shared memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ... import compat
+from ...compat import Analyzer
+from ...device import DeviceModel
+from ...graph.dtype import item_bytes
+from ...graph.extent import ByExtent, as_expr, flatten, product, static_extent
+from ...graph.ir import StitchGraph, Tensor
+from .. import heuristics
+from ..iteration.alignment import Alignment, Misaligned, align
+from ..iteration.domain import At, Domain
+from ..iteration.loops import Leaf, LoopNest, is_streamed, schedule
+from .mapping import ColumnMapping, RowMapping
+from .tile import MOST_BLOCKS, partial_bytes, tile_words, vector_length
+
+_SAMPLED_ROWS = 33
+
+
+def plan_crossed(
+    graph: StitchGraph, alignment: Alignment, device: DeviceModel
+) -> tuple[Alignment, LoopNest, RowMapping] | None:
+    """A plan that turns what a graph reads across memory; None where it reads nothing so, or no block holds it.
+
+    Args:
+        graph: a stitch op's graph.
+        alignment: the graph's. Where it is flat, rows are those of the result.
+        device: a GPU.
+    """
+    if not _may_cross(graph):
+        return None
+    if alignment.domain.flat:
+        shape = graph.outputs[0].shape
+        try:
+            alignment = align(graph, Domain(product(shape[:-1])))
+        except Misaligned:
+            return None
+    rows, sched = alignment.domain.rows, schedule(alignment)
+    if not isinstance(rows, int) or len(sched.spaces) != 1 or not isinstance(sched.spaces[0], int):
+        return None
+    columns = sched.spaces[0]
+    leaves = tuple(
+        dict.fromkeys(leaf for p in sched.passes for leaf in p.loads if _is_crossed(alignment, columns, leaf))
+    )
+    if not leaves or columns < heuristics.LEAST_CROSSED_COLUMNS or rows < heuristics.CROSSED_ROWS[0]:
+        return None
+    reduces = bool(graph.reduces)
+    mapping = (_whole_rows if reduces else _pieces)(alignment, sched, columns, leaves, device)
+    return None if mapping is None else (alignment, sched, mapping)
+
+
+def _may_cross(graph: StitchGraph) -> bool:
+    """Whether there are large static inputs, and something is read in an order that is not its own: cheap to see."""
+    shapes = [extent for t in (*graph.inputs, *graph.outputs) for extent in t.shape]
+    if not all(isinstance(extent, int) for extent in shapes) or len(graph.outputs[0].shape) < 2:
+        return False
+    if all(_bytes(tensor) < heuristics.CROSSED_BYTES for tensor in graph.inputs):
+        return False
+    return any(
+        axis.var in compat.free_vars(access.indices[-1])
+        for op in graph.operators
+        for access in op.accesses
+        if access.indices
+        for axis in op.axes[:-1]
+    )
+
+
+def _bytes(tensor: Tensor) -> int:
+    return static_extent(tensor.size) * item_bytes(tensor.dtype)
+
+
+def _is_crossed(alignment: Alignment, columns: int, leaf: Leaf) -> bool:
+    """Whether rows of an input are neighbours in memory, mostly, and columns are not."""
+    tensor, point = leaf
+    domain = alignment.domain
+    if point.at is not At.INDEX or not is_streamed(domain.rows, leaf):
+        return False
+    if _bytes(tensor) < heuristics.CROSSED_BYTES or tensor.dtype == "bool":
+        return False
+    flat, analyzer = as_expr(flatten(list(point.indices), tensor.shape)), Analyzer()
+
+    def place(row: int, column: int) -> int | None:
+        values = {domain.row: compat.const(row, "int64"), domain.column: compat.const(column, "int64")}
+        return compat.int_value(analyzer.simplify(compat.substitute(flat, values)))
+
+    rows = min(_SAMPLED_ROWS, static_extent(domain.rows))
+    down = [place(row, 0) for row in range(rows)]
+    right = [place(0, column) for column in range(min(_SAMPLED_ROWS, columns))]
+    return _neighbours(down) * 8 >= 7 * (len(down) - 1) and _neighbours(right) * 2 < len(right) - 1
+
+
+def _neighbours(places: Sequence[int | None]) -> int:
+    """How many of some elements lie right behind the one before."""
+    return sum(
+        b is not None and a is not None and b - a == 1 for a, b in zip(places, places[1:], strict=False)
+    )
+
+
+def _pieces(
+    alignment: Alignment, sched: LoopNest, columns: int, leaves: tuple[Leaf, ...], device: DeviceModel
+) -> RowMapping | None:
+    """Patches of rows that are not reduced, a block each."""
+    rows, threads = static_extent(alignment.domain.rows), heuristics.CROSSED_THREADS
+    vector = vector_length(alignment, sched, columns, device)
+    wanted = -(-min(columns, heuristics.CROSSED_COLUMNS) // (threads * vector))
+    chunks = max(1, wanted)
+    splits = -(-columns // (threads * vector * chunks))
+    mapping = RowMapping(
+        threads,
+        heuristics.CROSSED_ROWS[0],
+        ByExtent([(columns, ColumnMapping(vector, chunks))]),
+        row_splits=splits,
+        crossed=leaves,
+    )
+    fits = crossed_bytes(sched, mapping) <= device.shared_per_sm // 4
+    return mapping if fits and -(-rows // mapping.rows_per_block) * splits <= MOST_BLOCKS else None
+
+
+def _whole_rows(
+    alignment: Alignment, sched: LoopNest, columns: int, leaves: tuple[Leaf, ...], device: DeviceModel
+) -> RowMapping | None:
+    """Patches of whole rows, as many as let two blocks share a multiprocessor, or at least one have it."""
+    vector = vector_length(alignment, sched, columns, device)
+    words = tile_words(alignment, sched, columns)
+    narrowest = min(item_bytes(tensor.dtype) for tensor, _ in leaves)
+    for resident in (2, 1):
+        for rows in heuristics.CROSSED_ROWS:
+            if rows * narrowest < heuristics.LEAST_CROSSED_BYTES:
+                continue
+            threads = heuristics.CROSSED_THREADS
+            while rows * threads < heuristics.CROSSED_BLOCK:
+                threads *= 2
+            while rows * threads <= device.max_threads_per_block:
+                chunks = -(-columns // (threads * vector))
+                spaces = ByExtent([(columns, ColumnMapping(vector, chunks))])
+                mapping = RowMapping(threads, rows, spaces, crossed=leaves)
+                if chunks * vector * words <= _registers(mapping, device):
+                    break
+                threads *= 2
+            else:
+                continue
+            shared = crossed_bytes(sched, mapping) + partial_bytes(sched, mapping)
+            most = min(device.shared_per_block, device.shared_per_sm // resident - device.shared_reserved)
+            if shared + heuristics.SHARED_SLACK_BYTES <= most:
+                return mapping
+    return None
+
+
+def _registers(mapping: RowMapping, device: DeviceModel) -> float:
+    """What a thread may spend on its columns."""
+    if mapping.block < device.max_threads_per_block:
+        return heuristics.TILE_REGISTERS
+    return device.registers_per_sm // mapping.block - heuristics.LARGEST_BLOCK_REGISTERS
+
+
+def pitch(mapping: RowMapping, leaf: Leaf) -> int:
+    """Elements from one row of a patch to the next: neighbouring rows begin in neighbouring banks."""
+    tensor, point = leaf
+    return mapping.block_columns(point.columns) + max(1, 4 // item_bytes(tensor.dtype))
+
+
+def crossed_bytes(sched: LoopNest, mapping: RowMapping) -> int:
+    """Shared memory of a block's patches."""
+    loaded = {leaf for p in sched.passes for leaf in p.loads}
+    return sum(
+        mapping.rows_per_block * pitch(mapping, leaf) * item_bytes(leaf[0].dtype)
+        for leaf in mapping.crossed
+        if leaf in loaded
+    )
