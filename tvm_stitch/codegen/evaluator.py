@@ -119,10 +119,13 @@ class Evaluator:
 
     def localize(self, index: Expr) -> Expr:
         """Write an index in the current row and column instead of the domain's variables."""
-        domain = self.al.domain
-        values = {domain.row: self.row}
-        if self.column is not None:
-            values[domain.column] = self.column
+        return self.at(index, self.row, self.column)
+
+    def at(self, index: Expr, row: Expr, column: Expr | None) -> Expr:
+        """An index at any row and column."""
+        values = {self.al.domain.row: row}
+        if column is not None:
+            values[self.al.domain.column] = column
         here = self.sound(compat.substitute(index, values))
         return _from(self.moved, here) if self.moved and has_load(here) else here
 

@@ -99,6 +99,10 @@ LEAST_CROSSED_COLUMNS = 16
 """Columns of a row below which a block's rows lie close together anyway."""
 CROSSED_BLOCK = 256
 """Threads of such a block at least."""
+CROSSED_LOADS = 16
+"""Loads of a thread that are on their way before the first one is needed."""
+CROSSED_SAMPLE = 33
+"""Rows and columns by which it is seen how an input lies in memory."""
 LEAST_CROSSED_BYTES = 32
 """Bytes of neighbouring rows that a block takes at least: a sector, the least that a GPU reads."""
 

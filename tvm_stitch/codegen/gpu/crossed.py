@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ... import compat
 from ...compat import Buffer, Expr, tir
 from ...graph.extent import Extent, static_extent
+from ...plan import heuristics
 from ...plan.gpu.crossed import pitch
 from ...plan.iteration.loops import Leaf
 from .. import builder as B
@@ -15,9 +16,6 @@ from ..evaluator import input_indices
 
 if TYPE_CHECKING:
     from .rows import RowEmitter
-
-IN_FLIGHT = 16
-"""Loads of a thread that are written out: all of them are on their way before the first one is needed."""
 
 
 def load_crossed(emitter: RowEmitter, leaf: Leaf, columns: Extent, tile: Buffer) -> None:
@@ -34,7 +32,7 @@ def load_crossed(emitter: RowEmitter, leaf: Leaf, columns: Extent, tile: Buffer)
     thread = emitter.slot * B.i64(m.threads) + emitter.lane
     row, across = tir.floormod(thread, B.i64(m.rows_per_block)), tir.floordiv(thread, B.i64(m.rows_per_block))
     loads = cm.chunks * cm.vector
-    at_once = max(n for n in range(1, IN_FLIGHT + 1) if loads % n == 0)
+    at_once = max(n for n in range(1, heuristics.CROSSED_LOADS + 1) if loads % n == 0)
     with B.loop("serial", loads // at_once, "part") as part, B.loop("unroll", at_once, "load") as load:
         column = (part * B.i64(at_once) + load) * B.i64(m.threads) + across
         value = _element(emitter, leaf, columns, emitter.first_row + row, start + column)
@@ -54,9 +52,7 @@ def _element(emitter: RowEmitter, leaf: Leaf, columns: Extent, row: Expr, column
         inside = tir.LT(row, B.i64(rows))
     if m.covered(columns) != length:
         inside = B.both(inside, tir.LT(column, B.i64(length)))
-    own, emitter.eval.row, emitter.eval.column = emitter.eval.row, row, column
-    where = [emitter.eval.localize(index) for index in input_indices(emitter.al, tensor, point)]
-    emitter.eval.row, emitter.eval.column = own, None
+    where = [emitter.eval.at(index, row, column) for index in input_indices(emitter.al, tensor, point)]
     memory = emitter.buffers.of(tensor)
     value = compat.load(memory, where)
     return (

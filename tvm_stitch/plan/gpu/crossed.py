@@ -23,8 +23,6 @@ from ..iteration.loops import Leaf, LoopNest, is_streamed, schedule
 from .mapping import ColumnMapping, RowMapping
 from .tile import MOST_BLOCKS, partial_bytes, tile_words, vector_length
 
-_SAMPLED_ROWS = 33
-
 
 def plan_crossed(
     graph: StitchGraph, alignment: Alignment, device: DeviceModel
@@ -92,9 +90,9 @@ def _is_crossed(alignment: Alignment, columns: int, leaf: Leaf) -> bool:
         values = {domain.row: compat.const(row, "int64"), domain.column: compat.const(column, "int64")}
         return compat.int_value(analyzer.simplify(compat.substitute(flat, values)))
 
-    rows = min(_SAMPLED_ROWS, static_extent(domain.rows))
+    rows = min(heuristics.CROSSED_SAMPLE, static_extent(domain.rows))
     down = [place(row, 0) for row in range(rows)]
-    right = [place(0, column) for column in range(min(_SAMPLED_ROWS, columns))]
+    right = [place(0, column) for column in range(min(heuristics.CROSSED_SAMPLE, columns))]
     return _neighbours(down) * 8 >= 7 * (len(down) - 1) and _neighbours(right) * 2 < len(right) - 1
 
 

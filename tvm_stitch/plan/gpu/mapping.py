@@ -92,6 +92,7 @@ class RowMapping:
 
     def describe(self) -> dict[str, object]:
         """The mapping as plain data, for ``explain``."""
+        turned = [tensor.name for tensor, _ in self.crossed]
         return {
             "threads a row": self.threads,
             "rows a block": self.rows_per_block,
@@ -102,7 +103,7 @@ class RowMapping:
             "blocks a row": self.row_splits,
             "exchange": self.exchange.value,
             "columns over blocks": self.split,
-            "turned in shared memory": [tensor.name for tensor, _ in self.crossed],
+            **({"turned in shared memory": turned} if turned else {}),
         }
 
     def block_columns(self, columns: Extent) -> int:
