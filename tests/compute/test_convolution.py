@@ -138,6 +138,32 @@ def test_data_of_a_slice_in_another_order() -> None:
 
 
 @T.prim_func(s_tir=True)
+def of_a_border_of_a_slice(
+    x: T.Buffer((1, 7, 9, 3), "float32"),
+    w: T.Buffer((4, 3, 3, 3), "float32"),
+    y: T.Buffer((1, 6, 8, 4), "float32"),
+):
+    t = T.sblock_alloc_buffer((1, 6, 8, 3))
+    u = T.sblock_alloc_buffer((1, 8, 10, 3))
+    for n, i, j, c in T.grid(1, 6, 8, 3):
+        with T.sblock("slice"):
+            vn, vi, vj, vc = T.axis.remap("SSSS", [n, i, j, c])
+            t[vn, vi, vj, vc] = x[vn, vi + 1, vj + 1, vc]
+    for n, i, j, c in T.grid(1, 8, 10, 3):
+        with T.sblock("border"):
+            vn, vi, vj, vc = T.axis.remap("SSSS", [n, i, j, c])
+            u[vn, vi, vj, vc] = T.if_then_else(
+                1 <= vi and vi < 7 and 1 <= vj and vj < 9, t[vn, vi - 1, vj - 1, vc], T.float32(0)
+            )
+    for n, i, j, f, r, s, c in T.grid(1, 6, 8, 4, 3, 3, 3):
+        with T.sblock("conv"):
+            vn, vi, vj, vf, vr, vs, vc = T.axis.remap("SSSSRRR", [n, i, j, f, r, s, c])
+            with T.init():
+                y[vn, vi, vj, vf] = T.float32(0)
+            y[vn, vi, vj, vf] = y[vn, vi, vj, vf] + u[vn, vi + vr, vj + vs, vc] * w[vf, vr, vs, vc]
+
+
+@T.prim_func(s_tir=True)
 def of_a_narrower_border(
     x: T.Buffer((1, 6, 8, 3), "float32"),
     w: T.Buffer((4, 3, 3, 3), "float32"),
@@ -208,6 +234,7 @@ def of_channels_in_another_order(
 @pytest.mark.parametrize(
     ("func", "reason"),
     [
+        (of_a_border_of_a_slice, "t is computed in the same kernel"),
         (of_a_narrower_border, "t is computed in the same kernel"),
         (of_an_activation, "t is computed in the same kernel"),
         (of_channels_outermost, "its channels are not innermost"),

@@ -59,6 +59,8 @@ def test_several_results() -> None:
     [
         (lambda emit, x: emit(R.nn.relu(emit(R.permute_dims(x, [0, 1, 3, 2])))), ()),
         (lambda emit, x: emit(R.exp(emit(R.sum(x, axis=[2, 3], keepdims=True)))), ()),
+        (lambda emit, x: emit(R.nn.softmax(x)), ()),
+        (lambda emit, x: emit(R.add(x, emit(R.max(x, axis=[0], keepdims=True)))), ()),
         (lambda emit, x: emit(R.nn.relu(emit(R.nn.pad(x, [0, 0, 0, 0, 1, 1, 1, 1])))), ()),
         (lambda emit, x: emit(R.nn.relu(emit(R.strided_slice(x, [1], [0], [3])))), ()),
         (lambda emit, x: emit(R.nn.relu(emit(R.reshape(x, (12, 20))))), ()),

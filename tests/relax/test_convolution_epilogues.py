@@ -88,8 +88,9 @@ def test_groups_and_more_channels_than_a_tile(groups: int) -> None:
         y = emit(R.nn.conv2d(x, constant(132, 64 // groups, 1, 1), groups=groups))
         return emit(R.nn.relu(emit(R.add(emit(R.add(y, constant(1, 132, 1, 1))), residual))))
 
-    mod = build(body, ((1, 64, 6, 14), "float32"), ((1, 132, 6, 14), "float32"))
-    assert len(launched(mod, [draw(1, 64, 6, 14), draw(1, 132, 6, 14)])) == 1
+    mod = build(body, ((1, 64, 8, 16), "float32"), ((1, 132, 8, 16), "float32"))
+    (name,) = launched(mod, [draw(1, 64, 8, 16), draw(1, 132, 8, 16)])
+    assert name.startswith("convolution_")
 
 
 def test_one_spatial_axis() -> None:
