@@ -150,3 +150,28 @@ def test_reductions(name: str, symbolic: bool) -> None:
     for one, other in zip(found, wanted):
         assert one.numpy().dtype == other.numpy().dtype and one.numpy().shape == tuple(other.shape)
         np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=2e-6, atol=2e-6)
+
+
+class Joined(nn.Module):
+    """Tensors of nothing, as caches begin, and of several types."""
+
+    def forward(self, x: Any) -> Any:
+        nothing, counts = torch.tensor([]), torch.arange(6)
+        grown = torch.cat([nothing, x], -2)
+        return torch.cat([nothing, grown, x + 1, torch.zeros(0)], dim=1), torch.cat(
+            [counts, x[0, 0], nothing]
+        )
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+def test_concatenations(symbolic: bool) -> None:
+    x = torch.randn(2, 4, 6)
+    rows = {"x": {0: torch.export.Dim("rows", min=2)}} if symbolic else None
+    program = torch.export.export(Joined(), (x,), dynamic_shapes=rows)
+    mod = from_exported_program(program, custom_convert_map=torch_converters())
+    found = relax.VirtualMachine(tvm_stitch.compile(mod, LLVM), tvm.cpu())["main"](
+        tvm.runtime.tensor(x.numpy())
+    )
+    for one, other in zip(found, Joined()(x), strict=True):
+        assert one.numpy().dtype == other.numpy().dtype
+        np.testing.assert_array_equal(one.numpy(), other.numpy())

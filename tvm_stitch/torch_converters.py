@@ -14,6 +14,7 @@ from typing import Any
 from tvm import relax
 from tvm.relax import op as R
 
+from .compat import int_value
 from .torch_backward import Converter, backward_converters, constant, number
 from .torch_core import core_converters
 from .torch_indexing import indexing_converters
@@ -26,12 +27,14 @@ def torch_converters() -> dict[str, Converter]:
 
     Those of :func:`~tvm_stitch.torch_backward.backward_converters` and of
     :func:`~tvm_stitch.torch_indexing.indexing_converters`, SELU's, reductions such as ``amax``
-    (which ``logsumexp`` has), and what gives floats of integers: quotients, powers, roots, exponentials, logarithms.
+    (which ``logsumexp`` has), concatenations with a tensor of nothing (caches that begin so), and what gives floats of
+    integers: quotients, powers, roots, exponentials, logarithms.
     """
     return {
         **backward_converters(),
         **core_converters(),
         **indexing_converters(),
+        "cat.default": _concatenation,
         "div.Tensor_mode": _rounded_quotient,
         "elu.default": _elu,
         **{name: partial(_of_floats, *each) for name, each in _OF_FLOATS.items()},
@@ -104,6 +107,18 @@ def _in_type_of_result(given: list[Any], node: Any, importer: Any) -> list[Any]:
         )
 
     return [operand(each) for each in given]
+
+
+def _concatenation(node: Any, importer: Any) -> Any:
+    """(tensors, axis) -> one tensor, in the type of all.
+
+    Tensors of one axis without elements do not count, whatever axes the others have: transformers' caches begin so.
+    """
+    given = [importer.env[arg] for arg in node.args[0]]
+    some = [each for each in given if [int_value(extent) for extent in each.ty.shape] != [0]] or given[:1]
+    axis = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
+    parts = _in_type_of_result(some, node, importer)
+    return parts[0] if len(parts) == 1 else importer.block_builder.emit(R.concat(parts, axis))
 
 
 def _elu(node: Any, importer: Any) -> Any:
