@@ -49,6 +49,34 @@ def test_a_view(view: Any, meaning: Any, dtype: str) -> None:
     assert str(found.dtype) == dtype
 
 
+@pytest.mark.parametrize(("cuts", "axis"), [(2, 0), (2, -1), ([1], 2), ([1, 3], 3), (3, 3)])
+def test_parts(cuts: Any, axis: int) -> None:
+    """As of the joined weight of an attention's inputs; 3 sections of 4 elements are of 2, 2 and 0."""
+
+    def body(emit: Any, x: Any) -> Any:
+        parts = emit(R.split(emit(R.permute_dims(relax.const(W), [0, 1, 2, 3])), cuts, axis))
+        return [emit(relax.TupleGetItem(parts, i)) for i in range(len(parts.ty.fields))]
+
+    mod = build(body, ((1,), "float32"))
+    types = mod["main"].ret_ty.fields
+    extents = [int(each.shape[axis]) for each in types]
+    ends = np.cumsum(extents)
+    folded = ConstantViews()(mod)
+    wanted = [W.take(range(end - extent, end), axis) for end, extent in zip(ends, extents)]
+    for found, part in zip(constants(folded), wanted, strict=True):
+        np.testing.assert_array_equal(found.numpy(), part)
+    assert "split" not in folded.script(show_meta=False)
+
+
+def test_parts_of_what_is_computed_stay() -> None:
+    def body(emit: Any, x: Any) -> Any:
+        parts = emit(R.split(x, 2, 0))
+        return [emit(relax.TupleGetItem(parts, i)) for i in range(2)]
+
+    mod = build(body, ((4, 3), "float32"))
+    tvm.ir.assert_structural_equal(ConstantViews()(mod), mod)
+
+
 def chain(emit: Any, x: Any) -> list[Any]:
     w = relax.const(W)
     first = emit(R.reshape(emit(R.permute_dims(w)), [12, 2]))
