@@ -4,8 +4,8 @@
 In order: functions that importers made of operators turned back; calls that TVM does not compile, or compiles to
 something else, mended, and running sums of short rows spelled out; library dispatch; copies dropped and equal
 expressions joined (three linear layers of one operand each reshape it); what TVM does not lower in bfloat16 widened;
-weights of one value made constants; quantized products made products of integers, or their weights floats; the passes
-for compute-intensive operators that need Relax operators;
+weights of one value made constants; quantized products made products of integers, or their weights floats; weights
+computed from constants made constants; the passes for compute-intensive operators that need Relax operators;
 legalization, with products with zeros kept, group norms centred and argmax as two plain reductions; empty calls
 dropped; each reader of a half value widens it for itself, and results that are reshapes of what a kernel makes are
 views of it; stitching; ``FuseOps`` and ``FuseTIR`` for what no scope took; dlight's schedules on a GPU; TVM's
@@ -46,6 +46,7 @@ from .carried_permutations import CarriedPermutations
 from .carried_reshapes import CarriedReshapes
 from .centred_norms import CENTRED_NORMS
 from .compute_templates import ComputeTemplates
+from .computed_weights import ComputedWeights
 from .constant_batch_norm import ConstantBatchNorm
 from .constant_views import ConstantViews
 from .constant_weights import ConstantWeights
@@ -109,8 +110,7 @@ def stitch_passes(
     """
     recorder = recorder or Recorder()
     return [
-        KeepZeros(),
-        exclusively([relax.transform.LegalizeOps(LEGALIZED)]),
+        *_legalization(),
         SkipEmpty(),
         relax.transform.AnnotateTIROpPattern(),
         FoldConstants(),
@@ -125,6 +125,11 @@ def stitch_passes(
         UnmarkEpilogues(),
         relax.transform.DeadCodeElimination(),
     ]
+
+
+def _legalization() -> list[Any]:
+    """The passes that make calls of PrimFuncs of operators."""
+    return [KeepZeros(), exclusively([relax.transform.LegalizeOps(LEGALIZED)])]
 
 
 def planning_passes(
@@ -149,6 +154,7 @@ def planning_passes(
         ConstantWeights(),
         ConstantViews(),
         *_quantized(target, config, recorder),
+        ComputedWeights([*_legalization(), FoldConstants()]),
         ConstantBatchNorm(),
         *([JoinedProducts()] if target.kind.name == "cuda" and "matmul" not in config.of_tvm else []),
         FusedAttention(target, config, recorder.computed),
