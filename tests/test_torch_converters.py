@@ -175,3 +175,29 @@ def test_concatenations(symbolic: bool) -> None:
     for one, other in zip(found, Joined()(x), strict=True):
         assert one.numpy().dtype == other.numpy().dtype
         np.testing.assert_array_equal(one.numpy(), other.numpy())
+
+
+class CountingDown(nn.Module):
+    """Relative positions, as Funnel has them; the number of elements depends on the input's where that is symbolic."""
+
+    def forward(self, x: Any) -> Any:
+        n = x.shape[0]
+        down = torch.arange(n, -n, -1), torch.arange(2 * n, -1, -2), torch.arange(n - 1, 2 - 3 * n, -4)
+        return *down, torch.arange(0, 3 * n, 2), torch.arange(3.5, -2, -0.5), torch.arange(9, -8, -3.0) + x[0]
+
+
+@pytest.mark.parametrize("rows", [2, 5, 8])
+@pytest.mark.parametrize("symbolic", [False, True])
+def test_ranges(symbolic: bool, rows: int) -> None:
+    shapes = {"x": {0: torch.export.Dim("rows", min=2, max=64)}} if symbolic else None
+    program = torch.export.export(
+        CountingDown(), (torch.randn(7 if symbolic else rows, 1),), dynamic_shapes=shapes
+    )
+    mod = from_exported_program(program, custom_convert_map=torch_converters())
+    x = torch.randn(rows, 1)
+    found = relax.VirtualMachine(tvm_stitch.compile(mod, LLVM), tvm.cpu())["main"](
+        tvm.runtime.tensor(x.numpy())
+    )
+    for one, other in zip(found, CountingDown()(x), strict=True):
+        assert one.numpy().dtype == other.numpy().dtype
+        np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=1e-6)

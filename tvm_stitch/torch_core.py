@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reductions of PyTorch's core set that TVM's importer lacks.
+"""Operators of PyTorch's core set that TVM's importer lacks or gets wrong: reductions, ranges that count down.
 
 PyTorch decomposes what users call into this set: a ``logsumexp`` has an ``amax``.
 """
@@ -25,6 +25,7 @@ def core_converters() -> dict[str, Converter]:
         "prod.dim_int": partial(_over_axes, R.prod),
         "min.dim": _min_with_indices,
         "any.default": _any,
+        "arange.start_step": _range,
     }
 
 
@@ -64,3 +65,15 @@ def _any(node: Any, importer: Any) -> Any:
     if dtype != "bool":
         x = emit(R.not_equal(x, relax.const(0, dtype)))
     return emit(R.astype(emit(R.max(emit(R.astype(x, "int8")))), "bool"))
+
+
+def _range(node: Any, importer: Any) -> Any:
+    """(start, end, step) -> a range; TVM gives one of integers that counts down more elements than it has."""
+    start, end = (importer.env[arg] if arg in importer.env else arg for arg in node.args[:2])
+    step = _argument(node, 2, "step", 1)
+    if not isinstance(step, int) or step > 0 or isinstance(start, float) or isinstance(end, float):
+        return importer._arange(node)
+    emit, dtype = importer.block_builder.emit, str(node.meta["val"].dtype).removeprefix("torch.")
+    count = -((end - start) // -step)
+    last = start + (count - 1) * step
+    return emit(R.flip(emit(R.arange(last, start + 1, -step, dtype=dtype)), 0))
