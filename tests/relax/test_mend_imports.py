@@ -36,7 +36,19 @@ def count(emit: Any, x: Any) -> Any:
     return R.cumsum(emit(R.greater(x, relax.const(0.0, "float32"))), 1)
 
 
+N = symbol()
+
+
+def differences(emit: Any, x: Any) -> Any:
+    later = emit(R.strided_slice(x, [-1], [1], [7], [2]))
+    return R.subtract(later, emit(R.strided_slice(x, [0, -1], [0, 0], [N, 6], [1, 2], assume_inbound=True)))
+
+
 STOCK_FAILS = {
+    "a slice along the last axis, counted from the end": (
+        build(differences, ((N, 7), "float32")),
+        "axis < src_tensor_dim",
+    ),
     "clip of integers with an infinite bound": (build(clip(0, INF), ((4, 6), "int64")), "infinity"),
     "a tensor of infinities": (build(mask, ((4, 6), "float32")), "not iterable"),
     "a running sum of booleans": (build(count, ((4, 6), "float32")), "kDLFloat"),
@@ -161,3 +173,17 @@ def test_the_first_of_a_row_is_a_reduction(run: Any, largest: bool, which: str) 
 def test_more_than_one_of_a_row_is_sorted_by_tvm() -> None:
     mod = build(lambda emit, x: R.topk(x, 3, -1, "values"), ((5, 40), "float32"))
     tvm.ir.assert_structural_equal(MendImports()(mod), mod)
+
+
+@pytest.mark.parametrize("run", [on_llvm, emulated])
+@pytest.mark.parametrize(
+    ("body", "rows", "wanted"),
+    [
+        (differences, N, lambda x: x[:, 1::2] - x[:, :6:2]),
+        (lambda emit, x: R.strided_slice(x, [-2, -1], [1, 0], [3, 7], [1, 3]), 4, lambda x: x[1:3, ::3]),
+    ],
+)
+def test_slices_along_axes_counted_from_the_end(run: Any, body: Any, rows: Any, wanted: Any) -> None:
+    x = np.random.default_rng(0).standard_normal((4, 7)).astype("float32")
+    (found,) = run(build(body, ((rows, 7), "float32")), x)
+    np.testing.assert_array_equal(found, wanted(x))

@@ -20,7 +20,7 @@ from ..graph.extent import is_static
 from ..module_pass import module_pass
 from .functions import with_own_functions, with_result_inferred
 from .operators import has_operators, operator_name
-from .views import shape_of
+from .views import integers_of, shape_of
 
 
 def _clip(builder: Any, call: Any) -> Any:
@@ -126,6 +126,19 @@ def _take(builder: Any, call: Any) -> Any:
     return relax.op.squeeze(part, [axis])
 
 
+def _slice(_builder: Any, call: Any) -> Any:
+    """A slice with its axes counted from the front: TVM legalizes no other of a tensor with a symbolic extent.
+
+    PyTorch's ``diff`` is imported so, by which transformers see where sequences begin.
+    """
+    x, axes, *cuts = call.args
+    shape, places = shape_of(x), integers_of(axes)
+    if shape is None or places is None or min(places) >= 0:
+        return call
+    counted = [place % len(shape) for place in places]
+    return relax.op.strided_slice(x, counted, *cuts, assume_inbound=bool(call.attrs.assume_inbound))
+
+
 MENDED: dict[str, Callable[[Any, Any], Any]] = {
     "relax.clip": _clip,
     "relax.full": _full,
@@ -133,6 +146,7 @@ MENDED: dict[str, Callable[[Any, Any], Any]] = {
     "relax.cumprod": _count,
     "relax.topk": _topk,
     "relax.take": _take,
+    "relax.strided_slice": _slice,
 }
 """By operator what makes of a call one that TVM compiles, or the call itself."""
 
