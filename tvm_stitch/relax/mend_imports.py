@@ -139,6 +139,18 @@ def _slice(_builder: Any, call: Any) -> Any:
     return relax.op.strided_slice(x, counted, *cuts, assume_inbound=bool(call.attrs.assume_inbound))
 
 
+def _leaky_relu(builder: Any, call: Any) -> Any:
+    """The greater of an element and its multiple: TVM's change of layouts stops at a leaky ReLU, and not at a maximum.
+
+    Of a factor above 1 it is the lesser of both.
+    """
+    (x,), alpha = call.args, float(call.attrs.alpha)
+    if alpha == 0.0:
+        return relax.op.nn.relu(x)  # of an infinity, a product with zero is NaN
+    combine = relax.op.maximum if alpha <= 1.0 else relax.op.minimum
+    return combine(x, builder.emit(relax.op.multiply(x, relax.const(alpha, str(x.ty.dtype)))))
+
+
 MENDED: dict[str, Callable[[Any, Any], Any]] = {
     "relax.clip": _clip,
     "relax.full": _full,
@@ -147,6 +159,7 @@ MENDED: dict[str, Callable[[Any, Any], Any]] = {
     "relax.topk": _topk,
     "relax.take": _take,
     "relax.strided_slice": _slice,
+    "relax.nn.leakyrelu": _leaky_relu,
 }
 """By operator what makes of a call one that TVM compiles, or the call itself."""
 
