@@ -455,6 +455,24 @@ def encoder_layer(batch: int, sequence: int, hidden: int, heads: int, ffn: int) 
     )
 
 
+SCALES = ("test", "cpu", "gpu")
+_EXTENTS: Mapping[Callable[..., Case], Sequence[tuple[int, ...]]] = {
+    softmax: [(7, 33), (1024, 1024), (65536, 1024)],
+    attention_softmax: [(2, 3, 5, 17), (4, 8, 128, 256), (16, 12, 512, 512)],
+    layer_norm: [(5, 100), (1024, 1024), (65536, 1024)],
+    add_layer_norm_gelu: [(6, 65), (1024, 512), (65536, 768)],
+    softmax_add_layer_norm_gelu: [(9, 130), (1024, 1024), (65536, 1024)],
+    group_norm_silu: [(2, 12, 4, 35), (8, 128, 32, 1024), (64, 320, 32, 4096)],
+    rms_norm_quantize: [(5, 72), (2048, 1024), (32768, 4096)],
+    lstm_cell: [(3, 37), (512, 768), (32768, 1024)],
+    swiglu: [(5, 43), (1024, 1024), (16384, 4096)],
+    power_broadcast_add: [(11, 29), (1024, 1024), (65536, 1024)],
+    log_softmax: [(3, 257), (64, 30000), (4096, 30000)],
+    encoder_layer: [(2, 7, 24, 3, 40), (4, 128, 384, 12, 1536), (32, 512, 768, 12, 3072)],
+}
+"""The extents of each workload, one for each of the ``SCALES``."""
+
+
 def cases(scale: str = "test") -> list[Case]:
     """Every workload once, at the sizes of ``scale``.
 
@@ -465,49 +483,13 @@ def cases(scale: str = "test") -> list[Case]:
     ------
     ValueError : unknown scale.
     """
-    if scale == "test":
-        return [
-            softmax(7, 33),
-            attention_softmax(2, 3, 5, 17),
-            layer_norm(5, 100),
-            add_layer_norm_gelu(6, 65),
-            softmax_add_layer_norm_gelu(9, 130),
-            group_norm_silu(2, 12, 4, 35),
-            rms_norm_quantize(5, 72),
-            lstm_cell(3, 37),
-            swiglu(5, 43),
-            power_broadcast_add(11, 29),
-            log_softmax(3, 257),
-            encoder_layer(2, 7, 24, 3, 40),
-        ]
-    if scale == "cpu":
-        return [
-            softmax(1024, 1024),
-            attention_softmax(4, 8, 128, 256),
-            layer_norm(1024, 1024),
-            add_layer_norm_gelu(1024, 512),
-            softmax_add_layer_norm_gelu(1024, 1024),
-            group_norm_silu(8, 128, 32, 1024),
-            rms_norm_quantize(2048, 1024),
-            lstm_cell(512, 768),
-            swiglu(1024, 1024),
-            power_broadcast_add(1024, 1024),
-            log_softmax(64, 30000),
-            encoder_layer(4, 128, 384, 12, 1536),
-        ]
-    if scale == "gpu":
-        return [
-            softmax(65536, 1024),
-            attention_softmax(16, 12, 512, 512),
-            layer_norm(65536, 1024),
-            add_layer_norm_gelu(65536, 768),
-            softmax_add_layer_norm_gelu(65536, 1024),
-            group_norm_silu(64, 320, 32, 4096),
-            rms_norm_quantize(32768, 4096),
-            lstm_cell(32768, 1024),
-            swiglu(16384, 4096),
-            power_broadcast_add(65536, 1024),
-            log_softmax(4096, 30000),
-            encoder_layer(32, 512, 768, 12, 3072),
-        ]
-    raise ValueError(f"unknown scale {scale!r}: choose 'test', 'cpu' or 'gpu'")
+    at = place_of(scale, SCALES)
+    return [make(*extents[at]) for make, extents in _EXTENTS.items()]
+
+
+def place_of(scale: str, scales: Sequence[str]) -> int:
+    """Which of some scales one is; raises ValueError where it is none."""
+    if scale not in scales:
+        *others, last = map(repr, scales)
+        raise ValueError(f"unknown scale {scale!r}: choose {', '.join(others)} or {last}")
+    return scales.index(scale)

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 import numpy as np
 
-from .cases import Body, Case, Spec, _case, group_norm_silu
+from .cases import Body, Case, Spec, _case, group_norm_silu, place_of
 
 EPSILON = 1e-5
 """Added to variances."""
@@ -402,6 +402,27 @@ _TENSORS = (
 _SMALL_TENSORS = [(31, 8), (257,), (1,), (5, 3, 7), (64,)]
 
 
+SCALES = ("test", "blocks", "gpu")
+_ARGUMENTS: Mapping[Callable[..., GridCase], Sequence[Sequence[tuple[Any, ...]]]] = {
+    layer_norm_backward: [[(37, 96)], [(3001, 96)], [(65536, 768), (4096, 768)]],
+    batch_norm_training: [[(67, 24)], [(2999, 24)], [(131072, 256), (8192, 256)]],
+    batch_norm_training_nchw: [[(3, 5, 6, 7)], [(8, 16, 28, 28)], [(32, 64, 56, 56)]],
+    cross_entropy: [[(6, 301)], [(64, 3001)], [(64, 30000)]],
+    row_sum: [[(301, 32)], [(7001, 32)], [(750000, 32)]],
+    column_sum: [[(203, 40)], [(5003, 40)], [(262144, 256)]],
+    clip_adam: [
+        [([(1237,)],), (_SMALL_TENSORS,)],
+        [([(300_001,)],), (_SMALL_TENSORS,)],
+        [([(100_000_000,)],), (_TENSORS,)],
+    ],
+    deviation_sum: [[(23, 64)], [(257, 640)], [(4096, 4096)]],
+    standardize_by_max: [[(19, 128)], [(129, 1280)], [(4096, 4096)]],
+    figure7: [[(48, 33, 21)], [(480, 130, 330)], [(4096, 1024, 8192)]],
+    group_norm: [[(2, 12, 4, 35)], [(2, 12, 4, 5000)], [(32, 320, 32, 4096)]],
+}
+"""What each workload is made with, once or several times for each of the ``SCALES``."""
+
+
 def grid_cases(scale: str = "test") -> list[GridCase]:
     """Every workload at the sizes of ``scale``; some stand in it in several sizes.
 
@@ -412,51 +433,5 @@ def grid_cases(scale: str = "test") -> list[GridCase]:
     ------
     ValueError : unknown scale.
     """
-    if scale == "test":
-        return [
-            layer_norm_backward(37, 96),
-            batch_norm_training(67, 24),
-            batch_norm_training_nchw(3, 5, 6, 7),
-            cross_entropy(6, 301),
-            row_sum(301, 32),
-            column_sum(203, 40),
-            clip_adam([(1237,)]),
-            clip_adam(_SMALL_TENSORS),
-            deviation_sum(23, 64),
-            standardize_by_max(19, 128),
-            figure7(48, 33, 21),
-            group_norm(2, 12, 4, 35),
-        ]
-    if scale == "blocks":
-        return [
-            layer_norm_backward(3001, 96),
-            batch_norm_training(2999, 24),
-            batch_norm_training_nchw(8, 16, 28, 28),
-            cross_entropy(64, 3001),
-            row_sum(7001, 32),
-            column_sum(5003, 40),
-            clip_adam([(300_001,)]),
-            clip_adam(_SMALL_TENSORS),
-            deviation_sum(257, 640),
-            standardize_by_max(129, 1280),
-            figure7(480, 130, 330),
-            group_norm(2, 12, 4, 5000),
-        ]
-    if scale == "gpu":
-        return [
-            layer_norm_backward(65536, 768),
-            layer_norm_backward(4096, 768),
-            batch_norm_training(131072, 256),
-            batch_norm_training(8192, 256),
-            batch_norm_training_nchw(32, 64, 56, 56),
-            cross_entropy(64, 30000),
-            row_sum(750000, 32),
-            column_sum(262144, 256),
-            clip_adam([(100_000_000,)]),
-            clip_adam(_TENSORS),
-            deviation_sum(4096, 4096),
-            standardize_by_max(4096, 4096),
-            figure7(4096, 1024, 8192),
-            group_norm(32, 320, 32, 4096),
-        ]
-    raise ValueError(f"unknown scale {scale!r}: choose 'test', 'blocks' or 'gpu'")
+    at = place_of(scale, SCALES)
+    return [make(*arguments) for make, scales in _ARGUMENTS.items() for arguments in scales[at]]

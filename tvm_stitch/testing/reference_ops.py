@@ -196,66 +196,56 @@ _element_wise(
 )
 
 
-@_rule(Kind.LIGHT, "astype")
-def _astype(operation: Operation, x: np.ndarray) -> np.ndarray:
-    return cast(x, operation.dtype)
-
-
-@_rule(Kind.LIGHT, "nn.leakyrelu")
-def _leaky_relu(operation: Operation, x: np.ndarray) -> np.ndarray:
-    return np.where(x > 0, x, x * float(operation.attrs.alpha))
-
-
-# Data movement.
-
-
 def _ints(values: Any) -> tuple[int, ...]:
     return tuple(int(value) for value in values)
 
 
-@_rule(Kind.MOVE, "broadcast_to")
-def _broadcast_to(operation: Operation, x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    return np.broadcast_to(x, shape)
+def _optional_int(value: Any) -> int | None:
+    return None if value is None else int(value)
 
 
-@_rule(Kind.MOVE, "reshape")
-def _reshape(operation: Operation, x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    return np.reshape(x, shape)
+def _rules(kind: Kind, table: dict[str, Callable[..., Any]]) -> None:
+    """Operators that are an expression of NumPy's, by the operation and its arguments."""
+    RULES.update({name: Rule(kind, function) for name, function in table.items()})
 
 
-@_rule(Kind.MOVE, "permute_dims")
-def _permute_dims(operation: Operation, x: np.ndarray) -> np.ndarray:
-    return np.transpose(x, _ints(operation.attrs.axes) if operation.attrs.axes is not None else None)
-
-
-@_rule(Kind.MOVE, "expand_dims")
-def _expand_dims(operation: Operation, x: np.ndarray) -> np.ndarray:
-    return np.expand_dims(x, _ints(operation.attrs.axis))
-
-
-@_rule(Kind.MOVE, "squeeze")
-def _squeeze(operation: Operation, x: np.ndarray) -> np.ndarray:
-    return np.squeeze(x, _ints(operation.attrs.axis) if operation.attrs.axis is not None else None)
-
-
-@_rule(Kind.MOVE, "flatten")
-def _flatten(operation: Operation, x: np.ndarray) -> np.ndarray:
-    return np.reshape(x, -1)
-
-
-@_rule(Kind.MOVE, "nn.batch_flatten")
-def _batch_flatten(operation: Operation, x: np.ndarray) -> np.ndarray:
-    return np.reshape(x, (x.shape[0], -1))
-
-
-@_rule(Kind.MOVE, "concat")
-def _concat(operation: Operation, tensors: tuple[np.ndarray, ...]) -> np.ndarray:
-    return np.concatenate(tensors, axis=None if operation.attrs.axis is None else int(operation.attrs.axis))
-
-
-@_rule(Kind.MOVE, "stack")
-def _stack(operation: Operation, tensors: tuple[np.ndarray, ...]) -> np.ndarray:
-    return np.stack(tensors, axis=int(operation.attrs.axis))
+_rules(
+    Kind.LIGHT,
+    {
+        "astype": lambda o, x: cast(x, o.dtype),
+        "nn.leakyrelu": lambda o, x: np.where(x > 0, x, x * float(o.attrs.alpha)),
+    },
+)
+_rules(
+    Kind.MOVE,
+    {
+        "broadcast_to": lambda o, x, shape: np.broadcast_to(x, shape),
+        "reshape": lambda o, x, shape: np.reshape(x, shape),
+        "permute_dims": lambda o, x: np.transpose(x, None if o.attrs.axes is None else _ints(o.attrs.axes)),
+        "expand_dims": lambda o, x: np.expand_dims(x, _ints(o.attrs.axis)),
+        "squeeze": lambda o, x: np.squeeze(x, None if o.attrs.axis is None else _ints(o.attrs.axis)),
+        "flatten": lambda o, x: np.reshape(x, -1),
+        "nn.batch_flatten": lambda o, x: np.reshape(x, (x.shape[0], -1)),
+        "concat": lambda o, tensors: np.concatenate(tensors, axis=_optional_int(o.attrs.axis)),
+        "stack": lambda o, tensors: np.stack(tensors, axis=int(o.attrs.axis)),
+        "flip": lambda o, x: np.flip(x, int(o.attrs.axis)),
+        "tile": lambda o, x: np.tile(x, _ints(o.attrs.repeats)),
+        "repeat": lambda o, x: np.repeat(x, int(o.attrs.repeats), axis=_optional_int(o.attrs.axis)),
+        "gather_elements": lambda o, x, indices: np.take_along_axis(x, indices, axis=int(o.attrs.axis)),
+        "tril": lambda o, x, k: np.tril(x, k),
+        "triu": lambda o, x, k: np.triu(x, k),
+        "full": lambda o, shape, value: np.broadcast_to(cast(value, o.dtype), shape),
+        "full_like": lambda o, x, value: np.broadcast_to(cast(value, o.dtype), x.shape),
+        "zeros": lambda o, shape: np.zeros(shape, storage_dtype(o.dtype)),
+        "zeros_like": lambda o, x: np.zeros(x.shape, storage_dtype(o.dtype)),
+        "ones": lambda o, shape: np.ones(shape, storage_dtype(o.dtype)),
+        "ones_like": lambda o, x: np.ones(x.shape, storage_dtype(o.dtype)),
+        "arange": lambda o, start, stop, step: np.arange(start, stop, step).astype(storage_dtype(o.dtype)),
+        "shape_of": lambda o, x: x.shape,
+        "shape_to_tensor": lambda o, shape: np.array(shape, np.int64),
+        "tensor_to_shape": lambda o, x: _ints(x),
+    },
+)
 
 
 @_rule(Kind.MOVE, "split")
@@ -289,37 +279,10 @@ def _dynamic_strided_slice(
     return x[tuple(slice(*_ints(bounds)) for bounds in zip(begin, end, strides, strict=True))]
 
 
-@_rule(Kind.MOVE, "flip")
-def _flip(operation: Operation, x: np.ndarray) -> np.ndarray:
-    return np.flip(x, int(operation.attrs.axis))
-
-
-@_rule(Kind.MOVE, "tile")
-def _tile(operation: Operation, x: np.ndarray) -> np.ndarray:
-    return np.tile(x, _ints(operation.attrs.repeats))
-
-
-@_rule(Kind.MOVE, "repeat")
-def _repeat(operation: Operation, x: np.ndarray) -> np.ndarray:
-    return np.repeat(
-        x,
-        int(operation.attrs.repeats),
-        axis=None if operation.attrs.axis is None else int(operation.attrs.axis),
-    )
-
-
 @_rule(Kind.MOVE, "take")
 def _take(operation: Operation, x: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    axis, mode = (
-        None if operation.attrs.axis is None else int(operation.attrs.axis),
-        str(operation.attrs.mode),
-    )
+    axis, mode = _optional_int(operation.attrs.axis), str(operation.attrs.mode)
     return np.take(x, indices, axis, mode="clip" if mode == "clip" else "wrap" if mode == "wrap" else "raise")
-
-
-@_rule(Kind.MOVE, "gather_elements")
-def _gather_elements(operation: Operation, x: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    return np.take_along_axis(x, indices, axis=int(operation.attrs.axis))
 
 
 @_rule(Kind.MOVE, "gather_nd")
@@ -336,58 +299,6 @@ def _pad(operation: Operation, x: np.ndarray) -> np.ndarray:
         raise NotImplementedError(f"nn.pad with pad_mode={operation.attrs.pad_mode!r}")
     pairs = list(zip(widths[::2], widths[1::2], strict=True))
     return np.pad(x, pairs, constant_values=float(operation.attrs.pad_value))
-
-
-@_rule(Kind.MOVE, "tril")
-def _tril(operation: Operation, x: np.ndarray, k: int) -> np.ndarray:
-    return np.tril(x, k)
-
-
-@_rule(Kind.MOVE, "triu")
-def _triu(operation: Operation, x: np.ndarray, k: int) -> np.ndarray:
-    return np.triu(x, k)
-
-
-@_rule(Kind.MOVE, "full")
-def _full(operation: Operation, shape: tuple[int, ...], value: np.ndarray) -> np.ndarray:
-    return np.broadcast_to(cast(value, operation.dtype), shape)
-
-
-@_rule(Kind.MOVE, "full_like")
-def _full_like(operation: Operation, x: np.ndarray, value: np.ndarray) -> np.ndarray:
-    return np.broadcast_to(cast(value, operation.dtype), x.shape)
-
-
-@_rule(Kind.MOVE, "zeros", "ones")
-def _filled(operation: Operation, shape: tuple[int, ...]) -> np.ndarray:
-    make = np.ones if operation.name == "ones" else np.zeros
-    return make(shape, storage_dtype(operation.dtype))
-
-
-@_rule(Kind.MOVE, "zeros_like", "ones_like")
-def _filled_like(operation: Operation, x: np.ndarray) -> np.ndarray:
-    make = np.ones if operation.name == "ones_like" else np.zeros
-    return make(x.shape, storage_dtype(operation.dtype))
-
-
-@_rule(Kind.MOVE, "arange")
-def _arange(operation: Operation, start: float, stop: float, step: float) -> np.ndarray:
-    return np.arange(start, stop, step).astype(storage_dtype(operation.dtype))
-
-
-@_rule(Kind.MOVE, "shape_of")
-def _shape_of(operation: Operation, x: np.ndarray) -> tuple[int, ...]:
-    return x.shape
-
-
-@_rule(Kind.MOVE, "shape_to_tensor")
-def _shape_to_tensor(operation: Operation, shape: tuple[int, ...]) -> np.ndarray:
-    return np.array(shape, np.int64)
-
-
-@_rule(Kind.MOVE, "tensor_to_shape")
-def _tensor_to_shape(operation: Operation, x: np.ndarray) -> tuple[int, ...]:
-    return _ints(x)
 
 
 # Reductions.
@@ -431,7 +342,7 @@ _reduce(Kind.OTHER, "std", np.std)
 @_rule(Kind.OTHER, "argmax", "argmin")
 def _arg_extreme(operation: Operation, x: np.ndarray) -> np.ndarray:
     function = np.argmax if operation.name == "argmax" else np.argmin
-    axis = None if operation.attrs.axis is None else int(operation.attrs.axis)
+    axis = _optional_int(operation.attrs.axis)
     return function(x, axis=axis, keepdims=bool(operation.attrs.keepdims)).astype(operation.dtype)
 
 
@@ -440,7 +351,7 @@ def _scan(operation: Operation, x: np.ndarray) -> np.ndarray:
     if operation.attrs.exclusive:
         raise NotImplementedError(f"{operation.name} with exclusive=True")
     function = np.cumsum if operation.name == "cumsum" else np.cumprod
-    axis = None if operation.attrs.axis is None else int(operation.attrs.axis)
+    axis = _optional_int(operation.attrs.axis)
     return function(x, axis=axis, dtype=storage_dtype(operation.dtype))
 
 

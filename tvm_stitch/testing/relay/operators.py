@@ -78,21 +78,36 @@ _SAME = (
 )
 
 
-def _same(name: str) -> Translation:
-    return lambda calculator, call, args: calculator.do(name, dtype_of(call), *args)
+_RENAMED: dict[str, tuple[str, ...]] = {
+    "cast": ("astype",),
+    "nn.leaky_relu": ("nn.leakyrelu", "alpha"),
+    "concatenate": ("concat", "axis"),
+    "stack": ("stack", "axis"),
+    "split": ("split", "indices_or_sections", "axis"),
+    "gather": ("gather_elements", "axis"),
+    "repeat": ("repeat", "repeats", "axis"),
+    "reverse": ("flip", "axis"),
+    "one_hot": ("one_hot", "depth", "axis"),
+    "cumsum": ("cumsum", "axis", "exclusive"),
+    "cumprod": ("cumprod", "axis", "exclusive"),
+    "nn.nll_loss": ("nn.nll_loss", "reduction", "ignore_index"),
+}
+"""Relay's operators that only have another name, and their attributes in common."""
 
 
-TRANSLATIONS.update({name: _same(name) for name in _SAME.split()})
+def _named(name: str, *attributes: str) -> Translation:
+    return lambda calculator, call, args: calculator.do(
+        name, dtype_of(call), *args, **{each: getattr(call.attrs, each) for each in attributes}
+    )
+
+
+TRANSLATIONS.update({name: _named(name) for name in _SAME.split()})
+TRANSLATIONS.update({name: _named(*known) for name, known in _RENAMED.items()})
 
 
 @translation("copy", "annotation.stop_fusion", "device_copy", "on_device")
 def _identity(calculator: Calculator, call: relay.Call, args: list[Any]) -> Any:
     return args[0]
-
-
-@translation("cast")
-def _cast(calculator: Calculator, call: relay.Call, args: list[Any]) -> Any:
-    return calculator.do("astype", dtype_of(call), *args)
 
 
 @translation("clip")
@@ -105,11 +120,6 @@ def _logarithm(calculator: Calculator, call: relay.Call, args: list[Any]) -> Any
     dtype, base = dtype_of(call), 2.0 if call.op.name == "log2" else 10.0
     scale = calculator.values.wrap(np.asarray(1 / math.log(base)), "float64")
     return calculator.do("multiply", dtype, calculator.do("log", dtype, *args), scale)
-
-
-@translation("nn.leaky_relu")
-def _leaky_relu(calculator: Calculator, call: relay.Call, args: list[Any]) -> Any:
-    return calculator.do("nn.leakyrelu", dtype_of(call), *args, alpha=call.attrs.alpha)
 
 
 # Data movement.
@@ -132,22 +142,6 @@ def _transpose(calculator: Calculator, call: relay.Call, args: list[Any]) -> Any
     rank = len(calculator.shape(args[0]))
     axes = None if call.attrs.axes is None else [axis % rank for axis in ints(call.attrs.axes)]
     return calculator.do("permute_dims", dtype_of(call), *args, axes=axes)
-
-
-@translation("concatenate")
-def _concatenate(calculator: Calculator, call: relay.Call, args: list[Any]) -> Any:
-    return calculator.do("concat", dtype_of(call), *args, axis=call.attrs.axis)
-
-
-@translation("stack")
-def _stack(calculator: Calculator, call: relay.Call, args: list[Any]) -> Any:
-    return calculator.do("stack", dtype_of(call), *args, axis=call.attrs.axis)
-
-
-@translation("split")
-def _split(calculator: Calculator, call: relay.Call, args: list[Any]) -> Any:
-    sections = call.attrs.indices_or_sections
-    return calculator.do("split", "", *args, indices_or_sections=sections, axis=call.attrs.axis)
 
 
 @translation("strided_slice")
@@ -185,11 +179,6 @@ def _take(calculator: Calculator, call: relay.Call, args: list[Any]) -> Any:
     return calculator.do("take", dtype_of(call), *args, axis=attrs.axis, mode=mode)
 
 
-@translation("gather")
-def _gather(calculator: Calculator, call: relay.Call, args: list[Any]) -> Any:
-    return calculator.do("gather_elements", dtype_of(call), *args, axis=call.attrs.axis)
-
-
 @translation("gather_nd")
 def _gather_nd(calculator: Calculator, call: relay.Call, args: list[Any]) -> Any:
     data, indices = args
@@ -201,16 +190,6 @@ def _gather_nd(calculator: Calculator, call: relay.Call, args: list[Any]) -> Any
 @translation("tile")
 def _tile(calculator: Calculator, call: relay.Call, args: list[Any]) -> Any:
     return calculator.do("tile", dtype_of(call), *args, repeats=ints(call.attrs.reps))
-
-
-@translation("repeat")
-def _repeat(calculator: Calculator, call: relay.Call, args: list[Any]) -> Any:
-    return calculator.do("repeat", dtype_of(call), *args, repeats=call.attrs.repeats, axis=call.attrs.axis)
-
-
-@translation("reverse")
-def _reverse(calculator: Calculator, call: relay.Call, args: list[Any]) -> Any:
-    return calculator.do("flip", dtype_of(call), *args, axis=call.attrs.axis)
 
 
 @translation("trilu")
@@ -233,11 +212,6 @@ def _filled(calculator: Calculator, call: relay.Call, args: list[Any]) -> Any:
 @translation("arange")
 def _arange(calculator: Calculator, call: relay.Call, args: list[Any]) -> Any:
     return calculator.do("arange", dtype_of(call), *(calculator.number(arg) for arg in args))
-
-
-@translation("one_hot")
-def _one_hot(calculator: Calculator, call: relay.Call, args: list[Any]) -> Any:
-    return calculator.do("one_hot", dtype_of(call), *args, depth=call.attrs.depth, axis=call.attrs.axis)
 
 
 # Reductions.
@@ -273,12 +247,6 @@ def _arg_extreme(calculator: Calculator, call: relay.Call, args: list[Any]) -> A
         raise NotImplementedError(f"{call.op.name} over axes {axes}, or of the last among equals")
     axis = axes[0] if len(axes) == 1 else None
     return calculator.do(call.op.name, dtype_of(call), *args, axis=axis, keepdims=call.attrs.keepdims)
-
-
-@translation("cumsum", "cumprod")
-def _scan(calculator: Calculator, call: relay.Call, args: list[Any]) -> Any:
-    attrs = call.attrs
-    return calculator.do(call.op.name, dtype_of(call), *args, axis=attrs.axis, exclusive=attrs.exclusive)
 
 
 @translation("variance")

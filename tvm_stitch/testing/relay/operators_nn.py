@@ -156,18 +156,6 @@ def _cross_entropy(calculator: Calculator, call: relay.Call, args: list[Any]) ->
     return calculator.do("divide", dtype, total, count)
 
 
-@_nn("nll_loss")
-def _nll_loss(calculator: Calculator, call: relay.Call, args: list[Any]) -> Any:
-    attrs = call.attrs
-    return calculator.do(
-        "nn.nll_loss",
-        dtype_of(call),
-        *args,
-        reduction=attrs.reduction,
-        ignore_index=attrs.ignore_index,
-    )
-
-
 # Contractions.
 
 
