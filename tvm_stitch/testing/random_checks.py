@@ -10,16 +10,15 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from ..config import StitchConfig
 from .bounds import violations
 from .isolated import Crash, run_isolated
-from .random_growth import LEVELS, Graph
+from .random_growth import LEVELS, GraphType, Level
 from .warned import warned
-
-GraphType = TypeVar("GraphType", bound=Graph)
 
 
 @dataclass
@@ -80,16 +79,39 @@ def checked(
     return result
 
 
-class Job(Protocol):
+@dataclass(frozen=True)
+class Job:
     """One graph of a long run, as sent to the process that checks it."""
 
-    @property
-    def seed(self) -> int: ...
+    seed: int
+    target: str
+    max_elements: int
+    level: Level
+    stock: bool
+    show: bool
+    config: StitchConfig
 
 
 JobType = TypeVar("JobType", bound=Job)
 Outcome = tuple[str | None, str]
 """(why a graph failed, or None; what to print)."""
+
+
+def jobs_of(kind: type[JobType], args: argparse.Namespace, config: StitchConfig) -> list[JobType]:
+    """The graphs of a long run, as the command line (:func:`parser`) asks for them."""
+    seeds = range(args.start, args.start + args.count)
+    options = args.target, args.max_elements, args.level, args.stock, args.show, config
+    return [kind(seed, *options) for seed in seeds]
+
+
+def outcome(job: Job, result: CheckResult[Any], script: Callable[[], str]) -> Outcome:
+    """What became of a graph; ``script`` gives its module as text."""
+    if result.ok:
+        return None, ""
+    shown = f"FAIL {result}"
+    if job.show:
+        shown = "\n".join([shown, script(), result.traceback or ""])
+    return result.error or "out of bounds", shown
 
 
 def parser(prog: str, targets: Sequence[str], description: str | None) -> argparse.ArgumentParser:

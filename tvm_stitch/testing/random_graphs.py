@@ -17,7 +17,18 @@ from tvm import relax
 from ..config import StitchConfig
 from .bounds import Bound, evaluate_bounds
 from .isolated import Crash, run_isolated
-from .random_checks import CheckResult, Outcome, checked, describe_error, long_run, parser, untrusted
+from .random_checks import (
+    CheckResult,
+    Job,
+    Outcome,
+    checked,
+    describe_error,
+    jobs_of,
+    long_run,
+    outcome,
+    parser,
+    untrusted,
+)
 from .random_growth import LEVELS, Graph, Level, grow
 from .relax_front_end import RelaxFrontEnd
 
@@ -38,9 +49,7 @@ def random_graph(seed: int, max_elements: int = 40_000, level: Level = "grid") -
 
     ``max_elements``, ``level`` and what is raised are those of :func:`~.random_growth.grow`.
     """
-    front = RelaxFrontEnd()
-    grown = grow(seed, front, max_elements, level)
-    return RandomGraph(seed, front.mod, grown.arguments, grown.operators, grown.outputs)
+    return grow(RandomGraph, seed, RelaxFrontEnd(), max_elements, level)
 
 
 def cut(graph: RandomGraph, bindings: int) -> RandomGraph:
@@ -118,16 +127,9 @@ def stitched_pipeline(target: str, config: StitchConfig | None = None) -> Pipeli
 
 
 @dataclass(frozen=True)
-class _Job:
-    """One graph of a long run, as sent to the process that checks it."""
+class _Job(Job):
+    """A graph, or only its first ``bindings``."""
 
-    seed: int
-    target: str
-    max_elements: int
-    level: Level
-    stock: bool
-    show: bool
-    config: StitchConfig
     bindings: int | None = None
 
 
@@ -136,13 +138,7 @@ def _work(job: _Job) -> Outcome:
     graph = random_graph(job.seed, job.max_elements, job.level)
     graph = graph if job.bindings is None else cut(graph, job.bindings)
     pipeline = None if job.stock else stitched_pipeline(job.target, job.config)
-    result = CHECKS[job.target](graph, pipeline)
-    if result.ok:
-        return None, ""
-    shown = f"FAIL {result}"
-    if job.show:
-        shown = "\n".join([shown, graph.mod.script(), result.traceback or ""])
-    return result.error or "out of bounds", shown
+    return outcome(job, CHECKS[job.target](graph, pipeline), graph.mod.script)
 
 
 def _reduce(job: _Job, timeout: float) -> str:
@@ -164,11 +160,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--reduce", action="store_true", help="print the least part of failing graphs that fails"
     )
     args = options.parse_args(argv)
-    config = StitchConfig(multiprocessors=args.multiprocessors)
-    jobs = [
-        _Job(seed, args.target, args.max_elements, args.level, args.stock, args.show, config)
-        for seed in range(args.start, args.start + args.count)
-    ]
+    jobs = jobs_of(_Job, args, StitchConfig(multiprocessors=args.multiprocessors))
     failed = long_run(_work, jobs, args.jobs, args.timeout, args.target)
     for job in jobs if args.reduce else []:
         if job.seed in failed:

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import ml_dtypes  # noqa: F401  (gives NumPy the name "bfloat16")
 import numpy as np
@@ -96,23 +96,18 @@ STEPS: Mapping[Level, tuple[tuple[float, Step], ...]] = {
 }
 
 
-@dataclass(frozen=True)
-class Grown:
-    """What :func:`grow` made besides the module, which is the front end's."""
-
-    arguments: tuple[Argument, ...]
-    operators: tuple[str, ...]
-    outputs: int
+GraphType = TypeVar("GraphType", bound=Graph)
 
 
 def grow(
+    kind: type[GraphType],
     seed: int,
     front: FrontEnd,
     max_elements: int,
     level: Level,
     more_steps: Sequence[tuple[float, Step]] = (),
-) -> Grown:
-    """Grow a graph of 3 to some 45 memory-intensive operators into ``front``; equal arguments give equal graphs.
+) -> GraphType:
+    """A graph of 3 to some 45 memory-intensive operators, grown into ``front``; equal arguments give equal graphs.
 
     Parameters
     ----------
@@ -153,4 +148,4 @@ def grow(
         if interior and rng.random() < 0.3:
             results.append(interior[int(rng.integers(len(interior)))])
         front.finish([node.var for node in results])
-    return Grown(tuple(arguments), tuple(sketch.operators), len(results))
+    return kind(seed, front.mod, tuple(arguments), tuple(sketch.operators), len(results))

@@ -12,7 +12,7 @@ import tvm
 from tvm import relax
 from tvm.relax import op as R
 
-from .workload_sizes import Sizes
+from .workload_sizes import Sizes, chosen
 
 
 @dataclass(frozen=True)
@@ -36,17 +36,7 @@ def workload(name: str, sizes: Sizes) -> RelaxWorkload:
     Raises:
         ValueError: when there is no such workload.
     """
-    if name == "encoder":
-        return encoder(sizes)
-    if name == "bert":
-        return bert(sizes)
-    if name == "add_layernorm_softmax":
-        return add_layernorm_softmax(sizes)
-    if name.endswith(".onnx"):
-        return onnx_model(name)
-    raise ValueError(
-        f"no workload '{name}': choose encoder, bert, add_layernorm_softmax, or a file MODEL.onnx"
-    )
+    return chosen(name, sizes, (encoder, bert, add_layernorm_softmax), onnx_model)
 
 
 class _Model:

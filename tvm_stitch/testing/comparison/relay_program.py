@@ -67,6 +67,8 @@ class RelayProgram:
         self._executor.set_input(**self._inputs)
         self._graph = json.loads(lib.get_graph_json())
         self._calls: int | None = None
+        self._repeats: dict[int, int] = {}
+        self._compute: dict[str, bool] = {}
 
     def outputs(self) -> list[np.ndarray]:
         """All outputs of one call."""
@@ -117,10 +119,6 @@ class RelayProgram:
         return self._lib.get_lib().time_evaluator(name, self._device, number=number)
 
     @cached_property
-    def _repeats(self) -> dict[int, int]:
-        return {}
-
-    @cached_property
     def _tensors(self) -> list[list[Any]]:
         """For every node of the graph its outputs: inputs and parameters filled, the others allocated."""
         given = {**self._lib.get_params(), **self._inputs}
@@ -146,10 +144,6 @@ class RelayProgram:
                 else any(word in name for word in CONTRACTION_NAMES)
             )
         return self._compute[name]
-
-    @cached_property
-    def _compute(self) -> dict[str, bool]:
-        return {}
 
     @cached_property
     def kernels(self) -> Kernels:

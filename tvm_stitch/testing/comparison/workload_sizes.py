@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+Work = TypeVar("Work")
 
 
 @dataclass(frozen=True)
@@ -45,16 +48,9 @@ class Sizes:
         """The configuration of the BERT model of these sizes."""
         from ..bert import BertConfig
 
-        return BertConfig(
-            layers=self.layers,
-            hidden=self.hidden,
-            heads=self.heads,
-            sequence=self.sequence,
-            ffn=self.ffn,
-            vocabulary=self.vocabulary,
-            batch=self.batch,
-            seed=self.seed,
-        )
+        sizes = asdict(self)
+        del sizes["rows"]
+        return BertConfig(**sizes)
 
 
 _OPTIONS = {
@@ -75,6 +71,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             f"--{name}", type=int, default=getattr(Sizes, name), help=f"{words} (default: %(default)s)"
         )
+
+
+def chosen(
+    name: str, sizes: Sizes, makers: Sequence[Callable[[Sizes], Work]], read: Callable[[str], Work]
+) -> Work:
+    """The workload of that name: of one of its makers, or read from a file.
+
+    Raises:
+        ValueError: when there is no such workload.
+    """
+    if name.endswith(".onnx"):
+        return read(name)
+    known = {maker.__name__: maker for maker in makers}
+    if name not in known:
+        raise ValueError(f"no workload '{name}': choose {', '.join(known)}, or a file MODEL.onnx")
+    return known[name](sizes)
 
 
 def sizes_from(args: argparse.Namespace) -> Sizes:

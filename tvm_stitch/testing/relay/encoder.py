@@ -16,9 +16,6 @@ from tvm import relay
 from .. import bert
 from ..bert import BertConfig
 
-BERT_BASE = BertConfig(layers=12, hidden=768, heads=12, sequence=128, ffn=3072, vocabulary=30522)
-"""BERT-base's sizes."""
-
 
 def import_onnx(model: onnx.ModelProto) -> tuple[tvm.IRModule, dict[str, Any]]:
     """The typed Relay module of an ONNX model with static shapes, and the parameters that are left.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -17,7 +16,7 @@ import tvm
 from ...config import StitchConfig
 from ...target import arch_of
 from ..bounds import Bound
-from ..random_checks import CheckResult, Outcome, checked, long_run, parser
+from ..random_checks import CheckResult, Job, Outcome, checked, jobs_of, long_run, outcome, parser
 from ..random_growth import Graph, Level, grow
 from .front_end import RelayFrontEnd
 from .reference import evaluate_bounds
@@ -37,9 +36,7 @@ def random_graph(seed: int, max_elements: int = 40_000, level: Level = "grid") -
 
     ``max_elements``, ``level`` and what is raised are those of :func:`~tvm_stitch.testing.random_growth.grow`.
     """
-    front = RelayFrontEnd()
-    grown = grow(seed, front, max_elements, level, RELAY_STEPS)
-    return RandomRelayGraph(seed, front.mod, grown.arguments, grown.operators, grown.outputs)
+    return grow(RandomRelayGraph, seed, RelayFrontEnd(), max_elements, level, RELAY_STEPS)
 
 
 Check = Callable[[RandomRelayGraph, Build], CheckResult[RandomRelayGraph]]
@@ -86,35 +83,11 @@ CHECKS: dict[str, Check] = {
 }
 
 
-@dataclass(frozen=True)
-class _Job:
-    """One graph of a long run, as sent to the process that checks it."""
-
-    seed: int
-    target: str
-    max_elements: int
-    level: Level
-    stock: bool
-    show: bool
-    config: StitchConfig
-
-    @property
-    def build(self) -> Build:
-        """How the graph is compiled."""
-        if self.stock:
-            return build_stock
-        return partial(build_stitched, config=self.config)
-
-
-def _work(job: _Job) -> Outcome:
+def _work(job: Job) -> Outcome:
     graph = random_graph(job.seed, job.max_elements, job.level)
-    result = CHECKS[job.target](graph, job.build)
-    if result.ok:
-        return None, ""
-    shown = f"FAIL {result}"
-    if job.show:
-        shown = "\n".join([shown, graph.mod.astext(show_meta_data=False), result.traceback or ""])
-    return result.error or "out of bounds", shown
+    build: Build = build_stock if job.stock else partial(build_stitched, config=job.config)
+    result = CHECKS[job.target](graph, build)
+    return outcome(job, result, lambda: str(graph.mod.astext(show_meta_data=False)))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -127,10 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     config = StitchConfig(
         plain_launch_barriers=args.plain_launch_barriers, multiprocessors=args.multiprocessors
     )
-    jobs = [
-        _Job(seed, args.target, args.max_elements, args.level, args.stock, args.show, config)
-        for seed in range(args.start, args.start + args.count)
-    ]
+    jobs = jobs_of(Job, args, config)
     return 1 if long_run(_work, jobs, args.jobs, args.timeout, args.target) else 0
 
 
