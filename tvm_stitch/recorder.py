@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any
 
 from .describe import report_of
@@ -72,10 +72,10 @@ def add_all(known: dict[str, Any], more: Iterable[tuple[str, Any]]) -> None:
         known[fresh(name, known)] = value
 
 
-def fresh(name: str, taken: dict[str, Any]) -> str:
-    """The name, with a number behind it where it is taken."""
+def fresh(name: str, taken: Container[str], numbered: str = "{} ({})") -> str:
+    """The name, with a number behind it, as ``numbered`` has them, where it is taken."""
     number, found = 1, name
     while found in taken:
         number += 1
-        found = f"{name} ({number})"
+        found = numbered.format(name, number)
     return found

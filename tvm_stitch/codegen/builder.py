@@ -138,12 +138,12 @@ def cell(value: Expr, name: str, scope: str = "local") -> Expr:
 class Binder:
     """Names values so that each is computed once: small light expressions stay expressions, others become cells."""
 
-    def __init__(self, limit: int = heuristics.BOUND_WEIGHT, scope: str = "local"):
-        self.limit, self.scope = limit, scope
+    def __init__(self, scope: str = "local"):
+        self.scope = scope
 
     def bind(self, value: Expr, name: str) -> Expr:
         """What stands for the value from here on."""
-        if self._weigh(value) <= self.limit and not is_heavy(value):
+        if self._weigh(value) <= heuristics.BOUND_WEIGHT and not is_heavy(value):
             return value
         return cell(value, name, self.scope)
 

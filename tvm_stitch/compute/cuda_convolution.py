@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
@@ -56,18 +56,8 @@ class KernelOf:
 
     def numbers(self) -> list[int]:
         """The same as numbers, for an attribute of the kernel."""
-        tile = self.tile
-        found = [
-            tile.rows,
-            tile.places,
-            tile.slices,
-            self.resident,
-            self.gathered,
-            self.has_splits,
-            self.axes,
-        ]
-        found += [self.groups, *self.window, *self.strides, *self.padding, *self.dilation]
-        return [int(number) for number in found]
+        parts = (part if isinstance(part, tuple) else (part,) for part in astuple(self))
+        return [int(number) for numbers in parts for number in numbers]
 
     @staticmethod
     def from_numbers(numbers: Sequence[int]) -> KernelOf:

@@ -179,8 +179,13 @@ def _is_transposition(call: Any) -> bool:
 
 
 def as_operand(view: View) -> Operand:
-    shape = tuple(shape_of(view.value) or ())
-    return Operand(shape, str(view.value.ty.dtype), view.offset, of_rows(view.strides))
+    """The value that a view is of, read row by row."""
+    return operand_of(view.value, of_rows(view.strides), view.offset)
+
+
+def operand_of(value: Any, strides: tuple[Extent, ...], offset: Extent = 0) -> Operand:
+    """A tensor as an operand whose rows lie so."""
+    return Operand(tuple(shape_of(value) or ()), str(value.ty.dtype), offset, strides)
 
 
 def of_scores(strides: Sequence[Extent]) -> tuple[Extent, ...]:

@@ -10,7 +10,7 @@ from ..compat import Analyzer
 from ..compute.attention import Attention, Operand
 from ..failures import Refusal
 from ..graph.extent import Extent, as_expr, as_extent, same_shape
-from .attention_operands import as_operand
+from .attention_operands import as_operand, operand_of
 from .attention_plan import AttentionFinder, Mask, Planned
 from .views import broadcast, shape_of, whole
 
@@ -65,7 +65,7 @@ def planned_operator(finder: AttentionFinder, var: Any, permuted: bool = True) -
     )
     result, strides, skipped = finder.stored(var, tuple(shape_of(call) or ()), permuted)
     batch, row, head, _ = strides
-    out = Operand(tuple(shape_of(result) or ()), str(result.ty.dtype), 0, (0, batch, head, row))
+    out = operand_of(result, (0, batch, head, row))
     plan = replace(
         plain, scale=plain.scale * of_q * of_k, q=as_operand(q), k=as_operand(k), v=as_operand(v), out=out
     )
@@ -74,17 +74,16 @@ def planned_operator(finder: AttentionFinder, var: Any, permuted: bool = True) -
 
 
 def _operand(value: Any) -> Operand:
-    shape = tuple(shape_of(value) or ())
-    batch, row, head, _ = whole(value, shape).strides
-    return Operand(shape, str(value.ty.dtype), 0, (0, batch, head, row))
+    batch, row, head, _ = whole(value, shape_of(value) or ()).strides
+    return operand_of(value, (0, batch, head, row))
 
 
 def _mask(value: Any, scores: tuple[Extent, ...]) -> Operand:
     shape = shape_of(value)
     view = broadcast(whole(value, shape), scores) if shape is not None else None
-    if shape is None or view is None:
+    if view is None:
         raise Refusal("its mask is of another shape than its scores")
-    return Operand(tuple(shape), str(value.ty.dtype), 0, (0, *view.strides))
+    return operand_of(value, (0, *view.strides))
 
 
 def _causal(call: Any, queries: Extent, keys: Extent) -> Extent | None:

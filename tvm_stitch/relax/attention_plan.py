@@ -16,7 +16,7 @@ from tvm import relax
 from ..compute.attention import Attention, Operand
 from ..failures import Refusal
 from ..graph.extent import Extent, is_number, product, same, same_shape
-from .attention_operands import LEADING_AXES, OperandReader, as_operand, of_rows, of_scores, three
+from .attention_operands import LEADING_AXES, OperandReader, as_operand, of_rows, of_scores, operand_of, three
 from .attention_scores import NotAttention, Scores, Spelling
 from .operators import operator_name
 from .readers import only_reader_inside, readers_of
@@ -132,10 +132,7 @@ class AttentionFinder:
         q, of_q = self.operands.rows(scores.product.args[0], (*leading, queries, size), both[0])
         k, of_k = self.operands.rows(scores.product.args[1], (*leading, size, keys), both[0], transposed=True)
         v, _ = self.operands.rows(call.args[1], (*leading, keys, size), both[1], factors=False)
-        stored_rows = (*leading, queries, size)
-        result, strides, skipped = self.stored(var, stored_rows, permuted)
-        stored = shape_of(result)
-        assert stored is not None
+        result, strides, skipped = self.stored(var, (*leading, queries, size), permuted)
         plan = Attention(
             three(leading),
             queries,
@@ -145,7 +142,7 @@ class AttentionFinder:
             as_operand(q),
             as_operand(k),
             as_operand(v),
-            Operand(stored, str(result.ty.dtype), 0, of_rows(strides)),
+            operand_of(result, of_rows(strides)),
             safe=safe,
         )
         masks, of_mask = self._masks(scores.masks, (*leading, queries, keys))
@@ -169,8 +166,8 @@ class AttentionFinder:
             masks.append((value, view))
         if len(masks) == 1:
             value, view = masks[0]
-            own = tuple(shape_of(value) or ())
-            return (Mask(value, own),), Operand(own, str(value.ty.dtype), 0, of_scores(view.strides))
+            own = operand_of(value, of_scores(view.strides))
+            return (Mask(value, own.shape),), own
         if len({str(value.ty.dtype) for value, _ in masks}) > 1:
             raise Refusal("its masks are of several types")
         shapes = [

@@ -68,7 +68,7 @@ class _Mutator(relax.PyExprMutator):
             self.carried_any = True
             self.behind.add(source)
             value = relax.op.reshape(source, binding.var.ty.shape)
-        made = rebound(self, binding, value)
+        made = rebound(self, binding.var, value)
         if source is not None:
             self.source[made] = source
         elif name in RESHAPES and shape is not None:

@@ -21,7 +21,7 @@ from ..config import StitchConfig
 from ..device import device_model
 from ..failures import Refusal, error_text, let_pass
 from ..graph.reader import read
-from ..interrupts import carrying
+from ..module_pass import module_pass
 from ..rules.lowering import lowered
 from ..rules.rewriting import is_scheduled
 from .compute_pass import ComputePass
@@ -32,7 +32,7 @@ CONTRACTIONS = ("matmul", "conv", "dense")
 """What is in the names of functions that hold a contraction, read or not."""
 
 
-@tvm.transform.module_pass(opt_level=0, name="ComputeTemplates")
+@module_pass
 class ComputeTemplates(ComputePass):
     """Replace PrimFuncs of one matrix product or convolution, and what TVM fused to it, by kernels for a CPU.
 
@@ -51,8 +51,7 @@ class ComputeTemplates(ComputePass):
         super().__init__(target, config, computed)
         self.check = check
 
-    @carrying
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Rewrite the products and their calls."""
         products = {}
         for gvar, func in mod.functions_items():

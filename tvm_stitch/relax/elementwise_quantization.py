@@ -12,7 +12,7 @@ from typing import Any
 from tvm import relax, te, tirx
 from tvm.topi import tag
 
-from .quantization import DEQUANTIZE, QUANTIZE, array_of, is_constant, is_served
+from .quantization import DEQUANTIZE, QUANTIZE, array_of, is_constant, is_served, is_zero
 
 
 def _quantize(builder: Any, call: Any) -> Any:
@@ -23,7 +23,7 @@ def _quantize(builder: Any, call: Any) -> Any:
         quantized,
         x,
         _as_float(builder, scale),
-        None if _is_zero(zero) else _as_float(builder, zero),
+        None if is_zero(zero) else _as_float(builder, zero),
         int(call.attrs.axis),
         str(call.ty.dtype),
         primfunc_name_hint="quantize",
@@ -39,7 +39,7 @@ def _dequantize(builder: Any, call: Any) -> Any:
         dequantized,
         x,
         _as_float(builder, scale),
-        None if _is_zero(zero) else zero if whole else _as_float(builder, zero),
+        None if is_zero(zero) else zero if whole else _as_float(builder, zero),
         int(call.attrs.axis),
         str(call.ty.dtype),
         primfunc_name_hint="dequantize",
@@ -87,10 +87,6 @@ def _at(parameter: Any, indices: Any, axis: int) -> Any:
 
 def _range(dtype: str) -> tuple[int, int]:
     return int(tirx.min_value(dtype).value), int(tirx.max_value(dtype).value)
-
-
-def _is_zero(value: Any) -> bool:
-    return is_constant(value) and not array_of(value).any()
 
 
 def _as_float(builder: Any, value: Any) -> Any:

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import tvm
 from tvm import relax
-from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ..compute.cuda import library
 from ..failures import Refusal
@@ -29,6 +28,7 @@ from .functions import own_functions
 from .library_calls import check_capability, has_calls
 from .operators import operator_name
 from .readers import readers_of
+from .rewritten_calls import with_bound_calls
 from .transposed_convolutions import SPATIAL
 from .views import shape_of
 from .weight_gradients import WeightGradient, cut_of, weight_gradient
@@ -79,11 +79,12 @@ class LibraryConvolutions(ComputePass):
         wanted = is_convolution, library.CUDNN, self.config, self.computed
         if not has_calls(functions.values(), "convolution", *wanted):
             return mod
-        rewriter = _Rewriter(mod, self)
-        for gvar, func in functions.items():
-            rewriter.readers = readers_of(func)
-            rewriter.builder_.update_func(gvar, rewriter.visit_expr(func))
-        return rewriter.builder_.get()
+        readers = {var: found for func in functions.values() for var, found in readers_of(func).items()}
+
+        def called(builder: Any, call: Any, var: Any) -> Any:
+            return _Rewriter(self, builder).replaced(call, var, cut_of(readers.get(var, [])))
+
+        return with_bound_calls(mod, OPERATORS, called)
 
 
 def is_convolution(value: Any) -> bool:
@@ -128,30 +129,18 @@ def padding_of(call: Any) -> list[int]:
     return padding[:spatial]
 
 
-@mutator
-class _Rewriter(PyExprMutator):
-    def __init__(self, mod: tvm.IRModule, owner: LibraryConvolutions):
-        super().__init__(mod)
-        self.owner = owner
-        self.name = ""
-        self.readers: dict[Any, list[Any]] = {}
-        self.cut: tuple[int, ...] | None = None
+class _Rewriter:
+    def __init__(self, owner: LibraryConvolutions, builder: Any):
+        self.owner, self.builder = owner, builder
 
-    def visit_var_binding_(self, binding: Any) -> None:
-        self.name = str(binding.var.name)
-        self.cut = cut_of(self.readers.get(binding.var, [])) if is_convolution(binding.value) else None
-        super().visit_var_binding_(binding)
-
-    def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
-        name, cut, made = self.name, self.cut, super().visit_call_(call)
-        if not is_convolution(call):
-            return made
-        key = f"{call.op.name.rpartition('.')[2]} {name}"
+    def replaced(self, call: Any, var: Any, cut: tuple[int, ...] | None) -> Any:
+        """What stands for a convolution that is bound to ``var``; ``cut``: what is read of it (``cut_of``)."""
+        key = f"{call.op.name.rpartition('.')[2]} {var.name}"
         try:
             layout = layout_of(self.owner.target, call)
         except Refusal as refusal:
             self.owner.computed[key] = f"TVM: {refusal}"
-            return made
+            return call
         self.owner.computed[key] = f"{library.CUDNN.title}: {layout.replace('_', ' ')}"
         words = [layout]
         words += ["tf32"] if self.owner.config.tf32 and str(call.ty.dtype) == "float32" else []
@@ -159,23 +148,23 @@ class _Rewriter(PyExprMutator):
         if operator_name(call) in SPATIAL:
             words.append(DATA_GRADIENT)
         elif layout == CHANNELS_FIRST:
-            gradient = weight_gradient(made, cut, self._definition)
+            gradient = weight_gradient(call, cut, self._definition)
             if gradient is not None:
                 self.owner.computed[key] += ", a weight's gradient"
                 return self._gradient(gradient, words)
-        args = self._with_channels(made) if layout == CHANNELS_LAST else list(made.args)
+        args = self._with_channels(call) if layout == CHANNELS_LAST else list(call.args)
         called = library_call(args, numbers_of(call), words, call.ty.shape, str(call.ty.dtype))
-        return relax.TupleGetItem(self.builder_.emit(called), 0)
+        return relax.TupleGetItem(self.builder.emit(called), 0)
 
     def _definition(self, var: Any) -> Any:
-        return self.lookup_binding(var) if isinstance(var, tvm.ir.Var) else None
+        return self.builder.lookup_binding(var) if isinstance(var, tvm.ir.Var) else None
 
     def _gradient(self, found: WeightGradient, words: list[str]) -> Any:
         """A weight's gradient as the convolution gave it: transposed."""
         dtype = str(found.data.ty.dtype)
         args, words = [found.data, found.gradient], [*words, WEIGHT_GRADIENT]
-        called = self.builder_.emit(library_call(args, found.numbers, words, found.shape, dtype))
-        made = self.builder_.emit(relax.TupleGetItem(called, 0))
+        called = self.builder.emit(library_call(args, found.numbers, words, found.shape, dtype))
+        made = self.builder.emit(relax.TupleGetItem(called, 0))
         return relax.op.permute_dims(made, [1, 0, *range(2, len(found.shape))])
 
     def _with_channels(self, call: Any) -> list[Any]:
@@ -192,7 +181,7 @@ class _Rewriter(PyExprMutator):
         if isinstance(value, tvm.ir.GenericConst):
             widened = np.pad(value.value.numpy(), [(0, 0)] * (rank - 1) + [(0, added)])
             return relax.const(widened, str(value.ty.dtype))
-        return self.builder_.emit(relax.op.nn.pad(value, [0] * (2 * rank - 1) + [added]))
+        return self.builder.emit(relax.op.nn.pad(value, [0] * (2 * rank - 1) + [added]))
 
 
 def numbers_of(call: Any) -> list[int]:

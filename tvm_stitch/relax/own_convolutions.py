@@ -12,7 +12,6 @@ from typing import Any
 
 import tvm
 from tvm import relax, te
-from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ..compute.cuda_convolution import (
     FIRST_CAPABILITY,
@@ -28,9 +27,9 @@ from ..graph.extent import is_number, is_static
 from ..module_pass import module_pass
 from ..target import capability_of
 from .compute_pass import ComputePass
-from .functions import own_functions
 from .library_convolutions import padding_of
-from .operators import has_operators, operator_name
+from .operators import operator_name
+from .rewritten_calls import with_bound_calls
 from .views import shape_of
 
 LAYOUTS = {"relax.nn.conv1d": ("NCW", "OIW"), "relax.nn.conv2d": ("NCHW", "OIHW")}
@@ -49,18 +48,11 @@ class OwnConvolutions(ComputePass):
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         asked = self.config.compute_of("convolution") in ("auto", "templates") and not self.config.tf32
-        if (
-            not asked
-            or capability_of(self.target) < FIRST_CAPABILITY
-            or not has_operators(mod, tuple(LAYOUTS))
-        ):
+        if not asked or capability_of(self.target) < FIRST_CAPABILITY:
             return mod
-        rewriter = _Rewriter(mod, self)
-        for gvar, func in own_functions(mod):
-            rewriter.builder_.update_func(gvar, rewriter.visit_expr(func))
-        if not rewriter.kernels:
-            return mod
-        return relax.transform.DeadCodeElimination()(rewriter.builder_.get())
+        rewriter = _Rewriter(self)
+        made = with_bound_calls(mod, LAYOUTS, rewriter.replaced)
+        return relax.transform.DeadCodeElimination()(made) if rewriter.kernels else mod
 
 
 def image_convolution(call: Any) -> ImageConvolution:
@@ -135,41 +127,30 @@ def added_up(splits: te.Tensor) -> te.Tensor:
     return te.compute(shape, lambda *indices: summed(0, count, indices), name="added_up")
 
 
-@mutator
-class _Rewriter(PyExprMutator):
-    def __init__(self, mod: tvm.IRModule, owner: OwnConvolutions):
-        super().__init__(mod)
+class _Rewriter:
+    def __init__(self, owner: OwnConvolutions):
         self.owner, self.device = owner, device_model(owner.target, owner.config)
         self.kernels: dict[KernelOf, Any] = {}
         self.weights: dict[tuple[Any, ConvolutionPlan, int], Any] = {}
-        self.name = ""
 
-    def visit_var_binding_(self, binding: Any) -> None:
-        self.name = str(binding.var.name)
-        super().visit_var_binding_(binding)
-
-    def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
-        name, call = self.name, super().visit_call_(call)
-        if operator_name(call) not in LAYOUTS:
-            return call
+    def replaced(self, builder: Any, call: Any, var: Any) -> Any:
+        """What stands for a convolution that is bound to ``var``: itself, where another pass takes it."""
         try:
             convolution = image_convolution(call)
             plan = convolution_plan(convolution, self.device)
         except Refusal:
             return call  # the library's pass tells why that, or TVM, computes it
-        self.owner.computed[f"{call.op.name.rpartition('.')[2]} {name}"] = described(plan)
+        self.owner.computed[f"{call.op.name.rpartition('.')[2]} {var.name}"] = described(plan)
         data, weight = call.args
         shape = _static(call)
         out = relax.TensorType([plan.splits, *shape] if plan.splits > 1 else shape, "float32")
-        kernel = self._kernel(kernel_of(convolution, plan, len(shape) - 2))
-        made = relax.call_tir(kernel, relax.Tuple([data, self._packed(weight, convolution, plan)]), out)
-        return made if plan.splits == 1 else self.builder_.call_te(added_up, self.builder_.emit(made))
-
-    def _kernel(self, of: KernelOf) -> Any:
+        of = kernel_of(convolution, plan, len(shape) - 2)
         if of not in self.kernels:
             func = cuda_convolution(of).with_attr(CONVOLUTION_ATTR, of.numbers())
-            self.kernels[of] = self.builder_.add_func(func, "convolution")
-        return self.kernels[of]
+            self.kernels[of] = builder.add_func(func, "convolution")
+        operands = relax.Tuple([data, self._packed(weight, convolution, plan)])
+        made = relax.call_tir(self.kernels[of], operands, out)
+        return made if plan.splits == 1 else builder.call_te(added_up, builder.emit(made))
 
     def _packed(self, weight: Any, convolution: ImageConvolution, plan: ConvolutionPlan) -> Any:
         """The weight as the kernel reads it: one constant for convolutions that share it."""

@@ -24,8 +24,8 @@ from ..failures import Refusal
 from ..graph.dtype import MULTIPLIED
 from ..graph.extent import is_static
 from ..module_pass import module_pass
-from .functions import with_own_functions
-from .operators import has_operators, operator_name
+from .operators import has_operators
+from .rewritten_calls import with_bound_calls
 from .transposed_convolutions import CONVOLUTIONS, SPATIAL
 from .views import shape_of
 
@@ -55,7 +55,14 @@ class PhasedConvolutions:
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         if not has_operators(mod, SPATIAL) or not self.is_called():
             return mod
-        return with_own_functions(mod, lambda func: _Mutator(self.computed).visit_expr(func))
+        return with_bound_calls(mod, SPATIAL, self._phased_or_left)
+
+    def _phased_or_left(self, builder: Any, call: Any, var: Any) -> Any:
+        try:
+            return _phased(builder, call)
+        except Refusal as refusal:
+            self.computed[f"{call.op.name.rpartition('.')[2]} {var.name}"] = f"TVM: {refusal}"
+            return call
 
 
 @dataclass(frozen=True)
@@ -120,74 +127,60 @@ def phased_weight(weight: np.ndarray, axes: list[Axis], groups: int) -> np.ndarr
     return np.ascontiguousarray(parts.transpose(order)).reshape(shape)
 
 
-@relax.expr_functor.mutator
-class _Mutator(relax.PyExprMutator):
-    def __init__(self, computed: dict[str, str]):
-        super().__init__()
-        self.computed, self.name = computed, ""
+def _phased(builder: Any, call: Any) -> Any:
+    """The convolution with more channels, its results in their places.
 
-    def visit_var_binding_(self, binding: Any) -> None:
-        self.name = str(binding.var.name)
-        super().visit_var_binding_(binding)
-
-    def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
-        name, call = self.name, super().visit_call_(call)
-        if operator_name(call) not in SPATIAL:
-            return call
-        try:
-            return self._phased(call)
-        except Refusal as refusal:
-            self.computed[f"{call.op.name.rpartition('.')[2]} {name}"] = f"TVM: {refusal}"
-            return call
-
-    def _phased(self, call: Any) -> Any:
-        name, attrs, (data, weight) = call.op.name, call.attrs, call.args
-        spatial, groups = SPATIAL[name], int(attrs.groups)
-        images, result = shape_of(data), shape_of(call)
-        if str(attrs.data_layout) != f"NC{spatial}" or not isinstance(weight, tvm.ir.GenericConst):
-            raise Refusal("its weight is no constant")
-        if images is None or result is None or not is_static(images[1:]) or not is_static(result[1:]):
-            raise Refusal("its images are of symbolic size")
-        if 0 in images[1:] or 0 in result[1:] or any(int(d) != 1 for d in attrs.dilation):
-            raise Refusal("it is dilated, or has no elements")
-        if {str(v.ty.dtype) for v in (data, weight, call)} - set(MULTIPLIED):
-            raise Refusal("its type is none that a library is asked for")
-        array = weight.value.numpy()
-        window, strides = array.shape[2:], [int(s) for s in attrs.strides]
-        axes = [
-            axis_of(int(n), k, s, int(p), int(length))
-            for n, k, s, p, length in zip(images[2:], window, strides, attrs.padding, result[2:])
-        ]
-        if math.prod(axis.window * axis.stride for axis in axes) > MOST_WASTE * math.prod(window):
-            raise Refusal("its phases are of many sizes")
-        made = self.builder_.emit(
-            CONVOLUTIONS[name](
-                data,
-                relax.const(phased_weight(array, axes, groups), str(weight.ty.dtype)),
-                strides=[1] * len(axes),
-                padding=[axis.border for axis in axes] * 2,
-                groups=groups,
-                data_layout=f"NC{spatial}",
-                kernel_layout=f"OI{spatial}",
-                out_dtype=attrs.out_dtype,
-            )
+    Raises:
+        Refusal: where it is left to TVM.
+    """
+    name, attrs, (data, weight) = call.op.name, call.attrs, call.args
+    spatial, groups = SPATIAL[name], int(attrs.groups)
+    images, result = shape_of(data), shape_of(call)
+    if str(attrs.data_layout) != f"NC{spatial}" or not isinstance(weight, tvm.ir.GenericConst):
+        raise Refusal("its weight is no constant")
+    if images is None or result is None or not is_static(images[1:]) or not is_static(result[1:]):
+        raise Refusal("its images are of symbolic size")
+    if 0 in images[1:] or 0 in result[1:] or any(int(d) != 1 for d in attrs.dilation):
+        raise Refusal("it is dilated, or has no elements")
+    if {str(v.ty.dtype) for v in (data, weight, call)} - set(MULTIPLIED):
+        raise Refusal("its type is none that a library is asked for")
+    array = weight.value.numpy()
+    window, strides = array.shape[2:], [int(s) for s in attrs.strides]
+    axes = [
+        axis_of(int(n), k, s, int(p), int(length))
+        for n, k, s, p, length in zip(images[2:], window, strides, attrs.padding, result[2:])
+    ]
+    if math.prod(axis.window * axis.stride for axis in axes) > MOST_WASTE * math.prod(window):
+        raise Refusal("its phases are of many sizes")
+    made = builder.emit(
+        CONVOLUTIONS[name](
+            data,
+            relax.const(phased_weight(array, axes, groups), str(weight.ty.dtype)),
+            strides=[1] * len(axes),
+            padding=[axis.border for axis in axes] * 2,
+            groups=groups,
+            data_layout=f"NC{spatial}",
+            kernel_layout=f"OI{spatial}",
+            out_dtype=attrs.out_dtype,
         )
-        return self._in_places(made, axes, call.ty.shape.values[0], int(result[1]))
+    )
+    return _in_places(builder, made, axes, call.ty.shape.values[0], int(result[1]))
 
-    def _in_places(self, made: Any, axes: list[Axis], images: Any, channels: int) -> Any:
-        """The phases' results in their places."""
-        emit, count = self.builder_.emit, len(axes)
-        parted = [images, channels, *(axis.stride for axis in axes), *(axis.places for axis in axes)]
-        order = [0, 1, *(at for i in range(count) for at in (2 + count + i, 2 + i))]
-        whole = [images, channels, *(axis.places * axis.stride for axis in axes)]
-        made = emit(R.permute_dims(emit(R.reshape(made, parted)), order))
-        made = R.reshape(made, whole)
-        if all(axis.first == 0 and axis.length == n for axis, n in zip(axes, whole[2:])):
-            return made
-        return R.strided_slice(
-            emit(made),
-            list(range(2, 2 + count)),
-            [axis.first for axis in axes],
-            [axis.first + axis.length for axis in axes],
-            assume_inbound=True,
-        )
+
+def _in_places(builder: Any, made: Any, axes: list[Axis], images: Any, channels: int) -> Any:
+    """The phases' results in their places."""
+    emit, count = builder.emit, len(axes)
+    parted = [images, channels, *(axis.stride for axis in axes), *(axis.places for axis in axes)]
+    order = [0, 1, *(at for i in range(count) for at in (2 + count + i, 2 + i))]
+    whole = [images, channels, *(axis.places * axis.stride for axis in axes)]
+    made = emit(R.permute_dims(emit(R.reshape(made, parted)), order))
+    made = R.reshape(made, whole)
+    if all(axis.first == 0 and axis.length == n for axis, n in zip(axes, whole[2:])):
+        return made
+    return R.strided_slice(
+        emit(made),
+        list(range(2, 2 + count)),
+        [axis.first for axis in axes],
+        [axis.first + axis.length for axis in axes],
+        assume_inbound=True,
+    )

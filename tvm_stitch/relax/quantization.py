@@ -35,6 +35,11 @@ def array_of(value: Any) -> np.ndarray:
     return np.asarray(value.value.numpy())
 
 
+def is_zero(value: Any) -> bool:
+    """Whether a value is a constant of zeros."""
+    return is_constant(value) and not array_of(value).any()
+
+
 def is_single(value: Any) -> bool:
     """Whether a tensor has one element."""
     shape = shape_of(value)

@@ -12,6 +12,7 @@ of a column's. What depends on the weight alone is a constant; so a kernel adds 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,14 +21,14 @@ from tvm import relax
 from tvm.relax import op as R
 
 from ..compute.templates import multiplies_unsigned, why_no_integers
-from ..config import StitchConfig
 from ..failures import Refusal
 from ..graph.dtype import BYTES
 from ..module_pass import module_pass
+from .compute_pass import ComputePass
 from .convolution_layouts import suits_templates
 from .functions import with_own_functions
 from .operators import has_operators, operator_name
-from .quantization import DEQUANTIZE, array_of, constant_parts, is_constant, is_per_tensor
+from .quantization import DEQUANTIZE, array_of, constant_parts, is_constant, is_per_tensor, is_zero
 from .rebound import rebound
 from .unsigned_quantization import SHIFT, UnsignedQuantization
 from .views import definition, permutation, shape_of
@@ -44,7 +45,7 @@ LARGEST_BYTE = 255
 
 
 @module_pass
-class QuantizedProducts:
+class QuantizedProducts(ComputePass):
     """Compute matrix products and convolutions by their integers, where a template multiplies them.
 
     Taken are products of a dequantized tensor of int8 or uint8, with one scale and one zero point, which need not be
@@ -52,10 +53,6 @@ class QuantizedProducts:
     ``matmul(x - zx, w - zw)`` in int32, as ``MatMulInteger`` is imported. ``computed``, if given, receives the reason
     where a product of dequantized operands stays one of floats. Runs before ``LegalizeOps``.
     """
-
-    def __init__(self, target: Any, config: StitchConfig, computed: dict[str, str] | None = None):
-        self.target, self.config = target, config
-        self.computed = computed if computed is not None else {}
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         if not has_operators(mod, (MATMUL, *CONVOLUTIONS)):
@@ -100,7 +97,7 @@ class _Split:
 class _Mutator(relax.PyExprMutator):
     def __init__(self, owner: QuantizedProducts, values: dict[Any, Any]):
         super().__init__()
-        self.owner, self.values = owner, values
+        self.owner, self._definition = owner, partial(definition, values)
         self.rewrote_any = False
 
     def visit_var_binding_(self, binding: Any) -> None:
@@ -118,26 +115,23 @@ class _Mutator(relax.PyExprMutator):
             super().visit_var_binding_(binding)
             return
         self.rewrote_any = True
-        rebound(self, binding, made)
+        rebound(self, binding.var, made)
 
     # -- what is multiplied ---------------------------------------------------------------------------------------
-    def _definition(self, value: Any) -> Any:
-        return definition(self.values, value)
-
     def _data(self, value: Any) -> _Data | None:
         """The activations that a left factor is made of; None where it is made of something else."""
         call = self._definition(value)
         if operator_name(call) == DEQUANTIZE:
             source, scale, zero = call.args
             if is_per_tensor(call) and str(call.ty.dtype) == "float32":
-                return _Data(source, None if _is_zero(zero) else zero, scale)
+                return _Data(source, None if is_zero(zero) else zero, scale)
             return None
         zero = None
         if operator_name(call) == "relax.subtract":
             call, zero = self._definition(call.args[0]), call.args[1]
         if operator_name(call) != "relax.astype" or str(call.ty.dtype) != "int32":
             return None
-        return _Data(call.args[0], None if zero is None or _is_zero(zero) else zero, None)
+        return _Data(call.args[0], None if zero is None or is_zero(zero) else zero, None)
 
     def _weight(self, value: Any) -> _Weight | None:
         """The integers that a right factor stands for; None where it is no constant of integers."""
@@ -184,8 +178,7 @@ class _Mutator(relax.PyExprMutator):
         return data, weight
 
     def _check(self, kind: str, dtype: str) -> None:
-        why = why_no_integers(self.owner.target, self.owner.config, kind, (dtype, "int8"))
-        if why:
+        if why := why_no_integers(self.owner.target, self.owner.config, kind, (dtype, "int8")):
             raise Refusal(why)
 
     # -- products -------------------------------------------------------------------------------------------------
@@ -319,10 +312,6 @@ class _Mutator(relax.PyExprMutator):
 
 def _spatial(layout: str) -> str:
     return "".join(axis for axis in layout if axis not in "NC")
-
-
-def _is_zero(value: Any) -> bool:
-    return is_constant(value) and not array_of(value).any()
 
 
 def _split(integers: np.ndarray, depth: tuple[int, ...]) -> _Split:

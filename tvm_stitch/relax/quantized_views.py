@@ -65,7 +65,7 @@ class _Mutator(relax.PyExprMutator):
             if undo_each_other(call, value):
                 self.moved_any = True
                 value = self._moved(call.args[0], moves)
-        made = rebound(self, binding, value)
+        made = rebound(self, binding.var, value)
         if name == DEQUANTIZE and is_per_tensor(value):
             self.source[made] = value, []
         elif name in MOVES and value.args[0] in self.source:

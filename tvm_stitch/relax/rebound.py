@@ -8,9 +8,9 @@ from typing import Any
 from tvm.relax import DataflowVar
 
 
-def rebound(mutator: Any, binding: Any, value: Any) -> Any:
-    """Bind a new variable to ``value`` in the place of a binding's, a result of the block if that is one; gives it."""
-    emit = mutator.builder_.emit if isinstance(binding.var, DataflowVar) else mutator.builder_.emit_output
-    made = emit(value, binding.var.name)
-    mutator.set_var_remap(binding.var, made)
+def rebound(mutator: Any, var: Any, value: Any) -> Any:
+    """Bind a new variable to ``value`` in the place of ``var``, a result of the block if that is one; gives it."""
+    emit = mutator.builder_.emit if isinstance(var, DataflowVar) else mutator.builder_.emit_output
+    made = emit(value, var.name)
+    mutator.set_var_remap(var, made)
     return made

@@ -25,6 +25,7 @@ from ..scope.for_target import identify_for
 from ..scope.identify import Boundary, Identified
 from ..scope.node import Node, Value
 from .dataflow import BlockView, GraphReader, call_args, view_block
+from .rebound import rebound
 
 STITCH_ATTR = "tvm_stitch.stitch_op"
 """Function attribute that marks a stitch op, on the Primitive function and on what FuseTIR makes of it."""
@@ -158,9 +159,8 @@ class _Stitcher(PyExprMutator):
         self.visit_binding(view.bindings[node])
         for out in node.outputs:  # name the results of a call with several, as the program did
             if isinstance(out, tuple) and out in view.item:
-                var = view.item[out]
                 item = relax.TupleGetItem(self.visit_expr(out[0]), out[1])
-                self._name_result(var, item)
+                rebound(self, view.item[out], self.builder_.normalize(item))
 
     def _view(self, view: BlockView, node: Node) -> None:
         """A reshape that stays outside every kernel: the runtime makes a view of it, whatever it was fused with."""
@@ -195,16 +195,11 @@ class _Stitcher(PyExprMutator):
         return gvar
 
     def _define(self, view: BlockView, value: Value, expr: Any) -> None:
-        var = view.named(value)
+        var, made = view.named(value), self.builder_.normalize(expr)
         if isinstance(var, tuple):  # a result of a call with several that the program never names
-            self.builder_.emit(self.builder_.normalize(expr))
-            return
-        self._name_result(var, expr)
-
-    def _name_result(self, var: Any, expr: Any) -> None:
-        is_output = type(var).__name__ != "DataflowVar"
-        emit = self.builder_.emit_output if is_output else self.builder_.emit
-        self.set_var_remap(var, emit(self.builder_.normalize(expr), var.name))
+            self.builder_.emit(made)
+        else:
+            rebound(self, var, made)
 
 
 def _may_be_reshaped(var: Any) -> bool:

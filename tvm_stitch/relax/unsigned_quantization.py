@@ -99,7 +99,7 @@ class _Mutator(relax.PyExprMutator):
         else:
             super().visit_var_binding_(binding)
             return
-        rebound(self, binding, made)
+        rebound(self, binding.var, made)
 
     def _args(self, call: Any) -> list[Any]:
         zero = array_of(call.args[2]).astype("int16") + SHIFT

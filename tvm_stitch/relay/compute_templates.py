@@ -19,11 +19,12 @@ from ..device import device_model
 from ..failures import let_pass, reason_of
 from ..interrupts import check
 from ..module_pass import module_pass
+from ..recorder import fresh
 from ..target import resolve_target
 from .external import build, external_function
 from .lower import GENERIC, exact_key, read_function, typed
 from .packed_weights import PackedWeights, unpacked
-from .schedule_stitch_ops import fresh_name, function_name
+from .schedule_stitch_ops import function_name
 from .stitch_ops import TEMPLATE_ATTR
 from .traverse import with_calls
 
@@ -116,7 +117,7 @@ class _Maker:
 
     def _made(self, func: Any, scope: str, constant: tuple[bool, ...]) -> _Made | None:
         owner, first = self.owner, function_name(func, "tiled")
-        name = fresh_name(f"{owner.prefix}_{first}", self.names)
+        name = fresh(f"{owner.prefix}_{first}", self.names, "{}_{}")
         check()
         try:
             made, kernel = self._kernel(func, constant, name)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from contextlib import nullcontext
 from typing import Any
@@ -19,6 +18,7 @@ from ..interrupts import check
 from ..module_pass import module_pass
 from ..plan.choose import choose_plan
 from ..plan.kernel import KernelPlan
+from ..recorder import fresh
 from ..target import resolve_target
 from .cuda_source import fixed_cuda_source
 from .external import build, external_function
@@ -86,7 +86,7 @@ class ScheduleStitchOps:
         return with_calls(mod, change)
 
     def _scheduled(self, func: Any, scope: str, names: set[str]) -> Any:
-        name = fresh_name(f"{self.prefix}_{function_name(func)}", names)
+        name = fresh(f"{self.prefix}_{function_name(func)}", names, "{}_{}")
         check()
         try:
             lowered, graph = read_function(func, self.target, name)
@@ -113,9 +113,3 @@ def function_name(func: Any, first: str = "stitch") -> str:
     ]
     shown = found if len(found) <= 5 else [*found[:3], f"x{len(found) - 4}", found[-1]]
     return re.sub(r"\W", "_", "_".join([first, *shown]))
-
-
-def fresh_name(name: str, taken: set[str]) -> str:
-    """The name, with a number behind it where it is taken."""
-    numbered = (f"{name}_{number}" for number in itertools.count(2))
-    return next(each for each in itertools.chain([name], numbered) if each not in taken)
