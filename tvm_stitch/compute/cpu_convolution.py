@@ -45,8 +45,8 @@ Visit = Callable[[Expr, Places, Rows], None]
 """What is done for a tile: its number in the task, its places, and its rows of the result."""
 
 
-def emit_convolution(conv: Convolution, tiles: Tiles, packed: Buffer, out: WriteBack) -> None:
-    """Emit the loops of a convolution into the kernel that is being built.
+class ConvolutionTasks:
+    """Tasks of some lines of places along the last spatial axis.
 
     Args:
         conv: the convolution.
@@ -54,17 +54,12 @@ def emit_convolution(conv: Convolution, tiles: Tiles, packed: Buffer, out: Write
         packed: its weight.
         out: where tiles go.
     """
-    _Emitter(conv, tiles, packed, out).emit()
 
-
-class ConvolutionTasks:
-    """Tasks of some lines of places along the last spatial axis."""
-
-    def __init__(self, conv: Convolution, tiles: Tiles, out: WriteBack):
-        self.conv, self.tiles, self.out = conv, tiles, out
+    def __init__(self, conv: Convolution, tiles: Tiles, packed: Buffer, out: WriteBack):
+        self.conv, self.tiles, self.packed, self.out = conv, tiles, packed, out
 
     def emit(self) -> None:
-        """Emit a parallel loop over the tasks."""
+        """Emit a parallel loop over the tasks into the kernel that is being built."""
         conv, tiles = self.conv, self.tiles
         *outer, lines, last = conv.windows
         places = [
@@ -206,10 +201,11 @@ def _within(taps: Taps, window: Window, each: int, first: Expr) -> Extent:
     return taps.outputs if window.outputs <= each else extent_min(each, B.i64(taps.outputs) - first)
 
 
-class _Emitter(ConvolutionTasks):
+class MixedTasks(ConvolutionTasks):
+    """Those of a convolution whose channels mix, in groups or all of them."""
+
     def __init__(self, conv: Convolution, tiles: Tiles, packed: Buffer, out: WriteBack):
-        super().__init__(conv, tiles, out)
-        self.packed = packed
+        super().__init__(conv, tiles, packed, out)
         self.of_group = -(-conv.outputs // self.width())
         self.steps = -(-conv.inputs // tiles.group)  # of the channels
 

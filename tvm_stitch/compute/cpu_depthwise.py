@@ -5,27 +5,18 @@ from __future__ import annotations
 
 from .. import compat
 from ..codegen import builder as B
-from ..compat import Buffer, Expr, tir
+from ..compat import Expr, tir
 from ..graph.extent import flatten
-from .convolution import Convolution
 from .cpu_convolution import ConvolutionTasks, Places
 from .data_block import DataBlock
 from .factors import widened
 from .micro_kernel import emit_sums
 from .phases import Phase
-from .tiles import Tiles
-from .write_back import Rows, WriteBack
+from .write_back import Rows
 
 
-def emit_depthwise(conv: Convolution, tiles: Tiles, packed: Buffer, out: WriteBack) -> None:
-    """Emit the loops of a convolution whose channels do not mix; arguments as of ``emit_convolution``."""
-    _Emitter(conv, tiles, packed, out).emit()
-
-
-class _Emitter(ConvolutionTasks):
-    def __init__(self, conv: Convolution, tiles: Tiles, packed: Buffer, out: WriteBack):
-        super().__init__(conv, tiles, out)
-        self.packed = packed
+class DepthwiseTasks(ConvolutionTasks):
+    """Those of a convolution whose channels do not mix."""
 
     def begin(self) -> None:
         self.data = DataBlock(self.conv, self.outputs, self.tiles.lanes, self.width())

@@ -43,8 +43,8 @@ from .tiles import LEAST_TILES_OF_COPY, MOST_COPIED, SHORT_DEPTH, Tiles
 from .write_back import WriteBack
 
 
-def emit_matmul(product: Contraction, tiles: Tiles, packed: Buffer | None, out: WriteBack) -> None:
-    """Emit the loops of a product into the kernel that is being built.
+class MatmulTasks:
+    """Tasks of some rows and some panels of columns.
 
     Args:
         product: ``columns`` is a number where the right side is packed.
@@ -53,16 +53,14 @@ def emit_matmul(product: Contraction, tiles: Tiles, packed: Buffer | None, out: 
             parameter; None where it is read as it lies.
         out: where tiles go.
     """
-    _Emitter(product, tiles, packed, out).emit()
 
-
-class _Emitter:
     def __init__(self, product: Contraction, tiles: Tiles, packed: Buffer | None, out: WriteBack):
         self.product, self.tiles, self.packed, self.out = product, tiles, packed, out
         self.copied: Buffer | None = None
         self.block: Buffer | None = None
 
     def emit(self) -> None:
+        """Emit a parallel loop over the tasks into the kernel that is being built."""
         p, tiles = self.product, self.tiles
         self.left = B.flat_view(p.left.buffer)
         self.right = B.flat_view(p.right.buffer) if self.packed is None else self.packed

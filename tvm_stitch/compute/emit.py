@@ -21,9 +21,9 @@ from ..plan.in_block import plan_in_block
 from ..scope.fusion import Pattern
 from .anchored import Anchored
 from .convolution import Convolution
-from .cpu_convolution import emit_convolution
-from .cpu_depthwise import emit_depthwise
-from .cpu_matmul import emit_matmul
+from .cpu_convolution import MixedTasks
+from .cpu_depthwise import DepthwiseTasks
+from .cpu_matmul import MatmulTasks
 from .tiles import Tiles
 from .write_back import WriteBack, write_back
 
@@ -82,10 +82,11 @@ def emit_anchored(
         if plan is not None and not is_result and not workspace:
             product.output.buffer = compat.allocate(shape, product.output.dtype, B.STACK, "product")
         if not isinstance(product, Convolution):
-            emit_matmul(product, tiles, packed, out)
+            MatmulTasks(product, tiles, packed, out).emit()
         else:
             assert packed is not None
-            (emit_depthwise if product.is_depthwise else emit_convolution)(product, tiles, packed, out)
+            kind = DepthwiseTasks if product.is_depthwise else MixedTasks
+            kind(product, tiles, packed, out).emit()
         if plan is not None:
             emit_stage(plan.stage)
     replaced = {} if packed is None else {found.weight.buffer: packed}

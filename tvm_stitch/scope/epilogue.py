@@ -24,7 +24,7 @@ from ..graph.extent import same_shape
 from ..graph.ir import Access, Dependency, Operator, Span, StitchGraph, Tensor
 from ..plan import heuristics
 from .node import Node, NodeKind, Value
-from .prologue import is_permutation, permuted_for, widened_for
+from .prologue import is_permutation, maker_for
 from .quotient import Quotient
 
 
@@ -134,7 +134,7 @@ class _Finder:
         """The node that makes a tensor for one user alone of what is in memory, in a template's kernel as it reads."""
         if not region.vectorized:
             return None
-        widened = widened_for(value, user, self.quotient, self.free)
+        widened = maker_for(value, user, self.quotient, self.free, lambda node: node.widens)
         if widened is not None:
             source = self.nodes[widened].widened
             return widened if self._is_stored(source, widened, region) else None
@@ -146,7 +146,7 @@ class _Finder:
 
     def _permuted(self, value: Value, user: int) -> int | None:
         """The node that permutes the axes of what is in memory, for one user alone: the kernel reads it so."""
-        maker = permuted_for(value, user, self.quotient, self.free)
+        maker = maker_for(value, user, self.quotient, self.free, is_permutation)
         if maker is None:
             return None
         source = self.quotient.maker.get(self._viewed(self.nodes[maker].inputs[0]))

@@ -21,7 +21,7 @@ from .estimate import Estimator, in_block
 from .horizontal import fuse_horizontally
 from .merging import Merger
 from .node import Node, NodeKind, Value
-from .prologue import find_borders, find_prologues
+from .prologue import find_prologues, is_border, is_permutation
 from .quotient import Quotient
 from .weigh import MORE_KERNELS, Weigher
 
@@ -153,10 +153,10 @@ class _Identifier:
             taken = {i for nodes in found.values() for i in nodes}
             return [stitchable and i not in taken for i, stitchable in enumerate(self.stitchable)]
 
-        borders = find_borders(self.quotient, self.stitchable, anchors, self.rules.permuted)
+        borders = find_prologues(self.quotient, self.stitchable, anchors, self.rules.permuted, is_border, {})
         behind = {c[0]: c[1:] for c in find_epilogues(self.quotient, free_but(borders), self.rules)}
         free = free_but(behind)
-        before = find_prologues(self.quotient, free, anchors, self.rules.permuted, borders)
+        before = find_prologues(self.quotient, free, anchors, self.rules.permuted, is_permutation, borders)
         found = []
         for anchor in sorted({*behind, *before}):
             scope = anchor

@@ -14,35 +14,7 @@ from .node import Node, NodeKind, Value
 from .quotient import Quotient
 
 
-def find_borders(
-    quotient: Quotient, free: Sequence[bool], anchors: Sequence[int], serves: Callable[[StitchGraph], bool]
-) -> dict[int, list[int]]:
-    """Of the prologues those that put a border around an operand: to nothing else is that worth a kernel."""
-    return _found(quotient, free, anchors, serves, is_border, {})
-
-
 def find_prologues(
-    quotient: Quotient,
-    free: Sequence[bool],
-    anchors: Sequence[int],
-    serves: Callable[[StitchGraph], bool],
-    borders: Mapping[int, Sequence[int]] | None = None,
-) -> dict[int, list[int]]:
-    """For those of ``anchors`` where there are some, the nodes that make what it alone reads of an operand.
-
-    They permute an operand's axes, or put a border of one value around it, or one behind the other.
-
-    Args:
-        quotient: the graph; no scopes yet.
-        free: by node, whether it may be taken.
-        anchors: compute-intensive nodes that a template computes.
-        serves: whether a template computes such a node and the nodes before it, as one graph.
-        borders: prologues that are taken already.
-    """
-    return _found(quotient, free, anchors, serves, is_permutation, borders or {})
-
-
-def _found(
     quotient: Quotient,
     free: Sequence[bool],
     anchors: Sequence[int],
@@ -50,6 +22,19 @@ def _found(
     is_read: Callable[[Node], bool],
     before: Mapping[int, Sequence[int]],
 ) -> dict[int, list[int]]:
+    """For those of ``anchors`` where there are some, the nodes that make what it alone reads of an operand.
+
+    They permute an operand's axes, or put a border of one value around it, or one behind the other. Borders are looked
+    for first: nothing else would make one in its own kernel.
+
+    Args:
+        quotient: the graph; no scopes yet.
+        free: by node, whether it may be taken.
+        anchors: compute-intensive nodes that a template computes.
+        serves: whether a template computes such a node and the nodes before it, as one graph.
+        is_read: whether a node is of the kind that is looked for, ``is_border`` or ``is_permutation``.
+        before: prologues that are taken already.
+    """
     found: dict[int, list[int]] = {}
     for i in anchors:
         taken = list(before.get(i, ()))
@@ -60,7 +45,7 @@ def _found(
                 if maker is not None and maker in taken:
                     user, value = maker, quotient.nodes[maker].inputs[0]
                     continue
-                maker = _maker(value, user, quotient, free, is_read)
+                maker = maker_for(value, user, quotient, free, is_read)
                 if maker is None:
                     break
                 chosen = sorted([*taken, maker])
@@ -73,17 +58,7 @@ def _found(
     return found
 
 
-def permuted_for(value: Value, user: int, quotient: Quotient, free: Sequence[bool]) -> int | None:
-    """The free node that makes ``value`` by permuting axes, for ``user`` and nobody else; None if there is none."""
-    return _maker(value, user, quotient, free, is_permutation)
-
-
-def widened_for(value: Value, user: int, quotient: Quotient, free: Sequence[bool]) -> int | None:
-    """The same where ``value`` has wider elements than what the node makes it from, in the same places."""
-    return _maker(value, user, quotient, free, lambda node: node.widens)
-
-
-def _maker(
+def maker_for(
     value: Value, user: int, quotient: Quotient, free: Sequence[bool], serves: Callable[[Node], bool]
 ) -> int | None:
     """The free node that makes ``value`` for ``user`` and nobody else, if it ``serves``; None if there is none."""

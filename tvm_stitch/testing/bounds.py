@@ -47,7 +47,7 @@ class Bound(NamedTuple):
 
 
 def evaluate_bounds(
-    mod: tvm.IRModule, inputs: Sequence[np.ndarray], func: str = "main", half_arithmetic: bool = False
+    mod: tvm.IRModule, inputs: Sequence[np.ndarray], half_arithmetic: bool = False
 ) -> list[Bound]:
     """Like :func:`reference.evaluate`, of a Relax module, with bounds.
 
@@ -63,7 +63,7 @@ def evaluate_bounds(
     """
     from .reference import Interpreter  # needs Relax of Apache TVM 0.27; the bounds themselves do not
 
-    return flatten(Interpreter(mod, Bounds(half_arithmetic)).call(func, inputs))
+    return flatten(Interpreter(mod, Bounds(half_arithmetic)).call("main", inputs))
 
 
 def _largest(dtype: np.dtype) -> float:

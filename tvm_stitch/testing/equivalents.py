@@ -30,7 +30,6 @@ from .. import compat
 from ..config import StitchConfig
 from ..device import device_model
 from ..graph.ir import StitchGraph
-from ..graph.reader import read
 from ..plan.choose import choose_plan
 from ..target import resolve_target
 from . import cases, grid_cases
@@ -89,26 +88,11 @@ def _told(case: cases.Case) -> list[str]:
 def stitch_graphs(case: cases.Case, target: Any, config: StitchConfig) -> list[StitchGraph]:
     """The graphs of the stitch ops that a workload becomes, through the front end of the TVM that is installed."""
     target = resolve_target(target)
-    return (_from_relay if compat.HAS_RELAY else _from_relax)(case, target, config)
+    if compat.HAS_RELAY:
+        return _from_relay(case, target, config)
+    from .stitch_graphs import stitch_graphs as from_relax
 
-
-def _from_relax(case: cases.Case, target: Any, config: StitchConfig) -> list[StitchGraph]:
-    from tvm import relax, tirx
-
-    from ..relax.mark import MergeStitchOps
-    from ..relax.stitch_ops import STITCH_ATTR, StitchOps
-
-    passes = [
-        relax.transform.LegalizeOps(),
-        relax.transform.FoldConstant(),
-        relax.transform.CanonicalizeBindings(),
-        StitchOps(config),
-        MergeStitchOps(),
-    ]
-    with target:
-        mod = tvm.transform.Sequential(passes)(case.build())
-    marked = [f for _, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)]
-    return [read(f) for f in marked if f.attrs and STITCH_ATTR in f.attrs]
+    return from_relax(case.build(), config, target)
 
 
 def _from_relay(case: cases.Case, target: Any, config: StitchConfig) -> list[StitchGraph]:

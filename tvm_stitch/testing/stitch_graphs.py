@@ -4,20 +4,20 @@
 from __future__ import annotations
 
 import tvm
+from tvm import relax, tirx
 
 from ..config import StitchConfig
 from ..graph.ir import StitchGraph
 from ..graph.reader import read
+from ..relax.mark import MergeStitchOps
+from ..relax.stitch_ops import STITCH_ATTR, StitchOps
 from .random_graphs import emulated_target
 
 
-def stitch_graphs(mod: tvm.IRModule, config: StitchConfig | None = None) -> list[StitchGraph]:
-    """The graph of every stitch op that a Relax module becomes for a GPU with grid barriers."""
-    from tvm import relax, tirx
-
-    from ..relax.mark import MergeStitchOps
-    from ..relax.stitch_ops import STITCH_ATTR, StitchOps
-
+def stitch_graphs(
+    mod: tvm.IRModule, config: StitchConfig | None = None, target: tvm.target.Target | None = None
+) -> list[StitchGraph]:
+    """The graph of every stitch op that a Relax module becomes: by default for a GPU with grid barriers."""
     passes = [
         relax.transform.LegalizeOps(),
         relax.transform.FoldConstant(),
@@ -26,7 +26,7 @@ def stitch_graphs(mod: tvm.IRModule, config: StitchConfig | None = None) -> list
         StitchOps(config),
         MergeStitchOps(),
     ]
-    with emulated_target():
+    with target or emulated_target():
         merged = tvm.transform.Sequential(passes)(mod)
     marked = [(g.name_hint, f) for g, f in merged.functions_items() if isinstance(f, tirx.PrimFunc)]
     return [read(f, name) for name, f in marked if f.attrs and STITCH_ATTR in f.attrs]

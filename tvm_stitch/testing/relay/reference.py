@@ -47,18 +47,12 @@ def evaluate(
     return flatten(Evaluator(mod).call(func, inputs, params))
 
 
-def evaluate_bounds(
-    mod: tvm.IRModule,
-    inputs: Inputs,
-    params: Params = None,
-    func: str = "main",
-    half_arithmetic: bool = False,
-) -> list[Bound]:
+def evaluate_bounds(mod: tvm.IRModule, inputs: Inputs, half_arithmetic: bool = False) -> list[Bound]:
     """Like :func:`evaluate`, with the least and greatest acceptable result of every element.
 
     ``half_arithmetic`` allows for sums and approximations of float16 computed in that type, as stock TVM does.
     """
-    return flatten(Evaluator(mod, Bounds(half_arithmetic)).call(func, inputs, params))
+    return flatten(Evaluator(mod, Bounds(half_arithmetic)).call("main", inputs))
 
 
 Inputs = Sequence[np.ndarray] | Mapping[str, np.ndarray]
