@@ -28,23 +28,15 @@ integer type are left to ``FoldConstants``.
 Meaning = Callable[[np.ndarray, Any, tuple[Any, ...]], np.ndarray]
 
 
-def _transposed(array: np.ndarray, call: Any, shape: tuple[Any, ...]) -> np.ndarray:
-    return array.transpose(permutation(call, len(shape)))
-
-
-def _reshaped(array: np.ndarray, _call: Any, shape: tuple[Any, ...]) -> np.ndarray:
-    return array.reshape(shape)
-
-
 def _cast(array: np.ndarray, call: Any, _shape: tuple[Any, ...]) -> np.ndarray:
     with np.errstate(over="ignore"):  # to an infinity, as everywhere
         return array.astype(str(call.ty.dtype))
 
 
 FOLDED: dict[str, Meaning] = {
-    "relax.permute_dims": _transposed,
+    "relax.permute_dims": lambda array, call, shape: array.transpose(permutation(call, len(shape))),
     "relax.astype": _cast,
-    **dict.fromkeys(RESHAPES, _reshaped),
+    **dict.fromkeys(RESHAPES, lambda array, _call, shape: array.reshape(shape)),
 }
 """The operators that are folded, of a constant and the shape of the result."""
 

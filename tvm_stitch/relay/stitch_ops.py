@@ -24,7 +24,7 @@ from ..target import resolve_target
 from .dataflow import Region, results_of, view
 from .lower import PRIMITIVE, OpReader, type_of
 from .templates import Templates
-from .traverse import children, remake
+from .traverse import children, remake, with_bodies
 
 STITCH_ATTR = "tvm_stitch.stitch_op"
 """Function attribute that marks a stitch op; its value is the scope, which names it among those of the module."""
@@ -106,12 +106,10 @@ class StitchOps:
         return new
 
     def _outlined(self, mod: tvm.IRModule, exclude: frozenset[str], known: Known) -> tvm.IRModule:
-        new = tvm.IRModule(dict(mod.functions.items()), mod.type_definitions, attrs=mod.attrs)
-        for gvar, func in mod.functions.items():
-            if isinstance(func, relay.Function) and not _is_outlined(func):
-                body = self._region(func.body, gvar.name_hint, exclude, known)
-                new[gvar] = relay.Function(func.params, body, func.ret_type, func.type_params, func.attrs)
-        return relay.transform.InferType()(new)
+        def outlined(name: str, func: Any) -> Any:
+            return func.body if _is_outlined(func) else self._region(func.body, name, exclude, known)
+
+        return with_bodies(mod, outlined)
 
     def _region(self, root: Any, prefix: str, exclude: frozenset[str], known: Known) -> Any:
         check()

@@ -81,9 +81,14 @@ def with_calls(mod: tvm.IRModule, change: Callable[[Expr], Expr]) -> tvm.IRModul
     def at(expr: Expr) -> Expr:
         return change(expr) if isinstance(expr, relay.Call) else expr
 
+    return with_bodies(mod, lambda _name, func: rewrite(func.body, at))
+
+
+def with_bodies(mod: tvm.IRModule, change: Callable[[str, Any], Expr]) -> tvm.IRModule:
+    """The module with ``change(name, func)`` for the bodies of its functions, typed anew."""
     new = tvm.IRModule(dict(mod.functions.items()), mod.type_definitions, attrs=mod.attrs)
     for gvar, func in mod.functions.items():
         if isinstance(func, relay.Function) and func.body is not None:
-            body = rewrite(func.body, at)
+            body = change(gvar.name_hint, func)
             new[gvar] = relay.Function(func.params, body, func.ret_type, func.type_params, func.attrs)
     return relay.transform.InferType()(new)

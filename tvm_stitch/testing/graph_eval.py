@@ -19,7 +19,7 @@ from ..compat import Buffer, Expr, Var
 from ..graph.dtype import compute_dtype
 from ..graph.extent import Extent
 from ..graph.ir import Operator, StitchGraph, Tensor
-from .reference_ops import erf
+from .reference_ops import erf, truncated_divide
 
 
 def evaluate_graph(graph: StitchGraph, inputs: Sequence[np.ndarray], exact: bool = True) -> list[np.ndarray]:
@@ -136,14 +136,8 @@ class _Evaluation:
         return np.asarray(value).astype(np.dtype(dtype)).astype(_held(dtype, self.exact))
 
 
-def _divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    if np.issubdtype(np.result_type(a, b), np.inexact):
-        return np.divide(a, b)
-    return np.trunc(np.divide(a, b)).astype(np.result_type(a, b))
-
-
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
-    "Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": _divide, "Mod": np.fmod,
+    "Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": truncated_divide, "Mod": np.fmod,
     "FloorDiv": np.floor_divide, "FloorMod": np.mod, "Min": np.minimum, "Max": np.maximum, "EQ": np.equal,
     "NE": np.not_equal, "LT": np.less, "LE": np.less_equal, "GT": np.greater, "GE": np.greater_equal,
     "And": np.logical_and, "Or": np.logical_or,

@@ -98,7 +98,7 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
     return 0.5 * (1.0 + np.tanh(0.5 * x))
 
 
-def _truncated_divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def truncated_divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Integer division towards zero, true division for floats."""
     if np.issubdtype(np.result_type(a, b), np.inexact):
         return a / b
@@ -124,7 +124,7 @@ _element_wise(
         "add": np.add,
         "subtract": np.subtract,
         "multiply": np.multiply,
-        "divide": _truncated_divide,
+        "divide": truncated_divide,
         "floor_divide": np.floor_divide,
         "mod": np.mod,
         "floor_mod": np.mod,

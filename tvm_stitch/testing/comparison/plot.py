@@ -48,19 +48,10 @@ def panels(comparison: Comparison) -> list[Panel]:
             total, some = record.kernels.total, record.kernels.memory_intensive
             kernels.append(Bar(record.title, some, total - some, total, total))
         if record.memory_seconds:
-            low, mid, high = (
-                1e3 * s
-                for s in (
-                    record.memory_seconds.least,
-                    record.memory_seconds.median,
-                    record.memory_seconds.most,
-                )
-            )
+            low, mid, high = record.memory_seconds.milliseconds
             memory.append(Bar(record.title, mid, 0.0, low, high))
         if record.seconds:
-            low, mid, high = (
-                1e3 * s for s in (record.seconds.least, record.seconds.median, record.seconds.most)
-            )
+            low, mid, high = record.seconds.milliseconds
             part = min(mid, 1e3 * record.memory_seconds.median) if record.memory_seconds else 0.0
             whole.append(Bar(record.title, part, mid - part, low, high))
     return [

@@ -18,6 +18,11 @@ class Spread:
     least: float
     most: float
 
+    @property
+    def milliseconds(self) -> tuple[float, float, float]:
+        """The least, the median and the greatest."""
+        return 1e3 * self.least, 1e3 * self.median, 1e3 * self.most
+
     @classmethod
     def of(cls, samples: Sequence[float]) -> Spread:
         """The spread of samples, at least one."""

@@ -15,7 +15,8 @@ def _spread(value: Spread | None) -> str:
     """Milliseconds: the median, and in brackets the range."""
     if value is None:
         return "-"
-    return f"{value.median * 1e3:.3f} ({value.least * 1e3:.3f} to {value.most * 1e3:.3f})"
+    low, middle, high = value.milliseconds
+    return f"{middle:.3f} ({low:.3f} to {high:.3f})"
 
 
 def _kernels(pick: Callable[[Record], int]) -> Callable[[Record], str]:

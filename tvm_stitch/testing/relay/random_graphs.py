@@ -42,24 +42,24 @@ def random_graph(seed: int, max_elements: int = 40_000, level: Level = "grid") -
 Check = Callable[[RandomRelayGraph, Build], CheckResult[RandomRelayGraph]]
 
 
+def _checked_on(
+    graph: RandomRelayGraph, build: Build, target: tvm.target.Target, device: tvm.runtime.Device
+) -> CheckResult[RandomRelayGraph]:
+    return checked(
+        graph, True, lambda inputs: (run(build(graph.mod, target, None), inputs, device), None, [])
+    )
+
+
 def check_graph_llvm(graph: RandomRelayGraph, build: Build = build_stock) -> CheckResult[RandomRelayGraph]:
     """Compile for llvm with ``build``, run, and compare."""
-
-    def work(inputs: list[np.ndarray]) -> tuple[list[np.ndarray], None, list[str]]:
-        return run(build(graph.mod, tvm.target.Target("llvm"), None), inputs), None, []
-
-    return checked(graph, True, work)
+    return _checked_on(graph, build, tvm.target.Target("llvm"), tvm.cpu())
 
 
 def check_graph_cuda(graph: RandomRelayGraph, build: Build = build_stock) -> CheckResult[RandomRelayGraph]:
     """Compile for the first CUDA device with ``build``, run there, and compare."""
-
-    def work(inputs: list[np.ndarray]) -> tuple[list[np.ndarray], None, list[str]]:
-        device = tvm.cuda(0)
-        target = tvm.target.Target(f"cuda -arch={arch_of(device)}", host="llvm")
-        return run(build(graph.mod, target, None), inputs, device), None, []
-
-    return checked(graph, True, work)
+    device = tvm.cuda(0)
+    target = tvm.target.Target(f"cuda -arch={arch_of(device)}", host="llvm")
+    return _checked_on(graph, build, target, device)
 
 
 def check_graph_cuda_emulated(
