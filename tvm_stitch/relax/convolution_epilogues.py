@@ -65,12 +65,7 @@ class ConvolutionEpilogues:
             return mod
         finder = _Finder(mod, kernels)
         plans = {gvar: finder.plans(func) for gvar, func in own_functions(mod)}
-        if not any(plans.values()):
-            return mod
-        rewriter = _Rewriter(mod)
-        for gvar, func in own_functions(mod):
-            rewriter.rewrite(gvar, func, plans[gvar])
-        return relax.transform.DeadCodeElimination()(rewriter.builder_.get())
+        return _Rewriter(mod).rewritten(plans) if any(plans.values()) else mod
 
 
 class _Finder:

@@ -49,12 +49,7 @@ class FusedAttention(ComputePass):
             return mod
         plain = relax.transform.CanonicalizeBindings()(mod)  # without aliases
         found = {gvar: self._planned(func, kernels) for gvar, func in own_functions(plain)}
-        if not any(found.values()):
-            return mod
-        rewriter = _Rewriter(plain, kernels)
-        for gvar, func in own_functions(plain):
-            rewriter.rewrite(gvar, func, found[gvar])
-        return relax.transform.DeadCodeElimination()(rewriter.builder_.get())
+        return _Rewriter(plain, kernels).rewritten(found) if any(found.values()) else mod
 
     def _planned(self, func: Any, kernels: AttentionKernels) -> dict[Any, Planned]:
         """What is computed by our kernel, by the variables that its results stand for."""

@@ -55,12 +55,7 @@ class JoinedProducts:
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Join the module's products."""
         plans = {gvar: planned(func) for gvar, func in own_functions(mod)}
-        if not any(plans.values()):
-            return mod
-        rewriter = _Rewriter(mod)
-        for gvar, func in own_functions(mod):
-            rewriter.rewrite(gvar, func, plans[gvar])
-        return relax.transform.DeadCodeElimination()(rewriter.builder_.get())
+        return _Rewriter(mod).rewritten(plans) if any(plans.values()) else mod
 
 
 def planned(func: Any) -> dict[Any, tuple[list[Member], int]]:

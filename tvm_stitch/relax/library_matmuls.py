@@ -53,10 +53,8 @@ class LibraryMatmuls(ComputePass):
         scheduled = {
             g for g, f in mod.functions_items() if isinstance(f, tvm.tirx.PrimFunc) and is_scheduled(f)
         }
-        rewriter = _Rewriter(mod, self)
-        for gvar, func in functions.items():
-            rewriter.rewrite(gvar, func, self._planned(func, scheduled))
-        return relax.transform.DeadCodeElimination()(rewriter.builder_.get())
+        plans = {gvar: self._planned(func, scheduled) for gvar, func in functions.items()}
+        return _Rewriter(mod, self).rewritten(plans)
 
     def _planned(self, func: Any, scheduled: set[Any]) -> dict[Any, Planned]:
         def refused(name: str, reason: str) -> None:

@@ -3,24 +3,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+import tvm
+from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator
 
 
 class PlannedRewriter(PyExprMutator):
     """Visits the calls of variables that have a plan with :meth:`replaced`; its subclasses are decorated."""
 
-    def __init__(self, mod: Any):
+    def __init__(self, mod: tvm.IRModule):
         super().__init__(mod)
+        self.mod = mod
         self.plans: dict[Any, Any] = {}
         self.plan: Any = None
 
-    def rewrite(self, gvar: Any, func: Any, plans: dict[Any, Any]) -> None:
-        """Rewrite a function where variables of it have plans."""
-        if plans:
-            self.plans = plans
-            self.builder_.update_func(gvar, self.visit_expr(func))
+    def rewritten(self, plans: Mapping[Any, dict[Any, Any]]) -> tvm.IRModule:
+        """The module with the functions rewritten that have plans, and without what nothing needs any more."""
+        for gvar, found in plans.items():
+            if found:
+                self.plans = found
+                self.builder_.update_func(gvar, self.visit_expr(self.mod[gvar]))
+        return relax.transform.DeadCodeElimination()(self.builder_.get())
 
     def visit_var_binding_(self, binding: Any) -> None:
         """Note the plan of what is bound."""
