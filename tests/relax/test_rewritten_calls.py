@@ -10,7 +10,7 @@ from tvm import relax
 from tvm.relax import op as R
 
 from tests.graph.helpers import build
-from tvm_stitch.relax.rewritten_calls import with_calls
+from tvm_stitch.relax.rewritten_calls import with_bound_calls, with_calls
 
 
 def doubled(builder: Any, call: Any) -> Any:
@@ -31,3 +31,16 @@ def test_calls_are_rewritten_with_operands_first() -> None:
 def test_a_module_without_such_calls_stays_itself() -> None:
     mod = build(lambda emit, x: [R.negative(x)], ((4,), "float32"))
     assert with_calls(mod, ("relax.exp",), doubled).same_as(mod)
+
+
+def test_a_rewriting_may_be_given_the_variable_that_a_call_is_bound_to() -> None:
+    mod = build(lambda emit, x: [R.exp(emit(R.negative(emit(R.exp(x)))))], ((4,), "float32"))
+    seen: list[Any] = []
+
+    def noted(_builder: Any, call: Any, var: Any) -> Any:
+        seen.append(var)
+        return call
+
+    with_bound_calls(mod, ("relax.exp",), noted)
+    bindings = [binding for block in mod["main"].body.blocks for binding in block.bindings]
+    assert seen == [binding.var for binding in bindings if str(binding.value.op.name) == "relax.exp"]
