@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPU kernels of ours lowered without passes that change nothing in them; TVM's own functions as TVM lowers them."""
+"""Kernels of ours lowered without passes that change nothing in them; TVM's own functions as TVM lowers them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import tvm
+import tvm_ffi
 from tvm import tirx
 from tvm.relax import op as R
 
@@ -15,13 +17,26 @@ import tvm_stitch
 from tests.graph.helpers import build, draw
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.relax import kernel_lowering
-from tvm_stitch.relax.pipeline import planning_passes
+from tvm_stitch.relax.pipeline import default_schedules, planning_passes
 from tvm_stitch.testing.cases import Case, cases
+from tvm_stitch.testing.random_graphs import emulated_target
 from tvm_stitch.testing.reference import evaluate
 
 F32 = "float32"
 LLVM = tvm.target.Target("llvm")
+HOSTED, CUDA = LLVM.with_host(LLVM), emulated_target()
 SPECS = [((30, 40), F32), ((40, 24), F32), ((24,), F32)]
+
+
+@pytest.fixture
+def no_cuda_compiler() -> Iterator[None]:
+    """CUDA C is generated meanwhile, and not compiled."""
+    name = "tvm_callback_cuda_compile"
+    before = tvm.get_global_func(name, allow_missing=True)
+    tvm_ffi.register_global_func(name, lambda *_: bytearray(b"left out"), override=True)
+    yield
+    if before is not None:
+        tvm_ffi.register_global_func(name, before, override=True)
 
 
 @tvm.instrument.pass_instrument
@@ -35,18 +50,34 @@ class Names:
         self.seen.setdefault(info.name, []).append({g.name_hint for g in mod.get_global_vars()})
 
 
-def lowered(mod: tvm.IRModule, name: str) -> tvm.IRModule:
+def lowered(mod: tvm.IRModule, name: str, target: Any = HOSTED) -> tvm.IRModule:
     """What a pipeline of TVM's or ours makes of the functions of a stitched module, before they are split."""
-    target = LLVM.with_host(LLVM)
     with target:
-        kernels = tvm.transform.Sequential(planning_passes(target, StitchConfig()))(mod)
-        funcs = {
-            g: f.with_attr("global_symbol", g.name_hint)
-            for g, f in kernels.functions_items()
-            if isinstance(f, tirx.PrimFunc)
-        }
-        passes, _, _ = tirx.get_tir_pipeline(name)
-        return passes(tirx.transform.BindTarget(target)(tvm.IRModule(funcs)))
+        passes = [*planning_passes(target, StitchConfig()), *default_schedules(target)]
+        kernels = tvm.transform.Sequential(passes)(mod)
+        return by_pipeline(
+            {g: f for g, f in kernels.functions_items() if isinstance(f, tirx.PrimFunc)}, name, target
+        )
+
+
+def by_pipeline(funcs: dict[Any, Any], name: str, target: Any) -> tvm.IRModule:
+    passes, _, _ = tirx.get_tir_pipeline(name)
+    named = {g: f.with_attr("global_symbol", g.name_hint) for g, f in funcs.items()}
+    return passes(tirx.transform.BindTarget(target)(tvm.IRModule(named)))
+
+
+def device_sources(mod: tvm.IRModule) -> dict[str, str]:
+    """CUDA C by kernel."""
+    _, _, device = tirx.get_tir_pipeline("default")
+    kernels = {
+        g: f for g, f in mod.functions_items() if tvm.target.Target(f.attrs["target"]).kind.name == "cuda"
+    }
+    made = device()(tvm.IRModule(kernels))
+    build = tvm.get_global_func("target.build.cuda")
+    return {
+        g.name_hint: str(build(tvm.IRModule({g: f}), CUDA).inspect_source())
+        for g, f in made.functions_items()
+    }
 
 
 def product_norm() -> tvm.IRModule:
@@ -64,6 +95,36 @@ def test_the_kernels_are_the_same(case: Case) -> None:
     tvm.ir.assert_structural_equal(
         lowered(mod, kernel_lowering.NAME), lowered(mod, "default"), map_free_vars=True
     )
+
+
+@pytest.mark.parametrize("case", cases("test"), ids=lambda case: f"{case.name}{case.sizes}")
+def test_the_cuda_c_is_the_same(case: Case, no_cuda_compiler: None) -> None:
+    mod = case.build()
+    ours, theirs = (device_sources(lowered(mod, name, CUDA)) for name in (kernel_lowering.NAME, "default"))
+    assert ours == theirs and all("__global__" in source for source in ours.values())
+
+
+def test_a_device_function_with_another_function_s_name() -> None:
+    """A stitched kernel's device function is ``a_kernel``, and so is a function of TVM's: both are there."""
+    with CUDA:
+        passes = [*planning_passes(CUDA, StitchConfig()), *default_schedules(CUDA)]
+        mod = build(lambda emit, x: emit(R.nn.softmax(x)), ((30, 40), F32))
+        kernels = tvm.transform.Sequential(passes)(mod)
+        (func,) = (f for f in kernels.functions.values() if isinstance(f, tirx.PrimFunc))
+    rest = func.without_attr("tvm_stitch.stitch_op")
+    funcs = {tvm.ir.GlobalVar("a"): func, tvm.ir.GlobalVar("a_kernel"): rest}
+    ours, theirs = (by_pipeline(funcs, name, CUDA) for name in (kernel_lowering.NAME, "default"))
+    names = {g.name_hint for g in ours.get_global_vars()}
+    assert names == {g.name_hint for g in theirs.get_global_vars()} and len(names) == 4
+
+
+def test_a_host_is_optimized_less_unless_asked() -> None:
+    quick = kernel_lowering.with_quick_host(CUDA)
+    assert int(quick.host.attrs["opt-level"]) == kernel_lowering.HOST_LEVEL
+    assert quick.kind.name == "cuda" and dict(quick.attrs) == dict(CUDA.attrs)
+    asked = CUDA.with_host(tvm.target.Target({"kind": "llvm", "opt-level": 3}))
+    assert kernel_lowering.with_quick_host(asked) is asked
+    assert kernel_lowering.with_quick_host(LLVM) is LLVM
 
 
 def test_products_are_the_same_and_only_they_are_spared() -> None:

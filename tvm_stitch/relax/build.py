@@ -13,7 +13,7 @@ import tvm
 from tvm import relax
 
 from ..config import StitchConfig, checked_config
-from ..driver import Scopes, attempt_with, culprits, raise_if_of_instruments
+from ..driver import EMITTED, Scopes, attempt_with, culprits, raise_if_of_instruments
 from ..failures import error_text
 from ..interrupts import watched
 from ..recorder import Recorder
@@ -57,8 +57,9 @@ def build(
     """
     mod, target, config = checked_module(mod), resolve_target(target), checked_config(config)
     _check_params(options.get("params"))
-    if target.kind.name == "llvm":
+    if target.kind.name in EMITTED:
         options.setdefault("tir_pipeline", kernel_lowering.NAME)
+    built_for = kernel_lowering.with_quick_host(target)
     done: list[tvm.IRModule] = []
 
     def built(recorder: Recorder, chosen: Scopes, check: bool = True) -> Built:
@@ -69,7 +70,7 @@ def build(
             done[:] = [passes(module)]
             return done[0]
 
-        executable = relax.build(mod, target, relax_pipeline=lower, **options)
+        executable = relax.build(mod, built_for, relax_pipeline=lower, **options)
         return Built(executable, done[0], recorder)
 
     with watched():

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TVM's lowering of PrimFuncs for a CPU, without passes that leave our kernels as they are and take long over them.
+"""TVM's lowering of PrimFuncs, without passes that leave our kernels as they are and take long over them.
 
 ``CompactBufferAllocation`` finds out for every access what a local buffer is read and written of; kernels of ours have
 hundreds of accesses, and allocate what they use. ``RemoveNoOp`` proves statements to be without effect; we emit none.
-``InjectVirtualThread``, ``InjectPermutedLayout`` and ``LoopPartition`` look for annotations and loops of GPUs and of
-hints that our kernels do not have. What TVM schedules has them all.
+``InjectVirtualThread``, ``InjectPermutedLayout`` and ``LoopPartition`` look for annotations and loops that TVM's
+schedules make and our kernels do not have. What TVM schedules has them all.
 """
 
 from __future__ import annotations
@@ -29,7 +29,11 @@ NEEDLESS = (
     "s_tir.InjectVirtualThread",
     "tirx.RemoveNoOp",
 )
-"""Passes of TVM's pipeline that change nothing in a CPU kernel of ours, but for a few elements more in a buffer."""
+"""Passes of TVM's pipeline that change nothing in a kernel of ours, but for a few elements more in a buffer."""
+
+HOST_LEVEL = 1
+"""The host of a GPU checks arguments and launches kernels. A kernel of a hundred arguments has thousands of checks,
+over which LLVM takes three times as long at its usual level as at this one, for code of the same length."""
 
 ENTRY = "tirx.AnnotateEntryFunc"
 """The pass that looks at a module whole."""
@@ -44,15 +48,29 @@ def lowering() -> tuple[Any, Any, Any]:
     def lower(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         own = {gvar: func for gvar, func in mod.functions_items() if _is_own(func)}
         rest = {gvar: func for gvar, func in mod.functions_items() if gvar not in own}
-        done = tvm.IRModule({}, attrs=mod.attrs)
+        done: dict[Any, Any] = {}
         for part, needless in ((rest, ()), (own, NEEDLESS)):
             if part:
                 # A module's only function is its entry, which one of several must not become.
                 with changed(without=needless if len(part) == len(mod.functions) else (*needless, ENTRY)):
-                    done.update(default(tvm.IRModule(part, attrs=mod.attrs)))
-        return done
+                    found = default(tvm.IRModule(part, attrs=mod.attrs))
+                made = dict(found.functions_items())
+                if not {gvar.name_hint for gvar in done}.isdisjoint(gvar.name_hint for gvar in made):
+                    return default(
+                        mod
+                    )  # a device function is called like another: TVM tells those of a module apart
+                done |= made
+        return tvm.IRModule(done, attrs=mod.attrs)
 
     return lower, host, device
+
+
+def with_quick_host(target: Any) -> Any:
+    """The target, its host's code optimized by LLVM at the level ``HOST_LEVEL`` if nobody asked for one."""
+    host = target.host
+    if "gpu" not in target.keys or host is None or host.kind.name != "llvm" or "opt-level" in host.attrs:
+        return target
+    return target.with_host(tvm.target.Target({**dict(host.export()), "opt-level": HOST_LEVEL}))
 
 
 def _is_own(func: Any) -> bool:
