@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..graph.dtype import carried_dtype, compute_dtype, item_bytes
@@ -72,7 +72,8 @@ def stage_traffic(plan: KernelPlan, stage: Stage) -> Traffic:
     once, since it stays in the caches.
     """
     whole = {copy: t for t, copy in stage.slice.tensors.items()}
-    elements = {t: _elements_read(stage, t) for t in stage.graph.inputs if t not in _totals(plan, stage)}
+    totals, places = _totals(plan, stage), _places_read(stage)
+    elements = {t: _elements_read(stage, t, places.get(t, ())) for t in stage.graph.inputs if t not in totals}
     sizes = {t: _item(plan, whole[t]) for t in elements}
     read = total(product([n, sizes[t]]) for t, n in elements.items())
     once = total(product([_least(n, t.size), sizes[t]]) for t, n in elements.items())
@@ -114,7 +115,16 @@ def _totals(plan: KernelPlan, stage: Stage) -> set[Tensor]:
     return {tensors[op.output] for op in plan.crossing.scalars if op.output in tensors}
 
 
-def _elements_read(stage: Stage, tensor: Tensor) -> Extent:
+def _places_read(stage: Stage) -> dict[Tensor, list[tuple[Point, Point | None]]]:
+    """By tensor, the points at which operators read it, each with the operator's own."""
+    found: dict[Tensor, list[tuple[Point, Point | None]]] = {}
+    for (op, at), points in stage.alignment.reads.items():
+        for access, point in zip(op.accesses, points):
+            found.setdefault(access.tensor, []).append((at, point))
+    return found
+
+
+def _elements_read(stage: Stage, tensor: Tensor, places: Iterable[tuple[Point, Point | None]]) -> Extent:
     """Elements of an input that a stage reads from device memory; of symbolic ones all, as often as they are read."""
     rows, sched = stage.alignment.domain.rows, stage.schedule
     streamed: dict[Leaf, int] = {}
@@ -125,10 +135,9 @@ def _elements_read(stage: Stage, tensor: Tensor) -> Extent:
             if leaf not in sched.kept_loads or not any(leaf in q.loads for q in sched.passes[:i]):
                 streamed[leaf] = streamed.get(leaf, 0) + 1
     others: dict[Point, None] = {}
-    for (op, at), points in stage.alignment.reads.items():
-        for access, point in zip(op.accesses, points):
-            if access.tensor is tensor and (tensor, point) not in streamed:
-                others[at if point is None else point] = None
+    for at, point in places:
+        if (tensor, point) not in streamed:
+            others[at if point is None else point] = None
     again = [product([times, _points(stage, tensor, point)]) for (_, point), times in streamed.items()]
     once = [_points(stage, tensor, point) for point in others]
     # Different places of one tensor are taken for different parts of it, such as the slices of a gate.

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 import tvm
 
@@ -91,6 +91,7 @@ class IndexContext:
     ):
         self.row, self.column = row, column
         self.analyzer = Analyzer()
+        self._known: dict[Hashable, Expr] = {}
         self.symbolic = {domain.row: row.symbolic}
         self.axes = [*row.axes, *(column.axes if column is not None else ())]
         row.bind_ranges(self.analyzer)
@@ -102,7 +103,10 @@ class IndexContext:
         """An index written in the domain's variables, in those of the frame."""
         if not compat.free_vars(index):
             return index
-        return self.simplify(compat.substitute(index, self.symbolic))
+        key = compat.expression_key(index)  # accesses of many tensors have one index
+        if key not in self._known:
+            self._known[key] = self.simplify(compat.substitute(index, self.symbolic))
+        return self._known[key]
 
     def simplify(self, value: Expr) -> Expr:
         """Simplify what is written in the frame's variables."""

@@ -8,7 +8,7 @@ changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ... import compat
@@ -67,7 +67,7 @@ def column_segment(alignment: Alignment, sched: LoopNest, columns: Extent) -> Se
     for extent in candidates:
         if isinstance(extent, int) and extent < heuristics.SHORTEST_SEGMENT and chosen is not columns:
             break
-        steps = [_stride(domain, f, domain.column, columns, extent) for f in flats]
+        steps = _strides(domain, flats, domain.column, columns, extent)
         if steps.count(None) < strides.count(None):
             chosen, strides = extent, steps
         if None not in steps:
@@ -220,18 +220,30 @@ def _bounded(axes: Axes) -> Analyzer:
 
 def _stride(domain: Domain, flat: Expr, var: Var, total: Extent, extent: Extent) -> int | None:
     """The step of a flat index along ``var`` inside a segment, None where that is not one constant."""
+    return _strides(domain, [flat], var, total, extent)[0]
+
+
+def _strides(
+    domain: Domain, flats: Sequence[Expr], var: Var, total: Extent, extent: Extent
+) -> list[int | None]:
+    """The steps of flat indices along ``var`` inside a segment."""
     if is_number(extent, 1):
-        return 0
+        return [0] * len(flats)
     split = _split(domain, var, total, extent, 1)
     if split is None:
-        return None
+        return [None] * len(flats)
     axes, here, _ = split
-    after = compat.substitute(flat, {var: here + compat.const(1, "int64")})
-    before = compat.substitute(flat, {var: here})
-    step = compat.int_value(_bounded(axes).simplify(after - before))
-    if step is not None or isinstance(extent, int):
-        return step
-    return constant_step(after, before, axes)
+    next_one, analyzer = here + compat.const(1, "int64"), _bounded(axes)
+    known: dict[Hashable, int | None] = {}  # many accesses have one index
+    keys = [compat.expression_key(flat) for flat in flats]
+    for key, flat in zip(keys, flats):
+        if key in known:
+            continue
+        after, before = compat.substitute(flat, {var: next_one}), compat.substitute(flat, {var: here})
+        known[key] = compat.int_value(analyzer.simplify(after - before))
+        if known[key] is None and not isinstance(extent, int):
+            known[key] = constant_step(after, before, axes)
+    return [known[key] for key in keys]
 
 
 def _cuts(alignment: Alignment, keys: Iterable[Key], columns: Extent, extent: int) -> tuple[int, ...]:

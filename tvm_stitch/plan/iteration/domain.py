@@ -83,7 +83,9 @@ class Domain:
     multiples: tuple[tuple[Var, int], ...] = ()
 
     analyzer: Analyzer = field(default_factory=Analyzer, init=False, repr=False, compare=False)
-    _bounds: dict[int, Analyzer] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _bounds: dict[Hashable, Analyzer] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _simplified: dict[Hashable, Expr] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _full: dict[Hashable, Sequence[Expr]] = field(default_factory=dict, init=False, repr=False, compare=False)
     _spaces: list[Extent] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @cached_property
@@ -165,6 +167,12 @@ class Domain:
 
     def full_values(self, extents: Sequence[Extent], columns: Extent) -> list[Expr]:
         """The point with flat index ``row * columns + column`` in a space of the given extents."""
+        key = extent_key(columns), *map(extent_key, extents)
+        if key not in self._full:
+            self._full[key] = self._full_values(extents, columns)
+        return list(self._full[key])
+
+    def _full_values(self, extents: Sequence[Extent], columns: Extent) -> Sequence[Expr]:
         if self.flat:
             return unflatten(self.column, extents)
         for cut in range(len(extents) + 1):
@@ -197,11 +205,10 @@ class Domain:
 
     def _bound(self, columns: Extent) -> Analyzer:
         """What knows the ranges of row and column."""
-        if not isinstance(columns, int):
-            return self._bounded(columns)
-        if columns not in self._bounds:
-            self._bounds[columns] = self._bounded(columns)
-        return self._bounds[columns]
+        key = extent_key(columns)
+        if key not in self._bounds:
+            self._bounds[key] = self._bounded(columns)
+        return self._bounds[key]
 
     def _bounded(self, columns: Extent) -> Analyzer:
         analyzer = Analyzer()
@@ -211,7 +218,10 @@ class Domain:
         return analyzer
 
     def _simplify(self, index: Expr, columns: Extent) -> Expr:
-        return self._bound(columns).simplify(index)
+        key = extent_key(columns), compat.expression_key(index)  # accesses of many tensors have one index
+        if key not in self._simplified:
+            self._simplified[key] = self._bound(columns).simplify(index)
+        return self._simplified[key]
 
 
 def substitute_all(indices: Sequence[Expr], values: dict[Var, Expr]) -> list[Expr]:
