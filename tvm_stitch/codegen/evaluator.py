@@ -149,7 +149,7 @@ class Evaluator:
                 if child is None:  # a gather: the indices are values themselves
                     buffer = self.buffers.of(access.tensor)
                     return self._read(buffer, [convert(visit(i, guarded), "int64") for i in e.indices])
-                for _ in range(sum(1 for i in e.indices for _ in loads(i))):
+                for _ in range(sum(1 for i in compat.elements(e.indices) for _ in loads(i))):
                     next(cursor)  # the reads in a gather's indices are in the point itself
                 return self._access(access, child, guarded)
             if name in ("Var", "SizeVar"):

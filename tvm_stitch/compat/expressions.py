@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import struct
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import tvm
@@ -33,6 +34,10 @@ _STRUCTURE: Any = importlib.import_module("tvm_ffi" if HAS_TIRX else "tvm.ir")
 structural_map: Any = getattr(_STRUCTURE, "structural_map", None)
 structural_walk: Any = getattr(_STRUCTURE, "structural_walk", None)
 """TVM's own maps and walks over nodes by their class, of a TVM with Relax."""
+_map: Any = tvm.get_global_func("ffi.StructuralMap") if HAS_TIRX else None
+_VARIABLES: int = _STRUCTURE.core.TypeSchema.from_annotation(tir.Var).origin_type_index if HAS_TIRX else 0
+_BEHIND = 1
+"""An order that has a node behind its parts, as TVM's map takes it."""
 Expr = Any
 Buffer = Any
 Var = Any
@@ -78,7 +83,11 @@ def load(buffer: Buffer, indices: Sequence[Expr]) -> Expr:
 
 def call_name(expr: Expr) -> str:
     """The bare name of a call's operator (``"exp"`` for ``tirx.exp`` or ``tir.exp``), ``""`` when it has none."""
-    name = getattr(expr.op, "name", "")
+    return _bare(getattr(expr.op, "name", ""))
+
+
+@cache
+def _bare(name: str) -> str:
     return name.split(".", 1)[1] if name.startswith(("tirx.", "tir.", "prim.")) else name
 
 
@@ -294,7 +303,8 @@ def substitute(expr: Expr, values: Mapping[Var, Expr]) -> Expr:
         return expr
     if not HAS_TIRX:
         return tir.stmt_functor.substitute(expr, dict(values))
-    done = structural_map(expr, (tir.Var, lambda var: values.get(var, var)), order="post")
+    # What ``structural_map`` calls: that takes longer over its arguments than this over an index.
+    done = _map(expr, [(_VARIABLES, lambda var: values.get(var, var))], (), _BEHIND)
     return expr if done.same_as(expr) else done
 
 
@@ -341,7 +351,11 @@ def loads_in(expr: Expr) -> list[Expr]:
 
 def has_load(expr: Expr) -> bool:
     """True when the expression reads any buffer."""
-    return any(map(is_load, parts(expr)))
+    if kind(expr) in LEAVES:
+        return False
+    if not HAS_TIRX:
+        return any(map(is_load, parts(expr)))
+    return any(kind(var.ty) == "BufferType" for var in elements(tir.analysis.undefined_vars(expr)))
 
 
 def llvm_intrinsic(dtype: str, name: str, *args: Expr) -> Expr | None:

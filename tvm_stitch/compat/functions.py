@@ -52,7 +52,7 @@ def bind_scalar(value: Expr, name: str) -> Var:
 def allocate(shape: Sequence[Expr], dtype: str, scope: str, name: str) -> Buffer:
     """While a function is built: allocate a buffer for the rest of the enclosing scope."""
     if HAS_TIRX:
-        buffer = T.alloc_buffer(list(shape), dtype, scope=scope)
+        buffer = T.alloc_buffer(list(shape), dtype, scope=scope, layout=None)
         IRBuilder.name(name, buffer)
         return buffer
     held = "int8" if dtype == "bool" else dtype  # as TVM itself keeps booleans in memory
@@ -64,7 +64,7 @@ def allocate(shape: Sequence[Expr], dtype: str, scope: str, name: str) -> Buffer
 def view(buffer: Buffer, shape: Sequence[Expr], name: str) -> Buffer:
     """While a function is built: the memory of a compact buffer as a buffer of another shape."""
     if HAS_TIRX:
-        result = T.decl_buffer(list(shape), buffer_dtype(buffer), data=buffer.data)
+        result = T.decl_buffer(list(shape), buffer_dtype(buffer), data=buffer.data, layout=None)
         IRBuilder.name(name, result)
         return result
     return tir.decl_buffer(list(shape), buffer_dtype(buffer), name, data=buffer.data, scope=buffer.scope())

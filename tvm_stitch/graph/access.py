@@ -41,7 +41,9 @@ def branches(value: Expr) -> tuple[Expr, Expr, Expr] | None:
 
 def gathers(value: Expr) -> bool:
     """True when the expression reads at an index that is itself read."""
-    return any(compat.is_load(e) and any(map(has_load, e.indices)) for e in compat.parts(value))
+    return any(
+        compat.is_load(e) and any(map(has_load, compat.elements(e.indices))) for e in compat.parts(value)
+    )
 
 
 def span_of(indices: Sequence[Expr], shape: Sequence[Extent], axes: Sequence[Axis]) -> tuple[Span, int]:

@@ -75,7 +75,7 @@ class _Reader:
 
     def _statement(self, stmt: Any) -> None:
         if compat.kind(stmt) == "SeqStmt":
-            for s in stmt.seq:
+            for s in compat.elements(stmt.seq):
                 self._statement(s)
             return
         loops: dict[Var, Extent] = {}
@@ -101,9 +101,10 @@ class _Reader:
             raise Unreadable(f"{where} holds {compat.kind(store)}, not one store")
         if store.buffer in self.written:
             raise Unreadable(f"{where} writes a buffer that another block wrote")
-        spatial = {iv.var: as_extent(iv.dom.extent) for iv in block.iter_vars if int(iv.iter_type) == 0}
-        reduce = [Axis(iv.var, as_extent(iv.dom.extent)) for iv in block.iter_vars if int(iv.iter_type) == 2]
-        if len(spatial) + len(reduce) != len(block.iter_vars):
+        iters = compat.elements(block.iter_vars)
+        spatial = {iv.var: as_extent(iv.dom.extent) for iv in iters if int(iv.iter_type) == 0}
+        reduce = [Axis(iv.var, as_extent(iv.dom.extent)) for iv in iters if int(iv.iter_type) == 2]
+        if len(spatial) + len(reduce) != len(iters):
             raise Unreadable(f"{where} has an axis that is neither spatial nor reduced")
         axes = self._output_axes(store, spatial, where)
         output = self._tensor_of(store.buffer)
@@ -121,7 +122,7 @@ class _Reader:
     @staticmethod
     def _bindings(block: Any, values: Any, loops: dict[Var, Extent], where: str) -> None:
         """Every axis runs over a loop of its own, and every loop over an axis: the block is its whole space."""
-        for axis, value in zip(block.iter_vars, values):
+        for axis, value in zip(compat.elements(block.iter_vars), compat.elements(values)):
             extent = as_extent(axis.dom.extent)
             if compat.int_value(axis.dom.min) != 0:
                 raise Unreadable(f"{where} has an axis that does not start at 0")
@@ -138,7 +139,7 @@ class _Reader:
         """The spatial axes in the order of the output's dimensions."""
         axes: list[Axis] = []
         left = dict(spatial)
-        for index, dim in zip(store.indices, store.buffer.shape):
+        for index, dim in zip(compat.elements(store.indices), compat.elements(store.buffer.shape)):
             dim = as_extent(dim)
             if compat.int_value(index) == 0 and is_number(dim, 1):
                 axes.append(Axis(compat.tir.Var("unit", "int64"), 1))
@@ -178,7 +179,7 @@ class _Reader:
 
     def _tensor_of(self, buffer: Buffer) -> Tensor:
         if buffer not in self.tensor:
-            shape = tuple(as_extent(s) for s in buffer.shape)
+            shape = tuple(map(as_extent, compat.elements(buffer.shape)))
             self.tensor[buffer] = Tensor(str(buffer.name), shape, compat.buffer_dtype(buffer), buffer)
         return self.tensor[buffer]
 

@@ -10,7 +10,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..compat import free_vars, kind, operands
+from ..compat import elements, free_vars, kind, operands
 from ..compute.emit import COMPUTE_ATTR
 from ..failures import reason_of
 from ..graph.extent import as_extent, same
@@ -112,8 +112,13 @@ def view_block(block: Any, reader: GraphReader) -> BlockView:
             view.nodes[-1].reason = "computed by a function outside the module"
         view.bindings[view.nodes[-1]] = binding
     alias = {var: key for key, var in view.item.items()}
+    known: dict[
+        Value, Value
+    ] = {}  # one Python object for a value: TVM makes a new one at each access, slow to compare
     for node in view.nodes:
-        node.inputs = [alias.get(v, v) if not isinstance(v, tuple) else v for v in node.inputs]
+        inputs = (alias.get(v, v) if not isinstance(v, tuple) else v for v in node.inputs)
+        node.inputs = [known.setdefault(v, v) for v in inputs]
+        node.outputs = [known.setdefault(v, v) for v in node.outputs]
         for out in node.outputs:
             name = view.item.get(out, out)
             if not isinstance(name, tuple) and type(name).__name__ != "DataflowVar":
@@ -154,7 +159,7 @@ def _is_packed(value: Any) -> bool:
 def call_args(value: Any) -> tuple[list[Any], list[Any]]:
     """The tensor arguments of a ``call_tir``, and the scalar ones that follow them."""
     args = value.args[1]
-    fields = list(args.fields) if type(args).__name__ == "Tuple" else [args]
+    fields = elements(args.fields) if type(args).__name__ == "Tuple" else [args]
     tensors = [a for a in fields if type(a.ty).__name__ != "PrimType"]
     return tensors, [a for a in fields if type(a.ty).__name__ == "PrimType"]
 

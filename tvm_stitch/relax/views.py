@@ -14,6 +14,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from ..compat import elements
 from ..graph.extent import Extent, as_extent, is_number, is_static, product, quotient, same, total
 from .operators import operator_name
 
@@ -46,7 +47,7 @@ class Part:
 def shape_of(value: Any) -> tuple[Extent, ...] | None:
     """The extents of a tensor, None where they are unknown."""
     shape = getattr(value.ty, "shape", None)
-    return tuple(as_extent(s) for s in shape.values) if isinstance(shape, relax.ShapeExpr) else None
+    return tuple(as_extent(s) for s in elements(shape.values)) if isinstance(shape, relax.ShapeExpr) else None
 
 
 def permutation(call: Any, rank: int) -> list[int]:

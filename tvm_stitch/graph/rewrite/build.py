@@ -40,9 +40,10 @@ def make_operator(
     spatial, reduce = axes
     accesses = []
     for load, guarded in loads(value):
-        tensor = operand[compat.load_buffer(load)]
-        span, cut = span_of(load.indices, tensor.shape, [*spatial, *reduce])
-        accesses.append(Access(tensor, compat.load_buffer(load), tuple(load.indices), guarded, span, cut))
+        buffer, indices = compat.load_buffer(load), compat.elements(load.indices)
+        tensor = operand[buffer]
+        span, cut = span_of(indices, tensor.shape, [*spatial, *reduce])
+        accesses.append(Access(tensor, buffer, tuple(indices), guarded, span, cut))
     return Operator(
         name, output, tuple(spatial), tuple(reduce), value, tuple(accesses),
         {a.buffer: a.tensor for a in accesses}, classify(value, accesses, combiner), combiner, identity,
