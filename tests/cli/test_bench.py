@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tvm
@@ -40,3 +41,34 @@ def test_failures_exit_1_without_a_traceback(
     assert "bench failed: no cuda device here" in stderr and "Traceback" not in stderr
     with pytest.raises(RuntimeError, match="no cuda device"):
         cli.main(["bench", str(model), "--shape", "x=8,16", "--target", "cuda", "--debug"])
+
+
+def test_a_model_that_stock_tvm_does_not_compile(
+    model: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stitching is timed beside the peer alone, and the reason is told."""
+    compile_of_tvm, called = tvm.compile, []
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        called.append(args)
+        if len(called) == 1:
+            raise ValueError("not this one")
+        return compile_of_tvm(*args, **kwargs)
+
+    monkeypatch.setattr(tvm, "compile", refuse)
+    arguments = ("bench", model, "--shape", "x=8,16", "--repeats", 2)
+    code, stdout, _ = run(capfd, *arguments, "--json")
+    data = json.loads(stdout)
+    assert code == 0 and data["stock"] == {"failed": "not this one"} and data["speedup"] is None
+    called.clear()
+    code, stdout, _ = run(capfd, *arguments)
+    lines = stdout.splitlines()
+    assert code == 0 and lines[1].split(None, 2)[2] == "does not compile it: not this one"
+    assert [line.split()[0] for line in lines] == [
+        "median",
+        "stock",
+        "stitched",
+        "ONNX",
+        "error:",
+        "stitched",
+    ]

@@ -88,7 +88,8 @@ def _compiled(
             compiled = _export(built.executable, folder / LIBRARY, job.target)
         data["needs"] = needs(built.lowered, job.target, compiled)
         (folder / MANIFEST).write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-    counted = f"{kernels.total} kernels a call, {kernels.memory_intensive} of them memory-intensive"
+    counted = "1 kernel" if kernels.total == 1 else f"{kernels.total} kernels"
+    counted += f" a call, {kernels.memory_intensive} of them memory-intensive"
     return data, one_line(f"{library}: {counted}")
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ... import compat
 from ...compat import Buffer, has_load
 from ...graph.classify import is_heavy
-from ...graph.extent import Extent, is_number, product, quotient, same, unflatten
+from ...graph.extent import Extent, is_number, product, quotient, same, text_of, unflatten
 from ...graph.ir import Access, Operator, StitchGraph, Tensor
 from .. import dominants, heuristics
 from .domain import At, Domain, Point
@@ -85,7 +85,8 @@ def row_domains(graph: StitchGraph) -> list[Domain]:
         for op in reduces[1:]:
             if not same(op.output.size, rows.rows, rows.analyzer):
                 raise Misaligned(
-                    f"reductions {reduces[0].name} and {op.name} have {rows.rows} and {op.output.size} rows"
+                    f"reductions {reduces[0].name} and {op.name} have {text_of(rows.rows)} and "
+                    f"{text_of(op.output.size)} rows"
                 )
         return [rows]
     # Without a reduction, rows pay when a heavy value is broadcast along them (computed once a row). Those of symbolic
@@ -128,7 +129,9 @@ class _Aligner:
 
     def _reduce(self, op: Operator) -> None:
         if not same(op.output.size, self.domain.rows, self.domain.analyzer):
-            raise Misaligned(f"reduction {op.name} has {op.output.size} results, not {self.domain.rows}")
+            raise Misaligned(
+                f"reduction {op.name} has {text_of(op.output.size)} results, not {text_of(self.domain.rows)}"
+            )
         columns = quotient(op_points(op), self.domain.rows, self.domain.analyzer)
         if columns is None:
             raise Misaligned(f"the points of reduction {op.name} do not divide into {self.domain.rows} rows")
