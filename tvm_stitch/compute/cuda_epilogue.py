@@ -126,8 +126,10 @@ def _operands(e: Expr) -> Sequence[Expr]:
 
 
 def _check_operand(tensor: Tensor, axes: Axes, product: Tensor) -> None:
+    if tensor.dtype not in DTYPES:
+        raise Refusal(f"{tensor.name} is of {tensor.dtype}, which no epilogue reads")
     refusal = Refusal(f"{tensor.name} has other axes than the convolution's result")
-    if tensor.dtype not in DTYPES or len(axes) != len(tensor.shape):
+    if len(axes) != len(tensor.shape):
         raise refusal
     for extent, at in zip(tensor.shape, axes):
         if not (is_number(extent, 1) if at is None else same(extent, product.shape[at])):

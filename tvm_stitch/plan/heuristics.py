@@ -53,6 +53,8 @@ LARGEST_FILLED_WEIGHT = 1 << 29
 """Bytes of the largest weight of one value that becomes a constant: VGG's largest is 411 MB."""
 EPILOGUE_NODES = 48
 """Element-wise nodes that the epilogue of a matrix product or convolution may have."""
+EPILOGUE_LANES = 4
+"""Neighbouring places that a thread of our CUDA convolution evaluates an epilogue for at once: 16 bytes of float32."""
 CPU_OPERATORS, CPU_ARGUMENTS = 256, 32
 """The most operators and arguments of a stitch op on a CPU: LLVM's time grows faster than the function."""
 CPU_OPERATORS_WITH_REDUCES = 64

@@ -21,15 +21,13 @@ from ..graph.extent import product
 from ..graph.ir import StitchGraph
 from ..graph.reader import Unreadable, read
 from ..module_pass import module_pass
+from ..plan import heuristics
 from .dataflow import call_args, is_call_tir, result_types
 from .functions import own_functions
 from .own_convolutions import CONVOLUTION_ATTR
 from .planned_rewriter import PlannedRewriter
 from .readers import only_reader_inside, readers_of
 from .stitch_ops import STITCH_ATTR
-
-LANES = 4
-"""Neighbouring places that a thread evaluates an epilogue for at once, where images are a multiple of so many."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +119,11 @@ class _Rewriter(PlannedRewriter):
     def replaced(self, plan: Fused, call: Any) -> Any:
         args, _ = call_args(call)
         images = product(plan.epilogue.product.shape[2:])
-        lanes = LANES if isinstance(images, int) and images % LANES == 0 else 1
+        lanes = (
+            heuristics.EPILOGUE_LANES
+            if isinstance(images, int) and images % heuristics.EPILOGUE_LANES == 0
+            else 1
+        )
         name = f"convolution_{call.args[0].name_hint.removeprefix('stitch_')}"
         kernel = self.builder_.add_func(cuda_convolution(plan.of, plan.epilogue, lanes), name)
         given = [*call_args(plan.convolution)[0], *(args[position] for position in plan.positions)]
