@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from _gpu import need_gpu  # noqa: E402
 from _grid_contenders import MAKERS, work  # noqa: E402
 from _grid_jobs import Answer, Job, Target  # noqa: E402
+from _table import aligned  # noqa: E402
 
 from tvm_stitch.testing.grid_cases import GridCase, grid_cases  # noqa: E402
 from tvm_stitch.testing.isolated import Child, Crash  # noqa: E402
@@ -157,13 +158,7 @@ def table(rows: Sequence[Row], names: Sequence[str]) -> str:
                 f"{100 * copy / mine:.0f}" if copy and mine else "-",
             ]
         )
-    widths = [max(len(line[i]) for line in [head, *body]) for i in range(len(head))]
-    return "\n".join(
-        "  ".join(
-            c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in [head, *body]
-    )
+    return aligned(head, body)
 
 
 def as_json(rows: Sequence[Row]) -> str:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ import torch
 import tvm
 from _flushed import FlushedTimer
 from _gpu import need_gpu
+from _table import aligned, geometric_mean
 from models.importing import import_torch
 from models.spec import Made
 from torch.nn import functional as F
@@ -253,14 +253,9 @@ def table(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> str:
             ratios.append(min(peers) / mine)
         cells.append(f"{ratios[-1]:.2f}" if mine and peers else "-")
         body.append(cells)
-    if ratios:
-        mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+    if mean := geometric_mean(ratios):
         body.append(["geometric mean", *[""] * (len(head) - 2), f"{mean:.2f}"])
-    widths = [max(len(line[i]) for line in (head, *body)) for i in range(len(head))]
-    return "\n".join(
-        "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths)))
-        for line in (head, *body)
-    )
+    return aligned(head, body)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

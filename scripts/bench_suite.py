@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import sys
 import time
@@ -25,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import _contenders  # noqa: E402
 from _gpu import need_gpu  # noqa: E402
 from _measure import Contender, Timing, time_on_cpu, time_on_gpu  # noqa: E402
+from _table import aligned, geometric_mean  # noqa: E402
 
 from tvm_stitch.testing.cases import Case, cases  # noqa: E402
 from tvm_stitch.testing.random_graphs import describe_error  # noqa: E402
@@ -108,22 +108,11 @@ def table(rows: Sequence[dict[str, Any]], target: str, names: Sequence[str]) -> 
     head += ["TB/s", "% of copy"] if target == "cuda" else []
     head += [f"{name}/stitched" for name in others]
     body = [_row(row, target, others) for row in rows]
-    for title, fold in (("geometric mean", _geometric_mean), ("least", min)):
+    for title, fold in (("geometric mean", geometric_mean), ("least", min)):
         ratios = [[r for row in rows if (r := _ratio(row, name)) is not None] for name in others]
         blank = [""] * (len(head) - len(others) - 1)
         body.append([title, *blank, *(_cell(fold(found) if found else None, ".2f") for found in ratios)])
-    widths = [max(len(line[i]) for line in [head, *body]) for i in range(len(head))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(w) if i == 0 else cell.rjust(w)
-            for i, (cell, w) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in [head, *body]
-    )
-
-
-def _geometric_mean(values: Sequence[float]) -> float:
-    return math.exp(sum(map(math.log, values)) / len(values))
+    return aligned(head, body)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from _table import aligned, geometric_mean
 
 from .load import file_name
 
@@ -67,12 +68,6 @@ def summary(models: Sequence[Row], contenders: Sequence[str]) -> dict[str, Any]:
         "models": rows,
         "geometric_mean": {"best_peer": geometric_mean([row["best_peer_ratio"] for row in rows]), **means},
     }
-
-
-def geometric_mean(values: Sequence[float | None]) -> float | None:
-    """Of those that are there; None of none."""
-    there = [value for value in values if value]
-    return math.exp(sum(map(math.log, there)) / len(there)) if there else None
 
 
 def detail(model: Row, markdown: bool = False) -> str:
@@ -152,11 +147,7 @@ def _table(head: Sequence[str], body: Sequence[Sequence[str]], markdown: bool) -
     if markdown:
         lines = ["| " + " | ".join(line) + " |" for line in (head, *body)]
         return "\n".join([lines[0], "|---" + "|---:" * (len(head) - 1) + "|", *lines[1:]])
-    widths = [max(len(line[i]) for line in (head, *body)) for i in range(len(head))]
-    return "\n".join(
-        "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths)))
-        for line in (head, *body)
-    )
+    return aligned(head, body)
 
 
 def _or_dash(value: Any, form: Callable[[Any], str]) -> str:

@@ -154,17 +154,13 @@ def _elements(
     """What an access touches, each element with its thread, as one number."""
     variables: list[tuple[Any, int]] = []
     values: dict[Any, Any] = {}
-    bound: dict[str, Any] = {}
+    bound: dict[str, Any] = {}  # the outermost loop's variable of each thread axis, which inner ones have too
     for loop in access.loops:
         tag = _tag(loop)
         if tag in block:
             values[loop.loop_var] = np.int64(min(block[tag], _extent(loop) - 1))
-        elif tag and tag in bound:
-            values[loop.loop_var] = bound[tag]
-        else:
+        elif not tag or loop.loop_var.same_as(bound.setdefault(tag, loop.loop_var)):
             variables.append((loop.loop_var, _extent(loop)))
-            if tag:
-                bound[tag] = loop.loop_var
     free = [tag for tag in threads if tag not in bound or tag in access.of_all]
     variables += [(tag, threads[tag]) for tag in free]
     inner = [(axis, extent) for axis, extent in enumerate(access.extents) if extent > 1]
@@ -174,6 +170,9 @@ def _elements(
     grids = np.indices(counts).reshape(len(counts), -1) if counts else np.zeros((0, 1), np.int64)
     for (variable, _), grid in zip(variables, grids):
         values[variable] = grid
+    for loop in access.loops:
+        if tag := _tag(loop):
+            values.setdefault(loop.loop_var, values.get(bound.get(tag)))
     at = [np.asarray(_value(index, values)) for index in access.begin]
     for (axis, _), grid in zip(inner, grids[len(variables) :]):
         at[axis] = at[axis] + grid
@@ -198,6 +197,5 @@ def _value(e: Any, values: dict[Any, Any]) -> Any:
     if name == "Cast":
         return _value(e.value, values)
     if name in ("Var", "SizeVar"):
-        found = values.get(e, _SIZE)
-        return values[found] if not isinstance(found, (int, np.integer, np.ndarray)) else found
+        return values.get(e, _SIZE)
     raise _Unknown

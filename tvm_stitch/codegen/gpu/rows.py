@@ -142,7 +142,7 @@ class RowEmitter:
         """The row of this thread's slot in a group of rows; ``exact`` when no group reaches past the last row."""
         rows, m = self.domain.rows, self.mapping
         self.first_row = group * B.i64(m.rows_per_block)
-        row = group if m.rows_per_block == 1 else group * B.i64(m.rows_per_block) + self.slot
+        row = group if m.rows_per_block == 1 else self.first_row + self.slot
         if exact:
             return row
         self.in_range = row < as_expr(rows)
