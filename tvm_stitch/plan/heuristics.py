@@ -22,6 +22,11 @@ GRID_EXCHANGE_SECONDS = 2.5e-6
 the results to memory and back, which phases pay for in bytes instead. All reductions of a level together."""
 CLUSTER_EXCHANGE_SECONDS = 0.6e-6
 """The same through the shared memory of a cluster: a barrier of 0.2 to 0.6 us, and stores that it waits for."""
+CLUSTER_WAVE_SECONDS = 1.5e-6
+"""The same for each further wave of clusters, however many blocks share a multiprocessor: starting them is in it, and
+that blocks which hold their part of a row load, reduce and store by turns: 1.2 to 2 us (``scripts/ab_splits.py``)."""
+STREAMED_WAVE_SECONDS = 0.9e-6
+"""The same of blocks that read their part again, in small steps."""
 COPY_SHARE = 0.86
 """Of the datasheet's bandwidth what a device copy reaches, and a kernel on one row domain with it (4.15 TB/s)."""
 SIDE_BY_SIDE_SHARE = 0.95
@@ -176,12 +181,36 @@ FEWER_BLOCKS_GAIN = 0.97
 good the one of fewest blocks is taken."""
 BLOCKS_TO_FILL = 4
 """Blocks a multiprocessor up to which rows without reductions are split: nothing is exchanged."""
-LONE_BLOCK_SLOWDOWN = 1.3
-"""How much longer rows take one after another when no second block of the multiprocessor fills the pauses."""
-CACHED_SHARE = 0.4
+LONE_ELEMENT_SECONDS = 12e-12
+"""What an element takes longer in each pass when no second block of the multiprocessor fills the pauses: what is
+computed then, memory waits for. It was 11 to 20 ps with bfloat16, 2 to 12 with float32 (``scripts/ab_splits.py``)."""
+SPILL_SLOWDOWN = 1.5
+"""How much longer rows take whose block spills registers."""
+STAGED_SLOWDOWN = 1.7
+"""How much longer rows take whose block stages them in shared memory, and is the only one of its multiprocessor."""
+REGISTER_ROW_BYTES = 48 * 1024
+"""What rows read up to which a block's registers are the best place for them, however many rows there are: 32 KiB run
+at a copy's speed, 64 KiB at 0.6 to 0.8 of it (``scripts/ab_splits.py``)."""
+CACHED_SHARE = 0.2
 """What reading again from the second-level cache costs, reading from memory being 1."""
-HIDDEN_SHARE = 0.25
-"""The part of an exchange that is felt while another block of the multiprocessor has work."""
+CACHE_FILL = 0.67
+"""The part of the second-level cache up to which what is read again is still there: rows that the blocks at work read
+and write. At 0.57 softmax, RMS norm and cross-entropy of bfloat16 were fastest at every length from 32,768 columns, at
+0.83 they took 5% longer or more, and at 1.1 nothing was found again (``scripts/ab_splits.py``)."""
+CACHED_THREADS = 1024
+"""Threads of a multiprocessor that read rows again from the cache: more begin more rows than it holds."""
+CACHED_BLOCKS = ((1, 256), (1, 512), (2, 256), (4, 256), (8, 256), (8, 512), (8, 1024))
+"""Blocks of a row that is read again from the cache, and their threads: small ones wait for each other less."""
+CACHED_CHUNKS = 4
+"""Vectors of a thread of such a block in a step."""
+
+
+def cached_share(filled: float) -> float:
+    """What reading again costs where rows at work fill such a part of the second-level cache."""
+    beyond = (filled - CACHE_FILL) / (1.0 - CACHE_FILL)
+    return CACHED_SHARE + (1.0 - CACHED_SHARE) * min(1.0, max(0.0, beyond))
+
+
 SPLIT_BLOCK_SHAPES = ((512, 2), (512, 1))
 """Threads of a block and blocks of a multiprocessor, where all blocks of the device share rows."""
 STREAMED_WORDS = 24

@@ -10,6 +10,7 @@ from ..graph.dtype import carried_dtype, compute_dtype, item_bytes
 from ..graph.extent import ByExtent, Extent, extent_key, product, static_extent, total
 from ..graph.ir import Operator, StitchGraph, Tensor
 from .gpu.crossed import crossed_bytes
+from .gpu.mapping import RowMapping, Storage
 from .gpu.tile import partial_bytes, stage_bytes
 from .iteration.alignment import op_points
 from .iteration.domain import At, Point
@@ -126,13 +127,14 @@ def _places_read(stage: Stage) -> dict[Tensor, list[tuple[Point, Point | None]]]
 
 def _elements_read(stage: Stage, tensor: Tensor, places: Iterable[tuple[Point, Point | None]]) -> Extent:
     """Elements of an input that a stage reads from device memory; of symbolic ones all, as often as they are read."""
-    rows, sched = stage.alignment.domain.rows, stage.schedule
+    rows, sched, cached = stage.alignment.domain.rows, stage.schedule, _from_cache(stage)
     streamed: dict[Leaf, int] = {}
     for i, p in enumerate(sched.passes):
         for leaf in p.loads:
             if leaf[0] is not tensor or not is_streamed(rows, leaf):
                 continue
-            if leaf not in sched.kept_loads or not any(leaf in q.loads for q in sched.passes[:i]):
+            kept = cached or leaf in sched.kept_loads
+            if not kept or not any(leaf in q.loads for q in sched.passes[:i]):
                 streamed[leaf] = streamed.get(leaf, 0) + 1
     others: dict[Point, None] = {}
     for at, point in places:
@@ -145,6 +147,11 @@ def _elements_read(stage: Stage, tensor: Tensor, places: Iterable[tuple[Point, P
     if not all(isinstance(n, int) for n in [whole, *again, *once]):
         return whole
     return min(static_extent(whole), max(static_extent(total(again)), static_extent(total(once))))
+
+
+def _from_cache(stage: Stage) -> bool:
+    """Whether what a stage reads again does not come from device memory."""
+    return isinstance(stage.mapping, RowMapping) and stage.mapping.storage is Storage.CACHE
 
 
 def _points(stage: Stage, tensor: Tensor, point: Point) -> Extent:

@@ -16,6 +16,8 @@ import tvm_stitch.relax
 from cuda_emulator import run_cuda
 from tests.graph.helpers import H200, build, check_emulated, draw, graph, symbol
 from tvm_stitch.config import StitchConfig
+from tvm_stitch.device import device_model
+from tvm_stitch.plan import heuristics
 from tvm_stitch.plan.gpu.mapping import Storage
 from tvm_stitch.plan.in_block import plan_in_block
 from tvm_stitch.testing import cases
@@ -73,6 +75,28 @@ def test_rows_that_no_memory_on_chip_holds_are_read_again(columns: int) -> None:
     mod = build(body, *specs)
     assert plan_in_block(graph(mod), H200, ONE_BLOCK).stage.mapping.storage is Storage.NOWHERE
     check_emulated(mod, draw(specs), config=ONE_BLOCK)
+
+
+@pytest.mark.parametrize("blocks", [(1, 256), (4, 256), (8, 512)])
+@pytest.mark.parametrize(("columns", "dtype"), [(30_000, "bfloat16"), (25_001, "float16")])
+def test_rows_are_read_again_from_the_cache(
+    monkeypatch: pytest.MonkeyPatch, blocks: tuple[int, int], columns: int, dtype: str
+) -> None:
+    """By one block or a cluster of them, which two multiprocessors have work enough for."""
+    monkeypatch.setattr(heuristics, "CACHED_BLOCKS", (blocks,))
+    monkeypatch.setattr(heuristics, "FEWER_BLOCKS_GAIN", 10.0)
+    config = StitchConfig(multiprocessors=2)
+    device = device_model(emulated_target(), config)
+
+    def body(emit: Emit, x: Any, y: Any) -> Any:
+        return [softmax(emit, emit(R.add(x, y)))]
+
+    specs = [((3, columns), dtype)] * 2
+    mod = build(body, *specs)
+    m = plan_in_block(graph(mod), device, config).stage.mapping
+    assert m.storage is Storage.CACHE and (m.row_splits, m.threads) == blocks
+    done = check_emulated(mod, draw(specs), config=config)
+    assert done.launches[0].grid[0] == 3 * blocks[0]
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,11 @@ from tests.graph.helpers import H200, build, graph
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.describe import describe
 from tvm_stitch.device import GPUS, DeviceModel
+from tvm_stitch.plan import heuristics
 from tvm_stitch.plan.gpu.mapping import CrossBlockReduction, Storage
 from tvm_stitch.plan.gpu.occupancy import blocks_per_sm
 from tvm_stitch.plan.gpu.split import estimate
 from tvm_stitch.plan.gpu.tile import map_rows
-from tvm_stitch.plan.heuristics import SPLIT_COLUMNS
 from tvm_stitch.plan.in_block import plan_in_block
 from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.plan.memory import shared_bytes, traffic
@@ -72,7 +72,7 @@ def test_few_long_rows_are_split(rows: int, columns: int) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 7, 64, 131])
-@pytest.mark.parametrize("columns", [32, 1000, SPLIT_COLUMNS])
+@pytest.mark.parametrize("columns", [32, 1000, heuristics.SPLIT_COLUMNS])
 def test_short_rows_are_never_split(rows: int, columns: int) -> None:
     assert softmax(rows, columns).stage.mapping.row_splits == 1
 
@@ -83,7 +83,7 @@ def test_rows_that_fill_the_device_are_not_split(columns: int) -> None:
     assert softmax(10_000, columns).stage.mapping.row_splits == 1
 
 
-@pytest.mark.parametrize("columns", [50_000, 70_000, 100_000])
+@pytest.mark.parametrize("columns", [50_000, 100_000])
 def test_rows_beyond_the_registers_of_a_block_live_in_a_cluster(columns: int) -> None:
     made = softmax(2048, columns)
     assert (
@@ -93,6 +93,39 @@ def test_rows_beyond_the_registers_of_a_block_live_in_a_cluster(columns: int) ->
     moved = traffic(made)
     assert moved.read + moved.written == moved.least
     assert softmax(2048, columns, config=StitchConfig(clusters=False)).stage.mapping.row_splits == 1
+
+
+@pytest.mark.parametrize(
+    ("device", "columns"),
+    [
+        ("h200", 30_000),
+        *((name, 1 << n) for name in ("h200", "h100") for n in (16, 17, 18)),
+        ("h200", 32_768),
+    ],
+)
+def test_long_rows_of_half_types_are_read_again_from_the_cache(device: str, columns: int) -> None:
+    """As few blocks a row as leave the rows at work, read and written, in it."""
+    rows, model = (1 << 27) // columns, GPUS[device]
+    made = plan_in_block(graph(cases.softmax(rows, columns, "bfloat16").build()), model)
+    m = made.stage.mapping
+    assert m.storage is Storage.CACHE and not made.stage.schedule.kept_loads
+    assert m.threads * m.blocks_per_sm == 1024 <= model.threads_per_sm
+    at_work = model.sms * m.blocks_per_sm / m.row_splits * columns * 2 * 2
+    assert at_work <= heuristics.CACHE_FILL * model.l2_bytes
+    smaller = m.threads == 256 or m.row_splits == model.max_cluster
+    assert (
+        m.row_splits == 1
+        or smaller
+        and (m.row_splits == 2 or 2 * at_work > heuristics.CACHE_FILL * model.l2_bytes)
+    )
+    moved = traffic(made)
+    assert moved.read + moved.written == moved.least
+
+
+def test_rows_of_48_kib_stay_in_registers() -> None:
+    for dtype, columns in (("bfloat16", 24_576), ("float32", 12_288)):
+        made = plan_in_block(graph(cases.softmax(5000, columns, dtype).build()), H200)
+        assert made.stage.mapping.storage is Storage.REGISTERS and made.stage.mapping.row_splits == 1
 
 
 def test_one_row_takes_the_whole_device() -> None:

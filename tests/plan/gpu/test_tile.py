@@ -20,6 +20,8 @@ from tvm_stitch.plan.gpu.mapping import ColumnMapping, CrossBlockReduction, RowM
 from tvm_stitch.plan.gpu.occupancy import blocks_per_sm
 from tvm_stitch.plan.gpu.tile import MOST_BLOCKS, stage_bytes
 from tvm_stitch.plan.in_block import plan_in_block
+from tvm_stitch.plan.iteration.alignment import align
+from tvm_stitch.plan.iteration.loops import schedule
 from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.plan.memory import shared_bytes
 from tvm_stitch.testing import cases
@@ -113,7 +115,8 @@ def test_a_device_with_less_shared_memory_keeps_less() -> None:
 def test_rows_that_share_a_block_keep_nothing_in_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever makes so few threads take so long a row: here they are told to."""
     monkeypatch.setattr(mapping, "_threads_for", lambda *_: 64)
-    made = softmax(65536, 16384, config=ONE_BLOCK).stage.mapping
+    alignment = align(graph(cases.softmax(65536, 16384).build()))
+    made = mapping.map_rows(alignment, schedule(alignment), H200)
     assert made.rows_per_block == 2 and made.storage is Storage.NOWHERE
 
 

@@ -40,6 +40,7 @@ class Storage(enum.Enum):
 
     REGISTERS = "kept in registers"
     SHARED = "kept in shared memory"
+    CACHE = "read again from the second-level cache"
     NOWHERE = "read again"
 
 
@@ -72,8 +73,8 @@ class RowMapping:
 
     @property
     def keep(self) -> bool:
-        """Whether values stay on chip between passes; else their inputs are read again."""
-        return self.storage is not Storage.NOWHERE
+        """Whether values stay in their block between passes; else their inputs are read again."""
+        return self.storage in (Storage.REGISTERS, Storage.SHARED)
 
     @property
     def shared(self) -> bool:

@@ -15,11 +15,11 @@ from ... import compat
 from ...config import StitchConfig
 from ...device import DeviceModel
 from ...graph.dtype import carried_dtype, item_bytes
-from ...graph.extent import ByExtent, Extent, as_expr
+from ...graph.extent import ByExtent, Extent, as_expr, static_extent
 from ...graph.ir import Operator
 from .. import heuristics
 from ..iteration.alignment import Alignment
-from ..iteration.loops import LoopNest, is_streamed
+from ..iteration.loops import Keep, LoopNest, is_streamed, schedule
 from ..kernel import Scratch
 from .mapping import ColumnMapping, CrossBlockReduction, RowMapping, Storage
 from .occupancy import blocks_per_sm
@@ -28,6 +28,7 @@ from .tile import (
     kept_in_shared,
     map_rows,
     partial_bytes,
+    read_again_from_cache,
     settled,
     stage_bytes,
     tile_words,
@@ -45,16 +46,35 @@ def choose_mapping(
     static = [e for e in lengths if isinstance(e, int)]
     if rows is None or alignment.domain.flat or len(static) < len(lengths):
         return best
-    if max(static, default=0) <= heuristics.SPLIT_COLUMNS or (
-        rows >= device.sms and best.storage is Storage.REGISTERS
-    ):
+    if max(static, default=0) <= heuristics.SPLIT_COLUMNS:
         return best
-    time = heuristics.SPLIT_GAIN * estimate(alignment, sched, best, device)
+    if rows >= device.sms and best.storage is Storage.REGISTERS:
+        if _bytes_read(alignment, sched) <= heuristics.REGISTER_ROW_BYTES:
+            return best
+    time = estimate(alignment, sched, best, device)
+    gain = heuristics.SPLIT_GAIN
     for mapping in _candidates(alignment, sched, device, config, rows, max(static)):
         found = estimate(alignment, sched, mapping, device)
-        if found < time:
-            best, time = mapping, heuristics.FEWER_BLOCKS_GAIN * found
+        if found < gain * time:
+            best, time, gain = mapping, found, heuristics.FEWER_BLOCKS_GAIN
+    for mapping in _from_cache(alignment, device, config, rows):
+        found = estimate(alignment, sched, mapping, device)
+        if found < heuristics.FEWER_BLOCKS_GAIN * time:
+            best, time = mapping, found
     return best
+
+
+def _from_cache(
+    alignment: Alignment, device: DeviceModel, config: StitchConfig, rows: int
+) -> Iterator[RowMapping]:
+    """Mappings that read rows again from the second-level cache, fewest blocks a row first."""
+    if not alignment.graph.reduces or rows < device.sms:
+        return
+    sched = schedule(alignment, Keep.NOTHING)
+    most = device.max_cluster if config.clusters else 1
+    for row_splits, threads in heuristics.CACHED_BLOCKS:
+        if row_splits <= most and rows <= MOST_BLOCKS // row_splits:
+            yield read_again_from_cache(alignment, sched, device, row_splits, threads)
 
 
 def _candidates(
@@ -142,28 +162,67 @@ def estimate(alignment: Alignment, sched: LoopNest, mapping: RowMapping, device:
     rows = compat.int_value(as_expr(alignment.domain.rows))
     assert rows is not None
     grid = -(-rows // mapping.rows_per_block) * mapping.row_splits
+    resident = _resident(alignment, sched, mapping, device)
+    busiest = -(-grid // device.sms)
+    waves = -(-grid // (device.sms * resident))
+    # Of blocks that nothing bounds there may be as many as there are threads for.
+    at_work = resident if mapping.keep or mapping.blocks_per_sm else device.threads_per_sm // mapping.block
+    at_once = min(rows, device.sms * at_work * mapping.rows_per_block / mapping.row_splits)
+    row_bytes = _row_bytes(alignment, sched, at_once, device)
+    block_bytes = row_bytes * mapping.rows_per_block / mapping.row_splits
+    seconds = busiest * block_bytes * device.sms / (heuristics.COPY_SHARE * device.bandwidth)
+    exchanges = len({p.level for p in sched.passes if p.reduces})
+    if _spills(alignment, sched, mapping, device):
+        seconds *= heuristics.SPILL_SLOWDOWN
+    if resident == 1 and busiest > 1 and mapping.keep:
+        seconds *= heuristics.STAGED_SLOWDOWN if mapping.shared else 1.0
+        seconds += busiest * _block_elements(sched, mapping) * heuristics.LONE_ELEMENT_SECONDS
+    if mapping.exchange is CrossBlockReduction.CLUSTER:
+        a_wave = heuristics.CLUSTER_WAVE_SECONDS if mapping.keep else heuristics.STREAMED_WAVE_SECONDS
+        seconds += exchanges * (heuristics.CLUSTER_EXCHANGE_SECONDS + (waves - 1) * a_wave)
+    elif mapping.exchange is CrossBlockReduction.GRID:
+        seconds += exchanges * heuristics.GRID_EXCHANGE_SECONDS
+    return seconds
+
+
+def _resident(alignment: Alignment, sched: LoopNest, mapping: RowMapping, device: DeviceModel) -> int:
+    """Blocks of a multiprocessor that work at once, roughly."""
+    if mapping.blocks_per_sm:
+        return mapping.blocks_per_sm
     registers = int(_tile_registers(alignment, sched, mapping)) + heuristics.OVERHEAD_REGISTERS
     registers = min(registers, 255, device.registers_per_sm // mapping.block)
     shared = partial_bytes(sched, mapping) + (stage_bytes(sched, mapping) if mapping.shared else 0)
-    resident = max(1, blocks_per_sm(device, mapping.block, registers, shared))
-    busiest = -(-grid // device.sms)
-    waves = -(-grid // (device.sms * resident))
-    block_bytes = _row_bytes(alignment, sched, rows, device) * mapping.rows_per_block / mapping.row_splits
-    seconds = busiest * block_bytes * device.sms / device.bandwidth
-    if resident == 1 and busiest > 1:
-        seconds *= heuristics.LONE_BLOCK_SLOWDOWN
-    exchanges = len({p.level for p in sched.passes if p.reduces})
-    exposed = waves if resident == 1 else 1 + heuristics.HIDDEN_SHARE * (waves - 1)
-    of_all_reductions = {
-        CrossBlockReduction.NONE: 0.0,
-        CrossBlockReduction.CLUSTER: heuristics.CLUSTER_EXCHANGE_SECONDS,
-        CrossBlockReduction.GRID: heuristics.GRID_EXCHANGE_SECONDS,
-    }
-    return seconds + exposed * exchanges * of_all_reductions[mapping.exchange]
+    return max(1, blocks_per_sm(device, mapping.block, registers, shared))
 
 
-def _row_bytes(alignment: Alignment, sched: LoopNest, rows: int, device: DeviceModel) -> float:
-    """Traffic of a row, with what is read again counted for less where all of it fits the L2 cache."""
+def _spills(alignment: Alignment, sched: LoopNest, mapping: RowMapping, device: DeviceModel) -> bool:
+    """Whether a thread has fewer registers than its tiles need in the dtype that is computed in, roughly.
+
+    NVIDIA's compiler converts what half types keep early.
+    """
+    if mapping.storage is not Storage.REGISTERS:
+        return False
+    narrowest = min(item_bytes(t.dtype) for t in (*alignment.graph.inputs, *alignment.graph.outputs))
+    tile = _tile_registers(alignment, sched, mapping)
+    elements = max(m.chunks * m.vector for m in mapping.columns.values())
+    needed = max(tile, elements if narrowest == 2 else 0) + heuristics.LARGEST_BLOCK_REGISTERS
+    return needed > min(255, device.registers_per_sm // mapping.block)
+
+
+def _block_elements(sched: LoopNest, mapping: RowMapping) -> int:
+    """Elements that a block computes of its rows, those of all passes."""
+    columns = sum(static_extent(p.columns) for p in sched.passes)
+    return mapping.rows_per_block * -(-columns // mapping.row_splits)
+
+
+def _bytes_read(alignment: Alignment, sched: LoopNest) -> int:
+    """Bytes of a row that are read at all, those that rows share left out."""
+    leaves = {leaf for p in sched.passes for leaf in p.loads if is_streamed(alignment.domain.rows, leaf)}
+    return sum(static_extent(point.columns) * item_bytes(tensor.dtype) for tensor, point in leaves)
+
+
+def _row_bytes(alignment: Alignment, sched: LoopNest, at_once: float, device: DeviceModel) -> float:
+    """Traffic of a row, with what is read again counted for less where the rows at work fit the L2 cache."""
     first = again = 0.0
     seen = set()
     for p in sched.passes:
@@ -178,7 +237,7 @@ def _row_bytes(alignment: Alignment, sched: LoopNest, rows: int, device: DeviceM
                 first += size
                 seen.add(leaf)
         first += sum(columns * item_bytes(op.output.dtype) for op, _ in p.outputs)
-    return first + again * (heuristics.CACHED_SHARE if rows * first < device.l2_bytes / 2 else 1.0)
+    return first + again * heuristics.cached_share(at_once * first / device.l2_bytes)
 
 
 def partial_scratch(sched: LoopNest, rows: Extent, mapping: RowMapping) -> dict[Operator, Scratch]:

@@ -191,6 +191,33 @@ def any_length(alignment: Alignment, sched: LoopNest, device: DeviceModel) -> Ro
     return RowMapping(threads, 1, ByExtent(spaces), storage=Storage.NOWHERE)
 
 
+def read_again_from_cache(
+    alignment: Alignment, sched: LoopNest, device: DeviceModel, row_splits: int, threads: int
+) -> RowMapping:
+    """Rows that are read again in small steps; how many are begun at once is left to the caller to bound.
+
+    ``sched`` keeps nothing. Blocks have few registers, so that more of them hide each other's pauses than of blocks
+    that hold a row.
+    """
+    spaces = []
+    for columns in sched.spaces:
+        assert isinstance(columns, int)
+        vector = vector_length(alignment, sched, columns, device)
+        vectors = -(-columns // (row_splits * threads * vector))
+        spaces.append(
+            (columns, _stepped(ColumnMapping(vector, min(vectors, heuristics.CACHED_CHUNKS)), vectors))
+        )
+    return RowMapping(
+        threads,
+        1,
+        ByExtent(spaces),
+        storage=Storage.CACHE,
+        row_splits=row_splits,
+        exchange=CrossBlockReduction.CLUSTER if row_splits > 1 else CrossBlockReduction.NONE,
+        blocks_per_sm=heuristics.CACHED_THREADS // threads,
+    )
+
+
 def kept_in_shared(sched: LoopNest, mapping: RowMapping, device: DeviceModel) -> RowMapping:
     """The mapping with values in shared memory if a block's fit, else with values nowhere.
 
@@ -254,6 +281,8 @@ def settled(
     """Schedule and mapping that agree where values stay; loads that do not fit registers try shared memory first."""
     if mapping.keep:
         return sched, mapping
+    if mapping.storage is Storage.CACHE:
+        return schedule(alignment, Keep.NOTHING), mapping
     loads = schedule(alignment, Keep.LOADS)
     found = kept_in_shared(loads, mapping, device)
     return (loads if found.keep else schedule(alignment, Keep.NOTHING)), found

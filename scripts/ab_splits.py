@@ -1,0 +1,211 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Times long rows on a GPU with the blocks and threads that the mapping chooses, and with others forced on it.
+
+    python scripts/ab_splits.py
+    python scripts/ab_splits.py --cases rms_norm --columns 65536 --splits 1,4,8 --threads 256,512 --json FILE
+
+The workloads are those of bench_rows.py. A line a mapping: blocks and threads a row, blocks that a multiprocessor must
+hold (0: as many as do), what stays in registers between passes, and the time of the kernel alone in microseconds, the
+cache flushed before every call; * marks what the mapping chooses, and the last column is the time beside a copy's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch
+import tvm
+from _flushed import FlushedTimer
+from _gpu import need_gpu
+from _table import aligned
+from bench_rows import DTYPES, ROWS, Workload, imported, problem, workloads
+from tvm import relax
+
+from tvm_stitch.graph.extent import ByExtent
+from tvm_stitch.plan import in_block
+from tvm_stitch.plan.gpu.mapping import ColumnMapping, CrossBlockReduction, RowMapping, Storage
+from tvm_stitch.plan.gpu.tile import vector_length
+from tvm_stitch.plan.iteration.loops import Keep, schedule
+from tvm_stitch.recorder import Recorder
+from tvm_stitch.relax.pipeline import pipeline
+
+LEAST, MOST = 8, 128
+"""Elements of a thread between which a mapping is worth a try."""
+REGISTERS, OTHER_REGISTERS = 65536, 24
+"""Of a multiprocessor, and of a thread besides what it keeps."""
+
+
+@dataclass(frozen=True)
+class Forced:
+    """A mapping: ``splits`` blocks of ``threads`` a row, ``resident`` of them on a multiprocessor at least."""
+
+    splits: int
+    threads: int
+    resident: int
+    keep: str
+
+    def apply(self, alignment: Any, device: Any) -> tuple[Any, RowMapping]:
+        """The schedule and mapping of rows of static length."""
+        sched = schedule(alignment, Keep[self.keep])
+        spaces = []
+        for columns in sched.spaces:
+            vector = vector_length(alignment, sched, columns, device)
+            chunks = -(-columns // (self.splits * self.threads * vector))
+            found = ColumnMapping(vector, chunks)
+            if self.keep == "NOTHING":
+                found = ColumnMapping(vector, min(chunks, 4), -(-chunks // min(chunks, 4)))
+            spaces.append((columns, found))
+        mapping = RowMapping(
+            self.threads, 1, ByExtent(spaces), row_splits=self.splits, blocks_per_sm=self.resident
+        )
+        if self.splits > 1:
+            mapping = replace(mapping, exchange=CrossBlockReduction.CLUSTER)
+        return sched, replace(mapping, storage=Storage.NOWHERE) if self.keep == "NOTHING" else mapping
+
+
+def _find(case: str, columns: int, dtype: str) -> Workload:
+    return next(iter(workloads([case], [columns], dtype=dtype)))
+
+
+def build(case: str, columns: int, dtype: str, forced: Forced | None, target: Any, path: str) -> Forced:
+    """Compile a workload into a library; returns the mapping that it got."""
+    work = _find(case, columns, dtype)
+    recorder = Recorder()
+    chosen: Callable[..., Any] = in_block.settled
+    if forced is not None:
+        in_block.settled = lambda alignment, _sched, _mapping, device: forced.apply(alignment, device)  # type: ignore[assignment]
+    try:
+        module = imported(work, work.inputs())
+        built = tvm.compile(
+            module, tvm.target.Target(target), relax_pipeline=pipeline(target, recorder=recorder)
+        )
+    finally:
+        in_block.settled = chosen
+    built.export_library(path)
+    (plan,) = recorder.plans.values()
+    m = plan.stage.row_mapping
+    kept = m.storage.name if not m.keep else "ALL" if plan.stage.schedule.kept_values else "LOADS"
+    kept += " (shared)" if m.shared else ""
+    return Forced(m.row_splits, m.threads, m.blocks_per_sm, kept)
+
+
+def candidates(
+    columns: int, words: float, splits: Sequence[int], threads: Sequence[int], keeps: Sequence[str]
+) -> Iterator[Forced]:
+    """Mappings worth a try; an element takes so many registers."""
+    for s in splits:
+        for t in threads:
+            for keep in keeps:
+                elements = 0 if keep == "NOTHING" else columns / (s * t)
+                if keep != "NOTHING" and not LEAST <= elements <= MOST:
+                    continue
+                bounds = {n for n in (1024 // t, 1536 // t, 2048 // t) if n > 1}
+                needed = elements * words + OTHER_REGISTERS
+                for resident in (0, *sorted(n for n in bounds if REGISTERS // (n * t) >= needed)):
+                    yield Forced(s, t, resident, keep)
+
+
+def bench(
+    work: Workload, built: dict[str, Future[Forced]], timer: FlushedTimer
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Seconds by library, a copy's too; why there are none of others."""
+    inputs = [x.cuda() for x in work.inputs()]
+    expected = work.function(*[x.double() if x.is_floating_point() else x for x in inputs]).double()
+    device = tvm.cuda(0)
+    times, failed = {}, {}
+    ours = [tvm.runtime.from_dlpack(x) for x in inputs]
+
+    for path, future in built.items():
+        try:
+            future.result()
+            main = relax.VirtualMachine(tvm.runtime.load_module(path), device)["main"]
+            wrong = problem(torch.from_dlpack(main(*ours)), expected)
+            if wrong:
+                failed[path] = wrong
+                continue
+            times[path] = timer(partial(main, *ours)).seconds
+        except Exception as error:  # a mapping that no kernel can have
+            failed[path] = f"{type(error).__name__}: {' '.join(str(error).split())[-100:]}"
+    least = work.bytes_least(inputs, work.function(*inputs))
+    source = torch.empty(least // 2, dtype=torch.uint8, device="cuda")
+    sink = torch.empty_like(source)
+    times["copy"] = timer(lambda: sink.copy_(source)).seconds
+    return times, failed
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--cases", default=",".join(ROWS))
+    parser.add_argument("--columns", default="32768,65536,131072,262144")
+    parser.add_argument("--dtype", choices=DTYPES, default="bfloat16")
+    parser.add_argument("--splits", default="1,2,4,8")
+    parser.add_argument("--threads", default="256,512,1024")
+    parser.add_argument("--keep", default="ALL,LOADS", help="what stays in registers: ALL, LOADS, NOTHING")
+    parser.add_argument("--at-once", type=int, default=8, help="compilations side by side")
+    parser.add_argument("--best", type=int, default=0, help="print so many mappings of each workload; 0: all")
+    parser.add_argument("--json", metavar="FILE", help="write the numbers there too")
+    options = parser.parse_args(argv)
+    need_gpu()
+    splits, threads = ([int(n) for n in text.split(",")] for text in (options.splits, options.threads))
+    target = str(tvm.target.Target.from_device(tvm.cuda(0)))
+    found: list[dict[str, Any]] = []
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ProcessPoolExecutor(options.at_once, multiprocessing.get_context("spawn")) as pool,
+    ):
+        asked: dict[tuple[str, int], dict[str, Future[Forced]]] = {}
+        for case in options.cases.split(","):
+            for columns in map(int, options.columns.split(",")):
+                words = DTYPES[options.dtype].itemsize / 4
+                ways: list[Forced | None] = [None]
+                ways += candidates(columns, words, splits, threads, options.keep.split(","))
+                asked[case, columns] = {
+                    (path := f"{folder}/{case}_{columns}_{i}.so"): pool.submit(
+                        build, case, columns, options.dtype, way, target, path
+                    )
+                    for i, way in enumerate(ways)
+                }
+        timer = FlushedTimer()
+        for (case, columns), built in asked.items():
+            work = _find(case, columns, options.dtype)
+            times, failed = bench(work, built, timer)
+            for path, why in failed.items():
+                print(f"{work.name}: {Path(path).stem} left out: {why}", flush=True)
+            ranked = sorted((p for p in times if p != "copy"), key=lambda p: times[p])
+            for rank, path in enumerate(ranked):
+                chosen = path == next(iter(built))
+                row = {**asdict(built[path].result()), "workload": work.name, "us": times[path] * 1e6}
+                row |= {"chosen": chosen, "copy": times["copy"] / times[path], "rank": rank}
+                found.append(row)
+            torch.cuda.empty_cache()
+    if options.json:
+        Path(options.json).write_text(json.dumps(found, indent=1))
+    head = ["", "blocks", "threads", "resident", "kept", "us", "", "of copy"]
+    body = [
+        [r["workload"], str(r["splits"]), str(r["threads"]), str(r["resident"]), r["keep"], f"{r['us']:.1f}",
+         "*" if r["chosen"] else "", f"{r['copy']:.2f}"]
+        for r in found
+        if not options.best or r["rank"] < options.best or r["chosen"]
+    ]  # fmt: skip
+    print(aligned(head, body))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
