@@ -7,12 +7,15 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import tvm
+from tvm import relax
 
+import tvm_stitch
 from tvm_stitch.compute.convolution import Convolution, Window
 from tvm_stitch.compute.convolution_tiles import tiles_for_convolution
-from tvm_stitch.compute.micro_kernel import blocks_of
+from tvm_stitch.compute.micro_kernel import blocks_of, chains_of
 from tvm_stitch.compute.padding import Padded
 from tvm_stitch.compute.tiles import (
     DEPTH_OF_SUM,
@@ -148,3 +151,33 @@ def test_blocks_of_a_long_depth(depth: list[int], level: int, step: int) -> None
     assert found is not None and (found.level, found.step) == (level, step)
     assert step * math.prod(depth[level + 1 :]) <= DEPTH_OF_SUM
     assert blocks_of([2, LONG_DEPTH // 2]) is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "vectors", "chains"),
+    [(1, 2, 4), (2, 2, 2), (3, 2, 1), (1, 1, 8), (4, 1, 2), (8, 2, 1), (10, 1, 1)],
+)
+def test_small_tiles_have_several_sums(rows: int, vectors: int, chains: int) -> None:
+    """As many vectors are in flight as keep a core busy, and no more."""
+    assert chains_of(rows, vectors) == chains
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3])
+@pytest.mark.parametrize(("depth", "columns"), [(1, 40), (3, 17), (7, 16), (255, 40), (257, 8), (1000, 33)])
+def test_sums_in_turn_are_right(rows: int, depth: int, columns: int) -> None:
+    """Depths that the sums of an element divide, and others; blocks of a long depth, too."""
+    rng = np.random.default_rng(depth)
+    x, w = (rng.standard_normal(shape).astype("float32") for shape in ((rows, depth), (depth, columns)))
+    weight = relax.const(w)
+    builder = relax.BlockBuilder()
+    data = relax.Var("x", relax.TensorType([rows, depth], "float32"))
+    with builder.function("main", [data]):
+        with builder.dataflow():
+            made = builder.emit_output(relax.op.matmul(data, weight))
+        builder.emit_func_output(made)
+    found = relax.VirtualMachine(tvm_stitch.compile(builder.get(), "llvm"), tvm.cpu())["main"](
+        tvm.runtime.tensor(x)
+    ).numpy()
+    exact = x.astype("float64") @ w
+    bound = np.abs(x).astype("float64") @ np.abs(w) * 2.0**-22
+    assert (np.abs(found - exact) <= bound).all()

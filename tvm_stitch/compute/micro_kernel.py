@@ -36,6 +36,7 @@ from .tiles import (
     FETCH_STEPS,
     LEAST_TILES_OF_FETCH,
     LONG_DEPTH,
+    VECTORS_IN_FLIGHT,
 )
 
 Term = Callable[[int, list[Expr], Expr], Expr]
@@ -170,16 +171,26 @@ def emit_sums(
         loops = [count_of(depth[blocks.level], blocks.step, first), *depth[blocks.level + 1 :]]
     kinds = ["serial"] * (len(loops) - unrolled) + ["unroll"] * unrolled
 
-    def step(at: list[Expr]) -> None:
+    def step(at: list[Expr], to: list[Buffer] = sums) -> None:
         place = at if block is None else [*before, first + at[0], *at[1:]]
         if isinstance(term, tuple):
             instruction, groups = term
             tile.each_vector(
-                sums, lambda i, c, so_far: instruction.add(so_far, *groups(i, place, c)), instruction.lanes
+                to, lambda i, c, so_far: instruction.add(so_far, *groups(i, place, c)), instruction.lanes
             )
         else:
-            tile.each(sums, lambda i, c: compat.load(sums[i], [c]) + term(i, place, c))
+            tile.each(to, lambda i, c: compat.load(to[i], [c]) + term(i, place, c))
 
+    chains = chains_of(rows, -(-width // lanes))
+    if chains > 1 and not unrolled:
+        more = [tile.buffers(f"chain{n}_") for n in range(1, chains)]
+        for each in more:
+            tile.clear(each)
+        with _loops(zip(kinds[:-1], loops[:-1])) as outer:
+            _in_turn(loops[-1], [sums, *more], lambda k, to: step([*outer, k], to))
+        for each in more:
+            tile.each(sums, lambda i, c: compat.load(sums[i], [c]) + compat.load(each[i], [c]))
+        return sums
     if ahead is None or unrolled:
         with _loops(zip(kinds, loops)) as at:
             step(at)
@@ -187,6 +198,30 @@ def emit_sums(
     with _loops(zip(kinds[:-1], loops[:-1])) as outer:
         in_groups(loops[-1], lambda k: step([*outer, k]), lambda k: ahead.emit(flatten([*outer, k], loops)))
     return sums
+
+
+def chains_of(rows: int, vectors: int) -> int:
+    """Sums for each element of a tile, over every so many-th step of the depth: a small tile's wait for each other."""
+    chains = 1
+    while 2 * chains * rows * vectors <= VECTORS_IN_FLIGHT:
+        chains *= 2
+    return chains
+
+
+def _in_turn(
+    count: Extent, buffers: Sequence[list[Buffer]], step: Callable[[Expr, list[Buffer]], None]
+) -> None:
+    """Emit a loop of ``count`` steps, which take the ``buffers`` in turn."""
+    chains = len(buffers)
+    whole = count // chains if isinstance(count, int) else tir.floordiv(as_expr(count), B.i64(chains))
+    with times("serial", whole, "k") as group:
+        for n, to in enumerate(buffers):
+            step(group * B.i64(chains) + B.i64(n), to)
+    done = whole * chains if isinstance(whole, int) else whole * B.i64(chains)
+    if isinstance(count, int) and count == done:
+        return
+    with times("serial", as_expr(count) - as_expr(done), "rest") as rest:
+        step(as_expr(done) + rest, buffers[0])
 
 
 def in_groups(count: Extent, step: Callable[[Expr], None], before: Callable[[Expr], None]) -> None:
