@@ -155,10 +155,13 @@ def _elements(
     variables: list[tuple[Any, int]] = []
     values: dict[Any, Any] = {}
     bound: dict[str, Any] = {}  # the outermost loop's variable of each thread axis, which inner ones have too
+    used = {var for e in (*access.begin, access.where) for var in compat.free_vars(e)}
     for loop in access.loops:
         tag = _tag(loop)
         if tag in block:
             values[loop.loop_var] = np.int64(min(block[tag], _extent(loop) - 1))
+        elif not tag and loop.loop_var not in used:
+            values[loop.loop_var] = np.int64(0)  # the same elements in every turn
         elif not tag or loop.loop_var.same_as(bound.setdefault(tag, loop.loop_var)):
             variables.append((loop.loop_var, _extent(loop)))
     free = [tag for tag in threads if tag not in bound or tag in access.of_all]
