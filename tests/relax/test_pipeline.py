@@ -312,3 +312,9 @@ def test_other_targets_get_nothing_that_is_of_cuda(kind: str) -> None:
     with target:
         made = str(pipeline(target)(mod))
     assert "cuda" not in made and "static_cast" not in made
+
+
+def test_a_build_for_another_kind_of_device_is_told() -> None:
+    mod = build(lambda emit, x: [R.exp(x)], ((4, 8), "float32"))
+    with pytest.raises(ValueError, match="this pipeline is for cuda, and the module is compiled for llvm"):
+        tvm.compile(mod, "llvm", relax_pipeline=tvm_stitch.relax.pipeline("cuda"))

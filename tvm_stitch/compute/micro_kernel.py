@@ -188,8 +188,9 @@ def emit_sums(
             tile.clear(each)
         with _loops(zip(kinds[:-1], loops[:-1])) as outer:
             _in_turn(loops[-1], [sums, *more], lambda k, to: step([*outer, k], to))
-        for each in more:
-            tile.each(sums, lambda i, c: compat.load(sums[i], [c]) + compat.load(each[i], [c]))
+        tile.each(
+            sums, lambda i, c: sum((compat.load(each[i], [c]) for each in more), compat.load(sums[i], [c]))
+        )
         return sums
     if ahead is None or unrolled:
         with _loops(zip(kinds, loops)) as at:

@@ -257,6 +257,7 @@ def pipeline(
 
     Raises (the pass):
         StitchError: under ``StitchConfig(strict=True)``, for the first operator or scope that is left to TVM.
+        ValueError: when the module is compiled for another kind of target.
     """
     target = resolve_target(target)
     config = checked_config(config)
@@ -265,11 +266,22 @@ def pipeline(
     @carrying
     def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         chosen = scopes if scopes is not None else Scopes()
+        _check_build(target)
         with target, watched():
             lowered = _compiled(mod, target, config, recorder or Recorder(), chosen, check)
             return tvm.transform.Sequential([EmbedLibraries(target), SerialTasks()])(lowered)
 
     return run
+
+
+def _check_build(target: Any) -> None:
+    """Refuse to make kernels for another kind of device than the build around the pass is for."""
+    building = tvm.target.Target.current(allow_none=True)
+    if building is not None and building.kind.name != target.kind.name:
+        raise ValueError(
+            f"this pipeline is for {target.kind.name}, and the module is compiled for {building.kind.name}: give"
+            " pipeline() the target that is given to tvm.compile"
+        )
 
 
 def _compiled(
