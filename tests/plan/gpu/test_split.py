@@ -122,6 +122,16 @@ def test_long_rows_of_half_types_are_read_again_from_the_cache(device: str, colu
     assert moved.read + moved.written == moved.least
 
 
+@pytest.mark.parametrize("device", ["rtx3090", "a100"])
+def test_rows_that_no_cache_holds_are_not_said_to_come_from_one(device: str) -> None:
+    def body(_emit: Any, x: Any, weight: Any) -> Any:
+        return R.nn.rms_norm(x, weight, [-1], 1e-6)
+
+    for rows, columns in ((2048, 65_536), (1024, 131_072)):
+        mod = build(body, ((rows, columns), "bfloat16"), ((columns,), "bfloat16"))
+        assert plan_in_block(graph(mod), GPUS[device]).stage.mapping.storage is not Storage.CACHE
+
+
 def test_rows_of_48_kib_stay_in_registers() -> None:
     for dtype, columns in (("bfloat16", 24_576), ("float32", 12_288)):
         made = plan_in_block(graph(cases.softmax(5000, columns, dtype).build()), H200)

@@ -71,10 +71,14 @@ def _from_cache(
     if not alignment.graph.reduces or rows < device.sms:
         return
     sched = schedule(alignment, Keep.NOTHING)
+    row_bytes, _ = _row_traffic(alignment, sched)
     most = device.max_cluster if config.clusters else 1
     for row_splits, threads in heuristics.CACHED_BLOCKS:
-        if row_splits <= most and rows <= MOST_BLOCKS // row_splits:
-            yield read_again_from_cache(alignment, sched, device, row_splits, threads)
+        if row_splits > most or rows > MOST_BLOCKS // row_splits:
+            continue
+        mapping = read_again_from_cache(alignment, sched, device, row_splits, threads)
+        if device.sms * mapping.blocks_per_sm * row_bytes <= device.l2_bytes * row_splits:
+            yield mapping
 
 
 def _candidates(
@@ -168,7 +172,8 @@ def estimate(alignment: Alignment, sched: LoopNest, mapping: RowMapping, device:
     # Of blocks that nothing bounds there may be as many as there are threads for.
     at_work = resident if mapping.keep or mapping.blocks_per_sm else device.threads_per_sm // mapping.block
     at_once = min(rows, device.sms * at_work * mapping.rows_per_block / mapping.row_splits)
-    row_bytes = _row_bytes(alignment, sched, at_once, device)
+    first, again = _row_traffic(alignment, sched)
+    row_bytes = first + again * heuristics.cached_share(at_once * first / device.l2_bytes)
     block_bytes = row_bytes * mapping.rows_per_block / mapping.row_splits
     seconds = busiest * block_bytes * device.sms / (heuristics.COPY_SHARE * device.bandwidth)
     exchanges = len({p.level for p in sched.passes if p.reduces})
@@ -221,9 +226,9 @@ def _bytes_read(alignment: Alignment, sched: LoopNest) -> int:
     return sum(static_extent(point.columns) * item_bytes(tensor.dtype) for tensor, point in leaves)
 
 
-def _row_bytes(alignment: Alignment, sched: LoopNest, at_once: float, device: DeviceModel) -> float:
-    """Traffic of a row, with what is read again counted for less where the rows at work fit the L2 cache."""
-    first = again = 0.0
+def _row_traffic(alignment: Alignment, sched: LoopNest) -> tuple[int, int]:
+    """Bytes that a row reads and writes for the first time, and those that it reads again."""
+    first = again = 0
     seen = set()
     for p in sched.passes:
         columns = int(p.columns) if isinstance(p.columns, int) else 0
@@ -237,7 +242,7 @@ def _row_bytes(alignment: Alignment, sched: LoopNest, at_once: float, device: De
                 first += size
                 seen.add(leaf)
         first += sum(columns * item_bytes(op.output.dtype) for op, _ in p.outputs)
-    return first + again * heuristics.cached_share(at_once * first / device.l2_bytes)
+    return first, again
 
 
 def partial_scratch(sched: LoopNest, rows: Extent, mapping: RowMapping) -> dict[Operator, Scratch]:
