@@ -126,30 +126,42 @@ def _pieces(
 def _whole_rows(
     alignment: Alignment, sched: LoopNest, columns: int, leaves: tuple[Leaf, ...], device: DeviceModel
 ) -> RowMapping | None:
-    """Patches of whole rows, as many as let two blocks share a multiprocessor, or at least one have it."""
+    """Patches of whole rows, of which two fit a multiprocessor, or at least one."""
     vector = vector_length(alignment, sched, columns, device)
     words = tile_words(alignment, sched, columns)
+    all_rows = static_extent(alignment.domain.rows)
     narrowest = min(item_bytes(tensor.dtype) for tensor, _ in leaves)
-    for resident in (2, 1):
-        for rows in heuristics.CROSSED_ROWS:
-            if rows * narrowest < heuristics.LEAST_CROSSED_BYTES:
-                continue
-            threads = heuristics.CROSSED_THREADS
-            while rows * threads < heuristics.CROSSED_BLOCK:
-                threads *= 2
-            while rows * threads <= device.max_threads_per_block:
-                chunks = -(-columns // (threads * vector))
-                spaces = ByExtent([(columns, ColumnMapping(vector, chunks))])
-                mapping = RowMapping(threads, rows, spaces, crossed=leaves)
-                if chunks * vector * words <= _registers(mapping, device):
-                    break
-                threads *= 2
-            else:
-                continue
-            shared = crossed_bytes(sched, mapping) + partial_bytes(sched, mapping)
-            most = min(device.shared_per_block, device.shared_per_sm // resident - device.shared_reserved)
-            if shared + heuristics.SHARED_SLACK_BYTES <= most:
+
+    def mapped(rows: int) -> RowMapping | None:
+        threads = heuristics.CROSSED_THREADS
+        while rows * threads < heuristics.CROSSED_BLOCK:
+            threads *= 2
+        while rows * threads <= device.max_threads_per_block:
+            chunks = -(-columns // (threads * vector))
+            spaces = ByExtent([(columns, ColumnMapping(vector, chunks))])
+            mapping = RowMapping(threads, rows, spaces, crossed=leaves)
+            if chunks * vector * words <= _registers(mapping, device):
                 return mapping
+            threads *= 2
+        return None
+
+    def preference(mapping: RowMapping) -> tuple[bool, int]:
+        """Lines of memory first, then few rows for the multiprocessor that has most of them."""
+        rows = mapping.rows_per_block
+        most = -(-all_rows // (rows * device.sms)) * rows
+        return rows * narrowest < heuristics.CROSSED_LINE_BYTES, most
+
+    wanted = [n for n in heuristics.CROSSED_ROWS if n * narrowest >= heuristics.LEAST_CROSSED_BYTES]
+    found = [mapping for mapping in map(mapped, wanted) if mapping is not None]
+    for resident in (2, 1):
+        most = min(device.shared_per_block, device.shared_per_sm // resident - device.shared_reserved)
+        fitting = [
+            m
+            for m in found
+            if crossed_bytes(sched, m) + partial_bytes(sched, m) + heuristics.SHARED_SLACK_BYTES <= most
+        ]
+        if fitting:
+            return min(fitting, key=preference)
     return None
 
 
