@@ -46,7 +46,7 @@ def test_one_kernel_that_is_right(work: Any) -> None:
 
 
 def test_bytes() -> None:
-    work = bench_rows.softmax(4, 8)
+    work = bench_rows.softmax(4, 8, torch.bfloat16)
     inputs = work.inputs()
     assert work.bytes_least(inputs, work.function(*inputs)) == 2 * 4 * 8 * 2
 

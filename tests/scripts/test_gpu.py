@@ -17,6 +17,7 @@ sys.path.insert(0, str(SCRIPTS))
 import _gpu  # noqa: E402
 
 COMMANDS = [
+    "ab_splits",
     "ab_threads",
     "barrier_cost",
     "barrier_stress",
