@@ -464,7 +464,7 @@ def bytes_transposed(mod: tvm.IRModule) -> int:
     )
 
 
-SEEDS = 60
+SEEDS = 24
 
 
 def test_random_graphs() -> None:
