@@ -94,6 +94,37 @@ def test_channels_last() -> None:
     assert checked(to_channels_last, ((2, 24, 7, 9), "float32")).crossed
 
 
+def to_channels_first(emit: Any, x: Any) -> Any:
+    return emit(R.permute_dims(x, [0, 3, 1, 2]))
+
+
+@pytest.mark.parametrize("shape", [(2, 7, 9, 24), (1, 8, 8, 40), (3, 5, 5, 33), (4, 1, 17, 12)], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_channels_first(shape: tuple[int, ...], dtype: str) -> None:
+    """Rows are images' channels, columns all their places."""
+    mapping = checked(to_channels_first, (shape, dtype))
+    assert (
+        mapping.crossed
+        and mapping.row_splits * mapping.block_columns(shape[1] * shape[2]) >= shape[1] * shape[2]
+    )
+
+
+@pytest.mark.parametrize("shape", [(2, 7, 9, 24), (3, 6, 8, 33)], ids=str)
+def test_channels_first_scaled_and_added(shape: tuple[int, ...]) -> None:
+    """As a residual branch whose products have channels last."""
+
+    def body(emit: Any, x: Any, scale: Any, y: Any) -> Any:
+        return emit(R.add(emit(R.multiply(to_channels_first(emit, x), scale)), y))
+
+    images, height, width, channels = shape
+    specs = (
+        (shape, "float32"),
+        ((channels, 1, 1), "float32"),
+        ((images, channels, height, width), "float32"),
+    )
+    assert [tensor.name for tensor, _ in checked(body, *specs).crossed] == ["x0"]
+
+
 def test_one_input_of_two_is_turned() -> None:
     def body(emit: Any, x: Any, y: Any) -> Any:
         return emit(R.add(turned(emit, x), y))

@@ -35,3 +35,26 @@ def test_rows_of_a_block(shape: tuple[int, int, int], rows: int) -> None:
     m = made.stage.row_mapping
     assert m.crossed and m.rows_per_block == rows
     assert shared_bytes(made) <= H200.shared_per_block
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "rows", "chunks"),
+    [
+        ((32, 56, 56, 96), [0, 3, 1, 2], 32 * 96, 2),  # channels first: columns are the places of a channel
+        ((32, 96, 56, 56), [0, 2, 3, 1], 32 * 56 * 56, 3),  # 96 columns at once
+        ((8, 128, 12, 64), [0, 2, 3, 1], 8 * 12 * 64, 2),
+    ],
+)
+def test_which_axes_are_rows(shape: tuple[int, ...], axes: list[int], rows: int, chunks: int) -> None:
+    made = plan_in_block(graph(build(lambda _emit, x: R.permute_dims(x, axes), (shape, "float32"))), H200)
+    domain, m = made.stage.alignment.domain, made.stage.row_mapping
+    assert m.crossed and domain.rows == rows
+    assert [mapped.chunks for mapped in m.columns.values()] == [chunks]
+
+
+def test_axes_that_keep_the_last_one_are_no_matter() -> None:
+    shape = (8, 128, 12, 64)
+    made = plan_in_block(
+        graph(build(lambda _emit, x: R.permute_dims(x, [0, 2, 1, 3]), (shape, "float32"))), H200
+    )
+    assert not made.stage.row_mapping.crossed

@@ -8,7 +8,7 @@ with neighbouring threads at neighbouring rows, and finds its columns in shared 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ... import compat
 from ...compat import Analyzer
@@ -36,24 +36,38 @@ def plan_crossed(
     """
     if not _may_cross(graph):
         return None
-    if alignment.domain.flat:
-        shape = graph.outputs[0].shape
+    for found in _aligned(graph, alignment):
+        rows, sched = found.domain.rows, schedule(found)
+        if not isinstance(rows, int) or len(sched.spaces) != 1 or not isinstance(sched.spaces[0], int):
+            continue
+        columns = sched.spaces[0]
+        if columns < heuristics.LEAST_CROSSED_COLUMNS or rows < heuristics.CROSSED_ROWS[0]:
+            continue
+        loads = dict.fromkeys(leaf for p in sched.passes for leaf in p.loads)
+        leaves = tuple(leaf for leaf in loads if _is_crossed(found, columns, leaf))
+        if not leaves:
+            continue
+        mapping = (_whole_rows if graph.reduces else _pieces)(found, sched, columns, leaves, device)
+        return None if mapping is None else (found, sched, mapping)
+    return None
+
+
+def _aligned(graph: StitchGraph, alignment: Alignment) -> Iterator[Alignment]:
+    """The graph's alignment; where it is flat, those in which rows are over some of the result's first axes.
+
+    Of images whose channels go from last to first, columns are all places of a channel.
+    """
+    if not alignment.domain.flat:
+        yield alignment
+        return
+    shape = graph.outputs[0].shape
+    for axes in range(len(shape) - 1, 0, -1):
+        if shape[axes] == 1:
+            continue
         try:
-            alignment = align(graph, Domain(product(shape[:-1])))
+            yield align(graph, Domain(product(shape[:axes])))
         except Misaligned:
-            return None
-    rows, sched = alignment.domain.rows, schedule(alignment)
-    if not isinstance(rows, int) or len(sched.spaces) != 1 or not isinstance(sched.spaces[0], int):
-        return None
-    columns = sched.spaces[0]
-    leaves = tuple(
-        dict.fromkeys(leaf for p in sched.passes for leaf in p.loads if _is_crossed(alignment, columns, leaf))
-    )
-    if not leaves or columns < heuristics.LEAST_CROSSED_COLUMNS or rows < heuristics.CROSSED_ROWS[0]:
-        return None
-    reduces = bool(graph.reduces)
-    mapping = (_whole_rows if reduces else _pieces)(alignment, sched, columns, leaves, device)
-    return None if mapping is None else (alignment, sched, mapping)
+            continue
 
 
 def _may_cross(graph: StitchGraph) -> bool:
@@ -67,7 +81,7 @@ def _may_cross(graph: StitchGraph) -> bool:
         axis.var in compat.free_vars(access.indices[-1])
         for op in graph.operators
         for access in op.accesses
-        if access.indices
+        if access.indices and _bytes(access.tensor) >= heuristics.CROSSED_BYTES
         for axis in op.axes[:-1]
     )
 
@@ -110,7 +124,8 @@ def _pieces(
     rows, threads = static_extent(alignment.domain.rows), heuristics.CROSSED_THREADS
     vector = vector_length(alignment, sched, columns, device)
     wanted = -(-min(columns, heuristics.CROSSED_COLUMNS) // (threads * vector))
-    chunks = max(1, wanted)
+    # One more where fewer threads are idle then: of 96 columns, two pieces of 64 are a third too many.
+    chunks = min((wanted, wanted + 1), key=lambda n: -(-columns // (threads * vector * n)) * n)
     splits = -(-columns // (threads * vector * chunks))
     mapping = RowMapping(
         threads,
