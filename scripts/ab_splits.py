@@ -31,13 +31,13 @@ import tvm
 from _flushed import FlushedTimer
 from _gpu import need_gpu
 from _table import aligned
-from bench_rows import DTYPES, ROWS, Workload, imported, problem, workloads
+from bench_rows import DTYPES, ROWS, Workload, copy, imported, problem, workloads
 from tvm import relax
 
 from tvm_stitch.graph.extent import ByExtent
 from tvm_stitch.plan import in_block
-from tvm_stitch.plan.gpu.mapping import ColumnMapping, CrossBlockReduction, RowMapping, Storage
-from tvm_stitch.plan.gpu.tile import vector_length
+from tvm_stitch.plan.gpu.mapping import ColumnMapping, RowMapping, Storage
+from tvm_stitch.plan.gpu.tile import read_again_from_cache
 from tvm_stitch.plan.iteration.loops import Keep, schedule
 from tvm_stitch.recorder import Recorder
 from tvm_stitch.relax.pipeline import pipeline
@@ -60,20 +60,16 @@ class Forced:
     def apply(self, alignment: Any, device: Any) -> tuple[Any, RowMapping]:
         """The schedule and mapping of rows of static length."""
         sched = schedule(alignment, Keep[self.keep])
-        spaces = []
-        for columns in sched.spaces:
-            vector = vector_length(alignment, sched, columns, device)
-            chunks = -(-columns // (self.splits * self.threads * vector))
-            found = ColumnMapping(vector, chunks)
-            if self.keep == "NOTHING":
-                found = ColumnMapping(vector, min(chunks, 4), -(-chunks // min(chunks, 4)))
-            spaces.append((columns, found))
-        mapping = RowMapping(
-            self.threads, 1, ByExtent(spaces), row_splits=self.splits, blocks_per_sm=self.resident
-        )
-        if self.splits > 1:
-            mapping = replace(mapping, exchange=CrossBlockReduction.CLUSTER)
-        return sched, replace(mapping, storage=Storage.NOWHERE) if self.keep == "NOTHING" else mapping
+        found = read_again_from_cache(alignment, sched, device, self.splits, self.threads)
+        found = replace(found, blocks_per_sm=self.resident)
+        if self.keep == "NOTHING":
+            return sched, found
+        # All of a thread's vectors at once, which stay in its registers.
+        spaces = ByExtent((e, ColumnMapping(m.vector, self._vectors(e, m))) for e, m in found.columns.items())
+        return sched, replace(found, columns=spaces, storage=Storage.REGISTERS)
+
+    def _vectors(self, columns: Any, m: ColumnMapping) -> int:
+        return -(-int(columns) // (self.splits * self.threads * m.vector))
 
 
 def _find(case: str, columns: int, dtype: str) -> Workload:
@@ -123,7 +119,7 @@ def bench(
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Seconds by library, a copy's too; why there are none of others."""
     inputs = [x.cuda() for x in work.inputs()]
-    expected = work.function(*[x.double() if x.is_floating_point() else x for x in inputs]).double()
+    expected = work.expected(inputs)
     device = tvm.cuda(0)
     times, failed = {}, {}
     ours = [tvm.runtime.from_dlpack(x) for x in inputs]
@@ -139,10 +135,7 @@ def bench(
             times[path] = timer(partial(main, *ours)).seconds
         except Exception as error:  # a mapping that no kernel can have
             failed[path] = f"{type(error).__name__}: {' '.join(str(error).split())[-100:]}"
-    least = work.bytes_least(inputs, work.function(*inputs))
-    source = torch.empty(least // 2, dtype=torch.uint8, device="cuda")
-    sink = torch.empty_like(source)
-    times["copy"] = timer(lambda: sink.copy_(source)).seconds
+    times["copy"] = timer(copy(work.bytes_least(inputs, work.function(*inputs)))).seconds
     return times, failed
 
 
@@ -151,7 +144,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--cases", default=",".join(ROWS))
+    parser.add_argument("--cases", default=",".join(ROWS), help="comma-separated, as all of these lists")
     parser.add_argument("--columns", default="32768,65536,131072,262144")
     parser.add_argument("--dtype", choices=DTYPES, default="bfloat16")
     parser.add_argument("--splits", default="1,2,4,8")
@@ -161,6 +154,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--best", type=int, default=0, help="print so many mappings of each workload; 0: all")
     parser.add_argument("--json", metavar="FILE", help="write the numbers there too")
     options = parser.parse_args(argv)
+    for given, known in ((options.cases, ROWS), (options.keep, Keep.__members__)):
+        if unknown := [name for name in given.split(",") if name not in known]:
+            parser.error(f"unknown {unknown[0]}: choose from {', '.join(known)}")
+    numbers = ",".join((options.columns, options.splits, options.threads)).split(",")
+    if not all(n.isdigit() and int(n) for n in numbers):
+        parser.error("--columns, --splits and --threads: positive numbers, separated by commas")
     need_gpu()
     splits, threads = ([int(n) for n in text.split(",")] for text in (options.splits, options.threads))
     target = str(tvm.target.Target.from_device(tvm.cuda(0)))

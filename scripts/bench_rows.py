@@ -64,6 +64,10 @@ class Workload:
         """Each operand read once, the result written once."""
         return sum(t.numel() * t.element_size() for t in (*inputs, result))
 
+    def expected(self, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+        """What PyTorch computes in float64."""
+        return self.function(*(x.double() if x.is_floating_point() else x for x in inputs)).double()
+
 
 def _of(module: str, name: str) -> Function:
     """A function of a package that may not be installed."""
@@ -224,12 +228,16 @@ def problem(found: torch.Tensor, expected: torch.Tensor) -> str | None:
     return None if error <= TOLERANCE[found.dtype] else f"wrong: {error:.1e}"
 
 
+def copy(moved: int) -> Callable[[], Any]:
+    """A copy on the device that moves so many bytes, read and written."""
+    source = torch.empty(moved // 2, dtype=torch.uint8, device="cuda")
+    return partial(torch.empty_like(source).copy_, source)
+
+
 def bench(work: Workload, names: Sequence[str], timer: FlushedTimer) -> dict[str, Any]:
     """Times in seconds, by contender, or why there is none."""
     inputs = [x.cuda() for x in work.inputs()]
-    wide = [x.double() if x.is_floating_point() else x for x in inputs]
-    expected = work.function(*wide).double()
-    del wide
+    expected = work.expected(inputs)
     calls: dict[str, Callable[[], Any]] = {}
     failed: dict[str, str] = {}
     for name in names:
@@ -246,9 +254,7 @@ def bench(work: Workload, names: Sequence[str], timer: FlushedTimer) -> dict[str
         else:
             calls[name] = partial(function, *inputs)
     least = work.bytes_least(inputs, work.function(*inputs))
-    source = torch.empty(least // 2, dtype=torch.uint8, device="cuda")
-    sink = torch.empty_like(source)
-    calls["copy"] = lambda: sink.copy_(source)
+    calls["copy"] = copy(least)
     spent: dict[str, list[float]] = {name: [] for name in calls}
     with torch.no_grad():
         for _ in range(ROUNDS):

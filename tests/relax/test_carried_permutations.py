@@ -464,7 +464,7 @@ def bytes_transposed(mod: tvm.IRModule) -> int:
     )
 
 
-SEEDS = 24
+SEEDS = 60
 
 
 def test_random_graphs() -> None:

@@ -213,33 +213,35 @@ def _in_turn(
     count: Extent, buffers: Sequence[list[Buffer]], step: Callable[[Expr, list[Buffer]], None]
 ) -> None:
     """Emit a loop of ``count`` steps, which take the ``buffers`` in turn."""
-    chains = len(buffers)
-    whole = count // chains if isinstance(count, int) else tir.floordiv(as_expr(count), B.i64(chains))
-    with times("serial", whole, "k") as group:
+
+    def group(start: Expr) -> None:
         for n, to in enumerate(buffers):
-            step(group * B.i64(chains) + B.i64(n), to)
-    done = whole * chains if isinstance(whole, int) else whole * B.i64(chains)
-    if isinstance(count, int) and count == done:
-        return
-    with times("serial", as_expr(count) - as_expr(done), "rest") as rest:
-        step(as_expr(done) + rest, buffers[0])
+            step(start + B.i64(n), to)
+
+    _divided(count, len(buffers), group, lambda at: step(at, buffers[0]))
 
 
 def in_groups(count: Extent, step: Callable[[Expr], None], before: Callable[[Expr], None]) -> None:
     """Emit a loop of ``count`` steps, ``FETCH_STEPS`` at a time, with something before each of these groups."""
-    whole = (
-        count // FETCH_STEPS if isinstance(count, int) else tir.floordiv(as_expr(count), B.i64(FETCH_STEPS))
-    )
-    with times("serial", whole, "k") as group:
-        start = group * B.i64(FETCH_STEPS)
+
+    def group(start: Expr) -> None:
         before(start)
         with B.loop("unroll", FETCH_STEPS, "u") as u:
             step(start + u)
-    done = whole * FETCH_STEPS if isinstance(whole, int) else whole * B.i64(FETCH_STEPS)
+
+    _divided(count, FETCH_STEPS, group, step)
+
+
+def _divided(count: Extent, size: int, group: Callable[[Expr], None], single: Callable[[Expr], None]) -> None:
+    """Emit a loop over groups of ``size`` steps, by the first of each, and one over the steps that are left."""
+    whole = count // size if isinstance(count, int) else tir.floordiv(as_expr(count), B.i64(size))
+    with times("serial", whole, "k") as at:
+        group(at * B.i64(size))
+    done = whole * size if isinstance(whole, int) else whole * B.i64(size)
     if isinstance(count, int) and count == done:
         return
     with times("serial", as_expr(count) - as_expr(done), "rest") as rest:
-        step(as_expr(done) + rest)
+        single(as_expr(done) + rest)
 
 
 class Totals:

@@ -95,6 +95,15 @@ def test_rows_beyond_the_registers_of_a_block_live_in_a_cluster(columns: int) ->
     assert softmax(2048, columns, config=StitchConfig(clusters=False)).stage.mapping.row_splits == 1
 
 
+def test_rows_that_a_cluster_shares_move_no_byte_twice() -> None:
+    """Wherever its blocks find them again."""
+    made = softmax(2048, 70_000)
+    assert made.stage.mapping.exchange is CrossBlockReduction.CLUSTER
+    moved = traffic(made)
+    assert moved.read + moved.written == moved.least
+    assert softmax(2048, 70_000, config=StitchConfig(clusters=False)).stage.mapping.row_splits == 1
+
+
 @pytest.mark.parametrize(
     ("device", "columns"),
     [

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 from ... import compat
 from ...config import StitchConfig
@@ -22,7 +23,7 @@ from ..iteration.alignment import Alignment
 from ..iteration.loops import Keep, LoopNest, is_streamed, schedule
 from ..kernel import Scratch
 from .mapping import ColumnMapping, CrossBlockReduction, RowMapping, Storage
-from .occupancy import blocks_per_sm
+from .occupancy import MAX_REGISTERS, blocks_per_sm
 from .tile import (
     MOST_BLOCKS,
     kept_in_shared,
@@ -48,30 +49,30 @@ def choose_mapping(
         return best
     if max(static, default=0) <= heuristics.SPLIT_COLUMNS:
         return best
-    if rows >= device.sms and best.storage is Storage.REGISTERS:
-        if _bytes_read(alignment, sched) <= heuristics.REGISTER_ROW_BYTES:
-            return best
+    short = _row_traffic(alignment, sched).read <= heuristics.REGISTER_ROW_BYTES
+    if short and rows >= device.sms and best.storage is Storage.REGISTERS:
+        return best
     time = estimate(alignment, sched, best, device)
     gain = heuristics.SPLIT_GAIN
     for mapping in _candidates(alignment, sched, device, config, rows, max(static)):
         found = estimate(alignment, sched, mapping, device)
         if found < gain * time:
             best, time, gain = mapping, found, heuristics.FEWER_BLOCKS_GAIN
-    for mapping in _from_cache(alignment, device, config, rows):
-        found = estimate(alignment, sched, mapping, device)
+    reread = schedule(alignment, Keep.NOTHING)
+    for mapping in _from_cache(alignment, reread, device, config, rows):
+        found = _seconds(alignment, reread, mapping, device)
         if found < heuristics.FEWER_BLOCKS_GAIN * time:
             best, time = mapping, found
     return best
 
 
 def _from_cache(
-    alignment: Alignment, device: DeviceModel, config: StitchConfig, rows: int
+    alignment: Alignment, sched: LoopNest, device: DeviceModel, config: StitchConfig, rows: int
 ) -> Iterator[RowMapping]:
-    """Mappings that read rows again from the second-level cache, fewest blocks a row first."""
+    """Mappings that read rows again from the second-level cache, fewest blocks a row first; nothing is kept."""
     if not alignment.graph.reduces or rows < device.sms:
         return
-    sched = schedule(alignment, Keep.NOTHING)
-    row_bytes, _ = _row_traffic(alignment, sched)
+    row_bytes = _row_traffic(alignment, sched).first
     most = device.max_cluster if config.clusters else 1
     for row_splits, threads in heuristics.CACHED_BLOCKS:
         if row_splits > most or rows > MOST_BLOCKS // row_splits:
@@ -162,7 +163,11 @@ def estimate(alignment: Alignment, sched: LoopNest, mapping: RowMapping, device:
 
     It compares mappings of one stitch op; what all of them have alike (the launch, the computation) is left out.
     """
-    sched, mapping = settled(alignment, sched, mapping, device)
+    return _seconds(alignment, *settled(alignment, sched, mapping, device), device)
+
+
+def _seconds(alignment: Alignment, sched: LoopNest, mapping: RowMapping, device: DeviceModel) -> float:
+    """The estimate for a schedule and a mapping that agree."""
     rows = compat.int_value(as_expr(alignment.domain.rows))
     assert rows is not None
     grid = -(-rows // mapping.rows_per_block) * mapping.row_splits
@@ -172,15 +177,18 @@ def estimate(alignment: Alignment, sched: LoopNest, mapping: RowMapping, device:
     # Of blocks that nothing bounds there may be as many as there are threads for.
     at_work = resident if mapping.keep or mapping.blocks_per_sm else device.threads_per_sm // mapping.block
     at_once = min(rows, device.sms * at_work * mapping.rows_per_block / mapping.row_splits)
-    first, again = _row_traffic(alignment, sched)
-    row_bytes = first + again * heuristics.cached_share(at_once * first / device.l2_bytes)
+    traffic = _row_traffic(alignment, sched)
+    row_bytes = traffic.first + traffic.again * heuristics.cached_share(
+        at_once * traffic.first / device.l2_bytes
+    )
     block_bytes = row_bytes * mapping.rows_per_block / mapping.row_splits
     seconds = busiest * block_bytes * device.sms / (heuristics.COPY_SHARE * device.bandwidth)
     exchanges = len({p.level for p in sched.passes if p.reduces})
     if _spills(alignment, sched, mapping, device):
         seconds *= heuristics.SPILL_SLOWDOWN
     if resident == 1 and busiest > 1 and mapping.keep:
-        seconds *= heuristics.STAGED_SLOWDOWN if mapping.shared else 1.0
+        if mapping.shared:
+            seconds *= heuristics.STAGED_SLOWDOWN
         seconds += busiest * _block_elements(sched, mapping) * heuristics.LONE_ELEMENT_SECONDS
     if mapping.exchange is CrossBlockReduction.CLUSTER:
         a_wave = heuristics.CLUSTER_WAVE_SECONDS if mapping.keep else heuristics.STREAMED_WAVE_SECONDS
@@ -195,7 +203,7 @@ def _resident(alignment: Alignment, sched: LoopNest, mapping: RowMapping, device
     if mapping.blocks_per_sm:
         return mapping.blocks_per_sm
     registers = int(_tile_registers(alignment, sched, mapping)) + heuristics.OVERHEAD_REGISTERS
-    registers = min(registers, 255, device.registers_per_sm // mapping.block)
+    registers = min(registers, MAX_REGISTERS, device.registers_per_sm // mapping.block)
     shared = partial_bytes(sched, mapping) + (stage_bytes(sched, mapping) if mapping.shared else 0)
     return max(1, blocks_per_sm(device, mapping.block, registers, shared))
 
@@ -211,7 +219,7 @@ def _spills(alignment: Alignment, sched: LoopNest, mapping: RowMapping, device: 
     tile = _tile_registers(alignment, sched, mapping)
     elements = max(m.chunks * m.vector for m in mapping.columns.values())
     needed = max(tile, elements if narrowest == 2 else 0) + heuristics.LARGEST_BLOCK_REGISTERS
-    return needed > min(255, device.registers_per_sm // mapping.block)
+    return needed > min(MAX_REGISTERS, device.registers_per_sm // mapping.block)
 
 
 def _block_elements(sched: LoopNest, mapping: RowMapping) -> int:
@@ -220,15 +228,22 @@ def _block_elements(sched: LoopNest, mapping: RowMapping) -> int:
     return mapping.rows_per_block * -(-columns // mapping.row_splits)
 
 
-def _bytes_read(alignment: Alignment, sched: LoopNest) -> int:
-    """Bytes of a row that are read at all, those that rows share left out."""
-    leaves = {leaf for p in sched.passes for leaf in p.loads if is_streamed(alignment.domain.rows, leaf)}
-    return sum(static_extent(point.columns) * item_bytes(tensor.dtype) for tensor, point in leaves)
+class _Traffic(NamedTuple):
+    """Bytes of a row: what it reads for the first time, what it writes, and what it reads again."""
+
+    read: int
+    written: int
+    again: int
+
+    @property
+    def first(self) -> int:
+        """What no cache can save."""
+        return self.read + self.written
 
 
-def _row_traffic(alignment: Alignment, sched: LoopNest) -> tuple[int, int]:
-    """Bytes that a row reads and writes for the first time, and those that it reads again."""
-    first = again = 0
+def _row_traffic(alignment: Alignment, sched: LoopNest) -> _Traffic:
+    """What a row moves; what rows share is left out."""
+    read = written = again = 0
     seen = set()
     for p in sched.passes:
         columns = int(p.columns) if isinstance(p.columns, int) else 0
@@ -239,10 +254,10 @@ def _row_traffic(alignment: Alignment, sched: LoopNest) -> tuple[int, int]:
             if leaf in seen:
                 again += size
             else:
-                first += size
+                read += size
                 seen.add(leaf)
-        first += sum(columns * item_bytes(op.output.dtype) for op, _ in p.outputs)
-    return first, again
+        written += sum(columns * item_bytes(op.output.dtype) for op, _ in p.outputs)
+    return _Traffic(read, written, again)
 
 
 def partial_scratch(sched: LoopNest, rows: Extent, mapping: RowMapping) -> dict[Operator, Scratch]:
