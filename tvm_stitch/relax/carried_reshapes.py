@@ -63,7 +63,9 @@ class _Mutator(relax.PyExprMutator):
             return
         value = self.visit_expr(binding.value)
         name, shape = operator_name(value), shape_of(binding.var)
-        source = self._carried(value, shape) if is_elementwise(value) and shape else None
+        source = (
+            self._carried(value, shape, str(binding.var.name)) if is_elementwise(value) and shape else None
+        )
         if source is not None:
             self.carried_any = True
             self.behind.add(source)
@@ -84,8 +86,11 @@ class _Mutator(relax.PyExprMutator):
             arg in self.behind and same_shape(shape_of(arg) or (), shape) for arg in value.args
         )
 
-    def _carried(self, call: Any, shape: Any) -> Any:
-        """The operator on what its operands are reshapes of; None where these do not have one shape."""
+    def _carried(self, call: Any, shape: Any, result: str) -> Any:
+        """The operator on what its operands are reshapes of, its ``result`` of the same name.
+
+        None where these do not have one shape.
+        """
         inner = {arg: self.source[arg] for arg in call.args if arg in self.source}
         if not inner or not all(same_shape(shape_of(arg) or (), shape) for arg in inner):
             return None
@@ -95,7 +100,7 @@ class _Mutator(relax.PyExprMutator):
         args = [inner[arg] if arg in inner else self._beside(arg, before, shape) for arg in call.args]
         if any(arg is None for arg in args):
             return None
-        return self.builder_.emit(relax.Call(call.op, args, call.attrs, call.ty_args))
+        return self.builder_.emit(relax.Call(call.op, args, call.attrs, call.ty_args), result)
 
     def _beside(self, arg: Any, before: Any, after: Any) -> Any:
         """An operand that is no such reshape, for the shape before: a scalar, of the last axis, or as large as all."""

@@ -2,14 +2,15 @@
 """Which products of a Relax function a library computes, how their operands lie, and what is computed with them.
 
 A product is followed through a permutation, which then is the order in which the result is stored, through a bias, a
-residual and ReLU. They are taken only if results and other products alone read what comes out: in any other kernel
-they are free, while in the library they would cost the values that another reader needs.
+residual and ReLU. They are taken only if results and other calls of libraries alone read what comes out: in any other
+kernel they are free, while in the library they would cost the values that another reader needs. A bias alone costs
+none: it is taken wherever such a call is among the readers, since what that reads is written anyway.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -20,11 +21,12 @@ from ..compute.cuda.strided import Axis, StridedProduct, strided
 from ..failures import Refusal, error_text, let_pass, reason_of
 from ..graph.extent import Extent, is_number, same, same_shape
 from .dataflow import is_call_tir
-from .operators import operator_name
+from .operators import PRODUCTS, operator_name
 from .readers import only_reader_inside, readers_of
 from .views import RESHAPES, VIEWS, View, definition, permutation, shape_of, views, whole
 
 MATMUL = "relax.matmul"
+CONVOLUTIONS = PRODUCTS - {MATMUL}
 ACTIVATIONS = {"relax.nn.relu": "relu"}
 """What the library computes of a result, by operator; the words are in ``FlagsOf`` of ``compute/cuda/cublaslt.cc``."""
 
@@ -140,7 +142,8 @@ class _Planner:
             if taken is None:
                 break
             plan, at = replace(taken, result=binding.var), binding.var
-            if plan.words and self._needs_no_kernel(at):
+            free = plan.words == ["bias"] and self._is_written_anyway(at)
+            if free or (plan.words and self._needs_no_kernel(at)):
                 best = plan
         return best
 
@@ -189,14 +192,33 @@ class _Planner:
     def _needs_no_kernel(self, var: Any) -> bool:
         """Do only kernels, library calls and results read a value? Any other reader computes an epilogue on the way."""
         return all(
-            binding is None
-            or binding.var in self.products
-            or (is_call_tir(binding.value) and binding.value.args[0] in self.scheduled)
-            or (isinstance(binding.value, relax.Var) and self._needs_no_kernel(binding.var))
+            self._reads_memory(binding)
             or (_is(binding.value, RESHAPES) and self._needs_no_kernel(binding.var))
             or (_is(binding.value, VIEWS) and self._is_unread(binding.var))
-            for binding in self.readers.get(var, [])
+            for binding in self._reading(var)
         )
+
+    def _is_written_anyway(self, var: Any) -> bool:
+        """Does any kernel, library call or result read a value as it is?"""
+        return any(
+            self._reads_memory(binding)
+            or (_is(binding.value, RESHAPES) and self._is_written_anyway(binding.var))
+            for binding in self._reading(var)
+        )
+
+    def _reading(self, var: Any) -> Iterator[Any]:
+        """The bindings that read a value under any name; None for a result."""
+        for binding in self.readers.get(var, []):
+            if binding is not None and isinstance(binding.value, relax.Var):
+                yield from self._reading(binding.var)
+            else:
+                yield binding
+
+    def _reads_memory(self, binding: Any) -> bool:
+        """Is it a result, or the binding of a call that reads its operands from memory?"""
+        if binding is None or binding.var in self.products or operator_name(binding.value) in CONVOLUTIONS:
+            return True
+        return is_call_tir(binding.value) and binding.value.args[0] in self.scheduled
 
     def _is_unread(self, view: Any) -> bool:
         """Do all readers of a view read what it is made from in its stead?"""

@@ -175,8 +175,8 @@ def _note(
         return ""
     if kind == "tvm":
         return "; ".join(dict.fromkeys(node.reason for node in nodes if node.reason))
-    names = {unmarked(v.name) for v in call.results} | {o.name for o in members}
-    names |= {unmarked(name) for node in nodes for name in node.values}
+    names = {unmarked(v.name) for v in call.results if not is_fresh(v.name)} | {o.name for o in members}
+    names |= {unmarked(name) for node in nodes for name in node.values if not is_fresh(name)}
     for key, how in computed.items():
         if key == call.function or call.function == f"{key}_tiled" or key.rpartition(" ")[2] in names:
             return how

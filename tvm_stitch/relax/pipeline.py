@@ -70,6 +70,7 @@ from .lift_workspace import LiftWorkspace
 from .mark import MergeStitchOps, UnmarkEpilogues
 from .mend_imports import MendImports
 from .own_convolutions import OwnConvolutions
+from .patch_convolutions import PatchConvolutions
 from .phased_convolutions import PhasedConvolutions
 from .quantized_products import QuantizedProducts
 from .quantized_views import QuantizedViews
@@ -207,7 +208,18 @@ def _layouts(target: Any, config: StitchConfig, recorder: Recorder) -> list[Any]
     def converts(call: Any, read_last: bool) -> bool:
         return suits_library(config.tf32, call, read_last) and is_called()
 
-    return [PhasedConvolutions(is_called, recorder.computed), ConvolutionLayouts(converts, recorder.computed)]
+    return [
+        *_patches(config),
+        PhasedConvolutions(is_called, recorder.computed),
+        ConvolutionLayouts(converts, recorder.computed),
+    ]
+
+
+def _patches(config: StitchConfig) -> list[Any]:
+    """Convolutions whose windows do not overlap as matrix products, unless a library's convolution is asked for."""
+    if "matmul" in config.of_tvm or config.compute_of("convolution") != "auto":
+        return []
+    return [PatchConvolutions(lambda: library.why_not(library.CUBLASLT, config) is None)]
 
 
 def _stitch(target: Any, config: StitchConfig, recorder: Recorder, scopes: Scopes | None, check: bool) -> Any:
