@@ -35,8 +35,8 @@ LAYOUTS = {
 """The layouts that importers give data and weight."""
 
 FEWEST_RESULTS = 48
-"""Channels of the result with which a matrix product saves more time than it takes to copy the patches, where that needs
-a kernel of its own: copying takes 8 bytes of an element at 4 TB/s, and the product has 50 TFLOP/s, not 25."""
+"""Channels of the result with which a matrix product saves more time than it takes to copy the patches, where that takes
+a kernel of its own: 8 bytes of an element at 4 TB/s, and 50 TFLOP/s in place of 25."""
 
 
 @module_pass
