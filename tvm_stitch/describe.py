@@ -67,7 +67,7 @@ def describe(name: str, plan: KernelPlan) -> Kernel:
         found,
         _rows(stage) if stage else "grid-wide",
         _passes(stage.schedule) if stage else [],
-        stage.mapping.describe() if stage else {},
+        _mapping(stage) if stage else {},
         shared_bytes(plan),
         _plain(moved.read),
         _plain(moved.written),
@@ -85,6 +85,11 @@ def _variant(variant: Variant) -> dict[str, Any]:
     multiples = [f"{symbol.name} a multiple of {number}" for symbol, number in variant.multiples]
     rows = ", ".join([f"at most {variant.longest} columns", *multiples])
     return {"for rows of": rows, **_threads(variant.stage.row_mapping)}
+
+
+def _mapping(stage: Stage) -> dict[str, Any]:
+    early = [tensor.name for tensor, _ in stage.early]
+    return {**stage.mapping.describe(), **({"loaded before reductions": early} if early else {})}
 
 
 def _threads(mapping: RowMapping) -> dict[str, Any]:

@@ -389,6 +389,40 @@ def test_what_a_kernel_behind_a_product_computes_anyway_stays_there() -> None:
     assert operators(made) == ["call_dps_packed", "add", "nn.relu", "nn.softmax"]
 
 
+@pytest.mark.parametrize("reader", ["product", "result", "reshaped"])
+def test_a_bias_is_computed_with_a_product_whose_result_is_written_anyway(reader: str) -> None:
+    """A kernel that reads it as well has less to read and write then."""
+
+    def body(emit: Any, x: Any, w: Any, b: Any) -> list[Any]:
+        y = emit(R.add(emit(R.matmul(x, w)), b))
+        seen = emit(R.reshape(y, (2, 2, 8))) if reader == "reshaped" else y
+        return [seen if reader == "result" else R.matmul(seen, w), R.nn.softmax(y)]
+
+    mod = build(body, ((4, 8), F32), ((8, 8), F32), ((8,), F32))
+    made, _ = rewritten(mod)
+    assert [mode(c) for c in calls(made)] == (["bias"] if reader == "result" else ["bias", ""])
+    assert "add" not in operators(made) and "nn.softmax" in operators(made)
+
+
+def test_a_residual_is_not_where_a_kernel_reads_the_sum_as_well() -> None:
+    def body(emit: Any, x: Any, w: Any, b: Any) -> list[Any]:
+        y = emit(R.add(emit(R.add(emit(R.matmul(x, w)), b)), x))
+        return [R.matmul(y, w), R.nn.softmax(y)]
+
+    made, _ = rewritten(build(body, ((4, 8), F32), ((8, 8), F32), ((8,), F32)))
+    assert [mode(c) for c in calls(made)] == ["", ""] and operators(made).count("add") == 2
+
+
+def test_a_convolution_reads_what_is_written() -> None:
+    def body(emit: Any, x: Any, w: Any, b: Any, k: Any) -> list[Any]:
+        y = emit(R.reshape(emit(R.add(emit(R.matmul(x, w)), b)), (1, 2, 2, 8)))
+        return [R.nn.conv2d(y, k, data_layout="NHWC", kernel_layout="OHWI"), R.exp(y)]
+
+    specs = ((4, 8), F32), ((8, 8), F32), ((8,), F32), ((3, 1, 1, 8), F32)
+    made, _ = rewritten(build(body, *specs))
+    assert [mode(c) for c in calls(made)] == ["bias"]
+
+
 NO_EPILOGUES: dict[str, tuple[Body, Body]] = {
     "a value with two readers": (
         lambda emit, y, b, c: R.multiply(emit(R.add(y, b)), y), lambda y, b, c: (y + b) * y,

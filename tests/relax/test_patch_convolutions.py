@@ -110,6 +110,24 @@ def test_patches_of_channels_that_lie_last_have_them_last() -> None:
     tvm.ir.assert_structural_equal(product_of_patches(before), build(body, ((5, 8, 6, 3), F32)))
 
 
+def test_casts_behind_a_transposition_are_repeated_before_it() -> None:
+    w = draw(2, 3, 4, 2).astype("float16")
+
+    def body(emit: Any, x: Any) -> list[Any]:
+        y = emit(R.nn.relu(emit(R.astype(second(emit, x), "float16"))))
+        return [R.nn.conv2d(y, relax.const(w), strides=[4, 2])]
+
+    def expected(emit: Any, x: Any) -> list[Any]:
+        y = emit(R.nn.relu(emit(R.astype(x, "float16"))))
+        y = emit(R.permute_dims(emit(R.reshape(y, [5, 2, 4, 3, 2, 3])), [0, 1, 3, 2, 4, 5]))
+        right = relax.const(np.ascontiguousarray(w.transpose(2, 3, 1, 0).reshape(24, 2)))
+        y = emit(R.matmul(emit(R.reshape(y, [30, 24])), right, out_dtype="float16"))
+        return [R.permute_dims(emit(R.reshape(y, [5, 2, 3, 2])), [0, 3, 1, 2])]
+
+    made = relax.transform.DeadCodeElimination()(product_of_patches(build(body, ((5, 8, 6, 3), F32))))
+    tvm.ir.assert_structural_equal(made, build(expected, ((5, 8, 6, 3), F32)))
+
+
 LEFT = [
     ((1, 3, 8, 8), (MANY, 3, 4, 4), {"strides": [2, 4]}),
     ((1, 3, 8, 8), (MANY, 3, 2, 2), {"strides": [2, 4]}),
@@ -201,6 +219,36 @@ def test_between_norms_nothing_is_transposed_by_a_kernel_of_its_own() -> None:
 def test_others_may_be_asked(compute: str) -> None:
     mod = planned(build(downsampled, ((2, 32, 8, 8), F32)), StitchConfig(compute=compute))
     assert cublaslt_stand_in.NAME not in mod.script()
+
+
+def test_data_of_another_block_is_taken_as_it_is() -> None:
+    """What it is a transposition of is not seen there."""
+    w, builder = draw(MANY, 3, 4, 4), relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((5, 8, 8, 3), F32))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = builder.emit(R.exp(x))
+            turned = builder.emit_output(R.permute_dims(y, [0, 3, 1, 2]))
+        with builder.dataflow():
+            out = builder.emit_output(R.nn.conv2d(turned, relax.const(w), strides=4))
+        builder.emit_func_output(out)
+    mod = product_of_patches(builder.get())
+    relax.analysis.well_formed(mod)
+    assert "R.matmul" in mod.script() and "axes=[0, 2, 4, 1, 3, 5]" in mod.script()
+
+
+@pytest.mark.usefixtures("_libraries")
+def test_names_that_passes_give_are_not_those_of_the_model() -> None:
+    """A call's own variable may be called as a value of the model is: that is told of what computes it alone."""
+    w, k = draw(MANY, 3, 4, 4), draw(8, MANY, 3, 3).astype("float16")
+
+    def body(emit: Any, x: Any) -> list[Any]:
+        y = emit(R.nn.conv2d(x, relax.const(w), strides=4))
+        y = emit(R.astype(emit(R.nn.relu(emit(R.add(y, relax.const(draw(1, MANY, 1, 1)))))), "float16"))
+        return [R.nn.conv2d(y, relax.const(k), padding=1)]
+
+    told = str(explain(build(body, ((2, 3, 16, 16), F32)), CUDA)).split("Calls of functions")[1]
+    assert told.count(f"cuBLASLt: 32 x {MANY} x 48") == 1 and told.count("cuDNN: channels last") == 1
 
 
 @pytest.mark.usefixtures("_libraries")

@@ -9,6 +9,7 @@ from ..graph.ir import StitchGraph
 from ..graph.rewrite.one_pass_variance import with_one_pass_variance
 from .cpu.tile import choose_cpu_mapping
 from .gpu.crossed import plan_crossed
+from .gpu.early_loads import with_early_loads
 from .gpu.split import choose_mapping, partial_scratch
 from .gpu.tile import settled
 from .gpu.variants import has_symbolic_rows, stages_by_length
@@ -56,10 +57,11 @@ def _plan_gpu(graph: StitchGraph, device: DeviceModel, config: StitchConfig) -> 
         sched, mapping = settled(alignment, sched, choose_mapping(alignment, sched, device, config), device)
     scratch = partial_scratch(sched, alignment.domain.rows, mapping)
     partials = {op: partial_tensor(op, mapping.row_splits, s.dtype) for op, s in scratch.items()}
+    stage = with_early_loads(Stage(whole(alignment), sched, mapping), device)
     return KernelPlan(
         graph,
         device,
-        ((Stage(whole(alignment), sched, mapping),),),
+        ((stage,),),
         Crossing(partials),
         scratch=tuple(scratch.values()),
         place={partials[op]: s.name for op, s in scratch.items()},

@@ -41,7 +41,8 @@ class Stage:
     ``stride`` blocks, ``unroll`` of them in one step; ``tiles`` pieces of the columns have blocks of their own;
     ``offset`` is the block of the first task. ``backwards``: a block takes its tasks from the last to the first, where
     the caches hold the end of what an earlier phase read. ``resident`` are inputs that all rows share, of which a
-    thread keeps its columns for all of its tasks.
+    thread keeps its columns for all of its tasks, and ``early`` are those that passes behind a reduction read, and that
+    are loaded before the first pass.
     """
 
     slice: Slice
@@ -54,6 +55,7 @@ class Stage:
     unroll: int = 1
     backwards: bool = False
     resident: tuple[Leaf, ...] = ()
+    early: tuple[Leaf, ...] = ()
 
     @property
     def graph(self) -> StitchGraph:

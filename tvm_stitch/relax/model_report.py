@@ -175,11 +175,12 @@ def _note(
         return ""
     if kind == "tvm":
         return "; ".join(dict.fromkeys(node.reason for node in nodes if node.reason))
-    names = {unmarked(v.name) for v in call.results if not is_fresh(v.name)} | {o.name for o in members}
-    names |= {unmarked(name) for node in nodes for name in node.values if not is_fresh(name)}
-    for key, how in computed.items():
-        if key == call.function or call.function == f"{key}_tiled" or key.rpartition(" ")[2] in names:
-            return how
+    given = [v.name for v in call.results] + [name for node in nodes for name in node.values]
+    of_model = {unmarked(name) for name in given if not is_fresh(name)} | {o.name for o in members}
+    for names in (of_model, set(given)):  # a number that a pass gave may be one of the model's as well
+        for key, how in computed.items():
+            if key == call.function or call.function == f"{key}_tiled" or key.rpartition(" ")[2] in names:
+                return how
     words = f"{call.function} {' '.join(node.function for node in nodes)}"
     for key, how in computed.items():  # "12 matmuls": none of them has a word of its own
         if (many := re.match(r"\d+ (\w+?)s?$", key)) and many[1][:4] in words:

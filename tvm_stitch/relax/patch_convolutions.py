@@ -23,6 +23,7 @@ from ..failures import Refusal
 from ..graph.dtype import MULTIPLIED
 from ..graph.extent import is_number, is_static, product
 from ..module_pass import module_pass
+from .carried_layouts import UNARY
 from .operators import has_operators, operator_name
 from .rewritten_calls import with_bound_calls
 from .views import permutation, shape_of
@@ -35,8 +36,8 @@ LAYOUTS = {
 """The layouts that importers give data and weight."""
 
 FEWEST_RESULTS = 48
-"""Channels of the result with which a matrix product saves more time than it takes to copy the patches, where that takes
-a kernel of its own: 8 bytes of an element at 4 TB/s, and 50 TFLOP/s in place of 25."""
+"""Channels of the result with which a matrix product saves the time of a kernel that copies the patches: 8 bytes of an
+element at 4 TB/s, and 50 TFLOP/s in place of 25."""
 
 
 @module_pass
@@ -62,7 +63,8 @@ class PatchConvolutions:
             patches = patches_of(call)
         except Refusal:
             return call  # the passes behind tell what computes it
-        source = _channels_last(builder, call.args[0])
+        constant = isinstance(call.args[1], tvm.ir.GenericConst)
+        source = _channels_last(builder, call.args[0]) if constant else None
         if source is None and patches.results < FEWEST_RESULTS:
             return call
         return _product(builder, call, patches, source, str(var.name))
@@ -118,12 +120,18 @@ def patches_of(call: Any) -> Patches:
 
 
 def _channels_last(builder: Any, data: Any) -> Any:
-    """What data is a transposition of, where that has channels last and is seen where data is."""
+    """What data is a transposition of, where that has channels last, with the operators of one operand in between."""
     value: Any = builder.lookup_binding(data) if isinstance(data, relax.Var) else None
-    if operator_name(value) != "relax.permute_dims":
+    name = operator_name(value)
+    if name not in UNARY and name != "relax.permute_dims":
         return None
     if isinstance(value.args[0], relax.DataflowVar) and not isinstance(data, relax.DataflowVar):
-        return None
+        return None  # it is not seen where data is
+    if name in UNARY:
+        inner = _channels_last(builder, value.args[0])
+        if inner is None:
+            return None
+        return builder.emit(relax.Call(value.op, [inner], value.attrs, value.ty_args))
     rank = len(shape_of(data) or ())
     return value.args[0] if permutation(value, rank) == [0, rank - 1, *range(1, rank - 1)] else None
 
@@ -131,12 +139,11 @@ def _channels_last(builder: Any, data: Any) -> Any:
 def _product(builder: Any, call: Any, patches: Patches, source: Any, name: str) -> Any:
     """The matrix product, of the convolution's name, as the convolution's result lies: channels second.
 
-    Elements of a patch are in the weight's order where a transposition of the weight would be computed at each call, or
-    neighbours in memory are neighbours in an image; else channels are last among them.
+    ``source`` is data with channels last, if it is there: they are then last in a patch, else in the weight's order.
     """
     p, emit, count = patches, builder.emit, len(patches.window)
     data, weight = call.args
-    last = source is not None and isinstance(weight, tvm.ir.GenericConst)
+    last = source is not None
     data = source if last else data
     first_axis = 1 if last else 2
     cropped = [place * extent for place, extent in zip(p.places, p.window)]

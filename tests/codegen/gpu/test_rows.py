@@ -286,3 +286,41 @@ def test_an_input_returned_beside_a_result_is_written() -> None:
 
     specs = [((8, 8), "float32")]
     check_emulated(build(body, *specs), draw(specs), launches=None)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 197])
+@pytest.mark.parametrize(
+    ("columns", "dtype"), [(768, "float32"), (770, "float16"), (33, "float32"), (2300, "float32")]
+)
+def test_early_loads(rows: int, columns: int, dtype: str) -> None:
+    """A scale and a residual behind a row's sum are loaded before its barriers."""
+
+    def body(emit: Emit, x: Any, scale: Any, residual: Any) -> list[Any]:
+        centred = emit(R.subtract(x, emit(R.sum(x, axis=-1, keepdims=True))))
+        return [R.add(emit(R.multiply(centred, scale)), residual)]
+
+    specs = [((rows, columns), dtype), ((columns,), dtype), ((rows, columns), dtype)]
+    mod = build(body, *specs)
+    assert len(plan(mod).stage.early) == 2
+    check_emulated(mod, draw(specs, seed=rows))
+
+
+def test_early_loads_come_before_the_first_barrier() -> None:
+    def body(emit: Emit, x: Any, scale: Any, offset: Any) -> list[Any]:
+        return [R.nn.layer_norm(x, scale, offset, axes=[-1])]
+
+    specs = [((64, 768), "float32"), ((768,), "float32"), ((768,), "float32")]
+    (kernel,) = kernel_bodies(cuda_source(build(body, *specs)))
+    before, *_ = kernel.split("__syncthreads")
+    assert "(x1_ptr + " in before and "(x2_ptr + " in before
+
+
+@pytest.mark.parametrize("elements", [16380, 16384, 16388, 20000, 32770])
+def test_threads_of_flat_kernels_have_two_vectors_where_there_are_enough(elements: int) -> None:
+    config = StitchConfig(multiprocessors=1)
+    mod = build(lambda emit, x, y: [R.exp(emit(R.add(x, y)))], *[((elements,), "float32")] * 2)
+    done = check_emulated(mod, draw([((elements,), "float32")] * 2), config=config)
+    (launch,) = done.launches
+    vector = 4 if elements % 4 == 0 else 2
+    vectors = 2 if elements >= 2 * vector * 2048 else 1
+    assert launch.grid[0] == -(-elements // (128 * vector * vectors))

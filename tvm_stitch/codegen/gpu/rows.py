@@ -97,6 +97,7 @@ class RowEmitter:
             if self.mapping.shared:
                 self._allocate_stage()
             self.exchange = make_exchange(self.stage, self.scratch, row, self.segment, self.lane)
+            self._load_early()
             if self.exchange is not None and self.mapping.shared:
                 self.exchange.meet()  # TVM places block barriers among accesses to staged values
             for _, passes in groupby(self.stage.schedule.passes, key=lambda p: p.level):
@@ -150,6 +151,14 @@ class RowEmitter:
         # With symbolic rows there may be no row at all, so that loads are predicated as well.
         self.guarded = not isinstance(rows, int)
         return B.bind(tir.min(row, as_expr(rows) - B.i64(1)), "row")
+
+    def _load_early(self) -> None:
+        """Load what passes behind a reduction read first: it is there when they begin."""
+        for leaf in self.stage.early:
+            p = next(p for p in self.stage.schedule.passes if leaf in p.loads)
+            self._load_tile(leaf, p, self.mapping.of(p.columns), B.i64(0))
+            if not self._streamed(leaf):
+                self.resident[leaf] = self.load_tiles[leaf]
 
     def _level(self, passes: Iterable[RowLoop]) -> None:
         """The passes between two levels of reductions; what several blocks of a row reduce is exchanged once."""

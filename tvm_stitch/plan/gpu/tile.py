@@ -90,10 +90,10 @@ def tile_words(alignment: Alignment, sched: LoopNest, columns: Extent) -> float:
     size: dict[object, float] = {}
     for i, p in enumerate(passes):
         keys: list[tuple[object, float]] = [
-            (leaf, _words(leaf[0].dtype)) for leaf in p.loads if is_streamed(alignment.domain.rows, leaf)
+            (leaf, words_of(leaf[0].dtype)) for leaf in p.loads if is_streamed(alignment.domain.rows, leaf)
         ]
         kept = [k for k in [*p.values, *p.reads] if k in sched.kept_values]
-        keys += [(k, _words(compute_dtype(k[0].output.dtype))) for k in kept]
+        keys += [(k, words_of(compute_dtype(k[0].output.dtype))) for k in kept]
         for key, words in keys:
             first.setdefault(key, i)
             last[key], size[key] = i, words
@@ -102,12 +102,13 @@ def tile_words(alignment: Alignment, sched: LoopNest, columns: Extent) -> float:
         loads = set(p.loads)
         before = sum(size[k] for k in size if last[k] >= i and (first[k] < i or k in loads))
         after = sum(size[k] for k in size if first[k] <= i < last[k])
-        after += sum(0.25 * _words(op.output.dtype) for op, _ in p.outputs)
+        after += sum(0.25 * words_of(op.output.dtype) for op, _ in p.outputs)
         most = max(most, before, after)
     return most
 
 
-def _words(dtype: str) -> float:
+def words_of(dtype: str) -> float:
+    """Registers of an element as it is loaded, where vectors of it fill them."""
     return max(0.25, item_bytes(dtype) / 4)
 
 
@@ -122,8 +123,7 @@ def map_rows(
     extents = sched.spaces
     vectors = [vector_length(alignment, sched, e, device) for e in extents]
     if alignment.domain.flat:
-        # One vector a thread: the more blocks there are, the more loads are in flight.
-        flat = [(e, ColumnMapping(_spread(v, e, device), 1)) for e, v in zip(extents, vectors)]
+        flat = ((e, _flat_columns(v, e, device)) for e, v in zip(extents, vectors))
         return RowMapping(heuristics.FLAT_THREADS, 1, ByExtent(flat), split=True)
     rows = compat.int_value(as_expr(alignment.domain.rows))
     words = [tile_words(alignment, sched, e) for e in extents]
@@ -144,10 +144,7 @@ def map_rows(
         if rows is not None:
             # One task a block was fastest on an H200 at every size; more only where the grid ends.
             tasks = -(-rows // (rows_per_block * MOST_BLOCKS))
-    large = threads >= heuristics.LARGE_BLOCK
-    limit = heuristics.LONG_ROW_REGISTERS if large else heuristics.SMALL_BLOCK_REGISTERS
-    if threads == device.max_threads_per_block:
-        limit = device.registers_per_sm // threads - heuristics.LARGEST_BLOCK_REGISTERS
+    limit = register_limit(threads, device)
     chunks = [-(-columns // (vector * threads)) for _, columns, _, vector in static]
     fits = all(n == 1 or n * vector * wide <= limit for n, (_, _, wide, vector) in zip(chunks, static))
     spaces = ByExtent((e, ColumnMapping(vector, n)) for n, (e, _, _, vector) in zip(chunks, static))
@@ -155,14 +152,26 @@ def map_rows(
     return mapping if fits else kept_in_shared(sched, in_steps(mapping), device)
 
 
-def _spread(vector: int, columns: Extent, device: DeviceModel) -> int:
-    """The vector's length for columns that blocks share, shorter where there would be too few blocks for the device.
+def register_limit(threads: int, device: DeviceModel) -> int:
+    """Registers that the tiles of a thread may take in blocks of so many threads."""
+    if threads == device.max_threads_per_block:
+        return device.registers_per_sm // threads - heuristics.LARGEST_BLOCK_REGISTERS
+    large = threads >= heuristics.LARGE_BLOCK
+    return heuristics.LONG_ROW_REGISTERS if large else heuristics.SMALL_BLOCK_REGISTERS
 
-    Small kernels take as long as one thread does, and that computes its vector's elements one after the other.
+
+def _flat_columns(vector: int, columns: Extent, device: DeviceModel) -> ColumnMapping:
+    """The columns of a thread where blocks share them: two vectors where there are enough for all threads of a device.
+
+    Where there are few, vectors are shorter: small kernels take as long as one thread does, and that computes its
+    vector's elements one after the other.
     """
-    while vector > 1 and isinstance(columns, int) and columns < vector * heuristics.FLAT_THREADS * device.sms:
+    if not isinstance(columns, int):
+        return ColumnMapping(vector, 1)
+    while vector > 1 and columns < vector * device.sms * heuristics.FLAT_THREADS_OF_MULTIPROCESSOR:
         vector //= 2
-    return vector
+    filled = columns >= vector * heuristics.FLAT_VECTORS * device.sms * device.threads_per_sm
+    return ColumnMapping(vector, heuristics.FLAT_VECTORS if filled else 1)
 
 
 def in_steps(mapping: RowMapping) -> RowMapping:
