@@ -17,6 +17,7 @@ run again without that scope, so that its operators return to TVM's fusion one b
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
@@ -55,6 +56,7 @@ from .convolution_layouts import ConvolutionLayouts, suits_library, suits_templa
 from .dataflow import flow_of
 from .declared_bounds import DeclaredBounds
 from .decompose_attention import DecomposeAttention
+from .depth_innermost import DepthInnermost
 from .dequantized_constants import DequantizedConstants
 from .drop_copies import DropCopies
 from .elementwise_quantization import ELEMENTWISE_QUANTIZATION
@@ -190,8 +192,18 @@ def _libraries(target: Any, config: StitchConfig, recorder: Recorder) -> list[An
         return []
     passes = {LibraryMatmuls: "matmul", OwnConvolutions: "convolution", LibraryConvolutions: "convolution"}
     return [
-        each(target, config, recorder.computed) for each, kind in passes.items() if kind not in config.of_tvm
+        *([DepthInnermost(_asks_for_products(config))] if "matmul" not in config.of_tvm else []),
+        *(
+            each(target, config, recorder.computed)
+            for each, kind in passes.items()
+            if kind not in config.of_tvm
+        ),
     ]
+
+
+def _asks_for_products(config: StitchConfig) -> Callable[[], bool]:
+    """Tells whether cuBLASLt is there; the answer opens it, so only operators that it computes ask."""
+    return cache(lambda: library.why_not(library.CUBLASLT, config) is None)
 
 
 def _layouts(target: Any, config: StitchConfig, recorder: Recorder) -> list[Any]:
@@ -219,7 +231,7 @@ def _patches(config: StitchConfig) -> list[Any]:
     """Convolutions whose windows do not overlap as matrix products, unless a library's convolution is asked for."""
     if "matmul" in config.of_tvm or config.compute_of("convolution") != "auto":
         return []
-    return [PatchConvolutions(lambda: library.why_not(library.CUBLASLT, config) is None)]
+    return [PatchConvolutions(_asks_for_products(config))]
 
 
 def _stitch(target: Any, config: StitchConfig, recorder: Recorder, scopes: Scopes | None, check: bool) -> Any:
