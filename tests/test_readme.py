@@ -72,7 +72,6 @@ def test_the_caption_says_what_the_figure_shows() -> None:
     faster, equal = sum(r > 1 for r in ratios), sum(r == 1 for r in ratios)
     others = f", and as much in {equal}" if equal else ""
     assert f"in {faster} of {len(ratios)} cases{others}]" in TEXT
-    assert faster + equal == len(ratios)
 
 
 def test_links_lead_somewhere() -> None:
