@@ -85,6 +85,7 @@ from .spread_data import TRANSPOSED_CONVOLUTIONS
 from .stitch_ops import StitchOps
 from .takes import TAKES, stock_pipeline
 from .transposed_convolutions import TransposedConvolutions
+from .unequal_splits import UnequalSplits
 from .viewed_results import ViewedResults
 from .wide_operators import WideOperators
 from .widening_casts import WideningCasts
@@ -167,6 +168,7 @@ def planning_passes(
         CarriedPads(),
         CarriedPermutations(),
         CarriedReshapes(),
+        *([] if "gpu" in target.keys else [UnequalSplits()]),
         *_libraries(target, config, recorder),
         ConstantViews(),
         *stitch_passes(target, config, recorder, scopes, check),

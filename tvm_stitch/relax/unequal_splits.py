@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""UnequalSplits: parts of different sizes are slices, each read where it is needed.
+
+``R.split`` is one operator with all parts as results. Parts of one size are columns of one domain; others have none in
+common on a CPU, so that the operator would be a kernel of its own, which reads and writes everything: a gate, its input
+and the input of a convolution (MambaOut, FocalNet), queries, keys and values of different widths (LeViT).
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from tvm import relax
+
+from ..module_pass import module_pass
+from .functions import with_own_functions
+from .operators import PRODUCTS, operator_name
+from .readers import readers_of
+from .views import shape_of
+
+SPLIT = "relax.split"
+
+
+@module_pass
+class UnequalSplits:
+    """Replace the parts of ``R.split`` by ``R.strided_slice`` where their sizes differ.
+
+    A split stays where several of its parts are results, or read by products as they are: each would be a kernel's copy
+    then. So does one whose tuple is read as a whole. Runs before ``LegalizeOps``.
+    """
+
+    def rewritten(self, mod: Any) -> Any:
+        return with_own_functions(mod, _rewritten)
+
+
+def _rewritten(func: Any) -> Any:
+    values = dict(relax.analysis.get_var2val(func).items())
+    splits = {var: call for var, call in values.items() if operator_name(call) == SPLIT}
+    if not splits:
+        return func
+    readers = readers_of(func)
+    chosen = {var: parts_of(call) for var, call in splits.items() if _is_replaced(var, call, readers)}
+    if not chosen:
+        return func
+    made = _Mutator(splits, chosen).visit_expr(func)
+    return relax.analysis.remove_all_unused(made)
+
+
+def parts_of(call: Any) -> list[tuple[int, int]]:
+    """Where each part of a split begins and ends along its axis; none where that is symbolic or the same for all."""
+    shape, axis = shape_of(call.args[0]), int(call.attrs.axis)
+    indices = call.attrs.indices_or_sections
+    if (
+        shape is None
+        or not isinstance(shape[axis], int)
+        or isinstance(indices, int)
+        or hasattr(indices, "value")
+    ):
+        return []
+    extent = shape[axis]
+    ends = [0, *(min(max(int(i), 0), extent) for i in indices), extent]
+    parts = list(pairwise(ends))
+    sizes = {end - begin for begin, end in parts}
+    return parts if len(sizes) > 1 and min(sizes) > 0 else []
+
+
+def _is_replaced(var: Any, call: Any, readers: dict[Any, list[Any]]) -> bool:
+    items = readers.get(var, [])
+    if not parts_of(call) or not all(b and isinstance(b.value, relax.TupleGetItem) for b in items):
+        return False
+    copied = {int(b.value.index) for b in items if _is_copied(b.var, readers)}
+    return len(copied) <= 1
+
+
+def _is_copied(var: Any, readers: dict[Any, list[Any]]) -> bool:
+    """Whether a part is a result or read by a product as it is, and not only by what could read the whole instead."""
+    return any(
+        reader is None
+        or operator_name(reader.value) in PRODUCTS
+        or (isinstance(reader.value, relax.Var) and _is_copied(reader.var, readers))
+        for reader in readers.get(var, [])
+    )
+
+
+@relax.expr_functor.mutator
+class _Mutator(relax.PyExprMutator):
+    def __init__(self, splits: dict[Any, Any], chosen: dict[Any, list[tuple[int, int]]]):
+        super().__init__()
+        self.splits, self.chosen = splits, chosen
+
+    def visit_tuple_getitem_(self, item: Any) -> Any:  # pylint: disable=arguments-renamed
+        parts = self.chosen.get(item.tuple_value)
+        if parts is None:
+            return super().visit_tuple_getitem_(item)
+        call, (begin, end) = self.splits[item.tuple_value], parts[item.index]
+        data = self.visit_expr(call.args[0])
+        return relax.op.strided_slice(data, [int(call.attrs.axis)], [begin], [end], assume_inbound=True)
