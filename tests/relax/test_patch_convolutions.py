@@ -18,6 +18,7 @@ from tests.relax.test_library_matmuls import calls, operators
 from tvm_stitch import StitchConfig, explain
 from tvm_stitch.compute.cuda import library
 from tvm_stitch.recorder import Recorder
+from tvm_stitch.relax.constant_views import ConstantViews
 from tvm_stitch.relax.patch_convolutions import FEWEST_RESULTS, PatchConvolutions
 from tvm_stitch.relax.pipeline import planning_passes
 
@@ -146,6 +147,26 @@ LEFT = [
 def test_others_stay(data: Any, weight: Any, attrs: dict[str, Any]) -> None:
     mod = build(lambda emit, x: [R.nn.conv2d(x, relax.const(draw(*weight)), **attrs)], (data, F32))
     tvm.ir.assert_structural_equal(product_of_patches(mod), mod)
+
+
+@pytest.mark.parametrize("channels", [3, 4, 5])
+@pytest.mark.parametrize(
+    ("dtype", "tf32"), [(F32, False), (F32, True), ("float16", False), ("bfloat16", False)]
+)
+def test_what_tensor_cores_convolve_is_copied_for_images_alone(channels: int, dtype: str, tf32: bool) -> None:
+    w = relax.const(draw(MANY, channels, 4, 4), F32)
+
+    def body(emit: Any, x: Any, lies_last: bool) -> list[Any]:
+        weight = w if dtype == F32 else emit(R.astype(w, dtype))
+        return [R.nn.conv2d(second(emit, x) if lies_last else x, weight, strides=4)]
+
+    def is_product(lies_last: bool) -> bool:
+        shape = (1, 8, 8, channels) if lies_last else (1, channels, 8, 8)
+        mod = ConstantViews()(build(lambda emit, x: body(emit, x, lies_last), (shape, dtype)))
+        return "R.matmul" in PatchConvolutions(lambda: True, tf32)(mod).script()
+
+    assert is_product(lies_last=True)
+    assert is_product(lies_last=False) == (channels <= 4 or (dtype == F32 and not tf32))
 
 
 @pytest.mark.parametrize("dtype", ["float64", "int8"])

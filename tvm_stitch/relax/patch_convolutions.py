@@ -20,7 +20,7 @@ from tvm import relax
 from tvm.relax import op as R
 
 from ..failures import Refusal
-from ..graph.dtype import MULTIPLIED
+from ..graph.dtype import HALF, MULTIPLIED
 from ..graph.extent import is_number, is_static, product
 from ..module_pass import module_pass
 from .carried_layouts import UNARY
@@ -39,6 +39,10 @@ FEWEST_RESULTS = 48
 """Channels of the result with which a matrix product saves the time of a kernel that copies the patches: 8 bytes of an
 element at 4 TB/s, and 50 TFLOP/s in place of 25."""
 
+MOST_CHANNELS_ON_TENSOR_CORES = 4
+"""Channels of data with which such a kernel saves time where tensor cores compute convolutions: with more, cuDNN needs no
+copy of data that has channels last, as results of other convolutions do."""
+
 
 @module_pass
 class PatchConvolutions:
@@ -48,10 +52,11 @@ class PatchConvolutions:
 
     Args:
         is_called: whether the library is there; asked for convolutions alone.
+        tf32: whether tensor cores compute float32 as well.
     """
 
-    def __init__(self, is_called: Callable[[], bool]):
-        self.is_called = is_called
+    def __init__(self, is_called: Callable[[], bool], tf32: bool = False):
+        self.is_called, self.tf32 = is_called, tf32
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         if not has_operators(mod, LAYOUTS) or not self.is_called():
@@ -65,9 +70,16 @@ class PatchConvolutions:
             return call  # the passes behind tell what computes it
         constant = isinstance(call.args[1], tvm.ir.GenericConst)
         source = _channels_last(builder, call.args[0]) if constant else None
-        if source is None and patches.results < FEWEST_RESULTS:
+        if source is None and not self._pays(patches, str(call.args[1].ty.dtype)):
             return call
         return _product(builder, call, patches, source, str(var.name))
+
+    def _pays(self, patches: Patches, dtype: str) -> bool:
+        """Whether the product saves the time of a kernel that copies the patches."""
+        on_tensor_cores = dtype in HALF or self.tf32
+        if on_tensor_cores and patches.channels > MOST_CHANNELS_ON_TENSOR_CORES:
+            return False
+        return patches.results >= FEWEST_RESULTS
 
 
 @dataclass(frozen=True)

@@ -233,7 +233,7 @@ def _patches(config: StitchConfig) -> list[Any]:
     """Convolutions whose windows do not overlap as matrix products, unless a library's convolution is asked for."""
     if "matmul" in config.of_tvm or config.compute_of("convolution") != "auto":
         return []
-    return [PatchConvolutions(_asks_for_products(config))]
+    return [PatchConvolutions(_asks_for_products(config), config.tf32)]
 
 
 def _stitch(target: Any, config: StitchConfig, recorder: Recorder, scopes: Scopes | None, check: bool) -> Any:
