@@ -40,8 +40,8 @@ FEWEST_RESULTS = 48
 element at 4 TB/s, and 50 TFLOP/s in place of 25."""
 
 MOST_CHANNELS_ON_TENSOR_CORES = 4
-"""Channels of data with which such a kernel saves time where tensor cores compute convolutions: with more, cuDNN needs no
-copy of data that has channels last, as results of other convolutions do."""
+"""Channels of data with which such a kernel saves time where tensor cores compute convolutions: with more, cuDNN needs
+no copy of data that has channels last, as results of other convolutions do."""
 
 
 @module_pass
