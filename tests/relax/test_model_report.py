@@ -18,6 +18,7 @@ from tests.graph.helpers import build, symbol
 from tvm_stitch import Report, explain
 from tvm_stitch.execution.compare import load_onnx
 from tvm_stitch.execution.count import count_kernels
+from tvm_stitch.relax import explain as explaining
 from tvm_stitch.relax import pipeline
 from tvm_stitch.report.data import ModelReport
 from tvm_stitch.testing.bert import BertConfig, build_bert
@@ -198,3 +199,27 @@ def test_the_module_may_be_empty() -> None:
     report = explain(builder.get(), tvm.target.Target("llvm"))
     assert model(report).kernels == () and "0 kernels a call" in str(report)
     assert "<html" in report.to_html()
+
+
+def test_a_kernel_that_no_stitch_op_takes_tells_why() -> None:
+    def body(emit: Any, x: Any) -> list[Any]:
+        parts = emit(R.split(x, [4], axis=1))
+        return [emit(relax.TupleGetItem(parts, i)) for i in (0, 1)]
+
+    report = explain(build(body, ((64, 10), F32)), "llvm")
+    (kernel,) = model(report).kernels
+    assert kernel.kind == "tvm" and kernel.note == report.left["split"]
+    assert kernel.note == "outputs of 256 and 384 elements without a common row"
+
+
+def test_a_function_that_only_reshapes_is_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TVM makes a view of it behind the planning passes, which leave it where a template reads what it gives."""
+    left = [relax.transform.LegalizeOps()]
+    monkeypatch.setattr(explaining, "planning_passes", lambda *_: left)
+
+    def body(emit: Any, x: Any) -> list[Any]:
+        return [R.exp(emit(R.reshape(emit(R.nn.softmax(x)), (24,))))]
+
+    mod = build(body, ((4, 6), F32))
+    assert "reshape" in left[0](mod).script()
+    assert [kernel.function for kernel in model(explain(mod, "llvm")).kernels] == ["softmax", "tir_exp"]

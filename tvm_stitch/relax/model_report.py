@@ -71,7 +71,7 @@ def model_report(
         for kernel in operator.kernels:
             members[kernel].append(i)
     notes = [
-        _note(call, kind, steps.flows_of[i], computed, [operators[m] for m in members[i]])
+        _note(call, kind, steps.flows_of[i], computed, left, [operators[m] for m in members[i]])
         for i, (call, kind) in enumerate(zip(found.calls, kinds))
     ]
     kernels = tuple(
@@ -168,13 +168,15 @@ def _note(
     kind: Kind,
     nodes: Sequence[Any],
     computed: Mapping[str, str],
+    left: Mapping[str, str],
     members: Sequence[SourceOperator],
 ) -> str:
     """What computes a kernel, or why no stitch op took it."""
     if kind == "stitched":
         return ""
     if kind == "tvm":
-        return "; ".join(dict.fromkeys(node.reason for node in nodes if node.reason))
+        reasons = (node.reason or left.get(node.function, "") for node in nodes)
+        return "; ".join(dict.fromkeys(reason for reason in reasons if reason))
     given = [v.name for v in call.results] + [name for node in nodes for name in node.values]
     of_model = {unmarked(name) for name in given if not is_fresh(name)} | {o.name for o in members}
     for names in (of_model, set(given)):  # a number that a pass gave may be one of the model's as well
