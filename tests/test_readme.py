@@ -72,6 +72,9 @@ def test_the_caption_says_what_the_figure_shows() -> None:
     faster, equal = sum(r > 1 for r in ratios), sum(r == 1 for r in ratios)
     others = f", and as much in {equal}" if equal else ""
     assert f"in {faster} of {len(ratios)} cases{others}]" in TEXT
+    slower = {name for table in found for name, r in table.ratios.items() if r < 1}
+    page = section("models-gpu.md", "Whole models on a GPU")
+    assert [name for name in slower if f"**The {name.upper()} loses**" not in page] == [], "losses are told"
 
 
 def test_links_lead_somewhere() -> None:

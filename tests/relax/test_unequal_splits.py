@@ -128,3 +128,16 @@ def test_on_a_cpu_no_kernel_is_left_to_tvm() -> None:
     want = product[..., :4] / (1 + np.exp(-product[..., :4])) * joined + 3 * product[..., :1]
     made = run(*map(tvm.runtime.tensor, arrays)).numpy()
     np.testing.assert_allclose(made, want, rtol=1e-5, atol=1e-5)
+
+
+def test_parts_that_another_block_reads_stay() -> None:
+    """What is split is not seen there."""
+    builder, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType(*X))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            parts = builder.emit_output(R.split(builder.emit(R.exp(x)), [4], axis=2))
+        with builder.dataflow():
+            out = builder.emit_output(R.nn.softmax(builder.emit(relax.TupleGetItem(parts, 0))))
+        builder.emit_func_output(out)
+    mod = builder.get()
+    tvm.ir.assert_structural_equal(sliced(mod), mod)

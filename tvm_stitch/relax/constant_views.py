@@ -15,7 +15,7 @@ from ..graph.extent import is_static
 from ..module_pass import module_pass
 from .functions import with_own_functions
 from .operators import operator_name
-from .views import RESHAPES, permutation, shape_of
+from .views import RESHAPES, parts_of, permutation, shape_of
 
 _FLOATS = {"float32", "float16", "bfloat16"}
 _INTEGERS = {"bool", *(f"{u}int{b}" for u in ("", "u") for b in (8, 16, 32, 64))}
@@ -111,6 +111,4 @@ class _Mutator(relax.PyExprMutator):
 def _part(split: Any, index: int) -> np.ndarray:
     array = split.args[0].value.numpy()
     axis = int(split.attrs.axis) % array.ndim
-    extents = [int(field.shape[axis]) for field in split.ty.fields[: index + 1]]
-    begin, end = sum(extents[:-1]), sum(extents)
-    return array[(slice(None),) * axis + (slice(begin, end),)]
+    return array[(slice(None),) * axis + (slice(*parts_of(split)[index]),)]

@@ -25,6 +25,7 @@ import tvm
 from tvm import relax
 
 from ..compute.cuda import library
+from ..compute.cuda.shared_library import SharedLibrary
 from ..compute.templates import has_templates
 from ..config import StitchConfig, checked_config
 from ..driver import Attempt, Scopes, attempt_with, culprits, stitch_module
@@ -194,7 +195,7 @@ def _libraries(target: Any, config: StitchConfig, recorder: Recorder) -> list[An
         return []
     passes = {LibraryMatmuls: "matmul", OwnConvolutions: "convolution", LibraryConvolutions: "convolution"}
     return [
-        *([DepthInnermost(_asks_for_products(config))] if "matmul" not in config.of_tvm else []),
+        *([DepthInnermost(_is_called(library.CUBLASLT, config))] if "matmul" not in config.of_tvm else []),
         *(
             each(target, config, recorder.computed)
             for each, kind in passes.items()
@@ -203,9 +204,9 @@ def _libraries(target: Any, config: StitchConfig, recorder: Recorder) -> list[An
     ]
 
 
-def _asks_for_products(config: StitchConfig) -> Callable[[], bool]:
-    """Tells whether cuBLASLt is there; the answer opens it, so only operators that it computes ask."""
-    return cache(lambda: library.why_not(library.CUBLASLT, config) is None)
+def _is_called(asked: SharedLibrary, config: StitchConfig) -> Callable[[], bool]:
+    """Tells whether a library is there; the answer opens it, so only operators that it computes ask."""
+    return cache(lambda: library.why_not(asked, config) is None)
 
 
 def _layouts(target: Any, config: StitchConfig, recorder: Recorder) -> list[Any]:
@@ -215,9 +216,7 @@ def _layouts(target: Any, config: StitchConfig, recorder: Recorder) -> list[Any]
     if target.kind.name != "cuda" or "convolution" in config.of_tvm:
         return []
 
-    @cache
-    def is_called() -> bool:  # asked for convolutions alone: the answer opens the library
-        return library.why_not(library.CUDNN, config) is None
+    is_called = _is_called(library.CUDNN, config)
 
     def converts(call: Any, read_last: bool) -> bool:
         return suits_library(config.tf32, call, read_last) and is_called()
@@ -233,7 +232,7 @@ def _patches(config: StitchConfig) -> list[Any]:
     """Convolutions whose windows do not overlap as matrix products, unless a library's convolution is asked for."""
     if "matmul" in config.of_tvm or config.compute_of("convolution") != "auto":
         return []
-    return [PatchConvolutions(_asks_for_products(config), config.tf32)]
+    return [PatchConvolutions(_is_called(library.CUBLASLT, config), config.tf32)]
 
 
 def _stitch(target: Any, config: StitchConfig, recorder: Recorder, scopes: Scopes | None, check: bool) -> Any:

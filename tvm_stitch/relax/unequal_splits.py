@@ -8,16 +8,16 @@ and the input of a convolution (MambaOut, FocalNet), queries, keys and values of
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
+import tvm
 from tvm import relax
 
 from ..module_pass import module_pass
 from .functions import with_own_functions
 from .operators import PRODUCTS, operator_name
 from .readers import readers_of
-from .views import shape_of
+from .views import parts_of
 
 SPLIT = "relax.split"
 
@@ -40,34 +40,18 @@ def _rewritten(func: Any) -> Any:
     if not splits:
         return func
     readers = readers_of(func)
-    chosen = {var: parts_of(call) for var, call in splits.items() if _is_replaced(var, call, readers)}
-    if not chosen:
-        return func
-    made = _Mutator(splits, chosen).visit_expr(func)
-    return relax.analysis.remove_all_unused(made)
-
-
-def parts_of(call: Any) -> list[tuple[int, int]]:
-    """Where each part of a split begins and ends along its axis; none where that is symbolic or the same for all."""
-    shape, axis = shape_of(call.args[0]), int(call.attrs.axis)
-    indices = call.attrs.indices_or_sections
-    if (
-        shape is None
-        or not isinstance(shape[axis], int)
-        or isinstance(indices, int)
-        or hasattr(indices, "value")
-    ):
-        return []
-    extent = shape[axis]
-    ends = [0, *(min(max(int(i), 0), extent) for i in indices), extent]
-    parts = list(pairwise(ends))
-    sizes = {end - begin for begin, end in parts}
-    return parts if len(sizes) > 1 and min(sizes) > 0 else []
+    chosen = {var: call for var, call in splits.items() if _is_replaced(var, call, readers)}
+    return relax.analysis.remove_all_unused(_Mutator(chosen).visit_expr(func)) if chosen else func
 
 
 def _is_replaced(var: Any, call: Any, readers: dict[Any, list[Any]]) -> bool:
     items = readers.get(var, [])
-    if not parts_of(call) or not all(b and isinstance(b.value, relax.TupleGetItem) for b in items):
+    sizes = {end - begin for begin, end in parts_of(call)}
+    if len(sizes) < 2 or min(sizes) == 0 or isinstance(call.attrs.indices_or_sections, tvm.tirx.IntImm):
+        return False
+    if isinstance(call.args[0], relax.DataflowVar) and not isinstance(var, relax.DataflowVar):
+        return False  # parts may be read where data is not seen
+    if not all(b and isinstance(b.value, relax.TupleGetItem) for b in items):
         return False
     copied = {int(b.value.index) for b in items if _is_copied(b.var, readers)}
     return len(copied) <= 1
@@ -85,14 +69,14 @@ def _is_copied(var: Any, readers: dict[Any, list[Any]]) -> bool:
 
 @relax.expr_functor.mutator
 class _Mutator(relax.PyExprMutator):
-    def __init__(self, splits: dict[Any, Any], chosen: dict[Any, list[tuple[int, int]]]):
+    def __init__(self, splits: dict[Any, Any]):
         super().__init__()
-        self.splits, self.chosen = splits, chosen
+        self.splits = splits
 
     def visit_tuple_getitem_(self, item: Any) -> Any:  # pylint: disable=arguments-renamed
-        parts = self.chosen.get(item.tuple_value)
-        if parts is None:
+        call = self.splits.get(item.tuple_value)
+        if call is None:
             return super().visit_tuple_getitem_(item)
-        call, (begin, end) = self.splits[item.tuple_value], parts[item.index]
+        begin, end = parts_of(call)[item.index]
         data = self.visit_expr(call.args[0])
         return relax.op.strided_slice(data, [int(call.attrs.axis)], [begin], [end], assume_inbound=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from typing import Any
 
 import tvm
@@ -169,6 +170,13 @@ def _part(part: Part, view: View) -> View | None:
     strides = tuple(0 if is_number(e, 1) else s for e, s in zip(extents, view.strides))
     offset = total([view.offset, product([view.strides[axis], begin])])
     return replace(view, extents=extents, strides=strides, offset=offset)
+
+
+def parts_of(split: Any) -> list[tuple[int, int]]:
+    """Where each part of ``R.split`` begins and ends along its axis; none where the axis is symbolic."""
+    axis = int(split.attrs.axis)
+    extents = [as_extent(field.shape.values[axis]) for field in split.ty.fields]
+    return list(pairwise(accumulate(extents, initial=0))) if is_static(extents) else []
 
 
 def integers_of(value: Any) -> list[int] | None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ...device import DeviceModel
-from ...graph.extent import same
+from ...graph.extent import Extent, same
 from .. import heuristics
 from ..iteration.loops import Leaf, LoopNest
 from ..kernel import Stage
@@ -28,13 +28,17 @@ def with_early_loads(stage: Stage, device: DeviceModel) -> Stage:
     blocks = -(-rows // mapping.rows_per_block) * mapping.row_splits
     if mapping.split or blocks * mapping.block > device.sms * device.threads_per_sm:
         return stage
+    late = list(_late(stage.schedule, mapping))
+    if not late:
+        return stage
     limit = float(register_limit(mapping.threads, device))
     if mapping.blocks_per_sm:
         own = device.registers_per_sm // (mapping.block * mapping.blocks_per_sm)
         limit = min(limit, own - heuristics.OVERHEAD_REGISTERS)
+    held = [(e, tile_words(stage.alignment, stage.schedule, e)) for e in stage.schedule.spaces]
     found: list[Leaf] = []
-    for leaf in _late(stage.schedule, mapping):
-        if _words(stage, mapping, [*found, leaf]) <= limit:
+    for leaf in late:
+        if _words(held, mapping, [*found, leaf]) <= limit:
             found.append(leaf)
     return replace(stage, early=tuple(found))
 
@@ -50,11 +54,11 @@ def _late(sched: LoopNest, mapping: RowMapping) -> Iterator[Leaf]:
         reduced = reduced or bool(p.reduces)
 
 
-def _words(stage: Stage, mapping: RowMapping, early: list[Leaf]) -> float:
-    """Registers of a thread's tiles, those of early loads included."""
+def _words(held: list[tuple[Extent, float]], mapping: RowMapping, early: list[Leaf]) -> float:
+    """Registers of a thread's tiles: what is ``held`` of each column of a space, and its early loads."""
     total = 0.0
-    for columns in stage.schedule.spaces:
+    for columns, words in held:
         own = sum(words_of(t.dtype) for t, at in early if same(at.columns, columns))
         m = mapping.of(columns)
-        total = max(total, (tile_words(stage.alignment, stage.schedule, columns) + own) * m.vector * m.chunks)
+        total = max(total, (words + own) * m.vector * m.chunks)
     return total
