@@ -207,6 +207,8 @@ def test_loops_make_all_that_a_stage_is_for_in_an_order_that_works(
         (softmax(64, 100_000), {"exchange": CrossBlockReduction.NONE}, "their exchange is none"),
         (softmax(64, 100_000), {"row_splits": 32}, "clusters of 32 blocks"),
         (softmax(64, 100_000), {"rows_per_block": 2}, "2 rows a block"),
+        (softmax(64, 40_000), {"threads": 1}, "1 threads a row exchange nothing"),
+        (softmax(2, 4_000_000), {"rows_per_block": 2}, "2 rows a block"),
         (softmax(2, 4_000_000), {"row_splits": 134}, "are not resident"),
         (softmax(2, 4_000_000), {"row_splits": 131}, "other partial results"),
         (softmax(64, 512, CPU), {"lanes": Lanes.ROWS, "strip": 40}, "no multiple of 32"),

@@ -50,7 +50,7 @@ def _plan_gpu(graph: StitchGraph, device: DeviceModel, config: StitchConfig) -> 
     if has_symbolic_rows(alignment, sched):
         stage, variants = stages_by_length(alignment, sched, device)
         return KernelPlan(graph, device, ((stage,),), variants=variants)
-    crossed = plan_crossed(graph, alignment, device)
+    crossed = plan_crossed(graph, alignment, device, config)
     if crossed is not None:
         alignment, sched, mapping = crossed
     else:

@@ -15,7 +15,7 @@ from ..graph.dtype import compute_dtype
 from ..graph.extent import product, static_extent
 from ..graph.ir import Operator, Tensor
 from .cpu.tile import CpuMapping, Lanes
-from .gpu.mapping import CrossBlockReduction, RowMapping
+from .gpu.mapping import CrossBlockReduction, RowMapping, Storage
 from .gpu.occupancy import MAX_REGISTERS, blocks_per_sm
 from .gpu.reuse import loaded_tile
 from .iteration.alignment import Key
@@ -273,7 +273,10 @@ def _alone(plan: KernelPlan, stage: Stage) -> Iterator[str]:
     shares = m.row_splits > 1 and bool(stage.graph.reduces)
     if shares != (m.exchange is not CrossBlockReduction.NONE):
         yield f"{m.row_splits} blocks a row, and their exchange is {m.exchange.value}"
-    if shares and (m.rows_per_block > 1 or m.tasks > 1 or m.threads < device.warp):
+    # A cluster has slots for every row of a block, to which the row's threads write, one to each of its blocks.
+    several = m.exchange is CrossBlockReduction.CLUSTER and m.storage is Storage.REGISTERS
+    fewest = m.row_splits if several else device.warp
+    if shares and ((m.rows_per_block > 1 and not several) or m.tasks > 1 or m.threads < fewest):
         yield f"{m.rows_per_block} rows a block, {m.tasks} tasks and {m.threads} threads a row exchange nothing"
     if m.exchange is CrossBlockReduction.CLUSTER and m.row_splits > device.max_cluster:
         yield f"clusters of {m.row_splits} blocks exceed {device.max_cluster}"

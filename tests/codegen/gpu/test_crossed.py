@@ -82,12 +82,24 @@ def test_with_others(body: Callable[..., Any], shape: tuple[int, ...]) -> None:
     assert len(checked(body, (shape, "float32")).crossed) == 1
 
 
-def test_rows_too_long_for_many_in_a_block() -> None:
-    """Fewer rows share a block, down to those of a sector; then nothing is turned."""
-    found = [checked(layer_norm, ((columns, 32), "float32")) for columns in (256, 1024, 4096, 8000)]
-    assert [bool(m.crossed) for m in found] == [True, True, True, False]
-    rows = [m.rows_per_block for m in found[:3]]
-    assert rows == sorted(rows, reverse=True) and rows[-1] == 8
+@pytest.mark.parametrize("body", [layer_norm, softmax])
+@pytest.mark.parametrize("splits", [2, 4, 8])
+@pytest.mark.parametrize("shape", [(256, 64), (3, 250, 33), (131, 47)], ids=str)
+def test_clusters_share_rows(
+    shape: tuple[int, ...], splits: int, body: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every row of a block has slots of its own, also where the last rows and columns are not there."""
+    monkeypatch.setattr(heuristics, "CROSSED_LINE_BYTES", 1 << 20)  # no whole rows are good enough
+    monkeypatch.setattr(heuristics, "CROSSED_SPLITS", (splits,))
+    mapping = checked(body, (shape, "float32"))
+    assert (len(mapping.crossed), mapping.row_splits, mapping.rows_per_block) == (1, splits, 32)
+
+
+def test_rows_too_long_for_one_block() -> None:
+    """Blocks of a cluster share them, and fewer rows share a block, down to those of a sector."""
+    found = [checked(layer_norm, ((columns, 32), "float32")) for columns in (256, 1024, 2048, 8000)]
+    assert all(m.crossed for m in found)
+    assert [(m.rows_per_block, m.row_splits) for m in found] == [(16, 1), (16, 1), (32, 4), (16, 8)]
 
 
 def test_channels_last() -> None:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,8 +12,11 @@ from tvm import relax
 from tvm.relax import op as R
 
 from tests.graph.helpers import H200, build, graph
+from tvm_stitch.config import StitchConfig
+from tvm_stitch.plan.gpu.mapping import CrossBlockReduction
 from tvm_stitch.plan.in_block import plan_in_block
 from tvm_stitch.plan.memory import shared_bytes
+from tvm_stitch.plan.verify import problems
 
 
 def normalized(emit: Any, x: Any) -> Any:
@@ -23,18 +28,36 @@ def normalized(emit: Any, x: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("shape", "rows"),
+    ("shape", "rows", "splits"),
     [
-        ((32, 196, 768), 32),  # 768 blocks of 132 multiprocessors: as even as smaller ones
-        ((32, 768, 196), 16),  # of 32 rows some multiprocessors would have two blocks, most one
-        ((1, 4096, 4096), 8),  # no more have room
+        ((32, 196, 768), 32, 1),  # 768 blocks of 132 multiprocessors: as even as smaller ones
+        ((32, 768, 196), 16, 1),  # of 32 rows some multiprocessors would have two blocks, most one
+        ((1, 2048, 8192), 32, 4),  # whole rows of 16, a line's half, would leave room for one block
+        ((1, 4096, 4096), 32, 8),
+        ((1, 8192, 2048), 16, 8),  # of 32 rows there is no room for three blocks
     ],
 )
-def test_rows_of_a_block(shape: tuple[int, int, int], rows: int) -> None:
+def test_rows_of_a_block(shape: tuple[int, int, int], rows: int, splits: int) -> None:
     made = plan_in_block(graph(build(normalized, (shape, "float32"))), H200)
     m = made.stage.row_mapping
-    assert m.crossed and m.rows_per_block == rows
-    assert shared_bytes(made) <= H200.shared_per_block
+    assert m.crossed and (m.rows_per_block, m.row_splits) == (rows, splits)
+    assert (m.exchange is CrossBlockReduction.CLUSTER) == (splits > 1)
+    held = m.blocks_per_sm * (shared_bytes(made) + H200.shared_reserved)
+    assert m.blocks_per_sm >= 2 and held <= H200.shared_per_sm
+    assert problems(made) == []
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        lambda made: plan_in_block(made, H200, StitchConfig(clusters=False)),
+        lambda made: plan_in_block(made, replace(H200, max_cluster=1)),
+    ],
+    ids=["not wanted", "not there"],
+)
+def test_without_clusters_rows_are_whole(plan: Callable[[Any], Any]) -> None:
+    m = plan(graph(build(normalized, ((1, 4096, 4096), "float32")))).stage.row_mapping
+    assert m.crossed and (m.rows_per_block, m.row_splits) == (8, 1)
 
 
 @pytest.mark.parametrize(

@@ -43,21 +43,22 @@ class Exchanger(Protocol):
 
 
 def make_exchange(
-    stage: Stage, scratch: Mapping[str, Buffer], row: Expr, segment: Expr, lane: Expr
+    stage: Stage, scratch: Mapping[str, Buffer], row: Expr, segment: Expr, slot: Expr, lane: Expr
 ) -> Exchanger | None:
     """What the plan's mapping asks for; None where a row has one block.
 
     Args:
         stage: the only one of a plan.
         scratch: the plan's scratch by name.
-        row, segment, lane: the row of the block, which of its segments, and the thread in it.
+        row, segment: the row of the thread, and which of its segments the block has.
+        slot, lane: the row's place in the block, and the thread's in the row.
     """
     m = stage.row_mapping
     if m.exchange is CrossBlockReduction.NONE:
         return None
     reduces = [op for p in stage.schedule.passes for op in p.reduces]
     if m.exchange is CrossBlockReduction.CLUSTER:
-        return ClusterExchange(reduces, m.row_splits, segment, lane)
+        return ClusterExchange(reduces, m.rows_per_block, m.row_splits, segment, slot, lane)
     names = {op: s.name for op, s in partial_scratch(stage.schedule, stage.alignment.domain.rows, m).items()}
     buffers = {op: scratch[name] for op, name in names.items()}
     return GridExchange(buffers, scratch, m.row_splits, row, segment, lane)
@@ -66,19 +67,22 @@ def make_exchange(
 class ClusterExchange:
     """Blocks of a cluster push their partial results into each other's shared memory.
 
-    A slot for each reduction and segment: a slot is written once, and one cluster barrier between writing and reading
-    is enough. Before the first push blocks wait until all of the cluster have started, which they say at once; after
-    the last barrier they read their own memory only, and may end whenever they like.
+    A slot for each row, reduction and segment: a slot is written once, and one cluster barrier between writing and
+    reading is enough. Before the first push blocks wait until all of the cluster have started, which they say at once;
+    after the last barrier they read their own memory only, and may end whenever they like.
 
     Slots are written and read by instructions that TVM does not look into: it would place block barriers of its own
     around them. Its storage planning sees the buffer in use from here to the last exchange.
     """
 
-    def __init__(self, ops: Sequence[Operator], segments: int, rank: Expr, lane: Expr):
+    def __init__(
+        self, ops: Sequence[Operator], rows: int, segments: int, rank: Expr, slot: Expr, lane: Expr
+    ):  # fmt: skip
         self.segments, self.rank, self.lane = segments, rank, lane
+        self.slot = slot if rows > 1 else None
         self.place = {op: i for i, op in enumerate(ops)}
         self.bits = 8 * max(item_bytes(carried_dtype(op.output.dtype)) for op in ops)
-        self.slots = B.local([len(ops), segments], f"uint{self.bits}", "segments", scope="shared")
+        self.slots = B.local([rows, len(ops), segments], f"uint{self.bits}", "segments", scope="shared")
         self.met = False
         B.cell(self._own(), "slots_of_this_block")  # in use from the start on: others write here unseen
         B.evaluate(T.ptx.barrier.cluster.arrive.relaxed.aligned())
@@ -115,8 +119,12 @@ class ClusterExchange:
 
     def _offset(self, op: Operator, rank: Expr) -> Expr:
         size = self.bits // 8
-        first = compat.const(self.place[op] * self.segments * size, "uint32")
-        return first + tir.Cast("uint32", rank) * compat.const(size, "uint32")
+        within = compat.const(self.place[op] * self.segments * size, "uint32")
+        within += tir.Cast("uint32", rank) * compat.const(size, "uint32")
+        if self.slot is None:
+            return within
+        of_row = compat.const(len(self.place) * self.segments * size, "uint32")
+        return tir.Cast("uint32", self.slot) * of_row + within
 
     def _to_word(self, op: Operator, value: Expr) -> Expr:
         moved = carried_dtype(op.output.dtype)

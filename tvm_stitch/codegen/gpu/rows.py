@@ -96,10 +96,10 @@ class RowEmitter:
             self.eval.guard = self.in_range if self.guarded else None
             if self.mapping.shared:
                 self._allocate_stage()
-            self.exchange = make_exchange(self.stage, self.scratch, row, self.segment, self.lane)
+            self.exchange = make_exchange(self.stage, self.scratch, row, self.segment, self.slot, self.lane)
             self._load_early()
-            if self.exchange is not None and self.mapping.shared:
-                self.exchange.meet()  # TVM places block barriers among accesses to staged values
+            if self.exchange is not None and (self.mapping.shared or self.mapping.crossed):
+                self.exchange.meet()  # block barriers stand among accesses to staged values and patches
             for _, passes in groupby(self.stage.schedule.passes, key=lambda p: p.level):
                 self._level(passes)
             self._row_outputs()
@@ -174,7 +174,8 @@ class RowEmitter:
         if not ops:
             return
         self.exchange.meet()
-        totals = row_reduce(ops, partials, self.mapping.threads, 1, self.lane, self.slot)
+        m = self.mapping
+        totals = row_reduce(ops, partials, m.threads, m.rows_per_block, self.lane, self.slot)
         self._set_results(ops, self.exchange.fold(ops, totals))
 
     def _pass(self, p: RowLoop) -> None:

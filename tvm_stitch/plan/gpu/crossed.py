@@ -9,9 +9,11 @@ with neighbouring threads at neighbouring rows, and finds its columns in shared 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from ... import compat
 from ...compat import Analyzer
+from ...config import StitchConfig
 from ...device import DeviceModel
 from ...graph.dtype import item_bytes
 from ...graph.extent import ByExtent, as_expr, flatten, product, static_extent
@@ -20,12 +22,12 @@ from .. import heuristics
 from ..iteration.alignment import Alignment, Misaligned, align
 from ..iteration.domain import At, Domain
 from ..iteration.loops import Leaf, LoopNest, is_streamed, schedule
-from .mapping import ColumnMapping, RowMapping
+from .mapping import ColumnMapping, CrossBlockReduction, RowMapping
 from .tile import MOST_BLOCKS, partial_bytes, tile_words, vector_length
 
 
 def plan_crossed(
-    graph: StitchGraph, alignment: Alignment, device: DeviceModel
+    graph: StitchGraph, alignment: Alignment, device: DeviceModel, config: StitchConfig
 ) -> tuple[Alignment, LoopNest, RowMapping] | None:
     """A plan that turns what a graph reads across memory; None where it reads nothing so, or no block holds it.
 
@@ -33,6 +35,7 @@ def plan_crossed(
         graph: a stitch op's graph.
         alignment: the graph's. Where it is flat, rows are those of the result.
         device: a GPU.
+        config: whether clusters may be used.
     """
     if not _may_cross(graph):
         return None
@@ -47,7 +50,10 @@ def plan_crossed(
         leaves = tuple(leaf for leaf in loads if _is_crossed(found, columns, leaf))
         if not leaves:
             continue
-        mapping = (_whole_rows if graph.reduces else _pieces)(found, sched, columns, leaves, device)
+        if graph.reduces:
+            mapping = _whole_rows(found, sched, columns, leaves, device, config)
+        else:
+            mapping = _pieces(found, sched, columns, leaves, device)
         return None if mapping is None else (found, sched, mapping)
     return None
 
@@ -139,52 +145,94 @@ def _pieces(
 
 
 def _whole_rows(
-    alignment: Alignment, sched: LoopNest, columns: int, leaves: tuple[Leaf, ...], device: DeviceModel
+    alignment: Alignment,
+    sched: LoopNest,
+    columns: int,
+    leaves: tuple[Leaf, ...],
+    device: DeviceModel,
+    config: StitchConfig,
 ) -> RowMapping | None:
-    """Patches of whole rows, of which two fit a multiprocessor, or at least one."""
-    vector = vector_length(alignment, sched, columns, device)
-    words = tile_words(alignment, sched, columns)
+    """Patches of whole rows; a cluster of blocks shares rows of which too few fit a block."""
     all_rows = static_extent(alignment.domain.rows)
-    narrowest = min(item_bytes(tensor.dtype) for tensor, _ in leaves)
+    room = _Room(alignment, sched, columns, device)
+    wanted = [n for n in heuristics.CROSSED_ROWS if n * room.narrowest >= heuristics.LEAST_CROSSED_BYTES]
 
-    def mapped(rows: int) -> RowMapping | None:
-        threads = heuristics.CROSSED_THREADS
-        while rows * threads < heuristics.CROSSED_BLOCK:
-            threads *= 2
-        while rows * threads <= device.max_threads_per_block:
-            chunks = -(-columns // (threads * vector))
-            spaces = ByExtent([(columns, ColumnMapping(vector, chunks))])
-            mapping = RowMapping(threads, rows, spaces, crossed=leaves)
-            if chunks * vector * words <= _registers(mapping, device):
-                return mapping
-            threads *= 2
-        return None
+    def found(splits: int) -> list[RowMapping]:
+        made = (room.mapping(leaves, rows, splits) for rows in wanted)
+        return [m for m in made if m is not None and room.resident(m)]
 
     def preference(mapping: RowMapping) -> tuple[bool, int]:
         """Lines of memory first, then few rows for the multiprocessor that has most of them."""
         rows = mapping.rows_per_block
         most = -(-all_rows // (rows * device.sms)) * rows
-        return rows * narrowest < heuristics.CROSSED_LINE_BYTES, most
+        return rows * room.narrowest < heuristics.CROSSED_LINE_BYTES, most
 
-    wanted = [n for n in heuristics.CROSSED_ROWS if n * narrowest >= heuristics.LEAST_CROSSED_BYTES]
-    found = [mapping for mapping in map(mapped, wanted) if mapping is not None]
-    for resident in (2, 1):
-        most = min(device.shared_per_block, device.shared_per_sm // resident - device.shared_reserved)
-        fitting = [
-            m
-            for m in found
-            if crossed_bytes(sched, m) + partial_bytes(sched, m) + heuristics.SHARED_SLACK_BYTES <= most
-        ]
+    alone = found(1)
+    several = [m for m in alone if room.resident(m) >= 2]
+    if several and not preference(best := min(several, key=preference))[0]:
+        return room.bounded(best)
+    splits = [n for n in heuristics.CROSSED_SPLITS if n <= (device.max_cluster if config.clusters else 1)]
+    shared = [m for n in splits for m in found(n)]
+    for least in heuristics.CROSSED_RESIDENT if shared else ():
+        fitting = [m for m in shared if room.resident(m) >= least]
         if fitting:
-            return min(fitting, key=preference)
-    return None
+            return room.bounded(min(fitting, key=lambda m: (-m.rows_per_block, m.row_splits)))
+    return room.bounded(min(several or alone, key=preference)) if alone else None
 
 
-def _registers(mapping: RowMapping, device: DeviceModel) -> float:
-    """What a thread may spend on its columns."""
-    if mapping.block < device.max_threads_per_block:
-        return heuristics.TILE_REGISTERS
-    return device.registers_per_sm // mapping.block - heuristics.LARGEST_BLOCK_REGISTERS
+class _Room:
+    """What a multiprocessor has room for: registers and shared memory of blocks that turn patches of whole rows."""
+
+    def __init__(self, alignment: Alignment, sched: LoopNest, columns: int, device: DeviceModel):
+        self.sched, self.columns, self.device = sched, columns, device
+        self.vector = vector_length(alignment, sched, columns, device)
+        self.words = tile_words(alignment, sched, columns)
+        loads = {tensor for p in sched.passes for tensor, _ in p.loads}
+        self.narrowest = min(item_bytes(tensor.dtype) for tensor in loads)
+
+    def mapping(self, leaves: tuple[Leaf, ...], rows: int, splits: int) -> RowMapping | None:
+        """So many rows a block, ``splits`` blocks a row; None where a thread has too few registers."""
+        threads = heuristics.CROSSED_THREADS
+        while rows * threads < heuristics.CROSSED_BLOCK:
+            threads *= 2
+        exchange = CrossBlockReduction.CLUSTER if splits > 1 else CrossBlockReduction.NONE
+        while rows * threads <= self.device.max_threads_per_block:
+            chunks = -(-self.columns // (splits * threads * self.vector))
+            spaces = ByExtent([(self.columns, ColumnMapping(self.vector, chunks))])
+            mapping = RowMapping(threads, rows, spaces, row_splits=splits, exchange=exchange, crossed=leaves)
+            if chunks * self.vector * self.words <= self._tile_limit(mapping):
+                return mapping
+            threads *= 2
+        return None
+
+    def resident(self, mapping: RowMapping) -> int:
+        """Blocks that a multiprocessor holds at once, roughly; 0 where there is no room for one.
+
+        A thread has registers for its tiles in the dtype that is computed in (NVIDIA's compiler converts what half
+        types keep early), and some besides.
+        """
+        device = self.device
+        shared = crossed_bytes(self.sched, mapping) + partial_bytes(self.sched, mapping)
+        shared += heuristics.SHARED_SLACK_BYTES
+        if shared > device.shared_per_block:
+            return 0
+        (spread,) = mapping.columns.values()
+        elements = spread.chunks * spread.vector
+        tile = max(elements * self.words, elements if self.narrowest == 2 else 0)
+        registers = max(heuristics.CROSSED_REGISTERS, int(tile) + heuristics.LARGEST_BLOCK_REGISTERS)
+        by_registers = max(1, device.registers_per_sm // (mapping.block * registers))
+        return min(by_registers, device.shared_per_sm // (shared + device.shared_reserved))
+
+    def bounded(self, mapping: RowMapping) -> RowMapping:
+        """The mapping with registers bounded such that as many blocks as there is room for are resident."""
+        resident = self.resident(mapping)
+        return replace(mapping, blocks_per_sm=resident) if resident > 1 else mapping
+
+    def _tile_limit(self, mapping: RowMapping) -> float:
+        """Registers that a thread may spend on its columns."""
+        if mapping.block < self.device.max_threads_per_block:
+            return heuristics.TILE_REGISTERS
+        return self.device.registers_per_sm // mapping.block - heuristics.LARGEST_BLOCK_REGISTERS
 
 
 def pitch(mapping: RowMapping, leaf: Leaf) -> int:

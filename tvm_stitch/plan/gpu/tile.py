@@ -263,7 +263,7 @@ def partial_bytes(sched: LoopNest, mapping: RowMapping) -> int:
     the same time; later ones take the same space.
     """
     if mapping.threads <= 32:
-        return 0
+        return exchange_bytes(sched, mapping)
     folded: dict[int, int] = {}
     for i, p in enumerate(sched.passes):
         together = i if mapping.exchange is CrossBlockReduction.NONE else p.level
@@ -274,14 +274,14 @@ def partial_bytes(sched: LoopNest, mapping: RowMapping) -> int:
 
 
 def exchange_bytes(sched: LoopNest, mapping: RowMapping) -> int:
-    """Shared memory of a block that a cluster's exchange takes: a slot for each reduction and segment.
+    """Shared memory of a block that a cluster's exchange takes: a slot for each row, reduction and segment.
 
     A slot has 8 bytes where any reduction accumulates in 8, else 4.
     """
     if mapping.exchange is not CrossBlockReduction.CLUSTER:
         return 0
     sizes = [item_bytes(carried_dtype(op.output.dtype)) for p in sched.passes for op in p.reduces]
-    return max(sizes, default=0) * len(sizes) * mapping.row_splits
+    return max(sizes, default=0) * len(sizes) * mapping.row_splits * mapping.rows_per_block
 
 
 def settled(
