@@ -4,7 +4,8 @@
 ``CompactBufferAllocation`` finds out for every access what a local buffer is read and written of; kernels of ours have
 hundreds of accesses, and allocate what they use. ``RemoveNoOp`` proves statements to be without effect; we emit none.
 ``InjectVirtualThread``, ``InjectPermutedLayout`` and ``LoopPartition`` look for annotations and loops that TVM's
-schedules make and our kernels do not have. What TVM schedules has them all.
+schedules make and our kernels do not have. ``CommonSubexprElim`` takes long over convolutions, and LLVM does the same
+again. What TVM schedules has them all.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ NEEDLESS = (
     "tirx.RemoveNoOp",
 )
 """Passes of TVM's pipeline that change nothing in a kernel of ours, but for a few elements more in a buffer."""
+NEEDLESS_ON_CPU = (*NEEDLESS, "tirx.CommonSubexprElim")
+"""The same for LLVM, which finds common expressions itself; NVIDIA's compiler gets them named: it chooses registers by
+what it sees."""
 
 HOST_LEVEL = 1
 """The host of a GPU checks arguments and launches kernels. A kernel of a hundred arguments has thousands of checks,
@@ -46,10 +50,11 @@ def lowering() -> tuple[Any, Any, Any]:
     @tvm.transform.module_pass(opt_level=0, name="LowerKernels")
     @carrying
     def lower(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        own = {gvar: func for gvar, func in mod.functions_items() if _is_own(func)}
-        rest = {gvar: func for gvar, func in mod.functions_items() if gvar not in own}
+        parts: dict[tuple[str, ...], dict[Any, Any]] = {(): {}, NEEDLESS: {}, NEEDLESS_ON_CPU: {}}
+        for gvar, func in mod.functions_items():
+            parts[_needless(func)][gvar] = func
         done: dict[Any, Any] = {}
-        for part, needless in ((rest, ()), (own, NEEDLESS)):
+        for needless, part in parts.items():
             if part:
                 # A module's only function is its entry, which one of several must not become.
                 with changed(without=needless if len(part) == len(mod.functions) else (*needless, ENTRY)):
@@ -73,8 +78,12 @@ def with_quick_host(target: Any) -> Any:
     return target.with_host(tvm.target.Target({**dict(host.export()), "opt-level": HOST_LEVEL}))
 
 
-def _is_own(func: Any) -> bool:
-    return bool(func.attrs and (COMPUTE_ATTR in func.attrs or STITCH_ATTR in func.attrs))
+def _needless(func: Any) -> tuple[str, ...]:
+    """The passes that a function needs not."""
+    if not func.attrs or (COMPUTE_ATTR not in func.attrs and STITCH_ATTR not in func.attrs):
+        return ()
+    target = func.attrs.get("target") or tvm.target.Target.current(allow_none=True)
+    return NEEDLESS_ON_CPU if target is not None and target.kind.name == "llvm" else NEEDLESS
 
 
 register_tir_pipeline(NAME, lowering)
