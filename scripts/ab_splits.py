@@ -37,13 +37,15 @@ from tvm import relax
 from tvm_stitch.graph.extent import ByExtent
 from tvm_stitch.plan import in_block
 from tvm_stitch.plan.gpu.mapping import ColumnMapping, RowMapping, Storage
-from tvm_stitch.plan.gpu.tile import read_again_from_cache
+from tvm_stitch.plan.gpu.tile import kept_in_shared, read_again_from_cache
 from tvm_stitch.plan.iteration.loops import Keep, schedule
 from tvm_stitch.recorder import Recorder
 from tvm_stitch.relax.pipeline import pipeline
 
 LEAST, MOST = 8, 128
 """Elements of a thread between which a mapping is worth a try."""
+SHARED = "SHARED"
+"""Inputs are kept in shared memory, as in ``Keep.LOADS``."""
 REGISTERS, OTHER_REGISTERS = 65536, 24
 """Of a multiprocessor, and of a thread besides what it keeps."""
 
@@ -59,9 +61,11 @@ class Forced:
 
     def apply(self, alignment: Any, device: Any) -> tuple[Any, RowMapping]:
         """The schedule and mapping of rows of static length."""
-        sched = schedule(alignment, Keep[self.keep])
+        sched = schedule(alignment, Keep.LOADS if self.keep == SHARED else Keep[self.keep])
         found = read_again_from_cache(alignment, sched, device, self.splits, self.threads)
         found = replace(found, blocks_per_sm=self.resident)
+        if self.keep == SHARED:
+            return sched, kept_in_shared(sched, found, device)
         if self.keep == "NOTHING":
             return sched, found
         # All of a thread's vectors at once, which stay in its registers.
@@ -105,8 +109,13 @@ def candidates(
     for s in splits:
         for t in threads:
             for keep in keeps:
-                elements = 0 if keep == "NOTHING" else columns / (s * t)
-                if keep != "NOTHING" and not LEAST <= elements <= MOST:
+                in_registers = keep not in ("NOTHING", SHARED)
+                elements = columns / (s * t) if in_registers else 0
+                if in_registers and not LEAST <= elements <= MOST:
+                    continue
+                if keep == SHARED:  # few registers: shared memory bounds the blocks
+                    if LEAST <= columns / (s * t) <= 2 * MOST:
+                        yield Forced(s, t, 0, keep)
                     continue
                 bounds = {n for n in (1024 // t, 1536 // t, 2048 // t) if n > 1}
                 needed = elements * words + OTHER_REGISTERS
@@ -149,12 +158,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--dtype", choices=DTYPES, default="bfloat16")
     parser.add_argument("--splits", default="1,2,4,8")
     parser.add_argument("--threads", default="256,512,1024")
-    parser.add_argument("--keep", default="ALL,LOADS", help="what stays in registers: ALL, LOADS, NOTHING")
+    parser.add_argument(
+        "--keep",
+        default="ALL,LOADS",
+        help="what stays in registers: ALL, LOADS, NOTHING; SHARED: inputs in shared memory",
+    )
     parser.add_argument("--at-once", type=int, default=8, help="compilations side by side")
     parser.add_argument("--best", type=int, default=0, help="print so many mappings of each workload; 0: all")
     parser.add_argument("--json", metavar="FILE", help="write the numbers there too")
     options = parser.parse_args(argv)
-    for given, known in ((options.cases, ROWS), (options.keep, Keep.__members__)):
+    for given, known in ((options.cases, ROWS), (options.keep, [*Keep.__members__, SHARED])):
         if unknown := [name for name in given.split(",") if name not in known]:
             parser.error(f"unknown {unknown[0]}: choose from {', '.join(known)}")
     numbers = ",".join((options.columns, options.splits, options.threads)).split(",")

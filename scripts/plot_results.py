@@ -127,7 +127,7 @@ _FASTEST = "time of the fastest other / time of tvm_stitch (above 1: tvm_stitch 
 FIGURES = (
     Figure(
         "whole-models.svg", "models-gpu.md", "Whole models on a GPU", tables,
-        "Whole models on an NVIDIA H100, CUDA graphs for all",
+        "Whole models on an NVIDIA H200, CUDA graphs for all",
         "time of the fastest other compiler / time of tvm_stitch (above 1: tvm_stitch is faster)",
     ),
     Figure(

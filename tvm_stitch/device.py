@@ -25,6 +25,7 @@ class DeviceModel:
     shared memory for each block, and ``shared_unit`` the step in which it is given out. ``max_cluster`` is the largest
     cluster that every kernel may ask for (1: no clusters), ``gpc_sms`` the SMs that are certain to share a graphics
     processing cluster, out of which a cluster must find its SMs. ``cooperative``: kernels may have grid barriers.
+    ``background_copies``: threads may copy to shared memory without registers, and wait for it later.
     ``bfloat16_lanes`` are the most elements of bfloat16 that TVM moves as one vector.
     """
 
@@ -45,6 +46,7 @@ class DeviceModel:
     max_cluster: int = 1
     gpc_sms: int = 0
     cooperative: bool = False
+    background_copies: bool = False
     bfloat16_lanes: int = 8
 
     @property
@@ -97,6 +99,7 @@ def _gpu(name: str, capability: int, sms: int, l2_mb: float, tbs: float, gpc_sms
         max_cluster=8 if gpc_sms else 1,
         gpc_sms=gpc_sms,
         cooperative=True,
+        background_copies=capability >= 80,
         # Older ones lack it: TVM converts by vectors of as many 32-bit integers, of which it cannot write eight.
         bfloat16_lanes=8 if capability >= 80 else 4,
     )
@@ -152,6 +155,7 @@ def _launchable(device: DeviceModel, config: StitchConfig | None) -> DeviceModel
     return replace(
         device,
         max_cluster=device.max_cluster if compat.LAUNCHES_CLUSTERS else 1,
+        background_copies=device.background_copies and compat.COPIES_IN_BACKGROUND,
         cooperative=device.cooperative and (compat.LAUNCHES_COOPERATIVELY or plain),
     )
 

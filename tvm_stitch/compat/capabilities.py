@@ -27,6 +27,9 @@ LAUNCHES_COOPERATIVELY: bool = HAS_TIRX
 at once, which a barrier across the grid needs. Without that promise two such kernels on two streams could each hold a
 part of the device and wait for the rest for ever."""
 
+COPIES_IN_BACKGROUND: bool = HAS_TIRX
+"""Kernels may have the instructions that copy to shared memory without registers (cp.async)."""
+
 BOUNDS_RESIDENT_BLOCKS: bool = HAS_TIRX
 """A kernel may say how many of its blocks a multiprocessor is to hold (the second launch bound of CUDA C)."""
 

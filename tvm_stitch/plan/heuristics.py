@@ -92,6 +92,24 @@ DIVISION_COPIES = 4
 INDEX_TERMS = 400
 """Terms of a lowered index that a kernel may hold: LLVM takes about a second for 32 lanes of so many."""
 
+# -- long rows that are copied into shared memory --------------------------------------------------------------
+# Measured with scripts/ab_splits.py; plan/gpu/copied.py has the figures.
+COPIED_COLUMNS = 16 * 1024
+"""Columns of a row from which on it is copied into shared memory in the background; where passes behind a reduction
+read what rows share, only rows of more than ``REGISTER_ROW_BYTES``."""
+COPIED_COLUMNS_UNWRITTEN = 8 * 1024
+"""The same where nothing as long as the row is written."""
+COPIED_THREADS = 256
+"""Threads of a block."""
+COPIED_SHORT_BYTES = 32 * 1024
+"""Bytes of a row that is not written up to which ``COPIED_SHORT_THREADS`` have it."""
+COPIED_SHORT_THREADS = 128
+"""Threads of such a block."""
+COPIED_RESIDENT = 3
+"""Blocks that a multiprocessor's shared memory must hold; as many blocks share a row as it takes, and no more."""
+COPIED_RESIDENT_LATE = 6
+"""The same, if clusters are large enough, where what rows share is read behind a reduction."""
+
 # -- inputs that are read across memory ---------------------------------------------------------------------------
 CROSSED_BYTES = 256 * 1024
 """Bytes of an input from which on patches of it are turned in shared memory; a smaller one stays in the caches."""

@@ -8,6 +8,7 @@ from ..device import DeviceModel
 from ..graph.ir import StitchGraph
 from ..graph.rewrite.one_pass_variance import with_one_pass_variance
 from .cpu.tile import choose_cpu_mapping
+from .gpu.copied import plan_copied
 from .gpu.crossed import plan_crossed
 from .gpu.early_loads import with_early_loads
 from .gpu.split import choose_mapping, partial_scratch
@@ -53,6 +54,8 @@ def _plan_gpu(graph: StitchGraph, device: DeviceModel, config: StitchConfig) -> 
     crossed = plan_crossed(graph, alignment, device, config)
     if crossed is not None:
         alignment, sched, mapping = crossed
+    elif (copied := plan_copied(alignment, device, config)) is not None:
+        sched, mapping = copied
     else:
         sched, mapping = settled(alignment, sched, choose_mapping(alignment, sched, device, config), device)
     scratch = partial_scratch(sched, alignment.domain.rows, mapping)

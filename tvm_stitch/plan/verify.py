@@ -280,6 +280,11 @@ def _alone(plan: KernelPlan, stage: Stage) -> Iterator[str]:
         yield f"{m.rows_per_block} rows a block, {m.tasks} tasks and {m.threads} threads a row exchange nothing"
     if m.exchange is CrossBlockReduction.CLUSTER and m.row_splits > device.max_cluster:
         yield f"clusters of {m.row_splits} blocks exceed {device.max_cluster}"
+    kept = [*stage.schedule.kept_values, *stage.schedule.kept_loads]
+    if kept and not m.keep:
+        yield f"{len(kept)} of the schedule's values are kept nowhere"
+    if m.copied and m.storage is not Storage.SHARED:
+        yield f"copies in the background where values are {m.storage.value}"
     held = max(1, m.blocks_per_sm)  # without a bound one is certain
     if m.exchange is CrossBlockReduction.GRID and not (
         isinstance(rows, int) and rows * m.row_splits <= device.sms * held

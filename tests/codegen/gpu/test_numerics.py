@@ -83,6 +83,7 @@ def test_rows_are_read_again_from_the_cache(
     monkeypatch: pytest.MonkeyPatch, blocks: tuple[int, int], columns: int, dtype: str
 ) -> None:
     """By one block or a cluster of them, which two multiprocessors have work enough for."""
+    monkeypatch.setattr(heuristics, "COPIED_COLUMNS", 1 << 20)
     monkeypatch.setattr(heuristics, "CACHED_BLOCKS", (blocks,))
     monkeypatch.setattr(heuristics, "FEWER_BLOCKS_GAIN", 10.0)
     config = StitchConfig(multiprocessors=2)

@@ -35,6 +35,7 @@ from .. import builder as B
 from ..buffers import IN_PLACE, Buffers
 from ..combine import accumulator_dtype, combine, identity, in_pairs
 from ..evaluator import Evaluator, compute_dtype, convert, input_indices, short_name
+from .background_copies import begin_copies, read_copies, wait_for_copies
 from .crossed import load_crossed
 from .exchange import Exchanger, make_exchange
 from .launch_bounds import bound_registers
@@ -62,6 +63,7 @@ class RowEmitter:
         self.segment: Expr = B.i64(0)  # which part of the row's columns the block has
         self.exchange: Exchanger | None = None
         self.staged: dict[Key | Leaf, Buffer] = {}  # in shared memory, where a row is too long for registers
+        self.copied: dict[Leaf, Buffer] = {}  # the same of inputs that are copied there in the background
         self.stage_element: Expr = B.i64(0)
         self.in_range: Expr | None = None
         self.guarded = False
@@ -78,7 +80,8 @@ class RowEmitter:
         if tile is None or self.element is None:
             return None
         leaf = (access.tensor, point)
-        element = self.element if self._streamed(leaf) or leaf in self.resident else self.lane_element
+        whole = (self._streamed(leaf) and leaf not in self.copied) or leaf in self.resident
+        element = self.element if whole else self.lane_element
         assert element is not None
         return convert(self._tile_element(tile, element), compute_dtype(self.buffers.dtype(access.tensor)))
 
@@ -95,11 +98,13 @@ class RowEmitter:
             self.eval = Evaluator(self.al, row, self, buffers=self.buffers)
             self.eval.guard = self.in_range if self.guarded else None
             if self.mapping.shared:
+                self.copied = begin_copies(self)
                 self._allocate_stage()
             self.exchange = make_exchange(self.stage, self.scratch, row, self.segment, self.slot, self.lane)
             self._load_early()
             if self.exchange is not None and (self.mapping.shared or self.mapping.crossed):
                 self.exchange.meet()  # block barriers stand among accesses to staged values and patches
+            wait_for_copies(self)
             for _, passes in groupby(self.stage.schedule.passes, key=lambda p: p.level):
                 self._level(passes)
             self._row_outputs()
@@ -200,7 +205,7 @@ class RowEmitter:
         kept = [k for k in p.values if k in self.stage.schedule.kept_values and k not in self.value_tiles]
         with B.loop("serial", cm.steps, "step") as step:
             # Of every row: all loads are in flight before the first use.
-            fresh = [leaf for leaf in p.loads if leaf not in self.load_tiles and self._streamed(leaf)]
+            fresh = [leaf for leaf in p.loads if self._is_fresh(leaf)]
             for leaf in fresh:
                 self._load_tile(leaf, p, cm, step)
             tiles = {k: self._kept_tile(cm, k) for k in kept}
@@ -226,19 +231,20 @@ class RowEmitter:
         barriers around such accesses, and none may stand in a condition): the last vector is evaluated instead, kept
         in the column's own place, and left out of reductions and stores.
         """
-        base = self._base(cm, step, chunk)
+        base = self.base(cm, step, chunk)
         tail = self._tail(p.columns, base)
         skip, valid = (None, tail) if self.mapping.shared else (tail, None)
         with B.when(skip):
-            safe = self._inside(base, p.columns, cm)
+            safe = self.inside(base, p.columns, cm)
             fresh += self._load_shared(p, cm, safe)
+            read_copies(self, p, cm, self.place(cm, step, chunk))
             out_tiles = {
                 k: B.local([cm.vector], self.buffers.dtype(k[0].output), f"{short_name(k[0])}_out")
                 for k in p.outputs
             }
             with B.loop("unroll", cm.vector, "lane") as e:
                 self.element, self.lane_element = chunk * B.i64(cm.vector) + e, e
-                self.stage_element = self._place(cm, step, chunk) + e
+                self.stage_element = self.place(cm, step, chunk) + e
                 self.eval.at_column(safe + e)
                 self._compute(p, e, valid, accumulators, tiles, out_tiles)
             with B.when(B.both(self.in_range, valid) if p.outputs else None):
@@ -278,6 +284,9 @@ class RowEmitter:
         for op, result in zip(ops, results):
             self.eval.set_row_value((op, self.al.row_point), result)
 
+    def _is_fresh(self, leaf: Leaf) -> bool:
+        return leaf not in self.load_tiles and leaf not in self.copied and self._streamed(leaf)
+
     def _streamed(self, leaf: Leaf) -> bool:
         return is_streamed(self.domain.rows, leaf)
 
@@ -297,27 +306,27 @@ class RowEmitter:
             self.staged[key] = B.local(
                 [m.block_columns(key[1].columns)], dtype, short_name(key[0]), "shared.dyn"
             )
-        for leaf in sched.kept_loads:
+        for leaf in sched.kept_loads - self.copied.keys():
             size = [m.block_columns(leaf[1].columns)]
             self.staged[leaf] = B.local(
                 size, self.buffers.dtype(leaf[0]), leaf[0].name + "_stage", "shared.dyn"
             )
 
-    def _inside(self, base: Expr, columns: Extent, cm: ColumnMapping) -> Expr:
+    def inside(self, base: Expr, columns: Extent, cm: ColumnMapping) -> Expr:
         """The column a thread works on: in shared memory's mode never past the last vector of the row."""
         if not self.mapping.shared or self._tail(columns, base) is None:
             return base
         return B.bind(tir.min(base, as_expr(columns) - B.i64(cm.vector)), "col")
 
-    def _base(self, cm: ColumnMapping, step: Expr, chunk: Expr) -> Expr:
+    def base(self, cm: ColumnMapping, step: Expr, chunk: Expr) -> Expr:
         """The first column of a vector."""
-        place = self._place(cm, step, chunk)
+        place = self.place(cm, step, chunk)
         if self.mapping.row_splits == 1:
             return place
         assert isinstance(cm.steps, int)
         return self.segment * B.i64(cm.steps * cm.chunks * self.mapping.threads * cm.vector) + place
 
-    def _place(self, cm: ColumnMapping, step: Expr, chunk: Expr) -> Expr:
+    def place(self, cm: ColumnMapping, step: Expr, chunk: Expr) -> Expr:
         """A vector's place in the block's segment."""
         group = chunk if is_number(cm.steps, 1) else step * B.i64(cm.chunks) + chunk
         if self.mapping.split:
@@ -342,9 +351,9 @@ class RowEmitter:
             load_crossed(self, leaf, p.columns, tile)
             return
         with B.loop("unroll", cm.chunks, "chunk") as chunk:
-            base = self._base(cm, step, chunk)
+            base = self.base(cm, step, chunk)
             with B.when(None if self.mapping.shared else self._tail(p.columns, base)):
-                self._read_vector(leaf, p, cm, self._inside(base, p.columns, cm), chunk * B.i64(cm.vector))
+                self._read_vector(leaf, p, cm, self.inside(base, p.columns, cm), chunk * B.i64(cm.vector))
 
     def _load_shared(self, p: RowLoop, cm: ColumnMapping, base: Expr) -> list[Leaf]:
         """Bring one vector of what all rows share (scales, biases) into tiles."""
@@ -357,7 +366,7 @@ class RowEmitter:
     def _read_vector(self, leaf: Leaf, p: RowLoop, cm: ColumnMapping, base: Expr, start: Expr) -> None:
         tensor, point = leaf
         indices = input_indices(self.al, tensor, point)
-        piece = self._piece(indices, tensor.shape, self.buffers.dtype(tensor), p.columns, cm)
+        piece = self.piece(indices, tensor.shape, self.buffers.dtype(tensor), p.columns, cm)
         memory = self.buffers.of(tensor)
         self._copy(memory, self.load_tiles[leaf], indices, base, start, cm, piece, to_tile=True)
 
@@ -367,10 +376,10 @@ class RowEmitter:
             values = self.domain.axis_values(*key)
             indices = [values[a.var] for a in op.spatial[: len(op.output.shape)]]
             memory, dtype = self.buffers.of(op.output), self.buffers.dtype(op.output)
-            piece = self._piece(indices, op.output.shape, dtype, p.columns, cm)
+            piece = self.piece(indices, op.output.shape, dtype, p.columns, cm)
             self._copy(memory, out_tiles[key], indices, base, B.i64(0), cm, piece, to_tile=False)
 
-    def _piece(self, indices: list[Expr], shape: Any, dtype: str, columns: Extent, cm: ColumnMapping) -> int:
+    def piece(self, indices: list[Expr], shape: Any, dtype: str, columns: Extent, cm: ColumnMapping) -> int:
         """Elements one vector access moves (1: scalar accesses)."""
         piece = min(cm.vector, 16 // item_bytes(dtype))
         if dtype == "bool" or piece == 1:
@@ -386,8 +395,7 @@ class RowEmitter:
                 B.store(tile, compat.const(1, compat.buffer_dtype(tile)), [start + v])
         with B.when(self.in_range if to_tile and self.guarded else None):
             with B.loop("unroll", cm.vector // piece, "part") as q:
-                self.eval.column = base + q * B.i64(piece)
-                where, memory = vector_address(self.eval, memory, indices, piece)
+                where, memory = self.vector_at(memory, indices, base + q * B.i64(piece), piece)
                 with B.loop("vectorized", piece, "v") as v:
                     slot = start + q * B.i64(piece) + v
                     place = [*where[:-1], where[-1] + v] if where else []
@@ -395,7 +403,15 @@ class RowEmitter:
                         B.store(tile, compat.load(memory, place), [slot])
                     else:
                         B.store(memory, B.fetch(tile, slot), place)
+
+    def vector_at(
+        self, memory: Buffer, indices: list[Expr], column: Expr, piece: int
+    ) -> tuple[list[Expr], Buffer]:
+        """Where the vector of ``piece`` elements that begins at a column is."""
+        self.eval.column = column
+        found = vector_address(self.eval, memory, indices, piece)
         self.eval.column = None
+        return found
 
     def _row_outputs(self) -> None:
         sched = self.stage.schedule

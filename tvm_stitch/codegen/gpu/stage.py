@@ -124,7 +124,7 @@ class StageEmitter(RowEmitter):
             tile = self._tile(cm, compute_dtype(key[0].output.dtype), short_name(key[0]))
             with B.loop("serial", once, "once"):
                 for chunk in range(cm.chunks):
-                    base = self._base(cm, B.i64(0), B.i64(chunk))
+                    base = self.base(cm, B.i64(0), B.i64(chunk))
                     with B.when(self._tail(key[1].columns, base)):
                         for e in range(cm.vector):
                             self.element = B.i64(chunk * cm.vector + e)

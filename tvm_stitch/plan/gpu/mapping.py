@@ -56,6 +56,8 @@ class RowMapping:
     the row's columns, and ``exchange`` combines what they reduce. ``blocks_per_sm`` blocks of a multiprocessor are
     resident at once, which the kernel's launch bounds enforce (0: no bound).
 
+    ``copied``: what is kept of inputs in shared memory is copied there in the background, without registers.
+
     ``crossed`` are inputs of which neighbouring rows, not columns, are neighbours in memory: a block loads its rows of
     them row by row fastest, and turns them in shared memory.
     """
@@ -69,6 +71,7 @@ class RowMapping:
     row_splits: int = 1
     exchange: CrossBlockReduction = CrossBlockReduction.NONE
     blocks_per_sm: int = 0
+    copied: bool = False
     crossed: tuple[Leaf, ...] = ()
 
     @property
@@ -104,6 +107,7 @@ class RowMapping:
             "blocks a row": self.row_splits,
             "exchange": self.exchange.value,
             "columns over blocks": self.split,
+            **({"loads": "copied in the background"} if self.copied else {}),
             **({"turned in shared memory": turned} if turned else {}),
         }
 

@@ -245,7 +245,8 @@ def kept_in_shared(sched: LoopNest, mapping: RowMapping, device: DeviceModel) ->
         return _stepped(ColumnMapping(m.vector, chunks), vectors)
 
     spaces = ByExtent((e, staged(e, m)) for e, m in mapping.columns.items())
-    found = replace(mapping, columns=spaces, storage=Storage.SHARED)
+    copied = device.background_copies and bool(sched.kept_loads)
+    found = replace(mapping, columns=spaces, storage=Storage.SHARED, copied=copied)
     most = device.shared_per_block
     if mapping.blocks_per_sm:
         most = min(most, device.shared_per_sm // mapping.blocks_per_sm - device.shared_reserved)

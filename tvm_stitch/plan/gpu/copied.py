@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Long rows that are copied into shared memory in the background, read from there by every pass.
+
+Registers then bound neither what is on its way nor how many blocks share a multiprocessor, and several blocks hide
+each other's pauses: the wait for data, the reductions, the exchange of a cluster that shares a row. How many, measured
+on an H200 with bfloat16 (``scripts/ab_splits.py --keep SHARED``), us beside what was fastest without copies:
+
+    columns        8192        16384       32768       65536       131072      262144
+    softmax        128 / 123   130 / 134   131 / 152   140 / 184   151 / 187   155 / 216
+    RMS norm       128 / 126   132 / 127   134 / 132   137 / 148   141 / 149   152 / 164
+    cross-entropy   69 /  84    66 /  82    67 /  72    79 /  77    84 /  88    89 /  94
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ... import compat
+from ...config import StitchConfig
+from ...device import DeviceModel
+from ...graph.dtype import item_bytes
+from ...graph.extent import as_expr
+from .. import heuristics
+from ..iteration.alignment import Alignment
+from ..iteration.loops import Keep, LoopNest, is_streamed, schedule
+from .mapping import RowMapping
+from .tile import MOST_BLOCKS, kept_in_shared, partial_bytes, read_again_from_cache, stage_bytes
+
+
+def plan_copied(
+    alignment: Alignment, device: DeviceModel, config: StitchConfig
+) -> tuple[LoopNest, RowMapping] | None:
+    """The schedule and mapping of many long rows; None where registers, or rows read again, are better.
+
+    Args:
+        alignment: a stitch op's.
+        device: a GPU.
+        config: whether clusters may be used.
+    """
+    rows = compat.int_value(as_expr(alignment.domain.rows))
+    if not device.background_copies or alignment.domain.flat or not alignment.graph.reduces:
+        return None
+    if rows is None or rows < device.sms:
+        return None
+    sched = schedule(alignment, Keep.LOADS)
+    if not sched.kept_loads or not all(isinstance(p.columns, int) for p in sched.passes):
+        return None
+    row_bytes = _row_bytes(sched)
+    shared_late = _reads_late_what_rows_share(alignment, sched)
+    written = any(p.outputs for p in sched.passes)
+    longest = max(int(p.columns) for p in sched.passes)
+    if longest < (heuristics.COPIED_COLUMNS if written else heuristics.COPIED_COLUMNS_UNWRITTEN):
+        return None
+    if written and shared_late and row_bytes <= heuristics.REGISTER_ROW_BYTES:
+        return None
+    short = not written and row_bytes <= heuristics.COPIED_SHORT_BYTES
+    threads = heuristics.COPIED_SHORT_THREADS if short else heuristics.COPIED_THREADS
+    resident = heuristics.COPIED_RESIDENT_LATE if shared_late else heuristics.COPIED_RESIDENT
+    splits, fitting = 1, None
+    while splits <= (device.max_cluster if config.clusters else 1) and rows * splits <= MOST_BLOCKS:
+        mapping = _mapping(alignment, sched, device, splits, threads)
+        held = _resident(sched, mapping, device) if mapping.shared else 0
+        if held >= heuristics.COPIED_RESIDENT:
+            fitting = mapping
+        if held >= resident:
+            break
+        splits *= 2
+    if fitting is None or rows * fitting.row_splits < device.sms * _resident(sched, fitting, device):
+        return None  # blocks that have no others beside them hide nothing
+    return sched, fitting
+
+
+def _row_bytes(sched: LoopNest) -> int:
+    return sum(int(point.columns) * item_bytes(tensor.dtype) for tensor, point in sched.kept_loads)
+
+
+def _reads_late_what_rows_share(alignment: Alignment, sched: LoopNest) -> bool:
+    """Whether passes behind a reduction read scales or offsets: from the caches, which more blocks hide."""
+    reduced = False
+    for p in sched.passes:
+        if reduced and any(not is_streamed(alignment.domain.rows, leaf) for leaf in p.loads):
+            return True
+        reduced = reduced or bool(p.reduces)
+    return False
+
+
+def _mapping(
+    alignment: Alignment, sched: LoopNest, device: DeviceModel, splits: int, threads: int
+) -> RowMapping:
+    mapping = replace(read_again_from_cache(alignment, sched, device, splits, threads), blocks_per_sm=0)
+    return kept_in_shared(sched, mapping, device)
+
+
+def _resident(sched: LoopNest, mapping: RowMapping, device: DeviceModel) -> int:
+    """Blocks that a multiprocessor's shared memory holds."""
+    own = stage_bytes(sched, mapping) + partial_bytes(sched, mapping) + device.shared_reserved
+    return device.shared_per_sm // own
