@@ -97,6 +97,8 @@ INDEX_TERMS = 400
 COPIED_COLUMNS = 16 * 1024
 """Columns of a row from which on it is copied into shared memory in the background; where passes behind a reduction
 read what rows share, only rows of more than ``REGISTER_ROW_BYTES``."""
+COPIED_ITEM_BYTES = 2
+"""Bytes of an element of such rows at most: a row of float32 was as fast in registers before, and is not measured."""
 COPIED_COLUMNS_UNWRITTEN = 8 * 1024
 """The same where nothing as long as the row is written."""
 COPIED_THREADS = 256

@@ -45,6 +45,8 @@ def plan_copied(
     sched = schedule(alignment, Keep.LOADS)
     if not sched.kept_loads or not all(isinstance(p.columns, int) for p in sched.passes):
         return None
+    if all(item_bytes(tensor.dtype) > heuristics.COPIED_ITEM_BYTES for tensor, _ in sched.kept_loads):
+        return None
     row_bytes = _row_bytes(sched)
     shared_late = _reads_late_what_rows_share(alignment, sched)
     written = any(p.outputs for p in sched.passes)
