@@ -86,7 +86,21 @@ def test_what_computes_operators_of_a_kind() -> None:
     assert StitchConfig().of_tvm == set() and len(StitchConfig(compute="tvm").of_tvm) == 3
 
 
-@pytest.mark.parametrize("value", ["tvn", "auto, softmax=tvm", "attention=", "auto,", "", None, 1])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "tvn",
+        "auto, softmax=tvm",
+        "attention=",
+        "auto,",
+        "",
+        "=tvm",
+        "tvm, auto",
+        "auto, matmul=tvm, matmul=auto",
+        None,
+        1,
+    ],
+)
 def test_a_bad_choice_names_the_choices(value: object) -> None:
     with pytest.raises(ValueError, match="option 'compute' must be one of 'auto', .*'auto, attention=tvm'"):
         StitchConfig(compute=value)

@@ -131,14 +131,17 @@ def _checked(name: str, value: Any, default: Any) -> Any:
 
 def _choices(text: Any) -> tuple[str, dict[str, str]]:
     """What ``compute`` says of operators in general, and of some."""
-    general, special = "auto", {}
+    general, special = "auto", dict[str, str]()
+    said = set[str]()
     for part in text.split(",") if isinstance(text, str) else [""]:
         kind, _, choice = (word.strip() for word in part.rpartition("="))
-        if choice not in _COMPUTE or (kind and kind not in _KINDS):
+        known = kind in _KINDS if "=" in part else True
+        if choice not in _COMPUTE or not known or kind in said:
             raise ValueError(
                 f"option 'compute' must be one of {', '.join(map(repr, _COMPUTE))}, and may say more of "
-                f"{', '.join(_KINDS)}, as in 'auto, attention=tvm'; not {text!r}"
+                f"{', '.join(_KINDS)}, once each, as in 'auto, attention=tvm'; not {text!r}"
             )
+        said.add(kind)
         if kind:
             special[kind] = choice
         else:

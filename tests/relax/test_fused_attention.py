@@ -414,3 +414,11 @@ def test_masks_of_the_least_number(dtype: str, least: float) -> None:
         module(case), arrays, relax_pipeline=tvm_stitch.relax.pipeline(TARGET), target=TARGET
     ).check()
     np.testing.assert_allclose(run.outputs[0].astype("float64"), reference(case, arrays), rtol=0, atol=3e-2)
+
+
+def test_attention_is_ours_on_a_cpu_where_products_are_tvm_s() -> None:
+    target, mod = resolve_target("llvm"), module(Case(B, H, S, T, D, dtype="float32"))
+    asked, told = fused(mod, target, compute="tvm, attention=auto")
+    assert kernels(asked) == 1 and "our kernel" in " ".join(told.values())
+    left, told = fused(mod, target, compute="tvm")
+    assert kernels(left) == 0 and "asked for" in " ".join(told.values())

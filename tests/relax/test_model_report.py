@@ -7,6 +7,7 @@ import functools
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 import tvm
 from tvm import relax
@@ -16,6 +17,7 @@ from tvm.script import relax as RS
 
 from tests.graph.helpers import build, symbol
 from tvm_stitch import Report, explain
+from tvm_stitch.config import StitchConfig
 from tvm_stitch.execution.compare import load_onnx
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import explain as explaining
@@ -223,3 +225,32 @@ def test_a_function_that_only_reshapes_is_no_kernel(monkeypatch: pytest.MonkeyPa
     mod = build(body, ((4, 6), F32))
     assert "reshape" in left[0](mod).script()
     assert [kernel.function for kernel in model(explain(mod, "llvm")).kernels] == ["softmax", "tir_exp"]
+
+
+@pytest.mark.parametrize(("compute", "told"), [("auto, convolution=tvm", 1), ("tvm", 2)])
+def test_what_is_asked_of_tvm_is_told_so(compute: str, told: int) -> None:
+    """Not that the layout, which was left for that, has no template."""
+
+    def body(emit: Any, x: Any) -> Any:
+        y = emit(R.nn.conv2d(x, relax.const(np.ones((8, 4, 3, 3), F32)), padding=1))
+        return emit(R.matmul(emit(R.reshape(y, [8, 64])), relax.const(np.ones((64, 8), F32))))
+
+    notes = [
+        k.note
+        for k in model(
+            explain(build(body, ((1, 4, 8, 8), F32)), "llvm", StitchConfig(compute=compute))
+        ).kernels
+    ]
+    assert [note for note in notes if note].count("TVM: TVM's schedules are asked for") == told
+
+
+def test_a_kernel_of_ours_is_not_credited_to_tvm() -> None:
+    """Where its sums are divided no value of the model is its result."""
+
+    def body(emit: Any, x: Any) -> Any:
+        y = emit(R.nn.conv2d(x, relax.const(np.ones((128, 128, 3, 3), F32)), padding=1))
+        return emit(R.nn.conv2d(y, relax.const(np.ones((8, 16, 3, 3), F32)), groups=8))  # TVM's
+
+    found = model(explain(build(body, ((1, 128, 14, 14), F32)), "cuda")).kernels
+    (own,) = (k for k in found if k.function == "convolution")
+    assert own.note.startswith("our kernel")

@@ -94,3 +94,14 @@ def test_steps_that_differ_by_a_number_are_one_line() -> None:
     assert "; cell/mul_0..9\n" in text and "    1 x stitch_slice9_add1: 1 operator, 77 rows" in text
     two = dataclasses.replace(report, operators=operators, kernels=kernels[:2], plans=same)
     assert "alike" not in summary(two, "", {})
+
+
+def test_calls_that_move_different_bytes_are_told_apart() -> None:
+    """A library's function is called for operators of many sizes."""
+    report, call = (
+        sample(),
+        KernelCall("library.convolution", "library", (), (), (), None, None, 577_000, None),
+    )
+    other = dataclasses.replace(call, bytes_least=1_090_000)
+    text = summary(dataclasses.replace(report, kernels=(call, other, call)), "", {})
+    assert "    2 x library.convolution: 577 kB" in text and "    1 x library.convolution: 1.09 MB" in text

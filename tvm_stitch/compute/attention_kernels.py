@@ -13,7 +13,6 @@ from ..failures import Refusal
 from ..target import capability_of
 from . import cpu_attention, cuda_attention
 from .attention import Attention
-from .templates import has_templates
 
 
 class AttentionKernels(Protocol):
@@ -30,7 +29,7 @@ def attention_kernels(target: Any, config: StitchConfig) -> AttentionKernels | N
     """The kernels of a target; None where there are none."""
     if target.kind.name == "cuda":
         return _Cuda(target, config, device_model(target).shared_per_block)
-    return _Cpu(target, config) if has_templates(target, config) else None
+    return _Cpu(target, config) if target.kind.name == "llvm" else None
 
 
 @dataclass(frozen=True)

@@ -180,9 +180,16 @@ def _note(
     given = [v.name for v in call.results] + [name for node in nodes for name in node.values]
     of_model = {unmarked(name) for name in given if not is_fresh(name)} | {o.name for o in members}
     for names in (of_model, set(given)):  # a number that a pass gave may be one of the model's as well
-        for key, how in computed.items():
-            if key == call.function or call.function == f"{key}_tiled" or key.rpartition(" ")[2] in names:
-                return how
+        keys = (
+            key
+            for key in computed
+            if key == call.function or call.function == f"{key}_tiled" or key.rpartition(" ")[2] in names
+        )
+        # Of attention that is left in pieces the product is told by what computes the product.
+        if best := min(keys, key=lambda key: key.startswith("attention "), default=None):
+            return computed[best]
+    if call.marked:
+        return "our kernel"
     words = f"{call.function} {' '.join(node.function for node in nodes)}"
     for key, how in computed.items():  # "12 matmuls": none of them has a word of its own
         if (many := re.match(r"\d+ (\w+?)s?$", key)) and many[1][:4] in words:

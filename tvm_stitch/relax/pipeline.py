@@ -173,11 +173,7 @@ def planning_passes(
         *_libraries(target, config, recorder),
         ConstantViews(),
         *stitch_passes(target, config, recorder, scopes, check),
-        *(
-            [ComputeTemplates(target, config, recorder.computed, check)]
-            if has_templates(target, config)
-            else []
-        ),
+        *([ComputeTemplates(target, config, recorder.computed, check)] if target.kind.name == "llvm" else []),
     ]
 
 

@@ -25,6 +25,8 @@ KINDS = {
     "tvm": "Kernels left to TVM",
 }
 """What a kernel may be, with the heading of its kind."""
+_Equal = tuple[str, str, str]
+"""What calls that share a line have in common: the function, what computes it, and what it moves."""
 
 
 def summary(report: ModelReport, device: str, computed: Mapping[str, str]) -> str:
@@ -96,11 +98,11 @@ def _place(report: ModelReport, kernel: int) -> str:
 
 def _kernels(report: ModelReport, kind: str, heading: str) -> tuple[str, list[str]]:
     """A heading and a line for each different kernel, with what computes it where that differs."""
-    calls: dict[tuple[str, str], list[KernelCall]] = {}
+    calls: dict[_Equal, list[KernelCall]] = {}
     for kernel in report.kernels:
         if kernel.kind == kind:
-            calls.setdefault((kernel.function, kernel.note), []).append(kernel)
-    lines, notes = [], {note for _, note in calls}
+            calls.setdefault((kernel.function, kernel.note, _told(report, kernel)), []).append(kernel)
+    lines, notes = [], {note for _, note, _ in calls}
     for name, note, same in _alike(report, calls):
         lines.append(_cut(f"  {len(same):3} x {name}: {_told(report, same[0])}{time_of(same)}"))
         if sources := _sources(report, same):
@@ -115,22 +117,27 @@ def _kernels(report: ModelReport, kind: str, heading: str) -> tuple[str, list[st
 
 
 def _alike(
-    report: ModelReport, calls: Mapping[tuple[str, str], list[KernelCall]]
+    report: ModelReport, calls: Mapping[_Equal, list[KernelCall]]
 ) -> list[tuple[str, str, list[KernelCall]]]:
     """Kernels with their notes and calls, those in one that a loop's steps differ in: a number in their names."""
-    families: dict[tuple[str, str, str], list[str]] = {}
-    for (function, note), same in calls.items():
-        family = re.sub(r"\d+", "#", function), note, _told(report, same[0])
+    families: dict[_Equal, list[str]] = {}
+    for function, note, told in calls:
+        family = re.sub(r"\d+", "#", function), note, told
         families.setdefault(family, []).append(function)
     found = []
-    for (_, note, _), functions in families.items():
+    for (_, note, told), functions in families.items():
         names = _range(functions)
         if len(functions) >= LEAST_ALIKE and len(names) == 1:
             members = set(functions)
-            of_all = [k for same in calls.values() for k in same if k.function in members and k.note == note]
+            of_all = [
+                k
+                for key, same in calls.items()
+                for k in same
+                if key[0] in members and key[1:] == (note, told)
+            ]
             found.append((f"{names[0]} ({len(functions)} alike)", note, of_all))
         else:
-            found += [(function, note, calls[function, note]) for function in functions]
+            found += [(function, note, calls[function, note, told]) for function in functions]
     return found
 
 
