@@ -109,13 +109,12 @@ def candidates(
     for s in splits:
         for t in threads:
             for keep in keeps:
-                in_registers = keep not in ("NOTHING", SHARED)
-                elements = columns / (s * t) if in_registers else 0
-                if in_registers and not LEAST <= elements <= MOST:
-                    continue
                 if keep == SHARED:  # few registers: shared memory bounds the blocks
                     if LEAST <= columns / (s * t) <= 2 * MOST:
                         yield Forced(s, t, 0, keep)
+                    continue
+                elements = 0 if keep == "NOTHING" else columns / (s * t)
+                if keep != "NOTHING" and not LEAST <= elements <= MOST:
                     continue
                 bounds = {n for n in (1024 // t, 1536 // t, 2048 // t) if n > 1}
                 needed = elements * words + OTHER_REGISTERS

@@ -128,13 +128,7 @@ def _alike(
     for (_, note, told), functions in families.items():
         names = _range(functions)
         if len(functions) >= LEAST_ALIKE and len(names) == 1:
-            members = set(functions)
-            of_all = [
-                k
-                for key, same in calls.items()
-                for k in same
-                if key[0] in members and key[1:] == (note, told)
-            ]
+            of_all = [k for function in functions for k in calls[function, note, told]]
             found.append((f"{names[0]} ({len(functions)} alike)", note, of_all))
         else:
             found += [(function, note, calls[function, note, told]) for function in functions]

@@ -34,8 +34,12 @@ def begin_copies(emitter: RowEmitter) -> dict[Leaf, Buffer]:
         return begun
     for p in sched.passes:
         for leaf in p.loads:
-            if leaf in sched.kept_loads and leaf not in begun and _size(emitter, leaf, p) in (4, 8, 16):
-                begun[leaf] = _begin(emitter, leaf, p)
+            if leaf not in sched.kept_loads or leaf in begun:
+                continue
+            piece = _piece(emitter, leaf, p)
+            size = piece * item_bytes(emitter.buffers.dtype(leaf[0]))
+            if size in (4, 8, 16):
+                begun[leaf] = _begin(emitter, leaf, p, piece, size)
     if begun:
         B.evaluate(T.ptx.cp.async_.commit_group())
     return begun
@@ -61,11 +65,11 @@ def read_copies(emitter: RowEmitter, p: RowLoop, cm: ColumnMapping, place: Expr)
         emitter.load_tiles[leaf] = tile
 
 
-def _begin(emitter: RowEmitter, leaf: Leaf, p: RowLoop) -> Buffer:
+def _begin(emitter: RowEmitter, leaf: Leaf, p: RowLoop, piece: int, size: int) -> Buffer:
+    """Copy an input by instructions that take ``piece`` elements each, ``size`` bytes."""
     tensor, point = leaf
     m, cm = emitter.mapping, emitter.mapping.of(p.columns)
     dtype = emitter.buffers.dtype(tensor)
-    piece, size = _piece(emitter, leaf, p), _size(emitter, leaf, p)
     stage = B.local([m.block_columns(p.columns)], dtype, f"{tensor.name}_copy", "shared.dyn")
     indices = input_indices(emitter.al, tensor, point)
     cached = T.ptx.cp.async_.cg if size == 16 else T.ptx.cp.async_.ca
@@ -91,7 +95,3 @@ def _piece(emitter: RowEmitter, leaf: Leaf, p: RowLoop) -> int:
     indices = input_indices(emitter.al, tensor, point)
     cm, dtype = emitter.mapping.of(p.columns), emitter.buffers.dtype(tensor)
     return emitter.piece(indices, tensor.shape, dtype, p.columns, cm)
-
-
-def _size(emitter: RowEmitter, leaf: Leaf, p: RowLoop) -> int:
-    return _piece(emitter, leaf, p) * item_bytes(emitter.buffers.dtype(leaf[0]))
