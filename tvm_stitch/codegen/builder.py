@@ -36,6 +36,13 @@ def loop(kind: str, extent: int | Expr, name: str = "i") -> Iterator[Var]:
 
 
 @contextmanager
+def loop_while(condition: Expr) -> Iterator[None]:
+    """A loop that ends when the condition, asked before every round, no longer holds."""
+    with T.While(condition):
+        yield
+
+
+@contextmanager
 def when(condition: Expr | None) -> Iterator[None]:
     """A conditional; no condition makes none."""
     if condition is None:

@@ -7,7 +7,7 @@ operator and point, and index arithmetic is written in variables that the caller
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from .. import compat
@@ -19,6 +19,7 @@ from ..graph.extent import unflatten
 from ..graph.ir import Access, Operator, Tensor
 from ..plan.iteration.alignment import Alignment, Key
 from ..plan.iteration.domain import At, Point
+from . import builder as B
 from .arithmetic import DEVICE, Arithmetic, is_small, wraps
 from .buffers import IN_PLACE, Buffers
 from .negation import hidden_negation
@@ -90,10 +91,20 @@ class Evaluator:
         """Make a row's value known (a reduction's result)."""
         self.row_cache[key] = value
 
+    def forget(self, keys: Iterable[Key]) -> None:
+        """Forget row values: what they are computed of has changed."""
+        for key in keys:
+            self.row_cache.pop(key, None)
+
     def bind_row(self, key: Key) -> None:
         """Evaluate a row value and bind it."""
         if key not in self.row_cache:
             self.row_cache[key] = self.reader.bind(self._expression(key, False), short_name(key[0]))
+
+    def hold_row(self, key: Key) -> None:
+        """Evaluate a row value here and now where it reads an input; one that does not costs nothing later."""
+        if key not in self.row_cache and any(a.tensor in self.inputs for a in key[0].accesses):
+            self.row_cache[key] = B.cell(self._expression(key, False), short_name(key[0]))
 
     def value(self, key: Key) -> Expr:
         """The value of an operator at a point, bound on first use."""

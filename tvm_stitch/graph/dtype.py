@@ -7,6 +7,7 @@ from functools import cache
 
 HALF = ("float16", "bfloat16")
 
+FLOATS = ("float16", "bfloat16", "float32", "float64")
 MULTIPLIED = ("float32", *HALF)
 """Element types whose products are computed and added up in float32."""
 

@@ -400,6 +400,8 @@ def element_ns(heavy: int, light: int, accesses: int) -> float:
 
 
 # -- code generation -------------------------------------------------------------------------------------------
+PARTS_IN_ORDER = 8
+"""Partial results of other warps or blocks up to which every thread folds them one after the other."""
 BOUND_WEIGHT = 12
 """Nodes of a light expression from which on it is computed once, into a cell, and not wherever it is used."""
 NESTED_LETS = 16

@@ -16,6 +16,7 @@ from .gpu.tile import settled
 from .gpu.variants import has_symbolic_rows, stages_by_length
 from .iteration.alignment import align
 from .iteration.loops import schedule
+from .iteration.rescaled import rescaled_sums
 from .kernel import Crossing, KernelPlan, Stage
 from .slices import partial_tensor, whole
 
@@ -60,7 +61,8 @@ def _plan_gpu(graph: StitchGraph, device: DeviceModel, config: StitchConfig) -> 
         sched, mapping = settled(alignment, sched, choose_mapping(alignment, sched, device, config), device)
     scratch = partial_scratch(sched, alignment.domain.rows, mapping)
     partials = {op: partial_tensor(op, mapping.row_splits, s.dtype) for op, s in scratch.items()}
-    stage = with_early_loads(Stage(whole(alignment), sched, mapping), device)
+    rescaled = rescaled_sums(alignment, sched) if mapping.shares_rows else {}
+    stage = with_early_loads(Stage(whole(alignment), sched, mapping, rescaled=rescaled), device)
     return KernelPlan(
         graph,
         device,

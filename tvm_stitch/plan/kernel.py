@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 from ..compat import Var
 from ..device import DeviceModel
@@ -17,7 +18,7 @@ from ..graph.ir import Operator, StitchGraph, Tensor
 from .cpu.tile import CpuMapping
 from .gpu.mapping import CrossBlockReduction, RowMapping
 from .iteration.alignment import Alignment
-from .iteration.loops import Leaf, LoopNest
+from .iteration.loops import Leaf, LoopNest, RowLoop
 from .slices import Slice
 
 
@@ -42,7 +43,8 @@ class Stage:
     ``offset`` is the block of the first task. ``backwards``: a block takes its tasks from the last to the first, where
     the caches hold the end of what an earlier phase read. ``resident`` are inputs that all rows share, of which a
     thread keeps its columns for all of its tasks, and ``early`` are those that passes behind a reduction read, and that
-    are loaded before the first pass.
+    are loaded before the first pass. ``rescaled`` are sums that are taken beside their warp's maximum, each with the
+    maximum's operator.
     """
 
     slice: Slice
@@ -56,6 +58,7 @@ class Stage:
     backwards: bool = False
     resident: tuple[Leaf, ...] = ()
     early: tuple[Leaf, ...] = ()
+    rescaled: Mapping[Operator, Operator] = field(default_factory=dict)
 
     @property
     def graph(self) -> StitchGraph:
@@ -72,6 +75,18 @@ class Stage:
         """The mapping of a stage for a GPU."""
         assert isinstance(self.mapping, RowMapping), "the plan was not made for a GPU"
         return self.mapping
+
+    @property
+    def levels(self) -> list[list[RowLoop]]:
+        """The passes, together those whose reductions are folded at once: of a level, and rescaled sums of the next."""
+        found: list[list[RowLoop]] = []
+        for _, level in groupby(self.schedule.passes, key=lambda p: p.level):
+            passes = list(level)
+            if any(op in self.rescaled for p in passes for op in p.reduces):
+                found[-1] += passes
+            else:
+                found.append(passes)
+        return found
 
     @property
     def exchange(self) -> CrossBlockReduction:

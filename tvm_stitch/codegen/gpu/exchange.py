@@ -16,15 +16,13 @@ from ...graph.dtype import carried_dtype, item_bytes
 from ...graph.ir import Operator
 from ...plan.gpu.mapping import CrossBlockReduction
 from ...plan.gpu.split import partial_scratch
+from ...plan.gpu.tile import exchanged_warps
 from ...plan.kernel import Stage
 from .. import builder as B
-from ..combine import accumulator_dtype, combine, identity, in_order
+from ..combine import accumulator_dtype
 from ..evaluator import convert
 from .grid_barrier import grid_barrier
-from .reduce import shuffle_reduce
-
-WARP = 32
-
+from .reduce import WARP, fold_parts, row_reduce, warp_reduce
 
 class Exchanger(Protocol):
     """Folds over the segments of a row."""
@@ -35,8 +33,8 @@ class Exchanger(Protocol):
         No block barrier stands between making the exchange and this.
         """
 
-    def fold(self, ops: Sequence[Operator], totals: Sequence[Expr]) -> list[Expr]:
-        """The results of reductions of which each block's part is known to all of its threads.
+    def fold(self, ops: Sequence[Operator], partials: Sequence[Expr]) -> list[Expr]:
+        """The results of reductions of which every thread has a part.
 
         Every thread of every block that shares the row must come here, outside any condition.
         """
@@ -56,74 +54,116 @@ def make_exchange(
     m = stage.row_mapping
     if m.exchange is CrossBlockReduction.NONE:
         return None
-    reduces = [op for p in stage.schedule.passes for op in p.reduces]
     if m.exchange is CrossBlockReduction.CLUSTER:
-        return ClusterExchange(reduces, m.rows_per_block, m.row_splits, segment, slot, lane)
+        levels = [ops for together in stage.levels if (ops := [op for p in together for op in p.reduces])]
+        return ClusterExchange(levels, stage, segment, slot, lane)
     names = {op: s.name for op, s in partial_scratch(stage.schedule, stage.alignment.domain.rows, m).items()}
     buffers = {op: scratch[name] for op, name in names.items()}
-    return GridExchange(buffers, scratch, m.row_splits, row, segment, lane)
+    return GridExchange(buffers, scratch, stage, row, segment, slot, lane)
 
 
 class ClusterExchange:
-    """Blocks of a cluster push their partial results into each other's shared memory.
+    """Blocks of a cluster push their warps' partial results into each other's shared memory.
 
-    A slot for each row, reduction and segment: a slot is written once, and one cluster barrier between writing and
-    reading is enough. Before the first push blocks wait until all of the cluster have started, which they say at once;
-    after the last barrier they read their own memory only, and may end whenever they like.
+    A warp sends its own to every block, without waiting for the others of its block (st.async); a barrier in the
+    receiver's shared memory counts the bytes of a level, and who waits for it has all of them (mbarrier). Each level has
+    a barrier, and each row, reduction, segment and warp a slot, of its own: both are used once. Before the first push
+    blocks wait until all of the cluster have made their barriers, which they say at once; they end when everything that
+    is sent to them is there.
 
     Slots are written and read by instructions that TVM does not look into: it would place block barriers of its own
-    around them. Its storage planning sees the buffer in use from here to the last exchange.
+    around them. Its storage planning sees the buffers in use from here to the last exchange.
     """
 
     def __init__(
-        self, ops: Sequence[Operator], rows: int, segments: int, rank: Expr, slot: Expr, lane: Expr
+        self, levels: Sequence[Sequence[Operator]], stage: Stage, segment: Expr, slot: Expr, lane: Expr
     ):  # fmt: skip
-        self.segments, self.rank, self.lane = segments, rank, lane
-        self.slot = slot if rows > 1 else None
+        self.mapping = mapping = stage.row_mapping
+        self.rescaled, self.rank, self.lane = stage.rescaled, segment, lane
+        self.warps = exchanged_warps(mapping)
+        self.slot = slot if mapping.rows_per_block > 1 else None
+        ops = [op for level in levels for op in level]
         self.place = {op: i for i, op in enumerate(ops)}
+        self.level = {op: i for i, level in enumerate(levels) for op in level}
         self.bits = 8 * max(item_bytes(carried_dtype(op.output.dtype)) for op in ops)
-        self.slots = B.local([rows, len(ops), segments], f"uint{self.bits}", "segments", scope="shared")
+        shape = [mapping.rows_per_block, len(ops), self._parts]
+        self.slots = B.local(shape, f"uint{self.bits}", "segments", scope="shared")
+        self.barriers = B.local([len(levels)], "uint64", "arrived", scope="shared")
         self.met = False
         B.cell(self._own(), "slots_of_this_block")  # in use from the start on: others write here unseen
-        B.evaluate(T.ptx.barrier.cluster.arrive.relaxed.aligned())
+        self.first = tir.EQ(lane, B.i64(0))
+        if self.slot is not None:
+            self.first = tir.And(self.first, tir.EQ(self.slot, B.i64(0)))
+        with B.when(self.first):
+            for i in range(len(levels)):
+                B.evaluate(T.ptx.mbarrier.init.shared.b64(self._barrier(i), compat.const(1, "uint32")))
+        B.evaluate(T.ptx.barrier.cluster.arrive.release.aligned())
+
+    @property
+    def _parts(self) -> int:
+        """Of a row and reduction."""
+        return self.mapping.row_splits * self.warps
 
     def meet(self) -> None:
-        """Wait until all blocks of the cluster have started."""
+        """Wait until all blocks of the cluster have made their barriers."""
         if not self.met:
             B.evaluate(T.ptx.barrier.cluster.wait.acquire.aligned())
             self.met = True
 
-    def fold(self, ops: Sequence[Operator], totals: Sequence[Expr]) -> list[Expr]:
-        """The results, once all blocks of the cluster are here."""
+    def fold(self, ops: Sequence[Operator], partials: Sequence[Expr]) -> list[Expr]:
+        """The results, once those of all warps of the cluster are here."""
         self.meet()
-        words = [B.cell(self._to_word(op, t), "word") for op, t in zip(ops, totals)]
-        with B.when(self.lane < B.i64(self.segments)):
-            remote = B.local([1], "uint32", "remote")
-            B.evaluate(T.ptx.mapa.shared__cluster.u32(remote[0], self._own(), tir.Cast("uint32", self.lane)))
+        m, level = self.mapping, self.level[ops[0]]
+        folded = warp_reduce(ops, partials, m.threads, self.rescaled)
+        words = [B.cell(self._to_word(op, t), "word") for op, t in zip(ops, folded)]
+        size = m.rows_per_block * len(ops) * self._parts * self.bits // 8
+        with B.when(self.first):
+            expect = T.ptx.mbarrier.arrive.expect_tx.shared__cluster.b64
+            B.evaluate(expect(self._barrier(level), compat.const(size, "uint32")))
+        lane, warp = self.lane, B.i64(0)
+        if m.threads > WARP:
+            lane, warp = tir.floormod(lane, B.i64(WARP)), tir.floordiv(lane, B.i64(WARP))
+        with B.when(lane < B.i64(m.row_splits)):
+            there = tir.Cast("uint32", lane)
+            remote, barrier = B.local([1], "uint32", "remote"), B.local([1], "uint32", "remote_arrived")
+            B.evaluate(T.ptx.mapa.shared__cluster.u32(remote[0], self._own(), there))
+            B.evaluate(T.ptx.mapa.shared__cluster.u32(barrier[0], self._barrier(level), there))
+            send = getattr(T.ptx.st_async.shared__cluster.mbarrier__complete_tx__bytes, f"b{self.bits}")
             for op, word in zip(ops, words):
-                address = B.fetch(remote, 0) + self._offset(op, self.rank)
-                B.evaluate(getattr(T.ptx.st.shared__cluster, f"b{self.bits}")(address, word))
-        B.evaluate(T.ptx.barrier.cluster.arrive.release.aligned())
-        B.evaluate(T.ptx.barrier.cluster.wait.acquire.aligned())
-        parts = ((op, [self._part(op, rank) for rank in range(self.segments)]) for op in ops)
-        return [B.cell(in_order(op, found), "whole") for op, found in parts]
+                address = B.fetch(remote, 0) + self._offset(op, self.rank * B.i64(self.warps) + warp)
+                B.evaluate(send(address, word, B.fetch(barrier, 0)))
+        self._wait(level)
+        return fold_parts(ops, self._parts, m.threads, self.lane, self._part, self.rescaled)
 
-    def _part(self, op: Operator, rank: int) -> Expr:
+    def _wait(self, level: int) -> None:
+        """Wait for all bytes of a level."""
+        done = B.local([1], "uint32", "done")
+        zero = compat.const(0, "uint32")
+        B.store(done, zero, [B.i64(0)])
+        with B.loop_while(tir.EQ(B.fetch(done, 0), zero)):
+            wait = T.ptx.mbarrier.try_wait.parity.acquire.cluster.shared__cta.b64
+            B.evaluate(wait(done[0], self._barrier(level), zero))
+
+    def _part(self, op: Operator, index: Expr) -> Expr:
         word = B.local([1], f"uint{self.bits}", "word")
-        address = self._own() + self._offset(op, B.i64(rank))
+        address = self._own() + self._offset(op, index)
         B.evaluate(getattr(T.ptx.ld.shared, f"b{self.bits}")(word[0], address))
         return B.cell(self._from_word(B.fetch(word, 0), op), "part")
 
     def _own(self) -> Expr:
         return T.cuda.cvta_generic_to_shared(self.slots.data)
 
-    def _offset(self, op: Operator, rank: Expr) -> Expr:
+    def _barrier(self, level: int) -> Expr:
+        return T.cuda.cvta_generic_to_shared(self.barriers.data) + compat.const(8 * level, "uint32")
+
+    def _offset(self, op: Operator, part: Expr) -> Expr:
+        """Bytes before a slot of the thread's row."""
         size = self.bits // 8
-        within = compat.const(self.place[op] * self.segments * size, "uint32")
-        within += tir.Cast("uint32", rank) * compat.const(size, "uint32")
+        within = compat.const(self.place[op] * self._parts * size, "uint32")
+        within += tir.Cast("uint32", part) * compat.const(size, "uint32")
         if self.slot is None:
             return within
-        of_row = compat.const(len(self.place) * self.segments * size, "uint32")
+        of_row = compat.const(len(self.place) * self._parts * size, "uint32")
         return tir.Cast("uint32", self.slot) * of_row + within
 
     def _to_word(self, op: Operator, value: Expr) -> Expr:
@@ -144,39 +184,29 @@ class GridExchange:
     """
 
     def __init__(
-        self, partials: Mapping[Operator, Buffer], scratch: Mapping[str, Buffer], segments: int, row: Expr,
-        segment: Expr, lane: Expr,
+        self, partials: Mapping[Operator, Buffer], scratch: Mapping[str, Buffer], stage: Stage, row: Expr,
+        segment: Expr, slot: Expr, lane: Expr,
     ):  # fmt: skip
-        self.partials, self.scratch, self.segments = partials, scratch, segments
-        self.row, self.segment, self.lane = row, segment, lane
+        self.partials, self.scratch, self.mapping = partials, scratch, stage.row_mapping
+        self.rescaled = stage.rescaled
+        self.row, self.segment, self.slot, self.lane = row, segment, slot, lane
 
     def meet(self) -> None:
         """Nothing to wait for: scratch is there before the kernel."""
 
-    def fold(self, ops: Sequence[Operator], totals: Sequence[Expr]) -> list[Expr]:
+    def fold(self, ops: Sequence[Operator], partials: Sequence[Expr]) -> list[Expr]:
         """The results, once all blocks of the grid are here."""
+        m = self.mapping
+        totals = row_reduce(
+            ops, partials, m.threads, m.rows_per_block, self.lane, self.slot, self.rescaled, whole_rows=False
+        )
         with B.when(tir.EQ(self.lane, B.i64(0))):
             for op, total in zip(ops, totals):
                 buffer = self.partials[op]
                 B.store(buffer, convert(total, compat.buffer_dtype(buffer)), [self.row, self.segment])
         grid_barrier(self.scratch)
-        if self.segments > 8:
-            return [self._many(op) for op in ops]
-        parts = ((op, [self._part(op, B.i64(s)) for s in range(self.segments)]) for op in ops)
-        return [B.cell(in_order(op, found), "whole") for op, found in parts]
-
-    def _many(self, op: Operator) -> Expr:
-        """Each warp reads all segments, a lane every 32nd."""
-        folded = B.local([1], accumulator_dtype(op), "parts")
-        B.store(folded, identity(op), [B.i64(0)])
-        own = tir.floormod(self.lane, B.i64(WARP))
-        with B.loop("serial", -(-self.segments // WARP), "group") as group:
-            segment = group * B.i64(WARP) + own
-            inside = None if self.segments % WARP == 0 else segment < B.i64(self.segments)
-            with B.when(inside):
-                both = combine(op.combiner or "", B.fetch(folded, 0), self._part(op, segment))
-                B.store(folded, both, [B.i64(0)])
-        return shuffle_reduce(op, B.fetch(folded, 0), WARP)
+        return fold_parts(ops, m.row_splits, m.threads, self.lane, self._part, self.rescaled)
 
     def _part(self, op: Operator, segment: Expr) -> Expr:
         return B.cell(convert(B.fetch(self.partials[op], self.row, segment), accumulator_dtype(op)), "part")
+

@@ -3,15 +3,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import numpy as np
 
 from ... import compat
 from ...compat import Expr, tir
 from ...graph.dtype import carried_dtype
 from ...graph.ir import Operator
+from ...plan import heuristics
 from .. import builder as B
-from ..combine import accumulator_dtype, combine, in_order
+from ..combine import accumulator_dtype, combine, identity, in_order
 from ..evaluator import convert
+
+WARP = 32
+
+Rescaled = Mapping[Operator, Operator]
+"""Sums that are relative to a maximum, each with the maximum's operator."""
+NOTHING: Rescaled = {}
 
 
 def shuffle_reduce(op: Operator, value: Expr, lanes: int) -> Expr:
@@ -29,8 +39,25 @@ def shuffle_reduce(op: Operator, value: Expr, lanes: int) -> Expr:
     return value
 
 
+def warp_reduce(
+    ops: Sequence[Operator], partials: Sequence[Expr], threads: int, rescaled: Rescaled
+) -> list[Expr]:
+    """Fold each partial over a row's lanes of a warp; maxima that sums are relative to are folded already."""
+    done = set(rescaled.values())
+    return [
+        p if op in done else shuffle_reduce(op, p, min(threads, WARP)) for op, p in zip(ops, partials)
+    ]
+
+
 def row_reduce(
-    ops: Sequence[Operator], partials: Sequence[Expr], threads: int, rows: int, lane: Expr, slot: Expr
+    ops: Sequence[Operator],
+    partials: Sequence[Expr],
+    threads: int,
+    rows: int,
+    lane: Expr,
+    slot: Expr,
+    rescaled: Rescaled = NOTHING,
+    whole_rows: bool = True,
 ) -> list[Expr]:
     """Fold each partial over the ``threads`` of a row.
 
@@ -39,31 +66,84 @@ def row_reduce(
         partials: each thread's partial result.
         threads: threads a row (a power of two); ``rows`` rows in the block.
         lane, slot: the thread's index in its row, the row's index in the block.
+        rescaled: sums that are relative to their warp's maximum.
+        whole_rows: whether no other block has a part of the row.
 
     Returns: per reduction its result, known to every thread of the row.
     """
-    folded = [shuffle_reduce(op, p, min(threads, 32)) for op, p in zip(ops, partials)]
-    if threads <= 32:
+    folded = warp_reduce(ops, partials, threads, rescaled)
+    if threads <= WARP:
         return folded
-    warps = threads // 32
-    buffers = []
+    warps = threads // WARP
+    buffers = {}
     for op in ops:
         dtype = carried_dtype(op.output.dtype)
-        buffers.append(B.local([rows, warps], dtype, "partial", scope="shared"))
+        buffers[op] = B.local([rows, warps], dtype, "partial", scope="shared")
     zero = compat.const(0, "int64")
-    for buffer, value in zip(buffers, folded):
-        with B.when(tir.EQ(tir.floormod(lane, B.i64(32)), zero)):
-            B.store(
-                buffer, convert(value, compat.buffer_dtype(buffer)), [slot, tir.floordiv(lane, B.i64(32))]
-            )
+    for op, value in zip(ops, folded):
+        with B.when(tir.EQ(tir.floormod(lane, B.i64(WARP)), zero)):
+            moved = convert(value, compat.buffer_dtype(buffers[op]))
+            B.store(buffers[op], moved, [slot, tir.floordiv(lane, B.i64(WARP))])
     B.evaluate(compat.intrinsic("int32", "tvm_storage_sync", compat.string("shared")))
-    results = []
-    for op, buffer in zip(ops, buffers):
-        dtype = accumulator_dtype(op)
-        if warps <= 8 or warps & (warps - 1):
-            parts = [convert(B.fetch(buffer, slot, w), dtype) for w in range(warps)]
-            results.append(B.cell(in_order(op, parts), "total"))
-        else:
-            own = B.cell(convert(B.fetch(buffer, slot, tir.floormod(lane, B.i64(warps))), dtype), "part")
-            results.append(shuffle_reduce(op, own, warps))
-    return results
+
+    def part(op: Operator, warp: Expr) -> Expr:
+        return convert(B.fetch(buffers[op], slot, warp), accumulator_dtype(op))
+
+    return fold_parts(ops, warps, threads, lane, part, rescaled, whole_rows)
+
+
+def fold_parts(
+    ops: Sequence[Operator],
+    count: int,
+    threads: int,
+    lane: Expr,
+    part: Callable[[Operator, Expr], Expr],
+    rescaled: Rescaled = NOTHING,
+    whole_rows: bool = True,
+) -> list[Expr]:
+    """The results of reductions of which every thread of a row can read ``count`` parts; alike in all of them.
+
+    A part of a rescaled sum is relative to the maximum's part of the same index: it is scaled to the whole maximum.
+    Where a part's maximum is -inf, its sum is 0 (see :func:`as_bound`), and stays so unless the maximum of a whole row
+    is -inf: then it is nan, as it would be had the maximum been known first.
+    """
+    whole: dict[Operator, Expr] = {}
+
+    def scaled(op: Operator, index: Expr) -> Expr:
+        if op not in rescaled:
+            return part(op, index)
+        maximum = rescaled[op]
+        bound = whole[maximum] if whole_rows else as_bound(whole[maximum])
+        apart = convert(part(maximum, index) - bound, accumulator_dtype(op))
+        return part(op, index) * tir.exp(apart)
+
+    for op in sorted(ops, key=lambda op: op in rescaled):
+        few = count <= (1 if op in rescaled else heuristics.PARTS_IN_ORDER) or threads < WARP
+        read = partial(scaled, op)
+        whole[op] = in_order(op, [read(B.i64(i)) for i in range(count)]) if few else _fold(op, count, lane, read)
+        whole[op] = B.cell(whole[op], "whole")
+    return [whole[op] for op in ops]
+
+
+def as_bound(maximum: Expr) -> Expr:
+    """What a sum is taken relative to where a warp's maximum is so: 0 where it is -inf, for all of its operands are 0 then.
+
+    Relative to -inf they would be nan.
+    """
+    lowest = compat.const(-np.inf, compat.dtype_of(maximum))
+    return tir.Select(tir.EQ(maximum, lowest), compat.const(0, compat.dtype_of(maximum)), maximum)
+
+
+def _fold(op: Operator, count: int, lane: Expr, part: Callable[[Expr], Expr]) -> Expr:
+    """Parts folded by the lanes of every warp, each of which reads every 32nd."""
+    if count < WARP and not count & (count - 1):
+        return shuffle_reduce(op, B.cell(part(tir.floormod(lane, B.i64(count))), "part"), count)
+    folded = B.local([1], accumulator_dtype(op), "parts")
+    B.store(folded, identity(op), [B.i64(0)])
+    own = tir.floormod(lane, B.i64(WARP))
+    with B.loop("serial", -(-count // WARP), "group") as group:
+        index = group * B.i64(WARP) + own
+        inside = None if count % WARP == 0 else index < B.i64(count)
+        with B.when(inside):
+            B.store(folded, combine(op.combiner or "", B.fetch(folded, 0), part(index)), [B.i64(0)])
+    return shuffle_reduce(op, B.fetch(folded, 0), WARP)

@@ -15,9 +15,8 @@ block, and TVM refuses barriers below a condition on the host's side.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from itertools import groupby
 from typing import Any
 
 from ... import compat
@@ -39,7 +38,7 @@ from .background_copies import begin_copies, read_copies, wait_for_copies
 from .crossed import load_crossed
 from .exchange import Exchanger, make_exchange
 from .launch_bounds import bound_registers
-from .reduce import row_reduce
+from .reduce import WARP, as_bound, row_reduce, shuffle_reduce
 from .vector_address import vector_address
 
 
@@ -105,7 +104,7 @@ class RowEmitter:
             if self.exchange is not None and (self.mapping.shared or self.mapping.crossed):
                 self.exchange.meet()  # block barriers stand among accesses to staged values and patches
             wait_for_copies(self)
-            for _, passes in groupby(self.stage.schedule.passes, key=lambda p: p.level):
+            for passes in self.stage.levels:
                 self._level(passes)
             self._row_outputs()
 
@@ -165,23 +164,43 @@ class RowEmitter:
             if not self._streamed(leaf):
                 self.resident[leaf] = self.load_tiles[leaf]
 
-    def _level(self, passes: Iterable[RowLoop]) -> None:
+    def _level(self, passes: Sequence[RowLoop]) -> None:
         """The passes between two levels of reductions; what several blocks of a row reduce is exchanged once."""
-        if self.exchange is None:
+        rescaled = any(op in self.stage.rescaled for p in passes for op in p.reduces)
+        if self.exchange is None and not rescaled:
             for p in passes:
                 self._pass(p)
             return
+        m = self.mapping
         ops: list[Operator] = []
         partials: list[Expr] = []
+        relative: list[Key] = []  # row values that are computed of a warp's maximum
         for p in passes:
-            partials += self._thread_partials(p, self._sweep(p))
+            if any(op in self.stage.rescaled for op in p.reduces):
+                relative += p.row_values
+            found = self._thread_partials(p, self._sweep(p))
             ops += p.reduces
+            partials += self._with_bounds(p, found)
         if not ops:
             return
-        self.exchange.meet()
-        m = self.mapping
-        totals = row_reduce(ops, partials, m.threads, m.rows_per_block, self.lane, self.slot)
-        self._set_results(ops, self.exchange.fold(ops, totals))
+        if self.exchange is None:
+            rows = m.rows_per_block
+            totals = row_reduce(ops, partials, m.threads, rows, self.lane, self.slot, self.stage.rescaled)
+        else:
+            self.exchange.meet()
+            totals = self.exchange.fold(ops, partials)
+        self._set_results(ops, totals)
+        self.eval.forget(relative)
+        for key in relative:
+            self.eval.bind_row(key)
+
+    def _with_bounds(self, p: RowLoop, partials: list[Expr]) -> list[Expr]:
+        """Partial results, maxima that sums are taken beside as their warp's: what such sums are relative to from here on."""
+        for i, op in enumerate(p.reduces):
+            if op in self.stage.rescaled.values():
+                partials[i] = shuffle_reduce(op, partials[i], min(self.mapping.threads, WARP))
+                self.eval.set_row_value((op, self.al.row_point), B.cell(as_bound(partials[i]), "bound"))
+        return partials
 
     def _pass(self, p: RowLoop) -> None:
         """One sweep over the row's columns and the reductions that it feeds, where a row has one block."""
@@ -203,11 +222,16 @@ class RowEmitter:
                 B.store(acc, identity(op), [B.i64(e)])
             accumulators.append(acc)
         kept = [k for k in p.values if k in self.stage.schedule.kept_values and k not in self.value_tiles]
+        several = not is_number(cm.steps, 1)
+        if several:
+            self._bind_independent()
         with B.loop("serial", cm.steps, "step") as step:
             # Of every row: all loads are in flight before the first use.
             fresh = [leaf for leaf in p.loads if self._is_fresh(leaf)]
             for leaf in fresh:
                 self._load_tile(leaf, p, cm, step)
+            if not several:
+                self._bind_independent()
             tiles = {k: self._kept_tile(cm, k) for k in kept}
             with B.loop("unroll", cm.chunks, "chunk") as chunk:
                 self._chunk(p, cm, step, chunk, fresh, accumulators, tiles)
@@ -220,6 +244,11 @@ class RowEmitter:
             self.value_tiles.update(tiles)
             self.load_tiles.update({k: t for k, t in self.staged.items() if k in fresh})
         return accumulators
+
+    def _bind_independent(self) -> None:
+        """Begin to load what is read behind reductions and depends on none, once the first pass's own loads are on their way."""
+        for key in self.stage.schedule.independent:
+            self.eval.hold_row(key)
 
     def _chunk(
         self, p: RowLoop, cm: ColumnMapping, step: Expr, chunk: Expr, fresh: list[Leaf], accumulators: list[Buffer],

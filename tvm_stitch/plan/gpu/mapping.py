@@ -94,6 +94,11 @@ class RowMapping:
         """What is said of every column space."""
         return {str(e): f"vectors of {m.vector} x {m.chunks} x {_steps(m)}" for e, m in self.columns.items()}
 
+    @property
+    def shares_rows(self) -> bool:
+        """Whether several warps have a part of a row, which wait for each other where they reduce it."""
+        return self.threads > 32 or self.exchange is not CrossBlockReduction.NONE
+
     def describe(self) -> dict[str, object]:
         """The mapping as plain data, for ``explain``."""
         turned = [tensor.name for tensor, _ in self.crossed]

@@ -33,6 +33,8 @@ from .mapping import ColumnMapping, CrossBlockReduction, RowMapping, Storage
 
 MOST_BLOCKS = 2**31 - 1
 """Blocks of a grid's first dimension."""
+BARRIER_BYTES = 8
+"""Of a barrier in shared memory that counts what arrives there."""
 
 
 def full_vector(sched: LoopNest, columns: Extent, device: DeviceModel) -> int:
@@ -263,7 +265,7 @@ def partial_bytes(sched: LoopNest, mapping: RowMapping) -> int:
     Reductions that are folded together, those of a pass or (where blocks exchange them) of a level, have partials at
     the same time; later ones take the same space.
     """
-    if mapping.threads <= 32:
+    if mapping.threads <= 32 or mapping.exchange is CrossBlockReduction.CLUSTER:
         return exchange_bytes(sched, mapping)
     folded: dict[int, int] = {}
     for i, p in enumerate(sched.passes):
@@ -275,14 +277,22 @@ def partial_bytes(sched: LoopNest, mapping: RowMapping) -> int:
 
 
 def exchange_bytes(sched: LoopNest, mapping: RowMapping) -> int:
-    """Shared memory of a block that a cluster's exchange takes: a slot for each row, reduction and segment.
+    """Shared memory of a block that a cluster's exchange takes: a slot for each row, reduction, segment and warp, and a
+    barrier for each level of reductions.
 
     A slot has 8 bytes where any reduction accumulates in 8, else 4.
     """
     if mapping.exchange is not CrossBlockReduction.CLUSTER:
         return 0
     sizes = [item_bytes(carried_dtype(op.output.dtype)) for p in sched.passes for op in p.reduces]
-    return max(sizes, default=0) * len(sizes) * mapping.row_splits * mapping.rows_per_block
+    levels = {p.level for p in sched.passes if p.reduces}
+    parts = mapping.row_splits * exchanged_warps(mapping)
+    return max(sizes, default=0) * len(sizes) * parts * mapping.rows_per_block + BARRIER_BYTES * len(levels)
+
+
+def exchanged_warps(mapping: RowMapping) -> int:
+    """Warps of a row in a block, each of which sends its own partial results to the blocks of a cluster."""
+    return max(1, mapping.threads // 32)
 
 
 def settled(

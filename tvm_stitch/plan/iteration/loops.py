@@ -46,7 +46,8 @@ class LoopNest:
     """All passes in order, the row values and outputs that follow the last one, and what is kept between passes.
 
     ``final_cross_row`` are reductions across rows whose operand is a row value; ``hoisted`` are values that no row
-    changes, to be evaluated before the first one.
+    changes, to be evaluated before the first one. ``independent`` are values of a row that are read behind reductions
+    and depend on none, such as the element that an index picks: loading them first hides how long that takes.
     """
 
     passes: Sequence[RowLoop]
@@ -56,6 +57,7 @@ class LoopNest:
     kept_loads: Set[Leaf]
     final_cross_row: Sequence[Key] = ()
     hoisted: Sequence[Key] = ()
+    independent: Sequence[Key] = ()
 
     def over(self, columns: Extent) -> list[RowLoop]:
         """The passes over a column space."""
@@ -164,6 +166,7 @@ class _Scheduler:
         for key in final_cross_row:
             self._row_reads(key, False, final)
         done = {k for p in filled for k in p.row_values}
+        behind = [k for p in filled[1:] for k in p.row_values] + [k for k in final if k not in done]
         return LoopNest(
             filled,
             [k for k in final if k not in done],
@@ -172,6 +175,7 @@ class _Scheduler:
             kept_loads & used,
             final_cross_row,
             self.hoisted,
+            [k for k in behind if not self.al.level[k]] if any(p.reduces for p in filled) else [],
         )
 
     def _root_level(self, op: Operator, point: Point) -> int:

@@ -184,6 +184,27 @@ def _translate(statement: str) -> str:
         return "emu_end_copy_group()"
     if m := re.fullmatch(r"cp\.async\.wait_group (\d+)", text):
         return f"emu_wait_for_copy_groups({m[1]})"
+    if m := re.fullmatch(r"mbarrier\.init\.shared(?:::cta)?\.b64 \[%(\d+)\], %(\d+)", text):
+        return f"emu_mbarrier_init({listed(*m.groups())}, __LINE__)"
+    if m := re.fullmatch(
+        r"mbarrier\.arrive\.expect_tx(?:\.release\.\w+)?\.shared(?:::cta|::cluster)?\.b64 _, \[%(\d+)\], %(\d+)", text
+    ):
+        return f"emu_mbarrier_expect({listed(*m.groups())}, __LINE__)"
+    if m := re.fullmatch(
+        r"st\.async(?:\.weak)?\.shared::cluster\.mbarrier::complete_tx::bytes\.(\w+)"
+        r" \[%(\d+)\], %(\d+), \[%(\d+)\]",
+        text,
+    ):
+        if m[1] in _TYPES:
+            kind = _TYPES[m[1]]
+            bits = f"emu::to_bits<{kind}>({operand(m[3])})"
+            return f"emu_store_async({operand(m[2])}, {bits}, sizeof({kind}), {operand(m[4])}, __LINE__)"
+    if m := re.fullmatch(
+        r"\{ \.reg \.pred (\w+); mbarrier\.try_wait\.parity\.acquire\.cluster\.shared::cta\.b64 \1, \[%(\d+)\], %(\d+);"
+        r" selp\.b32 %(\d+), 1, 0, \1; \}",
+        text,
+    ):
+        return f"{operand(m[4])} = emu_mbarrier_wait({listed(m[2], m[3])}, __LINE__)"
     if _FENCE.fullmatch(text):
         return "emu_fence()"
     if re.fullmatch(

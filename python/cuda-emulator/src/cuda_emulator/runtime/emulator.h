@@ -43,7 +43,8 @@ struct ReportRecord {  // mirrored by reports.py
 using Stamp = uint32_t;
 constexpr Stamp kHostStamp = 1;  // memory that the host wrote; 0 stands for never
 
-enum Level : uint8_t { kThread = 0, kWarp = 1, kBlock = 2, kCluster = 3, kGrid = 4 };
+// kAsync: a store on its way, which an mbarrier's phase completes; `lanes` is the phase's number.
+enum Level : uint8_t { kThread = 0, kWarp = 1, kBlock = 2, kCluster = 3, kGrid = 4, kAsync = 5 };
 
 // Who touched a granule, as exactly as later checks need it: one thread, several lanes of one warp, several warps of one
 // block, several blocks of one cluster, several clusters. `who` is block * 1024 + thread of one of them.
@@ -94,7 +95,7 @@ void set_granule(Slot& s, uint8_t granule);
 void reserve_cells(Slot& s, uint64_t bytes);
 
 // ---- threads and blocks ----------------------------------------------------------------------------------------------
-enum State : uint8_t { kNew, kReady, kWaitWarp, kWaitBlock, kWaitCluster, kWaitGrid, kExited };
+enum State : uint8_t { kNew, kReady, kWaitWarp, kWaitBlock, kWaitCluster, kWaitMbarrier, kWaitGrid, kExited };
 enum WarpOp : uint8_t { kShuffleOp, kSyncWarpOp, kCollectiveOp, kActiveMaskOp, kVolatileOp };
 
 struct Dim {
@@ -117,6 +118,25 @@ struct AsyncCopy {
   const void* from;
   uint32_t bytes, read;
   uint32_t group;  // of its thread's groups that it is in
+};
+
+// A store to shared memory that runs beside its thread.
+struct AsyncStore {
+  void* to;
+  uint64_t bits;
+  uint32_t bytes;
+  uint32_t who;
+};
+
+// A barrier in shared memory: a phase is complete once `count` threads have arrived and the bytes they expect are there.
+struct Mbarrier {
+  const void* at;
+  uint32_t count, arrivals;  // of a phase; those that it still waits for
+  int64_t bytes;             // the same of bytes: below zero where stores were quicker than who expects them
+  uint32_t completed;        // phases
+  uint32_t id;               // of the running phase, alone in the process
+  uint32_t ids[2];           // of the last two that are complete
+  std::vector<AsyncStore> stores;
 };
 
 struct Thread {
@@ -149,6 +169,7 @@ struct Thread {
   Stamp fenced_known[32] = {};
   std::vector<AsyncCopy> copies;  // that it has not waited for
   uint32_t copy_groups = 0;       // that are complete: what comes is in the next one
+  std::vector<uint32_t> awaited;  // phases of mbarriers that it waited for
 };
 
 struct Block {
@@ -166,6 +187,8 @@ struct Block {
   Released pending;
   Access visits{};  // accesses of its shared memory by other blocks of the cluster, summed up as in a cell
   uint8_t visits_level = 0;
+  std::vector<Mbarrier> mbarriers;
+  std::vector<uint32_t> awaited;  // phases of mbarriers that all of its threads know of: since its last barrier
   std::vector<Thread> threads;
   uint32_t shared_ready[kSharedPerBlock / 32] = {};
 };
@@ -208,6 +231,15 @@ void complete_cluster_barrier(Block* const* blocks, uint32_t count);
 uint32_t cluster_of(uint32_t who);
 bool thread_released(const Block& b, uint32_t thread, const Access& a, const Thread* to);
 bool cluster_ordered(const Access& a, uint8_t level, const Thread* t);  // by cluster barriers alone
+
+// mbarrier.cc
+bool awaited(const Thread& t, uint32_t id);
+bool resolve_mbarriers(Block& b);          // lets threads go on whose phase is complete
+void mbarriers_ended(const Block& b);      // called on the fiber of its last thread
+// shadow.cc
+Block* block_of_shared(const void* at);    // of the running thread's cluster; null for other memory
+// Checks an access of shared memory by a store that is on its way, or of its barrier; false: the memory is not there yet.
+bool async_access_begins(void* at, unsigned bytes, bool write, uint32_t id);
 
 // warp.cc
 bool resolve_warp(Block& b, uint32_t first);  // of the warp that starts at thread `first`; false: no lane waits for it

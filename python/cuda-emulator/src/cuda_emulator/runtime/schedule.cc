@@ -26,8 +26,12 @@ namespace {
 void release_block(Block& b, State from, Stamp now) {
   b.stamp = now;
   uint32_t acquired = 0;
-  for (const Thread& t : b.threads)
-    if (t.state == from) acquired = std::max(acquired, t.acquired);
+  for (Thread& t : b.threads) {
+    if (t.state != from) continue;
+    acquired = std::max(acquired, t.acquired);
+    b.awaited.insert(b.awaited.end(), t.awaited.begin(), t.awaited.end());
+    t.awaited.clear();
+  }
   for (Thread& t : b.threads) {
     if (t.state != from) continue;
     t.stamp = now;
@@ -111,6 +115,12 @@ bool resolve_clusters() {
   return progress;
 }
 
+bool resolve_all_mbarriers() {
+  bool progress = false;
+  for (Block* b : g_launch.residents) progress |= !b->mbarriers.empty() && resolve_mbarriers(*b);
+  return progress;
+}
+
 bool resolve_grid() {
   uint32_t waiting = 0;
   for (Block* b : g_launch.residents) {
@@ -132,20 +142,20 @@ bool resolve_grid() {
 void report_deadlock() {
   for (Block* b : g_launch.residents) {
     if (!b->live) continue;
-    int at[4] = {};
+    int at[5] = {};
     const Thread* first = nullptr;
     for (const Thread& t : b->threads) {
       if (t.state == kExited) continue;
       if (!first) first = &t;
-      ++at[t.state == kWaitBlock ? 0 : t.state == kWaitCluster ? 1 : t.state == kWaitGrid ? 2 : 3];
+      ++at[t.state == kWaitBlock ? 0 : t.state == kWaitCluster ? 1 : t.state == kWaitGrid ? 2 : t.state == kWaitMbarrier ? 3 : 4];
     }
     if ((at[0] != 0) + (at[1] != 0) + (at[2] != 0) > 1)
       add_report(kDivergentBarrier, first, first->line, nullptr, 0, nullptr,
                  "threads of one block wait at barriers of different kinds (block %d, cluster %d, grid %d)", at[0], at[1],
                  at[2]);
     add_report(kDeadlock, first, first->line, nullptr, 0, nullptr,
-               "no thread can go on: of this block %d wait at a block, %d at a cluster, %d at a grid barrier", at[0], at[1],
-               at[2]);
+               "no thread can go on: of this block %d wait at a block, %d at a cluster, %d at a grid barrier, %d for bytes", at[0],
+               at[1], at[2], at[3]);
     return;
   }
 }
@@ -195,6 +205,8 @@ void start_block(Block& b, uint32_t linear, uint32_t resident) {
   b.completed = b.opened = 0;
   b.released[0] = b.released[1] = b.pending = Released{};
   b.visits = Access{};
+  b.mbarriers.clear();
+  b.awaited.clear();
   b.visits_level = kThread;
   memset(b.shared_ready, 0, sizeof b.shared_ready);
   if (g_launch.cluster_size > 1)  // the arrays of the block that was here before are no longer anybody's
@@ -225,7 +237,7 @@ void run_group() {
       run_block(*g_launch.residents[i], warps);
       if (g_launch.aborted) return;
     }
-  } while (resolve_clusters() || resolve_grid());
+  } while (resolve_all_mbarriers() || resolve_clusters() || resolve_grid());
   for (Block* b : g_launch.residents)
     if (b->live) {
       report_deadlock();

@@ -72,6 +72,7 @@ namespace {
 // Is everything that `a` stands for ordered before what thread `t` does now? Stamps before `floor` do not exist.
 inline bool ordered(const Access& a, uint8_t level, const Thread* t, Stamp floor) {
   if (a.stamp < floor || a.stamp < g_launch.grid_stamp || (a.who == t->who && level == kThread)) return true;
+  if (level == kAsync) return awaited(*t, a.lanes);
   const Block* b = t->block;
   if (level < kCluster && (a.who >> 10) == b->linear) {
     if (a.stamp < b->stamp) return true;
@@ -280,12 +281,58 @@ void hook_range(const void* p, unsigned long bytes) {
 }  // namespace
 
 void block_ended(const Block& b) {
+  mbarriers_ended(b);
   if (!b.visits.stamp) return;
   Thread* t = g_thread;
   for (const Thread& other : b.threads) t->acquired = std::max(t->acquired, other.acquired);  // it ends with its last thread
   if (ordered(b.visits, b.visits_level, t, b.start)) return;
   add_report(kRace, t, 0, nullptr, 0, &b.visits.who,
              "the block ends after an access of its shared memory by another block, with no cluster barrier between");
+}
+
+Block* block_of_shared(const void* at) {
+  const uint64_t resident = ((reinterpret_cast<uint64_t>(at) - g_shared_base) >> kSharedShift) / kSharedPerBlock;
+  if (reinterpret_cast<uint64_t>(at) < g_shared_base || resident >= g_launch.residents.size()) return nullptr;
+  Block* b = g_launch.residents[resident];
+  return b->cluster == g_thread->block->cluster ? b : nullptr;
+}
+
+bool async_access_begins(void* at, unsigned bytes, bool write, uint32_t id) {
+  const uint64_t address = reinterpret_cast<uint64_t>(at);
+  Slot* s = find_slot(address);
+  Thread* t = g_thread;
+  Block* owner = block_of_shared(at);
+  if (!s || !owner) {
+    bad_bounds(s, address, bytes, write);
+    return false;
+  }
+  if (owner != t->block && too_early(*owner, *s, address)) return false;
+  if (!owner->live)
+    add_report(kRace, t, 0, s, int64_t(address - s->lo), &owner->threads[0].who,
+               "access of the shared memory of a block that has ended: nobody waited for it");
+  if (address < s->lo || address + bytes > s->hi) {
+    bad_bounds(s, address, bytes, write);
+    return false;
+  }
+  if (address & (bytes - 1)) bad_alignment(s, address, bytes, write);
+  const uint64_t where = address - s->start, mask = (1ull << s->granule) - 1;
+  if ((where & mask) || (bytes & mask)) set_granule(*s, uint8_t(__builtin_ctzll((where | bytes) | 8)));
+  Cell* c = s->cells + (where >> s->granule);
+  for (Cell* const end = c + (bytes >> s->granule); c < end; ++c) {
+    if (c->write.stamp && !ordered(c->write, c->write_level, t, s->floor))
+      conflict(*s, address, c->write, "a write", write ? "a store on its way" : "an arrival at an mbarrier");
+    if (!write) continue;
+    if (c->read.stamp && !ordered(c->read, c->read_level, t, s->floor))
+      conflict(*s, address, c->read, "a read", "a store on its way");
+    c->read = Access{};
+    c->read_level = kThread;
+    set_alone(c->write, c->write_level, t);
+    c->write.stamp = next_event();
+    c->write.lanes = id;
+    c->write_level = kAsync;
+    c->write_atomic = false;
+  }
+  return true;
 }
 
 }  // namespace emu

@@ -182,7 +182,7 @@ bool resolve_warp(Block& b, uint32_t first) {
   Thread& t = *w.lanes[__builtin_ctz(groups[0])];
   // Lanes that wait for other blocks may come yet; if they never do, that is a deadlock.
   for (uint32_t m = t.mask & w.live; m; m &= m - 1)
-    if (w.lanes[__builtin_ctz(m)]->state == kWaitCluster) return false;
+    if (const State s = w.lanes[__builtin_ctz(m)]->state; s == kWaitCluster || s == kWaitMbarrier) return false;
   if (!(t.mask >> t.lane & 1))
     add_report(kShuffle, &t, t.line, nullptr, 0, nullptr, "%s by a lane that is not in its mask 0x%08x", op_name(t.op),
                t.mask);

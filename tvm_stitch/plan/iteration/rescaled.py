@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums that need not wait for the maximum in their operand: online softmax (Milakov and Gimelshein, 2018).
+
+In ``sum of exp(x - max x) * v`` any bound of x serves for the maximum as long as all parts of the sum use the same one:
+what a warp has summed beside its own maximum is scaled by ``exp(own - whole)`` once the whole row's is known. So a
+maximum and such a sum share one barrier of their block, and one exchange among the blocks of a row.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+
+from ... import compat
+from ...compat import Expr
+from ...graph.access import branches, loads
+from ...graph.dtype import FLOATS
+from ...graph.ir import Access, Operator
+from .alignment import Alignment, Key
+from .domain import Point
+from .loops import LoopNest
+
+Child = tuple[Access, "Point | None"]
+WIDE = ("float32", "float64")
+"""Dtypes whose casts round nothing that sums or maxima of them would not round as well."""
+
+
+def rescaled_sums(alignment: Alignment, sched: LoopNest) -> dict[Operator, Operator]:
+    """Sums that may be taken beside their warp's maximum, each with the maximum's operator.
+
+    All reductions of a level are among them, or none: the others would still wait. No pass of that level writes or keeps
+    what it computes, which would be relative to the warp's maximum too.
+    """
+    found: dict[Operator, Operator] = {}
+    reduces: dict[int, list[Operator]] = {}
+    for p in sched.passes:
+        reduces.setdefault(p.level, []).extend(p.reduces)
+    for level, sums in reduces.items():
+        before = reduces.get(level - 1, [])
+        passes = [p for p in sched.passes if p.level == level]
+        if not sums or any(op in found for op in before):
+            continue
+        if any(p.outputs or p.cross_row or sched.kept_values & set(p.values) for p in passes):
+            continue
+        pairs = {op: _maximum(alignment, op, before) for op in sums}
+        if all(pairs.values()):
+            found.update((op, maximum) for op, maximum in pairs.items() if maximum is not None)
+    return found
+
+
+def _maximum(alignment: Alignment, op: Operator, before: list[Operator]) -> Operator | None:
+    """The one reduction of the level before that a sum reads, if the sum may be rescaled by it."""
+    if op.combiner != "sum" or op.output.dtype not in FLOATS:
+        return None
+    key = next(k for k in alignment.roots if k[0] is op)
+    for maximum in before:
+        if maximum.combiner == "max" and maximum.output.dtype in FLOATS:
+            others = [other for other in before if other is not maximum]
+            if _Reader(alignment, maximum, others).form(key) is _Form.SCALED:
+                return maximum
+    return None
+
+
+class _Form(enum.Enum):
+    """How a value depends on the maximum."""
+
+    FREE = "not at all"
+    MAXIMUM = "it is the maximum"
+    OPERAND = "not at all: it is what the maximum is taken of"
+    SHIFTED = "what the maximum is taken of, less the maximum"
+    SCALED = "proportional to exp(-maximum)"
+    OTHER = "in another way, or on another reduction of its level"
+
+
+_FREE = (_Form.FREE, _Form.OPERAND)
+
+
+class _Reader:
+    def __init__(self, alignment: Alignment, maximum: Operator, others: list[Operator]):
+        self.al, self.maximum, self.others = alignment, maximum, others
+        self.own = set(alignment.graph.operators)
+        self.known: dict[Key, _Form] = {}
+        root = next(k for k in alignment.roots if k[0] is maximum)
+        children = alignment.children(root)
+        plain = compat.is_load(_uncast(maximum.value)) and len(children) == 1
+        self.operand = (children[0][0].tensor, children[0][1]) if plain and children[0][1] else None
+
+    def form(self, key: Key) -> _Form:
+        if key not in self.known:
+            self.known[key] = self._of(key[0].value, iter(self.al.children(key)))
+        return self.known[key]
+
+    def _of(self, e: Expr, children: Iterator[Child]) -> _Form:
+        if compat.is_load(e):
+            return self._load(e, children)
+        chosen = branches(e)
+        if chosen is not None:
+            condition, *values = (self._of(part, children) for part in chosen)
+            return _Form.OTHER if condition not in _FREE else _either(chosen[1:], values)
+        parts = list(compat.operands(e))
+        forms = [self._of(part, children) for part in parts]
+        if all(f in _FREE for f in forms):
+            return forms[0] if compat.kind(e) == "Cast" and compat.dtype_of(e) in WIDE else _Form.FREE
+        return _operation(e, parts, forms)
+
+    def _load(self, e: Expr, children: Iterator[Child]) -> _Form:
+        access, point = next(children)
+        if point is None:  # a gather of data: its indices are values
+            forms = [self._of(i, children) for i in compat.elements(e.indices)]
+            return _Form.FREE if all(f in _FREE for f in forms) else _Form.OTHER
+        for _ in range(sum(1 for i in compat.elements(e.indices) for _ in loads(i))):
+            next(children)  # the reads in a gather's indices are in the point itself
+        producer = access.tensor.producer
+        if (access.tensor, point) == self.operand:
+            return _Form.OPERAND
+        if producer is None or producer not in self.own or producer.is_reduce:
+            if producer is self.maximum:
+                return _Form.MAXIMUM
+            return _Form.OTHER if producer in self.others else _Form.FREE
+        return self.form((producer, point))
+
+
+def _operation(e: Expr, parts: list[Expr], forms: list[_Form]) -> _Form:
+    """The form of an operation of which an operand depends on the maximum."""
+    name, dtype = compat.kind(e), compat.dtype_of(e)
+    if name == "Cast":
+        return forms[0] if dtype in WIDE else _Form.OTHER
+    if name == "Sub" and forms == [_Form.OPERAND, _Form.MAXIMUM]:
+        return _Form.SHIFTED
+    if name == "Call" and compat.call_name(e) == "exp" and forms == [_Form.SHIFTED]:
+        return _Form.SCALED
+    if name in ("Mul", "Div") and forms[0] is _Form.SCALED and forms[1] in _FREE:
+        return _Form.SCALED
+    if name == "Mul" and forms[1] is _Form.SCALED and forms[0] in _FREE:
+        return _Form.SCALED
+    if name == "Select" and forms[0] in _FREE:
+        return _either(parts[1:], forms[1:])
+    return _Form.OTHER
+
+
+def _either(parts: list[Expr], forms: list[_Form]) -> _Form:
+    """One of two values, by a condition that does not depend on the maximum."""
+    zero = [compat.kind(part) in ("FloatImm", "IntImm") and float(part.value) == 0 for part in parts]
+    if all(form is _Form.SCALED or none for form, none in zip(forms, zero)):
+        return _Form.SCALED
+    return _Form.FREE if all(form in _FREE for form in forms) else _Form.OTHER
+
+
+def _uncast(e: Expr) -> Expr:
+    """A value without casts that lose nothing."""
+    while compat.kind(e) == "Cast" and compat.dtype_of(e) in WIDE:
+        e = e.value
+    return e
