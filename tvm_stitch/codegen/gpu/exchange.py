@@ -97,7 +97,8 @@ class ClusterExchange:
         with B.when(self.first):
             for i in range(len(levels)):
                 B.evaluate(T.ptx.mbarrier.init.shared.b64(self._barrier(i), compat.const(1, "uint32")))
-        B.evaluate(T.ptx.barrier.cluster.arrive.release.aligned())
+            B.evaluate(T.ptx.fence.mbarrier_init.release.cluster())
+        B.evaluate(T.ptx.barrier.cluster.arrive.relaxed.aligned())
 
     @property
     def _parts(self) -> int:
@@ -141,7 +142,7 @@ class ClusterExchange:
         zero = compat.const(0, "uint32")
         B.store(done, zero, [B.i64(0)])
         with B.loop_while(tir.EQ(B.fetch(done, 0), zero)):
-            wait = T.ptx.mbarrier.try_wait.parity.acquire.cluster.shared__cta.b64
+            wait = T.ptx.mbarrier.try_wait.parity.shared__cta.b64
             B.evaluate(wait(done[0], self._barrier(level), zero))
 
     def _part(self, op: Operator, index: Expr) -> Expr:

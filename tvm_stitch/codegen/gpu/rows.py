@@ -37,6 +37,7 @@ from ..evaluator import Evaluator, compute_dtype, convert, input_indices, short_
 from .background_copies import begin_copies, read_copies, wait_for_copies
 from .crossed import load_crossed
 from .exchange import Exchanger, make_exchange
+from .independent import prefetch_indices
 from .launch_bounds import bound_registers
 from .reduce import WARP, as_bound, row_reduce, shuffle_reduce
 from .vector_address import vector_address
@@ -96,6 +97,7 @@ class RowEmitter:
             row = self._launch(stack)
             self.eval = Evaluator(self.al, row, self, buffers=self.buffers)
             self.eval.guard = self.in_range if self.guarded else None
+            prefetch_indices(self)
             if self.mapping.shared:
                 self.copied = begin_copies(self)
                 self._allocate_stage()
@@ -230,6 +232,7 @@ class RowEmitter:
             fresh = [leaf for leaf in p.loads if self._is_fresh(leaf)]
             for leaf in fresh:
                 self._load_tile(leaf, p, cm, step)
+            ahead = self._load_for_step(p, cm, step)
             if not several:
                 self._bind_independent()
             tiles = {k: self._kept_tile(cm, k) for k in kept}
@@ -238,6 +241,8 @@ class RowEmitter:
             for leaf in fresh:
                 if leaf not in self.stage.schedule.kept_loads or self.mapping.shared:
                     del self.load_tiles[leaf]
+            for leaf in ahead:
+                del self.resident[leaf], self.load_tiles[leaf]
         self.eval.at_column(None)
         self.element = self.lane_element = None
         if self.mapping.keep:
@@ -383,6 +388,16 @@ class RowEmitter:
             base = self.base(cm, step, chunk)
             with B.when(None if self.mapping.shared else self._tail(p.columns, base)):
                 self._read_vector(leaf, p, cm, self.inside(base, p.columns, cm), chunk * B.i64(cm.vector))
+
+    def _load_for_step(self, p: RowLoop, cm: ColumnMapping, step: Expr) -> list[Leaf]:
+        """Load what rows share for all of a step at once, where values are in shared memory and registers free."""
+        if not self.mapping.shared:
+            return []
+        leaves = [leaf for leaf in p.loads if not self._streamed(leaf) and leaf not in self.resident]
+        for leaf in leaves:
+            self._load_tile(leaf, p, cm, step)
+            self.resident[leaf] = self.load_tiles[leaf]
+        return leaves
 
     def _load_shared(self, p: RowLoop, cm: ColumnMapping, base: Expr) -> list[Leaf]:
         """Bring one vector of what all rows share (scales, biases) into tiles."""

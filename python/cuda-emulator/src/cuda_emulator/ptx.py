@@ -200,13 +200,17 @@ def _translate(statement: str) -> str:
             bits = f"emu::to_bits<{kind}>({operand(m[3])})"
             return f"emu_store_async({operand(m[2])}, {bits}, sizeof({kind}), {operand(m[4])}, __LINE__)"
     if m := re.fullmatch(
-        r"\{ \.reg \.pred (\w+); mbarrier\.try_wait\.parity\.acquire\.cluster\.shared::cta\.b64 \1, \[%(\d+)\], %(\d+);"
+        r"\{ \.reg \.pred (\w+); mbarrier\.try_wait\.parity(?:\.acquire\.\w+)?\.shared::cta\.b64 \1, \[%(\d+)\], %(\d+);"
         r" selp\.b32 %(\d+), 1, 0, \1; \}",
         text,
     ):
         return f"{operand(m[4])} = emu_mbarrier_wait({listed(m[2], m[3])}, __LINE__)"
+    if text == "fence.mbarrier_init.release.cluster":
+        return "emu_mbarrier_fence()"
     if _FENCE.fullmatch(text):
         return "emu_fence()"
+    if re.fullmatch(r"prefetch\.global\.L[12] \[%\d+\]", text):
+        return "(void)0"
     if re.fullmatch(
         r"|(membar|fence)[\w.:]*", text
     ):  # of a block, of proxies, acquire only: they release nothing

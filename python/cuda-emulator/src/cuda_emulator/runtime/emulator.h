@@ -136,6 +136,8 @@ struct Mbarrier {
   uint32_t completed;        // phases
   uint32_t id;               // of the running phase, alone in the process
   uint32_t ids[2];           // of the last two that are complete
+  uint32_t who;              // made it
+  uint32_t fenced;           // cluster barriers that it had arrived at when it told the cluster of that by a fence
   std::vector<AsyncStore> stores;
 };
 

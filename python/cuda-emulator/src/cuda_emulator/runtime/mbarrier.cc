@@ -46,6 +46,15 @@ void complete(Mbarrier& m) {
   m.id = next_event();
 }
 
+constexpr uint32_t kNever = ~0u;
+
+// Whether the running thread knows by a fence and a cluster barrier behind it that the barrier is made.
+bool told(const void* at) {
+  Block* b = block_of_shared(at);
+  const Mbarrier* m = b ? find(*b, at) : nullptr;
+  return m && m->fenced != kNever && g_thread->acquired > m->fenced;
+}
+
 bool passed(const Mbarrier& m, int parity) { return int(m.completed & 1) != parity; }
 
 }  // namespace
@@ -90,17 +99,22 @@ void emu_mbarrier_init(unsigned at, unsigned count, int line) {
   }
   if (Mbarrier* m = find(b, p)) {
     add_report(kRace, &t, line, nullptr, 0, nullptr, "an mbarrier is initialized twice");
-    *m = Mbarrier{p, count, count, 0, 0, next_event(), {}, {}};
+    *m = Mbarrier{p, count, count, 0, 0, next_event(), {}, t.who, kNever, {}};
     return;
   }
-  b.mbarriers.push_back(Mbarrier{p, count, count, 0, 0, next_event(), {}, {}});
+  b.mbarriers.push_back(Mbarrier{p, count, count, 0, 0, next_event(), {}, t.who, kNever, {}});
+}
+
+void emu_mbarrier_fence() {
+  for (Mbarrier& m : g_thread->block->mbarriers)
+    if (m.who == g_thread->who && m.fenced == kNever) m.fenced = g_thread->arrivals;
 }
 
 void emu_mbarrier_expect(unsigned at, unsigned bytes, int line) {
   void* const p = emu_from_shared(at);
   g_thread->line = line;
   Mbarrier& m = need(p, line);
-  async_access_begins(p, 8, false, 0);
+  if (!told(p)) async_access_begins(p, 8, false, 0);
   if (!m.arrivals) {
     add_report(kDivergentBarrier, g_thread, line, nullptr, 0, nullptr, "more arrivals at an mbarrier than it was made for");
     abort_launch();
@@ -116,7 +130,7 @@ void emu_store_async(unsigned to, uint64_t bits, unsigned bytes, unsigned at, in
   Thread& t = *g_thread;
   t.line = line;
   Block* owner = nullptr;
-  if (!async_access_begins(p, 8, false, 0)) return;
+  if (!told(p) && !async_access_begins(p, 8, false, 0)) return;
   Mbarrier& m = need(p, line, &owner);
   if (block_of_shared(target) != owner) {
     add_report(kUnsupported, &t, line, nullptr, 0, nullptr, "a store whose mbarrier is in the shared memory of another block");
@@ -133,7 +147,7 @@ unsigned emu_mbarrier_wait(unsigned at, unsigned parity, int line) {
   void* const p = emu_from_shared(at);
   Thread& t = *g_thread;
   t.line = line;
-  emu_read(p, 8);
+  if (!told(p)) emu_read(p, 8);
   Block& b = *t.block;
   if (!find(b, p)) need(p, line), emu_unsupported(line, "a wait for an mbarrier of another block");
   if (!passed(*find(b, p), int(parity))) {

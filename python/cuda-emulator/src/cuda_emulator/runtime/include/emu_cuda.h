@@ -78,6 +78,7 @@ void* emu_from_shared(unsigned a);
 unsigned emu_map_rank(unsigned a, unsigned rank);
 void* emu_map_rank_generic(const void* p, unsigned rank);
 void emu_mbarrier_init(unsigned at, unsigned count, int line);
+void emu_mbarrier_fence();
 void emu_mbarrier_expect(unsigned at, unsigned bytes, int line);
 void emu_store_async(unsigned to, unsigned long long bits, unsigned bytes, unsigned at, int line);
 unsigned emu_mbarrier_wait(unsigned at, unsigned parity, int line);
