@@ -98,19 +98,24 @@ COPIED_COLUMNS = 16 * 1024
 """Columns of a row from which on it is copied into shared memory in the background; where passes behind a reduction
 read what rows share, only rows of more than ``REGISTER_ROW_BYTES``."""
 COPIED_ITEM_BYTES = 2
-"""Bytes of an element of such rows at most: a row of float32 was as fast in registers before, and is not measured."""
-COPIED_COLUMNS_UNWRITTEN = 8 * 1024
+"""Bytes of an element of rows that are written at most: of float32 they are as fast in registers (within 1%)."""
+COPIED_COLUMNS_UNWRITTEN = 4 * 1024
 """The same where nothing as long as the row is written."""
+COPIED_UNWRITTEN_THREADS = ((8 * 1024, 64), (32 * 1024, 128), (1 << 40, 256))
+"""Threads of a block of such rows, up to so many bytes of a row: cross-entropy of 4,096 columns took 61 us with 64, 69
+with 128 and 84 with 256."""
 COPIED_THREADS = 256
-"""Threads of a block."""
-COPIED_SHORT_BYTES = 32 * 1024
-"""Bytes of a row that is not written up to which ``COPIED_SHORT_THREADS`` have it."""
-COPIED_SHORT_THREADS = 128
-"""Threads of such a block."""
-COPIED_RESIDENT = 3
-"""Blocks that a multiprocessor's shared memory must hold; as many blocks share a row as it takes, and no more."""
-COPIED_RESIDENT_LATE = 6
-"""The same, if clusters are large enough, where what rows share is read behind a reduction."""
+"""Threads of a block that has a row alone, or a part of which only ``LEAST_COPIED_RESIDENT`` have room."""
+COPIED_CLUSTER_THREADS = 128
+"""Threads of a block of a cluster of which ``COPIED_RESIDENT`` have room: softmax of 131,072 columns took 130 us as 8
+blocks of 128, 133 as 4 of 256."""
+COPIED_LATE_THREADS = 512
+"""Threads of a block where passes behind a reduction read what rows share: it comes from the second-level cache, and
+the more threads ask for it the sooner it is there (RMS norm of 262,144 columns: 145 us, 153 with 256)."""
+LEAST_COPIED_RESIDENT = 3
+"""Blocks that a multiprocessor's shared memory must hold."""
+COPIED_RESIDENT = 6
+"""Blocks that it should hold where a row has several and clusters are large enough; no more share a row than that takes."""
 
 # -- inputs that are read across memory ---------------------------------------------------------------------------
 CROSSED_BYTES = 256 * 1024

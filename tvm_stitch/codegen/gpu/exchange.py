@@ -24,6 +24,7 @@ from ..evaluator import convert
 from .grid_barrier import grid_barrier
 from .reduce import WARP, fold_parts, row_reduce, warp_reduce
 
+
 class Exchanger(Protocol):
     """Folds over the segments of a row."""
 
@@ -66,10 +67,11 @@ class ClusterExchange:
     """Blocks of a cluster push their warps' partial results into each other's shared memory.
 
     A warp sends its own to every block, without waiting for the others of its block (st.async); a barrier in the
-    receiver's shared memory counts the bytes of a level, and who waits for it has all of them (mbarrier). Each level has
-    a barrier, and each row, reduction, segment and warp a slot, of its own: both are used once. Before the first push
-    blocks wait until all of the cluster have made their barriers, which they say at once; they end when everything that
-    is sent to them is there.
+    receiver's shared memory counts the bytes of a level, and who waits for it has all of them (mbarrier). Each level
+    has a barrier, and each row, reduction, segment and warp a slot, of its own: both are used once. Before the first
+    push blocks wait until all of the cluster have made their barriers, which they say at once by a fence of that alone;
+    they end when everything that is sent to them is there. An acquisition at the cluster's scope, as an exchange by
+    cluster barriers takes at each level, would empty the multiprocessor's first-level cache.
 
     Slots are written and read by instructions that TVM does not look into: it would place block barriers of its own
     around them. Its storage planning sees the buffers in use from here to the last exchange.
@@ -210,4 +212,3 @@ class GridExchange:
 
     def _part(self, op: Operator, segment: Expr) -> Expr:
         return B.cell(convert(B.fetch(self.partials[op], self.row, segment), accumulator_dtype(op)), "part")
-

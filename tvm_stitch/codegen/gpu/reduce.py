@@ -44,9 +44,7 @@ def warp_reduce(
 ) -> list[Expr]:
     """Fold each partial over a row's lanes of a warp; maxima that sums are relative to are folded already."""
     done = set(rescaled.values())
-    return [
-        p if op in done else shuffle_reduce(op, p, min(threads, WARP)) for op, p in zip(ops, partials)
-    ]
+    return [p if op in done else shuffle_reduce(op, p, min(threads, WARP)) for op, p in zip(ops, partials)]
 
 
 def row_reduce(
@@ -120,15 +118,17 @@ def fold_parts(
     for op in sorted(ops, key=lambda op: op in rescaled):
         few = count <= (1 if op in rescaled else heuristics.PARTS_IN_ORDER) or threads < WARP
         read = partial(scaled, op)
-        whole[op] = in_order(op, [read(B.i64(i)) for i in range(count)]) if few else _fold(op, count, lane, read)
+        whole[op] = (
+            in_order(op, [read(B.i64(i)) for i in range(count)]) if few else _fold(op, count, lane, read)
+        )
         whole[op] = B.cell(whole[op], "whole")
     return [whole[op] for op in ops]
 
 
 def as_bound(maximum: Expr) -> Expr:
-    """What a sum is taken relative to where a warp's maximum is so: 0 where it is -inf, for all of its operands are 0 then.
+    """What a sum is taken relative to, of a warp's maximum: 0 where that is -inf, for all that it sums is 0 then.
 
-    Relative to -inf they would be nan.
+    Relative to -inf it would be nan.
     """
     lowest = compat.const(-np.inf, compat.dtype_of(maximum))
     return tir.Select(tir.EQ(maximum, lowest), compat.const(0, compat.dtype_of(maximum)), maximum)

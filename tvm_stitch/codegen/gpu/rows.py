@@ -37,7 +37,6 @@ from ..evaluator import Evaluator, compute_dtype, convert, input_indices, short_
 from .background_copies import begin_copies, read_copies, wait_for_copies
 from .crossed import load_crossed
 from .exchange import Exchanger, make_exchange
-from .independent import prefetch_indices
 from .launch_bounds import bound_registers
 from .reduce import WARP, as_bound, row_reduce, shuffle_reduce
 from .vector_address import vector_address
@@ -97,7 +96,6 @@ class RowEmitter:
             row = self._launch(stack)
             self.eval = Evaluator(self.al, row, self, buffers=self.buffers)
             self.eval.guard = self.in_range if self.guarded else None
-            prefetch_indices(self)
             if self.mapping.shared:
                 self.copied = begin_copies(self)
                 self._allocate_stage()
@@ -197,7 +195,7 @@ class RowEmitter:
             self.eval.bind_row(key)
 
     def _with_bounds(self, p: RowLoop, partials: list[Expr]) -> list[Expr]:
-        """Partial results, maxima that sums are taken beside as their warp's: what such sums are relative to from here on."""
+        """Partial results; maxima that sums are taken beside are their warp's, and such sums relative to them from here on."""
         for i, op in enumerate(p.reduces):
             if op in self.stage.rescaled.values():
                 partials[i] = shuffle_reduce(op, partials[i], min(self.mapping.threads, WARP))
@@ -251,7 +249,7 @@ class RowEmitter:
         return accumulators
 
     def _bind_independent(self) -> None:
-        """Begin to load what is read behind reductions and depends on none, once the first pass's own loads are on their way."""
+        """Begin to load what is read behind reductions and depends on none; the first pass's own loads are on their way."""
         for key in self.stage.schedule.independent:
             self.eval.hold_row(key)
 

@@ -13,6 +13,7 @@ on an H200 with bfloat16 (``scripts/ab_splits.py --keep SHARED``), us beside wha
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from ... import compat
@@ -45,31 +46,44 @@ def plan_copied(
     sched = schedule(alignment, Keep.LOADS)
     if not sched.kept_loads or not all(isinstance(p.columns, int) for p in sched.passes):
         return None
-    if all(item_bytes(tensor.dtype) > heuristics.COPIED_ITEM_BYTES for tensor, _ in sched.kept_loads):
-        return None
     row_bytes = _row_bytes(sched)
     shared_late = _reads_late_what_rows_share(alignment, sched)
     written = any(p.outputs for p in sched.passes)
+    wide = all(item_bytes(tensor.dtype) > heuristics.COPIED_ITEM_BYTES for tensor, _ in sched.kept_loads)
+    if written and wide:
+        return None
     longest = max(int(p.columns) for p in sched.passes)
     if longest < (heuristics.COPIED_COLUMNS if written else heuristics.COPIED_COLUMNS_UNWRITTEN):
         return None
     if written and shared_late and row_bytes <= heuristics.REGISTER_ROW_BYTES:
         return None
-    short = not written and row_bytes <= heuristics.COPIED_SHORT_BYTES
-    threads = heuristics.COPIED_SHORT_THREADS if short else heuristics.COPIED_THREADS
-    resident = heuristics.COPIED_RESIDENT_LATE if shared_late else heuristics.COPIED_RESIDENT
-    splits, fitting = 1, None
-    while splits <= (device.max_cluster if config.clusters else 1) and rows * splits <= MOST_BLOCKS:
+    clusters = [n for n in (2, 4, 8, 16) if n <= (device.max_cluster if config.clusters else 1)]
+    for splits, threads, resident in _shapes(row_bytes, written, shared_late, clusters):
+        if rows * splits > MOST_BLOCKS:
+            continue
         mapping = _mapping(alignment, sched, device, splits, threads)
         held = _resident(sched, mapping, device) if mapping.shared else 0
-        if held >= heuristics.COPIED_RESIDENT:
-            fitting = mapping
-        if held >= resident:
-            break
-        splits *= 2
-    if fitting is None or rows * fitting.row_splits < device.sms * _resident(sched, fitting, device):
-        return None  # blocks that have no others beside them hide nothing
-    return sched, fitting
+        if held >= resident and rows * splits >= device.sms * held:
+            return sched, mapping
+    return None  # blocks that have no others beside them hide nothing
+
+
+def _shapes(
+    row_bytes: int, written: bool, shared_late: bool, clusters: list[int]
+) -> Iterator[tuple[int, int, int]]:
+    """Blocks a row, their threads, and how many a multiprocessor should hold at least, best first."""
+    several, least = heuristics.COPIED_RESIDENT, heuristics.LEAST_COPIED_RESIDENT
+    if not written:
+        threads = next(t for most, t in heuristics.COPIED_UNWRITTEN_THREADS if row_bytes <= most)
+        yield from ((splits, threads, least) for splits in (1, *clusters))
+    elif shared_late:
+        late = heuristics.COPIED_LATE_THREADS
+        yield from ((splits, late, several) for splits in (1, *clusters))
+        yield from ((splits, late, least) for splits in reversed(clusters))
+    else:
+        yield 1, heuristics.COPIED_THREADS, least
+        yield from ((splits, heuristics.COPIED_CLUSTER_THREADS, several) for splits in clusters)
+        yield from ((splits, heuristics.COPIED_THREADS, least) for splits in clusters)
 
 
 def _row_bytes(sched: LoopNest) -> int:

@@ -130,8 +130,10 @@ def _pieces(
     rows, threads = static_extent(alignment.domain.rows), heuristics.CROSSED_THREADS
     vector = vector_length(alignment, sched, columns, device)
     wanted = -(-min(columns, heuristics.CROSSED_COLUMNS) // (threads * vector))
-    # One more where fewer threads are idle then: of 96 columns, two pieces of 64 are a third too many.
-    chunks = min((wanted, wanted + 1), key=lambda n: -(-columns // (threads * vector * n)) * n)
+    # Others where fewer threads are idle then: of 96 columns two pieces of 64 are a third too many, of 196 four.
+    chunks = min(
+        (wanted, wanted + 1, *range(1, wanted)), key=lambda n: -(-columns // (threads * vector * n)) * n
+    )
     splits = -(-columns // (threads * vector * chunks))
     mapping = RowMapping(
         threads,

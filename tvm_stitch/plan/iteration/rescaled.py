@@ -28,8 +28,8 @@ WIDE = ("float32", "float64")
 def rescaled_sums(alignment: Alignment, sched: LoopNest) -> dict[Operator, Operator]:
     """Sums that may be taken beside their warp's maximum, each with the maximum's operator.
 
-    All reductions of a level are among them, or none: the others would still wait. No pass of that level writes or keeps
-    what it computes, which would be relative to the warp's maximum too.
+    All reductions of a level are among them, or none: the others would still wait. No pass of that level writes or
+    keeps what it computes, which would be relative to the warp's maximum too.
     """
     found: dict[Operator, Operator] = {}
     reduces: dict[int, list[Operator]] = {}
@@ -46,6 +46,12 @@ def rescaled_sums(alignment: Alignment, sched: LoopNest) -> dict[Operator, Opera
         if all(pairs.values()):
             found.update((op, maximum) for op, maximum in pairs.items() if maximum is not None)
     return found
+
+
+def exchanged_levels(alignment: Alignment, sched: LoopNest) -> int:
+    """How often blocks that share a row exchange what they reduce."""
+    rescaled = rescaled_sums(alignment, sched)
+    return len({p.level for p in sched.passes if any(op not in rescaled for op in p.reduces)})
 
 
 def _maximum(alignment: Alignment, op: Operator, before: list[Operator]) -> Operator | None:
@@ -96,7 +102,7 @@ class _Reader:
         chosen = branches(e)
         if chosen is not None:
             condition, *values = (self._of(part, children) for part in chosen)
-            return _Form.OTHER if condition not in _FREE else _either(chosen[1:], values)
+            return _Form.OTHER if condition not in _FREE else _either(list(chosen[1:]), values)
         parts = list(compat.operands(e))
         forms = [self._of(part, children) for part in parts]
         if all(f in _FREE for f in forms):
