@@ -185,6 +185,11 @@ class StitchGraph:
         for op in self.operators:
             yield op.output
 
+    def touched(self) -> Iterator[Tensor]:
+        """The same without inputs that nothing reads, as those of a product without depth."""
+        read = {access.tensor for op in self.operators for access in op.accesses} | set(self.outputs)
+        return (t for t in self.tensors() if t in read or t not in self.inputs)
+
     @property
     def reduces(self) -> list[Operator]:
         """The reductions, in topological order."""
