@@ -17,7 +17,7 @@ from ..compute.emit import emit_anchored
 from ..compute.packing import layout, packed, packed_shape
 from ..compute.templates import tiles_of, told
 from ..compute.tiles import Tiles
-from ..config import StitchConfig
+from ..config import ASKED, StitchConfig
 from ..device import device_model
 from ..failures import Refusal, error_text, let_pass
 from ..graph.reader import read
@@ -30,7 +30,6 @@ from .lift_workspace import LiftWorkspace
 
 CONTRACTIONS = ("matmul", "conv", "dense")
 """What is in the names of functions that hold a contraction, read or not."""
-ASKED = "TVM's schedules are asked for"
 
 
 @module_pass
