@@ -17,9 +17,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tvm_stitch.cores import use_all_cores  # noqa: E402
+from tvm_stitch.cores import sleep_soon, use_all_cores  # noqa: E402
 
 use_all_cores()
+sleep_soon()
 import onnx  # noqa: E402
 import tvm  # noqa: E402
 from demo.contenders import compiled, peers  # noqa: E402

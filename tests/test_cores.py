@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tvm_stitch.cores import physical_cores, threads, use_all_cores
+from tvm_stitch.cores import physical_cores, sleep_soon, threads, use_all_cores
 from tvm_stitch.device import device_model
 
 
@@ -50,3 +52,34 @@ def test_an_empty_number_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TVM_NUM_THREADS", "")
     use_all_cores()
     assert int(os.environ["TVM_NUM_THREADS"]) == physical_cores()
+
+
+@pytest.mark.parametrize(("name", "said"), [("GOMP_SPINCOUNT", "7"), ("OMP_WAIT_POLICY", "active")])
+def test_how_openmp_waits_stays_where_it_is_said(
+    name: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for each in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(each, raising=False)
+    monkeypatch.setenv(name, said)
+    sleep_soon()
+    assert {each: os.environ.get(each) for each in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")} == {
+        "GOMP_SPINCOUNT": None,
+        "OMP_WAIT_POLICY": None,
+        name: said,
+    }
+
+
+@pytest.mark.parametrize(
+    "imports",
+    ["from tvm_stitch.cli.heavy import import_compiler; import_compiler()", "import run_demo"],
+    ids=["tvm-stitch bench", "make run"],
+)
+def test_threads_that_wait_beside_what_is_timed_sleep_soon(imports: str) -> None:
+    root = Path(__file__).resolve().parent.parent
+    told = {"OMP_DISPLAY_ENV": "verbose", "PYTHONPATH": os.pathsep.join([str(root), str(root / "scripts")])}
+    unset = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    command = [sys.executable, "-c", f"{imports}; import torch"]
+    run = subprocess.run(
+        command, env={**unset, **told}, capture_output=True, text=True, check=True, timeout=300
+    )
+    assert "GOMP_SPINCOUNT = '1000'" in run.stderr

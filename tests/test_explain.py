@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -166,6 +167,20 @@ def test_heavy_broadcasts_are_regional() -> None:
 def test_symbolic_sizes() -> None:
     (kernel,) = report(softmax(64, 1024, symbolic=True).build()).kernels
     assert (kernel.rows, kernel.bytes_read, kernel.bytes_least) == ("rows", "rows * 4096", "rows * 8192")
+
+
+def test_symbolic_sizes_are_sums_of_different_terms() -> None:
+    n, m = symbol("n"), symbol("m")
+
+    def body(emit: Any, x: Any, w: Any) -> Any:
+        y = emit(R.reshape(emit(R.concat([x, x], 1)), (n * (m * 2), 64)))
+        return R.nn.softmax(emit(R.matmul(emit(R.nn.softmax(y, -1)), w)), -1)
+
+    found = report(build(body, ((n, m, 64), F32), ((64, 64), F32)), "llvm")
+    assert "T.int64" not in str(found) + found.verbose()
+    assert re.findall(r"; ([^;]*) moved", str(found)) == ["n * m * 2816 + 16384 B"]
+    assert [kernel.rows for kernel in found.kernels] == ["n * m * 2"] * 2
+    assert "<n * m * 2,64>" in found.verbose() and "(" not in str(found).split("moved")[0].split(";")[1]
 
 
 def test_every_boundary_has_a_reason() -> None:

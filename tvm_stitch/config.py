@@ -105,6 +105,8 @@ class StitchConfig:
         return asdict(self)
 
 
+ASKED = "TVM's schedules are asked for"
+"""Why an operator of a kind in ``StitchConfig.of_tvm`` is left to TVM."""
 _RENAMED = {"remote": "horizontal_fusion"}
 # Sums are the same in every run: partial results are combined in a fixed order.
 _WITHOUT_EFFECT = {"deterministic"}

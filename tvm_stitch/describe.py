@@ -117,7 +117,7 @@ def _passes(sched: LoopNest) -> list[dict[str, Any]]:
     kept = sched.kept_values
     return [
         {
-            "columns": str(p.columns),
+            "columns": text_of(p.columns),
             "reduces": [op.name for op in p.reduces],
             "reduces_across_rows": [op.name for op, _ in p.cross_row],
             "outputs": [key[0].output.name for key in p.outputs],

@@ -3,15 +3,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tvm
 
+import tvm_stitch
 from tests.cli.helpers import run
-from tvm_stitch.cli import options
+from tvm_stitch import StitchConfig
+from tvm_stitch.cli import options, program
 from tvm_stitch.cli.errors import UsageError
+from tvm_stitch.relax import in_half_precision
+from tvm_stitch.report.report import Report
 
 
 @pytest.mark.parametrize(
@@ -69,3 +77,81 @@ def test_options_come_before_and_behind_the_file(model: Path, capfd: pytest.Capt
     for arguments in ((*options, model), (model, *options)):
         code, stdout, _ = run(capfd, "explain", *arguments, "--json")
         assert code == 0 and json.loads(stdout)["kernels"]
+
+
+ANOTHER = {"compute": "auto, attention=tvm", "multiprocessors": 66}
+"""Values that are not the defaults, where no number and no word is any."""
+
+
+@pytest.mark.parametrize("field", dataclasses.fields(StitchConfig), ids=lambda field: field.name)
+def test_every_option_of_the_configuration_can_be_given(field: Any) -> None:
+    default = field.default
+    value = (
+        ANOTHER[field.name]
+        if field.name in ANOTHER
+        else not default
+        if default in (True, False)
+        else default + 1
+    )
+    made = options.make_config(options.parse_config([f"{field.name}={value}"]))
+    assert made == StitchConfig(**{field.name: value}) != StitchConfig()
+
+
+MODEL = "the model's file"
+OPTION_OF: dict[Callable[..., Any], dict[str, str]] = {
+    tvm_stitch.compile: {
+        "mod": MODEL,
+        "target": "--target",
+        "config": "--config",
+        "options": "TVM's own: what a build needs beside a model is for programs",
+    },
+    tvm_stitch.explain: {"mod": MODEL, "target": "--target", "config": "--config"},
+    tvm_stitch.export_library: {
+        "executable": MODEL,
+        "path": "--output",
+        "target": "--target",
+        "options": "TVM's own: the command line compiles for this system",
+    },
+    in_half_precision: {"mod": MODEL, "dtype": "--precision", "products": "--products"},
+    Report.measure: {
+        "self": MODEL,
+        "inputs": "random, by --seed: times do not depend on them",
+        "repeats": "--repeats",
+        "seed": "--seed",
+    },
+    Report.why: {"self": MODEL, "first": "--why", "second": "--why"},
+    Report.verbose: {"self": MODEL},
+    Report.to_html: {"self": MODEL, "title": "the name of the model's file"},
+    Report.to_trace: {"self": MODEL},
+}
+"""What the command line gives for each argument of the functions that it calls: an option, or why there is none."""
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    return function.__qualname__
+
+
+@pytest.mark.parametrize("function", OPTION_OF, ids=name_of)
+def test_every_argument_of_a_function_behind_a_command_has_an_option(function: Callable[..., Any]) -> None:
+    told = OPTION_OF[function]
+    assert list(told) == list(inspect.signature(function).parameters)
+    known = {
+        option
+        for action in program.parser()._subparsers._group_actions  # type: ignore[union-attr]  # noqa: SLF001
+        for command in action.choices.values()  # type: ignore[union-attr]
+        for option in command._option_string_actions  # noqa: SLF001
+    }
+    assert {option for option in told.values() if option.startswith("-")} <= known
+
+
+def test_products_of_half_precision(model: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    moved = []
+    for more in ((), ("--products", "half")):
+        code, stdout, _ = run(
+            capfd, "explain", model, "--shape", "x=8,16", "--precision", "float16", *more, "--json"
+        )
+        assert code == 0
+        moved.append(json.loads(stdout)["kernels"][0]["bytes_read"])
+    assert moved[1] == moved[0] // 2, "the scores between the products"
+    code, _, stderr = run(capfd, "explain", model, "--products", "half")
+    assert code == 2 and "add --precision float16" in stderr

@@ -23,6 +23,7 @@ from tvm_stitch.graph.extent import (
     quotient,
     same,
     same_shape,
+    text_of,
     unflatten,
 )
 
@@ -56,6 +57,15 @@ def test_product() -> None:
     assert product([n, 0]) == 0
     assert same(product([2, n, 3, m]), m * n * 6)
     assert not is_static([2, n]) and is_static([2, 3])
+
+
+def test_extents_are_read_as_sums_of_products() -> None:
+    n, m = symbol("n"), symbol("m")
+    assert text_of(8) == "8" and text_of(n) == "n"
+    assert text_of(n * (m * 2) * 8) == "n * m * 16" == text_of(n * m * 8 + n * m * 8)
+    assert text_of((n + 1) * 4 - n * 4 + m) == "m + 4"
+    assert text_of(tir.min(n, as_expr(512)) * 4) == "min(n, 512) * 4"
+    assert text_of(tir.floordiv(n + 3, as_expr(4)) * m) == "((n + 3) // 4) * m"
 
 
 def test_same() -> None:

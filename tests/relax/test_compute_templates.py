@@ -11,7 +11,7 @@ import tvm
 from tvm import relax
 from tvm.relax import op as R
 
-from tests.graph.helpers import build, symbol
+from tests.graph.helpers import build, legalize, prim_funcs, symbol
 from tvm_stitch import StitchConfig
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.recorder import Recorder
@@ -144,6 +144,36 @@ def test_on_request_tvm_computes_it() -> None:
     recorder = Recorder()
     pipeline("llvm", StitchConfig(compute="tvm"), recorder)(mod)
     assert recorder.computed == {"matmul": "TVM: TVM's schedules are asked for"}
+
+
+@pytest.mark.parametrize(
+    ("name", "compute", "ours"),
+    [
+        ("filtered", "matmul=tvm", True),  # what it is decides, not what it is called
+        ("matmul", "matmul=tvm", True),
+        ("conv2d", "matmul=tvm", True),
+        ("filtered", "convolution=tvm", False),
+        ("matmul", "convolution=tvm", False),
+    ],
+)
+def test_a_convolution_is_one_whatever_its_function_is_called(name: str, compute: str, ours: bool) -> None:
+    x, w = draw(1, 8, 8, 4), draw(16, 3, 3, 4)
+    layouts = {"data_layout": "NHWC", "kernel_layout": "OHWI"}
+    plain = build(lambda emit, x, w: R.nn.conv2d(x, w, padding=1, **layouts), (x.shape, F32), (w.shape, F32))
+    func = prim_funcs(legalize(plain))["conv2d"]
+    builder = relax.BlockBuilder()
+    gvar = builder.add_func(func.without_attr("global_symbol"), name)
+    data = relax.Var("x", relax.TensorType(x.shape, F32))
+    with builder.function("main", [data]):
+        with builder.dataflow():
+            called = relax.call_tir(gvar, (data, relax.const(w)), relax.TensorType((1, 8, 8, 16), F32))
+            result = builder.emit_output(builder.emit(called))
+        builder.emit_func_output(result)
+    recorder = Recorder()
+    lowered = pipeline(target("avx2"), StitchConfig(compute=compute), recorder)(builder.get())
+    assert (f"{name}_tiled" in prim_funcs(lowered)) == ours
+    told = recorder.computed[name]
+    assert told.startswith("our template") if ours else told == "TVM: TVM's schedules are asked for"
 
 
 def test_other_dtypes_are_left_to_tvm() -> None:

@@ -117,6 +117,44 @@ def test_a_weight_that_is_too_large_stays(monkeypatch: pytest.MonkeyPatch) -> No
     tvm.ir.assert_structural_equal(computed(mod), mod)
 
 
+def causal(emit: Any, size: int) -> Any:
+    """A causal mask as PyTorch's importer has it."""
+    rows, columns = (emit(R.reshape(emit(R.arange(0, size, 1, "int64")), s)) for s in ([size, 1], [1, size]))
+    seen = emit(
+        R.logical_and(
+            emit(R.less_equal(columns, rows)), emit(R.full((size, size), relax.const(True), "bool"))
+        )
+    )
+    return emit(R.where(seen, relax.const(0.0), relax.const(float("-inf"))))
+
+
+def test_a_mask_is_a_constant() -> None:
+    mod = computed(build(lambda emit, x: R.add(x, causal(emit, 8)), ((2, 8, 8), "float32")))
+    (added,) = relax.analysis.get_var2val(mod["main"]).values()
+    expected = np.where(np.tri(8, dtype=bool), np.float32(0), -np.inf)
+    np.testing.assert_array_equal(added.args[1].value.numpy(), expected)
+
+
+def test_a_mask_that_is_too_large_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    mod = build(lambda emit, x: R.add(x, causal(emit, 8)), ((2, 8, 8), "float32"))
+    monkeypatch.setattr("tvm_stitch.plan.heuristics.LARGEST_TABLE", 8 * 8 * 4 - 1)
+    tvm.ir.assert_structural_equal(computed(mod), mod)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda emit, x: R.add(x, emit(R.full((8, 8), relax.const(2.0), "float32"))),
+        lambda emit, x: R.add(x, emit(R.exp(emit(R.zeros((8, 8), "float32"))))),
+        lambda emit, x: R.concat([x, emit(R.zeros((8, 0), "float32"))], 1),
+    ],
+    ids=["filled", "of filled ones", "empty"],
+)
+def test_one_value_needs_no_memory(body: Any) -> None:
+    mod = build(body, ((8, 8), "float32"))
+    tvm.ir.assert_structural_equal(computed(mod), mod)
+
+
 def test_a_weight_that_is_not_folded_stays() -> None:
     mod = build(lambda emit, x: R.matmul(x, normalized(emit, W, [0])), SPEC)
     tvm.ir.assert_structural_equal(ComputedWeights([])(mod), mod)

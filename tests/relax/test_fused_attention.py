@@ -422,3 +422,57 @@ def test_attention_is_ours_on_a_cpu_where_products_are_tvm_s() -> None:
     assert kernels(asked) == 1 and "our kernel" in " ".join(told.values())
     left, told = fused(mod, target, compute="tvm")
     assert kernels(left) == 0 and "asked for" in " ".join(told.values())
+
+
+def hiding(rows: int, columns: int, seen: int, hides: float = -np.inf) -> np.ndarray:
+    """A mask by which the first query sees ``seen`` keys, and each other one more than the query before."""
+    return np.where(np.tri(rows, columns, seen - 1, dtype=bool), 0, hides).astype("float32")
+
+
+def with_mask(case: Case, mask: np.ndarray) -> tvm.IRModule:
+    return relax.transform.BindParams("main", {"mask": tvm.runtime.tensor(mask.astype(case.dtype))})(
+        module(case)
+    )
+
+
+@pytest.mark.parametrize("safe", [False, True])
+@pytest.mark.parametrize(
+    ("queries", "keys", "seen"), [(20, 20, 1), (20, 24, 5), (20, 16, 1), (20, 20, 20), (20, 20, 3)]
+)
+def test_a_constant_mask_that_hides_later_keys_is_not_read(
+    queries: int, keys: int, seen: int, safe: bool
+) -> None:
+    case = Case(2, 3, queries, keys, 16, "float32", (1, 1, queries, keys), safe=safe)
+    mask = hiding(queries, keys, seen).reshape(case.mask or ())
+    mod, target = with_mask(case, mask), resolve_target("native")
+    made, told = fused(mod, target)
+    assert kernels(made) == 1 and next(iter(told.values())).endswith("keys, causal")
+    arrays = [*inputs(case, np.random.default_rng(1))[:3], mask]
+    executable = tvm.compile(mod, target, relax_pipeline=tvm_stitch.relax.pipeline(target))
+    found = relax.VirtualMachine(executable, tvm.cpu())["main"](*map(tvm.runtime.tensor, arrays[:3])).numpy()
+    np.testing.assert_allclose(found, reference(case, arrays), rtol=0, atol=1e-5)
+
+
+def changed_mask(place: tuple[int, int], value: float) -> np.ndarray:
+    mask = hiding(20, 20, 1)
+    mask[place] = value
+    return mask
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        hiding(20, 20, 0),  # a query that sees no key
+        hiding(20, 20, 1, np.finfo("float32").min),
+        changed_mask((7, 3), 0.5),
+        changed_mask((7, 3), -np.inf),
+        changed_mask((7, 9), 0),
+        np.repeat(hiding(20, 20, 1)[None], 3, 0),
+    ],
+    ids=["none", "finite", "another number", "a hole", "a later key", "of heads"],
+)
+def test_other_constant_masks_are_read(mask: np.ndarray) -> None:
+    shape = (1, *([1] * (3 - mask.ndim)), *mask.shape)
+    case = Case(2, 3, 20, 20, 16, "float32", shape)
+    made, told = fused(with_mask(case, mask.reshape(shape)), resolve_target("native"))
+    assert kernels(made) == 1 and next(iter(told.values())).endswith("with a mask")

@@ -167,3 +167,20 @@ def test_another_pipeline_may_be_given() -> None:
     with tvm.transform.PassContext(instruments=[names]):
         tvm_stitch.compile(product_norm(), LLVM, tir_pipeline="default")
     assert "LowerKernels" not in names.seen and "s_tir.CompactBufferAllocation" in names.seen
+
+
+def test_a_function_without_a_target_is_lowered_for_any() -> None:
+    """What is built around it says nothing of it. TVM's own build binds targets before it lowers."""
+    with CUDA:
+        passes = [*planning_passes(CUDA, StitchConfig()), *default_schedules(CUDA)]
+        kernels = tvm.transform.Sequential(passes)(
+            build(lambda emit, x: emit(R.nn.softmax(x)), ((30, 40), F32))
+        )
+    (gvar,) = (g for g, f in kernels.functions_items() if isinstance(f, tirx.PrimFunc))
+    func = kernels[gvar].with_attr("global_symbol", gvar.name_hint)
+    assert "target" not in func.attrs
+    lower, _, _ = tirx.get_tir_pipeline(kernel_lowering.NAME)
+    names = Names()
+    with LLVM, tvm.transform.PassContext(instruments=[names]), pytest.raises(Exception, match="target"):
+        lower(tvm.IRModule({gvar: func}))
+    assert names.seen["tirx.CommonSubexprElim"] == [{gvar.name_hint}]

@@ -17,6 +17,7 @@ from tests.graph.helpers import Spec, build, symbol
 from tests.relax import cublaslt_stand_in
 from tvm_stitch import StitchConfig, explain
 from tvm_stitch.compute.cuda import library
+from tvm_stitch.config import ASKED as TVM_IS_ASKED
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.library_matmuls import LibraryMatmuls
 
@@ -474,8 +475,6 @@ def test_no_epilogues_where_they_are_switched_off() -> None:
     ("left", "right", "dtype", "reason"),
     [
         ((2, 1, 4, 8), (2, 3, 8, 5), F32, "its matrices lie at distances of 2 kinds"),
-        ((4, 0), (0, 5), F32, "it has no elements"),
-        ((0, 4), (4, 5), F32, "it has no elements"),
         ((4, 8), (8, 5), "int32", "a product of int32 and int32 in int32"),
         ((4, 8), (8, 5), "float64", "a product of float64 and float64 in float64"),
     ],
@@ -485,6 +484,13 @@ def test_what_is_left_to_tvm(left: Any, right: Any, dtype: str, reason: str) -> 
     made, (how,) = rewritten(mod)
     assert how.startswith(f"TVM: {reason}")
     tvm.ir.assert_structural_equal(made["main"], mod["main"])
+
+
+@pytest.mark.parametrize(("left", "right"), [((4, 0), (0, 5)), ((0, 4), (4, 5))])
+def test_what_has_no_elements_is_no_product(left: Any, right: Any) -> None:
+    mod = build(lambda emit, x, y: R.matmul(x, y), (left, F32), (right, F32))
+    for asked in (ASKED, StitchConfig()):
+        assert rewritten(mod, config=asked) == (mod, [])
 
 
 def test_extents_that_may_be_broadcast_are_left_to_tvm() -> None:
@@ -514,7 +520,7 @@ def test_without_the_library_products_are_left_with_the_reason() -> None:
     made, how = rewritten(mod, config=StitchConfig())
     assert how == ["TVM: cuBLASLt is not here"] and not calls(made)
     assert "TVM: cuBLASLt is not here" in str(explain(mod, CUDA))
-    assert not explain(mod, CUDA, StitchConfig(compute="tvm")).computed
+    assert explain(mod, CUDA, StitchConfig(compute="tvm")).computed == {"1 matmul": f"TVM: {TVM_IS_ASKED}"}
     assert "cuBLASLt" not in str(explain(mod, "llvm", ASKED))
 
 

@@ -3,15 +3,22 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import tvm
 from tvm import relax
+from tvm.relax import op
 
+from tests.graph.helpers import build, prim_funcs
 from tests.relax.modules import check, main_calls, outlined, run, script
 from tvm_stitch.config import StitchConfig
+from tvm_stitch.relax.pipeline import planning_passes
 from tvm_stitch.relax.stitch_ops import StitchOps
 from tvm_stitch.scope.identify import Boundary
 
 F32 = "float32"
+LLVM = tvm.target.Target("llvm")
 
 
 def test_softmax() -> None:
@@ -387,3 +394,24 @@ def test_boundaries_are_told() -> None:
     StitchOps(StitchConfig(epilogues=False), boundaries)(script(DIAMOND))
     assert {b.reason for b in boundaries} >= {"compute-intensive"}
     assert any("cycle" in b.reason for b in boundaries)
+
+
+def test_casts_between_floats_name_no_kernel() -> None:
+    """Unless there is nothing else: a kernel of a half type is called what it is called in float32."""
+
+    def norm(emit: Any, x: Any, scale: Any) -> list[Any]:
+        wide = emit(op.astype(x, F32))
+        normal = emit(op.nn.layer_norm(emit(op.add(wide, wide)), scale, scale, axes=[-1]))
+        return [op.astype(emit(op.nn.relu(normal)), "float16")]
+
+    def casts(emit: Any, x: Any, mask: Any) -> list[Any]:
+        return [op.astype(emit(op.astype(x, F32)), "bfloat16"), op.astype(mask, F32)]
+
+    def names(mod: tvm.IRModule) -> set[str]:
+        planned = tvm.transform.Sequential(planning_passes(LLVM, StitchConfig(horizontal_fusion=False)))
+        with LLVM:
+            return {re.sub(r"\d", "", name) for name in prim_funcs(planned(mod)) if "stitch" in name}
+
+    half = build(norm, ((8, 64), "float16"), ((64,), F32))
+    assert names(half) == {"stitch_add_layer_norm_relu"}
+    assert names(build(casts, ((8, 64), "float16"), ((8, 64), "bool"))) == {"stitch_cast_cast", "stitch_cast"}

@@ -51,6 +51,23 @@ def test_a_single_element_is_a_view_of_a_single_element_only() -> None:
     assert not node.is_view
 
 
+@pytest.mark.parametrize(
+    ("source", "target", "found"),
+    [
+        ("float32", "bfloat16", True),
+        ("float16", "float64", True),
+        ("float32", "int8", False),
+        ("bool", "float32", False),
+    ],
+)
+def test_casts_from_float_to_float(source: str, target: str, found: bool) -> None:
+    node = memory("exp", ["x"], "v")
+    node.graph = single(lambda emit, x: R.astype(x, target), ((4, 8), source))
+    assert node.is_float_cast == found
+    node.graph = single(lambda emit, x: R.permute_dims(x), ((4, 8), source))
+    assert not node.is_float_cast
+
+
 def test_kinds() -> None:
     assert kind_of(single(lambda emit, x: R.exp(x), ((4, 8), F32))) is NodeKind.MEMORY
     matmul = single(lambda emit, x, y: R.matmul(x, y), ((4, 8), F32), ((8, 3), F32))

@@ -115,6 +115,30 @@ def test_agrees_with_stock(name: str) -> None:
     assert mismatches(run_stock(mod, [x]), evaluate(mod, [x]), {"float32": (1e-5, 1e-5)}) == []
 
 
+PRODUCTS: dict[str, tuple[Callable[..., relax.Expr], tuple[int, ...], tuple[int, ...]]] = {
+    "matmul": (R.matmul, (3, 40), (40, 5)),
+    "conv2d": (R.nn.conv2d, (2, 6, 5, 5), (4, 6, 3, 3)),
+}
+
+
+@pytest.mark.parametrize("out", ["int8", "int32", "float32"])
+@pytest.mark.parametrize(("left", "right"), [("int8", "int8"), ("uint8", "int8")])
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_of_integers_are_added_up_in_the_type_of_the_result(
+    name: str, left: str, right: str, out: str
+) -> None:
+    product, *shapes = PRODUCTS[name]
+    mod = module(
+        [tensor("x", list(shapes[0]), left), tensor("y", list(shapes[1]), right)],
+        lambda emit, x, y: [emit(product(x, y, out_dtype=out))],
+    )
+    rng = np.random.default_rng(0)
+    inputs = [rng.integers(np.iinfo(t).min, np.iinfo(t).max, s, t) for s, t in zip(shapes, (left, right))]
+    (found,) = evaluate(mod, inputs)
+    assert found.dtype == (out if out != "float32" else "float64")
+    assert mismatches(run_stock(mod, inputs), [found], {"float32": (1e-6, 0)}) == []
+
+
 def test_only_inputs_constants_and_casts_round() -> None:
     def body(emit: Emit, x: relax.Expr) -> list[relax.Expr]:
         sum_ = emit(R.add(x, relax.const(2048.0, "float16")))

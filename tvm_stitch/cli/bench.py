@@ -85,6 +85,7 @@ def run(args: argparse.Namespace, progress: Progress) -> tuple[dict[str, Any], s
         "target": json.loads(str(target)),
         "config": job.config.to_dict(),
         "precision": args.precision,
+        "products": args.products,
         "repeats": args.repeats,
         "seed": args.seed,
         **rows,

@@ -77,6 +77,7 @@ def _compiled(
             "cpu_flags": needed_flags(job.target),
             "config": job.config.to_dict(),
             "precision": args.precision,
+            "products": args.products,
             "inputs": [dataclasses.asdict(spec) for spec in job.model.inputs],
             "outputs": [dataclasses.asdict(spec) for spec in job.model.outputs],
             "kernels": kernels.to_dict(),

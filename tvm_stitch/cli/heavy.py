@@ -9,7 +9,7 @@ from typing import Any
 
 from tvm_stitch_command import ended_by_interrupts
 
-from ..cores import use_all_cores
+from ..cores import sleep_soon, use_all_cores
 from .errors import Failure, UsageError
 
 
@@ -25,6 +25,7 @@ def import_compiler() -> None:
         use_all_cores()  # which TVM asks for when it is imported
     except ValueError as error:
         raise UsageError(str(error)) from None
+    sleep_soon()
     with ended_by_interrupts():
         importlib.import_module("tvm_stitch.relax.pipeline")
 

@@ -31,6 +31,10 @@ def check_options(args: argparse.Namespace) -> None:
         raise UsageError(
             f"no file {args.model}; give the path of an ONNX model, or of a .pt2 file of torch.export"
         )
+    if args.products != "float32" and args.precision == "float32":
+        raise UsageError(
+            f"--products {args.products} is of a model in half precision; add --precision float16"
+        )
     parse_shapes(args.shape)
     make_config(parse_config(args.config))
 
@@ -55,7 +59,7 @@ def read_job(args: argparse.Namespace, progress: Progress, names: bool = False) 
     with progress(f"importing {path}"):
         model = _reader(path)(path, shapes, names)
         if args.precision != "float32":
-            model = _in_half(model, args.precision)
+            model = _in_half(model, args.precision, args.products)
     return Job(model, target, config)
 
 
@@ -76,11 +80,11 @@ def _reader(path: Path) -> Callable[[Path, dict[str, tuple[int, ...]], bool], Mo
     return read_onnx
 
 
-def _in_half(model: Model, dtype: str) -> Model:
+def _in_half(model: Model, dtype: str, products: str) -> Model:
     from ..execution.tensors import specs_of_outputs
     from ..relax.half_precision import in_half_precision
 
-    mod = in_half_precision(model.mod, dtype)
+    mod = in_half_precision(model.mod, dtype, products)
     inputs = tuple(dataclasses.replace(s, dtype=dtype) if s.dtype == "float32" else s for s in model.inputs)
     outputs = specs_of_outputs(mod, [spec.name for spec in model.outputs])
     return dataclasses.replace(model, mod=mod, inputs=inputs, outputs=outputs)

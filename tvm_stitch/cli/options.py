@@ -22,6 +22,7 @@ MOST_ELEMENTS = 2**47
 MOST_REPEATS = 1_000_000
 LONGEST_PATH_TOLD = 60
 PRECISIONS = ("float32", "float16", "bfloat16")
+PRODUCTS = ("float32", "half")
 
 
 def path_of(text: str) -> Path:
@@ -57,6 +58,13 @@ def add_model_options(command: argparse.ArgumentParser) -> None:
         default="float32",
         help="of a float32 model: products and what is element-wise in a half type, its inputs too "
         "(default: as it is)",
+    )
+    command.add_argument(
+        "--products",
+        choices=PRODUCTS,
+        default="float32",
+        help="with --precision: what products and convolutions give; half is faster on a GPU, and less exact "
+        "(default: %(default)s)",
     )
     command.add_argument(
         "--cuda-graph",

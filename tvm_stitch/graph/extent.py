@@ -9,6 +9,7 @@ from typing import TypeAlias, TypeVar
 
 from .. import compat
 from ..compat import Analyzer, Expr
+from ..sums import Sum, added, multiplied
 
 Extent: TypeAlias = int | Expr
 Value = TypeVar("Value")
@@ -39,8 +40,26 @@ def product(extents: Iterable[Extent]) -> Extent:
 
 
 def text_of(extent: Extent) -> str:
-    """An extent as it is read: ``8``, ``n`` or ``n * 2``."""
-    return re.sub(r"T\.int64\((-?\d+)\)", r"\1", str(extent))
+    """An extent as it is read: ``8``, ``n``, ``n * 2`` or ``n * m * 4 + 16``."""
+    return str(extent) if isinstance(extent, int) else str(_sum_of(extent))
+
+
+def _sum_of(expr: Expr) -> Sum:
+    """An expression as a sum of products; what it has beside them are factors as TVM writes them."""
+    kind, found = compat.kind(expr), Sum()
+    value = compat.int_value(expr)
+    if value is not None:
+        found.add((), value)
+        return found
+    if kind in ("Add", "Sub"):
+        return added([_sum_of(expr.a), _sum_of(expr.b)], 1 if kind == "Add" else -1)
+    if kind == "Mul":
+        made = multiplied(_sum_of(expr.a), _sum_of(expr.b))
+        if made is not None:
+            return made
+    plain = re.sub(r"T\.int64\((-?\d+)\)", r"\1", str(expr))
+    found.add([re.sub(r"\bT\.(?=[a-z_]+\()", "", plain)], 1)
+    return found
 
 
 def total(extents: Iterable[Extent]) -> Extent:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from .. import compat
 from ..compat import Buffer, Expr, Var
-from .extent import Extent, is_number, product
+from .extent import Extent, is_number, product, text_of
 
 
 class Dependency(enum.Enum):
@@ -72,7 +72,7 @@ class Tensor:
         return product(self.shape)
 
     def __repr__(self) -> str:
-        return f"{self.name}<{','.join(str(s) for s in self.shape)}>{self.dtype}"
+        return f"{self.name}<{','.join(map(text_of, self.shape))}>{self.dtype}"
 
 
 @dataclass(eq=False)
@@ -149,8 +149,8 @@ class Operator:
         return Dependency.GENERAL
 
     def __repr__(self) -> str:
-        space = ",".join(str(a.extent) for a in self.spatial)
-        reduced = " over " + ",".join(str(a.extent) for a in self.reduce) if self.reduce else ""
+        space = ",".join(text_of(a.extent) for a in self.spatial)
+        reduced = " over " + ",".join(text_of(a.extent) for a in self.reduce) if self.reduce else ""
         return f"{self.output.name} = {self.name}<{space}>{reduced}"
 
 
@@ -184,6 +184,11 @@ class StitchGraph:
         yield from self.inputs
         for op in self.operators:
             yield op.output
+
+    def touched(self) -> Iterator[Tensor]:
+        """The same without inputs that nothing reads, as those of a product without depth."""
+        read = {access.tensor for op in self.operators for access in op.accesses} | set(self.outputs)
+        return (t for t in self.tensors() if t in read or t not in self.inputs)
 
     @property
     def reduces(self) -> list[Operator]:

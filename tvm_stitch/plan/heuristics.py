@@ -56,6 +56,9 @@ CPU_SCAN_AS_SUMS, GPU_SCAN_AS_SUMS = 128, 512
 takes about as long as 128 additions that wait for each other; on a GPU a scan takes several launches."""
 LARGEST_FILLED_WEIGHT = 1 << 29
 """Bytes of the largest weight of one value that becomes a constant: VGG's largest is 411 MB."""
+LARGEST_TABLE = 1 << 22
+"""Bytes of the largest mask or table that is computed when a model is compiled: a causal mask of 1,024 tokens in
+float32. What is larger would take a library's place, and is read from memory. Nothing was measured beyond it."""
 EPILOGUE_NODES = 48
 """Element-wise nodes that the epilogue of a matrix product or convolution may have."""
 EPILOGUE_LANES = 4
@@ -115,7 +118,7 @@ the more threads ask for it the sooner it is there (RMS norm of 262,144 columns:
 LEAST_COPIED_RESIDENT = 3
 """Blocks that a multiprocessor's shared memory must hold."""
 COPIED_RESIDENT = 6
-"""Blocks that it should hold where a row has several and clusters are large enough; no more share a row than that takes."""
+"""Blocks that it should hold where a row has several, if clusters are large enough; no more share a row than needed."""
 
 # -- inputs that are read across memory ---------------------------------------------------------------------------
 CROSSED_BYTES = 256 * 1024

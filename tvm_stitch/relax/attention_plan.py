@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+import tvm
 from tvm import relax
 
 from ..compute.attention import Attention, Operand
@@ -145,9 +147,12 @@ class AttentionFinder:
             operand_of(result, of_rows(strides)),
             safe=safe,
         )
-        masks, of_mask = self._masks(scores.masks, (*leading, queries, keys))
+        causal = [causal_offset(value, queries, keys) for value, _ in scores.masks]
+        added = [mask for mask, offset in zip(scores.masks, causal) if offset is None]
+        masks, of_mask = self._masks(added, (*leading, queries, keys))
         values = (q.value, k.value, v.value)
-        return Planned(replace(plan, mask=of_mask), values, result, masks, tuple(skipped))
+        last = min((offset for offset in causal if offset is not None), default=None)
+        return Planned(replace(plan, mask=of_mask, causal=last), values, result, masks, tuple(skipped))
 
     def _masks(
         self, found: Sequence[tuple[Any, tuple[Extent, ...]]], extents: tuple[Extent, ...]
@@ -198,6 +203,27 @@ class AttentionFinder:
             at = binding.var
             passed.append(at)
         return best
+
+
+def causal_offset(mask: Any, queries: Extent, keys: Extent) -> int | None:
+    """How many keys beyond its own number each query sees by a mask; None for a mask that is no constant, or another.
+
+    Each query sees a key: what one that sees none gives depends on more than the mask.
+    """
+    if not isinstance(mask, tvm.ir.GenericConst):
+        return None
+    array = mask.value.numpy()
+    if (
+        not array.size
+        or array.shape[-2:] != (queries, keys)
+        or array.size != array.shape[-2] * array.shape[-1]
+    ):
+        return None
+    array = array.reshape(array.shape[-2:]).astype("float32")
+    seen = array == 0
+    offset = int(seen[0].sum()) - 1
+    expected = np.tril(np.ones(array.shape, bool), offset)
+    return offset if offset >= 0 and (seen == expected).all() and np.isneginf(array[~seen]).all() else None
 
 
 def _fineness(leading: tuple[Extent, ...]) -> tuple[int, bool, int]:

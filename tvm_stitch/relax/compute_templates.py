@@ -17,7 +17,7 @@ from ..compute.emit import emit_anchored
 from ..compute.packing import layout, packed, packed_shape
 from ..compute.templates import tiles_of, told
 from ..compute.tiles import Tiles
-from ..config import StitchConfig
+from ..config import ASKED, StitchConfig
 from ..device import device_model
 from ..failures import Refusal, error_text, let_pass
 from ..graph.reader import read
@@ -30,7 +30,6 @@ from .lift_workspace import LiftWorkspace
 
 CONTRACTIONS = ("matmul", "conv", "dense")
 """What is in the names of functions that hold a contraction, read or not."""
-ASKED = "TVM's schedules are asked for"
 
 
 @module_pass
@@ -70,9 +69,11 @@ class ComputeTemplates(ComputePass):
         return tvm.transform.Sequential(passes)(rewriter.builder_.get())
 
     def _product(self, name: str, func: Any) -> Anchored | None:
+        contracts = any(word in name for word in CONTRACTIONS)
         try:
             graph = read(func, name)
-            if not any(op.contraction for op in graph.operators):
+            contracts = any(op.contraction for op in graph.operators)
+            if not contracts:
                 return None
             found = anchored(graph)
             if not found.is_served:
@@ -82,7 +83,7 @@ class ComputeTemplates(ComputePass):
             return found
         except Exception as err:
             let_pass(err)
-            if any(word in name for word in CONTRACTIONS):
+            if contracts:
                 # A layout that was left as it is, since TVM is asked for, is not the reason.
                 kind = "convolution" if "conv" in name else "matmul"
                 self.computed[name] = f"TVM: {ASKED if kind in self.config.of_tvm else error_text(err)}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ComputedWeights: weights that a model computes from constants alone are constants, as all others are."""
+"""ComputedWeights: what a model computes from constants alone is a constant: weights, and masks and tables."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import math
 from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
+import ml_dtypes  # noqa: F401  # NumPy knows bfloat16 from here on
+import numpy as np
 import tvm
 from tvm import relax
 
@@ -18,17 +20,25 @@ from .functions import own_functions
 from .operators import PRODUCTS, operator_name
 from .views import shape_of
 
+_FILLED = {
+    f"relax.{name}{like}": number
+    for name, number in (("full", None), ("ones", 1), ("zeros", 0))
+    for like in ("", "_like")
+}
+"""Operators that fill a tensor with a number; None: with that of a constant behind the shape."""
 _FUNCTION = "computed_weights"
 """The function that computes the weights of another one, in a module of its own."""
 
 
 @module_pass
 class ComputedWeights:
-    """Compute operands of products and convolutions that depend on constants alone, when the model is compiled.
+    """Compute what depends on constants alone, and what does not reads, when the model is compiled.
 
-    Such are normalized weights (weight norm, standardized convolutions), and those that are scaled, generated, or
-    merged with an adapter. Layouts of convolutions are chosen before ``FoldConstants``, and for constants only. Runs
-    behind what looks for quantized weights.
+    Such are operands of products and convolutions: normalized weights (weight norm, standardized convolutions), and
+    those that are scaled, generated, or merged with an adapter. Layouts of convolutions are chosen before
+    ``FoldConstants``, and for constants only. Others are masks and tables of positions, up to a size: ``FoldConstants``
+    computes nothing that is filled, nor what depends on it. What has one value all over stays computed: a kernel needs
+    no memory for that. Runs behind what looks for quantized weights.
 
     Args:
         passes: from operators to constants: a legalization, and constant folding.
@@ -43,14 +53,17 @@ class ComputedWeights:
         for gvar, func in own_functions(mod):
             values = relax.analysis.get_var2val(func)
             constants = _constants(values)
-            if weights := _weights(values, constants):
-                mutator = _Mutator(self._computed(mod, weights, constants))
-                made.update_func(gvar, relax.analysis.remove_all_unused(mutator.visit_expr(func)))
+            weights = _weights(values, constants)
+            others = [var for var in _tables(func, values, constants) if var not in weights]
+            if weights or others:
+                found = self._computed(mod, [*weights, *others], constants)
+                kept = {var: to for var, to in found.items() if var in weights or _differs(to)}
+                made.update_func(gvar, relax.analysis.remove_all_unused(_Mutator(kept).visit_expr(func)))
         return made
 
     def _computed(self, mod: tvm.IRModule, weights: Sequence[Any], constants: Mapping[Any, Any]) -> Any:
         """The constants that weights are, but for those that the passes do not compute."""
-        bindings = [relax.VarBinding(var, constants[var]) for var in _needed(weights, constants)]
+        bindings = [relax.VarBinding(var, _whole(var, constants[var])) for var in _needed(weights, constants)]
         result = relax.Var("weights", relax.TupleType([var.ty for var in weights]))
         block = relax.DataflowBlock([*bindings, relax.VarBinding(result, relax.Tuple(list(weights)))])
         function = relax.Function([], relax.SeqExpr([block], result), result.ty)
@@ -100,6 +113,47 @@ def _weights(values: Mapping[Any, Any], constants: Container[Any]) -> list[Any]:
     )
     read = dict.fromkeys(arg for call in products for arg in call.args if isinstance(arg, relax.Var))
     return [var for var in read if var in constants and _bytes(var) <= heuristics.LARGEST_FILLED_WEIGHT]
+
+
+def _tables(func: Any, values: Mapping[Any, Any], constants: Container[Any]) -> list[Any]:
+    """The tensors among constants that something else reads, as far as they depend on filled ones and are small."""
+    filled = _filled(values, constants)
+    readers = [var for var in values if var not in constants]
+    read = dict.fromkeys(arg for var in readers for arg in relax.analysis.free_vars(values[var]))
+    return [var for var in read if var in filled and 0 < _bytes(var) <= heuristics.LARGEST_TABLE]
+
+
+def _filled(values: Mapping[Any, Any], constants: Container[Any]) -> set[Any]:
+    """The variables of values that depend on constants, and on something that is filled with a number."""
+    found: set[Any] = set()
+    for var, value in values.items():
+        if var in constants and (_fills(value) or not found.isdisjoint(relax.analysis.free_vars(value))):
+            found.add(var)
+    return found
+
+
+def _fills(value: Any) -> bool:
+    return operator_name(value) in _FILLED
+
+
+def _whole(var: Any, value: Any) -> Any:
+    """A value; of a tensor that is filled the constant that it is, since TVM folds no such call."""
+    name = operator_name(value)
+    if name not in _FILLED or _bytes(var) > heuristics.LARGEST_TABLE:
+        return value
+    number = _FILLED[name]
+    if number is None:
+        if not isinstance(value.args[1], tvm.ir.GenericConst):
+            return value
+        number = value.args[1].value.numpy().item()
+    dtype = str(var.ty.dtype)
+    return relax.const(np.full(shape_of(var) or (), number, dtype), dtype)
+
+
+def _differs(value: Any) -> bool:
+    """Has a constant more than one value?"""
+    array = value.value.numpy()
+    return bool((array != array.reshape(-1)[0]).any())
 
 
 def _bytes(var: Any) -> float:

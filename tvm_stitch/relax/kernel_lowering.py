@@ -79,10 +79,13 @@ def with_quick_host(target: Any) -> Any:
 
 
 def _needless(func: Any) -> tuple[str, ...]:
-    """The passes that a function needs not."""
+    """The passes that a function needs not.
+
+    TVM's build binds targets before it lowers; a function without one may be for any.
+    """
     if not func.attrs or (COMPUTE_ATTR not in func.attrs and STITCH_ATTR not in func.attrs):
         return ()
-    target = func.attrs.get("target") or tvm.target.Target.current(allow_none=True)
+    target = func.attrs.get("target")
     return NEEDLESS_ON_CPU if target is not None and target.kind.name == "llvm" else NEEDLESS
 
 

@@ -21,7 +21,7 @@ from tvm import relax
 from ..compute.cuda import library
 from ..failures import Refusal
 from ..graph.dtype import HALF, MULTIPLIED
-from ..graph.extent import is_number, is_static
+from ..graph.extent import is_static
 from ..module_pass import module_pass
 from .compute_pass import ComputePass
 from .functions import own_functions
@@ -30,7 +30,7 @@ from .operators import operator_name
 from .readers import readers_of
 from .rewritten_calls import with_bound_calls
 from .transposed_convolutions import SPATIAL
-from .views import shape_of
+from .views import has_elements, shape_of
 from .weight_gradients import WeightGradient, cut_of, weight_gradient
 
 CHANNELS_FIRST, CHANNELS_LAST = "channels_first", "channels_last"
@@ -82,14 +82,16 @@ class LibraryConvolutions(ComputePass):
         readers = {var: found for func in functions.values() for var, found in readers_of(func).items()}
 
         def called(builder: Any, call: Any, var: Any) -> Any:
+            if not is_convolution(call):
+                return call
             return _Rewriter(self, builder).replaced(call, var, cut_of(readers.get(var, [])))
 
         return with_bound_calls(mod, OPERATORS, called)
 
 
 def is_convolution(value: Any) -> bool:
-    """True for the operators that the library may compute."""
-    return operator_name(value) in OPERATORS
+    """True for the operators that the library may compute, of tensors that have elements."""
+    return operator_name(value) in OPERATORS and has_elements(*value.args, value)
 
 
 def layout_of(target: Any, call: Any) -> str:
@@ -110,8 +112,6 @@ def layout_of(target: Any, call: Any) -> str:
     shapes = [shape_of(v) for v in (*call.args, call)]
     if any(shape is None for shape in shapes):
         raise Refusal("its shapes are not known")
-    if any(is_number(extent, 0) for shape in shapes for extent in shape or ()):
-        raise Refusal("it has no elements")
     padding_of(call)
     return layout
 

@@ -23,7 +23,7 @@ from ..graph.extent import Extent, is_number, same, same_shape
 from .dataflow import is_call_tir
 from .operators import PRODUCTS, operator_name
 from .readers import only_reader_inside, readers_of
-from .views import RESHAPES, VIEWS, View, definition, permutation, shape_of, views, whole
+from .views import RESHAPES, VIEWS, View, definition, has_elements, permutation, shape_of, views, whole
 
 MATMUL = "relax.matmul"
 CONVOLUTIONS = PRODUCTS - {MATMUL}
@@ -234,8 +234,8 @@ class _Planner:
 
 
 def is_product(value: Any) -> bool:
-    """True for ``R.matmul(...)``."""
-    return _is(value, (MATMUL,))
+    """True for ``R.matmul(...)`` of tensors that have elements."""
+    return _is(value, (MATMUL,)) and has_elements(*value.args)
 
 
 def _is(value: Any, names: tuple[str, ...]) -> bool:

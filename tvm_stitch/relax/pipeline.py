@@ -189,14 +189,10 @@ def _libraries(target: Any, config: StitchConfig, recorder: Recorder) -> list[An
     """What computes compute-intensive operators on CUDA devices: libraries, and our own kernel of convolutions."""
     if target.kind.name != "cuda":
         return []
-    passes = {LibraryMatmuls: "matmul", OwnConvolutions: "convolution", LibraryConvolutions: "convolution"}
+    passes = (LibraryMatmuls, OwnConvolutions, LibraryConvolutions)
     return [
-        *([DepthInnermost(_is_called(library.CUBLASLT, config))] if "matmul" not in config.of_tvm else []),
-        *(
-            each(target, config, recorder.computed)
-            for each, kind in passes.items()
-            if kind not in config.of_tvm
-        ),
+        DepthInnermost(_is_called(library.CUBLASLT, config)),
+        *(each(target, config, recorder.computed) for each in passes),
     ]
 
 

@@ -2,7 +2,8 @@
 """SkipEmpty: what has no elements is not computed.
 
 A call whose results have a static extent of 0 becomes allocations, and an empty part among results that are not empty
-loses its loop.
+loses its loop. A reduction of nothing, such as a matrix product without depth, becomes what it begins with: an
+element-wise operator, which is stitched like any other.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from .. import compat
 from ..module_pass import module_pass
-from ..rules.rewriting import with_body, with_prim_funcs
+from ..rules.rewriting import REDUCED, with_body, with_prim_funcs
 from .dataflow import is_call_tir
 
 
@@ -24,9 +25,10 @@ from .dataflow import is_call_tir
 class SkipEmpty:
     """Replace each ``call_tir`` whose results all have a static extent of 0 by allocations that nothing is written to.
 
-    Of a call with several results, those that are empty are no longer computed. Other extents may be symbolic. On a GPU
-    it would be a launch of an empty grid, which is an error, and TVM's schedules divide by its extents. Constants
-    without elements become allocations as well.
+    Of a call with several results, those that are empty are no longer computed. On a GPU it would be a launch of an
+    empty grid, which is an error, and TVM's schedules divide by its extents. What is reduced along a static extent of 0
+    gets the number that the reduction begins with. Other extents may be symbolic. Constants without elements become
+    allocations as well.
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
@@ -42,7 +44,36 @@ class SkipEmpty:
 
 
 def _without_empty_loops(_name: str, func: Any) -> Any:
-    return with_body(func, tvm_ffi.structural_map(func.body, (tirx.SeqStmt, _those_that_run), order="post"))
+    started = tvm_ffi.structural_map(func.body, (tirx.For, _as_it_begins), order="pre")
+    return with_body(func, tvm_ffi.structural_map(started, (tirx.SeqStmt, _those_that_run), order="post"))
+
+
+def _as_it_begins(nest: Any) -> Any:
+    """A loop nest that reduces nothing without the loops of the reduction; others as they are."""
+    loops, stmt = [], nest
+    while isinstance(stmt, tirx.For):
+        loops.append(stmt)
+        stmt = stmt.body
+    if not isinstance(stmt, s_tir.SBlockRealize) or stmt.block.init is None:
+        return nest
+    axes = list(zip(stmt.block.iter_vars, stmt.iter_values))
+    if all(compat.int_value(axis.dom.extent) != 0 for axis, _value in axes if axis.iter_type == REDUCED):
+        return nest
+    kept = [(axis, value) for axis, value in axes if axis.iter_type != REDUCED]
+    needed = set().union(*[compat.free_vars(value) for _axis, value in kept])
+    block = stmt.block
+    made: Any = s_tir.SBlock(
+        [axis for axis, _value in kept],
+        [],
+        block.writes,
+        block.name_hint,
+        block.init,
+        annotations=block.annotations,
+    )
+    made = s_tir.SBlockRealize([value for _axis, value in kept], stmt.predicate, made)
+    for loop in reversed([loop for loop in loops if loop.loop_var in needed]):
+        made = tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, made, annotations=loop.annotations)
+    return made
 
 
 def _those_that_run(sequence: Any) -> Any:

@@ -208,7 +208,9 @@ def _may_be_reshaped(var: Any) -> bool:
 
 
 def _name(prefix: str, nodes: list[Node]) -> str:
-    names = [n.name.removeprefix("tir_") for n in nodes]
+    """What a kernel does, in order. Casts from float to float say what types it reads and writes, and do not count."""
+    named = [n for n in nodes if not n.is_float_cast] or nodes
+    names = [n.name.removeprefix("tir_") for n in named]
     shown = names if len(names) <= 5 else names[:3] + [f"x{len(names) - 4}", names[-1]]
     return "_".join([prefix, *shown])
 

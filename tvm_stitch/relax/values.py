@@ -9,9 +9,8 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from .. import compat
 from ..graph.dtype import item_bytes
-from ..graph.extent import text_of
+from ..graph.extent import as_extent, product, text_of
 from ..report.data import Size, Value
 
 
@@ -33,16 +32,8 @@ def value_of(name: str, ty: Any, origin: str = "kernel") -> Value:
 
 
 def _bytes(extents: list[Any], dtype: str) -> Size:
-    static, symbolic = item_bytes(dtype), []
-    for extent in extents:
-        known = compat.int_value(extent)
-        if known is None:
-            symbolic.append(text_of(extent))
-        else:
-            static *= known
-    if not symbolic:
-        return static
-    return " * ".join([*(f"({s})" if " " in s else s for s in symbolic), str(static)])
+    size = product([*map(as_extent, extents), item_bytes(dtype)])
+    return size if isinstance(size, int) else text_of(size)
 
 
 def bindings_of(body: Any) -> Iterator[Any]:

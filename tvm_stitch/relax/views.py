@@ -51,6 +51,11 @@ def shape_of(value: Any) -> tuple[Extent, ...] | None:
     return tuple(as_extent(s) for s in elements(shape.values)) if isinstance(shape, relax.ShapeExpr) else None
 
 
+def has_elements(*values: Any) -> bool:
+    """Has none of these tensors an extent that is known to be 0?"""
+    return not any(is_number(extent, 0) for value in values for extent in shape_of(value) or ())
+
+
 def permutation(call: Any, rank: int) -> list[int]:
     """For each axis of what ``R.permute_dims`` makes, the axis of its operand."""
     axes = call.attrs.axes

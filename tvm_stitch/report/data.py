@@ -7,10 +7,11 @@ Sizes are in bytes, times in seconds. A size that depends on a symbolic shape is
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from ..sums import added, parsed
 
 Size = int | str | None
 """Bytes; an expression, where a shape is symbolic; None, where nothing is known."""
@@ -96,9 +97,8 @@ class KernelCall:
     @property
     def bytes_moved(self) -> Size:
         """What the plan moves, or the least where there is none."""
-        if isinstance(self.bytes_read, int) and isinstance(self.bytes_written, int):
-            return self.bytes_read + self.bytes_written
-        return self.bytes_least
+        moved = add_sizes(self.bytes_read, self.bytes_written)
+        return self.bytes_least if moved is None else moved
 
 
 @dataclass(frozen=True)
@@ -217,22 +217,4 @@ def add_sizes(*sizes: Size) -> Size:
         return None
     if all(isinstance(s, int) for s in sizes):
         return sum(s for s in sizes if isinstance(s, int))
-    factors: dict[str, int] = {}  # of each symbolic term; "" stands for the rest
-    for size in sizes:
-        for term in _TERMS.split(str(size)):
-            found = _PRODUCT.fullmatch(term)
-            name, factor = (
-                (found[1], int(found[2])) if found else ("", int(term)) if term.isdigit() else (term, 1)
-            )
-            factors[name] = factors.get(name, 0) + factor
-    constant = factors.pop("", 0)
-    told = [
-        name if factor == 1 else f"{name if name.isidentifier() else f'({name})'} * {factor}"
-        for name, factor in factors.items()
-    ]
-    return " + ".join([*told, str(constant)] if constant else told)
-
-
-_TERMS = re.compile(r" \+ (?![^()]*\))")
-"""Between the terms of a sum, but not in brackets."""
-_PRODUCT = re.compile(r"(\w+) \* (\d+)")
+    return str(added(parsed(str(size)) for size in sizes))

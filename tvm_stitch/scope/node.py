@@ -7,7 +7,7 @@ import enum
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..compat import Var, substitute
+from ..compat import Var, kind, substitute
 from ..graph.classify import is_heavy
 from ..graph.dtype import item_bytes
 from ..graph.extent import as_expr, as_extent, is_number
@@ -85,6 +85,18 @@ class Node:
         if item_bytes(op.output.dtype) <= item_bytes(tensor.dtype):
             return None
         return self.inputs[g.inputs.index(tensor)]
+
+    @property
+    def is_float_cast(self) -> bool:
+        """True for a cast from one floating-point type to another."""
+        op = self._only_operator
+        if (
+            op is None
+            or kind(op.value) != "Cast"
+            or op.dependency(op.accesses[0]) is not Dependency.ONE_TO_ONE
+        ):
+            return False
+        return all(t.dtype.startswith(("float", "bfloat")) for t in (op.inputs[0], op.output))
 
     @property
     def _only_operator(self) -> Operator | None:

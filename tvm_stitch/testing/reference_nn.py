@@ -111,8 +111,13 @@ def _rms_norm(operation: Operation, x: np.ndarray, weight: np.ndarray) -> np.nda
     return x / np.sqrt(mean_square + float(operation.attrs.epsilon)) * _along(weight, axes, x.ndim)
 
 
+def _multiplied(operation: Operation, *operands: np.ndarray) -> list[np.ndarray]:
+    """The operands of a product in the type of its result (``out_dtype``), in which it is added up."""
+    return [operand.astype(storage_dtype(operation.dtype), copy=False) for operand in operands]
+
+
 def _matmul(operation: Operation, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return np.matmul(a, b).astype(storage_dtype(operation.dtype), copy=False)
+    return np.matmul(*_multiplied(operation, a, b))
 
 
 def _conv2d(operation: Operation, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -132,6 +137,7 @@ def _convolved(
     operation: Operation, x: np.ndarray, weight: np.ndarray, padding: Sequence[tuple[int, int]]
 ) -> np.ndarray:
     attrs = operation.attrs
+    x, weight = _multiplied(operation, x, weight)
     x = np.pad(x, [(0, 0), (0, 0), *padding])
     dilation_h, dilation_w = _ints(attrs.dilation)
     reach = [(k - 1) * d + 1 for k, d in zip(weight.shape[2:], (dilation_h, dilation_w), strict=True)]
@@ -142,7 +148,7 @@ def _convolved(
     windows = windows.reshape(n, attrs.groups, channels // attrs.groups, height, width, *kernel)
     grouped = weight.reshape(attrs.groups, -1, *weight.shape[1:])
     result = np.einsum("ngchwij,gocij->ngohw", windows, grouped, optimize=True)
-    return result.reshape(n, -1, height, width).astype(storage_dtype(operation.dtype), copy=False)
+    return result.reshape(n, -1, height, width)
 
 
 def _dropout(operation: Operation, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

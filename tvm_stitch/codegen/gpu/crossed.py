@@ -15,10 +15,10 @@ from .. import builder as B
 from ..evaluator import input_indices
 
 if TYPE_CHECKING:
-    from .rows import RowEmitter
+    from .row_memory import RowMemory
 
 
-def load_crossed(emitter: RowEmitter, leaf: Leaf, columns: Extent, tile: Buffer) -> None:
+def load_crossed(emitter: RowMemory, leaf: Leaf, columns: Extent, tile: Buffer) -> None:
     """Bring a thread's columns of an input into a tile, by way of the block's patch.
 
     Threads next to each other load rows next to each other; what is past the last row or column is 0. All threads of
@@ -43,7 +43,7 @@ def load_crossed(emitter: RowEmitter, leaf: Leaf, columns: Extent, tile: Buffer)
         B.store(tile, B.fetch(patch, emitter.slot * B.i64(line) + column), [chunk * B.i64(cm.vector) + v])
 
 
-def _element(emitter: RowEmitter, leaf: Leaf, columns: Extent, row: Expr, column: Expr) -> Expr:
+def _element(emitter: RowMemory, leaf: Leaf, columns: Extent, row: Expr, column: Expr) -> Expr:
     """An element of an input; 0 where there is none."""
     tensor, point = leaf
     m, rows, length = emitter.mapping, static_extent(emitter.domain.rows), static_extent(columns)

@@ -17,55 +17,39 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from typing import Any
 
-from ... import compat
 from ...compat import Buffer, Expr, T, tir
-from ...graph.dtype import item_bytes
-from ...graph.extent import Extent, as_expr, ceildiv, is_number
+from ...graph.extent import as_expr, ceildiv, is_number
 from ...graph.ir import Access, Operator
 from ...plan.gpu.mapping import ColumnMapping, CrossBlockReduction
 from ...plan.iteration.alignment import Key
-from ...plan.iteration.contiguity import vectorizable
 from ...plan.iteration.domain import Point
-from ...plan.iteration.loops import Leaf, RowLoop, is_streamed
+from ...plan.iteration.loops import Leaf, RowLoop
 from ...plan.kernel import Stage
 from .. import builder as B
 from ..buffers import IN_PLACE, Buffers
 from ..combine import accumulator_dtype, combine, identity, in_pairs
-from ..evaluator import Evaluator, compute_dtype, convert, input_indices, short_name
+from ..evaluator import Evaluator, compute_dtype, convert, short_name
 from .background_copies import begin_copies, read_copies, wait_for_copies
-from .crossed import load_crossed
 from .exchange import Exchanger, make_exchange
 from .launch_bounds import bound_registers
 from .reduce import WARP, as_bound, row_reduce, shuffle_reduce
-from .vector_address import vector_address
+from .row_memory import RowMemory
 
 
-class RowEmitter:
+class RowEmitter(RowMemory):
     """Emits one row domain's passes, for the rows of one block and thread."""
 
     def __init__(self, stage: Stage, scratch: dict[str, Buffer] | None = None, buffers: Buffers = IN_PLACE):
-        self.stage, self.al, self.mapping = stage, stage.alignment, stage.row_mapping
-        self.buffers = buffers
+        super().__init__(stage, buffers)
         self.scratch = scratch or {}
-        self.domain = stage.alignment.domain
         self.value_tiles: dict[Key, Buffer] = {}
-        self.load_tiles: dict[Leaf, Buffer] = {}
-        self.resident: dict[Leaf, Buffer] = {}  # tiles of all the thread's columns of what rows share
         self.element: Expr | None = None  # the column's place in the tiles of a pass, and in its vector
         self.lane_element: Expr | None = None
-        self.lane: Expr = B.i64(0)
-        self.slot: Expr = B.i64(0)
-        self.block: Expr = B.i64(0)
-        self.first_row: Expr = B.i64(0)  # of the block's group of rows
-        self.segment: Expr = B.i64(0)  # which part of the row's columns the block has
         self.exchange: Exchanger | None = None
         self.staged: dict[Key | Leaf, Buffer] = {}  # in shared memory, where a row is too long for registers
         self.copied: dict[Leaf, Buffer] = {}  # the same of inputs that are copied there in the background
         self.stage_element: Expr = B.i64(0)
-        self.in_range: Expr | None = None
-        self.guarded = False
         self.binder = B.Binder()
 
     # -- Reader: what the evaluator asks for --------------------------------------------------------------------
@@ -195,7 +179,7 @@ class RowEmitter:
             self.eval.bind_row(key)
 
     def _with_bounds(self, p: RowLoop, partials: list[Expr]) -> list[Expr]:
-        """Partial results; maxima that sums are taken beside are their warp's, and such sums relative to them from here on."""
+        """Partial results; maxima that sums are taken beside are their warp's, and from here on their bound."""
         for i, op in enumerate(p.reduces):
             if op in self.stage.rescaled.values():
                 partials[i] = shuffle_reduce(op, partials[i], min(self.mapping.threads, WARP))
@@ -249,7 +233,7 @@ class RowEmitter:
         return accumulators
 
     def _bind_independent(self) -> None:
-        """Begin to load what is read behind reductions and depends on none; the first pass's own loads are on their way."""
+        """Begin to load what is read behind reductions and depends on none, after the first pass's own loads."""
         for key in self.stage.schedule.independent:
             self.eval.hold_row(key)
 
@@ -319,17 +303,11 @@ class RowEmitter:
     def _is_fresh(self, leaf: Leaf) -> bool:
         return leaf not in self.load_tiles and leaf not in self.copied and self._streamed(leaf)
 
-    def _streamed(self, leaf: Leaf) -> bool:
-        return is_streamed(self.domain.rows, leaf)
-
-    # -- tiles and memory ---------------------------------------------------------------------------------------
+    # -- tiles ---------------------------------------------------------------------------------------------------
     def _kept_tile(self, cm: ColumnMapping, key: Key) -> Buffer:
         if key in self.staged:
             return self.staged[key]
         return self._tile(cm, compute_dtype(key[0].output.dtype), short_name(key[0]))
-
-    def _tile(self, cm: ColumnMapping, dtype: str, name: str) -> Buffer:
-        return B.local([cm.chunks * cm.vector], dtype, name)
 
     def _allocate_stage(self) -> None:
         sched, m = self.stage.schedule, self.mapping
@@ -343,117 +321,6 @@ class RowEmitter:
             self.staged[leaf] = B.local(
                 size, self.buffers.dtype(leaf[0]), leaf[0].name + "_stage", "shared.dyn"
             )
-
-    def inside(self, base: Expr, columns: Extent, cm: ColumnMapping) -> Expr:
-        """The column a thread works on: in shared memory's mode never past the last vector of the row."""
-        if not self.mapping.shared or self._tail(columns, base) is None:
-            return base
-        return B.bind(tir.min(base, as_expr(columns) - B.i64(cm.vector)), "col")
-
-    def base(self, cm: ColumnMapping, step: Expr, chunk: Expr) -> Expr:
-        """The first column of a vector."""
-        place = self.place(cm, step, chunk)
-        if self.mapping.row_splits == 1:
-            return place
-        assert isinstance(cm.steps, int)
-        return self.segment * B.i64(cm.steps * cm.chunks * self.mapping.threads * cm.vector) + place
-
-    def place(self, cm: ColumnMapping, step: Expr, chunk: Expr) -> Expr:
-        """A vector's place in the block's segment."""
-        group = chunk if is_number(cm.steps, 1) else step * B.i64(cm.chunks) + chunk
-        if self.mapping.split:
-            group = self.block * B.i64(cm.chunks) + chunk
-        return (group * B.i64(self.mapping.threads) + self.lane) * B.i64(cm.vector)
-
-    def _tail(self, columns: Extent, base: Expr) -> Expr | None:
-        if isinstance(columns, int):
-            covered = self.mapping.covered(columns)
-            if covered == columns or (self.mapping.split and columns % covered == 0):
-                return None
-        return base < as_expr(columns)
-
-    def _load_tile(
-        self, leaf: Leaf, p: RowLoop, cm: ColumnMapping, step: Expr, tile: Buffer | None = None
-    ) -> None:
-        """Bring a thread's share of an input into a tile (a new one if none is given)."""
-        if tile is None:
-            tile = self._tile(cm, self.buffers.dtype(leaf[0]), leaf[0].name + "_in")
-        self.load_tiles[leaf] = tile
-        if leaf in self.mapping.crossed:
-            load_crossed(self, leaf, p.columns, tile)
-            return
-        with B.loop("unroll", cm.chunks, "chunk") as chunk:
-            base = self.base(cm, step, chunk)
-            with B.when(None if self.mapping.shared else self._tail(p.columns, base)):
-                self._read_vector(leaf, p, cm, self.inside(base, p.columns, cm), chunk * B.i64(cm.vector))
-
-    def _load_for_step(self, p: RowLoop, cm: ColumnMapping, step: Expr) -> list[Leaf]:
-        """Load what rows share for all of a step at once, where values are in shared memory and registers free."""
-        if not self.mapping.shared:
-            return []
-        leaves = [leaf for leaf in p.loads if not self._streamed(leaf) and leaf not in self.resident]
-        for leaf in leaves:
-            self._load_tile(leaf, p, cm, step)
-            self.resident[leaf] = self.load_tiles[leaf]
-        return leaves
-
-    def _load_shared(self, p: RowLoop, cm: ColumnMapping, base: Expr) -> list[Leaf]:
-        """Bring one vector of what all rows share (scales, biases) into tiles."""
-        fresh = [leaf for leaf in p.loads if not self._streamed(leaf) and leaf not in self.resident]
-        for leaf in fresh:
-            self.load_tiles[leaf] = B.local([cm.vector], self.buffers.dtype(leaf[0]), leaf[0].name + "_in")
-            self._read_vector(leaf, p, cm, base, B.i64(0))
-        return fresh
-
-    def _read_vector(self, leaf: Leaf, p: RowLoop, cm: ColumnMapping, base: Expr, start: Expr) -> None:
-        tensor, point = leaf
-        indices = input_indices(self.al, tensor, point)
-        piece = self.piece(indices, tensor.shape, self.buffers.dtype(tensor), p.columns, cm)
-        memory = self.buffers.of(tensor)
-        self._copy(memory, self.load_tiles[leaf], indices, base, start, cm, piece, to_tile=True)
-
-    def _store(self, p: RowLoop, cm: ColumnMapping, base: Expr, out_tiles: dict[Key, Buffer]) -> None:
-        for key in p.outputs:
-            op = key[0]
-            values = self.domain.axis_values(*key)
-            indices = [values[a.var] for a in op.spatial[: len(op.output.shape)]]
-            memory, dtype = self.buffers.of(op.output), self.buffers.dtype(op.output)
-            piece = self.piece(indices, op.output.shape, dtype, p.columns, cm)
-            self._copy(memory, out_tiles[key], indices, base, B.i64(0), cm, piece, to_tile=False)
-
-    def piece(self, indices: list[Expr], shape: Any, dtype: str, columns: Extent, cm: ColumnMapping) -> int:
-        """Elements one vector access moves (1: scalar accesses)."""
-        piece = min(cm.vector, 16 // item_bytes(dtype))
-        if dtype == "bool" or piece == 1:
-            return 1
-        return piece if vectorizable(self.domain, indices, shape, columns, cm.vector) else 1
-
-    def _copy(
-        self, memory: Buffer, tile: Buffer, indices: list[Expr], base: Expr, start: Expr, cm: ColumnMapping,
-        piece: int, to_tile: bool,
-    ) -> None:  # fmt: skip
-        if to_tile and self.guarded:
-            with B.loop("unroll", cm.vector, "v") as v:
-                B.store(tile, compat.const(1, compat.buffer_dtype(tile)), [start + v])
-        with B.when(self.in_range if to_tile and self.guarded else None):
-            with B.loop("unroll", cm.vector // piece, "part") as q:
-                where, memory = self.vector_at(memory, indices, base + q * B.i64(piece), piece)
-                with B.loop("vectorized", piece, "v") as v:
-                    slot = start + q * B.i64(piece) + v
-                    place = [*where[:-1], where[-1] + v] if where else []
-                    if to_tile:
-                        B.store(tile, compat.load(memory, place), [slot])
-                    else:
-                        B.store(memory, B.fetch(tile, slot), place)
-
-    def vector_at(
-        self, memory: Buffer, indices: list[Expr], column: Expr, piece: int
-    ) -> tuple[list[Expr], Buffer]:
-        """Where the vector of ``piece`` elements that begins at a column is."""
-        self.eval.column = column
-        found = vector_address(self.eval, memory, indices, piece)
-        self.eval.column = None
-        return found
 
     def _row_outputs(self) -> None:
         sched = self.stage.schedule

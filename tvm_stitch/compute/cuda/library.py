@@ -17,7 +17,7 @@ ms with single calls timed while other processes used the GPU, 0.79 so (H100, fl
 
 from __future__ import annotations
 
-from ...config import StitchConfig
+from ...config import ASKED, StitchConfig
 from ...failures import error_text, let_pass
 from .shared_library import SharedLibrary, calls
 
@@ -53,6 +53,8 @@ LIBRARIES = (CUBLASLT, CUDNN)
 
 def why_not(library: SharedLibrary, config: StitchConfig) -> str | None:
     """Why a library is not called, in one line; None where it is."""
+    if library.kind in config.of_tvm:
+        return ASKED
     reason = library.missing()
     if reason is None:
         try:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-from ...graph.extent import ByExtent, Extent
+from ...graph.extent import ByExtent, Extent, text_of
 from ..iteration.loops import Leaf
 
 
@@ -92,7 +92,9 @@ class RowMapping:
     @property
     def spaces(self) -> dict[str, str]:
         """What is said of every column space."""
-        return {str(e): f"vectors of {m.vector} x {m.chunks} x {_steps(m)}" for e, m in self.columns.items()}
+        return {
+            text_of(e): f"vectors of {m.vector} x {m.chunks} x {_steps(m)}" for e, m in self.columns.items()
+        }
 
     @property
     def shares_rows(self) -> bool:

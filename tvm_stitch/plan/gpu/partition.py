@@ -47,7 +47,7 @@ def partition(graph: StitchGraph, blocks: int, replicate: bool = True) -> Partit
     Raises:
         Misaligned: when it has symbolic extents or takes more phases or stages than a kernel should have.
     """
-    for t in graph.tensors():
+    for t in graph.touched():
         if not all(isinstance(e, int) and e > 0 for e in t.shape):
             raise Misaligned(f"{t.name} has a symbolic or empty shape, which a grid-wide plan does not serve")
     return _Partitioner(graph, blocks, replicate).run()

@@ -65,7 +65,7 @@ def align(
     Raises:
         Misaligned: when there is none (rows differ, an access to another row's reduction...).
     """
-    for t in graph.tensors():
+    for t in graph.touched():
         if any(is_number(s, 0) for s in t.shape):
             raise Misaligned(f"{t.name} has no elements")
     reasons: list[str] = []

@@ -187,7 +187,8 @@ def _translate(statement: str) -> str:
     if m := re.fullmatch(r"mbarrier\.init\.shared(?:::cta)?\.b64 \[%(\d+)\], %(\d+)", text):
         return f"emu_mbarrier_init({listed(*m.groups())}, __LINE__)"
     if m := re.fullmatch(
-        r"mbarrier\.arrive\.expect_tx(?:\.release\.\w+)?\.shared(?:::cta|::cluster)?\.b64 _, \[%(\d+)\], %(\d+)", text
+        r"mbarrier\.arrive\.expect_tx(?:\.release\.\w+)?\.shared(?:::cta|::cluster)?\.b64 _, \[%(\d+)\], %(\d+)",
+        text,
     ):
         return f"emu_mbarrier_expect({listed(*m.groups())}, __LINE__)"
     if m := re.fullmatch(
@@ -200,8 +201,8 @@ def _translate(statement: str) -> str:
             bits = f"emu::to_bits<{kind}>({operand(m[3])})"
             return f"emu_store_async({operand(m[2])}, {bits}, sizeof({kind}), {operand(m[4])}, __LINE__)"
     if m := re.fullmatch(
-        r"\{ \.reg \.pred (\w+); mbarrier\.try_wait\.parity(?:\.acquire\.\w+)?\.shared::cta\.b64 \1, \[%(\d+)\], %(\d+);"
-        r" selp\.b32 %(\d+), 1, 0, \1; \}",
+        r"\{ \.reg \.pred (\w+); mbarrier\.try_wait\.parity(?:\.acquire\.\w+)?\.shared::cta\.b64 \1, \[%(\d+)\],"
+        r" %(\d+); selp\.b32 %(\d+), 1, 0, \1; \}",
         text,
     ):
         return f"{operand(m[4])} = emu_mbarrier_wait({listed(m[2], m[3])}, __LINE__)"
