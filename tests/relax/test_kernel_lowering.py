@@ -17,6 +17,7 @@ import tvm_stitch
 from tests.graph.helpers import build, draw
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.relax import kernel_lowering
+from tvm_stitch.relax.argument_checks import NAME, with_shared_checks
 from tvm_stitch.relax.pipeline import default_schedules, planning_passes
 from tvm_stitch.testing.cases import Case, cases
 from tvm_stitch.testing.random_graphs import emulated_target
@@ -90,10 +91,10 @@ def product_norm() -> tvm.IRModule:
 
 
 def assert_lowered_the_same(mod: tvm.IRModule) -> None:
-    """But for common expressions, which LLVM finds itself, as TVM lowers it."""
+    """But for common expressions, which LLVM finds itself, and checks of arguments, as TVM lowers it."""
     with tvm.transform.PassContext(config={"tirx.disable_cse_tir": True}):
         ours, theirs = lowered(mod, kernel_lowering.NAME), lowered(mod, "default")
-    tvm.ir.assert_structural_equal(ours, theirs, map_free_vars=True)
+    tvm.ir.assert_structural_equal(ours, with_shared_checks(theirs), map_free_vars=True)
 
 
 @pytest.mark.parametrize("case", cases("test"), ids=lambda case: f"{case.name}{case.sizes}")
@@ -128,7 +129,7 @@ def test_a_device_function_with_another_function_s_name() -> None:
     funcs = {tvm.ir.GlobalVar("a"): func, tvm.ir.GlobalVar("a_kernel"): rest}
     ours, theirs = (by_pipeline(funcs, name, CUDA) for name in (kernel_lowering.NAME, "default"))
     names = {g.name_hint for g in ours.get_global_vars()}
-    assert names == {g.name_hint for g in theirs.get_global_vars()} and len(names) == 4
+    assert names == {NAME, *(g.name_hint for g in theirs.get_global_vars())} and len(names) == 5
 
 
 def test_a_host_is_optimized_less_unless_asked() -> None:

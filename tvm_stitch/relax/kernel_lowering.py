@@ -19,6 +19,7 @@ from tvm.tirx.compilation_pipeline import register_tir_pipeline
 from ..compute.emit import COMPUTE_ATTR
 from ..interrupts import carrying
 from ..pass_context import changed
+from .argument_checks import with_shared_checks
 from .stitch_ops import STITCH_ATTR
 
 NAME = "tvm_stitch"
@@ -61,11 +62,10 @@ def lowering() -> tuple[Any, Any, Any]:
                     found = default(tvm.IRModule(part, attrs=mod.attrs))
                 made = dict(found.functions_items())
                 if not {gvar.name_hint for gvar in done}.isdisjoint(gvar.name_hint for gvar in made):
-                    return default(
-                        mod
-                    )  # a device function is called like another: TVM tells those of a module apart
+                    # A device function is called like another: TVM tells those of a module apart.
+                    return with_shared_checks(default(mod))
                 done |= made
-        return tvm.IRModule(done, attrs=mod.attrs)
+        return with_shared_checks(tvm.IRModule(done, attrs=mod.attrs))
 
     return lower, host, device
 
