@@ -124,18 +124,11 @@ def test_the_number_of_arguments_is_checked() -> None:
         built(kernel_lowering.NAME)["doubled"](floats(4, 6))
 
 
-@pytest.mark.parametrize(
-    ("name", "error", "expected"),
-    [
-        ("another dtype", TypeError, "a tensor of this rank and type on the kernel's kind of device"),
-        ("another extent", ValueError, "a tensor of this shape"),
-        ("rows apart", ValueError, "a compact tensor that begins where its data do"),
-    ],
-)
-def test_an_error_has_the_call_and_what_is_expected(name: str, error: type[Exception], expected: str) -> None:
-    with pytest.raises(error, match=r"doubled\(x: Tensor\(\[4, 6\], float32\)") as caught:
+@pytest.mark.parametrize("name", ["another dtype", "another extent", "rows apart"])
+def test_an_error_has_the_call_and_what_is_expected(name: str) -> None:
+    with pytest.raises(TypeError, match=r"doubled\(x: Tensor\(\[4, 6\], float32\)") as caught:
         built(kernel_lowering.NAME)["doubled"](REFUSED[name](), torch.zeros(4, 6))
-    assert str(caught.value).endswith(f"expected {expected}")
+    assert str(caught.value).endswith(f"expected {argument_checks.FITTING}")
 
 
 def lowered(mod: tvm.IRModule) -> tvm.IRModule:
@@ -152,11 +145,11 @@ def checks_of(func: Any) -> int:
     return len(found)
 
 
-def test_three_checks_are_left_of_a_tensor() -> None:
+def test_one_check_is_left_of_a_tensor() -> None:
     before = lowered(Doubled)
     after = argument_checks.with_shared_checks(before)
     # The number of arguments, that there are any, both tensors, and that they are on one device.
-    assert checks_of(after["doubled"]) == 2 + 2 * 3 + 1 < checks_of(before["doubled"])
+    assert checks_of(after["doubled"]) == 2 + 2 + 1 < checks_of(before["doubled"])
     assert [
         gvar.name_hint for gvar in after.functions if gvar.name_hint not in ("doubled", "of_any_length")
     ] == [argument_checks.NAME]
@@ -187,7 +180,7 @@ def test_what_the_function_does_not_check_keeps_its_checks() -> None:
     """A tensor that need not be compact, and one of more axes than are given to the function."""
     before = lowered(Unusual)
     after = argument_checks.with_shared_checks(before)
-    assert 3 < checks_of(after["apart"]) < checks_of(before["apart"])
+    assert 7 < checks_of(after["apart"]) < checks_of(before["apart"])
     assert after["of_seven_axes"].same_as(before["of_seven_axes"])
     lib, out = tvm.compile(Unusual, target=LLVM, tir_pipeline=kernel_lowering.NAME), torch.zeros(4)
     lib["apart"](given(floats(8)[::2]), out)

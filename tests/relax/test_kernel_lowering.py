@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -90,16 +91,36 @@ def product_norm() -> tvm.IRModule:
     return build(body, *SPECS)
 
 
-def assert_lowered_the_same(mod: tvm.IRModule) -> None:
-    """But for common expressions, which LLVM finds itself, and checks of arguments, as TVM lowers it."""
-    with tvm.transform.PassContext(config={"tirx.disable_cse_tir": True}):
+def instructions(mod: tvm.IRModule) -> list[str]:
+    """What LLVM makes of a lowered module for a CPU, without remarks and places in sources."""
+    _, host, _ = tirx.get_tir_pipeline("default")
+    made = tvm.get_global_func("target.build.llvm")(host()(mod), LLVM).inspect_source("s")
+    lines = (line.split("#")[0].strip() for line in str(made).splitlines())
+    return [
+        line
+        for line in lines
+        if line and not re.match(r"\.(loc|file|cfi|ident|section|p2align)|\.L\w*:", line)
+    ]
+
+
+def assert_compiled_the_same(mod: tvm.IRModule) -> None:
+    """But for common expressions, which LLVM finds itself, checks of arguments and splits, as TVM lowers it.
+
+    Indices that TVM has looked through for splits differ in a few of its instructions.
+    """
+    config, splits = {"tirx.disable_cse_tir": True}, "s_tir.RenormalizeSplitPattern"
+    with tvm.transform.PassContext(config=config):
+        whole = instructions(with_shared_checks(lowered(mod, "default")))
+    with tvm.transform.PassContext(config=config, disabled_pass=[splits]):
         ours, theirs = lowered(mod, kernel_lowering.NAME), lowered(mod, "default")
-    tvm.ir.assert_structural_equal(ours, with_shared_checks(theirs), map_free_vars=True)
+    found = instructions(ours)
+    assert found == instructions(with_shared_checks(theirs))
+    assert len(found) < 1.01 * len(whole)
 
 
 @pytest.mark.parametrize("case", cases("test"), ids=lambda case: f"{case.name}{case.sizes}")
 def test_the_kernels_are_the_same(case: Case) -> None:
-    assert_lowered_the_same(case.build())
+    assert_compiled_the_same(case.build())
 
 
 @pytest.mark.parametrize(("target", "named"), [(HOSTED, False), (CUDA, True)], ids=["llvm", "cuda"])
@@ -143,7 +164,7 @@ def test_a_host_is_optimized_less_unless_asked() -> None:
 
 def test_products_are_the_same_and_only_they_are_spared() -> None:
     mod, names = product_norm(), Names()
-    assert_lowered_the_same(mod)
+    assert_compiled_the_same(mod)
     with tvm.transform.PassContext(instruments=[names]):
         lowered(mod, kernel_lowering.NAME)
     whole = names.seen["s_tir.CompactBufferAllocation"][-1]

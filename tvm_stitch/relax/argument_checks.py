@@ -28,13 +28,6 @@ MOST_AXES = 6
 """Of a tensor whose arguments that function checks."""
 ANY_EXTENT = -1
 """An extent that is not checked."""
-WRONG_KIND, WRONG_SHAPE, WRONG_MEMORY = 1, 2, 3
-REFUSALS = {
-    WRONG_KIND: ("TypeError", "a tensor of this rank and type on the kernel's kind of device"),
-    WRONG_SHAPE: ("ValueError", "a tensor of this shape"),
-    WRONG_MEMORY: ("ValueError", "a compact tensor that begins where its data do"),
-}
-"""What that function finds, and the error and the message of each."""
 ON_ARGUMENT = " on argument #"
 """Behind it the messages of TVM's checks have the argument's number, and after that the call."""
 EXPECTED = "`,\n  expected "
@@ -47,6 +40,10 @@ WANTED = {
     " data pointer is NULL": "non-NULL data pointer",
 }
 """What is expected of arguments that the function checks."""
+FITTING = (
+    "a compact tensor of this shape and type, on the kernel's kind of device, that begins where its data do"
+)
+"""What is said to be expected where it finds something else."""
 
 
 @T.prim_func(private=True, s_tir=True)
@@ -67,7 +64,7 @@ def _argument(
     # LLVM inlines no function that it gets for a scope.
     with T.attr({"compute_scope": "tvm_stitch_argument_compute_"}):
         found = T.decl_buffer((1,), "int32", data=result)
-        found[0] = WRONG_KIND
+        found[0] = 1
         kind: T.let[T.int32] = T.tvm_struct_get(args, at, 13, "int32")
         if kind != 70 and kind != 7 and kind != 4:  # a tensor; a pointer to a DLTensor, typed or not
             return 0
@@ -85,7 +82,6 @@ def _argument(
         lanes: T.let[T.int32] = T.Cast("int32", T.tvm_struct_get(tensor, 0, 7, "uint16"))
         if code + bits * 256 + lanes * 65536 != dtype:
             return 0
-        found[0] = WRONG_SHAPE
         shape: T.let[T.handle("int64", "global")] = T.tvm_struct_get(
             tensor, 0, 2, T.handle("int64", "global").ty
         )
@@ -99,7 +95,6 @@ def _argument(
         for axis in range(rank):
             if extents[axis] >= T.int64(0) and extents[axis] != T.tvm_struct_get(shape, axis, 17, "int64"):
                 return 0
-        found[0] = WRONG_MEMORY
         if T.tvm_struct_get(tensor, 0, 8, "uint64") != T.uint64(0):
             return 0
         strides: T.let[T.handle("int64", "global")] = T.tvm_struct_get(
@@ -213,18 +208,15 @@ class _Checks:
             *(tirx.const(number, "int32") for number in numbers),
             *(tirx.const(extent, "int64") for extent in extents),
         ]
+        condition = tirx.EQ(tirx.BufferLoad(self.found, [compat.const(0, "int32")]), compat.const(0, "int32"))
+        said = [tvm.ir.StringImm(part) for part in (f"{TYPE}{ON_ARGUMENT}", asked.number)]
+        message = [*said, *asked.call, tvm.ir.StringImm(f"{EXPECTED}{FITTING}")]
         return [
             tirx.Evaluate(tvm.ir.Call(self.gvar, args, ret_ty=_argument.ty.ret)),
-            *(self._refused(asked, what, *REFUSALS[what]) for what in REFUSALS),
+            tirx.AssertStmt(
+                condition, tvm.ir.StringImm("TypeError"), message
+            ),  # TVM takes the condition first
         ]
-
-    def _refused(self, asked: _Asked, what: int, error: str, expected: str) -> Any:
-        condition = tirx.NE(
-            tirx.BufferLoad(self.found, [compat.const(0, "int32")]), compat.const(what, "int32")
-        )
-        said = [tvm.ir.StringImm(part) for part in (f"{TYPE}{ON_ARGUMENT}", asked.number)]
-        message = [*said, *asked.call, tvm.ir.StringImm(f"{EXPECTED}{expected}")]
-        return tirx.AssertStmt(condition, tvm.ir.StringImm(error), message)  # TVM takes the condition first
 
 
 def _steps(body: Any) -> list[Any]:

@@ -5,7 +5,8 @@
 hundreds of accesses, and allocate what they use. ``RemoveNoOp`` proves statements to be without effect; we emit none.
 ``InjectVirtualThread``, ``InjectPermutedLayout`` and ``LoopPartition`` look for annotations and loops that TVM's
 schedules make and our kernels do not have. ``CommonSubexprElim`` takes long over convolutions, and LLVM does the same
-again. What TVM schedules has them all.
+again; so does what ``HoistIfThenElse`` takes out of loops, and ``RenormalizeSplitPattern`` looks in indices for what
+TVM's schedules leave. What TVM schedules has them all.
 """
 
 from __future__ import annotations
@@ -32,9 +33,15 @@ NEEDLESS = (
     "tirx.RemoveNoOp",
 )
 """Passes of TVM's pipeline that change nothing in a kernel of ours, but for a few elements more in a buffer."""
-NEEDLESS_ON_CPU = (*NEEDLESS, "tirx.CommonSubexprElim")
-"""The same for LLVM, which finds common expressions itself; NVIDIA's compiler gets them named: it chooses registers by
-what it sees."""
+NEEDLESS_ON_CPU = (
+    *NEEDLESS,
+    "tirx.CommonSubexprElim",
+    "s_tir.HoistIfThenElse",
+    "s_tir.RenormalizeSplitPattern",
+)
+"""The same for LLVM, which finds common expressions and conditions of whole loops itself: of kernels of known sizes it
+makes the same instructions without these passes. NVIDIA's compiler gets them named: it chooses registers by what it
+sees."""
 
 HOST_LEVEL = 1
 """The host of a GPU checks arguments and launches kernels. A kernel of a hundred arguments has thousands of checks,
