@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ import tvm_stitch
 from tests.graph.helpers import build, draw
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.relax import kernel_lowering
+from tvm_stitch.relax.argument_checks import NAME, with_shared_checks
 from tvm_stitch.relax.pipeline import default_schedules, planning_passes
 from tvm_stitch.testing.cases import Case, cases
 from tvm_stitch.testing.random_graphs import emulated_target
@@ -89,16 +91,36 @@ def product_norm() -> tvm.IRModule:
     return build(body, *SPECS)
 
 
-def assert_lowered_the_same(mod: tvm.IRModule) -> None:
-    """But for common expressions, which LLVM finds itself, as TVM lowers it."""
-    with tvm.transform.PassContext(config={"tirx.disable_cse_tir": True}):
+def instructions(mod: tvm.IRModule) -> list[str]:
+    """What LLVM makes of a lowered module for a CPU, without remarks and places in sources."""
+    _, host, _ = tirx.get_tir_pipeline("default")
+    made = tvm.get_global_func("target.build.llvm")(host()(mod), LLVM).inspect_source("s")
+    lines = (line.split("#")[0].strip() for line in str(made).splitlines())
+    return [
+        line
+        for line in lines
+        if line and not re.match(r"\.(loc|file|cfi|ident|section|p2align)|\.L\w*:", line)
+    ]
+
+
+def assert_compiled_the_same(mod: tvm.IRModule) -> None:
+    """But for common expressions, which LLVM finds itself, checks of arguments and splits, as TVM lowers it.
+
+    Indices that TVM has looked through for splits differ in a few of its instructions.
+    """
+    config, splits = {"tirx.disable_cse_tir": True}, "s_tir.RenormalizeSplitPattern"
+    with tvm.transform.PassContext(config=config):
+        whole = instructions(with_shared_checks(lowered(mod, "default")))
+    with tvm.transform.PassContext(config=config, disabled_pass=[splits]):
         ours, theirs = lowered(mod, kernel_lowering.NAME), lowered(mod, "default")
-    tvm.ir.assert_structural_equal(ours, theirs, map_free_vars=True)
+    found = instructions(ours)
+    assert found == instructions(with_shared_checks(theirs))
+    assert len(found) < 1.01 * len(whole)
 
 
 @pytest.mark.parametrize("case", cases("test"), ids=lambda case: f"{case.name}{case.sizes}")
 def test_the_kernels_are_the_same(case: Case) -> None:
-    assert_lowered_the_same(case.build())
+    assert_compiled_the_same(case.build())
 
 
 @pytest.mark.parametrize(("target", "named"), [(HOSTED, False), (CUDA, True)], ids=["llvm", "cuda"])
@@ -128,7 +150,7 @@ def test_a_device_function_with_another_function_s_name() -> None:
     funcs = {tvm.ir.GlobalVar("a"): func, tvm.ir.GlobalVar("a_kernel"): rest}
     ours, theirs = (by_pipeline(funcs, name, CUDA) for name in (kernel_lowering.NAME, "default"))
     names = {g.name_hint for g in ours.get_global_vars()}
-    assert names == {g.name_hint for g in theirs.get_global_vars()} and len(names) == 4
+    assert names == {NAME, *(g.name_hint for g in theirs.get_global_vars())} and len(names) == 5
 
 
 def test_a_host_is_optimized_less_unless_asked() -> None:
@@ -142,7 +164,7 @@ def test_a_host_is_optimized_less_unless_asked() -> None:
 
 def test_products_are_the_same_and_only_they_are_spared() -> None:
     mod, names = product_norm(), Names()
-    assert_lowered_the_same(mod)
+    assert_compiled_the_same(mod)
     with tvm.transform.PassContext(instruments=[names]):
         lowered(mod, kernel_lowering.NAME)
     whole = names.seen["s_tir.CompactBufferAllocation"][-1]

@@ -142,6 +142,17 @@ def cell(value: Expr, name: str, scope: str = "local") -> Expr:
     return fetch(buffer, 0)
 
 
+def number(value: Extent, name: str) -> Extent:
+    """A natural number of a CPU kernel that is computed here, and not again in every index that it is part of.
+
+    What is bound TVM's simplifier substitutes back, unless it is read from memory: of symbolic sizes indices become
+    long, and each pass slow.
+    """
+    if isinstance(value, int) or compat.kind(value) in ("Var", "SizeVar", "IntImm"):
+        return value
+    return bind(cell(value, name, STACK), name)
+
+
 class Binder:
     """Names values so that each is computed once: small light expressions stay expressions, others become cells."""
 

@@ -90,9 +90,9 @@ class _Emitter:
         divided = [*a.leading, ceildiv(panels, self.panels)]
         self.flat = [B.flat_view(buffer) for _, buffer in self.operands]
         with B.loop("parallel", as_expr(product(divided)), "task") as task:
-            *self.place, group = unflatten(task, divided)
+            *self.place, group = (self._number(each, "place") for each in unflatten(task, divided))
             first = group * B.i64(self.panels)
-            count = count_of(panels, self.panels, first)
+            count = self._number(count_of(panels, self.panels, first), "count")
             self.bases = [self._base(operand) for operand, _ in self.operands]
             self.queries = B.stack([self.panels * size * width], "float32", "queries")
             self.sums = B.stack([self.panels * size * width], "float32", "sums")
@@ -109,10 +109,10 @@ class _Emitter:
                 self._fill(self.total, self.lane, 1, 0.0)
                 self._fill(self.sums, self.row, size, 0.0)
             last = (first + as_expr(count)) * B.i64(width)
-            seen = self._seen(last)
+            seen = self._number(self._seen(last), "seen")
             with times("serial", ceildiv(seen, self.keys), "block") as at:
                 start = at * B.i64(self.keys)
-                of_block = count_of(seen, self.keys, start)
+                of_block = self._number(count_of(seen, self.keys, start), "of_block")
                 self.rows_of = [self._rows_of(number, start, of_block) for number in (1, 2)]
                 with self._each_panel(first, count):
                     with self._where_seen(start):
@@ -124,11 +124,17 @@ class _Emitter:
     def _each_panel(self, first: Expr, count: Extent) -> Iterator[None]:
         """A loop over the task's panels of queries, with where each one's values begin."""
         with times("serial", count, "panel") as panel:
-            self.first = (first + panel) * B.i64(self.width)
-            self.count = count_of(self.attention.queries, self.width, self.first)
+            self.first = self._number((first + panel) * B.i64(self.width), "first")
+            self.count = self._number(count_of(self.attention.queries, self.width, self.first), "count")
             self.lane = panel * B.i64(self.width)
             self.row = panel * B.i64(self.attention.size * self.width)
             yield
+
+    def _number(self, value: Any, name: str) -> Any:
+        """A number by itself where sizes are symbolic; of known ones TVM makes short expressions."""
+        a = self.attention
+        sizes = (*a.leading, a.queries, a.keys)
+        return value if all(isinstance(size, int) for size in sizes) else B.number(value, name)
 
     def _seen(self, last: Expr) -> Extent:
         """How many of the keys the queries before ``last`` see."""

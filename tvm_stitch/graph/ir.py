@@ -6,6 +6,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from .. import compat
 from ..compat import Buffer, Expr, Var
@@ -129,7 +130,7 @@ class Operator:
         """The extents of ``axes``."""
         return tuple(a.extent for a in self.axes)
 
-    @property
+    @cached_property
     def inputs(self) -> list[Tensor]:
         """The distinct tensors read, in order of first access."""
         return list(dict.fromkeys(a.tensor for a in self.accesses))
@@ -164,7 +165,9 @@ def wired(op: Operator) -> Operator:
 
 def copied(op: Operator, tensors: Mapping[Tensor, Tensor]) -> Operator:
     """The operator over other tensors, to which it is wired; ``tensors`` has one for each of its own."""
-    accesses = tuple(replace(a, tensor=tensors[a.tensor]) for a in op.accesses)
+    accesses = tuple(
+        Access(tensors[a.tensor], a.buffer, a.indices, a.guarded, a.span, a.cut) for a in op.accesses
+    )
     operand = {buffer: tensors[t] for buffer, t in op.operand.items()}
     return wired(replace(op, output=tensors[op.output], accesses=accesses, operand=operand))
 

@@ -11,12 +11,13 @@ from .cpu.tile import choose_cpu_mapping
 from .gpu.copied import plan_copied
 from .gpu.crossed import plan_crossed
 from .gpu.early_loads import with_early_loads
+from .gpu.mapping import CrossBlockReduction
 from .gpu.split import choose_mapping, partial_scratch
 from .gpu.tile import settled
 from .gpu.variants import has_symbolic_rows, stages_by_length
 from .iteration.alignment import align
 from .iteration.loops import schedule
-from .iteration.rescaled import rescaled_sums
+from .iteration.rescaled import rescaled_sums, with_fewest_exchanges
 from .kernel import Crossing, KernelPlan, Stage
 from .slices import partial_tensor, whole
 
@@ -59,6 +60,8 @@ def _plan_gpu(graph: StitchGraph, device: DeviceModel, config: StitchConfig) -> 
         sched, mapping = copied
     else:
         sched, mapping = settled(alignment, sched, choose_mapping(alignment, sched, device, config), device)
+        if mapping.exchange is not CrossBlockReduction.NONE:
+            sched = with_fewest_exchanges(alignment, sched)
     scratch = partial_scratch(sched, alignment.domain.rows, mapping)
     partials = {op: partial_tensor(op, mapping.row_splits, s.dtype) for op, s in scratch.items()}
     rescaled = rescaled_sums(alignment, sched) if mapping.shares_rows else {}

@@ -5,7 +5,8 @@
 hundreds of accesses, and allocate what they use. ``RemoveNoOp`` proves statements to be without effect; we emit none.
 ``InjectVirtualThread``, ``InjectPermutedLayout`` and ``LoopPartition`` look for annotations and loops that TVM's
 schedules make and our kernels do not have. ``CommonSubexprElim`` takes long over convolutions, and LLVM does the same
-again. What TVM schedules has them all.
+again; so does what ``HoistIfThenElse`` takes out of loops, and ``RenormalizeSplitPattern`` looks in indices for what
+TVM's schedules leave. What TVM schedules has them all.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from tvm.tirx.compilation_pipeline import register_tir_pipeline
 from ..compute.emit import COMPUTE_ATTR
 from ..interrupts import carrying
 from ..pass_context import changed
+from .argument_checks import with_shared_checks
 from .stitch_ops import STITCH_ATTR
 
 NAME = "tvm_stitch"
@@ -31,9 +33,15 @@ NEEDLESS = (
     "tirx.RemoveNoOp",
 )
 """Passes of TVM's pipeline that change nothing in a kernel of ours, but for a few elements more in a buffer."""
-NEEDLESS_ON_CPU = (*NEEDLESS, "tirx.CommonSubexprElim")
-"""The same for LLVM, which finds common expressions itself; NVIDIA's compiler gets them named: it chooses registers by
-what it sees."""
+NEEDLESS_ON_CPU = (
+    *NEEDLESS,
+    "tirx.CommonSubexprElim",
+    "s_tir.HoistIfThenElse",
+    "s_tir.RenormalizeSplitPattern",
+)
+"""The same for LLVM, which finds common expressions and conditions of whole loops itself: of kernels of known sizes it
+makes the same instructions without these passes. NVIDIA's compiler gets them named: it chooses registers by what it
+sees."""
 
 HOST_LEVEL = 1
 """The host of a GPU checks arguments and launches kernels. A kernel of a hundred arguments has thousands of checks,
@@ -61,11 +69,10 @@ def lowering() -> tuple[Any, Any, Any]:
                     found = default(tvm.IRModule(part, attrs=mod.attrs))
                 made = dict(found.functions_items())
                 if not {gvar.name_hint for gvar in done}.isdisjoint(gvar.name_hint for gvar in made):
-                    return default(
-                        mod
-                    )  # a device function is called like another: TVM tells those of a module apart
+                    # A device function is called like another: TVM tells those of a module apart.
+                    return with_shared_checks(default(mod))
                 done |= made
-        return tvm.IRModule(done, attrs=mod.attrs)
+        return with_shared_checks(tvm.IRModule(done, attrs=mod.attrs))
 
     return lower, host, device
 

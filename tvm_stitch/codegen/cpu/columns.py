@@ -232,8 +232,8 @@ class SplitEmitter(ColumnEmitter):
             accumulators = self.accumulators(p)
             body = self.body(p, accumulators, fresh)
             one = is_number(outer, 1)
-            chunk = task if one else tir.floormod(task, as_expr(chunks))
-            base = B.i64(0) if one else tir.floordiv(task, as_expr(chunks))
+            chunk = task if one else _place(tir.floormod(task, as_expr(chunks)), chunks, "chunk")
+            base = B.i64(0) if one else _place(tir.floordiv(task, as_expr(chunks)), chunks, "base")
             first = chunk * B.i64(each)
             with times("serial", count_of(pieces, each, first), "piece") as piece:
                 inner = B.i64(start) + (first + piece) * B.i64(width)
@@ -267,6 +267,11 @@ class SplitEmitter(ColumnEmitter):
                     B.store(whole, value, [B.i64(0)])
             value = from_held(B.fetch(whole, 0), accumulator_dtype(op))
             self.eval.set_row_value((op, self.al.row_point), value)
+
+
+def _place(value: Expr, chunks: Extent, name: str) -> Expr:
+    """What a division by a number of chunks gives; that of a symbolic one by itself."""
+    return value if isinstance(chunks, int) else as_expr(B.number(value, name))
 
 
 def count_of(whole: Extent, each: Extent, first: Expr) -> Extent:

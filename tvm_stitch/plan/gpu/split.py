@@ -21,7 +21,7 @@ from ...graph.ir import Operator
 from .. import heuristics
 from ..iteration.alignment import Alignment
 from ..iteration.loops import Keep, LoopNest, is_streamed, schedule
-from ..iteration.rescaled import exchanged_levels
+from ..iteration.rescaled import exchanged_levels, with_fewest_exchanges
 from ..kernel import Scratch
 from .mapping import ColumnMapping, CrossBlockReduction, RowMapping, Storage
 from .occupancy import MAX_REGISTERS, blocks_per_sm
@@ -184,7 +184,7 @@ def _seconds(alignment: Alignment, sched: LoopNest, mapping: RowMapping, device:
     )
     block_bytes = row_bytes * mapping.rows_per_block / mapping.row_splits
     seconds = busiest * block_bytes * device.sms / (heuristics.COPY_SHARE * device.bandwidth)
-    exchanges = exchanged_levels(alignment, sched)
+    exchanges = exchanged_levels(alignment, with_fewest_exchanges(alignment, sched))
     if _spills(alignment, sched, mapping, device):
         seconds *= heuristics.SPILL_SLOWDOWN
     if resident == 1 and busiest > 1 and mapping.keep:

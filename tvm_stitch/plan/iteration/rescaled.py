@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
+from functools import lru_cache
 
 from ... import compat
 from ...compat import Expr
@@ -18,7 +19,7 @@ from ...graph.dtype import FLOATS
 from ...graph.ir import Access, Operator
 from .alignment import Alignment, Key
 from .domain import Point
-from .loops import LoopNest
+from .loops import Keep, LoopNest, schedule
 
 Child = tuple[Access, "Point | None"]
 WIDE = ("float32", "float64")
@@ -48,10 +49,20 @@ def rescaled_sums(alignment: Alignment, sched: LoopNest) -> dict[Operator, Opera
     return found
 
 
+@lru_cache(maxsize=16)
 def exchanged_levels(alignment: Alignment, sched: LoopNest) -> int:
     """How often blocks that share a row exchange what they reduce."""
     rescaled = rescaled_sums(alignment, sched)
     return len({p.level for p in sched.passes if any(op not in rescaled for op in p.reduces)})
+
+
+@lru_cache(maxsize=16)
+def with_fewest_exchanges(alignment: Alignment, sched: LoopNest) -> LoopNest:
+    """The schedule, or one that computes a kept exponential again where its sum can be rescaled then."""
+    if len(sched.kept_values) != 1 or exchanged_levels(alignment, sched) < 2:
+        return sched
+    loads = schedule(alignment, Keep.LOADS)
+    return loads if exchanged_levels(alignment, loads) < exchanged_levels(alignment, sched) else sched
 
 
 def _maximum(alignment: Alignment, op: Operator, before: list[Operator]) -> Operator | None:
