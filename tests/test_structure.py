@@ -177,8 +177,8 @@ _NO_CHOICE = {
         "_REGISTER_UNIT": "hardware: how registers are given out",
         "_SUB_PARTITIONS": "hardware",
     },
-    "plan/gpu/tile.py": {"MOST_BLOCKS": "CUDA's greatest grid"},
-    "codegen/gpu/exchange.py": {"WARP": "hardware"},
+    "plan/gpu/tile.py": {"MOST_BLOCKS": "CUDA's greatest grid", "BARRIER_BYTES": "of an mbarrier"},
+    "codegen/gpu/reduce.py": {"WARP": "hardware"},
     "codegen/gpu/launch_check.py": {
         "_CUDA": "TVM's number of a kind of device",
         "_MULTIPROCESSORS": "TVM's number of an attribute",

@@ -113,7 +113,7 @@ def test_reductions_of_several_types_share_an_exchange(
     mod = build(body, *specs)
     check_emulated(mod, inputs)
     source = kernel(mod)
-    assert source.count("grid_sync();") + source.count("arrive_release_aligned();") == 1
+    assert source.count("grid_sync();") + waits(source) == 1
 
 
 @BOTH
@@ -314,16 +314,64 @@ def kernel(mod: tvm.IRModule) -> str:
     return source[source.rindex('extern "C" __global__') :]
 
 
-def test_a_cluster_meets_once_before_and_once_an_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+def waits(source: str) -> int:
+    """How many exchanges of a cluster a kernel waits for."""
+    return len(re.findall(r"try_wait\w*\(", source))
+
+
+def variance_of(shape: Sequence[int]) -> tvm.IRModule:
+    """A mean and the sum of squares around it: the second sum waits for the first."""
+
+    def body(emit: Emit, x: Any) -> Any:
+        apart = emit(R.subtract(x, emit(R.mean(x, -1, True))))
+        return R.multiply(x, emit(R.mean(emit(R.multiply(apart, apart)), -1, True)))
+
+    return build(body, (shape, F32))
+
+
+def test_a_cluster_meets_once_before_and_waits_once_an_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is acquired at the cluster's scope but at the start, and no block barrier stands in between."""
     force(monkeypatch, 2, CrossBlockReduction.CLUSTER)
-    source = kernel(softmax_of((64, 30000)))
-    assert source.count("arrive_relaxed_aligned();") == 1
-    assert source.count("arrive_release_aligned();") == 2 and source.count("wait_acquire_aligned();") == 3
+    source = kernel(variance_of((64, 30000)))
+    assert source.count("arrive_relaxed_aligned();") == 1 == source.count("wait_acquire_aligned();")
+    assert (
+        waits(source) == 2
+        and len(re.findall(r"ptx_mbarrier_init\w*\(", source)) == 2
+        and "acquire_cluster" not in source
+    )
+    assert "arrive_release" not in source and "__syncthreads" not in source
 
 
 def test_a_grid_barrier_an_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
     force(monkeypatch, 4, CrossBlockReduction.GRID)
-    assert kernel(softmax_of((3, 30000))).count("grid_sync();") == 2
+    assert kernel(variance_of((3, 30000))).count("grid_sync();") == 2
+
+
+@BOTH
+def test_a_rescaled_sum_is_exchanged_with_its_maximum(
+    monkeypatch: pytest.MonkeyPatch, exchange: CrossBlockReduction
+) -> None:
+    force(monkeypatch, 4, exchange)
+    source = kernel(softmax_of((3, 30000)))
+    assert waits(source) + source.count("grid_sync();") == 1
+
+
+@BOTH
+@pytest.mark.parametrize("columns", [1500, 4096])
+def test_rescaled_sums_of_infinities(
+    monkeypatch: pytest.MonkeyPatch, exchange: CrossBlockReduction, columns: int
+) -> None:
+    """Warps, blocks and whole rows of -inf, and inf or nan among others: as the formula has it."""
+    x = draw([((6, columns), F32)])[0]
+    x[0], x[1, : columns // 2], x[2, 100], x[3, 5], x[4] = -np.inf, -np.inf, np.inf, np.nan, -1e38
+    force(monkeypatch, 4, exchange)
+    target = emulated_target()
+    pipeline = tvm_stitch.relax.pipeline(target)
+    run = run_cuda(softmax_of((6, columns)), [x], target=target, relax_pipeline=pipeline).check()
+    with np.errstate(all="ignore"):
+        e = np.exp(x.astype("float64") - x.astype("float64").max(-1, keepdims=True))
+        expected = e / e.sum(-1, keepdims=True)
+    np.testing.assert_allclose(run.outputs[0], expected, rtol=1e-5, atol=1e-7)
 
 
 def test_launch_bounds_keep_the_blocks_resident() -> None:

@@ -188,7 +188,8 @@ def test_how_often_a_heavy_value_is_computed(rows: int, columns: int, storage: S
     assert mapping.storage is storage
     (kernel,) = kernel_bodies(cuda_source(case.build(), config))
     unrolled = mapping.of(columns).vector * mapping.of(columns).chunks
-    assert len(re.findall(r"expf?\(", kernel)) == times * unrolled
+    rescaled = times > 1  # a warp's sum to the row's maximum
+    assert len(re.findall(r"expf?\(", kernel)) == times * unrolled + rescaled
 
 
 def doubling(levels: int, dtype: str = "float32") -> Callable[..., Any]:

@@ -55,11 +55,13 @@ def mapping(*args: Any, **kwargs: Any) -> RowMapping:
     [
         (softmax, 16384, 1, 256),
         (softmax, 32768, 1, 256),
-        (softmax, 65536, 2, 256),
-        (softmax, 262144, 8, 256),
-        (rms_norm, 32768, 2, 256),  # its weight is read behind the reduction
-        (rms_norm, 65536, 4, 256),
-        (rms_norm, 262144, 8, 256),
+        (softmax, 65536, 4, 128),
+        (softmax, 131072, 8, 128),
+        (softmax, 262144, 8, 256),  # of which three have room
+        (rms_norm, 32768, 2, 512),  # its weight is read behind the reduction
+        (rms_norm, 65536, 4, 512),
+        (rms_norm, 262144, 8, 512),
+        (log_sum, 4096, 1, 64),
         (log_sum, 8192, 1, 128),
         (log_sum, 32768, 1, 256),
         (log_sum, 131072, 4, 256),
@@ -77,11 +79,16 @@ def test_rows_that_are_copied(body: Callable[..., Any], columns: int, splits: in
 
 @pytest.mark.parametrize(
     ("body", "columns", "dtype"),
-    [(softmax, 8192, BF16), (softmax, 24576, F32), (rms_norm, 16384, BF16), (log_sum, 4096, BF16)],
+    [(softmax, 8192, BF16), (softmax, 24576, F32), (rms_norm, 16384, BF16), (log_sum, 2048, BF16)],
 )
 def test_shorter_rows_stay_in_registers(body: Callable[..., Any], columns: int, dtype: str) -> None:
     m = mapping(body, columns, dtype)
     assert m.storage is Storage.REGISTERS and not m.copied
+
+
+@pytest.mark.parametrize("columns", [4096, 16384, 65536])
+def test_rows_of_float32_are_copied_where_they_are_not_written(columns: int) -> None:
+    assert mapping(log_sum, columns, F32).copied and not mapping(softmax, columns, F32).copied
 
 
 @pytest.mark.parametrize("device", [GPUS["t4"], replace(H200, background_copies=False)])

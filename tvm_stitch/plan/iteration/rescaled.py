@@ -113,7 +113,7 @@ class _Reader:
         chosen = branches(e)
         if chosen is not None:
             condition, *values = (self._of(part, children) for part in chosen)
-            return _Form.OTHER if condition not in _FREE else _either(list(chosen[1:]), values)
+            return _Form.OTHER if condition not in _FREE else _either(values)
         parts = list(compat.operands(e))
         forms = [self._of(part, children) for part in parts]
         if all(f in _FREE for f in forms):
@@ -151,16 +151,15 @@ def _operation(e: Expr, parts: list[Expr], forms: list[_Form]) -> _Form:
     if name == "Mul" and forms[1] is _Form.SCALED and forms[0] in _FREE:
         return _Form.SCALED
     if name == "Select" and forms[0] in _FREE:
-        return _either(parts[1:], forms[1:])
+        return _either(forms[1:])
     return _Form.OTHER
 
 
-def _either(parts: list[Expr], forms: list[_Form]) -> _Form:
+def _either(forms: list[_Form]) -> _Form:
     """One of two values, by a condition that does not depend on the maximum."""
-    zero = [compat.kind(part) in ("FloatImm", "IntImm") and float(part.value) == 0 for part in parts]
-    if all(form is _Form.SCALED or none for form, none in zip(forms, zero)):
-        return _Form.SCALED
-    return _Form.FREE if all(form in _FREE for form in forms) else _Form.OTHER
+    if all(form in _FREE for form in forms):
+        return _Form.FREE
+    return _Form.SCALED if all(form is _Form.SCALED for form in forms) else _Form.OTHER
 
 
 def _uncast(e: Expr) -> Expr:

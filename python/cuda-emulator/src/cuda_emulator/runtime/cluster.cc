@@ -53,6 +53,7 @@ void cluster_arrive(Thread& t, bool release, int line) {
   if (release) {
     cluster_fence(t);
     t.fenced_phase = (t.arrivals + 1) * kPhase;
+    t.block->told.insert(t.block->told.end(), t.awaited.begin(), t.awaited.end());
   }
   t.phase = ++t.arrivals * kPhase;
   Block& b = *t.block;
@@ -77,8 +78,14 @@ void cluster_wait(Thread& t, int line) {
 
 void complete_cluster_barrier(Block* const* blocks, uint32_t count) {
   const Stamp now = next_event();
+  std::vector<uint32_t> told;
+  for (uint32_t i = 0; i < count; ++i) {
+    told.insert(told.end(), blocks[i]->told.begin(), blocks[i]->told.end());
+    blocks[i]->told.clear();
+  }
   for (uint32_t i = 0; i < count; ++i) {
     Block& b = *blocks[i];
+    b.awaited.insert(b.awaited.end(), told.begin(), told.end());
     b.opened = now;
     b.released[1] = b.released[0];
     b.released[0].phase = ~0u;

@@ -190,7 +190,8 @@ struct Block {
   Access visits{};  // accesses of its shared memory by other blocks of the cluster, summed up as in a cell
   uint8_t visits_level = 0;
   std::vector<Mbarrier> mbarriers;
-  std::vector<uint32_t> awaited;  // phases of mbarriers that all of its threads know of: since its last barrier
+  std::vector<uint32_t> awaited;  // phases of mbarriers that all of its threads know of: since a barrier
+  std::vector<uint32_t> told;     // those of which its threads tell the cluster at the next barrier
   std::vector<Thread> threads;
   uint32_t shared_ready[kSharedPerBlock / 32] = {};
 };
