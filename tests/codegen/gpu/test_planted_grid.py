@@ -39,6 +39,7 @@ CLUSTERS = [
     grid_cases.group_norm(2, 12, 4, 3501),
 ]
 _CLUSTER_BARRIER = re.compile(r"\b\w*barrier_cluster_(arrive|wait)\w*\(\);")
+_AWAITED = re.compile(r"while \(1\) \{\s*if [^{}]*\{ break; \}[^{}]*try_wait[^{}]*\}")
 SEEDS = (0, 1)
 
 
@@ -195,13 +196,25 @@ def cluster_barriers(artifact: Lowered) -> int:
 @cluster_kernels
 def test_each_cluster_barrier_is_needed(case: GridCase) -> None:
     count = cluster_barriers(lowered(case))
-    assert count >= 2  # all blocks have started; all have their partial results
-    for index in range(count):
-        broken = without_cluster_barrier(lowered(case), index)
-        assert cluster_barriers(broken) == count - 1
+    assert count == 1  # all blocks have made their barriers
+    broken = without_cluster_barrier(lowered(case), 0)
+    assert cluster_barriers(broken) == 0
+    for seed in SEEDS:
+        done, right = run(case, broken, seed)
+        assert done.reports, f"seed {seed}, right: {right}"
+
+
+@cluster_kernels
+def test_each_wait_for_what_other_blocks_send_is_needed(case: GridCase) -> None:
+    artifact = lowered(case)
+    start = artifact.source.rindex("__global__")
+    found = list(_AWAITED.finditer(artifact.source, start))
+    assert found
+    for index, match in enumerate(found):
+        broken = replace(artifact, source=artifact.source[: match.start()] + artifact.source[match.end() :])
         for seed in SEEDS:
             done, right = run(case, broken, seed)
-            assert done.reports, f"barrier {index}, seed {seed}, right: {right}"
+            assert "race" in kinds(done), f"wait {index}, seed {seed}, right: {right}"
 
 
 @grid_kernels

@@ -192,6 +192,23 @@ def test_how_often_a_heavy_value_is_computed(rows: int, columns: int, storage: S
     assert len(re.findall(r"expf?\(", kernel)) == times * unrolled + rescaled
 
 
+def test_an_element_that_an_index_picks_is_read_first() -> None:
+    """A label, and the logit that it picks: both are on their way while the row is reduced."""
+
+    def body(emit: Emit, x: Any, label: Any) -> Any:
+        picked = emit(R.gather_elements(x, emit(R.expand_dims(label, 1)), axis=1))
+        total = emit(R.sum(emit(R.exp(x)), -1, True))
+        return [emit(R.subtract(emit(R.log(total)), picked))]
+
+    specs = [((64, 4096), "float32"), ((64,), "int64")]
+    mod = build(body, *specs)
+    (kernel,) = kernel_bodies(cuda_source(mod))
+    first = kernel.index("__shfl_xor_sync")
+    assert "x1_ptr" in kernel[:first] and "x1_ptr" not in kernel[first:]
+    rng = np.random.default_rng(0)
+    check_emulated(mod, [rng.random((64, 4096), "float32"), rng.integers(0, 4096, 64)])
+
+
 def doubling(levels: int, dtype: str = "float32") -> Callable[..., Any]:
     """x = x * x + x, again and again: every value is used twice, so that inlining doubles the code each time."""
 

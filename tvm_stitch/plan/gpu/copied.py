@@ -2,13 +2,13 @@
 """Long rows that are copied into shared memory in the background, read from there by every pass.
 
 Registers then bound neither what is on its way nor how many blocks share a multiprocessor, and several blocks hide
-each other's pauses: the wait for data, the reductions, the exchange of a cluster that shares a row. How many, measured
-on an H200 with bfloat16 (``scripts/ab_splits.py --keep SHARED``), us beside what was fastest without copies:
+each other's pauses: the wait for data, the reductions, the exchange of a cluster that shares a row. On an H200 with
+bfloat16, us beside the fastest without copies (``scripts/bench_rows.py``, and ``scripts/ab_splits.py --keep SHARED``):
 
-    columns        8192        16384       32768       65536       131072      262144
-    softmax        128 / 123   130 / 134   131 / 152   140 / 184   151 / 187   155 / 216
-    RMS norm       128 / 126   132 / 127   134 / 132   137 / 148   141 / 149   152 / 164
-    cross-entropy   69 /  84    66 /  82    67 /  72    79 /  77    84 /  88    89 /  94
+    columns        4096        16384       32768       65536       131072      262144
+    softmax                    128 / 134   130 / 152   130 / 184   131 / 187   134 / 216
+    RMS norm                               129 / 132   131 / 148   139 / 149   145 / 164
+    cross-entropy   62 /  93    63 /  82    64 /  72    76 /  77    76 /  88    79 /  94
 """
 
 from __future__ import annotations
