@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Hashable, Sequence, Set
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from ...graph.classify import is_heavy
 from ...graph.extent import ByExtent, Extent, extent_key, product, same
@@ -83,6 +84,7 @@ class Keep(enum.Enum):
     NOTHING = "nothing; later passes read their inputs again"
 
 
+@lru_cache(maxsize=64)  # each mapping that is tried asks for the same few
 def schedule(alignment: Alignment, keep: Keep = Keep.ALL, hoist: bool = False) -> LoopNest:
     """Make the passes; with ``hoist``, costly values that are the same for all rows are left out of them."""
     return _Scheduler(alignment, _invariant(alignment) if hoist else []).run(keep)
