@@ -17,6 +17,7 @@ from tvm.relax import op as R
 from .compat import int_value
 from .torch_backward import Converter, backward_converters, constant, number
 from .torch_core import core_converters
+from .torch_experts import expert_converters
 from .torch_indexing import indexing_converters
 
 __all__ = ["torch_converters"]
@@ -33,6 +34,7 @@ def torch_converters() -> dict[str, Converter]:
     return {
         **backward_converters(),
         **core_converters(),
+        **expert_converters(),
         **indexing_converters(),
         "cat.default": _concatenation,
         "div.Tensor_mode": _rounded_quotient,

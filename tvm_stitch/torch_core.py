@@ -29,7 +29,7 @@ def core_converters() -> dict[str, Converter]:
     }
 
 
-def _argument(node: Any, at: int, name: str, otherwise: Any) -> Any:
+def argument(node: Any, at: int, name: str, otherwise: Any) -> Any:
     """An argument, given by place or by name."""
     return node.args[at] if at < len(node.args) else node.kwargs.get(name, otherwise)
 
@@ -48,13 +48,13 @@ def _over_axes(reduce: Any, node: Any, importer: Any) -> Any:
         x = emit(R.astype(x, str(dtype).removeprefix("torch.")))
     elif reduce is R.prod and str(x.ty.dtype.dtype) in ("bool", "int8", "int16", "int32", "uint8"):
         x = emit(R.astype(x, "int64"))  # in which PyTorch multiplies integers
-    return emit(reduce(x, _axes(_argument(node, 1, "dim", None)), bool(_argument(node, 2, "keepdim", False))))
+    return emit(reduce(x, _axes(argument(node, 1, "dim", None)), bool(argument(node, 2, "keepdim", False))))
 
 
 def _min_with_indices(node: Any, importer: Any) -> Any:
     """(input, axis, keepdim) -> (the least values, where they are)."""
     emit, x = importer.block_builder.emit, importer.env[node.args[0]]
-    axis, keep = int(node.args[1]), bool(_argument(node, 2, "keepdim", False))
+    axis, keep = int(node.args[1]), bool(argument(node, 2, "keepdim", False))
     return relax.Tuple([emit(R.min(x, axis, keep)), emit(R.argmin(x, axis, keep))])
 
 
@@ -70,7 +70,7 @@ def _any(node: Any, importer: Any) -> Any:
 def _range(node: Any, importer: Any) -> Any:
     """(start, end, step) -> a range; TVM gives one of integers that counts down more elements than it has."""
     start, end = (importer.env[arg] if arg in importer.env else arg for arg in node.args[:2])
-    step = _argument(node, 2, "step", 1)
+    step = argument(node, 2, "step", 1)
     if not isinstance(step, int) or step > 0 or isinstance(start, float) or isinstance(end, float):
         return importer._arange(node)
     emit, dtype = importer.block_builder.emit, str(node.meta["val"].dtype).removeprefix("torch.")
