@@ -21,7 +21,7 @@ GRID_EXCHANGE_SECONDS = 2.5e-6
 """Seconds in which all blocks of a row combine partial results through device memory: a grid barrier, and the way of
 the results to memory and back, which phases pay for in bytes instead. All reductions of a level together."""
 CLUSTER_EXCHANGE_SECONDS = 0.6e-6
-"""The same through the shared memory of a cluster: a barrier of 0.2 to 0.6 us, and stores that it waits for."""
+"""The same through the shared memory of a cluster: stores that a barrier there counts, and who waits for it."""
 CLUSTER_WAVE_SECONDS = 1.5e-6
 """The same for each further wave of clusters, however many blocks share a multiprocessor: starting them is in it, and
 that blocks which hold their part of a row load, reduce and store by turns: 1.2 to 2 us (``scripts/ab_splits.py``)."""

@@ -139,7 +139,7 @@ class ClusterExchange:
         return fold_parts(ops, self._parts, m.threads, self.lane, self._part, self.rescaled)
 
     def _wait(self, level: int) -> None:
-        """Wait for all bytes of a level."""
+        """Wait for all bytes of a level: at the block's scope, as they arrive in its own memory."""
         done = B.local([1], "uint32", "done")
         zero = compat.const(0, "uint32")
         B.store(done, zero, [B.i64(0)])
