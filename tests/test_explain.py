@@ -148,6 +148,16 @@ def test_rows_spread_over_a_cluster() -> None:
     assert [o["scheme"] for o in reduces] == ["Cluster", "Cluster"]
 
 
+def test_a_sum_beside_its_warps_maximum() -> None:
+    told = "summed beside their warp's maximum"
+    (shared,) = report(softmax(64, 30000).build()).kernels
+    assert shared.mapping["exchange"] == "distributed shared memory" and shared.mapping[told] == ["lv2_red"]
+    (whole,) = report(softmax(1, 1_500_000).build()).kernels
+    assert whole.mapping[told] and whole.launch["grid barriers"] == 1
+    (alone,) = report(softmax(64, 1024).build()).kernels
+    assert told not in alone.mapping  # its exponential is kept
+
+
 def test_the_text() -> None:
     text = report(softmax(64, 1024).build()).verbose()
     assert text.startswith(("1 stitch ops for ", "1 stitch op for "))

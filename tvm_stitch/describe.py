@@ -89,7 +89,12 @@ def _variant(variant: Variant) -> dict[str, Any]:
 
 def _mapping(stage: Stage) -> dict[str, Any]:
     early = [tensor.name for tensor, _ in stage.early]
-    return {**stage.mapping.describe(), **({"loaded before reductions": early} if early else {})}
+    rescaled = [op.name for op in stage.rescaled]
+    return {
+        **stage.mapping.describe(),
+        **({"loaded before reductions": early} if early else {}),
+        **({"summed beside their warp's maximum": rescaled} if rescaled else {}),
+    }
 
 
 def _threads(mapping: RowMapping) -> dict[str, Any]:
@@ -142,7 +147,7 @@ def _launch(plan: KernelPlan) -> dict[str, Any]:
     if stage.exchange is CrossBlockReduction.NONE:
         return {}
     m = stage.row_mapping
-    levels = len({p.level for p in stage.schedule.passes if p.reduces})
+    levels = sum(any(p.reduces for p in together) for together in stage.levels)
     return {
         "blocks": _plain(product([stage.alignment.domain.rows, m.row_splits])),
         "threads": m.block,
