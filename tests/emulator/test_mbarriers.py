@@ -75,6 +75,9 @@ def test_who_does_not_wait_reads_too_early(seed: int) -> None:
     half = f"{MAKE} {EXPECT} {SEND} if (t < 32) {{ {AWAIT} }}"
     assert "race" in kinds(f"{half} {READ} if (t >= 32) {{ {AWAIT} }}", seed)
     assert not kinds(f"{half} __syncthreads(); {READ}", seed)  # whoever meets one that waited knows of it
+    # All is there by now, as it happens, but a relaxed arrival tells nobody.
+    assert kinds(f"{half} arrive(); wait(); {READ} release(); wait();", seed) == {"race"}
+    assert not kinds(f"{half} release(); wait(); {READ}", seed)
 
 
 @SEEDS
@@ -98,6 +101,7 @@ def test_nobody_sends_before_the_other_block_has_begun(seed: int) -> None:
 def test_a_block_waits_for_what_is_sent_to_it(seed: int) -> None:
     end = "out[at] = x[at ^ 96];"
     assert "race" in kinds(f"{MAKE} {EXPECT} {SEND} {end}", seed)
+    assert kinds(f"{MAKE} {EXPECT} {SEND} release(); wait(); {end}", seed) == {"race"}
 
 
 @SEEDS

@@ -160,7 +160,7 @@ def test_scratch_shared_by_two_live_values(case: GridCase) -> None:
     assert reported or not pairs
 
 
-@pytest.mark.parametrize("case", [GRID[0], GRID[3], GRID[4], GRID[7], *CLUSTERS], ids=label)
+@pytest.mark.parametrize("case", [GRID[0], GRID[3], GRID[4], GRID[7]], ids=label)
 def test_block_barriers(case: GridCase) -> None:
     """Without one that is needed there is a race; without one that is not, nothing changes."""
     count = barriers(lowered(case), "block-barrier")
@@ -191,6 +191,11 @@ def without_cluster_barrier(artifact: Lowered, index: int) -> Lowered:
 def cluster_barriers(artifact: Lowered) -> int:
     start = artifact.source.rindex("__global__")
     return len(_CLUSTER_BARRIER.findall(artifact.source, start)) // 2
+
+
+@cluster_kernels
+def test_blocks_of_a_cluster_have_no_barrier_of_their_own(case: GridCase) -> None:
+    assert barriers(lowered(case), "block-barrier") == 0
 
 
 @cluster_kernels

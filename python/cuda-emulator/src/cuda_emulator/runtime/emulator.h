@@ -125,7 +125,6 @@ struct AsyncStore {
   void* to;
   uint64_t bits;
   uint32_t bytes;
-  uint32_t who;
 };
 
 // A barrier in shared memory: a phase is complete once `count` threads have arrived and the bytes they expect are there.
@@ -137,6 +136,7 @@ struct Mbarrier {
   uint32_t id;               // of the running phase, alone in the process
   uint32_t ids[2];           // of the last two that are complete
   uint32_t who;              // made it
+  uint32_t sent, awaited;    // phases up to the last that stores came for, and up to the last that was waited for
   uint32_t fenced;           // cluster barriers that it had arrived at when it told the cluster of that by a fence
   std::vector<AsyncStore> stores;
 };

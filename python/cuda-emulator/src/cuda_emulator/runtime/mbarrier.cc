@@ -76,9 +76,9 @@ bool resolve_mbarriers(Block& b) {
 
 void mbarriers_ended(const Block& b) {
   for (const Mbarrier& m : b.mbarriers)
-    if (!m.stores.empty())
-      add_report(kRace, g_thread, 0, nullptr, 0, &m.stores[0].who,
-                 "the block ends while stores to its shared memory are on the way, for which nobody waited");
+    if (m.sent > m.awaited)
+      add_report(kRace, g_thread, 0, nullptr, 0, nullptr,
+                 "the block ends while stores to its shared memory may be on the way, for which nobody waited");
 }
 
 }  // namespace emu
@@ -99,10 +99,10 @@ void emu_mbarrier_init(unsigned at, unsigned count, int line) {
   }
   if (Mbarrier* m = find(b, p)) {
     add_report(kRace, &t, line, nullptr, 0, nullptr, "an mbarrier is initialized twice");
-    *m = Mbarrier{p, count, count, 0, 0, next_event(), {}, t.who, kNever, {}};
+    *m = Mbarrier{p, count, count, 0, 0, next_event(), {}, t.who, 0, 0, kNever, {}};
     return;
   }
-  b.mbarriers.push_back(Mbarrier{p, count, count, 0, 0, next_event(), {}, t.who, kNever, {}});
+  b.mbarriers.push_back(Mbarrier{p, count, count, 0, 0, next_event(), {}, t.who, 0, 0, kNever, {}});
 }
 
 void emu_mbarrier_fence() {
@@ -137,7 +137,8 @@ void emu_store_async(unsigned to, uint64_t bits, unsigned bytes, unsigned at, in
     abort_launch();
   }
   if (!async_access_begins(target, bytes, true, m.id)) return;
-  m.stores.push_back({target, bits, bytes, t.who});
+  m.stores.push_back({target, bits, bytes});
+  m.sent = m.completed + 1;
   m.bytes -= bytes;
   complete(m);
 }
@@ -155,7 +156,8 @@ unsigned emu_mbarrier_wait(unsigned at, unsigned parity, int line) {
     t.arg = int(parity);
     wait_here(kWaitMbarrier);
   }
-  const Mbarrier& m = *find(b, p);
+  Mbarrier& m = *find(b, p);
+  m.awaited = m.completed;
   for (uint32_t i = 0; i < 2 && i < m.completed; ++i) t.awaited.push_back(m.ids[i]);
   return 1;
 }
