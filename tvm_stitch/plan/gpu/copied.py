@@ -79,7 +79,7 @@ def _shapes(
     elif shared_late:
         late = heuristics.COPIED_LATE_THREADS
         yield from ((splits, late, several) for splits in (1, *clusters))
-        yield from ((splits, late, least) for splits in reversed(clusters))
+        yield from ((splits, late, least) for splits in (*reversed(clusters), 1))
     else:
         yield 1, heuristics.COPIED_THREADS, least
         yield from ((splits, heuristics.COPIED_CLUSTER_THREADS, several) for splits in clusters)
