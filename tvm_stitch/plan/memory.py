@@ -181,7 +181,9 @@ def shared_bytes(plan: KernelPlan) -> int:
     for stage in [*plan.stages, *(variant.stage for variant in plan.variants)]:
         m = stage.row_mapping
         scalars = [op for op, _ in stage.schedule.cross_row if op.output.size == 1]
-        static = max(static, partial_bytes(stage.schedule, m), m.block // 32 * _words(scalars))
+        static = max(
+            static, partial_bytes(stage.schedule, m, stage.rescaled), m.block // 32 * _words(scalars)
+        )
         staged = stage_bytes(stage.schedule, m) if m.shared else 0
         dynamic = max(dynamic, staged, _slots_bytes(stage), crossed_bytes(stage.schedule, m))
     for f in range(len(plan.phases) if plan.grid else 0):

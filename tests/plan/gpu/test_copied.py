@@ -114,3 +114,13 @@ def test_a_plan_that_keeps_what_has_no_place_is_named() -> None:
         plan.stage, mapping=replace(plan.stage.row_mapping, storage=Storage.NOWHERE, copied=False)
     )
     assert any("nowhere" in line for line in problems(replace(plan, phases=((stage,),))))
+
+
+def test_a_maximum_and_its_sum_have_partial_results_at_once() -> None:
+    """They are folded behind one barrier: two words a warp, where reductions that follow each other share one."""
+    plan = made(log_sum, 2048)
+    m = plan.stage.row_mapping
+    assert plan.stage.rescaled and m.storage is Storage.REGISTERS
+    assert shared_bytes(plan) == m.block // 32 * 2 * 4
+    kept = made(softmax, 2048)
+    assert not kept.stage.rescaled and shared_bytes(kept) == kept.stage.row_mapping.block // 32 * 4

@@ -16,6 +16,7 @@ every size.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from math import gcd
 
@@ -24,6 +25,7 @@ from ...compat import Analyzer
 from ...device import DeviceModel
 from ...graph.dtype import carried_dtype, compute_dtype, item_bytes
 from ...graph.extent import ByExtent, Extent, as_expr, ceildiv
+from ...graph.ir import Operator
 from .. import heuristics
 from ..iteration.alignment import Alignment
 from ..iteration.contiguity import vectorizable
@@ -258,18 +260,20 @@ def kept_in_shared(sched: LoopNest, mapping: RowMapping, device: DeviceModel) ->
     return found if fits else replace(mapping, storage=Storage.NOWHERE)
 
 
-def partial_bytes(sched: LoopNest, mapping: RowMapping) -> int:
+def partial_bytes(sched: LoopNest, mapping: RowMapping, rescaled: Collection[Operator] = ()) -> int:
     """Shared memory for partial results: one a warp and reduction where a row spans several warps, and the slots of a
     cluster's exchange.
 
     Reductions that are folded together, those of a pass or (where blocks exchange them) of a level, have partials at
-    the same time; later ones take the same space.
+    the same time, and so have ``rescaled`` sums with those of the level before; later ones take the same space.
     """
     if mapping.threads <= 32 or mapping.exchange is CrossBlockReduction.CLUSTER:
         return exchange_bytes(sched, mapping)
-    folded: dict[int, int] = {}
+    rejoined = {p.level for p in sched.passes if any(op in rescaled for op in p.reduces)}
+    folded: dict[tuple[int, int], int] = {}
     for i, p in enumerate(sched.passes):
-        together = i if mapping.exchange is CrossBlockReduction.NONE else p.level
+        alone = mapping.exchange is CrossBlockReduction.NONE and not rejoined & {p.level, p.level + 1}
+        together = (p.level - (p.level in rejoined), i if alone else 0)
         folded[together] = folded.get(together, 0) + sum(
             item_bytes(carried_dtype(op.output.dtype)) for op in p.reduces
         )
