@@ -6,8 +6,9 @@ from __future__ import annotations
 from functools import cache
 
 HALF = ("float16", "bfloat16")
+FLOATS = (*HALF, "float32", "float64")
+"""Floating-point types that kernels compute with."""
 
-FLOATS = ("float16", "bfloat16", "float32", "float64")
 MULTIPLIED = ("float32", *HALF)
 """Element types whose products are computed and added up in float32."""
 

@@ -117,6 +117,8 @@ COPIED_LATE_THREADS = 512
 the more threads ask for it the sooner it is there (RMS norm of 262,144 columns: 145 us, 153 with 256)."""
 LEAST_COPIED_RESIDENT = 3
 """Blocks that a multiprocessor's shared memory must hold."""
+COPIED_SPLITS = (2, 4, 8)
+"""Blocks that may share such a row."""
 COPIED_RESIDENT = 6
 """Blocks that it should hold where a row has several, if clusters are large enough; no more share a row than needed."""
 

@@ -29,7 +29,7 @@ class Exchanger(Protocol):
     """Folds over the segments of a row."""
 
     def meet(self) -> None:
-        """Wait until the row's blocks are ready for an exchange; called before the first ``fold``, or more often.
+        """Wait until the row's blocks are ready for an exchange, as the first ``fold`` does of its own.
 
         No block barrier stands between making the exchange and this.
         """

@@ -155,7 +155,6 @@ class RowEmitter(RowMemory):
             for p in passes:
                 self._pass(p)
             return
-        m = self.mapping
         ops: list[Operator] = []
         partials: list[Expr] = []
         relative: list[Key] = []  # row values that are computed of a warp's maximum
@@ -167,13 +166,7 @@ class RowEmitter(RowMemory):
             partials += self._with_bounds(p, found)
         if not ops:
             return
-        if self.exchange is None:
-            rows = m.rows_per_block
-            totals = row_reduce(ops, partials, m.threads, rows, self.lane, self.slot, self.stage.rescaled)
-        else:
-            self.exchange.meet()
-            totals = self.exchange.fold(ops, partials)
-        self._set_results(ops, totals)
+        self._fold(ops, partials)
         self.eval.forget(relative)
         for key in relative:
             self.eval.bind_row(key)
@@ -188,10 +181,18 @@ class RowEmitter(RowMemory):
 
     def _pass(self, p: RowLoop) -> None:
         """One sweep over the row's columns and the reductions that it feeds, where a row has one block."""
-        m, partials = self.mapping, self._thread_partials(p, self._sweep(p))
+        partials = self._thread_partials(p, self._sweep(p))
         if p.reduces:
-            results = row_reduce(p.reduces, partials, m.threads, m.rows_per_block, self.lane, self.slot)
-            self._set_results(p.reduces, results)
+            self._fold(p.reduces, partials)
+
+    def _fold(self, ops: Sequence[Operator], partials: Sequence[Expr]) -> None:
+        """Fold what threads have reduced over the row's, and over its blocks."""
+        m, rescaled = self.mapping, self.stage.rescaled
+        if self.exchange is None:
+            found = row_reduce(ops, partials, m.threads, m.rows_per_block, self.lane, self.slot, rescaled)
+        else:
+            found = self.exchange.fold(ops, partials)
+        self._set_results(ops, found)
 
     def _sweep(self, p: RowLoop) -> list[Buffer]:
         """Evaluate, keep, accumulate and store all of the thread's columns; returns its accumulators."""

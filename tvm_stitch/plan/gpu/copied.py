@@ -57,7 +57,7 @@ def plan_copied(
         return None
     if written and shared_late and row_bytes <= heuristics.REGISTER_ROW_BYTES:
         return None
-    clusters = [n for n in (2, 4, 8, 16) if n <= (device.max_cluster if config.clusters else 1)]
+    clusters = [n for n in heuristics.COPIED_SPLITS if n <= (device.max_cluster if config.clusters else 1)]
     for splits, threads, resident in _shapes(row_bytes, written, shared_late, clusters):
         if rows * splits > MOST_BLOCKS:
             continue

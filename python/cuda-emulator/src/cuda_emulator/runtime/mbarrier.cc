@@ -97,12 +97,13 @@ void emu_mbarrier_init(unsigned at, unsigned count, int line) {
     add_report(kUnsupported, &t, line, nullptr, 0, nullptr, "an mbarrier of another block is initialized");
     abort_launch();
   }
+  const Mbarrier made{p, count, count, 0, 0, next_event(), {}, t.who, 0, 0, kNever, {}};
   if (Mbarrier* m = find(b, p)) {
     add_report(kRace, &t, line, nullptr, 0, nullptr, "an mbarrier is initialized twice");
-    *m = Mbarrier{p, count, count, 0, 0, next_event(), {}, t.who, 0, 0, kNever, {}};
-    return;
+    *m = made;
+  } else {
+    b.mbarriers.push_back(made);
   }
-  b.mbarriers.push_back(Mbarrier{p, count, count, 0, 0, next_event(), {}, t.who, 0, 0, kNever, {}});
 }
 
 void emu_mbarrier_fence() {
