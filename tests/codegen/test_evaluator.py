@@ -69,6 +69,16 @@ def test_half_types_compute_in_float32() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_what_was_rounded_is_not_rounded_again(dtype: str) -> None:
+    x = tir.Var("x", F32)
+    rounded = tir.Cast(dtype, x)
+    assert convert(tir.Cast(F32, rounded), dtype).same_as(rounded)
+    other = "float16" if dtype == "bfloat16" else "bfloat16"
+    assert compat.dtype_of(convert(tir.Cast(F32, rounded), other)) == other
+    assert compat.kind(convert(tir.Cast(F32, rounded), "int32")) == "Cast"
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_nothing_is_computed_in_half_types(dtype: str) -> None:
     def body(emit: Any, x: Any, y: Any) -> Any:
         z = emit(R.exp(emit(R.maximum(emit(R.multiply(x, y)), relax.const(0.5, dtype)))))

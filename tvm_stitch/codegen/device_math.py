@@ -16,8 +16,9 @@ from ..graph.classify import DEVICE_FUNCTION
 
 _POWER = """
 __forceinline__ __device__ float tvm_stitch_pow(float x, float y) {
+  if (y == 2.0f || y == 3.0f) return y == 2.0f ? x * x : x * x * x;
   float a = fabsf(x);
-  float power = y == 2.0f ? a * a : y == 3.0f ? a * a * a : powf(a, y);
+  float power = powf(a, y);
   power = x == 1.0f || y == 0.0f || (x == -1.0f && fabsf(y) > 3e38f) ? 1.0f : power;
   bool whole = truncf(y) == y;
   bool odd = whole && truncf(0.5f * y) != 0.5f * y;

@@ -39,8 +39,15 @@ def short_name(op: Operator) -> str:
 
 
 def convert(value: Expr, dtype: str) -> Expr:
-    """Cast unless the value already has the dtype."""
-    return value if compat.dtype_of(value) == dtype else tir.Cast(dtype, value)
+    """Cast unless the value already has the dtype.
+
+    What was rounded to a half type is that: to round it twice costs two conversions, which compilers keep.
+    """
+    if compat.dtype_of(value) == dtype:
+        return value
+    if dtype in HALF and compat.kind(value) == "Cast" and compat.dtype_of(value.value) == dtype:
+        return value.value
+    return tir.Cast(dtype, value)
 
 
 class Reader(Protocol):

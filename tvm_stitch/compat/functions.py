@@ -61,13 +61,14 @@ def allocate(shape: Sequence[Expr], dtype: str, scope: str, name: str) -> Buffer
     return tir.decl_buffer(list(shape), dtype, name, data=data, scope=scope)
 
 
-def view(buffer: Buffer, shape: Sequence[Expr], name: str) -> Buffer:
-    """While a function is built: the memory of a compact buffer as a buffer of another shape."""
+def view(buffer: Buffer, shape: Sequence[Expr], name: str, dtype: str | None = None) -> Buffer:
+    """While a function is built: the memory of a compact buffer as one of another shape, or dtype."""
+    dtype = dtype or buffer_dtype(buffer)
     if HAS_TIRX:
-        result = T.decl_buffer(list(shape), buffer_dtype(buffer), data=buffer.data, layout=None)
+        result = T.decl_buffer(list(shape), dtype, data=buffer.data, scope=buffer.scope(), layout=None)
         IRBuilder.name(name, result)
         return result
-    return tir.decl_buffer(list(shape), buffer_dtype(buffer), name, data=buffer.data, scope=buffer.scope())
+    return tir.decl_buffer(list(shape), dtype, name, data=buffer.data, scope=buffer.scope())
 
 
 @contextmanager

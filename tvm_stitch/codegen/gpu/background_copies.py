@@ -36,7 +36,7 @@ def begin_copies(emitter: RowEmitter) -> dict[Leaf, Buffer]:
         for leaf in p.loads:
             if leaf not in sched.kept_loads or leaf in begun:
                 continue
-            piece = _piece(emitter, leaf, p)
+            piece = emitter.input_piece(leaf, p, emitter.mapping.of(p.columns))
             size = piece * item_bytes(emitter.buffers.dtype(leaf[0]))
             if size in (4, 8, 16):
                 begun[leaf] = _begin(emitter, leaf, p, piece, size)
@@ -56,8 +56,8 @@ def read_copies(emitter: RowEmitter, p: RowLoop, cm: ColumnMapping, place: Expr)
     for leaf, stage in emitter.copied.items():
         if leaf not in p.loads:
             continue
-        tile = B.local([cm.vector], emitter.buffers.dtype(leaf[0]), f"{leaf[0].name}_in")
-        piece = _piece(emitter, leaf, p)
+        tile = emitter.input_tile(leaf, p, cm, cm.vector)
+        piece = emitter.input_piece(leaf, p, emitter.mapping.of(p.columns))
         with B.loop("unroll", cm.vector // piece, "part") as part:
             with B.loop("vectorized", piece, "v") as v:
                 element = part * B.i64(piece) + v
@@ -87,11 +87,3 @@ def _begin(emitter: RowEmitter, leaf: Leaf, p: RowLoop, piece: int, size: int) -
                 )
             )
     return stage
-
-
-def _piece(emitter: RowEmitter, leaf: Leaf, p: RowLoop) -> int:
-    """Elements that one instruction copies."""
-    tensor, point = leaf
-    indices = input_indices(emitter.al, tensor, point)
-    cm, dtype = emitter.mapping.of(p.columns), emitter.buffers.dtype(tensor)
-    return emitter.piece(indices, tensor.shape, dtype, p.columns, cm)

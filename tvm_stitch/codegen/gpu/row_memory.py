@@ -18,6 +18,7 @@ from .. import builder as B
 from ..buffers import Buffers
 from ..evaluator import Evaluator, input_indices
 from .crossed import load_crossed
+from .packed_pairs import is_pairs, words_of
 from .vector_address import vector_address
 
 
@@ -32,6 +33,7 @@ class RowMemory:
         self.domain = stage.alignment.domain
         self.load_tiles: dict[Leaf, Buffer] = {}
         self.resident: dict[Leaf, Buffer] = {}  # tiles of all the thread's columns of what rows share
+        self.pairs: dict[Buffer, Buffer] = {}  # tiles as words of two elements
         self.lane: Expr = B.i64(0)
         self.slot: Expr = B.i64(0)
         self.block: Expr = B.i64(0)
@@ -45,6 +47,13 @@ class RowMemory:
 
     def _tile(self, cm: ColumnMapping, dtype: str, name: str) -> Buffer:
         return B.local([cm.chunks * cm.vector], dtype, name)
+
+    def input_tile(self, leaf: Leaf, p: RowLoop, cm: ColumnMapping, size: int) -> Buffer:
+        """A tile for elements of an input; as words too, where pairs are loaded at once."""
+        tile = B.local([size], self.buffers.dtype(leaf[0]), leaf[0].name + "_in")
+        if self.input_piece(leaf, p, cm) % 2 == 0 and is_pairs(tile):
+            self.pairs[tile] = words_of(tile)
+        return tile
 
     def inside(self, base: Expr, columns: Extent, cm: ColumnMapping) -> Expr:
         """The column a thread works on: in shared memory's mode never past the last vector of the row."""
@@ -79,7 +88,7 @@ class RowMemory:
     ) -> None:
         """Bring a thread's share of an input into a tile (a new one if none is given)."""
         if tile is None:
-            tile = self._tile(cm, self.buffers.dtype(leaf[0]), leaf[0].name + "_in")
+            tile = self.input_tile(leaf, p, cm, cm.chunks * cm.vector)
         self.load_tiles[leaf] = tile
         if leaf in self.mapping.crossed:
             load_crossed(self, leaf, p.columns, tile)
@@ -103,15 +112,14 @@ class RowMemory:
         """Bring one vector of what all rows share (scales, biases) into tiles."""
         fresh = [leaf for leaf in p.loads if not self._streamed(leaf) and leaf not in self.resident]
         for leaf in fresh:
-            self.load_tiles[leaf] = B.local([cm.vector], self.buffers.dtype(leaf[0]), leaf[0].name + "_in")
+            self.load_tiles[leaf] = self.input_tile(leaf, p, cm, cm.vector)
             self._read_vector(leaf, p, cm, base, B.i64(0))
         return fresh
 
     def _read_vector(self, leaf: Leaf, p: RowLoop, cm: ColumnMapping, base: Expr, start: Expr) -> None:
         tensor, point = leaf
         indices = input_indices(self.al, tensor, point)
-        piece = self.piece(indices, tensor.shape, self.buffers.dtype(tensor), p.columns, cm)
-        memory = self.buffers.of(tensor)
+        memory, piece = self.buffers.of(tensor), self.input_piece(leaf, p, cm)
         self._copy(memory, self.load_tiles[leaf], indices, base, start, cm, piece, to_tile=True)
 
     def _store(self, p: RowLoop, cm: ColumnMapping, base: Expr, out_tiles: dict[Key, Buffer]) -> None:
@@ -129,6 +137,12 @@ class RowMemory:
         if dtype == "bool" or piece == 1:
             return 1
         return piece if vectorizable(self.domain, indices, shape, columns, cm.vector) else 1
+
+    def input_piece(self, leaf: Leaf, p: RowLoop, cm: ColumnMapping) -> int:
+        """Elements of an input that one vector access moves."""
+        tensor, point = leaf
+        indices = input_indices(self.al, tensor, point)
+        return self.piece(indices, tensor.shape, self.buffers.dtype(tensor), p.columns, cm)
 
     def _copy(
         self, memory: Buffer, tile: Buffer, indices: list[Expr], base: Expr, start: Expr, cm: ColumnMapping,

@@ -33,6 +33,7 @@ from ..evaluator import Evaluator, compute_dtype, convert, short_name
 from .background_copies import begin_copies, read_copies, wait_for_copies
 from .exchange import Exchanger, make_exchange
 from .launch_bounds import bound_registers
+from .packed_pairs import widened
 from .reduce import WARP, as_bound, row_reduce, shuffle_reduce
 from .row_memory import RowMemory
 
@@ -66,6 +67,8 @@ class RowEmitter(RowMemory):
         whole = (self._streamed(leaf) and leaf not in self.copied) or leaf in self.resident
         element = self.element if whole else self.lane_element
         assert element is not None
+        if tile in self.pairs:
+            return widened(self.pairs[tile], element)
         return convert(self._tile_element(tile, element), compute_dtype(self.buffers.dtype(access.tensor)))
 
     def _tile_element(self, tile: Buffer, element: Expr) -> Expr:

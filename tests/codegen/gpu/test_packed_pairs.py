@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bfloat16 inputs in registers are read as words of two elements, whole vectors of them or not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tvm.relax import op as R
+
+from cuda_emulator import lower, run_lowered
+from tests.graph.helpers import build
+from tvm_stitch.relax import pipeline
+from tvm_stitch.testing.random_graphs import emulated_target
+from tvm_stitch.testing.reference import evaluate, mismatches
+
+TARGET = emulated_target()
+TOLERANCE = {"float32": (2e-5, 2e-5), "float16": (4e-3, 4e-3), "bfloat16": (3e-2, 3e-2)}
+EXACT = {"float32": (0, 0)}
+MASK = str(0xFFFF0000)
+
+
+def widened(emit: Any, x: Any) -> Any:
+    return emit(R.negative(emit(R.astype(x, "float32"))))
+
+
+def norm(emit: Any, x: Any, w: Any) -> Any:
+    return emit(R.nn.rms_norm(x, w, axes=[-1]))
+
+
+def checked(body: Any, tolerance: dict[str, tuple[float, float]], *specs: Any) -> str:
+    """The code of the one kernel, which is right."""
+    mod = build(body, *specs)
+    rng = np.random.default_rng()
+    inputs = [(rng.standard_normal(shape) * 4).astype(np.dtype(dtype)) for shape, dtype in specs]
+    artifact = lower(mod, TARGET, pipeline(TARGET, None))
+    run = run_lowered(artifact, inputs).check()
+    assert len(run.launches) == 1
+    assert mismatches(list(run.outputs), evaluate(mod, inputs), tolerance) == []
+    return artifact.source
+
+
+@pytest.mark.parametrize(("columns", "pairs"), [(1024, True), (998, True), (997, False)])
+def test_each_element_is_its_own_half_of_a_word(columns: int, pairs: bool) -> None:
+    source = checked(widened, EXACT, ((511, columns), "bfloat16"))
+    assert (MASK in source) == pairs
+    assert ("(float)x0" in source) != pairs
+
+
+@pytest.mark.parametrize("columns", [776, 2048, 4095, 8192])
+def test_rows_and_what_they_share(columns: int) -> None:
+    source = checked(norm, TOLERANCE, ((3, columns), "bfloat16"), ((columns,), "bfloat16"))
+    assert (MASK in source) == (columns % 2 == 0)
+
+
+def test_other_half_types_are_converted() -> None:
+    source = checked(widened, EXACT, ((512, 1024), "float16"))
+    assert MASK not in source and "(float)" in source
+
+
+def test_no_choice_is_left_between_the_halves() -> None:
+    source = checked(norm, TOLERANCE, ((3, 40_000), "bfloat16"), ((40_000,), "bfloat16"))
+    assert MASK in source
+    assert not [line for line in source.splitlines() if "__uint_as_float" in line and "?" in line]
