@@ -13,8 +13,9 @@ from collections.abc import Callable
 
 from ..config import StitchConfig
 from ..device import DeviceModel
-from ..graph.extent import same, static_extent
+from ..graph.extent import same
 from ..graph.ir import StitchGraph
+from ..sizes import static_size
 from . import heuristics
 from .gpu.grid import grid_partition, map_partition
 from .gpu.orientation import wants_partition
@@ -89,7 +90,7 @@ def _phases_of_a_row(graph: StitchGraph, device: DeviceModel, config: StitchConf
 
 
 def _bytes(plan: KernelPlan) -> int:
-    return static_extent(traffic(plan).moved)
+    return static_size(traffic(plan).moved)
 
 
 def _reads_again(plan: KernelPlan) -> bool:
