@@ -39,6 +39,7 @@ def choose_plan(graph: StitchGraph, device: DeviceModel, config: StitchConfig | 
         WrongPlan: when the planner made one that no kernel may be made of, which is a fault.
     """
     config = config or StitchConfig()
+    device = device.configured(config)
     found = choose(graph, device, config) if device.is_gpu else None
     if isinstance(found, Partition):
         return verified(map_partition(found, device, config.grid_barriers))
@@ -54,6 +55,7 @@ def choose(graph: StitchGraph, device: DeviceModel, config: StitchConfig) -> Ali
     Raises:
         Misaligned: when neither serves it, with the reasons of both.
     """
+    device = device.configured(config)
     phases_first = wants_partition(graph, device.sms)
     ways: list[Callable[[], Alignment | Partition]] = [
         lambda: busy(align(graph), device),

@@ -13,7 +13,6 @@ from dataclasses import replace
 
 from ... import compat
 from ...compat import Analyzer
-from ...config import StitchConfig
 from ...device import DeviceModel
 from ...graph.dtype import item_bytes
 from ...graph.extent import ByExtent, as_expr, flatten, product, static_extent
@@ -27,7 +26,7 @@ from .tile import MOST_BLOCKS, partial_bytes, tile_words, vector_length
 
 
 def plan_crossed(
-    graph: StitchGraph, alignment: Alignment, device: DeviceModel, config: StitchConfig
+    graph: StitchGraph, alignment: Alignment, device: DeviceModel
 ) -> tuple[Alignment, LoopNest, RowMapping] | None:
     """A plan that turns what a graph reads across memory; None where it reads nothing so, or no block holds it.
 
@@ -35,7 +34,6 @@ def plan_crossed(
         graph: a stitch op's graph.
         alignment: the graph's. Where it is flat, rows are those of the result.
         device: a GPU.
-        config: whether clusters may be used.
     """
     if not _may_cross(graph):
         return None
@@ -51,7 +49,7 @@ def plan_crossed(
         if not leaves:
             continue
         if graph.reduces:
-            mapping = _whole_rows(found, sched, columns, leaves, device, config)
+            mapping = _whole_rows(found, sched, columns, leaves, device)
         else:
             mapping = _pieces(found, sched, columns, leaves, device)
         return None if mapping is None else (found, sched, mapping)
@@ -152,7 +150,6 @@ def _whole_rows(
     columns: int,
     leaves: tuple[Leaf, ...],
     device: DeviceModel,
-    config: StitchConfig,
 ) -> RowMapping | None:
     """Patches of whole rows; a cluster of blocks shares rows of which too few fit a block."""
     all_rows = static_extent(alignment.domain.rows)
@@ -173,7 +170,7 @@ def _whole_rows(
     several = [m for m in alone if room.resident(m) >= 2]
     if several and not preference(best := min(several, key=preference))[0]:
         return room.bounded(best)
-    splits = [n for n in heuristics.CROSSED_SPLITS if n <= (device.max_cluster if config.clusters else 1)]
+    splits = [n for n in heuristics.CROSSED_SPLITS if n <= device.max_cluster]
     shared = [m for n in splits for m in found(n)]
     for least in heuristics.CROSSED_RESIDENT if shared else ():
         fitting = [m for m in shared if room.resident(m) >= least]
