@@ -24,6 +24,7 @@ from .. import heuristics
 from ..iteration.alignment import Alignment
 from ..iteration.loops import Keep, LoopNest, is_streamed, schedule
 from .mapping import RowMapping
+from .occupancy import blocks_in_shared
 from .tile import MOST_BLOCKS, kept_in_shared, partial_bytes, read_again_from_cache, stage_bytes
 
 
@@ -104,6 +105,8 @@ def _mapping(
 
 
 def _resident(sched: LoopNest, mapping: RowMapping, device: DeviceModel) -> int:
-    """Blocks that a multiprocessor's shared memory holds."""
-    own = stage_bytes(sched, mapping) + partial_bytes(sched, mapping) + device.shared_reserved
-    return device.shared_per_sm // own
+    """Blocks that a multiprocessor's shared memory holds, which is what rows are copied to.
+
+    Threads and registers do not count: a few rows that all fit at once leave the device idle, whatever bounds blocks.
+    """
+    return blocks_in_shared(device, stage_bytes(sched, mapping) + partial_bytes(sched, mapping))

@@ -22,6 +22,7 @@ from ..iteration.alignment import Alignment, Misaligned, align
 from ..iteration.domain import At, Domain
 from ..iteration.loops import Leaf, LoopNest, is_streamed, schedule
 from .mapping import ColumnMapping, CrossBlockReduction, RowMapping
+from .occupancy import blocks_in_shared
 from .tile import MOST_BLOCKS, partial_bytes, tile_words, vector_length
 
 
@@ -205,22 +206,22 @@ class _Room:
         return None
 
     def resident(self, mapping: RowMapping) -> int:
-        """Blocks that a multiprocessor holds at once, roughly; 0 where there is no room for one.
+        """Blocks that a multiprocessor can be made to hold at once, roughly; 0 where there is no room for one.
 
         A thread has registers for its tiles in the dtype that is computed in (NVIDIA's compiler converts what half
-        types keep early), and some besides.
+        types keep early), and some besides. That is an estimate, and registers will be ``bounded`` by its result. So
+        they are shared out without the units of the hardware, for which ``blocks_per_sm`` takes what a compiler has
+        reported, and one block always has enough of them.
         """
         device = self.device
         shared = crossed_bytes(self.sched, mapping) + partial_bytes(self.sched, mapping)
         shared += heuristics.SHARED_SLACK_BYTES
-        if shared > device.shared_per_block:
-            return 0
         (spread,) = mapping.columns.values()
         elements = spread.chunks * spread.vector
         tile = max(elements * self.words, elements if self.narrowest == 2 else 0)
         registers = max(heuristics.CROSSED_REGISTERS, int(tile) + heuristics.LARGEST_BLOCK_REGISTERS)
         by_registers = max(1, device.registers_per_sm // (mapping.block * registers))
-        return min(by_registers, device.shared_per_sm // (shared + device.shared_reserved))
+        return min(by_registers, blocks_in_shared(device, shared))
 
     def bounded(self, mapping: RowMapping) -> RowMapping:
         """The mapping with registers bounded such that as many blocks as there is room for are resident."""

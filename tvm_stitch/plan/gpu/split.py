@@ -199,7 +199,9 @@ def _seconds(alignment: Alignment, sched: LoopNest, mapping: RowMapping, device:
 
 
 def _resident(alignment: Alignment, sched: LoopNest, mapping: RowMapping, device: DeviceModel) -> int:
-    """Blocks of a multiprocessor that work at once, roughly."""
+    """Blocks of a multiprocessor that work at once, roughly: as many as are bounded for, else ``blocks_per_sm`` of what
+    tiles are estimated to need, of which the compiler spills what one block has no room for.
+    """
     if mapping.blocks_per_sm:
         return mapping.blocks_per_sm
     registers = int(_tile_registers(alignment, sched, mapping)) + heuristics.OVERHEAD_REGISTERS
