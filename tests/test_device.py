@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import tvm
 
@@ -76,6 +78,14 @@ def test_limits_are_consistent(name: str) -> None:
 def test_h200_as_its_datasheet_says() -> None:
     h200 = GPUS["h200"]
     assert (h200.sms, h200.shared_per_block, h200.bandwidth) == (132, 227 * 1024, 4.8e12)
+
+
+def test_what_the_configuration_takes_from_a_device() -> None:
+    h200, without = GPUS["h200"], StitchConfig(clusters=False)
+    assert (
+        h200.configured(without) == replace(h200, max_cluster=1) and h200.configured(StitchConfig()) is h200
+    )
+    assert GPUS["a100"].configured(without) is GPUS["a100"]
 
 
 def test_only_hopper_has_clusters() -> None:

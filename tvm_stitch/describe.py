@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import prod
 from typing import Any
 
-from . import compat
 from .cost.sol import Load, Work, moving_seconds, seconds
 from .device import DeviceModel
 from .graph.dtype import item_bytes
-from .graph.extent import Extent, product, text_of
+from .graph.extent import size_of, text_of
 from .graph.ir import Operator
 from .plan.gpu.mapping import CrossBlockReduction, RowMapping
 from .plan.iteration.loops import LoopNest
@@ -69,9 +69,9 @@ def describe(name: str, plan: KernelPlan) -> Kernel:
         _passes(stage.schedule) if stage else [],
         _mapping(stage) if stage else {},
         shared_bytes(plan),
-        _plain(moved.read),
-        _plain(moved.written),
-        _plain(moved.least),
+        moved.read,
+        moved.written,
+        moved.least,
         [] if stage else [_phase(plan, f) for f in range(len(plan.phases))],
         _scratch(plan),
         _launch(plan),
@@ -149,7 +149,7 @@ def _launch(plan: KernelPlan) -> dict[str, Any]:
     m = stage.row_mapping
     levels = sum(any(p.reduces for p in together) for together in stage.levels)
     return {
-        "blocks": _plain(product([stage.alignment.domain.rows, m.row_splits])),
+        "blocks": size_of(stage.alignment.domain.rows) * m.row_splits,
         "threads": m.block,
         "grid barriers": levels if plan.cooperative else 0,
         "cluster": 1 if plan.cooperative else m.row_splits,
@@ -218,10 +218,6 @@ def _scratch(plan: KernelPlan) -> list[dict[str, Any]]:
 
 
 def _buffer(scratch: Scratch, holds: list[str]) -> dict[str, Any]:
-    shape = [_plain(e) for e in scratch.shape]
-    size = _plain(product([*scratch.shape, item_bytes(scratch.dtype)]))
+    shape = [size_of(e) for e in scratch.shape]
+    size = prod(shape) * item_bytes(scratch.dtype)
     return {"name": scratch.name, "shape": shape, "dtype": scratch.dtype, "bytes": size, "holds": holds}
-
-
-def _plain(extent: Extent) -> Any:
-    return extent if isinstance(extent, int) else text_of(compat.Analyzer().simplify(extent))

@@ -54,6 +54,10 @@ class DeviceModel:
         """True for a device that runs blocks of threads."""
         return self.kind == "gpu"
 
+    def configured(self, config: StitchConfig) -> DeviceModel:
+        """The device as plans may use it: it has no clusters where the configuration allows none."""
+        return self if config.clusters or self.max_cluster == 1 else replace(self, max_cluster=1)
+
 
 class _Capability(NamedTuple):
     """What a compute capability fixes: threads, blocks and kilobytes of shared memory of a multiprocessor."""

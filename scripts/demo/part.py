@@ -11,7 +11,7 @@ import tvm
 from tvm import relax
 
 from tvm_stitch.relax.kernel_calls import kernel_calls
-from tvm_stitch.report.data import Size, add_sizes
+from tvm_stitch.report.data import Bytes, add_sizes
 
 
 def part_of(mod: tvm.IRModule, names: Collection[str]) -> tvm.IRModule:
@@ -56,8 +56,8 @@ class Launch:
     """A kernel that a call launches, and the bytes of its operands and results, each counted once."""
 
     name: str
-    read: Size
-    written: Size
+    read: Bytes
+    written: Bytes
 
 
 def launches(mod: tvm.IRModule, passes: Any, target: Any) -> list[Launch]:

@@ -11,7 +11,7 @@ import tvm
 
 from tvm_stitch.relax.pipeline import backend_of
 from tvm_stitch.relax.takes import LegalizeTakes
-from tvm_stitch.report.data import KernelCall, ModelReport, Size, add_sizes
+from tvm_stitch.report.data import Bytes, KernelCall, ModelReport, add_sizes
 from tvm_stitch.report.words import bytes_in_words
 
 from .part import Launch, launches, part_of
@@ -52,7 +52,7 @@ class Showcase:
         return [f"  {a:54}  {b}".rstrip() for a, b in [heads, *list(pairs)[:MOST_LINES]]]
 
 
-def _bytes(size: Size) -> str:
+def _bytes(size: Bytes) -> str:
     return f"{bytes_in_words(size):>8}"
 
 

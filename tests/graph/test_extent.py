@@ -24,6 +24,7 @@ from tvm_stitch.graph.extent import (
     same,
     same_shape,
     text_of,
+    total,
     unflatten,
 )
 
@@ -57,6 +58,12 @@ def test_product() -> None:
     assert product([n, 0]) == 0
     assert same(product([2, n, 3, m]), m * n * 6)
     assert not is_static([2, n]) and is_static([2, 3])
+
+
+def test_totals() -> None:
+    n = symbol()
+    assert total([]) == 0 and total([2, 3]) == 5
+    assert same(total([n, 2, n * 2, 3]), n * 3 + 5)
 
 
 def test_extents_are_read_as_sums_of_products() -> None:

@@ -9,7 +9,7 @@ from typing import TypeAlias, TypeVar
 
 from .. import compat
 from ..compat import Analyzer, Expr
-from ..sums import Sum, added, multiplied
+from ..sizes import Size, named
 
 Extent: TypeAlias = int | Expr
 Value = TypeVar("Value")
@@ -41,25 +41,23 @@ def product(extents: Iterable[Extent]) -> Extent:
 
 def text_of(extent: Extent) -> str:
     """An extent as it is read: ``8``, ``n``, ``n * 2`` or ``n * m * 4 + 16``."""
-    return str(extent) if isinstance(extent, int) else str(_sum_of(extent))
+    return str(size_of(extent))
 
 
-def _sum_of(expr: Expr) -> Sum:
-    """An expression as a sum of products; what it has beside them are factors as TVM writes them."""
-    kind, found = compat.kind(expr), Sum()
-    value = compat.int_value(expr)
-    if value is not None:
-        found.add((), value)
-        return found
+def size_of(extent: Extent) -> Size:
+    """The size that an extent is. Symbols of one name are one, and operations but sums and products are names."""
+    number = extent if isinstance(extent, int) else compat.int_value(extent)
+    if number is not None:
+        return number
+    assert not isinstance(extent, int)
+    kind = compat.kind(extent)
     if kind in ("Add", "Sub"):
-        return added([_sum_of(expr.a), _sum_of(expr.b)], 1 if kind == "Add" else -1)
+        a, b = size_of(extent.a), size_of(extent.b)
+        return a + b if kind == "Add" else a - b
     if kind == "Mul":
-        made = multiplied(_sum_of(expr.a), _sum_of(expr.b))
-        if made is not None:
-            return made
-    plain = re.sub(r"T\.int64\((-?\d+)\)", r"\1", str(expr))
-    found.add([re.sub(r"\bT\.(?=[a-z_]+\()", "", plain)], 1)
-    return found
+        return size_of(extent.a) * size_of(extent.b)
+    plain = re.sub(r"T\.int64\((-?\d+)\)", r"\1", str(extent))
+    return named(re.sub(r"\bT\.(?=[a-z_]+\()", "", plain))
 
 
 def total(extents: Iterable[Extent]) -> Extent:

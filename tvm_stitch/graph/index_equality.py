@@ -24,8 +24,7 @@ from math import gcd
 
 from .. import compat
 from ..compat import Expr, Var
-from .extent import Extent
-from .polynomial import (
+from ..polynomial import (
     Key,
     Polynomial,
     TooLarge,
@@ -43,6 +42,7 @@ from .polynomial import (
     unknowns,
     without,
 )
+from .extent import Extent
 
 MOST_STEPS = 600
 """Steps (quotients and bounds) of one proof."""

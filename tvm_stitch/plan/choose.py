@@ -13,8 +13,9 @@ from collections.abc import Callable
 
 from ..config import StitchConfig
 from ..device import DeviceModel
-from ..graph.extent import same, static_extent
+from ..graph.extent import same
 from ..graph.ir import StitchGraph
+from ..sizes import static_size
 from . import heuristics
 from .gpu.grid import grid_partition, map_partition
 from .gpu.orientation import wants_partition
@@ -38,6 +39,7 @@ def choose_plan(graph: StitchGraph, device: DeviceModel, config: StitchConfig | 
         WrongPlan: when the planner made one that no kernel may be made of, which is a fault.
     """
     config = config or StitchConfig()
+    device = device.configured(config)
     found = choose(graph, device, config) if device.is_gpu else None
     if isinstance(found, Partition):
         return verified(map_partition(found, device, config.grid_barriers))
@@ -53,6 +55,7 @@ def choose(graph: StitchGraph, device: DeviceModel, config: StitchConfig) -> Ali
     Raises:
         Misaligned: when neither serves it, with the reasons of both.
     """
+    device = device.configured(config)
     phases_first = wants_partition(graph, device.sms)
     ways: list[Callable[[], Alignment | Partition]] = [
         lambda: busy(align(graph), device),
@@ -89,7 +92,7 @@ def _phases_of_a_row(graph: StitchGraph, device: DeviceModel, config: StitchConf
 
 
 def _bytes(plan: KernelPlan) -> int:
-    return static_extent(traffic(plan).moved)
+    return static_size(traffic(plan).moved)
 
 
 def _reads_again(plan: KernelPlan) -> bool:

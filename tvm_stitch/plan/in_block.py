@@ -38,12 +38,14 @@ def plan_in_block(graph: StitchGraph, device: DeviceModel, config: StitchConfig 
         sched = schedule(alignment)
         mapping = choose_cpu_mapping(alignment, sched, device)
         return KernelPlan(graph, device, ((Stage(whole(alignment), sched, mapping),),))
-    plan = _plan_gpu(graph, device, config or StitchConfig())
+    config = config or StitchConfig()
+    device = device.configured(config)
+    plan = _plan_gpu(graph, device, config)
     if not plan.stage.row_mapping.keep:
         # Rows that are read again for every reduction: let mean and variance share one reading.
         merged = with_one_pass_variance(graph)
         if merged is not graph:
-            return _plan_gpu(merged, device, config or StitchConfig())
+            return _plan_gpu(merged, device, config)
     return plan
 
 
@@ -53,10 +55,10 @@ def _plan_gpu(graph: StitchGraph, device: DeviceModel, config: StitchConfig) -> 
     if has_symbolic_rows(alignment, sched):
         stage, variants = stages_by_length(alignment, sched, device)
         return KernelPlan(graph, device, ((stage,),), variants=variants)
-    crossed = plan_crossed(graph, alignment, device, config)
+    crossed = plan_crossed(graph, alignment, device)
     if crossed is not None:
         alignment, sched, mapping = crossed
-    elif (copied := plan_copied(alignment, device, config)) is not None:
+    elif (copied := plan_copied(alignment, device)) is not None:
         sched, mapping = copied
     else:
         sched, mapping = settled(alignment, sched, choose_mapping(alignment, sched, device, config), device)

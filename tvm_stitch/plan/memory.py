@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..graph.dtype import carried_dtype, compute_dtype, item_bytes
-from ..graph.extent import ByExtent, Extent, extent_key, product, static_extent, total
+from ..graph.extent import ByExtent, extent_key, size_of, static_extent
 from ..graph.ir import Operator, StitchGraph, Tensor
+from ..sizes import Size, static_size
 from .gpu.crossed import crossed_bytes
 from .gpu.mapping import RowMapping, Storage
 from .gpu.tile import partial_bytes, stage_bytes
@@ -20,35 +21,32 @@ from .kernel import KernelPlan, Stage
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes read and written, and the least that could be: each element that is used once.
+    """Bytes read and written, and the least that could be: each element that is used once."""
 
-    Expressions where a shape is symbolic.
-    """
-
-    read: Extent
-    written: Extent
-    least: Extent
+    read: Size
+    written: Size
+    least: Size
 
     @property
-    def moved(self) -> Extent:
+    def moved(self) -> Size:
         """All bytes."""
-        return total([self.read, self.written])
+        return self.read + self.written
 
 
-def bytes_of(tensor: Tensor) -> Extent:
+def bytes_of(tensor: Tensor) -> Size:
     """Size of a tensor in memory."""
-    return product([tensor.size, item_bytes(tensor.dtype)])
+    return size_of(tensor.size) * item_bytes(tensor.dtype)
 
 
-def least_bytes(graph: StitchGraph) -> Extent:
+def least_bytes(graph: StitchGraph) -> Size:
     """Bytes that any kernel for a graph moves: what is used of each input, and each output, once."""
-    return total([*map(_used_bytes, graph.inputs), *map(bytes_of, graph.outputs)])
+    return sum([*map(_used_bytes, graph.inputs), *map(bytes_of, graph.outputs)])
 
 
-def _used_bytes(tensor: Tensor) -> Extent:
+def _used_bytes(tensor: Tensor) -> Size:
     """Bytes of a tensor that its readers touch: of an embedding's table only the rows that are looked up."""
-    points = total(op_points(op) for op in tensor.consumers)
-    return product([_least(tensor.size, points), item_bytes(tensor.dtype)])
+    points = sum(size_of(op_points(op)) for op in tensor.consumers)
+    return _least(size_of(tensor.size), points) * item_bytes(tensor.dtype)
 
 
 # -- device memory -----------------------------------------------------------------------------------------------
@@ -61,8 +59,8 @@ def traffic(plan: KernelPlan) -> Traffic:
     stages = [plan.variants[-1].stage] if plan.variants else plan.stages
     moved = [stage_traffic(plan, stage) for stage in stages]
     totals = [op.output for op in plan.crossing.scalars if op.output in plan.graph.outputs]
-    read = total([*(m.read for m in moved), *(finished_bytes(plan, f) for f in range(len(plan.phases)))])
-    written = total([*(m.written for m in moved), *(bytes_of(t) for t in totals)])
+    read = sum([*(m.read for m in moved), *(finished_bytes(plan, f) for f in range(len(plan.phases)))])
+    written = sum([*(m.written for m in moved), *(bytes_of(t) for t in totals)])
     return Traffic(read, written, least_bytes(plan.graph))
 
 
@@ -76,17 +74,17 @@ def stage_traffic(plan: KernelPlan, stage: Stage) -> Traffic:
     totals, places = _totals(plan, stage), _places_read(stage)
     elements = {t: _elements_read(stage, t, places.get(t, ())) for t in stage.graph.inputs if t not in totals}
     sizes = {t: _item(plan, whole[t]) for t in elements}
-    read = total(product([n, sizes[t]]) for t, n in elements.items())
-    once = total(product([_least(n, t.size), sizes[t]]) for t, n in elements.items())
+    read = sum(n * sizes[t] for t, n in elements.items())
+    once = sum(_least(n, size_of(t.size)) * sizes[t] for t, n in elements.items())
     kept = _retained_bytes(plan, stage)
     stored = [] if stage.slice.replicated else stage.slice.stored
-    written = total(
+    written = sum(
         [
-            *(product([op.output.size, _item(plan, op.output)]) for op in stage.slice.copies if op in stored),
+            *(size_of(op.output.size) * _item(plan, op.output) for op in stage.slice.copies if op in stored),
             *(bytes_of(plan.crossing.partials[op]) for op in stage.slice.cross_row),
         ]
     )
-    return Traffic(total([read, -kept]) if kept else read, written, total([once, written]))
+    return Traffic(read - kept, written, once + written)
 
 
 def _retained_bytes(plan: KernelPlan, stage: Stage) -> int:
@@ -96,13 +94,13 @@ def _retained_bytes(plan: KernelPlan, stage: Stage) -> int:
     return plan.shared_grid.blocks * kept.tasks * kept.bytes if kept is not None and found else 0
 
 
-def finished_bytes(plan: KernelPlan, phase: int) -> Extent:
+def finished_bytes(plan: KernelPlan, phase: int) -> Size:
     """The partial results that reductions to one result are finished from at the start of a phase.
 
     Every block reads all of them, but only the first finds them outside the second-level cache.
     """
     scalars = [op for op, f in plan.crossing.scalars.items() if f == phase - 1]
-    return total(bytes_of(plan.crossing.partials[op]) for op in scalars)
+    return sum(bytes_of(plan.crossing.partials[op]) for op in scalars)
 
 
 def _item(plan: KernelPlan, tensor: Tensor) -> int:
@@ -125,7 +123,7 @@ def _places_read(stage: Stage) -> dict[Tensor, list[tuple[Point, Point | None]]]
     return found
 
 
-def _elements_read(stage: Stage, tensor: Tensor, places: Iterable[tuple[Point, Point | None]]) -> Extent:
+def _elements_read(stage: Stage, tensor: Tensor, places: Iterable[tuple[Point, Point | None]]) -> Size:
     """Elements of an input that a stage reads from device memory; of symbolic ones all, as often as they are read."""
     rows, sched, cached = stage.alignment.domain.rows, stage.schedule, _from_cache(stage)
     streamed: dict[Leaf, int] = {}
@@ -140,13 +138,13 @@ def _elements_read(stage: Stage, tensor: Tensor, places: Iterable[tuple[Point, P
     for at, point in places:
         if (tensor, point) not in streamed:
             others[at if point is None else point] = None
-    again = [product([times, _points(stage, tensor, point)]) for (_, point), times in streamed.items()]
+    again = [times * _points(stage, tensor, point) for (_, point), times in streamed.items()]
     once = [_points(stage, tensor, point) for point in others]
     # Different places of one tensor are taken for different parts of it, such as the slices of a gate.
-    whole = product([tensor.size, max([1, *streamed.values()])])
+    whole = size_of(tensor.size) * max([1, *streamed.values()])
     if not all(isinstance(n, int) for n in [whole, *again, *once]):
         return whole
-    return min(static_extent(whole), max(static_extent(total(again)), static_extent(total(once))))
+    return min(static_size(whole), max(static_size(sum(again)), static_size(sum(once))))
 
 
 def _from_cache(stage: Stage) -> bool:
@@ -154,16 +152,16 @@ def _from_cache(stage: Stage) -> bool:
     return isinstance(stage.mapping, RowMapping) and stage.mapping.storage is Storage.CACHE
 
 
-def _points(stage: Stage, tensor: Tensor, point: Point) -> Extent:
+def _points(stage: Stage, tensor: Tensor, point: Point) -> Size:
     """Elements of a tensor that the whole domain reads at a point."""
-    rows = stage.alignment.domain.rows
-    columns = point.columns if point.per_column else 1
-    both = product([rows, columns])
+    rows = size_of(stage.alignment.domain.rows)
+    columns = size_of(point.columns) if point.per_column else 1
+    both = rows * columns
     found = {At.FULL: both, At.ROW: rows, At.COLUMN: columns, At.ONE: 1, At.INDEX: both}
-    return _least(found[point.at], tensor.size)
+    return _least(found[point.at], size_of(tensor.size))
 
 
-def _least(a: Extent, b: Extent) -> Extent:
+def _least(a: Size, b: Size) -> Size:
     """The smaller one; the first where that is not known."""
     return min(a, b) if isinstance(a, int) and isinstance(b, int) else a
 

@@ -13,12 +13,12 @@ import tvm
 from ..cost.sol import Load, Work, moving_seconds, seconds
 from ..device import DeviceModel
 from ..report.data import (
+    Bytes,
     KernelCall,
     KernelEdge,
     Kind,
     ModelReport,
     Reason,
-    Size,
     SourceOperator,
     Totals,
     add_sizes,
@@ -216,7 +216,7 @@ def _kernel(
     )
 
 
-def estimated(size: Size, device: DeviceModel) -> float | None:
+def estimated(size: Bytes, device: DeviceModel) -> float | None:
     """The seconds that the cost model expects of a kernel that moves so many bytes; None for a symbolic size."""
     if not isinstance(size, int):
         return None

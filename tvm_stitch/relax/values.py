@@ -4,14 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 from typing import Any
 
 import tvm
 from tvm import relax
 
 from ..graph.dtype import item_bytes
-from ..graph.extent import as_extent, product, text_of
-from ..report.data import Size, Value
+from ..graph.extent import size_of, text_of
+from ..report.data import Value
 
 
 def tensor_types(ty: Any) -> list[Any]:
@@ -28,12 +29,8 @@ def value_of(name: str, ty: Any, origin: str = "kernel") -> Value:
     dtype = str(ty.dtype) if ty.dtype else ""
     if extents is None or not dtype:
         return Value(name, "?", dtype, None, origin)
-    return Value(name, ", ".join(map(text_of, extents)), dtype, _bytes(extents, dtype), origin)
-
-
-def _bytes(extents: list[Any], dtype: str) -> Size:
-    size = product([*map(as_extent, extents), item_bytes(dtype)])
-    return size if isinstance(size, int) else text_of(size)
+    size = prod(map(size_of, extents)) * item_bytes(dtype)
+    return Value(name, ", ".join(map(text_of, extents)), dtype, size, origin)
 
 
 def bindings_of(body: Any) -> Iterator[Any]:

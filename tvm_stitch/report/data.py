@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The report as data: frozen, JSON-able, and all that its views know. Indices point into the tuples of a ModelReport.
 
-Sizes are in bytes, times in seconds. A size that depends on a symbolic shape is text, an unknown one None.
+Sizes are in bytes, times in seconds. A size that is unknown is None; one of a symbolic shape becomes text in JSON.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ..sums import added, parsed
+from ..sizes import Size, with_sizes_as_text
 
-Size = int | str | None
-"""Bytes; an expression, where a shape is symbolic; None, where nothing is known."""
+Bytes = Size | None
+"""How many; None, where nothing is known."""
 
 Kind = Literal["stitched", "compute", "library", "tvm"]
 """Who wrote a kernel: tvm_stitch, for memory-intensive operators; a template or TVM, around a compute-intensive one; a
@@ -38,7 +38,7 @@ class Value:
     name: str
     shape: str
     dtype: str
-    bytes: Size
+    bytes: Bytes
     origin: str = "kernel"
 
 
@@ -86,16 +86,16 @@ class KernelCall:
     operators: tuple[int, ...]
     operands: tuple[Value, ...]
     results: tuple[Value, ...]
-    bytes_read: Size
-    bytes_written: Size
-    bytes_least: Size
+    bytes_read: Bytes
+    bytes_written: Bytes
+    bytes_least: Bytes
     seconds: float | None
     note: str = ""
     measured: Spread | None = None
     caller: str = "main"
 
     @property
-    def bytes_moved(self) -> Size:
+    def bytes_moved(self) -> Bytes:
         """What the plan moves, or the least where there is none."""
         moved = add_sizes(self.bytes_read, self.bytes_written)
         return self.bytes_least if moved is None else moved
@@ -111,7 +111,7 @@ class StockCall:
 
     function: str
     kind: Kind
-    bytes: Size
+    bytes: Bytes
     seconds: float | None
     measured: Spread | None = None
 
@@ -160,8 +160,8 @@ class Totals:
 
     kernels: int
     compute: int
-    bytes: Size
-    bytes_compute: Size = 0
+    bytes: Bytes
+    bytes_compute: Bytes = 0
     measured: Spread | None = None
 
     @property
@@ -208,13 +208,11 @@ class ModelReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, as ``json.dumps`` takes it."""
-        return dataclasses.asdict(self)
+        found: dict[str, Any] = with_sizes_as_text(dataclasses.asdict(self))
+        return found
 
 
-def add_sizes(*sizes: Size) -> Size:
-    """The sum of sizes: text where one is, None where one is unknown."""
-    if any(s is None for s in sizes):
-        return None
-    if all(isinstance(s, int) for s in sizes):
-        return sum(s for s in sizes if isinstance(s, int))
-    return str(added(parsed(str(size)) for size in sizes))
+def add_sizes(*sizes: Bytes) -> Bytes:
+    """The sum of sizes; None where one is unknown."""
+    known = [s for s in sizes if s is not None]
+    return sum(known) if len(known) == len(sizes) else None

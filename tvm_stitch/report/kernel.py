@@ -6,10 +6,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..sizes import Size
+
 
 @dataclass
 class Kernel:
-    """One stitch op: plain data, ready to print or serialise.
+    """One stitch op: plain data, ready to print. In JSON sizes of symbolic shapes are text.
 
     ``groups`` are those of all stages, each with its phase; what several stages compute is in a group of each.
     On one row domain ``rows``, ``passes`` and ``mapping`` say how it runs. A grid-wide plan has ``phases`` instead,
@@ -26,9 +28,9 @@ class Kernel:
     passes: list[dict[str, Any]]
     mapping: dict[str, Any]
     shared_bytes: int
-    bytes_read: Any
-    bytes_written: Any
-    bytes_least: Any
+    bytes_read: Size
+    bytes_written: Size
+    bytes_least: Size
     phases: list[dict[str, Any]] = field(default_factory=list)
     scratch: list[dict[str, Any]] = field(default_factory=list)
     launch: dict[str, Any] = field(default_factory=dict)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from ..sizes import with_sizes_as_text
 from .bare import bare_report
 from .data import ModelReport, Reason
 from .html import html_page
@@ -50,7 +51,7 @@ class Report:
         return {
             "target": self.target,
             "device": self.device,
-            "kernels": [vars(k) for k in self.kernels],
+            "kernels": [with_sizes_as_text(vars(k)) for k in self.kernels],
             "computed": self.computed,
             "left": self.left,
             "boundaries": self.boundaries,

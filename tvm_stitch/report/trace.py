@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from ..sizes import with_sizes_as_text
 from .data import KernelCall, ModelReport, StockCall
 
 ROWS = {"stitched": 1, "compute": 2, "library": 3, "tvm": 4}
@@ -48,7 +49,7 @@ def trace(report: ModelReport) -> dict[str, Any]:
         for i, stock in enumerate(report.stock_kernels):
             events.append(_event(STOCK, stock, start, {"kernel": i, "bytes moved": stock.bytes}, report))
             start += events[-1]["dur"]
-    return {"displayTimeUnit": "ns", "traceEvents": events}
+    return {"displayTimeUnit": "ns", "traceEvents": with_sizes_as_text(events)}
 
 
 def _process(

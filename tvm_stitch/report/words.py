@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .data import Size, Spread
+from .data import Bytes, Spread
 
 
 def count_of(number: int, what: str) -> str:
@@ -30,8 +30,8 @@ def spread_in_words(spread: Spread) -> str:
     return f"{seconds_in_words(spread.median)} ({low} to {high})"
 
 
-def bytes_in_words(size: Size) -> str:
-    """``"3.2 MB"``, by powers of 1000; a symbolic size as it is written, ``"?"`` for an unknown one."""
+def bytes_in_words(size: Bytes) -> str:
+    """``"3.2 MB"``, by powers of 1000; a symbolic size in bytes, ``"?"`` for an unknown one."""
     if size is None:
         return "?"
     if not isinstance(size, int):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ..config import StitchConfig
 from ..cost.sol import Load, Work, moving_seconds, seconds, share_of, tail_seconds
 from ..device import DeviceModel
-from ..graph.extent import is_static, static_extent, total
+from ..graph.extent import is_static
 from ..graph.ir import StitchGraph
 from ..plan import heuristics
 from ..plan.choose import choose
@@ -17,6 +17,7 @@ from ..plan.gpu.partition import Partition
 from ..plan.iteration.alignment import Alignment, Misaligned, align
 from ..plan.memory import bytes_of, least_bytes
 from ..plan.slices import Slice
+from ..sizes import static_size
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def estimate_kernel(graph: StitchGraph, device: DeviceModel | None, config: Stit
 def _one_domain(alignment: Alignment, device: DeviceModel) -> KernelEstimate:
     if not all(is_static(t.shape) for t in alignment.graph.tensors()):
         return KernelEstimate()
-    work = Work(((Load(static_extent(least_bytes(alignment.graph))),),))
+    work = Work(((Load(static_size(least_bytes(alignment.graph))),),))
     rows = 0 if alignment.domain.flat else int(alignment.domain.rows)
     moving, idle = moving_seconds(work, device), tail_seconds(work, rows, device)
     return KernelEstimate(False, seconds(work, device), moving, idle)
@@ -91,8 +92,8 @@ def _grid_wide(found: Partition, device: DeviceModel, barriers: bool) -> KernelE
 
 
 def _load(piece: Slice, found: Partition, device: DeviceModel) -> Load:
-    moved = static_extent(
-        total([least_bytes(piece.graph), *(bytes_of(found.crossing.partials[op]) for op in piece.cross_row)])
+    moved = static_size(
+        sum([least_bytes(piece.graph), *(bytes_of(found.crossing.partials[op]) for op in piece.cross_row)])
     )
     if piece.replicated:
         return Load(moved, share_of(1, device))

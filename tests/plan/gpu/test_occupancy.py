@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tvm_stitch.device import GPUS, DeviceModel, device_model
-from tvm_stitch.plan.gpu.occupancy import blocks_per_sm
+from tvm_stitch.plan.gpu.occupancy import blocks_in_shared, blocks_per_sm
 
 H200 = GPUS["h200"]
 ARCHS = {
@@ -61,6 +61,29 @@ KNOWN = [
 @pytest.mark.parametrize(("name", "threads", "registers", "shared", "expected"), KNOWN)
 def test_known_occupancy(name: str, threads: int, registers: int, shared: int, expected: int) -> None:
     assert blocks_per_sm(GPUS[name], threads, registers, shared) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "shared", "expected"),
+    [
+        ("h200", 0, 228),  # a kilobyte of each block is the system's
+        ("h200", 227 * 1024, 1),
+        ("h200", 227 * 1024 + 1, 0),
+        ("h200", 113 * 1024, 2),
+        ("h200", 113 * 1024 + 1, 1),
+        ("v100", 0, 32),
+        ("v100", 32 * 1024, 3),
+        ("v100", 32 * 1024 + 1, 2),
+    ],
+)
+def test_what_shared_memory_holds(name: str, shared: int, expected: int) -> None:
+    assert blocks_in_shared(GPUS[name], shared) == expected
+
+
+def test_steps_of_shared_memory_count_for_a_kernel() -> None:
+    """Blocks of 10,150 bytes with the system's part get 10,240 each."""
+    shared = H200.shared_per_sm // 23 - H200.shared_reserved
+    assert blocks_in_shared(H200, shared) == 23 and blocks_per_sm(H200, 32, 0, shared) == 22
 
 
 ORACLE = r"""

@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ... import compat
-from ...config import StitchConfig
 from ...device import DeviceModel
 from ...graph.dtype import item_bytes
 from ...graph.extent import as_expr
@@ -25,18 +24,16 @@ from .. import heuristics
 from ..iteration.alignment import Alignment
 from ..iteration.loops import Keep, LoopNest, is_streamed, schedule
 from .mapping import RowMapping
+from .occupancy import blocks_in_shared
 from .tile import MOST_BLOCKS, kept_in_shared, partial_bytes, read_again_from_cache, stage_bytes
 
 
-def plan_copied(
-    alignment: Alignment, device: DeviceModel, config: StitchConfig
-) -> tuple[LoopNest, RowMapping] | None:
+def plan_copied(alignment: Alignment, device: DeviceModel) -> tuple[LoopNest, RowMapping] | None:
     """The schedule and mapping of many long rows; None where registers, or rows read again, are better.
 
     Args:
         alignment: a stitch op's.
         device: a GPU.
-        config: whether clusters may be used.
     """
     rows = compat.int_value(as_expr(alignment.domain.rows))
     if not device.background_copies or alignment.domain.flat or not alignment.graph.reduces:
@@ -57,7 +54,7 @@ def plan_copied(
         return None
     if written and shared_late and row_bytes <= heuristics.REGISTER_ROW_BYTES:
         return None
-    clusters = [n for n in heuristics.COPIED_SPLITS if n <= (device.max_cluster if config.clusters else 1)]
+    clusters = [n for n in heuristics.COPIED_SPLITS if n <= device.max_cluster]
     for splits, threads, resident in _shapes(row_bytes, written, shared_late, clusters):
         if rows * splits > MOST_BLOCKS:
             continue
@@ -108,6 +105,8 @@ def _mapping(
 
 
 def _resident(sched: LoopNest, mapping: RowMapping, device: DeviceModel) -> int:
-    """Blocks that a multiprocessor's shared memory holds."""
-    own = stage_bytes(sched, mapping) + partial_bytes(sched, mapping) + device.shared_reserved
-    return device.shared_per_sm // own
+    """Blocks that a multiprocessor's shared memory holds, which is what rows are copied to.
+
+    Threads and registers do not count: a few rows that all fit at once leave the device idle, whatever bounds blocks.
+    """
+    return blocks_in_shared(device, stage_bytes(sched, mapping) + partial_bytes(sched, mapping))

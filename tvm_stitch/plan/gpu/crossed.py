@@ -13,7 +13,6 @@ from dataclasses import replace
 
 from ... import compat
 from ...compat import Analyzer
-from ...config import StitchConfig
 from ...device import DeviceModel
 from ...graph.dtype import item_bytes
 from ...graph.extent import ByExtent, as_expr, flatten, product, static_extent
@@ -23,11 +22,12 @@ from ..iteration.alignment import Alignment, Misaligned, align
 from ..iteration.domain import At, Domain
 from ..iteration.loops import Leaf, LoopNest, is_streamed, schedule
 from .mapping import ColumnMapping, CrossBlockReduction, RowMapping
+from .occupancy import blocks_in_shared
 from .tile import MOST_BLOCKS, partial_bytes, tile_words, vector_length
 
 
 def plan_crossed(
-    graph: StitchGraph, alignment: Alignment, device: DeviceModel, config: StitchConfig
+    graph: StitchGraph, alignment: Alignment, device: DeviceModel
 ) -> tuple[Alignment, LoopNest, RowMapping] | None:
     """A plan that turns what a graph reads across memory; None where it reads nothing so, or no block holds it.
 
@@ -35,7 +35,6 @@ def plan_crossed(
         graph: a stitch op's graph.
         alignment: the graph's. Where it is flat, rows are those of the result.
         device: a GPU.
-        config: whether clusters may be used.
     """
     if not _may_cross(graph):
         return None
@@ -51,7 +50,7 @@ def plan_crossed(
         if not leaves:
             continue
         if graph.reduces:
-            mapping = _whole_rows(found, sched, columns, leaves, device, config)
+            mapping = _whole_rows(found, sched, columns, leaves, device)
         else:
             mapping = _pieces(found, sched, columns, leaves, device)
         return None if mapping is None else (found, sched, mapping)
@@ -152,7 +151,6 @@ def _whole_rows(
     columns: int,
     leaves: tuple[Leaf, ...],
     device: DeviceModel,
-    config: StitchConfig,
 ) -> RowMapping | None:
     """Patches of whole rows; a cluster of blocks shares rows of which too few fit a block."""
     all_rows = static_extent(alignment.domain.rows)
@@ -173,7 +171,7 @@ def _whole_rows(
     several = [m for m in alone if room.resident(m) >= 2]
     if several and not preference(best := min(several, key=preference))[0]:
         return room.bounded(best)
-    splits = [n for n in heuristics.CROSSED_SPLITS if n <= (device.max_cluster if config.clusters else 1)]
+    splits = [n for n in heuristics.CROSSED_SPLITS if n <= device.max_cluster]
     shared = [m for n in splits for m in found(n)]
     for least in heuristics.CROSSED_RESIDENT if shared else ():
         fitting = [m for m in shared if room.resident(m) >= least]
@@ -208,22 +206,22 @@ class _Room:
         return None
 
     def resident(self, mapping: RowMapping) -> int:
-        """Blocks that a multiprocessor holds at once, roughly; 0 where there is no room for one.
+        """Blocks that a multiprocessor can be made to hold at once, roughly; 0 where there is no room for one.
 
         A thread has registers for its tiles in the dtype that is computed in (NVIDIA's compiler converts what half
-        types keep early), and some besides.
+        types keep early), and some besides. That is an estimate, and registers will be ``bounded`` by its result. So
+        they are shared out without the units of the hardware, for which ``blocks_per_sm`` takes what a compiler has
+        reported, and one block always has enough of them.
         """
         device = self.device
         shared = crossed_bytes(self.sched, mapping) + partial_bytes(self.sched, mapping)
         shared += heuristics.SHARED_SLACK_BYTES
-        if shared > device.shared_per_block:
-            return 0
         (spread,) = mapping.columns.values()
         elements = spread.chunks * spread.vector
         tile = max(elements * self.words, elements if self.narrowest == 2 else 0)
         registers = max(heuristics.CROSSED_REGISTERS, int(tile) + heuristics.LARGEST_BLOCK_REGISTERS)
         by_registers = max(1, device.registers_per_sm // (mapping.block * registers))
-        return min(by_registers, device.shared_per_sm // (shared + device.shared_reserved))
+        return min(by_registers, blocks_in_shared(device, shared))
 
     def bounded(self, mapping: RowMapping) -> RowMapping:
         """The mapping with registers bounded such that as many blocks as there is room for are resident."""

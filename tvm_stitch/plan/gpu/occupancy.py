@@ -29,7 +29,7 @@ def blocks_per_sm(device: DeviceModel, threads: int, registers: int, shared_byte
         ValueError: for a device that is no GPU, or for numbers that no kernel can have.
     """
     _check(device, threads, registers, shared_bytes)
-    if threads > device.max_threads_per_block or shared_bytes > device.shared_per_block:
+    if threads > device.max_threads_per_block:
         return 0
     warps = -(-threads // device.warp)
     by_warps = (device.threads_per_sm // device.warp) // warps
@@ -41,7 +41,23 @@ def blocks_per_sm(device: DeviceModel, threads: int, registers: int, shared_byte
         held = device.registers_per_sm // _SUB_PARTITIONS // a_warp * _SUB_PARTITIONS
         limit = min(limit, held // warps)
     a_block = _round_up(shared_bytes + device.shared_reserved, device.shared_unit)
-    return min(limit, device.shared_per_sm // a_block) if a_block else limit
+    return min(limit, blocks_in_shared(device, a_block - device.shared_reserved))
+
+
+def blocks_in_shared(device: DeviceModel, shared_bytes: int) -> int:
+    """Blocks among which an SM's shared memory can be divided, whatever else they take; 0 when not even one fits.
+
+    It is not rounded to the steps in which shared memory is given out: ``blocks_per_sm`` does that with the bytes of a
+    kernel, while plans ask here with an estimate of them.
+
+    Args:
+        device: a GPU.
+        shared_bytes: shared memory a block, static and dynamic, without what the system takes.
+    """
+    if shared_bytes > device.shared_per_block:
+        return 0
+    a_block = shared_bytes + device.shared_reserved
+    return device.shared_per_sm // a_block if a_block else device.max_blocks_per_sm
 
 
 def _check(device: DeviceModel, threads: int, registers: int, shared_bytes: int) -> None:

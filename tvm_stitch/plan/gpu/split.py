@@ -60,7 +60,7 @@ def choose_mapping(
         if found < gain * time:
             best, time, gain = mapping, found, heuristics.FEWER_BLOCKS_GAIN
     reread = schedule(alignment, Keep.NOTHING)
-    for mapping in _from_cache(alignment, reread, device, config, rows):
+    for mapping in _from_cache(alignment, reread, device, rows):
         found = _seconds(alignment, reread, mapping, device)
         if found < heuristics.FEWER_BLOCKS_GAIN * time:
             best, time = mapping, found
@@ -68,15 +68,14 @@ def choose_mapping(
 
 
 def _from_cache(
-    alignment: Alignment, sched: LoopNest, device: DeviceModel, config: StitchConfig, rows: int
+    alignment: Alignment, sched: LoopNest, device: DeviceModel, rows: int
 ) -> Iterator[RowMapping]:
     """Mappings that read rows again from the second-level cache, fewest blocks a row first; nothing is kept."""
     if not alignment.graph.reduces or rows < device.sms:
         return
     row_bytes = _row_traffic(alignment, sched).first
-    most = device.max_cluster if config.clusters else 1
     for row_splits, threads in heuristics.CACHED_BLOCKS:
-        if row_splits > most or rows > MOST_BLOCKS // row_splits:
+        if row_splits > device.max_cluster or rows > MOST_BLOCKS // row_splits:
             continue
         mapping = read_again_from_cache(alignment, sched, device, row_splits, threads)
         if device.sms * mapping.blocks_per_sm * row_bytes <= device.l2_bytes * row_splits:
@@ -88,7 +87,7 @@ def _candidates(
 ) -> Iterator[RowMapping]:
     """Split mappings worth an estimate, fewest blocks a row first."""
     reduces = bool(alignment.graph.reduces)
-    most = device.max_cluster if config.clusters else 1
+    most = device.max_cluster
     if not reduces:  # nothing to exchange: as many blocks as fill the device
         most = max(1, heuristics.BLOCKS_TO_FILL * device.sms // rows)
     row_splits = 2
@@ -200,7 +199,9 @@ def _seconds(alignment: Alignment, sched: LoopNest, mapping: RowMapping, device:
 
 
 def _resident(alignment: Alignment, sched: LoopNest, mapping: RowMapping, device: DeviceModel) -> int:
-    """Blocks of a multiprocessor that work at once, roughly."""
+    """Blocks of a multiprocessor that work at once, roughly: as many as are bounded for, else ``blocks_per_sm`` of what
+    tiles are estimated to need, of which the compiler spills what one block has no room for.
+    """
     if mapping.blocks_per_sm:
         return mapping.blocks_per_sm
     registers = int(_tile_registers(alignment, sched, mapping)) + heuristics.OVERHEAD_REGISTERS

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tvm_stitch.graph.polynomial import (
+from tvm_stitch.polynomial import (
     MOST_TERMS,
     Polynomial,
     TooLarge,
