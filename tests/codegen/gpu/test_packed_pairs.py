@@ -59,6 +59,13 @@ def test_other_half_types_are_converted() -> None:
     assert MASK not in source and "(float)" in source
 
 
+def test_rows_that_are_only_reduced_are_converted() -> None:
+    def total(emit: Any, x: Any) -> Any:
+        return emit(R.sum(emit(R.astype(x, "float32")), axis=[-1]))
+
+    assert MASK not in checked(total, TOLERANCE, ((511, 1024), "bfloat16"))
+
+
 def test_no_choice_is_left_between_the_halves() -> None:
     source = checked(norm, TOLERANCE, ((3, 40_000), "bfloat16"), ((40_000,), "bfloat16"))
     assert MASK in source

@@ -82,7 +82,7 @@ def _begin(emitter: RowEmitter, leaf: Leaf, p: RowLoop, piece: int, size: int) -
             to = tir.address_of(B.fetch(stage, place + part * B.i64(piece)))
             source = tir.address_of(compat.load(memory, where))
             B.evaluate(
-                cached.shared.global_(
+                cached.shared.global_.L2__128B(  # neighbours read the rest of the line next
                     T.cuda.cvta_generic_to_shared(to), source, size, compat.const(size, "uint32")
                 )
             )

@@ -49,9 +49,10 @@ class RowMemory:
         return B.local([cm.chunks * cm.vector], dtype, name)
 
     def input_tile(self, leaf: Leaf, p: RowLoop, cm: ColumnMapping, size: int) -> Buffer:
-        """A tile for elements of an input; as words too, where pairs are loaded at once."""
+        """A tile for elements of an input; as words too, where pairs are loaded at once and rows are written."""
         tile = B.local([size], self.buffers.dtype(leaf[0]), leaf[0].name + "_in")
-        if self.input_piece(leaf, p, cm) % 2 == 0 and is_pairs(tile):
+        written = any(loop.outputs for loop in self.stage.schedule.passes)
+        if written and self.input_piece(leaf, p, cm) % 2 == 0 and is_pairs(tile):
             self.pairs[tile] = words_of(tile)
         return tile
 

@@ -175,7 +175,8 @@ def _translate(statement: str) -> str:
             kind = {"f16": "half", "bf16": "bf16"}[m[1]]
             return f"emu::multiply_add<emu::{kind}_to_float>(__LINE__, {listed(*numbers[:10])})"
     if m := re.fullmatch(
-        r"cp\.async\.c[ag]\.shared(?:::cta)?\.global \[%(\d+)\], \[%(\d+)\], (\d+), %(\d+)", text
+        r"cp\.async\.c[ag]\.shared(?:::cta)?\.global(?:\.L2::(?:64|128|256)B)? \[%(\d+)\], \[%(\d+)\], (\d+), %(\d+)",
+        text,
     ):
         return f"emu_copy_async({operand(m[1])}, {operand(m[2])}, {m[3]}, {operand(m[4])})"
     if text == "cp.async.wait_all":
