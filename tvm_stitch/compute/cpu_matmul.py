@@ -22,7 +22,7 @@ from ..codegen.cpu.columns import count_of
 from ..codegen.cpu.tasks import times
 from ..codegen.cpu.transpose import MatrixRows, side_of, transpose
 from ..compat import Buffer, Expr, T, tir
-from ..graph.extent import as_expr, ceildiv, unflatten
+from ..graph.extent import Extent, as_expr, ceildiv, unflatten
 from ..graph.extent import product as product_of
 from .contraction import Contraction
 from .data_block import elements
