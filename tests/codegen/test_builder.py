@@ -22,6 +22,14 @@ def test_constants_and_variables_stay() -> None:
         assert compat.int_value(B.number(B.i64(4), "four")) == 4
 
 
+def test_what_is_of_known_sizes_stays() -> None:
+    size = tir.Var("n", "int64")
+    product = size * B.i64(2)
+    with B.kernel():
+        assert B.number_of(product, "product", (2, 3)) is product
+        assert not compat.structural_equal(B.number_of(product, "product", (2, size)), product)
+
+
 def kernel(named: Any) -> Any:
     """A kernel whose loop stores to indices with a division by a symbol in them."""
     size = tir.Var("n", "int64")

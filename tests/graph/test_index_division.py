@@ -15,6 +15,7 @@ from tvm_stitch.graph.index_division import constant_step, divided
 N, M = tirx.Var("n", "int64"), tirx.Var("m", "int64")
 OUTER, INNER = tirx.Var("outer", "int64"), tirx.Var("inner", "int64")
 HALF = tirx.floordiv(N - 1, tirx.const(2, "int64")) + 1
+EIGHT = tirx.const(8, "int64")
 DIV, MOD = tirx.floordiv, tirx.floormod
 
 
@@ -30,6 +31,7 @@ CASES = {
     "of a derived extent": (DIV(OUTER * HALF + INNER, HALF), OUTER, HALF),
     "one of several rows": (MOD(DIV(OUTER * N + INNER, N), tirx.const(16, "int64")), None, N),
     "a flipped row": (MOD(OUTER * N + (N - 1 - INNER), N), None, N),
+    "of rows of whole groups": (MOD(OUTER * (N * 8 + 8) + INNER, EIGHT), MOD(INNER, EIGHT), N * 8 + 8),
     "a product": (DIV(OUTER * N * M + INNER * M, N * M), OUTER, N),
 }
 
@@ -57,6 +59,21 @@ def test_what_varies_is_left() -> None:
 def test_static_divisions_are_not_looked_at() -> None:
     e = DIV(OUTER * 8 + INNER, tirx.const(8, "int64"))
     assert divided(e, [(OUTER, M), (INNER, 8)]) is e
+
+
+def test_other_rests_are_left() -> None:
+    """Rows that are not whole groups; a product that is no multiple; modulo what is not positive."""
+    for e in (
+        MOD(OUTER * (N * 8 + 4) + INNER, EIGHT),
+        MOD(OUTER * N + INNER, EIGHT),
+        MOD(OUTER * (N * 8) + INNER, tirx.const(-8, "int64")),
+    ):
+        found = divided(e, [(OUTER, M), (INNER, N)])
+        for n, m, outer, inner in itertools.product((1, 2, 5), (3,), (0, 2), (0, 3)):
+            at = {"n": n, "m": m, "outer": outer, "inner": inner}
+            assert value(found, **at) == value(e, **at)
+    plain = MOD(OUTER * N + INNER, EIGHT)
+    assert divided(plain, [(OUTER, M), (INNER, N)]) is plain
 
 
 def test_a_step_along_a_row() -> None:

@@ -16,6 +16,9 @@ from tvm.relax import op as R
 
 import tvm_stitch
 from tests.graph.helpers import build, draw
+from tvm_stitch import compat
+from tvm_stitch.codegen import builder as B
+from tvm_stitch.compute.emit import compute_func
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.relax import kernel_lowering
 from tvm_stitch.relax.argument_checks import NAME, with_shared_checks
@@ -172,6 +175,34 @@ def test_products_are_the_same_and_only_they_are_spared() -> None:
     assert not any("stitch" in name or "tiled" in name for name in whole)
     others = set().union(*names.seen["tirx.VectorizeLoop"])
     assert "matmul1" in others and any("stitch" in name for name in others)
+
+
+def copied(shape: list[int], dtype: str) -> Any:
+    """A kernel like those of products, which copies a buffer."""
+    source, to = (tirx.decl_buffer(shape, dtype, name) for name in ("source", "to"))
+    with B.kernel() as body, B.loop("serial", shape[0]) as i:
+        place = [i] * len(shape)
+        B.store(to, compat.load(source, place), place)
+    return compute_func([source, to], body[0])
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "spared"), [([8], F32, True), ([8], "bool", False), ([8, 8], F32, False)]
+)
+def test_what_has_one_dimension_is_not_flattened(shape: list[int], dtype: str, spared: bool) -> None:
+    """Booleans are bytes in memory: it is the same pass of TVM's that makes them so."""
+    names = Names()
+    with tvm.transform.PassContext(instruments=[names]):
+        by_pipeline({tvm.ir.GlobalVar("copied"): copied(shape, dtype)}, kernel_lowering.NAME, HOSTED)
+    assert ("tirx.FlattenBuffer" not in names.seen) == spared and "tirx.VectorizeLoop" in names.seen
+
+
+def test_products_are_not_flattened() -> None:
+    names = Names()
+    with tvm.transform.PassContext(instruments=[names]):
+        lowered(product_norm(), kernel_lowering.NAME)
+    seen = set().union(*names.seen["tirx.FlattenBuffer"])
+    assert any("stitch" in name for name in seen) and not any("tiled" in name for name in seen)
 
 
 def test_a_model_is_lowered_so_and_right() -> None:

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from .. import compat
 from ..compat import Buffer, Expr, IRBuilder, T, Var, tir
 from ..graph.classify import is_heavy
-from ..graph.extent import Extent, as_expr
+from ..graph.extent import Extent, as_expr, is_static
 from ..plan import heuristics
 from .opaque import hidden
 
@@ -151,6 +151,11 @@ def number(value: Extent, name: str) -> Extent:
     if isinstance(value, int) or compat.kind(value) in ("Var", "SizeVar", "IntImm"):
         return value
     return bind(cell(value, name, STACK), name)
+
+
+def number_of(value: Extent, name: str, sizes: Iterable[Extent]) -> Extent:
+    """A number by itself (``number``) where one of the sizes is symbolic; of known ones TVM makes short expressions."""
+    return value if is_static(sizes) else number(value, name)
 
 
 class Binder:

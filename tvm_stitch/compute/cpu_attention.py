@@ -133,8 +133,7 @@ class _Emitter:
     def _number(self, value: Any, name: str) -> Any:
         """A number by itself where sizes are symbolic; of known ones TVM makes short expressions."""
         a = self.attention
-        sizes = (*a.leading, a.queries, a.keys)
-        return value if all(isinstance(size, int) for size in sizes) else B.number(value, name)
+        return B.number_of(value, name, (*a.leading, a.queries, a.keys))
 
     def _seen(self, last: Expr) -> Extent:
         """How many of the keys the queries before ``last`` see."""
@@ -212,7 +211,12 @@ class _Emitter:
         most = self._at(self.most, self.lane)
         self._each_lane(before, most)
         whole = isinstance(count, int) and count % self.rows == 0
-        each_tile(count, self.rows, whole, lambda _, first, rows: self._scores(start, first, rows))
+        each_tile(
+            count,
+            self.rows,
+            whole,
+            lambda _, first, rows: self._scores(start, self._number(first, "key"), rows),
+        )
         self._each_lane(self.most, lambda v: tir.max(most(v), _f32(_LOWEST)), self.lane)
         self._exponentials(before, count)
         tile, size = self.rows, self.attention.size
@@ -225,7 +229,7 @@ class _Emitter:
         """Scores of a tile of keys, and the greatest so far."""
         width, size = self.width, self.attention.size
         source, begin = self.rows_of[0]
-        row = B.bind(begin + first * B.i64(size), "row")
+        row = B.bind(self._number(begin + first * B.i64(size), "row"), "row")
         made = emit_sums(
             rows,
             width,

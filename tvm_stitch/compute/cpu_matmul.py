@@ -22,7 +22,7 @@ from ..codegen.cpu.columns import count_of
 from ..codegen.cpu.tasks import times
 from ..codegen.cpu.transpose import MatrixRows, side_of, transpose
 from ..compat import Buffer, Expr, T, tir
-from ..graph.extent import as_expr, ceildiv, unflatten
+from ..graph.extent import Extent, as_expr, ceildiv, unflatten
 from ..graph.extent import product as product_of
 from .contraction import Contraction
 from .data_block import elements
@@ -90,13 +90,18 @@ class MatmulTasks:
                 )
             batch, *parts = unflatten(task, divided)
             row_task, panel_task = parts if tiles.rows_outside else reversed(parts)
-            first = row_task * B.i64(tiles.task_rows)
-            count = as_expr(count_of(p.rows, tiles.task_rows, first))
+            first = self._number(row_task * B.i64(tiles.task_rows), "first")
+            count = self._number(count_of(p.rows, tiles.task_rows, first), "count")
             if self._copies_rows():
                 self._copy_rows(batch, first, count)
-            first_panel = panel_task * B.i64(tiles.task_panels)
+            first_panel = self._number(panel_task * B.i64(tiles.task_panels), "panel")
             with times("serial", count_of(all_panels, tiles.task_panels, first_panel), "panel") as panel:
                 self._panel(batch, first, count, first_panel + panel, width)
+
+    def _number(self, value: Extent, name: str) -> Expr:
+        """A number by itself where the sizes that tasks are made of are symbolic."""
+        p = self.product
+        return as_expr(B.number_of(value, name, (p.batch, p.rows, p.columns)))
 
     def _width(self) -> int:
         """Columns of a panel."""
@@ -239,7 +244,9 @@ class MatmulTasks:
         # Whole tiles in every task: its rows are a multiple of other tiles' than those of sums along the depth.
         whole = isinstance(rows, int) and (rows <= self.tiles.task_rows or self.tiles.task_rows % tile == 0)
         whole = whole and rows % tile == 0
-        each_tile(count, tile, whole, lambda number, at, size: visit(number, first + at, size))
+        each_tile(
+            count, tile, whole, lambda number, at, size: visit(number, self._number(first + at, "row"), size)
+        )
 
     def _sums(
         self,

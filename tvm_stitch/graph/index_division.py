@@ -2,7 +2,7 @@
 """Divisions of indices by symbolic extents, carried out where it is known what they give.
 
 ``(outer * n + inner) // n`` is ``outer`` for ``0 <= inner < n``: TVM's simplifier does not see it, and less where the
-extent is derived, as ``(n - 1) // 2 + 1``.
+extent is derived, as ``(n - 1) // 2 + 1``. Nor does it see that ``outer * (n * 8 + 8)`` is a multiple of 8.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .index_equality import Prover, Unproved
 
 
 def divided(e: Expr, axes: Sequence[tuple[Var, Extent]], sizes: Iterable[Extent] = ()) -> Expr:
-    """An index without the divisions by symbols whose result is known.
+    """An index without the divisions by symbols whose result is known, and without multiples of what it is modulo.
 
     Args:
         e: an int64 expression over axes and symbols; what it reads from tensors stays as it is.
@@ -37,9 +37,17 @@ def constant_step(after: Expr, before: Expr, axes: Sequence[tuple[Var, Extent]])
 
 
 def _divides(e: Expr) -> bool:
-    """Is anything divided by a symbol?"""
+    """Is anything divided by a symbol, or a product of symbols modulo a number?"""
     divisions = (part for part in compat.parts(e) if compat.kind(part) in ("FloorDiv", "FloorMod"))
-    return any(compat.int_value(division.b) is None for division in divisions)
+    return any(compat.int_value(division.b) is None or _is_of_products(division) for division in divisions)
+
+
+def _is_of_products(division: Expr) -> bool:
+    """Is it the rest of something with a product of two that are no numbers? TVM's simplifier multiplies none out."""
+    return compat.kind(division) == "FloorMod" and any(
+        compat.kind(part) == "Mul" and compat.int_value(part.a) is None and compat.int_value(part.b) is None
+        for part in compat.parts(division.a)
+    )
 
 
 class _Divider:
@@ -49,13 +57,25 @@ class _Divider:
     def visit(self, e: Expr) -> Expr:
         """The expression with its divisions carried out, inner ones first."""
         e = compat.rebuild(e, self.visit)
-        if compat.kind(e) not in ("FloorDiv", "FloorMod") or compat.int_value(e.b) is not None or has_load(e):
+        if compat.kind(e) not in ("FloorDiv", "FloorMod") or has_load(e):
+            return e
+        divisor = compat.int_value(e.b)
+        if divisor is not None and (divisor < 1 or not _is_of_products(e)):
             return e
         try:
-            result = self._expression(self.prover.polynomial(e))
+            result = (
+                self._expression(self.prover.polynomial(e)) if divisor is None else self._rest(e.a, divisor)
+            )
         except (Unproved, TooLarge):
             return e
         return e if result is None else result
+
+    def _rest(self, e: Expr, divisor: int) -> Expr | None:
+        """``e % divisor`` without terms that are multiples of it; None where there are none."""
+        whole = self.prover.polynomial(e)
+        rest = {monomial: number for monomial, number in whole.items() if number % divisor}
+        found = None if len(rest) == len(whole) else self._expression(rest)
+        return None if found is None else compat.tir.floormod(found, compat.const(divisor, "int64"))
 
     def _expression(self, p: Polynomial) -> Expr | None:
         """The expression of a polynomial; None where it holds a quotient by a symbol that varies along an axis."""

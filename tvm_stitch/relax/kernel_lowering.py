@@ -6,7 +6,8 @@ hundreds of accesses, and allocate what they use. ``RemoveNoOp`` proves statemen
 ``InjectVirtualThread``, ``InjectPermutedLayout`` and ``LoopPartition`` look for annotations and loops that TVM's
 schedules make and our kernels do not have. ``CommonSubexprElim`` takes long over convolutions, and LLVM does the same
 again; so does what ``HoistIfThenElse`` takes out of loops, and ``RenormalizeSplitPattern`` looks in indices for what
-TVM's schedules leave. What TVM schedules has them all.
+TVM's schedules leave. ``FlattenBuffer`` simplifies each index by the ranges of all loops around it, once more, also
+where nothing is left to flatten. What TVM schedules has them all.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import tirx
 from tvm.tirx.compilation_pipeline import register_tir_pipeline
 
+from .. import compat
 from ..compute.emit import COMPUTE_ATTR
 from ..interrupts import carrying
 from ..pass_context import changed
@@ -43,6 +46,9 @@ NEEDLESS_ON_CPU = (
 makes the same instructions without these passes. NVIDIA's compiler gets them named: it chooses registers by what it
 sees."""
 
+NEEDLESS_IF_FLAT = (*NEEDLESS_ON_CPU, "tirx.FlattenBuffer")
+"""The same for kernels that read and write buffers of one dimension alone, as matrix products and attention do."""
+
 HOST_LEVEL = 1
 """The host of a GPU checks arguments and launches kernels. A kernel of a hundred arguments has thousands of checks,
 over which LLVM takes three times as long at its usual level as at this one, for code of the same length."""
@@ -58,20 +64,19 @@ def lowering() -> tuple[Any, Any, Any]:
     @tvm.transform.module_pass(opt_level=0, name="LowerKernels")
     @carrying
     def lower(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        parts: dict[tuple[str, ...], dict[Any, Any]] = {(): {}, NEEDLESS: {}, NEEDLESS_ON_CPU: {}}
+        parts: dict[tuple[str, ...], dict[Any, Any]] = {}
         for gvar, func in mod.functions_items():
-            parts[_needless(func)][gvar] = func
+            parts.setdefault(_needless(func), {})[gvar] = func
         done: dict[Any, Any] = {}
         for needless, part in parts.items():
-            if part:
-                # A module's only function is its entry, which one of several must not become.
-                with changed(without=needless if len(part) == len(mod.functions) else (*needless, ENTRY)):
-                    found = default(tvm.IRModule(part, attrs=mod.attrs))
-                made = dict(found.functions_items())
-                if not {gvar.name_hint for gvar in done}.isdisjoint(gvar.name_hint for gvar in made):
-                    # A device function is called like another: TVM tells those of a module apart.
-                    return with_shared_checks(default(mod))
-                done |= made
+            # A module's only function is its entry, which one of several must not become.
+            with changed(without=needless if len(part) == len(mod.functions) else (*needless, ENTRY)):
+                found = default(tvm.IRModule(part, attrs=mod.attrs))
+            made = dict(found.functions_items())
+            if not {gvar.name_hint for gvar in done}.isdisjoint(gvar.name_hint for gvar in made):
+                # A device function is called like another: TVM tells those of a module apart.
+                return with_shared_checks(default(mod))
+            done |= made
         return with_shared_checks(tvm.IRModule(done, attrs=mod.attrs))
 
     return lower, host, device
@@ -93,7 +98,31 @@ def _needless(func: Any) -> tuple[str, ...]:
     if not func.attrs or (COMPUTE_ATTR not in func.attrs and STITCH_ATTR not in func.attrs):
         return ()
     target = func.attrs.get("target")
-    return NEEDLESS_ON_CPU if target is not None and target.kind.name == "llvm" else NEEDLESS
+    if target is None or target.kind.name != "llvm":
+        return NEEDLESS
+    return NEEDLESS_IF_FLAT if COMPUTE_ATTR in func.attrs and _is_flat(func) else NEEDLESS_ON_CPU
+
+
+def _is_flat(func: Any) -> bool:
+    """Whether all that a function reads and writes is of one dimension, and in memory as it is in the kernel.
+
+    A function and those that it calls are lowered together: no such function calls one, or is called by one.
+    """
+    if "global_symbol" not in func.attrs:
+        return False
+    found: list[Any] = []
+    called: list[Any] = []
+    tvm_ffi.structural_walk(
+        func.body,
+        [
+            (tvm.ir.TensorLoad, lambda load: found.append(load.source)),
+            (tirx.BufferStore, lambda store: found.append(store.buffer)),
+            (tvm.ir.GlobalVar, called.append),
+        ],
+    )
+    return not called and all(
+        len(buffer.shape) == 1 and not compat.buffer_dtype(buffer).startswith("bool") for buffer in found
+    )
 
 
 register_tir_pipeline(NAME, lowering)

@@ -146,22 +146,24 @@ class ColumnEmitter(CpuEmitter):
         one before. Single columns are left where there is no whole vector.
         """
         start, extent = part[0], as_expr(part[1])
-        left = tir.floormod(extent, B.i64(width))
+        pieces = tir.floordiv(extent, B.i64(width))
+        whole = as_expr(B.number(pieces, "pieces")) * B.i64(width)  # seen to be a multiple of the width
+        left = extent - whole
         narrow = heuristics.SHORTEST_LANES
 
-        def one_by_one(count: Expr) -> None:
-            with times("serial", count, "rest") as rest:
-                body(part, outer, B.i64(start) + extent - count + rest, LaneWriter(1, self.signed), None)
+        def one_by_one() -> None:
+            with times("serial", left, "rest") as rest:
+                body(part, outer, B.i64(start) + whole + rest, LaneWriter(1, self.signed), None)
 
         if width <= narrow or (self.domain.flat and compat.int_value(outer) == 0):
-            one_by_one(left)
+            one_by_one()
             return
         with T.If(extent < B.i64(narrow)):
             with T.Then():
-                one_by_one(left)
+                one_by_one()
             with T.Else():
                 with times("serial", ceildiv(left, narrow), "piece") as piece:
-                    wanted = B.bind(extent - left + piece * B.i64(narrow), "wanted")
+                    wanted = B.bind(whole + piece * B.i64(narrow), "wanted")
                     first = B.bind(tir.min(wanted, extent - B.i64(narrow)), "first")
                     lanes = LaneWriter(narrow, self.signed)
                     fresh = lanes.lane >= wanted - first
