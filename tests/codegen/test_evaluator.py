@@ -76,6 +76,8 @@ def test_what_was_rounded_is_not_rounded_again(dtype: str) -> None:
     other = "float16" if dtype == "bfloat16" else "bfloat16"
     assert compat.dtype_of(convert(tir.Cast(F32, rounded), other)) == other
     assert compat.kind(convert(tir.Cast(F32, rounded), "int32")) == "Cast"
+    truncated = tir.Cast("int32", rounded)
+    assert convert(truncated, dtype).value.same_as(truncated)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

@@ -45,8 +45,10 @@ def convert(value: Expr, dtype: str) -> Expr:
     """
     if compat.dtype_of(value) == dtype:
         return value
-    if dtype in HALF and compat.kind(value) == "Cast" and compat.dtype_of(value.value) == dtype:
-        return value.value
+    if compat.dtype_of(value) == "float32" and dtype in HALF and compat.kind(value) == "Cast":
+        rounded = value.value
+        if compat.dtype_of(rounded) == dtype:
+            return rounded
     return tir.Cast(dtype, value)
 
 

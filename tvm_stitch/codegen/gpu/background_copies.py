@@ -36,7 +36,7 @@ def begin_copies(emitter: RowEmitter) -> dict[Leaf, Buffer]:
         for leaf in p.loads:
             if leaf not in sched.kept_loads or leaf in begun:
                 continue
-            piece = emitter.input_piece(leaf, p, emitter.mapping.of(p.columns))
+            piece = emitter.input_piece(leaf, p)
             size = piece * item_bytes(emitter.buffers.dtype(leaf[0]))
             if size in (4, 8, 16):
                 begun[leaf] = _begin(emitter, leaf, p, piece, size)
@@ -56,8 +56,8 @@ def read_copies(emitter: RowEmitter, p: RowLoop, cm: ColumnMapping, place: Expr)
     for leaf, stage in emitter.copied.items():
         if leaf not in p.loads:
             continue
-        tile = emitter.input_tile(leaf, p, cm, cm.vector)
-        piece = emitter.input_piece(leaf, p, emitter.mapping.of(p.columns))
+        tile = emitter.input_tile(leaf, p, cm.vector)
+        piece = emitter.input_piece(leaf, p)
         with B.loop("unroll", cm.vector // piece, "part") as part:
             with B.loop("vectorized", piece, "v") as v:
                 element = part * B.i64(piece) + v

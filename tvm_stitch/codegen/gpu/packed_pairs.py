@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from ... import compat
 from ...compat import Buffer, Expr, tir
+from ...plan.iteration.loops import LoopNest
 from .. import builder as B
 
 
-def is_pairs(tile: Buffer) -> bool:
-    """Whether a tile of an even number of elements can be read so."""
-    return compat.buffer_dtype(tile) == "bfloat16"
+def reads_words(dtype: str, piece: int, sched: LoopNest) -> bool:
+    """Whether an input of a dtype, of which ``piece`` elements are loaded at once, is read so."""
+    return dtype == "bfloat16" and piece % 2 == 0 and any(p.outputs for p in sched.passes)
 
 
 def words_of(tile: Buffer) -> Buffer:

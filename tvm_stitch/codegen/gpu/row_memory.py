@@ -18,7 +18,7 @@ from .. import builder as B
 from ..buffers import Buffers
 from ..evaluator import Evaluator, input_indices
 from .crossed import load_crossed
-from .packed_pairs import is_pairs, words_of
+from .packed_pairs import reads_words, words_of
 from .vector_address import vector_address
 
 
@@ -48,11 +48,11 @@ class RowMemory:
     def _tile(self, cm: ColumnMapping, dtype: str, name: str) -> Buffer:
         return B.local([cm.chunks * cm.vector], dtype, name)
 
-    def input_tile(self, leaf: Leaf, p: RowLoop, cm: ColumnMapping, size: int) -> Buffer:
-        """A tile for elements of an input; as words too, where pairs are loaded at once and rows are written."""
-        tile = B.local([size], self.buffers.dtype(leaf[0]), leaf[0].name + "_in")
-        written = any(loop.outputs for loop in self.stage.schedule.passes)
-        if written and self.input_piece(leaf, p, cm) % 2 == 0 and is_pairs(tile):
+    def input_tile(self, leaf: Leaf, p: RowLoop, size: int) -> Buffer:
+        """A tile for elements of an input."""
+        dtype = self.buffers.dtype(leaf[0])
+        tile = B.local([size], dtype, leaf[0].name + "_in")
+        if reads_words(dtype, self.input_piece(leaf, p), self.stage.schedule):
             self.pairs[tile] = words_of(tile)
         return tile
 
@@ -89,7 +89,7 @@ class RowMemory:
     ) -> None:
         """Bring a thread's share of an input into a tile (a new one if none is given)."""
         if tile is None:
-            tile = self.input_tile(leaf, p, cm, cm.chunks * cm.vector)
+            tile = self.input_tile(leaf, p, cm.chunks * cm.vector)
         self.load_tiles[leaf] = tile
         if leaf in self.mapping.crossed:
             load_crossed(self, leaf, p.columns, tile)
@@ -113,14 +113,14 @@ class RowMemory:
         """Bring one vector of what all rows share (scales, biases) into tiles."""
         fresh = [leaf for leaf in p.loads if not self._streamed(leaf) and leaf not in self.resident]
         for leaf in fresh:
-            self.load_tiles[leaf] = self.input_tile(leaf, p, cm, cm.vector)
+            self.load_tiles[leaf] = self.input_tile(leaf, p, cm.vector)
             self._read_vector(leaf, p, cm, base, B.i64(0))
         return fresh
 
     def _read_vector(self, leaf: Leaf, p: RowLoop, cm: ColumnMapping, base: Expr, start: Expr) -> None:
         tensor, point = leaf
         indices = input_indices(self.al, tensor, point)
-        memory, piece = self.buffers.of(tensor), self.input_piece(leaf, p, cm)
+        memory, piece = self.buffers.of(tensor), self.input_piece(leaf, p)
         self._copy(memory, self.load_tiles[leaf], indices, base, start, cm, piece, to_tile=True)
 
     def _store(self, p: RowLoop, cm: ColumnMapping, base: Expr, out_tiles: dict[Key, Buffer]) -> None:
@@ -139,10 +139,10 @@ class RowMemory:
             return 1
         return piece if vectorizable(self.domain, indices, shape, columns, cm.vector) else 1
 
-    def input_piece(self, leaf: Leaf, p: RowLoop, cm: ColumnMapping) -> int:
+    def input_piece(self, leaf: Leaf, p: RowLoop) -> int:
         """Elements of an input that one vector access moves."""
         tensor, point = leaf
-        indices = input_indices(self.al, tensor, point)
+        indices, cm = input_indices(self.al, tensor, point), self.mapping.of(p.columns)
         return self.piece(indices, tensor.shape, self.buffers.dtype(tensor), p.columns, cm)
 
     def _copy(

@@ -249,7 +249,7 @@ class StageEmitter(RowEmitter):
             elif kept is not None:
                 self.load_tiles[leaf] = kept
             else:
-                self.load_tiles[leaf] = self.input_tile(leaf, p, cm, cm.chunks * cm.vector)
+                self.load_tiles[leaf] = self.input_tile(leaf, p, cm.chunks * cm.vector)
                 assert task.shared is not None
                 self.retained.get(tensor, task.shared, self.load_tiles[leaf])
 
