@@ -26,6 +26,7 @@ class DeviceModel:
     cluster that every kernel may ask for (1: no clusters), ``gpc_sms`` the SMs that are certain to share a graphics
     processing cluster, out of which a cluster must find its SMs. ``cooperative``: kernels may have grid barriers.
     ``background_copies``: threads may copy to shared memory without registers, and wait for it later.
+    ``cache_policies``: loads may say how long the second-level cache keeps what they read.
     ``bfloat16_lanes`` are the most elements of bfloat16 that TVM moves as one vector.
     """
 
@@ -47,6 +48,7 @@ class DeviceModel:
     gpc_sms: int = 0
     cooperative: bool = False
     background_copies: bool = False
+    cache_policies: bool = False
     bfloat16_lanes: int = 8
 
     @property
@@ -104,6 +106,7 @@ def _gpu(name: str, capability: int, sms: int, l2_mb: float, tbs: float, gpc_sms
         gpc_sms=gpc_sms,
         cooperative=True,
         background_copies=capability >= 80,
+        cache_policies=capability >= 90,  # 8.0 has them too, where nothing was measured
         # Older ones lack it: TVM converts by vectors of as many 32-bit integers, of which it cannot write eight.
         bfloat16_lanes=8 if capability >= 80 else 4,
     )
@@ -160,6 +163,7 @@ def _launchable(device: DeviceModel, config: StitchConfig | None) -> DeviceModel
         device,
         max_cluster=device.max_cluster if compat.LAUNCHES_CLUSTERS else 1,
         background_copies=device.background_copies and compat.COPIES_IN_BACKGROUND,
+        cache_policies=device.cache_policies and compat.HINTS_CACHES,
         cooperative=device.cooperative and (compat.LAUNCHES_COOPERATIVELY or plain),
     )
 

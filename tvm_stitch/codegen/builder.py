@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from .. import compat
 from ..compat import Buffer, Expr, IRBuilder, T, Var, tir
 from ..graph.classify import is_heavy
+from ..graph.dtype import item_bytes
 from ..graph.extent import Extent, as_expr, is_static
 from ..plan import heuristics
 from .opaque import hidden
@@ -89,6 +90,14 @@ def stack(shape: Sequence[Extent], dtype: str, name: str) -> Buffer:
     One of symbolic size comes from the thread's pool.
     """
     return local(shape, dtype, name, STACK)
+
+
+def words_of(buffer: Buffer) -> Buffer:
+    """The same memory, of one dimension, as words of 32 bits."""
+    (size,) = buffer.shape
+    dtype = compat.buffer_dtype(buffer)
+    count = tir.floordiv(size * i64(item_bytes(dtype)), i64(4))
+    return compat.view(buffer, [count], f"{buffer.name}_words", "uint32")
 
 
 def flat_view(buffer: Buffer) -> Buffer:

@@ -30,6 +30,9 @@ part of the device and wait for the rest for ever."""
 COPIES_IN_BACKGROUND: bool = HAS_TIRX
 """Kernels may have the instructions that copy to shared memory without registers (cp.async)."""
 
+HINTS_CACHES: bool = HAS_TIRX
+"""Loads of kernels may carry a policy for the second-level cache (createpolicy)."""
+
 BOUNDS_RESIDENT_BLOCKS: bool = HAS_TIRX
 """A kernel may say how many of its blocks a multiprocessor is to hold (the second launch bound of CUDA C)."""
 

@@ -263,6 +263,10 @@ SPLIT_BLOCK_SHAPES = ((512, 2), (512, 1))
 STREAMED_WORDS = 24
 """Registers for loads in flight of such a block that keeps nothing in registers."""
 
+CACHES_FILLED = 2
+"""Times that what a kernel reads, and what it writes, each fill the second-level cache from which on its inputs are to
+last there; at once the cache's size (a transposition of 67 MB with a layer norm) nothing is won."""
+
 # -- row domain or phases --------------------------------------------------------------------------------------
 IDLE_BLOCK_BYTES = 1 << 20
 """Bytes that a block moves in the time of a few launches: where few blocks have more each, phases are tried."""

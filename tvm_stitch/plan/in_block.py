@@ -11,6 +11,7 @@ from .cpu.tile import choose_cpu_mapping
 from .gpu.copied import plan_copied
 from .gpu.crossed import plan_crossed
 from .gpu.early_loads import with_early_loads
+from .gpu.lasting import with_lasting_inputs
 from .gpu.mapping import CrossBlockReduction
 from .gpu.split import choose_mapping, partial_scratch
 from .gpu.tile import settled
@@ -68,7 +69,7 @@ def _plan_gpu(graph: StitchGraph, device: DeviceModel, config: StitchConfig) -> 
     partials = {op: partial_tensor(op, mapping.row_splits, s.dtype) for op, s in scratch.items()}
     rescaled = rescaled_sums(alignment, sched) if mapping.shares_rows else {}
     stage = with_early_loads(Stage(whole(alignment), sched, mapping, rescaled=rescaled), device)
-    return KernelPlan(
+    plan = KernelPlan(
         graph,
         device,
         ((stage,),),
@@ -76,3 +77,4 @@ def _plan_gpu(graph: StitchGraph, device: DeviceModel, config: StitchConfig) -> 
         scratch=tuple(scratch.values()),
         place={partials[op]: s.name for op, s in scratch.items()},
     )
+    return with_lasting_inputs(plan)

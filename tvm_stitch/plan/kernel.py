@@ -58,6 +58,7 @@ class Stage:
     backwards: bool = False
     resident: tuple[Leaf, ...] = ()
     early: tuple[Leaf, ...] = ()
+    lasting: tuple[Leaf, ...] = ()
     rescaled: Mapping[Operator, Operator] = field(default_factory=dict)
 
     @property

@@ -73,6 +73,9 @@ def _begin(emitter: RowEmitter, leaf: Leaf, p: RowLoop, piece: int, size: int) -
     stage = B.local([m.block_columns(p.columns)], dtype, f"{tensor.name}_copy", "shared.dyn")
     indices = input_indices(emitter.al, tensor, point)
     cached = T.ptx.cp.async_.cg if size == 16 else T.ptx.cp.async_.ca
+    policy = emitter.policy_of(leaf, piece)
+    copy = cached.shared.global_ if policy is None else cached.shared.global_.L2__cache_hint
+    hint = () if policy is None else (policy,)
     with B.loop("unroll", cm.steps, "step") as step, B.loop("unroll", cm.chunks, "chunk") as chunk:
         base = emitter.inside(emitter.base(cm, step, chunk), p.columns, cm)
         place = emitter.place(cm, step, chunk)
@@ -82,8 +85,8 @@ def _begin(emitter: RowEmitter, leaf: Leaf, p: RowLoop, piece: int, size: int) -
             to = tir.address_of(B.fetch(stage, place + part * B.i64(piece)))
             source = tir.address_of(compat.load(memory, where))
             B.evaluate(
-                cached.shared.global_.L2__128B(  # neighbours read the rest of the line next
-                    T.cuda.cvta_generic_to_shared(to), source, size, compat.const(size, "uint32")
+                copy.L2__128B(  # neighbours read the rest of the line next
+                    T.cuda.cvta_generic_to_shared(to), source, size, compat.const(size, "uint32"), *hint
                 )
             )
     return stage

@@ -19,12 +19,6 @@ def reads_words(dtype: str, piece: int, sched: LoopNest) -> bool:
     return dtype == "bfloat16" and piece % 2 == 0 and any(p.outputs for p in sched.passes)
 
 
-def words_of(tile: Buffer) -> Buffer:
-    """A tile's memory as words of two elements."""
-    (size,) = tile.shape
-    return compat.view(tile, [tir.floordiv(size, B.i64(2))], f"{tile.name}_words", "uint32")
-
-
 def widened(words: Buffer, element: Expr) -> Expr:
     """An element as float32; of two in a word the first is the lower half.
 

@@ -17,8 +17,9 @@ from ...plan.kernel import Stage
 from .. import builder as B
 from ..buffers import Buffers
 from ..evaluator import Evaluator, input_indices
+from .cache_policy import load_lasting, loads_words
 from .crossed import load_crossed
-from .packed_pairs import reads_words, words_of
+from .packed_pairs import reads_words
 from .vector_address import vector_address
 
 
@@ -39,6 +40,7 @@ class RowMemory:
         self.block: Expr = B.i64(0)
         self.first_row: Expr = B.i64(0)  # of the block's group of rows
         self.segment: Expr = B.i64(0)  # which part of the row's columns the block has
+        self.lasting: Expr | None = None  # the cache policy of loads of the stage's lasting inputs
         self.in_range: Expr | None = None
         self.guarded = False
 
@@ -53,7 +55,7 @@ class RowMemory:
         dtype = self.buffers.dtype(leaf[0])
         tile = B.local([size], dtype, leaf[0].name + "_in")
         if reads_words(dtype, self.input_piece(leaf, p), self.stage.schedule):
-            self.pairs[tile] = words_of(tile)
+            self.pairs[tile] = B.words_of(tile)
         return tile
 
     def inside(self, base: Expr, columns: Extent, cm: ColumnMapping) -> Expr:
@@ -121,7 +123,13 @@ class RowMemory:
         tensor, point = leaf
         indices = input_indices(self.al, tensor, point)
         memory, piece = self.buffers.of(tensor), self.input_piece(leaf, p)
-        self._copy(memory, self.load_tiles[leaf], indices, base, start, cm, piece, to_tile=True)
+        policy = self.policy_of(leaf, piece)
+        self._copy(memory, self.load_tiles[leaf], indices, base, start, cm, piece, True, policy)
+
+    def policy_of(self, leaf: Leaf, piece: int) -> Expr | None:
+        """The cache policy for loads of ``piece`` elements of an input; None for the cache's own."""
+        lasts = leaf in self.stage.lasting and loads_words(self.buffers.dtype(leaf[0]), piece)
+        return self.lasting if lasts else None
 
     def _store(self, p: RowLoop, cm: ColumnMapping, base: Expr, out_tiles: dict[Key, Buffer]) -> None:
         for key in p.outputs:
@@ -147,7 +155,7 @@ class RowMemory:
 
     def _copy(
         self, memory: Buffer, tile: Buffer, indices: list[Expr], base: Expr, start: Expr, cm: ColumnMapping,
-        piece: int, to_tile: bool,
+        piece: int, to_tile: bool, policy: Expr | None = None,
     ) -> None:  # fmt: skip
         if to_tile and self.guarded:
             with B.loop("unroll", cm.vector, "v") as v:
@@ -155,13 +163,21 @@ class RowMemory:
         with B.when(self.in_range if to_tile and self.guarded else None):
             with B.loop("unroll", cm.vector // piece, "part") as q:
                 where, memory = self.vector_at(memory, indices, base + q * B.i64(piece), piece)
-                with B.loop("vectorized", piece, "v") as v:
-                    slot = start + q * B.i64(piece) + v
-                    place = [*where[:-1], where[-1] + v] if where else []
-                    if to_tile:
-                        B.store(tile, compat.load(memory, place), [slot])
-                    else:
-                        B.store(memory, B.fetch(tile, slot), place)
+                if policy is not None:
+                    load_lasting(memory, where, tile, start + q * B.i64(piece), piece, policy)
+                else:
+                    self._copy_piece(memory, where, tile, start + q * B.i64(piece), piece, to_tile)
+
+    @staticmethod
+    def _copy_piece(
+        memory: Buffer, where: list[Expr], tile: Buffer, start: Expr, piece: int, to_tile: bool
+    ) -> None:
+        with B.loop("vectorized", piece, "v") as v:
+            place = [*where[:-1], where[-1] + v] if where else []
+            if to_tile:
+                B.store(tile, compat.load(memory, place), [start + v])
+            else:
+                B.store(memory, B.fetch(tile, start + v), place)
 
     def vector_at(
         self, memory: Buffer, indices: list[Expr], column: Expr, piece: int

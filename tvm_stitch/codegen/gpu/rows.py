@@ -31,6 +31,7 @@ from ..buffers import IN_PLACE, Buffers
 from ..combine import accumulator_dtype, combine, identity, in_pairs
 from ..evaluator import Evaluator, compute_dtype, convert, short_name
 from .background_copies import begin_copies, read_copies, wait_for_copies
+from .cache_policy import lasting_policy
 from .exchange import Exchanger, make_exchange
 from .launch_bounds import bound_registers
 from .packed_pairs import widened
@@ -83,6 +84,8 @@ class RowEmitter(RowMemory):
             row = self._launch(stack)
             self.eval = Evaluator(self.al, row, self, buffers=self.buffers)
             self.eval.guard = self.in_range if self.guarded else None
+            if self.stage.lasting:
+                self.lasting = lasting_policy()
             if self.mapping.shared:
                 self.copied = begin_copies(self)
                 self._allocate_stage()

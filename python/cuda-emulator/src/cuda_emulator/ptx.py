@@ -37,6 +37,11 @@ _FENCE = re.compile(
 )
 # Registers in braces.
 _VECTOR = {count: r"\{" + ", ?".join([r"%(\d+)"] * count) + r"\}" for count in (2, 4)}
+# A load of one, two or four registers under a cache policy.
+_CACHED_LOAD = re.compile(
+    r"ld\.global\.L2::cache_hint(?:\.v(?P<count>[24]))?\.(?P<type>b32|f32) (?P<into>\{[^}]*\}|%\d+),"
+    r" \[%(?P<address>\d+)\], %\d+"
+)
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 
@@ -146,6 +151,17 @@ def _translate(statement: str) -> str:
         if m[1] in _TYPES:
             kind = _TYPES[m[1]]
             return f"emu::store_shared<{kind}>({operand(m[2])}, emu::to_bits<{kind}>({operand(m[3])}))"
+    if m := _CACHED_LOAD.fullmatch(text):
+        kind, into = _TYPES[m["type"]], re.findall(r"\d+", m["into"])
+        vector = {2: {"float": "float2"}, 4: {"float": "float4"}}.get(len(into), {})
+        loaded = (
+            f"emu::load_vector<{vector.get(kind, f'uint{len(into)}')}>"
+            if vector
+            else f"emu::load_global<{kind}>"
+        )
+        return f"{loaded}({operand(m['address'])}, {listed(*into)})"
+    if re.fullmatch(r"createpolicy\.fractional\.L2::evict_\w+\.b64 %\d+(?:, [\w.]+)?", text):
+        return f"{operand('0')} = 0"  # caches are not emulated
     if m := re.fullmatch(r"mov\.u(?:32|64) %(\d+), %%?([\w.]+)", text):
         if m[2] in _REGISTERS:
             return f"{operand(m[1])} = {_REGISTERS[m[2]]}"
@@ -175,7 +191,8 @@ def _translate(statement: str) -> str:
             kind = {"f16": "half", "bf16": "bf16"}[m[1]]
             return f"emu::multiply_add<emu::{kind}_to_float>(__LINE__, {listed(*numbers[:10])})"
     if m := re.fullmatch(
-        r"cp\.async\.c[ag]\.shared(?:::cta)?\.global(?:\.L2::(?:64|128|256)B)? \[%(\d+)\], \[%(\d+)\], (\d+), %(\d+)",
+        r"cp\.async\.c[ag]\.shared(?:::cta)?\.global(?:\.L2::cache_hint)?(?:\.L2::(?:64|128|256)B)?"
+        r" \[%(\d+)\], \[%(\d+)\], (\d+), %(\d+)(?:, %\d+)?",
         text,
     ):
         return f"emu_copy_async({operand(m[1])}, {operand(m[2])}, {m[3]}, {operand(m[4])})"

@@ -432,6 +432,18 @@ EMU_NOSAN inline K to_bits(V v) {
   if constexpr (sizeof(K) == sizeof(V)) return __builtin_bit_cast(K, v);
   else return K(v);
 }
+template <class V, class A, class B>
+inline void load_vector(const void* from, A& a, B& b) {
+  const V v = *static_cast<const V*>(from);
+  a = read_bits(a, v.x), b = read_bits(b, v.y);
+}
+template <class V, class A, class B, class C, class D>
+inline void load_vector(const void* from, A& a, B& b, C& c, D& d) {
+  const V v = *static_cast<const V*>(from);
+  a = read_bits(a, v.x), b = read_bits(b, v.y), c = read_bits(c, v.z), d = read_bits(d, v.w);
+}
+template <class T, class A>
+inline void load_global(const void* from, A& a) { a = read_bits(a, *static_cast<const T*>(from)); }
 
 // ---- the kernel's entry: unpacks 8-byte argument cells, and tells the types of its parameters ------------------------
 template <class T> struct Kind { static constexpr char value = T(-1) < T(0) ? 'i' : 'u'; };

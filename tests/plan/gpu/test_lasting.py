@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inputs that the second-level cache is asked to keep longest."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tvm.relax import op as R
+
+from tests.graph.helpers import H200, build, plan, symbol
+from tvm_stitch.plan import heuristics
+
+F32 = "float32"
+
+
+def norm(emit: Any, x: Any, w: Any) -> list[Any]:
+    return [R.nn.rms_norm(x, w, axes=[-1])]
+
+
+def lasting(rows: Any, columns: int, device: Any = H200) -> list[str]:
+    made = plan(build(norm, ((rows, columns), F32), ((columns,), F32)), device)
+    return [tensor.name for tensor, _ in made.stage.lasting]
+
+
+def test_what_overflows_the_cache_lasts_but_not_what_rows_share() -> None:
+    assert lasting(16_384, 4096) == ["x0"]
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_reads_and_writes_fill_the_cache_so_often(more: int) -> None:
+    rows = heuristics.CACHES_FILLED * H200.l2_bytes // (1024 * 4) - 1 + more
+    assert (lasting(rows, 1024) == ["x0"]) == bool(more)
+
+
+def test_what_writes_little_leaves_the_cache_alone() -> None:
+    def total(emit: Any, x: Any) -> list[Any]:
+        return [R.sum(x, axis=[-1])]
+
+    assert plan(build(total, ((65_536, 4096), F32)), H200).stage.lasting == ()
+
+
+def test_sizes_that_nobody_knows_do_too() -> None:
+    assert lasting(symbol("n"), 4096) == []
+
+
+def test_devices_without_policies() -> None:
+    assert lasting(16_384, 4096, replace(H200, cache_policies=False)) == []
