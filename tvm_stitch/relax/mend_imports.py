@@ -18,6 +18,7 @@ from tvm import relax
 
 from ..graph.extent import is_static
 from ..module_pass import module_pass
+from . import boolean_arithmetic
 from .functions import with_own_functions, with_result_inferred
 from .operators import has_operators, operator_name
 from .views import integers_of, shape_of
@@ -82,16 +83,20 @@ def _topk(builder: Any, call: Any) -> Any:
     """The greatest or least element with its index by reductions: ``max(dim)`` is imported as a top-1, which sorts."""
     (x,) = call.args
     shape, attrs = shape_of(x), call.attrs
-    if int(attrs.k) != 1 or shape is None or not shape or str(x.ty.dtype) == "bool":
+    if int(attrs.k) != 1 or shape is None or not shape:
         return call
     axis = int(attrs.axis) % len(shape)
     if not is_static(shape[axis : axis + 1]) or shape[axis] == 0:
         return call
     which = str(attrs.ret_type)
+    of_booleans = str(x.ty.dtype) == "bool"
+    if of_booleans:
+        x = builder.emit(relax.op.astype(x, "int8"))
     found = []
     if which in ("both", "values"):
         extreme = relax.op.max if attrs.largest else relax.op.min
-        found.append(extreme(x, axis, True))
+        value = extreme(x, axis, True)
+        found.append(relax.op.astype(builder.emit(value), "bool") if of_booleans else value)
     if which in ("both", "indices"):
         place = relax.op.argmax if attrs.largest else relax.op.argmin
         index = builder.emit(place(x, axis, True))
@@ -152,6 +157,7 @@ def _leaky_relu(builder: Any, call: Any) -> Any:
 
 
 MENDED: dict[str, Callable[[Any, Any], Any]] = {
+    **boolean_arithmetic.MENDED,
     "relax.clip": _clip,
     "relax.full": _full,
     "relax.cumsum": _count,
