@@ -34,6 +34,11 @@ def argument(node: Any, at: int, name: str, otherwise: Any) -> Any:
     return node.args[at] if at < len(node.args) else node.kwargs.get(name, otherwise)
 
 
+def dtype_name(dtype: Any) -> str:
+    """TVM's name of one of PyTorch's types."""
+    return str(dtype).removeprefix("torch.")
+
+
 def _axes(given: Any) -> list[int] | None:
     """Axes as PyTorch gives them: one, several, or none for all."""
     if given is None or given == []:
@@ -45,7 +50,7 @@ def _over_axes(reduce: Any, node: Any, importer: Any) -> Any:
     """(input, axes, keepdim) -> the reduction over the axes, over all where none are given."""
     emit, x = importer.block_builder.emit, importer.env[node.args[0]]
     if (dtype := node.kwargs.get("dtype")) is not None:
-        x = emit(R.astype(x, str(dtype).removeprefix("torch.")))
+        x = emit(R.astype(x, dtype_name(dtype)))
     elif reduce is R.prod and str(x.ty.dtype.dtype) in ("bool", "int8", "int16", "int32", "uint8"):
         x = emit(R.astype(x, "int64"))  # in which PyTorch multiplies integers
     return emit(reduce(x, _axes(argument(node, 1, "dim", None)), bool(argument(node, 2, "keepdim", False))))
@@ -73,7 +78,7 @@ def _range(node: Any, importer: Any) -> Any:
     step = argument(node, 2, "step", 1)
     if not isinstance(step, int) or step > 0 or isinstance(start, float) or isinstance(end, float):
         return importer._arange(node)
-    emit, dtype = importer.block_builder.emit, str(node.meta["val"].dtype).removeprefix("torch.")
+    emit, dtype = importer.block_builder.emit, dtype_name(node.meta["val"].dtype)
     count = -((end - start) // -step)
     last = start + (count - 1) * step
     return emit(R.flip(emit(R.arange(last, start + 1, -step, dtype=dtype)), 0))
