@@ -21,7 +21,7 @@ from ..module_pass import module_pass
 from . import boolean_arithmetic
 from .functions import with_own_functions, with_result_inferred
 from .operators import has_operators, operator_name
-from .views import integers_of, shape_of
+from .views import has_elements, integers_of, shape_of
 
 
 def _clip(builder: Any, call: Any) -> Any:
@@ -144,6 +144,21 @@ def _slice(_builder: Any, call: Any) -> Any:
     return relax.op.strided_slice(x, counted, *cuts, assume_inbound=bool(call.attrs.assume_inbound))
 
 
+def _concat(_builder: Any, call: Any) -> Any:
+    """A concatenation without the parts that have no elements.
+
+    Rotary embeddings of whole heads have them: what is left of a head is ``x[..., 64:]`` of 64 numbers. Such a part is
+    no input of a stitched kernel, and TVM's schedules for a GPU divide by its extents.
+    """
+    (parts,) = call.args
+    if not isinstance(parts, relax.Tuple):
+        return call
+    some = [part for part in parts.fields if has_elements(part)]
+    if len(some) in (0, len(parts.fields)):
+        return call
+    return some[0] if len(some) == 1 else relax.op.concat(some, call.attrs.axis)
+
+
 def _leaky_relu(builder: Any, call: Any) -> Any:
     """The greater of an element and its multiple: TVM's change of layouts stops at a leaky ReLU, and not at a maximum.
 
@@ -159,6 +174,7 @@ def _leaky_relu(builder: Any, call: Any) -> Any:
 MENDED: dict[str, Callable[[Any, Any], Any]] = {
     **boolean_arithmetic.MENDED,
     "relax.clip": _clip,
+    "relax.concat": _concat,
     "relax.full": _full,
     "relax.cumsum": _count,
     "relax.cumprod": _count,
