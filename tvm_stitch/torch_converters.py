@@ -17,6 +17,7 @@ from .torch_backward import Converter, backward_converters, constant, number
 from .torch_core import core_converters, dtype_name
 from .torch_experts import expert_converters
 from .torch_indexing import indexing_converters
+from .torch_pooling import pooling_converters
 from .torch_resizing import resizing_converters
 
 __all__ = ["torch_converters"]
@@ -36,6 +37,7 @@ def torch_converters() -> dict[str, Converter]:
         **core_converters(),
         **expert_converters(),
         **indexing_converters(),
+        **pooling_converters(),
         **resizing_converters(),
         "cat.default": _concatenation,
         "elu.default": _elu,
