@@ -63,7 +63,16 @@ def test_what_the_importer_lacks(name: str) -> None:
 
 def test_variances_over_a_symbolic_batch() -> None:
     def moments(x: Any) -> list[Any]:
-        return [*torch.var_mean(x, 0), *torch.var_mean(x, (0, 2), correction=0), *torch.var_mean(x, -1)]
+        return [
+            *torch.var_mean(x, 0),
+            *torch.var_mean(x, (0, 2), correction=0),
+            *torch.var_mean(x, -1),
+            x.var(0),
+            x.std((0, 1), keepdim=True),
+            x.var(),
+            x.std(1),
+            x.var(0, correction=0),
+        ]
 
     batch = {"args": ({0: torch.export.Dim("batch", min=2, max=9)},)}
     function = compiled(moments, numbers(3, 4, 5), dynamic=batch, custom_convert_map=torch_converters())
@@ -71,6 +80,18 @@ def test_variances_over_a_symbolic_batch() -> None:
         x = numbers(count, 4, 5)
         for got, want in zip(function(tvm.runtime.tensor(x.numpy())), moments(x.double()), strict=True):
             np.testing.assert_allclose(got.numpy(), want.numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_windows_along_a_symbolic_axis() -> None:
+    def windows(x: Any) -> list[Any]:
+        return [x.unfold(1, 3, 2), x.unfold(1, 2, 1).sum(-1), x.unfold(-1, 2, 2)]
+
+    length = {"args": ({1: torch.export.Dim("length", min=5, max=64)},)}
+    function = compiled(windows, numbers(2, 8, 5), dynamic=length, custom_convert_map=torch_converters())
+    for count in (5, 7, 8, 33):
+        x = numbers(2, count, 5)
+        for got, want in zip(function(tvm.runtime.tensor(x.numpy())), windows(x), strict=True):
+            np.testing.assert_allclose(got.numpy(), want.numpy(), rtol=1e-6, atol=1e-6)
 
 
 def test_what_is_not_imported_is_told() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 from tvm import relax, tirx
@@ -35,7 +35,9 @@ def core_converters() -> dict[str, Converter]:
         "linalg_vector_norm.default": _norm,
         "searchsorted.Tensor": _searchsorted,
         "topk.default": _topk,
-        "var_mean.correction": _variance_and_mean,
+        "std.correction": partial(_spread, "deviation"),
+        "var.correction": partial(_spread, "variance"),
+        "var_mean.correction": partial(_spread, "both"),
     }
 
 
@@ -150,22 +152,28 @@ def _topk(node: Any, importer: Any) -> Any:
     return importer.block_builder.emit(R.topk(x, count, axis, "both", largest, "int64"))
 
 
-def _variance_and_mean(node: Any, importer: Any) -> Any:
-    """(input, axes=None, correction=1, keepdim=False) -> (variance, mean)."""
+def _spread(part: str, node: Any, importer: Any) -> Any:
+    """(input, axes=None, correction=1, keepdim=False) -> a variance, a deviation, or a variance and a mean.
+
+    TVM's importer has no variance with its mean, and none with a correction over a symbolic number of elements.
+    """
     emit, x = importer.block_builder.emit, importer.env[node.args[0]]
-    axes = _axes(argument(node, 1, "dim", None))
-    keep, correction = bool(node.kwargs.get("keepdim", False)), node.kwargs.get("correction", 1)
     shape, dtype = list(x.ty.shape), str(x.ty.dtype.dtype)
-    over = range(len(shape)) if axes is None else axes
+    given = _axes(argument(node, 1, "dim", None))
+    axes = list(range(len(shape))) if given is None else given
+    count = reduce(operator.mul, (shape[axis] for axis in axes), tirx.const(1, "int64"))
+    if part != "both" and int_value(count) is not None:
+        return (importer._var if part == "variance" else importer._std)(node)
+    keep, correction = bool(node.kwargs.get("keepdim", False)), node.kwargs.get("correction")
+    less = 1 if correction is None else correction
     mean = emit(R.mean(x, axes, True))
     centred = emit(R.subtract(x, mean))
     total = emit(R.sum(emit(R.multiply(centred, centred)), axes, keep))
-    count: Any = 1
-    for axis in over:
-        count = count * shape[axis]
-    divisor = tirx.Max(
-        tirx.Cast(dtype, count) - float(1 if correction is None else correction), tirx.const(0, dtype)
-    )
     if (known := int_value(count)) is not None:
-        divisor = relax.const(max(known - (1 if correction is None else correction), 0), dtype)
-    return relax.Tuple([emit(R.divide(total, divisor)), mean if keep else emit(R.squeeze(mean, list(over)))])
+        divisor: Any = relax.const(max(known - less, 0), dtype)
+    else:
+        divisor = tirx.Max(tirx.Cast(dtype, count) - tirx.const(less, dtype), tirx.const(0, dtype))
+    variance = emit(R.divide(total, divisor))
+    if part == "both":
+        return relax.Tuple([variance, mean if keep else emit(R.squeeze(mean, axes))])
+    return variance if part == "variance" else emit(R.sqrt(variance))

@@ -236,11 +236,10 @@ def _unfold(node: Any, importer: Any) -> Any:
     emit, x = importer.block_builder.emit, importer.env[node.args[0]]
     axis, size, step = (int(number) for number in node.args[1:4])
     axis %= len(x.ty.shape)
-    extent = int_value(x.ty.shape[axis])
-    if extent is None:
-        raise ValueError("unfold is imported along axes of a fixed extent only")
-    places = np.arange(0, extent - size + 1, step)[:, None] + np.arange(size)
-    found = emit(R.take(x, relax.const(places.astype("int64")), axis, mode="fast"))
+    count = (x.ty.shape[axis] - size) // step + 1
+    begins = emit(R.expand_dims(emit(R.arange(0, count * step, step, "int64")), [1]))
+    places = emit(R.add(begins, relax.const(np.arange(size), "int64")))
+    found = emit(R.take(x, places, axis, mode="fast"))
     rank = len(found.ty.shape)
     order = [at for at in range(rank) if at != axis + 1] + [axis + 1]
     return found if axis + 1 == rank - 1 else emit(R.permute_dims(found, order))
