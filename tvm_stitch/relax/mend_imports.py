@@ -18,7 +18,7 @@ from tvm import relax
 
 from ..graph.extent import is_static
 from ..module_pass import module_pass
-from . import boolean_arithmetic
+from . import adaptive_pools, boolean_arithmetic
 from .functions import with_own_functions, with_result_inferred
 from .operators import has_operators, operator_name
 from .views import has_elements, integers_of, shape_of
@@ -172,6 +172,7 @@ def _leaky_relu(builder: Any, call: Any) -> Any:
 
 
 MENDED: dict[str, Callable[[Any, Any], Any]] = {
+    **adaptive_pools.MENDED,
     **boolean_arithmetic.MENDED,
     "relax.clip": _clip,
     "relax.concat": _concat,
