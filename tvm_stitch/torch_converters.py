@@ -26,10 +26,11 @@ __all__ = ["torch_converters"]
 def torch_converters() -> dict[str, Converter]:
     """Converters for any exported program: ``from_exported_program(program, custom_convert_map=torch_converters())``.
 
-    Those of :func:`~tvm_stitch.torch_backward.backward_converters` and of
-    :func:`~tvm_stitch.torch_indexing.indexing_converters`, SELU's, reductions such as ``amax``
-    (which ``logsumexp`` has), concatenations with a tensor of nothing (caches that begin so), and what gives floats of
-    integers: quotients, powers, roots, exponentials, logarithms.
+    Those of :func:`~tvm_stitch.torch_arithmetic.arithmetic_converters` (operands of several types),
+    :func:`~tvm_stitch.torch_backward.backward_converters`, :func:`~tvm_stitch.torch_indexing.indexing_converters`,
+    :func:`~tvm_stitch.torch_pooling.pooling_converters` and :func:`~tvm_stitch.torch_resizing.resizing_converters`,
+    SELU's, reductions such as ``amax`` (which ``logsumexp`` has), and concatenations with a tensor of nothing (caches
+    that begin so).
     """
     return {
         **arithmetic_converters(),

@@ -2,8 +2,8 @@
 """Adaptive average pooling whose parts differ in size, as sums over parts of one size.
 
 9 rows pooled to 6 are read in parts of one and two rows. TVM loops over as many as a part has, which depends on where
-it is: such a loop nest is no reduction that can be stitched. Read in parts of the greatest size, of which some have less
-than that, it is.
+it is: such a loop nest is no reduction that can be stitched. Read in parts of the greatest size, of which some have
+less than that, it is.
 """
 
 from __future__ import annotations
