@@ -53,13 +53,21 @@ def _moments(emit: Callable[[Any], Any], x: Any, axes: Sequence[int], epsilon: f
 
 
 def _layer_norm(node: Any, importer: Any) -> Any:
-    """(input, normalized_shape, weight, bias, eps) -> (output, mean, rstd), these two with extents of 1."""
-    output = importer._native_layer_norm(node)
-    if not results_read(node) & {1, 2}:
+    """(input, normalized_shape, weight, bias, eps) -> (output, mean, rstd), these two with extents of 1.
+
+    TVM has no layer norm of float64.
+    """
+    x, emit = importer.env[node.args[0]], importer.block_builder.emit
+    of_its_own = str(x.ty.dtype.dtype) == "float64"
+    output = None if of_its_own else importer._native_layer_norm(node)
+    if not of_its_own and not results_read(node) & {1, 2}:
         return output
-    x = importer.env[node.args[0]]
-    axes = range(-len(node.args[1]), 0)
-    mean, _, reciprocal = _moments(importer.block_builder.emit, x, axes, number(node, 4, 1e-5))
+    mean, _, reciprocal = _moments(emit, x, range(-len(node.args[1]), 0), number(node, 4, 1e-5))
+    if of_its_own:
+        output = emit(R.multiply(emit(R.subtract(x, mean)), reciprocal))
+        for combine, at in ((R.multiply, 2), (R.add, 3)):
+            if (operand := _operand(node, importer, at)) is not None:
+                output = emit(combine(output, operand))
     return relax.Tuple([output, mean, reciprocal])
 
 

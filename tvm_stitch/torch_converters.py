@@ -18,6 +18,7 @@ from .torch_core import core_converters, dtype_name
 from .torch_experts import expert_converters
 from .torch_indexing import indexing_converters
 from .torch_pooling import pooling_converters
+from .torch_products import product_converters
 from .torch_resizing import resizing_converters
 
 __all__ = ["torch_converters"]
@@ -39,6 +40,7 @@ def torch_converters() -> dict[str, Converter]:
         **expert_converters(),
         **indexing_converters(),
         **pooling_converters(),
+        **product_converters(),
         **resizing_converters(),
         "cat.default": _concatenation,
         "elu.default": _elu,
