@@ -8,7 +8,6 @@ importer gives the norm's result, or zeros, in their place and says nothing; of 
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +15,7 @@ from typing import Any
 from tvm import relax
 from tvm.relax import op as R
 
-Converter = Callable[[Any, Any], Any]
-"""Of a node of PyTorch's graph, and the importer."""
+from .torch_core import Converter, results_read
 
 
 def backward_converters() -> dict[str, Converter]:
@@ -29,11 +27,6 @@ def backward_converters() -> dict[str, Converter]:
         "_native_batch_norm_legit_functional.default": _running_batch_norm,
         "convolution_backward.default": _convolution_backward,
     }
-
-
-def _results_read(node: Any) -> set[int]:
-    """The numbers of a node's results that other nodes read."""
-    return {user.args[1] for user in node.users if user.target is operator.getitem}
 
 
 def _operand(node: Any, importer: Any, at: int) -> Any:
@@ -60,13 +53,21 @@ def _moments(emit: Callable[[Any], Any], x: Any, axes: Sequence[int], epsilon: f
 
 
 def _layer_norm(node: Any, importer: Any) -> Any:
-    """(input, normalized_shape, weight, bias, eps) -> (output, mean, rstd), these two with extents of 1."""
-    output = importer._native_layer_norm(node)
-    if not _results_read(node) & {1, 2}:
+    """(input, normalized_shape, weight, bias, eps) -> (output, mean, rstd), these two with extents of 1.
+
+    TVM has no layer norm of float64.
+    """
+    x, emit = importer.env[node.args[0]], importer.block_builder.emit
+    of_its_own = str(x.ty.dtype.dtype) == "float64"
+    output = None if of_its_own else importer._native_layer_norm(node)
+    if not of_its_own and not results_read(node) & {1, 2}:
         return output
-    x = importer.env[node.args[0]]
-    axes = range(-len(node.args[1]), 0)
-    mean, _, reciprocal = _moments(importer.block_builder.emit, x, axes, number(node, 4, 1e-5))
+    mean, _, reciprocal = _moments(emit, x, range(-len(node.args[1]), 0), number(node, 4, 1e-5))
+    if of_its_own:
+        output = emit(R.multiply(emit(R.subtract(x, mean)), reciprocal))
+        for combine, at in ((R.multiply, 2), (R.add, 3)):
+            if (operand := _operand(node, importer, at)) is not None:
+                output = emit(combine(output, operand))
     return relax.Tuple([output, mean, reciprocal])
 
 
@@ -78,8 +79,12 @@ def _group_norm(node: Any, importer: Any) -> Any:
     emit, x = importer.block_builder.emit, importer.env[node.args[0]]
     groups, epsilon = int(node.args[6]), number(node, 7, 1e-5)
     images, channels = list(x.ty.shape)[:2]
-    dtype = str(x.ty.dtype.dtype)
+    given = str(x.ty.dtype.dtype)
     weight, bias = (_operand(node, importer, at) for at in (1, 2))
+    dtype = "float32" if given == "bfloat16" else given  # of which TVM has no group norm
+    x, weight, bias = (
+        each if each is None or dtype == given else emit(R.astype(each, dtype)) for each in (x, weight, bias)
+    )
     output = emit(
         R.nn.group_norm(
             x,
@@ -91,7 +96,9 @@ def _group_norm(node: Any, importer: Any) -> Any:
             epsilon=epsilon,
         )
     )
-    if not _results_read(node) & {1, 2}:
+    if dtype != given:
+        output = emit(R.astype(output, given))
+    if not results_read(node) & {1, 2}:
         return relax.Tuple([output])
     parts = emit(R.reshape(x, [images, groups, -1]))
     mean, _, reciprocal = _moments(emit, parts, [2], epsilon)
@@ -109,7 +116,7 @@ def _channel_moments(node: Any, importer: Any, epsilon: float) -> tuple[Any, Any
 def _batch_norm(node: Any, importer: Any) -> Any:
     """(input, weight, bias, training, momentum, eps) -> (output, mean, rstd), these two for each channel."""
     output = importer._batch_norm_legit_no_stats(node)
-    if not _results_read(node) & {1, 2}:
+    if not results_read(node) & {1, 2}:
         return output
     mean, _, reciprocal = _channel_moments(node, importer, number(node, 5, 1e-5))
     return relax.Tuple([output, mean, reciprocal])

@@ -7,18 +7,19 @@ left out.
 
 from __future__ import annotations
 
-import operator
-from functools import partial
 from typing import Any
 
-from tvm import relax
 from tvm.relax import op as R
 
 from .compat import int_value
+from .torch_arithmetic import arithmetic_converters, in_type
 from .torch_backward import Converter, backward_converters, constant, number
-from .torch_core import core_converters
+from .torch_core import core_converters, dtype_name
 from .torch_experts import expert_converters
 from .torch_indexing import indexing_converters
+from .torch_pooling import pooling_converters
+from .torch_products import product_converters
+from .torch_resizing import resizing_converters
 
 __all__ = ["torch_converters"]
 
@@ -26,89 +27,24 @@ __all__ = ["torch_converters"]
 def torch_converters() -> dict[str, Converter]:
     """Converters for any exported program: ``from_exported_program(program, custom_convert_map=torch_converters())``.
 
-    Those of :func:`~tvm_stitch.torch_backward.backward_converters` and of
-    :func:`~tvm_stitch.torch_indexing.indexing_converters`, SELU's, reductions such as ``amax``
-    (which ``logsumexp`` has), concatenations with a tensor of nothing (caches that begin so), and what gives floats of
-    integers: quotients, powers, roots, exponentials, logarithms.
+    Those of :func:`~tvm_stitch.torch_arithmetic.arithmetic_converters` (operands of several types),
+    :func:`~tvm_stitch.torch_backward.backward_converters`, :func:`~tvm_stitch.torch_indexing.indexing_converters`,
+    :func:`~tvm_stitch.torch_pooling.pooling_converters` and :func:`~tvm_stitch.torch_resizing.resizing_converters`,
+    SELU's, reductions such as ``amax`` (which ``logsumexp`` has), and concatenations with a tensor of nothing (caches
+    that begin so).
     """
     return {
+        **arithmetic_converters(),
         **backward_converters(),
         **core_converters(),
         **expert_converters(),
         **indexing_converters(),
+        **pooling_converters(),
+        **product_converters(),
+        **resizing_converters(),
         "cat.default": _concatenation,
-        "div.Tensor_mode": _rounded_quotient,
         "elu.default": _elu,
-        **{name: partial(_of_floats, *each) for name, each in _OF_FLOATS.items()},
     }
-
-
-def _reciprocal(x: Any) -> Any:
-    return R.divide(relax.const(1, x.ty.dtype.dtype), x)
-
-
-_OF_FLOATS: dict[str, tuple[Any, Any]] = {
-    "cos.default": (R.cos, None),
-    "div.Scalar": (R.divide, operator.truediv),
-    "div.Tensor": (R.divide, operator.truediv),
-    "erf.default": (R.erf, None),
-    "exp.default": (R.exp, None),
-    "log.default": (R.log, None),
-    "pow.Scalar": (R.power, operator.pow),
-    "pow.Tensor_Tensor": (R.power, operator.pow),
-    "reciprocal.default": (_reciprocal, None),
-    "sigmoid.default": (R.sigmoid, None),
-    "sin.default": (R.sin, None),
-    "tanh.default": (R.tanh, None),
-}
-"""Operators of PyTorch that give floats of integers too, and those of two operands for numbers; TVM's importer divides
-integers as C does, and fails at the others."""
-
-
-def _of_floats(function: Any, of_numbers: Any, node: Any, importer: Any) -> Any:
-    """An operator of operands in the type of its result, where that is of floats and one of them is of integers."""
-    given = [importer.env[arg] if arg in importer.env else arg for arg in node.args]
-    tensors = [each for each in given if isinstance(getattr(each, "ty", None), relax.TensorType)]
-    of_integers = not all("float" in str(each.ty.dtype.dtype) for each in tensors)
-    if not of_integers or not node.meta["val"].dtype.is_floating_point or _has_extents(given):
-        own = (
-            importer._unary_op(function) if of_numbers is None else importer._binary_op(function, of_numbers)
-        )
-        return own(node)
-    return importer.block_builder.emit(function(*_in_type_of_result(given, node, importer)))
-
-
-def _rounded_quotient(node: Any, importer: Any) -> Any:
-    """(dividend, divisor, rounding_mode: None, "floor" or "trunc"), of floats and integers alike."""
-    given = [importer.env[arg] if arg in importer.env else arg for arg in node.args]
-    if _has_extents(given):
-        return importer._div(node)
-    emit, mode = importer.block_builder.emit, node.kwargs.get("rounding_mode")
-    a, b = _in_type_of_result(given, node, importer)
-    if mode is None or (mode == "trunc" and not node.meta["val"].dtype.is_floating_point):
-        return emit(R.divide(a, b))  # of integers, as C does
-    if mode == "floor":
-        return emit(R.floor_divide(a, b))
-    return emit(R.trunc(emit(R.divide(a, b))))
-
-
-def _has_extents(given: list[Any]) -> bool:
-    """Whether an operand is a symbolic extent: neither a number nor a tensor."""
-    return not all(isinstance(each, (int, float)) or isinstance(each.ty, relax.TensorType) for each in given)
-
-
-def _in_type_of_result(given: list[Any], node: Any, importer: Any) -> list[Any]:
-    """Operands, tensors or numbers, in the type of what the operator gives."""
-    dtype = str(node.meta["val"].dtype).removeprefix("torch.")
-
-    def operand(each: Any) -> Any:
-        if isinstance(each, (int, float)):
-            return relax.const(each, dtype)
-        return (
-            each if str(each.ty.dtype.dtype) == dtype else importer.block_builder.emit(R.astype(each, dtype))
-        )
-
-    return [operand(each) for each in given]
 
 
 def _concatenation(node: Any, importer: Any) -> Any:
@@ -119,7 +55,7 @@ def _concatenation(node: Any, importer: Any) -> Any:
     given = [importer.env[arg] for arg in node.args[0]]
     some = [each for each in given if [int_value(extent) for extent in each.ty.shape] != [0]] or given[:1]
     axis = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
-    parts = _in_type_of_result(some, node, importer)
+    parts = in_type(some, dtype_name(node.meta["val"].dtype), importer)
     return parts[0] if len(parts) == 1 else importer.block_builder.emit(R.concat(parts, axis))
 
 

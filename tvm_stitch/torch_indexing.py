@@ -35,6 +35,7 @@ def indexing_converters() -> dict[str, Callable[[Any, Any], Any]]:
         "scatter.value": _scatter_value,
         "scatter_add.default": _scatter_add,
         "scatter_reduce.two": _scatter_reduce,
+        "unfold.default": _unfold,
     }
 
 
@@ -228,3 +229,17 @@ def _neutral(reduction: str, dtype: str) -> float:
         return -np.inf if upwards else np.inf
     limits = np.iinfo(dtype)
     return int(limits.min if upwards else limits.max)
+
+
+def _unfold(node: Any, importer: Any) -> Any:
+    """(input, axis, size, step) -> windows along an axis, their elements in a last axis."""
+    emit, x = importer.block_builder.emit, importer.env[node.args[0]]
+    axis, size, step = (int(number) for number in node.args[1:4])
+    axis %= len(x.ty.shape)
+    count = (x.ty.shape[axis] - size) // step + 1
+    begins = emit(R.expand_dims(emit(R.arange(0, count * step, step, "int64")), [1]))
+    places = emit(R.add(begins, relax.const(np.arange(size), "int64")))
+    found = emit(R.take(x, places, axis, mode="fast"))
+    rank = len(found.ty.shape)
+    order = [at for at in range(rank) if at != axis + 1] + [axis + 1]
+    return found if axis + 1 == rank - 1 else emit(R.permute_dims(found, order))

@@ -42,9 +42,13 @@ def from_exported_program_named(program: Any, **options: Any) -> tvm.IRModule:
                 names.setdefault(str(field.name), _name(node))
         return made
 
+    def convert_so(given: Any, node: Any, importer: Any) -> Any:
+        return noted(node, given(node, importer))
+
     known = ExportedProgramImporter().create_convert_map()
     custom = {function: partial(convert, function) for function in known}
-    custom |= options.pop("custom_convert_map", None) or {}
+    given = options.pop("custom_convert_map", None) or {}
+    custom |= {function: partial(convert_so, converter) for function, converter in given.items()}
     mod = from_exported_program(program, custom_convert_map=custom, **options)
     return with_named_calls(mod, names)
 

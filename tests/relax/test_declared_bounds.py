@@ -13,7 +13,7 @@ from tvm.relax import op as R
 
 import tvm_stitch
 from tests.graph.helpers import build, symbol
-from tvm_stitch.relax.declared_bounds import ATTRIBUTE, DeclaredBounds
+from tvm_stitch.relax.declared_bounds import LEAST, MOST, DeclaredBounds
 
 LLVM = tvm.target.Target("llvm")
 TABLE = np.random.default_rng(0).standard_normal((16, 4)).astype("float32")
@@ -32,7 +32,7 @@ def sliced(bound: int | None, first: int = 0, strides: int = 1) -> tvm.IRModule:
 
 
 def declared(mod: tvm.IRModule, bound: int) -> tvm.IRModule:
-    return tvm.IRModule({"main": mod["main"].with_attr(ATTRIBUTE, {"n": bound})})
+    return tvm.IRModule({"main": mod["main"].with_attr(MOST, {"n": bound})})
 
 
 @pytest.mark.parametrize("bound", [16, 12, 1])
@@ -105,3 +105,48 @@ def test_positions_of_a_sequence_of_symbolic_length() -> None:
         x = torch.randn(2, size, 4)
         wanted = model.double()(x.double()).detach().numpy()
         np.testing.assert_allclose(vm["main"](tvm.runtime.tensor(x.numpy())).numpy(), wanted, 1e-5, 1e-5)
+
+
+def differences(emit: Any, x: Any) -> list[Any]:
+    later = emit(R.strided_slice(x, [1], [1], [np.iinfo("int64").max], [1]))
+    earlier = emit(R.strided_slice(x, [1], [0], [-1], [1]))
+    return [emit(R.subtract(later, earlier))]
+
+
+def test_differences_of_neighbours() -> None:
+    def within(emit: Any, x: Any) -> list[Any]:
+        n = x.ty.shape[1]
+        later = emit(R.strided_slice(x, [1], [1], [n], [1], assume_inbound=True))
+        earlier = emit(R.strided_slice(x, [1], [0], [n - 1], [1], assume_inbound=True))
+        return [emit(R.subtract(later, earlier))]
+
+    def declaring(body: Any, least: int) -> tvm.IRModule:
+        mod = build(body, ((3, symbol("n")), "float32"))
+        return tvm.IRModule({"main": mod["main"].with_attr(LEAST, {"n": least})})
+
+    after = DeclaredBounds()(declaring(differences, 1))
+    tvm.ir.assert_structural_equal(after, DeclaredBounds()(declaring(within, 1)), True)
+    assert inbound(after) == [True, True]
+    assert inbound(DeclaredBounds()(declaring(differences, 0))) == [False, False]
+    vm = relax.VirtualMachine(tvm_stitch.compile(declaring(differences, 1), LLVM), tvm.cpu())
+    for length in (1, 2, 9):
+        x = np.random.default_rng(length).standard_normal((3, length)).astype("float32")
+        np.testing.assert_allclose(vm["main"](tvm.runtime.tensor(x)).numpy(), np.diff(x, axis=1), rtol=1e-6)
+
+
+def test_parts_of_a_symbolic_length_as_pytorch_exports_them() -> None:
+    torch = pytest.importorskip("torch")
+    from tvm.relax.frontend.torch import from_exported_program
+
+    class Model(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, x: Any) -> Any:
+            first, last, inner = x[:, :2], x[:, -2:], x[:, 1:-1]
+            return torch.diff(x, dim=1), first - last, inner * x[:, 2:] - x[:, :-2], x[:, 1::2], x[:, :-1:3]
+
+    length = torch.export.Dim("length", min=5)
+    program = torch.export.export(Model(), (torch.randn(2, 6),), dynamic_shapes={"x": {1: length}})
+    vm = relax.VirtualMachine(tvm_stitch.compile(from_exported_program(program), LLVM), tvm.cpu())
+    for size in (5, 6, 7, 33):
+        x = torch.randn(2, size)
+        for got, want in zip(vm["main"](tvm.runtime.tensor(x.numpy())), Model()(x), strict=True):
+            np.testing.assert_allclose(got.numpy(), want.numpy(), rtol=1e-6)

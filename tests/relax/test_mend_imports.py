@@ -17,6 +17,7 @@ from tests.relax.test_arg_reductions import LLVM, emulated, on_llvm
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.mend_imports import MendImports
+from tvm_stitch.testing.random_graphs import emulated_target
 
 INF = float("inf")
 
@@ -229,3 +230,31 @@ def test_a_leaky_relu_is_computed_with_the_convolution_in_front() -> None:
 def test_tvm_still_has_no_layout_rule_for_it() -> None:
     """When this fails, TVM has learnt it: take it out of ``MENDED``."""
     assert tvm.ir.Op.get("relax.nn.leakyrelu").get_attr("FRelaxInferLayout") is None
+
+
+ROWS = symbol()
+
+
+@pytest.mark.parametrize("run", [on_llvm, emulated])
+@pytest.mark.parametrize("rows", [4, ROWS])
+def test_concatenations_with_parts_of_no_elements(run: Any, rows: Any) -> None:
+    def body(emit: Any, x: Any) -> list[Any]:
+        rest = emit(R.strided_slice(x, [1], [6], [9]))
+        turned = emit(R.negative(x))
+        return [R.concat([turned, rest], 1), R.concat([x, rest, turned], -1), R.concat([rest, rest], 1)]
+
+    mod = build(body, ((rows, 6), "float32"))
+    x = np.random.default_rng(0).standard_normal((4, 6)).astype("float32")
+    whole, both, none = run(mod, x)
+    np.testing.assert_array_equal(whole, -x)
+    np.testing.assert_array_equal(both, np.concatenate([x, -x], 1))
+    assert none.shape == (4, 0)
+    assert "concat" not in MendImports()(build(lambda e, x: body(e, x)[:1], ((4, 6), "float32"))).script()
+
+
+def test_tvm_still_divides_by_the_extent_of_such_a_part() -> None:
+    def body(emit: Any, x: Any) -> Any:
+        return R.concat([x, emit(R.strided_slice(x, [1], [6], [9]))], 1)
+
+    with pytest.raises(Exception, match="Divide by zero"):
+        tvm.compile(build(body, ((4, 6), "float32")), emulated_target())

@@ -132,3 +132,20 @@ def test_rows_that_fill_their_blocks_keep_the_rule() -> None:
     tvm.ir.assert_structural_equal(
         found.without_attr("tirx.is_scheduled"), wanted.without_attr("tirx.is_scheduled")
     )
+
+
+def test_reductions_across_threads_that_tvm_cannot_lower() -> None:
+    """A grouped convolution of one dimension: dlight's reduction across threads has a loop of outputs inside."""
+    specs = [((2, 16, 33), F32), ((16, 4, 3), F32)]
+    mod = build(lambda emit, x, w: [R.nn.relu(emit(R.nn.conv1d(x, w, strides=2, groups=4)))], *specs)
+    target = emulated_target()
+    with pytest.raises(Exception, match="Cross-thread reduction requires"):
+        tvm.compile(mod, target)
+    x, w = draw(specs)
+    done = run_cuda(mod, [x, w], target=target, relax_pipeline=pipeline(target)).check()
+    windows = np.lib.stride_tricks.sliding_window_view(x.astype("float64"), 3, axis=-1)[:, :, ::2]
+    windows = windows.reshape(2, 4, 4, 16, 3)
+    expected = np.einsum("ngclk,gock->ngol", windows, w.astype("float64").reshape(4, 4, 4, 3))
+    np.testing.assert_allclose(
+        done.outputs[0], np.maximum(expected.reshape(2, 16, 16), 0), rtol=1e-5, atol=1e-5
+    )

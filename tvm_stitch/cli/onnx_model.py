@@ -24,6 +24,7 @@ from ..execution.compare import (
 )
 from ..failures import error_text, fault_at, let_pass
 from ..onnx_check import InvalidModel, check_model
+from ..onnx_misread import misread
 from ..onnx_shapes import folded, with_symbolic_dims
 from ..quiet import without_native_stderr
 from .errors import Failure, UsageError
@@ -61,6 +62,8 @@ def read_onnx(path: Path, shapes: dict[str, tuple[int, ...]], names: bool) -> Mo
         check_shapes(proto, shapes)
     except ValueError as error:
         raise UsageError(str(error)) from None
+    if (reason := misread(proto)) is not None:
+        raise Failure(f"TVM's ONNX importer does not take {path}: {reason}")
     model = _imported(proto, shapes, names)
     if isinstance(model, str) and (constant := folded(proto, shapes)) is not None:
         model = _imported(constant, shapes, names)

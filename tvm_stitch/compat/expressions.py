@@ -328,9 +328,9 @@ def free_vars(expr: Expr) -> set[Var]:
     return {var for var in elements(tir.analysis.undefined_vars(expr, [])) if var.dtype != "handle"}
 
 
-def bind_range(analyzer: Any, var: Var, extent: Expr) -> None:
-    """Tell an analyzer that ``0 <= var < extent``."""
-    analyzer.bind(var, tvm.ir.Range(const(0, "int64"), extent))
+def bind_range(analyzer: Any, var: Var, extent: Expr, least: int = 0) -> None:
+    """Tell an analyzer that ``least <= var < extent``."""
+    analyzer.bind(var, tvm.ir.Range(const(least, "int64"), extent))
 
 
 def lanes_of(expr: Expr) -> int:

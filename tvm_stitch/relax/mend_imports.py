@@ -18,9 +18,10 @@ from tvm import relax
 
 from ..graph.extent import is_static
 from ..module_pass import module_pass
+from . import adaptive_pools, boolean_arithmetic
 from .functions import with_own_functions, with_result_inferred
 from .operators import has_operators, operator_name
-from .views import integers_of, shape_of
+from .views import has_elements, integers_of, shape_of
 
 
 def _clip(builder: Any, call: Any) -> Any:
@@ -82,16 +83,20 @@ def _topk(builder: Any, call: Any) -> Any:
     """The greatest or least element with its index by reductions: ``max(dim)`` is imported as a top-1, which sorts."""
     (x,) = call.args
     shape, attrs = shape_of(x), call.attrs
-    if int(attrs.k) != 1 or shape is None or not shape or str(x.ty.dtype) == "bool":
+    if int(attrs.k) != 1 or shape is None or not shape:
         return call
     axis = int(attrs.axis) % len(shape)
     if not is_static(shape[axis : axis + 1]) or shape[axis] == 0:
         return call
     which = str(attrs.ret_type)
+    of_booleans = str(x.ty.dtype) == "bool"
+    if of_booleans:
+        x = builder.emit(relax.op.astype(x, "int8"))
     found = []
     if which in ("both", "values"):
         extreme = relax.op.max if attrs.largest else relax.op.min
-        found.append(extreme(x, axis, True))
+        value = extreme(x, axis, True)
+        found.append(relax.op.astype(builder.emit(value), "bool") if of_booleans else value)
     if which in ("both", "indices"):
         place = relax.op.argmax if attrs.largest else relax.op.argmin
         index = builder.emit(place(x, axis, True))
@@ -139,6 +144,21 @@ def _slice(_builder: Any, call: Any) -> Any:
     return relax.op.strided_slice(x, counted, *cuts, assume_inbound=bool(call.attrs.assume_inbound))
 
 
+def _concat(_builder: Any, call: Any) -> Any:
+    """A concatenation without the parts that have no elements.
+
+    Rotary embeddings of whole heads have them: what is left of a head is ``x[..., 64:]`` of 64 numbers. Such a part is
+    no input of a stitched kernel, and TVM's schedules for a GPU divide by its extents.
+    """
+    (parts,) = call.args
+    if not isinstance(parts, relax.Tuple):
+        return call
+    some = [part for part in parts.fields if has_elements(part)]
+    if len(some) in (0, len(parts.fields)):
+        return call
+    return some[0] if len(some) == 1 else relax.op.concat(some, call.attrs.axis)
+
+
 def _leaky_relu(builder: Any, call: Any) -> Any:
     """The greater of an element and its multiple: TVM's change of layouts stops at a leaky ReLU, and not at a maximum.
 
@@ -152,7 +172,10 @@ def _leaky_relu(builder: Any, call: Any) -> Any:
 
 
 MENDED: dict[str, Callable[[Any, Any], Any]] = {
+    **adaptive_pools.MENDED,
+    **boolean_arithmetic.MENDED,
     "relax.clip": _clip,
+    "relax.concat": _concat,
     "relax.full": _full,
     "relax.cumsum": _count,
     "relax.cumprod": _count,

@@ -6,7 +6,9 @@ tiles of symbolic extents may keep a symbolic size, which code generation refuse
 model. The next rule is asked instead, down to Fallback, which takes them all; schedules of symbolic functions are
 lowered as far as device code to find out. A schedule whose reduction across threads would lose its condition declines
 too: dlight's (TVM 0.27) writes up to 15 elements beyond the result of a matrix times a vector whose rows are no
-multiple of 16. So does one whose threads read each other's registers (see :mod:`.register_reads`).
+multiple of 16. So do one whose threads read each other's registers (see :mod:`.register_reads`), and one whose
+reduction across threads TVM cannot lower (of a grouped convolution of one dimension dlight puts a loop of outputs
+inside of it).
 """
 
 from __future__ import annotations
@@ -93,6 +95,8 @@ def _check(func: Any, scheduled: Any, target: Any) -> None:
     _check_reductions(scheduled)
     if (foreign := foreign_read(scheduled)) is not None:
         raise Unlowerable(f"threads read elements of {foreign} in registers that others wrote")
+    if (refused := _refused_reduction(scheduled)) is not None:
+        raise Unlowerable(f"TVM does not lower its reduction across threads: {refused}")
     _check_allocations(func, scheduled, target)
 
 
@@ -124,6 +128,16 @@ def _check_reductions(scheduled: Any) -> None:
 
     tvm_ffi.structural_walk(scheduled.body, (tirx.For, bind), order="pre")
     tvm_ffi.structural_walk(scheduled.body, (s_tir.SBlockRealize, visit), order="pre")
+
+
+def _refused_reduction(scheduled: Any) -> str | None:
+    """What TVM's lowering of reductions across threads says of a schedule that it refuses."""
+    try:
+        s_tir.transform.LowerCrossThreadReduction()(tvm.IRModule({"main": scheduled}))
+    except Exception as err:
+        let_pass(err)
+        return error_text(err)
+    return None
 
 
 def _check_allocations(func: Any, scheduled: Any, target: Any) -> None:

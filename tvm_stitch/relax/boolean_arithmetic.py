@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arithmetic, comparisons and reductions of booleans as logic, or by integers.
+
+Importers emit them: PyTorch's ``isfinite`` multiplies two of them, ``count_nonzero`` compares one with zero, and ONNX
+has ``Equal`` of booleans. TVM takes their type for floats where it writes code for LLVM, and knows no least and no
+greatest of it, so it compiles none of this for a CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tvm import relax
+from tvm.relax import op as R
+
+Mend = Callable[[Any, Any], Any]
+
+
+def _of_booleans(call: Any) -> bool:
+    return all(str(getattr(arg.ty, "dtype", "")) == "bool" for arg in call.args)
+
+
+def _by_logic(logic: Callable[[Any, Any, Any], Any]) -> Mend:
+    """Of an operator of two tensors: ``logic(emit, left, right)`` where both are booleans."""
+
+    def mend(builder: Any, call: Any) -> Any:
+        return logic(builder.emit, *call.args) if _of_booleans(call) else call
+
+    return mend
+
+
+def _none_but(emit: Any, left: Any, right: Any) -> Any:
+    """Whether ``right`` is true, and ``left`` is not: false is less than true."""
+    return R.logical_and(emit(R.logical_not(left)), right)
+
+
+LOGIC: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "relax.add": lambda emit, left, right: R.logical_or(left, right),
+    "relax.maximum": lambda emit, left, right: R.logical_or(left, right),
+    "relax.multiply": lambda emit, left, right: R.logical_and(left, right),
+    "relax.minimum": lambda emit, left, right: R.logical_and(left, right),
+    "relax.not_equal": lambda emit, left, right: R.logical_xor(left, right),
+    "relax.equal": lambda emit, left, right: R.logical_not(emit(R.logical_xor(left, right))),
+    "relax.less": _none_but,
+    "relax.greater": lambda emit, left, right: _none_but(emit, right, left),
+    "relax.less_equal": lambda emit, left, right: R.logical_not(emit(_none_but(emit, right, left))),
+    "relax.greater_equal": lambda emit, left, right: R.logical_not(emit(_none_but(emit, left, right))),
+}
+"""By operator of two tensors what it is of booleans."""
+
+ORDERED = {
+    **dict.fromkeys(("relax.max", "relax.min", "relax.argmax", "relax.argmin"), "int8"),
+    **dict.fromkeys(("relax.sort", "relax.argsort"), "int32"),
+}
+"""Operators that need an order, and the integers that booleans are in them: TVM sorts none of 8 bits."""
+
+
+def _by_integers(dtype: str) -> Mend:
+    """The same of integers, and booleans again where it gives booleans."""
+
+    def mend(builder: Any, call: Any) -> Any:
+        if not _of_booleans(call):
+            return call
+        found = relax.Call(call.op, [builder.emit(R.astype(call.args[0], dtype))], call.attrs)
+        return R.astype(builder.emit(found), "bool") if str(call.ty.dtype) == "bool" else found
+
+    return mend
+
+
+MENDED: dict[str, Mend] = {
+    **{name: _by_logic(logic) for name, logic in LOGIC.items()},
+    **{name: _by_integers(dtype) for name, dtype in ORDERED.items()},
+}
+"""By operator what makes of a call one that TVM compiles, or the call itself."""
