@@ -85,7 +85,7 @@ def row_domains(graph: StitchGraph, spaces: IndexSpaces | None = None) -> list[D
     spaces = spaces or IndexSpaces()
 
     def domain_of(rows: Extent, flat: bool = False) -> Domain:
-        return Domain(rows, flat, indices=spaces.of(rows, flat))
+        return Domain(rows, flat, given=spaces.of(rows, flat))
 
     reduces = graph.reduces
     if reduces:

@@ -72,7 +72,7 @@ ONE = Point(At.ONE)
 
 @dataclass(frozen=True)
 class Domain:
-    """Rows x columns of a stitch op. ``indices`` has the variables that points' indices are written in.
+    """Rows x columns of a stitch op.
 
     ``multiples`` are symbols that are taken to be multiples of a number: a kernel of such a domain is for these only.
     """
@@ -80,13 +80,19 @@ class Domain:
     rows: Extent
     flat: bool = False
     multiples: tuple[tuple[Var, int], ...] = ()
-    indices: IndexSpace = field(default=None, repr=False)  # type: ignore[assignment]
+    given: IndexSpace | None = field(default=None, repr=False)
+    """The indices of another domain of as many rows, where this one is to have the same."""
 
     _spaces: list[Extent] = field(default_factory=list, init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        if self.indices is None:
-            object.__setattr__(self, "indices", IndexSpace(self.rows, self.flat))
+    @cached_property
+    def indices(self) -> IndexSpace:
+        """The variables of rows and columns, and what is known of expressions over them."""
+        return self.given or IndexSpace(self.rows, self.flat)
+
+    def of_multiples(self, multiples: tuple[tuple[Var, int], ...]) -> Domain:
+        """The same rows and columns, with some symbols taken to be multiples."""
+        return Domain(self.rows, self.flat, multiples, self.indices)
 
     @property
     def row(self) -> Var:
