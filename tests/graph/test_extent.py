@@ -114,6 +114,8 @@ def test_expressions_are_known_by_their_structure() -> None:
     forms = [
         i, i + 1, i - 1, tir.Cast("int32", i), compat.const(1, "int64"), compat.const(1, "int32"), compat.load(a, [i]),
         compat.load(b, [i]), tir.exp(compat.load(a, [i])), tir.Select(i < 1, i, i + 1), tir.Var("i", "int64"),
+        compat.const(0.0, "float32"), compat.const(-0.0, "float32"), compat.const(1e-30, "float32"),
+        compat.const(2e-30, "float32"), compat.const(1e-30, "float64"),
     ]  # fmt: skip
     assert len({compat.expression_key(e) for e in forms}) == len(forms)
     assert compat.expression_key(i + 1) == compat.expression_key(i + 1)

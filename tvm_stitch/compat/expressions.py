@@ -31,6 +31,7 @@ _item: Any = (
     else importlib.import_module("tvm.runtime._ffi_api").ArrayGetItem
 )
 _STRUCTURE: Any = importlib.import_module("tvm_ffi" if HAS_TIRX else "tvm.ir")
+_structural_key: Any = getattr(_STRUCTURE, "StructuralKey", None)
 structural_map: Any = getattr(_STRUCTURE, "structural_map", None)
 structural_walk: Any = getattr(_STRUCTURE, "structural_walk", None)
 """TVM's own maps and walks over nodes by their class, of a TVM with Relax."""
@@ -146,19 +147,10 @@ def expression_key(expr: Expr) -> Hashable:
     if not HAS_TIRX:
         # A step from Python into this TVM takes long. It prints variables of one name apart within an expression.
         return str(expr), *elements(tir.analysis.undefined_vars(expr, []))
-    name = kind(expr)
-    if name in ("Var", "SizeVar"):
-        return name, expr
-    if name in _CONSTANTS:
-        return name, repr(expr.value), dtype_of(expr)
-    head: tuple[Hashable, ...] = (name,)
-    if is_load(expr):
-        head = name, load_buffer(expr)
-    elif name in ("Call", "Cast"):
-        head = name, dtype_of(expr), call_name(expr) if name == "Call" else ""
-    elif name == "Let":
-        head = name, expr.var
-    return *head, *map(expression_key, operands(expr))
+    key: Hashable = _structural_key(
+        expr
+    )  # tells variables and buffers apart by what they are, floats by their bits
+    return key
 
 
 def buffer_dtype(buffer: Buffer) -> str:

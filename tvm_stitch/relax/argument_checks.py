@@ -179,9 +179,10 @@ class _Checks:
         return self.func.with_body(tirx.SeqStmt([tirx.AllocBuffer(self.found), self._of(self.func.body)]))
 
     def _of(self, body: Any) -> Any:
-        if isinstance(body, tirx.SeqStmt):
-            return tirx.SeqStmt([made for step in body.seq for made in self._step(step)])
-        if isinstance(body, tirx.AttrStmt) and body.attr_key != SCOPE:
+        name = compat.kind(body)
+        if name == "SeqStmt":
+            return tirx.SeqStmt([made for step in compat.elements(body.seq) for made in self._step(step)])
+        if name == "AttrStmt" and body.attr_key != SCOPE:
             return tirx.AttrStmt(body.node, body.attr_key, body.value, self._of(body.body))
         return body
 
@@ -225,9 +226,10 @@ def _steps(body: Any) -> list[Any]:
     left = [body]
     while left:
         step = left.pop()
-        if isinstance(step, tirx.SeqStmt):
-            left += reversed(step.seq)
-        elif isinstance(step, tirx.AttrStmt) and step.attr_key != SCOPE:
+        name = compat.kind(step)
+        if name == "SeqStmt":
+            left += reversed(compat.elements(step.seq))
+        elif name == "AttrStmt" and step.attr_key != SCOPE:
             left.append(step.body)
         else:
             found.append(step)
@@ -236,10 +238,10 @@ def _steps(body: Any) -> list[Any]:
 
 def _asked(step: Any) -> _Asked | None:
     """What a statement asks of an argument; None for what is no check that the function makes."""
-    check = step.then_case if isinstance(step, tirx.IfThenElse) else step
-    if not isinstance(check, tirx.AssertStmt):
+    check = step.then_case if compat.kind(step) == "IfThenElse" else step
+    if compat.kind(check) != "AssertStmt":
         return None
-    parts = check.message_parts
+    parts = compat.elements(check.message_parts)
     said, at = "", 0
     while not said.endswith(ON_ARGUMENT):  # only what is needed is made strings: the parts behind it are long
         if at + 4 >= len(parts):
@@ -283,10 +285,11 @@ def _tensor(of: Mapping[str, _Asked]) -> _Tensor | None:
 
 def _constants(condition: Any) -> tuple[int, ...]:
     """The constants that values are to be equal to; none where something else is asked."""
-    if isinstance(condition, tirx.And):
+    name = compat.kind(condition)
+    if name == "And":
         a, b = _constants(condition.a), _constants(condition.b)
         return (*a, *b) if a and b else ()
-    if isinstance(condition, tirx.EQ):
+    if name == "EQ":
         found = [n for n in map(compat.int_value, (condition.a, condition.b)) if n is not None]
         return tuple(found) if len(found) == 1 else ()
     return ()

@@ -15,6 +15,7 @@ from ..plan import heuristics
 from ..plan.choose import choose
 from ..plan.gpu.partition import Partition
 from ..plan.iteration.alignment import Alignment, Misaligned, align
+from ..plan.iteration.index_space import IndexSpaces
 from ..plan.memory import bytes_of, least_bytes
 from ..plan.slices import Slice
 from ..sizes import static_size
@@ -40,23 +41,26 @@ FREE = KernelEstimate(False, 0.0, 0.0)
 Estimator = Callable[[StitchGraph], KernelEstimate]
 
 
-def in_block(graph: StitchGraph) -> KernelEstimate:
+def in_block(graph: StitchGraph, spaces: IndexSpaces | None = None) -> KernelEstimate:
     """Estimate a graph for one row domain, of which only the kind is told.
 
     Raises:
         Misaligned: when no domain serves it.
     """
-    align(graph)
+    align(graph, spaces=spaces)
     return KernelEstimate()
 
 
-def estimate_kernel(graph: StitchGraph, device: DeviceModel | None, config: StitchConfig) -> KernelEstimate:
+def estimate_kernel(
+    graph: StitchGraph, device: DeviceModel | None, config: StitchConfig, spaces: IndexSpaces | None = None
+) -> KernelEstimate:
     """Estimate what ``choose_plan`` would make of a graph.
 
     Args:
         graph: the operators of a scope.
         device: what it is for; None, where that is not known, asks for one row domain.
         config: says whether there may be grid barriers.
+        spaces: what was found of the same operators in other graphs, for one row domain.
 
     Raises:
         Misaligned: when there is no plan, with the reason.
@@ -68,7 +72,7 @@ def estimate_kernel(graph: StitchGraph, device: DeviceModel | None, config: Stit
                 f"{count} operators, reductions among them, exceed a CPU's {heuristics.CPU_OPERATORS_WITH_REDUCES}"
             )
     if device is None or not device.is_gpu:
-        return in_block(graph)
+        return in_block(graph, spaces)
     found = choose(graph, device, config)
     if isinstance(found, Partition):
         return _grid_wide(found, device, device.cooperative and config.grid_barriers)

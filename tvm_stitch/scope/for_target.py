@@ -12,8 +12,9 @@ from ..failures import let_pass, raise_where_strict, reason_of
 from ..graph.ir import StitchGraph
 from ..isolate import isolate
 from ..plan import heuristics
+from ..plan.iteration.index_space import IndexSpaces
 from .epilogue import EpilogueRules, no_template
-from .estimate import estimate_kernel
+from .estimate import KernelEstimate, estimate_kernel
 from .identify import Excluded, Identified, identify, nothing
 from .node import Node, NodeKind
 
@@ -50,13 +51,12 @@ def identify_for(
         template=template,
         permuted=permuted,
     )
-    return _identified(
-        nodes,
-        limited,
-        lambda: identify(
-            nodes, limited, rules, lambda graph: estimate_kernel(graph, device, limited), excluded, not topi
-        ),
-    )
+    spaces = IndexSpaces()  # the same nodes are asked about, alone and with others
+
+    def estimate(graph: StitchGraph) -> KernelEstimate:
+        return estimate_kernel(graph, device, limited, spaces)
+
+    return _identified(nodes, limited, lambda: identify(nodes, limited, rules, estimate, excluded, not topi))
 
 
 def _identified(nodes: Sequence[Node], config: StitchConfig, run: Callable[[], Identified]) -> Identified:

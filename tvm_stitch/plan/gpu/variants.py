@@ -58,7 +58,7 @@ def stages_by_length(
     found = []
     for longest in heuristics.SYMBOLIC_LENGTHS if alignment.graph.reduces else ():
         for multiples in _multiples(sched, device) if longest > heuristics.SCALAR_LENGTH else [()]:
-            aligned = replace(alignment, domain=replace(alignment.domain, multiples=multiples))
+            aligned = replace(alignment, domain=alignment.domain.of_multiples(multiples))
             mapped = map_rows(aligned, sched, device, longest=longest)
             kept, mapping = settled(aligned, sched, mapped, device)
             if mapping.keep:

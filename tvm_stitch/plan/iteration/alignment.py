@@ -19,6 +19,7 @@ from .. import dominants, heuristics
 from .domain import At, Domain, Point
 from .gather import GatherPoints, Misaligned
 from .index_length import too_long
+from .index_space import IndexSpaces
 
 Key = tuple[Operator, Point]
 
@@ -56,11 +57,13 @@ def align(
     domain: Domain | None = None,
     cross_row: Collection[Operator] = (),
     pinned: Collection[Tensor] = (),
+    spaces: IndexSpaces | None = None,
 ) -> Alignment:
     """Find a domain for the graph (or take the one given) and evaluate its points.
 
     ``cross_row`` names reductions that run across the rows instead of along them: one result a column, or one in all.
-    ``pinned`` are inputs of which only the elements at the current row and column are there.
+    ``pinned`` are inputs of which only the elements at the current row and column are there. ``spaces``, where many
+    graphs of the same operators are aligned, keep what is found of their accesses.
 
     Raises:
         Misaligned: when there is none (rows differ, an access to another row's reduction...).
@@ -69,7 +72,7 @@ def align(
         if any(is_number(s, 0) for s in t.shape):
             raise Misaligned(f"{t.name} has no elements")
     reasons: list[str] = []
-    for candidate in [domain] if domain is not None else row_domains(graph):
+    for candidate in [domain] if domain is not None else row_domains(graph, spaces):
         try:
             return _Aligner(graph, candidate, frozenset(cross_row), frozenset(pinned)).run()
         except Misaligned as err:
@@ -77,11 +80,16 @@ def align(
     raise Misaligned(reasons[0] if reasons else "no output")
 
 
-def row_domains(graph: StitchGraph) -> list[Domain]:
+def row_domains(graph: StitchGraph, spaces: IndexSpaces | None = None) -> list[Domain]:
     """The domains worth trying for all of a graph, best first: its dominant candidates say what a row is."""
+    spaces = spaces or IndexSpaces()
+
+    def domain_of(rows: Extent, flat: bool = False) -> Domain:
+        return Domain(rows, flat, given=spaces.of(rows, flat))
+
     reduces = graph.reduces
     if reduces:
-        rows = Domain(reduces[0].output.size)
+        rows = domain_of(reduces[0].output.size)
         for op in reduces[1:]:
             if not same(op.output.size, rows.rows, rows.analyzer):
                 raise Misaligned(
@@ -94,7 +102,7 @@ def row_domains(graph: StitchGraph) -> list[Domain]:
     found = dominants.broadcast_sizes(graph)
     known = [e for e in found if all(isinstance(quotient(t.size, e), int) for t in graph.outputs)]
     symbolic = [e for e in found if not any(e is k for k in known)]
-    return [*map(Domain, known), Domain(1, flat=True), *map(Domain, symbolic)]
+    return [*map(domain_of, known), domain_of(1, flat=True), *map(domain_of, symbolic)]
 
 
 class _Aligner:

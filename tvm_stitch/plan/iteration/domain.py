@@ -18,6 +18,7 @@ from ... import compat
 from ...compat import Analyzer, Expr, Var
 from ...graph.extent import Extent, as_expr, extent_key, flatten, is_number, product, same, unflatten
 from ...graph.ir import Access, Operator, Span, Tensor
+from .index_space import IndexSpace
 from .reshape import IndexReshaper
 
 
@@ -71,22 +72,42 @@ ONE = Point(At.ONE)
 
 @dataclass(frozen=True)
 class Domain:
-    """Rows x columns of a stitch op. ``row`` and ``column`` are the variables that points' indices are written in.
+    """Rows x columns of a stitch op.
 
     ``multiples`` are symbols that are taken to be multiples of a number: a kernel of such a domain is for these only.
     """
 
     rows: Extent
     flat: bool = False
-    row: Var = field(default_factory=lambda: compat.tir.Var("row", "int64"))
-    column: Var = field(default_factory=lambda: compat.tir.Var("col", "int64"))
     multiples: tuple[tuple[Var, int], ...] = ()
+    given: IndexSpace | None = field(default=None, repr=False)
+    """The indices of another domain of as many rows, where this one is to have the same."""
 
-    analyzer: Analyzer = field(default_factory=Analyzer, init=False, repr=False, compare=False)
-    _bounds: dict[Hashable, Analyzer] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _simplified: dict[Hashable, Expr] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _full: dict[Hashable, Sequence[Expr]] = field(default_factory=dict, init=False, repr=False, compare=False)
     _spaces: list[Extent] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    @cached_property
+    def indices(self) -> IndexSpace:
+        """The variables of rows and columns, and what is known of expressions over them."""
+        return self.given or IndexSpace(self.rows, self.flat)
+
+    def of_multiples(self, multiples: tuple[tuple[Var, int], ...]) -> Domain:
+        """The same rows and columns, with some symbols taken to be multiples."""
+        return Domain(self.rows, self.flat, multiples, self.indices)
+
+    @property
+    def row(self) -> Var:
+        """The number of a row."""
+        return self.indices.row
+
+    @property
+    def column(self) -> Var:
+        """The number of a column in its row."""
+        return self.indices.column
+
+    @property
+    def analyzer(self) -> Analyzer:
+        """What compares extents; it knows nothing of row and column."""
+        return self.indices.analyzer
 
     @cached_property
     def reshaper(self) -> IndexReshaper:
@@ -146,8 +167,14 @@ class Domain:
         if point.at is At.INDEX and span is Span.ALL:
             indices = self.reshaper.reshape(point.indices, op.extents, tensor.shape, point.columns)
             return self.classify(tensor, indices, point)
+        decided_by = op.spatial, op.reduce, access.indices, tensor.shape, point
+        found = self.indices.once(decided_by, lambda: self._read(op, point, access))
+        return self.full(found.columns) if found.at is At.FULL else found
+
+    def _read(self, op: Operator, point: Point, access: Access) -> Point:
+        """Where an access reads by its indices alone."""
         indices = substitute_all(access.indices, self.axis_values(op, point))
-        return self.classify(tensor, indices, point)
+        return self.classify(access.tensor, indices, point)
 
     def axis_values(self, op: Operator, point: Point) -> dict[Var, Expr]:
         """The values of an operator's axis variables at a point."""
@@ -167,26 +194,14 @@ class Domain:
 
     def full_values(self, extents: Sequence[Extent], columns: Extent) -> list[Expr]:
         """The point with flat index ``row * columns + column`` in a space of the given extents."""
-        key = extent_key(columns), *map(extent_key, extents)
-        if key not in self._full:
-            self._full[key] = self._full_values(extents, columns)
-        return list(self._full[key])
-
-    def _full_values(self, extents: Sequence[Extent], columns: Extent) -> Sequence[Expr]:
-        if self.flat:
-            return unflatten(self.column, extents)
-        for cut in range(len(extents) + 1):
-            if same(product(extents[:cut]), self.rows, self.analyzer):
-                if same(product(extents[cut:]), columns, self.analyzer):
-                    return unflatten(self.row, extents[:cut]) + unflatten(self.column, extents[cut:])
-        return unflatten(self.row * as_expr(columns) + self.column, extents)
+        return self.indices.full_values(extents, columns)
 
     def classify(self, tensor: Tensor, indices: Sequence[Expr], point: Point) -> Point:
         """The canonical point for explicit indices into ``tensor``, or an ``INDEX`` point."""
-        simple = [self._simplify(i, point.columns) for i in indices]
+        simple = [self.indices.simplify(i, point.columns) for i in indices]
         used = set().union(*(compat.free_vars(i) for i in simple)) if simple else set()
         columns = point.columns if self.column in used else 0
-        flat = self._simplify(flatten(simple, tensor.shape), columns)
+        flat = self.indices.simplify(flatten(simple, tensor.shape), columns)
         size = tensor.size
         if compat.int_value(flat) == 0 and same(size, 1):
             return ONE
@@ -199,29 +214,9 @@ class Domain:
                     return self.full(columns) if self.flat else Point(At.COLUMN, columns)
             elif same(size, product([self.rows, columns]), self.analyzer):
                 whole = self.row * as_expr(columns) + self.column
-                if self._bound(columns).can_prove_equal(flat, whole):
+                if self.indices.bounded(columns).can_prove_equal(flat, whole):
                     return self.full(columns)
         return Point(At.INDEX, columns, tuple(simple))
-
-    def _bound(self, columns: Extent) -> Analyzer:
-        """What knows the ranges of row and column."""
-        key = extent_key(columns)
-        if key not in self._bounds:
-            self._bounds[key] = self._bounded(columns)
-        return self._bounds[key]
-
-    def _bounded(self, columns: Extent) -> Analyzer:
-        analyzer = Analyzer()
-        compat.bind_range(analyzer, self.row, as_expr(self.rows))
-        if not is_number(columns, 0):
-            compat.bind_range(analyzer, self.column, as_expr(columns))
-        return analyzer
-
-    def _simplify(self, index: Expr, columns: Extent) -> Expr:
-        key = extent_key(columns), compat.expression_key(index)  # accesses of many tensors have one index
-        if key not in self._simplified:
-            self._simplified[key] = self._bound(columns).simplify(index)
-        return self._simplified[key]
 
 
 def substitute_all(indices: Sequence[Expr], values: dict[Var, Expr]) -> list[Expr]:
