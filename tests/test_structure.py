@@ -178,6 +178,7 @@ _NO_CHOICE = {
         "_SUB_PARTITIONS": "hardware",
     },
     "plan/gpu/tile.py": {"MOST_BLOCKS": "CUDA's greatest grid", "BARRIER_BYTES": "of an mbarrier"},
+    "codegen/gpu/cache_policy.py": {"WORD": "of a register"},
     "codegen/gpu/reduce.py": {"WARP": "hardware"},
     "codegen/gpu/launch_check.py": {
         "_CUDA": "TVM's number of a kind of device",
