@@ -122,6 +122,16 @@ COPIED_SPLITS = (2, 4, 8)
 COPIED_RESIDENT = 6
 """Blocks that it should hold where a row has several, if clusters are large enough; no more share a row than needed."""
 
+# -- long rows that are only reduced, in one sweep ----------------------------------------------------------------
+ONLINE_ROW_BYTES = 64 * 1024
+"""Bytes of a row beyond which it is swept once rather than copied into shared memory."""
+ONLINE_THREADS, ONLINE_RESIDENT = 256, 6
+"""Threads of a block of such rows, and blocks of a multiprocessor: 5 and 8 of these are as fast."""
+ONLINE_VECTORS = 2
+"""Vectors of each input that a thread has in flight."""
+ONLINE_WORDS = 8
+"""Registers that they may take."""
+
 # -- inputs that are read across memory ---------------------------------------------------------------------------
 CROSSED_BYTES = 256 * 1024
 """Bytes of an input from which on patches of it are turned in shared memory; a smaller one stays in the caches."""

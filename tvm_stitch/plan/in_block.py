@@ -12,7 +12,8 @@ from .gpu.copied import plan_copied
 from .gpu.crossed import plan_crossed
 from .gpu.early_loads import with_early_loads
 from .gpu.lasting import with_lasting_inputs
-from .gpu.mapping import CrossBlockReduction
+from .gpu.mapping import CrossBlockReduction, Storage
+from .gpu.online import plan_online
 from .gpu.split import choose_mapping, partial_scratch
 from .gpu.tile import settled
 from .gpu.variants import has_symbolic_rows, stages_by_length
@@ -42,7 +43,7 @@ def plan_in_block(graph: StitchGraph, device: DeviceModel, config: StitchConfig 
     config = config or StitchConfig()
     device = device.configured(config)
     plan = _plan_gpu(graph, device, config)
-    if not plan.stage.row_mapping.keep:
+    if plan.stage.row_mapping.storage is not Storage.STEPS and not plan.stage.row_mapping.keep:
         # Rows that are read again for every reduction: let mean and variance share one reading.
         merged = with_one_pass_variance(graph)
         if merged is not graph:
@@ -59,6 +60,8 @@ def _plan_gpu(graph: StitchGraph, device: DeviceModel, config: StitchConfig) -> 
     crossed = plan_crossed(graph, alignment, device)
     if crossed is not None:
         alignment, sched, mapping = crossed
+    elif (online := plan_online(alignment, device)) is not None:
+        sched, mapping = online
     elif (copied := plan_copied(alignment, device)) is not None:
         sched, mapping = copied
     else:

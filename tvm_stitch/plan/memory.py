@@ -149,7 +149,7 @@ def _elements_read(stage: Stage, tensor: Tensor, places: Iterable[tuple[Point, P
 
 def _from_cache(stage: Stage) -> bool:
     """Whether what a stage reads again does not come from device memory."""
-    return isinstance(stage.mapping, RowMapping) and stage.mapping.storage is Storage.CACHE
+    return isinstance(stage.mapping, RowMapping) and stage.mapping.storage in (Storage.CACHE, Storage.STEPS)
 
 
 def _points(stage: Stage, tensor: Tensor, point: Point) -> Size:

@@ -21,7 +21,7 @@ from contextlib import ExitStack
 from ...compat import Buffer, Expr, T, tir
 from ...graph.extent import as_expr, ceildiv, is_number
 from ...graph.ir import Access, Operator
-from ...plan.gpu.mapping import ColumnMapping, CrossBlockReduction
+from ...plan.gpu.mapping import ColumnMapping, CrossBlockReduction, Storage
 from ...plan.iteration.alignment import Key
 from ...plan.iteration.domain import Point
 from ...plan.iteration.loops import Leaf, RowLoop
@@ -34,6 +34,7 @@ from .background_copies import begin_copies, read_copies, wait_for_copies
 from .cache_policy import lasting_policy
 from .exchange import Exchanger, make_exchange
 from .launch_bounds import bound_registers
+from .online import online_partials
 from .packed_pairs import widened
 from .reduce import WARP, as_bound, row_reduce, shuffle_reduce
 from .row_memory import RowMemory
@@ -156,13 +157,16 @@ class RowEmitter(RowMemory):
 
     def _level(self, passes: Sequence[RowLoop]) -> None:
         """The passes between two levels of reductions; what several blocks of a row reduce is exchanged once."""
+        if self.mapping.storage is Storage.STEPS and passes:
+            ops, partials = online_partials(self, passes)
+            self._fold(ops, partials)
+            return  # what is computed of the results is bound where it is read
         rescaled = any(op in self.stage.rescaled for p in passes for op in p.reduces)
         if self.exchange is None and not rescaled:
             for p in passes:
                 self._pass(p)
             return
-        ops: list[Operator] = []
-        partials: list[Expr] = []
+        ops, partials = [], []
         relative: list[Key] = []  # row values that are computed of a warp's maximum
         for p in passes:
             if any(op in self.stage.rescaled for op in p.reduces):
@@ -206,40 +210,59 @@ class RowEmitter(RowMemory):
         for key in p.row_values:
             self.eval.bind_row(key)
         cm = self.mapping.of(p.columns)
-        accumulators = []
-        for op in p.reduces:
-            acc = B.local([cm.vector], accumulator_dtype(op), f"{short_name(op)}_acc")
-            for e in range(cm.vector):
-                B.store(acc, identity(op), [B.i64(e)])
-            accumulators.append(acc)
+        accumulators = self.accumulators(p)
         kept = [k for k in p.values if k in self.stage.schedule.kept_values and k not in self.value_tiles]
         several = not is_number(cm.steps, 1)
         if several:
-            self._bind_independent()
+            self.bind_independent()
+        tiles: dict[Key, Buffer] = {}
         with B.loop("serial", cm.steps, "step") as step:
-            # Of every row: all loads are in flight before the first use.
-            fresh = [leaf for leaf in p.loads if self._is_fresh(leaf)]
-            for leaf in fresh:
-                self._load_tile(leaf, p, cm, step)
-            ahead = self._load_for_step(p, cm, step)
-            if not several:
-                self._bind_independent()
-            tiles = {k: self._kept_tile(cm, k) for k in kept}
-            with B.loop("unroll", cm.chunks, "chunk") as chunk:
-                self._chunk(p, cm, step, chunk, fresh, accumulators, tiles)
+            fresh = self.step(p, cm, step, accumulators, tiles, kept, first=not several)
             for leaf in fresh:
                 if leaf not in self.stage.schedule.kept_loads or self.mapping.shared:
                     del self.load_tiles[leaf]
-            for leaf in ahead:
-                del self.resident[leaf], self.load_tiles[leaf]
-        self.eval.at_column(None)
-        self.element = self.lane_element = None
+        self.end_sweep()
         if self.mapping.keep:
             self.value_tiles.update(tiles)
             self.load_tiles.update({k: t for k, t in self.staged.items() if k in fresh})
         return accumulators
 
-    def _bind_independent(self) -> None:
+    def accumulators(self, p: RowLoop) -> list[Buffer]:
+        """Of a pass's reductions: one for each place in a vector, or a single one that is scaled again and again."""
+        places = 1 if self.mapping.storage is Storage.STEPS else self.mapping.of(p.columns).vector
+        found = []
+        for op in p.reduces:
+            acc = B.local([places], accumulator_dtype(op), f"{short_name(op)}_acc")
+            for e in range(places):
+                B.store(acc, identity(op), [B.i64(e)])
+            found.append(acc)
+        return found
+
+    def step(
+        self, p: RowLoop, cm: ColumnMapping, step: Expr, accumulators: list[Buffer], tiles: dict[Key, Buffer],
+        kept: Sequence[Key] = (), first: bool = False,
+    ) -> list[Leaf]:  # fmt: skip
+        """A step of a sweep; returns the inputs that were loaded for it. ``tiles`` gets those of what is ``kept``."""
+        # Of every row: all loads are in flight before the first use.
+        fresh = [leaf for leaf in p.loads if self._is_fresh(leaf)]
+        for leaf in fresh:
+            self._load_tile(leaf, p, cm, step)
+        ahead = self._load_for_step(p, cm, step)
+        if first:
+            self.bind_independent()
+        tiles.update((k, self._kept_tile(cm, k)) for k in kept)
+        with B.loop("unroll", cm.chunks, "chunk") as chunk:
+            self._chunk(p, cm, step, chunk, fresh, accumulators, tiles)
+        for leaf in ahead:
+            del self.resident[leaf], self.load_tiles[leaf]
+        return fresh
+
+    def end_sweep(self) -> None:
+        """Leave the columns."""
+        self.eval.at_column(None)
+        self.element = self.lane_element = None
+
+    def bind_independent(self) -> None:
         """Begin to load what is read behind reductions and depends on none, after the first pass's own loads."""
         for key in self.stage.schedule.independent:
             self.eval.hold_row(key)
@@ -293,7 +316,8 @@ class RowEmitter(RowMemory):
             operand = self.eval.operand(op)
             if valid is not None:
                 operand = B.cell(tir.Select(valid, operand, identity(op)), "operand")
-            B.store(acc, combine(op.combiner or "", B.fetch(acc, e), operand), [e])
+            place = B.i64(0) if self.mapping.storage is Storage.STEPS else e
+            B.store(acc, combine(op.combiner or "", B.fetch(acc, place), operand), [place])
 
     def _thread_partials(self, p: RowLoop, accumulators: list[Buffer]) -> list[Expr]:
         """The thread's partial result of each reduction: its accumulators, one for each place in a vector, folded."""

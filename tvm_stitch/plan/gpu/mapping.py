@@ -41,6 +41,7 @@ class Storage(enum.Enum):
     REGISTERS = "kept in registers"
     SHARED = "kept in shared memory"
     CACHE = "read again from the second-level cache"
+    STEPS = "kept for a step: all reductions are taken in one sweep"
     NOWHERE = "read again"
 
 

@@ -16,7 +16,7 @@ from ... import compat
 from ...compat import Expr
 from ...graph.access import branches, loads
 from ...graph.dtype import FLOATS
-from ...graph.ir import Access, Operator
+from ...graph.ir import Access, Operator, Tensor
 from .alignment import Alignment, Key
 from .domain import Point
 from .loops import Keep, LoopNest, schedule
@@ -100,7 +100,19 @@ class _Reader:
         root = next(k for k in alignment.roots if k[0] is maximum)
         children = alignment.children(root)
         plain = compat.is_load(_uncast(maximum.value)) and len(children) == 1
-        self.operand = (children[0][0].tensor, children[0][1]) if plain and children[0][1] else None
+        self.operand = self._source(children[0]) if plain else None
+
+    def _source(self, child: Child) -> tuple[Tensor, Point] | None:
+        """What is read, below casts: each reader may have cast it for itself."""
+        access, point = child
+        producer = access.tensor.producer
+        if point is None:
+            return None
+        if producer is not None and producer in self.own and compat.is_load(_uncast(producer.value)):
+            below = self.al.children((producer, point)) if not producer.is_reduce else ()
+            if len(below) == 1 and (found := self._source(below[0])) is not None:
+                return found
+        return access.tensor, point
 
     def form(self, key: Key) -> _Form:
         if key not in self.known:
