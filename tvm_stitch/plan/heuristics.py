@@ -112,9 +112,11 @@ COPIED_THREADS = 256
 COPIED_CLUSTER_THREADS = 128
 """Threads of a block of a cluster of which ``COPIED_RESIDENT`` have room: softmax of 131,072 columns took 130 us as 8
 blocks of 128, 133 as 4 of 256."""
-COPIED_LATE_THREADS = 512
-"""Threads of a block where passes behind a reduction read what rows share: it comes from the second-level cache, and
-the more threads ask for it the sooner it is there (RMS norm of 262,144 columns: 145 us, 153 with 256)."""
+COPIED_LATE_THREADS, COPIED_LATE_LARGE_THREADS = 256, 512
+"""Threads of a block where passes behind a reduction read what rows share, which comes from the second-level cache:
+of one of which ``COPIED_RESIDENT`` have room, and of a larger one. So a multiprocessor has about 1,536 threads. An RMS
+norm of 131,072 columns took 126 us as 8 blocks of 256 threads, 138 as 8 of 512 and 128 as 4 of 512; one of 65,536
+columns 125 as 4 of 256, 130 as 4 of 512."""
 LEAST_COPIED_RESIDENT = 3
 """Blocks that a multiprocessor's shared memory must hold."""
 COPIED_SPLITS = (2, 4, 8)
