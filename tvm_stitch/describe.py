@@ -89,10 +89,12 @@ def _variant(variant: Variant) -> dict[str, Any]:
 
 def _mapping(stage: Stage) -> dict[str, Any]:
     early = [tensor.name for tensor, _ in stage.early]
+    lasting = [tensor.name for tensor, _ in stage.lasting]
     rescaled = [op.name for op in stage.rescaled]
     return {
         **stage.mapping.describe(),
         **({"loaded before reductions": early} if early else {}),
+        **({"evicted last from the second-level cache": lasting} if lasting else {}),
         **({"summed beside their warp's maximum": rescaled} if rescaled else {}),
     }
 

@@ -10,6 +10,7 @@ import pytest
 from tvm.relax import op as R
 
 from tests.graph.helpers import H200, build, plan, symbol
+from tvm_stitch.describe import describe
 from tvm_stitch.plan import heuristics
 
 F32 = "float32"
@@ -47,3 +48,8 @@ def test_sizes_that_nobody_knows_do_too() -> None:
 
 def test_devices_without_policies() -> None:
     assert lasting(16_384, 4096, replace(H200, cache_policies=False)) == []
+
+
+def test_the_report_names_them() -> None:
+    made = plan(build(norm, ((16_384, 4096), F32), ((4096,), F32)), H200)
+    assert describe("kernel", made).mapping["evicted last from the second-level cache"] == ["x0"]

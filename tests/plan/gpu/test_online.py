@@ -66,3 +66,16 @@ def test_sums_of_other_forms_wait_for_the_maximum() -> None:
 
 def test_rows_of_unknown_number() -> None:
     assert storage(log_sum(symbol("n"), 65_536)) is not Storage.STEPS
+
+
+def test_rows_of_several_inputs_have_more_registers() -> None:
+    def body(emit: Any, x: Any, *others: Any) -> list[Any]:
+        top = emit(R.max(x, axis=[-1], keepdims=True))
+        e = emit(R.exp(emit(R.subtract(x, top))))
+        for other in others:
+            e = emit(R.multiply(e, other))
+        return [R.sum(e, axis=[-1])]
+
+    found = [plan(build(body, *[((1024, 65_536), "float32")] * n), H200).stage.row_mapping for n in (1, 2, 4)]
+    assert [m.storage for m in found] == [Storage.STEPS] * 3
+    assert [(m.of(65_536).chunks, m.blocks_per_sm) for m in found] == [(2, 6), (1, 6), (1, 3)]

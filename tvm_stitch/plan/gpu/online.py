@@ -44,14 +44,16 @@ def plan_online(alignment: Alignment, device: DeviceModel) -> tuple[LoopNest, Ro
     vector = vector_length(alignment, sched, columns, device)
     words = vector * sum(words_of(t.dtype) for t, _ in loads)
     vectors = heuristics.ONLINE_VECTORS if words * heuristics.ONLINE_VECTORS <= heuristics.ONLINE_WORDS else 1
-    threads = heuristics.ONLINE_THREADS
+    threads, resident = heuristics.ONLINE_THREADS, heuristics.ONLINE_RESIDENT
+    if words * vectors > heuristics.ONLINE_WORDS:  # registers of as many inputs are those of fewer blocks
+        resident = max(1, int(resident * heuristics.ONLINE_WORDS / (words * vectors)))
     steps = -(-columns // (vectors * vector * threads))
     return sched, RowMapping(
         threads,
         1,
         ByExtent([(columns, ColumnMapping(vector, vectors, steps))]),
         storage=Storage.STEPS,
-        blocks_per_sm=heuristics.ONLINE_RESIDENT,
+        blocks_per_sm=resident,
     )
 
 
