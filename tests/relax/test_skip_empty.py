@@ -183,8 +183,8 @@ STATIC: dict[str, tuple[Body, list[tuple[int, ...]], Callable[..., Any]]] = {
 }  # fmt: skip
 
 
-LEFT = {"concat": "lv has no elements", "split with an empty part": "a parameter is both read and written"}
-"""What is left to TVM, and why: data that is moved from or to where there is none."""
+LEFT = {"split with an empty part": "a parameter is both read and written"}
+"""What is left to TVM, and why: data that is moved to where there is none."""
 
 
 def check(

@@ -278,6 +278,8 @@ STREAMED_WORDS = 24
 CACHES_FILLED = 2
 """Times that what a kernel reads, and what it writes, each fill the second-level cache from which on its inputs are to
 last there; at once the cache's size (a transposition of 67 MB with a layer norm) nothing is won."""
+LASTING_WORDS = 48
+"""Registers of loads of a pass up to which they carry the policy, where they are not copied in the background."""
 
 # -- row domain or phases --------------------------------------------------------------------------------------
 IDLE_BLOCK_BYTES = 1 << 20

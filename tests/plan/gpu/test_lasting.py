@@ -35,6 +35,16 @@ def test_reads_and_writes_fill_the_cache_so_often(more: int) -> None:
     assert (lasting(rows, 1024) == ["x0"]) == bool(more)
 
 
+def test_loads_that_crowd_the_registers_keep_the_compilers_order() -> None:
+    def total(emit: Any, x: Any, *others: Any) -> list[Any]:
+        for other in others:
+            x = emit(R.add(x, other))
+        return [x]
+
+    found = [plan(build(total, *[((16_384, 4096), F32)] * n), H200).stage.lasting for n in (2, 24)]
+    assert [len(leaves) for leaves in found] == [2, 0]
+
+
 def test_what_writes_little_leaves_the_cache_alone() -> None:
     def total(emit: Any, x: Any) -> list[Any]:
         return [R.sum(x, axis=[-1])]

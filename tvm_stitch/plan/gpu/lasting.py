@@ -12,9 +12,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .. import heuristics
-from ..iteration.loops import is_streamed
-from ..kernel import KernelPlan
+from ..iteration.loops import Leaf, RowLoop, is_streamed
+from ..kernel import KernelPlan, Stage
 from ..memory import traffic
+from .tile import words_of
 
 
 def with_lasting_inputs(plan: KernelPlan) -> KernelPlan:
@@ -25,6 +26,20 @@ def with_lasting_inputs(plan: KernelPlan) -> KernelPlan:
         return plan
     if min(moved.read, moved.written) < heuristics.CACHES_FILLED * device.l2_bytes:
         return plan
-    rows = stage.alignment.domain.rows
-    loads = dict.fromkeys(leaf for p in stage.schedule.passes for leaf in p.loads if is_streamed(rows, leaf))
+    loads = dict.fromkeys(leaf for p in stage.schedule.passes for leaf in _streamed(stage, p))
+    if not stage.row_mapping.copied and _words(stage) > heuristics.LASTING_WORDS:
+        return plan
     return replace(plan, phases=((replace(stage, lasting=tuple(loads)),),))
+
+
+def _streamed(stage: Stage, p: RowLoop) -> list[Leaf]:
+    return [leaf for leaf in p.loads if is_streamed(stage.alignment.domain.rows, leaf)]
+
+
+def _words(stage: Stage) -> float:
+    """Registers that a pass loads at most: the compiler leaves such loads in their order, and so all in flight."""
+    most = 0.0
+    for p in stage.schedule.passes:
+        m = stage.row_mapping.of(p.columns)
+        most = max(most, m.chunks * m.vector * sum(words_of(t.dtype) for t, _ in _streamed(stage, p)))
+    return most
