@@ -5,18 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 from tvm.relax import op as R
 
-from cuda_emulator import lower, run_lowered
-from tests.graph.helpers import build
-from tvm_stitch.relax import pipeline
-from tvm_stitch.testing.random_graphs import emulated_target
-from tvm_stitch.testing.reference import evaluate, mismatches
+from tests.codegen.gpu.emulated import TOLERANCE, checked
 
-TARGET = emulated_target()
-TOLERANCE = {"float32": (2e-5, 2e-5), "float16": (4e-3, 4e-3), "bfloat16": (3e-2, 3e-2)}
 EXACT = {"float32": (0, 0)}
 MASK = str(0xFFFF0000)
 
@@ -27,18 +20,6 @@ def widened(emit: Any, x: Any) -> Any:
 
 def norm(emit: Any, x: Any, w: Any) -> Any:
     return emit(R.nn.rms_norm(x, w, axes=[-1]))
-
-
-def checked(body: Any, tolerance: dict[str, tuple[float, float]], *specs: Any) -> str:
-    """The code of the one kernel, which is right."""
-    mod = build(body, *specs)
-    rng = np.random.default_rng()
-    inputs = [(rng.standard_normal(shape) * 4).astype(np.dtype(dtype)) for shape, dtype in specs]
-    artifact = lower(mod, TARGET, pipeline(TARGET, None))
-    run = run_lowered(artifact, inputs).check()
-    assert len(run.launches) == 1
-    assert mismatches(list(run.outputs), evaluate(mod, inputs), tolerance) == []
-    return artifact.source
 
 
 @pytest.mark.parametrize(("columns", "pairs"), [(1024, True), (998, True), (997, False)])

@@ -153,13 +153,9 @@ def _translate(statement: str) -> str:
             return f"emu::store_shared<{kind}>({operand(m[2])}, emu::to_bits<{kind}>({operand(m[3])}))"
     if m := _CACHED_LOAD.fullmatch(text):
         kind, into = _TYPES[m["type"]], re.findall(r"\d+", m["into"])
-        vector = {2: {"float": "float2"}, 4: {"float": "float4"}}.get(len(into), {})
-        loaded = (
-            f"emu::load_vector<{vector.get(kind, f'uint{len(into)}')}>"
-            if vector
-            else f"emu::load_global<{kind}>"
-        )
-        return f"{loaded}({operand(m['address'])}, {listed(*into)})"
+        vector = f"{'float' if kind == 'float' else 'uint'}{len(into)}"
+        loaded = f"load_global<{kind}>" if len(into) == 1 else f"load_vector<{vector}>"
+        return f"emu::{loaded}({operand(m['address'])}, {listed(*into)})"
     if re.fullmatch(r"createpolicy\.fractional\.L2::evict_\w+\.b64 %\d+(?:, [\w.]+)?", text):
         return f"{operand('0')} = 0"  # caches are not emulated
     if m := re.fullmatch(r"mov\.u(?:32|64) %(\d+), %%?([\w.]+)", text):
