@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tvm.relax import op as R
@@ -138,3 +139,29 @@ def test_without_barriers_every_phase_is_a_launch() -> None:
     assert (without.seconds or 0.0) >= 2 * LAUNCH_SECONDS and (without.seconds or 0.0) > (
         with_barriers.seconds or 1.0
     )
+
+
+def turned(emit: Any, x: Any) -> Any:
+    """Rows less their mean, with rows and columns exchanged."""
+    return R.permute_dims(emit(R.subtract(x, emit(R.mean(x, -1, True)))), [1, 0])
+
+
+def test_what_is_written_across_memory_counts_by_sectors() -> None:
+    shape = [4096, 4096]
+    found = at(graph(build(turned, (shape, "float32"))))
+    plain = at(graph(build(lambda emit, x: R.subtract(x, emit(R.mean(x, -1, True))), (shape, "float32"))))
+    assert found.scattered and not plain.scattered
+    assert found.seconds is not None and plain.seconds is not None
+    assert found.seconds > 3 * plain.seconds
+
+
+def test_what_is_turned_in_shared_memory_does_not() -> None:
+    found = at(graph(build(lambda emit, x: R.permute_dims(x, [1, 0]), ([4096, 4096], "float32"))))
+    assert not found.scattered
+
+
+@pytest.mark.parametrize(("shape", "kernels"), [([4096, 4096], 2), ([128, 256], 1)])
+def test_large_results_are_turned_by_a_kernel_of_their_own(shape: list[int], kernels: int) -> None:
+    """Beside statistics a small one stays in the caches, and saves a launch."""
+    found = explain(build(turned, (shape, "float32")), {"kind": "cuda", "arch": "sm_90"})
+    assert len(found.kernels) == kernels and not found.left

@@ -154,6 +154,8 @@ CROSSED_SAMPLE = 33
 """Rows and columns by which it is seen how an input lies in memory."""
 LEAST_CROSSED_BYTES = 32
 """Bytes of neighbouring rows that a block takes at least: a sector, the least that a GPU reads."""
+SCATTERED_TIMES = 2.0
+"""Times the bytes of an input or a result that its sectors may have before it counts as lying across memory."""
 CROSSED_LINE_BYTES = 64
 """The same where shared memory has room. Of such blocks those are best that share the rows out evenly among the
 multiprocessors: 6,272 rows of 768 columns took 79% of a copy's speed as 196 blocks of 32 rows."""

@@ -13,7 +13,9 @@ from ..graph.extent import is_static
 from ..graph.ir import StitchGraph
 from ..plan import heuristics
 from ..plan.choose import choose
+from ..plan.gpu.crossed import plan_crossed
 from ..plan.gpu.partition import Partition
+from ..plan.gpu.scattered import scattered_bytes
 from ..plan.iteration.alignment import Alignment, Misaligned, align
 from ..plan.iteration.index_space import IndexSpaces
 from ..plan.memory import bytes_of, least_bytes
@@ -26,13 +28,15 @@ class KernelEstimate:
     """A scope as a kernel.
 
     ``grid``: it would have a grid-wide plan. ``seconds`` in all, of which data moves for ``moving``; for ``idle`` of
-    them the last wave leaves room. All None where a shape is symbolic or the device is not a GPU: nothing is known.
+    them the last wave leaves room. ``scattered``: it would read or write across memory. All None where a shape is
+    symbolic or the device is not a GPU: nothing is known.
     """
 
     grid: bool = False
     seconds: float | None = None
     moving: float | None = None
     idle: float = 0.0
+    scattered: bool = False
 
 
 FREE = KernelEstimate(False, 0.0, 0.0)
@@ -82,23 +86,27 @@ def estimate_kernel(
 def _one_domain(alignment: Alignment, device: DeviceModel) -> KernelEstimate:
     if not all(is_static(t.shape) for t in alignment.graph.tensors()):
         return KernelEstimate()
-    work = Work(((Load(static_size(least_bytes(alignment.graph))),),))
+    scattered = scattered_bytes(alignment)
+    if scattered and plan_crossed(alignment.graph, alignment, device) is not None:
+        scattered = 0
+    work = Work(((Load(static_size(least_bytes(alignment.graph)) + scattered),),))
     rows = 0 if alignment.domain.flat else int(alignment.domain.rows)
     moving, idle = moving_seconds(work, device), tail_seconds(work, rows, device)
-    return KernelEstimate(False, seconds(work, device), moving, idle)
+    return KernelEstimate(False, seconds(work, device), moving, idle, scattered > 0)
 
 
 def _grid_wide(found: Partition, device: DeviceModel, barriers: bool) -> KernelEstimate:
-    phases = [[_load(piece, found, device) for piece in pieces] for pieces in found.phases]
+    scattered = {piece: scattered_bytes(piece.alignment) for pieces in found.phases for piece in pieces}
+    phases = [[_load(piece, found, device, scattered[piece]) for piece in pieces] for pieces in found.phases]
     resident = barriers and (len(phases) > 1 or bool(found.crossing.shared))
     work = Work(phases, True, resident, barriers)
-    return KernelEstimate(True, seconds(work, device), moving_seconds(work, device))
+    across = any(scattered.values())
+    return KernelEstimate(True, seconds(work, device), moving_seconds(work, device), scattered=across)
 
 
-def _load(piece: Slice, found: Partition, device: DeviceModel) -> Load:
-    moved = static_size(
-        sum([least_bytes(piece.graph), *(bytes_of(found.crossing.partials[op]) for op in piece.cross_row)])
-    )
+def _load(piece: Slice, found: Partition, device: DeviceModel, scattered: int) -> Load:
+    partials = (bytes_of(found.crossing.partials[op]) for op in piece.cross_row)
+    moved = static_size(sum([least_bytes(piece.graph), *partials])) + scattered
     if piece.replicated:
         return Load(moved, share_of(1, device))
     in_rows = any(op.is_reduce and op not in piece.cross_row for op in piece.roots)

@@ -173,8 +173,8 @@ class Merger:
                 self.quotient.restore(before)
                 return False
             into = self.quotient.merge(into, s)
-        found = self._of(self.quotient.members[into])
-        if isinstance(found, str) or loss(found, [self.worth[s] for s in scopes]):
+        found, apart = self._of(self.quotient.members[into]), [self.worth[s] for s in scopes]
+        if isinstance(found, str) or turns_across(found, apart) or loss(found, apart):
             self.quotient.restore(before)
             return False
         self._replace(scopes, into, found)
@@ -183,20 +183,26 @@ class Merger:
     def settle(self, before: State, touched: Collection[int]) -> bool:
         """Estimate scopes that were merged in the quotient graph since a snapshot; undo all of it if one is wrong.
 
-        What turns a scope on one row domain into a grid-wide one is wrong here, since that has to be weighed.
+        What turns a scope on one row domain into a grid-wide one, or into one that lies across memory, is wrong here,
+        since that has to be weighed.
         """
         scope_of, members = before.scope_of, before.members
         found: dict[int, KernelEstimate] = {}
         for s in {self.quotient.scope_of[i] for i in touched}:
             olds = {scope_of[i] for i in self.quotient.members[s]}
             got = self._of(self.quotient.members[s])
-            if isinstance(got, str) or (got.grid and not self._stays_grid(olds, members, got)):
+            if isinstance(got, str) or self._is_wrong(olds, members, got):
                 self.quotient.restore(before)
                 return False
             found[s] = got
         for s, got in found.items():
             self._replace({scope_of[i] for i in self.quotient.members[s]}, s, got)
         return True
+
+    def _is_wrong(self, olds: Collection[int], members: dict[int, list[int]], found: KernelEstimate) -> bool:
+        if turns_across(found, [self.worth[o] for o in olds]):
+            return True
+        return found.grid and not self._stays_grid(olds, members, found)
 
     def _stays_grid(
         self, olds: Collection[int], members: dict[int, list[int]], found: KernelEstimate
@@ -215,13 +221,25 @@ class Merger:
         return len(members) == 1 and graph is not None and not graph.reduces
 
 
+def turns_across(found: KernelEstimate, before: Sequence[KernelEstimate]) -> bool:
+    """Whether kernels read and write across memory only when they are one.
+
+    Of several at a time that is not weighed: they may well be faster than all of them apart, but not than those of
+    them that lie alike.
+    """
+    return found.scattered and not any(w.scattered for w in before)
+
+
 def loss(found: KernelEstimate, before: Sequence[KernelEstimate]) -> str:
-    """Why kernels apart are faster than a grid-wide one (empty when they are not, or that is not known)."""
-    if not found.grid or found.seconds is None or any(w.seconds is None for w in before):
+    """Why kernels apart are faster than one (empty when they are not, or that is not known).
+
+    Rows that stay in their blocks save what they keep on chip, and are not weighed unless they lie across memory.
+    """
+    weighed = found.grid or found.scattered
+    if not weighed or found.seconds is None or any(w.seconds is None for w in before):
         return ""
     apart = sum(w.seconds or 0.0 for w in before)
     if found.seconds <= apart + heuristics.LAUNCH_DOUBT_SECONDS * (len(before) - 1):
         return ""
-    return (
-        f"one grid-wide kernel would take {found.seconds * 1e6:.1f} us, apart they take {apart * 1e6:.1f} us"
-    )
+    kind = "grid-wide kernel" if found.grid else "kernel, which reads or writes across memory,"
+    return f"one {kind} would take {found.seconds * 1e6:.1f} us, apart they take {apart * 1e6:.1f} us"

@@ -36,7 +36,7 @@ def plan_crossed(
         alignment: the graph's. Where it is flat, rows are those of the result.
         device: a GPU.
     """
-    if not _may_cross(graph):
+    if not may_cross(graph) or len(graph.outputs[0].shape) < 2:
         return None
     for found in _aligned(graph, alignment):
         rows, sched = found.domain.rows, schedule(found)
@@ -75,23 +75,24 @@ def _aligned(graph: StitchGraph, alignment: Alignment) -> Iterator[Alignment]:
             continue
 
 
-def _may_cross(graph: StitchGraph) -> bool:
+def may_cross(graph: StitchGraph) -> bool:
     """Whether there are large static inputs, and something is read in an order that is not its own: cheap to see."""
     shapes = [extent for t in (*graph.inputs, *graph.outputs) for extent in t.shape]
-    if not all(isinstance(extent, int) for extent in shapes) or len(graph.outputs[0].shape) < 2:
+    if not all(isinstance(extent, int) for extent in shapes):
         return False
-    if all(_bytes(tensor) < heuristics.CROSSED_BYTES for tensor in graph.inputs):
+    if all(static_bytes(tensor) < heuristics.CROSSED_BYTES for tensor in graph.inputs):
         return False
     return any(
         axis.var in compat.free_vars(access.indices[-1])
         for op in graph.operators
         for access in op.accesses
-        if access.indices and _bytes(access.tensor) >= heuristics.CROSSED_BYTES
+        if access.indices and static_bytes(access.tensor) >= heuristics.CROSSED_BYTES
         for axis in op.axes[:-1]
     )
 
 
-def _bytes(tensor: Tensor) -> int:
+def static_bytes(tensor: Tensor) -> int:
+    """Of a tensor of static shape."""
     return static_extent(tensor.size) * item_bytes(tensor.dtype)
 
 
@@ -101,7 +102,7 @@ def _is_crossed(alignment: Alignment, columns: int, leaf: Leaf) -> bool:
     domain = alignment.domain
     if point.at is not At.INDEX or not is_streamed(domain.rows, leaf):
         return False
-    if _bytes(tensor) < heuristics.CROSSED_BYTES or tensor.dtype == "bool":
+    if static_bytes(tensor) < heuristics.CROSSED_BYTES or tensor.dtype == "bool":
         return False
     flat, analyzer = as_expr(flatten(list(point.indices), tensor.shape)), Analyzer()
 
