@@ -49,10 +49,11 @@ def convolution(
 
 def check(c: ImageConvolution, plan: ConvolutionPlan, axes: int = 2) -> None:
     data = RNG.standard_normal((c.images, c.groups * c.inputs, *c.extents[-axes:])).astype("float32")
+    given = np.ascontiguousarray(data.swapaxes(0, 1)) if c.exchanged else data
     weight = RNG.standard_normal((c.groups * c.outputs, c.inputs, *c.window[-axes:])).astype("float32")
     shape = [c.images, c.groups * c.outputs, *c.places[-axes:]]
     builder = relax.BlockBuilder()
-    with builder.function("main", [x := relax.Var("x", relax.TensorType(data.shape, "float32"))]):
+    with builder.function("main", [x := relax.Var("x", relax.TensorType(given.shape, "float32"))]):
         kernel = builder.add_func(cuda_convolution(kernel_of(c, plan, axes)), "convolution")
         args = relax.Tuple([x, relax.const(packed_weight(weight, c, plan))])
         result = relax.TensorType([plan.splits, *shape] if plan.splits > 1 else shape, "float32")
@@ -60,7 +61,7 @@ def check(c: ImageConvolution, plan: ConvolutionPlan, axes: int = 2) -> None:
             out = builder.emit_output(relax.call_tir(kernel, args, result))
         builder.emit_func_output(out)
     run = run_cuda(
-        builder.get(), [data], relax_pipeline=relax.get_default_pipeline(TARGET), target=TARGET
+        builder.get(), [given], relax_pipeline=relax.get_default_pipeline(TARGET), target=TARGET
     ).check()
     function: Any = torch.conv2d if axes == 2 else torch.conv1d
     wanted = function(
@@ -117,6 +118,28 @@ def test_more_splits_than_rounds() -> None:
 def test_one_spatial_axis(gathered: bool) -> None:
     c = convolution(2, 18, 20, (1, 31), (1, 3), (1, 2), (0, 1))
     check(c, replace(PLAIN, gathered=gathered, splits=2), axes=1)
+
+
+EXCHANGED = [
+    convolution(7, 20, 65, (12, 12), (4, 4), (1, 1), (1, 1), (2, 2)),
+    convolution(30, 3, 9, (9, 8), (7, 6), padding=(1, 1)),
+    convolution(70, 17, 5, (6, 9), (6, 9)),
+    convolution(1, 1, 1, (1, 1), (1, 1)),
+    convolution(5, 2, 64, (11, 7), (3, 1), (2, 3), (2, 0), (3, 2)),
+]
+
+
+@pytest.mark.parametrize("tile", TILES, ids=str)
+@pytest.mark.parametrize("splits", [1, 5])
+@pytest.mark.parametrize("c", EXCHANGED, ids=str)
+def test_images_and_channels_exchanged(c: ImageConvolution, tile: Tile, splits: int) -> None:
+    """As gradients of weights are computed, with strides of the forward convolution as dilations."""
+    check(replace(c, exchanged=True), ConvolutionPlan(tile, 1, splits, True))
+
+
+def test_one_spatial_axis_exchanged() -> None:
+    c = convolution(18, 20, 40, (1, 31), (1, 14), (1, 1), (0, 1), (1, 2))
+    check(replace(c, exchanged=True), replace(PLAIN, gathered=True, splits=2), axes=1)
 
 
 def test_convolutions_of_other_sizes_share_a_kernel() -> None:

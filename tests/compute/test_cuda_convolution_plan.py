@@ -38,20 +38,29 @@ def test_few_channels_are_gathered() -> None:
     assert not convolution_plan(resnet(1, 64, 56), H100).gathered
 
 
+def test_what_is_exchanged_is_gathered() -> None:
+    """Depth is then the window of one image after the other: neighbours in memory."""
+    gradient = replace(convolution(64, 32, 128, (56, 56), (28, 28), dilation=(2, 2)), exchanged=True)
+    plan = convolution_plan(gradient, H100)
+    assert plan.gathered and plan.splits > 1
+    assert plan.tile.shared_bytes(True) - plan.tile.shared_bytes(False) == 16 * plan.tile.places
+
+
 @pytest.mark.parametrize("name", ["a100", "rtx3090", "rtx4090", "h100", "b200"])
 def test_blocks_fit_the_device(name: str) -> None:
     device = GPUS[name]
     plan = convolution_plan(resnet(1, 256, 14), device)
-    assert plan.tile.shared_bytes <= device.shared_per_block
-    assert plan.resident * (plan.tile.shared_bytes + device.shared_reserved) <= device.shared_per_sm
+    assert plan.tile.shared_bytes(False) <= device.shared_per_block
+    assert plan.resident * (plan.tile.shared_bytes(False) + device.shared_reserved) <= device.shared_per_sm
     assert plan.resident * plan.tile.threads * 128 <= device.registers_per_sm
     assert plan.resident >= 1
 
 
 def test_tiles_that_fit_no_device_are_not_taken() -> None:
-    least = min(tile.shared_bytes for tile in TILES)
+    least = min(tile.shared_bytes(False) for tile in TILES)
     assert (
-        convolution_plan(resnet(1, 64, 56), replace(H100, shared_per_block=least)).tile.shared_bytes == least
+        convolution_plan(resnet(1, 64, 56), replace(H100, shared_per_block=least)).tile.shared_bytes(False)
+        == least
     )
     with pytest.raises(Refusal, match="do not fit the device"):
         convolution_plan(resnet(1, 64, 56), replace(H100, shared_per_block=least - 1))

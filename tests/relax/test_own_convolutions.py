@@ -15,8 +15,9 @@ from tvm.script import relax as R
 from cuda_emulator import run_cuda
 from tests.graph.helpers import build, symbol
 from tvm_stitch import StitchConfig
+from tvm_stitch.compute.cuda import library
 from tvm_stitch.recorder import Recorder
-from tvm_stitch.relax import pipeline
+from tvm_stitch.relax import image_convolutions, own_convolutions, pipeline
 from tvm_stitch.relax.own_convolutions import OwnConvolutions
 from tvm_stitch.testing.random_graphs import emulated_target
 
@@ -130,3 +131,122 @@ def test_a_residual_block_in_the_emulator(images: int) -> None:
     )
     wanted = torch.relu(torch.conv2d(inner, torch.tensor(second).double()) + exact).numpy()
     np.testing.assert_allclose(run.outputs[0], wanted, rtol=0, atol=3e-6 * abs(wanted).max())
+
+
+# -- computed weights ---------------------------------------------------------------------------------------------
+@pytest.fixture()
+def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights are packed however small the convolution is."""
+    monkeypatch.setattr(image_convolutions, "PACKED_PRODUCTS", 0)
+
+
+def of_weight(operator: Any, x: Any, weight: Any, **attrs: Any) -> tvm.IRModule:
+    return build(
+        lambda emit, data, w: operator(data, w, **attrs), (list(x), "float32"), (list(weight), "float32")
+    )
+
+
+def test_small_ones_of_computed_weights_stay() -> None:
+    mod = of_weight(R.nn.conv2d, (1, 64, 56, 56), (64, 64, 3, 3), padding=1)
+    made, computed = rewritten(mod)
+    assert not computed
+    tvm.ir.assert_structural_equal(made, mod)
+
+
+def test_large_ones_of_computed_weights() -> None:
+    made, _ = rewritten(of_weight(R.nn.conv2d, (32, 64, 56, 56), (64, 64, 3, 3), padding=1))
+    assert calls(made) == ["relax.reshape", "relax.permute_dims", *2 * ["relax.reshape"], "convolution"]
+
+
+COMPUTED = [
+    (R.nn.conv2d, (2, 20, 9, 8), (60, 20, 3, 3), {"padding": 1}),
+    (R.nn.conv2d, (2, 34, 11, 8), (120, 17, 3, 3), {"padding": 1, "groups": 2, "strides": [1, 2]}),
+    (R.nn.conv1d, (3, 24, 31), (60, 24, 3), {"padding": 1}),
+    (R.nn.conv2d_transpose, (2, 6, 9, 8), (6, 50, 3, 2), {"padding": [2, 1], "dilation": [2, 1]}),
+    (R.nn.conv2d_transpose, (2, 34, 9, 8), (34, 60, 3, 2), {"groups": 2}),
+    (R.nn.conv1d_transpose, (3, 18, 31), (18, 60, 4), {"padding": 2}),
+]
+
+
+@pytest.mark.usefixtures("any_size")
+@pytest.mark.parametrize(("operator", "x", "weight", "attrs"), COMPUTED)
+def test_computed_weights_in_the_emulator(operator: Any, x: Any, weight: Any, attrs: dict[str, Any]) -> None:
+    """The weight is packed by one kernel."""
+    inputs, recorder = [draw(*x), draw(*weight)], Recorder()
+    mod = of_weight(operator, x, weight, **attrs)
+    run = run_cuda(mod, inputs, relax_pipeline=pipeline(TARGET, None, recorder), target=TARGET).check()
+    (told,) = recorder.computed.values()
+    assert told.startswith("our kernel")
+    assert len(run.launches) == 2 + ("splits" in told)
+    transposed = "_transpose" if "transpose" in operator.__name__ else ""
+    function = getattr(torch, f"conv{transposed}{len(x) - 2}d")
+    given = {"stride" if key == "strides" else key: value for key, value in attrs.items()}
+    wanted = function(*(torch.tensor(each).double() for each in inputs), **given).numpy()
+    np.testing.assert_allclose(run.outputs[0], wanted, rtol=0, atol=3e-6 * abs(wanted).max())
+
+
+@pytest.mark.usefixtures("any_size")
+@pytest.mark.parametrize(
+    "attrs",
+    [
+        {"strides": 2},
+        {"padding": 3},
+        {"padding": [0, 1, 1, 1]},
+    ],
+    ids=str,
+)
+def test_transposed_ones_that_stay(attrs: dict[str, Any]) -> None:
+    made, computed = rewritten(of_weight(R.nn.conv2d_transpose, (2, 64, 9, 9), (64, 64, 3, 3), **attrs))
+    assert not computed
+    assert calls(made) == ["relax.nn.conv2d_transpose"]
+
+
+# -- gradients of weights -----------------------------------------------------------------------------------------
+def weights_gradient(x: Any, outputs: int, kernel: int, stride: int, padding: int) -> tuple[Any, Any, Any]:
+    """A module as importers write it, its inputs, and the gradient in float64."""
+    from tests.relax.test_weight_gradients import module
+
+    data, spatial = draw(*x), len(x) - 2
+    function: Any = torch.conv2d if spatial == 2 else torch.conv1d
+    shape = (outputs, x[1], *[kernel] * spatial)
+    w = torch.zeros(shape, dtype=torch.float64, requires_grad=True)
+    y = function(torch.tensor(data).double(), w, None, stride, padding)
+    g = draw(*y.shape)
+    y.backward(torch.tensor(g).double())
+    assert w.grad is not None
+    return module(x, tuple(y.shape), shape[2:], stride, padding, 1), [data, g], w.grad.numpy()
+
+
+@pytest.mark.parametrize(
+    ("x", "outputs", "kernel", "stride", "padding"),
+    [
+        ((20, 14, 9, 8), 60, 3, 2, 1),
+        ((3, 13, 9, 9), 62, 3, 1, 1),
+        ((17, 60, 8, 8), 50, 1, 2, 0),
+        ((5, 20, 17), 50, 5, 3, 2),
+    ],
+)
+def test_gradients_of_weights_in_the_emulator(
+    x: Any, outputs: int, kernel: int, stride: int, padding: int
+) -> None:
+    """One kernel packs the result's gradient, one computes, and one adds up and transposes."""
+    mod, inputs, wanted = weights_gradient(x, outputs, kernel, stride, padding)
+    recorder = Recorder()
+    run = run_cuda(mod, inputs, relax_pipeline=pipeline(TARGET, None, recorder), target=TARGET).check()
+    (told,) = recorder.computed.values()
+    assert told.startswith("our kernel") and told.endswith("a weight's gradient")
+    assert len(run.launches) == 3
+    np.testing.assert_allclose(run.outputs[0], wanted, rtol=0, atol=3e-6 * abs(wanted).max())
+
+
+def test_gradients_that_the_library_transforms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are its own where it is there, unless our kernel is asked for."""
+    mod, _, _ = weights_gradient((32, 64, 14, 14), 64, 3, 1, 1)
+    assert own_convolutions.library is library
+    monkeypatch.setattr(library, "why_not", lambda *_: None)
+    made, computed = rewritten(mod)
+    assert not computed and "relax.nn.conv2d" in calls(made)
+    _, computed = rewritten(mod, StitchConfig(compute="templates"))
+    assert len(computed) == 1
+    strided, _, _ = weights_gradient((32, 64, 14, 14), 64, 3, 2, 1)
+    assert len(rewritten(strided)[1]) == 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exact float32 convolution of a CUDA device: a kernel of our own for constant weights, channels first.
+"""Exact float32 convolution of a CUDA device: a kernel of our own for packed weights, channels first.
 
 A matrix product whose right side is gathered from the images while it is copied to shared memory, in the background.
 ``cuda_convolution_plan`` chooses the tile, and into how many splits the depth is divided: a batch of one has too few
@@ -40,7 +40,7 @@ class KernelOf:
         tile, resident, gathered: of its plan.
         has_splits: whether sums are divided; into how many parts is a size.
         axes: spatial ones of the operands, 1 or 2.
-        groups, window, strides, padding, dilation: of the convolution.
+        groups, window, strides, padding, dilation, exchanged: of the convolution.
     """
 
     tile: Tile
@@ -53,6 +53,7 @@ class KernelOf:
     strides: tuple[int, int]
     padding: tuple[int, int]
     dilation: tuple[int, int]
+    exchanged: bool
 
     def numbers(self) -> list[int]:
         """The same as numbers, for an attribute of the kernel."""
@@ -62,11 +63,21 @@ class KernelOf:
     @staticmethod
     def from_numbers(numbers: Sequence[int]) -> KernelOf:
         """What :meth:`numbers` gave."""
-        rows, places, slices, resident, gathered, has_splits, axes, groups, *rest = numbers
+        rows, places, slices, resident, gathered, has_splits, axes, groups, *rest, exchanged = numbers
         window, strides, padding, dilation = ((rest[i], rest[i + 1]) for i in range(0, 8, 2))
         tile = Tile(rows, places, slices)
         return KernelOf(
-            tile, resident, bool(gathered), bool(has_splits), axes, groups, window, strides, padding, dilation
+            tile,
+            resident,
+            bool(gathered),
+            bool(has_splits),
+            axes,
+            groups,
+            window,
+            strides,
+            padding,
+            dilation,
+            bool(exchanged),
         )
 
 
@@ -84,6 +95,7 @@ def kernel_of(convolution: ImageConvolution, plan: ConvolutionPlan, axes: int) -
         c.strides,
         c.padding,
         c.dilation,
+        c.exchanged,
     )
 
 
@@ -115,7 +127,8 @@ def cuda_convolution(of: KernelOf, epilogue: Epilogue | None = None, lanes: int 
     )
     extents = [tir.Var(name, "int64") for name in "hw"[-of.axes :]]
     places = [tir.Var(f"out_{name}", "int64") for name in "hw"[-of.axes :]]
-    data = _buffer([images, channels, *extents], "data")
+    first = [channels, images] if of.exchanged else [images, channels]
+    data = _buffer([*first, *extents], "data")
     weight = _buffer([lines, line], "weight")
     whole = [images, outputs, *places]
     behind = _behind(epilogue, whole)
@@ -123,7 +136,7 @@ def cuda_convolution(of: KernelOf, epilogue: Epilogue | None = None, lanes: int 
     count = splits if of.has_splits else B.i64(1)
     own = tir.floordiv(outputs, B.i64(of.groups))
     blocks = ceildiv(own, of.tile.rows), ceildiv(product([images, *places]), of.tile.places), of.groups, count
-    floats = of.tile.shared_bytes // 4 if epilogue is None else of.tile.shared_floats_kept
+    floats = of.tile.shared_bytes(of.exchanged) // 4 if epilogue is None else of.tile.shared_floats_kept
     with B.kernel() as body, ExitStack() as stack:
         stack.enter_context(T.launch_thread("blockIdx.x", product(blocks)))
         thread = stack.enter_context(T.launch_thread("threadIdx.x", B.i64(of.tile.threads)))
@@ -199,7 +212,16 @@ def _buffer(shape: list[Any], name: str) -> Buffer:
 def _call(of: KernelOf, shared: Expr, buffers: list[Buffer], at: Buffer | None, sizes: list[Any]) -> Expr:
     """A call of the kernel's C++. Given ``at`` and no buffer of the result, the tile stays in shared memory."""
     tile, keeps = of.tile, at is not None
-    numbers = [tile.rows, tile.places, tile.slices, DEPTH, int(of.gathered), int(keeps), of.groups]
+    numbers = [
+        tile.rows,
+        tile.places,
+        tile.slices,
+        DEPTH,
+        int(of.gathered),
+        int(keeps),
+        int(of.exchanged),
+        of.groups,
+    ]
     numbers += [*of.window, *of.strides, *of.padding, *of.dilation]
     name = "_".join([_FUNCTION, *map(str, numbers)])
     pointers = [tir.address_of(B.fetch(B.flat_view(buffer), 0)) for buffer in buffers]

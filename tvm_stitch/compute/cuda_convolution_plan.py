@@ -16,10 +16,13 @@ DEPTH = 16
 STAGES = 3
 """Steps in shared memory."""
 
+PLACE_WORDS = 4
+"""Of 32 bits that say where a place lies."""
+
 REGISTERS = 128
 """Of a thread."""
 
-SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64)
 """Parts into which sums may be divided."""
 
 FEWEST_ROUNDS = 2
@@ -48,6 +51,9 @@ LANES = 128
 BYTES_PER_CYCLE = 1500
 """Of the splits' results, which are written and read again, mostly in the second-level cache."""
 
+PACKED_PRODUCTS = 2**29
+"""Multiply-adds from which on a computed weight is packed for our kernel: beside them packing takes next to no time."""
+
 _LARGEST = 2**31 - 1
 
 
@@ -61,6 +67,7 @@ class ImageConvolution:
         extents: height and width of an image.
         places: of the result.
         window, strides, padding, dilation: by spatial axis; padding is the same on both sides.
+        exchanged: whether images and channels of the data are so in memory; there is one group then.
     """
 
     images: int
@@ -73,6 +80,13 @@ class ImageConvolution:
     strides: tuple[int, int]
     padding: tuple[int, int]
     dilation: tuple[int, int]
+    exchanged: bool = False
+
+    @property
+    def products(self) -> int:
+        """Multiply-adds."""
+        results = self.images * self.groups * self.outputs * math.prod(self.places)
+        return results * self.inputs * math.prod(self.window)
 
 
 @dataclass(frozen=True)
@@ -88,17 +102,20 @@ class Tile:
         """Of a block: each has 8 x 8 results of a slice."""
         return self.rows * self.places // 64 * self.slices
 
-    @property
-    def shared_bytes(self) -> int:
-        """Of a block: the steps that are copied ahead, later the slices' sums."""
+    def shared_bytes(self, exchanged: bool) -> int:
+        """Of a block: the steps that are copied ahead, and where its places lie if that is looked up; later the sums.
+
+        Args:
+            exchanged: whether images and channels are.
+        """
         steps = STAGES * self.slices * (self.rows + self.places) * DEPTH
         sums = self.slices * self.rows * self.places if self.slices > 1 else 0
-        return 4 * max(steps, sums)
+        return 4 * max(steps + PLACE_WORDS * self.places * exchanged, sums)
 
     @property
     def shared_floats_kept(self) -> int:
         """Of a block that goes on with its tile: floats of shared memory."""
-        return max(self.shared_bytes // 4, self.rows * self.places)
+        return max(self.shared_bytes(False) // 4, self.rows * self.places)
 
 
 TILES = (Tile(64, 64, 2), Tile(64, 64, 4), Tile(64, 128, 2), Tile(128, 128, 1))
@@ -128,7 +145,8 @@ def convolution_plan(convolution: ImageConvolution, device: DeviceModel) -> Conv
         Refusal: where most of each tile would be computed in vain, or sizes are too large for 32 bits.
     """
     c = convolution
-    if max(c.images * math.prod(c.places), c.groups * c.inputs * math.prod(c.extents)) > _LARGEST // 4:
+    step = (c.images if c.exchanged else c.groups * c.inputs) * math.prod(c.extents)
+    if max(c.images * math.prod(c.places), step) > _LARGEST // 4:
         raise Refusal("its sizes do not fit our kernel's 32-bit numbers")
     made = [(_cycles(c, plan, device), plan) for plan in _plans(c, device)]
     if not made:
@@ -144,11 +162,12 @@ def convolution_plan(convolution: ImageConvolution, device: DeviceModel) -> Conv
 
 def _plans(c: ImageConvolution, device: DeviceModel) -> Iterator[ConvolutionPlan]:
     filled = -(-c.inputs // DEPTH) * DEPTH / c.inputs
-    gathered = filled > FILLED and math.prod(c.window) > 1
+    gathered = c.exchanged or (filled > FILLED and math.prod(c.window) > 1)
     for tile in TILES:
-        if tile.shared_bytes > device.shared_per_block:
+        needed = tile.shared_bytes(c.exchanged)
+        if needed > device.shared_per_block:
             continue
-        shared = device.shared_per_sm // (tile.shared_bytes + device.shared_reserved)
+        shared = device.shared_per_sm // (needed + device.shared_reserved)
         resident = min(device.registers_per_sm // (REGISTERS * tile.threads), shared)
         for splits in SPLITS:
             plan = ConvolutionPlan(tile, resident, splits, gathered)

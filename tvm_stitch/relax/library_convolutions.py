@@ -3,10 +3,10 @@
 
 The call takes ``(data, weight, numbers, mode)``; the numbers are groups, strides, paddings and dilations. The C++
 describes the convolution to cuDNN as a graph, asks it for engines, and drops those whose numerical notes say that
-they narrow inputs, sum in half types, transform, or vary from run to run. (cuDNN's older interface, with eight
-algorithms, was two to six times slower than PyTorch in half types.) Where tensor cores compute,
-``convolution_layouts`` moves channels innermost first. What is the gradient of a weight is asked for as such; a
-transposed convolution, where ``PhasedConvolutions`` has left it, as the gradient of data.
+they narrow inputs, sum in half types, transform, or vary from run to run; gradients of weights may be transformed.
+(cuDNN's older interface, with eight algorithms, was two to six times slower than PyTorch in half types.) Where tensor
+cores compute, ``convolution_layouts`` moves channels innermost first. What is the gradient of a weight is asked for as
+such; a transposed convolution, where ``PhasedConvolutions`` has left it, as the gradient of data.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tvm import relax
 
 from ..compute.cuda import library
 from ..failures import Refusal
-from ..graph.dtype import HALF, MULTIPLIED
-from ..graph.extent import is_static
+from ..graph.dtype import HALF, MULTIPLIED, item_bytes
+from ..graph.extent import is_static, product, static_extent
 from ..module_pass import module_pass
 from .compute_pass import ComputePass
 from .functions import own_functions
@@ -58,6 +58,10 @@ OPERATORS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d", *SPATIAL)
 WORKSPACE_BYTES = 64 << 20
 """Device memory that a convolution may use beside its operands. It is planned with all other storage of a function, so
 that convolutions in a row share it."""
+
+TRANSFORMED_TIMES = 2.5
+"""Times its operands' bytes that a weight's gradient may use beside them, where cuDNN transforms them: tiles of 4 x 4
+become such of 6 x 6."""
 
 
 FEWEST_CHANNELS = 4
@@ -163,7 +167,11 @@ class _Rewriter:
         """A weight's gradient as the convolution gave it: transposed."""
         dtype = str(found.data.ty.dtype)
         args, words = [found.data, found.gradient], [*words, WEIGHT_GRADIENT]
-        called = self.builder.emit(library_call(args, found.numbers, words, found.shape, dtype))
+        workspace = WORKSPACE_BYTES
+        if found.is_transformed:
+            workspace = max(workspace, int(TRANSFORMED_TIMES * sum(map(_bytes, args))))
+        made = library_call(args, found.numbers, words, found.shape, dtype, workspace)
+        called = self.builder.emit(made)
         made = self.builder.emit(relax.TupleGetItem(called, 0))
         return relax.op.permute_dims(made, [1, 0, *range(2, len(found.shape))])
 
@@ -191,7 +199,19 @@ def numbers_of(call: Any) -> list[int]:
     return [int(n) for n in (attrs.groups, *attrs.strides, *list(attrs.padding)[:spatial], *attrs.dilation)]
 
 
-def library_call(args: list[Any], numbers: Sequence[int], words: list[str], shape: Any, dtype: str) -> Any:
+def _bytes(value: Any) -> int:
+    """Of a value of static shape."""
+    return static_extent(product(shape_of(value) or ())) * item_bytes(str(value.ty.dtype))
+
+
+def library_call(
+    args: list[Any],
+    numbers: Sequence[int],
+    words: list[str],
+    shape: Any,
+    dtype: str,
+    workspace: int = WORKSPACE_BYTES,
+) -> Any:
     """The call that computes a convolution, or a weight's gradient: a tuple of its result and the workspace it used.
 
     Args:
@@ -199,10 +219,9 @@ def library_call(args: list[Any], numbers: Sequence[int], words: list[str], shap
         numbers: as ``numbers_of`` gives them.
         words: the mode.
         shape, dtype: of the result.
+        workspace: bytes that may be used beside the operands.
     """
     told = relax.ShapeExpr([tvm.tirx.IntImm("int64", n) for n in numbers])
     arguments = relax.Tuple([*args, told, tvm.ir.StringImm(" ".join(words))])
-    workspace = relax.TensorType([WORKSPACE_BYTES], "uint8")
-    return relax.call_dps_packed(
-        library.CUDNN.function, arguments, [relax.TensorType(shape, dtype), workspace]
-    )
+    results = [relax.TensorType(shape, dtype), relax.TensorType([workspace], "uint8")]
+    return relax.call_dps_packed(library.CUDNN.function, arguments, results)

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OwnConvolutions: exact float32 convolutions of constant weights become calls of our own CUDA kernel.
+"""OwnConvolutions: exact float32 convolutions become calls of our own CUDA kernel, of static shapes.
 
 Before :mod:`.library_convolutions`, which takes what is left. Sums that the kernel divides are added up by the
-stitched kernel behind the convolution.
+stitched kernel behind the convolution. Constant weights are packed when the model is compiled, those of training by
+a stitched kernel. So are transposed convolutions of stride 1, with the weight turned around, and gradients of weights,
+whose window is as large as the result's gradient: few results, with sums of many products to divide.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import Any
 import tvm
 from tvm import relax, te
 
+from ..compute.cuda import library
 from ..compute.cuda_convolution import (
     FIRST_CAPABILITY,
     KernelOf,
@@ -20,20 +23,20 @@ from ..compute.cuda_convolution import (
     kernel_of,
     packed_weight,
 )
-from ..compute.cuda_convolution_plan import ConvolutionPlan, ImageConvolution, convolution_plan
+from ..compute.cuda_convolution_plan import ConvolutionPlan, convolution_plan
 from ..device import device_model
 from ..failures import Refusal
-from ..graph.extent import is_number, is_static
 from ..module_pass import module_pass
 from ..target import capability_of
 from .compute_pass import ComputePass
-from .library_convolutions import padding_of
+from .functions import own_functions
+from .image_convolutions import LAYOUTS, OwnConvolution, check_kernel, own_convolution
 from .operators import operator_name
+from .packed_weights import packed
+from .readers import readers_of
 from .rewritten_calls import with_bound_calls
-from .views import shape_of
-
-LAYOUTS = {"relax.nn.conv1d": ("NCW", "OIW"), "relax.nn.conv2d": ("NCHW", "OIHW")}
-"""The layouts of data and weight that the kernel takes."""
+from .transposed_convolutions import SPATIAL
+from .weight_gradients import WeightGradient, cut_of, weight_gradient
 
 CONVOLUTION_ATTR = "tvm_stitch.convolution"
 """Of a kernel: what it is compiled for, as numbers."""
@@ -41,7 +44,7 @@ CONVOLUTION_ATTR = "tvm_stitch.convolution"
 
 @module_pass
 class OwnConvolutions(ComputePass):
-    """Replace ``R.nn.conv1d`` and ``conv2d`` of static shape by our kernel, with the weight packed.
+    """Replace ``R.nn.conv1d``, ``conv2d`` and transposed ones of static shape by our kernel, with the weight packed.
 
     ``computed``, if given, receives for each of them what computes it. Other convolutions stay as they are.
     """
@@ -50,64 +53,17 @@ class OwnConvolutions(ComputePass):
         asked = self.config.compute_of("convolution") in ("auto", "templates") and not self.config.tf32
         if not asked or capability_of(self.target) < FIRST_CAPABILITY:
             return mod
-        rewriter = _Rewriter(self)
+        rewriter = _Rewriter(self, mod)
         made = with_bound_calls(mod, LAYOUTS, rewriter.replaced)
         return relax.transform.DeadCodeElimination()(made) if rewriter.kernels else mod
 
 
-def image_convolution(call: Any) -> ImageConvolution:
-    """What a call computes.
-
-    Raises:
-        Refusal: where it is none that our kernel computes.
-    """
-    attrs, (data, weight) = call.attrs, call.args
-    layouts = str(attrs.data_layout), str(attrs.kernel_layout)
-    if layouts != LAYOUTS[operator_name(call)] or str(attrs.out_layout) not in ("", layouts[0]):
-        raise Refusal(f"layouts {layouts[0]}, {layouts[1]} are none of our kernel's")
-    if any(str(value.ty.dtype) != "float32" for value in (data, weight, call)):
-        raise Refusal("our kernel is for float32")
-    if not isinstance(weight, tvm.ir.GenericConst):
-        raise Refusal("its weight is no constant")
-    shapes = [_static(value) for value in (data, weight, call)]
-    (images, channels, *extents), (outputs, inputs, *window), (_, _, *places) = shapes
-    padding = padding_of(call)
-    groups = int(attrs.groups)
-    if channels != inputs * groups:
-        raise Refusal("its channels are not those of its weight")
-
-    def two(numbers: Any, one: int) -> tuple[int, int]:
-        first, second = [one, *map(int, numbers)][-2:]
-        return first, second
-
-    return ImageConvolution(
-        images,
-        groups,
-        inputs,
-        outputs // groups,
-        two(extents, 1),
-        two(places, 1),
-        two(window, 1),
-        two(attrs.strides, 1),
-        two(padding, 0),
-        two(attrs.dilation, 1),
-    )
-
-
-def _static(value: Any) -> list[int]:
-    shape = shape_of(value)
-    if shape is None or not is_static(shape):
-        raise Refusal("its shapes are not static")
-    if any(is_number(extent, 0) for extent in shape):
-        raise Refusal("it has no elements")
-    return list(shape)
-
-
-def described(plan: ConvolutionPlan) -> str:
+def described(plan: ConvolutionPlan, found: OwnConvolution) -> str:
     """A plan in words."""
     tile = plan.tile
     words = [f"our kernel: tiles of {tile.rows} channels x {tile.places} places"]
     words += [f"{plan.splits} splits"] if plan.splits > 1 else []
+    words += [found.title] if found.title else []
     return ", ".join(words)
 
 
@@ -128,33 +84,53 @@ def added_up(splits: te.Tensor) -> te.Tensor:
 
 
 class _Rewriter:
-    def __init__(self, owner: OwnConvolutions):
+    def __init__(self, owner: OwnConvolutions, mod: tvm.IRModule):
         self.owner, self.device = owner, device_model(owner.target, owner.config)
+        self.readers = {
+            var: found for _, func in own_functions(mod) for var, found in readers_of(func).items()
+        }
         self.kernels: dict[KernelOf, Any] = {}
         self.weights: dict[tuple[Any, ConvolutionPlan, int], Any] = {}
 
     def replaced(self, builder: Any, call: Any, var: Any) -> Any:
         """What stands for a convolution that is bound to ``var``: itself, where another pass takes it."""
         try:
-            convolution = image_convolution(call)
-            plan = convolution_plan(convolution, self.device)
+            gradient = self._gradient(builder, call, var)
+            if gradient is not None and gradient.is_transformed and self._has_library():
+                raise Refusal("the library's transforms take half the time")
+            found = own_convolution(call, gradient)
+            plan = convolution_plan(found.convolution, self.device)
         except Refusal:
             return call  # the library's pass tells why that, or TVM, computes it
-        self.owner.computed[f"{call.op.name.rpartition('.')[2]} {var.name}"] = described(plan)
-        data, weight = call.args
-        shape = _static(call)
-        out = relax.TensorType([plan.splits, *shape] if plan.splits > 1 else shape, "float32")
-        of = kernel_of(convolution, plan, len(shape) - 2)
+        self.owner.computed[f"{call.op.name.rpartition('.')[2]} {var.name}"] = described(plan, found)
+        of = kernel_of(found.convolution, plan, len(found.shape) - 2)
         if of not in self.kernels:
             func = cuda_convolution(of).with_attr(CONVOLUTION_ATTR, of.numbers())
             self.kernels[of] = builder.add_func(func, "convolution")
-        operands = relax.Tuple([data, self._packed(weight, convolution, plan)])
-        made = relax.call_tir(self.kernels[of], operands, out)
+        weight = self._constant(found, plan) if found.is_constant else packed(builder, found, plan)
+        out = relax.TensorType([plan.splits, *found.shape] if plan.splits > 1 else found.shape, "float32")
+        made = relax.call_tir(self.kernels[of], relax.Tuple([found.data, weight]), out)
         return made if plan.splits == 1 else builder.call_te(added_up, builder.emit(made))
 
-    def _packed(self, weight: Any, convolution: ImageConvolution, plan: ConvolutionPlan) -> Any:
+    def _has_library(self) -> bool:
+        config = self.owner.config
+        return config.compute_of("convolution") == "auto" and library.why_not(library.CUDNN, config) is None
+
+    def _gradient(self, builder: Any, call: Any, var: Any) -> WeightGradient | None:
+        """The weight's gradient that a call is, if it is one."""
+        check_kernel(call)
+        if operator_name(call) in SPATIAL or isinstance(call.args[1], tvm.ir.GenericConst):
+            return None
+
+        def definition(value: Any) -> Any:
+            return builder.lookup_binding(value) if isinstance(value, tvm.ir.Var) else None
+
+        return weight_gradient(call, cut_of(self.readers.get(var, [])), definition)
+
+    def _constant(self, found: OwnConvolution, plan: ConvolutionPlan) -> Any:
         """The weight as the kernel reads it: one constant for convolutions that share it."""
-        key = weight, plan, convolution.groups
+        key = found.weight, plan, found.convolution.groups
         if key not in self.weights:
-            self.weights[key] = relax.const(packed_weight(weight.value.numpy(), convolution, plan))
+            weight = found.weight.value.numpy()
+            self.weights[key] = relax.const(packed_weight(weight, found.convolution, plan))
         return self.weights[key]

@@ -43,6 +43,13 @@ class WeightGradient:
         """Of the result."""
         return _extents(self.gradient)[1], _extents(self.data)[1], *self.kernel
 
+    @property
+    def is_transformed(self) -> bool:
+        """Whether cuDNN has transforms for it (Winograd's): a window of 3 x 3 without strides and dilations."""
+        spatial = len(self.kernel)
+        strides, dilations = self.numbers[1 : 1 + spatial], self.numbers[1 + 2 * spatial :]
+        return self.kernel == (3, 3) and {*strides, *dilations} == {1}
+
 
 def weight_gradient(call: Any, cut: tuple[int, ...] | None, definition: Definition) -> WeightGradient | None:
     """The gradient that a convolution is, transposed: <I, O, *kernel>; None where it is another or rather as it is.

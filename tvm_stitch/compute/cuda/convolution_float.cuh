@@ -15,13 +15,16 @@ namespace tvm_stitch {
 //   kGathered: a step runs through the window of one channel after the other, which suits few channels; else through the
 //     channels at one place of the window.
 //   kKeepsTile: the tile of results stays in shared memory, <kRows, kPlaces>, for the block to go on with.
+//   kExchanged: images and channels of the data are so in memory, as the gradient of a weight reads them, whose window is
+//     as large as an image. Neighbouring threads then copy what neighbouring elements of the window meet, not
+//     neighbouring places. Of one group, and kGathered.
 //   kGroups: of channels. The others: extents of the window, strides, paddings and dilations.
-template <int kRows_, int kPlaces_, int kSlices_, int kDepth_, bool kGathered_, bool kKeepsTile_, int kGroups_,
-          int kHeight_, int kWidth_, int kStrideY_, int kStrideX_, int kPadY_, int kPadX_, int kDilationY_,
-          int kDilationX_>
+template <int kRows_, int kPlaces_, int kSlices_, int kDepth_, bool kGathered_, bool kKeepsTile_, bool kExchanged_,
+          int kGroups_, int kHeight_, int kWidth_, int kStrideY_, int kStrideX_, int kPadY_, int kPadX_,
+          int kDilationY_, int kDilationX_>
 struct ConvolutionTraits {
   static constexpr int kRows = kRows_, kPlaces = kPlaces_, kSlices = kSlices_, kDepth = kDepth_, kGroups = kGroups_;
-  static constexpr bool kGathered = kGathered_, kKeepsTile = kKeepsTile_;
+  static constexpr bool kGathered = kGathered_, kKeepsTile = kKeepsTile_, kExchanged = kExchanged_;
   static constexpr int kHeight = kHeight_, kWidth = kWidth_, kStrideY = kStrideY_, kStrideX = kStrideX_;
   static constexpr int kPadY = kPadY_, kPadX = kPadX_, kDilationY = kDilationY_, kDilationX = kDilationX_;
   static constexpr int kThreads = kRows * kPlaces / 64;  // of a slice
@@ -35,11 +38,24 @@ struct ConvolutionSizes {
   int images, channels, height, width, outputs, out_height, out_width, line, splits, lanes;
 };
 
-// What a thread copies: some weights of each step, and what is read for one of the result's places.
+// Where one of the result's places lies in the data: the first element of its window, and that one's row and column.
+struct ConvolutionPlace {
+  int first, y, x, unused;
+};
+
+// Where the element of a line is that has a place: lines that are copied by neighbouring threads begin in other banks.
+template <class Of>
+__device__ __forceinline__ int turned(int place, int line) {
+  return Of::kExchanged ? place ^ line % 8 * 4 : place;
+}
+
+// What a thread copies: some weights of each step, and what is read for one of the result's places, or for one product
+// of each of them.
 template <class Of>
 struct ConvolutionCopies {
   const float *image, *weight;
-  int channels, height, width, line, own, y, x, run, channel, step, steps;
+  const ConvolutionPlace* table;
+  int images, channels, height, width, line, own, y, x, run, channel, step, steps;
 
   // Begins to copy the slice's step, and turns to its next one. What is not there becomes 0.
   __device__ __forceinline__ void begin(float* stage) {
@@ -51,10 +67,24 @@ struct ConvolutionCopies {
       const int at = own + i * Of::kThreads, column = at % kChunks * 4;
       copy_in_background(stage + at / kChunks * Of::kRows + column, from + at / kChunks * line + column, is_step ? 16 : 0);
     }
-    float* const to = stage + Of::kRows * Of::kDepth + own % Of::kPlaces;
+    float* const to = stage + Of::kRows * Of::kDepth + (Of::kExchanged ? 0 : own % Of::kPlaces);
     const int plane = height * width, first = own / Of::kPlaces;
-    if (Of::kGathered) {
-      constexpr int kWindow = Of::kHeight * Of::kWidth;
+    constexpr int kWindow = Of::kHeight * Of::kWidth;
+    if (Of::kExchanged) {
+      const int line_of_step = own % Of::kDepth, product = channel + line_of_step, tap = product % kWindow;
+      const int down = tap / Of::kWidth * Of::kDilationY, right = tap % Of::kWidth * Of::kDilationX;
+      const bool is_product = is_step && product < channels * kWindow;
+      const float* const from_image = image + static_cast<long long>(product / kWindow) * images * plane;
+      const int offset = down * width + right;
+#pragma unroll 4
+      for (int i = 0; i < Of::kPlaces * Of::kDepth / Of::kThreads; ++i) {
+        const int place = own / Of::kDepth + i * (Of::kThreads / Of::kDepth);
+        const ConvolutionPlace at = table[place];
+        const bool there = is_product && is_inside(at.y + down, at.x + right);
+        copy_word_in_background(to + line_of_step * Of::kPlaces + turned<Of>(place, line_of_step),
+                                from_image + (there ? at.first + offset : 0), there ? 4 : 0);
+      }
+    } else if (Of::kGathered) {
 #pragma unroll
       for (int i = 0; i < Of::kDepth / kLines; ++i) {
         const int product = channel + first + i * kLines, tap = product % kWindow;
@@ -123,15 +153,28 @@ __device__ __forceinline__ void convolution_of_floats(float* shared, const float
     const int place = first_place + own % Of::kPlaces, image = place / places, at = place % places;
     const int step = begin * kSlices + slice, plane = of.height * of.width;
     const bool is_place = place < all;
-    copies.image = data + static_cast<long long>(is_place ? image * Of::kGroups + group : 0) * of.channels * plane;
+    const int image_of_group = is_place && !Of::kExchanged ? image * Of::kGroups + group : 0;
+    copies.image = data + static_cast<long long>(image_of_group) * of.channels * plane;
     // A place that is not there is far outside of all images.
     copies.y = is_place ? at / of.out_width * Of::kStrideY - Of::kPadY : -(1 << 30);
     copies.x = at % of.out_width * Of::kStrideX - Of::kPadX;
-    copies.channels = of.channels, copies.height = of.height, copies.width = of.width, copies.line = of.line;
+    copies.images = of.images, copies.channels = of.channels, copies.height = of.height, copies.width = of.width;
+    copies.line = of.line;
     copies.weight = weight + static_cast<long long>(group) * steps * kDepth * of.line + first_row;
     copies.own = own, copies.step = step, copies.steps = min(steps, (begin + count) * kSlices);
     copies.run = Of::kGathered ? 0 : step / steps_of_run;
     copies.channel = (Of::kGathered ? step : step % steps_of_run) * kDepth;
+  }
+  if (Of::kExchanged) {
+    auto* const table = reinterpret_cast<ConvolutionPlace*>(shared + kSlices * Of::kStep * kStages);
+    for (int i = int(threadIdx.x); i < Of::kPlaces; i += kThreads * kSlices) {
+      const int place = first_place + i, at = place % places;
+      const int y = at / of.out_width * Of::kStrideY - Of::kPadY, x = at % of.out_width * Of::kStrideX - Of::kPadX;
+      const int first = place / places * of.height * of.width + y * of.width + x;
+      table[i] = ConvolutionPlace{first, place < all ? y : -(1 << 30), x, 0};
+    }
+    copies.table = table;
+    __syncthreads();
   }
   float* const stages = shared + slice * Of::kStep;
   constexpr int kStage = kSlices * Of::kStep;
@@ -154,14 +197,15 @@ __device__ __forceinline__ void convolution_of_floats(float* shared, const float
     if (i + kStages - 1 < count) copies.begin(stages + ahead * kStage);
     end_copy_group();
     const float* const left = stages + at * kStage + down;
-    const float* const top = stages + at * kStage + Of::kRows * kDepth + right;
+    const float* const top = stages + at * kStage + Of::kRows * kDepth;
 #pragma unroll
     for (int k = 0; k < kDepth; ++k) {
       float weights[8], read[8];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float4 a = *reinterpret_cast<const float4*>(left + k * Of::kRows + half * (Of::kRows / 2));
-        const float4 b = *reinterpret_cast<const float4*>(top + k * Of::kPlaces + half * (Of::kPlaces / 2));
+        const float4 b =
+            *reinterpret_cast<const float4*>(top + k * Of::kPlaces + half * (Of::kPlaces / 2) + turned<Of>(right, k));
         weights[4 * half] = a.x, weights[4 * half + 1] = a.y, weights[4 * half + 2] = a.z, weights[4 * half + 3] = a.w;
         read[4 * half] = b.x, read[4 * half + 1] = b.y, read[4 * half + 2] = b.z, read[4 * half + 3] = b.w;
       }

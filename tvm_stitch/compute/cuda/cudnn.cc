@@ -280,7 +280,9 @@ Descriptor MadeTensor(int64_t id, const std::vector<int64_t>& extents, bool chan
 }
 
 // Whether an engine computes what it is asked for: with no less precision than the mode says, and always the same.
-bool IsAllowed(const Descriptor& config, int dtype, bool tf32) {
+// Errors of transformed convolutions grow with the largest element near a result. The gradient of a weight sums over all
+// places: that element is in every sum anyway.
+bool IsAllowed(const Descriptor& config, int dtype, const Mode& mode) {
   const Library& library = TheLibrary();
   Descriptor engine(kEngine);
   Opaque its = engine.get();
@@ -289,20 +291,20 @@ bool IsAllowed(const Descriptor& config, int dtype, bool tf32) {
   int notes[32];
   if (library.get(its, kEngineNotes, kNoteType, 32, &count, notes) != 0) return false;
   return std::none_of(notes, notes + count, [&](int note) {
-    if (note == kNarrowsInputs || note == kTensorCores) return dtype == kFloat32 && !(tf32 && note == kTensorCores);
-    // Errors of transformed convolutions grow with the largest element.
-    return note == kNarrowSums || note == kSpectral || note == kVaries || (note >= kWinograd && note <= kWinogradLast);
+    if (note == kNarrowsInputs || note == kTensorCores) return dtype == kFloat32 && !(mode.tf32 && note == kTensorCores);
+    if (note >= kWinograd && note <= kWinogradLast) return !mode.computes_w();
+    return note == kNarrowSums || note == kSpectral || note == kVaries;
   });
 }
 
 // What can be executed, the best first by cuDNN's own judgement.
-std::vector<Descriptor> Candidates(Handle handle, const Descriptor& graph, int dtype, bool tf32, int64_t workspace,
-                                   size_t most) {
+std::vector<Descriptor> Candidates(Handle handle, const Descriptor& graph, int dtype, const Mode& mode,
+                                   int64_t workspace, size_t most) {
   const Library& library = TheLibrary();
   std::vector<Descriptor> found;
-  for (int mode : {kByHeuristicA, kByFallback}) {
+  for (int way : {kByHeuristicA, kByFallback}) {
     Descriptor heuristic(kHeuristic);
-    heuristic.Set(kHeuristicGraph, graph).Set(kHeuristicAttribute, kHeuristicMode, mode);
+    heuristic.Set(kHeuristicGraph, graph).Set(kHeuristicAttribute, kHeuristicMode, way);
     if (!heuristic.IsFinal()) continue;
     std::vector<Descriptor> configs;
     std::vector<Opaque> raw;
@@ -310,7 +312,7 @@ std::vector<Descriptor> Candidates(Handle handle, const Descriptor& graph, int d
     int64_t count = 0;
     if (library.get(heuristic.get(), kHeuristicResults, kDescriptor, kMostConfigs, &count, raw.data()) != 0) continue;
     for (int64_t i = 0; i < count && found.size() < most; ++i) {
-      if (!IsAllowed(configs[i], dtype, tf32)) continue;
+      if (!IsAllowed(configs[i], dtype, mode)) continue;
       Descriptor execution(kExecution);
       execution.Set(kExecutionHandle, kHandleType, handle).Set(kExecutionConfig, configs[i]);
       int64_t needed = 0, one = 0;
@@ -344,7 +346,7 @@ std::unique_ptr<Plan> MadePlan(Handle handle, const Operands& given, const Shape
   int64_t kept = mode.timed ? choices.Find(key, -1) : 0;
   bool measures = kept < 0 && !capturing;
   size_t most = measures ? kMostTimed : std::max<int64_t>(kept, 0) + 1;
-  auto found = Candidates(handle, graph, dtype, mode.tf32, SizeOf(given.workspace), most);
+  auto found = Candidates(handle, graph, dtype, mode, SizeOf(given.workspace), most);
   if (found.empty()) {
     TVM_FFI_THROW(RuntimeError) << "tvm_stitch: cuDNN has no algorithm for a convolution with "
                                 << SizeOf(given.workspace)
