@@ -18,6 +18,7 @@ from tvm_stitch.graph.extent import (
     as_extent,
     extent_key,
     flatten,
+    is_multiple,
     is_static,
     product,
     quotient,
@@ -93,6 +94,13 @@ def test_symbolic_quotients(factor: int) -> None:
     n = symbol()
     assert quotient(product([n, factor]), n) == factor
     assert same(quotient(product([n, factor]), factor), n)
+
+
+def test_multiples() -> None:
+    n = symbol()
+    assert is_multiple(24, 8) and is_multiple(0, 8) and not is_multiple(20, 8)
+    assert is_multiple(n * 8, 8) and is_multiple((n + 1) * 16, 8) and is_multiple(n, 1)
+    assert not is_multiple(n, 8) and not is_multiple(n * 8 + 4, 8) and not is_multiple(n * 4, 8)
 
 
 def test_no_quotient_that_is_not_exact() -> None:

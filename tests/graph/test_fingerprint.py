@@ -10,6 +10,7 @@ import pytest
 from tvm.relax import op as R
 
 from tests.graph.helpers import build, graph
+from tvm_stitch import compat
 from tvm_stitch.graph.fingerprint import fingerprint
 
 Body = Callable[[Any, Any], list[Any]]
@@ -53,3 +54,15 @@ def test_all_others_differ() -> None:
     graphs = [graph(build(body, SHAPE)) for body in BODIES]
     graphs += [graph(build(of_exp, ((4, 6), "float64"))), graph(build(of_exp, ((4, 7), "float32")))]
     assert len({fingerprint(g) for g in graphs}) == len(graphs)
+
+
+def test_symbols_are_told_apart() -> None:
+    """Sums over the one axis of a square or over the other, and of what is no square."""
+    n, m = (compat.tir.Var(name, "int64") for name in "nm")
+    shapes = [(n, m), (m, n), (n, n), (n, n * 2)]
+    found = [
+        fingerprint(graph(build(body, (shape, "float32"))))
+        for shape in shapes
+        for body in (of_exp, by_columns)
+    ]
+    assert len(set(found)) == len(found) - 2  # what a symbol is called makes no difference

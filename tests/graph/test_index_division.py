@@ -10,7 +10,7 @@ import pytest
 from tvm import tirx
 
 from tvm_stitch import compat
-from tvm_stitch.graph.index_division import constant_step, divided
+from tvm_stitch.graph.index_division import Divisions
 
 N, M = tirx.Var("n", "int64"), tirx.Var("m", "int64")
 OUTER, INNER = tirx.Var("outer", "int64"), tirx.Var("inner", "int64")
@@ -39,7 +39,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_known_is_carried_out(name: str) -> None:
     e, wanted, extent = CASES[name]
-    found = divided(e, [(OUTER, M), (INNER, extent)])
+    found = Divisions([(OUTER, M), (INNER, extent)]).divided(e)
     if wanted is not None:
         assert compat.structural_equal(found, wanted)
     assert not compat.structural_equal(found, e)
@@ -53,12 +53,12 @@ def test_what_is_known_is_carried_out(name: str) -> None:
 def test_what_varies_is_left() -> None:
     """Beside the segment's end the next row begins."""
     e = DIV(OUTER * N + INNER + 1, N)
-    assert compat.structural_equal(divided(e, [(OUTER, M), (INNER, N)]), e)
+    assert compat.structural_equal(Divisions([(OUTER, M), (INNER, N)]).divided(e), e)
 
 
 def test_static_divisions_are_not_looked_at() -> None:
     e = DIV(OUTER * 8 + INNER, tirx.const(8, "int64"))
-    assert divided(e, [(OUTER, M), (INNER, 8)]) is e
+    assert Divisions([(OUTER, M), (INNER, 8)]).divided(e) is e
 
 
 def test_other_rests_are_left() -> None:
@@ -68,17 +68,25 @@ def test_other_rests_are_left() -> None:
         MOD(OUTER * N + INNER, EIGHT),
         MOD(OUTER * (N * 8) + INNER, tirx.const(-8, "int64")),
     ):
-        found = divided(e, [(OUTER, M), (INNER, N)])
+        found = Divisions([(OUTER, M), (INNER, N)]).divided(e)
         for n, m, outer, inner in itertools.product((1, 2, 5), (3,), (0, 2), (0, 3)):
             at = {"n": n, "m": m, "outer": outer, "inner": inner}
             assert value(found, **at) == value(e, **at)
     plain = MOD(OUTER * N + INNER, EIGHT)
-    assert divided(plain, [(OUTER, M), (INNER, N)]) is plain
+    assert Divisions([(OUTER, M), (INNER, N)]).divided(plain) is plain
 
 
 def test_a_step_along_a_row() -> None:
     axes = [(OUTER, M), (INNER, N - 1)]
     flat = DIV(OUTER * N + INNER, N) * N * 3 + MOD(OUTER * N + INNER, N) * 2
     after = compat.substitute(flat, {INNER: INNER + 1})
-    assert constant_step(after, flat, axes) == 2
-    assert constant_step(after, flat, [(OUTER, M), (INNER, N)]) is None
+    assert Divisions(axes).constant_step(after, flat) == 2
+    assert Divisions([(OUTER, M), (INNER, N)]).constant_step(after, flat) is None
+
+
+def test_a_question_leaves_the_next_its_steps() -> None:
+    """A proof has a limited number of steps, each question's own."""
+    divisions = Divisions([(OUTER, M), (INNER, N)])
+    for number in range(400):
+        e = DIV(OUTER * N + INNER + number * N, N)
+        assert divisions.constant_step(e, OUTER) == number

@@ -14,6 +14,7 @@ from tvm import tirx
 from tvm.script import ir as I
 from tvm.script import tirx as T
 
+from tvm_stitch import compat
 from tvm_stitch.relax import argument_checks, kernel_lowering
 
 LLVM = tvm.target.Target("llvm")
@@ -148,11 +149,35 @@ def checks_of(func: Any) -> int:
 def test_one_check_is_left_of_a_tensor() -> None:
     before = lowered(Doubled)
     after = argument_checks.with_shared_checks(before)
-    # The number of arguments, that there are any, both tensors, and that they are on one device.
-    assert checks_of(after["doubled"]) == 2 + 2 + 1 < checks_of(before["doubled"])
+    # The number of arguments, that there are any, and both tensors.
+    assert checks_of(after["doubled"]) == 2 + 2 < checks_of(before["doubled"])
     assert [
         gvar.name_hint for gvar in after.functions if gvar.name_hint not in ("doubled", "of_any_length")
     ] == [argument_checks.NAME]
+
+
+@pytest.mark.parametrize("pipeline", ["default", kernel_lowering.NAME])
+@pytest.mark.parametrize("number", [0, 1])
+def test_tensors_on_several_devices_are_refused(number: int, pipeline: str) -> None:
+    both = [tvm.runtime.tensor(np.zeros((4, 6), "float32"), tvm.cpu(int(i == number))) for i in range(2)]
+    with pytest.raises((TypeError, ValueError), match="argument #1"):
+        built(pipeline)["doubled"](*both)
+
+
+def test_tensors_on_another_device_are_taken() -> None:
+    x, y = (tvm.runtime.tensor(np.ones((4, 6), "float32"), tvm.cpu(1)) for _ in range(2))
+    built(kernel_lowering.NAME)["doubled"](x, y)
+    assert (y.numpy() == 2).all()
+
+
+def test_no_branch_finds_a_tensor() -> None:
+    def choices(mod: tvm.IRModule) -> int:
+        found: list[Any] = []
+        tvm_ffi.structural_walk(mod["doubled"].body, (tvm.ir.Call, found.append))
+        return sum(compat.is_choice(call) for call in found)
+
+    before = lowered(Doubled)
+    assert (choices(before), choices(argument_checks.with_shared_checks(before))) == (2, 0)
 
 
 @I.ir_module

@@ -44,6 +44,7 @@ from .expressions import (
     float_const,
     free_vars,
     has_load,
+    hash_in_order,
     int_value,
     intrinsic,
     is_choice,

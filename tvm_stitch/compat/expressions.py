@@ -112,6 +112,14 @@ def structural_hash(node: Any) -> int:
     return int(_STRUCTURE.structural_hash(node))
 
 
+def hash_in_order(nodes: Sequence[Any]) -> int:
+    """A hash that sequences of nodes share which differ at most in what their variables and buffers are called.
+
+    On a TVM with Relax.
+    """
+    return int(_STRUCTURE.structural_hash(_STRUCTURE.convert(list(nodes)), map_free_vars=True))
+
+
 def structural_equal(a: Any, b: Any) -> bool:
     """True for scalar expressions of equal structure over the same variables and buffers.
 

@@ -239,6 +239,7 @@ class _Emitter:
                 B.fetch(source, row + B.i64(i * size) + k[0])
                 * B.fetch(self.queries, self.row + k[0] * B.i64(width) + c)
             ),
+            whole=True,
         )
         highest = self._at(self.most, self.lane)
         for i, line in enumerate(made):
@@ -321,6 +322,7 @@ class _Emitter:
                 B.fetch(source, base + k[0] * B.i64(size) + B.i64(i))
                 * B.fetch(self.weights, k[0] * B.i64(width) + c)
             ),
+            whole=True,
         )
         for i, line in enumerate(made):
             at = self.row + (first + B.i64(i)) * B.i64(width)
@@ -363,10 +365,8 @@ class _Emitter:
 
     def _each_lane(self, to: Buffer, value: Callable[[Expr], Expr], at: Expr | None = None) -> None:
         """Store a value for each of the task's queries."""
-        with B.loop("unroll", self.width // self.lanes, "j") as j:
-            with B.loop("vectorized", self.lanes, "v") as v:
-                lane = j * B.i64(self.lanes) + v
-                B.store(to, value(lane), [lane if at is None else at + lane])
+        with B.loop("vectorized", self.width, "v") as v:
+            B.store(to, value(v), [v if at is None else at + v])
 
 
 Lane = Callable[[Expr], Expr]

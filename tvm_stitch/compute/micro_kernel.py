@@ -143,6 +143,7 @@ def emit_sums(
     unrolled: int = 0,
     block: tuple[DepthBlocks, Expr] | None = None,
     ahead: Ahead | None = None,
+    whole: bool = False,
 ) -> list[Buffer]:
     """``rows`` x ``width`` sums over the loops of ``depth``, each row in a buffer.
 
@@ -156,8 +157,9 @@ def emit_sums(
         unrolled: how many of the innermost loops are unrolled.
         block: over which block of the depth only.
         ahead: the part of the weights to be read next that is brought into the cache meanwhile.
+        whole: whether a row is one vector in all that is done to it, here and behind.
     """
-    tile = _Tile(rows, width, min(lanes, width), dtype)
+    tile = _Tile(rows, width, width if whole else min(lanes, width), dtype)
     sums = tile.buffers("sums")
     tile.clear(sums)
     if any(is_number(extent, 0) for extent in depth):
@@ -319,9 +321,7 @@ def emit_dots(
 
         partial = _dots_of(rows, count * lanes, lanes, steps, term, dtype)
         for i, line in enumerate(partial):
-            sums = _folded(line, count, lanes)
-            with B.loop("unroll", count, "c") as c:
-                B.store(results[i], compat.load(sums, [c]), [first + c])
+            T.buffer_store(results[i], _folded(line, count, lanes), [_places(first, count)])
         if isinstance(depth, int) and depth % lanes == 0:
             return results
         with times("serial", as_expr(depth) - as_expr(steps) * B.i64(lanes), "rest") as rest:
@@ -347,21 +347,39 @@ def _dots_of(rows: int, width: int, lanes: int, steps: Extent, term: Term, dtype
     return totals
 
 
-def _folded(line: Buffer, count: int, lanes: int) -> Buffer:
-    """The sums of each ``lanes`` elements of a buffer that has ``count`` times as many: halves are added."""
+def _folded(line: Buffer, count: int, lanes: int) -> Expr:
+    """The sums of each ``lanes`` elements of a buffer that has ``count`` times as many, as a vector: halves are added.
+
+    They are read vector by vector, as they were written: else LLVM keeps them in memory in the loop before.
+    """
+    dtype = compat.buffer_dtype(line)
+    sums = [compat.load(line, [_places(B.i64(c * lanes), lanes)]) for c in range(count)]
     while lanes > 1:
         half = lanes // 2
-        folded = B.stack([count * half], compat.buffer_dtype(line), "half")
-        with B.loop("unroll", count, "c") as c, B.loop("vectorized", half, "v") as v:
-            at = c * B.i64(lanes) + v
-            both = compat.load(line, [at]) + compat.load(line, [at + B.i64(half)])
-            B.store(folded, both, [c * B.i64(half) + v])
-        line, lanes = folded, half
-    return line
+        low = [c * lanes + v for c in range(count) for v in range(half)]
+        lower, upper = _shuffled(sums, low), _shuffled(sums, [at + half for at in low])
+        folded, lanes, places = B.stack([count * half], dtype, "half"), half, _places(B.i64(0), count * half)
+        T.buffer_store(folded, lower + upper, [places])
+        sums = [compat.load(folded, [places])]
+    return sums[0] if len(sums) == 1 else _shuffled(sums, range(count))
+
+
+def _shuffled(vectors: Sequence[Expr], order: Iterable[int]) -> Expr:
+    """A vector of elements of others, which are numbered one behind the other."""
+    return tir.Shuffle(list(vectors), [compat.const(at, "int32") for at in order])
+
+
+def _places(first: Expr, count: int) -> Expr:
+    """Neighbouring places; of a single one the place itself."""
+    return vector(first, count) if count > 1 else first
 
 
 class _Tile:
-    """Rows of a tile, a buffer for each: TVM asks the runtime for memory where one has 1 KiB."""
+    """Rows of a tile, a buffer for each: TVM asks the runtime for memory where one has 1 KiB.
+
+    A vector that has more elements than the CPU's is divided by LLVM in its last steps, and takes less time until
+    then. But what is written as several vectors and read as one, or the other way, it may keep in memory.
+    """
 
     def __init__(self, rows: int, width: int, lanes: int, dtype: str):
         self.rows, self.width, self.lanes, self.dtype = rows, width, lanes, dtype

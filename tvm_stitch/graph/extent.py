@@ -82,6 +82,14 @@ def same(a: Extent, b: Extent, analyzer: Analyzer | None = None) -> bool:
     return bool((analyzer or Analyzer()).can_prove_equal(as_expr(a), as_expr(b)))
 
 
+def is_multiple(extent: Extent, number: int) -> bool:
+    """True where an extent is known to be a multiple of a number."""
+    if isinstance(extent, int):
+        return extent % number == 0
+    known = Analyzer().modular_set(extent)
+    return int(known.coeff) % number == 0 and int(known.base) % number == 0
+
+
 def is_number(extent: Extent, number: int) -> bool:
     """True for a static extent of that size."""
     return isinstance(extent, int) and extent == number

@@ -16,24 +16,39 @@ from .extent import Extent
 from .index_equality import Prover, Unproved
 
 
-def divided(e: Expr, axes: Sequence[tuple[Var, Extent]], sizes: Iterable[Extent] = ()) -> Expr:
-    """An index without the divisions by symbols whose result is known, and without multiples of what it is modulo.
+class Divisions:
+    """What is known of the indices of one space; what was found for one answers for others.
 
     Args:
-        e: an int64 expression over axes and symbols; what it reads from tensors stays as it is.
         axes: every axis variable with its extent; it runs from 0 to below that.
         sizes: what is at least 1 besides.
     """
-    return _Divider(axes, sizes).visit(e) if _divides(e) else e
 
+    def __init__(self, axes: Sequence[tuple[Var, Extent]], sizes: Iterable[Extent] = ()):
+        self._axes, self._sizes = axes, sizes
+        self._known: Prover | None = None
 
-def constant_step(after: Expr, before: Expr, axes: Sequence[tuple[Var, Extent]]) -> int | None:
-    """The difference of two indices, where it is one number at every point of the axes' space."""
-    try:
-        prover = Prover(axes, ())
-        return as_constant(add(prover.polynomial(after), prover.polynomial(before), -1))
-    except (Unproved, TooLarge):
-        return None
+    def _prover(self) -> Prover:
+        """The prover of the space, with all its steps before it."""
+        if self._known is None:
+            self._known = Prover(self._axes, self._sizes)
+        self._known.steps = 0
+        return self._known
+
+    def divided(self, e: Expr) -> Expr:
+        """An index without the divisions by symbols whose result is known, and without multiples of what it is modulo.
+
+        ``e`` is an int64 expression over axes and symbols; what it reads from tensors stays as it is.
+        """
+        return _Divider(self._prover()).visit(e) if _divides(e) else e
+
+    def constant_step(self, after: Expr, before: Expr) -> int | None:
+        """The difference of two indices, where it is one number at every point of the space."""
+        try:
+            prover = self._prover()
+            return as_constant(add(prover.polynomial(after), prover.polynomial(before), -1))
+        except (Unproved, TooLarge):
+            return None
 
 
 def _divides(e: Expr) -> bool:
@@ -51,8 +66,8 @@ def _is_of_products(division: Expr) -> bool:
 
 
 class _Divider:
-    def __init__(self, axes: Sequence[tuple[Var, Extent]], sizes: Iterable[Extent]):
-        self.prover = Prover(axes, sizes)
+    def __init__(self, prover: Prover):
+        self.prover = prover
 
     def visit(self, e: Expr) -> Expr:
         """The expression with its divisions carried out, inner ones first."""

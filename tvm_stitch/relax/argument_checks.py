@@ -4,7 +4,8 @@
 TVM's function for a kernel checks each property of each tensor where it stands: of three tensors about 35, each with a
 branch and an error of its own. On them LLVM spends a quarter of its time over a small model. What does not depend on
 the kernel's sizes is asked of one function here, which LLVM does not inline: the argument's type, the tensor's rank,
-dtype and device, that it is compact, begins at its data, and has data.
+dtype and device, that it is compact, begins at its data, and has data. Where a tensor lies is then found out without a
+branch.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ ON_ARGUMENT = " on argument #"
 """Behind it the messages of TVM's checks have the argument's number, and after that the call."""
 EXPECTED = "`,\n  expected "
 """Behind it they have what is expected."""
-TYPE, RANK, DTYPE, DEVICE, EXTENT = "Mismatched type", ".ndim", ".dtype", ".device_type", ".shape["
+TYPE, RANK, DTYPE, EXTENT = "Mismatched type", ".ndim", ".dtype", ".shape["
+DEVICE, DEVICE_NUMBER = ".device_type", ".device_id"
 WANTED = {
     TYPE: "Tensor",
     ".strides": "to be compact array",
@@ -41,7 +43,8 @@ WANTED = {
 }
 """What is expected of arguments that the function checks."""
 FITTING = (
-    "a compact tensor of this shape and type, on the kernel's kind of device, that begins where its data do"
+    "a compact tensor of this shape and type, on the kernel's kind of device and where the first one is, that begins"
+    " where its data do"
 )
 """What is said to be expected where it finds something else."""
 
@@ -54,6 +57,7 @@ def _argument(
     rank: T.int32,
     dtype: T.int32,
     device: T.int32,
+    like: T.int32,
     extent_0: T.int64,
     extent_1: T.int64,
     extent_2: T.int64,
@@ -76,6 +80,12 @@ def _argument(
             T.tvm_struct_get(tensor, 0, 4, "int32") != rank
             or T.tvm_struct_get(tensor, 0, 10, "int32") != device
         ):
+            return 0
+        other: T.let[T.handle] = T.handle_add_byte_offset(
+            T.tvm_struct_get(args, like, 15, T.handle().ty),
+            T.Select(T.tvm_struct_get(args, like, 13, "int32") == 70, 24, 0),
+        )
+        if T.tvm_struct_get(tensor, 0, 9, "int32") != T.tvm_struct_get(other, 0, 9, "int32"):
             return 0
         code: T.let[T.int32] = T.Cast("int32", T.tvm_struct_get(tensor, 0, 5, "uint8"))
         bits: T.let[T.int32] = T.Cast("int32", T.tvm_struct_get(tensor, 0, 6, "uint8"))
@@ -147,12 +157,16 @@ class _Asked(NamedTuple):
 
 
 class _Tensor(NamedTuple):
-    """What the checks of a tensor ask for; a symbolic extent is missing."""
+    """What the checks of a tensor ask for; a symbolic extent is missing.
+
+    ``is_near`` tells whether it is to be on the device of another tensor.
+    """
 
     rank: int
     dtype: int
     device: int
     extents: Mapping[int, int]
+    is_near: bool
 
 
 class _Checks:
@@ -173,6 +187,11 @@ class _Checks:
             number: tensor for number, each in of.items() if (tensor := _tensor(each)) is not None
         }
         """Of the arguments for which one check does."""
+        first = next(iter(self.tensors), None)
+        others = list(self.tensors)[1:]
+        knows = first is not None and not self.tensors[first].is_near
+        self.first = first if knows and all(self.tensors[each].is_near for each in others) else None
+        """The tensor on whose device the others are to be, if it is one that the function checks before them."""
 
     def rewritten(self) -> Any:
         """The function with one check for each tensor."""
@@ -189,10 +208,13 @@ class _Checks:
     def _step(self, step: Any) -> list[Any]:
         asked = self.asked.get(step)
         if asked is None:
-            return [self._of(step)]
+            return [_without_branch(step) if compat.kind(step) == "Bind" else self._of(step)]
         tensor = self.tensors.get(asked.number)
         if tensor is None or (
-            asked.subject.startswith(EXTENT) and _axis(asked.subject) not in tensor.extents
+            asked.subject.startswith(EXTENT)
+            and _axis(asked.subject) not in tensor.extents
+            or asked.subject == DEVICE_NUMBER
+            and self.first is None
         ):
             return [step]
         if asked.number in self.checked:
@@ -201,7 +223,8 @@ class _Checks:
         return self._check(asked, tensor)
 
     def _check(self, asked: _Asked, tensor: _Tensor) -> list[Any]:
-        numbers = (int(asked.number), tensor.rank, tensor.dtype, tensor.device)
+        like = asked.number if self.first is None else self.first
+        numbers = (int(asked.number), tensor.rank, tensor.dtype, tensor.device, int(like))
         extents = (tensor.extents.get(axis, ANY_EXTENT) for axis in range(MOST_AXES))
         args = [
             self.found.data,
@@ -218,6 +241,21 @@ class _Checks:
                 condition, tvm.ir.StringImm("TypeError"), message
             ),  # TVM takes the condition first
         ]
+
+
+def _without_branch(step: Any) -> Any:
+    """The binding of a tensor's place, which depends on how it is given, as an address that depends on that."""
+    value = step.value
+    if not compat.is_choice(value):
+        return step
+    condition, moved, place = value.args
+    if compat.kind(moved) != "Call" or compat.call_name(moved) != "handle_add_byte_offset":
+        return step
+    given, offset = moved.args
+    if not compat.structural_equal(given, place):
+        return step
+    offset = tirx.Select(condition, offset, compat.const(0, compat.dtype_of(offset)))
+    return tirx.Bind(step.var, compat.remake_call(moved, [given, offset]))
 
 
 def _steps(body: Any) -> list[Any]:
@@ -248,7 +286,9 @@ def _asked(step: Any) -> _Asked | None:
             return None
         said, at = said + parts[at].value, at + 1
     said = said.removesuffix(ON_ARGUMENT)
-    subject = next((subject for subject in (RANK, DTYPE, DEVICE, *WANTED) if said.endswith(subject)), "")
+    subject = next(
+        (subject for subject in (RANK, DTYPE, DEVICE, DEVICE_NUMBER, *WANTED) if said.endswith(subject)), ""
+    )
     if not subject and said.endswith("]") and EXTENT in said:
         subject = said[said.rindex(EXTENT) :]
     if not subject or subject in WANTED and not _is_wanted(subject, parts, at + 3):
@@ -280,7 +320,7 @@ def _tensor(of: Mapping[str, _Asked]) -> _Tensor | None:
         if subject.startswith(EXTENT):
             extents |= {_axis(subject): value for value in _constants(asked.condition)}
     code, bits, lanes = dtype
-    return _Tensor(rank[0], code + (bits << 8) + (lanes << 16), device[0], extents)
+    return _Tensor(rank[0], code + (bits << 8) + (lanes << 16), device[0], extents, DEVICE_NUMBER in of)
 
 
 def _constants(condition: Any) -> tuple[int, ...]:

@@ -23,6 +23,7 @@ from .. import compat
 from ..compute.emit import COMPUTE_ATTR
 from ..interrupts import carrying
 from ..pass_context import changed
+from .apart_tasks import with_tasks_apart
 from .argument_checks import with_shared_checks
 from .stitch_ops import STITCH_ATTR
 
@@ -75,11 +76,16 @@ def lowering() -> tuple[Any, Any, Any]:
             made = dict(found.functions_items())
             if not {gvar.name_hint for gvar in done}.isdisjoint(gvar.name_hint for gvar in made):
                 # A device function is called like another: TVM tells those of a module apart.
-                return with_shared_checks(default(mod))
+                return _finished(default(mod))
             done |= made
-        return with_shared_checks(tvm.IRModule(done, attrs=mod.attrs))
+        return _finished(tvm.IRModule(done, attrs=mod.attrs))
 
     return lower, host, device
+
+
+def _finished(mod: tvm.IRModule) -> tvm.IRModule:
+    """What is done to a lowered module behind TVM's passes."""
+    return with_tasks_apart(with_shared_checks(mod))
 
 
 def with_quick_host(target: Any) -> Any:

@@ -17,6 +17,7 @@ from ..codegen.cpu.tasks import SERIAL_WHERE
 from ..graph.dtype import item_bytes
 from ..module_pass import module_pass
 from ..rules.rewriting import is_scheduled, with_body
+from .apart_tasks import TASK_ATTR
 
 STACK_BYTES = 1024
 """Buffers of as many bytes or more TVM does not put on the stack (``kMaxStackAlloca``)."""
@@ -97,7 +98,9 @@ class _Branches:
             tirx.Bind(var, tirx.Cast(var.ty, given)) for var, (given, _) in passed.items() if given is not var
         ]
         params = [*data, *(given for given, _ in passed.values())]
-        func = tirx.PrimFunc(params, _sequence([*bound, *declared, body]))
+        done = tirx.Return(compat.const(0, "int32"))
+        func = tirx.PrimFunc(params, _sequence([*bound, *declared, body, done]), tvm.ir.PrimType("int32"))
+        func = func.with_attr(TASK_ATTR, True)
         for key, value in (self._func.attrs or {}).items():
             if key not in DROPPED:
                 func = func.with_attr(key, value)

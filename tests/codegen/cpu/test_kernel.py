@@ -332,6 +332,21 @@ def test_symbolic_flat_and_image_domains() -> None:
         two.check([draw((size, 3, 12), F32)])
 
 
+@pytest.mark.parametrize("size", [4, 8, 12, 24, 64, 80])
+def test_a_symbolic_row_and_one_behind_it(size: int) -> None:
+    """Pieces that have one source each are vectors, whichever it is."""
+    n = tirx.Var("n", "int64")
+    shapes = [(2, n, size), (2, 1, size)]
+    plain = Compiled(build(shapes, [F32, F32], lambda e, x, y: [e(R.concat([x, y], axis=1))]))
+    computed = Compiled(
+        build(shapes, [F32, F32], lambda e, x, y: [e(R.concat([x, e(R.tanh(y))], axis=1))]),
+        {"kind": "llvm", "mcpu": "haswell"},
+    )
+    for rows in (0, 1, 3, 4, 5, 33, 700):
+        for compiled in (plain, computed):
+            compiled.check([draw((2, rows, size), F32), draw((2, 1, size), F32)])
+
+
 # What LLVM gets.
 
 VECTOR_STORE = re.compile(r"store <(8|16|32) x float>")

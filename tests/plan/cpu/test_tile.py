@@ -93,6 +93,28 @@ def test_a_segment_is_cut_where_a_concatenation_changes_its_source() -> None:
     assert segment.parts == [(0, 30), (30, 47)]
 
 
+@pytest.mark.parametrize(
+    ("size", "alike", "width"), [(8, 8, 8), (24, 8, 8), (80, 16, 16), (64, 32, 32), (20, 0, 32), (4, 0, 32)]
+)
+def test_no_piece_of_a_symbolic_row_has_two_sources(size: int, alike: int, width: int) -> None:
+    """A cache with a token behind it: as many elements of a head are of one of the two."""
+    n = tirx.Var("n", "int64")
+    heads, one, each = (tirx.IntImm("int64", extent) for extent in (4, 1, size))
+    x = te.placeholder([heads, n, each], "float32", name="x")
+    y = te.placeholder([heads, one, each], "float32", name="y")
+    chosen = mapping([x, y], topi.concatenate([x, y], axis=1))
+    (segment,) = chosen.inner.values()
+    assert not isinstance(segment.extent, int)
+    assert (segment.alike, chosen.width) == (alike, width)
+
+
+def test_nothing_differs_along_a_row_without_conditions() -> None:
+    n = tirx.Var("n", "int64")
+    x = te.placeholder([tirx.IntImm("int64", 4), n, tirx.IntImm("int64", 8)], "float32", name="x")
+    chosen = mapping([x], topi.tanh(x))
+    assert [segment.alike for segment in chosen.inner.values()] == [0] and chosen.width == 32
+
+
 def test_a_segment_is_cut_at_padding() -> None:
     x = tensor(9, 30)
     (segment,) = mapping([x], topi.nn.pad(x, (1, 2), (3, 4))).inner.values()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from ... import compat
 from ...compat import Buffer, Expr, T, tir
-from ...graph.extent import Extent, as_expr, ceildiv, is_number, product, total
+from ...graph.extent import Extent, as_expr, ceildiv, is_multiple, is_number, product, total
 from ...plan import heuristics
 from ...plan.cpu.segments import Segment
 from ...plan.cpu.tile import Lanes
@@ -87,12 +87,19 @@ class ColumnEmitter(CpuEmitter):
         """What a pass does at a piece."""
         row = Coordinate("row", self.domain.rows, self.domain.rows)
         row.move(B.i64(0), self.eval.row)
-        column = Coordinate("col", p.columns, self.mapping.segment(p.columns).extent)
+        segment = self.mapping.segment(p.columns)
+        vectors = self.width if segment.alike and segment.alike % self.width == 0 else 1
+        column = Coordinate("col", p.columns, segment.extent, vectors)
 
         def work(part: Part, outer: Expr, inner: Expr, lanes: LaneWriter, mask: Expr | None) -> None:
             self.lanes = lanes
             frame = IndexContext(self.domain, row, column, part)
-            with self.piece(frame, column.move(outer, inner + lanes.lane)):
+            if vectors == 1:
+                place = column.move(outer, inner + lanes.lane)
+            else:  # nothing is left behind whole vectors
+                number = frame.analyzer.simplify(tir.floordiv(inner, B.i64(vectors)))
+                place = column.move(outer, number, lanes.lane)
+            with self.piece(frame, place):
                 self.evaluate(p, fresh)
                 self.accumulate(p, accumulators, lanes.lane, mask)
             self.lanes = None
@@ -130,7 +137,7 @@ class ColumnEmitter(CpuEmitter):
         """The columns after the last whole piece: a piece that overlaps it, else column by column."""
         start, extent = part
         width = self.lanes_for(extent)
-        if width == 1 or (isinstance(extent, int) and extent % width == 0):
+        if is_multiple(extent, width):
             return
         if isinstance(extent, int):
             lanes = LaneWriter(width, self.signed)
@@ -240,7 +247,7 @@ class SplitEmitter(ColumnEmitter):
             with times("serial", count_of(pieces, each, first), "piece") as piece:
                 inner = B.i64(start) + (first + piece) * B.i64(width)
                 body(part, base, inner, LaneWriter(width, self.signed), None)
-            if width > 1 and not (isinstance(extent, int) and extent % width == 0):
+            if not is_multiple(extent, width):
                 last = None if is_number(chunks, 1) else tir.EQ(chunk, as_expr(chunks) - B.i64(1))
                 with B.when(last):
                     self.tail(base, part, body)

@@ -9,8 +9,8 @@ import tvm
 
 from ... import compat
 from ...compat import Analyzer, Expr, Var
-from ...graph.extent import Extent, as_expr, quotient, same
-from ...graph.index_division import divided
+from ...graph.extent import Extent, as_expr, is_multiple, quotient, same
+from ...graph.index_division import Divisions
 from ...plan.iteration.domain import Domain
 from ..arithmetic import HOST
 from ..evaluator import Evaluator, widen
@@ -24,7 +24,7 @@ class Coordinate:
     """
 
     def __init__(self, name: str, total: Extent, extent: Extent, vectors: int = 1):
-        assert vectors == 1 or (isinstance(extent, int) and extent % vectors == 0)
+        assert is_multiple(extent, vectors)
         self.total, self.extent, self.vectors = total, extent, vectors
         self.outer: Var | None = None if same(total, extent) else compat.tir.Var(f"{name}_outer", "int64")
         self.number: Var = compat.tir.Var(f"{name}_inner" if vectors == 1 else f"{name}_vector", "int64")
@@ -55,8 +55,9 @@ class Coordinate:
         if self.lane is None:
             found.append((self.number, self.extent))
         else:
-            assert isinstance(self.extent, int)
-            found += [(self.number, self.extent // self.vectors), (self.lane, self.vectors)]
+            count = quotient(self.extent, self.vectors)
+            assert count is not None
+            found += [(self.number, count), (self.lane, self.vectors)]
         if self.outer is not None:
             segments = quotient(self.total, self.extent)
             assert segments is not None
@@ -94,6 +95,7 @@ class IndexContext:
         self._known: dict[Hashable, Expr] = {}
         self.symbolic = {domain.row: row.symbolic}
         self.axes = [*row.axes, *(column.axes if column is not None else ())]
+        self._divisions = Divisions(self.axes)
         row.bind_ranges(self.analyzer)
         if column is not None:
             column.bind_ranges(self.analyzer, *(part or (0, None)))
@@ -110,7 +112,7 @@ class IndexContext:
 
     def simplify(self, value: Expr) -> Expr:
         """Simplify what is written in the frame's variables."""
-        return self.analyzer.simplify(compat.simplifiable(divided(value, self.axes)))
+        return self.analyzer.simplify(compat.simplifiable(self._divisions.divided(value)))
 
     def actual(self, value: Expr) -> Expr:
         """What is written in the frame's variables, at the current place."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ... import compat
 from ...compat import Buffer, Expr, T, tir
-from ...graph.extent import Extent, as_expr, ceildiv
+from ...graph.extent import Extent, as_expr, ceildiv, product
 from .. import builder as B
 from .tasks import times
 
@@ -82,8 +82,24 @@ def side_of(lanes: int, *extents: Extent) -> int:
 
 
 def _elements(source: MatrixRows, to: MatrixRows, rows: Extent, columns: Extent, changed: Changed) -> None:
-    with times("serial", rows, "r") as r, times("serial", columns, "c") as c:
+    """Element by element. LLVM unrolls both of two loops that it knows to be short, so a few of them are one loop."""
+
+    def copy(r: Expr, c: Expr) -> None:
         B.store(to.buffer, changed(B.fetch(source.buffer, source.at(r, c))), [to.at(c, r)])
+
+    if _is_short(rows) == _is_short(columns):
+        with times("serial", rows, "r") as r, times("serial", columns, "c") as c:
+            copy(r, c)
+        return
+    with times("serial", product([rows, columns]), "e") as e:
+        short = columns if _is_short(columns) else rows
+        whole, rest = tir.floordiv(e, as_expr(short)), tir.floormod(e, as_expr(short))
+        copy(*((whole, rest) if short is columns else (rest, whole)))
+
+
+def _is_short(extent: Extent) -> bool:
+    """Whether so many steps are unrolled; a power of two, which divides by a shift."""
+    return isinstance(extent, int) and extent in (2, 4, 8, 16)
 
 
 def _tiles(

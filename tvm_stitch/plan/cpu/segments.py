@@ -15,8 +15,18 @@ from ... import compat
 from ...compat import Analyzer, Expr, Var
 from ...graph.classify import is_heavy
 from ...graph.dtype import item_bytes
-from ...graph.extent import ByExtent, Extent, as_expr, flatten, is_number, product, quotient, same
-from ...graph.index_division import constant_step
+from ...graph.extent import (
+    ByExtent,
+    Extent,
+    as_expr,
+    flatten,
+    is_multiple,
+    is_number,
+    product,
+    quotient,
+    same,
+)
+from ...graph.index_division import Divisions
 from ...graph.ir import Tensor
 from .. import heuristics
 from ..iteration.alignment import Alignment, Key
@@ -40,12 +50,15 @@ class Segment:
     """The inner ``extent`` of a column space, which divides it.
 
     ``cuts`` are the positions in it where conditions change, 0 and the extent included (empty when the extent
-    is symbolic); ``strided`` says that some access is neither constant nor contiguous along it.
+    is symbolic); ``strided`` says that some access is neither constant nor contiguous along it. A symbolic extent that
+    is a multiple of ``alike`` elements has conditions that are the same for each so many; 0 where that is not known,
+    and where there are no conditions.
     """
 
     extent: Extent
     cuts: tuple[int, ...] = ()
     strided: bool = False
+    alike: int = 0
 
     @property
     def parts(self) -> list[tuple[int, Extent]]:
@@ -77,8 +90,10 @@ def column_segment(alignment: Alignment, sched: LoopNest, columns: Extent) -> Se
         if not domain.flat or any(is_heavy(op.value) for op, _ in keys):
             chosen = columns  # vectors whose elements are gathered where they jump, rather than none
     strided = any(s is None or s not in (0, 1) for s in strides)
-    cuts = _cuts(alignment, keys, columns, chosen) if isinstance(chosen, int) else ()
-    return Segment(chosen, cuts if len(cuts) <= heuristics.CPU_CUTS + 1 else (0, int(chosen)), strided)
+    if not isinstance(chosen, int):
+        return Segment(chosen, (), strided, _alike(alignment, keys, columns, chosen))
+    cuts = _cuts(alignment, keys, columns, chosen)
+    return Segment(chosen, cuts if len(cuts) <= heuristics.CPU_CUTS + 1 else (0, chosen), strided)
 
 
 def row_segment(
@@ -193,6 +208,33 @@ def _trailing(keys: Iterable[Key], total: Extent, analyzer: Analyzer) -> list[Ex
     return [total, *(part for part in parts if quotient(total, part, analyzer) is not None)]
 
 
+def _alike(alignment: Alignment, keys: Sequence[Key], columns: Extent, extent: Expr) -> int:
+    """Elements for which the conditions of ``if_then_else`` are the same if pieces begin at multiples of so many."""
+    domain = alignment.domain
+    differences = [difference for _, difference in _differences(domain, keys)]
+    split = _split(domain, domain.column, columns, extent, 0)
+    if split is None or not differences:
+        return 0
+    axes, column, inner = split
+    for lanes in (heuristics.CPU_LANES, heuristics.SHORT_LANES, heuristics.SHORTEST_LANES):
+        pieces = quotient(extent, lanes) if is_multiple(extent, lanes) else None
+        if pieces is None:
+            continue
+        piece, lane = compat.tir.Var("piece", "int64"), compat.tir.Var("lane", "int64")
+        begin = piece * compat.const(lanes, "int64")
+        spread: Axes = [(piece, pieces), (lane, lanes), *((v, e) for v, e in axes if v is not inner)]
+        analyzer, divisions = _bounded(spread), Divisions(spread)
+        here, first = (compat.substitute(column, {inner: place}) for place in (begin + lane, begin))
+        if all(
+            analyzer.can_prove_equal(
+                *(divisions.divided(compat.substitute(each, {domain.column: at})) for at in (here, first))
+            )
+            for each in differences
+        ):
+            return lanes
+    return 0
+
+
 def _split(
     domain: Domain, var: Var, total: Extent, extent: Extent, last: int
 ) -> tuple[Axes, Expr, Var] | None:
@@ -233,7 +275,7 @@ def _strides(
     if split is None:
         return [None] * len(flats)
     axes, here, _ = split
-    next_one, analyzer = here + compat.const(1, "int64"), _bounded(axes)
+    next_one, analyzer, divisions = here + compat.const(1, "int64"), _bounded(axes), Divisions(axes)
     known: dict[Hashable, int | None] = {}  # many accesses have one index
     keys = [compat.expression_key(flat) for flat in flats]
     for key, flat in zip(keys, flats):
@@ -242,7 +284,7 @@ def _strides(
         after, before = compat.substitute(flat, {var: next_one}), compat.substitute(flat, {var: here})
         known[key] = compat.int_value(analyzer.simplify(after - before))
         if known[key] is None and not isinstance(extent, int):
-            known[key] = constant_step(after, before, axes)
+            known[key] = divisions.constant_step(after, before)
     return [known[key] for key in keys]
 
 
@@ -255,29 +297,32 @@ def _cuts(alignment: Alignment, keys: Iterable[Key], columns: Extent, extent: in
         return (0, extent)
     axes, column, inner = split
     analyzer = _bounded(axes)
+    for name, difference in _differences(domain, keys):
+        difference = compat.substitute(difference, {domain.column: column})
+        zero = compat.const(0, "int64")
+        start = analyzer.simplify(compat.substitute(difference, {inner: zero}))
+        step = analyzer.simplify(difference - start)
+        first = compat.int_value(start)
+        if first is None:
+            continue
+        slope = compat.int_value(
+            analyzer.simplify(compat.substitute(step, {inner: compat.const(1, "int64")}))
+        )
+        if not slope or not analyzer.can_prove_equal(step, inner * compat.const(slope, "int64")):
+            continue
+        zero_at = -first // slope  # the difference changes sign here or at the next position
+        found |= {at for at in (zero_at, zero_at + 1) if 0 < at < extent and _changes(name, first, slope, at)}
+    return tuple(sorted(found))
+
+
+def _differences(domain: Domain, keys: Iterable[Key]) -> Iterator[tuple[str, Expr]]:
+    """The comparisons in conditions of values, each with what is compared with 0, in the domain's variables."""
     for op, point in keys:
         values = None
         for name, left, right in _comparisons(op.value):
             if values is None:
-                at = domain.axis_values(op, point)
-                values = {v: compat.substitute(e, {domain.column: column}) for v, e in at.items()}
-            difference = compat.substitute(left - right, values)
-            zero = compat.const(0, "int64")
-            start = analyzer.simplify(compat.substitute(difference, {inner: zero}))
-            step = analyzer.simplify(difference - start)
-            first = compat.int_value(start)
-            if first is None:
-                continue
-            slope = compat.int_value(
-                analyzer.simplify(compat.substitute(step, {inner: compat.const(1, "int64")}))
-            )
-            if not slope or not analyzer.can_prove_equal(step, inner * compat.const(slope, "int64")):
-                continue
-            zero_at = -first // slope  # the difference changes sign here or at the next position
-            found |= {
-                at for at in (zero_at, zero_at + 1) if 0 < at < extent and _changes(name, first, slope, at)
-            }
-    return tuple(sorted(found))
+                values = domain.axis_values(op, point)
+            yield name, compat.substitute(left - right, values)
 
 
 def _changes(comparison: str, first: int, slope: int, at: int) -> bool:

@@ -105,7 +105,7 @@ def choose_cpu_mapping(alignment: Alignment, sched: LoopNest, device: DeviceMode
         return _strips(
             CpuMapping(inner, serial_rows=serial_rows), across, parallel, sched, cost, rows, device
         )
-    lanes, width = _columns(longest)
+    lanes, width = _columns(_evenly(inner, longest))
     rows_per_task = max(1, min(heuristics.TASK_ROWS, round(heuristics.TASK_NS / cost)))
     if symbolic:
         rows_per_task = heuristics.TASK_ROWS
@@ -127,6 +127,11 @@ def choose_cpu_mapping(alignment: Alignment, sched: LoopNest, device: DeviceMode
     return mapping
 
 
+def _evenly(inner: ByExtent[Segment], length: int) -> int:
+    """A length, or what has equal conditions if that is less: a vector has no condition inside then."""
+    return min([length, *(s.alike for s in inner.values() if s.alike)])
+
+
 def _columns(length: int) -> tuple[Lanes, int]:
     """Lanes along columns, and how many, where so many lie evenly; none where they fill no vector."""
     if length < heuristics.SHORTEST_LANES:
@@ -141,7 +146,7 @@ def _flat(inner: ByExtent[Segment], sched: LoopNest, cost: float, device: Device
         parallel = cost > heuristics.PARALLEL_NS and device.sms > 1
     unit = heuristics.TASK_ELEMENTS
     evenly = (s.extent for s in inner.values() if isinstance(s.extent, int))
-    lanes, width = _columns(min(evenly, default=heuristics.CPU_LANES))
+    lanes, width = _columns(_evenly(inner, min(evenly, default=heuristics.CPU_LANES)))
     return CpuMapping(
         inner,
         lanes,
