@@ -35,6 +35,11 @@ from tvm_stitch.scope.weigh import MORE_KERNELS
             "fewer kernels",
         ),
         ("one grid-wide kernel would take 9.1 us, apart they take 8.0 us", "barrier", "cost model"),
+        (
+            "one kernel, which reads or writes across memory, would take 9.1 us, apart they take 8.0 us",
+            "far apart",
+            "turns patches",
+        ),
     ],
 )
 def test_reasons_are_explained(reason: str, meaning: str, advice: str) -> None:

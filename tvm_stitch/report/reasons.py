@@ -79,6 +79,13 @@ RULES = (
         "Nothing: the cost model expects two kernels to be faster",
     ),
     Rule(
+        "`one kernel, which reads or writes across memory, would take ... us, apart they take ... us`",
+        r"^one kernel, which reads or writes across memory",
+        "Neighbouring threads would read or write places far apart: large tensors whose innermost axis moves, beside a "
+        "reduction",
+        "Nothing: a kernel that only transposes turns patches in shared memory",
+    ),
+    Rule(
         "`outputs of N and M elements without a common row`, `output ... does not divide into N rows`",
         r"without a common row|do(es)? not divide into",
         "Element-wise operators of different sizes, nothing to align them by",
