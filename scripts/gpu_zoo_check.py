@@ -44,13 +44,19 @@ def error_of(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> float
     return relative_error([got for got, _ in floats], [want for _, want in floats])
 
 
+def evenly(values: Sequence[Any], most: int) -> list[Any]:
+    """As many of some values as are asked for, or all of them, from the first to the last."""
+    count = min(most, len(values))
+    return [values[i * (len(values) - 1) // max(1, count - 1)] for i in range(count)]
+
+
 def check(name: str, target: Any, most: int) -> tuple[int, float, bool, int]:
     """Sizes, the largest error, whether equal calls gave equal bits, and scopes that were left to TVM."""
     made, recorder = MODELS[name](), Recorder()
     device = tvm.device("cuda" if target.kind.name == "cuda" else "cpu", 0)
     executable = tvm.compile(made.mod, target, relax_pipeline=pipeline(target, recorder=recorder))
     function = relax.VirtualMachine(executable, device)[made.func]
-    sizes = made.sizes[:: -(-len(made.sizes) // most)]
+    sizes = evenly(made.sizes, most)
     worst, equal = 0.0, True
     for size in sizes:
         inputs = made.draw(*size)

@@ -46,3 +46,9 @@ def test_usage_errors(capsys: Any) -> None:
     with pytest.raises(SystemExit) as error:
         script.main(["--sizes", "0"])
     assert error.value.code == 2 and capsys.readouterr().err
+
+
+def test_sizes_are_spread_evenly() -> None:
+    assert script.evenly(range(41), 12) == [0, 3, 7, 10, 14, 18, 21, 25, 29, 32, 36, 40]
+    assert script.evenly(range(3), 12) == [0, 1, 2]
+    assert script.evenly(range(41), 1) == [0]
