@@ -16,9 +16,11 @@ from ..failures import reason_of
 from ..graph.extent import as_extent, same
 from ..graph.ir import StitchGraph
 from ..graph.reader import Unreadable, read
+from ..graph.rewrite.constants import with_numbers
 from ..report.flow import Flow, FlowNode, Refusal
 from ..scope.identify import Identified
 from ..scope.node import Node, NodeKind, Value, kind_of, specialize
+from .numbers import number_in
 from .operators import operator_name
 
 
@@ -27,12 +29,14 @@ class BlockView:
     """The nodes of a dataflow block, each with its bindings, and what stands for each value.
 
     A value is the Relax variable or constant, or ``(variable, index)`` for one result of a call with several.
-    ``item`` maps such a result to the variable that names it in the program.
+    ``item`` maps such a result to the variable that names it in the program. ``numbers`` are what stands for constants
+    in calls, each by its place among the call's tensors; a node's inputs are without them.
     """
 
     nodes: list[Node] = field(default_factory=list)
     bindings: dict[Node, Any] = field(default_factory=dict)
     item: dict[Value, Any] = field(default_factory=dict)
+    numbers: dict[Node, dict[int, Any]] = field(default_factory=dict)
 
     def named(self, value: Value) -> Any:
         """What names a value in the program; itself, for a result of several that the program never names."""
@@ -107,10 +111,12 @@ def view_block(block: Any, reader: GraphReader) -> BlockView:
         if type(value).__name__ == "TupleGetItem" and value.tuple_value in tuples:
             view.item[(value.tuple_value, int(value.index))] = var
             continue
-        view.nodes.append(_node(binding, reader, tuples))
+        node = _node(binding, reader, tuples)
+        view.nodes.append(node)
+        view.numbers[node] = _inlined(node)
         if _is_packed(value) or getattr(value, "tuple_value", None) in packed:
-            view.nodes[-1].reason = "computed by a function outside the module"
-        view.bindings[view.nodes[-1]] = binding
+            node.reason = "computed by a function outside the module"
+        view.bindings[node] = binding
     alias = {var: key for key, var in view.item.items()}
     known: dict[
         Value, Value
@@ -124,6 +130,22 @@ def view_block(block: Any, reader: GraphReader) -> BlockView:
             if not isinstance(name, tuple) and type(name).__name__ != "DataflowVar":
                 node.escapes.add(out)
     return view
+
+
+def _inlined(node: Node) -> dict[int, Any]:
+    """Write constants of one element that a memory-intensive call is given as numbers into what it computes.
+
+    Gives the numbers by their places among what was the node's inputs.
+    """
+    if node.graph is None or node.kind is not NodeKind.MEMORY:
+        return {}
+    tensors = node.graph.inputs
+    numbers = {i: number_in(v, tensors[i]) for i, v in enumerate(node.inputs)}
+    found = {i: number for i, number in numbers.items() if number is not None}
+    if found:
+        node.inputs = [v for i, v in enumerate(node.inputs) if i not in found]
+        node.graph = with_numbers(node.graph, {tensors[i]: number for i, number in found.items()})
+    return found
 
 
 def _splittable(block: Any) -> set[Any]:

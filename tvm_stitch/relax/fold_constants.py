@@ -8,6 +8,7 @@ from tvm import relax, tirx
 
 from ..module_pass import module_pass
 from ..rules.sound_arithmetic import SoundArithmetic
+from .single_values import computed_of_scalars, with_single_values
 
 
 @module_pass
@@ -15,7 +16,8 @@ class FoldConstants:
     """Compute what depends on constants alone, with the arithmetic that kernels for a CPU have.
 
     TVM's ``FoldConstant`` compiles the functions for this machine as they are, and what that makes of NaN and of casts
-    that wrap around would be in the result. Runs behind ``LegalizeOps``.
+    that wrap around would be in the result. Calls of functions with a pattern get one element of what is one value,
+    computed of scalars. Runs behind ``LegalizeOps``.
     """
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
@@ -25,4 +27,4 @@ class FoldConstants:
         for gvar, func in mod.functions_items():
             if isinstance(func, tirx.PrimFunc):
                 folded.update_func(gvar, func)
-        return folded
+        return with_single_values(folded, computed_of_scalars(mod))

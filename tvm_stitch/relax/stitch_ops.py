@@ -25,6 +25,7 @@ from ..scope.for_target import identify_for
 from ..scope.identify import Boundary, Identified
 from ..scope.node import Node, Value
 from .dataflow import BlockView, GraphReader, call_args, view_block
+from .numbers import with_numbers
 from .rebound import rebound
 
 STITCH_ATTR = "tvm_stitch.stitch_op"
@@ -177,7 +178,7 @@ class _Stitcher(PyExprMutator):
     def _outline(
         self, view: BlockView, nodes: list[Node], inputs: list[Value], outputs: list[Value], stitch: bool
     ) -> Any:
-        func, extra = _function(view, nodes, inputs, outputs)
+        func, extra = _function(view, {node: self._called(view, node) for node in nodes}, inputs, outputs)
         prefix = "stitch" if stitch else "fused"
         func = func.with_attr("Primitive", True)
         if stitch:
@@ -193,6 +194,16 @@ class _Stitcher(PyExprMutator):
         for i, value in enumerate(outputs):
             self._define(view, value, relax.TupleGetItem(result, i))
         return gvar
+
+    def _called(self, view: BlockView, node: Node) -> Any:
+        """The PrimFunc that a node calls, without the parameters that numbers take the place of."""
+        gvar, numbers = view.bindings[node].value.args[0], view.numbers[node]
+        if not numbers:
+            return gvar
+        func = self.reader.mod[gvar]
+        buffers = [buffer for _, buffer in compat.prim_func_params(func) if buffer is not None]
+        made = with_numbers(func, {buffers[i]: number for i, number in numbers.items()})
+        return self.builder_.add_func(made, node.name)
 
     def _define(self, view: BlockView, value: Value, expr: Any) -> None:
         var, made = view.named(value), self.builder_.normalize(expr)
@@ -216,7 +227,7 @@ def _name(prefix: str, nodes: list[Node]) -> str:
 
 
 def _function(
-    view: BlockView, nodes: list[Node], inputs: list[Value], outputs: list[Value]
+    view: BlockView, called: dict[Node, Any], inputs: list[Value], outputs: list[Value]
 ) -> tuple[relax.Function, list[Any]]:
     """The outlined function, and the shape argument that passes symbols no tensor argument carries."""
     names: dict[Value, Any] = {}
@@ -228,11 +239,10 @@ def _function(
         names[value] = param
         params.append(param)
     bindings: list[Any] = []
-    for node in nodes:
+    for node, gvar in called.items():
         old = view.bindings[node]
-        args = [names[v] if v in names else v for v in node.inputs]
-        fields = relax.Tuple([*args, *call_args(old.value)[1]])
-        operands = [old.value.args[0], fields, *old.value.args[2:]]
+        fields = relax.Tuple([*(names[v] for v in node.inputs), *call_args(old.value)[1]])
+        operands = [gvar, fields, *old.value.args[2:]]
         call = relax.Call(old.value.op, operands, old.value.attrs, list(old.value.ty_args))
         call = _typed(call, old.value.ty)
         if not isinstance(node.outputs[0], tuple):

@@ -15,7 +15,7 @@ from tvm_stitch.codegen.emit import emit
 from tvm_stitch.device import device_model
 from tvm_stitch.graph.ir import OpClass, Span, StitchGraph
 from tvm_stitch.graph.reader import read
-from tvm_stitch.graph.rewrite.constants import inline_constants
+from tvm_stitch.graph.rewrite.constants import inline_constants, with_numbers
 from tvm_stitch.plan.in_block import plan_in_block
 from tvm_stitch.testing.graph_eval import evaluate_graph
 from tvm_stitch.testing.validate import validate
@@ -171,3 +171,32 @@ def test_a_graph_without_constants_is_itself() -> None:
 
     found = single(lambda emit, x: R.exp(x), ((4,), F32))
     assert inline_constants(found) is found
+
+
+def test_numbers_take_the_place_of_inputs() -> None:
+    """What becomes a constant by them goes into its readers as well; inputs that others read stay."""
+
+    @T.prim_func(private=True, s_tir=True)
+    def func(
+        a: T.Buffer((T.int64(6),), F32),
+        c: T.Buffer((), F32),
+        k: T.Buffer((T.int64(1),), F32),
+        b: T.Buffer((T.int64(6),), F32),
+    ):
+        half = T.sblock_alloc_buffer((), F32)
+        with T.sblock("half"):
+            T.axis.spatial(1, T.int64(0))
+            half[()] = c[()] * T.float32(0.5)
+        for i in T.grid(T.int64(6)):
+            with T.sblock("b"):
+                v = T.axis.spatial(T.int64(6), i)
+                b[v] = T.Select(a[v] < half[()], k[0], a[v])
+
+    found = read(func)
+    a, c, k = found.inputs
+    made = with_numbers(found, {c: compat.const(3.0, F32), k: compat.const(float("-inf"), F32)})
+    assert [t.name for t in made.inputs] == ["a"] and len(made.operators) == 1
+    assert [t.name for t in with_numbers(found, {k: compat.const(0.0, F32)}).inputs] == ["a", "c"]
+    x = np.arange(6, dtype=F32)
+    np.testing.assert_array_equal(check(made, x)[0], np.where(x < 1.5, -np.inf, x))
+    assert [a, c, k] == found.inputs and len(found.operators) == 2

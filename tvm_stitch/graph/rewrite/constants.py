@@ -37,6 +37,15 @@ def inline_constants(graph: StitchGraph) -> StitchGraph:
     return assemble(graph, operators)
 
 
+def with_numbers(graph: StitchGraph, numbers: Mapping[Tensor, Expr]) -> StitchGraph:
+    """The graph without some of its inputs, which are of one element each, and numbers in their place."""
+    operators = [_inlined(op, numbers) for op in graph.operators]
+    left = StitchGraph(
+        graph.name, [t for t in graph.inputs if t not in numbers], operators, graph.outputs, graph.symbols
+    )
+    return inline_constants(assemble(left, operators))
+
+
 def _holds_constant(op: Operator) -> bool:
     one = all(is_number(e, 1) for e in op.extents)
     return one and not op.is_reduce and _is_number(op.value)
