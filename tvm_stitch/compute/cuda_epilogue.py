@@ -7,7 +7,7 @@ has some of these axes: all of them (a residual), the channels (a bias), images 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -21,6 +21,7 @@ from ..failures import Refusal
 from ..graph.dtype import compute_dtype
 from ..graph.extent import is_number, same
 from ..graph.ir import Access, Operator, StitchGraph, Tensor
+from ..graph.rewrite.build import assemble
 
 DTYPES = frozenset({"float32", "float16", "bfloat16"})
 """Those that an epilogue reads and writes."""
@@ -47,6 +48,54 @@ class Epilogue:
     def rank(self) -> int:
         """Axes of the result."""
         return len(self.product.shape)
+
+
+def without_sum(graph: StitchGraph, splits: Tensor) -> StitchGraph:
+    """A graph that begins with the sums of a convolution's splits, with these sums as an input in their place.
+
+    Raises:
+        Refusal: where the splits are read otherwise.
+    """
+    if len(splits.consumers) != 1 or splits.consumers[0].is_reduce:
+        raise Refusal(f"{splits.name} is not added up in one place")
+    (added,) = splits.consumers
+    inputs = [added.output if tensor is splits else tensor for tensor in graph.inputs]
+    operators = [op for op in graph.operators if op is not added]
+    return assemble(StitchGraph(graph.name, inputs, operators, graph.outputs, graph.symbols), operators)
+
+
+def components(graph: StitchGraph, products: Sequence[int]) -> list[tuple[StitchGraph, tuple[int, ...]]]:
+    """The parts of a graph that have no operator in common, and none of the ``products``, by their places as inputs.
+
+    Each has all inputs, and the numbers of its outputs among the graph's.
+    """
+    shared = {graph.inputs[i] for i in products}
+    groups: list[tuple[set[Tensor], list[int]]] = []
+    for number, output in enumerate(graph.outputs):
+        reached, numbers = _reached(output, shared), [number]
+        for group in [group for group in groups if not group[0].isdisjoint(reached)]:
+            groups.remove(group)
+            reached, numbers = reached | group[0], [*group[1], *numbers]
+        groups.append((reached, numbers))
+    return [(_giving(graph, sorted(numbers)), tuple(sorted(numbers))) for _, numbers in groups]
+
+
+def _reached(output: Tensor, shared: Container[Tensor]) -> set[Tensor]:
+    """The tensors that one depends on, but for inputs that are not shared."""
+    found: set[Tensor] = set()
+    waiting = [output]
+    while waiting:
+        tensor = waiting.pop()
+        if tensor not in found and (tensor.producer is not None or tensor in shared):
+            found.add(tensor)
+            waiting += tensor.producer.inputs if tensor.producer is not None else []
+    return found
+
+
+def _giving(graph: StitchGraph, numbers: Sequence[int]) -> StitchGraph:
+    outputs = [graph.outputs[number] for number in numbers]
+    part = StitchGraph(graph.name, graph.inputs, graph.operators, outputs, graph.symbols)
+    return assemble(part, graph.operators)
 
 
 def epilogue_of(graph: StitchGraph, product: Tensor) -> Epilogue:

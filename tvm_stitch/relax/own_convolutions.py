@@ -2,11 +2,12 @@
 """OwnConvolutions: exact float32 convolutions of constant weights become calls of our own CUDA kernel.
 
 Before :mod:`.library_convolutions`, which takes what is left. Sums that the kernel divides are added up by the
-stitched kernel behind the convolution.
+stitched kernel behind the convolution, unless :mod:`.convolution_epilogues` finds that the convolution's can do so.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,10 +22,12 @@ from ..compute.cuda_convolution import (
     packed_weight,
 )
 from ..compute.cuda_convolution_plan import ConvolutionPlan, ImageConvolution, convolution_plan
-from ..device import device_model
+from ..config import StitchConfig
+from ..device import DeviceModel, device_model
 from ..failures import Refusal
 from ..graph.extent import is_number, is_static
 from ..module_pass import module_pass
+from ..plan import heuristics
 from ..target import capability_of
 from .compute_pass import ComputePass
 from .library_convolutions import padding_of
@@ -111,6 +114,16 @@ def described(plan: ConvolutionPlan) -> str:
     return ", ".join(words)
 
 
+def lanes_of(places: Sequence[int]) -> int:
+    """Neighbouring places of the result for which a thread evaluates an epilogue, or adds up splits, at once."""
+    return heuristics.EPILOGUE_LANES if math.prod(places) % heuristics.EPILOGUE_LANES == 0 else 1
+
+
+def has_barriers(config: StitchConfig, device: DeviceModel) -> bool:
+    """Whether a kernel may have a barrier behind its divided sums."""
+    return config.grid_barriers and device.cooperative
+
+
 def added_up(splits: te.Tensor) -> te.Tensor:
     """The sum over the first axis, written out: threads that each add up one element read neighbours.
 
@@ -130,6 +143,7 @@ def added_up(splits: te.Tensor) -> te.Tensor:
 class _Rewriter:
     def __init__(self, owner: OwnConvolutions):
         self.owner, self.device = owner, device_model(owner.target, owner.config)
+        self.resident = has_barriers(owner.config, self.device)
         self.kernels: dict[KernelOf, Any] = {}
         self.weights: dict[tuple[Any, ConvolutionPlan, int], Any] = {}
 
@@ -137,7 +151,7 @@ class _Rewriter:
         """What stands for a convolution that is bound to ``var``: itself, where another pass takes it."""
         try:
             convolution = image_convolution(call)
-            plan = convolution_plan(convolution, self.device)
+            plan = convolution_plan(convolution, self.device, self.resident)
         except Refusal:
             return call  # the library's pass tells why that, or TVM, computes it
         self.owner.computed[f"{call.op.name.rpartition('.')[2]} {var.name}"] = described(plan)
