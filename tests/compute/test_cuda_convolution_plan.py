@@ -29,16 +29,6 @@ def test_one_image_fills_the_device(channels: int, size: int) -> None:
     assert tiles * plan.splits >= 0.7 * H100.sms
 
 
-@pytest.mark.parametrize(("channels", "size"), [(64, 56), (128, 28), (256, 14), (512, 7)])
-@pytest.mark.parametrize("images", [1, 2, 3, 5])
-def test_blocks_behind_whose_sums_is_a_barrier_are_resident(images: int, channels: int, size: int) -> None:
-    plan = convolution_plan(resnet(images, channels, size), H100, resident=True)
-    tiles = -(-channels // plan.tile.rows) * -(-(images * size**2) // plan.tile.places)
-    assert plan.splits == 1 or tiles * plan.splits <= plan.resident * H100.sms
-    few = convolution_plan(resnet(images, channels, size), replace(H100, sms=1), resident=True)
-    assert few.splits == 1
-
-
 def test_a_large_batch_is_not_divided() -> None:
     assert convolution_plan(resnet(64, 64, 56), H100).splits == 1
 

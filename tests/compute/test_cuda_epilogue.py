@@ -71,9 +71,9 @@ def test_several_results() -> None:
         (lambda emit, x: emit(R.nn.relu(emit(R.nn.pad(x, [0, 0, 0, 0, 1, 1, 1, 1])))), ()),
         (lambda emit, x: emit(R.nn.relu(emit(R.strided_slice(x, [1], [0], [3])))), ()),
         (lambda emit, x: emit(R.nn.relu(emit(R.reshape(x, (12, 20))))), ()),
-        (lambda emit, x, row: emit(R.nn.relu(emit(R.add(x, row)))), ((4,),)),
+        (lambda emit, x, row: emit(R.add(emit(R.reshape(x, (2, 6, 4, 5))), row)), ((5,),)),
         (lambda emit, x, part: emit(R.add(x, emit(R.strided_slice(part, [1], [1], [7])))), ((2, 8, 5, 4),)),
-        (lambda emit, x: emit(R.astype(x, "int8")), ()),
+        (lambda emit, x: emit(R.astype(x, "float8_e4m3fn")), ()),
     ],
 )
 def test_others_are_refused(body: Callable[..., Any], others: tuple[Any, ...]) -> None:
@@ -81,9 +81,14 @@ def test_others_are_refused(body: Callable[..., Any], others: tuple[Any, ...]) -
         epilogue(body, *others)
 
 
-def test_an_operand_of_another_dtype_is_refused() -> None:
-    with pytest.raises(Refusal, match="of int32"):
-        epilogue(lambda emit, x, y: emit(R.add(x, emit(R.astype(y, "float32")))), SHAPE, dtype="int32")
+def test_lines_of_places_and_other_types() -> None:
+    def body(emit: Any, x: Any, row: Any, column: Any) -> Any:
+        return emit(
+            R.multiply(emit(R.add(x, emit(R.astype(row, "float32")))), emit(R.astype(column, "float32")))
+        )
+
+    found = epilogue(body, (4,), (2, 1, 5, 1), dtype="int32")
+    assert {tensor.name: axes for tensor, axes in found.operands} == {"x1": (3,), "x2": (0, None, 2, None)}
 
 
 def summed(body: Callable[..., Any]) -> StitchGraph:

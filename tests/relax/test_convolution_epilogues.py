@@ -185,6 +185,55 @@ def test_divided_sums_of_one_axis() -> None:
     np.testing.assert_allclose(run.outputs[0], wanted, rtol=0, atol=2e-4)
 
 
+def whole_numbers(*shape: int) -> np.ndarray:
+    return RNG.integers(-3, 4, shape).astype("float32")
+
+
+def lines(emit: Any, y: Any) -> Any:
+    """Tensors with one of the two axes of places, alone, with images, and with channels."""
+    y = emit(R.add(y, relax.const(whole_numbers(5))))
+    y = emit(R.multiply(y, relax.const(whole_numbers(3, 1, 4, 1))))
+    return emit(R.subtract(y, relax.const(whole_numbers(1, CHANNELS, 1, 5))))
+
+
+def masked(emit: Any, y: Any) -> Any:
+    mask = relax.const(RNG.random((3, CHANNELS, 4, 5)) > 0.5)
+    y = emit(R.where(mask, y, R.const(-7.0)))
+    return emit(R.where(relax.const(RNG.random((1, CHANNELS, 1, 1)) > 0.5), y, R.const(2.0)))
+
+
+def compared(emit: Any, y: Any) -> list[Any]:
+    return [emit(R.greater(y, R.const(0.0))), emit(R.astype(emit(R.less(y, R.const(3.0))), "int64"))]
+
+
+def quantized(emit: Any, y: Any) -> Any:
+    scaled = emit(R.round(emit(R.multiply(y, R.const(0.25)))))
+    shifted = emit(R.add(emit(R.astype(scaled, "int32")), relax.const(np.arange(5, dtype="int32"))))
+    return emit(R.astype(emit(R.clip(shifted, -128, 127)), "int8"))
+
+
+def widened(emit: Any, y: Any) -> Any:
+    return emit(R.multiply(emit(R.astype(y, "float64")), R.const(1 / 3, "float64")))
+
+
+@pytest.mark.parametrize("window", [1, 3], ids=["whole sums", "divided sums"])
+@pytest.mark.parametrize("behind", [lines, masked, compared, quantized, widened])
+def test_other_types_and_lines_of_places(behind: Callable[..., Any], window: int) -> None:
+    """All that TVM fuses with a convolution; numbers that float32 holds exactly."""
+    weight = relax.const(whole_numbers(CHANNELS, CHANNELS, window, window))
+
+    def body(emit: Any, x: Any) -> Any:
+        return behind(emit, emit(R.nn.conv2d(x, weight, padding=window // 2)))
+
+    mod, x = build(body, ((3, CHANNELS, 4, 5), "float32")), whole_numbers(3, CHANNELS, 4, 5)
+    run = run_cuda(mod, [x], target=TARGET, relax_pipeline=pipeline(TARGET)).check()
+    (launch,) = run.launches
+    assert launch.name.startswith("convolution_") and launch.cooperative == (window == 3)
+    for got, want in zip(run.outputs, evaluate(mod, [x]), strict=True):
+        np.testing.assert_array_equal(got, want)
+    assert more_than_stock(mod, TARGET, pipeline(TARGET)) == ""
+
+
 def three_added(emit: Any, x: Any) -> Any:
     """Two of divided sums and one of whole ones: the last one adds the others' results."""
     first, second, third = emit(divided(x)), emit(convolved(x)), emit(divided(x))
@@ -220,6 +269,20 @@ def test_what_else_is_done_to_divided_sums_is_stitched(body: Callable[..., Any])
     names = launched(mod, [draw(2, CHANNELS, 6, 6)])
     assert any(name.startswith("stitch_added_up") for name in names), names
     assert more_than_stock(mod, TARGET, pipeline(TARGET)) == ""
+
+
+@pytest.mark.parametrize(("images", "channels", "size"), [(2, 64, 12), (4, 128, 9)], ids=str)
+def test_more_blocks_than_a_device_holds(images: int, channels: int, size: int) -> None:
+    """They take turns at tiles, of one slice and of two, and none waits for one that has not begun."""
+    config, options = StitchConfig(multiprocessors=2), Options(multiprocessors=2)
+    weight = constant(channels, channels, 3, 3)
+    shape = (images, channels, size, size)
+    mod = build(lambda emit, x: emit(R.nn.relu(emit(R.nn.conv2d(x, weight, padding=1)))), (shape, "float32"))
+    x = draw(*shape)
+    run = run_lowered(lower(mod, TARGET, pipeline(TARGET, config)), [x], options=options).check()
+    (launch,) = run.launches
+    assert launch.cooperative and launch.name == "convolution_added_up_relu_kernel"
+    assert mismatches(list(run.outputs), evaluate(mod, [x]), TOLERANCE) == []
 
 
 def test_a_device_that_does_not_hold_all_blocks_is_refused() -> None:

@@ -11,6 +11,7 @@ variables, so that convolutions that differ in them alone share a kernel.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import astuple, dataclass
@@ -18,7 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from .. import compat
 from ..codegen import builder as B
+from ..codegen.exact_constants import exact_constants
 from ..codegen.gpu.kernel import COOPERATIVE
 from ..codegen.gpu.launch_bounds import bound_registers
 from ..codegen.gpu.launch_check import check_multiprocessors
@@ -27,7 +30,8 @@ from ..device import DeviceModel
 from ..graph.extent import ceildiv, product
 from .cuda.sources import sources
 from .cuda_convolution_plan import DEPTH, ConvolutionPlan, ImageConvolution, Tile
-from .cuda_epilogue import Axes, Epilogue, TileEvaluator
+from .cuda_epilogue import Epilogue, TileEvaluator
+from .cuda_places import Places
 from .cuda_splits import Grid, add_up
 from .emit import compute_func
 
@@ -110,7 +114,11 @@ def packed_weight(weight: np.ndarray, convolution: ImageConvolution, plan: Convo
 
 
 def cuda_convolution(
-    of: KernelOf, epilogue: Epilogue | None = None, lanes: int = 1, adds_up: DeviceModel | None = None
+    of: KernelOf,
+    epilogue: Epilogue | None = None,
+    lanes: int = 1,
+    adds_up: DeviceModel | None = None,
+    in_turn: bool = False,
 ) -> Any:
     """The scheduled PrimFunc: data, packed weight and result, which has the splits as its first axis if it has some.
 
@@ -123,6 +131,7 @@ def cuda_convolution(
         lanes: see above.
         adds_up: the device, all of whose blocks wait for each other and then add up the splits. These are a last result
             then, behind the others. Without, a kernel with splits has no epilogue.
+        in_turn: whether that device does not hold so many blocks: those that it holds take turns at tiles.
     """
     images, channels, lines, line, outputs, splits = (
         tir.Var(name, "int64") for name in ("n", "c", "k", "line", "f", "splits")
@@ -137,9 +146,10 @@ def cuda_convolution(
     out = [_buffer(whole, "out")] if not behind and (adds_up or not divided) else []
     count = splits if of.has_splits else B.i64(1)
     own = tir.floordiv(outputs, B.i64(of.groups))
-    blocks = product(
+    tiles = product(
         [ceildiv(own, of.tile.rows), ceildiv(product([images, *places]), of.tile.places), of.groups, count]
     )
+    blocks = B.i64(of.resident * adds_up.sms) if adds_up is not None and in_turn else tiles
     keeps_tile = epilogue is not None and not divided
     floats = of.tile.shared_floats_kept if keeps_tile else of.tile.shared_bytes // 4
     with B.kernel() as body, ExitStack() as stack:
@@ -160,7 +170,13 @@ def cuda_convolution(
             count,
             B.i64(lanes),
         ]
-        B.evaluate(_call(of, shared.data, [data, weight, *(divided or out)], at, sizes))
+        buffers = [data, weight, *(divided or out)]
+        if in_turn:
+            with B.loop("serial", tir.floordiv(tiles - block + blocks - B.i64(1), blocks), "turn") as turn:
+                B.evaluate(_call(of, shared.data, buffers, at, [*sizes, turn * blocks + block]))
+                B.evaluate(compat.intrinsic("int32", "tvm_storage_sync", compat.string("shared")))
+        else:
+            B.evaluate(_call(of, shared.data, buffers, at, [*sizes, block]))
         results = [B.flat_view(buffer) for buffer in behind or out]
         evaluator = None if epilogue is None else TileEvaluator(epilogue, results, lanes)
         if adds_up is not None:
@@ -169,8 +185,15 @@ def cuda_convolution(
             add_up(divided[0], whole, evaluator or results[0], lanes, grid)
         elif evaluator is not None and at is not None:
             _write_back(of, evaluator, shared, at, thread, whole)
-    made = compute_func([data, weight, *behind, *out, *divided], body[0])
+    made = exact_constants(compute_func([data, weight, *behind, *out, *divided], body[0]))
     return made.with_attrs(COOPERATIVE) if adds_up is not None else made
+
+
+def tiles_of(of: KernelOf, divided: Sequence[int]) -> int:
+    """The tiles of a convolution, whose results have those extents, splits first, in all of its splits."""
+    splits, images, outputs, *places = divided
+    rows = ceildiv(outputs // of.groups, of.tile.rows)
+    return splits * of.groups * rows * ceildiv(images * math.prod(places), of.tile.places)
 
 
 def _behind(epilogue: Epilogue | None, whole: list[Any]) -> list[Buffer]:
@@ -193,7 +216,7 @@ def _write_back(
     A thread keeps its places, and goes through the channels of the tile. ``at`` has where it begins, in numbers of
     which TVM's simplifier knows nothing: it writes divisions anew wherever they are used.
     """
-    (_, outputs, *places), lanes = whole, evaluator.lanes
+    (_, _, *places), lanes = whole, evaluator.lanes
     across = of.tile.places // lanes
     down = of.tile.threads // across
     image, vector, first, left = (B.fetch(at, i) for i in range(4))
@@ -203,15 +226,9 @@ def _write_back(
     column = tir.floormod(thread, B.i64(across)) * B.i64(lanes)
     with B.loop("serial", of.tile.rows // down, "i") as i:
         line = i * B.i64(down) + tir.floordiv(thread, B.i64(across))
-
-        def offset(axes: Axes) -> Expr:
-            found = image if 0 in axes else B.i64(0)
-            if 1 in axes:
-                found = found * outputs + first + line
-            return (found * of_image + vector) * B.i64(lanes) if 2 in axes else found
-
         with B.when(tir.LT(line, left)):
-            evaluator.emit(shared, line * B.i64(of.tile.places) + column, offset)
+            at_places = Places(whole, image, first + line, vector, of_image, lanes)
+            evaluator.emit(shared, line * B.i64(of.tile.places) + column, at_places)
 
 
 def _two(extents: list[Any]) -> list[Any]:
@@ -244,10 +261,12 @@ def _call(of: KernelOf, shared: Expr, buffers: list[Buffer], at: Buffer | None, 
 _WRAPPER = """
 __device__ __forceinline__ void {name}(
     void* shared, const void* data, const void* weight, void* result, int images, int channels, int height, int width,
-    int outputs, int out_height, int out_width, int line, int splits, int lanes) {{
+    int outputs, int out_height, int out_width, int line, int splits, int lanes,
+    int block) {{
   using namespace tvm_stitch;
   convolution_of_floats<ConvolutionTraits<{traits}>>(
       (float*)shared, (const float*)data, (const float*)weight, {given},
-      ConvolutionSizes{{images, channels, height, width, outputs, out_height, out_width, line, splits, lanes}});
+      ConvolutionSizes{{images, channels, height, width, outputs, out_height, out_width, line, splits, lanes}},
+      block);
 }}
 """

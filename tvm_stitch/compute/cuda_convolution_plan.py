@@ -121,13 +121,8 @@ class ConvolutionPlan:
     gathered: bool
 
 
-def convolution_plan(
-    convolution: ImageConvolution, device: DeviceModel, resident: bool = False
-) -> ConvolutionPlan:
+def convolution_plan(convolution: ImageConvolution, device: DeviceModel) -> ConvolutionPlan:
     """The plan of the least estimated time.
-
-    With ``resident``, sums are divided only among blocks that the device holds all at once, so that a barrier of the
-    grid may stand behind them.
 
     Raises:
         Refusal: where most of each tile would be computed in vain, or sizes are too large for 32 bits.
@@ -135,8 +130,7 @@ def convolution_plan(
     c = convolution
     if max(c.images * math.prod(c.places), c.groups * c.inputs * math.prod(c.extents)) > _LARGEST // 4:
         raise Refusal("its sizes do not fit our kernel's 32-bit numbers")
-    plans = (plan for plan in _plans(c, device) if not resident or _is_resident(c, plan, device))
-    made = [(_cycles(c, plan, device), plan) for plan in plans]
+    made = [(_cycles(c, plan, device), plan) for plan in _plans(c, device)]
     if not made:
         raise Refusal("our kernel's tiles do not fit the device")
     _, best = min(made, key=lambda each: each[0])
@@ -160,10 +154,6 @@ def _plans(c: ImageConvolution, device: DeviceModel) -> Iterator[ConvolutionPlan
             plan = ConvolutionPlan(tile, resident, splits, gathered)
             if splits == 1 or _rounds(c, plan) >= FEWEST_ROUNDS:
                 yield plan
-
-
-def _is_resident(c: ImageConvolution, plan: ConvolutionPlan, device: DeviceModel) -> bool:
-    return plan.splits == 1 or _tiles(c, plan) * plan.splits <= plan.resident * device.sms
 
 
 def _steps(c: ImageConvolution, plan: ConvolutionPlan) -> int:

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..codegen import builder as B
 from ..compat import Buffer, Expr, tir
 from ..graph.extent import ceildiv, product
-from .cuda_epilogue import Axes, TileEvaluator
+from .cuda_epilogue import TileEvaluator
+from .cuda_places import Places, quotient
 
 
 @dataclass(frozen=True)
@@ -52,27 +53,10 @@ def add_up(
                 with B.loop("unroll", lanes, "v") as v:
                     B.store(sums, B.fetch(sums, v) + B.fetch(part, v), [v])
             if isinstance(result, TileEvaluator):
-                result.emit(sums, B.i64(0), _offsets(vector, channels, of_image, lanes))
+                row = B.cell(quotient(vector, of_image), "row")
+                image = B.cell(quotient(row, channels), "image")
+                at = row - image * channels, vector - row * of_image
+                result.emit(sums, B.i64(0), Places(whole, image, *at, of_image, lanes))
             else:
                 with B.loop("vectorized", lanes, "v") as v:
                     B.store(result, B.fetch(sums, v), [vector * B.i64(lanes) + v])
-
-
-def _offsets(vector: Expr, channels: Expr, of_image: Expr, lanes: int) -> Callable[[Axes], Expr]:
-    """Where the elements at some lanes begin, in a tensor of some axes."""
-    row = B.cell(_quotient(vector, of_image), "row")
-    image = B.cell(_quotient(row, channels), "image")
-    channel, place = row - image * channels, vector - row * of_image
-
-    def offset(axes: Axes) -> Expr:
-        found = image if 0 in axes else B.i64(0)
-        if 1 in axes:
-            found = found * channels + channel
-        return (found * of_image + place) * B.i64(lanes) if 2 in axes else found
-
-    return offset
-
-
-def _quotient(a: Expr, b: Expr) -> Expr:
-    """Of natural numbers that 32 bits hold, in which a GPU divides faster."""
-    return tir.Cast("int64", tir.Div(tir.Cast("int32", a), tir.Cast("int32", b)))

@@ -14,7 +14,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.relax.expr_functor import mutator
 
-from ..compute.cuda_convolution import KernelOf, cuda_convolution
+from ..compute.cuda_convolution import KernelOf, cuda_convolution, tiles_of
 from ..compute.cuda_epilogue import Epilogue, components, epilogue_of, without_sum
 from ..config import StitchConfig, checked_config
 from ..device import DeviceModel, device_model
@@ -205,8 +205,10 @@ class _Rewriter(PlannedRewriter):
         types = [relax.TensorType(shape, "float32")]
         if part.epilogue is not None:
             types = [relax.TensorType(shape, tensor.dtype) for tensor in part.epilogue.graph.outputs]
+        lanes = lanes_of([int(extent) for extent in shape[2:]])
         adds_up = self.device if of.has_splits else None
-        func = cuda_convolution(of, part.epilogue, lanes_of([int(e) for e in shape[2:]]), adds_up)
+        in_turn = of.has_splits and self._is_in_turn(of, convolved)
+        func = cuda_convolution(of, part.epilogue, lanes, adds_up, in_turn)
         inputs = [self.visit_expr(arg) for arg in call_args(call)[0]]
         types = [*types, convolved] if of.has_splits else types
         kernel = self.builder_.add_func(func, name)
@@ -217,3 +219,7 @@ class _Rewriter(PlannedRewriter):
         if len(types) == 1:
             return [bound]
         return [self.builder_.emit(relax.TupleGetItem(bound, i)) for i in range(len(types) - of.has_splits)]
+
+    def _is_in_turn(self, of: KernelOf, divided: Any) -> bool:
+        """Whether a device does not hold a block for each tile of each split at once."""
+        return tiles_of(of, [int(extent) for extent in divided.shape]) > of.resident * self.device.sms

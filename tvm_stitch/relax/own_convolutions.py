@@ -143,7 +143,6 @@ def added_up(splits: te.Tensor) -> te.Tensor:
 class _Rewriter:
     def __init__(self, owner: OwnConvolutions):
         self.owner, self.device = owner, device_model(owner.target, owner.config)
-        self.resident = has_barriers(owner.config, self.device)
         self.kernels: dict[KernelOf, Any] = {}
         self.weights: dict[tuple[Any, ConvolutionPlan, int], Any] = {}
 
@@ -151,7 +150,7 @@ class _Rewriter:
         """What stands for a convolution that is bound to ``var``: itself, where another pass takes it."""
         try:
             convolution = image_convolution(call)
-            plan = convolution_plan(convolution, self.device, self.resident)
+            plan = convolution_plan(convolution, self.device)
         except Refusal:
             return call  # the library's pass tells why that, or TVM, computes it
         self.owner.computed[f"{call.op.name.rpartition('.')[2]} {var.name}"] = described(plan)
