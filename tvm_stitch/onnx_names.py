@@ -10,6 +10,7 @@ import tvm
 from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx, onnx_frontend
 
+from .onnx_misread import check_read
 from .relax.named_spans import named_call, with_named_calls
 
 
@@ -23,8 +24,10 @@ def from_onnx_named(proto: onnx.ModelProto, shape_dict: dict[str, list[int]] | N
         shape_dict: shapes of inputs, to fix symbolic dimensions.
 
     Raises:
+        ValueError: where the importer would take the model for another one.
         Exception: what the importer raises.
     """
+    check_read(proto)
     importer = getattr(onnx_frontend, "ONNXGraphImporter", None)
     if importer is None or not hasattr(importer, "_convert_operator"):
         return from_onnx(proto, shape_dict=shape_dict)

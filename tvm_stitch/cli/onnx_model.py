@@ -62,15 +62,21 @@ def read_onnx(path: Path, shapes: dict[str, tuple[int, ...]], names: bool) -> Mo
         check_shapes(proto, shapes)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    if (reason := misread(proto)) is not None:
-        raise Failure(f"TVM's ONNX importer does not take {path}: {reason}")
+    _check_read(proto, path)
     model = _imported(proto, shapes, names)
     if isinstance(model, str) and (constant := folded(proto, shapes)) is not None:
+        _check_read(constant, path)  # what computed a scale is a number now
         model = _imported(constant, shapes, names)
     if isinstance(model, str):
         advice = "" if _UNKNOWN in model else _fix_shapes(proto, shapes)
         raise Failure(f"TVM's ONNX importer does not take {path}: {model}{advice}")
     return Model(model.mod, model.inputs, output_specs(model), "ONNX Runtime", partial(_peer, proto))
+
+
+def _check_read(proto: onnx.ModelProto, path: Path) -> None:
+    """Raise Failure for a model that the importer would take for another one."""
+    if (reason := misread(proto)) is not None:
+        raise Failure(f"TVM's ONNX importer does not take {path}: {reason}")
 
 
 def _check_types(proto: onnx.ModelProto) -> None:
