@@ -12,11 +12,13 @@ import tvm
 from tvm import relax
 from tvm.script import relax as R
 
-from cuda_emulator import run_cuda
+from cuda_emulator import Options, run_cuda, run_lowered
+from cuda_emulator.lowering import lower
 from tests.graph.helpers import build
-from tvm_stitch import explain
+from tvm_stitch import StitchConfig, explain
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import pipeline
+from tvm_stitch.testing.more_than_stock import more_than_stock
 from tvm_stitch.testing.random_graphs import emulated_target
 from tvm_stitch.testing.reference import evaluate, mismatches
 
@@ -137,12 +139,165 @@ def test_others_stay_stitched(body: Callable[..., Any]) -> None:
     assert "convolution_kernel" in names and any(name.startswith("stitch_") for name in names), names
 
 
-def test_divided_sums_are_added_up_by_the_stitched_kernel() -> None:
-    def body(emit: Any, x: Any) -> Any:
-        return emit(R.nn.relu(emit(R.nn.conv2d(x, constant(64, 128, 3, 3)))))
+def divided(x: Any, padding: int = 1) -> Any:
+    """A convolution whose sums are divided: it has few results."""
+    return R.nn.conv2d(x, constant(CHANNELS, CHANNELS, 3, 3), padding=padding)
 
-    names = launched(build(body, ((1, 128, 9, 9), "float32")), [draw(1, 128, 9, 9)])
-    assert names == ["convolution_kernel", "stitch_added_up_relu_kernel"]
+
+def alone(_emit: Any, y: Any, _x: Any) -> Any:
+    return y
+
+
+@pytest.mark.parametrize("extents", [(6, 6), (7, 5)], ids=str)
+@pytest.mark.parametrize("behind", [alone, bias, hard_swish, two_results, narrowed, gated_residual])
+def test_divided_sums_are_added_up_by_their_own_kernel(
+    behind: Callable[..., Any], extents: tuple[int, int]
+) -> None:
+    def body(emit: Any, x: Any) -> Any:
+        return behind(emit, emit(divided(x)), x)
+
+    mod = build(body, ((3, CHANNELS, *extents), "float32"))
+    inputs = [draw(3, CHANNELS, *extents)]
+    (name,) = launched(mod, inputs)
+    assert name.startswith("convolution_added_up")
+    assert more_than_stock(mod, TARGET, pipeline(TARGET)) == ""
+    run = run_cuda(mod, inputs, target=TARGET, relax_pipeline=pipeline(TARGET))
+    assert [launch.cooperative for launch in run.launches] == [True]
+
+
+def test_divided_sums_of_groups() -> None:
+    def body(emit: Any, x: Any) -> Any:
+        y = emit(R.nn.conv2d(x, constant(128, 64, 3, 3), groups=2))
+        return emit(R.nn.relu(emit(R.add(y, constant(1, 128, 1, 1)))))
+
+    (name,) = launched(build(body, ((2, 128, 8, 9), "float32")), [draw(2, 128, 8, 9)])
+    assert name.startswith("convolution_added_up")
+
+
+def test_divided_sums_of_one_axis() -> None:
+    weight, x = draw(64, 512, 1), draw(2, 512, 43)
+    mod = build(
+        lambda emit, x: emit(R.nn.relu(emit(R.nn.conv1d(x, relax.const(weight))))), (x.shape, "float32")
+    )
+    run = run_cuda(mod, [x], target=TARGET, relax_pipeline=pipeline(TARGET)).check()
+    assert [launch.name for launch in run.launches] == ["convolution_added_up_relu_kernel"]
+    wanted = np.maximum(np.einsum("fc,ncx->nfx", weight[..., 0].astype("float64"), x), 0)
+    np.testing.assert_allclose(run.outputs[0], wanted, rtol=0, atol=2e-4)
+
+
+def whole_numbers(*shape: int) -> np.ndarray:
+    return RNG.integers(-3, 4, shape).astype("float32")
+
+
+def lines(emit: Any, y: Any) -> Any:
+    """Tensors with one of the two axes of places, alone, with images, and with channels."""
+    y = emit(R.add(y, relax.const(whole_numbers(5))))
+    y = emit(R.multiply(y, relax.const(whole_numbers(3, 1, 4, 1))))
+    return emit(R.subtract(y, relax.const(whole_numbers(1, CHANNELS, 1, 5))))
+
+
+def masked(emit: Any, y: Any) -> Any:
+    mask = relax.const(RNG.random((3, CHANNELS, 4, 5)) > 0.5)
+    y = emit(R.where(mask, y, R.const(-7.0)))
+    return emit(R.where(relax.const(RNG.random((1, CHANNELS, 1, 1)) > 0.5), y, R.const(2.0)))
+
+
+def compared(emit: Any, y: Any) -> list[Any]:
+    return [emit(R.greater(y, R.const(0.0))), emit(R.astype(emit(R.less(y, R.const(3.0))), "int64"))]
+
+
+def quantized(emit: Any, y: Any) -> Any:
+    scaled = emit(R.round(emit(R.multiply(y, R.const(0.25)))))
+    shifted = emit(R.add(emit(R.astype(scaled, "int32")), relax.const(np.arange(5, dtype="int32"))))
+    return emit(R.astype(emit(R.clip(shifted, -128, 127)), "int8"))
+
+
+def widened(emit: Any, y: Any) -> Any:
+    return emit(R.multiply(emit(R.astype(y, "float64")), R.const(1 / 3, "float64")))
+
+
+@pytest.mark.parametrize("window", [1, 3], ids=["whole sums", "divided sums"])
+@pytest.mark.parametrize("behind", [lines, masked, compared, quantized, widened])
+def test_other_types_and_lines_of_places(behind: Callable[..., Any], window: int) -> None:
+    """All that TVM fuses with a convolution; numbers that float32 holds exactly."""
+    weight = relax.const(whole_numbers(CHANNELS, CHANNELS, window, window))
+
+    def body(emit: Any, x: Any) -> Any:
+        return behind(emit, emit(R.nn.conv2d(x, weight, padding=window // 2)))
+
+    mod, x = build(body, ((3, CHANNELS, 4, 5), "float32")), whole_numbers(3, CHANNELS, 4, 5)
+    run = run_cuda(mod, [x], target=TARGET, relax_pipeline=pipeline(TARGET)).check()
+    (launch,) = run.launches
+    assert launch.name.startswith("convolution_") and launch.cooperative == (window == 3)
+    for got, want in zip(run.outputs, evaluate(mod, [x]), strict=True):
+        np.testing.assert_array_equal(got, want)
+    assert more_than_stock(mod, TARGET, pipeline(TARGET)) == ""
+
+
+def three_added(emit: Any, x: Any) -> Any:
+    """Two of divided sums and one of whole ones: the last one adds the others' results."""
+    first, second, third = emit(divided(x)), emit(convolved(x)), emit(divided(x))
+    return emit(R.nn.relu(emit(R.add(emit(R.add(third, first)), second))))
+
+
+def side_by_side(emit: Any, x: Any) -> list[Any]:
+    """What would share a launch, of three sizes."""
+    made = emit(divided(x)), emit(divided(x, 2)), emit(convolved(x))
+    return [emit(R.nn.relu(emit(R.add(y, constant(1, CHANNELS, 1, 1))))) for y in made]
+
+
+@pytest.mark.parametrize("body", [three_added, side_by_side])
+def test_several_convolutions_with_nothing_beside_them(body: Callable[..., Any]) -> None:
+    mod = build(body, ((2, CHANNELS, 6, 6), "float32"))
+    names = launched(mod, [draw(2, CHANNELS, 6, 6)])
+    assert len(names) == 3 and all(name.startswith("convolution") for name in names), names
+    assert more_than_stock(mod, TARGET, pipeline(TARGET)) == ""
+
+
+def one_beside_a_reduction(emit: Any, x: Any) -> list[Any]:
+    """One of the two is read by what no convolution's kernel computes."""
+    return [emit(R.nn.relu(emit(divided(x)))), emit(R.mean(emit(divided(x)), axis=[2, 3]))]
+
+
+def normalized(emit: Any, x: Any) -> Any:
+    return emit(R.nn.softmax(emit(R.add(emit(divided(x)), x)), axis=1))
+
+
+@pytest.mark.parametrize("body", [one_beside_a_reduction, normalized])
+def test_what_else_is_done_to_divided_sums_is_stitched(body: Callable[..., Any]) -> None:
+    mod = build(body, ((2, CHANNELS, 6, 6), "float32"))
+    names = launched(mod, [draw(2, CHANNELS, 6, 6)])
+    assert any(name.startswith("stitch_added_up") for name in names), names
+    assert more_than_stock(mod, TARGET, pipeline(TARGET)) == ""
+
+
+@pytest.mark.parametrize(("images", "channels", "size"), [(2, 64, 12), (4, 128, 9)], ids=str)
+def test_more_blocks_than_a_device_holds(images: int, channels: int, size: int) -> None:
+    """They take turns at tiles, of one slice and of two, and none waits for one that has not begun."""
+    config, options = StitchConfig(multiprocessors=2), Options(multiprocessors=2)
+    weight = constant(channels, channels, 3, 3)
+    shape = (images, channels, size, size)
+    mod = build(lambda emit, x: emit(R.nn.relu(emit(R.nn.conv2d(x, weight, padding=1)))), (shape, "float32"))
+    x = draw(*shape)
+    run = run_lowered(lower(mod, TARGET, pipeline(TARGET, config)), [x], options=options).check()
+    (launch,) = run.launches
+    assert launch.cooperative and launch.name == "convolution_added_up_relu_kernel"
+    assert mismatches(list(run.outputs), evaluate(mod, [x]), TOLERANCE) == []
+
+
+def test_a_device_that_does_not_hold_all_blocks_is_refused() -> None:
+    mod = build(lambda emit, x: emit(R.nn.relu(emit(divided(x)))), ((1, CHANNELS, 9, 9), "float32"))
+    x, lowered = draw(1, CHANNELS, 9, 9), lower(mod, TARGET, pipeline(TARGET))
+    run_lowered(lowered, [x], options=Options(multiprocessors=12)).check()
+    with pytest.raises(RuntimeError, match="needs more than the device of its arguments has"):
+        run_lowered(lowered, [x], options=Options(multiprocessors=2))
+
+
+def test_without_grid_barriers_a_stitched_kernel_adds_up() -> None:
+    config = StitchConfig(grid_barriers=False)
+    mod = build(lambda emit, x: emit(R.nn.relu(emit(divided(x)))), ((1, CHANNELS, 9, 9), "float32"))
+    counted = count_kernels(mod, TARGET, pipeline(TARGET, config))
+    assert counted.names == ("convolution_kernel", "stitch_added_up_relu_kernel")
 
 
 def test_convolutions_of_other_sizes_share_a_kernel() -> None:
@@ -156,8 +311,9 @@ def test_convolutions_of_other_sizes_share_a_kernel() -> None:
     assert len(set(launched(mod, [draw(2, CHANNELS, 6, 6)]))) == 1
 
 
-def test_what_is_told_of_it() -> None:
-    mod = build(lambda emit, x: bias(emit, emit(convolved(x)), x), ((3, CHANNELS, 6, 6), "float32"))
+@pytest.mark.parametrize("convolution", [convolved, divided])
+def test_what_is_told_of_it(convolution: Callable[..., Any]) -> None:
+    mod = build(lambda emit, x: bias(emit, emit(convolution(x)), x), ((3, CHANNELS, 6, 6), "float32"))
     told = explain(mod, TARGET)
     assert told.model is not None and not told.model.boundaries
     (kernel,) = told.model.kernels

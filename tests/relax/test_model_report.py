@@ -242,13 +242,15 @@ def test_what_is_asked_of_tvm_is_told_so(compute: str, told: int, target: str) -
     assert [note for note in notes if note].count("TVM: TVM's schedules are asked for") == told
 
 
-def test_a_kernel_of_ours_is_not_credited_to_tvm() -> None:
-    """Where its sums are divided no value of the model is its result."""
+@pytest.mark.parametrize(("barriers", "name"), [(True, "convolution_added_up"), (False, "convolution")])
+def test_a_kernel_of_ours_is_not_credited_to_tvm(barriers: bool, name: str) -> None:
+    """Where its sums are divided, and added up elsewhere, no value of the model is its result."""
 
     def body(emit: Any, x: Any) -> Any:
         y = emit(R.nn.conv2d(x, relax.const(np.ones((128, 128, 3, 3), F32)), padding=1))
         return emit(R.nn.conv2d(y, relax.const(np.ones((8, 16, 3, 3), F32)), groups=8))  # TVM's
 
-    found = model(explain(build(body, ((1, 128, 14, 14), F32)), "cuda")).kernels
-    (own,) = (k for k in found if k.function == "convolution")
+    config = StitchConfig(grid_barriers=barriers)
+    found = model(explain(build(body, ((1, 128, 14, 14), F32)), "cuda", config)).kernels
+    (own,) = (k for k in found if k.function == name)
     assert own.note.startswith("our kernel")

@@ -109,7 +109,7 @@ def test_devices_without_copies_in_the_background() -> None:
 
 @pytest.mark.parametrize("images", [1, 3])
 def test_a_residual_block_in_the_emulator(images: int) -> None:
-    """One kernel for each convolution, and one more where its sums are divided."""
+    """One kernel for each convolution, whether its sums are divided or not."""
     first, second, bias = draw(64, 64, 3, 3), draw(64, 64, 1, 1), draw(1, 64, 1, 1)
 
     def body(emit: Any, x: Any) -> Any:
@@ -123,8 +123,7 @@ def test_a_residual_block_in_the_emulator(images: int) -> None:
     made = pipeline(TARGET, None, recorder)
     run = run_cuda(build(body, (list(x.shape), "float32")), [x], relax_pipeline=made, target=TARGET).check()
     assert [told.split(":")[0] for told in recorder.computed.values()] == ["our kernel", "our kernel"]
-    divided = sum("splits" in told for told in recorder.computed.values())
-    assert len(run.launches) == 2 + divided
+    assert any("splits" in told for told in recorder.computed.values()) and len(run.launches) == 2
     exact = torch.tensor(x).double()
     inner = torch.relu(
         torch.conv2d(exact, torch.tensor(first).double(), padding=1) + torch.tensor(bias).double()

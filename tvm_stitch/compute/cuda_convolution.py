@@ -4,12 +4,14 @@
 A matrix product whose right side is gathered from the images while it is copied to shared memory, in the background.
 ``cuda_convolution_plan`` chooses the tile, and into how many splits the depth is divided: a batch of one has too few
 results to fill a device otherwise, and cuDNN does not divide (512 channels, 3 x 3, 7 x 7 places: 157 us by cuDNN, 16
-here, on an H100). Splits are added up by whatever stitched kernel reads them. A PrimFunc has sizes of its operands as
+here, on an H100). Splits are added up by whatever stitched kernel reads them; or by the convolution's own, behind a
+barrier of the grid, where the other one would do nothing that this cannot. A PrimFunc has sizes of its operands as
 variables, so that convolutions that differ in them alone share a kernel.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import astuple, dataclass
@@ -17,13 +19,20 @@ from typing import Any
 
 import numpy as np
 
+from .. import compat
 from ..codegen import builder as B
+from ..codegen.exact_constants import exact_constants
+from ..codegen.gpu.kernel import COOPERATIVE
 from ..codegen.gpu.launch_bounds import bound_registers
+from ..codegen.gpu.launch_check import check_multiprocessors
 from ..compat import Buffer, Expr, T, tir
+from ..device import DeviceModel
 from ..graph.extent import ceildiv, product
 from .cuda.sources import sources
 from .cuda_convolution_plan import DEPTH, ConvolutionPlan, ImageConvolution, Tile
-from .cuda_epilogue import Axes, Epilogue, TileEvaluator
+from .cuda_epilogue import Epilogue, TileEvaluator
+from .cuda_places import Places
+from .cuda_splits import Grid, add_up
 from .emit import compute_func
 
 FIRST_CAPABILITY = 80
@@ -116,11 +125,25 @@ def packed_weight(weight: np.ndarray, convolution: ImageConvolution, plan: Convo
     return filled.reshape(-1, line)
 
 
-def cuda_convolution(of: KernelOf, epilogue: Epilogue | None = None, lanes: int = 1) -> Any:
+def cuda_convolution(
+    of: KernelOf,
+    epilogue: Epilogue | None = None,
+    lanes: int = 1,
+    adds_up: DeviceModel | None = None,
+    in_turn: bool = False,
+) -> Any:
     """The scheduled PrimFunc: data, packed weight and result, which has the splits as its first axis if it has some.
 
-    With an epilogue it takes the epilogue's operands behind the weight, and gives its results. Then ``lanes``
-    neighbouring places, of which an image's are a multiple, are evaluated at once.
+    With an epilogue it takes the epilogue's operands behind the weight, and gives its results. Then, and where splits
+    are added up, ``lanes`` neighbouring places, of which an image's are a multiple, are evaluated at once.
+
+    Args:
+        of: what it is compiled for.
+        epilogue: what is computed of the result.
+        lanes: see above.
+        adds_up: the device, all of whose blocks wait for each other and then add up the splits. These are a last result
+            then, behind the others. Without, a kernel with splits has no epilogue.
+        in_turn: whether that device does not hold so many blocks: those that it holds take turns at tiles.
     """
     images, channels, lines, line, outputs, splits = (
         tir.Var(name, "int64") for name in ("n", "c", "k", "line", "f", "splits")
@@ -132,17 +155,24 @@ def cuda_convolution(of: KernelOf, epilogue: Epilogue | None = None, lanes: int 
     weight = _buffer([lines, line], "weight")
     whole = [images, outputs, *places]
     behind = _behind(epilogue, whole)
-    out = [] if behind else [_buffer([*([splits] if of.has_splits else []), *whole], "out")]
+    divided = [_buffer([splits, *whole], "splits")] if of.has_splits else []
+    out = [_buffer(whole, "out")] if not behind and (adds_up or not divided) else []
     count = splits if of.has_splits else B.i64(1)
     own = tir.floordiv(outputs, B.i64(of.groups))
-    blocks = ceildiv(own, of.tile.rows), ceildiv(product([images, *places]), of.tile.places), of.groups, count
-    floats = of.tile.shared_bytes(of.exchanged) // 4 if epilogue is None else of.tile.shared_floats_kept
+    tiles = product(
+        [ceildiv(own, of.tile.rows), ceildiv(product([images, *places]), of.tile.places), of.groups, count]
+    )
+    blocks = B.i64(of.resident * adds_up.sms) if adds_up is not None and in_turn else tiles
+    keeps_tile = epilogue is not None and not divided
+    floats = of.tile.shared_floats_kept if keeps_tile else of.tile.shared_bytes(of.exchanged) // 4
     with B.kernel() as body, ExitStack() as stack:
-        stack.enter_context(T.launch_thread("blockIdx.x", product(blocks)))
+        if adds_up is not None:
+            check_multiprocessors(adds_up, data, ceildiv(blocks, of.resident))
+        block = stack.enter_context(T.launch_thread("blockIdx.x", blocks))
         thread = stack.enter_context(T.launch_thread("threadIdx.x", B.i64(of.tile.threads)))
         bound_registers(stack, of.resident)
         shared = B.local([floats], "float32", "shared", "shared.dyn")
-        at = B.local([4], "int64", "at") if behind else None
+        at = B.local([4], "int64", "at") if keeps_tile else None
         sizes = [
             images,
             tir.floordiv(channels, B.i64(of.groups)),
@@ -153,11 +183,30 @@ def cuda_convolution(of: KernelOf, epilogue: Epilogue | None = None, lanes: int 
             count,
             B.i64(lanes),
         ]
-        B.evaluate(_call(of, shared.data, [data, weight, *out], at, sizes))
-        if epilogue is not None and at is not None:
-            evaluator = TileEvaluator(epilogue, [B.flat_view(b) for b in behind], lanes)
+        buffers = [data, weight, *(divided or out)]
+        if in_turn:
+            with B.loop("serial", tir.floordiv(tiles - block + blocks - B.i64(1), blocks), "turn") as turn:
+                B.evaluate(_call(of, shared.data, buffers, at, [*sizes, turn * blocks + block]))
+                B.evaluate(compat.intrinsic("int32", "tvm_storage_sync", compat.string("shared")))
+        else:
+            B.evaluate(_call(of, shared.data, buffers, at, [*sizes, block]))
+        results = [B.flat_view(buffer) for buffer in behind or out]
+        evaluator = None if epilogue is None else TileEvaluator(epilogue, results, lanes)
+        if adds_up is not None:
+            B.evaluate(T.cuda.grid_sync())
+            grid = Grid(blocks, of.tile.threads, block, thread)
+            add_up(divided[0], whole, evaluator or results[0], lanes, grid)
+        elif evaluator is not None and at is not None:
             _write_back(of, evaluator, shared, at, thread, whole)
-    return compute_func([data, weight, *out, *behind], body[0])
+    made = exact_constants(compute_func([data, weight, *behind, *out, *divided], body[0]))
+    return made.with_attrs(COOPERATIVE) if adds_up is not None else made
+
+
+def tiles_of(of: KernelOf, divided: Sequence[int]) -> int:
+    """The tiles of a convolution, whose results have those extents, splits first, in all of its splits."""
+    splits, images, outputs, *places = divided
+    rows = ceildiv(outputs // of.groups, of.tile.rows)
+    return splits * of.groups * rows * ceildiv(images * math.prod(places), of.tile.places)
 
 
 def _behind(epilogue: Epilogue | None, whole: list[Any]) -> list[Buffer]:
@@ -180,7 +229,7 @@ def _write_back(
     A thread keeps its places, and goes through the channels of the tile. ``at`` has where it begins, in numbers of
     which TVM's simplifier knows nothing: it writes divisions anew wherever they are used.
     """
-    (_, outputs, *places), lanes = whole, evaluator.lanes
+    (_, _, *places), lanes = whole, evaluator.lanes
     across = of.tile.places // lanes
     down = of.tile.threads // across
     image, vector, first, left = (B.fetch(at, i) for i in range(4))
@@ -190,15 +239,9 @@ def _write_back(
     column = tir.floormod(thread, B.i64(across)) * B.i64(lanes)
     with B.loop("serial", of.tile.rows // down, "i") as i:
         line = i * B.i64(down) + tir.floordiv(thread, B.i64(across))
-
-        def offset(axes: Axes) -> Expr:
-            found = image if 0 in axes else B.i64(0)
-            if 1 in axes:
-                found = found * outputs + first + line
-            return (found * of_image + vector) * B.i64(lanes) if 2 in axes else found
-
         with B.when(tir.LT(line, left)):
-            evaluator.emit(shared, line * B.i64(of.tile.places) + column, offset)
+            at_places = Places(whole, image, first + line, vector, of_image, lanes)
+            evaluator.emit(shared, line * B.i64(of.tile.places) + column, at_places)
 
 
 def _two(extents: list[Any]) -> list[Any]:
@@ -240,10 +283,12 @@ def _call(of: KernelOf, shared: Expr, buffers: list[Buffer], at: Buffer | None, 
 _WRAPPER = """
 __device__ __forceinline__ void {name}(
     void* shared, const void* data, const void* weight, void* result, int images, int channels, int height, int width,
-    int outputs, int out_height, int out_width, int line, int splits, int lanes) {{
+    int outputs, int out_height, int out_width, int line, int splits, int lanes,
+    int block) {{
   using namespace tvm_stitch;
   convolution_of_floats<ConvolutionTraits<{traits}>>(
       (float*)shared, (const float*)data, (const float*)weight, {given},
-      ConvolutionSizes{{images, channels, height, width, outputs, out_height, out_width, line, splits, lanes}});
+      ConvolutionSizes{{images, channels, height, width, outputs, out_height, out_width, line, splits, lanes}},
+      block);
 }}
 """

@@ -2,31 +2,32 @@
 """What a CUDA kernel makes of a tile of a convolution's results before it writes them.
 
 An epilogue is a graph of element-wise operators on the result ``<images, channels, places...>``. What it reads besides
-has some of these axes: all of them (a residual), the channels (a bias), images and channels (a gate).
+has some of these axes: all of them (a residual), the channels (a bias), images and channels (a gate), lines of places.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from .. import compat
 from ..codegen import builder as B
 from ..codegen.arithmetic import DEVICE
 from ..codegen.evaluator import convert, short_name, widen
 from ..codegen.negation import hidden_negation
+from ..codegen.opaque import C_TYPES
 from ..compat import Buffer, Expr
 from ..failures import Refusal
-from ..graph.dtype import compute_dtype
+from ..graph.dtype import FLOATS, compute_dtype
 from ..graph.extent import is_number, same
 from ..graph.ir import Access, Operator, StitchGraph, Tensor
+from ..graph.rewrite.build import assemble
+from .cuda_places import Axes, Places, spatial
 
-DTYPES = frozenset({"float32", "float16", "bfloat16"})
-"""Those that an epilogue reads and writes."""
-
-Axes: TypeAlias = tuple[int | None, ...]
-"""For each axis of a tensor, the axis of the convolution's result that indexes it; None for one of a single element."""
+VECTORS = frozenset({"float32", "float16", "bfloat16"})
+"""Element types of which an epilogue reads and writes neighbours at once."""
+DTYPES = frozenset({*FLOATS, *C_TYPES})
+"""Those that it reads and writes."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,54 @@ class Epilogue:
     def rank(self) -> int:
         """Axes of the result."""
         return len(self.product.shape)
+
+
+def without_sum(graph: StitchGraph, splits: Tensor) -> StitchGraph:
+    """A graph that begins with the sums of a convolution's splits, with these sums as an input in their place.
+
+    Raises:
+        Refusal: where the splits are read otherwise.
+    """
+    if len(splits.consumers) != 1 or splits.consumers[0].is_reduce:
+        raise Refusal(f"{splits.name} is not added up in one place")
+    (added,) = splits.consumers
+    inputs = [added.output if tensor is splits else tensor for tensor in graph.inputs]
+    operators = [op for op in graph.operators if op is not added]
+    return assemble(StitchGraph(graph.name, inputs, operators, graph.outputs, graph.symbols), operators)
+
+
+def components(graph: StitchGraph, products: Sequence[int]) -> list[tuple[StitchGraph, tuple[int, ...]]]:
+    """The parts of a graph that have no operator in common, and none of the ``products``, by their places as inputs.
+
+    Each has all inputs, and the numbers of its outputs among the graph's.
+    """
+    shared = {graph.inputs[i] for i in products}
+    groups: list[tuple[set[Tensor], list[int]]] = []
+    for number, output in enumerate(graph.outputs):
+        reached, numbers = _reached(output, shared), [number]
+        for group in [group for group in groups if not group[0].isdisjoint(reached)]:
+            groups.remove(group)
+            reached, numbers = reached | group[0], [*group[1], *numbers]
+        groups.append((reached, numbers))
+    return [(_giving(graph, sorted(numbers)), tuple(sorted(numbers))) for _, numbers in groups]
+
+
+def _reached(output: Tensor, shared: Container[Tensor]) -> set[Tensor]:
+    """The tensors that one depends on, but for inputs that are not shared."""
+    found: set[Tensor] = set()
+    waiting = [output]
+    while waiting:
+        tensor = waiting.pop()
+        if tensor not in found and (tensor.producer is not None or tensor in shared):
+            found.add(tensor)
+            waiting += tensor.producer.inputs if tensor.producer is not None else []
+    return found
+
+
+def _giving(graph: StitchGraph, numbers: Sequence[int]) -> StitchGraph:
+    outputs = [graph.outputs[number] for number in numbers]
+    part = StitchGraph(graph.name, graph.inputs, graph.operators, outputs, graph.symbols)
+    return assemble(part, graph.operators)
 
 
 def epilogue_of(graph: StitchGraph, product: Tensor) -> Epilogue:
@@ -135,8 +184,7 @@ def _check_operand(tensor: Tensor, axes: Axes, product: Tensor) -> None:
         if not (is_number(extent, 1) if at is None else same(extent, product.shape[at])):
             raise refusal
     used = [at for at in axes if at is not None]
-    places = set(range(2, len(product.shape)))
-    if used != sorted(set(used)) or (places & set(used) and not places <= set(used)):
+    if used != sorted(set(used)):
         raise refusal
 
 
@@ -158,41 +206,48 @@ class TileEvaluator:
         self.known: dict[tuple[Operator, Axes], Expr] = {}
         self.leaf: dict[Tensor, Expr] = {}
 
-    def emit(self, sums: Buffer, start: Expr, offset: Callable[[Axes], Expr]) -> None:
+    def emit(self, sums: Buffer, start: Expr, places: Places) -> None:
         """Evaluate and store.
 
         Args:
             sums: what holds the convolution's results, the first lane's at ``start``.
-            offset: where the first lane's element is in a tensor of some axes.
+            start: see above.
+            places: where the lanes are in other tensors.
         """
         whole: Axes = tuple(range(self.epilogue.rank))
         self.known, self.leaf = {}, {}
         tiles = {self.epilogue.product: self._tile(sums, start, "sums")}
         for tensor, axes in self.epilogue.operands:
-            if 2 in axes:
-                tiles[tensor] = self._tile(self.operands[tensor], offset(axes), f"{tensor.name[:16]}_in")
-            else:
-                self.leaf[tensor] = _widened(B.fetch(self.operands[tensor], offset(axes)), tensor)
+            buffer = self.operands[tensor]
+            if not spatial(axes):
+                self.leaf[tensor] = _widened(B.fetch(buffer, places.first(axes)), tensor)
+            elif places.are_neighbours(axes):
+                tiles[tensor] = self._tile(buffer, places.first(axes), f"{tensor.name[:16]}_in")
         results = [B.local([self.lanes], t.dtype, f"{t.name[:16]}_out") for t, _ in self.outputs]
         for op, axes in _points(self.epilogue.graph, whole):
-            if 2 not in axes:
+            if not spatial(axes):
                 self._value(op, axes)  # the same for all lanes
         of_all = dict(self.known)
         with B.loop("unroll", self.lanes, "lane") as lane:
             self.known = dict(of_all)
             for tensor, tile in tiles.items():
                 self.leaf[tensor] = _widened(B.fetch(tile, lane), tensor)
+            for tensor, axes in self.epilogue.operands:
+                if spatial(axes) and tensor not in tiles:
+                    value = B.cell(B.fetch(self.operands[tensor], places.at(axes, lane)), "line_in")
+                    self.leaf[tensor] = _widened(value, tensor)
             for (tensor, _), result in zip(self.outputs, results):
                 assert tensor.producer is not None
                 B.store(result, convert(self._value(tensor.producer, whole), tensor.dtype), [lane])
-        for (_, flat), result in zip(self.outputs, results):
-            with B.loop("vectorized", self.lanes, "v") as v:
-                B.store(flat, B.fetch(result, v), [offset(whole) + v])
+        for (tensor, flat), result in zip(self.outputs, results):
+            with B.loop(_loop_of(tensor.dtype), self.lanes, "v") as v:
+                B.store(flat, B.fetch(result, v), [places.first(whole) + v])
 
     def _tile(self, source: Buffer, start: Expr, name: str) -> Buffer:
         """The lanes' elements from a place on, in registers."""
-        tile = B.local([self.lanes], compat.buffer_dtype(source), name)
-        with B.loop("vectorized", self.lanes, "v") as v:
+        dtype = compat.buffer_dtype(source)
+        tile = B.local([self.lanes], dtype, name)
+        with B.loop(_loop_of(dtype), self.lanes, "v") as v:
             B.store(tile, B.fetch(source, start + v), [v])
         return tile
 
@@ -213,6 +268,11 @@ class TileEvaluator:
 
             self.known[op, axes] = self.binder.bind(visit(op.value), short_name(op))
         return self.known[op, axes]
+
+
+def _loop_of(dtype: str) -> str:
+    """The kind of loop over neighbours of an element type."""
+    return "vectorized" if dtype in VECTORS else "unroll"
 
 
 def _widened(value: Expr, tensor: Tensor) -> Expr:

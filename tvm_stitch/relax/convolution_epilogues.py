@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ConvolutionEpilogues: a stitch op that is element-wise on a convolution of ours is computed in its kernel.
+"""ConvolutionEpilogues: a stitch op that is element-wise on convolutions of ours is computed in their kernels.
 
-Runs where stitch ops are merged, and not scheduled yet. A convolution whose sums are divided has none: the stitched
-kernel behind it adds them up.
+Runs where stitch ops are merged, and not scheduled yet. Where a convolution's sums are divided, a stitch op adds them
+up. If it is element-wise otherwise, the convolution's kernel does both, behind a barrier of the grid.
 """
 
 from __future__ import annotations
@@ -14,42 +14,72 @@ import tvm
 from tvm import relax, tirx
 from tvm.relax.expr_functor import mutator
 
-from ..compute.cuda_convolution import KernelOf, cuda_convolution
-from ..compute.cuda_epilogue import Epilogue, epilogue_of
+from ..compute.cuda_convolution import KernelOf, cuda_convolution, tiles_of
+from ..compute.cuda_epilogue import Epilogue, components, epilogue_of, without_sum
+from ..config import StitchConfig, checked_config
+from ..device import DeviceModel, device_model
 from ..failures import Refusal
-from ..graph.extent import product
 from ..graph.ir import StitchGraph
 from ..graph.reader import Unreadable, read
 from ..module_pass import module_pass
-from ..plan import heuristics
+from ..target import resolve_target
 from .dataflow import call_args, is_call_tir, result_types
 from .functions import own_functions
-from .own_convolutions import CONVOLUTION_ATTR
+from .own_convolutions import CONVOLUTION_ATTR, has_barriers, lanes_of
 from .planned_rewriter import PlannedRewriter
 from .readers import only_reader_inside, readers_of
 from .stitch_ops import STITCH_ATTR
 
 
 @dataclass(frozen=True)
-class Fused:
-    """A call of a stitch op that becomes the epilogue of a call of a convolution.
+class Convolved:
+    """A convolution whose result a stitch op alone reads: its call, and what its kernel is compiled for."""
+
+    call: Any
+    of: KernelOf
+
+
+@dataclass(frozen=True)
+class Part:
+    """Results of a stitch op that a convolution's kernel computes.
 
     Attributes:
-        convolution: that call.
-        of: what its kernel is compiled for.
-        epilogue: what the stitch op computes.
+        convolution: that one.
+        epilogue: what computes them of its result; None where they are its result.
+        outputs: their numbers among the stitch op's.
         positions: of the epilogue's operands among the stitch op's arguments.
     """
 
-    convolution: Any
-    of: KernelOf
-    epilogue: Epilogue
+    convolution: Convolved
+    epilogue: Epilogue | None
+    outputs: tuple[int, ...]
     positions: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Fused:
+    """A call of a stitch op that convolutions' kernels compute.
+
+    Attributes:
+        parts: all that it computes.
+        divided: by their places among the stitch op's arguments, other convolutions whose sums are divided.
+    """
+
+    parts: tuple[Part, ...]
+    divided: dict[int, Convolved]
 
 
 @module_pass
 class ConvolutionEpilogues:
-    """Let a convolution's kernel compute the stitch op that alone reads its result, where that is element-wise."""
+    """Let convolutions' kernels compute a stitch op that is element-wise on results which it alone reads.
+
+    For the target and the options with which :class:`.own_convolutions.OwnConvolutions` made the kernels.
+    """
+
+    def __init__(self, target: Any, config: StitchConfig | None = None):
+        config = checked_config(config)
+        self.device = device_model(resolve_target(target), config)
+        self.barriers = has_barriers(config, self.device)
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Fuse them, and drop the functions that nothing calls any more."""
@@ -58,12 +88,12 @@ class ConvolutionEpilogues:
             for gvar, func in mod.functions_items()
             if isinstance(func, tirx.PrimFunc) and func.attrs and CONVOLUTION_ATTR in func.attrs
         }
-        kernels = {gvar: of for gvar, of in kernels.items() if not of.has_splits}
+        kernels = {gvar: of for gvar, of in kernels.items() if self.barriers or not of.has_splits}
         if not kernels:
             return mod
         finder = _Finder(mod, kernels)
         plans = {gvar: finder.plans(func) for gvar, func in own_functions(mod)}
-        return _Rewriter(mod).rewritten(plans) if any(plans.values()) else mod
+        return _Rewriter(mod, self.device).rewritten(plans) if any(plans.values()) else mod
 
 
 class _Finder:
@@ -72,35 +102,69 @@ class _Finder:
         self.graphs: dict[Any, StitchGraph | None] = {}
 
     def plans(self, func: Any) -> dict[Any, Fused]:
-        """By variable of a stitch op's result, what computes it. Of several convolutions the last one does."""
+        """By variable of a stitch op's result, what computes it."""
         readers = readers_of(func)
         found: dict[Any, Fused] = {}
         for block in func.body.blocks:
             if not isinstance(block, relax.DataflowBlock):
                 continue
+            convolved: dict[Any, Convolved] = {}
             for binding in block.bindings:
-                if not is_call_tir(binding.value) or binding.value.args[0] not in self.kernels:
+                if not is_call_tir(binding.value):
                     continue
-                reader = only_reader_inside(readers, binding.var)
-                if reader is None or not is_call_tir(reader.value):
+                if binding.value.args[0] in self.kernels:
+                    if only_reader_inside(readers, binding.var) is not None:
+                        convolved[binding.var] = Convolved(binding.value, self.kernels[binding.value.args[0]])
                     continue
-                fused = self._fused(binding, reader.value)
+                fused = self._fused(binding.value, convolved)
                 if fused is not None:
-                    found[reader.var] = fused
+                    found[binding.var] = fused
         return found
 
-    def _fused(self, binding: Any, call: Any) -> Fused | None:
-        graph = self._graph(call.args[0])
+    def _fused(self, call: Any, convolved: dict[Any, Convolved]) -> Fused | None:
+        """How kernels of convolutions compute all that a stitch op does; None where they do not."""
         args, scalars = call_args(call)
+        order = {var: number for number, var in enumerate(convolved)}
+        places = sorted(
+            (i for i, arg in enumerate(args) if arg in order), key=lambda i: order[args[i]], reverse=True
+        )
+        graph = self._graph(call.args[0]) if places else None
         if graph is None or scalars or len(call.args) > 2 or len(graph.inputs) != len(args):
             return None
-        at = [position for position, arg in enumerate(args) if arg.same_as(binding.var)]
+        read_by = {i: convolved[args[i]] for i in places}
         try:
-            epilogue = epilogue_of(graph, graph.inputs[at[0]])
+            for i in places:
+                if read_by[i].of.has_splits:
+                    graph = without_sum(graph, graph.inputs[i])
+            parts = [self._part(*each, read_by) for each in components(graph, places)]
         except Refusal:
             return None
-        positions = tuple(graph.inputs.index(tensor) for tensor, _ in epilogue.operands)
-        return Fused(binding.value, self.kernels[binding.value.args[0]], epilogue, positions)
+        hosts = [part.convolution for part in parts]
+        divided = {i: c for i, c in read_by.items() if c.of.has_splits and c not in hosts}
+        return Fused(tuple(parts), divided)
+
+    @staticmethod
+    def _part(graph: StitchGraph, outputs: tuple[int, ...], read_by: dict[int, Convolved]) -> Part:
+        """The last convolution, of those that a part of a stitch op reads, which can compute it.
+
+        Raises:
+            Refusal: where none can.
+        """
+        refused = Refusal("no convolution is read")
+        for i, convolution in read_by.items():
+            product = graph.inputs[i]
+            if graph.outputs == [product]:
+                return Part(convolution, None, outputs, ())
+            if not product.consumers:
+                continue
+            try:
+                epilogue = epilogue_of(graph, product)
+            except Refusal as err:
+                refused = err
+                continue
+            positions = tuple(graph.inputs.index(tensor) for tensor, _ in epilogue.operands)
+            return Part(convolution, epilogue, outputs, positions)
+        raise refused
 
     def _graph(self, gvar: Any) -> StitchGraph | None:
         """What a stitch op computes; None for other functions."""
@@ -116,20 +180,46 @@ class _Finder:
 
 @mutator
 class _Rewriter(PlannedRewriter):
+    def __init__(self, mod: tvm.IRModule, device: DeviceModel):
+        super().__init__(mod)
+        self.device = device
+
     def replaced(self, plan: Fused, call: Any) -> Any:
-        args, _ = call_args(call)
-        images = product(plan.epilogue.product.shape[2:])
-        lanes = (
-            heuristics.EPILOGUE_LANES
-            if isinstance(images, int) and images % heuristics.EPILOGUE_LANES == 0
-            else 1
-        )
         name = f"convolution_{call.args[0].name_hint.removeprefix('stitch_')}"
-        kernel = self.builder_.add_func(cuda_convolution(plan.of, plan.epilogue, lanes), name)
-        given = [*call_args(plan.convolution)[0], *(args[position] for position in plan.positions)]
-        types = result_types(call)
-        return relax.call_tir(
-            kernel,
-            relax.Tuple([self.visit_expr(arg) for arg in given]),
-            types if isinstance(call.ty_args[0], relax.TupleType) else types[0],
+        given = [self.visit_expr(arg) for arg in call_args(call)[0]]
+        for i, convolution in plan.divided.items():
+            (given[i],) = self._results("convolution", Part(convolution, None, (0,), ()), [])
+        results: dict[int, Any] = {}
+        for part in plan.parts:
+            operands = [given[position] for position in part.positions]
+            results |= zip(part.outputs, self._results(name, part, operands))
+        if not isinstance(call.ty_args[0], relax.TupleType):
+            return results[0]
+        return relax.Tuple([results[i] for i in range(len(results))])
+
+    def _results(self, name: str, part: Part, operands: list[Any]) -> list[Any]:
+        """What the kernel of a convolution gives, bound to variables."""
+        of, call = part.convolution.of, part.convolution.call
+        (convolved,) = result_types(call)
+        shape = list(convolved.shape)[of.has_splits :]
+        types = [relax.TensorType(shape, "float32")]
+        if part.epilogue is not None:
+            types = [relax.TensorType(shape, tensor.dtype) for tensor in part.epilogue.graph.outputs]
+        lanes = lanes_of([int(extent) for extent in shape[2:]])
+        adds_up = self.device if of.has_splits else None
+        in_turn = of.has_splits and self._is_in_turn(of, convolved)
+        func = cuda_convolution(of, part.epilogue, lanes, adds_up, in_turn)
+        inputs = [self.visit_expr(arg) for arg in call_args(call)[0]]
+        types = [*types, convolved] if of.has_splits else types
+        kernel = self.builder_.add_func(func, name)
+        made = relax.call_tir(
+            kernel, relax.Tuple([*inputs, *operands]), types if len(types) > 1 else types[0]
         )
+        bound = self.builder_.emit(made)
+        if len(types) == 1:
+            return [bound]
+        return [self.builder_.emit(relax.TupleGetItem(bound, i)) for i in range(len(types) - of.has_splits)]
+
+    def _is_in_turn(self, of: KernelOf, divided: Any) -> bool:
+        """Whether a device does not hold a block for each tile of each split at once."""
+        return tiles_of(of, [int(extent) for extent in divided.shape]) > of.resident * self.device.sms

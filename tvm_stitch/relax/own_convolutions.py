@@ -2,13 +2,15 @@
 """OwnConvolutions: exact float32 convolutions become calls of our own CUDA kernel, of static shapes.
 
 Before :mod:`.library_convolutions`, which takes what is left. Sums that the kernel divides are added up by the
-stitched kernel behind the convolution. Constant weights are packed when the model is compiled, those of training by
-a stitched kernel. So are transposed convolutions of stride 1, with the weight turned around, and gradients of weights,
-whose window is as large as the result's gradient: few results, with sums of many products to divide.
+stitched kernel behind the convolution, unless :mod:`.convolution_epilogues` finds that the convolution's can do so.
+Constant weights are packed when the model is compiled, those of training by a stitched kernel. So are transposed
+convolutions of stride 1, with the weight turned around, and gradients of weights, whose window is as large as the
+result's gradient: few results, with sums of many products to divide.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,9 +26,11 @@ from ..compute.cuda_convolution import (
     packed_weight,
 )
 from ..compute.cuda_convolution_plan import ConvolutionPlan, convolution_plan
-from ..device import device_model
+from ..config import StitchConfig
+from ..device import DeviceModel, device_model
 from ..failures import Refusal
 from ..module_pass import module_pass
+from ..plan import heuristics
 from ..target import capability_of
 from .compute_pass import ComputePass
 from .functions import own_functions
@@ -65,6 +69,16 @@ def described(plan: ConvolutionPlan, found: OwnConvolution) -> str:
     words += [f"{plan.splits} splits"] if plan.splits > 1 else []
     words += [found.title] if found.title else []
     return ", ".join(words)
+
+
+def lanes_of(places: Sequence[int]) -> int:
+    """Neighbouring places of the result for which a thread evaluates an epilogue, or adds up splits, at once."""
+    return heuristics.EPILOGUE_LANES if math.prod(places) % heuristics.EPILOGUE_LANES == 0 else 1
+
+
+def has_barriers(config: StitchConfig, device: DeviceModel) -> bool:
+    """Whether a kernel may have a barrier behind its divided sums."""
+    return config.grid_barriers and device.cooperative
 
 
 def added_up(splits: te.Tensor) -> te.Tensor:

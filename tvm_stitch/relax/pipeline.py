@@ -236,7 +236,7 @@ def _stitch(target: Any, config: StitchConfig, recorder: Recorder, scopes: Scope
         return [
             StitchOps(config, attempt.boundaries, attempt.excluded, attempt.scopes, attempt.left, known),
             MergeStitchOps(),
-            ConvolutionEpilogues(),
+            ConvolutionEpilogues(target, config),
             ScheduleStitchOps(target, config, attempt.plans, attempt.declined, check),
             LiftWorkspace(),
         ]

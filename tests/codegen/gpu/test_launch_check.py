@@ -26,7 +26,7 @@ from tvm_stitch.plan.kernel import Scratch
 BLOCKS, THREADS = 4, 64
 
 
-def normalized(rows: Any, needed: int | None, dtype: str = "float32") -> tvm.IRModule:
+def normalized(rows: Any, needed: Any, dtype: str = "float32") -> tvm.IRModule:
     """x / x.sum() in one cooperative launch; the check asks the device of the input."""
     size = BLOCKS * THREADS
     x = tir.decl_buffer([rows, B.i64(size)], dtype, "x")
@@ -117,6 +117,14 @@ def test_symbolic_shapes_are_checked_too() -> None:
         )
     with pytest.raises(RuntimeError, match="needs 132"):
         run(artifact, x, 131)
+
+
+def test_a_need_that_depends_on_sizes() -> None:
+    rows = tir.Var("n", "int64")
+    artifact = lowered(normalized(rows, rows * B.i64(2)))
+    run(artifact, np.ones((2, 256), "float32"), 4).check()
+    with pytest.raises(RuntimeError, match=r"\(h200\) and needs more than the device"):
+        run(artifact, np.ones((3, 256), "float32"), 4)
 
 
 def test_the_device_asked_is_the_arguments() -> None:

@@ -8,6 +8,7 @@ import tvm
 from ... import compat
 from ...compat import Buffer, Expr, T, tir
 from ...device import DeviceModel
+from ...graph.extent import Extent
 from .. import builder as B
 
 REFUSE = "tvm_stitch.refuse_device"
@@ -18,7 +19,7 @@ _MULTIPROCESSORS = 7  # DeviceAttrKind of the runtime
 _DEVICE_ID = 9  # the field of a tensor structure, as the builtins count them
 
 
-def check_multiprocessors(device: DeviceModel, buffer: Buffer, needed: int | None = None) -> None:
+def check_multiprocessors(device: DeviceModel, buffer: Buffer, needed: Extent | None = None) -> None:
     """Emit a check that the blocks of a cooperative launch can all be resident on the device they are to run on.
 
     To be called where a function's body is built, before ``launch_thread``. On a device with fewer multiprocessors
@@ -27,25 +28,27 @@ def check_multiprocessors(device: DeviceModel, buffer: Buffer, needed: int | Non
     Args:
         device: what the launch was planned for.
         buffer: a tensor parameter of the function; the device it lies on is asked.
-        needed: multiprocessors that the launch fills, if they are fewer than the device has.
+        needed: multiprocessors that the launch fills, if they are fewer than the device has; an expression where that
+            depends on symbolic sizes.
 
     Raises:
         ValueError: if more are needed than the device has.
     """
     needed = device.sms if needed is None else needed
-    if not 0 < needed <= device.sms:
+    if isinstance(needed, int) and not 0 < needed <= device.sms:
         raise ValueError(
             f"{device.name} has {device.sms} multiprocessors, a launch on it cannot need {needed}"
         )
     asked = tir.call_packed("runtime.GetDeviceAttr", _CUDA, _device_of(buffer), _MULTIPROCESSORS)
     present = B.bind(asked, "multiprocessors")
+    count = f"{needed}, " if isinstance(needed, int) else ""
     message = (
         f"a kernel with a barrier across its grid was planned for a device with {device.sms} multiprocessors "
-        f"({device.name}) and needs {needed}, more than the device of its arguments has: "
+        f"({device.name}) and needs {count}more than the device of its arguments has: "
         "compile for that device, with a target that names its architecture, or with "
         "StitchConfig(multiprocessors=...)"
     )
-    enough = compat.const(needed, "int32")
+    enough = compat.const(needed, "int32") if isinstance(needed, int) else tir.Cast("int32", needed)
     if compat.HOST_CODE_ASSERTS:
         with T.Assert(tir.GE(present, enough), message):
             pass

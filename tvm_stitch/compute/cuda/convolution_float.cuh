@@ -118,19 +118,19 @@ struct ConvolutionCopies {
   }
 };
 
-// A block adds up a part of the products of a tile of results: the results of each split lie one after the other. What
-// keeps its tile writes none, but to at_tile where the thread goes on: the image of its places, which of its lanes there
-// they are, the tile's first channel among those of all groups, and its channels from there on, 0 where no place is.
+// The threads of a block add up a part of the products of a tile of results, by its number: the results of each split lie
+// one after the other. What keeps its tile writes none, but to at_tile where the thread goes on: the image of its places,
+// which of its lanes there they are, the tile's first channel among those of all groups, and its channels from there on,
+// 0 where no place is.
 template <class Of>
 __device__ __forceinline__ void convolution_of_floats(float* shared, const float* data, const float* weight, float* out,
-                                                      long long* at_tile, ConvolutionSizes of) {
+                                                      long long* at_tile, ConvolutionSizes of, int block) {
   constexpr int kThreads = Of::kThreads, kDepth = Of::kDepth, kStages = Of::kStages, kSlices = Of::kSlices;
   static_assert(kThreads % Of::kPlaces == 0 && kThreads % 32 == 0 && 8 % kSlices == 0 && kStages == 3, "tiles");
   const int slice = int(threadIdx.x) / kThreads, own = int(threadIdx.x) % kThreads;
   const int places = of.out_height * of.out_width, all = of.images * places;
   const int row_blocks = (of.outputs + Of::kRows - 1) / Of::kRows;
   const int place_blocks = (all + Of::kPlaces - 1) / Of::kPlaces;
-  int block = int(blockIdx.x);
   const int first_row = block % row_blocks * Of::kRows;
   block /= row_blocks;
   const int first_place = block % place_blocks * Of::kPlaces;
