@@ -21,6 +21,7 @@ COMMANDS = [
     "ab_threads",
     "barrier_cost",
     "barrier_stress",
+    "bench_convolutions",
     "bench_grid",
     "bench_models --models lstm --target cuda",
     "bench_rows",
