@@ -238,6 +238,23 @@ def test_gradients_of_weights_in_the_emulator(
     np.testing.assert_allclose(run.outputs[0], wanted, rtol=0, atol=3e-6 * abs(wanted).max())
 
 
+def test_gradients_with_epilogues_in_the_emulator() -> None:
+    """Of a gradient that is read as the convolution gave it, of sums that are not divided."""
+    x, g = draw(2, 60, 4, 4), draw(2, 60, 4, 4)
+
+    def body(emit: Any, x: Any, g: Any) -> Any:
+        data, gradient = (emit(R.permute_dims(value, [1, 0, 2, 3])) for value in (x, g))
+        return emit(R.nn.relu(emit(R.nn.conv2d(data, gradient, padding=1))))
+
+    mod, recorder = build(body, (x.shape, "float32"), (g.shape, "float32")), Recorder()
+    run = run_cuda(mod, [x, g], relax_pipeline=pipeline(TARGET, None, recorder), target=TARGET).check()
+    (told,) = recorder.computed.values()
+    assert "splits" not in told and told.endswith("a weight's gradient") and len(run.launches) == 2
+    exact = [torch.tensor(value).double().transpose(0, 1) for value in (x, g)]
+    wanted = torch.relu(torch.conv2d(*exact, padding=1)).numpy()
+    np.testing.assert_allclose(run.outputs[0], wanted, rtol=0, atol=3e-6 * abs(wanted).max())
+
+
 def test_gradients_that_the_library_transforms(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are its own where it is there, unless our kernel is asked for."""
     mod, _, _ = weights_gradient((32, 64, 14, 14), 64, 3, 1, 1)

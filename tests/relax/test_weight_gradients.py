@@ -88,11 +88,21 @@ def of_other_axes() -> tvm.IRModule:
     return build(body, ((2, 3, 9, 8), "float32"), ((2, 4, 7, 6), "float32"))
 
 
+def cut_from_behind() -> tvm.IRModule:
+    def body(emit: Any, x: Any, g: Any) -> Any:
+        data, weight = (emit(R.permute_dims(v, [1, 0, 2, 3])) for v in (x, g))
+        found = emit(R.nn.conv2d(data, weight, padding=1, dilation=2))
+        return R.strided_slice(found, [2, 3], [0, 0], [-1, 3])
+
+    return build(body, ((2, 3, 8, 8), "float32"), ((2, 4, 4, 4), "float32"))
+
+
 OTHERS = {
     "a small window": exchanged((2, 3, 9, 8), (2, 4, 3, 3)),
     "places that do not end with the data": exchanged((2, 3, 12, 12), (2, 4, 9, 9), strides=3, padding=1),
     "one side": of_one_side(),
     "other axes": of_other_axes(),
+    "a cut that would cut again": cut_from_behind(),
 }
 
 

@@ -164,7 +164,7 @@ def cuda_convolution(
     )
     blocks = B.i64(of.resident * adds_up.sms) if adds_up is not None and in_turn else tiles
     keeps_tile = epilogue is not None and not divided
-    floats = of.tile.shared_floats_kept if keeps_tile else of.tile.shared_bytes(of.exchanged) // 4
+    floats = of.tile.shared_floats(of.exchanged, keeps_tile)
     with B.kernel() as body, ExitStack() as stack:
         if adds_up is not None:
             check_multiprocessors(adds_up, data, ceildiv(blocks, of.resident))

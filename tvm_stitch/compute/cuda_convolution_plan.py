@@ -112,10 +112,14 @@ class Tile:
         sums = self.slices * self.rows * self.places if self.slices > 1 else 0
         return 4 * max(steps + PLACE_WORDS * self.places * exchanged, sums)
 
-    @property
-    def shared_floats_kept(self) -> int:
-        """Of a block that goes on with its tile: floats of shared memory."""
-        return max(self.shared_bytes(False) // 4, self.rows * self.places)
+    def shared_floats(self, exchanged: bool, kept: bool) -> int:
+        """Floats of shared memory of a block.
+
+        Args:
+            exchanged: whether images and channels are.
+            kept: whether the block goes on with its tile of results.
+        """
+        return max(self.shared_bytes(exchanged) // 4, self.rows * self.places * kept)
 
 
 TILES = (Tile(64, 64, 2), Tile(64, 64, 4), Tile(64, 128, 2), Tile(128, 128, 1))

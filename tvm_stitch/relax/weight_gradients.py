@@ -96,15 +96,20 @@ def _exchanged(operand: Any, definition: Definition) -> Any:
 
 
 def cut_of(readers: list[Any]) -> tuple[int, ...] | None:
-    """The spatial extents that are read of a result: where its only reader cuts off the ends of these axes."""
+    """The spatial extents that are read of a result: where its only reader cuts off the ends of these axes.
+
+    That one stays, and cuts nothing off a result that has these extents already: an end is not counted from behind.
+    """
     if len(readers) != 1 or readers[0] is None or operator_name(readers[0].value) != "relax.strided_slice":
         return None
     call = readers[0].value
     given, found = shape_of(call.args[0]), shape_of(call)
     if given is None or found is None or not is_static((*given, *found)):
         return None
-    axes, begin, _end, *strides = (integers_of(argument) for argument in call.args[1:])
-    if axes is None or begin is None or any(begin) or any(axis < 2 for axis in axes):
+    axes, begin, end, *strides = (integers_of(argument) for argument in call.args[1:])
+    if axes is None or begin is None or end is None or any(begin) or any(axis < 2 for axis in axes):
+        return None
+    if any(last < 0 for last in end):
         return None
     if any(step is None or set(step) != {1} for step in strides):
         return None
