@@ -82,6 +82,7 @@ from .schedule_stitch_ops import ScheduleStitchOps
 from .serial_tasks import SerialTasks
 from .short_scans import ShortScans
 from .skip_empty import SkipEmpty
+from .slice_scatters import SLICE_SCATTERS
 from .spread_data import TRANSPOSED_CONVOLUTIONS
 from .stitch_ops import StitchOps
 from .takes import TAKES, stock_pipeline
@@ -91,7 +92,14 @@ from .viewed_results import ViewedResults
 from .wide_operators import WideOperators
 from .widening_casts import WideningCasts
 
-LEGALIZED = ARG_REDUCTIONS | CENTRED_NORMS | ELEMENTWISE_QUANTIZATION | TAKES | TRANSPOSED_CONVOLUTIONS
+LEGALIZED = (
+    ARG_REDUCTIONS
+    | CENTRED_NORMS
+    | ELEMENTWISE_QUANTIZATION
+    | SLICE_SCATTERS
+    | TAKES
+    | TRANSPOSED_CONVOLUTIONS
+)
 """Operators legalized otherwise than TVM does."""
 STEP = "what is left does not compile beside it"
 """What is told of a scope that TVM compiles only with its neighbours."""
