@@ -186,6 +186,37 @@ def test_zeros_of_products_and_quotients_are_read(run: Any) -> None:
 
 
 @pytest.mark.parametrize("run", [on_llvm, emulated])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_zeros_of_sums_are_read(run: Any, dtype: str) -> None:
+    """Their signs count."""
+    plus, minus = (relax.const(np.full((1,), zero), dtype) for zero in (0.0, -0.0))
+
+    def body(_emit: Any, v: Any) -> list[Any]:
+        return [R.add(v, plus), R.subtract(v, minus)]
+
+    x = np.array([-0.0, 0.0, 1.5], dtype)
+    for got in run(build(body, (x.shape, dtype)), x):
+        np.testing.assert_array_equal(got, x)
+        assert not np.signbit(got).any()
+
+
+@pytest.mark.parametrize("run", [on_llvm, emulated])
+@pytest.mark.parametrize("name", ["equal", "not_equal", "less", "less_equal", "greater", "greater_equal"])
+def test_the_least_int32_is_compared_with(run: Any, name: str) -> None:
+    x = np.array([-(2**31), 1 - 2**31, -1, 0, 2**31 - 1], "int32")
+    least = x[:1]
+
+    def body(_emit: Any, v: Any) -> list[Any]:
+        compared = getattr(R, name)
+        return [compared(v, relax.const(least)), compared(relax.const(least), v)]
+
+    compared = getattr(np, name)
+    wanted = [compared(x, least), compared(least, x)]
+    for got, want in zip(run(build(body, (x.shape, "int32")), x), wanted, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("run", [on_llvm, emulated])
 def test_an_index_and_an_exponent(run: Any) -> None:
     """A constant index is no gather, and a power of a known exponent is products."""
     at, three = relax.const(np.array([6], "int64")), relax.const(np.full((1, 1), 3, "float32"))

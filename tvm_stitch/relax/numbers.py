@@ -8,7 +8,7 @@ them. A kernel would read such a one from memory, beside what it stands between.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import ml_dtypes  # noqa: F401  # NumPy knows bfloat16 from here on
@@ -19,24 +19,35 @@ from tvm import s_tir, tirx
 from .. import compat
 from ..compat import Buffer, Expr
 from ..graph.dtype import FLOATS
-from ..graph.ir import Tensor
+from ..graph.ir import Operator, Tensor
 
 _INTEGERS = frozenset({"bool", *(f"{u}int{b}" for u in ("", "u") for b in (8, 16, 32, 64))})
-_PRODUCTS = frozenset("Mul Div FloorDiv Mod FloorMod".split())
+_ARITHMETIC = frozenset("Add Sub Mul Div FloorDiv Mod FloorMod".split())
+_COMPARISONS = frozenset("EQ NE LT LE GT GE".split())
 _LARGEST = 2**63
 """TVM has no literal of a uint64 from here on."""
+_LEAST = -(2**31)
+"""Of int32."""
 
 
 def number_in(value: Any, tensor: Tensor) -> Expr | None:
     """The number that stands for a value of the program in what reads ``tensor`` for it; None if none does.
 
-    Constants of one element have one. Zeros have none where something is multiplied or divided: TVM's simplifier takes
-    a product with 0 for 0, which infinities and NaN make wrong, and refuses to divide by it.
+    Constants of one element have one. Zeros have none where something is computed of them: TVM's simplifier takes a
+    product with 0 for 0, which infinities and NaN make wrong, and a sum for the other term, which may be a zero of the
+    other sign, and refuses to divide by it. The least int32 has none where it is compared or computed with: the
+    simplifier compares differences, and that number's negative is itself.
     """
     number = _number(value)
-    if number is None or number.value != 0:
+    if number is None:
+        return None
+    if number.value == 0:
+        misread = _ARITHMETIC
+    elif compat.dtype_of(number) == "int32" and number.value == _LEAST:
+        misread = _ARITHMETIC | _COMPARISONS
+    else:
         return number
-    return None if any(_multiplies(op.value) for op in tensor.consumers) else number
+    return None if any(_computes(op, tensor, misread) for op in tensor.consumers) else number
 
 
 def _number(value: Any) -> Expr | None:
@@ -52,11 +63,20 @@ def _number(value: Any) -> Expr | None:
     return compat.const(held, dtype) if held < _LARGEST else None
 
 
-def _multiplies(e: Expr) -> bool:
-    """Whether an expression has a product, a quotient or a remainder; its indices do not count."""
-    if compat.kind(e) in _PRODUCTS:
-        return True
-    return not compat.is_load(e) and any(map(_multiplies, compat.operands(e)))
+def _computes(op: Operator, tensor: Tensor, kinds: Collection[str]) -> bool:
+    """Whether an operator has an operation of some kinds on what it reads of a tensor; indices do not count."""
+    found = False
+
+    def reads(e: Expr) -> bool:
+        nonlocal found
+        if compat.is_load(e):
+            return op.operand[compat.load_buffer(e)] is tensor
+        of_operands = [reads(operand) for operand in compat.operands(e)]
+        found |= any(of_operands) and compat.kind(e) in kinds
+        return any(of_operands)
+
+    reads(op.value)
+    return found
 
 
 def with_numbers(func: Any, numbers: Mapping[Buffer, Expr]) -> Any:
