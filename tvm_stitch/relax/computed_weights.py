@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
@@ -12,13 +11,11 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from ..graph.dtype import item_bytes
-from ..graph.extent import is_static
 from ..module_pass import module_pass
 from ..plan import heuristics
 from .functions import own_functions
 from .operators import PRODUCTS, operator_name
-from .views import shape_of
+from .views import bytes_of, shape_of
 
 _FILLED = {
     f"relax.{name}{like}": number
@@ -112,7 +109,7 @@ def _weights(values: Mapping[Any, Any], constants: Container[Any]) -> list[Any]:
         value for var, value in values.items() if operator_name(value) in PRODUCTS and var not in constants
     )
     read = dict.fromkeys(arg for call in products for arg in call.args if isinstance(arg, relax.Var))
-    return [var for var in read if var in constants and _bytes(var) <= heuristics.LARGEST_FILLED_WEIGHT]
+    return [var for var in read if var in constants and bytes_of(var) <= heuristics.LARGEST_FILLED_WEIGHT]
 
 
 def _tables(func: Any, values: Mapping[Any, Any], constants: Container[Any]) -> list[Any]:
@@ -120,7 +117,7 @@ def _tables(func: Any, values: Mapping[Any, Any], constants: Container[Any]) -> 
     filled = _filled(values, constants)
     readers = [var for var in values if var not in constants]
     read = dict.fromkeys(arg for var in readers for arg in relax.analysis.free_vars(values[var]))
-    return [var for var in read if var in filled and 0 < _bytes(var) <= heuristics.LARGEST_TABLE]
+    return [var for var in read if var in filled and 0 < bytes_of(var) <= heuristics.LARGEST_TABLE]
 
 
 def _filled(values: Mapping[Any, Any], constants: Container[Any]) -> set[Any]:
@@ -139,7 +136,7 @@ def _fills(value: Any) -> bool:
 def _whole(var: Any, value: Any) -> Any:
     """A value; of a tensor that is filled the constant that it is, since TVM folds no such call."""
     name = operator_name(value)
-    if name not in _FILLED or _bytes(var) > heuristics.LARGEST_TABLE:
+    if name not in _FILLED or bytes_of(var) > heuristics.LARGEST_TABLE:
         return value
     number = _FILLED[name]
     if number is None:
@@ -154,14 +151,6 @@ def _differs(value: Any) -> bool:
     """Has a constant more than one value?"""
     array = value.value.numpy()
     return bool((array != array.reshape(-1)[0]).any())
-
-
-def _bytes(var: Any) -> float:
-    """Of a tensor; infinitely many where they are not known."""
-    shape = shape_of(var)
-    if shape is None or not is_static(shape):
-        return math.inf
-    return math.prod(shape) * item_bytes(str(var.ty.dtype))
 
 
 def _needed(weights: Sequence[Any], constants: Mapping[Any, Any]) -> list[Any]:

@@ -20,18 +20,17 @@ from tvm import relax
 
 from ..compute.cuda import library
 from ..failures import Refusal
-from ..graph.dtype import HALF, MULTIPLIED, item_bytes
-from ..graph.extent import is_static, product, static_extent
+from ..graph.dtype import HALF, MULTIPLIED
+from ..graph.extent import is_static
 from ..module_pass import module_pass
 from .compute_pass import ComputePass
 from .functions import own_functions
 from .library_calls import check_capability, has_calls
 from .operators import operator_name
-from .readers import readers_of
 from .rewritten_calls import with_bound_calls
 from .transposed_convolutions import SPATIAL
-from .views import has_elements, shape_of
-from .weight_gradients import WeightGradient, cut_of, weight_gradient
+from .views import bytes_of, has_elements, shape_of
+from .weight_gradients import WeightGradient, WeightGradients
 
 CHANNELS_FIRST, CHANNELS_LAST = "channels_first", "channels_last"
 WEIGHT_GRADIENT, DATA_GRADIENT = "weight_gradient", "data_gradient"
@@ -83,12 +82,10 @@ class LibraryConvolutions(ComputePass):
         wanted = is_convolution, library.CUDNN, self.config, self.computed
         if not has_calls(functions.values(), "convolution", *wanted):
             return mod
-        readers = {var: found for func in functions.values() for var, found in readers_of(func).items()}
+        gradients = WeightGradients(mod)
 
         def called(builder: Any, call: Any, var: Any) -> Any:
-            if not is_convolution(call):
-                return call
-            return _Rewriter(self, builder).replaced(call, var, cut_of(readers.get(var, [])))
+            return _Rewriter(self, builder, gradients).replaced(call, var) if is_convolution(call) else call
 
         return with_bound_calls(mod, OPERATORS, called)
 
@@ -134,11 +131,11 @@ def padding_of(call: Any) -> list[int]:
 
 
 class _Rewriter:
-    def __init__(self, owner: LibraryConvolutions, builder: Any):
-        self.owner, self.builder = owner, builder
+    def __init__(self, owner: LibraryConvolutions, builder: Any, gradients: WeightGradients):
+        self.owner, self.builder, self.gradients = owner, builder, gradients
 
-    def replaced(self, call: Any, var: Any, cut: tuple[int, ...] | None) -> Any:
-        """What stands for a convolution that is bound to ``var``; ``cut``: what is read of it (``cut_of``)."""
+    def replaced(self, call: Any, var: Any) -> Any:
+        """What stands for a convolution that is bound to ``var``."""
         key = f"{call.op.name.rpartition('.')[2]} {var.name}"
         try:
             layout = layout_of(self.owner.target, call)
@@ -152,7 +149,7 @@ class _Rewriter:
         if operator_name(call) in SPATIAL:
             words.append(DATA_GRADIENT)
         elif layout == CHANNELS_FIRST:
-            gradient = weight_gradient(call, cut, self._definition)
+            gradient = self.gradients.found(self.builder, call, var)
             if gradient is not None:
                 self.owner.computed[key] += ", a weight's gradient"
                 return self._gradient(gradient, words)
@@ -160,16 +157,13 @@ class _Rewriter:
         called = library_call(args, numbers_of(call), words, call.ty.shape, str(call.ty.dtype))
         return relax.TupleGetItem(self.builder.emit(called), 0)
 
-    def _definition(self, var: Any) -> Any:
-        return self.builder.lookup_binding(var) if isinstance(var, tvm.ir.Var) else None
-
     def _gradient(self, found: WeightGradient, words: list[str]) -> Any:
         """A weight's gradient as the convolution gave it: transposed."""
         dtype = str(found.data.ty.dtype)
         args, words = [found.data, found.gradient], [*words, WEIGHT_GRADIENT]
         workspace = WORKSPACE_BYTES
         if found.is_transformed:
-            workspace = max(workspace, int(TRANSFORMED_TIMES * sum(map(_bytes, args))))
+            workspace = max(workspace, int(TRANSFORMED_TIMES * sum(map(bytes_of, args))))
         made = library_call(args, found.numbers, words, found.shape, dtype, workspace)
         called = self.builder.emit(made)
         made = self.builder.emit(relax.TupleGetItem(called, 0))
@@ -197,11 +191,6 @@ def numbers_of(call: Any) -> list[int]:
     attrs = call.attrs
     spatial = len(attrs.strides)
     return [int(n) for n in (attrs.groups, *attrs.strides, *list(attrs.padding)[:spatial], *attrs.dilation)]
-
-
-def _bytes(value: Any) -> int:
-    """Of a value of static shape."""
-    return static_extent(product(shape_of(value) or ())) * item_bytes(str(value.ty.dtype))
 
 
 def library_call(

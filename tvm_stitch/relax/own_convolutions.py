@@ -33,14 +33,12 @@ from ..module_pass import module_pass
 from ..plan import heuristics
 from ..target import capability_of
 from .compute_pass import ComputePass
-from .functions import own_functions
 from .image_convolutions import LAYOUTS, OwnConvolution, check_kernel, own_convolution
 from .operators import operator_name
 from .packed_weights import packed
-from .readers import readers_of
 from .rewritten_calls import with_bound_calls
 from .transposed_convolutions import SPATIAL
-from .weight_gradients import WeightGradient, cut_of, weight_gradient
+from .weight_gradients import WeightGradient, WeightGradients
 
 CONVOLUTION_ATTR = "tvm_stitch.convolution"
 """Of a kernel: what it is compiled for, as numbers."""
@@ -100,15 +98,14 @@ def added_up(splits: te.Tensor) -> te.Tensor:
 class _Rewriter:
     def __init__(self, owner: OwnConvolutions, mod: tvm.IRModule):
         self.owner, self.device = owner, device_model(owner.target, owner.config)
-        self.readers = {
-            var: found for _, func in own_functions(mod) for var, found in readers_of(func).items()
-        }
+        self.gradients = WeightGradients(mod)
         self.kernels: dict[KernelOf, Any] = {}
         self.weights: dict[tuple[Any, ConvolutionPlan, int], Any] = {}
 
     def replaced(self, builder: Any, call: Any, var: Any) -> Any:
         """What stands for a convolution that is bound to ``var``: itself, where another pass takes it."""
         try:
+            check_kernel(call)
             gradient = self._gradient(builder, call, var)
             if gradient is not None and gradient.is_transformed and self._has_library():
                 raise Refusal("the library's transforms take half the time")
@@ -132,14 +129,9 @@ class _Rewriter:
 
     def _gradient(self, builder: Any, call: Any, var: Any) -> WeightGradient | None:
         """The weight's gradient that a call is, if it is one."""
-        check_kernel(call)
         if operator_name(call) in SPATIAL or isinstance(call.args[1], tvm.ir.GenericConst):
             return None
-
-        def definition(value: Any) -> Any:
-            return builder.lookup_binding(value) if isinstance(value, tvm.ir.Var) else None
-
-        return weight_gradient(call, cut_of(self.readers.get(var, [])), definition)
+        return self.gradients.found(builder, call, var)
 
     def _constant(self, found: OwnConvolution, plan: ConvolutionPlan) -> Any:
         """The weight as the kernel reads it: one constant for convolutions that share it."""

@@ -7,6 +7,7 @@ deepest pair that one call of a library can read.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
@@ -16,6 +17,7 @@ import tvm
 from tvm import relax
 
 from ..compat import elements
+from ..graph.dtype import item_bytes
 from ..graph.extent import Extent, as_extent, is_number, is_static, product, quotient, same, total
 from .operators import operator_name
 
@@ -54,6 +56,14 @@ def shape_of(value: Any) -> tuple[Extent, ...] | None:
 def has_elements(*values: Any) -> bool:
     """Has none of these tensors an extent that is known to be 0?"""
     return not any(is_number(extent, 0) for value in values for extent in shape_of(value) or ())
+
+
+def bytes_of(value: Any) -> float:
+    """Of a tensor; infinitely many where they are not known."""
+    shape = shape_of(value)
+    if shape is None or not is_static(shape):
+        return math.inf
+    return math.prod(shape) * item_bytes(str(value.ty.dtype))
 
 
 def permutation(call: Any, rank: int) -> list[int]:

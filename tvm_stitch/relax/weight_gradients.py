@@ -12,10 +12,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import tvm
+
 from ..graph.extent import is_static
+from .functions import own_functions
 from .operators import operator_name
+from .readers import readers_of
 from .views import integers_of, permutation, shape_of
 
 Definition = Callable[[Any], Any]
@@ -49,6 +54,25 @@ class WeightGradient:
         spatial = len(self.kernel)
         strides, dilations = self.numbers[1 : 1 + spatial], self.numbers[1 + 2 * spatial :]
         return self.kernel == (3, 3) and {*strides, *dilations} == {1}
+
+
+class WeightGradients:
+    """Finds gradients of weights among a module's convolutions while these are rewritten."""
+
+    def __init__(self, mod: tvm.IRModule):
+        self._mod = mod
+
+    @cached_property
+    def _readers(self) -> dict[Any, list[Any]]:
+        return {var: found for _, func in own_functions(self._mod) for var, found in readers_of(func).items()}
+
+    def found(self, builder: Any, call: Any, var: Any) -> WeightGradient | None:
+        """The gradient that a convolution is which is bound to ``var``, as :func:`weight_gradient` tells."""
+
+        def definition(value: Any) -> Any:
+            return builder.lookup_binding(value) if isinstance(value, tvm.ir.Var) else None
+
+        return weight_gradient(call, cut_of(self._readers.get(var, [])), definition)
 
 
 def weight_gradient(call: Any, cut: tuple[int, ...] | None, definition: Definition) -> WeightGradient | None:

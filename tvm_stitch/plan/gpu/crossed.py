@@ -8,7 +8,7 @@ with neighbouring threads at neighbouring rows, and finds its columns in shared 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from ... import compat
@@ -104,16 +104,23 @@ def _is_crossed(alignment: Alignment, columns: int, leaf: Leaf) -> bool:
         return False
     if static_bytes(tensor) < heuristics.CROSSED_BYTES or tensor.dtype == "bool":
         return False
+    place = places_of(domain, leaf)
+    rows = min(heuristics.CROSSED_SAMPLE, static_extent(domain.rows))
+    down = [place(row, 0) for row in range(rows)]
+    right = [place(0, column) for column in range(min(heuristics.CROSSED_SAMPLE, columns))]
+    return _neighbours(down) * 8 >= 7 * (len(down) - 1) and _neighbours(right) * 2 < len(right) - 1
+
+
+def places_of(domain: Domain, leaf: Leaf) -> Callable[[int, int], int | None]:
+    """Tells for a row and a column which element of a tensor is read there; None where that is not known."""
+    tensor, point = leaf
     flat, analyzer = as_expr(flatten(list(point.indices), tensor.shape)), Analyzer()
 
     def place(row: int, column: int) -> int | None:
         values = {domain.row: compat.const(row, "int64"), domain.column: compat.const(column, "int64")}
         return compat.int_value(analyzer.simplify(compat.substitute(flat, values)))
 
-    rows = min(heuristics.CROSSED_SAMPLE, static_extent(domain.rows))
-    down = [place(row, 0) for row in range(rows)]
-    right = [place(0, column) for column in range(min(heuristics.CROSSED_SAMPLE, columns))]
-    return _neighbours(down) * 8 >= 7 * (len(down) - 1) and _neighbours(right) * 2 < len(right) - 1
+    return place
 
 
 def _neighbours(places: Sequence[int | None]) -> int:

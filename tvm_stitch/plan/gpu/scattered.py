@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ... import compat
-from ...compat import Analyzer
 from ...graph.dtype import item_bytes
-from ...graph.extent import as_expr, flatten, static_extent
-from ...graph.ir import Tensor
+from ...graph.extent import static_extent
 from .. import heuristics
 from ..iteration.alignment import Alignment
-from ..iteration.domain import At, Point
+from ..iteration.domain import At
 from ..iteration.loops import Leaf, is_streamed
-from .crossed import may_cross, static_bytes
+from .crossed import may_cross, places_of, static_bytes
 from .orientation import is_strided
 
 _SECTOR_BYTES = 32
@@ -32,7 +29,7 @@ def scattered_bytes(alignment: Alignment) -> int:
         return 0
     if is_strided(alignment):  # neighbouring threads have neighbouring rows then
         return 0
-    return sum(_excess(alignment, tensor, point) for tensor, point in dict.fromkeys(_accesses(alignment)))
+    return sum(_excess(alignment, leaf) for leaf in dict.fromkeys(_accesses(alignment)))
 
 
 def _accesses(alignment: Alignment) -> Iterator[Leaf]:
@@ -52,18 +49,16 @@ def _accesses(alignment: Alignment) -> Iterator[Leaf]:
                 yield tensor, point
 
 
-def _excess(alignment: Alignment, tensor: Tensor, point: Point) -> int:
+def _excess(alignment: Alignment, leaf: Leaf) -> int:
     """Bytes beside its own that are moved for a tensor, by the sectors that a warp's first elements lie in."""
-    domain, item, columns = alignment.domain, item_bytes(tensor.dtype), static_extent(point.columns)
-    flat, analyzer = as_expr(flatten(list(point.indices), tensor.shape)), Analyzer()
-    elements = heuristics.CROSSED_SAMPLE - 1
+    tensor, point = leaf
+    place, item = places_of(alignment.domain, leaf), item_bytes(tensor.dtype)
+    elements, columns = heuristics.CROSSED_SAMPLE - 1, static_extent(point.columns)
     sectors = set()
     for element in range(elements):
-        row, column = divmod(element, columns)
-        values = {domain.row: compat.const(row, "int64"), domain.column: compat.const(column, "int64")}
-        place = compat.int_value(analyzer.simplify(compat.substitute(flat, values)))
-        if place is None:
+        found = place(*divmod(element, columns))
+        if found is None:
             return 0
-        sectors.add(place * item // _SECTOR_BYTES)
+        sectors.add(found * item // _SECTOR_BYTES)
     times = len(sectors) * _SECTOR_BYTES / (elements * item)
     return int(static_bytes(tensor) * (times - 1)) if times > heuristics.SCATTERED_TIMES else 0
