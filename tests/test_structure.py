@@ -177,6 +177,11 @@ _NO_CHOICE = {
         "_REGISTER_UNIT": "hardware: how registers are given out",
         "_SUB_PARTITIONS": "hardware",
     },
+    "plan/memory.py": {"OPT_IN_BYTES": "of CUDA, and of TVM's runtime"},
+    "plan/gpu/patches.py": {
+        "PIECE_BYTES": "the most that an instruction copies",
+        "_PIECES_OF_BANKS": "hardware",
+    },
     "plan/gpu/scattered.py": {"_SECTOR_BYTES": "hardware: the least that memory moves"},
     "plan/gpu/tile.py": {"MOST_BLOCKS": "CUDA's greatest grid", "BARRIER_BYTES": "of an mbarrier"},
     "codegen/gpu/cache_policy.py": {"WORD": "of a register"},

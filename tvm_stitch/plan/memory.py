@@ -10,13 +10,17 @@ from ..graph.dtype import carried_dtype, compute_dtype, item_bytes
 from ..graph.extent import ByExtent, extent_key, size_of, static_extent
 from ..graph.ir import Operator, StitchGraph, Tensor
 from ..sizes import Size, static_size
-from .gpu.crossed import crossed_bytes
 from .gpu.mapping import RowMapping, Storage
+from .gpu.patches import crossed_bytes
 from .gpu.tile import partial_bytes, stage_bytes
 from .iteration.alignment import op_points
 from .iteration.domain import At, Point
 from .iteration.loops import Leaf, is_streamed
 from .kernel import KernelPlan, Stage
+
+OPT_IN_BYTES = 48 * 1024
+"""Shared memory of a block that every kernel may have. A driver must be asked for more, which TVM's runtime does where
+dynamic shared memory alone is as large: it does not count what is static."""
 
 
 @dataclass(frozen=True)
@@ -168,13 +172,18 @@ def _least(a: Size, b: Size) -> Size:
 
 # -- shared memory -----------------------------------------------------------------------------------------------
 def shared_bytes(plan: KernelPlan) -> int:
-    """Shared memory of a block: partial results of reductions, of sums across rows too, and what stays there.
+    """Shared memory of a block, static and dynamic."""
+    return sum(shared_parts(plan)) + padding(plan)
 
-    Buffers of one stage at a time are in use; those of different kinds (static and dynamic) do not share memory. What
-    is retained stays besides.
+
+def shared_parts(plan: KernelPlan) -> tuple[int, int]:
+    """Static and dynamic shared memory of a block.
+
+    The first holds partial results of reductions, of sums across rows too, the second what stays there. Buffers of one
+    stage at a time are in use; those of different kinds do not share memory. What is retained stays besides.
     """
     if not plan.device.is_gpu:
-        return 0
+        return 0, 0
     static = dynamic = 0
     for stage in [*plan.stages, *(variant.stage for variant in plan.variants)]:
         m = stage.row_mapping
@@ -191,7 +200,14 @@ def shared_bytes(plan: KernelPlan) -> int:
         static_extent(t.size) * max(4, item_bytes(compute_dtype(t.dtype))) for t in plan.crossing.shared
     )
     kept = plan.retention.shared_bytes if plan.retention is not None else 0
-    return static + dynamic + own + kept
+    return static + own, dynamic + kept
+
+
+def padding(plan: KernelPlan) -> int:
+    """Bytes by which dynamic shared memory must be larger than what is used, so that the runtime asks for all of it."""
+    static, dynamic = shared_parts(plan)
+    asked = dynamic == 0 or dynamic >= OPT_IN_BYTES or static + dynamic <= OPT_IN_BYTES
+    return 0 if asked else OPT_IN_BYTES - dynamic
 
 
 def _slots_bytes(stage: Stage) -> int:

@@ -276,13 +276,18 @@ def _alone(plan: KernelPlan, stage: Stage) -> Iterator[str]:
     # A cluster has slots for every row of a block, to which the row's threads write, one to each of its blocks.
     several = m.exchange is CrossBlockReduction.CLUSTER and m.storage is Storage.REGISTERS
     fewest = m.row_splits if several else device.warp
-    if shares and ((m.rows_per_block > 1 and not several) or m.tasks > 1 or m.threads < fewest):
+    stays = several and m.workers > 0
+    if shares and (
+        (m.rows_per_block > 1 and not several) or (m.tasks > 1 and not stays) or m.threads < fewest
+    ):
         yield f"{m.rows_per_block} rows a block, {m.tasks} tasks and {m.threads} threads a row exchange nothing"
     if m.exchange is CrossBlockReduction.CLUSTER and m.row_splits > device.max_cluster:
         yield f"clusters of {m.row_splits} blocks exceed {device.max_cluster}"
     kept = [*stage.schedule.kept_values, *stage.schedule.kept_loads]
     if kept and not m.keep:
         yield f"{len(kept)} of the schedule's values are kept nowhere"
+    if m.workers and not (isinstance(rows, int) and _shared_out(rows, m)):
+        yield f"{m.workers} workers of up to {m.tasks} groups of {m.rows_per_block} rows for {rows} rows"
     if m.copied and m.storage is not Storage.SHARED:
         yield f"copies in the background where values are {m.storage.value}"
     held = max(1, m.blocks_per_sm)  # without a bound one is certain
@@ -290,6 +295,12 @@ def _alone(plan: KernelPlan, stage: Stage) -> Iterator[str]:
         isinstance(rows, int) and rows * m.row_splits <= device.sms * held
     ):
         yield f"{rows} rows of {m.row_splits} blocks are not resident, {held} a multiprocessor"
+
+
+def _shared_out(rows: int, m: RowMapping) -> bool:
+    """Whether every worker has a group of rows, and none more than it takes."""
+    groups = -(-rows // m.rows_per_block)
+    return m.workers <= groups <= m.workers * m.tasks
 
 
 def _on_grid(plan: KernelPlan, shared: int) -> Iterator[str]:

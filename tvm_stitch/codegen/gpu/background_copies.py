@@ -70,7 +70,7 @@ def _begin(emitter: RowEmitter, leaf: Leaf, p: RowLoop, piece: int, size: int) -
     tensor, point = leaf
     m, cm = emitter.mapping, emitter.mapping.of(p.columns)
     dtype = emitter.buffers.dtype(tensor)
-    stage = B.local([m.block_columns(p.columns)], dtype, f"{tensor.name}_copy", "shared.dyn")
+    stage = emitter.dynamic(m.block_columns(p.columns), dtype, f"{tensor.name}_copy")
     indices = input_indices(emitter.al, tensor, point)
     cached = T.ptx.cp.async_.cg if size == 16 else T.ptx.cp.async_.ca
     policy = emitter.policy_of(leaf, piece)

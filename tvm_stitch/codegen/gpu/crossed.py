@@ -9,7 +9,7 @@ from ... import compat
 from ...compat import Buffer, Expr, tir
 from ...graph.extent import Extent, static_extent
 from ...plan import heuristics
-from ...plan.gpu.crossed import pitch
+from ...plan.gpu.patches import patch_elements, pitch
 from ...plan.iteration.loops import Leaf
 from .. import builder as B
 from ..evaluator import input_indices
@@ -27,7 +27,7 @@ def load_crossed(emitter: RowMemory, leaf: Leaf, columns: Extent, tile: Buffer) 
     m, cm, tensor = emitter.mapping, emitter.mapping.of(columns), leaf[0]
     dtype = emitter.buffers.dtype(tensor)
     line, covered = pitch(m, leaf), m.block_columns(columns)
-    patch = B.local([m.rows_per_block * line], dtype, f"{tensor.name}_patch", "shared.dyn")
+    patch = emitter.dynamic(patch_elements(m, leaf), dtype, f"{tensor.name}_patch")
     start = emitter.segment * B.i64(covered)
     thread = emitter.slot * B.i64(m.threads) + emitter.lane
     row, across = tir.floormod(thread, B.i64(m.rows_per_block)), tir.floordiv(thread, B.i64(m.rows_per_block))

@@ -7,8 +7,10 @@ from typing import Any
 
 from ... import compat
 from ...plan.kernel import KernelPlan
+from ...plan.memory import padding
 from .. import builder as B
 from .grid import GridEmitter
+from .in_turn import InTurnEmitter
 from .launch_check import check_multiprocessors
 from .rows import RowEmitter
 from .scratch import declare_scratch, finish
@@ -33,7 +35,8 @@ def emit_gpu(func: Any, plan: KernelPlan) -> Any:
             for stage, once in zip(stages, launched(plan)):
                 # Not in a condition: TVM takes one of the host for one around the barriers of its kernel.
                 with B.loop("serial", once, "chosen"):
-                    RowEmitter(stage, scratch).emit()
+                    emitter = InTurnEmitter if stage.row_mapping.workers else RowEmitter
+                    emitter(stage, scratch, padding=padding(plan)).emit()
     return finish(func, body[0], scratch, COOPERATIVE if plan.cooperative else None)
 
 

@@ -9,6 +9,7 @@ from ...graph.dtype import item_bytes
 from ...graph.ir import Tensor
 from ...plan.gpu.mapping import ColumnMapping
 from ...plan.kernel import InterPhaseReuse, KernelPlan, Stage
+from ...plan.memory import padding
 from .. import builder as B
 
 
@@ -30,6 +31,7 @@ class Retained:
             dtype = compat.buffer_dtype(t.buffer)
             if retention.shared:
                 size = retention.shared * self.threads * elements
+                size += 0 if i else -(-padding(plan) // item_bytes(dtype))
                 self.shared[t] = B.local([size], dtype, f"retained_{i}", "shared.dyn")
             self.registers[t] = [
                 B.local([elements], dtype, f"{t.name}_kept_{k}") for k in range(retention.registers)

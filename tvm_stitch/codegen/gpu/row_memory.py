@@ -28,7 +28,7 @@ class RowMemory:
 
     eval: Evaluator
 
-    def __init__(self, stage: Stage, buffers: Buffers):
+    def __init__(self, stage: Stage, buffers: Buffers, padding: int = 0):
         self.stage, self.al, self.mapping = stage, stage.alignment, stage.row_mapping
         self.buffers = buffers
         self.domain = stage.alignment.domain
@@ -43,9 +43,15 @@ class RowMemory:
         self.lasting: Expr | None = None  # the cache policy of loads of the stage's lasting inputs
         self.in_range: Expr | None = None
         self.guarded = False
+        self.padding = padding  # bytes that the kernel's dynamic shared memory is larger than what it uses
 
     def _streamed(self, leaf: Leaf) -> bool:
         return is_streamed(self.domain.rows, leaf)
+
+    def dynamic(self, size: int, dtype: str, name: str) -> Buffer:
+        """A buffer of ``size`` elements in dynamic shared memory; the first one has the kernel's padding too."""
+        more, self.padding = -(-self.padding // item_bytes(dtype)), 0
+        return B.local([size + more], dtype, name, "shared.dyn")
 
     def _tile(self, cm: ColumnMapping, dtype: str, name: str) -> Buffer:
         return B.local([cm.chunks * cm.vector], dtype, name)
@@ -111,8 +117,8 @@ class RowMemory:
             self.resident[leaf] = self.load_tiles[leaf]
         return leaves
 
-    def _load_shared(self, p: RowLoop, cm: ColumnMapping, base: Expr) -> list[Leaf]:
-        """Bring one vector of what all rows share (scales, biases) into tiles."""
+    def _load_shared(self, p: RowLoop, cm: ColumnMapping, base: Expr, place: Expr) -> list[Leaf]:
+        """Bring one vector of what all rows share (scales, biases) into tiles; ``place`` is in the block's segment."""
         fresh = [leaf for leaf in p.loads if not self._streamed(leaf) and leaf not in self.resident]
         for leaf in fresh:
             self.load_tiles[leaf] = self.input_tile(leaf, p, cm.vector)

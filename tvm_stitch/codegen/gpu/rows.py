@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 
 from ...compat import Buffer, Expr, T, tir
-from ...graph.extent import as_expr, ceildiv, is_number
+from ...graph.extent import Extent, as_expr, ceildiv, is_number
 from ...graph.ir import Access, Operator
 from ...plan.gpu.mapping import ColumnMapping, CrossBlockReduction, Storage
 from ...plan.iteration.alignment import Key
@@ -43,8 +43,10 @@ from .row_memory import RowMemory
 class RowEmitter(RowMemory):
     """Emits one row domain's passes, for the rows of one block and thread."""
 
-    def __init__(self, stage: Stage, scratch: dict[str, Buffer] | None = None, buffers: Buffers = IN_PLACE):
-        super().__init__(stage, buffers)
+    def __init__(
+        self, stage: Stage, scratch: dict[str, Buffer] | None = None, buffers: Buffers = IN_PLACE, padding: int = 0
+    ):  # fmt: skip
+        super().__init__(stage, buffers, padding)
         self.scratch = scratch or {}
         self.value_tiles: dict[Key, Buffer] = {}
         self.element: Expr | None = None  # the column's place in the tiles of a pass, and in its vector
@@ -111,6 +113,21 @@ class RowEmitter(RowMemory):
         total = self.stage.schedule.passes[0].columns if m.split else self.domain.rows
         if not isinstance(grid, int):  # an empty input gets one idle block: no grid is an error on CUDA
             grid = tir.max(grid, B.i64(1))
+        self._launch_threads(stack, grid)
+        if not isinstance(grid, int):  # nor may that block divide by an extent of zero
+            with B.when(tir.LE(as_expr(total), B.i64(0))):
+                B.leave()
+        if m.split:
+            return B.i64(0)
+        rows = self.domain.rows
+        group = self._groups_of_blocks()
+        if m.tasks > 1:
+            group = group * B.i64(m.tasks) + stack.enter_context(B.loop("serial", m.tasks, "task"))
+        return self.row_of(group, isinstance(rows, int) and rows % (m.rows_per_block * m.tasks) == 0)
+
+    def _launch_threads(self, stack: ExitStack, grid: Extent) -> None:
+        """Launch ``grid`` blocks of the mapping's threads."""
+        m = self.mapping
         self.block = stack.enter_context(T.launch_thread("blockIdx.x", as_expr(grid)))
         if m.exchange is CrossBlockReduction.CLUSTER:
             stack.enter_context(T.launch_thread("clusterCtaIdx.x", B.i64(m.row_splits)))
@@ -120,19 +137,14 @@ class RowEmitter(RowMemory):
             self.lane = stack.enter_context(T.launch_thread("threadIdx.x", B.i64(m.threads)))
         if m.blocks_per_sm:
             bound_registers(stack, m.blocks_per_sm)
-        if not isinstance(grid, int):  # nor may that block divide by an extent of zero
-            with B.when(tir.LE(as_expr(total), B.i64(0))):
-                B.leave()
-        if m.split:
-            return B.i64(0)
-        rows = self.domain.rows
-        group = self.block
-        if m.row_splits > 1:
-            self.segment = B.bind(tir.floormod(self.block, B.i64(m.row_splits)), "segment")
-            group = tir.floordiv(self.block, B.i64(m.row_splits))
-        if m.tasks > 1:
-            group = group * B.i64(m.tasks) + stack.enter_context(B.loop("serial", m.tasks, "task"))
-        return self.row_of(group, isinstance(rows, int) and rows % (m.rows_per_block * m.tasks) == 0)
+
+    def _groups_of_blocks(self) -> Expr:
+        """The group of rows of this block, or of its cluster, of which it has a segment of the columns then."""
+        splits = self.mapping.row_splits
+        if splits == 1:
+            return self.block
+        self.segment = B.bind(tir.floormod(self.block, B.i64(splits)), "segment")
+        return tir.floordiv(self.block, B.i64(splits))
 
     def row_of(self, group: Expr, exact: bool) -> Expr:
         """The row of this thread's slot in a group of rows; ``exact`` when no group reaches past the last row."""
@@ -282,7 +294,7 @@ class RowEmitter(RowMemory):
         skip, valid = (None, tail) if self.mapping.shared else (tail, None)
         with B.when(skip):
             safe = self.inside(base, p.columns, cm)
-            fresh += self._load_shared(p, cm, safe)
+            fresh += self._load_shared(p, cm, safe, self.place(cm, step, chunk))
             read_copies(self, p, cm, self.place(cm, step, chunk))
             out_tiles = {
                 k: B.local([cm.vector], self.buffers.dtype(k[0].output), f"{short_name(k[0])}_out")
@@ -344,14 +356,10 @@ class RowEmitter(RowMemory):
         sched, m = self.stage.schedule, self.mapping
         for key in sched.kept_values:
             dtype = compute_dtype(key[0].output.dtype)
-            self.staged[key] = B.local(
-                [m.block_columns(key[1].columns)], dtype, short_name(key[0]), "shared.dyn"
-            )
+            self.staged[key] = self.dynamic(m.block_columns(key[1].columns), dtype, short_name(key[0]))
         for leaf in sched.kept_loads - self.copied.keys():
-            size = [m.block_columns(leaf[1].columns)]
-            self.staged[leaf] = B.local(
-                size, self.buffers.dtype(leaf[0]), leaf[0].name + "_stage", "shared.dyn"
-            )
+            size, dtype = m.block_columns(leaf[1].columns), self.buffers.dtype(leaf[0])
+            self.staged[leaf] = self.dynamic(size, dtype, leaf[0].name + "_stage")
 
     def _row_outputs(self) -> None:
         sched = self.stage.schedule

@@ -20,6 +20,7 @@ from ...plan.gpu.reuse import loaded_tile
 from ...plan.iteration.alignment import Key
 from ...plan.iteration.loops import Leaf, RowLoop
 from ...plan.kernel import KernelPlan, Stage
+from ...plan.memory import padding
 from .. import builder as B
 from ..buffers import Buffers
 from ..combine import combine, identity
@@ -321,4 +322,5 @@ class StageEmitter(RowEmitter):
             store_columns(
                 ops, [self.sums[op] for op in ops], [partial(op) for op in ops], m, m.of(extent), extent,
                 self.lane, self.slot, self.thread, self.segment, worker, working, f"{self.name}_{extent}",
+                padding(self.whole) if self.whole.retention is None else 0,
             )  # fmt: skip

@@ -21,8 +21,10 @@ from .. import heuristics
 from ..iteration.alignment import Alignment, Misaligned, align
 from ..iteration.domain import At, Domain
 from ..iteration.loops import Leaf, LoopNest, is_streamed, schedule
+from .in_turn import in_turn
 from .mapping import ColumnMapping, CrossBlockReduction, RowMapping
 from .occupancy import blocks_in_shared
+from .patches import crossed_bytes
 from .tile import MOST_BLOCKS, partial_bytes, tile_words, vector_length
 
 
@@ -175,11 +177,15 @@ def _whole_rows(
         most = -(-all_rows // (rows * device.sms)) * rows
         return rows * room.narrowest < heuristics.CROSSED_LINE_BYTES, most
 
+    splits = [n for n in heuristics.CROSSED_SPLITS if n <= device.max_cluster]
+    for candidate in (room.mapping(leaves, rows, n) for rows in wanted for n in splits):
+        staying = None if candidate is None else in_turn(alignment, sched, candidate, device)
+        if staying is not None:
+            return staying
     alone = found(1)
     several = [m for m in alone if room.resident(m) >= 2]
     if several and not preference(best := min(several, key=preference))[0]:
         return room.bounded(best)
-    splits = [n for n in heuristics.CROSSED_SPLITS if n <= device.max_cluster]
     shared = [m for n in splits for m in found(n)]
     for least in heuristics.CROSSED_RESIDENT if shared else ():
         fitting = [m for m in shared if room.resident(m) >= least]
@@ -241,19 +247,3 @@ class _Room:
         if mapping.block < self.device.max_threads_per_block:
             return heuristics.TILE_REGISTERS
         return self.device.registers_per_sm // mapping.block - heuristics.LARGEST_BLOCK_REGISTERS
-
-
-def pitch(mapping: RowMapping, leaf: Leaf) -> int:
-    """Elements from one row of a patch to the next: neighbouring rows begin in neighbouring banks."""
-    tensor, point = leaf
-    return mapping.block_columns(point.columns) + max(1, 4 // item_bytes(tensor.dtype))
-
-
-def crossed_bytes(sched: LoopNest, mapping: RowMapping) -> int:
-    """Shared memory of a block's patches."""
-    loaded = {leaf for p in sched.passes for leaf in p.loads}
-    return sum(
-        mapping.rows_per_block * pitch(mapping, leaf) * item_bytes(leaf[0].dtype)
-        for leaf in mapping.crossed
-        if leaf in loaded
-    )

@@ -61,6 +61,10 @@ class RowMapping:
 
     ``crossed`` are inputs of which neighbouring rows, not columns, are neighbours in memory: a block loads its rows of
     them row by row fastest, and turns them in shared memory.
+
+    ``workers`` are blocks, or clusters of ``row_splits`` blocks, that stay and take groups of rows in turn, every
+    ``workers``-th (up to ``tasks`` each); they copy the next group's patches in the background meanwhile (0: every
+    group has blocks of its own).
     """
 
     threads: int
@@ -74,6 +78,7 @@ class RowMapping:
     blocks_per_sm: int = 0
     copied: bool = False
     crossed: tuple[Leaf, ...] = ()
+    workers: int = 0
 
     @property
     def keep(self) -> bool:
@@ -117,6 +122,7 @@ class RowMapping:
             "columns over blocks": self.split,
             **({"loads": "copied in the background"} if self.copied else {}),
             **({"turned in shared memory": turned} if turned else {}),
+            **({"workers that take rows in turn": self.workers} if self.workers else {}),
         }
 
     def block_columns(self, columns: Extent) -> int:

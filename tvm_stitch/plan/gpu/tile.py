@@ -284,14 +284,16 @@ def exchange_bytes(sched: LoopNest, mapping: RowMapping) -> int:
     """Shared memory of a block that a cluster's exchange takes: a slot for each row, reduction, segment and warp, and a
     barrier for each level of reductions.
 
-    A slot has 8 bytes where any reduction accumulates in 8, else 4.
+    A slot has 8 bytes where any reduction accumulates in 8, else 4. Blocks that stay have others in every turn.
     """
     if mapping.exchange is not CrossBlockReduction.CLUSTER:
         return 0
     sizes = [item_bytes(carried_dtype(op.output.dtype)) for p in sched.passes for op in p.reduces]
     levels = {p.level for p in sched.passes if p.reduces}
     parts = mapping.row_splits * exchanged_warps(mapping)
-    return max(sizes, default=0) * len(sizes) * parts * mapping.rows_per_block + BARRIER_BYTES * len(levels)
+    turns = mapping.tasks if mapping.workers else 1
+    slots = max(sizes, default=0) * len(sizes) * parts * mapping.rows_per_block
+    return turns * (slots + BARRIER_BYTES * len(levels))
 
 
 def exchanged_warps(mapping: RowMapping) -> int:

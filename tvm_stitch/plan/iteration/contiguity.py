@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ... import compat
-from ...compat import Analyzer, Expr
+from ...compat import Analyzer, Expr, Var
 from ...graph.extent import Extent, as_expr, flatten
 from .domain import Domain
 
@@ -19,17 +19,33 @@ def vectorizable(
     ``indices`` are written in the domain's row and column variables. What the domain takes to be a multiple counts as
     one.
     """
+    return _consecutive(domain, indices, shape, (domain.column, columns), (domain.row, domain.rows), vector)
+
+
+def rows_vectorizable(
+    domain: Domain, indices: Sequence[Expr], shape: Sequence[Extent], columns: Extent, vector: int
+) -> bool:
+    """The same of ``vector`` rows from an aligned row on, in any one column."""
+    return _consecutive(domain, indices, shape, (domain.row, domain.rows), (domain.column, columns), vector)
+
+
+def _consecutive(
+    domain: Domain, indices: Sequence[Expr], shape: Sequence[Extent], along: tuple[Var, Extent],
+    across: tuple[Var, Extent], vector: int,
+) -> bool:  # fmt: skip
+    """Whether elements along one variable of the domain, each with its extent, are consecutive, whatever the other."""
     if vector == 1:
         return True
     analyzer = Analyzer()
     group = compat.tir.Var("group", "int64")
-    compat.bind_range(analyzer, domain.row, as_expr(domain.rows))
-    groups = columns // vector if isinstance(columns, int) else compat.tir.floordiv(as_expr(columns), vector)
+    compat.bind_range(analyzer, across[0], as_expr(across[1]))
+    variable, extent = along
+    groups = extent // vector if isinstance(extent, int) else compat.tir.floordiv(as_expr(extent), vector)
     compat.bind_range(analyzer, group, as_expr(groups))
 
     def offset(element: int) -> Expr:
-        column = group * vector + element
-        flat = flatten([compat.substitute(i, {domain.column: column}) for i in indices], shape)
+        place = group * vector + element
+        flat = flatten([compat.substitute(i, {variable: place}) for i in indices], shape)
         return as_expr(domain.in_multiples(flat))
 
     first = analyzer.simplify(offset(0))

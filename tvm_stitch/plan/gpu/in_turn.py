@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clusters that stay and turn one group of rows after the other, the next one's patches on their way meanwhile.
+
+A block that turns a patch of whole rows waits for all of its loads, then for its reductions, and stores at last; what
+comes behind it begins with the same wait. Blocks that stay hide that: once a patch is in registers its place in shared
+memory is free, and copies of the next one fill it while the rows are reduced and stored. Half of the copies are begun
+at once, the others between the stores: all at once would fill the queue in front of the first-level cache, through
+which reductions' shuffles go too.
+
+A layer norm of 4096 transposed columns of 4096 elements (float32) takes 32.7 us so on an H200, 40 to 42 without, and a
+copy 30.6. It is slower with tables of scales read from memory (41, see ``beside_patches``), pieces of lines (28 rows a
+block 37.6), and where more clusters are launched than are resident at once (41: the last ones begin when others end).
+Each turn has a place in shared memory for what is exchanged; rows that need more turns than there is room for have
+several times as many clusters as are resident.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...device import DeviceModel
+from ...graph.dtype import item_bytes
+from ...graph.extent import static_extent
+from .. import heuristics
+from ..iteration.alignment import Alignment
+from ..iteration.contiguity import rows_vectorizable
+from ..iteration.loops import Leaf, LoopNest, is_streamed
+from .mapping import CrossBlockReduction, RowMapping
+from .occupancy import blocks_in_shared
+from .patches import PIECE_BYTES, crossed_bytes, pieces
+from .tile import partial_bytes, tile_words
+
+
+def in_turn(
+    alignment: Alignment, sched: LoopNest, mapping: RowMapping, device: DeviceModel
+) -> RowMapping | None:
+    """A mapping of whole rows that are turned, by clusters that stay; None where that cannot be, or gains nothing.
+
+    Args:
+        alignment: a stitch op's.
+        sched: its schedule, of one static column space.
+        mapping: in which blocks of a cluster share their rows.
+        device: a GPU.
+    """
+    if not device.background_copies or mapping.exchange is not CrossBlockReduction.CLUSTER:
+        return None
+    if not _copied_whole(alignment, sched, mapping) or not _has_registers(alignment, sched, mapping, device):
+        return None
+    resident = heuristics.IN_TURN_RESIDENT
+    clusters = _resident_clusters(device, mapping.row_splits, resident)
+    groups = -(-static_extent(alignment.domain.rows) // mapping.rows_per_block)
+    for times in range(1, groups // (heuristics.IN_TURN_GROUPS * clusters) + 1):
+        workers = times * clusters
+        turns = -(-groups // workers)
+        found = replace(mapping, workers=workers, tasks=turns, blocks_per_sm=resident)
+        shared = crossed_bytes(sched, found) + partial_bytes(sched, found) + heuristics.SHARED_SLACK_BYTES
+        if turns <= heuristics.IN_TURN_MOST and blocks_in_shared(device, shared) >= resident:
+            return found
+    return None
+
+
+def _has_registers(alignment: Alignment, sched: LoopNest, mapping: RowMapping, device: DeviceModel) -> bool:
+    """Whether threads have registers for their columns where so many blocks are resident, and enough columns."""
+    ((columns, spread),) = mapping.columns.items()
+    if static_extent(columns) < heuristics.IN_TURN_COLUMNS * mapping.row_splits:
+        return False
+    # NVIDIA's compiler converts what half types keep early.
+    half = any(item_bytes(tensor.dtype) == 2 for tensor, _ in mapping.crossed)
+    tile = spread.chunks * spread.vector * max(tile_words(alignment, sched, columns), float(half))
+    own = device.registers_per_sm // (mapping.block * heuristics.IN_TURN_RESIDENT)
+    return tile + heuristics.IN_TURN_REGISTERS <= own
+
+
+def _copied_whole(alignment: Alignment, sched: LoopNest, mapping: RowMapping) -> bool:
+    """Whether all that rows read of their own are patches whose neighbouring rows the copies find in whole pieces."""
+    domain = alignment.domain
+    streamed = {leaf for p in sched.passes for leaf in p.loads if is_streamed(domain.rows, leaf)}
+    return streamed == set(mapping.crossed) and all(
+        _has_pieces(alignment, mapping, leaf) for leaf in mapping.crossed
+    )
+
+
+def _has_pieces(alignment: Alignment, mapping: RowMapping, leaf: Leaf) -> bool:
+    tensor, point = leaf
+    if mapping.rows_per_block * item_bytes(tensor.dtype) < heuristics.IN_TURN_LINE_BYTES:
+        return False
+    together = PIECE_BYTES // item_bytes(tensor.dtype)
+    if static_extent(alignment.domain.rows) % together or pieces(mapping, leaf).column < 1:
+        return False
+    return rows_vectorizable(alignment.domain, point.indices, tensor.shape, point.columns, together)
+
+
+def _resident_clusters(device: DeviceModel, blocks: int, blocks_per_sm: int) -> int:
+    """Clusters of ``blocks`` blocks that certainly run at once.
+
+    Those of a cluster share a graphics processing cluster, whose multiprocessors come in pairs. In each of these, one
+    pair fewer than a cluster takes may be left over, and one pair where it takes but one: the driver of an H200 with
+    132 multiprocessors says 30 clusters of eight blocks and 62 of four, two a multiprocessor.
+    """
+    sms = -(-blocks // blocks_per_sm)
+    left_over = device.sms // device.gpc_sms * max(2, sms - 2)
+    return max(1, (device.sms - left_over) // sms)
