@@ -193,7 +193,6 @@ def cuda_convolution(
         results = [B.flat_view(buffer) for buffer in behind or out]
         evaluator = None if epilogue is None else TileEvaluator(epilogue, results, lanes)
         if adds_up is not None:
-            B.evaluate(T.cuda.grid_sync())
             grid = Grid(blocks, of.tile.threads, block, thread)
             add_up(divided[0], whole, evaluator or results[0], lanes, grid)
         elif evaluator is not None and at is not None:

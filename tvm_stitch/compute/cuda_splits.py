@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..codegen import builder as B
-from ..compat import Buffer, Expr, tir
+from ..compat import Buffer, Expr, T, tir
 from ..graph.extent import ceildiv, product
 from .cuda_epilogue import TileEvaluator
 from .cuda_places import Places, quotient
+
+AT_ONCE = 8
+"""Splits of which a thread loads its places together."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +29,10 @@ class Grid:
 def add_up(
     splits: Buffer, whole: Sequence[Expr], result: Buffer | TileEvaluator, lanes: int, grid: Grid
 ) -> None:
-    """Add up the splits of every place of the result, and store the sums, or what an epilogue makes of them.
+    """Behind a barrier, add up the splits of every place of the result; store the sums, or an epilogue's results.
 
     Args:
-        splits: ``<splits, images, channels, places...>``, which all blocks have written.
+        splits: ``<splits, images, channels, places...>``, which all blocks have written when they meet at the barrier.
         whole: the extents without the splits.
         result: of the sums, flat; or what evaluates an epilogue of them.
         lanes: neighbouring places, of which an image's are a multiple, that a thread computes at once.
@@ -40,18 +43,15 @@ def add_up(
     of_image = B.cell(tir.floordiv(product(places), B.i64(lanes)), "of_image")
     vectors = B.cell(images * channels * of_image, "vectors")
     step = B.cell(grid.blocks * B.i64(grid.threads), "step")
-    divided, sums, part = B.flat_view(splits), *(B.local([lanes], "float32", n) for n in ("sums", "part"))
-    with B.loop("serial", ceildiv(vectors, step), "i") as i:
+    turns = B.cell(
+        quotient(vectors + step - B.i64(1), step), "turns"
+    )  # before the barrier, where blocks wait
+    B.evaluate(T.cuda.grid_sync())
+    divided, sums = B.flat_view(splits), B.local([lanes], "float32", "sums")
+    with B.loop("serial", turns, "i") as i:
         vector = B.cell(i * step + grid.block * B.i64(grid.threads) + grid.thread, "vector")
         with B.when(tir.LT(vector, vectors)):
-            with B.loop("vectorized", lanes, "v") as v:
-                B.store(sums, B.fetch(divided, vector * B.i64(lanes) + v), [v])
-            with B.loop("serial", count - B.i64(1), "split") as split:
-                with B.loop("vectorized", lanes, "v") as v:
-                    begin = ((split + B.i64(1)) * vectors + vector) * B.i64(lanes)
-                    B.store(part, B.fetch(divided, begin + v), [v])
-                with B.loop("unroll", lanes, "v") as v:
-                    B.store(sums, B.fetch(sums, v) + B.fetch(part, v), [v])
+            _add(divided, vector, vectors, count, sums, lanes)
             if isinstance(result, TileEvaluator):
                 row = B.cell(quotient(vector, of_image), "row")
                 image = B.cell(quotient(row, channels), "image")
@@ -60,3 +60,25 @@ def add_up(
             else:
                 with B.loop("vectorized", lanes, "v") as v:
                     B.store(result, B.fetch(sums, v), [vector * B.i64(lanes) + v])
+
+
+def _add(divided: Buffer, vector: Expr, vectors: Expr, count: Expr, sums: Buffer, lanes: int) -> None:
+    """Add up all splits of a vector, in their order; ``AT_ONCE`` of them are on their way together.
+
+    Behind the last one they are read again and left out: a condition around loads would let them come one by one.
+    """
+    parts = B.local([AT_ONCE * lanes], "float32", "parts")
+    with B.loop("vectorized", lanes, "v") as v:
+        B.store(sums, B.fetch(divided, vector * B.i64(lanes) + v), [v])
+    others = B.cell(count - B.i64(1), "others")
+    with B.loop("serial", ceildiv(others, AT_ONCE), "some") as some:
+        first = B.cell(some * B.i64(AT_ONCE) + B.i64(1), "first")
+        for k in range(AT_ONCE):
+            split = tir.min(first + B.i64(k), others)
+            with B.loop("vectorized", lanes, "v") as v:
+                part = B.fetch(divided, (split * vectors + vector) * B.i64(lanes) + v)
+                B.store(parts, part, [B.i64(k * lanes) + v])
+        for k in range(AT_ONCE):
+            with B.loop("unroll", lanes, "v") as v:
+                added = B.fetch(sums, v) + B.fetch(parts, B.i64(k * lanes) + v)
+                B.store(sums, tir.Select(first + B.i64(k) <= others, added, B.fetch(sums, v)), [v])
