@@ -16,6 +16,7 @@ from cuda_emulator import Options, run_cuda, run_lowered
 from cuda_emulator.lowering import lower
 from tests.graph.helpers import build
 from tvm_stitch import StitchConfig, explain
+from tvm_stitch.compute import cuda_convolution_plan
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import pipeline
 from tvm_stitch.testing.more_than_stock import more_than_stock
@@ -170,6 +171,53 @@ def test_divided_sums_are_added_up_by_their_own_kernel(
     assert [launch.cooperative for launch in run.launches] == [True]
 
 
+@pytest.mark.parametrize("splits", [2, 3, 4, 8])
+@pytest.mark.parametrize("extents", [(6, 6), (7, 5)], ids=str)
+@pytest.mark.parametrize("behind", [alone, hard_swish, two_results, gated_residual])
+def test_few_splits_are_blocks_of_a_cluster(
+    behind: Callable[..., Any], extents: tuple[int, int], splits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They add up each other's tiles in their order, as behind a barrier of the grid: bits are the same."""
+    monkeypatch.setattr(cuda_convolution_plan, "SPLITS", (splits,))
+    monkeypatch.setattr(cuda_convolution_plan, "FEWEST_ROUNDS", 1)
+
+    def body(emit: Any, x: Any) -> Any:
+        return behind(emit, emit(divided(x)), x)
+
+    mod, x = build(body, ((3, CHANNELS, *extents), "float32")), draw(3, CHANNELS, *extents)
+    found = []
+    for config in (StitchConfig(), StitchConfig(clusters=False)):
+        run = run_cuda(mod, [x], target=TARGET, relax_pipeline=pipeline(TARGET, config)).check()
+        (launch,) = run.launches
+        assert launch.name.startswith("convolution_added_up")
+        assert launch.cluster == ((splits if config.clusters else 1), 1, 1)
+        assert launch.cooperative != config.clusters
+        found.append(run.outputs)
+    assert mismatches(list(found[0]), evaluate(mod, [x]), TOLERANCE) == []
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_cluster_needs_no_grid_barriers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_convolution_plan, "SPLITS", (4,))
+    mod = build(lambda emit, x: emit(R.nn.relu(emit(divided(x)))), ((1, CHANNELS, 9, 9), "float32"))
+    counted = count_kernels(mod, TARGET, pipeline(TARGET, StitchConfig(grid_barriers=False)))
+    assert counted.names == ("convolution_added_up_relu_kernel",)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_tiles_of_a_cluster(groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several tiles of channels and of places, the last ones not full."""
+    monkeypatch.setattr(cuda_convolution_plan, "SPLITS", (4,))
+
+    def body(emit: Any, x: Any) -> Any:
+        y = emit(R.nn.conv2d(x, constant(192, 128 // groups, 3, 3), padding=1, groups=groups))
+        return emit(R.nn.relu(emit(R.add(y, constant(1, 192, 1, 1)))))
+
+    (name,) = launched(build(body, ((2, 128, 8, 9), "float32")), [draw(2, 128, 8, 9)])
+    assert name.startswith("convolution_added_up")
+
+
 def test_divided_sums_of_groups() -> None:
     def body(emit: Any, x: Any) -> Any:
         y = emit(R.nn.conv2d(x, constant(128, 64, 3, 3), groups=2))
@@ -268,7 +316,7 @@ def test_what_else_is_done_to_divided_sums_is_stitched(body: Callable[..., Any])
 @pytest.mark.parametrize(("images", "channels", "size"), [(2, 64, 12), (4, 128, 9)], ids=str)
 def test_more_blocks_than_a_device_holds(images: int, channels: int, size: int) -> None:
     """They take turns at tiles, of one slice and of two, and none waits for one that has not begun."""
-    config, options = StitchConfig(multiprocessors=2), Options(multiprocessors=2)
+    config, options = StitchConfig(multiprocessors=2, clusters=False), Options(multiprocessors=2)
     weight = constant(channels, channels, 3, 3)
     shape = (images, channels, size, size)
     mod = build(lambda emit, x: emit(R.nn.relu(emit(R.nn.conv2d(x, weight, padding=1)))), (shape, "float32"))
@@ -281,14 +329,14 @@ def test_more_blocks_than_a_device_holds(images: int, channels: int, size: int) 
 
 def test_a_device_that_does_not_hold_all_blocks_is_refused() -> None:
     mod = build(lambda emit, x: emit(R.nn.relu(emit(divided(x)))), ((1, CHANNELS, 9, 9), "float32"))
-    x, lowered = draw(1, CHANNELS, 9, 9), lower(mod, TARGET, pipeline(TARGET))
+    x, lowered = draw(1, CHANNELS, 9, 9), lower(mod, TARGET, pipeline(TARGET, StitchConfig(clusters=False)))
     run_lowered(lowered, [x], options=Options(multiprocessors=12)).check()
     with pytest.raises(RuntimeError, match="needs more than the device of its arguments has"):
         run_lowered(lowered, [x], options=Options(multiprocessors=2))
 
 
-def test_without_grid_barriers_a_stitched_kernel_adds_up() -> None:
-    config = StitchConfig(grid_barriers=False)
+def test_without_barriers_a_stitched_kernel_adds_up() -> None:
+    config = StitchConfig(grid_barriers=False, clusters=False)
     mod = build(lambda emit, x: emit(R.nn.relu(emit(divided(x)))), ((1, CHANNELS, 9, 9), "float32"))
     counted = count_kernels(mod, TARGET, pipeline(TARGET, config))
     assert counted.names == ("convolution_kernel", "stitch_added_up_relu_kernel")

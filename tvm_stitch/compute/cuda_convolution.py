@@ -32,7 +32,7 @@ from .cuda.sources import sources
 from .cuda_convolution_plan import DEPTH, ConvolutionPlan, ImageConvolution, Tile
 from .cuda_epilogue import Epilogue, TileEvaluator
 from .cuda_places import Places
-from .cuda_splits import Grid, add_up
+from .cuda_splits import Cluster, Grid, add_up
 from .emit import compute_func
 
 FIRST_CAPABILITY = 80
@@ -131,6 +131,7 @@ def cuda_convolution(
     lanes: int = 1,
     adds_up: DeviceModel | None = None,
     in_turn: bool = False,
+    cluster: int = 1,
 ) -> Any:
     """The scheduled PrimFunc: data, packed weight and result, which has the splits as its first axis if it has some.
 
@@ -144,6 +145,8 @@ def cuda_convolution(
         adds_up: the device, all of whose blocks wait for each other and then add up the splits. These are a last result
             then, behind the others. Without, a kernel with splits has no epilogue.
         in_turn: whether that device does not hold so many blocks: those that it holds take turns at tiles.
+        cluster: splits, if each of a tile is a block of a cluster, whose blocks add up each other's: then nothing of
+            them is written to device memory, and no barrier goes across the grid.
     """
     images, channels, lines, line, outputs, splits = (
         tir.Var(name, "int64") for name in ("n", "c", "k", "line", "f", "splits")
@@ -155,20 +158,22 @@ def cuda_convolution(
     weight = _buffer([lines, line], "weight")
     whole = [images, outputs, *places]
     behind = _behind(epilogue, whole)
-    divided = [_buffer([splits, *whole], "splits")] if of.has_splits else []
+    divided = [_buffer([splits, *whole], "splits")] if of.has_splits and cluster == 1 else []
     out = [_buffer(whole, "out")] if not behind and (adds_up or not divided) else []
-    count = splits if of.has_splits else B.i64(1)
+    count = splits if divided else B.i64(cluster)
     own = tir.floordiv(outputs, B.i64(of.groups))
     tiles = product(
         [ceildiv(own, of.tile.rows), ceildiv(product([images, *places]), of.tile.places), of.groups, count]
     )
     blocks = B.i64(of.resident * adds_up.sms) if adds_up is not None and in_turn else tiles
-    keeps_tile = epilogue is not None and not divided
+    keeps_tile = (epilogue is not None or cluster > 1) and not divided
     floats = of.tile.shared_floats(of.exchanged, keeps_tile)
     with B.kernel() as body, ExitStack() as stack:
         if adds_up is not None:
             check_multiprocessors(adds_up, data, ceildiv(blocks, of.resident))
         block = stack.enter_context(T.launch_thread("blockIdx.x", blocks))
+        if cluster > 1:
+            stack.enter_context(T.launch_thread("clusterCtaIdx.x", B.i64(cluster)))
         thread = stack.enter_context(T.launch_thread("threadIdx.x", B.i64(of.tile.threads)))
         bound_registers(stack, of.resident)
         shared = B.local([floats], "float32", "shared", "shared.dyn")
@@ -183,20 +188,25 @@ def cuda_convolution(
             count,
             B.i64(lanes),
         ]
-        buffers = [data, weight, *(divided or out)]
+        buffers = [data, weight, *([] if keeps_tile else divided or out)]
         if in_turn:
             with B.loop("serial", tir.floordiv(tiles - block + blocks - B.i64(1), blocks), "turn") as turn:
                 B.evaluate(_call(of, shared.data, buffers, at, [*sizes, turn * blocks + block]))
                 B.evaluate(compat.intrinsic("int32", "tvm_storage_sync", compat.string("shared")))
         else:
-            B.evaluate(_call(of, shared.data, buffers, at, [*sizes, block]))
+            number = block
+            if cluster > 1:
+                rank = tir.floormod(block, B.i64(cluster))
+                number = rank * tir.floordiv(tiles, B.i64(cluster)) + tir.floordiv(block, B.i64(cluster))
+            B.evaluate(_call(of, shared.data, buffers, at, [*sizes, number]))
         results = [B.flat_view(buffer) for buffer in behind or out]
         evaluator = None if epilogue is None else TileEvaluator(epilogue, results, lanes)
         if adds_up is not None:
             grid = Grid(blocks, of.tile.threads, block, thread)
             add_up(divided[0], whole, evaluator or results[0], lanes, grid)
-        elif evaluator is not None and at is not None:
-            _write_back(of, evaluator, shared, at, thread, whole)
+        elif at is not None:
+            tiles_kept = Cluster(cluster, tir.floormod(block, B.i64(cluster)))
+            _write_back(of, evaluator or results[0], shared, at, thread, whole, lanes, tiles_kept)
     made = exact_constants(compute_func([data, weight, *behind, *out, *divided], body[0]))
     return made.with_attrs(COOPERATIVE) if adds_up is not None else made
 
@@ -221,14 +231,16 @@ def _behind(epilogue: Epilogue | None, whole: list[Any]) -> list[Buffer]:
 
 
 def _write_back(
-    of: KernelOf, evaluator: TileEvaluator, shared: Buffer, at: Buffer, thread: Expr, whole: list[Any]
-) -> None:
-    """Evaluate an epilogue on the tile that a block has in shared memory.
+    of: KernelOf, result: TileEvaluator | Buffer, shared: Buffer, at: Buffer, thread: Expr, whole: list[Any],
+    lanes: int, cluster: Cluster,
+) -> None:  # fmt: skip
+    """Store what a block has in shared memory, or what an epilogue makes of it.
 
-    A thread keeps its places, and goes through the channels of the tile. ``at`` has where it begins, in numbers of
-    which TVM's simplifier knows nothing: it writes divisions anew wherever they are used.
+    A thread keeps its places, and goes through the channels of the tile; in a cluster through some of them, of which it
+    adds up the tiles of all blocks. ``at`` has where it begins, in numbers of which TVM's simplifier knows nothing: it
+    writes divisions anew wherever they are used.
     """
-    (_, _, *places), lanes = whole, evaluator.lanes
+    _, channels, *places = whole
     across = of.tile.places // lanes
     down = of.tile.threads // across
     image, vector, first, left = (B.fetch(at, i) for i in range(4))
@@ -236,11 +248,29 @@ def _write_back(
         tir.floordiv(product(places), B.i64(lanes)), "of_image"
     )  # hidden: it would lose sight of lanes
     column = tir.floormod(thread, B.i64(across)) * B.i64(lanes)
-    with B.loop("serial", of.tile.rows // down, "i") as i:
-        line = i * B.i64(down) + tir.floordiv(thread, B.i64(across))
-        with B.when(tir.LT(line, left)):
+    each = of.tile.rows // down
+    if cluster.blocks > 1:
+        cluster.meet()
+    with B.loop("serial", -(-each // cluster.blocks), "i") as i:
+        number = i * B.i64(cluster.blocks) + cluster.rank
+        line = number * B.i64(down) + tir.floordiv(thread, B.i64(across))
+        is_line = tir.LT(line, left)
+        if each % cluster.blocks:
+            is_line = tir.And(is_line, tir.LT(number, B.i64(each)))
+        with B.when(is_line):
+            start, sums = line * B.i64(of.tile.places) + column, shared
+            if cluster.blocks > 1:
+                sums = cluster.added_up(shared, start, lanes)
+                start = B.i64(0)
             at_places = Places(whole, image, first + line, vector, of_image, lanes)
-            evaluator.emit(shared, line * B.i64(of.tile.places) + column, at_places)
+            if isinstance(result, TileEvaluator):
+                result.emit(sums, start, at_places)
+            else:
+                with B.loop("vectorized", lanes, "v") as v:
+                    place = ((image * channels + first + line) * of_image + vector) * B.i64(lanes) + v
+                    B.store(result, B.fetch(sums, start + v), [place])
+    if cluster.blocks > 1:
+        cluster.meet()  # no block ends while others read its tile
 
 
 def _two(extents: list[Any]) -> list[Any]:

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a convolution's kernel does behind a barrier where sums are divided: it adds them up, and goes on with those."""
+"""What a convolution's kernel does where sums are divided: behind a barrier it adds them up, and goes on with those.
+
+Of few splits each is a block of a cluster, which finds the others' tiles in their shared memory. More are written to
+device memory, and the barrier goes across the grid.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from dataclasses import dataclass
 from ..codegen import builder as B
 from ..compat import Buffer, Expr, T, tir
 from ..graph.extent import ceildiv, product
+from .cuda.sources import sources
 from .cuda_epilogue import TileEvaluator
 from .cuda_places import Places, quotient
 
@@ -24,6 +29,36 @@ class Grid:
     threads: int
     block: Expr
     thread: Expr
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Blocks that each have a split of a tile in shared memory, and which of them runs; or a block on its own."""
+
+    blocks: int
+    rank: Expr
+
+    @staticmethod
+    def meet() -> None:
+        """Wait for all of its threads."""
+        B.evaluate(T.ptx.barrier.cluster.arrive.release.aligned())
+        B.evaluate(T.ptx.barrier.cluster.wait.acquire.aligned())
+
+    def added_up(self, shared: Buffer, start: Expr, lanes: int) -> Buffer:
+        """The sums over all blocks of the floats from a place of shared memory on, in registers."""
+        sums = B.local([lanes], "float32", "sums")
+        name = f"tvm_stitch_cluster_sums_{self.blocks}_{lanes}"
+        code = sources("cluster_sums") + _SUMS.format(name=name, blocks=self.blocks, lanes=lanes)
+        at, to = tir.address_of(B.fetch(shared, start)), tir.address_of(B.fetch(sums, 0))
+        B.evaluate(T.cuda.func_call(name, at, to, source_code=code))
+        return sums
+
+
+_SUMS = """
+__device__ __forceinline__ void {name}(const void* at, void* sums) {{
+  tvm_stitch::add_up_of_cluster<{blocks}, {lanes}>((const float*)at, (float*)sums);
+}}
+"""
 
 
 def add_up(

@@ -2,7 +2,7 @@
 """ConvolutionEpilogues: a stitch op that is element-wise on convolutions of ours is computed in their kernels.
 
 Runs where stitch ops are merged, and not scheduled yet. Where a convolution's sums are divided, a stitch op adds them
-up. If it is element-wise otherwise, the convolution's kernel does both, behind a barrier of the grid.
+up. If it is element-wise otherwise, the convolution's kernel does both, behind a barrier of a cluster or of the grid.
 """
 
 from __future__ import annotations
@@ -37,6 +37,40 @@ class Convolved:
 
     call: Any
     of: KernelOf
+
+
+@dataclass(frozen=True)
+class Adding:
+    """How kernels of convolutions add up divided sums.
+
+    Attributes:
+        device: on which they run.
+        barriers: whether barriers may go across a grid.
+    """
+
+    device: DeviceModel
+    barriers: bool
+
+    def can(self, convolution: Convolved) -> bool:
+        """Whether the convolution's kernel can go on with its result."""
+        return not convolution.of.has_splits or self.barriers or self.cluster(convolution) > 1
+
+    def cluster(self, convolution: Convolved) -> int:
+        """Splits that are blocks of a cluster; 1 where there are none, or too many."""
+        if not convolution.of.has_splits:
+            return 1
+        splits = self._divided(convolution)[0]
+        return splits if splits <= self.device.max_cluster else 1
+
+    def is_in_turn(self, convolution: Convolved) -> bool:
+        """Whether the device does not hold a block for each tile of each split at once."""
+        of = convolution.of
+        return tiles_of(of, self._divided(convolution)) > of.resident * self.device.sms
+
+    @staticmethod
+    def _divided(convolution: Convolved) -> list[int]:
+        (divided,) = result_types(convolution.call)
+        return [int(extent) for extent in divided.shape]
 
 
 @dataclass(frozen=True)
@@ -78,8 +112,8 @@ class ConvolutionEpilogues:
 
     def __init__(self, target: Any, config: StitchConfig | None = None):
         config = checked_config(config)
-        self.device = device_model(resolve_target(target), config)
-        self.barriers = has_barriers(config, self.device)
+        device = device_model(resolve_target(target), config).configured(config)
+        self.adding = Adding(device, has_barriers(config, device))
 
     def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Fuse them, and drop the functions that nothing calls any more."""
@@ -88,17 +122,16 @@ class ConvolutionEpilogues:
             for gvar, func in mod.functions_items()
             if isinstance(func, tirx.PrimFunc) and func.attrs and CONVOLUTION_ATTR in func.attrs
         }
-        kernels = {gvar: of for gvar, of in kernels.items() if self.barriers or not of.has_splits}
         if not kernels:
             return mod
-        finder = _Finder(mod, kernels)
+        finder = _Finder(mod, kernels, self.adding)
         plans = {gvar: finder.plans(func) for gvar, func in own_functions(mod)}
-        return _Rewriter(mod, self.device).rewritten(plans) if any(plans.values()) else mod
+        return _Rewriter(mod, self.adding).rewritten(plans) if any(plans.values()) else mod
 
 
 class _Finder:
-    def __init__(self, mod: tvm.IRModule, kernels: dict[Any, KernelOf]):
-        self.mod, self.kernels = mod, kernels
+    def __init__(self, mod: tvm.IRModule, kernels: dict[Any, KernelOf], adding: Adding):
+        self.mod, self.kernels, self.adding = mod, kernels, adding
         self.graphs: dict[Any, StitchGraph | None] = {}
 
     def plans(self, func: Any) -> dict[Any, Fused]:
@@ -113,8 +146,9 @@ class _Finder:
                 if not is_call_tir(binding.value):
                     continue
                 if binding.value.args[0] in self.kernels:
-                    if only_reader_inside(readers, binding.var) is not None:
-                        convolved[binding.var] = Convolved(binding.value, self.kernels[binding.value.args[0]])
+                    made = Convolved(binding.value, self.kernels[binding.value.args[0]])
+                    if only_reader_inside(readers, binding.var) is not None and self.adding.can(made):
+                        convolved[binding.var] = made
                     continue
                 fused = self._fused(binding.value, convolved)
                 if fused is not None:
@@ -180,9 +214,9 @@ class _Finder:
 
 @mutator
 class _Rewriter(PlannedRewriter):
-    def __init__(self, mod: tvm.IRModule, device: DeviceModel):
+    def __init__(self, mod: tvm.IRModule, adding: Adding):
         super().__init__(mod)
-        self.device = device
+        self.adding = adding
 
     def replaced(self, plan: Fused, call: Any) -> Any:
         name = f"convolution_{call.args[0].name_hint.removeprefix('stitch_')}"
@@ -206,11 +240,13 @@ class _Rewriter(PlannedRewriter):
         if part.epilogue is not None:
             types = [relax.TensorType(shape, tensor.dtype) for tensor in part.epilogue.graph.outputs]
         lanes = lanes_of([int(extent) for extent in shape[2:]])
-        adds_up = self.device if of.has_splits else None
-        in_turn = of.has_splits and self._is_in_turn(of, convolved)
-        func = cuda_convolution(of, part.epilogue, lanes, adds_up, in_turn)
+        cluster = self.adding.cluster(part.convolution)
+        across_grid = of.has_splits and cluster == 1
+        adds_up = self.adding.device if across_grid else None
+        in_turn = across_grid and self.adding.is_in_turn(part.convolution)
+        func = cuda_convolution(of, part.epilogue, lanes, adds_up, in_turn, cluster)
         inputs = [self.visit_expr(arg) for arg in call_args(call)[0]]
-        types = [*types, convolved] if of.has_splits else types
+        types = [*types, convolved] if across_grid else types
         kernel = self.builder_.add_func(func, name)
         made = relax.call_tir(
             kernel, relax.Tuple([*inputs, *operands]), types if len(types) > 1 else types[0]
@@ -218,8 +254,4 @@ class _Rewriter(PlannedRewriter):
         bound = self.builder_.emit(made)
         if len(types) == 1:
             return [bound]
-        return [self.builder_.emit(relax.TupleGetItem(bound, i)) for i in range(len(types) - of.has_splits)]
-
-    def _is_in_turn(self, of: KernelOf, divided: Any) -> bool:
-        """Whether a device does not hold a block for each tile of each split at once."""
-        return tiles_of(of, [int(extent) for extent in divided.shape]) > of.resident * self.device.sms
+        return [self.builder_.emit(relax.TupleGetItem(bound, i)) for i in range(len(types) - across_grid)]

@@ -145,6 +145,10 @@ def _translate(statement: str) -> str:
             kind = _TYPES[m[1]]
             value = f"emu::load_shared<{kind}>({operand(m[3])})"
             return f"{operand(m[2])} = emu::read_bits<{kind}>({operand(m[2])}, {value})"
+    if m := re.fullmatch(rf"ld\.shared(?:::cluster|::cta)?\.v4\.f32 {_VECTOR[4]}, \[%(\d+)\]", text):
+        *into, address = m.groups()
+        loads = (f"emu::load_shared<float>({operand(address)} + {4 * i})" for i in range(4))
+        return ", ".join(f"{operand(i)} = {load}" for i, load in zip(into, loads))
     if m := re.fullmatch(
         r"st(?:\.volatile|\.relaxed\.\w+)?\.shared(?:::cluster|::cta)?\.(\w+) \[%(\d+)\], %(\d+)", text
     ):
