@@ -179,14 +179,18 @@ TRANSPOSITIONS = {"transpose": transpose, "transpose_layer_norm": transpose_laye
 
 
 def workloads(
-    names: Sequence[str], columns: Sequence[int], elements: int = ELEMENTS, dtype: str = "bfloat16"
+    names: Sequence[str],
+    columns: Sequence[int],
+    elements: int = ELEMENTS,
+    dtype: str = "bfloat16",
+    shapes: Sequence[tuple[int, ...]] = SHAPES,
 ) -> Iterator[Workload]:
     """Those of some names."""
     for name in names:
         if name in ROWS:
             yield from (ROWS[name](max(elements // n, 1), n, DTYPES[dtype]) for n in columns)
         else:
-            yield from (TRANSPOSITIONS[name](*shape) for shape in SHAPES)
+            yield from (TRANSPOSITIONS[name](*shape) for shape in shapes)
 
 
 class _Module(torch.nn.Module):
@@ -284,6 +288,11 @@ def table(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> str:
     return aligned(head, body)
 
 
+def _is_shape(text: str) -> bool:
+    extents = text.split("x")
+    return len(extents) > 1 and all(n.isdigit() and int(n) > 0 for n in extents)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     parser = argparse.ArgumentParser(
@@ -293,6 +302,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--cases", default=",".join(known), help="comma-separated; all by default")
     parser.add_argument("--columns", default=",".join(map(str, COLUMNS)), help="of rows, comma-separated")
     parser.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="of rows")
+    usual = ",".join("x".join(map(str, shape)) for shape in SHAPES)
+    parser.add_argument("--shapes", default=usual, help=f"of transpositions, comma-separated ({usual})")
     parser.add_argument("--contenders", default="stitched,inductor,liger,quack")
     parser.add_argument("--json", metavar="FILE", help="write the numbers there too")
     args = parser.parse_args(argv)
@@ -303,10 +314,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"unknown contender {unknown[0]}: choose from stitched, inductor, liger, quack")
     if not all(n.isdigit() and 0 < int(n) for n in args.columns.split(",")):
         parser.error(f"--columns {args.columns}: positive numbers, separated by commas")
+    shapes = [tuple(map(int, shape.split("x"))) for shape in args.shapes.split(",") if _is_shape(shape)]
+    if len(shapes) != len(args.shapes.split(",")):
+        parser.error(
+            f"--shapes {args.shapes}: two extents or more each, as of 4096x4096, separated by commas"
+        )
     need_gpu("cuda")
     timer = FlushedTimer()
     rows = []
-    for work in workloads(cases, [int(n) for n in args.columns.split(",")], dtype=args.dtype):
+    for work in workloads(cases, [int(n) for n in args.columns.split(",")], dtype=args.dtype, shapes=shapes):
         print(work.name, file=sys.stderr, flush=True)
         rows.append(bench(work, names, timer))
         torch.cuda.empty_cache()

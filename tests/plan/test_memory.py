@@ -12,7 +12,7 @@ from tests.graph.helpers import H200, build, graph, plan, symbol
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.plan.gpu.mapping import Storage
 from tvm_stitch.plan.in_block import plan_in_block
-from tvm_stitch.plan.memory import bytes_of, shared_bytes, traffic
+from tvm_stitch.plan.memory import OPT_IN_BYTES, bytes_of, padding, shared_bytes, shared_parts, traffic
 from tvm_stitch.sizes import named
 from tvm_stitch.testing import cases
 
@@ -94,3 +94,18 @@ def test_shared_memory_of_partial_results() -> None:
     wide = plan(cases.softmax(64, 1024).build())
     assert wide.stage.mapping.threads > 32 and shared_bytes(wide) == wide.stage.mapping.block // 32 * 4
     assert shared_bytes(plan(cases.softmax(65536, 128).build())) == 0
+
+
+@pytest.mark.parametrize(("columns", "more"), [(4096, 0), (5000, 8192)])
+def test_the_runtime_asks_for_all_shared_memory(columns: int, more: int) -> None:
+    """It does so where dynamic shared memory alone is more than every kernel may have."""
+
+    def normalized(emit: Any, x: Any) -> Any:
+        x = emit(R.permute_dims(x, [0, 2, 1]))
+        return emit(R.divide(x, emit(R.sqrt(emit(R.mean(emit(R.multiply(x, x)), -1, True))))))
+
+    made = plan_in_block(graph(build(normalized, ((1, columns, 16384), F32))), H200)
+    static, dynamic = shared_parts(made)
+    assert static > 0 and padding(made) == more
+    assert dynamic + more >= OPT_IN_BYTES and (dynamic < OPT_IN_BYTES) == (more > 0)
+    assert shared_bytes(made) == static + dynamic + more

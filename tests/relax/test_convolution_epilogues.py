@@ -171,6 +171,16 @@ def test_divided_sums_are_added_up_by_their_own_kernel(
     assert [launch.cooperative for launch in run.launches] == [True]
 
 
+@pytest.mark.parametrize("splits", [9, 10, 18])
+def test_every_split_is_added_once(splits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of as many as are loaded together, and of others, none of which is empty."""
+    monkeypatch.setattr(cuda_convolution_plan, "SPLITS", (splits,))
+    monkeypatch.setattr(cuda_convolution_plan, "FEWEST_ROUNDS", 1)
+    mod = build(lambda emit, x: emit(divided(x)), ((1, CHANNELS, 6, 6), "float32"))
+    (name,) = launched(mod, [draw(1, CHANNELS, 6, 6)])
+    assert name.startswith("convolution")
+
+
 @pytest.mark.parametrize("splits", [2, 3, 4, 8])
 @pytest.mark.parametrize("extents", [(6, 6), (7, 5)], ids=str)
 @pytest.mark.parametrize("behind", [alone, hard_swish, two_results, gated_residual])
