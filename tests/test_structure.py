@@ -174,10 +174,10 @@ def test_capabilities_are_asked_for() -> None:
 _NO_CHOICE = {
     "plan/gpu/occupancy.py": {
         "MAX_REGISTERS": "what an instruction can name",
+        "OPT_IN_BYTES": "of CUDA, and of TVM's runtime",
         "_REGISTER_UNIT": "hardware: how registers are given out",
         "_SUB_PARTITIONS": "hardware",
     },
-    "plan/memory.py": {"OPT_IN_BYTES": "of CUDA, and of TVM's runtime"},
     "plan/gpu/patches.py": {
         "PIECE_BYTES": "the most that an instruction copies",
         "_PIECES_OF_BANKS": "hardware",

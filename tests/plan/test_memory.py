@@ -11,8 +11,9 @@ from tvm.relax import op as R
 from tests.graph.helpers import H200, build, graph, plan, symbol
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.plan.gpu.mapping import Storage
+from tvm_stitch.plan.gpu.occupancy import OPT_IN_BYTES
 from tvm_stitch.plan.in_block import plan_in_block
-from tvm_stitch.plan.memory import OPT_IN_BYTES, bytes_of, padding, shared_bytes, shared_parts, traffic
+from tvm_stitch.plan.memory import bytes_of, padding, shared_bytes, shared_parts, traffic
 from tvm_stitch.sizes import named
 from tvm_stitch.testing import cases
 
@@ -109,3 +110,30 @@ def test_the_runtime_asks_for_all_shared_memory(columns: int, more: int) -> None
     assert static > 0 and padding(made) == more
     assert dynamic + more >= OPT_IN_BYTES and (dynamic < OPT_IN_BYTES) == (more > 0)
     assert shared_bytes(made) == static + dynamic + more
+
+
+def transposed(*shapes: tuple[int, int]) -> Any:
+    """The plan of a sum of transposed inputs, less its maximum."""
+
+    def body(emit: Any, *xs: Any) -> Any:
+        y = emit(R.permute_dims(xs[0], [1, 0]))
+        for x in xs[1:]:
+            y = emit(R.add(y, emit(R.permute_dims(x, [1, 0]))))
+        return emit(R.subtract(y, emit(R.max(y, -1, True))))
+
+    return plan(build(body, *[(shape, F32) for shape in shapes]))
+
+
+def test_padding_where_the_runtime_would_not_ask() -> None:
+    """376 columns of 32 rows, and a gap behind each: less than 48 KiB, and more with the slots of an exchange."""
+    static, dynamic = shared_parts(made := transposed((2979, 1024)))
+    assert (static, dynamic) == (32 * 8 * 4 + 8, 32 * (376 + 1) * 4)
+    assert static + dynamic > 48 * 1024 and padding(made) == 48 * 1024 - dynamic
+    assert padding(transposed((2049, 1024))) == 0
+
+
+def test_a_patch_takes_the_place_of_the_last() -> None:
+    made = transposed((1500, 1024), (1500, 1024))
+    m = made.stage.row_mapping
+    assert len(m.crossed) == 2
+    assert shared_parts(made)[1] == m.rows_per_block * (m.block_columns(1500) + 1) * 4

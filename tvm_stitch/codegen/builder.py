@@ -79,6 +79,15 @@ def local(shape: Sequence[Extent], dtype: str, name: str, scope: str = "local") 
     return compat.allocate([as_expr(s) for s in shape], dtype, scope, name)
 
 
+def dynamic(elements: int, dtype: str, name: str, padding: int = 0) -> Buffer:
+    """A buffer in dynamic shared memory, with ``padding`` more bytes that nothing uses (see the plan's memory)."""
+    elements += -(-padding // item_bytes(dtype))
+    buffer = local([elements], dtype, name, "shared.dyn")
+    if padding:  # TVM cuts off what nothing names; it drops the load itself behind that
+        evaluate(fetch(buffer, elements - 1))
+    return buffer
+
+
 STACK = "global"
 """The scope of a CPU kernel's buffers that lie on its stack if they are small. For every buffer of local scope TVM asks
 the runtime for memory in each call: no compiler turns that into registers, and LLVM may reason about it for minutes."""

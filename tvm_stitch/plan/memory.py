@@ -10,17 +10,15 @@ from ..graph.dtype import carried_dtype, compute_dtype, item_bytes
 from ..graph.extent import ByExtent, extent_key, size_of, static_extent
 from ..graph.ir import Operator, StitchGraph, Tensor
 from ..sizes import Size, static_size
+from . import heuristics
 from .gpu.mapping import RowMapping, Storage
-from .gpu.patches import crossed_bytes
+from .gpu.occupancy import OPT_IN_BYTES
+from .gpu.patches import crossed_together
 from .gpu.tile import partial_bytes, stage_bytes
 from .iteration.alignment import op_points
 from .iteration.domain import At, Point
 from .iteration.loops import Leaf, is_streamed
 from .kernel import KernelPlan, Stage
-
-OPT_IN_BYTES = 48 * 1024
-"""Shared memory of a block that every kernel may have. A driver must be asked for more, which TVM's runtime does where
-dynamic shared memory alone is as large: it does not count what is static."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +190,7 @@ def shared_parts(plan: KernelPlan) -> tuple[int, int]:
             static, partial_bytes(stage.schedule, m, stage.rescaled), m.block // 32 * _words(scalars)
         )
         staged = stage_bytes(stage.schedule, m) if m.shared else 0
-        dynamic = max(dynamic, staged, _slots_bytes(stage), crossed_bytes(stage.schedule, m))
+        dynamic = max(dynamic, staged, _slots_bytes(stage), crossed_together(stage.schedule, m))
     for f in range(len(plan.phases) if plan.grid else 0):
         done = [op for op, at in plan.crossing.scalars.items() if at == f]
         static = max(static, plan.shared_grid.threads // 32 * _words(done))
@@ -206,7 +204,8 @@ def shared_parts(plan: KernelPlan) -> tuple[int, int]:
 def padding(plan: KernelPlan) -> int:
     """Bytes by which dynamic shared memory must be larger than what is used, so that the runtime asks for all of it."""
     static, dynamic = shared_parts(plan)
-    asked = dynamic == 0 or dynamic >= OPT_IN_BYTES or static + dynamic <= OPT_IN_BYTES
+    most = static + dynamic + heuristics.SHARED_SLACK_BYTES
+    asked = dynamic == 0 or dynamic >= OPT_IN_BYTES or most <= OPT_IN_BYTES
     return 0 if asked else OPT_IN_BYTES - dynamic
 
 

@@ -16,12 +16,12 @@ from ..graph.extent import product, static_extent
 from ..graph.ir import Operator, Tensor
 from .cpu.tile import CpuMapping, Lanes
 from .gpu.mapping import CrossBlockReduction, RowMapping, Storage
-from .gpu.occupancy import MAX_REGISTERS, blocks_per_sm
+from .gpu.occupancy import MAX_REGISTERS, OPT_IN_BYTES, blocks_per_sm
 from .gpu.reuse import loaded_tile
 from .iteration.alignment import Key
 from .iteration.loops import LoopNest
 from .kernel import KernelPlan, Stage
-from .memory import shared_bytes
+from .memory import shared_bytes, shared_parts
 
 
 class WrongPlan(AssertionError):
@@ -233,6 +233,9 @@ def _launch(plan: KernelPlan) -> Iterator[str]:
     shared, device = shared_bytes(plan), plan.device
     if shared > device.shared_per_block:
         yield f"{shared} B of shared memory exceed {device.shared_per_block}"
+    static, _ = shared_parts(plan)
+    if static > OPT_IN_BYTES:
+        yield f"{static} B of static shared memory exceed {OPT_IN_BYTES}"
     if plan.cooperative and not device.cooperative:
         yield "a barrier on a device without cooperative launches"
     yield from _on_grid(plan, shared) if plan.grid is not None else _alone(plan, plan.stage)

@@ -13,6 +13,8 @@ from tvm.relax import op as R
 from cuda_emulator import run_cuda
 from tests.graph.helpers import build
 from tvm_stitch.plan import heuristics
+from tvm_stitch.plan.gpu.occupancy import OPT_IN_BYTES
+from tvm_stitch.plan.memory import padding, shared_parts
 from tvm_stitch.recorder import Recorder
 from tvm_stitch.relax import pipeline
 from tvm_stitch.testing.random_graphs import emulated_target
@@ -93,6 +95,32 @@ def test_clusters_share_rows(
     monkeypatch.setattr(heuristics, "CROSSED_SPLITS", (splits,))
     mapping = checked(body, (shape, "float32"))
     assert (len(mapping.crossed), mapping.row_splits, mapping.rows_per_block) == (1, splits, 32)
+
+
+@pytest.mark.parametrize("inputs", [1, 2])
+def test_the_runtime_asks_for_all_shared_memory(inputs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nothing uses of it is there too, also where one patch takes another's place."""
+
+    def body(emit: Any, *xs: Any) -> Any:
+        y = turned(emit, xs[0])
+        for x in xs[1:]:
+            y = emit(R.maximum(y, turned(emit, x)))
+        return emit(R.subtract(y, emit(R.max(y, -1, True))))
+
+    monkeypatch.setattr(heuristics, "CROSSED_LINE_BYTES", 1 << 20)
+    monkeypatch.setattr(heuristics, "CROSSED_SPLITS", (8,))
+    monkeypatch.setattr(heuristics, "TILE_REGISTERS", 200)
+    monkeypatch.setattr(heuristics, "CROSSED_RESIDENT", (1,))
+    mod = build(body, *[((2979, 32), "float32")] * inputs)
+    recorder = Recorder()
+    values = [np.random.default_rng(i).standard_normal((2979, 32)).astype("float32") for i in range(inputs)]
+    run = run_cuda(mod, values, target=TARGET, relax_pipeline=pipeline(TARGET, None, recorder)).check()
+    assert mismatches(list(run.outputs), evaluate(mod, values), TOLERANCE) == []
+    (plan,) = recorder.plans.values()
+    static, dynamic = shared_parts(plan)
+    assert len(plan.stage.row_mapping.crossed) == inputs
+    assert static + dynamic > OPT_IN_BYTES > dynamic
+    assert run.launches[0].shared_bytes == dynamic + padding(plan) == OPT_IN_BYTES
 
 
 def test_rows_too_long_for_one_block() -> None:

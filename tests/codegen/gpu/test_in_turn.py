@@ -68,6 +68,33 @@ def test_rows_in_turn(
     assert mapping.workers == 2 and mapping.row_splits == splits and mapping.tasks > 1
 
 
+@pytest.mark.parametrize(("splits", "columns"), [(2, 131), (2, 257), (4, 518), (8, 61)])
+@pytest.mark.parametrize("body", [softmax, affine])
+def test_copies_are_not_all_of_own_columns(
+    body: Callable[..., Any], splits: int, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads copy four columns' pieces at a time, and have an odd number of vectors of one or two columns."""
+    monkeypatch.setattr(heuristics, "CROSSED_SPLITS", (splits,))
+    mapping = checked(body, ((columns, 160), "float32"))
+    ((_, spread),) = mapping.columns.items()
+    assert mapping.workers == 2 and spread.chunks * spread.vector % 4
+
+
+def widened(emit: Any, x: Any) -> Any:
+    return softmax(emit, emit(R.astype(x, "float32")))
+
+
+@pytest.mark.parametrize("columns", [192, 132])
+def test_copies_of_half_types_are_not_all_of_own_columns(
+    columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight columns' pieces at a time, also where segments end with the last column."""
+    monkeypatch.setattr(heuristics, "CROSSED_SPLITS", (2,))
+    mapping = checked(widened, ((columns, 160), "float16"))
+    ((_, spread),) = mapping.columns.items()
+    assert mapping.workers == 2 and spread.chunks * spread.vector % 8 == 4
+
+
 @pytest.mark.parametrize("shape", [(2, 512, 160), (3, 256, 96), (1, 256, 132)], ids=str)
 def test_row_results_alone(shape: tuple[int, ...]) -> None:
     assert checked(last_reduced, (shape, "float32")).workers == 2
@@ -82,6 +109,18 @@ def test_several_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heuristics, "CROSSED_SPLITS", (4,))
     mapping = checked(two_inputs, ((256, 160), "float32"), ((256, 160), "float32"))
     assert mapping.workers == 2 and len(mapping.crossed) == 2
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bool", "int8"])
+def test_vectors_beside_patches(dtype: str) -> None:
+    """Vectors are of eight elements, and instructions move two of float64 at most."""
+
+    def body(emit: Any, x: Any, other: Any) -> Any:
+        y = one_sum(emit, emit(R.astype(x, "float64")))
+        scale = other if dtype == "float64" else emit(R.astype(other, "float64"))
+        return emit(R.astype(emit(R.multiply(y, scale)), "float16"))
+
+    assert checked(body, ((200, 136), "float16"), ((200,), dtype)).workers == 2
 
 
 def test_one_group_each() -> None:

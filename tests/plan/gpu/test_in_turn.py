@@ -15,9 +15,10 @@ from tests.plan.gpu.test_crossed import normalized
 from tvm_stitch.plan import heuristics
 from tvm_stitch.plan.gpu.in_turn import _resident_clusters
 from tvm_stitch.plan.gpu.mapping import CrossBlockReduction
+from tvm_stitch.plan.gpu.occupancy import OPT_IN_BYTES
 from tvm_stitch.plan.in_block import plan_in_block
 from tvm_stitch.plan.kernel import KernelPlan
-from tvm_stitch.plan.memory import shared_bytes
+from tvm_stitch.plan.memory import shared_bytes, shared_parts
 from tvm_stitch.plan.verify import problems
 
 
@@ -33,7 +34,7 @@ def planned(shape: tuple[int, int, int], dtype: str = "float32", body: Any = nor
         ((1, 8192, 2048), 16, 8, 29, 5),  # half a line, for which there is room
         ((16, 1024, 1024), 32, 2, 116, 5),
         ((1, 5000, 8192), 16, 8, 29, 18),  # of 32 rows threads would have 64 registers, and 40 columns
-        ((1, 4096, 65536), 32, 8, 87, 24),  # 71 turns are more than there is room for
+        ((1, 4096, 65536), 32, 8, 116, 18),  # 71 turns are more than there is room for, 24 for static memory
     ],
 )
 def test_workers(shape: tuple[int, int, int], rows: int, splits: int, workers: int, turns: int) -> None:
@@ -42,6 +43,7 @@ def test_workers(shape: tuple[int, int, int], rows: int, splits: int, workers: i
     assert (m.rows_per_block, m.row_splits, m.workers, m.tasks) == (rows, splits, workers, turns)
     assert m.exchange is CrossBlockReduction.CLUSTER and m.blocks_per_sm == 2
     assert 2 * (shared_bytes(made) + H200.shared_reserved) <= H200.shared_per_sm
+    assert shared_parts(made)[0] + heuristics.SHARED_SLACK_BYTES <= OPT_IN_BYTES
     assert problems(made) == []
 
 
@@ -93,6 +95,12 @@ def test_workers_have_all_rows() -> None:
     m = made.stage.row_mapping
     for wrong in (replace(m, tasks=4), replace(m, workers=129), replace(m, workers=25)):
         assert [p for p in problems(made.with_mapping(wrong)) if "workers" in p]
+
+
+def test_static_memory_is_no_more_than_every_kernel_has() -> None:
+    made = planned((1, 4096, 65536))
+    wrong = replace(made.stage.row_mapping, workers=87, tasks=24)
+    assert [p for p in problems(made.with_mapping(wrong)) if "static" in p]
 
 
 def test_weights_stay_on_chip() -> None:

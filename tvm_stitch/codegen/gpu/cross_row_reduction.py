@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from ... import compat
 from ...compat import Buffer, Expr, tir
-from ...graph.dtype import carried_dtype, item_bytes
+from ...graph.dtype import carried_dtype
 from ...graph.extent import unflatten
 from ...graph.ir import Operator
 from ...plan.gpu.mapping import ColumnMapping, RowMapping
@@ -45,10 +45,6 @@ def store_scalars(
             _store_partial(partial, result, B.i64(0), block)
 
 
-def _slots(elements: int, dtype: str, name: str, padding: int) -> Buffer:
-    return B.local([elements + -(-padding // item_bytes(dtype))], dtype, name, "shared.dyn")
-
-
 def store_columns(
     ops: Sequence[Operator], accs: Sequence[Buffer], partials: Sequence[Buffer], mapping: RowMapping,
     columns: ColumnMapping, extent: int, lane: Expr, slot: Expr, thread: Expr, tile: Expr, block: Expr,
@@ -62,7 +58,7 @@ def store_columns(
     width, slots = mapping.threads * columns.vector, mapping.rows_per_block
     start = tile * B.i64(columns.chunks * width)
     stages = [  # each with a name of its own: TVM's merging of shared memory declares them all in one scope
-        _slots(slots * width, carried_dtype(op.output.dtype), f"slots_{name}_{i}", 0 if i else padding)
+        B.dynamic(slots * width, carried_dtype(op.output.dtype), f"slots_{name}_{i}", 0 if i else padding)
         for i, op in enumerate(ops)
         if slots > 1
     ]

@@ -27,7 +27,8 @@ def load_crossed(emitter: RowMemory, leaf: Leaf, columns: Extent, tile: Buffer) 
     m, cm, tensor = emitter.mapping, emitter.mapping.of(columns), leaf[0]
     dtype = emitter.buffers.dtype(tensor)
     line, covered = pitch(m, leaf), m.block_columns(columns)
-    patch = emitter.dynamic(patch_elements(m, leaf), dtype, f"{tensor.name}_patch")
+    # The next patch takes its place: whichever is the largest must have the padding.
+    patch = B.dynamic(patch_elements(m, leaf), dtype, f"{tensor.name}_patch", emitter.padding)
     start = emitter.segment * B.i64(covered)
     thread = emitter.slot * B.i64(m.threads) + emitter.lane
     row, across = tir.floormod(thread, B.i64(m.rows_per_block)), tir.floordiv(thread, B.i64(m.rows_per_block))

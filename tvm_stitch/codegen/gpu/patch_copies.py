@@ -11,8 +11,16 @@ from typing import TYPE_CHECKING
 
 from ... import compat
 from ...compat import Buffer, Expr, T, tir
+from ...graph.dtype import item_bytes
 from ...graph.extent import static_extent
-from ...plan.gpu.patches import PIECE_BYTES, beside_patches, patch_elements, pieces
+from ...plan.gpu.patches import (
+    PIECE_BYTES,
+    beside_patches,
+    copied_at_once,
+    copies,
+    patch_elements,
+    pieces,
+)
 from ...plan.iteration.loops import Leaf
 from .. import builder as B
 from ..evaluator import input_indices
@@ -32,8 +40,8 @@ class PatchCopy:
         self.vector = m.of(point.columns).vector
         dtype = emitter.buffers.dtype(tensor)
         self.patch = emitter.dynamic(patch_elements(m, leaf), dtype, f"{tensor.name}_patch")
-        self.at_once = m.block // self.layout.column
-        self.copies = self.covered // self.at_once
+        self.at_once = copied_at_once(m, leaf)
+        self.copies = copies(m, leaf)
         """Of a thread, for one group of rows."""
 
     def copy(self, group: Expr, number: Expr, wanted: Expr | None = None) -> None:
@@ -54,7 +62,7 @@ class PatchCopy:
         there = wanted
         if rows % m.rows_per_block:
             there, row = B.both(there, row < B.i64(rows)), tir.min(row, B.i64(rows - layout.rows))
-        if m.covered(point.columns) != self.columns:
+        if m.covered(point.columns) - self.covered + self.copies * self.at_once > self.columns:
             there = B.both(there, column < B.i64(self.columns))
             column = tir.min(column, B.i64(self.columns - 1))
         size = compat.const(PIECE_BYTES, "uint32")
@@ -122,12 +130,23 @@ class Beside:
                 with B.when(B.both(inside, emitter._tail(p.columns, base))):
                     emitter.load_tiles[leaf] = emitter.input_tile(leaf, p, cm.vector)
                     emitter._read_vector(leaf, p, cm, base, B.i64(0))
-                    place = emitter.place(cm, B.i64(0), chunk)
-                    with B.loop("vectorized", cm.vector, "v") as v:
-                        B.store(kept, B.fetch(emitter.load_tiles[leaf], v), [place + v])
+                    _move(
+                        emitter.load_tiles[leaf],
+                        B.i64(0),
+                        kept,
+                        emitter.place(cm, B.i64(0), chunk),
+                        cm.vector,
+                    )
             del emitter.load_tiles[leaf]
 
     def read(self, leaf: Leaf, tile: Buffer, place: Expr, vector: int) -> None:
         """Bring the vector that begins at a place of the block's columns into a tile."""
-        with B.loop("vectorized", vector, "v") as v:
-            B.store(tile, B.fetch(self.kept[leaf], place + v), [v])
+        _move(self.kept[leaf], place, tile, B.i64(0), vector)
+
+
+def _move(source: Buffer, first: Expr, to: Buffer, place: Expr, vector: int) -> None:
+    """Copy a vector of elements, as much of it at once as an instruction moves."""
+    piece = min(vector, PIECE_BYTES // item_bytes(compat.buffer_dtype(source)))
+    for start in range(0, vector, piece):
+        with B.loop("vectorized", piece, "v") as v:
+            B.store(to, B.fetch(source, first + B.i64(start) + v), [place + B.i64(start) + v])

@@ -31,8 +31,7 @@ class Retained:
             dtype = compat.buffer_dtype(t.buffer)
             if retention.shared:
                 size = retention.shared * self.threads * elements
-                size += 0 if i else -(-padding(plan) // item_bytes(dtype))
-                self.shared[t] = B.local([size], dtype, f"retained_{i}", "shared.dyn")
+                self.shared[t] = B.dynamic(size, dtype, f"retained_{i}", 0 if i else padding(plan))
             self.registers[t] = [
                 B.local([elements], dtype, f"{t.name}_kept_{k}") for k in range(retention.registers)
             ]

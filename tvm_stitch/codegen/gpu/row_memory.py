@@ -50,8 +50,8 @@ class RowMemory:
 
     def dynamic(self, size: int, dtype: str, name: str) -> Buffer:
         """A buffer of ``size`` elements in dynamic shared memory; the first one has the kernel's padding too."""
-        more, self.padding = -(-self.padding // item_bytes(dtype)), 0
-        return B.local([size + more], dtype, name, "shared.dyn")
+        more, self.padding = self.padding, 0
+        return B.dynamic(size, dtype, name, more)
 
     def _tile(self, cm: ColumnMapping, dtype: str, name: str) -> Buffer:
         return B.local([cm.chunks * cm.vector], dtype, name)

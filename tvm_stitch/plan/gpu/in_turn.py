@@ -26,7 +26,7 @@ from ..iteration.alignment import Alignment
 from ..iteration.contiguity import rows_vectorizable
 from ..iteration.loops import Leaf, LoopNest, is_streamed
 from .mapping import CrossBlockReduction, RowMapping
-from .occupancy import blocks_in_shared
+from .occupancy import OPT_IN_BYTES, blocks_in_shared
 from .patches import PIECE_BYTES, crossed_bytes, pieces
 from .tile import partial_bytes, tile_words
 
@@ -53,8 +53,12 @@ def in_turn(
         workers = times * clusters
         turns = -(-groups // workers)
         found = replace(mapping, workers=workers, tasks=turns, blocks_per_sm=resident)
-        shared = crossed_bytes(sched, found) + partial_bytes(sched, found) + heuristics.SHARED_SLACK_BYTES
-        if turns <= heuristics.IN_TURN_MOST and blocks_in_shared(device, shared) >= resident:
+        static = partial_bytes(sched, found) + heuristics.SHARED_SLACK_BYTES
+        fits = (
+            static <= OPT_IN_BYTES
+            and blocks_in_shared(device, crossed_bytes(sched, found) + static) >= resident
+        )
+        if turns <= heuristics.IN_TURN_MOST and fits:
             return found
     return None
 

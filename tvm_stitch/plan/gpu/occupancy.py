@@ -11,6 +11,9 @@ from ...device import DeviceModel
 
 MAX_REGISTERS = 255
 """Registers that a thread can name."""
+OPT_IN_BYTES = 48 * 1024
+"""Shared memory of a block that every kernel may have, and the most of it that is static. A driver must be asked for
+more, which TVM's runtime does where dynamic shared memory alone is as large: it does not count what is static."""
 
 _REGISTER_UNIT = 256
 _SUB_PARTITIONS = 4

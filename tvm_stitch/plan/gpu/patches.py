@@ -52,20 +52,39 @@ def pitch(mapping: RowMapping, leaf: Leaf) -> int:
 
 def patch_elements(mapping: RowMapping, leaf: Leaf) -> int:
     """Elements that an input's patch takes."""
-    columns = mapping.block_columns(leaf[1].columns) if mapping.workers else pitch(mapping, leaf)
+    columns = (
+        copied_at_once(mapping, leaf) * copies(mapping, leaf) if mapping.workers else pitch(mapping, leaf)
+    )
     return mapping.rows_per_block * columns
+
+
+def copied_at_once(mapping: RowMapping, leaf: Leaf) -> int:
+    """Columns of a patch of which the threads of a block copy a piece each in the background."""
+    return mapping.block // pieces(mapping, leaf).column
+
+
+def copies(mapping: RowMapping, leaf: Leaf) -> int:
+    """Pieces of a patch that a thread copies: of some columns behind the block's own too, where that is not exact."""
+    return -(-mapping.block_columns(leaf[1].columns) // copied_at_once(mapping, leaf))
 
 
 def crossed_bytes(sched: LoopNest, mapping: RowMapping) -> int:
     """Shared memory of a block's patches, and of what it keeps beside them."""
-    loaded = {leaf for p in sched.passes for leaf in p.loads}
-    patches = sum(
-        patch_elements(mapping, leaf) * item_bytes(leaf[0].dtype)
-        for leaf in mapping.crossed
-        if leaf in loaded
-    )
     beside = beside_patches(sched, mapping)
-    return patches + sum(mapping.block_columns(at.columns) * item_bytes(t.dtype) for t, at in beside)
+    kept = sum(mapping.block_columns(at.columns) * item_bytes(t.dtype) for t, at in beside)
+    return sum(_patches(sched, mapping)) + kept
+
+
+def crossed_together(sched: LoopNest, mapping: RowMapping) -> int:
+    """What of that is in use at a time: of patches that threads load, the next one takes the place of the last."""
+    return crossed_bytes(sched, mapping) if mapping.workers else max(_patches(sched, mapping), default=0)
+
+
+def _patches(sched: LoopNest, mapping: RowMapping) -> list[int]:
+    """Bytes of each patch."""
+    loaded = {leaf for p in sched.passes for leaf in p.loads}
+    leaves = [leaf for leaf in mapping.crossed if leaf in loaded]
+    return [patch_elements(mapping, leaf) * item_bytes(leaf[0].dtype) for leaf in leaves]
 
 
 def beside_patches(sched: LoopNest, mapping: RowMapping) -> list[Leaf]:
