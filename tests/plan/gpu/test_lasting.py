@@ -45,6 +45,14 @@ def test_loads_that_crowd_the_registers_keep_the_compilers_order() -> None:
     assert [len(leaves) for leaves in found] == [2, 0]
 
 
+def test_what_is_turned_is_loaded_without_a_policy() -> None:
+    def turned(emit: Any, x: Any) -> list[Any]:
+        return [R.permute_dims(x, [1, 0])]
+
+    stage = plan(build(turned, ((16_384, 4096), F32)), H200).stage
+    assert stage.row_mapping.crossed and stage.lasting == ()
+
+
 def test_what_writes_little_leaves_the_cache_alone() -> None:
     def total(emit: Any, x: Any) -> list[Any]:
         return [R.sum(x, axis=[-1])]

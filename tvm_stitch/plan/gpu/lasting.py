@@ -26,7 +26,13 @@ def with_lasting_inputs(plan: KernelPlan) -> KernelPlan:
         return plan
     if min(moved.read, moved.written) < heuristics.CACHES_FILLED * device.l2_bytes:
         return plan
-    loads = dict.fromkeys(leaf for p in stage.schedule.passes for leaf in _streamed(stage, p))
+    # What patches turn is loaded element by element, or copied by instructions without a policy.
+    turned = stage.row_mapping.crossed
+    loads = dict.fromkeys(
+        leaf for p in stage.schedule.passes for leaf in _streamed(stage, p) if leaf not in turned
+    )
+    if not loads:
+        return plan
     if not stage.row_mapping.copied and _words(stage) > heuristics.LASTING_WORDS:
         return plan
     return replace(plan, phases=((replace(stage, lasting=tuple(loads)),),))
