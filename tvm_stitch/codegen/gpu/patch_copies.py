@@ -48,7 +48,7 @@ class PatchCopy:
         """Begin one of a thread's copies for a group of rows, which need not be there if it is not ``wanted``.
 
         What is not there becomes 0, by an instruction that reads nothing: a condition would part what comes before
-        from what comes behind it, and nvcc made scalars of vector stores there.
+        from what comes behind it.
         """
         emitter, layout = self.emitter, self.layout
         m, (tensor, point) = emitter.mapping, self.leaf
