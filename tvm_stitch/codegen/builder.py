@@ -88,6 +88,11 @@ def dynamic(elements: int, dtype: str, name: str, padding: int = 0) -> Buffer:
     return buffer
 
 
+def block_barrier(scope: str = "shared") -> None:
+    """Wait until all threads of the block are here, and see what they stored."""
+    evaluate(compat.intrinsic("int32", "tvm_storage_sync", compat.string(scope)))
+
+
 STACK = "global"
 """The scope of a CPU kernel's buffers that lie on its stack if they are small. For every buffer of local scope TVM asks
 the runtime for memory in each call: no compiler turns that into registers, and LLVM may reason about it for minutes."""

@@ -5,8 +5,8 @@ A matrix product whose right side is gathered from the images while it is copied
 ``cuda_convolution_plan`` chooses the tile, and into how many splits the depth is divided: a batch of one has too few
 results to fill a device otherwise, and cuDNN does not divide (512 channels, 3 x 3, 7 x 7 places: 157 us by cuDNN, 16
 here, on an H100). Splits are added up by whatever stitched kernel reads them; or by the convolution's own, behind a
-barrier of the grid, where the other one would do nothing that this cannot. A PrimFunc has sizes of its operands as
-variables, so that convolutions that differ in them alone share a kernel.
+barrier of a cluster or of the grid, where the other one would do nothing that this cannot. A PrimFunc has sizes of its
+operands as variables, so that convolutions that differ in them alone share a kernel.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from .. import compat
 from ..codegen import builder as B
 from ..codegen.exact_constants import exact_constants
 from ..codegen.gpu.kernel import COOPERATIVE
@@ -162,9 +161,10 @@ def cuda_convolution(
     out = [_buffer(whole, "out")] if not behind and (adds_up or not divided) else []
     count = splits if divided else B.i64(cluster)
     own = tir.floordiv(outputs, B.i64(of.groups))
-    tiles = product(
-        [ceildiv(own, of.tile.rows), ceildiv(product([images, *places]), of.tile.places), of.groups, count]
+    of_split = product(
+        [ceildiv(own, of.tile.rows), ceildiv(product([images, *places]), of.tile.places), of.groups]
     )
+    tiles = of_split * count
     blocks = B.i64(of.resident * adds_up.sms) if adds_up is not None and in_turn else tiles
     keeps_tile = (epilogue is not None or cluster > 1) and not divided
     floats = of.tile.shared_floats(of.exchanged, keeps_tile)
@@ -188,16 +188,16 @@ def cuda_convolution(
             count,
             B.i64(lanes),
         ]
+        group = Cluster(cluster, tir.floormod(block, B.i64(cluster)))
         buffers = [data, weight, *([] if keeps_tile else divided or out)]
         if in_turn:
             with B.loop("serial", tir.floordiv(tiles - block + blocks - B.i64(1), blocks), "turn") as turn:
                 B.evaluate(_call(of, shared.data, buffers, at, [*sizes, turn * blocks + block]))
-                B.evaluate(compat.intrinsic("int32", "tvm_storage_sync", compat.string("shared")))
+                B.block_barrier()
         else:
             number = block
             if cluster > 1:
-                rank = tir.floormod(block, B.i64(cluster))
-                number = rank * tir.floordiv(tiles, B.i64(cluster)) + tir.floordiv(block, B.i64(cluster))
+                number = group.rank * of_split + tir.floordiv(block, B.i64(cluster))
             B.evaluate(_call(of, shared.data, buffers, at, [*sizes, number]))
         results = [B.flat_view(buffer) for buffer in behind or out]
         evaluator = None if epilogue is None else TileEvaluator(epilogue, results, lanes)
@@ -205,8 +205,7 @@ def cuda_convolution(
             grid = Grid(blocks, of.tile.threads, block, thread)
             add_up(divided[0], whole, evaluator or results[0], lanes, grid)
         elif at is not None:
-            tiles_kept = Cluster(cluster, tir.floormod(block, B.i64(cluster)))
-            _write_back(of, evaluator or results[0], shared, at, thread, whole, lanes, tiles_kept)
+            _write_back(of, evaluator or results[0], shared, at, thread, whole, lanes, group)
     made = exact_constants(compute_func([data, weight, *behind, *out, *divided], body[0]))
     return made.with_attrs(COOPERATIVE) if adds_up is not None else made
 
@@ -240,7 +239,7 @@ def _write_back(
     adds up the tiles of all blocks. ``at`` has where it begins, in numbers of which TVM's simplifier knows nothing: it
     writes divisions anew wherever they are used.
     """
-    _, channels, *places = whole
+    _, _, *places = whole
     across = of.tile.places // lanes
     down = of.tile.threads // across
     image, vector, first, left = (B.fetch(at, i) for i in range(4))
@@ -266,9 +265,9 @@ def _write_back(
             if isinstance(result, TileEvaluator):
                 result.emit(sums, start, at_places)
             else:
+                place = at_places.first(tuple(range(len(whole))))
                 with B.loop("vectorized", lanes, "v") as v:
-                    place = ((image * channels + first + line) * of_image + vector) * B.i64(lanes) + v
-                    B.store(result, B.fetch(sums, start + v), [place])
+                    B.store(result, B.fetch(sums, start + v), [place + v])
     if cluster.blocks > 1:
         cluster.meet()  # no block ends while others read its tile
 

@@ -171,7 +171,8 @@ def _least(a: Size, b: Size) -> Size:
 # -- shared memory -----------------------------------------------------------------------------------------------
 def shared_bytes(plan: KernelPlan) -> int:
     """Shared memory of a block, static and dynamic."""
-    return sum(shared_parts(plan)) + padding(plan)
+    static, dynamic = shared_parts(plan)
+    return static + dynamic + _padding(static, dynamic)
 
 
 def shared_parts(plan: KernelPlan) -> tuple[int, int]:
@@ -203,7 +204,10 @@ def shared_parts(plan: KernelPlan) -> tuple[int, int]:
 
 def padding(plan: KernelPlan) -> int:
     """Bytes by which dynamic shared memory must be larger than what is used, so that the runtime asks for all of it."""
-    static, dynamic = shared_parts(plan)
+    return _padding(*shared_parts(plan))
+
+
+def _padding(static: int, dynamic: int) -> int:
     most = static + dynamic + heuristics.SHARED_SLACK_BYTES
     asked = dynamic == 0 or dynamic >= OPT_IN_BYTES or most <= OPT_IN_BYTES
     return 0 if asked else OPT_IN_BYTES - dynamic

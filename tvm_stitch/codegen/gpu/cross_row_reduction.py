@@ -76,7 +76,7 @@ def store_columns(
                 place = slot * B.i64(width) + lane * B.i64(columns.vector) + B.i64(e)
                 value = convert(B.fetch(acc, chunk * columns.vector + e), compat.buffer_dtype(stage))
                 B.store(stage, value, [place])
-        B.evaluate(compat.intrinsic("int32", "tvm_storage_sync", compat.string("shared.dyn")))
+        B.block_barrier("shared.dyn")
         block_threads = mapping.threads * slots
         for k in range(-(-width // block_threads)):
             place = thread + B.i64(k * block_threads)
@@ -87,7 +87,7 @@ def store_columns(
                     dtype = accumulator_dtype(op)
                     sums = [convert(B.fetch(stage, place + B.i64(s * width)), dtype) for s in range(slots)]
                     _store_partial(partial, in_pairs(op, sums, lambda v: B.cell(v, "pair")), column, block)
-        B.evaluate(compat.intrinsic("int32", "tvm_storage_sync", compat.string("shared.dyn")))
+        B.block_barrier("shared.dyn")
 
 
 def total(

@@ -38,7 +38,7 @@ def load_crossed(emitter: RowMemory, leaf: Leaf, columns: Extent, tile: Buffer) 
         column = (part * B.i64(at_once) + load) * B.i64(m.threads) + across
         value = _element(emitter, leaf, columns, emitter.first_row + row, start + column)
         B.store(patch, value, [row * B.i64(line) + column])
-    B.evaluate(compat.intrinsic("int32", "tvm_storage_sync", compat.string("shared")))
+    B.block_barrier()
     with B.loop("unroll", cm.chunks, "chunk") as chunk, B.loop("unroll", cm.vector, "v") as v:
         column = (chunk * B.i64(m.threads) + emitter.lane) * B.i64(cm.vector) + v
         B.store(tile, B.fetch(patch, emitter.slot * B.i64(line) + column), [chunk * B.i64(cm.vector) + v])

@@ -90,7 +90,7 @@ class ClusterExchange:
         self.place = {op: i for i, op in enumerate(ops)}
         self.level = {op: i for i, level in enumerate(levels) for op in level}
         self.bits = 8 * max(item_bytes(carried_dtype(op.output.dtype)) for op in ops)
-        self.levels, turns = len(levels), mapping.tasks if mapping.workers else 1
+        self.levels, turns = len(levels), mapping.turns
         self.turn: Expr | None = None
         """Which group of rows the block has, where it stays for several."""
         shape = [turns, mapping.rows_per_block, len(ops), self._parts]

@@ -6,7 +6,6 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import replace
 
-from ... import compat
 from ...compat import Buffer, Expr, T, tir
 from ...graph.extent import static_extent
 from ...plan.gpu.mapping import ColumnMapping
@@ -53,13 +52,13 @@ class InTurnEmitter(RowEmitter):
         self.exchange.turn = turn
         self.eval = Evaluator(self.al, self.row_of(group, exact), self, buffers=self.buffers)
         B.evaluate(T.ptx.cp.async_.wait_all())
-        self._block_barrier()
+        B.block_barrier()
         for leaf, copy in self.patches.items():
-            p = next(p for p in self.stage.schedule.passes if leaf in p.loads)
+            p = self.stage.schedule.loading(leaf)
             cm = self.mapping.of(p.columns)
             self.load_tiles[leaf] = self.input_tile(leaf, p, cm.chunks * cm.vector)
             copy.read(self.load_tiles[leaf])
-        self._block_barrier()
+        B.block_barrier()
         for copy in self.patches.values():
             self._begin(copy, self._early(copy), self.next_group, self.another)
         for passes in self.stage.levels:
@@ -98,7 +97,3 @@ class InTurnEmitter(RowEmitter):
             self.beside.read(leaf, self.load_tiles[leaf], place, cm.vector)
         others = replace(p, loads=[leaf for leaf in p.loads if leaf not in kept])
         return kept + super()._load_shared(others, cm, base, place)
-
-    @staticmethod
-    def _block_barrier() -> None:
-        B.evaluate(compat.intrinsic("int32", "tvm_storage_sync", compat.string("shared")))

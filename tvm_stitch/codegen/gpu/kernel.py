@@ -31,12 +31,13 @@ def emit_gpu(func: Any, plan: KernelPlan) -> Any:
         if plan.grid_wide:
             GridEmitter(plan, scratch).emit()
         else:
+            more = padding(plan)
             stages = [*(variant.stage for variant in plan.variants), plan.stage]
             for stage, once in zip(stages, launched(plan)):
                 # Not in a condition: TVM takes one of the host for one around the barriers of its kernel.
                 with B.loop("serial", once, "chosen"):
                     emitter = InTurnEmitter if stage.row_mapping.workers else RowEmitter
-                    emitter(stage, scratch, padding=padding(plan)).emit()
+                    emitter(stage, scratch, padding=more).emit()
     return finish(func, body[0], scratch, COOPERATIVE if plan.cooperative else None)
 
 

@@ -85,14 +85,14 @@ class PatchCopy:
             there = emitter.in_range
             if m.covered(self.leaf[1].columns) != self.columns:
                 there = B.both(there, emitter.segment * B.i64(self.covered) + first < B.i64(self.columns))
-            turn = tir.floordiv(first, B.i64(vector)) & B.i64(layout.places - 1)
+            moved = tir.floordiv(first, B.i64(vector)) & B.i64(layout.places - 1)
             for v in range(vector):
                 # As _place() says, with what changes in the low bits alone, and the same for several columns.
                 low = v * layout.column % layout.places
                 place = (
                     first * B.i64(layout.column)
                     + B.i64(v * layout.column - low)
-                    + ((piece + B.i64(low)) ^ turn)
+                    + ((piece + B.i64(low)) ^ moved)
                 )
                 value = B.fetch(self.patch, place * B.i64(layout.rows) + within)
                 if there is not None:
@@ -101,8 +101,8 @@ class PatchCopy:
 
     def _place(self, column: Expr, piece: Expr) -> Expr:
         """Where a column's piece lies: all of a vector's columns, and only they, change places alike."""
-        turn = tir.floordiv(column, B.i64(self.vector)) & B.i64(self.layout.places - 1)
-        return (column * B.i64(self.layout.column) + piece) ^ turn
+        moved = tir.floordiv(column, B.i64(self.vector)) & B.i64(self.layout.places - 1)
+        return (column * B.i64(self.layout.column) + piece) ^ moved
 
 
 class Beside:
@@ -121,7 +121,7 @@ class Beside:
         """Bring it there, every slot some of the chunks."""
         emitter, m = self.emitter, self.emitter.mapping
         for leaf, kept in self.kept.items():
-            p = next(p for p in emitter.stage.schedule.passes if leaf in p.loads)
+            p = emitter.stage.schedule.loading(leaf)
             cm = m.of(p.columns)
             with B.loop("serial", -(-cm.chunks // m.rows_per_block), "part") as part:
                 chunk = part * B.i64(m.rows_per_block) + emitter.slot

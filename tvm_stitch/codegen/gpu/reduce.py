@@ -82,7 +82,7 @@ def row_reduce(
         with B.when(tir.EQ(tir.floormod(lane, B.i64(WARP)), zero)):
             moved = convert(value, compat.buffer_dtype(buffers[op]))
             B.store(buffers[op], moved, [slot, tir.floordiv(lane, B.i64(WARP))])
-    B.evaluate(compat.intrinsic("int32", "tvm_storage_sync", compat.string("shared")))
+    B.block_barrier()
 
     def part(op: Operator, warp: Expr) -> Expr:
         return convert(B.fetch(buffers[op], slot, warp), accumulator_dtype(op))

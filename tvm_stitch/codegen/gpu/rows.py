@@ -162,7 +162,7 @@ class RowEmitter(RowMemory):
     def _load_early(self) -> None:
         """Load what passes behind a reduction read first: it is there when they begin."""
         for leaf in self.stage.early:
-            p = next(p for p in self.stage.schedule.passes if leaf in p.loads)
+            p = self.stage.schedule.loading(leaf)
             self._load_tile(leaf, p, self.mapping.of(p.columns), B.i64(0))
             if not self._streamed(leaf):
                 self.resident[leaf] = self.load_tiles[leaf]
@@ -294,15 +294,16 @@ class RowEmitter(RowMemory):
         skip, valid = (None, tail) if self.mapping.shared else (tail, None)
         with B.when(skip):
             safe = self.inside(base, p.columns, cm)
-            fresh += self._load_shared(p, cm, safe, self.place(cm, step, chunk))
-            read_copies(self, p, cm, self.place(cm, step, chunk))
+            place = self.place(cm, step, chunk)
+            fresh += self._load_shared(p, cm, safe, place)
+            read_copies(self, p, cm, place)
             out_tiles = {
                 k: B.local([cm.vector], self.buffers.dtype(k[0].output), f"{short_name(k[0])}_out")
                 for k in p.outputs
             }
             with B.loop("unroll", cm.vector, "lane") as e:
                 self.element, self.lane_element = chunk * B.i64(cm.vector) + e, e
-                self.stage_element = self.place(cm, step, chunk) + e
+                self.stage_element = place + e
                 self.eval.at_column(safe + e)
                 self._compute(p, e, valid, accumulators, tiles, out_tiles)
             with B.when(B.both(self.in_range, valid) if p.outputs else None):

@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ... import compat
 from ...compat import Buffer, Expr, tir
 from ...graph.dtype import compute_dtype
 from ...graph.extent import Extent, as_expr
@@ -107,7 +106,7 @@ class StageEmitter(RowEmitter):
         if stage.slice.replicated or (working is not None and self.mapping.threads > self.whole.device.warp):
             # Before others read what a replicated stage stored; and blocks without a task miss the barriers in the
             # loop, which TVM counts on for what follows.
-            B.evaluate(compat.intrinsic("int32", "tvm_storage_sync", compat.string("shared")))
+            B.block_barrier()
         self._store_sums(worker, working)
 
     def _hoist(self, once: Expr) -> None:

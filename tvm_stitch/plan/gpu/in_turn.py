@@ -59,7 +59,8 @@ def in_turn(
             and blocks_in_shared(device, crossed_bytes(sched, found) + static) >= resident
         )
         if turns <= heuristics.IN_TURN_MOST and fits:
-            return found
+            # Last, for it takes proofs, and there are candidates that have nothing else.
+            return found if all(_are_neighbours(alignment, leaf) for leaf in mapping.crossed) else None
     return None
 
 
@@ -76,7 +77,7 @@ def _has_registers(alignment: Alignment, sched: LoopNest, mapping: RowMapping, d
 
 
 def _copied_whole(alignment: Alignment, sched: LoopNest, mapping: RowMapping) -> bool:
-    """Whether all that rows read of their own are patches whose neighbouring rows the copies find in whole pieces."""
+    """Whether all that rows read of their own are patches, of whole pieces of rows."""
     domain = alignment.domain
     streamed = {leaf for p in sched.passes for leaf in p.loads if is_streamed(domain.rows, leaf)}
     return streamed == set(mapping.crossed) and all(
@@ -85,12 +86,16 @@ def _copied_whole(alignment: Alignment, sched: LoopNest, mapping: RowMapping) ->
 
 
 def _has_pieces(alignment: Alignment, mapping: RowMapping, leaf: Leaf) -> bool:
+    layout = pieces(mapping, leaf)
+    if mapping.rows_per_block * item_bytes(leaf[0].dtype) < heuristics.IN_TURN_LINE_BYTES:
+        return False
+    return layout.column > 0 and static_extent(alignment.domain.rows) % layout.rows == 0
+
+
+def _are_neighbours(alignment: Alignment, leaf: Leaf) -> bool:
+    """Whether the rows of every piece are neighbours in memory."""
     tensor, point = leaf
-    if mapping.rows_per_block * item_bytes(tensor.dtype) < heuristics.IN_TURN_LINE_BYTES:
-        return False
     together = PIECE_BYTES // item_bytes(tensor.dtype)
-    if static_extent(alignment.domain.rows) % together or pieces(mapping, leaf).column < 1:
-        return False
     return rows_vectorizable(alignment.domain, point.indices, tensor.shape, point.columns, together)
 
 

@@ -103,6 +103,11 @@ class RowMapping:
         }
 
     @property
+    def turns(self) -> int:
+        """Groups of rows, at most, that a block which stays takes in turn; 1 for blocks that end."""
+        return self.tasks if self.workers else 1
+
+    @property
     def shares_rows(self) -> bool:
         """Whether several warps have a part of a row, which wait for each other where they reduce it."""
         return self.threads > 32 or self.exchange is not CrossBlockReduction.NONE

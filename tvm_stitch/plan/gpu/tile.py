@@ -291,9 +291,8 @@ def exchange_bytes(sched: LoopNest, mapping: RowMapping) -> int:
     sizes = [item_bytes(carried_dtype(op.output.dtype)) for p in sched.passes for op in p.reduces]
     levels = {p.level for p in sched.passes if p.reduces}
     parts = mapping.row_splits * exchanged_warps(mapping)
-    turns = mapping.tasks if mapping.workers else 1
     slots = max(sizes, default=0) * len(sizes) * parts * mapping.rows_per_block
-    return turns * (slots + BARRIER_BYTES * len(levels))
+    return mapping.turns * (slots + BARRIER_BYTES * len(levels))
 
 
 def exchanged_warps(mapping: RowMapping) -> int:

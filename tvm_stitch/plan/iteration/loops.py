@@ -65,6 +65,10 @@ class LoopNest:
         key = extent_key(columns)
         return [p for p in self.passes if extent_key(p.columns) == key]
 
+    def loading(self, leaf: Leaf) -> RowLoop:
+        """The first pass that loads an input."""
+        return next(p for p in self.passes if leaf in p.loads)
+
     @property
     def spaces(self) -> list[Extent]:
         """The column spaces that passes are over, each once."""
