@@ -115,3 +115,9 @@ def test_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not model.is_gpu and model.sms == 3 and model.shared_per_block == 32 * 1024
     monkeypatch.delenv("TVM_NUM_THREADS")
     assert device_model(tvm.target.Target("llvm")).sms >= 1
+
+
+@pytest.mark.parametrize(("sms", "measured"), [(2, 66), (3, 39), (4, 30), (5, 22), (6, 17), (7, 15), (8, 15)])
+def test_clusters_at_once(sms: int, measured: int) -> None:
+    """Never more than a driver says of one H200, whose processing clusters have other sizes than the next one's."""
+    assert 0.75 * measured < GPUS["h200"].clusters_at_once(sms) <= measured

@@ -60,6 +60,19 @@ class DeviceModel:
         """The device as plans may use it: it has no clusters where the configuration allows none."""
         return self if config.clusters or self.max_cluster == 1 else replace(self, max_cluster=1)
 
+    def clusters_at_once(self, sms: int) -> int:
+        """Clusters of so many SMs that run at once, as far as is certain.
+
+        A cluster finds its SMs in one graphics processing cluster, of which some chips have smaller ones: an H200's
+        driver says 66, 39, 30, 22, 17, 15 and 15 clusters of 2, 3, ... 8 SMs, and each has SMs of its own up to there.
+        """
+        lost = SMALLER_GPCS * -(-SMS_LESS // sms)
+        return max(1, self.sms // self.gpc_sms * (self.gpc_sms // sms) - lost)
+
+
+SMALLER_GPCS, SMS_LESS = 3, 4
+"""Graphics processing clusters of a chip that may be smaller than others, and by how many SMs."""
+
 
 class _Capability(NamedTuple):
     """What a compute capability fixes: threads, blocks and kilobytes of shared memory of a multiprocessor."""

@@ -171,14 +171,41 @@ def test_divided_sums_are_added_up_by_their_own_kernel(
     assert [launch.cooperative for launch in run.launches] == [True]
 
 
-@pytest.mark.parametrize("splits", [9, 10, 18])
+@pytest.mark.parametrize("splits", [9, 16, 17, 18])
 def test_every_split_is_added_once(splits: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of as many as are loaded together, and of others, none of which is empty."""
+    """Of as many as are loaded together, and of others; none of them is empty."""
+    monkeypatch.setattr(cuda_convolution_plan, "SPLITS", (splits,))
+    weight = constant(CHANNELS, 128 * splits, 1, 1)
+    shape = (1, 128 * splits, 6, 6)
+    (name,) = launched(
+        build(lambda emit, x: emit(R.nn.conv2d(x, weight)), (shape, "float32")), [draw(*shape)]
+    )
+    assert name.startswith("convolution")
+
+
+@pytest.mark.parametrize("splits", [2, 3, 5])
+@pytest.mark.parametrize(
+    ("channels", "extents"), [(97, (7, 9)), (64, (7, 9)), (64, (8, 9))], ids=["odd", "odd places", "even"]
+)
+def test_a_thread_adds_up_several_vectors(
+    channels: int, extents: tuple[int, int], splits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one element or of four, whose places are of one channel or of several."""
     monkeypatch.setattr(cuda_convolution_plan, "SPLITS", (splits,))
     monkeypatch.setattr(cuda_convolution_plan, "FEWEST_ROUNDS", 1)
-    mod = build(lambda emit, x: emit(divided(x)), ((1, CHANNELS, 6, 6), "float32"))
-    (name,) = launched(mod, [draw(1, CHANNELS, 6, 6)])
-    assert name.startswith("convolution")
+
+    def body(emit: Any, x: Any) -> Any:
+        y = emit(R.nn.conv2d(x, constant(channels, CHANNELS, 3, 3), padding=1))
+        y = emit(R.multiply(y, constant(1, channels, 1, extents[1])))
+        return emit(R.add(y, constant(3, channels, *extents)))
+
+    mod, x = build(body, ((3, CHANNELS, *extents), "float32")), draw(3, CHANNELS, *extents)
+    config = StitchConfig(multiprocessors=1, clusters=False)
+    lowered = lower(mod, TARGET, pipeline(TARGET, config))
+    run = run_lowered(lowered, [x], options=Options(multiprocessors=1)).check()
+    (launch,) = run.launches
+    assert launch.cooperative
+    assert mismatches(list(run.outputs), evaluate(mod, [x]), TOLERANCE) == []
 
 
 @pytest.mark.parametrize("splits", [2, 3, 4, 8])
@@ -206,6 +233,24 @@ def test_few_splits_are_blocks_of_a_cluster(
     assert mismatches(list(found[0]), evaluate(mod, [x]), TOLERANCE) == []
     for one, other in zip(*found, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(("size", "clusters"), [(28, True), (14, False)], ids=str)
+def test_clusters_have_multiprocessors_of_their_own(size: int, clusters: bool) -> None:
+    """26 of four blocks do on an H100; 16 of eight would share some, and take nearly twice the time."""
+    channels = 28 * 128 // size
+
+    def body(emit: Any, x: Any) -> Any:
+        return emit(R.nn.relu(emit(R.nn.conv2d(x, constant(channels, channels, 3, 3), padding=1))))
+
+    target = tvm.target.Target("nvidia/nvidia-h100", host="llvm")
+    mod = build(body, ((1, channels, size, size), "float32"))
+    (func,) = [
+        func
+        for gvar, func in pipeline(target)(mod).functions_items()
+        if gvar.name_hint.startswith("convolution_added_up")
+    ]
+    assert ("clusterCtaIdx.x" in str(func)) == clusters
 
 
 def test_a_cluster_needs_no_grid_barriers(monkeypatch: pytest.MonkeyPatch) -> None:

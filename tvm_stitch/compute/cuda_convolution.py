@@ -25,13 +25,12 @@ from ..codegen.gpu.kernel import COOPERATIVE
 from ..codegen.gpu.launch_bounds import bound_registers
 from ..codegen.gpu.launch_check import check_multiprocessors
 from ..compat import Buffer, Expr, T, tir
-from ..device import DeviceModel
 from ..graph.extent import ceildiv, product
 from .cuda.sources import sources
 from .cuda_convolution_plan import DEPTH, ConvolutionPlan, ImageConvolution, Tile
 from .cuda_epilogue import Epilogue, TileEvaluator
 from .cuda_places import Places
-from .cuda_splits import Cluster, Grid, add_up
+from .cuda_splits import ByCluster, ByGrid, Cluster, Grid, add_up
 from .emit import compute_func
 
 FIRST_CAPABILITY = 80
@@ -128,9 +127,7 @@ def cuda_convolution(
     of: KernelOf,
     epilogue: Epilogue | None = None,
     lanes: int = 1,
-    adds_up: DeviceModel | None = None,
-    in_turn: bool = False,
-    cluster: int = 1,
+    added_up: ByCluster | ByGrid | None = None,
 ) -> Any:
     """The scheduled PrimFunc: data, packed weight and result, which has the splits as its first axis if it has some.
 
@@ -141,12 +138,11 @@ def cuda_convolution(
         of: what it is compiled for.
         epilogue: what is computed of the result.
         lanes: see above.
-        adds_up: the device, all of whose blocks wait for each other and then add up the splits. These are a last result
-            then, behind the others. Without, a kernel with splits has no epilogue.
-        in_turn: whether that device does not hold so many blocks: those that it holds take turns at tiles.
-        cluster: splits, if each of a tile is a block of a cluster, whose blocks add up each other's: then nothing of
-            them is written to device memory, and no barrier goes across the grid.
+        added_up: by whom splits are, if the kernel does that itself. By the grid, they are a last result behind the
+            others; by clusters, nothing of them is written to device memory. Else a kernel with splits has no epilogue.
     """
+    by_grid = added_up if isinstance(added_up, ByGrid) else None
+    cluster = added_up.splits if isinstance(added_up, ByCluster) else 1
     images, channels, lines, line, outputs, splits = (
         tir.Var(name, "int64") for name in ("n", "c", "k", "line", "f", "splits")
     )
@@ -158,19 +154,20 @@ def cuda_convolution(
     whole = [images, outputs, *places]
     behind = _behind(epilogue, whole)
     divided = [_buffer([splits, *whole], "splits")] if of.has_splits and cluster == 1 else []
-    out = [_buffer(whole, "out")] if not behind and (adds_up or not divided) else []
+    out = [_buffer(whole, "out")] if not behind and (by_grid or not divided) else []
     count = splits if divided else B.i64(cluster)
     own = tir.floordiv(outputs, B.i64(of.groups))
     of_split = product(
         [ceildiv(own, of.tile.rows), ceildiv(product([images, *places]), of.tile.places), of.groups]
     )
     tiles = of_split * count
-    blocks = B.i64(of.resident * adds_up.sms) if adds_up is not None and in_turn else tiles
+    in_turn = by_grid is not None and by_grid.in_turn
+    blocks = B.i64(of.resident * by_grid.device.sms) if by_grid is not None and in_turn else tiles
     keeps_tile = (epilogue is not None or cluster > 1) and not divided
     floats = of.tile.shared_floats(of.exchanged, keeps_tile)
     with B.kernel() as body, ExitStack() as stack:
-        if adds_up is not None:
-            check_multiprocessors(adds_up, data, ceildiv(blocks, of.resident))
+        if by_grid is not None:
+            check_multiprocessors(by_grid.device, data, ceildiv(blocks, of.resident))
         block = stack.enter_context(T.launch_thread("blockIdx.x", blocks))
         if cluster > 1:
             stack.enter_context(T.launch_thread("clusterCtaIdx.x", B.i64(cluster)))
@@ -201,13 +198,13 @@ def cuda_convolution(
             B.evaluate(_call(of, shared.data, buffers, at, [*sizes, number]))
         results = [B.flat_view(buffer) for buffer in behind or out]
         evaluator = None if epilogue is None else TileEvaluator(epilogue, results, lanes)
-        if adds_up is not None:
+        if by_grid is not None:
             grid = Grid(blocks, of.tile.threads, block, thread)
-            add_up(divided[0], whole, evaluator or results[0], lanes, grid)
+            add_up(divided[0], whole, evaluator or results[0], lanes, by_grid, grid)
         elif at is not None:
             _write_back(of, evaluator or results[0], shared, at, thread, whole, lanes, group)
     made = exact_constants(compute_func([data, weight, *behind, *out, *divided], body[0]))
-    return made.with_attrs(COOPERATIVE) if adds_up is not None else made
+    return made.with_attrs(COOPERATIVE) if by_grid is not None else made
 
 
 def tiles_of(of: KernelOf, divided: Sequence[int]) -> int:

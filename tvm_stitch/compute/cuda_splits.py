@@ -7,18 +7,76 @@ device memory, and the barrier goes across the grid.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..codegen import builder as B
 from ..compat import Buffer, Expr, T, tir
-from ..graph.extent import ceildiv, product
+from ..device import DeviceModel
+from ..graph.extent import product
 from .cuda.sources import sources
 from .cuda_epilogue import TileEvaluator
 from .cuda_places import Places, quotient
 
-AT_ONCE = 8
-"""Splits of which a thread loads its places together."""
+AT_ONCE = 16
+"""Loads of a thread that are on their way together."""
+
+EVALUATED = 8
+"""Times that an epilogue is written out at most, for vectors that a thread loads together."""
+
+VECTOR = 4
+"""Floats of a load, where there are so many neighbours."""
+
+
+@dataclass(frozen=True)
+class ByCluster:
+    """The splits of a tile are blocks of a cluster, which read each other's sums in shared memory.
+
+    Attributes:
+        splits: how many there are.
+    """
+
+    splits: int
+
+
+@dataclass(frozen=True)
+class ByGrid:
+    """All blocks write their splits, wait for each other, and share out what is to be added up.
+
+    Attributes:
+        device: on which they run.
+        in_turn: whether it does not hold a block for each tile of each split: those that it holds take turns at tiles.
+        splits: how many there are.
+        width: neighbouring floats of a load; images and channels may end among them.
+        at_once: splits of which a thread loads the same place together.
+        vectors: of a split that it loads together.
+    """
+
+    device: DeviceModel
+    in_turn: bool
+    splits: int
+    width: int
+    at_once: int
+    vectors: int
+
+    @staticmethod
+    def of(device: DeviceModel, in_turn: bool, divided: Sequence[int], lanes: int, threads: int) -> ByGrid:
+        """Of so many loads as a thread has to do, and may have on their way together.
+
+        Args:
+            device: on which blocks run.
+            in_turn: whether they take turns.
+            divided: extents of the splits and, behind their number, of the result.
+            lanes: places of which an epilogue is evaluated at once.
+            threads: of all blocks.
+        """
+        splits, elements = divided[0], math.prod(divided[1:])
+        width = VECTOR if elements % VECTOR == 0 else 1
+        at_once = -(-splits // -(-splits // AT_ONCE))
+        needed = -(-elements // (width * threads))
+        vectors = min(needed, AT_ONCE // at_once, max(1, EVALUATED * lanes // width))
+        return ByGrid(device, in_turn, splits, width, at_once, vectors)
 
 
 @dataclass(frozen=True)
@@ -62,7 +120,12 @@ __device__ __forceinline__ void {name}(const void* at, void* sums) {{
 
 
 def add_up(
-    splits: Buffer, whole: Sequence[Expr], result: Buffer | TileEvaluator, lanes: int, grid: Grid
+    splits: Buffer,
+    whole: Sequence[Expr],
+    result: Buffer | TileEvaluator,
+    lanes: int,
+    by: ByGrid,
+    grid: Grid,
 ) -> None:
     """Behind a barrier, add up the splits of every place of the result; store the sums, or an epilogue's results.
 
@@ -70,50 +133,72 @@ def add_up(
         splits: ``<splits, images, channels, places...>``, which all blocks have written when they meet at the barrier.
         whole: the extents without the splits.
         result: of the sums, flat; or what evaluates an epilogue of them.
-        lanes: neighbouring places, of which an image's are a multiple, that a thread computes at once.
-        grid: shares them out.
+        lanes: neighbouring places, of which an image's are a multiple, of which that is evaluated at once.
+        by: what a thread loads together.
+        grid: shares vectors out.
     """
-    (images, channels, *places), count = whole, splits.shape[0]
-    # Hidden: TVM's simplifier would lose sight of lanes.
-    of_image = B.cell(tir.floordiv(product(places), B.i64(lanes)), "of_image")
-    vectors = B.cell(images * channels * of_image, "vectors")
+    vectors = B.cell(tir.floordiv(product(whole), B.i64(by.width)), "vectors")
     step = B.cell(grid.blocks * B.i64(grid.threads), "step")
-    turns = B.cell(
-        quotient(vectors + step - B.i64(1), step), "turns"
-    )  # before the barrier, where blocks wait
+    # Before the barrier, where blocks wait.
+    of_turn = step * B.i64(by.vectors)
+    turns = B.cell(quotient(vectors + of_turn - B.i64(1), of_turn), "turns")
     B.evaluate(T.cuda.grid_sync())
-    divided, sums = B.flat_view(splits), B.local([lanes], "float32", "sums")
+    divided, sums = B.flat_view(splits), B.local([by.vectors * by.width], "float32", "sums")
     with B.loop("serial", turns, "i") as i:
-        vector = B.cell(i * step + grid.block * B.i64(grid.threads) + grid.thread, "vector")
-        with B.when(tir.LT(vector, vectors)):
-            _add(divided, vector, vectors, count, sums, lanes)
-            if isinstance(result, TileEvaluator):
-                row = B.cell(quotient(vector, of_image), "row")
-                image = B.cell(quotient(row, channels), "image")
-                at = row - image * channels, vector - row * of_image
-                result.emit(sums, B.i64(0), Places(whole, image, *at, of_image, lanes))
-            else:
-                with B.loop("vectorized", lanes, "v") as v:
-                    B.store(result, B.fetch(sums, v), [vector * B.i64(lanes) + v])
+        first = i * of_turn + grid.block * B.i64(grid.threads) + grid.thread
+        own = [B.cell(first + step * B.i64(k), "vector") for k in range(by.vectors)]
+        # One condition around all of a vector: other operands of its epilogue are on their way with the splits. Several
+        # vectors are loaded together, where each has a condition later.
+        with B.when(tir.LT(own[0], vectors)):
+            _add(divided, own, vectors, sums, by)
+            for k, vector in enumerate(own):
+                with B.when(tir.LT(vector, vectors) if k else None):
+                    _finish(result, sums, k * by.width, vector, by.width, whole, lanes)
 
 
-def _add(divided: Buffer, vector: Expr, vectors: Expr, count: Expr, sums: Buffer, lanes: int) -> None:
-    """Add up all splits of a vector, in their order; ``AT_ONCE`` of them are on their way together.
+def _add(divided: Buffer, own: Sequence[Expr], vectors: Expr, sums: Buffer, by: ByGrid) -> None:
+    """Add up all splits of vectors, in their order.
 
-    Behind the last one they are read again and left out: a condition around loads would let them come one by one.
+    What lies behind the last vector or split is another's, read again and left out: a condition around loads would let
+    them come one by one.
     """
-    parts = B.local([AT_ONCE * lanes], "float32", "parts")
-    with B.loop("vectorized", lanes, "v") as v:
-        B.store(sums, B.fetch(divided, vector * B.i64(lanes) + v), [v])
-    others = B.cell(count - B.i64(1), "others")
-    with B.loop("serial", ceildiv(others, AT_ONCE), "some") as some:
-        first = B.cell(some * B.i64(AT_ONCE) + B.i64(1), "first")
-        for k in range(AT_ONCE):
-            split = tir.min(first + B.i64(k), others)
-            with B.loop("vectorized", lanes, "v") as v:
-                part = B.fetch(divided, (split * vectors + vector) * B.i64(lanes) + v)
-                B.store(parts, part, [B.i64(k * lanes) + v])
-        for k in range(AT_ONCE):
-            with B.loop("unroll", lanes, "v") as v:
-                added = B.fetch(sums, v) + B.fetch(parts, B.i64(k * lanes) + v)
-                B.store(sums, tir.Select(first + B.i64(k) <= others, added, B.fetch(sums, v)), [v])
+    last = vectors - B.i64(1)
+    starts = [tir.min(vector, last) if k else vector for k, vector in enumerate(own)]
+    rounds, left = -(-by.splits // by.at_once), by.splits % by.at_once
+    of_split = by.vectors * by.width
+    parts = B.local([by.at_once * of_split], "float32", "parts")
+    with B.loop("unroll", of_split, "v") as v:
+        B.store(sums, tir.const(0, "float32"), [v])
+    with B.loop("serial", rounds, "some") as some:
+        of_round = [some * B.i64(by.at_once) + B.i64(k) for k in range(by.at_once)]
+        for k, split in enumerate(of_round):
+            read = tir.min(split, B.i64(by.splits - 1)) if left else split
+            for n, start in enumerate(starts):
+                with B.loop("vectorized", by.width, "v") as v:
+                    part = B.fetch(divided, (read * vectors + start) * B.i64(by.width) + v)
+                    B.store(parts, part, [B.i64(k * of_split + n * by.width) + v])
+        for k, split in enumerate(of_round):
+            with B.loop("unroll", of_split, "v") as v:
+                before = B.fetch(sums, v)
+                added = before + B.fetch(parts, B.i64(k * of_split) + v)
+                is_split = tir.LT(split, B.i64(by.splits))
+                B.store(sums, tir.Select(is_split, added, before) if left else added, [v])
+
+
+def _finish(
+    result: Buffer | TileEvaluator, sums: Buffer, start: int, vector: Expr, width: int, whole: Sequence[Expr],
+    lanes: int,
+) -> None:  # fmt: skip
+    """Store the sums of a vector, or an epilogue of them, from ``start`` on."""
+    if not isinstance(result, TileEvaluator):
+        with B.loop("vectorized", width, "v") as v:
+            B.store(result, B.fetch(sums, B.i64(start) + v), [vector * B.i64(width) + v])
+        return
+    _, channels, *places = whole
+    of_image = B.cell(tir.floordiv(product(places), B.i64(lanes)), "of_image")
+    for part in range(width // lanes):
+        some = B.cell(vector * B.i64(width // lanes) + B.i64(part), "part")
+        row = B.cell(quotient(some, of_image), "row")
+        image = B.cell(quotient(row, channels), "image")
+        at = row - image * channels, some - row * of_image
+        result.emit(sums, B.i64(start + part * lanes), Places(whole, image, *at, of_image, lanes))

@@ -16,6 +16,7 @@ from tvm.relax.expr_functor import mutator
 
 from ..compute.cuda_convolution import KernelOf, cuda_convolution, tiles_of
 from ..compute.cuda_epilogue import Epilogue, components, epilogue_of, without_sum
+from ..compute.cuda_splits import ByCluster, ByGrid
 from ..config import StitchConfig, checked_config
 from ..device import DeviceModel, device_model
 from ..failures import Refusal
@@ -53,24 +54,28 @@ class Adding:
 
     def can(self, convolution: Convolved) -> bool:
         """Whether the convolution's kernel can go on with its result."""
-        return not convolution.of.has_splits or self.barriers or self.cluster(convolution) > 1
+        return not convolution.of.has_splits or self.by(convolution) is not None
 
-    def cluster(self, convolution: Convolved) -> int:
-        """Splits that are blocks of a cluster; 1 where there are none, or too many."""
-        if not convolution.of.has_splits:
-            return 1
-        splits = self._divided(convolution)[0]
-        return splits if splits <= self.device.max_cluster else 1
-
-    def is_in_turn(self, convolution: Convolved) -> bool:
-        """Whether the device does not hold a block for each tile of each split at once."""
+    def by(self, convolution: Convolved) -> ByCluster | ByGrid | None:
+        """By whom the convolution's kernel adds them up; None where there are none, or it cannot."""
         of = convolution.of
-        return tiles_of(of, self._divided(convolution)) > of.resident * self.device.sms
+        if not of.has_splits:
+            return None
+        (result,) = result_types(convolution.call)
+        divided = [int(extent) for extent in result.shape]
+        splits, tiles = divided[0], tiles_of(of, divided)
+        if splits <= self.device.max_cluster and self._spreads(tiles, splits):
+            return ByCluster(splits)
+        if not self.barriers:
+            return None
+        most = of.resident * self.device.sms
+        threads = min(tiles, most) * of.tile.threads
+        return ByGrid.of(self.device, tiles > most, divided, lanes_of(divided[3:]), threads)
 
-    @staticmethod
-    def _divided(convolution: Convolved) -> list[int]:
-        (divided,) = result_types(convolution.call)
-        return [int(extent) for extent in divided.shape]
+    def _spreads(self, tiles: int, splits: int) -> bool:
+        """Whether clusters put no more blocks on a multiprocessor than single blocks would."""
+        at_once = self.device.clusters_at_once(splits)
+        return -(-tiles // (splits * at_once)) <= -(-tiles // self.device.sms)
 
 
 @dataclass(frozen=True)
@@ -240,11 +245,9 @@ class _Rewriter(PlannedRewriter):
         if part.epilogue is not None:
             types = [relax.TensorType(shape, tensor.dtype) for tensor in part.epilogue.graph.outputs]
         lanes = lanes_of([int(extent) for extent in shape[2:]])
-        cluster = self.adding.cluster(part.convolution)
-        across_grid = of.has_splits and cluster == 1
-        adds_up = self.adding.device if across_grid else None
-        in_turn = across_grid and self.adding.is_in_turn(part.convolution)
-        func = cuda_convolution(of, part.epilogue, lanes, adds_up, in_turn, cluster)
+        added_up = self.adding.by(part.convolution)
+        across_grid = isinstance(added_up, ByGrid)
+        func = cuda_convolution(of, part.epilogue, lanes, added_up)
         inputs = [self.visit_expr(arg) for arg in call_args(call)[0]]
         types = [*types, convolved] if across_grid else types
         kernel = self.builder_.add_func(func, name)

@@ -11,8 +11,8 @@ from tvm import relax
 from tvm.relax import op as R
 
 from tests.codegen.gpu.test_crossed import checked, layer_norm, softmax, turned
+from tvm_stitch.device import DeviceModel
 from tvm_stitch.plan import heuristics
-from tvm_stitch.plan.gpu import in_turn
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +21,7 @@ def few_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heuristics, "CROSSED_BYTES", 0)
     monkeypatch.setattr(heuristics, "IN_TURN_GROUPS", 1)
     monkeypatch.setattr(heuristics, "IN_TURN_COLUMNS", 1)
-    monkeypatch.setattr(in_turn, "_resident_clusters", lambda *_: 2)
+    monkeypatch.setattr(DeviceModel, "clusters_at_once", lambda *_: 2)
 
 
 def affine(emit: Any, x: Any) -> Any:

@@ -47,7 +47,7 @@ def in_turn(
     if not _copied_whole(alignment, sched, mapping) or not _has_registers(alignment, sched, mapping, device):
         return None
     resident = heuristics.IN_TURN_RESIDENT
-    clusters = _resident_clusters(device, mapping.row_splits, resident)
+    clusters = device.clusters_at_once(-(-mapping.row_splits // resident))
     groups = -(-static_extent(alignment.domain.rows) // mapping.rows_per_block)
     for times in range(1, groups // (heuristics.IN_TURN_GROUPS * clusters) + 1):
         workers = times * clusters
@@ -97,15 +97,3 @@ def _are_neighbours(alignment: Alignment, leaf: Leaf) -> bool:
     tensor, point = leaf
     together = PIECE_BYTES // item_bytes(tensor.dtype)
     return rows_vectorizable(alignment.domain, point.indices, tensor.shape, point.columns, together)
-
-
-def _resident_clusters(device: DeviceModel, blocks: int, blocks_per_sm: int) -> int:
-    """Clusters of ``blocks`` blocks that certainly run at once.
-
-    Those of a cluster share a graphics processing cluster, whose multiprocessors come in pairs. In each of these, one
-    pair fewer than a cluster takes may be left over, and one pair where it takes but one: the driver of an H200 with
-    132 multiprocessors says 30 clusters of eight blocks and 62 of four, two a multiprocessor.
-    """
-    sms = -(-blocks // blocks_per_sm)
-    left_over = device.sms // device.gpc_sms * max(2, sms - 2)
-    return max(1, (device.sms - left_over) // sms)
