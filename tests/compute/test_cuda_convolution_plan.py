@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from tests.compute.test_cuda_convolution import convolution
-from tvm_stitch.compute.cuda_convolution_plan import TILES, ImageConvolution, convolution_plan
+from tvm_stitch.compute.cuda_convolution_plan import TILES, ImageConvolution, are_clusters, convolution_plan
 from tvm_stitch.device import GPUS
 from tvm_stitch.failures import Refusal
 
@@ -25,8 +25,31 @@ def test_one_image_fills_the_device(channels: int, size: int) -> None:
     c = resnet(1, channels, size)
     plan = convolution_plan(c, H100)
     tiles = -(-channels // plan.tile.rows) * -(-(size**2) // plan.tile.places)
-    assert plan.splits > 1
-    assert tiles * plan.splits >= 0.7 * H100.sms
+    assert 0.7 * H100.sms <= tiles * plan.splits <= plan.resident * H100.sms
+
+
+@pytest.mark.parametrize(("images", "channels", "size"), [(32, 512, 7), (32, 128, 28), (5, 256, 14)])
+@pytest.mark.parametrize("name", ["h100", "a100", "orin"])
+def test_splits_run_at_once(images: int, channels: int, size: int, name: str) -> None:
+    """More blocks than a device holds come of sums that are not divided."""
+    plan = convolution_plan(resnet(images, channels, size), GPUS[name])
+    tiles = -(-channels // plan.tile.rows) * -(-(images * size**2) // plan.tile.places)
+    assert plan.splits == 1 or tiles * plan.splits <= plan.resident * GPUS[name].sms
+
+
+@pytest.mark.parametrize(
+    ("tiles", "splits", "clusters"),
+    [(26, 4, True), (28, 4, True), (49, 2, True), (16, 8, False), (32, 4, False), (8, 16, False)],
+)
+def test_clusters(tiles: int, splits: int, clusters: bool) -> None:
+    """Where each block finds a multiprocessor, as single ones would: 15 clusters of eight do, 30 of four."""
+    assert are_clusters(tiles, splits, H100) == clusters
+    assert not are_clusters(tiles, splits, GPUS["a100"])
+
+
+def test_clusters_beside_each_other() -> None:
+    """Where single blocks would share multiprocessors too."""
+    assert are_clusters(40, 4, H100) and not are_clusters(90, 4, H100)
 
 
 def test_a_large_batch_is_not_divided() -> None:

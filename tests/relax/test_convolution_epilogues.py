@@ -17,6 +17,7 @@ from cuda_emulator.lowering import lower
 from tests.graph.helpers import build
 from tvm_stitch import StitchConfig, explain
 from tvm_stitch.compute import cuda_convolution_plan
+from tvm_stitch.compute.cuda_convolution_plan import Tile
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import pipeline
 from tvm_stitch.testing.more_than_stock import more_than_stock
@@ -27,6 +28,8 @@ TARGET = emulated_target()
 RNG = np.random.default_rng()
 TOLERANCE = {"float32": (2e-5, 1e-4), "float16": (4e-3, 4e-3)}
 CHANNELS = 64
+BY_GRID = StitchConfig(clusters=False)
+"""Divided sums are added up behind a barrier of the grid."""
 
 
 def draw(*shape: int) -> np.ndarray:
@@ -167,8 +170,9 @@ def test_divided_sums_are_added_up_by_their_own_kernel(
     (name,) = launched(mod, inputs)
     assert name.startswith("convolution_added_up")
     assert more_than_stock(mod, TARGET, pipeline(TARGET)) == ""
-    run = run_cuda(mod, inputs, target=TARGET, relax_pipeline=pipeline(TARGET))
+    run = run_cuda(mod, inputs, target=TARGET, relax_pipeline=pipeline(TARGET, BY_GRID)).check()
     assert [launch.cooperative for launch in run.launches] == [True]
+    assert mismatches(list(run.outputs), evaluate(mod, inputs), TOLERANCE) == []
 
 
 @pytest.mark.parametrize("splits", [9, 16, 17, 18])
@@ -192,6 +196,7 @@ def test_a_thread_adds_up_several_vectors(
 ) -> None:
     """Of one element or of four, whose places are of one channel or of several."""
     monkeypatch.setattr(cuda_convolution_plan, "SPLITS", (splits,))
+    monkeypatch.setattr(cuda_convolution_plan, "TILES", (Tile(64, 64, 2),))
     monkeypatch.setattr(cuda_convolution_plan, "FEWEST_ROUNDS", 1)
 
     def body(emit: Any, x: Any) -> Any:
@@ -200,9 +205,7 @@ def test_a_thread_adds_up_several_vectors(
         return emit(R.add(y, constant(3, channels, *extents)))
 
     mod, x = build(body, ((3, CHANNELS, *extents), "float32")), draw(3, CHANNELS, *extents)
-    config = StitchConfig(multiprocessors=1, clusters=False)
-    lowered = lower(mod, TARGET, pipeline(TARGET, config))
-    run = run_lowered(lowered, [x], options=Options(multiprocessors=1)).check()
+    run = run_cuda(mod, [x], target=TARGET, relax_pipeline=pipeline(TARGET, BY_GRID)).check()
     (launch,) = run.launches
     assert launch.cooperative
     assert mismatches(list(run.outputs), evaluate(mod, [x]), TOLERANCE) == []
@@ -235,22 +238,17 @@ def test_few_splits_are_blocks_of_a_cluster(
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize(("size", "clusters"), [(28, True), (14, False)], ids=str)
-def test_clusters_have_multiprocessors_of_their_own(size: int, clusters: bool) -> None:
-    """26 of four blocks do on an H100; 16 of eight would share some, and take nearly twice the time."""
-    channels = 28 * 128 // size
-
-    def body(emit: Any, x: Any) -> Any:
-        return emit(R.nn.relu(emit(R.nn.conv2d(x, constant(channels, channels, 3, 3), padding=1))))
-
-    target = tvm.target.Target("nvidia/nvidia-h100", host="llvm")
-    mod = build(body, ((1, channels, size, size), "float32"))
-    (func,) = [
-        func
-        for gvar, func in pipeline(target)(mod).functions_items()
-        if gvar.name_hint.startswith("convolution_added_up")
-    ]
-    assert ("clusterCtaIdx.x" in str(func)) == clusters
+def test_clusters_have_multiprocessors_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """16 of eight blocks would share some on an H100, and take nearly twice the time."""
+    monkeypatch.setattr(cuda_convolution_plan, "SPLITS", (8,))
+    monkeypatch.setattr(cuda_convolution_plan, "TILES", (Tile(64, 64, 2),))
+    mod = build(
+        lambda emit, x: emit(R.nn.relu(emit(R.nn.conv2d(x, constant(256, 256, 3, 3), padding=1)))),
+        ((1, 256, 14, 14), "float32"),
+    )
+    made = pipeline(TARGET)(mod)
+    (func,) = (func for gvar, func in made.functions_items() if gvar.name_hint.startswith("convolution_add"))
+    assert "clusterCtaIdx.x" not in str(func)
 
 
 def test_a_cluster_needs_no_grid_barriers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,7 +321,7 @@ def test_other_types_and_lines_of_places(behind: Callable[..., Any], window: int
         return behind(emit, emit(R.nn.conv2d(x, weight, padding=window // 2)))
 
     mod, x = build(body, ((3, CHANNELS, 4, 5), "float32")), whole_numbers(3, CHANNELS, 4, 5)
-    run = run_cuda(mod, [x], target=TARGET, relax_pipeline=pipeline(TARGET)).check()
+    run = run_cuda(mod, [x], target=TARGET, relax_pipeline=pipeline(TARGET, BY_GRID)).check()
     (launch,) = run.launches
     assert launch.name.startswith("convolution_") and launch.cooperative == (window == 3)
     for got, want in zip(run.outputs, evaluate(mod, [x]), strict=True):
@@ -369,8 +367,8 @@ def test_what_else_is_done_to_divided_sums_is_stitched(body: Callable[..., Any])
 
 
 @pytest.mark.parametrize(("images", "channels", "size"), [(2, 64, 12), (4, 128, 9)], ids=str)
-def test_more_blocks_than_a_device_holds(images: int, channels: int, size: int) -> None:
-    """They take turns at tiles, of one slice and of two, and none waits for one that has not begun."""
+def test_blocks_that_do_not_run_at_once(images: int, channels: int, size: int) -> None:
+    """Their sums are not divided: none waits for one that has not begun."""
     config, options = StitchConfig(multiprocessors=2, clusters=False), Options(multiprocessors=2)
     weight = constant(channels, channels, 3, 3)
     shape = (images, channels, size, size)
@@ -378,7 +376,7 @@ def test_more_blocks_than_a_device_holds(images: int, channels: int, size: int) 
     x = draw(*shape)
     run = run_lowered(lower(mod, TARGET, pipeline(TARGET, config)), [x], options=options).check()
     (launch,) = run.launches
-    assert launch.cooperative and launch.name == "convolution_added_up_relu_kernel"
+    assert not launch.cooperative and launch.name == "convolution_relu_kernel"
     assert mismatches(list(run.outputs), evaluate(mod, [x]), TOLERANCE) == []
 
 

@@ -160,9 +160,7 @@ def cuda_convolution(
     of_split = product(
         [ceildiv(own, of.tile.rows), ceildiv(product([images, *places]), of.tile.places), of.groups]
     )
-    tiles = of_split * count
-    in_turn = by_grid is not None and by_grid.in_turn
-    blocks = B.i64(of.resident * by_grid.device.sms) if by_grid is not None and in_turn else tiles
+    blocks = of_split * count
     keeps_tile = (epilogue is not None or cluster > 1) and not divided
     floats = of.tile.shared_floats(of.exchanged, keeps_tile)
     with B.kernel() as body, ExitStack() as stack:
@@ -187,15 +185,10 @@ def cuda_convolution(
         ]
         group = Cluster(cluster, tir.floormod(block, B.i64(cluster)))
         buffers = [data, weight, *([] if keeps_tile else divided or out)]
-        if in_turn:
-            with B.loop("serial", tir.floordiv(tiles - block + blocks - B.i64(1), blocks), "turn") as turn:
-                B.evaluate(_call(of, shared.data, buffers, at, [*sizes, turn * blocks + block]))
-                B.block_barrier()
-        else:
-            number = block
-            if cluster > 1:
-                number = group.rank * of_split + tir.floordiv(block, B.i64(cluster))
-            B.evaluate(_call(of, shared.data, buffers, at, [*sizes, number]))
+        number = block
+        if cluster > 1:
+            number = group.rank * of_split + tir.floordiv(block, B.i64(cluster))
+        B.evaluate(_call(of, shared.data, buffers, at, [*sizes, number]))
         results = [B.flat_view(buffer) for buffer in behind or out]
         evaluator = None if epilogue is None else TileEvaluator(epilogue, results, lanes)
         if by_grid is not None:

@@ -38,7 +38,7 @@ WASTED = 2.0
 LATENCY = 1700
 """Cycles of a step whose copies are waited for."""
 
-EFFICIENCY = {(128, 128, 1): 0.7}
+EFFICIENCY = {(64, 32, 4): 0.6}
 """Of the multiply-adds that a multiprocessor can do, by tile; others: ``USUAL_EFFICIENCY``."""
 USUAL_EFFICIENCY = 0.65
 
@@ -47,6 +47,12 @@ FIXED = 5000
 
 LANES = 128
 """Multiply-adds of float32 of a multiprocessor in a cycle. Where there are 64, all plans are slower alike."""
+
+CLUSTER_SUMS = 1500
+"""Cycles in which the blocks of a cluster add up each other's splits."""
+
+APART_SUMS = 3500
+"""Cycles in which a grid or a kernel behind it begins to add up splits from memory, and ends."""
 
 BYTES_PER_CYCLE = 1500
 """Of the splits' results, which are written and read again, mostly in the second-level cache."""
@@ -122,7 +128,7 @@ class Tile:
         return max(self.shared_bytes(exchanged) // 4, self.rows * self.places * kept)
 
 
-TILES = (Tile(64, 64, 2), Tile(64, 64, 4), Tile(64, 128, 2), Tile(128, 128, 1))
+TILES = (Tile(64, 32, 4), Tile(64, 64, 2), Tile(64, 64, 4), Tile(64, 128, 2), Tile(128, 128, 1))
 
 
 @dataclass(frozen=True)
@@ -175,8 +181,17 @@ def _plans(c: ImageConvolution, device: DeviceModel) -> Iterator[ConvolutionPlan
         resident = min(device.registers_per_sm // (REGISTERS * tile.threads), shared)
         for splits in SPLITS:
             plan = ConvolutionPlan(tile, resident, splits, gathered)
-            if splits == 1 or _rounds(c, plan) >= FEWEST_ROUNDS:
+            if splits == 1 or _is_worth_dividing(c, plan, device):
                 yield plan
+
+
+def _is_worth_dividing(c: ImageConvolution, plan: ConvolutionPlan, device: DeviceModel) -> bool:
+    """Whether splits have enough to do, and all run at once: blocks can then wait for each other.
+
+    Where some would begin when others end, smaller tiles fill the device as well, without sums to add up.
+    """
+    at_once = _tiles(c, plan) * plan.splits <= plan.resident * device.sms
+    return at_once and _rounds(c, plan) >= FEWEST_ROUNDS
 
 
 def _steps(c: ImageConvolution, plan: ConvolutionPlan) -> int:
@@ -209,6 +224,21 @@ def _cycles(c: ImageConvolution, plan: ConvolutionPlan, device: DeviceModel) -> 
     def wave(blocks: int) -> float:
         return FIXED + _rounds(c, plan) * max(LATENCY, blocks * step) if blocks else 0.0
 
+    return full * wave(plan.resident) + wave(rest) + _sums(c, plan, device)
+
+
+def _sums(c: ImageConvolution, plan: ConvolutionPlan, device: DeviceModel) -> float:
+    """The cycles in which splits are added up."""
+    if plan.splits == 1:
+        return 0.0
+    if are_clusters(_tiles(c, plan), plan.splits, device):
+        return CLUSTER_SUMS
     results = 4 * c.images * c.groups * c.outputs * math.prod(c.places)
-    added = 0 if plan.splits == 1 else plan.splits * results / BYTES_PER_CYCLE
-    return full * wave(plan.resident) + wave(rest) + added
+    return APART_SUMS + plan.splits * results / BYTES_PER_CYCLE
+
+
+def are_clusters(tiles: int, splits: int, device: DeviceModel) -> bool:
+    """Whether the splits of a tile can be a cluster, with no more blocks on a multiprocessor than single ones."""
+    if splits > device.max_cluster:
+        return False
+    return -(-tiles // device.clusters_at_once(splits)) <= -(-tiles * splits // device.sms)

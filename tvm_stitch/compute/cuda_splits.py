@@ -46,7 +46,6 @@ class ByGrid:
 
     Attributes:
         device: on which they run.
-        in_turn: whether it does not hold a block for each tile of each split: those that it holds take turns at tiles.
         splits: how many there are.
         width: neighbouring floats of a load; images and channels may end among them.
         at_once: splits of which a thread loads the same place together.
@@ -54,19 +53,17 @@ class ByGrid:
     """
 
     device: DeviceModel
-    in_turn: bool
     splits: int
     width: int
     at_once: int
     vectors: int
 
     @staticmethod
-    def of(device: DeviceModel, in_turn: bool, divided: Sequence[int], lanes: int, threads: int) -> ByGrid:
+    def of(device: DeviceModel, divided: Sequence[int], lanes: int, threads: int) -> ByGrid:
         """Of so many loads as a thread has to do, and may have on their way together.
 
         Args:
             device: on which blocks run.
-            in_turn: whether they take turns.
             divided: extents of the splits and, behind their number, of the result.
             lanes: places of which an epilogue is evaluated at once.
             threads: of all blocks.
@@ -76,7 +73,7 @@ class ByGrid:
         at_once = -(-splits // -(-splits // AT_ONCE))
         needed = -(-elements // (width * threads))
         vectors = min(needed, AT_ONCE // at_once, max(1, EVALUATED * lanes // width))
-        return ByGrid(device, in_turn, splits, width, at_once, vectors)
+        return ByGrid(device, splits, width, at_once, vectors)
 
 
 @dataclass(frozen=True)

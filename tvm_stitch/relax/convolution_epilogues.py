@@ -15,6 +15,7 @@ from tvm import relax, tirx
 from tvm.relax.expr_functor import mutator
 
 from ..compute.cuda_convolution import KernelOf, cuda_convolution, tiles_of
+from ..compute.cuda_convolution_plan import are_clusters
 from ..compute.cuda_epilogue import Epilogue, components, epilogue_of, without_sum
 from ..compute.cuda_splits import ByCluster, ByGrid
 from ..config import StitchConfig, checked_config
@@ -64,18 +65,11 @@ class Adding:
         (result,) = result_types(convolution.call)
         divided = [int(extent) for extent in result.shape]
         splits, tiles = divided[0], tiles_of(of, divided)
-        if splits <= self.device.max_cluster and self._spreads(tiles, splits):
+        if are_clusters(tiles // splits, splits, self.device):
             return ByCluster(splits)
-        if not self.barriers:
+        if not self.barriers or tiles > of.resident * self.device.sms:
             return None
-        most = of.resident * self.device.sms
-        threads = min(tiles, most) * of.tile.threads
-        return ByGrid.of(self.device, tiles > most, divided, lanes_of(divided[3:]), threads)
-
-    def _spreads(self, tiles: int, splits: int) -> bool:
-        """Whether clusters put no more blocks on a multiprocessor than single blocks would."""
-        at_once = self.device.clusters_at_once(splits)
-        return -(-tiles // (splits * at_once)) <= -(-tiles // self.device.sms)
+        return ByGrid.of(self.device, divided, lanes_of(divided[3:]), tiles * of.tile.threads)
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,8 @@ def added_up(splits: te.Tensor) -> te.Tensor:
 
 class _Rewriter:
     def __init__(self, owner: OwnConvolutions, mod: tvm.IRModule):
-        self.owner, self.device = owner, device_model(owner.target, owner.config)
+        self.owner = owner
+        self.device = device_model(owner.target, owner.config).configured(owner.config)
         self.gradients = WeightGradients(mod)
         self.kernels: dict[KernelOf, Any] = {}
         self.weights: dict[tuple[Any, ConvolutionPlan, int], Any] = {}

@@ -178,9 +178,10 @@ __device__ __forceinline__ void convolution_of_floats(float* shared, const float
   }
   float* const stages = shared + slice * Of::kStep;
   constexpr int kStage = kSlices * Of::kStep;
-  constexpr int kAcross = Of::kPlaces / 64;  // warps side by side, each of 4 x 8 threads
+  constexpr int kWide = Of::kPlaces < 64 ? Of::kPlaces / 8 : 8, kDown = 32 / kWide;  // a warp's threads
+  constexpr int kAcross = Of::kPlaces / 8 / kWide;                                   // warps side by side
   const int lane = own % 32, warp = own / 32;
-  const int down = 4 * (warp / kAcross * 4 + lane / 8), right = 4 * (warp % kAcross * 8 + lane % 8);
+  const int down = 4 * (warp / kAcross * kDown + lane / kWide), right = 4 * (warp % kAcross * kWide + lane % kWide);
 
   float sums[8][8];
 #pragma unroll
@@ -205,7 +206,7 @@ __device__ __forceinline__ void convolution_of_floats(float* shared, const float
       for (int half = 0; half < 2; ++half) {
         const float4 a = *reinterpret_cast<const float4*>(left + k * Of::kRows + half * (Of::kRows / 2));
         const float4 b =
-            *reinterpret_cast<const float4*>(top + k * Of::kPlaces + half * (Of::kPlaces / 2) + turned<Of>(right, k));
+            *reinterpret_cast<const float4*>(top + k * Of::kPlaces + turned<Of>(half * (Of::kPlaces / 2) + right, k));
         weights[4 * half] = a.x, weights[4 * half + 1] = a.y, weights[4 * half + 2] = a.z, weights[4 * half + 3] = a.w;
         read[4 * half] = b.x, read[4 * half + 1] = b.y, read[4 * half + 2] = b.z, read[4 * half + 3] = b.w;
       }
