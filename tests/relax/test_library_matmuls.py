@@ -18,8 +18,10 @@ from tests.relax import cublaslt_stand_in
 from tvm_stitch import StitchConfig, explain
 from tvm_stitch.compute.cuda import library
 from tvm_stitch.config import ASKED as TVM_IS_ASKED
+from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.library_matmuls import LibraryMatmuls
+from tvm_stitch.testing.cases import cases
 
 F32 = "float32"
 CUDA = tvm.target.Target({"kind": "cuda", "arch": "sm_90"}, host="llvm")
@@ -595,3 +597,13 @@ def test_products_are_captured_in_a_cuda_graph() -> None:
     captured = [f for g, f in made.functions_items() if "cuda_graph_capture" in g.name_hint]
     assert captured and str(captured[0].script()).count(cublaslt_stand_in.NAME) == 3
     assert cublaslt_stand_in.NAME not in str(made["main"].script())
+
+
+@pytest.mark.parametrize("scale", ["test", "cpu"])
+def test_an_encoder_layer_has_its_kernels(scale: str) -> None:
+    """Keys are read transposed, as heads lie: no kernel turns them, though the importer's permutations were one."""
+    (case,) = (case for case in cases(scale) if case.name == "encoder_layer")
+    counted = count_kernels(case.build(), CUDA, pipeline(CUDA, ASKED))
+    assert counted.memory_intensive == case.kernels, counted.names
+    told = explain(case.build(), CUDA, config=ASKED)
+    assert "right side transposed" in str(told)

@@ -25,6 +25,7 @@ from ..rules.rewriting import is_scheduled
 from ..target import capability_of
 from .compute_pass import ComputePass
 from .functions import own_functions
+from .innermost_operands import with_innermost_axes_kept
 from .library_calls import check_capability, has_calls
 from .library_plan import Planned, is_product, planned
 from .planned_rewriter import PlannedRewriter
@@ -50,6 +51,8 @@ class LibraryMatmuls(ComputePass):
         wanted = is_product, library.CUBLASLT, self.config, self.computed
         if not has_calls(functions.values(), "matmul", *wanted):
             return mod
+        mod = with_innermost_axes_kept(mod)
+        functions = dict(own_functions(mod))
         scheduled = {
             g for g, f in mod.functions_items() if isinstance(f, tvm.tirx.PrimFunc) and is_scheduled(f)
         }

@@ -177,9 +177,11 @@ def _note(
     if kind == "tvm":
         reasons = (node.reason or left.get(node.function, "") for node in nodes)
         return "; ".join(dict.fromkeys(reason for reason in reasons if reason))
-    given = [v.name for v in call.results] + [name for node in nodes for name in node.values]
-    of_model = {unmarked(name) for name in given if not is_fresh(name)} | {o.name for o in members}
-    for names in (of_model, set(given)):  # a number that a pass gave may be one of the model's as well
+    own = [v.name for v in call.results]
+    given = own + [name for node in nodes for name in node.values]
+    results, values = ({unmarked(name) for name in names if not is_fresh(name)} for names in (own, given))
+    # The surest first: a number that a pass gave may be one of the model's as well.
+    for names in (results, values | {o.name for o in members}, set(given)):
         keys = (
             key
             for key in computed

@@ -162,6 +162,7 @@ def planning_passes(
         ShortScans("gpu" in target.keys),
         exclusively(dispatched),
         DropCopies(),
+        relax.transform.CanonicalizeBindings(),  # what is dropped leaves aliases, through which no view is seen
         relax.transform.EliminateCommonSubexpr(),  # what PyTorch's linear layers make of one operand, each for itself
         WideOperators(),
         ConstantWeights(),
