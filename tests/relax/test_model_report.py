@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from tvm_stitch.report.data import ModelReport
 from tvm_stitch.testing.bert import BertConfig, build_bert
 
 F32 = "float32"
+from tvm_stitch.relax.model_report import _note
 
 
 @functools.cache
@@ -254,3 +256,11 @@ def test_a_kernel_of_ours_is_not_credited_to_tvm(barriers: bool, name: str) -> N
     found = model(explain(build(body, ((1, 128, 14, 14), F32)), "cuda", config)).kernels
     (own,) = (k for k in found if k.function == name)
     assert own.note.startswith("our kernel")
+
+
+def test_a_passs_number_is_not_taken_for_a_models() -> None:
+    """Results of a pass are numbered as the model's are: what is surely the model's tells what computes them."""
+    call: Any = SimpleNamespace(function="library", results=[SimpleNamespace(name="lv1")], marked=False)
+    node: Any = SimpleNamespace(values=("lv7_of_model",), function="")
+    told = {"matmul lv1": "another one", "matmul lv7": "this one"}
+    assert _note(call, "library", [node], told, {}, []) == "this one"
