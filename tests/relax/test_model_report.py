@@ -23,11 +23,11 @@ from tvm_stitch.execution.compare import load_onnx
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import explain as explaining
 from tvm_stitch.relax import pipeline
+from tvm_stitch.relax.model_report import _note
 from tvm_stitch.report.data import ModelReport
 from tvm_stitch.testing.bert import BertConfig, build_bert
 
 F32 = "float32"
-from tvm_stitch.relax.model_report import _note
 
 
 @functools.cache
