@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import tvm
+from tvm import relax
 from tvm.relax import op as R
 
 from tests.graph.helpers import build, symbol
@@ -84,4 +85,19 @@ def test_views_that_change_the_matrices() -> None:
         ((48, 3, 16), F32),
         ((4, 128, 12, 32), F32),
     )
+    tvm.ir.assert_structural_equal(with_innermost_axes_kept(mod), mod)
+
+
+def test_an_operand_of_match_cast() -> None:
+    """What it is cast from is not seen."""
+    builder = relax.BlockBuilder()
+    x, y = (
+        relax.Var(name, relax.TensorType(shape, F32)) for name, shape in (("x", (2, 4, 8)), ("y", (2, 8, 5)))
+    )
+    with builder.function("main", [x, y]):
+        with builder.dataflow():
+            cast = builder.match_cast(builder.emit(R.exp(y)), relax.TensorType((2, 8, 5), F32))
+            out = builder.emit_output(R.matmul(x, cast))
+        builder.emit_func_output(out)
+    mod = builder.get()
     tvm.ir.assert_structural_equal(with_innermost_axes_kept(mod), mod)

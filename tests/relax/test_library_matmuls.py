@@ -236,6 +236,26 @@ def test_a_broadcast_side_is_read_once_a_batch() -> None:
     assert operators(made) == ["call_dps_packed"] and numbers(calls(made)[0])[0] == "24"
 
 
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [((6, 1), (8, 5)), ((6, 8), (1, 5)), ((1, 1), (8, 5)), ((3, 6, 1), (3, 8, 5))],
+    ids=["left", "right", "row", "batch"],
+)
+def test_what_is_repeated_along_the_depth_is_written(left: tuple[int, ...], right: tuple[int, ...]) -> None:
+    """The library reads as many elements as are summed over."""
+    wide = (*left[:-1], 8), (*right[:-2], 8, 5)
+
+    def body(emit: Any, x: Any, y: Any) -> Any:
+        x, y = (emit(R.broadcast_to(v, s)) for v, s in zip((x, y), wide, strict=True))
+        return R.matmul(x, y)
+
+    def expected(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return np.broadcast_to(x, wide[0]) @ np.broadcast_to(y, wide[1])
+
+    made = check(body, expected, (left, F32), (right, F32))
+    assert "broadcast_to" in operators(made)
+
+
 def test_a_view_is_not_looked_through_where_its_source_is_out_of_sight() -> None:
     """A dataflow variable is none outside its block."""
     builder = relax.BlockBuilder()

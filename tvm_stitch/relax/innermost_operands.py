@@ -44,7 +44,9 @@ def _found(func: Any) -> dict[Any, list[int]]:
             continue
         for operand in call.args:
             var = operand
-            while only_reader_inside(readers, var) is not None and (read := _read(values[var])) is not None:
+            while (
+                only_reader_inside(readers, var) is not None and (read := _read(values.get(var))) is not None
+            ):
                 var = read
             order = _kept(values.get(var)) if only_reader_inside(readers, var) is not None else None
             if order is not None:

@@ -94,6 +94,8 @@ def test_axes_of_one_element_have_no_stride(
         ([Axis(4, 8, 0, 5), Axis(5, 0, 2, 1), Axis(8, 1, 10, 0)], "its right side are contiguous"),
         ([Axis(4, 8, 0, 10), Axis(5, 0, 1, 2), Axis(8, 1, 5, 0)], "its result are contiguous"),
         ([Axis(4, 16, 0, 1), Axis(8, 1, 1, 0), Axis(2, 8, 8, 0)], "sums over several axes"),
+        ([Axis(4, 1, 0, 5), Axis(5, 0, 1, 1), Axis(8, 0, 5, 0)], "is repeated along the axis"),
+        ([Axis(4, 8, 0, 5), Axis(5, 0, 1, 1), Axis(8, 1, 0, 0)], "is repeated along the axis"),
     ],
 )
 def test_what_one_call_does_not_compute(axes: list[Axis], reason: str) -> None:

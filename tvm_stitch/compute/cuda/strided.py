@@ -81,6 +81,8 @@ def strided(axes: Sequence[Axis]) -> StridedProduct:
     depth = [axis for axis in live if _absent(axis.out)]
     if len(depth) > 1:
         raise Refusal("it sums over several axes")
+    if any(_absent(axis.left) or _absent(axis.right) for axis in depth):
+        raise Refusal("an operand is repeated along the axis that it sums over")
     kept = [axis for axis in live if not _absent(axis.out)]
     rows = _merged([a for a in kept if not _absent(a.left) and _absent(a.right)])
     columns = _merged([a for a in kept if _absent(a.left) and not _absent(a.right)])
