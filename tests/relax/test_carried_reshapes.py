@@ -121,3 +121,14 @@ def test_the_numbers_stay(rows: int) -> None:
     executable = tvm.compile(Before, LLVM, relax_pipeline=pipeline(LLVM))
     got = relax.VirtualMachine(executable, tvm.cpu())["main"](*map(tvm.runtime.tensor, inputs)).numpy()
     assert mismatches([got], evaluate(Before, inputs), {"float32": (1e-5, 1e-5)}) == []
+
+
+@pytest.mark.parametrize("shape", [(0, 8), (3, 0, 8)])
+def test_what_has_no_elements_stays(shape: tuple[int, ...]) -> None:
+    """A reshape takes an extent of 0 for that of its operand."""
+    mod = build(
+        lambda emit, x, w: emit(R.nn.relu(emit(R.expand_dims(emit(R.matmul(x, w)), 0)))),
+        (shape, "float32"),
+        ((8, 4), "float32"),
+    )
+    tvm.ir.assert_structural_equal(CarriedReshapes()(mod), mod)

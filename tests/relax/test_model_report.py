@@ -262,5 +262,7 @@ def test_a_passs_number_is_not_taken_for_a_models() -> None:
     """Results of a pass are numbered as the model's are: what is surely the model's tells what computes them."""
     call: Any = SimpleNamespace(function="library", results=[SimpleNamespace(name="lv1")], marked=False)
     node: Any = SimpleNamespace(values=("lv7_of_model",), function="")
-    told = {"matmul lv1": "another one", "matmul lv7": "this one"}
+    told = {"matmul lv1": "another one", "matmul lv7_of_model": "this one"}
     assert _note(call, "library", [node], told, {}, []) == "this one"
+    told = {"matmul lv1_of_model": "another one"}
+    assert _note(call, "library", [node], told, {}, []) == "a function outside the module"

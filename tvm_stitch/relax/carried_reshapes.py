@@ -18,7 +18,7 @@ from .carried_quantization import is_elementwise
 from .functions import with_own_functions
 from .operators import PRODUCTS, operator_name
 from .rebound import rebound
-from .views import RESHAPES, shape_of
+from .views import RESHAPES, has_elements, shape_of
 
 
 @module_pass
@@ -93,6 +93,8 @@ class _Mutator(relax.PyExprMutator):
         """
         inner = {arg: self.source[arg] for arg in call.args if arg in self.source}
         if not inner or not all(same_shape(shape_of(arg) or (), shape) for arg in inner):
+            return None
+        if not has_elements(*inner):  # a reshape takes an extent of 0 for that of its operand
             return None
         before, *others = (shape_of(source) for source in inner.values())
         if not before or not all(same_shape(other or (), before) for other in others):

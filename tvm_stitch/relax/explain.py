@@ -46,10 +46,11 @@ def explain(mod: Any, target: Any = "native", config: StitchConfig | None = None
         # The last one is TVM's own in every pipeline: functions that do nothing else than reshape are no kernels.
         passes = [*planning_passes(target, config, recorder), relax.transform.RewriteDataflowReshape()]
         lowered = tvm.transform.Sequential(passes)(with_marked_names(mod))
-    report = unmarked(recorder.report())
+    told = recorder.report()
+    report = unmarked(told)
     try:
         report.model = model_report(
-            lowered, (sources, steps), recorder.flows, {k.name: k for k in report.kernels}, report.computed,
+            lowered, (sources, steps), recorder.flows, {k.name: k for k in report.kernels}, told.computed,
             report.left, target, device_model(target, config),
         )  # fmt: skip
     except Exception as err:  # a fault of ours must not cost the rest of the report

@@ -53,7 +53,7 @@ def model_report(
         sources: the operators of the module before them, and how these depend on each other.
         flows: the blocks that scopes were identified in.
         plans: by function of a stitched kernel what its plan says (:class:`tvm_stitch.report.kernel.Kernel`).
-        computed: what computes compute-intensive operators.
+        computed: what computes compute-intensive operators, by marked names.
         left: the calls that no stitch op took, with the reasons.
         target: what it is planned for.
         device: the model of that.
@@ -179,9 +179,9 @@ def _note(
         return "; ".join(dict.fromkeys(reason for reason in reasons if reason))
     own = [v.name for v in call.results]
     given = own + [name for node in nodes for name in node.values]
-    results, values = ({unmarked(name) for name in names if not is_fresh(name)} for names in (own, given))
-    # The surest first: a number that a pass gave may be one of the model's as well.
-    for names in (results, values | {o.name for o in members}, set(given)):
+    results, values = ({name for name in names if not is_fresh(name)} for names in (own, given))
+    # The surest first: passes number one after the other, each anew.
+    for names in (results, values | {marked(o.name) for o in members}, set(given)):
         keys = (
             key
             for key in computed
