@@ -177,11 +177,9 @@ def _note(
     if kind == "tvm":
         reasons = (node.reason or left.get(node.function, "") for node in nodes)
         return "; ".join(dict.fromkeys(reason for reason in reasons if reason))
-    own = [v.name for v in call.results]
-    given = own + [name for node in nodes for name in node.values]
-    results, values = ({name for name in names if not is_fresh(name)} for names in (own, given))
-    # The surest first: passes number one after the other, each anew.
-    for names in (results, values | {marked(o.name) for o in members}, set(given)):
+    given = [v.name for v in call.results] + [name for node in nodes for name in node.values]
+    of_model = {name for name in given if not is_fresh(name)} | {marked(o.name) for o in members}
+    for names in (of_model, set(given)):  # the surest first: passes number one after the other, each anew
         keys = (
             key
             for key in computed
