@@ -200,11 +200,11 @@ def cuda_convolution(
     return made.with_attrs(COOPERATIVE) if by_grid is not None else made
 
 
-def tiles_of(of: KernelOf, divided: Sequence[int]) -> int:
-    """The tiles of a convolution, whose results have those extents, splits first, in all of its splits."""
-    splits, images, outputs, *places = divided
+def tiles_of(of: KernelOf, whole: Sequence[int]) -> int:
+    """The tiles of a convolution whose results have those extents, of one split."""
+    images, outputs, *places = whole
     rows = ceildiv(outputs // of.groups, of.tile.rows)
-    return splits * of.groups * rows * ceildiv(images * math.prod(places), of.tile.places)
+    return of.groups * rows * ceildiv(images * math.prod(places), of.tile.places)
 
 
 def _behind(epilogue: Epilogue | None, whole: list[Any]) -> list[Buffer]:

@@ -64,12 +64,13 @@ class Adding:
             return None
         (result,) = result_types(convolution.call)
         divided = [int(extent) for extent in result.shape]
-        splits, tiles = divided[0], tiles_of(of, divided)
-        if are_clusters(tiles // splits, splits, self.device):
+        splits, tiles = divided[0], tiles_of(of, divided[1:])
+        if are_clusters(tiles, splits, self.device):
             return ByCluster(splits)
-        if not self.barriers or tiles > of.resident * self.device.sms:
+        blocks = tiles * splits
+        if not self.barriers or blocks > of.resident * self.device.sms:
             return None
-        return ByGrid.of(self.device, divided, lanes_of(divided[3:]), tiles * of.tile.threads)
+        return ByGrid.of(self.device, divided, lanes_of(divided[3:]), blocks * of.tile.threads)
 
 
 @dataclass(frozen=True)

@@ -15,14 +15,13 @@ from tvm import relax
 from tvm.relax.expr_functor import mutator
 
 from ..graph.extent import same
+from .carried_permutations import PERMUTE
 from .functions import own_functions
 from .library_plan import is_product
 from .operators import operator_name
 from .planned_rewriter import PlannedRewriter
 from .readers import only_reader_inside, readers_of
 from .views import VIEWS, permutation, shape_of
-
-_PERMUTE = "relax.permute_dims"
 
 
 def with_innermost_axes_kept(mod: tvm.IRModule) -> tvm.IRModule:
@@ -55,10 +54,8 @@ def _found(func: Any) -> dict[Any, list[int]]:
 
 
 def _read(value: Any) -> Any:
-    """What a view that keeps the matrices is of, or another name; None for anything else."""
-    if isinstance(value, relax.Var):
-        return value
-    if operator_name(value) not in VIEWS or operator_name(value) == _PERMUTE:
+    """What a view that keeps the matrices is of; None for anything else."""
+    if operator_name(value) not in VIEWS or operator_name(value) == PERMUTE:
         return None
     own, read = shape_of(value), shape_of(value.args[0])
     if own is None or read is None or min(len(own), len(read)) < 2:
@@ -68,7 +65,7 @@ def _read(value: Any) -> Any:
 
 def _kept(value: Any) -> list[int] | None:
     """The order of a permutation with its last two axes exchanged, if that keeps the innermost one and is one still."""
-    shape = shape_of(value) if operator_name(value) == _PERMUTE else None
+    shape = shape_of(value) if operator_name(value) == PERMUTE else None
     if shape is None or len(shape) < 3:
         return None
     *outer, row, column = permutation(value, len(shape))
