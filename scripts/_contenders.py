@@ -15,7 +15,7 @@ from _measure import Contender
 from tvm import relax
 
 from tvm_stitch.target import this_cpu
-from tvm_stitch.testing.cases import Case
+from tvm_stitch.testing.workloads.cases import Case
 
 #: Everything a contender needs: the case, its input sets, and "llvm" or "cuda".
 Make = Callable[[Case, Sequence[list[np.ndarray]], str], "Prepared"]

@@ -19,8 +19,8 @@ import _grid_peers  # noqa: E402
 from _flushed import FlushedTimer  # noqa: E402
 from _grid_jobs import Answer, Job, Measured, Target  # noqa: E402
 
-from tvm_stitch.testing.grid_cases import Domain, GridCase, grid_cases  # noqa: E402
-from tvm_stitch.testing.random_graphs import describe_error  # noqa: E402
+from tvm_stitch.testing.random.graphs import describe_error  # noqa: E402
+from tvm_stitch.testing.workloads.grid_cases import Domain, GridCase, grid_cases  # noqa: E402
 
 #: Takes torch tensors, returns one result or several, of the library's own kind and perhaps not computed yet.
 Compiled = Callable[..., Any]

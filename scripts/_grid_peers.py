@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The workloads of ``tvm_stitch.testing.grid_cases`` for PyTorch and JAX, in the form that suits each best."""
+"""The workloads of ``tvm_stitch.testing.workloads.grid_cases`` for PyTorch and JAX, each in its best form."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from _peers import Backend, JaxBackend, TorchBackend, group_norm_silu
 
-from tvm_stitch.testing.grid_cases import ADAM, EPSILON, MOMENTUM
+from tvm_stitch.testing.workloads.grid_cases import ADAM, EPSILON, MOMENTUM
 
 
 def layer_norm_backward(b: Backend, sizes: Mapping[str, int], x: Any, dy: Any, gamma: Any) -> Any:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The named workloads for other compilers: each written once, for PyTorch and for JAX.
 
-Every function computes what the case of its name in ``tvm_stitch.testing.cases`` does, of the same arguments.
+Every function computes what the case of its name in ``tvm_stitch.testing.workloads.cases`` does, of the same arguments.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ def torch_function(name: str, sizes: Mapping[str, int]) -> Callable[..., Any]:
     KeyError : a case that is not written here.
     """
     if name == "encoder_layer":
-        from tvm_stitch.testing.encoder import encoder_layer
+        from tvm_stitch.testing.workloads.encoder import encoder_layer
 
         keys = ("batch", "sequence", "hidden", "heads", "ffn")
         batch, sequence, hidden, heads, ffn = (sizes[key] for key in keys)

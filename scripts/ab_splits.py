@@ -39,7 +39,7 @@ from tvm_stitch.plan import in_block
 from tvm_stitch.plan.gpu.mapping import ColumnMapping, RowMapping, Storage
 from tvm_stitch.plan.gpu.tile import kept_in_shared, read_again_from_cache
 from tvm_stitch.plan.iteration.loops import Keep, schedule
-from tvm_stitch.recorder import Recorder
+from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax.pipeline import pipeline
 
 LEAST, MOST = 8, 128

@@ -28,7 +28,7 @@ from _gpu import need_gpu  # noqa: E402
 from _measure import Timing, time_on_gpu  # noqa: E402
 
 from tvm_stitch.plan.gpu import tile as mapping  # noqa: E402
-from tvm_stitch.recorder import Recorder  # noqa: E402
+from tvm_stitch.records.recorder import Recorder  # noqa: E402
 from tvm_stitch.relax.pipeline import pipeline  # noqa: E402
 
 BYTES = 256 << 20

@@ -33,10 +33,11 @@ import tvm  # noqa: E402
 from _gpu import need_gpu  # noqa: E402
 from tvm import relax  # noqa: E402
 
-from tvm_stitch.testing import cases, grid_cases, random_graphs  # noqa: E402
 from tvm_stitch.testing.barrier_kernels import chained_reductions, chained_reductions_reference  # noqa: E402
-from tvm_stitch.testing.isolated import Crash, run_isolated  # noqa: E402
-from tvm_stitch.testing.reference import evaluate, mismatches  # noqa: E402
+from tvm_stitch.testing.random import graphs as random_graphs  # noqa: E402
+from tvm_stitch.testing.random.isolated import Crash, run_isolated  # noqa: E402
+from tvm_stitch.testing.reference.relax import evaluate, mismatches  # noqa: E402
+from tvm_stitch.testing.workloads import cases, grid_cases
 
 MODES = ("alone", "busy", "graph")
 _CHAIN = 4  # calls of the hand-written kernel in a row: the inner ones can be captured

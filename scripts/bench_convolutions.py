@@ -34,9 +34,9 @@ from tvm.relax.frontend.torch import from_exported_program
 
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.execution.runner import Runner
+from tvm_stitch.importers.torch.backward import backward_converters
 from tvm_stitch.relax.build import Built, build
 from tvm_stitch.target import resolve_target
-from tvm_stitch.torch_backward import backward_converters
 
 TOLERANCE = 3e-5
 """Of ||result - reference|| / ||reference||: what Winograd's algorithm may lose in a weight's gradient."""

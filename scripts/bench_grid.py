@@ -27,8 +27,8 @@ from _grid_contenders import MAKERS, work  # noqa: E402
 from _grid_jobs import Answer, Job, Target  # noqa: E402
 from _table import aligned  # noqa: E402
 
-from tvm_stitch.testing.grid_cases import GridCase, grid_cases  # noqa: E402
-from tvm_stitch.testing.isolated import Child, Crash  # noqa: E402
+from tvm_stitch.testing.random.isolated import Child, Crash  # noqa: E402
+from tvm_stitch.testing.workloads.grid_cases import GridCase, grid_cases  # noqa: E402
 
 DEFAULT = "stitched,stock,inductor,xla"
 #: No competitors: what stitching is measured by, and what it is made of.

@@ -37,7 +37,7 @@ from models.process import CONTENDERS, REFERENCE  # noqa: E402
 from models.registry import MODELS, check_packages  # noqa: E402
 from models.spec import DTYPES, SIZES, MissingPackages  # noqa: E402
 
-from tvm_stitch.cores import physical_cores  # noqa: E402
+from tvm_stitch.support.cores import physical_cores  # noqa: E402
 
 PACKAGES = ("apache-tvm", "torch", "onnxruntime", "jax", "torchax", "transformers", "timm", "triton")
 
@@ -217,7 +217,7 @@ def _options(
 
 
 def _write(args: argparse.Namespace, models: list[dict[str, Any]], contenders: list[str]) -> None:
-    from tvm_stitch.testing.comparison.disclosure import facts
+    from comparison.disclosure import facts
 
     devices = {row["device"] for m in models for row in m["contenders"].values() if "device" in row}
     settings = {key: value for key, value in vars(args).items() if key not in ("json", "plot", "list")}

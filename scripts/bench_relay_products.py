@@ -24,12 +24,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np  # noqa: E402
 import tvm  # noqa: E402
+from comparison.native import native_cpu  # noqa: E402
 from tvm import relay  # noqa: E402
 from tvm.contrib import graph_executor  # noqa: E402
 
 from tvm_stitch import StitchConfig  # noqa: E402
 from tvm_stitch.relay import enable  # noqa: E402
-from tvm_stitch.testing.comparison.native import native_cpu  # noqa: E402
 
 
 @dataclass(frozen=True)

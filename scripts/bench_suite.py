@@ -26,9 +26,9 @@ from _gpu import need_gpu  # noqa: E402
 from _measure import Contender, Timing, time_on_cpu, time_on_gpu  # noqa: E402
 from _table import aligned, geometric_mean  # noqa: E402
 
-from tvm_stitch.testing.cases import Case, cases  # noqa: E402
-from tvm_stitch.testing.random_graphs import describe_error  # noqa: E402
-from tvm_stitch.testing.reference import mismatches  # noqa: E402
+from tvm_stitch.testing.random.graphs import describe_error  # noqa: E402
+from tvm_stitch.testing.reference.relax import mismatches  # noqa: E402
+from tvm_stitch.testing.workloads.cases import Case, cases  # noqa: E402
 
 DEFAULT_CONTENDERS = {"llvm": "stitched,stock,inductor,eager", "cuda": "stitched,stock,inductor"}
 

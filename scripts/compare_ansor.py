@@ -19,12 +19,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from comparison import ansor, options, tuning_time  # noqa: E402
+from comparison.measure import Built, Variant  # noqa: E402
+from comparison.relay_program import RelayProgram, kernels_noted  # noqa: E402
+from comparison.relay_workloads import RelayWorkload, workload  # noqa: E402
+
 from tvm_stitch import StitchConfig  # noqa: E402
 from tvm_stitch import relay as stitch  # noqa: E402
-from tvm_stitch.testing.comparison import ansor, options, tuning_time  # noqa: E402
-from tvm_stitch.testing.comparison.measure import Built, Variant  # noqa: E402
-from tvm_stitch.testing.comparison.relay_program import RelayProgram, kernels_noted  # noqa: E402
-from tvm_stitch.testing.comparison.relay_workloads import RelayWorkload, workload  # noqa: E402
 
 TIMING = (
     "Whole: wall time of graph-executor runs, in blocks. Memory-intensive part: every memory-intensive node of the "

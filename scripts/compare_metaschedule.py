@@ -19,13 +19,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from comparison import metaschedule, options, tuning_time  # noqa: E402
+from comparison.measure import Built, Variant  # noqa: E402
+from comparison.relax_program import RelaxProgram  # noqa: E402
+from comparison.relax_workloads import RelaxWorkload, workload  # noqa: E402
 from tvm import relax  # noqa: E402
 
 import tvm_stitch.relax  # noqa: E402
-from tvm_stitch.testing.comparison import metaschedule, options, tuning_time  # noqa: E402
-from tvm_stitch.testing.comparison.measure import Built, Variant  # noqa: E402
-from tvm_stitch.testing.comparison.relax_program import RelaxProgram  # noqa: E402
-from tvm_stitch.testing.comparison.relax_workloads import RelaxWorkload, workload  # noqa: E402
 
 TIMING = (
     "Whole: wall time of calls of the virtual machine, in blocks. Memory-intensive part: every memory-intensive "

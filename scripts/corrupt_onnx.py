@@ -30,7 +30,7 @@ import onnx
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 from tvm_stitch import cli
-from tvm_stitch.testing.bert import BertConfig, build_bert
+from tvm_stitch.testing.workloads.bert import BertConfig, build_bert
 
 NODE_CASES = (
     "test_softmax_axis_2 test_layer_normalization_2d_axis1 test_concat_2d_axis_1 test_split_equal_parts_2d"

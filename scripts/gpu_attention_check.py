@@ -25,8 +25,8 @@ from _gpu import need_gpu  # noqa: E402
 from tvm import relax  # noqa: E402
 
 import tvm_stitch.relax  # noqa: E402
-from tvm_stitch.recorder import Recorder  # noqa: E402
-from tvm_stitch.testing.attention import Case, inputs, module, reference  # noqa: E402
+from tvm_stitch.records.recorder import Recorder  # noqa: E402
+from tvm_stitch.testing.workloads.attention import Case, inputs, module, reference  # noqa: E402
 
 TOLERANCE = {"float16": 2e-3, "bfloat16": 1.5e-2, "float32": 1e-6}
 BLOCKS, CALLS = 7, 20

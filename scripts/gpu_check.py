@@ -30,10 +30,11 @@ from _gpu import need_gpu  # noqa: E402
 from tvm import relax  # noqa: E402
 
 from tvm_stitch.execution.count import count_kernels  # noqa: E402
-from tvm_stitch.testing import cases, grid_cases, random_graphs  # noqa: E402
-from tvm_stitch.testing.bounds import violations  # noqa: E402
-from tvm_stitch.testing.isolated import Crash, run_isolated  # noqa: E402
-from tvm_stitch.testing.reference import evaluate, mismatches  # noqa: E402
+from tvm_stitch.testing.random import graphs as random_graphs  # noqa: E402
+from tvm_stitch.testing.random.isolated import Crash, run_isolated  # noqa: E402
+from tvm_stitch.testing.reference.bounds import violations  # noqa: E402
+from tvm_stitch.testing.reference.relax import evaluate, mismatches  # noqa: E402
+from tvm_stitch.testing.workloads import cases, grid_cases
 
 SANITIZERS = ("memcheck", "racecheck", "synccheck", "initcheck")
 ENCODER_SIZES = ((1, 1), (1, 7), (2, 16), (3, 31), (4, 64), (2, 128), (8, 37), (1, 512))
@@ -158,7 +159,7 @@ def check_random(task: Task) -> Outcome:
 
 def check_encoder(task: Task) -> Outcome:
     """An encoder layer with symbolic batch and sequence: compiled once, run at many sizes."""
-    from tvm_stitch.testing.encoder import encoder_layer
+    from tvm_stitch.testing.workloads.encoder import encoder_layer
 
     hidden, heads, ffn = 192, 6, 384
     mod, _, _ = encoder_layer(2, 16, hidden, heads, ffn, symbolic=True, masked=True)

@@ -26,7 +26,7 @@ from _cuda_events import microseconds  # noqa: E402
 from _gpu import need_gpu  # noqa: E402
 
 from tvm_stitch.compute.cuda import library  # noqa: E402
-from tvm_stitch.relax.library_convolutions import DATA_GRADIENT, WEIGHT_GRADIENT, WORKSPACE_BYTES  # noqa: E402
+from tvm_stitch.relax.library.convolutions import DATA_GRADIENT, WEIGHT_GRADIENT, WORKSPACE_BYTES  # noqa: E402
 
 TOLERANCE = {"float32": 3e-6, "tf32": 2e-3, "float16": 2e-3, "bfloat16": 1.6e-2}
 """Of ||result - reference|| / ||reference||."""

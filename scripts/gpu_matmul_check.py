@@ -37,7 +37,7 @@ from tvm.relax import op as R  # noqa: E402
 
 from tvm_stitch import StitchConfig  # noqa: E402
 from tvm_stitch.compute.cuda import library  # noqa: E402
-from tvm_stitch.recorder import Recorder  # noqa: E402
+from tvm_stitch.records.recorder import Recorder  # noqa: E402
 from tvm_stitch.relax import pipeline  # noqa: E402
 from tvm_stitch.target import resolve_target  # noqa: E402
 

@@ -26,7 +26,7 @@ from models.errors import relative_error
 from tvm import relax
 
 from tests.models.zoo.models import MODELS
-from tvm_stitch.recorder import Recorder
+from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax import pipeline
 from tvm_stitch.target import resolve_target
 

@@ -209,7 +209,7 @@ def _command_line(folder: Path) -> Program:
     import onnx
 
     from tvm_stitch import cli
-    from tvm_stitch.testing.bert import BertConfig, build_bert
+    from tvm_stitch.testing.workloads.bert import BertConfig, build_bert
 
     path = folder / "model.onnx"
     config = BertConfig(layers=1, hidden=16, heads=2, ffn=32, vocabulary=24, sequence=8)

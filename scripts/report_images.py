@@ -21,8 +21,8 @@ sys.path.insert(0, str(ROOT))
 from _browser import find_browser  # noqa: E402
 
 import tvm_stitch  # noqa: E402
-from tvm_stitch.onnx_names import from_onnx_named  # noqa: E402
-from tvm_stitch.testing.bert import build_bert  # noqa: E402
+from tvm_stitch.importers.onnx.names import from_onnx_named  # noqa: E402
+from tvm_stitch.testing.workloads.bert import build_bert  # noqa: E402
 
 STEPS = {
     "report-graph.png": "",

@@ -27,8 +27,8 @@ from models import registry  # noqa: E402
 from models.spec import MissingPackages, Model, make  # noqa: E402
 
 import tvm_stitch  # noqa: E402
-from tvm_stitch.torch_converters import torch_converters  # noqa: E402
-from tvm_stitch.torch_names import from_exported_program_named  # noqa: E402
+from tvm_stitch.importers.torch.converters import torch_converters  # noqa: E402
+from tvm_stitch.importers.torch.names import from_exported_program_named  # noqa: E402
 
 
 def _unet(size: str, batch: int) -> tuple[Any, list[Any]]:

@@ -17,7 +17,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tvm_stitch.cores import sleep_soon, use_all_cores  # noqa: E402
+from tvm_stitch.support.cores import sleep_soon, use_all_cores  # noqa: E402
 
 use_all_cores()
 sleep_soon()
@@ -32,12 +32,12 @@ from tvm_stitch.cli.errors import UsageError, told  # noqa: E402
 from tvm_stitch.cli.options import parse_shapes  # noqa: E402
 from tvm_stitch.execution import compare, tensors, timing  # noqa: E402
 from tvm_stitch.execution.runner import Runner  # noqa: E402
-from tvm_stitch.relax.measured_report import Calls, kernel_turns, with_times  # noqa: E402
-from tvm_stitch.relax.takes import stock_pipeline  # noqa: E402
+from tvm_stitch.relax.legalize.take import stock_pipeline  # noqa: E402
+from tvm_stitch.relax.report.measured import Calls, kernel_turns, with_times  # noqa: E402
 from tvm_stitch.report.data import ModelReport, Totals  # noqa: E402
 from tvm_stitch.report.words import bytes_in_words  # noqa: E402
 from tvm_stitch.target import DEFAULT_ARCH, resolve_target  # noqa: E402
-from tvm_stitch.testing.bert import BertConfig, build_bert, random_inputs  # noqa: E402
+from tvm_stitch.testing.workloads.bert import BertConfig, build_bert, random_inputs  # noqa: E402
 
 TOLERANCE = 1e-4
 BUILD = Path("build")

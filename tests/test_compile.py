@@ -18,9 +18,9 @@ import tvm_stitch
 from tests.graph.helpers import build, draw
 from tvm_stitch import StitchConfig
 from tvm_stitch.relax import StitchError
-from tvm_stitch.testing.cases import Case, cases
-from tvm_stitch.testing.examples import Attention
-from tvm_stitch.testing.reference import evaluate, mismatches
+from tvm_stitch.testing.reference.relax import evaluate, mismatches
+from tvm_stitch.testing.workloads.cases import Case, cases
+from tvm_stitch.testing.workloads.examples import Attention
 
 F32 = "float32"
 

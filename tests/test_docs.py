@@ -156,7 +156,7 @@ def test_pipelines_that_are_shown_fuse_without_losing_parameters(page: Path) -> 
 
 def test_the_models_of_the_guide_are_those_that_blocks_import() -> None:
     guide = (ROOT / "docs/user-guide.md").read_text(encoding="utf-8")
-    source = (ROOT / "tvm_stitch/testing/examples.py").read_text(encoding="utf-8")
+    source = (ROOT / "tvm_stitch/testing/workloads/examples.py").read_text(encoding="utf-8")
     for name in ("Attention", "Keys"):
         (shown,) = re.findall(rf"^(@I.ir_module\nclass {name}:\n(?:(?: .*)?\n)*?)\n\n", guide, re.M)
         assert shown in source, name

@@ -16,9 +16,9 @@ from tvm.relax import op as R
 import tvm_stitch
 from tests.graph.helpers import build, symbol
 from tvm_stitch import Report, StitchConfig, explain
-from tvm_stitch.testing import grid_cases
-from tvm_stitch.testing.cases import Case, cases, power_broadcast_add, softmax
-from tvm_stitch.testing.random_graphs import emulated_target
+from tvm_stitch.testing.random.graphs import emulated_target
+from tvm_stitch.testing.workloads import grid_cases
+from tvm_stitch.testing.workloads.cases import Case, cases, power_broadcast_add, softmax
 
 F32 = "float32"
 TARGETS: dict[str, Callable[[], tvm.target.Target]] = {

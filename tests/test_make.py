@@ -13,7 +13,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from tvm_stitch.testing.bert import BertConfig, build_bert
+from tvm_stitch.testing.workloads.bert import BertConfig, build_bert
 
 ROOT = Path(__file__).resolve().parent.parent
 SHOWN = [

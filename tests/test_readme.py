@@ -14,7 +14,7 @@ import onnx
 import pytest
 
 from scripts.plot_results import section, tables
-from tvm_stitch.testing.bert import BertConfig, build_bert
+from tvm_stitch.testing.workloads.bert import BertConfig, build_bert
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 TEXT = README.read_text(encoding="utf-8")

@@ -142,7 +142,7 @@ _VERSION_CHECK = re.compile(
 )
 _MAY_CHECK = {
     "tvm_stitch/compat/": "the place of these checks",
-    "tvm_stitch/interrupts.py": "asked in a signal handler, where TVM may be half imported",
+    "tvm_stitch/support/interrupts.py": "asked in a signal handler, where TVM may be half imported",
 }
 
 
@@ -182,9 +182,9 @@ _NO_CHOICE = {
         "PIECE_BYTES": "the most that an instruction copies",
         "_PIECES_OF_BANKS": "hardware",
     },
-    "plan/gpu/scattered.py": {"_SECTOR_BYTES": "hardware: the least that memory moves"},
+    "plan/gpu/uncoalesced.py": {"_SECTOR_BYTES": "hardware: the least that memory moves"},
     "plan/gpu/tile.py": {"MOST_BLOCKS": "CUDA's greatest grid", "BARRIER_BYTES": "of an mbarrier"},
-    "codegen/gpu/cache_policy.py": {"WORD": "of a register"},
+    "codegen/gpu/memory/cache_policy.py": {"WORD": "of a register"},
     "codegen/gpu/reduce.py": {"WARP": "hardware"},
     "codegen/gpu/launch_check.py": {
         "_CUDA": "TVM's number of a kind of device",

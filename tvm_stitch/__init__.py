@@ -10,9 +10,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from .config import StitchConfig
+from .support import old_paths
 
 if TYPE_CHECKING:
     from .report.report import Report
+
+old_paths.install()
 
 __version__ = "0.1.0"
 __all__ = ["Report", "StitchConfig", "__version__", "compile", "explain", "export_library"]
@@ -76,7 +79,7 @@ def export_library(executable: Any, path: Any, target: Any = "native", **options
         ValueError: if there are CUDA kernels, and the target is no CUDA device.
         RuntimeError: if there are CUDA kernels, and neither nvcc nor NVRTC, or it rejects them.
     """
-    from .export import export_library as export
+    from .deploy.export import export_library as export
 
     export(executable, path, target, **options)
 

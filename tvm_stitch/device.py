@@ -10,7 +10,7 @@ import tvm
 
 from . import compat
 from .config import StitchConfig
-from .cores import threads
+from .support.cores import threads
 from .target import arch_of, capability_in, capability_of, resolve_target
 
 

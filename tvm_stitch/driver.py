@@ -16,13 +16,13 @@ from typing import Any
 import tvm
 
 from .config import StitchConfig
-from .errors import StitchError
-from .failures import let_pass, raise_where_strict, reason_of
-from .isolate import isolate
-from .pass_context import changed, instruments
 from .plan.kernel import KernelPlan
-from .recorder import Recorder, add_all
+from .records.recorder import Recorder, add_all
 from .scope.identify import Boundary
+from .support.bisect import isolate
+from .support.errors import StitchError
+from .support.failures import let_pass, raise_where_strict, reason_of
+from .support.pass_context import changed, instruments
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from typing import Any
 import tvm
 
 from . import compat
-from .cores import processors
-from .quiet import without_native_stderr
+from .support.cores import processors
+from .support.quiet import without_native_stderr
 
 DEFAULT_ARCH = "sm_90"
 

@@ -10,7 +10,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from tvm_stitch.relax.kernel_calls import kernel_calls
+from tvm_stitch.relax.report.kernel_calls import kernel_calls
 from tvm_stitch.report.data import Bytes, add_sizes
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The encoder of ``tvm_stitch.testing.bert`` as a PyTorch module with the same weights."""
+"""The encoder of ``tvm_stitch.testing.workloads.bert`` as a PyTorch module with the same weights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from onnx import numpy_helper
 from torch.nn import functional as F
 
-from tvm_stitch.testing.bert import BertConfig
+from tvm_stitch.testing.workloads.bert import BertConfig
 
 
 class TorchBert(torch.nn.Module):

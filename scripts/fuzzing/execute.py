@@ -13,7 +13,7 @@ import tvm
 from tvm import relax
 
 from tvm_stitch import StitchConfig
-from tvm_stitch.recorder import Recorder
+from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax import pipeline
 from tvm_stitch.target import resolve_target
 from tvm_stitch.testing.warned import warned

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import tvm
 
-from tvm_stitch.relax.half_precision import in_half_precision
+from tvm_stitch.relax.precision.half import in_half_precision
 
 from .spec import Made
 

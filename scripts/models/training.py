@@ -18,7 +18,7 @@ from torch._functorch.aot_autograd import aot_export_module
 from torch.nn import functional as F
 from tvm.relax.frontend.torch import from_exported_program
 
-from tvm_stitch.torch_backward import backward_converters
+from tvm_stitch.importers.torch.backward import backward_converters
 
 
 class TransformerLayer(nn.Module):

@@ -218,7 +218,7 @@ def test_what_needs_no_compiler_takes_no_time(arguments: list[str]) -> None:
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True
     )
     imported = set(done.stdout.splitlines()[-1].split())
-    assert "tvm_stitch.cli.run" in imported and imported & {"tvm", "numpy", "onnx", "torch"} == set()
+    assert "tvm_stitch.cli.commands.run" in imported and imported & {"tvm", "numpy", "onnx", "torch"} == set()
 
 
 def test_the_full_help_names_all_commands(capfd: pytest.CaptureFixture[str]) -> None:
@@ -276,7 +276,7 @@ def test_too_little_memory(
     def exhausted(*_: object, **__: object) -> None:
         raise MemoryError("Unable to allocate 2 TiB")
 
-    monkeypatch.setattr("tvm_stitch.cli.explain.read_job", exhausted)
+    monkeypatch.setattr("tvm_stitch.cli.commands.explain.read_job", exhausted)
     code, _, stderr = run(capfd, "explain", model, "-q")
     assert code == 1
     assert stderr == "tvm-stitch: explain failed: there is not enough memory here: Unable to allocate 2 TiB\n"

@@ -15,9 +15,9 @@ from cuda_emulator import Options, lower, run_lowered
 from tvm_stitch import explain
 from tvm_stitch.device import device_model
 from tvm_stitch.plan.gpu.occupancy import blocks_per_sm
-from tvm_stitch.testing import cases, grid_cases
-from tvm_stitch.testing.reference import evaluate, mismatches
+from tvm_stitch.testing.reference.relax import evaluate, mismatches
 from tvm_stitch.testing.resources import has_compiler, kernel_resources
+from tvm_stitch.testing.workloads import cases, grid_cases
 
 #: Of what nvcc 13 compiles for one each of equal limits, and without sm_90, which the other tests are about.
 ARCHITECTURES = ["sm_75", "sm_86", "sm_89", "sm_100", "sm_120"]

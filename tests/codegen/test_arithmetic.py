@@ -16,7 +16,7 @@ from cuda_emulator import run_cuda
 from tests.graph.helpers import build, symbol
 from tests.rules.test_sound_arithmetic import left_to_tvm
 from tvm_stitch import StitchConfig
-from tvm_stitch.recorder import Recorder
+from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax import pipeline
 from tvm_stitch.testing.expressions import (
     Tree,

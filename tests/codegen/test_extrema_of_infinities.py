@@ -17,7 +17,7 @@ from cuda_emulator import run_cuda
 from tests.graph.helpers import build
 from tvm_stitch import StitchConfig
 from tvm_stitch.relax import pipeline
-from tvm_stitch.testing.random_graphs import emulated_target
+from tvm_stitch.testing.random.graphs import emulated_target
 
 TYPES = {"float32": np.float32, "float64": np.float64, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 

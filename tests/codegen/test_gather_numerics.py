@@ -15,8 +15,8 @@ from tvm.relax import op as R
 import tvm_stitch
 from cuda_emulator import run_cuda
 from tests.graph.helpers import Spec, build, stitch_functions, symbol
-from tvm_stitch.testing import reference
-from tvm_stitch.testing.random_graphs import emulated_target
+from tvm_stitch.testing.random.graphs import emulated_target
+from tvm_stitch.testing.reference import relax as reference
 
 F32, F16 = "float32", "float16"
 Body = Callable[..., Any]

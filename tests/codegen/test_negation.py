@@ -19,7 +19,7 @@ from tvm.relax import op as R
 import tvm_stitch.relax
 from cuda_emulator import run_cuda
 from tvm_stitch.codegen.negation import NEGATED
-from tvm_stitch.testing.random_graphs import CHECKS, emulated_target, random_graph, stitched_pipeline
+from tvm_stitch.testing.random.graphs import CHECKS, emulated_target, random_graph, stitched_pipeline
 
 Operation = Callable[..., Any]
 

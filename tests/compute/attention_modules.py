@@ -9,7 +9,7 @@ import tvm
 from tvm import relax
 
 from tvm_stitch.compute.attention import Attention, Operand
-from tvm_stitch.testing.attention import Case
+from tvm_stitch.testing.workloads.attention import Case
 
 
 def described(case: Case) -> Attention:

@@ -9,8 +9,8 @@ import pytest
 from tvm.script import tirx as T
 
 from tvm_stitch.compute.anchored import anchored, reads_permuted
-from tvm_stitch.failures import Refusal
 from tvm_stitch.graph.reader import read
+from tvm_stitch.support.failures import Refusal
 
 
 @T.prim_func(s_tir=True)

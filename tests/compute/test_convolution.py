@@ -14,8 +14,8 @@ from tests.graph.helpers import build
 from tvm_stitch.compute.anchored import Anchored, anchored, has_template
 from tvm_stitch.compute.contraction import Contraction
 from tvm_stitch.compute.convolution import Convolution, Window
-from tvm_stitch.failures import Refusal
 from tvm_stitch.graph.reader import read
+from tvm_stitch.support.failures import Refusal
 
 
 def legalized(data: tuple[int, ...], weight: tuple[int, ...], **attrs: Any) -> Any:

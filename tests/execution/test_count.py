@@ -19,7 +19,7 @@ from tvm_stitch.execution.count import count_kernels, is_compute_intensive
 from tvm_stitch.execution.runner import Runner
 from tvm_stitch.relax import pipeline
 from tvm_stitch.target import resolve_target
-from tvm_stitch.testing.bert import BertConfig, build_bert, random_inputs
+from tvm_stitch.testing.workloads.bert import BertConfig, build_bert, random_inputs
 
 CPU = Target("llvm")
 GPU = Target({"kind": "cuda", "arch": "sm_90"}, host="llvm")

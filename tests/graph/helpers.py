@@ -20,10 +20,10 @@ from tvm_stitch.graph.reader import read
 from tvm_stitch.plan.gpu.grid import grid_partition, map_partition
 from tvm_stitch.plan.in_block import plan_in_block
 from tvm_stitch.plan.kernel import KernelPlan
-from tvm_stitch.relax.mark import MergeStitchOps
-from tvm_stitch.relax.stitch_ops import STITCH_ATTR, StitchOps
-from tvm_stitch.testing.bounds import evaluate_bounds, violations
-from tvm_stitch.testing.random_graphs import emulated_target
+from tvm_stitch.relax.stitch.mark import MergeStitchOps
+from tvm_stitch.relax.stitch.stitch_ops import STITCH_ATTR, StitchOps
+from tvm_stitch.testing.random.graphs import emulated_target
+from tvm_stitch.testing.reference.bounds import evaluate_bounds, violations
 
 H200 = GPUS["h200"]
 Spec = tuple[Sequence[Any], str]

@@ -15,9 +15,9 @@ from tests.graph.helpers import build, graph, graphs, legalize, operator, prim_f
 from tvm_stitch import compat
 from tvm_stitch.graph.ir import Dependency, OpClass, Span
 from tvm_stitch.graph.reader import Unreadable, read
-from tvm_stitch.testing.cases import Case, cases
-from tvm_stitch.testing.random_graphs import random_graph
+from tvm_stitch.testing.random.graphs import random_graph
 from tvm_stitch.testing.validate import validate
+from tvm_stitch.testing.workloads.cases import Case, cases
 
 F32 = "float32"
 

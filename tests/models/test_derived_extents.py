@@ -16,7 +16,7 @@ from cuda_emulator import run_cuda
 from tests.graph.helpers import build, symbol
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.relax import pipeline
-from tvm_stitch.testing.random_graphs import emulated_target
+from tvm_stitch.testing.random.graphs import emulated_target
 
 F32 = "float32"
 EXTENTS: dict[str, Callable[[Any, Any], Any]] = {

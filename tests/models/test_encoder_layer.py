@@ -10,12 +10,12 @@ from tvm import relax
 
 from cuda_emulator import run_cuda
 from tvm_stitch.execution.count import count_kernels
-from tvm_stitch.testing import cases
-from tvm_stitch.testing.random_graphs import emulated_target, stitched_pipeline
-from tvm_stitch.testing.reference import evaluate, mismatches
+from tvm_stitch.testing.random.graphs import emulated_target, stitched_pipeline
+from tvm_stitch.testing.reference.relax import evaluate, mismatches
+from tvm_stitch.testing.workloads import cases
 
 pytest.importorskip("torch")
-encoder = pytest.importorskip("tvm_stitch.testing.encoder")
+encoder = pytest.importorskip("tvm_stitch.testing.workloads.encoder")
 
 HIDDEN, HEADS, FFN = 24, 3, 40
 TOLERANCE = {"float32": (2e-5, 2e-5)}

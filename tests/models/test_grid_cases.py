@@ -14,11 +14,12 @@ from tests.graph.helpers import H200
 from tvm_stitch.plan.choose import choose_plan
 from tvm_stitch.plan.gpu.occupancy import blocks_per_sm
 from tvm_stitch.plan.memory import shared_bytes
-from tvm_stitch.testing import grid_cases, resources
-from tvm_stitch.testing.grid_cases import GridCase
-from tvm_stitch.testing.random_graphs import emulated_target
-from tvm_stitch.testing.reference import evaluate, mismatches
+from tvm_stitch.testing import resources
+from tvm_stitch.testing.random.graphs import emulated_target
+from tvm_stitch.testing.reference.relax import evaluate, mismatches
 from tvm_stitch.testing.stitch_graphs import stitch_graph
+from tvm_stitch.testing.workloads import grid_cases
+from tvm_stitch.testing.workloads.grid_cases import GridCase
 
 needs_nvcc = pytest.mark.skipif(not resources.has_compiler(), reason="needs nvcc")
 

@@ -10,9 +10,9 @@ import tvm
 
 from tests.models.test_derived_extents import EXTENTS, moved
 from tvm_stitch.relax import pipeline
-from tvm_stitch.testing import cases, grid_cases
 from tvm_stitch.testing.more_than_stock import more_than_stock
-from tvm_stitch.testing.random_graphs import emulated_target
+from tvm_stitch.testing.random.graphs import emulated_target
+from tvm_stitch.testing.workloads import cases, grid_cases
 
 WORKLOADS: dict[str, Callable[[], tvm.IRModule]] = {
     **{case.name: case.build for case in cases.cases("test")},
@@ -31,6 +31,6 @@ def test_no_more_kernels_than_tvm(name: str, target: tvm.target.Target) -> None:
 @pytest.mark.parametrize("symbolic", [False, True], ids=["static", "symbolic"])
 def test_an_encoder_layer_of_torch(symbolic: bool, target: tvm.target.Target) -> None:
     pytest.importorskip("torch")
-    encoder = pytest.importorskip("tvm_stitch.testing.encoder")
+    encoder = pytest.importorskip("tvm_stitch.testing.workloads.encoder")
     mod = encoder.encoder_layer(2, 5, 24, 3, 40, symbolic=symbolic, masked=True)[0]
     assert more_than_stock(mod, target, pipeline(target)) == ""

@@ -19,7 +19,7 @@ from tests.graph.helpers import Spec, build, symbol
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import pipeline
-from tvm_stitch.testing.random_graphs import emulated_target
+from tvm_stitch.testing.random.graphs import emulated_target
 
 F32 = "float32"
 STRICT = StitchConfig(strict=True)

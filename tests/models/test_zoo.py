@@ -26,7 +26,7 @@ from cuda_emulator.lowering import lower
 from tvm_stitch.execution.count import KernelCount, count_kernels
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.pipeline import Recorder
-from tvm_stitch.testing.random_graphs import emulated_target
+from tvm_stitch.testing.random.graphs import emulated_target
 
 pytest.importorskip("torch")
 models = pytest.importorskip("tests.models.zoo.models")

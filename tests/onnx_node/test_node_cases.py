@@ -26,7 +26,7 @@ from tests.onnx_node.cases import family, node_cases, simplify
 from tvm_stitch.execution.count import count_lowered
 from tvm_stitch.relax.pipeline import Recorder, pipeline
 from tvm_stitch.testing.more_than_stock import more_than_stock
-from tvm_stitch.testing.random_graphs import emulated_target
+from tvm_stitch.testing.random.graphs import emulated_target
 
 LIST = Path(__file__).with_name("passes.txt")
 TARGET = tvm.target.Target("llvm")

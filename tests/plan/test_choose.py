@@ -19,8 +19,8 @@ from tvm_stitch.plan.gpu.mapping import CrossBlockReduction
 from tvm_stitch.plan.heuristics import MOST_PHASES
 from tvm_stitch.plan.iteration.alignment import Misaligned
 from tvm_stitch.plan.verify import problems
-from tvm_stitch.testing import cases, grid_cases
 from tvm_stitch.testing.stitch_graphs import stitch_graph
+from tvm_stitch.testing.workloads import cases, grid_cases
 
 F32 = "float32"
 CPU = device_model("llvm")

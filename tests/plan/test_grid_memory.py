@@ -17,9 +17,9 @@ from tests.graph.helpers import H200, build, grid_plan
 from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.plan.memory import finished_bytes, shared_bytes, stage_traffic, traffic
 from tvm_stitch.relax.pipeline import Recorder
-from tvm_stitch.testing import grid_cases
-from tvm_stitch.testing.random_graphs import emulated_target
+from tvm_stitch.testing.random.graphs import emulated_target
 from tvm_stitch.testing.stitch_graphs import stitch_graph
+from tvm_stitch.testing.workloads import grid_cases
 
 
 def planned(case: grid_cases.GridCase, barriers: bool = True) -> KernelPlan:

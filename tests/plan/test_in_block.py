@@ -14,8 +14,8 @@ from tvm_stitch.device import device_model
 from tvm_stitch.plan.cpu.tile import CpuMapping
 from tvm_stitch.plan.gpu.mapping import RowMapping
 from tvm_stitch.plan.in_block import plan_in_block
-from tvm_stitch.testing.cases import cases, softmax
-from tvm_stitch.testing.random_graphs import random_graph
+from tvm_stitch.testing.random.graphs import random_graph
+from tvm_stitch.testing.workloads.cases import cases, softmax
 
 
 def test_the_device_decides_the_mapping() -> None:

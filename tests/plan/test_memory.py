@@ -10,12 +10,12 @@ from tvm.relax import op as R
 
 from tests.graph.helpers import H200, build, graph, plan, symbol
 from tvm_stitch.config import StitchConfig
+from tvm_stitch.graph.sizes import named
 from tvm_stitch.plan.gpu.mapping import Storage
 from tvm_stitch.plan.gpu.occupancy import OPT_IN_BYTES
 from tvm_stitch.plan.in_block import plan_in_block
 from tvm_stitch.plan.memory import bytes_of, padding, shared_bytes, shared_parts, traffic
-from tvm_stitch.sizes import named
-from tvm_stitch.testing import cases
+from tvm_stitch.testing.workloads import cases
 
 F32 = "float32"
 

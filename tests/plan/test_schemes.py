@@ -13,7 +13,6 @@ from tvm.relax import op as R
 from tests.graph.helpers import H200, build, graph, operator, stitch_functions
 from tvm_stitch.codegen.emit import emit
 from tvm_stitch.config import StitchConfig
-from tvm_stitch.describe import describe
 from tvm_stitch.device import DeviceModel, device_model
 from tvm_stitch.graph.ir import StitchGraph
 from tvm_stitch.graph.reader import read
@@ -21,13 +20,14 @@ from tvm_stitch.plan.choose import choose_plan
 from tvm_stitch.plan.iteration.alignment import Misaligned
 from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.plan.schemes import Scheme, crossing_tensors, groups, schemes
+from tvm_stitch.records.describe import describe
 from tvm_stitch.report.kernel import Kernel
 from tvm_stitch.report.report import Report
 from tvm_stitch.target import resolve_target
-from tvm_stitch.testing import grid_cases
-from tvm_stitch.testing.cases import cases, power_broadcast_add
-from tvm_stitch.testing.cases import softmax as softmax_case
 from tvm_stitch.testing.stitch_graphs import stitch_graph, stitch_graphs
+from tvm_stitch.testing.workloads import grid_cases
+from tvm_stitch.testing.workloads.cases import cases, power_broadcast_add
+from tvm_stitch.testing.workloads.cases import softmax as softmax_case
 
 F32 = "float32"
 CUDA = {"kind": "cuda", "arch": "sm_90"}

@@ -13,7 +13,6 @@ import tvm_stitch
 from tests.graph.helpers import H200, graph, graphs, grid_plan
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import DeviceModel, device_model
-from tvm_stitch.errors import StitchError
 from tvm_stitch.graph.extent import ByExtent
 from tvm_stitch.plan import choose
 from tvm_stitch.plan.choose import choose_plan
@@ -24,9 +23,10 @@ from tvm_stitch.plan.in_block import plan_in_block
 from tvm_stitch.plan.iteration.loops import RowLoop
 from tvm_stitch.plan.kernel import KernelPlan, Scratch, Stage
 from tvm_stitch.plan.verify import problems
+from tvm_stitch.support.errors import StitchError
 from tvm_stitch.target import resolve_target
-from tvm_stitch.testing import cases, grid_cases
 from tvm_stitch.testing.stitch_graphs import stitch_graph
+from tvm_stitch.testing.workloads import cases, grid_cases
 
 CPU = device_model(resolve_target("llvm"))
 

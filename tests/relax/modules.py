@@ -13,7 +13,7 @@ from tvm.script import relax as R
 from tvm.script import tirx as T
 
 from tvm_stitch.config import StitchConfig
-from tvm_stitch.relax.stitch_ops import STITCH_ATTR, StitchOps
+from tvm_stitch.relax.stitch.stitch_ops import STITCH_ATTR, StitchOps
 
 
 def run(mod: tvm.IRModule, **options: Any) -> tvm.IRModule:

@@ -21,9 +21,9 @@ from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.execution.kernel_count import CONTRACTION_NAMES
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.pipeline import stitch_passes
-from tvm_stitch.testing import cases
-from tvm_stitch.testing.random_graphs import emulated_target
-from tvm_stitch.testing.reference import evaluate, mismatches
+from tvm_stitch.testing.random.graphs import emulated_target
+from tvm_stitch.testing.reference.relax import evaluate, mismatches
+from tvm_stitch.testing.workloads import cases
 
 F32 = "float32"
 CUDA, LLVM = emulated_target(), tvm.target.Target("llvm")

@@ -14,8 +14,8 @@ from tvm import relax
 from tvm.relax import op as R
 
 from tests.graph.helpers import build, symbol
-from tvm_stitch.compute.dot_instruction import dot_instruction
-from tvm_stitch.recorder import Recorder
+from tvm_stitch.compute.cpu.dot_instruction import dot_instruction
+from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax import pipeline
 from tvm_stitch.target import this_cpu
 

@@ -14,7 +14,7 @@ from tvm import relax
 from tvm.relax import op as R
 
 from tests.graph.helpers import build, symbol
-from tvm_stitch.recorder import Recorder
+from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax import pipeline
 from tvm_stitch.target import has_feature, this_cpu
 

@@ -12,7 +12,7 @@ from tvm import relax
 from tvm.relax.frontend import nn
 
 import tvm_stitch
-from tvm_stitch.recorder import Recorder
+from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax import in_half_precision, pipeline
 
 TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "haswell"})

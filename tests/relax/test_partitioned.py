@@ -17,7 +17,7 @@ from tvm.relax.dpl import is_op, wildcard
 import tvm_stitch
 from tests.graph.helpers import build
 from tvm_stitch.execution.count import count_kernels
-from tvm_stitch.recorder import Recorder
+from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax import pipeline
 
 F32 = "float32"

@@ -11,7 +11,7 @@ from tvm import relax
 from tvm.relax import op as R
 
 from tests.graph.helpers import build, symbol
-from tests.relax.test_compute_templates import TARGETS, check, draw, run, target
+from tests.relax.stitch.test_compute_templates import TARGETS, check, draw, run, target
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import pipeline
 

@@ -20,12 +20,12 @@ from tvm_stitch.config import StitchConfig
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import StitchError
 from tvm_stitch.relax.pipeline import Recorder, pipeline, stitch_passes
-from tvm_stitch.relax.stitch_ops import STITCH_ATTR
-from tvm_stitch.testing.bounds import evaluate_bounds, violations
-from tvm_stitch.testing.cases import softmax
+from tvm_stitch.relax.stitch.stitch_ops import STITCH_ATTR
 from tvm_stitch.testing.more_than_stock import more_than_stock
-from tvm_stitch.testing.random_graphs import emulated_target
-from tvm_stitch.testing.reference import evaluate, flatten, mismatches
+from tvm_stitch.testing.random.graphs import emulated_target
+from tvm_stitch.testing.reference.bounds import evaluate_bounds, violations
+from tvm_stitch.testing.reference.relax import evaluate, flatten, mismatches
+from tvm_stitch.testing.workloads.cases import softmax
 
 pipelines = importlib.import_module("tvm_stitch.relax.pipeline")  # the package has a function of that name
 
@@ -227,7 +227,7 @@ def test_the_recorder_sees_plans_and_boundaries() -> None:
 
 
 def test_strict_raises_where_a_scope_cannot_be_scheduled(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tvm_stitch.relax import schedule_stitch_ops
+    from tvm_stitch.relax.stitch import schedule_stitch_ops
 
     def refuse(*_: Any) -> Any:
         raise NotImplementedError("no such thing")

@@ -19,12 +19,12 @@ from tvm.relax import op as R
 import tvm_stitch
 from tests.graph.helpers import build, draw
 from tvm_stitch.config import StitchConfig
-from tvm_stitch.errors import StitchError
 from tvm_stitch.execution.count import count_lowered
-from tvm_stitch.recorder import Recorder
+from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.build import build as build_module
-from tvm_stitch.relax.stitch_ops import STITCH_ATTR
+from tvm_stitch.relax.stitch.stitch_ops import STITCH_ATTR
+from tvm_stitch.support.errors import StitchError
 
 F32 = "float32"
 SPECS = [((6, 20), F32), ((20, 20), F32)]
@@ -69,7 +69,7 @@ def fails_for_tanh(original: Callable[..., Any], of: Callable[..., str]) -> Call
 
 
 def plant_reading(patch: pytest.MonkeyPatch) -> None:
-    from tvm_stitch.relax import dataflow
+    from tvm_stitch.relax.stitch import dataflow
 
     patch.setattr(dataflow, "read", fails_for_tanh(dataflow.read, lambda func, name: name))
 
@@ -96,7 +96,7 @@ def plant_identifying(patch: pytest.MonkeyPatch) -> None:
 
 
 def plant_outlining(patch: pytest.MonkeyPatch) -> None:
-    from tvm_stitch.relax import stitch_ops
+    from tvm_stitch.relax.stitch import stitch_ops
 
     original = stitch_ops._function
     patch.setattr(
@@ -107,7 +107,7 @@ def plant_outlining(patch: pytest.MonkeyPatch) -> None:
 
 
 def plant_merging(patch: pytest.MonkeyPatch) -> None:
-    from tvm_stitch.relax import mark
+    from tvm_stitch.relax.stitch import mark
 
     fuse = relax.transform.FuseTIR()
 
@@ -122,13 +122,13 @@ def plant_merging(patch: pytest.MonkeyPatch) -> None:
 
 
 def plant_planning(patch: pytest.MonkeyPatch) -> None:
-    from tvm_stitch.relax import schedule_stitch_ops as schedule
+    from tvm_stitch.relax.stitch import schedule_stitch_ops as schedule
 
     patch.setattr(schedule, "choose_plan", fails_for_tanh(schedule.choose_plan, lambda graph, *_: graph.name))
 
 
 def plant_emitting(patch: pytest.MonkeyPatch) -> None:
-    from tvm_stitch.relax import schedule_stitch_ops as schedule
+    from tvm_stitch.relax.stitch import schedule_stitch_ops as schedule
 
     patch.setattr(schedule, "emit", fails_for_tanh(schedule.emit, lambda func, plan: plan.graph.name))
 
@@ -139,7 +139,7 @@ def _stitched_names(mod: tvm.IRModule) -> str:
 
 
 def plant_workspaces(patch: pytest.MonkeyPatch) -> None:
-    from tvm_stitch.relax import lift_workspace
+    from tvm_stitch.relax.stitch import lift_workspace
 
     lift = lift_workspace.LiftWorkspace
 
@@ -329,7 +329,7 @@ def test_an_interrupt_ends_the_compile_whatever_pass_is_next(at: int) -> None:
 def test_an_interrupt_ends_the_compile_whatever_step_is_done(
     where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tvm_stitch.relax import schedule_stitch_ops as schedule
+    from tvm_stitch.relax.stitch import schedule_stitch_ops as schedule
 
     original = getattr(schedule, where)
 
@@ -349,7 +349,7 @@ def test_a_kernel_that_tvm_does_not_lower_costs_its_own_scope(
     whole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a kernel holds makes every lowering of it fail, alone or with others."""
-    from tvm_stitch.relax import schedule_stitch_ops as schedule
+    from tvm_stitch.relax.stitch import schedule_stitch_ops as schedule
 
     emit = schedule.emit
 

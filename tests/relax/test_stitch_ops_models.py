@@ -13,8 +13,8 @@ from tvm.relax import op as Rop
 
 from tests.graph.helpers import build, legalize
 from tests.relax.modules import main_calls, outlined, run
-from tvm_stitch.relax.stitch_ops import StitchOps
-from tvm_stitch.testing.random_graphs import random_graph
+from tvm_stitch.relax.stitch.stitch_ops import StitchOps
+from tvm_stitch.testing.random.graphs import random_graph
 
 F32 = "float32"
 

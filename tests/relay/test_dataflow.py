@@ -18,7 +18,7 @@ from tvm_stitch.relay.traverse import children, post_order, rewrite
 from tvm_stitch.scope.node import NodeKind
 from tvm_stitch.scope.quotient import Quotient
 from tvm_stitch.scope.weigh import kernels_of
-from tvm_stitch.testing.random_growth import LEVELS
+from tvm_stitch.testing.random.growth import LEVELS
 from tvm_stitch.testing.relay.random_graphs import random_graph
 
 LLVM = tvm.target.Target("llvm")

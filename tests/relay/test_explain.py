@@ -12,7 +12,7 @@ from tvm import relay
 
 from tests.relay.modules import WEIGHT, kernels, two_layers
 from tvm_stitch import Report, StitchConfig
-from tvm_stitch.recorder import Recorder
+from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relay import ScheduleStitchOps, StitchError, StitchOps, enable, explain, schedule_stitch_ops
 
 PARAMS = {"w": WEIGHT}

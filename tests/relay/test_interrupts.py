@@ -12,8 +12,8 @@ import tvm
 from tvm import relay
 
 import tvm_stitch
-from tvm_stitch.interrupts import carrying, check, watched
 from tvm_stitch.relay import hook, lower
+from tvm_stitch.support.interrupts import carrying, check, watched
 
 
 def _state() -> tuple[Any, ...]:

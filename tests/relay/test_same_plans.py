@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relay's graphs and plans are those of Relax, which tests/testing/test_canonical.py compares with the same file."""
+"""Relay's graphs and plans equal those of Relax.
+
+tests/testing/workloads/test_canonical.py compares Relax's with the same file.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tvm_stitch.testing.equivalents import describe_workload, workloads
+from tvm_stitch.testing.workloads.equivalents import describe_workload, workloads
 
 EXPECTED = json.loads((Path(__file__).parents[1] / "data" / "same_plans.json").read_text())
 WORKLOADS = workloads()

@@ -13,7 +13,7 @@ from tvm_stitch import StitchConfig
 from tvm_stitch.relay import StitchOps
 from tvm_stitch.relay.stitch_ops import RESHAPE_ONLY, STITCH_ATTR
 from tvm_stitch.scope.identify import Boundary
-from tvm_stitch.testing.equivalents import stitched_functions
+from tvm_stitch.testing.workloads.equivalents import stitched_functions
 
 F32 = "float32"
 

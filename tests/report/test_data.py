@@ -9,13 +9,13 @@ import json
 import pytest
 
 from tests.report.samples import sample
+from tvm_stitch.graph.sizes import named
 from tvm_stitch.report.bare import bare_report
 from tvm_stitch.report.data import Bytes, add_sizes
 from tvm_stitch.report.kernel import Kernel
 from tvm_stitch.report.report import Report
 from tvm_stitch.report.trace import trace
 from tvm_stitch.report.words import bytes_in_words
-from tvm_stitch.sizes import named
 
 
 def test_reports_are_json() -> None:

@@ -15,10 +15,10 @@ from tvm.s_tir import dlight as dl
 from cuda_emulator import run_cuda
 from tests.graph.helpers import build, draw, legalize, prim_funcs, symbol
 from tvm_stitch.config import StitchConfig
-from tvm_stitch.interrupts import watched
 from tvm_stitch.relax.pipeline import pipeline, stitch_passes
 from tvm_stitch.rules.declining import ApplyDecliningRules
-from tvm_stitch.testing.random_graphs import emulated_target
+from tvm_stitch.support.interrupts import watched
+from tvm_stitch.testing.random.graphs import emulated_target
 
 F32 = "float32"
 gpu = dl.gpu

@@ -20,8 +20,8 @@ from tvm_stitch.config import StitchConfig
 from tvm_stitch.relax.pipeline import pipeline
 from tvm_stitch.rules.declining import ApplyDecliningRules
 from tvm_stitch.rules.register_reads import foreign_read
-from tvm_stitch.testing.random_graphs import emulated_target
-from tvm_stitch.testing.reference import evaluate, mismatches
+from tvm_stitch.testing.random.graphs import emulated_target
+from tvm_stitch.testing.reference.relax import evaluate, mismatches
 
 TARGET = emulated_target()
 gpu = dl.gpu

@@ -15,10 +15,10 @@ from tvm.s_tir import dlight as dl
 
 from cuda_emulator import run_cuda
 from tests.graph.helpers import build, draw, prim_funcs
-from tvm_stitch.codegen.gpu.scratch import WORKSPACE_ATTR
+from tvm_stitch.codegen.gpu.memory.scratch import WORKSPACE_ATTR
 from tvm_stitch.rules import StitchRule
-from tvm_stitch.testing.bounds import evaluate_bounds, violations
-from tvm_stitch.testing.random_graphs import emulated_target
+from tvm_stitch.testing.random.graphs import emulated_target
+from tvm_stitch.testing.reference.bounds import evaluate_bounds, violations
 
 F32 = "float32"
 PASSES = [

@@ -21,9 +21,9 @@ from tvm_stitch.plan.heuristics import LAUNCH_SECONDS
 from tvm_stitch.plan.iteration.alignment import Misaligned
 from tvm_stitch.scope.compose import compose
 from tvm_stitch.scope.estimate import KernelEstimate, estimate_kernel
-from tvm_stitch.testing import cases, grid_cases
-from tvm_stitch.testing.random_graphs import random_graph
+from tvm_stitch.testing.random.graphs import random_graph
 from tvm_stitch.testing.stitch_graphs import stitch_graphs
+from tvm_stitch.testing.workloads import cases, grid_cases
 
 CONFIG = StitchConfig()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TVM's fusion on small graphs. That it is TVM's is tested with real modules: tests/relax/test_dataflow.py."""
+"""TVM's fusion on small graphs. That it is TVM's is tested with real modules: tests/relax/stitch/test_dataflow.py."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ from tvm_stitch.scope.identify import identify
 from tvm_stitch.scope.merging import Merger
 from tvm_stitch.scope.node import Node
 from tvm_stitch.scope.quotient import Quotient
-from tvm_stitch.testing.random_graphs import emulated_target, stitched_pipeline
-from tvm_stitch.testing.reference import evaluate, mismatches
+from tvm_stitch.testing.random.graphs import emulated_target, stitched_pipeline
+from tvm_stitch.testing.reference.relax import evaluate, mismatches
 
 
 def scopes(nodes: Sequence[Node], **options: object) -> set[frozenset[str]]:

@@ -14,7 +14,7 @@ from tvm.relax import op as R
 from tests.graph.helpers import build
 from tvm_stitch import StitchConfig
 from tvm_stitch.execution.count import count_kernels
-from tvm_stitch.recorder import Recorder
+from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax import pipeline
 
 TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "haswell"})

@@ -11,7 +11,7 @@ import pytest
 import tvm
 
 from tests.graph.helpers import build, symbol
-from tvm_stitch.relax.views import shape_of
+from tvm_stitch.relax.rewriting.views import shape_of
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import pytest
 
 from tests.scripts.misbehaving import misbehave
 from tests.scripts.test_grid_peers import load
-from tvm_stitch.testing.grid_cases import Domain, GridCase, column_sum, grid_cases
+from tvm_stitch.testing.workloads.grid_cases import Domain, GridCase, column_sum, grid_cases
 
 torch = pytest.importorskip("torch")
 bench_grid, contenders, flushed = load("bench_grid"), load("_grid_contenders"), load("_flushed")

@@ -12,7 +12,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from tvm_stitch.testing import cases
+from tvm_stitch.testing.workloads import cases
 
 pytest.importorskip("torch")
 

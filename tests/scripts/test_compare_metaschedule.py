@@ -12,14 +12,14 @@ from types import ModuleType
 import numpy as np
 import pytest
 import tvm
+from comparison import metaschedule, native
+from comparison.relax_program import RelaxProgram
+from comparison.relax_workloads import workload
+from comparison.workload_sizes import Sizes
 from tvm import relax
 
 import tvm_stitch.relax
-from tvm_stitch.testing.comparison import metaschedule, native
-from tvm_stitch.testing.comparison.relax_program import RelaxProgram
-from tvm_stitch.testing.comparison.relax_workloads import workload
-from tvm_stitch.testing.comparison.workload_sizes import Sizes
-from tvm_stitch.testing.random_graphs import emulated_target
+from tvm_stitch.testing.random.graphs import emulated_target
 
 
 def load(name: str) -> ModuleType:

@@ -17,9 +17,9 @@ from tvm import relax
 from tests.relax import cublaslt_stand_in
 from tvm_stitch import StitchConfig
 from tvm_stitch.compute.cuda import library
-from tvm_stitch.recorder import Recorder
+from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax import pipeline
-from tvm_stitch.relax.library_matmuls import LibraryMatmuls
+from tvm_stitch.relax.library.matmuls import LibraryMatmuls
 
 torch = pytest.importorskip("torch")
 

@@ -11,8 +11,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from tvm_stitch.testing import cases
-from tvm_stitch.testing.reference import evaluate, mismatches
+from tvm_stitch.testing.reference.relax import evaluate, mismatches
+from tvm_stitch.testing.workloads import cases
 
 torch = pytest.importorskip("torch")
 

@@ -19,7 +19,7 @@ from tvm.relax import op as R
 from tests.graph.helpers import build
 from tvm_stitch.execution.compare import onnxruntime_call
 from tvm_stitch.execution.timing import Times
-from tvm_stitch.testing.bert import BertConfig, build_bert, random_inputs
+from tvm_stitch.testing.workloads.bert import BertConfig, build_bert, random_inputs
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 

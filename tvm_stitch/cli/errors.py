@@ -48,7 +48,7 @@ def told(error: BaseException) -> str:
         return f"there is not enough memory here{f': {error}' if str(error) else ''}"
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}"
-    from ..failures import error_text
+    from ..support.failures import error_text
 
     return f"{type(error).__name__}: {error_text(error)}"
 

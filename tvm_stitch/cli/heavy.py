@@ -9,7 +9,7 @@ from typing import Any
 
 from tvm_stitch_command import ended_by_interrupts
 
-from ..cores import sleep_soon, use_all_cores
+from ..support.cores import sleep_soon, use_all_cores
 from .errors import Failure, UsageError
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .errors import Failure, UsageError
-from .model import Job
+from .readers.model import Job
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,7 +20,7 @@ def random_inputs_here(job: Job, seed: int) -> dict[str, np.ndarray]:
         UsageError: where a shape is symbolic.
     """
     from ..execution.tensors import make_inputs
-    from ..relax.measured_report import check_runs_here
+    from ..relax.report.measured import check_runs_here
 
     try:
         check_runs_here(job.target)

@@ -118,8 +118,8 @@ def parse_target(text: str) -> Any:
     """
     import tvm
 
-    from ..failures import error_text, let_pass
-    from ..quiet import without_native_stderr
+    from ..support.failures import error_text, let_pass
+    from ..support.quiet import without_native_stderr
     from ..target import resolve_target
 
     try:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..failures import error_text, let_pass
-from ..quiet import without_native_stderr
+from ..support.failures import error_text, let_pass
+from ..support.quiet import without_native_stderr
 from .errors import Failure
 
 STITCHED_FOR = ("llvm", "cuda")

@@ -17,7 +17,7 @@ def written_to(output: Path, option: str) -> Iterator[Path]:
     Raises:
         UsageError: where nothing can be written there; the message names ``option``.
     """
-    from ..written_whole import written_whole
+    from ..support.written_whole import written_whole
 
     if output.exists() and not output.is_dir():
         raise UsageError(f"cannot write to {output}: it is no folder; give another place with {option}")

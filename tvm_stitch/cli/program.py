@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
-from . import bench, compile, explain, run
+from .commands import bench, compile, explain, run
 from .errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, Failure, UsageError, told
 from .heavy import import_compiler
 from .options import add_output_options
@@ -65,7 +65,7 @@ def _run(argv: Sequence[str] | None) -> int:
     try:
         args.check(args)
         import_compiler()
-        from ..interrupts import watched
+        from ..support.interrupts import watched
 
         # The compiler's own prints are no results.
         with watched(), _no_warnings(), contextlib.redirect_stdout(sys.stderr):

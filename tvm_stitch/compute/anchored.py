@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..failures import Refusal
 from ..graph.dtype import BYTES, MULTIPLIED
 from ..graph.extent import Extent, product
 from ..graph.ir import Operator, StitchGraph, Tensor
+from ..support.failures import Refusal
 from .contraction import Contraction, contraction_of
 from .convolution import Convolution, as_contraction, convolution_of
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..compat import Buffer, tir
-from ..failures import Refusal
 from ..graph.extent import Extent, as_expr
+from ..support.failures import Refusal
 
 SMALLEST_SCALE = 1e-30
 """Of scores: what is less may be 0 in float32, and infinities then become NaN."""

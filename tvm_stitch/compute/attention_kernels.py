@@ -9,10 +9,11 @@ from typing import Any, Protocol
 
 from ..config import StitchConfig
 from ..device import device_model
-from ..failures import Refusal
+from ..support.failures import Refusal
 from ..target import capability_of
-from . import cpu_attention, cuda_attention
 from .attention import Attention
+from .cpu import attention as cpu_attention
+from .cuda import attention as cuda_attention
 
 
 class AttentionKernels(Protocol):

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from .. import compat
 from ..compat import Expr, Var
-from ..failures import Refusal
 from ..graph.dtype import BYTES, MULTIPLIED, summed_dtype
 from ..graph.extent import Extent, is_number, product, same
 from ..graph.ir import Axis, Operator, Tensor
-from .padding import padded
+from ..support.failures import Refusal
+from .cpu.padding import padded
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ from typing import Any
 
 from .. import compat
 from ..compat import Analyzer, Expr, Var, tir
-from ..failures import Refusal
 from ..graph.dtype import summed_dtype
 from ..graph.extent import Extent, product
 from ..graph.ir import Axis, Operator, Tensor
+from ..support.failures import Refusal
 from .contraction import Contraction, loaded
-from .padding import Padded, padded
-from .phases import Phases, Window, phases_of, whole
+from .cpu.padding import Padded, padded
+from .cpu.phases import Phases, Window, phases_of, whole
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from ..config import StitchConfig
 from .anchored import are_served
 from .contraction import Contraction
 from .convolution import Convolution
-from .convolution_tiles import tiles_for_convolution
-from .dot_instruction import dot_instruction, prefers_unsigned
-from .tiles import Tiles, lanes_of, tiles_for
+from .cpu.convolution_tiles import tiles_for_convolution
+from .cpu.dot_instruction import dot_instruction, prefers_unsigned
+from .cpu.tiles import Tiles, lanes_of, tiles_for
 
 TEMPLATE = "our template"
 

@@ -39,7 +39,7 @@ def load_onnx(
     """
     from tvm.relax.frontend.onnx import from_onnx
 
-    from ..onnx_names import from_onnx_named  # not for a TVM with Relay
+    from ..importers.onnx.names import from_onnx_named  # not for a TVM with Relay
 
     fixed = {name: tuple(int(d) for d in shape) for name, shape in (shapes or {}).items()}
     check_shapes(proto, fixed)

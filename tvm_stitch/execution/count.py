@@ -12,7 +12,7 @@ from tvm import relax, tirx
 from tvm.target import Target
 
 from ..compat import Analyzer
-from ..compute.emit import COMPUTE_ATTR
+from ..compute.cpu.emit import COMPUTE_ATTR
 from ..rules.lowering import host_and_devices
 from ..target import resolve_target
 from .kernel_count import CONTRACTION_NAMES, KernelCount, Kind

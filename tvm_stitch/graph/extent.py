@@ -9,7 +9,7 @@ from typing import TypeAlias, TypeVar
 
 from .. import compat
 from ..compat import Analyzer, Expr
-from ..sizes import Size, named
+from .sizes import Size, named
 
 Extent: TypeAlias = int | Expr
 Value = TypeVar("Value")

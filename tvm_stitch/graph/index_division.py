@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 
 from .. import compat
 from ..compat import Expr, Var, has_load
-from ..polynomial import Polynomial, TooLarge, add, as_constant
 from .extent import Extent
 from .index_equality import Prover, Unproved
+from .polynomial import Polynomial, TooLarge, add, as_constant
 
 
 class Divisions:

@@ -24,7 +24,8 @@ from math import gcd
 
 from .. import compat
 from ..compat import Expr, Var
-from ..polynomial import (
+from .extent import Extent
+from .polynomial import (
     Key,
     Polynomial,
     TooLarge,
@@ -42,7 +43,6 @@ from ..polynomial import (
     unknowns,
     without,
 )
-from .extent import Extent
 
 MOST_STEPS = 600
 """Steps (quotients and bounds) of one proof."""

@@ -10,7 +10,7 @@ import ml_dtypes
 
 from .. import compat
 from ..compat import Buffer, Expr, Var, has_load
-from ..failures import Refusal
+from ..support.failures import Refusal
 from .access import loads
 from .combiners import COMBINERS
 from .extent import Extent, as_extent, is_number, same

@@ -15,7 +15,7 @@ from ..config import StitchConfig
 from ..device import DeviceModel
 from ..graph.extent import same
 from ..graph.ir import StitchGraph
-from ..sizes import static_size
+from ..graph.sizes import static_size
 from . import heuristics
 from .gpu.grid import grid_partition, map_partition
 from .gpu.orientation import wants_partition

@@ -96,7 +96,7 @@ INDEX_TERMS = 400
 """Terms of a lowered index that a kernel may hold: LLVM takes about a second for 32 lanes of so many."""
 
 # -- long rows that are copied into shared memory --------------------------------------------------------------
-# Measured with scripts/ab_splits.py; plan/gpu/copied.py has the figures.
+# Measured with scripts/ab_splits.py; plan/strategies/async_copies.py has the figures.
 COPIED_COLUMNS = 16 * 1024
 """Columns of a row from which on it is copied into shared memory in the background; where passes behind a reduction
 read what rows share, only rows of more than ``REGISTER_ROW_BYTES``."""

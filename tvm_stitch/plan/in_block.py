@@ -8,13 +8,9 @@ from ..device import DeviceModel
 from ..graph.ir import StitchGraph
 from ..graph.rewrite.one_pass_variance import with_one_pass_variance
 from .cpu.tile import choose_cpu_mapping
-from .gpu.copied import plan_copied
-from .gpu.crossed import plan_crossed
 from .gpu.early_loads import with_early_loads
-from .gpu.lasting import with_lasting_inputs
+from .gpu.l2_residency import with_lasting_inputs
 from .gpu.mapping import CrossBlockReduction, Storage
-from .gpu.online import plan_online
-from .gpu.split import choose_mapping, partial_scratch
 from .gpu.tile import settled
 from .gpu.variants import has_symbolic_rows, stages_by_length
 from .iteration.alignment import align
@@ -22,6 +18,10 @@ from .iteration.loops import schedule
 from .iteration.rescaled import rescaled_sums, with_fewest_exchanges
 from .kernel import Crossing, KernelPlan, Stage
 from .slices import partial_tensor, whole
+from .strategies.async_copies import plan_copied
+from .strategies.online import plan_online
+from .strategies.split import choose_mapping, partial_scratch
+from .strategies.transposed_loads import plan_crossed
 
 
 def plan_in_block(graph: StitchGraph, device: DeviceModel, config: StitchConfig | None = None) -> KernelPlan:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ..graph.dtype import carried_dtype, compute_dtype, item_bytes
 from ..graph.extent import ByExtent, extent_key, size_of, static_extent
 from ..graph.ir import Operator, StitchGraph, Tensor
-from ..sizes import Size, static_size
+from ..graph.sizes import Size, static_size
 from . import heuristics
 from .gpu.mapping import RowMapping, Storage
 from .gpu.occupancy import OPT_IN_BYTES

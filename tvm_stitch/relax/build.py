@@ -14,13 +14,13 @@ from tvm import relax
 
 from ..config import StitchConfig, checked_config
 from ..driver import EMITTED, Scopes, attempt_with, culprits, raise_if_of_instruments
-from ..failures import error_text
-from ..interrupts import watched
-from ..recorder import Recorder
+from ..records.recorder import Recorder
+from ..support.failures import error_text
+from ..support.interrupts import watched
 from ..target import resolve_target
-from . import kernel_lowering
-from .checked_module import checked_module
+from .lowering import kernels as kernel_lowering
 from .pipeline import pipeline
+from .rewriting.checked_module import checked_module
 
 logger = logging.getLogger(__name__)
 

@@ -12,18 +12,18 @@ from tvm import relax
 
 from ..config import StitchConfig, checked_config
 from ..device import device_model
-from ..failures import error_text, let_pass
-from ..interrupts import watched
-from ..recorder import Recorder
+from ..records.recorder import Recorder
 from ..report.report import Report
+from ..support.failures import error_text, let_pass
+from ..support.interrupts import watched
 from ..target import resolve_target
-from .checked_module import checked_module
-from .completed_report import completed
-from .marked_names import unmarked, with_marked_names
-from .measured_report import measured
-from .model_report import model_report
 from .pipeline import planning_passes
-from .source_operators import source_operators
+from .report.completed import completed
+from .report.measured import measured
+from .report.model import model_report
+from .report.source_operators import source_operators
+from .rewriting.checked_module import checked_module
+from .rewriting.marked_names import unmarked, with_marked_names
 
 logger = logging.getLogger(__name__)
 

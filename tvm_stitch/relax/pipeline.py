@@ -29,11 +29,7 @@ from ..compute.cuda.shared_library import SharedLibrary
 from ..compute.templates import has_templates
 from ..config import StitchConfig, checked_config
 from ..driver import Attempt, Scopes, attempt_with, culprits, stitch_module
-from ..failures import let_pass, raise_where_strict, reason_of
-from ..interrupts import carrying, watched
-from ..one_at_a_time import exclusively
-from ..pass_context import CUDA_GRAPH, changed
-from ..recorder import Recorder
+from ..records.recorder import Recorder
 from ..rules.declining import ApplyDecliningRules
 from ..rules.empty_grids import EmptyGrids
 from ..rules.empty_reductions import EmptyReductions
@@ -41,56 +37,60 @@ from ..rules.half_sums import HalfSums
 from ..rules.scalar_booleans import ScalarBooleans
 from ..rules.sound_arithmetic import SoundArithmetic
 from ..rules.unit_reductions import UnitReductions
+from ..support.failures import let_pass, raise_where_strict, reason_of
+from ..support.interrupts import carrying, watched
+from ..support.one_at_a_time import exclusively
+from ..support.pass_context import CUDA_GRAPH, changed
 from ..target import resolve_target
-from .arg_reductions import ARG_REDUCTIONS
-from .carried_pads import CarriedPads
-from .carried_permutations import CarriedPermutations
-from .carried_reshapes import CarriedReshapes
-from .centred_norms import CENTRED_NORMS
-from .compute_templates import ComputeTemplates
-from .computed_weights import ComputedWeights
-from .constant_batch_norm import ConstantBatchNorm
-from .constant_views import ConstantViews
-from .constant_weights import ConstantWeights
-from .convolution_epilogues import ConvolutionEpilogues
-from .convolution_layouts import ConvolutionLayouts, suits_library, suits_templates
-from .dataflow import flow_of
-from .declared_bounds import DeclaredBounds
-from .decompose_attention import DecomposeAttention
-from .depth_innermost import DepthInnermost
-from .dequantized_constants import DequantizedConstants
-from .drop_copies import DropCopies
-from .elementwise_quantization import ELEMENTWISE_QUANTIZATION
-from .embed_libraries import EmbedLibraries
-from .fold_constants import FoldConstants
-from .fuse_rest import FuseRest
-from .fused_attention import FusedAttention
-from .joined_products import JoinedProducts
-from .keep_zeros import KeepZeros
-from .library_convolutions import LibraryConvolutions
-from .library_matmuls import LibraryMatmuls
-from .lift_workspace import LiftWorkspace
-from .mark import MergeStitchOps, UnmarkEpilogues
-from .mend_imports import MendImports
-from .own_convolutions import OwnConvolutions
-from .patch_convolutions import PatchConvolutions
-from .phased_convolutions import PhasedConvolutions
-from .quantized_products import QuantizedProducts
-from .quantized_views import QuantizedViews
-from .raised_calls import RaisedCalls
-from .schedule_stitch_ops import ScheduleStitchOps
-from .serial_tasks import SerialTasks
-from .short_scans import ShortScans
-from .skip_empty import SkipEmpty
-from .slice_scatters import SLICE_SCATTERS
-from .spread_data import TRANSPOSED_CONVOLUTIONS
-from .stitch_ops import StitchOps
-from .takes import TAKES, stock_pipeline
-from .transposed_convolutions import TransposedConvolutions
-from .unequal_splits import UnequalSplits
-from .viewed_results import ViewedResults
-from .wide_operators import WideOperators
-from .widening_casts import WideningCasts
+from .attention.decompose import DecomposeAttention
+from .attention.fused import FusedAttention
+from .constants.batch_norm import ConstantBatchNorm
+from .constants.computed_weights import ComputedWeights
+from .constants.fold import FoldConstants
+from .constants.views import ConstantViews
+from .constants.weights import ConstantWeights
+from .imports.declared_bounds import DeclaredBounds
+from .imports.mend import MendImports
+from .imports.raised_calls import RaisedCalls
+from .layout.convolutions import ConvolutionLayouts, suits_library, suits_templates
+from .layout.copies import DropCopies
+from .layout.pads import CarriedPads
+from .layout.permutations import CarriedPermutations
+from .layout.reshapes import CarriedReshapes
+from .layout.unequal_splits import UnequalSplits
+from .layout.viewed_results import ViewedResults
+from .legalize.arg_reductions import ARG_REDUCTIONS
+from .legalize.centred_norms import CENTRED_NORMS
+from .legalize.empty import SkipEmpty
+from .legalize.input_dilation import TRANSPOSED_CONVOLUTIONS
+from .legalize.keep_zeros import KeepZeros
+from .legalize.short_scans import ShortScans
+from .legalize.slice_scatters import SLICE_SCATTERS
+from .legalize.take import TAKES, stock_pipeline
+from .legalize.transposed_convolutions import TransposedConvolutions
+from .legalize.wide_operators import WideOperators
+from .legalize.widening_casts import WideningCasts
+from .library.convolution_epilogues import ConvolutionEpilogues
+from .library.convolutions import LibraryConvolutions
+from .library.joined_matmuls import JoinedProducts
+from .library.matmuls import LibraryMatmuls
+from .library.own_convolutions import OwnConvolutions
+from .library.patch_convolutions import PatchConvolutions
+from .library.phased_convolutions import PhasedConvolutions
+from .library.reduction_innermost import DepthInnermost
+from .lowering.embed_libraries import EmbedLibraries
+from .lowering.serial_tasks import SerialTasks
+from .quantize.dequantized_constants import DequantizedConstants
+from .quantize.elementwise import ELEMENTWISE_QUANTIZATION
+from .quantize.products import QuantizedProducts
+from .quantize.views import QuantizedViews
+from .stitch.compute_templates import ComputeTemplates
+from .stitch.dataflow import flow_of
+from .stitch.fuse_rest import FuseRest
+from .stitch.lift_workspace import LiftWorkspace
+from .stitch.mark import MergeStitchOps, UnmarkEpilogues
+from .stitch.schedule_stitch_ops import ScheduleStitchOps
+from .stitch.stitch_ops import StitchOps
 
 LEGALIZED = (
     ARG_REDUCTIONS

@@ -9,8 +9,8 @@ if not compat.HAS_RELAY:
         "with this one, use tvm_stitch.compile or tvm_stitch.relax"
     )
 
-from ..errors import StitchError
-from ..recorder import Recorder
+from ..records.recorder import Recorder
+from ..support.errors import StitchError
 from .explain import explain
 from .hook import enable
 from .schedule_stitch_ops import ScheduleStitchOps

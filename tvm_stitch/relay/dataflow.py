@@ -8,11 +8,11 @@ from typing import Any
 
 from tvm import relay, tir
 
-from ..failures import Refusal, error_text, reason_of
 from ..graph.reader import Unreadable
 from ..scope.node import Node, NodeKind, Value, kind_of
+from ..support.failures import Refusal, error_text, reason_of
 from .lower import OpReader, short_name, tensor_types, type_of
-from .templates import Templates
+from .templates.choice import Templates
 from .traverse import children, post_order
 
 Expr = Any

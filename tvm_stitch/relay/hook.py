@@ -24,16 +24,16 @@ from tvm.relay.build_module import BuildModule
 
 from ..compute.templates import has_templates
 from ..config import StitchConfig, checked_config
-from ..interrupts import carrying, check, watched
-from ..one_at_a_time import operator_definitions
-from ..pass_context import changed, instruments
-from ..recorder import Recorder
+from ..records.recorder import Recorder
+from ..support.interrupts import carrying, check, watched
+from ..support.one_at_a_time import operator_definitions
+from ..support.pass_context import changed, instruments
 from .cuda_source import fixed_cuda_source
 from .global_function import replaced
 from .shared_context import SharedContext
 from .stitch import stitch
-from .template_layouts import template_layouts, tophub_marked
-from .templates import Templates
+from .templates.choice import Templates
+from .templates.layouts import template_layouts, tophub_marked
 
 ENTRY = "PlanDevicesRewrite"
 """The first pass before which the module is final but for fusion and lowering."""

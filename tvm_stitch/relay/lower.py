@@ -13,10 +13,10 @@ import tvm
 from tvm import relay
 from tvm.relay.backend import te_compiler
 
-from ..failures import error_text, fault_at, let_pass, reason_of
 from ..graph.ir import StitchGraph
 from ..graph.reader import Unreadable, read
-from ..one_at_a_time import operator_definitions
+from ..support.failures import error_text, fault_at, let_pass, reason_of
+from ..support.one_at_a_time import operator_definitions
 from .global_function import replaced
 from .shared_context import SharedContext
 

@@ -13,12 +13,12 @@ from tvm import relay
 from ..codegen.emit import emit
 from ..config import StitchConfig, checked_config
 from ..device import device_model
-from ..failures import raise_where_strict, reason_of
-from ..interrupts import check
-from ..module_pass import module_pass
 from ..plan.choose import choose_plan
 from ..plan.kernel import KernelPlan
-from ..recorder import fresh
+from ..records.recorder import fresh
+from ..support.failures import raise_where_strict, reason_of
+from ..support.interrupts import check
+from ..support.module_pass import module_pass
 from ..target import resolve_target
 from .cuda_source import fixed_cuda_source
 from .external import build, external_function

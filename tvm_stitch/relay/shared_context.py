@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
-from ..interrupts import deferred
+from ..support.interrupts import deferred
 
 
 class SharedContext:

@@ -10,12 +10,12 @@ import tvm
 from ..compute.templates import has_templates
 from ..config import StitchConfig
 from ..driver import Attempt, stitch_module
-from ..recorder import Recorder, fresh
-from .compute_templates import ComputeTemplates
+from ..records.recorder import Recorder, fresh
 from .lower import OpReader
 from .schedule_stitch_ops import ScheduleStitchOps
 from .stitch_ops import StitchOps
-from .templates import Templates
+from .templates.choice import Templates
+from .templates.substitute import ComputeTemplates
 
 
 def stitch(

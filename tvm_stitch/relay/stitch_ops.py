@@ -12,18 +12,18 @@ from tvm import relay
 
 from ..compute.anchored import reads_permuted
 from ..config import StitchConfig, checked_config
-from ..failures import ScopeFailed, raise_where_strict, reason_of
-from ..interrupts import check
-from ..module_pass import module_pass
-from ..recorder import fresh
+from ..records.recorder import fresh
 from ..scope.epilogue import no_template
 from ..scope.for_target import identify_for
 from ..scope.identify import Boundary, Identified, Scope
 from ..scope.node import Node, Value
+from ..support.failures import ScopeFailed, raise_where_strict, reason_of
+from ..support.interrupts import check
+from ..support.module_pass import module_pass
 from ..target import resolve_target
 from .dataflow import Region, results_of, view
 from .lower import PRIMITIVE, OpReader, type_of
-from .templates import Templates
+from .templates.choice import Templates
 from .traverse import children, remake, with_bodies
 
 STITCH_ATTR = "tvm_stitch.stitch_op"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ..sizes import Size, with_sizes_as_text
+from ..graph.sizes import Size, with_sizes_as_text
 
 Bytes = Size | None
 """How many; None, where nothing is known."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..sizes import Size
+from ..graph.sizes import Size
 
 
 @dataclass

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ..sizes import with_sizes_as_text
+from ..graph.sizes import with_sizes_as_text
 from .bare import bare_report
 from .data import ModelReport, Reason
 from .html import html_page

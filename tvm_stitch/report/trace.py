@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ..sizes import with_sizes_as_text
+from ..graph.sizes import with_sizes_as_text
 from .data import KernelCall, ModelReport, StockCall
 
 ROWS = {"stitched": 1, "compute": 2, "library": 3, "tvm": 4}

@@ -21,8 +21,8 @@ import tvm_ffi
 from tvm import s_tir, tirx
 
 from .. import compat
-from ..failures import error_text, let_pass
-from ..module_pass import module_pass
+from ..support.failures import error_text, let_pass
+from ..support.module_pass import module_pass
 from .lowering import lowered
 from .register_reads import foreign_read
 from .rewriting import REDUCED, with_unscheduled

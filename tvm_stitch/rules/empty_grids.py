@@ -17,7 +17,7 @@ from tvm.script import tirx as T
 from .. import compat
 from ..codegen.opaque import as_c_type
 from ..codegen.zero_divisors import is_positive
-from ..module_pass import module_pass
+from ..support.module_pass import module_pass
 from .rewriting import with_scheduled
 
 

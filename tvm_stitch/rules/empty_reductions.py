@@ -14,7 +14,7 @@ import tvm_ffi
 from tvm import s_tir
 
 from .. import compat
-from ..module_pass import module_pass
+from ..support.module_pass import module_pass
 from .rewriting import REDUCED, with_unscheduled
 
 

@@ -15,7 +15,7 @@ from tvm import s_tir, tirx
 
 from .. import compat
 from ..graph.dtype import HALF
-from ..module_pass import module_pass
+from ..support.module_pass import module_pass
 from .rewriting import REDUCED, with_body, with_unscheduled
 
 

@@ -13,7 +13,7 @@ import tvm_ffi
 from tvm import tirx
 
 from .. import compat
-from ..module_pass import module_pass
+from ..support.module_pass import module_pass
 from .rewriting import with_scheduled
 
 

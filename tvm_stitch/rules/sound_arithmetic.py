@@ -26,7 +26,7 @@ from ..codegen.opaque import as_c_type
 from ..codegen.vector_math import keeping_nan, lower_math
 from ..codegen.vector_math.extrema import is_nan
 from ..graph.dtype import HALF
-from ..module_pass import module_pass
+from ..support.module_pass import module_pass
 from .rewriting import with_body, with_unscheduled
 
 COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)

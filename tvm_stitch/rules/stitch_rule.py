@@ -11,10 +11,10 @@ from tvm.s_tir import dlight as dl
 from ..codegen.emit import emit
 from ..config import StitchConfig
 from ..device import device_model
-from ..failures import reason_of
 from ..graph.reader import read
 from ..plan.in_block import plan_in_block
 from ..scope.node import NodeKind, kind_of
+from ..support.failures import reason_of
 
 
 class StitchRule(dl.ScheduleRule):

@@ -12,7 +12,7 @@ from tvm import s_tir, tirx
 from .. import compat
 from ..codegen.opaque import as_c_type
 from ..graph.dtype import HALF
-from ..module_pass import module_pass
+from ..support.module_pass import module_pass
 from .rewriting import REDUCED, SPATIAL, with_body, with_unscheduled
 
 

@@ -11,16 +11,16 @@ from ..cost.sol import Load, Work, moving_seconds, seconds, share_of, tail_secon
 from ..device import DeviceModel
 from ..graph.extent import is_static
 from ..graph.ir import StitchGraph
+from ..graph.sizes import static_size
 from ..plan import heuristics
 from ..plan.choose import choose
-from ..plan.gpu.crossed import plan_crossed
 from ..plan.gpu.partition import Partition
-from ..plan.gpu.scattered import scattered_bytes
+from ..plan.gpu.uncoalesced import scattered_bytes
 from ..plan.iteration.alignment import Alignment, Misaligned, align
 from ..plan.iteration.index_space import IndexSpaces
 from ..plan.memory import bytes_of, least_bytes
 from ..plan.slices import Slice
-from ..sizes import static_size
+from ..plan.strategies.transposed_loads import plan_crossed
 
 
 @dataclass(frozen=True)

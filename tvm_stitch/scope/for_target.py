@@ -8,11 +8,11 @@ from typing import Any
 
 from ..config import StitchConfig
 from ..device import device_model
-from ..failures import let_pass, raise_where_strict, reason_of
 from ..graph.ir import StitchGraph
-from ..isolate import isolate
 from ..plan import heuristics
 from ..plan.iteration.index_space import IndexSpaces
+from ..support.bisect import isolate
+from ..support.failures import let_pass, raise_where_strict, reason_of
 from .epilogue import EpilogueRules, no_template
 from .estimate import KernelEstimate, estimate_kernel
 from .identify import Excluded, Identified, identify, nothing

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from ..config import StitchConfig
-from ..errors import StitchError
 from ..graph.ir import StitchGraph
 from ..plan import heuristics
+from ..support.errors import StitchError
 from .compose import compose
 from .epilogue import RULES, EpilogueRules, find_epilogues
 from .estimate import Estimator, in_block

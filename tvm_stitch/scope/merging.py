@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from ..config import StitchConfig
-from ..failures import Refusal as Refused
-from ..failures import fault_at, reason_of
 from ..graph.ir import StitchGraph
 from ..plan import heuristics
+from ..support.failures import Refusal as Refused
+from ..support.failures import fault_at, reason_of
 from .compose import Wiring, compose, wiring
 from .estimate import FREE, Estimator, KernelEstimate
 from .node import Node, Value

@@ -9,9 +9,9 @@ from tvm import relax, tirx
 from ..config import StitchConfig
 from ..graph.ir import StitchGraph
 from ..graph.reader import read
-from ..relax.mark import MergeStitchOps
-from ..relax.stitch_ops import STITCH_ATTR, StitchOps
-from .random_graphs import emulated_target
+from ..relax.stitch.mark import MergeStitchOps
+from ..relax.stitch.stitch_ops import STITCH_ATTR, StitchOps
+from .random.graphs import emulated_target
 
 
 def stitch_graphs(

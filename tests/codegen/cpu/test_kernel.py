@@ -25,8 +25,8 @@ from tvm_stitch.plan.cpu.tile import CpuMapping, Lanes, Split
 from tvm_stitch.plan.in_block import plan_in_block
 from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.relax.pipeline import Recorder, pipeline, planning_passes
-from tvm_stitch.testing import reference
-from tvm_stitch.testing.cases import Case, cases
+from tvm_stitch.testing.reference import relax as reference
+from tvm_stitch.testing.workloads.cases import Case, cases
 
 TOLERANCE = {
     "float32": (3e-5, 3e-5),

@@ -21,7 +21,7 @@ from tvm_stitch.config import StitchConfig
 from tvm_stitch.device import DeviceModel
 from tvm_stitch.graph.ir import StitchGraph
 from tvm_stitch.plan.kernel import KernelPlan
-from tvm_stitch.testing.random_graphs import emulated_target
+from tvm_stitch.testing.random.graphs import emulated_target
 
 F32 = "float32"
 SMALL = replace(H200, name="small", sms=5)
@@ -48,8 +48,8 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[KernelPlan]:
         made.append(grid_plan(graph, device, config.grid_barriers))
         return made[-1]
 
-    monkeypatch.setattr("tvm_stitch.relax.schedule_stitch_ops.choose_plan", forced)
-    monkeypatch.setattr("tvm_stitch.relax.schedule_stitch_ops.device_model", lambda *_: SMALL)
+    monkeypatch.setattr("tvm_stitch.relax.stitch.schedule_stitch_ops.choose_plan", forced)
+    monkeypatch.setattr("tvm_stitch.relax.stitch.schedule_stitch_ops.device_model", lambda *_: SMALL)
     monkeypatch.setattr("tvm_stitch.plan.gpu.partition.has_many_results", lambda op, blocks: False)
     return made
 

@@ -23,8 +23,8 @@ from tests.graph.helpers import build, check_emulated, cuda_source, draw
 from tvm_stitch.config import StitchConfig
 from tvm_stitch.plan.gpu.mapping import CrossBlockReduction, RowMapping
 from tvm_stitch.plan.gpu.tile import map_rows
-from tvm_stitch.testing import cases
-from tvm_stitch.testing.random_graphs import emulated_target
+from tvm_stitch.testing.random.graphs import emulated_target
+from tvm_stitch.testing.workloads import cases
 
 Emit = Callable[[relax.Expr], relax.Expr]
 F32 = "float32"

@@ -22,12 +22,12 @@ from tvm_stitch.device import DeviceModel
 from tvm_stitch.plan.choose import choose_plan
 from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.plan.verify import problems
-from tvm_stitch.testing import grid_cases
-from tvm_stitch.testing.grid_cases import GridCase
 from tvm_stitch.testing.planted import barriers, cooperative_kernels
-from tvm_stitch.testing.random_graphs import emulated_target
-from tvm_stitch.testing.reference import evaluate, mismatches
+from tvm_stitch.testing.random.graphs import emulated_target
+from tvm_stitch.testing.reference.relax import evaluate, mismatches
 from tvm_stitch.testing.stitch_graphs import stitch_graph
+from tvm_stitch.testing.workloads import grid_cases
+from tvm_stitch.testing.workloads.grid_cases import GridCase
 
 F32 = "float32"
 APART = StitchConfig(grid_barriers=False)
@@ -68,7 +68,7 @@ def force(monkeypatch: pytest.MonkeyPatch, barriers: bool) -> list[KernelPlan]:
         made.append(grid_plan(graph, device, barriers))
         return made[-1]
 
-    monkeypatch.setattr("tvm_stitch.relax.schedule_stitch_ops.choose_plan", forced)
+    monkeypatch.setattr("tvm_stitch.relax.stitch.schedule_stitch_ops.choose_plan", forced)
     return made
 
 

@@ -18,7 +18,7 @@ from cuda_emulator.lowering import Lowered, default_target, lower
 from tvm_stitch import compat
 from tvm_stitch.codegen import builder as B
 from tvm_stitch.codegen.gpu.launch_check import check_multiprocessors
-from tvm_stitch.codegen.gpu.scratch import declare_scratch, finish
+from tvm_stitch.codegen.gpu.memory.scratch import declare_scratch, finish
 from tvm_stitch.compat import T, tir
 from tvm_stitch.device import GPUS
 from tvm_stitch.plan.kernel import Scratch

@@ -15,12 +15,12 @@ from cuda_emulator import EmulatedRun, Lowered, Options, lower, run_lowered
 from tests.graph.helpers import H200
 from tvm_stitch.plan.choose import choose_plan
 from tvm_stitch.plan.kernel import KernelPlan
-from tvm_stitch.testing import grid_cases
-from tvm_stitch.testing.grid_cases import GridCase
 from tvm_stitch.testing.planted import barriers, places, planted
-from tvm_stitch.testing.random_graphs import emulated_target
-from tvm_stitch.testing.reference import evaluate, mismatches
+from tvm_stitch.testing.random.graphs import emulated_target
+from tvm_stitch.testing.reference.relax import evaluate, mismatches
 from tvm_stitch.testing.stitch_graphs import stitch_graph
+from tvm_stitch.testing.workloads import grid_cases
+from tvm_stitch.testing.workloads.grid_cases import GridCase
 
 #: Grid barriers, in sizes of which several blocks have a part in every phase.
 GRID = [

@@ -21,9 +21,9 @@ from tvm_stitch.config import StitchConfig
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.plan.gpu.mapping import Storage
 from tvm_stitch.plan.in_block import plan_in_block
-from tvm_stitch.testing import cases
-from tvm_stitch.testing.random_graphs import emulated_target
-from tvm_stitch.testing.reference import evaluate, mismatches
+from tvm_stitch.testing.random.graphs import emulated_target
+from tvm_stitch.testing.reference.relax import evaluate, mismatches
+from tvm_stitch.testing.workloads import cases
 
 Emit = Callable[[relax.Expr], relax.Expr]
 

@@ -14,7 +14,7 @@ from tvm_stitch import compat
 from tvm_stitch.codegen.gpu.variant_choice import launched
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import pipeline
-from tvm_stitch.testing.random_graphs import emulated_target
+from tvm_stitch.testing.random.graphs import emulated_target
 
 
 def softmax() -> tuple[object, tirx.Var]:

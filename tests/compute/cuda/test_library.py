@@ -10,8 +10,8 @@ import pytest
 import tvm
 import tvm_ffi
 
-from tvm_stitch import embedded
 from tvm_stitch.compute.cuda import library, shared_library
+from tvm_stitch.deploy import embedded
 
 
 @pytest.fixture(autouse=True)

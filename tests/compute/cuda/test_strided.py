@@ -7,8 +7,8 @@ import pytest
 
 from tests.graph.helpers import symbol
 from tvm_stitch.compute.cuda.strided import Axis, strided
-from tvm_stitch.failures import Refusal
 from tvm_stitch.graph.extent import same
+from tvm_stitch.support.failures import Refusal
 
 
 def test_a_matrix_product() -> None:

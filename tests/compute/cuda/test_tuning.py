@@ -12,9 +12,9 @@ import pytest
 import tvm_ffi
 
 import tvm_stitch.compute.cuda
-from tvm_stitch.embedded import Embedded
+from tvm_stitch.deploy.embedded import Embedded
 
-HEADERS = Path(tvm_stitch.compute.cuda.__file__).parent
+HEADERS = Path(tvm_stitch.compute.cuda.__file__).parent / "native"
 
 SOURCE = r"""
 #include <tvm/ffi/container/array.h>

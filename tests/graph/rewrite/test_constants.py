@@ -17,7 +17,7 @@ from tvm_stitch.graph.ir import OpClass, Span, StitchGraph
 from tvm_stitch.graph.reader import read
 from tvm_stitch.graph.rewrite.constants import inline_constants, with_numbers
 from tvm_stitch.plan.in_block import plan_in_block
-from tvm_stitch.testing.graph_eval import evaluate_graph
+from tvm_stitch.testing.reference.graph_eval import evaluate_graph
 from tvm_stitch.testing.validate import validate
 
 F32 = "float32"

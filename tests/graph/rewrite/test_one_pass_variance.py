@@ -18,7 +18,7 @@ from tvm_stitch.graph.reader import read
 from tvm_stitch.graph.rewrite import candidates, with_one_pass_variance
 from tvm_stitch.graph.rewrite.build import new_tensor
 from tvm_stitch.graph.rewrite.one_pass_variance import SAMPLES, _is_reciprocal, _Shifted
-from tvm_stitch.testing.graph_eval import evaluate_graph
+from tvm_stitch.testing.reference.graph_eval import evaluate_graph
 from tvm_stitch.testing.validate import validate
 
 F32, F16 = "float32", "float16"
@@ -372,7 +372,7 @@ KERNELS: dict[str, tuple[Body, Spec]] = {
 @pytest.mark.parametrize("name", KERNELS)
 def test_kernels_of_rewritten_graphs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planned and emitted like any graph: the new operators keep to what the reader makes."""
-    import tvm_stitch.relax.schedule_stitch_ops as scheduling
+    import tvm_stitch.relax.stitch.schedule_stitch_ops as scheduling
 
     merged: list[StitchGraph] = []
 

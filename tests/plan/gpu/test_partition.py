@@ -20,9 +20,9 @@ from tvm_stitch.plan.gpu.partition import (
 )
 from tvm_stitch.plan.iteration.alignment import Misaligned, _Aligner
 from tvm_stitch.plan.slices import Slice
-from tvm_stitch.testing import grid_cases
-from tvm_stitch.testing.random_graphs import random_graph
+from tvm_stitch.testing.random.graphs import random_graph
 from tvm_stitch.testing.stitch_graphs import stitch_graph
+from tvm_stitch.testing.workloads import grid_cases
 
 F32 = "float32"
 

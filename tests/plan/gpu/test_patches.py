@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from tests.graph.helpers import H200, build, graph
-from tests.plan.gpu.test_crossed import normalized
+from tests.plan.strategies.test_transposed_loads import normalized
 from tvm_stitch.plan.gpu.patches import Pieces, pieces
 from tvm_stitch.plan.in_block import plan_in_block
 

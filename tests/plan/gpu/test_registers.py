@@ -8,8 +8,8 @@ from dataclasses import replace
 from tests.graph.helpers import H200, grid_plan
 from tvm_stitch.plan.gpu.registers import stage_words, with_resident
 from tvm_stitch.plan.kernel import Stage
-from tvm_stitch.testing import grid_cases
 from tvm_stitch.testing.stitch_graphs import stitch_graph
+from tvm_stitch.testing.workloads import grid_cases
 
 
 def normalizing(rows: int = 131072) -> Stage:

@@ -17,8 +17,8 @@ from tvm_stitch.plan.heuristics import RETAINED_IN_REGISTERS
 from tvm_stitch.plan.kernel import KernelPlan
 from tvm_stitch.plan.memory import shared_bytes
 from tvm_stitch.plan.verify import problems
-from tvm_stitch.testing import grid_cases
 from tvm_stitch.testing.stitch_graphs import stitch_graph
+from tvm_stitch.testing.workloads import grid_cases
 
 F32 = "float32"
 FOUR = replace(H200, name="slice", sms=4)

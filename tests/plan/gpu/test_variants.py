@@ -18,7 +18,7 @@ from tvm_stitch.plan import heuristics
 from tvm_stitch.plan.gpu.mapping import Storage
 from tvm_stitch.plan.memory import shared_bytes, traffic
 from tvm_stitch.relax import pipeline
-from tvm_stitch.testing.random_graphs import emulated_target
+from tvm_stitch.testing.random.graphs import emulated_target
 
 
 def softmax(columns: Any, dtype: str = "float32", rows: Any = None) -> Any:

@@ -16,9 +16,9 @@ from tvm_stitch.graph.ir import StitchGraph
 from tvm_stitch.plan.heuristics import RECOMPUTED_OPERATORS
 from tvm_stitch.plan.iteration.alignment import Misaligned, align
 from tvm_stitch.plan.iteration.domain import ONE, ROW, At
-from tvm_stitch.relax.dataflow import GraphReader, view_block
+from tvm_stitch.relax.stitch.dataflow import GraphReader, view_block
 from tvm_stitch.scope.compose import compose
-from tvm_stitch.testing.cases import cases
+from tvm_stitch.testing.workloads.cases import cases
 
 F32 = "float32"
 X = ((6, 20), F32)

@@ -14,7 +14,7 @@ from tvm_stitch import compat
 from tvm_stitch.codegen.evaluator import input_indices
 from tvm_stitch.plan.iteration.alignment import Alignment, align
 from tvm_stitch.plan.iteration.domain import ONE, ROW, At, Domain, Point
-from tvm_stitch.testing.random_graphs import random_graph
+from tvm_stitch.testing.random.graphs import random_graph
 
 F32 = "float32"
 

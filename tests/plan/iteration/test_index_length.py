@@ -12,7 +12,7 @@ from tests.graph.helpers import build, symbol
 from tvm_stitch.compat import Expr, tir
 from tvm_stitch.plan.heuristics import INDEX_TERMS
 from tvm_stitch.plan.iteration.index_length import too_long
-from tvm_stitch.recorder import Recorder
+from tvm_stitch.records.recorder import Recorder
 from tvm_stitch.relax import pipeline
 
 I, N = tir.Var("i", "int64"), tir.Var("n", "int64")

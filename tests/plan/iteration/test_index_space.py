@@ -13,7 +13,7 @@ from tvm_stitch.graph.ir import Access, StitchGraph
 from tvm_stitch.plan.iteration.alignment import Misaligned, align
 from tvm_stitch.plan.iteration.domain import Domain
 from tvm_stitch.plan.iteration.index_space import IndexSpaces
-from tvm_stitch.testing.random_graphs import random_graph
+from tvm_stitch.testing.random.graphs import random_graph
 
 F32 = "float32"
 

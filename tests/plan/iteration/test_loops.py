@@ -12,8 +12,8 @@ from tests.graph.helpers import build, graph, graphs
 from tvm_stitch.plan.iteration.alignment import Alignment, align
 from tvm_stitch.plan.iteration.domain import At
 from tvm_stitch.plan.iteration.loops import Keep, LoopNest, is_streamed, schedule
-from tvm_stitch.testing.cases import cases, layer_norm, softmax
-from tvm_stitch.testing.random_graphs import random_graph
+from tvm_stitch.testing.random.graphs import random_graph
+from tvm_stitch.testing.workloads.cases import cases, layer_norm, softmax
 
 F32 = "float32"
 

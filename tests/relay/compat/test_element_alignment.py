@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
+from comparison.native import native_cpu
 from tvm import relay
 from tvm._ffi.runtime_ctypes import DataType, TVMArray
 
 from tests.relay.codegen.kernels import Kernel, check
 from tests.relay.modules import run_ahead_of_time
-from tvm_stitch.testing.comparison.native import native_cpu
 
 NATIVE = f"llvm -mcpu={native_cpu()}"
 

@@ -13,15 +13,15 @@ from tvm import relay
 from cuda_emulator import run_relay_cuda
 from tvm_stitch import StitchConfig
 from tvm_stitch.relay import enable
-from tvm_stitch.testing.bert import BertConfig
-from tvm_stitch.testing.cases import Case
-from tvm_stitch.testing.random_growth import LEVELS
+from tvm_stitch.testing.random.growth import LEVELS
+from tvm_stitch.testing.reference.values import mismatches
 from tvm_stitch.testing.relay import cases, encoder
 from tvm_stitch.testing.relay.count import count_kernels
 from tvm_stitch.testing.relay.random_graphs import check_graph_cuda_emulated, check_graph_llvm, random_graph
 from tvm_stitch.testing.relay.reference import evaluate
 from tvm_stitch.testing.relay.run import Params, build_stitched, build_stock, run
-from tvm_stitch.testing.values import mismatches
+from tvm_stitch.testing.workloads.bert import BertConfig
+from tvm_stitch.testing.workloads.cases import Case
 
 LLVM = tvm.target.Target("llvm")
 CUDA = tvm.target.Target("cuda -arch=sm_90", host="llvm")

@@ -12,12 +12,11 @@ from types import ModuleType
 import numpy as np
 import pytest
 import tvm
+from comparison import ansor, native
+from comparison.relay_program import RelayProgram
+from comparison.relay_workloads import workload
+from comparison.workload_sizes import Sizes
 from tvm import relay
-
-from tvm_stitch.testing.comparison import ansor, native
-from tvm_stitch.testing.comparison.relay_program import RelayProgram
-from tvm_stitch.testing.comparison.relay_workloads import workload
-from tvm_stitch.testing.comparison.workload_sizes import Sizes
 
 
 def load(name: str) -> ModuleType:

@@ -8,13 +8,13 @@ import pytest
 import tvm
 from tvm import relay
 
-from tvm_stitch.testing import cases as named
-from tvm_stitch.testing import grid_cases as named_grid
-from tvm_stitch.testing.bounds import violations
+from tvm_stitch.testing.reference.bounds import violations
+from tvm_stitch.testing.reference.values import mismatches
 from tvm_stitch.testing.relay import cases
 from tvm_stitch.testing.relay.reference import evaluate, evaluate_bounds
 from tvm_stitch.testing.relay.run import build_stock, run
-from tvm_stitch.testing.values import mismatches
+from tvm_stitch.testing.workloads import cases as named
+from tvm_stitch.testing.workloads import grid_cases as named_grid
 
 ALL = [*cases.cases("test"), *cases.grid_cases("test")]
 LLVM = tvm.target.Target("llvm")

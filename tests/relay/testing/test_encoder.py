@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import tvm
 
-from tvm_stitch.testing.bert import BertConfig, build_bert, random_inputs
 from tvm_stitch.testing.relay.count import count_kernels
 from tvm_stitch.testing.relay.encoder import bert_from_onnx, bert_in_relay, layer_in_relay, run_onnxruntime
 from tvm_stitch.testing.relay.reference import evaluate
 from tvm_stitch.testing.relay.run import build_stock, run
+from tvm_stitch.testing.workloads.bert import BertConfig, build_bert, random_inputs
 
 SMALL = BertConfig(layers=1, hidden=32, heads=4, sequence=12, ffn=64, vocabulary=50, batch=2)
 LLVM = tvm.target.Target("llvm")

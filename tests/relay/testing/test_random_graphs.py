@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tvm
 
-from tvm_stitch.testing.random_growth import LEVELS
+from tvm_stitch.testing.random.growth import LEVELS
 from tvm_stitch.testing.relay import random_graphs
 from tvm_stitch.testing.relay.random_graphs import check_graph_llvm, random_graph
 from tvm_stitch.testing.relay.run import Params, build_stitched, build_stock

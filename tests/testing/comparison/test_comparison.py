@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tvm
+from comparison import tuning_time
+from comparison.measure import Built, Variant, interleaved, run_variants
+from comparison.plot import panels, svg
+from comparison.progress import Progress, clock
+from comparison.results import Comparison, Kernels, Record, Spread
+from comparison.table import markdown, ratios
 
 from tvm_stitch import compat
-from tvm_stitch.testing.comparison import tuning_time
-from tvm_stitch.testing.comparison.measure import Built, Variant, interleaved, run_variants
-from tvm_stitch.testing.comparison.plot import panels, svg
-from tvm_stitch.testing.comparison.progress import Progress, clock
-from tvm_stitch.testing.comparison.results import Comparison, Kernels, Record, Spread
-from tvm_stitch.testing.comparison.table import markdown, ratios
 
 
 def comparison() -> Comparison:
@@ -146,9 +146,8 @@ def test_progress_tells_tasks_trials_latency_and_the_rest() -> None:
 
 @pytest.mark.skipif(compat.HAS_RELAY, reason="written in the TVMScript of 0.27")
 def test_bytes_count_each_element_once_and_of_a_slice_only_what_is_loaded() -> None:
+    from comparison.traffic import kernel_bytes
     from tvm.script import tirx as T
-
-    from tvm_stitch.testing.comparison.traffic import kernel_bytes
 
     @T.prim_func(s_tir=True)
     def sliced(x: T.Buffer((1000, 8), "float32"), total: T.Buffer((4,), "float32")):

@@ -15,9 +15,9 @@ from ...compat import Buffer, Expr, T, tir
 from ...graph.dtype import carried_dtype, item_bytes
 from ...graph.ir import Operator
 from ...plan.gpu.mapping import CrossBlockReduction
-from ...plan.gpu.split import partial_scratch
 from ...plan.gpu.tile import exchanged_warps
 from ...plan.kernel import Stage
+from ...plan.strategies.split import partial_scratch
 from .. import builder as B
 from ..combine import accumulator_dtype
 from ..evaluator import convert

@@ -16,7 +16,7 @@ from ..evaluator import convert
 from .cross_row_reduction import total
 from .grid_barrier import grid_barrier
 from .launch_bounds import bound_registers
-from .retained import Retained
+from .memory.retained import Retained
 from .stage import StageEmitter
 
 

@@ -10,10 +10,10 @@ from ...plan.kernel import KernelPlan
 from ...plan.memory import padding
 from .. import builder as B
 from .grid import GridEmitter
-from .in_turn import InTurnEmitter
 from .launch_check import check_multiprocessors
+from .memory.scratch import declare_scratch, finish
+from .persistent import InTurnEmitter
 from .rows import RowEmitter
-from .scratch import declare_scratch, finish
 from .variant_choice import launched
 
 COOPERATIVE = (

@@ -30,14 +30,14 @@ from .. import builder as B
 from ..buffers import IN_PLACE, Buffers
 from ..combine import accumulator_dtype, combine, identity, in_pairs
 from ..evaluator import Evaluator, compute_dtype, convert, short_name
-from .background_copies import begin_copies, read_copies, wait_for_copies
-from .cache_policy import lasting_policy
 from .exchange import Exchanger, make_exchange
 from .launch_bounds import bound_registers
+from .memory.async_copies import begin_copies, read_copies, wait_for_copies
+from .memory.cache_policy import lasting_policy
+from .memory.packed_pairs import widened
+from .memory.row_memory import RowMemory
 from .online import online_partials
-from .packed_pairs import widened
 from .reduce import WARP, as_bound, row_reduce, shuffle_reduce
-from .row_memory import RowMemory
 
 
 class RowEmitter(RowMemory):

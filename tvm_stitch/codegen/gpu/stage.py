@@ -25,7 +25,7 @@ from ..buffers import Buffers
 from ..combine import combine, identity
 from ..evaluator import Evaluator, short_name
 from .cross_row_reduction import accumulator, store_columns, store_scalars
-from .retained import Retained
+from .memory.retained import Retained
 from .rows import RowEmitter
 
 

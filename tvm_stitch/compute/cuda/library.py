@@ -18,7 +18,7 @@ ms with single calls timed while other processes used the GPU, 0.79 so (H100, fl
 from __future__ import annotations
 
 from ...config import ASKED, StitchConfig
-from ...failures import error_text, let_pass
+from ...support.failures import error_text, let_pass
 from .shared_library import SharedLibrary, calls
 
 CUBLASLT = SharedLibrary(

@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...embedded import Embedded
+from ...deploy.embedded import Embedded
 
 _ON_SYSTEMS = (
     "/usr/local/cuda/lib64",
@@ -85,7 +85,7 @@ class SharedLibrary:
 
 def calls(source: str, title: str) -> Embedded:
     """The C++ file of this folder that calls a library."""
-    folder = Path(__file__).parent
+    folder = Path(__file__).parent / "native"
     headers = tuple(folder / name for name in ("device.h", "tuned.h", "choices.h", "fastest.h"))
     return Embedded(folder / source, f"calls of {title}", headers)
 

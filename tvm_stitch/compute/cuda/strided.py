@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ...failures import Refusal
 from ...graph.extent import Extent, is_number, product, same
+from ...support.failures import Refusal
 
 
 @dataclass(frozen=True)

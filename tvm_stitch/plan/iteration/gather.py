@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from ... import compat
 from ...compat import Buffer, Expr, Var
-from ...failures import Refusal
 from ...graph.ir import Access, Operator, Tensor
+from ...support.failures import Refusal
 from .domain import Domain, Point
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The named workloads of :mod:`tvm_stitch.testing.cases` and ``grid_cases`` as Relay modules."""
+"""The named workloads of :mod:`tvm_stitch.testing.workloads.cases` and ``grid_cases`` as Relay modules."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 import tvm
 from tvm import relay
 
-from .. import cases as named
-from .. import grid_cases as named_grid
-from ..cases import Body, Case, Spec
+from ..workloads import cases as named
+from ..workloads import grid_cases as named_grid
+from ..workloads.cases import Body, Case, Spec
 from . import ops
 
 CaseType = TypeVar("CaseType", bound=Case)
@@ -43,7 +43,7 @@ def in_relay(case: CaseType) -> CaseType:
 
 
 def cases(scale: str = "test") -> list[Case]:
-    """Every workload of ``tvm_stitch.testing.cases.cases(scale)`` but the encoder layer, in Relay.
+    """Every workload of ``tvm_stitch.testing.workloads.cases.cases(scale)`` but the encoder layer, in Relay.
 
     ``rms_norm_quantize`` is in float16: Relay-era TVMs have no bfloat16 ``abs`` and casts on llvm. The encoder is in
     :mod:`.encoder`.
@@ -62,5 +62,5 @@ def cases(scale: str = "test") -> list[Case]:
 
 
 def grid_cases(scale: str = "test") -> list[named_grid.GridCase]:
-    """Every workload of ``tvm_stitch.testing.grid_cases.grid_cases(scale)`` that Relay can express."""
+    """Every workload of ``tvm_stitch.testing.workloads.grid_cases.grid_cases(scale)`` that Relay can express."""
     return [in_relay(case) for case in named_grid.grid_cases(scale) if case.name not in _NOT_IN_RELAY]

@@ -13,8 +13,8 @@ import tvm
 from onnx import numpy_helper
 from tvm import relay
 
-from .. import bert
-from ..bert import BertConfig
+from ..workloads import bert
+from ..workloads.bert import BertConfig
 
 
 def import_onnx(model: onnx.ModelProto) -> tuple[tvm.IRModule, dict[str, Any]]:
@@ -43,7 +43,7 @@ def _restore_onnx_mapping() -> None:
 
 
 def bert_from_onnx(config: BertConfig) -> tuple[tvm.IRModule, dict[str, Any]]:
-    """:func:`tvm_stitch.testing.bert.build_bert`'s encoder through Relay's ONNX importer, with its parameters."""
+    """Import the encoder of ``build_bert(config)`` into Relay; return the module and its parameters."""
     return import_onnx(bert.build_bert(config))
 
 

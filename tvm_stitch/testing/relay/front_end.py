@@ -10,8 +10,8 @@ from typing import Any
 import tvm
 from tvm import relay
 
-from ..bounds import Bound
-from ..front_end import FrontEnd, Made
+from ..random.front_end import FrontEnd, Made
+from ..reference.bounds import Bound
 from . import ops
 from .reference import Evaluator, Frame
 

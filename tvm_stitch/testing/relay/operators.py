@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Relay's operators mean, said in the operators that the references know (:mod:`tvm_stitch.testing.values`)."""
+"""The meaning of Relay's operators in terms of :mod:`tvm_stitch.testing.reference.values`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy as np
 import tvm
 from tvm import relay
 
-from ..bounds import Bound
-from ..reference_ops import Operation
-from ..values import RULES, Exact
+from ..reference.bounds import Bound
+from ..reference.operators import Operation
+from ..reference.values import RULES, Exact
 
 
 class Calculator:
@@ -24,7 +24,7 @@ class Calculator:
         self.values = values
 
     def do(self, name: str, dtype: str, *args: Any, **attrs: Any) -> Any:
-        """The value of operator ``name`` of :data:`~tvm_stitch.testing.values.RULES`."""
+        """The value of operator ``name`` of :data:`~tvm_stitch.testing.reference.values.RULES`."""
         return self.values.apply(RULES[name], Operation(name, SimpleNamespace(**attrs), dtype), list(args))
 
     def shape(self, value: Any) -> tuple[int, ...]:

@@ -15,9 +15,9 @@ import tvm
 
 from ...config import StitchConfig
 from ...target import arch_of
-from ..bounds import Bound
-from ..random_checks import CheckResult, Job, Outcome, checked, jobs_of, long_run, outcome, parser
-from ..random_growth import Graph, Level, grow
+from ..random.checks import CheckResult, Job, Outcome, checked, jobs_of, long_run, outcome, parser
+from ..random.growth import Graph, Level, grow
+from ..reference.bounds import Bound
 from .front_end import RelayFrontEnd
 from .reference import evaluate_bounds
 from .run import Build, build_stitched, build_stock, run
@@ -34,7 +34,7 @@ class RandomRelayGraph(Graph):
 def random_graph(seed: int, max_elements: int = 40_000, level: Level = "grid") -> RandomRelayGraph:
     """A graph of 3 to some 45 operators, a few of them matrix products; equal arguments give equal graphs.
 
-    ``max_elements``, ``level`` and what is raised are those of :func:`~tvm_stitch.testing.random_growth.grow`.
+    ``max_elements``, ``level`` and what is raised are those of :func:`~tvm_stitch.testing.random.growth.grow`.
     """
     return grow(RandomRelayGraph, seed, RelayFrontEnd(), max_elements, level, RELAY_STEPS)
 

@@ -2,7 +2,7 @@
 """Evaluates a Relay module in float64 NumPy, exactly or with bounds on what a correct result may be.
 
 Inputs and constants are what their dtype holds and a cast rounds to its dtype; every other operator is computed
-in float64, whatever float its operands are, as :mod:`tvm_stitch.testing.reference` does for Relax.
+in float64, whatever float its operands are, as :mod:`tvm_stitch.testing.reference.relax` does for Relax.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 import tvm
 from tvm import relay
 
-from ..bounds import Bound, Bounds
-from ..values import Exact, flatten
+from ..reference.bounds import Bound, Bounds
+from ..reference.values import Exact, flatten
 from . import operators, operators_nn
 from .operators import Calculator, Translation
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..random_steps import Node, Sketch, Step
+from ..random.steps import Node, Sketch, Step
 
 
 def _pad(sketch: Sketch) -> Node | None:

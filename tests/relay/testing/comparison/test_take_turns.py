@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 import tvm
-
-from tvm_stitch.testing.comparison.take_turns import lock_path, measured_in_turns
+from comparison.take_turns import lock_path, measured_in_turns
 
 RUNNER = "auto_scheduler.local_runner.run"
 

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lets several tuning processes of one device measure in turns, so that none is timed while another one runs.
+
+Searching and compiling, which take as long, go on beside the measurements of the others.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import tvm
+
+from comparison.lock_file import open_own_file
+from tvm_stitch.relay.global_function import registered
+
+_LOCAL_RUNNER = "auto_scheduler.local_runner.run"
+
+
+def lock_path() -> Path:
+    """The file whose lock a user's tuning processes hold while they measure: one for each ``CUDA_VISIBLE_DEVICES``."""
+    devices = re.sub(r"\W+", "_", os.environ.get("CUDA_VISIBLE_DEVICES", "all"))
+    return Path(tempfile.gettempdir()) / f"tvm_stitch-{os.getuid()}-measures-{devices}.lock"
+
+
+@contextmanager
+def measured_in_turns(lock: Path | None = None) -> Iterator[None]:
+    """While this lasts, what Ansor's local runner measures at once is measured with the lock held.
+
+    Args:
+        lock: a file, which is made; by default :func:`lock_path`.
+
+    Raises:
+        PermissionError: from the runner, if that path is a link or another user's.
+    """
+    path = lock or lock_path()
+    original = tvm.get_global_func(_LOCAL_RUNNER)
+
+    def run(*args: Any) -> Any:
+        descriptor = open_own_file(path)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            return original(*args)
+        finally:  # closing it gives the lock back, also when this process dies
+            os.close(descriptor)
+
+    with registered(_LOCAL_RUNNER, run):
+        yield

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inputs that are read across memory: kernels that turn patches of them are right, and read neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from tvm.relax import op as R
+
+from cuda_emulator import run_cuda
+from tests.graph.helpers import build
+from tvm_stitch.plan import heuristics
+from tvm_stitch.plan.gpu.occupancy import OPT_IN_BYTES
+from tvm_stitch.plan.memory import padding, shared_parts
+from tvm_stitch.records.recorder import Recorder
+from tvm_stitch.relax import pipeline
+from tvm_stitch.testing.random.graphs import emulated_target
+from tvm_stitch.testing.reference.relax import evaluate, mismatches
+
+TARGET = emulated_target()
+TOLERANCE = {"float32": (2e-5, 2e-5), "float16": (4e-3, 4e-3), "bfloat16": (3e-2, 3e-2), "int8": (0.0, 0.0)}
+
+
+@pytest.fixture(autouse=True)
+def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small inputs are turned too."""
+    monkeypatch.setattr(heuristics, "CROSSED_BYTES", 0)
+
+
+def turned(emit: Any, x: Any) -> Any:
+    axes = [*range(len(x.ty.shape) - 2), len(x.ty.shape) - 1, len(x.ty.shape) - 2]
+    return emit(R.permute_dims(x, axes))
+
+
+def alone(emit: Any, x: Any) -> Any:
+    return turned(emit, x)
+
+
+def between(emit: Any, x: Any) -> Any:
+    """With something light before it and behind it."""
+    return emit(R.abs(emit(R.negative(turned(emit, emit(R.add(x, x)))))))
+
+
+def layer_norm(emit: Any, x: Any) -> Any:
+    y = turned(emit, x)
+    gamma = emit(R.ones((int(y.ty.shape[-1]),), "float32"))
+    return emit(R.nn.layer_norm(y, gamma, gamma, axes=[-1]))
+
+
+def softmax(emit: Any, x: Any) -> Any:
+    return emit(R.nn.softmax(turned(emit, x)))
+
+
+def to_channels_last(emit: Any, x: Any) -> Any:
+    return emit(R.permute_dims(x, [0, 2, 3, 1]))
+
+
+def checked(body: Callable[..., Any], *specs: Any) -> Any:
+    """The mapping of the one kernel, which is right."""
+    mod = build(body, *specs)
+    rng = np.random.default_rng()
+    inputs = [(4 * rng.standard_normal(shape)).astype(np.dtype(dtype)) for shape, dtype in specs]
+    recorder = Recorder()
+    run = run_cuda(mod, inputs, target=TARGET, relax_pipeline=pipeline(TARGET, None, recorder)).check()
+    assert len(run.launches) == 1
+    assert mismatches(list(run.outputs), evaluate(mod, inputs), TOLERANCE) == []
+    (plan,) = recorder.plans.values()
+    return plan.stage.row_mapping
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+@pytest.mark.parametrize("shape", [(64, 64), (3, 20, 33), (2, 65, 47), (129, 33), (1, 200, 40)], ids=str)
+def test_alone(shape: tuple[int, ...], dtype: str) -> None:
+    mapping = checked(alone, (shape, dtype))
+    assert [tensor.name for tensor, _ in mapping.crossed] == ["x0"]
+
+
+@pytest.mark.parametrize("shape", [(64, 64), (3, 20, 33), (2, 65, 47)], ids=str)
+@pytest.mark.parametrize("body", [between, layer_norm, softmax])
+def test_with_others(body: Callable[..., Any], shape: tuple[int, ...]) -> None:
+    assert len(checked(body, (shape, "float32")).crossed) == 1
+
+
+@pytest.mark.parametrize("body", [layer_norm, softmax])
+@pytest.mark.parametrize("splits", [2, 4, 8])
+@pytest.mark.parametrize("shape", [(256, 64), (3, 250, 33), (131, 47)], ids=str)
+def test_clusters_share_rows(
+    shape: tuple[int, ...], splits: int, body: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every row of a block has slots of its own, also where the last rows and columns are not there."""
+    monkeypatch.setattr(heuristics, "CROSSED_LINE_BYTES", 1 << 20)  # no whole rows are good enough
+    monkeypatch.setattr(heuristics, "CROSSED_SPLITS", (splits,))
+    mapping = checked(body, (shape, "float32"))
+    assert (len(mapping.crossed), mapping.row_splits, mapping.rows_per_block) == (1, splits, 32)
+
+
+@pytest.mark.parametrize("inputs", [1, 2])
+def test_the_runtime_asks_for_all_shared_memory(inputs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nothing uses of it is there too, also where one patch takes another's place."""
+
+    def body(emit: Any, *xs: Any) -> Any:
+        y = turned(emit, xs[0])
+        for x in xs[1:]:
+            y = emit(R.maximum(y, turned(emit, x)))
+        return emit(R.subtract(y, emit(R.max(y, -1, True))))
+
+    monkeypatch.setattr(heuristics, "CROSSED_LINE_BYTES", 1 << 20)
+    monkeypatch.setattr(heuristics, "CROSSED_SPLITS", (8,))
+    monkeypatch.setattr(heuristics, "TILE_REGISTERS", 200)
+    monkeypatch.setattr(heuristics, "CROSSED_RESIDENT", (1,))
+    mod = build(body, *[((2979, 32), "float32")] * inputs)
+    recorder = Recorder()
+    values = [np.random.default_rng(i).standard_normal((2979, 32)).astype("float32") for i in range(inputs)]
+    run = run_cuda(mod, values, target=TARGET, relax_pipeline=pipeline(TARGET, None, recorder)).check()
+    assert mismatches(list(run.outputs), evaluate(mod, values), TOLERANCE) == []
+    (plan,) = recorder.plans.values()
+    static, dynamic = shared_parts(plan)
+    assert len(plan.stage.row_mapping.crossed) == inputs
+    assert static + dynamic > OPT_IN_BYTES > dynamic
+    assert run.launches[0].shared_bytes == dynamic + padding(plan) == OPT_IN_BYTES
+
+
+def test_rows_too_long_for_one_block() -> None:
+    """Blocks of a cluster share them, and fewer rows share a block, down to those of a sector."""
+    found = [checked(layer_norm, ((columns, 32), "float32")) for columns in (256, 1024, 2048, 8000)]
+    assert all(m.crossed for m in found)
+    assert [(m.rows_per_block, m.row_splits) for m in found] == [(16, 1), (16, 1), (32, 4), (16, 8)]
+
+
+def test_channels_last() -> None:
+    assert checked(to_channels_last, ((2, 24, 7, 9), "float32")).crossed
+
+
+def to_channels_first(emit: Any, x: Any) -> Any:
+    return emit(R.permute_dims(x, [0, 3, 1, 2]))
+
+
+@pytest.mark.parametrize("shape", [(2, 7, 9, 24), (1, 8, 8, 40), (3, 5, 5, 33), (4, 1, 17, 12)], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_channels_first(shape: tuple[int, ...], dtype: str) -> None:
+    """Rows are images' channels, columns all their places."""
+    mapping = checked(to_channels_first, (shape, dtype))
+    assert (
+        mapping.crossed
+        and mapping.row_splits * mapping.block_columns(shape[1] * shape[2]) >= shape[1] * shape[2]
+    )
+
+
+@pytest.mark.parametrize("shape", [(2, 7, 9, 24), (3, 6, 8, 33)], ids=str)
+def test_channels_first_scaled_and_added(shape: tuple[int, ...]) -> None:
+    """As a residual branch whose products have channels last."""
+
+    def body(emit: Any, x: Any, scale: Any, y: Any) -> Any:
+        return emit(R.add(emit(R.multiply(to_channels_first(emit, x), scale)), y))
+
+    images, height, width, channels = shape
+    specs = (
+        (shape, "float32"),
+        ((channels, 1, 1), "float32"),
+        ((images, channels, height, width), "float32"),
+    )
+    assert [tensor.name for tensor, _ in checked(body, *specs).crossed] == ["x0"]
+
+
+def test_one_input_of_two_is_turned() -> None:
+    def body(emit: Any, x: Any, y: Any) -> Any:
+        return emit(R.add(turned(emit, x), y))
+
+    mapping = checked(body, ((40, 36), "float32"), ((36, 40), "float32"))
+    assert [tensor.name for tensor, _ in mapping.crossed] == ["x0"]
+
+
+def test_both_inputs_are_turned() -> None:
+    def body(emit: Any, x: Any, y: Any) -> Any:
+        return emit(R.add(turned(emit, x), turned(emit, y)))
+
+    assert len(checked(body, ((40, 36), "float32"), ((40, 36), "float32")).crossed) == 2
+
+
+def inner_axis_stays(emit: Any, x: Any) -> Any:
+    return emit(R.permute_dims(x, [1, 0, 2]))
+
+
+def few_columns(emit: Any, x: Any) -> Any:
+    return turned(emit, x)
+
+
+@pytest.mark.parametrize(("body", "shape"), [(inner_axis_stays, (9, 40, 64)), (few_columns, (3, 4000))])
+def test_others_are_read_as_they_lie(body: Callable[..., Any], shape: tuple[int, ...]) -> None:
+    assert not checked(body, (shape, "float32")).crossed
+
+
+def test_small_inputs_stay_in_the_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heuristics, "CROSSED_BYTES", 1 << 20)
+    assert not checked(alone, ((64, 64), "float32")).crossed

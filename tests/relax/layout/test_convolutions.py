@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Convolutions that a template takes get channels that are innermost; the rest of the module stays."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+from tvm.relax import op as R
+
+from tests.graph.helpers import build, symbol
+from tvm_stitch.execution.count import count_kernels
+from tvm_stitch.relax import pipeline
+from tvm_stitch.relax.layout.convolutions import ConvolutionLayouts, suits_library, suits_templates
+from tvm_stitch.relax.layout.full_rank import full_rank_operands
+
+
+def weight(*shape: int, dtype: str = "float32") -> Any:
+    return relax.const(np.ones(shape, dtype), dtype)
+
+
+def layouts(mod: tvm.IRModule) -> list[str]:
+    found: list[str] = []
+
+    def visit(e: Any) -> None:
+        if isinstance(e, relax.Call) and "conv" in getattr(e.op, "name", ""):
+            found.append(e.attrs.data_layout)
+
+    relax.analysis.post_order_visit(mod["main"], visit)
+    return found
+
+
+def chain(emit: Any, x: Any) -> list[Any]:
+    y = emit(R.nn.relu(emit(R.nn.conv2d(x, weight(8, 3, 3, 3)))))
+    return [R.nn.conv2d(y, weight(4, 8, 1, 1))]
+
+
+def transposes(mod: tvm.IRModule, name: str = "relax.permute_dims") -> int:
+    count = 0
+
+    def visit(e: Any) -> None:
+        nonlocal count
+        is_one = isinstance(e, relax.Call) and getattr(e.op, "name", "") == name
+        count += is_one and isinstance(e.args[0], relax.Var)
+
+    relax.analysis.post_order_visit(mod["main"], visit)
+    return count
+
+
+def test_a_chain_is_transposed_at_its_ends() -> None:
+    mod = ConvolutionLayouts(suits_templates)(build(chain, ((1, 3, 8, 8), "float32")))
+    assert layouts(mod) == ["NHWC", "NHWC"] and transposes(mod) == 2
+
+
+@pytest.mark.parametrize("as_constant", [True, False])
+@pytest.mark.parametrize("shape", [(8, 1, 1), (8,), (1,), (), (8, 8), (6, 1, 1, 1)])
+def test_operands_of_fewer_axes_leave_a_chain_whole(shape: tuple[int, ...], as_constant: bool) -> None:
+    def chain_with(emit: Any, x: Any, beside: Any) -> list[Any]:
+        y = emit(R.nn.conv2d(x, weight(8, 3, 1, 1)))
+        y = emit(R.add(y, weight(*shape) if as_constant else beside))
+        return [R.nn.conv2d(y, weight(4, 8, 1, 1))]
+
+    mod = build(chain_with, ((6, 3, 8, 8), "float32"), (shape, "float32"))
+    made = ConvolutionLayouts(suits_templates)(mod)
+    assert layouts(made) == ["NHWC", "NHWC"]
+    assert transposes(made) == 2 + bool(shape and not as_constant)
+    target = tvm.target.Target({"kind": "llvm", "mcpu": "haswell"})
+    counts = [count_kernels(mod, target, passes) for passes in (pipeline(target), None)]
+    assert len(counts[0].launches) <= len(counts[1].launches)
+
+
+def test_only_what_is_broadcast_gets_axes() -> None:
+    mod = build(lambda emit, x, w: [R.matmul(x, w)], ((2, 3, 4), "float32"), ((4, 5), "float32"))
+    tvm.ir.assert_structural_equal(full_rank_operands(mod), mod)
+    mod = build(lambda emit, x, y: [R.add(x, y)], ((2, 3, 4), "float32"), ((4,), "float32"))
+    assert transposes(full_rank_operands(mod), "relax.expand_dims") == 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "made"),
+    [
+        ((1, 3, 8, 8), "float64", lambda x: R.nn.conv2d(x, weight(8, 3, 3, 3, dtype="float64"))),
+        ((1, 3, symbol("h"), 8), "float32", lambda x: R.nn.conv2d(x, weight(8, 3, 3, 3))),
+        ((1, 8, 8, 3), "float32", lambda x: R.nn.conv2d(
+            x, weight(8, 3, 3, 3), data_layout="NHWC", kernel_layout="OHWI"
+        )),
+    ],
+)  # fmt: skip
+def test_others_stay(shape: Any, dtype: str, made: Any) -> None:
+    mod = build(lambda emit, x: [made(x)], (shape, dtype))
+    tvm.ir.assert_structural_equal(ConvolutionLayouts(suits_templates)(mod), mod)
+
+
+def both(emit: Any, x: Any, w: Any) -> list[Any]:
+    return [R.nn.conv2d(emit(R.nn.conv2d(x, w)), weight(4, 8, 1, 1))]
+
+
+def test_only_what_has_constant_weights() -> None:
+    mod = build(both, ((1, 3, 8, 8), "float32"), ((8, 3, 3, 3), "float32"))
+    assert layouts(ConvolutionLayouts(suits_templates)(mod)) == ["NCHW", "NHWC"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tf32", "layout"),
+    [
+        ("float32", False, "NCHW"),
+        ("float32", True, "NHWC"),
+        ("float16", False, "NHWC"),
+        ("float64", True, "NCHW"),
+    ],
+)
+def test_tensor_cores_take_channels_innermost(dtype: str, tf32: bool, layout: str) -> None:
+    mod = build(lambda emit, x: R.nn.conv2d(x, weight(8, 3, 3, 3, dtype=dtype)), ((1, 3, 8, 8), dtype))
+    assert layouts(ConvolutionLayouts(partial(suits_library, tf32))(mod)) == [layout]

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What kernels read and write, as a report counts it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tvm.script import ir as I
+from tvm.script import relax as R
+
+from tvm_stitch.relax.report.kernel_calls import kernel_calls
+
+
+@I.ir_module
+class OneTaken:
+    @R.function(pure=False)
+    def main(x: R.Tensor((8, 8), "float32")) -> R.Tensor((8, 8), "float32"):
+        made = R.call_dps_packed(
+            "a.library", (x,), out_ty=[R.Tensor((8, 8), "float32"), R.Tensor((1024,), "uint8")]
+        )
+        product: R.Tensor((8, 8), "float32") = made[0]
+        return product
+
+
+@I.ir_module
+class ReadAsOne:
+    @R.function(pure=False)
+    def main(x: R.Tensor((8, 8), "float32")):
+        made = R.call_dps_packed(
+            "a.library", (x,), out_ty=[R.Tensor((8, 8), "float32"), R.Tensor((1024,), "uint8")]
+        )
+        product: R.Tensor((8, 8), "float32") = made[0]
+        return (product, made)
+
+
+@pytest.mark.parametrize(("mod", "results"), [(OneTaken, ["8, 8"]), (ReadAsOne, ["8, 8", "1024"])])
+def test_a_workspace_is_no_result(mod: Any, results: list[str]) -> None:
+    (call,) = kernel_calls(mod).calls
+    assert [value.shape for value in call.results] == results

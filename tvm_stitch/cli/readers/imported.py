@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the readers of model files give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ...execution.tensors import TensorSpec
+
+    Inputs = Mapping[str, np.ndarray]
+    Call = Callable[[], list[np.ndarray]]
+
+ONNX_ADVICE = "ONNX models need: pip install 'tvm-stitch[onnx]'"
+
+
+@dataclass(frozen=True)
+class Model:
+    """An imported model. ``peer`` makes a call of what else runs it, whose name is ``peer_name``, on given inputs."""
+
+    mod: Any
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    peer_name: str
+    peer: Callable[[Inputs], Call]

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model from a file, ONNX or torch.export, as a Relax module with what it takes and returns."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..errors import UsageError, reading
+from ..heavy import import_or_say
+from ..options import make_config, parse_config, parse_shapes, parse_target
+from ..progress import Progress
+from .imported import ONNX_ADVICE, Model
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What the commands that compile start from."""
+
+    model: Model
+    target: Any
+    config: Any
+
+
+def check_options(args: argparse.Namespace) -> None:
+    """Raise UsageError for what can be told to be wrong before anything is imported."""
+    if not args.model.is_file():
+        raise UsageError(
+            f"no file {args.model}; give the path of an ONNX model, or of a .pt2 file of torch.export"
+        )
+    if args.products != "float32" and args.precision == "float32":
+        raise UsageError(
+            f"--products {args.products} is of a model in half precision; add --precision float16"
+        )
+    parse_shapes(args.shape)
+    make_config(parse_config(args.config))
+
+
+def read_job(args: argparse.Namespace, progress: Progress, names: bool = False) -> Job:
+    """The model, target and options that a command line gives.
+
+    Args:
+        args: with what :func:`options.add_model_options` added.
+        progress: told what takes a while.
+        names: whether operators keep the model's own names, for reports.
+
+    Raises:
+        UsageError: for whatever of them is not what it should be.
+        Failure: where a package is missing that such a model needs, or TVM has not all of its operators.
+    """
+    path: Path = args.model
+    shapes = parse_shapes(args.shape)
+    flags = {name: True for name in ("strict", "cuda_graph") if getattr(args, name)}
+    config = make_config(parse_config(args.config) | flags)
+    target = parse_target(args.target)
+    with progress(f"importing {path}"):
+        model = _reader(path)(path, shapes, names)
+        if args.precision != "float32":
+            model = _in_half(model, args.precision, args.products)
+    return Job(model, target, config)
+
+
+def _reader(path: Path) -> Callable[[Path, dict[str, tuple[int, ...]], bool], Model]:
+    """What reads a file, by its first bytes."""
+    with reading(path), path.open("rb") as file:
+        start = file.read(4)
+    if start == b"\x7fELF":
+        raise UsageError(f"{path} is a library; a compiled model is run by: tvm-stitch run {path}")
+    if start == b"PK\x03\x04" or path.suffix == ".pt2":
+        import_or_say("torch", f"{path.name} needs PyTorch: pip install torch")
+        from .torch import read_torch
+
+        return read_torch
+    import_or_say("onnx", ONNX_ADVICE)
+    from .onnx import read_onnx
+
+    return read_onnx
+
+
+def _in_half(model: Model, dtype: str, products: str) -> Model:
+    from ...execution.tensors import specs_of_outputs
+    from ...relax.precision.half import in_half_precision
+
+    mod = in_half_precision(model.mod, dtype, products)
+    inputs = tuple(dataclasses.replace(s, dtype=dtype) if s.dtype == "float32" else s for s in model.inputs)
+    outputs = specs_of_outputs(mod, [spec.name for spec in model.outputs])
+    return dataclasses.replace(model, mod=mod, inputs=inputs, outputs=outputs)

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ONNX models, checked and imported."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import traceback
+import warnings
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import onnx
+
+from ...execution.compare import (
+    OnnxModel,
+    check_shapes,
+    input_specs,
+    load_onnx,
+    onnxruntime_call,
+    output_specs,
+)
+from ...importers.onnx.check import InvalidModel, check_model
+from ...importers.onnx.misread import misread
+from ...importers.onnx.shapes import folded, with_symbolic_dims
+from ...support.failures import error_text, fault_at, let_pass
+from ...support.quiet import without_native_stderr
+from ..errors import Failure, UsageError
+from ..heavy import import_or_say
+from .imported import ONNX_ADVICE, Model
+
+if TYPE_CHECKING:
+    from .imported import Call, Inputs
+
+_UNKNOWN = "it does not know the operator"
+
+
+def read_onnx(path: Path, shapes: dict[str, tuple[int, ...]], names: bool) -> Model:
+    """An ONNX model.
+
+    Args:
+        path: of the file.
+        shapes: of inputs with symbolic dimensions.
+        names: whether operators keep the names of the nodes.
+
+    Raises:
+        UsageError: when it is no valid one, or the shapes do not fit.
+        Failure: when TVM's importer does not take it.
+    """
+    try:
+        proto = with_symbolic_dims(onnx.load(str(path)))
+        check_model(proto)
+    except InvalidModel as error:
+        raise UsageError(f"{path} is no valid ONNX model: {error}") from None
+    except Exception as error:  # protobuf raises kinds of its own, and external data may be missing
+        let_pass(error)
+        raise UsageError(f"{path} is no valid ONNX model: {error_text(error)}") from None
+    _check_types(proto)
+    try:
+        check_shapes(proto, shapes)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    _check_read(proto, path)
+    model = _imported(proto, shapes, names)
+    if isinstance(model, str) and (constant := folded(proto, shapes)) is not None:
+        _check_read(constant, path)  # what computed a scale is a number now
+        model = _imported(constant, shapes, names)
+    if isinstance(model, str):
+        advice = "" if _UNKNOWN in model else _fix_shapes(proto, shapes)
+        raise Failure(f"TVM's ONNX importer does not take {path}: {model}{advice}")
+    return Model(model.mod, model.inputs, output_specs(model), "ONNX Runtime", partial(_peer, proto))
+
+
+def _check_read(proto: onnx.ModelProto, path: Path) -> None:
+    """Raise Failure for a model that the importer would take for another one."""
+    if (reason := misread(proto)) is not None:
+        raise Failure(f"TVM's ONNX importer does not take {path}: {reason}")
+
+
+def _check_types(proto: onnx.ModelProto) -> None:
+    """Raise UsageError for inputs and outputs that are no tensors of numbers."""
+    filled = {tensor.name for tensor in proto.graph.initializer}
+    for what, values in (("input", proto.graph.input), ("output", proto.graph.output)):
+        for value in values:
+            if value.name in filled:
+                continue
+            kind = (
+                value.type.WhichOneof("value") or "tensor_type"
+            )  # of an output without a type it is inferred
+            if kind != "tensor_type":
+                told = f"a {kind.removesuffix('_type').replace('_', ' ')}"
+            elif value.type.tensor_type.elem_type == onnx.TensorProto.STRING:
+                told = "a tensor of strings"
+            else:
+                continue
+            raise UsageError(
+                f"the {what} '{value.name}' is {told}; TVM takes tensors of numbers: export the model without it"
+            )
+
+
+def _imported(proto: onnx.ModelProto, shapes: dict[str, tuple[int, ...]], names: bool) -> OnnxModel | str:
+    """The model as TVM imports it, or why it does not, in a line."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Renaming name", UserWarning)  # names that are no identifiers
+            return load_onnx(proto, shapes, names=names)
+    except Exception as error:
+        let_pass(error)
+        if fault_at(error) is not None:  # ours, and not the importer's
+            raise
+        reason = error_text(error)
+        if type(error).__name__ == "OpNotImplemented":  # TVM does not export the class
+            return _without(sorted(reason.rpartition(": ")[2].split(", ")))
+        operator = re.search(r"^Error converting operator (\w+)", said.getvalue(), re.M)
+        # What it was building lives in the error's frames, and TVM warns when that goes away unfinished.
+        with without_native_stderr():
+            traceback.clear_frames(error.__traceback__)
+            error.__traceback__ = None
+            del error
+        return f"{operator[1]}: {reason}" if operator else reason
+
+
+def _fix_shapes(proto: onnx.ModelProto, shapes: dict[str, tuple[int, ...]]) -> str:
+    """The options that fix the sizes which are still symbolic."""
+    words = [
+        f"--shape {spec.name}={','.join(str(d) if isinstance(d, int) else 'N' for d in spec.shape)}"
+        for spec in input_specs(proto)
+        if spec.name not in shapes and not spec.is_static
+    ]
+    return f"; with fixed shapes it may: {' '.join(words)}, each N a number" if words else ""
+
+
+def _without(operators: list[str]) -> str:
+    """What to do about operators that the importer does not know."""
+    several, them = ("s", "them") if len(operators) > 1 else ("", "it")
+    return (
+        f"{_UNKNOWN}{several} {', '.join(operators)}; export the model without {them}, or from PyTorch "
+        "to a .pt2 file (torch.export.save), where TVM knows LSTM, GRU and RNN and loops are unrolled"
+    )
+
+
+def _peer(proto: onnx.ModelProto, inputs: Inputs) -> Call:
+    import_or_say("onnxruntime", ONNX_ADVICE)
+    return onnxruntime_call(proto, inputs)

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch programs that torch.export.save wrote, imported."""
+
+from __future__ import annotations
+
+import logging
+import re
+import warnings
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.export.graph_signature import InputKind, TensorArgument
+from tvm import relax
+from tvm.relax.frontend.torch import from_exported_program
+
+from ...execution.tensors import TensorSpec, specs_of_inputs, specs_of_outputs
+from ...graph.dtype import HALF
+from ...importers.torch.converters import torch_converters
+from ...importers.torch.names import from_exported_program_named
+from ...support.failures import error_text, fault_at, let_pass
+from ..errors import Failure, UsageError
+from .imported import Model
+
+if TYPE_CHECKING:
+    from .imported import Call, Inputs
+
+HOW_TO_WRITE_ONE = "torch.export.save(torch.export.export(module.eval(), example_inputs), PATH) writes one"
+
+
+def read_torch(path: Path, shapes: dict[str, tuple[int, ...]], names: bool) -> Model:
+    """A PyTorch program.
+
+    Args:
+        path: of the .pt2 file.
+        shapes: of inputs with symbolic dimensions.
+        names: whether operators keep the paths of their modules.
+
+    Raises:
+        UsageError: when it is no program of torch.export, or the shapes do not fit.
+        Failure: when TVM's importer does not take it.
+    """
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of PyTorch's about itself
+        program = _load(path)
+        _check_inputs(program)
+        mod = _imported(path, program, names)
+    declared = specs_of_inputs(mod)
+    mod = _with_shapes(mod, declared, shapes)
+    results = [str(name) for name in program.graph_signature.user_outputs]
+    peer = partial(_peer, program, declared)
+    return Model(mod, specs_of_inputs(mod), specs_of_outputs(mod, results), "PyTorch", peer)
+
+
+def _load(path: Path) -> Any:
+    if not zipfile.is_zipfile(path):
+        raise UsageError(f"{path} is no program of torch.export (no archive at all); {HOW_TO_WRITE_ONE}")
+    with _logged("torch.export") as reasons:
+        try:
+            return torch.export.load(path)
+        except Exception as error:  # of many kinds: of archives, of JSON, of other versions
+            let_pass(error)
+            reason = str(reasons[-1] if reasons else error)
+    if found := re.search(r"Deserializing (\S+) in pytree is not registered", reason):
+        raise UsageError(
+            f"{path}: the module takes or returns a {found[1]}, a type that PyTorch does not know when it reads the "
+            "program; export a module around it that takes tensors and returns them"
+        )
+    raise UsageError(f"{path} is no program of torch.export; {HOW_TO_WRITE_ONE}")
+
+
+def _imported(path: Path, program: Any, names: bool) -> Any:
+    """The module that TVM's importer makes of a program.
+
+    Raises:
+        Failure: where it makes none, with what the importer says.
+    """
+    importer = from_exported_program_named if names else from_exported_program
+    try:
+        return importer(program, custom_convert_map=torch_converters())
+    except Exception as error:  # of many kinds: assertions, of types, of operators
+        let_pass(error)
+        if fault_at(error) is not None:  # ours, and not the importer's
+            raise
+        if found := re.search(r"^Unsupported function types \[(.*)\]", str(error)):
+            operators = ", ".join(sorted(re.findall(r"'(.+?)(?:\.default)?'", found[1])))
+            reason = (
+                f"it does not know {operators}; write the module without, or export it with torch.onnx.export"
+            )
+        else:
+            reason = f"{error_text(error)}; torch.onnx.export may write a file that is taken"
+        raise Failure(f"TVM's PyTorch importer does not take {path}: {reason}") from error
+
+
+def _check_inputs(program: Any) -> None:
+    """Raise UsageError for an input that is no tensor: TVM's importer takes none."""
+    for spec in program.graph_signature.input_specs:
+        if spec.kind == InputKind.USER_INPUT and not isinstance(spec.arg, TensorArgument):
+            raise UsageError(
+                f"the program's input {spec.arg.name} is no tensor; export a module that takes tensors only"
+            )
+
+
+@contextmanager
+def _logged(name: str) -> Iterator[list[BaseException]]:
+    """The errors that a logger tells of, which PyTorch logs with their traces, instead of printing them."""
+    logger = logging.getLogger(name)
+    reasons: list[BaseException] = []
+
+    class Collect(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.exc_info and record.exc_info[1] is not None:
+                reasons.append(record.exc_info[1])
+
+    before, collect = (logger.handlers, logger.propagate), Collect()
+    logger.handlers, logger.propagate = [collect], False
+    try:
+        yield reasons
+    finally:
+        logger.handlers, logger.propagate = before
+
+
+def _with_shapes(mod: Any, declared: tuple[TensorSpec, ...], shapes: dict[str, tuple[int, ...]]) -> Any:
+    """The module with the symbolic dimensions that shapes of inputs fix."""
+    known = {spec.name: spec for spec in declared}
+    sizes: dict[str, int] = {}
+    for name, shape in shapes.items():
+        if name not in known:
+            inputs = "; ".join(map(str, declared))
+            raise UsageError(f"the model has no input '{name}'; its inputs are {inputs}")
+        if not known[name].takes(shape):
+            raise UsageError(f"shape {list(shape)} does not fit the input {known[name]}")
+        for dim, size in zip(known[name].shape, shape):
+            if isinstance(dim, str) and sizes.setdefault(dim, size) != size:
+                raise UsageError(f"{dim} is {sizes[dim]} and {size} in the shapes that are given")
+    return relax.transform.BindSymbolicVars(sizes, "main")(mod) if sizes else mod
+
+
+def _peer(program: Any, declared: tuple[TensorSpec, ...], inputs: Inputs) -> Call:
+    """A call of PyTorch, uncompiled, on the CPU. Inputs of a half type become what the program takes."""
+    from torch.utils import _pytree as pytree
+
+    arrays = [
+        value.astype(spec.numpy_dtype) if str(value.dtype) in HALF else value
+        for spec, value in zip(declared, inputs.values())
+    ]
+    tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in arrays]
+    args, kwargs = pytree.tree_unflatten(tensors, program.call_spec.in_spec)
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):
+        module = program.module()
+
+    def call() -> list[np.ndarray]:
+        with torch.no_grad():
+            return [np.asarray(value.numpy()) for value in pytree.tree_leaves(module(*args, **kwargs))]
+
+    return call

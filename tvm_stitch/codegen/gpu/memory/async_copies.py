@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Copy what a row keeps of its inputs into shared memory in the background (cp.async).
+
+All of a thread's copies are on their way at once and need no registers, so that several blocks share a multiprocessor
+and hide each other's pauses; a load that goes through registers waits for its data before it is stored. A thread waits
+for its own copies and reads nothing else, so no block barrier is needed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .... import compat
+from ....compat import Buffer, Expr, T, tir
+from ....graph.dtype import item_bytes
+from ....plan.gpu.mapping import ColumnMapping
+from ....plan.iteration.loops import Leaf, RowLoop
+from ... import builder as B
+from ...evaluator import input_indices
+
+if TYPE_CHECKING:
+    from ..rows import RowEmitter
+
+
+def begin_copies(emitter: RowEmitter) -> dict[Leaf, Buffer]:
+    """Begin to copy what is kept of inputs; returns where in shared memory it will be.
+
+    Left out is what the instruction cannot copy: elements that do not lie next to each other, and rows of symbolic
+    number, of which there may be none.
+    """
+    m, sched = emitter.mapping, emitter.stage.schedule
+    begun: dict[Leaf, Buffer] = {}
+    if not m.copied or emitter.guarded:
+        return begun
+    for p in sched.passes:
+        for leaf in p.loads:
+            if leaf not in sched.kept_loads or leaf in begun:
+                continue
+            piece = emitter.input_piece(leaf, p)
+            size = piece * item_bytes(emitter.buffers.dtype(leaf[0]))
+            if size in (4, 8, 16):
+                begun[leaf] = _begin(emitter, leaf, p, piece, size)
+    if begun:
+        B.evaluate(T.ptx.cp.async_.commit_group())
+    return begun
+
+
+def wait_for_copies(emitter: RowEmitter) -> None:
+    """Wait until the thread's own copies are there."""
+    if emitter.copied:
+        B.evaluate(T.ptx.cp.async_.wait_all())
+
+
+def read_copies(emitter: RowEmitter, p: RowLoop, cm: ColumnMapping, place: Expr) -> None:
+    """Read one vector of each input that a pass needs into registers."""
+    for leaf, stage in emitter.copied.items():
+        if leaf not in p.loads:
+            continue
+        tile = emitter.input_tile(leaf, p, cm.vector)
+        piece = emitter.input_piece(leaf, p)
+        with B.loop("unroll", cm.vector // piece, "part") as part:
+            with B.loop("vectorized", piece, "v") as v:
+                element = part * B.i64(piece) + v
+                B.store(tile, B.fetch(stage, place + element), [element])
+        emitter.load_tiles[leaf] = tile
+
+
+def _begin(emitter: RowEmitter, leaf: Leaf, p: RowLoop, piece: int, size: int) -> Buffer:
+    """Copy an input by instructions that take ``piece`` elements each, ``size`` bytes."""
+    tensor, point = leaf
+    m, cm = emitter.mapping, emitter.mapping.of(p.columns)
+    dtype = emitter.buffers.dtype(tensor)
+    stage = emitter.dynamic(m.block_columns(p.columns), dtype, f"{tensor.name}_copy")
+    indices = input_indices(emitter.al, tensor, point)
+    cached = T.ptx.cp.async_.cg if size == 16 else T.ptx.cp.async_.ca
+    policy = emitter.policy_of(leaf, piece)
+    copy = cached.shared.global_ if policy is None else cached.shared.global_.L2__cache_hint
+    hint = () if policy is None else (policy,)
+    with B.loop("unroll", cm.steps, "step") as step, B.loop("unroll", cm.chunks, "chunk") as chunk:
+        base = emitter.inside(emitter.base(cm, step, chunk), p.columns, cm)
+        place = emitter.place(cm, step, chunk)
+        with B.loop("unroll", cm.vector // piece, "part") as part:
+            column = base + part * B.i64(piece)
+            where, memory = emitter.vector_at(emitter.buffers.of(tensor), indices, column, piece)
+            to = tir.address_of(B.fetch(stage, place + part * B.i64(piece)))
+            source = tir.address_of(compat.load(memory, where))
+            B.evaluate(
+                copy.L2__128B(  # neighbours read the rest of the line next
+                    T.cuda.cvta_generic_to_shared(to), source, size, compat.const(size, "uint32"), *hint
+                )
+            )
+    return stage

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Emit the loads of an input whose rows are neighbours in memory: through a patch in shared memory (see the plan's)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .... import compat
+from ....compat import Buffer, Expr, tir
+from ....graph.extent import Extent, static_extent
+from ....plan import heuristics
+from ....plan.gpu.patches import patch_elements, pitch
+from ....plan.iteration.loops import Leaf
+from ... import builder as B
+from ...evaluator import input_indices
+
+if TYPE_CHECKING:
+    from .row_memory import RowMemory
+
+
+def load_crossed(emitter: RowMemory, leaf: Leaf, columns: Extent, tile: Buffer) -> None:
+    """Bring a thread's columns of an input into a tile, by way of the block's patch.
+
+    Threads next to each other load rows next to each other; what is past the last row or column is 0. All threads of
+    the block take part, so nothing here stands in a condition.
+    """
+    m, cm, tensor = emitter.mapping, emitter.mapping.of(columns), leaf[0]
+    dtype = emitter.buffers.dtype(tensor)
+    line, covered = pitch(m, leaf), m.block_columns(columns)
+    # The next patch takes its place: whichever is the largest must have the padding.
+    patch = B.dynamic(patch_elements(m, leaf), dtype, f"{tensor.name}_patch", emitter.padding)
+    start = emitter.segment * B.i64(covered)
+    thread = emitter.slot * B.i64(m.threads) + emitter.lane
+    row, across = tir.floormod(thread, B.i64(m.rows_per_block)), tir.floordiv(thread, B.i64(m.rows_per_block))
+    loads = cm.chunks * cm.vector
+    at_once = max(n for n in range(1, heuristics.CROSSED_LOADS + 1) if loads % n == 0)
+    with B.loop("serial", loads // at_once, "part") as part, B.loop("unroll", at_once, "load") as load:
+        column = (part * B.i64(at_once) + load) * B.i64(m.threads) + across
+        value = _element(emitter, leaf, columns, emitter.first_row + row, start + column)
+        B.store(patch, value, [row * B.i64(line) + column])
+    B.block_barrier()
+    with B.loop("unroll", cm.chunks, "chunk") as chunk, B.loop("unroll", cm.vector, "v") as v:
+        column = (chunk * B.i64(m.threads) + emitter.lane) * B.i64(cm.vector) + v
+        B.store(tile, B.fetch(patch, emitter.slot * B.i64(line) + column), [chunk * B.i64(cm.vector) + v])
+
+
+def _element(emitter: RowMemory, leaf: Leaf, columns: Extent, row: Expr, column: Expr) -> Expr:
+    """An element of an input; 0 where there is none."""
+    tensor, point = leaf
+    m, rows, length = emitter.mapping, static_extent(emitter.domain.rows), static_extent(columns)
+    inside = None
+    if rows % m.rows_per_block:
+        inside = tir.LT(row, B.i64(rows))
+    if m.covered(columns) != length:
+        inside = B.both(inside, tir.LT(column, B.i64(length)))
+    where = [emitter.eval.at(index, row, column) for index in input_indices(emitter.al, tensor, point)]
+    memory = emitter.buffers.of(tensor)
+    value = compat.load(memory, where)
+    return (
+        value
+        if inside is None
+        else tir.if_then_else(inside, value, compat.const(0, compat.buffer_dtype(memory)))
+    )

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a vector lies in memory, in a form of which TVM makes one access."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .... import compat
+from ....compat import Buffer, Expr, tir
+from ....graph.extent import Extent, as_expr, as_extent, flatten
+from ... import builder as B
+from ...evaluator import Evaluator
+from ...sound_indices import divides
+
+
+def vector_address(
+    ev: Evaluator, memory: Buffer, indices: list[Expr], piece: int
+) -> tuple[list[Expr], Buffer]:
+    """Where the first of a vector's ``piece`` elements is, in a buffer whose last dimension the vector runs along.
+
+    The evaluator is at its column.
+
+    When the column runs through several dimensions the buffer is seen flat: TVM makes one vector access of an
+    index only if it sees the stride.
+    """
+    where = [ev.localize(i) for i in indices]
+    if piece == 1:
+        return where, memory
+    shape = [as_extent(s) for s in memory.shape]
+    address = ev.analyzer.simplify(flatten(where, shape))
+    if _runs_along_last(indices, ev.al.domain.column) and not _has_size(address, shape):
+        return where, memory
+    flat = B.flat_view(memory)
+    if divides(address) or _has_size(address, shape):
+        # Later passes would weave the lane into the quotients, or compute a size's multiple on the host, and lose
+        # sight of stride and alignment.
+        vector = B.cell(ev.analyzer.simplify(tir.floordiv(address, B.i64(piece))), "vector")
+        address = vector * B.i64(piece)
+    return [address], flat
+
+
+def _runs_along_last(indices: list[Expr], column: Expr) -> bool:
+    """True when the column is the last index itself, and occurs in no other."""
+    return compat.same_var(indices[-1], column) and not any(
+        column in compat.free_vars(i) for i in indices[:-1]
+    )
+
+
+def _has_size(index: Expr, shape: Sequence[Extent]) -> bool:
+    """Does a symbolic size of ``shape`` occur in an index?"""
+    sizes = {v for extent in shape for v in compat.free_vars(as_expr(extent))}
+    return not sizes.isdisjoint(compat.free_vars(index))

@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A convolution on a CPU, channels innermost: the matrix product's micro-kernel over neighbouring places of a window.
+
+A tile is some places along the last spatial axis times some channels of the output; its depth are the places in the
+window times the channels that are read. So no matrix of all windows is ever written (direct convolution; Zhang,
+Franchetti and Low, 2018). Weights lie in panels of channels, packed at compile time. Where an instruction multiplies
+groups of channels, a step of the depth is such a group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+from ... import compat
+from ...codegen import builder as B
+from ...codegen.cpu.base import extent_min
+from ...codegen.cpu.columns import count_of
+from ...codegen.cpu.tasks import times
+from ...compat import Buffer, Expr, T, tir
+from ...graph.extent import Extent, as_expr, ceildiv, flatten, product, unflatten
+from ..convolution import Convolution
+from .data_block import DataBlock
+from .dot_instruction import DotInstruction
+from .factors import widened
+from .micro_kernel import Ahead, DepthBlocks, Groups, Term, Totals, blocks_of, each_width, emit_sums, last_of
+from .phases import Phase, Taps, Window
+from .tiles import FETCH_STEPS, Tiles
+from .write_back import Rows, WriteBack
+
+Places = Callable[[int], tuple[Expr, Expr]]
+"""The line, and the place on it, of a row of a tile."""
+
+Visit = Callable[[Expr, Places, Rows], None]
+"""What is done for a tile: its number in the task, its places, and its rows of the result."""
+
+
+class ConvolutionTasks:
+    """Tasks of some lines of places along the last spatial axis.
+
+    Args:
+        conv: the convolution.
+        tiles: the sizes of tiles; ``task_rows`` are lines of places.
+        packed: its weight.
+        out: where tiles go.
+    """
+
+    def __init__(self, conv: Convolution, tiles: Tiles, packed: Buffer, out: WriteBack):
+        self.conv, self.tiles, self.packed, self.out = conv, tiles, packed, out
+
+    def emit(self) -> None:
+        """Emit a parallel loop over the tasks into the kernel that is being built."""
+        conv, tiles = self.conv, self.tiles
+        *outer, lines, last = conv.windows
+        places = [
+            conv.batch,
+            *(w.outputs for w in outer),
+            -(-lines.outputs // tiles.task_rows),
+            -(-last.outputs // tiles.task_places),
+        ]
+        parts = -(-self.panels() // tiles.task_panels)
+        divided = [*places, parts] if tiles.rows_outside else [parts, *places]
+        kind = "parallel" if tiles.parallel else "serial"
+        with B.loop(kind, as_expr(product(divided)), "task") as task:
+            self.out.begin(tiles.rows, self.width())
+            numbers = unflatten(task, divided)
+            part = numbers.pop() if tiles.rows_outside else numbers.pop(0)
+            *place, block, piece = numbers
+            self.first_line = block * B.i64(tiles.task_rows)
+            self.first = piece * B.i64(tiles.task_places)
+            if last.outputs % tiles.task_places:  # the last piece of a line overlaps the one before
+                self.first = tir.min(self.first, B.i64(last.outputs - tiles.task_places))
+            self.outputs = [1] * len(outer) + [tiles.task_rows, tiles.task_places]
+            self.image, self.places = place[0], [*place[1:], self.first_line, self.first]
+            self.begin()
+            first_panel = part * B.i64(tiles.task_panels)
+            with times("serial", count_of(self.panels(), tiles.task_panels, first_panel), "panel") as panel:
+                for number in range(len(conv.phases.each)):
+                    with self.phase(number):
+                        self.panel(first_panel + panel)
+
+    @contextmanager
+    def phase(self, number: int) -> Iterator[None]:
+        """What is emitted meanwhile is for a phase, where an image has places of it."""
+        phases, windows = self.conv.phases, self.conv.windows
+        self.number_of_phase = number
+        depths = [product(self.depth_of(phase)) for phase in phases.each]
+        self.taps, self.depth = phases.each[number], self.depth_of(phases.each[number])
+        self.depth_before, self.all_depth = sum(depths[:number]), sum(depths)
+        *outer, lines, places = self.taps
+        self.lines_of_task = _within(lines, windows[-2], self.tiles.task_rows, self.first_line)
+        self.places_of_task = _within(places, windows[-1], self.tiles.task_places, self.first)
+        fewest = min(self.tiles.task_places, places.outputs)
+        self.rows = self.tiles.rows if self.tiles.across_lines else min(self.tiles.rows, fewest)
+        at = [B.i64(taps.first) + place * B.i64(taps.step) for taps, place in zip(self.taps, self.places)]
+        extents = [self.conv.batch, *phases.lengths[:-1]]
+        self.start = flatten([self.image, *at[:-1]], extents)
+        missing = [
+            tir.LT(place, B.i64(taps.outputs))
+            for taps, window, place in zip(outer, windows, self.places)
+            if taps.outputs < window.outputs
+        ]
+        with ExitStack() as stack:
+            if missing:
+                stack.enter_context(T.If(missing[0] if len(missing) == 1 else tir.all(*missing)))
+                stack.enter_context(T.Then())
+            yield
+
+    def lines(self, visit: Visit) -> None:
+        """Emit a loop over the tiles along the lines of a task."""
+        if self.tiles.across_lines:
+            self._across_lines(visit)
+            return
+        count, tile, last = self.places_of_task, self.rows, self.taps[-1]
+        of_line = ceildiv(count, tile)
+        with times("serial", self.lines_of_task, "line") as line:
+            with times("serial", of_line, "tile") as at:
+                place = at * B.i64(tile)
+                if not isinstance(count, int) or count % tile:  # the last tile overlaps the one before
+                    place = tir.min(place, as_expr(count) - B.i64(tile))
+                row = self._row(line, place)
+                row = B.bind(row, "row") if compat.free_vars(row) else row
+                visit(
+                    line * as_expr(of_line) + at,
+                    lambda i: (line, place + B.i64(i)),
+                    lambda i: row + i * B.i64(last.step),
+                )
+
+    def _row(self, line: Expr, place: Expr) -> Expr:
+        """The result's row of a place on a line of the task."""
+        *_, lines, places = self.taps
+        row = (self.start + line * B.i64(lines.step)) * B.i64(self.conv.phases.lengths[-1])
+        return row + (self.first + place) * B.i64(places.step) + B.i64(places.first)
+
+    def _across_lines(self, visit: Visit) -> None:
+        """The same where tiles go on from line to line, which a task has whole, in all phases."""
+        outputs, tile, count = self.conv.windows[-1].outputs, self.tiles.rows, self.lines_of_task
+        total = count * outputs if isinstance(count, int) else count * B.i64(outputs)
+        with times("serial", ceildiv(total, tile), "tile") as at:
+            first = tir.min(at * B.i64(tile), as_expr(total) - B.i64(tile))
+
+            def place_of(i: Expr) -> tuple[Expr, Expr]:
+                return tir.floordiv(first + i, B.i64(outputs)), tir.floormod(first + i, B.i64(outputs))
+
+            found = []
+            for i in range(tile):
+                line, rest = place_of(B.i64(i))
+                free = compat.free_vars(line) or compat.free_vars(rest)
+                found.append((B.bind(line, f"line{i}"), B.bind(rest, f"place{i}")) if free else (line, rest))
+            if self.conv.divided is not None:  # neither places nor lines need be neighbours in the result
+                visit(at, lambda i: found[i], lambda i: self._row(*place_of(i)))
+                return
+            row = self.start * B.i64(outputs) + first
+            row = B.bind(row, "row") if compat.free_vars(row) else row
+            visit(at, lambda i: found[i], lambda i: row + i)
+
+    def offsets(self, line: Expr, place: Expr, window: list[Expr]) -> list[Expr]:
+        """Where a window's element is in the data block."""
+        *outer, lines, places = self.conv.windows
+        starts = [*(B.i64(0) for _ in outer), line * B.i64(lines.stride), place * B.i64(places.stride)]
+        return [
+            start + B.i64(taps.offset) + element * B.i64(taps.dilation)
+            for start, taps, element in zip(starts, self.taps, window)
+        ]
+
+    def begin(self) -> None:
+        """Emit what comes before a task's panels."""
+        raise NotImplementedError
+
+    def panels(self) -> int:
+        """Panels of columns, of all groups."""
+        raise NotImplementedError
+
+    def depth_of(self, taps: Phase) -> list[int]:
+        """The extents of the depth's loops in a phase."""
+        raise NotImplementedError
+
+    def width(self) -> int:
+        """Columns of a tile."""
+        raise NotImplementedError
+
+    def panel(self, panel: Expr) -> None:
+        """Emit the lines of a task that a phase has in one panel of columns."""
+        raise NotImplementedError
+
+
+def _within(taps: Taps, window: Window, each: int, first: Expr) -> Extent:
+    """How many of a phase's places along an axis a group of at most ``each`` of all places has."""
+    if taps.outputs == window.outputs:
+        return count_of(taps.outputs, each, first)
+    return taps.outputs if window.outputs <= each else extent_min(each, B.i64(taps.outputs) - first)
+
+
+class MixedTasks(ConvolutionTasks):
+    """Those of a convolution whose channels mix, in groups or all of them."""
+
+    def __init__(self, conv: Convolution, tiles: Tiles, packed: Buffer, out: WriteBack):
+        super().__init__(conv, tiles, packed, out)
+        self.of_group = -(-conv.outputs // self.width())
+        self.steps = -(-conv.inputs // tiles.group)  # of the channels
+
+    def begin(self) -> None:
+        self.data = DataBlock(self.conv, self.outputs, self.tiles.lanes, instruction=self.tiles.instruction)
+        self.data.fill(self.image, self.places)
+        if any(blocks_of(self.depth_of(phase)) is not None for phase in self.conv.phases.each):
+            count = self.tiles.task_rows * -(-self.tiles.task_places // self.tiles.rows)
+            self.totals = Totals(count, self.tiles.rows, self.width(), self.tiles.lanes, self.conv.summed)
+
+    @contextmanager
+    def phase(self, number: int) -> Iterator[None]:
+        with super().phase(number):
+            self.blocks = blocks_of(self.depth)
+            yield
+
+    def depth_of(self, taps: Phase) -> list[int]:
+        kernel = [t.kernel for t in taps]
+        if self._is_joined(taps):
+            return [*kernel[:-1], kernel[-1] * self.steps]
+        return [*kernel, self.steps]
+
+    def _is_joined(self, taps: Phase) -> bool:
+        """Whether the last axis of the window and the channels are neighbours."""
+        return self.conv.groups == 1 and taps[-1].dilation == 1
+
+    def width(self) -> int:
+        return self.tiles.columns
+
+    def panels(self) -> int:
+        return self.conv.groups * -(-self.conv.outputs // self.width())
+
+    def panel(self, panel: Expr) -> None:
+        width, outputs = self.width(), self.conv.outputs
+        self.number = panel
+        self.group = tir.floordiv(panel, B.i64(self.of_group))
+        within = tir.floormod(panel, B.i64(self.of_group))
+        column = self.group * B.i64(outputs) + within * B.i64(width)
+        each_width(within, outputs, width, lambda stored: self.tiles_of(column, stored))
+
+    def tiles_of(self, column: Expr, stored: int) -> None:
+        """Emit the tiles of a task in one panel of columns, of which the first ``stored`` are results."""
+        blocks, lanes = self.blocks, min(self.tiles.lanes, self.width())
+
+        def store(sums: list[Buffer], of_result: Rows) -> None:
+            self.out.store(sums, of_result, column, stored, lanes)
+
+        def fetch(of_result: Rows) -> None:
+            self.out.fetch(self.rows, of_result, column, stored)
+
+        def whole(number: Expr, places: Places, of_result: Rows) -> None:
+            fetch(of_result)
+            store(self.sums(number, places), of_result)
+
+        if blocks is None:
+            self.lines(whole)
+            return
+        totals, rows = self.totals, self.rows
+        totals.clear()
+        with times("serial", blocks.count, "block") as block:
+
+            def part(number: Expr, places: Places, of_result: Rows) -> None:
+                with last_of(blocks, block):
+                    fetch(of_result)
+                totals.add(number, self.sums(number, places, (blocks, block)))
+
+            self.lines(part)
+        self.lines(lambda number, places, at: store(totals.read(number, rows), at))
+
+    def sums(
+        self, number: Expr, places: Places, block: tuple[DepthBlocks, Expr] | None = None
+    ) -> list[Buffer]:
+        """A tile of places, over the whole depth or a block of it."""
+        conv, tiles, instruction = self.conv, self.tiles, self.tiles.instruction
+
+        def data(i: int, k: list[Expr]) -> Expr:
+            window, step = ([*k[:-1], B.i64(0)], k[-1]) if self._is_joined(self.taps) else (k[:-1], k[-1])
+            channel = self.group * B.i64(conv.inputs) + step * B.i64(tiles.group)
+            return self.data.at(self.offsets(*places(i), window), channel)
+
+        def weights(k: list[Expr], at: Expr) -> Expr:
+            return compat.load(
+                self.packed, [self.number, B.i64(self.depth_before) + flatten(k, self.depth), at]
+            )
+
+        def groups(i: int, k: list[Expr], c: Expr) -> tuple[Expr, Expr]:
+            assert instruction is not None
+            return data(i, k), weights(k, instruction.place_of(c))
+
+        term: Term | tuple[DotInstruction, Groups] = (
+            (lambda i, k, c: data(i, k) * widened(weights(k, c), conv.summed))
+            if instruction is None
+            else (instruction, groups)
+        )
+        ahead = self.ahead(number, block)
+        return emit_sums(
+            self.rows, self.width(), tiles.lanes, self.depth, term, conv.summed, block=block, ahead=ahead
+        )
+
+    def ahead(self, number: Expr, block: tuple[DepthBlocks, Expr] | None) -> Ahead | None:
+        """What a tile has fetched of the weights behind the panel's block."""
+        if self.conv.windows[-1].stride * self.conv.groups * self.steps < FETCH_STEPS:
+            # Neighbouring windows share elements within a group of steps, which LLVM then keeps in registers that
+            # 6 x 2 sums leave it none of. The few weights of so few channels are in the cache anyway.
+            return None
+        width, depth = self.width() * self.tiles.group, product(self.depth)
+        assert isinstance(depth, int)
+        begin = (self.number * B.i64(self.all_depth) + B.i64(self.depth_before)) * B.i64(width)
+        if block is not None:
+            blocks, at = block
+            *before, part = unflatten(at, blocks.divided)
+            inner = [*blocks.depth[blocks.level + 1 :]]
+            depth = blocks.step * product(inner)
+            first = flatten([*before, part * B.i64(blocks.step)], blocks.depth[: blocks.level + 1])
+            begin = begin + first * B.i64(product(inner) * width)
+        tiles = self.tiles
+        count = (
+            tiles.task_rows * tiles.task_places // tiles.rows
+            if tiles.across_lines
+            else (tiles.task_rows * -(-tiles.task_places // self.rows))
+        )
+        return Ahead.of(self.packed, begin, depth, width, number, count)

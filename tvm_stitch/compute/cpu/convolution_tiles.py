@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a convolution is divided on a CPU: its tasks are the lines and panels that copy data and read weights least."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from ...graph.extent import product
+from ..convolution import Convolution
+from .tiles import (
+    ACROSS_LINES,
+    COST_OF_COPY,
+    COST_OF_TRANSPOSITION,
+    COST_OF_WEIGHTS,
+    COST_OF_WEIGHTS_AGAIN,
+    LEAST_TASKS,
+    LINES_OF_DEPTHWISE_TASK,
+    LINES_OF_TASK,
+    PLACES_OF_TASK,
+    SERIAL_PRODUCTS,
+    Tiles,
+    cores_of,
+    elapsed,
+    has_rows_outside,
+    most_rows,
+    step_cost,
+    tasks_of,
+    tile_rows_for,
+    vectors_of,
+)
+
+
+def tiles_for_convolution(target: Any, conv: Convolution) -> Tiles:
+    """Tiles for a convolution on a CPU: places of windows take the part of a product's rows."""
+    lanes, registers = vectors_of(target)
+    *outer, lines, places = (w.outputs for w in conv.windows)
+    columns = 2 * lanes
+    while not conv.is_depthwise and columns > 4 and columns // 2 >= conv.outputs:
+        columns //= 2
+    rows = tile_rows_for(most_rows(registers), places, max(1, columns // lanes))
+    task_places = max(1, places) if places < 2 * PLACES_OF_TASK else -(-PLACES_OF_TASK // rows) * rows
+    parts = -(-places // task_places)
+    images = math.prod([conv.batch if isinstance(conv.batch, int) else 1, *outer, parts])
+    work = images * lines * task_places * conv.columns * conv.depth
+    parallel = not isinstance(conv.batch, int) or work > SERIAL_PRODUCTS
+    if conv.is_depthwise:
+        panels = -(-conv.columns // columns)
+        task_rows, task_panels = _depthwise_task(images, lines, task_places, panels)
+        return Tiles(lanes, rows, columns, task_rows, task_panels, parallel, task_places, rows_outside=True)
+    wanted = work // SERIAL_PRODUCTS  # tasks that are worth their start
+    divided = _Divided(
+        conv,
+        images,
+        cores_of(target, wanted),
+        lanes,
+        columns,
+        most_rows(registers),
+        rows,
+        task_places,
+        parts == 1,
+    )
+    task_rows, task_panels = divided.task()
+    across = divided.across_lines(task_rows)
+    rows = divided.most if across else rows
+    return Tiles(
+        lanes,
+        rows,
+        columns,
+        task_rows,
+        task_panels,
+        parallel,
+        task_places,
+        across_lines=across,
+        rows_outside=divided.has_rows_outside(task_rows, task_panels),
+    )
+
+
+def _depthwise_task(images: int, lines: int, places: int, panels: int) -> tuple[int, int]:
+    """Lines and panels of a task of a depthwise convolution."""
+    task_rows = max(1, min(lines, max(LINES_OF_DEPTHWISE_TASK, -(-PLACES_OF_TASK // max(1, places)))))
+    task_panels = panels
+    while tasks_of(images, lines, panels, task_rows, task_panels) < LEAST_TASKS:
+        if task_rows > LINES_OF_DEPTHWISE_TASK:
+            task_rows = -(-task_rows // 2)
+        elif task_panels > 1:
+            task_panels = -(-task_panels // 2)
+        elif task_rows > 2:
+            task_rows -= 1
+        else:
+            break
+    return task_rows, task_panels
+
+
+@dataclass(frozen=True)
+class _Divided:
+    """How a convolution whose channels mix may be divided into tasks.
+
+    Attributes:
+        conv: the convolution.
+        images: with all that makes tasks beside lines and panels.
+        cores: numbers of cores that tasks are to keep busy.
+        lanes, columns: of a vector, and of a tile.
+        most, rows: of a tile at most, and of one that lies on a line.
+        places: of a line, in a task.
+        whole: whether these are all places of a line.
+    """
+
+    conv: Convolution
+    images: int
+    cores: tuple[int, ...]
+    lanes: int
+    columns: int
+    most: int
+    rows: int
+    places: int
+    whole: bool
+
+    def task(self) -> tuple[int, int]:
+        """Lines and panels of a task: of the divisions the soonest done."""
+        places = 2 * PLACES_OF_TASK
+        most = max(1, min(self.lines, max(LINES_OF_TASK, -(-places // max(1, self.places)))))
+        of_tasks = sorted({-(-self.panels // parts) for parts in range(1, self.panels + 1)}, reverse=True)
+        return min(
+            ((rows, panels) for rows in range(most, 0, -1) for panels in of_tasks or [1]),
+            key=lambda task: self._cost(*task),
+        )
+
+    def across_lines(self, task_rows: int) -> bool:
+        """Whether the tiles of a task of so many lines go on from line to line."""
+        return self._step(task_rows) < task_rows * step_cost(self.rows, self.places, self.vectors)
+
+    def has_rows_outside(self, task_rows: int, task_panels: int) -> bool:
+        """Whether tasks that follow each other have lines in common."""
+        read = product(self.conv.data.inner)
+        return has_rows_outside(
+            read if isinstance(read, int) else None,
+            self.conv.depth * self.conv.columns,
+            self.images * -(-self.lines // task_rows),
+            -(-self.panels // max(1, task_panels)),
+        )
+
+    @property
+    def lines(self) -> int:
+        return self.conv.windows[-2].outputs
+
+    @property
+    def vectors(self) -> int:
+        return max(1, self.columns // self.lanes)
+
+    @property
+    def panels(self) -> int:
+        return self.conv.groups * -(-self.conv.outputs // self.columns)
+
+    def _cost(self, rows: int, panels: int) -> float:
+        """How long all tasks take, in multiplications of vectors."""
+        blocks, parts = -(-self.lines // rows), -(-self.panels // max(1, panels))
+        weights = self.vectors * self._cost_of_weights(rows, panels)
+        *_, lines, places = self.conv.windows
+        copied = lines.span(rows) * places.span(self.places) * self.conv.groups * self.conv.inputs
+        task = panels * self.conv.depth * (self._step(rows) + weights)
+        task += copied / self.lanes * self._cost_of_copy
+        busy = self.lines / max(1, blocks * rows) * self.panels / max(1, parts * panels)
+        return elapsed(self.images * blocks * parts, task, min(1.0, busy), self.cores)
+
+    def _cost_of_weights(self, rows: int, panels: int) -> float:
+        """What reading a vector of weights costs: a core's tasks that follow each other may read the same."""
+        if self.has_rows_outside(rows, panels):
+            return COST_OF_WEIGHTS
+        of_panels = self.images * -(-self.lines // rows)
+        of_core = of_panels * -(-self.panels // max(1, panels)) // max(self.cores)
+        reading = max(1, min(of_panels, of_core))
+        return COST_OF_WEIGHTS_AGAIN + (COST_OF_WEIGHTS - COST_OF_WEIGHTS_AGAIN) / reading
+
+    @property
+    def _cost_of_copy(self) -> int:
+        return COST_OF_COPY if self.conv.data.in_order else COST_OF_TRANSPOSITION
+
+    def _step(self, rows: int) -> float:
+        """What a step of the depth costs in a panel of a task of so many lines."""
+        on_lines = rows * step_cost(self.rows, self.places, self.vectors)
+        fewest = self.places * (self.lines % rows or rows)
+        if not self.whole or fewest < self.most or not self.conv.phases.are_equal:
+            return on_lines
+        return min(on_lines, ACROSS_LINES * step_cost(self.most, rows * self.places, self.vectors))

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scheduled PrimFunc of a compute-intensive operator and what follows it, for a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Any
+
+from ... import compat
+from ...codegen import builder as B
+from ...codegen.cpu.kernel import emit_stage
+from ...codegen.emit import sound_for_cpu
+from ...codegen.gpu.memory.scratch import WORKSPACE_ATTR
+from ...compat import Buffer, tir
+from ...config import StitchConfig
+from ...device import DeviceModel
+from ...graph.extent import as_expr
+from ...plan.in_block import plan_in_block
+from ...scope.fusion import Pattern
+from ...support.failures import Refusal
+from ..anchored import Anchored
+from ..convolution import Convolution
+from .convolution import MixedTasks
+from .depthwise import DepthwiseTasks
+from .matmul import MatmulTasks
+from .tiles import Tiles
+from .write_back import WriteBack, write_back
+
+COMPUTE_ATTR = "tvm_stitch.compute"
+"""Marks kernels that hold a compute-intensive operator."""
+_MARKS = {compat.attribute("is_scheduled"): True, "op_pattern": int(Pattern.OPAQUE), COMPUTE_ATTR: True}
+
+
+def compute_func(params: Sequence[Any], body: Any) -> Any:
+    """The scheduled PrimFunc of a compute-intensive operator that has a kernel of its own."""
+    return tir.PrimFunc(list(params), body).with_attrs({**_MARKS, "tirx.noalias": True, "s_tir": True})
+
+
+def emit_anchored(
+    func: Any, found: Anchored, tiles: Tiles, packed: Buffer | None, device: DeviceModel, config: StitchConfig
+) -> Any:
+    """The scheduled PrimFunc that computes an operator, and then what is computed of it.
+
+    An epilogue is evaluated tile by tile if it can be, else when all of the operator's result is there: in workspace,
+    the function's last parameter then (see ``relax/stitch/lift_workspace.py``). A TVM with Relay, where shapes
+    are static, has the function allocate it.
+
+    Args:
+        func: the function that consists of both.
+        found: what it computes.
+        tiles: the sizes of tiles.
+        packed: the weight as the template reads it (see :mod:`~.packing`), in place of its parameter;
+            None where it is read as it lies.
+        device: the CPU.
+        config: options of the plan for an epilogue that takes the whole result.
+
+    Raises:
+        Refusal: when no plan serves the epilogue.
+    """
+    product, graph = found.product, found.epilogue
+    is_result = any(
+        b is not None and b.same_as(product.output.buffer) for _, b in compat.prim_func_params(func)
+    )
+    plan, out = None, WriteBack(product.output, product.columns)
+    if graph is not None:
+        try:
+            out = write_back(graph, product.output, found.rows, product.columns, device, is_result)
+        except Refusal:
+            plan = plan_in_block(graph, device, config)
+    attrs = dict(_MARKS)
+    shape = [as_expr(extent) for extent in product.output.shape]
+    workspace = []
+    if plan is not None and not is_result and compat.TAKES_WORKSPACE:
+        # Memory that the caller gives: TVM computes the part that is used of what a kernel allocates, and may divide
+        # by extents that are 0 in that.
+        product.output.buffer = tir.decl_buffer(shape, product.output.dtype, "product")
+        workspace.append(product.output.buffer)
+        attrs[WORKSPACE_ATTR] = 1
+    instruction = None if packed is None else tiles.instruction
+    with B.kernel() as body, nullcontext() if instruction is None else instruction.declared():
+        if plan is not None and not is_result and not workspace:
+            product.output.buffer = compat.allocate(shape, product.output.dtype, B.STACK, "product")
+        if not isinstance(product, Convolution):
+            MatmulTasks(product, tiles, packed, out).emit()
+        else:
+            assert packed is not None
+            kind = DepthwiseTasks if product.is_depthwise else MixedTasks
+            kind(product, tiles, packed, out).emit()
+        if plan is not None:
+            emit_stage(plan.stage)
+    replaced = {} if packed is None else {found.weight.buffer: packed}
+    made = compat.with_body_and_params(func, body[0], replaced, workspace)
+    return sound_for_cpu(made.with_attrs(attrs))

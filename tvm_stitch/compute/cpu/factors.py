@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Factors as they are multiplied: widened one by one, or kept for an instruction that multiplies groups of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ... import compat
+from ...codegen.evaluator import convert
+from ...compat import Expr
+from .dot_instruction import BITS, DotInstruction, bits
+
+
+def widened(value: Expr, dtype: str) -> Expr:
+    """An element as the float32 or int32 in which it is multiplied."""
+    if compat.kind(value) in ("FloatImm", "IntImm"):
+        return compat.const((float if dtype == "float32" else int)(value.value), dtype)
+    return convert(value, dtype)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """How a copy keeps elements that are multiplied: widened, or in whole groups of an instruction.
+
+    Attributes:
+        group: neighbours that are multiplied together; the last group is filled up with zeros.
+        dtype: of the copy.
+        reads: the type of elements that need no copy.
+        stored: what is stored of an element.
+    """
+
+    group: int
+    dtype: str
+    reads: str
+    stored: Callable[[Expr], Expr]
+
+    @staticmethod
+    def by(instruction: DotInstruction | None, summed: str) -> Kept:
+        """For an instruction, or for single products that are added up as ``summed``."""
+        if instruction is None:
+            return Kept(1, summed, summed, lambda value: widened(value, summed))
+        left = instruction.left
+        stored = bits if left == BITS else lambda value: widened(value, left)
+        return Kept(instruction.group, left, instruction.reads, stored)
+
+    def filled(self, extent: int) -> int:
+        """So many elements with what fills the last group."""
+        return -(-extent // self.group) * self.group

@@ -1,0 +1,357 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The matrix product of a CPU: a micro-kernel whose sums stay in registers, over panels of columns.
+
+For a panel of the right side (``columns`` neighbouring columns, all of the depth), which the second-level cache
+holds, the rows of a task are visited in tiles. Panels of a weight lie behind each other, padded with zeros, as
+GotoBLAS packs them (Goto and van de Geijn, 2008); the right side of other products is read as it lies. Where its
+columns lie behind each other, vectors run along the depth (see :func:`~.micro_kernel.emit_dots`), or panels are
+copied if the depth is short and many rows read them. Tasks that follow each other have rows or panels in common,
+whichever has more reread from the cache. A long depth is divided into blocks. Tails of rows and columns are tiles
+that overlap those before them. Half types become float32, and bytes int32, as they are read; a left side, which each
+panel reads anew, in a copy of a task's rows. Where the CPU multiplies groups of them, they stay as narrow as it takes
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ... import compat
+from ...codegen import builder as B
+from ...codegen.cpu.columns import count_of
+from ...codegen.cpu.tasks import times
+from ...codegen.cpu.transpose import MatrixRows, side_of, transpose
+from ...compat import Buffer, Expr, T, tir
+from ...graph.extent import Extent, as_expr, ceildiv, unflatten
+from ...graph.extent import product as product_of
+from ..contraction import Contraction
+from .data_block import elements
+from .dot_instruction import DotInstruction, vector
+from .factors import Kept, widened
+from .micro_kernel import (
+    Ahead,
+    DepthBlocks,
+    Totals,
+    blocks_of,
+    each_tile,
+    each_width,
+    emit_dots,
+    emit_sums,
+    last_of,
+)
+from .tiles import LEAST_TILES_OF_COPY, MOST_COPIED, SHORT_DEPTH, Tiles
+from .write_back import WriteBack
+
+
+class MatmulTasks:
+    """Tasks of some rows and some panels of columns.
+
+    Args:
+        product: ``columns`` is a number where the right side is packed.
+        tiles: the sizes of tiles.
+        packed: the right side in panels (see :mod:`tvm_stitch.compute.cpu.packing`), which takes the place of its
+            parameter; None where it is read as it lies.
+        out: where tiles go.
+    """
+
+    def __init__(self, product: Contraction, tiles: Tiles, packed: Buffer | None, out: WriteBack):
+        self.product, self.tiles, self.packed, self.out = product, tiles, packed, out
+        self.copied: Buffer | None = None
+        self.block: Buffer | None = None
+
+    def emit(self) -> None:
+        """Emit a parallel loop over the tasks into the kernel that is being built."""
+        p, tiles = self.product, self.tiles
+        self.left = B.flat_view(p.left.buffer)
+        self.right = B.flat_view(p.right.buffer) if self.packed is None else self.packed
+        width = self._width()
+        all_panels = ceildiv(p.columns, width)
+        row_tasks = ceildiv(p.rows, tiles.task_rows)
+        panel_tasks = ceildiv(p.columns, width * tiles.task_panels)
+        divided = (
+            [p.batch, row_tasks, panel_tasks] if tiles.rows_outside else [p.batch, panel_tasks, row_tasks]
+        )
+        with B.loop("parallel" if tiles.parallel else "serial", as_expr(product_of(divided)), "task") as task:
+            if self._copies(width):
+                assert isinstance(p.depth, int)
+                self.copied = B.stack([p.depth * width], p.summed, "panel")
+            self.instruction = None if self.packed is None else tiles.instruction
+            self.depth = p.depth
+            if self.instruction is not None:
+                assert isinstance(p.depth, int)
+                self.depth = self.instruction.steps(p.depth)
+            self.dots = self.packed is None and p.transposed and not p.left_transposed and self.copied is None
+            self.tile_rows = tiles.dot_rows if self.dots else tiles.rows
+            self.out.begin(self.tile_rows, width)
+            self.blocks = None if self.dots else blocks_of([self.depth])
+            if self.blocks is not None:
+                self.totals = Totals(
+                    -(-self._most_rows() // self.tile_rows), self.tile_rows, width, tiles.lanes, p.summed
+                )
+            batch, *parts = unflatten(task, divided)
+            row_task, panel_task = parts if tiles.rows_outside else reversed(parts)
+            first = self._number(row_task * B.i64(tiles.task_rows), "first")
+            count = self._number(count_of(p.rows, tiles.task_rows, first), "count")
+            if self._copies_rows():
+                self._copy_rows(batch, first, count)
+            first_panel = self._number(panel_task * B.i64(tiles.task_panels), "panel")
+            with times("serial", count_of(all_panels, tiles.task_panels, first_panel), "panel") as panel:
+                self._panel(batch, first, count, first_panel + panel, width)
+
+    def _number(self, value: Extent, name: str) -> Expr:
+        """A number by itself where the sizes that tasks are made of are symbolic."""
+        p = self.product
+        return as_expr(B.number_of(value, name, (p.batch, p.rows, p.columns)))
+
+    def _width(self) -> int:
+        """Columns of a panel."""
+        if self.packed is not None or not isinstance(self.product.columns, int):
+            return self.tiles.columns
+        return self.tiles.within(self.product.columns)
+
+    def _most_rows(self) -> int:
+        """Rows of a task."""
+        rows, most = self.product.rows, self.tiles.task_rows
+        return max(1, min(most, rows)) if isinstance(rows, int) else most
+
+    def _panel(self, batch: Expr, first: Expr, count: Expr, panel: Expr, width: int) -> None:
+        """The rows of a task in one panel of columns."""
+        columns = self.product.columns
+        start = panel * B.i64(width)
+        if self.packed is not None:
+            assert isinstance(columns, int)
+            rows = self._rows
+            each_width(panel, columns, width, lambda some: rows(batch, first, count, start, width, some))
+            return
+        if isinstance(columns, int):
+            if columns % width:
+                start = tir.min(start, B.i64(columns - width))
+            if self.copied is not None:
+                self._copy(self.copied, batch, start, width)
+            self._rows(batch, first, count, start, width, width)
+            return
+        with T.If(tir.GE(as_expr(columns), B.i64(width))):
+            with T.Then():
+                start = tir.min(start, as_expr(columns) - B.i64(width))
+                self._rows(batch, first, count, start, width, width)
+            with T.Else():
+                with B.loop("serial", as_expr(columns), "column") as column:
+                    self._rows(batch, first, count, column, 1, 1)
+
+    def _copies_rows(self) -> bool:
+        """Whether to copy a task's rows: widened, or so that each begins with a group of an instruction."""
+        p = self.product
+        if not isinstance(p.depth, int) or p.depth == 0:
+            return False
+        kept = Kept.by(self.instruction, p.summed)
+        if p.left.dtype != kept.reads:
+            return True
+        return self.instruction is not None and (p.left_transposed or kept.filled(p.depth) > p.depth)
+
+    def _copy_rows(self, batch: Expr, first: Expr, count: Expr) -> None:
+        """Copy the rows of a task as the micro-kernel reads them, groups of an instruction filled up with zeros."""
+        p = self.product
+        assert isinstance(p.depth, int)
+        kept = Kept.by(self.instruction, p.summed)
+        each, stored = kept.filled(p.depth), kept.stored
+        self.first, self.block = first, B.stack([self._most_rows() * each], kept.dtype, "rows")
+        if each > p.depth:
+            with times("serial", count, "row") as row:
+                for k in range(p.depth, each):
+                    B.store(self.block, compat.const(0, kept.dtype), [row * B.i64(each) + B.i64(k)])
+        if p.left_transposed:
+            with times("serial", p.depth, "k") as k, times("serial", count, "row") as row:
+                at = (self._left_batch(batch) * B.i64(p.depth) + k) * as_expr(p.rows) + first + row
+                B.store(self.block, stored(B.fetch(self.left, at)), [row * B.i64(each) + k])
+            return
+        start = (self._left_batch(batch) * as_expr(p.rows) + first) * B.i64(p.depth)
+        if each > p.depth:
+            with times("serial", count, "row") as row:
+                begin = B.bind(start + row * B.i64(p.depth), "begin")
+                elements(
+                    B.i64(p.depth),
+                    lambda at: B.store(
+                        self.block, stored(B.fetch(self.left, begin + at)), [row * B.i64(each) + at]
+                    ),
+                )
+            return
+        elements(
+            count * B.i64(p.depth),
+            lambda at: B.store(self.block, stored(B.fetch(self.left, start + at)), [at]),
+        )
+
+    def _copies(self, width: int) -> bool:
+        """Whether to copy panels, so that vectors run along columns."""
+        p, tiles = self.product, self.tiles
+        if self.packed is not None or not p.transposed or not isinstance(p.columns, int):
+            return False
+        if not isinstance(p.depth, int) or not 0 < p.depth * width <= MOST_COPIED:
+            return False
+        if p.depth > SHORT_DEPTH and not p.left_transposed:
+            return False
+        return isinstance(p.rows, int) and min(p.rows, tiles.task_rows) >= LEAST_TILES_OF_COPY * tiles.rows
+
+    def _copy(self, panel: Buffer, batch: Expr, start: Expr, width: int) -> None:
+        """Copy the columns of a panel so that neighbours are behind each other."""
+        p = self.product
+        depth, columns = as_expr(p.depth), as_expr(p.columns)
+        begin = (self._matrix(batch) * columns + start) * depth
+        assert isinstance(p.depth, int)
+        side = side_of(self.tiles.lanes, width, p.depth) if p.right.dtype == p.summed else 1
+        to = MatrixRows(panel, B.i64(0), B.i64(width))
+        changed = self._wide if side == 1 else lambda value: value
+        transpose(MatrixRows(self.right, begin, depth), to, width, p.depth, side, changed)
+
+    def _rows(self, batch: Expr, first: Expr, count: Expr, start: Expr, width: int, stored: int) -> None:
+        """The tiles of a task in a panel, of whose columns the first ``stored`` are results."""
+        p, blocks = self.product, self.blocks
+
+        def line_of(row: Expr) -> Expr:
+            return B.bind(batch * as_expr(p.rows) + row, "line") if compat.free_vars(row) else row
+
+        def fetch(rows: int, line: Expr) -> None:
+            self.out.fetch(rows, lambda i: line + i, start, stored)
+
+        def store(sums: list[Buffer], line: Expr) -> None:
+            self.out.store(sums, lambda i: line + i, start, stored, min(self.tiles.lanes, width))
+
+        def whole(number: Expr, row: Expr, rows: int) -> None:
+            line = line_of(row)
+            fetch(rows, line)
+            store(self._sums(number, batch, row, line, rows, start, width), line)
+
+        if blocks is None:
+            self._each_tile(first, count, whole)
+            return
+        totals = self.totals
+        totals.clear()
+        with times("serial", blocks.count, "block") as block:
+
+            def part(number: Expr, row: Expr, rows: int) -> None:
+                line = line_of(row)
+                with last_of(blocks, block):
+                    fetch(rows, line)
+                totals.add(number, self._sums(number, batch, row, line, rows, start, width, (blocks, block)))
+
+            self._each_tile(first, count, part)
+        self._each_tile(
+            first, count, lambda number, row, rows: store(totals.read(number, rows), line_of(row))
+        )
+
+    def _each_tile(self, first: Expr, count: Expr, visit: Callable[[Expr, Expr, int], None]) -> None:
+        """Emit a loop over tiles of rows, from the first one on."""
+        tile, rows = self.tile_rows, self.product.rows
+        # Whole tiles in every task: its rows are a multiple of other tiles' than those of sums along the depth.
+        whole = isinstance(rows, int) and (rows <= self.tiles.task_rows or self.tiles.task_rows % tile == 0)
+        whole = whole and rows % tile == 0
+        each_tile(
+            count, tile, whole, lambda number, at, size: visit(number, self._number(first + at, "row"), size)
+        )
+
+    def _sums(
+        self,
+        number: Expr,
+        batch: Expr,
+        row: Expr,
+        line: Expr,
+        rows: int,
+        start: Expr,
+        width: int,
+        block: tuple[DepthBlocks, Expr] | None = None,
+    ) -> list[Buffer]:
+        """``rows`` x ``width`` sums, over the whole depth or a block of it."""
+        p, lanes = self.product, self.tiles.lanes
+        if self.dots:
+            return emit_dots(
+                rows,
+                width,
+                lanes,
+                p.depth,
+                lambda i, k: self._left(batch, row, line, i, k),
+                lambda k, c: self._right(batch, k, start, c, width),
+                p.summed,
+            )
+        ahead = self._ahead(number, rows, start, width, block)
+        if (instruction := self.instruction) is not None:
+            term = instruction, lambda i, k, c: self._groups(instruction, row, line, i, k[0], start, c, width)
+            return emit_sums(rows, width, lanes, [self.depth], term, p.summed, block=block, ahead=ahead)
+        return emit_sums(
+            rows,
+            width,
+            lanes,
+            [p.depth],
+            lambda i, k, c: self._left(batch, row, line, i, k[0]) * self._right(batch, k[0], start, c, width),
+            p.summed,
+            block=block,
+            ahead=ahead,
+        )
+
+    def _ahead(
+        self, number: Expr, rows: int, start: Expr, width: int, block: tuple[DepthBlocks, Expr] | None
+    ) -> Ahead | None:
+        """What a tile has fetched of the packed weights behind the panel's block."""
+        if self.packed is None or rows < self.tile_rows:
+            return None
+        assert isinstance(self.depth, int)
+        group = self.tiles.group
+        step = self.depth if block is None else block[0].step
+        begin = start * B.i64(self.depth * group)
+        if block is not None:
+            begin = begin + block[1] * B.i64(step * width * group)
+        tiles = -(-self._most_rows() // self.tile_rows)
+        return Ahead.of(self.packed, begin, step, width * group, number, tiles)
+
+    def _left(self, batch: Expr, row: Expr, line: Expr, i: int, k: Expr) -> Expr:
+        p = self.product
+        depth, rows = as_expr(p.depth), as_expr(p.rows)
+        if self.block is not None:
+            return B.fetch(self.block, (row - self.first + B.i64(i)) * depth + k)
+        if p.left_transposed:
+            return self._wide(
+                B.fetch(self.left, (self._left_batch(batch) * depth + k) * rows + row + B.i64(i))
+            )
+        first = row if p.left_shared else line
+        return self._wide(B.fetch(self.left, (first + B.i64(i)) * depth + k))
+
+    def _groups(
+        self,
+        instruction: DotInstruction,
+        row: Expr,
+        line: Expr,
+        i: int,
+        step: Expr,
+        start: Expr,
+        column: Expr,
+        width: int,
+    ) -> tuple[Expr, Expr]:
+        """A group of a row's elements, and those of a vector of columns."""
+        assert self.packed is not None and isinstance(self.depth, int)
+        group, p = instruction.group, self.product
+        rows, first, each = self.left, row if p.left_shared else line, as_expr(p.depth)
+        if self.block is not None:
+            rows, first, each = self.block, row - self.first, B.i64(self.depth * group)
+        left = vector((first + B.i64(i)) * each + step * B.i64(group), group)
+        at = [tir.floordiv(start, B.i64(width)), step, instruction.place_of(column)]
+        return compat.load(rows, [left]), compat.load(self.packed, at)
+
+    def _wide(self, value: Expr) -> Expr:
+        return widened(value, self.product.summed)
+
+    def _left_batch(self, batch: Expr) -> Expr:
+        """Which matrix of the left side."""
+        return B.i64(0) if self.product.left_shared else batch
+
+    def _matrix(self, batch: Expr) -> Expr:
+        """Which matrix of the right side."""
+        return B.i64(0) if self.product.shared else batch
+
+    def _right(self, batch: Expr, k: Expr, start: Expr, column: Expr, width: int) -> Expr:
+        p = self.product
+        if self.packed is not None:
+            return self._wide(compat.load(self.packed, [tir.floordiv(start, B.i64(width)), k, column]))
+        if self.copied is not None:
+            return B.fetch(self.copied, k * B.i64(width) + column)
+        depth, columns, matrix = as_expr(p.depth), as_expr(p.columns), self._matrix(batch)
+        if p.transposed:
+            return self._wide(B.fetch(self.right, (matrix * columns + start + column) * depth + k))
+        return self._wide(B.fetch(self.right, (matrix * depth + k) * columns + start + column))

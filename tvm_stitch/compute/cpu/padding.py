@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a convolution reads: a tensor in any order of its axes, with a border around it.
+
+A task copies the lines that it reads into a block, with the border around them and the channels innermost; without
+either it reads the data as it lies. Where channels do not mix, each panel copies its own channels: copying all of
+them for every task took more than half of the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ... import compat
+from ...compat import Expr, Var
+from ...graph.access import branches
+from ...graph.extent import Extent, is_number, same
+from ...graph.ir import Operator, Tensor
+from ...support.failures import Refusal
+
+
+@dataclass(frozen=True)
+class Padded:
+    """``data[i...] = source[permuted((i - before) / spacing)]`` where that is an element of it, ``fill`` elsewhere.
+
+    Attributes:
+        source: a tensor in memory.
+        order: for each axis of the source, the axis of the data that indexes it.
+        shape: the data's extents.
+        inner: for each axis of the data, the extent of the source there.
+        before: for each axis of the data, the elements of the border before the source's.
+        fill: the border's value, None where there is no border.
+        spacing: for each axis of the data, how far apart neighbours of the source are: 1 where nothing is between.
+            () for 1 everywhere.
+    """
+
+    source: Tensor
+    order: tuple[int, ...]
+    shape: tuple[Extent, ...]
+    inner: tuple[Extent, ...]
+    before: tuple[int, ...]
+    fill: Expr | None
+    spacing: tuple[int, ...] = ()
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether there is something between elements of the source."""
+        return any(each != 1 for each in self.spacing)
+
+    @property
+    def only_permutes(self) -> bool:
+        """Whether the data is all of the source, in some order of its axes."""
+        return (
+            self.fill is None
+            and not self.is_spread
+            and not any(self.before)
+            and all(map(same, self.shape, self.inner))
+        )
+
+    @property
+    def in_order(self) -> bool:
+        """Whether the axes of the source are in the data's order."""
+        return list(self.order) == sorted(self.order)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the data is the source itself."""
+        return self.only_permutes and self.in_order
+
+
+def padded(tensor: Tensor) -> tuple[Padded, list[Operator]]:
+    """How a tensor is made of one that is in memory, and the operators that do so.
+
+    Raises:
+        Refusal: when it is computed in another way.
+    """
+    if tensor.producer is None:
+        axes = tuple(range(len(tensor.shape)))
+        return Padded(tensor, axes, tensor.shape, tensor.shape, (0,) * len(axes), None), []
+    op = tensor.producer
+    found = _padding(op)
+    operators = [op]
+    while found.source.producer is not None:
+        below = found.source.producer
+        under = _padding(below)
+        operators.append(below)
+        found = _over(found, under, Refusal(f"{found.source.name} is computed in the same kernel"))
+    return found, operators
+
+
+def _over(found: Padded, under: Padded, refusal: Refusal) -> Padded:
+    """What is made of a source that is itself made of another by a permutation, by spreading it, or by a border.
+
+    Of two borders one has to be none.
+    """
+    order = tuple(found.order[axis] for axis in under.order)
+    if found.only_permutes:
+        axes = [found.order.index(axis) for axis in range(len(found.order))]  # of the data below
+        inner, before = (tuple(of[axis] for axis in axes) for of in (under.inner, under.before))
+        spacing = tuple(under.spacing[axis] for axis in axes) if under.spacing else ()
+        return Padded(under.source, order, found.shape, inner, before, under.fill, spacing)
+    if under.only_permutes:
+        return Padded(under.source, order, found.shape, found.inner, found.before, found.fill, found.spacing)
+    if not under.is_spread or found.is_spread or not found.in_order or any(under.before):
+        raise refusal
+    if found.fill is not None and float(found.fill.value) != 0:
+        raise refusal
+    fill = found.fill if found.fill is not None else under.fill
+    return Padded(under.source, order, found.shape, under.inner, found.before, fill, under.spacing)
+
+
+def _padding(op: Operator) -> Padded:
+    """An operator that puts a border around a tensor, spreads it or permutes its axes."""
+    refusal = Refusal(f"{op.output.name} is computed in the same kernel")
+    if op.is_reduce:
+        raise refusal
+    axes = [axis.var for axis in op.spatial]
+    shape = tuple(axis.extent for axis in op.spatial)
+    chosen = branches(op.value)
+    load, fill = (op.value, None) if chosen is None else (chosen[1], chosen[2])
+    if not compat.is_load(load) or (fill is not None and compat.kind(fill) not in ("FloatImm", "IntImm")):
+        raise refusal
+    source = op.operand[compat.load_buffer(load)]
+    indices = compat.elements(load.indices)
+    if any(compat.kind(index) == "FloorDiv" for index in indices):
+        return _spreading(op, source, indices, refusal)
+    order, before = [], [0] * len(axes)
+    for index in indices:
+        var, offset = _shifted(index, refusal)
+        if var not in axes or axes.index(var) in order:
+            raise refusal
+        order.append(axes.index(var))
+        before[order[-1]] = offset
+    if len(order) != len(axes):
+        raise refusal
+    inner: list[Extent] = list(shape)
+    for axis, extent in zip(order, source.shape):
+        inner[axis] = extent
+    wanted = {v: _range(b, n, e) for v, b, n, e in zip(axes, before, inner, shape)}
+    if chosen is not None and _bounds(chosen[0], dict(zip(axes, shape)), refusal) != wanted:
+        raise refusal
+    return Padded(source, tuple(order), shape, tuple(inner), tuple(before), fill)
+
+
+def _spreading(op: Operator, source: Tensor, indices: Sequence[Expr], refusal: Refusal) -> Padded:
+    """An operator that puts zeros between the elements of a tensor."""
+    chosen = branches(op.value)
+    if chosen is None or float(chosen[2].value) != 0 or len(indices) != len(op.spatial):
+        raise refusal
+    spacing = {}
+    for index, axis, extent in zip(indices, op.spatial, source.shape):
+        each = 1
+        if compat.kind(index) == "FloorDiv":
+            index, each = index.a, compat.int_value(index.b) or 0
+        if not compat.same_var(index, axis.var) or each < 1:
+            raise refusal
+        if each > 1 and not (isinstance(extent, int) and is_number(axis.extent, (extent - 1) * each + 1)):
+            raise refusal
+        if each == 1 and not same(axis.extent, extent):
+            raise refusal
+        spacing[axis.var] = each
+    if _divisors(chosen[0], refusal) != {var: each for var, each in spacing.items() if each > 1}:
+        raise refusal
+    axes, shape = tuple(range(len(indices))), tuple(axis.extent for axis in op.spatial)
+    return Padded(
+        source,
+        axes,
+        shape,
+        source.shape,
+        (0,) * len(axes),
+        chosen[2],
+        tuple(spacing[a.var] for a in op.spatial),
+    )
+
+
+def _divisors(condition: Expr, refusal: Refusal) -> dict[Var, int]:
+    """What has to divide which variables for a condition to hold, which says nothing else."""
+    found: dict[Var, int] = {}
+    waiting = [condition]
+    while waiting:
+        part = waiting.pop()
+        if compat.kind(part) == "And":
+            waiting += [part.a, part.b]
+            continue
+        if compat.kind(part) != "EQ" or compat.kind(part.a) != "FloorMod" or compat.int_value(part.b) != 0:
+            raise refusal
+        var, each = part.a.a, compat.int_value(part.a.b)
+        if compat.kind(var) not in ("Var", "SizeVar") or each is None or found.setdefault(var, each) != each:
+            raise refusal
+    return found
+
+
+def _shifted(index: Expr, refusal: Refusal) -> tuple[Var, int]:
+    """A variable and what is subtracted from it."""
+    if compat.kind(index) in ("Var", "SizeVar"):
+        return index, 0
+    if compat.kind(index) in ("Sub", "Add") and compat.kind(index.a) in ("Var", "SizeVar"):
+        offset = compat.int_value(index.b)
+        if offset is not None:
+            return index.a, offset if compat.kind(index) == "Sub" else -offset
+    raise refusal
+
+
+Range = tuple[int, int]
+"""The first value and the end, which is -1 for a symbolic one."""
+
+
+def _range(before: int, inner: Extent, extent: Extent) -> Range:
+    """The part of an axis where the source is."""
+    if isinstance(inner, int) and isinstance(extent, int):
+        return max(before, 0), min(before + inner, extent)
+    return 0, -1
+
+
+def _bounds(condition: Expr, extents: dict[Var, Extent], refusal: Refusal) -> dict[Var, Range]:
+    """The ranges of variables in which a condition holds, which is a conjunction of bounds."""
+    found = {v: [0, e if isinstance(e, int) else -1] for v, e in extents.items()}
+    waiting = [condition]
+    while waiting:
+        part = waiting.pop()
+        name = compat.kind(part)
+        if name == "And":
+            waiting += [part.a, part.b]
+            continue
+        if name not in ("LT", "LE", "GT", "GE"):
+            raise refusal
+        a, b = (part.a, part.b) if name in ("LT", "LE") else (part.b, part.a)
+        strict = name in ("LT", "GT")
+        low, high = compat.int_value(a), compat.int_value(b)
+        var = b if low is not None else a
+        if var not in found or found[var][1] == -1:
+            raise refusal
+        if low is not None:
+            found[var][0] = max(found[var][0], low + strict)
+        elif high is not None:
+            found[var][1] = min(found[var][1], high + (not strict))
+        else:
+            raise refusal
+    return {v: (low, high) for v, (low, high) in found.items()}

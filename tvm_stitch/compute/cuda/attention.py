@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention of a CUDA device in one kernel of our own, which keeps scores on chip.
+
+The PrimFunc holds launch, sizes and pointers, and calls a device function in CUDA C, whose text travels in the call:
+a saved model needs nothing more, and the emulator runs it. Half types (``attention.cuh``): the softmax is an online
+one; warps hold 16 or 32 queries, whose scores are fragments of ``mma``; K and V are copied in the background, twice
+64 rows, and Q stays in registers as long as there are some. One barrier for 64 keys: behind it a tile has arrived,
+and the other one is free. How many blocks share a multiprocessor matters little (1 to 4 within 5%), until registers
+are spilled. Tiles of ``wgmma`` would be needed for more than 260 TFLOP/s.
+
+Of float32 (``attention_float.cuh``) a thread multiplies and adds 8 queries by 4 keys, then 8 rows of weights by its
+columns of V, both from shared memory, where 12 reads of 16 bytes serve 128 operations: 53 TFLOP/s, four fifths of an
+H100's peak. The weights stay in a warp. K and V are copied while the other one is in use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import cache
+from typing import Any
+
+from ... import compat
+from ...codegen import builder as B
+from ...codegen.gpu.launch_bounds import bound_registers
+from ...compat import Analyzer, Buffer, Expr, T, tir
+from ...graph.dtype import MULTIPLIED, item_bytes
+from ...graph.extent import as_expr, ceildiv, is_number, product
+from ...support.failures import Refusal
+from ..attention import Attention, Operand, check_sizes
+from ..cpu.emit import compute_func
+from .sources import sources
+
+FIRST_CAPABILITY = 80
+"""Ten times the least compute capability: that of ``mma`` with bfloat16 operands."""
+
+FEWEST_QUERIES = 16
+"""With fewer, most of a tile is empty, and a block for each head leaves most of a device idle."""
+
+LARGEST_HEAD = 128
+"""Elements of a head whose rows of Q, sums and scores fit into a thread's registers."""
+
+THREADS = 128
+TILE = 64
+"""Queries of a block that has one tile of 16 for each of its warps."""
+
+TWO_TILES_FROM = 512
+"""Queries from which on a warp has two tiles of them: each key is loaded half as often. Fewer are more blocks."""
+
+SMALL_HEAD = 64
+"""Elements of a head up to which more than two blocks find enough registers on a multiprocessor."""
+
+_ALIGNMENT_BYTES = 16
+_TYPES = {"float16": "half", "bfloat16": "__nv_bfloat16", "float32": "float"}
+_FUNCTION = "tvm_stitch_attention"
+
+
+def check(attention: Attention, shared_bytes: int) -> None:
+    """Raise a Refusal unless the kernel computes this with so many bytes of shared memory."""
+    dtypes = {operand.dtype for operand in (attention.q, attention.k, attention.v)}
+    if len(dtypes) > 1 or not dtypes <= set(MULTIPLIED):
+        raise Refusal(f"attention of {' and '.join(sorted(dtypes))} has no kernel of ours")
+    if attention.out.dtype not in _TYPES or (attention.mask and attention.mask.dtype not in _TYPES):
+        raise Refusal("its mask or result is of a type that the kernel does not have")
+    check_sizes(attention, attention.scale, LARGEST_HEAD)
+    if _shared_bytes(attention, 1) > shared_bytes:
+        raise Refusal(
+            f"heads of {attention.size} elements take more than {shared_bytes} bytes of shared memory"
+        )
+
+
+def cuda_attention(attention: Attention, numbers: Sequence[Any], shared_bytes: int) -> Any:
+    """The scheduled PrimFunc; its parameters are the inputs, ``numbers`` and the result.
+
+    Args:
+        attention: what it computes.
+        numbers: those variables of its extents that are not extents of an input themselves.
+        shared_bytes: shared memory that a block can have.
+
+    Raises:
+        Refusal: where :func:`check` does.
+    """
+    check(attention, shared_bytes)
+    buffers = [operand.declared(name) for operand, name in zip(attention.inputs, "qkvm")]
+    out = attention.out.declared("out")
+    tiles = _tiles(attention, shared_bytes)
+    blocks = product([*attention.leading, ceildiv(attention.queries, TILE * tiles)])
+    with B.kernel() as body, ExitStack() as stack:
+        stack.enter_context(T.launch_thread("blockIdx.x", as_expr(blocks)))
+        stack.enter_context(T.launch_thread("threadIdx.x", B.i64(THREADS)))
+        bound_registers(stack, _resident(attention, tiles))
+        shared = B.local([_shared_elements(attention, tiles)], attention.q.dtype, "shared", "shared.dyn")
+        pointers = [_pointer(b, o) for b, o in zip(buffers, attention.inputs)]
+        B.evaluate(_call(attention, tiles, shared.data, pointers, _pointer(out, attention.out)))
+    return compute_func([*buffers, *numbers, out], body[0])
+
+
+def is_aligned(attention: Attention) -> bool:
+    """Whether rows of q, k, v and the result provably begin at multiples of 16 bytes."""
+    analyzer = Analyzer()
+    for operand in (attention.q, attention.k, attention.v, attention.out):
+        elements = B.i64(_ALIGNMENT_BYTES // item_bytes(operand.dtype))
+        for number in (operand.offset, *operand.strides):
+            if not analyzer.can_prove(tir.floormod(as_expr(number), elements) == 0):
+                return False
+    return attention.size * item_bytes(attention.q.dtype) % _ALIGNMENT_BYTES == 0
+
+
+def _tiles(attention: Attention, shared_bytes: int) -> int:
+    """Tiles of 16 queries that a warp has."""
+    if _is_float(attention):
+        return 1
+    few = isinstance(attention.queries, int) and attention.queries < TWO_TILES_FROM
+    return 1 if few or _shared_bytes(attention, 2) > shared_bytes else 2
+
+
+def _shared_bytes(attention: Attention, tiles: int) -> int:
+    return _shared_elements(attention, tiles) * item_bytes(attention.q.dtype)
+
+
+def _resident(attention: Attention, tiles: int) -> int:
+    """Blocks that a multiprocessor's registers are shared by."""
+    if tiles > 1 or attention.size > SMALL_HEAD:
+        return 2
+    if _is_float(attention):
+        return 3
+    return 4 if attention.mask is None else 3
+
+
+def _shared_elements(attention: Attention, tiles: int) -> int:
+    """Elements of shared memory: padded rows of Q and twice of K and V; of float32 once, and the weights."""
+    if _is_float(attention):
+        filled = -(-attention.size // 4) * 4
+        columns = -(-attention.size // 32) * 32
+        keys = TILE if attention.size <= SMALL_HEAD else TILE // 2
+        return (TILE + keys) * 4 * (filled // 4 | 1) + keys * columns + TILE * (keys + 4)
+    line = -(-attention.size // 16) * 16 + _ALIGNMENT_BYTES // item_bytes(attention.q.dtype)
+    return (tiles + 4) * TILE * line
+
+
+def _is_float(attention: Attention) -> bool:
+    return attention.q.dtype == "float32"
+
+
+def _pointer(buffer: Buffer, operand: Operand) -> Expr:
+    flat = B.flat_view(buffer)
+    return tir.address_of(B.fetch(flat, as_expr(operand.offset)))
+
+
+def _call(attention: Attention, tiles: int, shared: Expr, pointers: list[Expr], out: Expr) -> Expr:
+    mask = attention.mask
+    masked = 0
+    if mask is not None:
+        masked = 1 if is_number(mask.strides[3], 0) else 2
+    traits = ", ".join(
+        [
+            *(_TYPES[o.dtype] for o in (attention.q, attention.out, mask or attention.out)),
+            *map(str, (attention.size, tiles, masked)),
+            *map(str, map(int, (attention.causal is not None, attention.safe, is_aligned(attention)))),
+        ]
+    )
+    function = "attention_of_floats" if _is_float(attention) else "attention"
+    name = f"{_FUNCTION}_{'_'.join(traits.replace('__nv_', '').split(', '))}"
+    pointers = pointers if mask is not None else [*pointers, out]  # not read then
+    sizes = (*attention.leading[1:], attention.queries, attention.keys, attention.causal or 0)
+    strides = [s for o in (attention.q, attention.k, attention.v, attention.out) for s in o.strides]
+    strides += mask.strides if mask is not None else (0, 0, 0, 0, 0)
+    numbers = [tir.Cast("int32", as_expr(size)) for size in sizes]
+    numbers += [compat.const(attention.scale, "float32"), *map(as_expr, strides)]
+    return T.cuda.func_call(
+        name,
+        shared,
+        *pointers,
+        out,
+        *numbers,
+        source_code=_source(_is_float(attention))
+        + _WRAPPER.format(name=name, traits=traits, function=function),
+    )
+
+
+_WRAPPER = """
+__device__ __forceinline__ void {name}(
+    void* shared, const void* q, const void* k, const void* v, const void* mask, void* out, int batches, int heads,
+    int queries, int keys, int offset, float scale, long long q0, long long q1, long long q2, long long q3,
+    long long k0, long long k1, long long k2, long long k3, long long v0, long long v1, long long v2, long long v3,
+    long long o0, long long o1, long long o2, long long o3, long long m0, long long m1, long long m2, long long m3,
+    long long m4) {{
+  using namespace tvm_stitch;
+  using Of = Traits<{traits}>;
+  using T = Of::Element;
+  {function}<Of>((T*)shared, (const T*)q, (const T*)k, (const T*)v, (const Of::MaskElement*)mask, (Of::Result*)out,
+                batches, heads, queries, keys, offset, scale, Rows{{q0, q1, q2, q3}}, Rows{{k0, k1, k2, k3}},
+                Rows{{v0, v1, v2, v3}}, Rows{{o0, o1, o2, o3}}, MaskStrides{{m0, m1, m2, m3, m4}});
+}}
+"""
+
+
+@cache
+def _source(is_float: bool) -> str:
+    return sources("copies", "attention", *(["attention_float"] if is_float else []))

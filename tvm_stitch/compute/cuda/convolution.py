@@ -1,0 +1,312 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exact float32 convolution of a CUDA device: a kernel of our own for packed weights, channels first.
+
+A matrix product whose right side is gathered from the images while it is copied to shared memory, in the background.
+``cuda_convolution_plan`` chooses the tile, and into how many splits the depth is divided: a batch of one has too few
+results to fill a device otherwise, and cuDNN does not divide (512 channels, 3 x 3, 7 x 7 places: 157 us by cuDNN, 16
+here, on an H100). Splits are added up by whatever stitched kernel reads them; or by the convolution's own, behind a
+barrier of a cluster or of the grid, where the other one would do nothing that this cannot. A PrimFunc has sizes of its
+operands as variables, so that convolutions that differ in them alone share a kernel.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import astuple, dataclass
+from typing import Any
+
+import numpy as np
+
+from ...codegen import builder as B
+from ...codegen.exact_constants import exact_constants
+from ...codegen.gpu.kernel import COOPERATIVE
+from ...codegen.gpu.launch_bounds import bound_registers
+from ...codegen.gpu.launch_check import check_multiprocessors
+from ...compat import Buffer, Expr, T, tir
+from ...graph.extent import ceildiv, product
+from ..cpu.emit import compute_func
+from .convolution_plan import DEPTH, ConvolutionPlan, ImageConvolution, Tile
+from .epilogue import Epilogue, TileEvaluator
+from .positions import Places
+from .sources import sources
+from .splits import ByCluster, ByGrid, Cluster, Grid, add_up
+
+FIRST_CAPABILITY = 80
+"""Ten times the least compute capability: that of copies in the background."""
+
+_FUNCTION = "tvm_stitch_convolution"
+
+
+@dataclass(frozen=True)
+class KernelOf:
+    """What a kernel is compiled for: the same for convolutions that differ in sizes alone.
+
+    Attributes:
+        tile, resident, gathered: of its plan.
+        has_splits: whether sums are divided; into how many parts is a size.
+        axes: spatial ones of the operands, 1 or 2.
+        groups, window, strides, padding, dilation, exchanged: of the convolution.
+    """
+
+    tile: Tile
+    resident: int
+    gathered: bool
+    has_splits: bool
+    axes: int
+    groups: int
+    window: tuple[int, int]
+    strides: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+    exchanged: bool
+
+    def numbers(self) -> list[int]:
+        """The same as numbers, for an attribute of the kernel."""
+        parts = (part if isinstance(part, tuple) else (part,) for part in astuple(self))
+        return [int(number) for numbers in parts for number in numbers]
+
+    @staticmethod
+    def from_numbers(numbers: Sequence[int]) -> KernelOf:
+        """What :meth:`numbers` gave."""
+        rows, places, slices, resident, gathered, has_splits, axes, groups, *rest, exchanged = numbers
+        window, strides, padding, dilation = ((rest[i], rest[i + 1]) for i in range(0, 8, 2))
+        tile = Tile(rows, places, slices)
+        return KernelOf(
+            tile,
+            resident,
+            bool(gathered),
+            bool(has_splits),
+            axes,
+            groups,
+            window,
+            strides,
+            padding,
+            dilation,
+            bool(exchanged),
+        )
+
+
+def kernel_of(convolution: ImageConvolution, plan: ConvolutionPlan, axes: int) -> KernelOf:
+    """What the kernel of a convolution is compiled for."""
+    c = convolution
+    return KernelOf(
+        plan.tile,
+        plan.resident,
+        plan.gathered,
+        plan.splits > 1,
+        axes,
+        c.groups,
+        c.window,
+        c.strides,
+        c.padding,
+        c.dilation,
+        c.exchanged,
+    )
+
+
+def packed_weight(weight: np.ndarray, convolution: ImageConvolution, plan: ConvolutionPlan) -> np.ndarray:
+    """The weight ``<groups * outputs, inputs, window...>`` as the kernel reads it: ``<groups * depth, line>``.
+
+    The depth is filled up to whole steps, a line to whole tiles.
+    """
+    c, taps = convolution, int(np.prod(convolution.window))
+    line = -(-c.outputs // plan.tile.rows) * plan.tile.rows
+    of_run, runs = (c.inputs * taps, 1) if plan.gathered else (c.inputs, taps)
+    by_product = weight.reshape(c.groups, c.outputs, c.inputs, taps)
+    order = (0, 2, 3, 1) if plan.gathered else (0, 3, 2, 1)
+    filled = np.zeros((c.groups, runs, -(-of_run // DEPTH) * DEPTH, line), "float32")
+    filled[:, :, :of_run, : c.outputs] = by_product.transpose(order).reshape(
+        c.groups, runs, of_run, c.outputs
+    )
+    return filled.reshape(-1, line)
+
+
+def cuda_convolution(
+    of: KernelOf,
+    epilogue: Epilogue | None = None,
+    lanes: int = 1,
+    added_up: ByCluster | ByGrid | None = None,
+) -> Any:
+    """The scheduled PrimFunc: data, packed weight and result, which has the splits as its first axis if it has some.
+
+    With an epilogue it takes the epilogue's operands behind the weight, and gives its results. Then, and where splits
+    are added up, ``lanes`` neighbouring places, of which an image's are a multiple, are evaluated at once.
+
+    Args:
+        of: what it is compiled for.
+        epilogue: what is computed of the result.
+        lanes: see above.
+        added_up: by whom splits are, if the kernel does that itself. By the grid, they are a last result behind the
+            others; by clusters, nothing of them is written to device memory. Else a kernel with splits has no epilogue.
+    """
+    by_grid = added_up if isinstance(added_up, ByGrid) else None
+    cluster = added_up.splits if isinstance(added_up, ByCluster) else 1
+    images, channels, lines, line, outputs, splits = (
+        tir.Var(name, "int64") for name in ("n", "c", "k", "line", "f", "splits")
+    )
+    extents = [tir.Var(name, "int64") for name in "hw"[-of.axes :]]
+    places = [tir.Var(f"out_{name}", "int64") for name in "hw"[-of.axes :]]
+    first = [channels, images] if of.exchanged else [images, channels]
+    data = _buffer([*first, *extents], "data")
+    weight = _buffer([lines, line], "weight")
+    whole = [images, outputs, *places]
+    behind = _behind(epilogue, whole)
+    divided = [_buffer([splits, *whole], "splits")] if of.has_splits and cluster == 1 else []
+    out = [_buffer(whole, "out")] if not behind and (by_grid or not divided) else []
+    count = splits if divided else B.i64(cluster)
+    own = tir.floordiv(outputs, B.i64(of.groups))
+    of_split = product(
+        [ceildiv(own, of.tile.rows), ceildiv(product([images, *places]), of.tile.places), of.groups]
+    )
+    blocks = of_split * count
+    keeps_tile = (epilogue is not None or cluster > 1) and not divided
+    floats = of.tile.shared_floats(of.exchanged, keeps_tile)
+    with B.kernel() as body, ExitStack() as stack:
+        if by_grid is not None:
+            check_multiprocessors(by_grid.device, data, ceildiv(blocks, of.resident))
+        block = stack.enter_context(T.launch_thread("blockIdx.x", blocks))
+        if cluster > 1:
+            stack.enter_context(T.launch_thread("clusterCtaIdx.x", B.i64(cluster)))
+        thread = stack.enter_context(T.launch_thread("threadIdx.x", B.i64(of.tile.threads)))
+        bound_registers(stack, of.resident)
+        shared = B.local([floats], "float32", "shared", "shared.dyn")
+        at = B.local([4], "int64", "at") if keeps_tile else None
+        sizes = [
+            images,
+            tir.floordiv(channels, B.i64(of.groups)),
+            *_two(extents),
+            own,
+            *_two(places),
+            line,
+            count,
+            B.i64(lanes),
+        ]
+        group = Cluster(cluster, tir.floormod(block, B.i64(cluster)))
+        buffers = [data, weight, *([] if keeps_tile else divided or out)]
+        number = block
+        if cluster > 1:
+            number = group.rank * of_split + tir.floordiv(block, B.i64(cluster))
+        B.evaluate(_call(of, shared.data, buffers, at, [*sizes, number]))
+        results = [B.flat_view(buffer) for buffer in behind or out]
+        evaluator = None if epilogue is None else TileEvaluator(epilogue, results, lanes)
+        if by_grid is not None:
+            grid = Grid(blocks, of.tile.threads, block, thread)
+            add_up(divided[0], whole, evaluator or results[0], lanes, by_grid, grid)
+        elif at is not None:
+            _write_back(of, evaluator or results[0], shared, at, thread, whole, lanes, group)
+    made = exact_constants(compute_func([data, weight, *behind, *out, *divided], body[0]))
+    return made.with_attrs(COOPERATIVE) if by_grid is not None else made
+
+
+def tiles_of(of: KernelOf, whole: Sequence[int]) -> int:
+    """The tiles of a convolution whose results have those extents, of one split."""
+    images, outputs, *places = whole
+    rows = ceildiv(outputs // of.groups, of.tile.rows)
+    return of.groups * rows * ceildiv(images * math.prod(places), of.tile.places)
+
+
+def _behind(epilogue: Epilogue | None, whole: list[Any]) -> list[Buffer]:
+    """The buffers of an epilogue's operands and results, their shapes in the sizes of the kernel."""
+    if epilogue is None:
+        return []
+    every = tuple(range(len(whole)))
+    tensors = [*epilogue.operands, *((tensor, every) for tensor in epilogue.graph.outputs)]
+    return [
+        tir.decl_buffer([B.i64(1) if at is None else whole[at] for at in axes], tensor.dtype, tensor.name)
+        for tensor, axes in tensors
+    ]
+
+
+def _write_back(
+    of: KernelOf, result: TileEvaluator | Buffer, shared: Buffer, at: Buffer, thread: Expr, whole: list[Any],
+    lanes: int, cluster: Cluster,
+) -> None:  # fmt: skip
+    """Store what a block has in shared memory, or what an epilogue makes of it.
+
+    A thread keeps its places, and goes through the channels of the tile; in a cluster through some of them, of which it
+    adds up the tiles of all blocks. ``at`` has where it begins, in numbers of which TVM's simplifier knows nothing: it
+    writes divisions anew wherever they are used.
+    """
+    _, _, *places = whole
+    across = of.tile.places // lanes
+    down = of.tile.threads // across
+    image, vector, first, left = (B.fetch(at, i) for i in range(4))
+    of_image = B.cell(
+        tir.floordiv(product(places), B.i64(lanes)), "of_image"
+    )  # hidden: it would lose sight of lanes
+    column = tir.floormod(thread, B.i64(across)) * B.i64(lanes)
+    each = of.tile.rows // down
+    if cluster.blocks > 1:
+        cluster.meet()
+    with B.loop("serial", -(-each // cluster.blocks), "i") as i:
+        number = i * B.i64(cluster.blocks) + cluster.rank
+        line = number * B.i64(down) + tir.floordiv(thread, B.i64(across))
+        is_line = tir.LT(line, left)
+        if each % cluster.blocks:
+            is_line = tir.And(is_line, tir.LT(number, B.i64(each)))
+        with B.when(is_line):
+            start, sums = line * B.i64(of.tile.places) + column, shared
+            if cluster.blocks > 1:
+                sums = cluster.added_up(shared, start, lanes)
+                start = B.i64(0)
+            at_places = Places(whole, image, first + line, vector, of_image, lanes)
+            if isinstance(result, TileEvaluator):
+                result.emit(sums, start, at_places)
+            else:
+                place = at_places.first(tuple(range(len(whole))))
+                with B.loop("vectorized", lanes, "v") as v:
+                    B.store(result, B.fetch(sums, start + v), [place + v])
+    if cluster.blocks > 1:
+        cluster.meet()  # no block ends while others read its tile
+
+
+def _two(extents: list[Any]) -> list[Any]:
+    return [B.i64(1), *extents][-2:]
+
+
+def _buffer(shape: list[Any], name: str) -> Buffer:
+    return tir.decl_buffer(shape, "float32", name)
+
+
+def _call(of: KernelOf, shared: Expr, buffers: list[Buffer], at: Buffer | None, sizes: list[Any]) -> Expr:
+    """A call of the kernel's C++. Given ``at`` and no buffer of the result, the tile stays in shared memory."""
+    tile, keeps = of.tile, at is not None
+    numbers = [
+        tile.rows,
+        tile.places,
+        tile.slices,
+        DEPTH,
+        int(of.gathered),
+        int(keeps),
+        int(of.exchanged),
+        of.groups,
+    ]
+    numbers += [*of.window, *of.strides, *of.padding, *of.dilation]
+    name = "_".join([_FUNCTION, *map(str, numbers)])
+    pointers = [tir.address_of(B.fetch(B.flat_view(buffer), 0)) for buffer in buffers]
+    pointers += [] if at is None else [tir.address_of(B.fetch(at, 0))]
+    given = "nullptr, (long long*)result" if keeps else "(float*)result, nullptr"
+    return T.cuda.func_call(
+        name,
+        shared,
+        *pointers,
+        *(tir.Cast("int32", size) for size in sizes),
+        source_code=sources("copies", "convolution_float")
+        + _WRAPPER.format(name=name, traits=", ".join(map(str, numbers)), given=given),
+    )
+
+
+_WRAPPER = """
+__device__ __forceinline__ void {name}(
+    void* shared, const void* data, const void* weight, void* result, int images, int channels, int height, int width,
+    int outputs, int out_height, int out_width, int line, int splits, int lanes,
+    int block) {{
+  using namespace tvm_stitch;
+  convolution_of_floats<ConvolutionTraits<{traits}>>(
+      (float*)shared, (const float*)data, (const float*)weight, {given},
+      ConvolutionSizes{{images, channels, height, width, outputs, out_height, out_width, line, splits, lanes}},
+      block);
+}}
+"""

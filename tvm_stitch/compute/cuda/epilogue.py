@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a CUDA kernel makes of a tile of a convolution's results before it writes them.
+
+An epilogue is a graph of element-wise operators on the result ``<images, channels, places...>``. What it reads besides
+has some of these axes: all of them (a residual), the channels (a bias), images and channels (a gate), lines of places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass
+
+from ... import compat
+from ...codegen import builder as B
+from ...codegen.arithmetic import DEVICE
+from ...codegen.evaluator import convert, short_name, widen
+from ...codegen.negation import hidden_negation
+from ...codegen.opaque import C_TYPES
+from ...compat import Buffer, Expr
+from ...graph.dtype import FLOATS, compute_dtype
+from ...graph.extent import is_number, same
+from ...graph.ir import Access, Operator, StitchGraph, Tensor
+from ...graph.rewrite.build import assemble
+from ...support.failures import Refusal
+from .positions import Axes, Places, spatial
+
+VECTORS = frozenset({"float32", "float16", "bfloat16"})
+"""Element types of which an epilogue reads and writes neighbours at once."""
+DTYPES = frozenset({*FLOATS, *C_TYPES})
+"""Those that it reads and writes."""
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """An epilogue that a tile can be evaluated with.
+
+    Attributes:
+        graph: its operators, in topological order.
+        product: the convolution's result, an input of the graph.
+        operands: what it reads besides, each with its axes.
+    """
+
+    graph: StitchGraph
+    product: Tensor
+    operands: tuple[tuple[Tensor, Axes], ...]
+
+    @property
+    def rank(self) -> int:
+        """Axes of the result."""
+        return len(self.product.shape)
+
+
+def without_sum(graph: StitchGraph, splits: Tensor) -> StitchGraph:
+    """A graph that begins with the sums of a convolution's splits, with these sums as an input in their place.
+
+    Raises:
+        Refusal: where the splits are read otherwise.
+    """
+    if len(splits.consumers) != 1 or splits.consumers[0].is_reduce:
+        raise Refusal(f"{splits.name} is not added up in one place")
+    (added,) = splits.consumers
+    inputs = [added.output if tensor is splits else tensor for tensor in graph.inputs]
+    operators = [op for op in graph.operators if op is not added]
+    return assemble(StitchGraph(graph.name, inputs, operators, graph.outputs, graph.symbols), operators)
+
+
+def components(graph: StitchGraph, products: Sequence[int]) -> list[tuple[StitchGraph, tuple[int, ...]]]:
+    """The parts of a graph that have no operator in common, and none of the ``products``, by their places as inputs.
+
+    Each has all inputs, and the numbers of its outputs among the graph's.
+    """
+    shared = {graph.inputs[i] for i in products}
+    groups: list[tuple[set[Tensor], list[int]]] = []
+    for number, output in enumerate(graph.outputs):
+        reached, numbers = _reached(output, shared), [number]
+        for group in [group for group in groups if not group[0].isdisjoint(reached)]:
+            groups.remove(group)
+            reached, numbers = reached | group[0], [*group[1], *numbers]
+        groups.append((reached, numbers))
+    return [(_giving(graph, sorted(numbers)), tuple(sorted(numbers))) for _, numbers in groups]
+
+
+def _reached(output: Tensor, shared: Container[Tensor]) -> set[Tensor]:
+    """The tensors that one depends on, but for inputs that are not shared."""
+    found: set[Tensor] = set()
+    waiting = [output]
+    while waiting:
+        tensor = waiting.pop()
+        if tensor not in found and (tensor.producer is not None or tensor in shared):
+            found.add(tensor)
+            waiting += tensor.producer.inputs if tensor.producer is not None else []
+    return found
+
+
+def _giving(graph: StitchGraph, numbers: Sequence[int]) -> StitchGraph:
+    outputs = [graph.outputs[number] for number in numbers]
+    part = StitchGraph(graph.name, graph.inputs, graph.operators, outputs, graph.symbols)
+    return assemble(part, graph.operators)
+
+
+def epilogue_of(graph: StitchGraph, product: Tensor) -> Epilogue:
+    """A graph as the epilogue of the convolution that makes one of its inputs.
+
+    Raises:
+        Refusal: where the graph does anything else than element-wise operations on it.
+    """
+    whole: Axes = tuple(range(len(product.shape)))
+    operands: dict[Tensor, Axes] = {}
+    for output in graph.outputs:
+        if output.producer is None or len(output.shape) != len(whole):
+            raise Refusal(f"{output.name} is no element-wise function of the convolution's result")
+        if not all(map(same, output.shape, product.shape)) or output.dtype not in DTYPES:
+            raise Refusal(f"{output.name} has another shape or dtype than an epilogue's results")
+    for op, axes in _points(graph, whole):
+        _check(op)
+        for access in op.accesses:
+            tensor, inner = access.tensor, _axes_of(access, op, axes)
+            if tensor.producer is not None:
+                continue
+            if tensor is product and inner != whole:
+                raise Refusal("the convolution's result is not read element by element")
+            if tensor is not product and operands.setdefault(tensor, inner) != inner:
+                raise Refusal(f"{tensor.name} is read in two ways")
+    for tensor, inner in operands.items():
+        _check_operand(tensor, inner, product)
+    return Epilogue(graph, product, tuple(operands.items()))
+
+
+def _points(graph: StitchGraph, whole: Axes) -> Iterator[tuple[Operator, Axes]]:
+    """The operators with the axes that they are evaluated at, readers before what they read."""
+    found: dict[tuple[Operator, Axes], None] = {}
+    waiting = [(output.producer, whole) for output in graph.outputs if output.producer is not None]
+    while waiting:
+        key = waiting.pop()
+        if key in found:
+            continue
+        found[key] = None
+        yield key
+        op, axes = key
+        for access in op.accesses:
+            if access.tensor.producer is not None:
+                waiting.append((access.tensor.producer, _axes_of(access, op, axes)))
+
+
+def _axes_of(access: Access, op: Operator, axes: Axes) -> Axes:
+    """The axes of the result that index what an operator reads, where these are ``axes`` for the operator's own."""
+    of_axis = {axis.var: at for axis, at in zip(op.spatial, axes)}
+    found: list[int | None] = []
+    for index in access.indices:
+        if compat.int_value(index) == 0:
+            found.append(None)
+        elif index in of_axis:
+            found.append(of_axis[index])
+        else:
+            raise Refusal(f"{access.tensor.name} is not read along whole axes")
+    return tuple(found)
+
+
+def _check(op: Operator) -> None:
+    """Refuse reductions, and operators that do different things in different places."""
+    if op.is_reduce or any(access.guarded for access in op.accesses):
+        raise Refusal(f"{op.name} is not element-wise")
+    axes = {axis.var for axis in op.spatial}
+
+    def visit(e: Expr) -> bool:
+        return e in axes if compat.kind(e) in ("Var", "SizeVar") else any(map(visit, _operands(e)))
+
+    if visit(op.value):
+        raise Refusal(f"{op.name} depends on places")
+
+
+def _operands(e: Expr) -> Sequence[Expr]:
+    """Those of an expression, but the indices of what it loads."""
+    return () if compat.is_load(e) else compat.operands(e)
+
+
+def _check_operand(tensor: Tensor, axes: Axes, product: Tensor) -> None:
+    if tensor.dtype not in DTYPES:
+        raise Refusal(f"{tensor.name} is of {tensor.dtype}, which no epilogue reads")
+    refusal = Refusal(f"{tensor.name} has other axes than the convolution's result")
+    if len(axes) != len(tensor.shape):
+        raise refusal
+    for extent, at in zip(tensor.shape, axes):
+        if not (is_number(extent, 1) if at is None else same(extent, product.shape[at])):
+            raise refusal
+    used = [at for at in axes if at is not None]
+    if used != sorted(set(used)):
+        raise refusal
+
+
+class TileEvaluator:
+    """Emits an epilogue for neighbouring places of a channel.
+
+    Args:
+        epilogue: what is evaluated.
+        buffers: of its operands and results, flat, in order.
+        lanes: places that are evaluated at once.
+    """
+
+    def __init__(self, epilogue: Epilogue, buffers: Sequence[Buffer], lanes: int):
+        self.epilogue, self.lanes = epilogue, lanes
+        count = len(epilogue.operands)
+        self.operands = {tensor: buffer for (tensor, _), buffer in zip(epilogue.operands, buffers)}
+        self.outputs = list(zip(epilogue.graph.outputs, buffers[count:]))
+        self.binder = B.Binder()
+        self.known: dict[tuple[Operator, Axes], Expr] = {}
+        self.leaf: dict[Tensor, Expr] = {}
+
+    def emit(self, sums: Buffer, start: Expr, places: Places) -> None:
+        """Evaluate and store.
+
+        Args:
+            sums: what holds the convolution's results, the first lane's at ``start``.
+            start: see above.
+            places: where the lanes are in other tensors.
+        """
+        whole: Axes = tuple(range(self.epilogue.rank))
+        self.known, self.leaf = {}, {}
+        tiles = {self.epilogue.product: self._tile(sums, start, "sums")}
+        for tensor, axes in self.epilogue.operands:
+            buffer = self.operands[tensor]
+            if not spatial(axes):
+                self.leaf[tensor] = _widened(B.fetch(buffer, places.first(axes)), tensor)
+            elif places.are_neighbours(axes):
+                tiles[tensor] = self._tile(buffer, places.first(axes), f"{tensor.name[:16]}_in")
+        results = [B.local([self.lanes], t.dtype, f"{t.name[:16]}_out") for t, _ in self.outputs]
+        for op, axes in _points(self.epilogue.graph, whole):
+            if not spatial(axes):
+                self._value(op, axes)  # the same for all lanes
+        of_all = dict(self.known)
+        with B.loop("unroll", self.lanes, "lane") as lane:
+            self.known = dict(of_all)
+            for tensor, tile in tiles.items():
+                self.leaf[tensor] = _widened(B.fetch(tile, lane), tensor)
+            for tensor, axes in self.epilogue.operands:
+                if spatial(axes) and tensor not in tiles:
+                    value = B.cell(B.fetch(self.operands[tensor], places.at(axes, lane)), "line_in")
+                    self.leaf[tensor] = _widened(value, tensor)
+            for (tensor, _), result in zip(self.outputs, results):
+                assert tensor.producer is not None
+                B.store(result, convert(self._value(tensor.producer, whole), tensor.dtype), [lane])
+        for (tensor, flat), result in zip(self.outputs, results):
+            with B.loop(_loop_of(tensor.dtype), self.lanes, "v") as v:
+                B.store(flat, B.fetch(result, v), [places.first(whole) + v])
+
+    def _tile(self, source: Buffer, start: Expr, name: str) -> Buffer:
+        """The lanes' elements from a place on, in registers."""
+        dtype = compat.buffer_dtype(source)
+        tile = B.local([self.lanes], dtype, name)
+        with B.loop(_loop_of(dtype), self.lanes, "v") as v:
+            B.store(tile, B.fetch(source, start + v), [v])
+        return tile
+
+    def _value(self, op: Operator, axes: Axes) -> Expr:
+        """The value of an operator at some axes of the element, bound on first use."""
+        if (op, axes) not in self.known:
+            accesses = iter(op.accesses)
+
+            def visit(e: Expr) -> Expr:
+                if compat.is_load(e):
+                    access = next(accesses)
+                    producer = access.tensor.producer
+                    if producer is None:
+                        return self.leaf[access.tensor]
+                    return self._value(producer, _axes_of(access, op, axes))
+                hidden = hidden_negation(e, visit)
+                return widen(e, visit, DEVICE) if hidden is None else hidden
+
+            self.known[op, axes] = self.binder.bind(visit(op.value), short_name(op))
+        return self.known[op, axes]
+
+
+def _loop_of(dtype: str) -> str:
+    """The kind of loop over neighbours of an element type."""
+    return "vectorized" if dtype in VECTORS else "unroll"
+
+
+def _widened(value: Expr, tensor: Tensor) -> Expr:
+    return convert(value, compute_dtype(tensor.dtype))

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Libraries of compiled models that run without Python on a GPU too: with CUDA kernels that are compiled already.
+
+TVM writes CUDA C into a model's library, and compiles it through Python when a kernel is first launched. Here it is
+compiled when the library is written, and the library has the result in its place.
+
+TVM 0.27 serializes a CUDA module as a format, the kernels' signatures and CUDA C. While a library is written, such
+modules are replaced by ones with another format and compiled code, a form that TVM's runtime loads as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import shutil
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ..support.failures import let_pass
+from ..support.interrupts import watched
+from ..target import resolve_target
+from . import embedded
+from .linking import check_linker, linking
+
+COMPILER_VARIABLE = "TVM_CUDA_COMPILE_MODE"
+"""TVM's environment variable that says what compiles CUDA C: ``nvcc`` or ``nvrtc``."""
+
+HOW_TO_GET_IT = (
+    "nvcc of the CUDA toolkit on the PATH, or NVRTC: pip install cuda-bindings and nvidia-cuda-nvrtc"
+)
+
+_SOURCE_FORMAT = b"cuda"
+
+
+def export_library(
+    executable: Any, path: str | os.PathLike[str], target: Any = "native", **options: Any
+) -> None:
+    """``executable.export_library(path)``, with CUDA kernels as machine code.
+
+    The library runs on devices of the target's architecture; written with nvcc, on later ones too. For targets without
+    CUDA kernels this is TVM's own export.
+
+    Args:
+        executable: what ``tvm_stitch.compile``, ``tvm.compile`` or ``relax.build`` returned.
+        path: of the library.
+        target: what it was compiled for.
+        options: passed on to TVM's ``export_library``.
+
+    Raises:
+        TypeError: if ``executable`` is not a compiled model.
+        OSError: if the path's folder does not exist, or cannot be written to.
+        ValueError: if there are CUDA kernels, and the target is no CUDA device.
+        RuntimeError: if there are CUDA kernels, and nothing here that compiles them, or it rejects them; if no C++
+            compiler links the library.
+    """
+    target = resolve_target(target)
+    _check(executable, Path(path))
+    if not options:  # which may name another linker
+        check_linker(target)
+    if target.kind.name != "cuda" and _parents(executable.mod):
+        said = f"the model has CUDA kernels, target={target.kind.name!r} has none"
+        raise ValueError(f"{said}: give the target that it was compiled for")
+    with watched(), linking(Path(path)), _compiled_kernels(executable.mod, target):
+        executable.export_library(str(Path(path)), **options)
+
+
+def _check(executable: Any, path: Path) -> None:
+    if not hasattr(executable, "mod") or not callable(getattr(executable, "export_library", None)):
+        raise TypeError(
+            f"a compiled model is what tvm_stitch.compile or tvm.compile returns, not {type(executable).__name__}"
+        )
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; give the path of a file, such as {path / 'model.so'}")
+    if not path.absolute().parent.is_dir():
+        raise FileNotFoundError(f"no folder {path.absolute().parent} to write {path.name} to")
+    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+        raise PermissionError(f"{path} cannot be written")
+
+
+def kernel_compiler() -> str | None:
+    """What compiles CUDA C here: ``nvcc`` or ``nvrtc``; None if nothing does."""
+    if named := os.environ.get(COMPILER_VARIABLE):
+        return named.lower()
+    if shutil.which("nvcc"):
+        return "nvcc"
+    try:
+        return "nvrtc" if importlib.util.find_spec("cuda.bindings") else None
+    except ImportError:
+        return None
+
+
+@contextlib.contextmanager
+def _compiled_kernels(root: Any, target: Any) -> Iterator[None]:
+    """While it lasts, CUDA modules below this one hold compiled kernels, and cannot run in this process."""
+    changed: list[tuple[Any, list[Any]]] = []
+    try:
+        for parent in _parents(root):
+            before = list(parent.imports)
+            after = [_compiled(m, target) if m.kind == "cuda" else m for m in before]
+            changed.append((parent, before))
+            _set_imports(parent, after)
+        yield
+    finally:
+        for parent, before in changed:
+            _set_imports(parent, before)
+
+
+def _parents(module: Any) -> list[Any]:
+    """The modules, this one and those below it, that import CUDA kernels."""
+    below = [found for inner in module.imports for found in _parents(inner)]
+    return below + ([module] if any(inner.kind == "cuda" for inner in module.imports) else [])
+
+
+def _set_imports(module: Any, imports: list[Any]) -> None:
+    module.clear_imports()
+    for inner in imports:
+        module.import_module(inner)
+
+
+def _compiled(module: Any, target: Any) -> Any:
+    """A module of CUDA C with the kernels compiled.
+
+    TVM writes one as the format and the code, each behind its length, and between them the kernels' signatures.
+    """
+    source, data = module.inspect_source().encode(), embedded.serialize(module)
+    start, end = _text(_SOURCE_FORMAT), _text(source)
+    if not data.startswith(start):
+        return module  # compiled already
+    if not data.endswith(end):
+        raise RuntimeError(
+            "this TVM writes CUDA modules in a form that is not known: use its own export_library"
+        )
+    form, code = _compile(source.decode(), target)
+    return embedded.serialized("cuda", _text(form.encode()) + data[len(start) : -len(end)] + _text(code))
+
+
+def _text(data: bytes) -> bytes:
+    return struct.pack("<Q", len(data)) + data
+
+
+def _compile(source: str, target: Any) -> tuple[str, bytes]:
+    """The format of machine code, and the code."""
+    from tvm.support.nvcc import compile_cuda
+
+    compiler = kernel_compiler()
+    if compiler is None:
+        raise RuntimeError(f"nothing here compiles CUDA kernels: install {HOW_TO_GET_IT}")
+    try:
+        with target:
+            if compiler == "nvrtc":
+                return "cubin", bytes(compile_cuda(source, target_format="cubin", compiler=compiler))
+            number = str(target.arch).removeprefix("sm_")
+            arch = ["-gencode", f"arch=compute_{number},code=[sm_{number},compute_{number}]"]
+            return "fatbin", bytes(compile_cuda(source, target_format="fatbin", arch=arch, compiler=compiler))
+    except RuntimeError as err:
+        let_pass(err)
+        raise RuntimeError(f"{compiler} rejects the kernels: {_complaint(str(err), source)}") from err
+
+
+def _complaint(text: str, source: str) -> str:
+    """What the compiler says is wrong, out of an error in which TVM puts all the source before that."""
+    told = text.replace(source, "").replace("Compilation error:", "")
+    lines = [line.strip() for line in told.splitlines() if line.strip()]
+    errors = [line for line in lines if re.search(r"\b(error|fatal)\b", line)]
+    return "; ".join(errors[:3] or lines[-1:]) or "no reason given"

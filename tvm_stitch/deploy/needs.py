@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a compiled model needs at run time beside the library that it was exported to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from ..compute.cuda import library
+from ..relax.lowering.embed_libraries import called_by_name
+from ..relax.rewriting.operators import operator_name
+from .export import HOW_TO_GET_IT as COMPILER
+
+EXTRA_PREFIX = "tvm.contrib."
+"""Functions of this prefix are in the part of TVM's runtime that holds what few models call, such as sorts."""
+
+_TVM = "pip install apache-tvm=={version}, or that file and libtvm_ffi of its wheels"
+
+
+def needs(lowered: tvm.IRModule, target: Any, compiled: bool = False) -> list[dict[str, str]]:
+    """What a process must have to run a model: each with its name, what it is for, and how to get it.
+
+    Args:
+        lowered: the module that code was generated from.
+        target: what for.
+        compiled: has its library CUDA kernels as machine code?
+    """
+    how = _TVM.format(version=tvm.__version__)
+    found = [("libtvm_runtime", "runs the model", how)]
+    names = called_by_name(lowered) | _called_in_kernels(lowered)
+    if any(name.startswith(EXTRA_PREFIX) for name in names):
+        found.append(("libtvm_runtime_extra", "has functions that the model calls", how))
+    if target.kind.name == "cuda":
+        found.append(("libtvm_runtime_cuda", "launches kernels", how))
+        found.append(
+            ("CUDA", "drives the device", "NVIDIA's driver, and libcudart: pip install nvidia-cuda-runtime")
+        )
+        if not compiled:
+            found.append(
+                ("Python with TVM", "compiles kernels when they are first launched", f"{how}; {COMPILER}")
+            )
+    for each in library.LIBRARIES:
+        if each.function in names:
+            found.append((each.title, f"computes {each.computes}", each.how_to_get_it))
+    return [dict(zip(("name", "what", "how"), entry)) for entry in found]
+
+
+def _called_in_kernels(mod: tvm.IRModule) -> set[str]:
+    """The functions of TVM's registry that PrimFuncs call."""
+    calls: list[Any] = []
+    for _, func in mod.functions_items():
+        if isinstance(func, tirx.PrimFunc):
+            tvm_ffi.structural_walk(func.body, (tvm.ir.Call, calls.append), order="post")
+    return {str(call.args[0].value) for call in calls if operator_name(call) == "tirx.tvm_call_packed"}

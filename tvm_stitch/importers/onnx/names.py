@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ONNX models imported with the names of their nodes, which TVM's importer drops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx
+import tvm
+from tvm import relax
+from tvm.relax.frontend.onnx import from_onnx, onnx_frontend
+
+from ...relax.report.named_spans import named_call, with_named_calls
+from .misread import check_read
+
+
+def from_onnx_named(proto: onnx.ModelProto, shape_dict: dict[str, list[int]] | None = None) -> tvm.IRModule:
+    """``from_onnx(proto, shape_dict)``, with every node's name as the source in the span of the call it becomes.
+
+    Of a node that becomes several calls the last has it. A node without a name goes by its first output's.
+
+    Args:
+        proto: the model.
+        shape_dict: shapes of inputs, to fix symbolic dimensions.
+
+    Raises:
+        ValueError: where the importer would take the model for another one.
+        Exception: what the importer raises.
+    """
+    check_read(proto)
+    importer = getattr(onnx_frontend, "ONNXGraphImporter", None)
+    if importer is None or not hasattr(importer, "_convert_operator"):
+        return from_onnx(proto, shape_dict=shape_dict)
+    named = onnx.ModelProto()
+    named.CopyFrom(proto)
+    for node in named.graph.node:
+        node.name = node.name or next((o for o in node.output if o), "")
+
+    class Naming(importer):  # type: ignore[misc, valid-type]
+        def _convert_operator(self, op_name: str, inputs: Any, attrs: Any, opset: int) -> Any:
+            made = super()._convert_operator(op_name, inputs, attrs, opset)
+            return self._named(made, str(attrs["tvm_custom"]["name"]))
+
+        def _named(self, made: Any, name: str) -> Any:
+            if isinstance(made, relax.Tuple):
+                return relax.Tuple([self._named(field, name) for field in made.fields])
+            if isinstance(made, relax.Var):
+                emitted.setdefault(str(made.name), name)
+            if not isinstance(made, relax.Call) or not name:
+                return made
+            return self.bb.normalize(named_call(made, name))
+
+    emitted: dict[str, str] = {}
+    opset = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 1)
+    mod = Naming(shape_dict, "float32").from_onnx(named.graph, opset)
+    return with_named_calls(mod, emitted)

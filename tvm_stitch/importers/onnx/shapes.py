@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shapes of ONNX models, in the form in which TVM's importer takes most models.
+
+Exporters compute shapes by operators: that of a reshape is gathered from another tensor, say, and concatenated. The
+importer takes some of these; where all shapes are fixed, they are constants, and ONNX Runtime computes them beforehand.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+
+import onnx
+
+from ...support.failures import let_pass
+
+
+def with_symbolic_dims(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The model, with symbolic dimensions where some exporters (Paddle's) write -1.
+
+    Those of inputs get names, ``x_dim0`` for the first one of ``x``; of other values nothing is known then.
+    """
+    values = [*proto.graph.input, *proto.graph.output, *proto.graph.value_info]
+    if not any(d.dim_value == -1 for v in values for d in _dims(v)):
+        return proto
+    made = onnx.ModelProto()
+    made.CopyFrom(proto)
+    taken = {d.dim_param for v in values for d in _dims(v)}
+    for value in made.graph.input:
+        for axis, dim in enumerate(_dims(value)):
+            if dim.dim_value == -1:
+                name = f"{value.name}_dim{axis}"
+                dim.dim_param = next(n for n in _candidates(name) if n not in taken)
+                taken.add(dim.dim_param)
+    for value in [*made.graph.output, *made.graph.value_info]:
+        for dim in _dims(value):
+            if dim.dim_value == -1:
+                dim.ClearField("dim_value")
+    return made
+
+
+def folded(proto: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> onnx.ModelProto | None:
+    """The model with what depends on constants and on its shapes alone computed, by ONNX Runtime.
+
+    Args:
+        proto: the model.
+        shapes: of inputs with symbolic dimensions.
+
+    Returns: the model; None where dimensions of inputs stay symbolic, or ONNX Runtime is missing or takes it not.
+    """
+    try:
+        import onnxruntime
+    except ImportError:
+        return None
+    fixed = _fixed(proto, shapes)
+    filled = {tensor.name for tensor in proto.graph.initializer}
+    inputs = [value for value in fixed.graph.input if value.name not in filled]
+    if not all(d.HasField("dim_value") for value in inputs for d in _dims(value)):
+        return None
+    options = onnxruntime.SessionOptions()
+    basic = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC  # ONNX's operators only
+    options.graph_optimization_level = basic
+    options.log_severity_level = 4
+    with tempfile.TemporaryDirectory() as folder:
+        options.optimized_model_filepath = os.path.join(folder, "model.onnx")
+        try:
+            onnxruntime.InferenceSession(
+                fixed.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            )
+            return onnx.load(options.optimized_model_filepath)
+        except Exception as error:  # of its own kinds, protobuf's and the system's: the model stays as it is
+            let_pass(error)
+            return None
+
+
+def _fixed(proto: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> onnx.ModelProto:
+    made = onnx.ModelProto()
+    made.CopyFrom(proto)
+    del made.graph.value_info[:]  # inferred anew, with the sizes
+    for value in made.graph.input:
+        for dim, size in zip(_dims(value), shapes.get(value.name, ())):
+            dim.dim_value = int(size)
+    return made
+
+
+def _dims(value: onnx.ValueInfoProto) -> Sequence[onnx.TensorShapeProto.Dimension]:
+    if not value.type.HasField("tensor_type"):
+        return ()
+    found: Sequence[onnx.TensorShapeProto.Dimension] = value.type.tensor_type.shape.dim
+    return found
+
+
+def _candidates(name: str) -> Iterable[str]:
+    yield name
+    yield from (f"{name}_{number}" for number in itertools.count(2))

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arithmetic and comparisons of PyTorch in the type in which PyTorch computes them, for TVM's importer.
+
+The importer gives a number the type of the tensor beside it, so that ``i * 2.5`` of integers is ``i * 2``; it divides
+integers as C does, leaves out the ``alpha`` of sums and differences, and knows no shifts.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from functools import partial, reduce
+from typing import Any
+
+from tvm import relax, tirx
+from tvm.relax import op as R
+
+from .core import Converter, argument, dtype_name
+
+OF_TWO: dict[str, tuple[Any, Any]] = {
+    "add": (R.add, operator.add),
+    "bitwise_and": (R.bitwise_and, operator.and_),
+    "bitwise_left_shift": (R.left_shift, operator.lshift),
+    "bitwise_or": (R.bitwise_or, operator.or_),
+    "bitwise_right_shift": (R.right_shift, operator.rshift),
+    "bitwise_xor": (R.bitwise_xor, operator.xor),
+    "eq": (R.equal, operator.eq),
+    "floor_divide": (R.floor_divide, operator.floordiv),
+    "fmod": (R.mod, None),
+    "ge": (R.greater_equal, operator.ge),
+    "gt": (R.greater, operator.gt),
+    "le": (R.less_equal, operator.le),
+    "__lshift__": (R.left_shift, operator.lshift),
+    "lt": (R.less, operator.lt),
+    "maximum": (R.maximum, None),
+    "minimum": (R.minimum, None),
+    "mul": (R.multiply, operator.mul),
+    "ne": (R.not_equal, operator.ne),
+    "remainder": (R.floor_mod, operator.mod),
+    "__rshift__": (R.right_shift, operator.rshift),
+    "sub": (R.subtract, operator.sub),
+}
+"""Operators of two operands, and what they are of two numbers."""
+
+OVERLOADS = ("Tensor", "Scalar", "Tensor_Scalar", "default")
+"""Of such an operator: with a tensor or a number beside the tensor."""
+
+
+def arithmetic_converters() -> dict[str, Converter]:
+    """Converters for them, by the names of PyTorch's operators."""
+    return {
+        **{
+            f"{name}.{overload}": partial(_of_two, *each)
+            for name, each in OF_TWO.items()
+            for overload in OVERLOADS
+        },
+        **{name: partial(_of_floats, *each) for name, each in _OF_FLOATS.items()},
+        **dict.fromkeys(("clamp.default", "clamp.Tensor"), _clamp),
+        **{f"clamp_min.{kind}": _clamp_min for kind in ("default", "Tensor")},
+        **{f"clamp_max.{kind}": _clamp_max for kind in ("default", "Tensor")},
+        "div.Tensor_mode": _rounded_quotient,
+        "pow.Tensor_Scalar": _power,
+        "rsub.Scalar": _reversed_difference,
+        "rsub.Tensor": _reversed_difference,
+        "where.self": _where,
+    }
+
+
+def _given(node: Any, importer: Any) -> list[Any]:
+    return [importer.env[arg] if arg in importer.env else arg for arg in node.args]
+
+
+def is_tensor(operand: Any) -> bool:
+    """Whether an operand is a tensor: neither a number nor a symbolic extent."""
+    return isinstance(getattr(operand, "ty", None), relax.TensorType)
+
+
+def in_type(given: list[Any], dtype: str, importer: Any) -> list[Any]:
+    """Operands in a type: tensors, numbers, and symbolic extents, which TVM's operators of two tensors take too."""
+
+    def operand(each: Any) -> Any:
+        if isinstance(each, (int, float)):
+            return relax.const(each, dtype)
+        if not is_tensor(each):
+            return tirx.Cast(dtype, each)
+        if str(each.ty.dtype.dtype) == dtype:
+            return each
+        return importer.block_builder.emit(R.astype(each, dtype))
+
+    return [operand(each) for each in given]
+
+
+def _common_type(operands: list[Any]) -> str:
+    """The type in which PyTorch computes of some operands: nodes of its graph, and numbers."""
+    import torch
+
+    def value(operand: Any) -> Any:
+        found = operand.meta["val"] if hasattr(operand, "meta") else operand
+        return {torch.SymInt: 1, torch.SymFloat: 1.0}.get(type(found), found)
+
+    first, *others = (value(operand) for operand in operands)
+    kinds = [torch.result_type(first, other) for other in others]
+    return dtype_name(reduce(torch.promote_types, kinds))
+
+
+def _of_two(function: Any, of_numbers: Any, node: Any, importer: Any) -> Any:
+    """(left, right, alpha=1): the right one times alpha, where the operator has one."""
+    left, right, *_ = _given(node, importer)
+    if not is_tensor(left) and not is_tensor(right):
+        return importer._binary_op(function, of_numbers)(node)
+    return _scaled(function, left, right, node, importer)
+
+
+def _scaled(function: Any, left: Any, right: Any, node: Any, importer: Any) -> Any:
+    """``function(left, alpha * right)`` in the type that both have in PyTorch."""
+    emit = importer.block_builder.emit
+    dtype = _common_type(list(node.args[:2]))
+    left, right = in_type([left, right], dtype, importer)
+    alpha = argument(node, 2, "alpha", 1)
+    if alpha == 1:
+        return emit(function(left, right))
+    if not is_tensor(right):
+        return emit(function(left, emit(R.multiply(relax.const(alpha, dtype), right))))
+    return emit(function(left, emit(R.multiply(right, relax.const(alpha, dtype)))))
+
+
+def _reversed_difference(node: Any, importer: Any) -> Any:
+    """(subtrahend, minuend, alpha=1)."""
+    right, left, *_ = _given(node, importer)
+    return _scaled(R.subtract, left, right, node, importer)
+
+
+def _power(node: Any, importer: Any) -> Any:
+    """(base, number): of integers and a number with a fraction, floats."""
+    given = _given(node, importer)
+    if not is_tensor(given[0]) or (dtype := _common_type(list(node.args))) == str(given[0].ty.dtype.dtype):
+        return importer._pow(node)
+    return importer.block_builder.emit(R.power(*in_type(given, dtype, importer)))
+
+
+def _clamp(node: Any, importer: Any) -> Any:
+    """(input, least=None, greatest=None), numbers or tensors."""
+    return _clamped(node, importer, argument(node, 1, "min", None), argument(node, 2, "max", None))
+
+
+def _clamp_min(node: Any, importer: Any) -> Any:
+    """(input, least)."""
+    return _clamped(node, importer, argument(node, 1, "min", None), None)
+
+
+def _clamp_max(node: Any, importer: Any) -> Any:
+    """(input, greatest), which TVM's importer takes for a third argument."""
+    return _clamped(node, importer, None, argument(node, 1, "max", None))
+
+
+def _clamped(node: Any, importer: Any, low: Any, high: Any) -> Any:
+    emit, x = importer.block_builder.emit, importer.env[node.args[0]]
+    bounds = [bound for bound in (low, high) if bound is not None]
+    given = [importer.env.get(bound, bound) for bound in bounds]
+    dtype = _common_type([node.args[0], *bounds])
+    if all(isinstance(each, (int, float)) for each in given) and dtype == str(x.ty.dtype.dtype):
+        least, greatest = (-math.inf if low is None else low), (math.inf if high is None else high)
+        return emit(R.clip(x, least, greatest))
+    x, *given = in_type([x, *given], dtype, importer)
+    if low is not None:
+        x = emit(R.maximum(x, given[0]))
+    return emit(R.minimum(x, given[-1])) if high is not None else x
+
+
+def _where(node: Any, importer: Any) -> Any:
+    """(condition, value, other value)."""
+    condition, *values = _given(node, importer)
+    values = in_type(values, _common_type(list(node.args[1:])), importer)
+    return importer.block_builder.emit(R.where(condition, *values))
+
+
+def _reciprocal(x: Any) -> Any:
+    return R.divide(relax.const(1, x.ty.dtype.dtype), x)
+
+
+_OF_FLOATS: dict[str, tuple[Callable[..., Any], Any]] = {
+    "atan2.default": (R.atan2, math.atan2),
+    "cos.default": (R.cos, None),
+    "div.Scalar": (R.divide, operator.truediv),
+    "div.Tensor": (R.divide, operator.truediv),
+    "erf.default": (R.erf, None),
+    "exp.default": (R.exp, None),
+    "log.default": (R.log, None),
+    "pow.Scalar": (R.power, operator.pow),
+    "pow.Tensor_Tensor": (R.power, operator.pow),
+    "reciprocal.default": (_reciprocal, None),
+    "sigmoid.default": (R.sigmoid, None),
+    "sin.default": (R.sin, None),
+    "tanh.default": (R.tanh, None),
+}
+"""Operators of PyTorch that give floats of integers too, and those of two operands for numbers."""
+
+
+def _of_floats(function: Any, of_numbers: Any, node: Any, importer: Any) -> Any:
+    """An operator of operands in the type of its result, where that is of floats."""
+    given = _given(node, importer)
+    if not any(map(is_tensor, given)) or not node.meta["val"].dtype.is_floating_point:
+        return importer._binary_op(function, of_numbers)(node)
+    dtype = dtype_name(node.meta["val"].dtype)
+    return importer.block_builder.emit(function(*in_type(given, dtype, importer)))
+
+
+def _rounded_quotient(node: Any, importer: Any) -> Any:
+    """(dividend, divisor, rounding_mode: None, "floor" or "trunc"), of floats and integers alike."""
+    given = _given(node, importer)
+    if not any(map(is_tensor, given)):
+        return importer._div(node)
+    emit, mode = importer.block_builder.emit, node.kwargs.get("rounding_mode")
+    a, b = in_type(given, dtype_name(node.meta["val"].dtype), importer)
+    if mode is None or (mode == "trunc" and not node.meta["val"].dtype.is_floating_point):
+        return emit(R.divide(a, b))  # of integers, as C does
+    if mode == "floor":
+        return emit(R.floor_divide(a, b))
+    return emit(R.trunc(emit(R.divide(a, b))))

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads and writes of PyTorch at computed indices for TVM's importer: advanced indexing, scatters, sampling of grids.
+
+TVM's importer takes ``x[:, i, j]`` for all pairs of both indices, has no scatter that adds up (graph networks), writes
+``x[i] = v`` only where every axis has an index, and gives the coordinates of a grid in an order that TVM's operator
+does not take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from tvm import relax
+from tvm.relax import op as R
+
+from ...compat import int_value
+from ...graph.extent import same
+
+REDUCTIONS = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min"}
+"""PyTorch's names of what a scatter does with values for one element, and TVM's."""
+INTERPOLATIONS = ("bilinear", "nearest", "bicubic")
+PADDINGS = ("zeros", "border", "reflection")
+"""PyTorch gives the number of each."""
+
+
+def indexing_converters() -> dict[str, Callable[[Any, Any], Any]]:
+    """Converters for ``from_exported_program(program, custom_convert_map=...)``."""
+    return {
+        "grid_sampler_2d.default": _grid_sampler,
+        "index.Tensor": _index,
+        "index_put.default": _index_put,
+        "scatter.src": _scatter,
+        "scatter.value": _scatter_value,
+        "scatter_add.default": _scatter_add,
+        "scatter_reduce.two": _scatter_reduce,
+        "unfold.default": _unfold,
+    }
+
+
+def _grid_sampler(node: Any, importer: Any) -> Any:
+    """(input <N, C, H, W>, grid <N, H, W, 2>, interpolation, padding, align corners).
+
+    TVM's operator takes the coordinates in front.
+    """
+    x, grid = (importer.env[arg] for arg in node.args[:2])
+    emit = importer.block_builder.emit
+    return emit(
+        R.image.grid_sample(
+            x,
+            emit(R.permute_dims(grid, [0, 3, 1, 2])),
+            method=INTERPOLATIONS[node.args[2]],
+            layout="NCHW",
+            padding_mode=PADDINGS[node.args[3]],
+            align_corners=bool(node.args[4]),
+        )
+    )
+
+
+class _Indexed:
+    """``x[i, :, j]``: the axes with an index in front, and where PyTorch has the axes of the result."""
+
+    def __init__(self, node: Any, importer: Any):
+        self.emit = importer.block_builder.emit
+        self.data = importer.env[node.args[0]]
+        self.rank = len(self.data.ty.shape)
+        self.axes = [axis for axis, index in enumerate(node.args[1]) if index is not None]
+        self.rest = [axis for axis in range(self.rank) if axis not in self.axes]
+        given = [importer.env[index] for index in node.args[1] if index is not None]
+        self.indices = [self._natural(i, axis) for i, axis in zip(given, self.axes, strict=True)]
+        self.width = max(len(index.ty.shape) for index in given)
+        """How many axes the indices have together."""
+        self.first = self.axes[0] if self.axes[-1] - self.axes[0] < len(self.axes) else 0
+        """Where these stand in the result: where the indexed axes were, or in front if those are apart."""
+
+    def _natural(self, index: Any, axis: int) -> Any:
+        """An index that counts from the front, in int64."""
+        if index.ty.dtype.dtype != "int64":
+            index = self.emit(R.astype(index, "int64"))
+        extent = self.data.ty.shape[axis]
+        zero = relax.const(0, "int64")
+        known = int_value(extent)
+        if known is None:
+            length = self.emit(R.shape_to_tensor(relax.ShapeExpr([extent])))
+        else:
+            length = relax.const(known, "int64")
+        before = self.emit(R.less(index, zero))
+        return self.emit(R.where(before, self.emit(R.add(index, length)), index))
+
+    def fronted(self) -> Any:
+        """The data, indexed axes first."""
+        return self._permuted(self.data, [*self.axes, *self.rest])
+
+    def as_data(self, moved: Any) -> Any:
+        """What :meth:`fronted` moved, moved back."""
+        order = [*self.axes, *self.rest]
+        return self._permuted(moved, [order.index(axis) for axis in range(self.rank)])
+
+    def as_result(self, found: Any) -> Any:
+        """What the indices' axes lead, as PyTorch has it."""
+        return self._permuted(found, self.order())
+
+    def from_result(self, values: Any) -> Any:
+        """What PyTorch has as the result, led by the indices' axes."""
+        order = self.order()
+        return self._permuted(values, [order.index(axis) for axis in range(len(order))])
+
+    def order(self) -> list[int]:
+        """For each axis of PyTorch's result, which one it is where the indices' axes lead."""
+        lead, rest = list(range(self.width)), list(range(self.width, self.width + len(self.rest)))
+        return [*rest[: self.first], *lead, *rest[self.first :]]
+
+    def _permuted(self, x: Any, order: Sequence[int]) -> Any:
+        return x if list(order) == sorted(order) else self.emit(R.permute_dims(x, list(order)))
+
+
+def _has_mask(node: Any, importer: Any) -> bool:
+    """Whether an index says for every element whether it is taken: how many that are, no shape says."""
+    return any(str(importer.env[i].ty.dtype.dtype) == "bool" for i in node.args[1] if i is not None)
+
+
+def _index(node: Any, importer: Any) -> Any:
+    """(input, [index or None for each axis]) -> the elements at the indices, which are broadcast with each other."""
+    given = [index for index in node.args[1] if index is not None]
+    if _has_mask(node, importer) or len(given) < 2:
+        return importer._index_tensor(node)
+    indexed = _Indexed(node, importer)
+    found = indexed.emit(R.index_tensor(indexed.fronted(), indexed.indices))
+    return indexed.as_result(found)
+
+
+def _index_put(node: Any, importer: Any) -> Any:
+    """(input, [index or None for each axis], values, accumulate=False) -> the input with values at the indices."""
+    if _has_mask(node, importer):
+        return importer._index_put(node)
+    indexed, emit = _Indexed(node, importer), importer.block_builder.emit
+    fronted = indexed.fronted()
+    shape = list(emit(R.index_tensor(fronted, indexed.indices)).ty.shape)  # dropped, where nothing reads it
+    lead = shape[: indexed.width]
+    columns = [emit(R.expand_dims(emit(R.broadcast_to(i, lead)), [-1])) for i in indexed.indices]
+    places = emit(R.concat(columns, axis=-1)) if len(columns) > 1 else columns[0]
+    values = importer.env[node.args[2]]
+    values = indexed.from_result(emit(R.broadcast_to(values, [shape[axis] for axis in indexed.order()])))
+    accumulates = node.args[3] if len(node.args) > 3 else node.kwargs.get("accumulate", False)
+    done = emit(R.scatter_nd(fronted, places, values, "add" if accumulates else "update"))
+    return indexed.as_data(done)
+
+
+def _scattered(emit: Callable[[Any], Any], x: Any, axis: int, index: Any, source: Any, how: str) -> Any:
+    """``x`` with what the source has at each place of the index, which may be smaller than both.
+
+    TVM's operator takes an index that is as large as the source, and as the data in all axes but one.
+    """
+    axis %= len(x.ty.shape)
+    wanted = list(index.ty.shape)
+    for at, extent in enumerate(wanted):
+        if not same(source.ty.shape[at], extent):
+            source = emit(R.strided_slice(source, [at], [0], [extent]))
+    for at, extent in enumerate(wanted):
+        if at != axis and not same(x.ty.shape[at], extent):
+            part = emit(R.strided_slice(x, [at], [0], [extent]))
+            part = _scattered(emit, part, axis, index, source, how)
+            rest = emit(R.strided_slice(x, [at], [extent], [x.ty.shape[at]]))
+            return emit(R.concat([part, rest], axis=at))
+    return emit(R.scatter_elements(x, index, source, axis=axis, reduction=how))
+
+
+def _operands(node: Any, importer: Any) -> tuple[Callable[[Any], Any], Any, int, Any]:
+    return importer.block_builder.emit, importer.env[node.args[0]], node.args[1], importer.env[node.args[2]]
+
+
+def _filled(emit: Callable[[Any], Any], value: float, like: Any, dtype: str) -> Any:
+    return emit(R.full(list(like.ty.shape), relax.const(value, dtype), dtype))
+
+
+def _scatter(node: Any, importer: Any) -> Any:
+    """(input, axis, index, source)."""
+    return _scattered(*_operands(node, importer), importer.env[node.args[3]], "update")
+
+
+def _scatter_value(node: Any, importer: Any) -> Any:
+    """(input, axis, index, number)."""
+    emit, x, axis, index = _operands(node, importer)
+    return _scattered(
+        emit, x, axis, index, _filled(emit, node.args[3], index, str(x.ty.dtype.dtype)), "update"
+    )
+
+
+def _scatter_add(node: Any, importer: Any) -> Any:
+    """(input, axis, index, source)."""
+    return _scattered(*_operands(node, importer), importer.env[node.args[3]], "add")
+
+
+def _scatter_reduce(node: Any, importer: Any) -> Any:
+    """(input, axis, index, source, reduction, include_self=True).
+
+    Without ``include_self`` an element that gets something does not count itself.
+    """
+    emit, x, axis, index = _operands(node, importer)
+    source, reduction = importer.env[node.args[3]], node.args[4]
+    dtype = str(x.ty.dtype.dtype)
+
+    def scattered(data: Any, values: Any, how: str) -> Any:
+        return _scattered(emit, data, axis, index, values, how)
+
+    start = x
+    if not node.kwargs.get("include_self", True):
+        start = scattered(x, _filled(emit, _neutral(reduction, dtype), index, dtype), "update")
+    if reduction != "mean":
+        return scattered(start, source, REDUCTIONS[reduction])
+    one = _filled(emit, 1, x, dtype)
+    counted = one
+    if start is not x:
+        counted = scattered(one, _filled(emit, 0, index, dtype), "update")
+    counted = scattered(counted, _filled(emit, 1, index, dtype), "add")
+    quotient = R.divide if "float" in dtype else R.floor_divide
+    return emit(quotient(scattered(start, source, "add"), counted))
+
+
+def _neutral(reduction: str, dtype: str) -> float:
+    """What a reduction may start from without a change to its result."""
+    if reduction in ("sum", "mean"):
+        return 0
+    if reduction == "prod":
+        return 1
+    upwards = reduction == "amax"
+    if "float" in dtype:
+        return -np.inf if upwards else np.inf
+    limits = np.iinfo(dtype)
+    return int(limits.min if upwards else limits.max)
+
+
+def _unfold(node: Any, importer: Any) -> Any:
+    """(input, axis, size, step) -> windows along an axis, their elements in a last axis."""
+    emit, x = importer.block_builder.emit, importer.env[node.args[0]]
+    axis, size, step = (int(number) for number in node.args[1:4])
+    axis %= len(x.ty.shape)
+    count = (x.ty.shape[axis] - size) // step + 1
+    begins = emit(R.expand_dims(emit(R.arange(0, count * step, step, "int64")), [1]))
+    places = emit(R.add(begins, relax.const(np.arange(size), "int64")))
+    found = emit(R.take(x, places, axis, mode="fast"))
+    rank = len(found.ty.shape)
+    order = [at for at in range(rank) if at != axis + 1] + [axis + 1]
+    return found if axis + 1 == rank - 1 else emit(R.permute_dims(found, order))

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a GPU moves besides what is asked for, where neighbouring threads read or write places far apart.
+
+Memory moves in sectors of 32 bytes. A transposition that no patch turns (:mod:`.crossed`) moves one for every element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...graph.dtype import item_bytes
+from ...graph.extent import static_extent
+from .. import heuristics
+from ..iteration.alignment import Alignment
+from ..iteration.domain import At
+from ..iteration.loops import Leaf, is_streamed
+from ..strategies.transposed_loads import may_cross, places_of, static_bytes
+from .orientation import is_strided
+
+_SECTOR_BYTES = 32
+
+
+def scattered_bytes(alignment: Alignment) -> int:
+    """Bytes that are moved besides those of a graph's inputs and results, unless patches are turned.
+
+    0 where nothing large lies across memory, or a shape is symbolic.
+    """
+    if not may_cross(alignment.graph):
+        return 0
+    if is_strided(alignment):  # neighbouring threads have neighbouring rows then
+        return 0
+    return sum(_excess(alignment, leaf) for leaf in dict.fromkeys(_accesses(alignment)))
+
+
+def _accesses(alignment: Alignment) -> Iterator[Leaf]:
+    """What is read or written at indices of its own, by about every point of the domain."""
+    graph, rows = alignment.graph, alignment.domain.rows
+    inputs, outputs = set(graph.inputs), set(graph.outputs)
+    for (op, at), reads in alignment.reads.items():
+        places = [
+            (access.tensor, point) for access, point in zip(op.accesses, reads) if access.tensor in inputs
+        ]
+        if op.output in outputs and not op.is_reduce:
+            places.append((op.output, at))
+        for tensor, point in places:
+            if point is None or point.at is not At.INDEX or not point.per_column:
+                continue
+            if static_bytes(tensor) >= heuristics.CROSSED_BYTES and is_streamed(rows, (tensor, point)):
+                yield tensor, point
+
+
+def _excess(alignment: Alignment, leaf: Leaf) -> int:
+    """Bytes beside its own that are moved for a tensor, by the sectors that a warp's first elements lie in."""
+    tensor, point = leaf
+    place, item = places_of(alignment.domain, leaf), item_bytes(tensor.dtype)
+    elements, columns = heuristics.CROSSED_SAMPLE - 1, static_extent(point.columns)
+    sectors = set()
+    for element in range(elements):
+        found = place(*divmod(element, columns))
+        if found is None:
+            return 0
+        sectors.add(found * item // _SECTOR_BYTES)
+    times = len(sectors) * _SECTOR_BYTES / (elements * item)
+    return int(static_bytes(tensor) * (times - 1)) if times > heuristics.SCATTERED_TIMES else 0

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Long rows that are copied into shared memory in the background, read from there by every pass.
+
+Registers then bound neither what is on its way nor how many blocks share a multiprocessor, and several blocks hide
+each other's pauses: the wait for data, the reductions, the exchange of a cluster that shares a row. On an H200 with
+bfloat16, us beside the fastest without copies (``scripts/bench_rows.py``, and ``scripts/ab_splits.py --keep SHARED``):
+
+    columns        4096        16384       32768       65536       131072      262144
+    softmax                    128 / 134   130 / 152   130 / 184   131 / 187   134 / 216
+    RMS norm                               129 / 132   131 / 148   139 / 149   145 / 164
+    cross-entropy   62 /  93    63 /  82    64 /  72
+
+With inputs that last in the cache (see lasting.py) softmax of 65,536 and 131,072 columns takes 124 us, an RMS norm of
+65,536, 131,072 and 262,144 columns 125, 126 and 133.
+
+Longer rows that are only reduced are swept once (see online.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ... import compat
+from ...device import DeviceModel
+from ...graph.dtype import item_bytes
+from ...graph.extent import as_expr
+from .. import heuristics
+from ..gpu.mapping import RowMapping
+from ..gpu.occupancy import blocks_in_shared
+from ..gpu.tile import MOST_BLOCKS, kept_in_shared, partial_bytes, read_again_from_cache, stage_bytes
+from ..iteration.alignment import Alignment
+from ..iteration.loops import Keep, LoopNest, is_streamed, schedule
+
+
+def plan_copied(alignment: Alignment, device: DeviceModel) -> tuple[LoopNest, RowMapping] | None:
+    """The schedule and mapping of many long rows; None where registers, or rows read again, are better.
+
+    Args:
+        alignment: a stitch op's.
+        device: a GPU.
+    """
+    rows = compat.int_value(as_expr(alignment.domain.rows))
+    if not device.background_copies or alignment.domain.flat or not alignment.graph.reduces:
+        return None
+    if rows is None or rows < device.sms:
+        return None
+    sched = schedule(alignment, Keep.LOADS)
+    if not sched.kept_loads or not all(isinstance(p.columns, int) for p in sched.passes):
+        return None
+    row_bytes = _row_bytes(sched)
+    shared_late = _reads_late_what_rows_share(alignment, sched)
+    written = any(p.outputs for p in sched.passes)
+    wide = all(item_bytes(tensor.dtype) > heuristics.COPIED_ITEM_BYTES for tensor, _ in sched.kept_loads)
+    if written and wide:
+        return None
+    longest = max(int(p.columns) for p in sched.passes)
+    if longest < (heuristics.COPIED_COLUMNS if written else heuristics.COPIED_COLUMNS_UNWRITTEN):
+        return None
+    if written and shared_late and row_bytes <= heuristics.REGISTER_ROW_BYTES:
+        return None
+    clusters = [n for n in heuristics.COPIED_SPLITS if n <= device.max_cluster]
+    for splits, threads, resident in _shapes(row_bytes, written, shared_late, clusters):
+        if rows * splits > MOST_BLOCKS:
+            continue
+        mapping = _mapping(alignment, sched, device, splits, threads)
+        held = _resident(sched, mapping, device) if mapping.shared else 0
+        if held >= resident and rows * splits >= device.sms * held:
+            return sched, mapping
+    return None  # blocks that have no others beside them hide nothing
+
+
+def _shapes(
+    row_bytes: int, written: bool, shared_late: bool, clusters: list[int]
+) -> Iterator[tuple[int, int, int]]:
+    """Blocks a row, their threads, and how many a multiprocessor should hold at least, best first."""
+    several, least = heuristics.COPIED_RESIDENT, heuristics.LEAST_COPIED_RESIDENT
+    if not written:
+        threads = next(t for most, t in heuristics.COPIED_UNWRITTEN_THREADS if row_bytes <= most)
+        yield from ((splits, threads, least) for splits in (1, *clusters))
+    elif shared_late:
+        yield from ((splits, heuristics.COPIED_LATE_THREADS, several) for splits in (1, *clusters))
+        large = heuristics.COPIED_LATE_LARGE_THREADS
+        yield from ((splits, large, least) for splits in (*reversed(clusters), 1))
+    else:
+        yield 1, heuristics.COPIED_THREADS, least
+        yield from ((splits, heuristics.COPIED_CLUSTER_THREADS, several) for splits in clusters)
+        yield from ((splits, heuristics.COPIED_THREADS, least) for splits in clusters)
+
+
+def _row_bytes(sched: LoopNest) -> int:
+    return sum(int(point.columns) * item_bytes(tensor.dtype) for tensor, point in sched.kept_loads)
+
+
+def _reads_late_what_rows_share(alignment: Alignment, sched: LoopNest) -> bool:
+    """Whether passes behind a reduction read scales or offsets: from the caches, which more blocks hide."""
+    reduced = False
+    for p in sched.passes:
+        if reduced and any(not is_streamed(alignment.domain.rows, leaf) for leaf in p.loads):
+            return True
+        reduced = reduced or bool(p.reduces)
+    return False
+
+
+def _mapping(
+    alignment: Alignment, sched: LoopNest, device: DeviceModel, splits: int, threads: int
+) -> RowMapping:
+    mapping = replace(read_again_from_cache(alignment, sched, device, splits, threads), blocks_per_sm=0)
+    return kept_in_shared(sched, mapping, device)
+
+
+def _resident(sched: LoopNest, mapping: RowMapping, device: DeviceModel) -> int:
+    """Blocks that a multiprocessor's shared memory holds, which is what rows are copied to.
+
+    Threads and registers do not count: a few rows that all fit at once leave the device idle, whatever bounds blocks.
+    """
+    return blocks_in_shared(device, stage_bytes(sched, mapping) + partial_bytes(sched, mapping))

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clusters that stay and turn one group of rows after the other, the next one's patches on their way meanwhile.
+
+A block that turns a patch of whole rows waits for all of its loads, then for its reductions, and stores at last; what
+comes behind it begins with the same wait. Blocks that stay hide that: once a patch is in registers its place in shared
+memory is free, and copies of the next one fill it while the rows are reduced and stored. Half of the copies are begun
+at once, the others between the stores: all at once would fill the queue in front of the first-level cache, through
+which reductions' shuffles go too.
+
+A layer norm of 4096 transposed columns of 4096 elements (float32) takes 32.7 us so on an H200, 40 to 42 without, and a
+copy 30.6. It is slower with tables of scales read from memory (41, see ``beside_patches``), pieces of lines (28 rows a
+block 37.6), and where more clusters are launched than are resident at once (41: the last ones begin when others end).
+Each turn has a place in shared memory for what is exchanged; rows that need more turns than there is room for have
+several times as many clusters as are resident.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...device import DeviceModel
+from ...graph.dtype import item_bytes
+from ...graph.extent import static_extent
+from .. import heuristics
+from ..gpu.mapping import CrossBlockReduction, RowMapping
+from ..gpu.occupancy import OPT_IN_BYTES, blocks_in_shared
+from ..gpu.patches import PIECE_BYTES, crossed_bytes, pieces
+from ..gpu.tile import partial_bytes, tile_words
+from ..iteration.alignment import Alignment
+from ..iteration.contiguity import rows_vectorizable
+from ..iteration.loops import Leaf, LoopNest, is_streamed
+
+
+def in_turn(
+    alignment: Alignment, sched: LoopNest, mapping: RowMapping, device: DeviceModel
+) -> RowMapping | None:
+    """A mapping of whole rows that are turned, by clusters that stay; None where that cannot be, or gains nothing.
+
+    Args:
+        alignment: a stitch op's.
+        sched: its schedule, of one static column space.
+        mapping: in which blocks of a cluster share their rows.
+        device: a GPU.
+    """
+    if not device.background_copies or mapping.exchange is not CrossBlockReduction.CLUSTER:
+        return None
+    if not _copied_whole(alignment, sched, mapping) or not _has_registers(alignment, sched, mapping, device):
+        return None
+    resident = heuristics.IN_TURN_RESIDENT
+    clusters = device.clusters_at_once(-(-mapping.row_splits // resident))
+    groups = -(-static_extent(alignment.domain.rows) // mapping.rows_per_block)
+    for times in range(1, groups // (heuristics.IN_TURN_GROUPS * clusters) + 1):
+        workers = times * clusters
+        turns = -(-groups // workers)
+        found = replace(mapping, workers=workers, tasks=turns, blocks_per_sm=resident)
+        static = partial_bytes(sched, found) + heuristics.SHARED_SLACK_BYTES
+        fits = (
+            static <= OPT_IN_BYTES
+            and blocks_in_shared(device, crossed_bytes(sched, found) + static) >= resident
+        )
+        if turns <= heuristics.IN_TURN_MOST and fits:
+            # Last, for it takes proofs, and there are candidates that have nothing else.
+            return found if all(_are_neighbours(alignment, leaf) for leaf in mapping.crossed) else None
+    return None
+
+
+def _has_registers(alignment: Alignment, sched: LoopNest, mapping: RowMapping, device: DeviceModel) -> bool:
+    """Whether threads have registers for their columns where so many blocks are resident, and enough columns."""
+    ((columns, spread),) = mapping.columns.items()
+    if static_extent(columns) < heuristics.IN_TURN_COLUMNS * mapping.row_splits:
+        return False
+    # NVIDIA's compiler converts what half types keep early.
+    half = any(item_bytes(tensor.dtype) == 2 for tensor, _ in mapping.crossed)
+    tile = spread.chunks * spread.vector * max(tile_words(alignment, sched, columns), float(half))
+    own = device.registers_per_sm // (mapping.block * heuristics.IN_TURN_RESIDENT)
+    return tile + heuristics.IN_TURN_REGISTERS <= own
+
+
+def _copied_whole(alignment: Alignment, sched: LoopNest, mapping: RowMapping) -> bool:
+    """Whether all that rows read of their own are patches, of whole pieces of rows."""
+    domain = alignment.domain
+    streamed = {leaf for p in sched.passes for leaf in p.loads if is_streamed(domain.rows, leaf)}
+    return streamed == set(mapping.crossed) and all(
+        _has_pieces(alignment, mapping, leaf) for leaf in mapping.crossed
+    )
+
+
+def _has_pieces(alignment: Alignment, mapping: RowMapping, leaf: Leaf) -> bool:
+    layout = pieces(mapping, leaf)
+    if mapping.rows_per_block * item_bytes(leaf[0].dtype) < heuristics.IN_TURN_LINE_BYTES:
+        return False
+    return layout.column > 0 and static_extent(alignment.domain.rows) % layout.rows == 0
+
+
+def _are_neighbours(alignment: Alignment, leaf: Leaf) -> bool:
+    """Whether the rows of every piece are neighbours in memory."""
+    tensor, point = leaf
+    together = PIECE_BYTES // item_bytes(tensor.dtype)
+    return rows_vectorizable(alignment.domain, point.indices, tensor.shape, point.columns, together)

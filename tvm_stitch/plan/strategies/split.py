@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Task splitting: how many blocks share a row, and how they combine what they reduce (AStitch 4.3).
+
+The paper splits rows that are fewer than the blocks of a wave and longer than 1024 elements, and packs others. Here
+such rows are split where an estimate says that the time saved is more than the exchange costs; and rows too long for
+the registers of one block are spread over a cluster that can hold them, however many there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from ... import compat
+from ...config import StitchConfig
+from ...device import DeviceModel
+from ...graph.dtype import carried_dtype, item_bytes
+from ...graph.extent import ByExtent, Extent, as_expr, static_extent
+from ...graph.ir import Operator
+from .. import heuristics
+from ..gpu.mapping import ColumnMapping, CrossBlockReduction, RowMapping, Storage
+from ..gpu.occupancy import MAX_REGISTERS, blocks_per_sm
+from ..gpu.tile import (
+    MOST_BLOCKS,
+    kept_in_shared,
+    map_rows,
+    partial_bytes,
+    read_again_from_cache,
+    settled,
+    stage_bytes,
+    tile_words,
+    vector_length,
+)
+from ..iteration.alignment import Alignment
+from ..iteration.loops import Keep, LoopNest, is_streamed, schedule
+from ..iteration.rescaled import exchanged_levels, with_fewest_exchanges
+from ..kernel import Scratch
+
+
+def choose_mapping(
+    alignment: Alignment, sched: LoopNest, device: DeviceModel, config: StitchConfig
+) -> RowMapping:
+    """The thread mapping of a stitch op on a GPU; rows of static length may be split."""
+    best = map_rows(alignment, sched, device)
+    rows = compat.int_value(as_expr(alignment.domain.rows))
+    lengths = [p.columns for p in sched.passes]
+    static = [e for e in lengths if isinstance(e, int)]
+    if rows is None or alignment.domain.flat or len(static) < len(lengths):
+        return best
+    if max(static, default=0) <= heuristics.SPLIT_COLUMNS:
+        return best
+    short = _row_traffic(alignment, sched).read <= heuristics.REGISTER_ROW_BYTES
+    if short and rows >= device.sms and best.storage is Storage.REGISTERS:
+        return best
+    time = estimate(alignment, sched, best, device)
+    gain = heuristics.SPLIT_GAIN
+    for mapping in _candidates(alignment, sched, device, config, rows, max(static)):
+        found = estimate(alignment, sched, mapping, device)
+        if found < gain * time:
+            best, time, gain = mapping, found, heuristics.FEWER_BLOCKS_GAIN
+    reread = schedule(alignment, Keep.NOTHING)
+    for mapping in _from_cache(alignment, reread, device, rows):
+        found = _seconds(alignment, reread, mapping, device)
+        if found < heuristics.FEWER_BLOCKS_GAIN * time:
+            best, time = mapping, found
+    return best
+
+
+def _from_cache(
+    alignment: Alignment, sched: LoopNest, device: DeviceModel, rows: int
+) -> Iterator[RowMapping]:
+    """Mappings that read rows again from the second-level cache, fewest blocks a row first; nothing is kept."""
+    if not alignment.graph.reduces or rows < device.sms:
+        return
+    row_bytes = _row_traffic(alignment, sched).first
+    for row_splits, threads in heuristics.CACHED_BLOCKS:
+        if row_splits > device.max_cluster or rows > MOST_BLOCKS // row_splits:
+            continue
+        mapping = read_again_from_cache(alignment, sched, device, row_splits, threads)
+        if device.sms * mapping.blocks_per_sm * row_bytes <= device.l2_bytes * row_splits:
+            yield mapping
+
+
+def _candidates(
+    alignment: Alignment, sched: LoopNest, device: DeviceModel, config: StitchConfig, rows: int, longest: int
+) -> Iterator[RowMapping]:
+    """Split mappings worth an estimate, fewest blocks a row first."""
+    reduces = bool(alignment.graph.reduces)
+    most = device.max_cluster
+    if not reduces:  # nothing to exchange: as many blocks as fill the device
+        most = max(1, heuristics.BLOCKS_TO_FILL * device.sms // rows)
+    row_splits = 2
+    most = min(most, MOST_BLOCKS // rows)
+    while row_splits <= most and longest >= row_splits * heuristics.SPLIT_COLUMNS // 2:
+        exchange = CrossBlockReduction.CLUSTER if reduces else CrossBlockReduction.NONE
+        mapping = replace(map_rows(alignment, sched, device, row_splits), exchange=exchange)
+        # Where values stay was decided without the slots of the exchange.
+        yield kept_in_shared(sched, mapping, device) if mapping.shared else mapping
+        row_splits *= 2
+    if reduces and config.grid_barriers and device.cooperative:
+        grid = grid_mapping(alignment, sched, device)
+        if grid is not None:
+            yield grid
+
+
+def grid_mapping(alignment: Alignment, sched: LoopNest, device: DeviceModel) -> RowMapping | None:
+    """Rows over all blocks that the device holds at once; None where two a row are too many.
+
+    Values stay in registers if all of a block's fit; else the plan keeps them in shared memory, or reads them again.
+    """
+    rows = compat.int_value(as_expr(alignment.domain.rows))
+    assert rows is not None
+    vectors = {int(e): vector_length(alignment, sched, e, device) for e in sched.spaces}
+    streamed = None
+    for threads, blocks in heuristics.SPLIT_BLOCK_SHAPES:
+        if threads * blocks > device.threads_per_sm:
+            continue
+        most = max(-(-e // (threads * vector)) for e, vector in vectors.items())
+        row_splits = min(device.sms * blocks // rows, most)
+        if row_splits < 2:
+            continue
+        spaces = ByExtent(
+            (e, ColumnMapping(v, -(-e // (row_splits * threads * v)))) for e, v in vectors.items()
+        )
+        mapping = RowMapping(
+            threads, 1, spaces, row_splits=row_splits, exchange=CrossBlockReduction.GRID, blocks_per_sm=blocks
+        )
+        registers = device.registers_per_sm // (threads * blocks)
+        if _tile_registers(alignment, sched, mapping) + heuristics.OVERHEAD_REGISTERS <= registers:
+            return mapping
+        streamed = streamed or mapping
+    if streamed is None:
+        return None
+
+    def in_flight(columns: Extent, m: ColumnMapping) -> ColumnMapping:
+        words = m.vector * _loads_words(alignment, sched, columns)
+        chunks = max(1, min(m.chunks, int(heuristics.STREAMED_WORDS // words)))
+        return ColumnMapping(m.vector, chunks, -(-m.chunks // chunks))
+
+    spaces = ByExtent((e, in_flight(e, m)) for e, m in streamed.columns.items())
+    return kept_in_shared(sched, replace(streamed, columns=spaces), device)
+
+
+def _tile_registers(alignment: Alignment, sched: LoopNest, mapping: RowMapping) -> float:
+    """Registers of a thread that hold tiles: of all column spaces where they are kept, else of the widest."""
+    if mapping.storage is Storage.REGISTERS:
+        return sum(m.chunks * m.vector * tile_words(alignment, sched, e) for e, m in mapping.columns.items())
+    return max(m.chunks * m.vector * _loads_words(alignment, sched, e) for e, m in mapping.columns.items())
+
+
+def _loads_words(alignment: Alignment, sched: LoopNest, columns: Extent) -> float:
+    """Registers that the loads of one column take, in the pass of the space that loads most."""
+    most = 0.25
+    for p in sched.over(columns):
+        sizes = [item_bytes(leaf[0].dtype) for leaf in p.loads if is_streamed(alignment.domain.rows, leaf)]
+        most = max(most, sum(sizes) / 4)
+    return most
+
+
+def estimate(alignment: Alignment, sched: LoopNest, mapping: RowMapping, device: DeviceModel) -> float:
+    """Seconds that a kernel takes, roughly: the busiest multiprocessor's share of the memory traffic, and exchanges.
+
+    It compares mappings of one stitch op; what all of them have alike (the launch, the computation) is left out.
+    """
+    return _seconds(alignment, *settled(alignment, sched, mapping, device), device)
+
+
+def _seconds(alignment: Alignment, sched: LoopNest, mapping: RowMapping, device: DeviceModel) -> float:
+    """The estimate for a schedule and a mapping that agree."""
+    rows = compat.int_value(as_expr(alignment.domain.rows))
+    assert rows is not None
+    grid = -(-rows // mapping.rows_per_block) * mapping.row_splits
+    resident = _resident(alignment, sched, mapping, device)
+    busiest = -(-grid // device.sms)
+    waves = -(-grid // (device.sms * resident))
+    # Of blocks that nothing bounds there may be as many as there are threads for.
+    at_work = resident if mapping.keep or mapping.blocks_per_sm else device.threads_per_sm // mapping.block
+    at_once = min(rows, device.sms * at_work * mapping.rows_per_block / mapping.row_splits)
+    traffic = _row_traffic(alignment, sched)
+    row_bytes = traffic.first + traffic.again * heuristics.cached_share(
+        at_once * traffic.first / device.l2_bytes
+    )
+    block_bytes = row_bytes * mapping.rows_per_block / mapping.row_splits
+    seconds = busiest * block_bytes * device.sms / (heuristics.COPY_SHARE * device.bandwidth)
+    exchanges = exchanged_levels(alignment, with_fewest_exchanges(alignment, sched))
+    if _spills(alignment, sched, mapping, device):
+        seconds *= heuristics.SPILL_SLOWDOWN
+    if resident == 1 and busiest > 1 and mapping.keep:
+        if mapping.shared:
+            seconds *= heuristics.STAGED_SLOWDOWN
+        seconds += busiest * _block_elements(sched, mapping) * heuristics.LONE_ELEMENT_SECONDS
+    if mapping.exchange is CrossBlockReduction.CLUSTER:
+        a_wave = heuristics.CLUSTER_WAVE_SECONDS if mapping.keep else heuristics.STREAMED_WAVE_SECONDS
+        seconds += exchanges * (heuristics.CLUSTER_EXCHANGE_SECONDS + (waves - 1) * a_wave)
+    elif mapping.exchange is CrossBlockReduction.GRID:
+        seconds += exchanges * heuristics.GRID_EXCHANGE_SECONDS
+    return seconds
+
+
+def _resident(alignment: Alignment, sched: LoopNest, mapping: RowMapping, device: DeviceModel) -> int:
+    """Blocks of a multiprocessor that work at once, roughly: as many as are bounded for, else ``blocks_per_sm`` of what
+    tiles are estimated to need, of which the compiler spills what one block has no room for.
+    """
+    if mapping.blocks_per_sm:
+        return mapping.blocks_per_sm
+    registers = int(_tile_registers(alignment, sched, mapping)) + heuristics.OVERHEAD_REGISTERS
+    registers = min(registers, MAX_REGISTERS, device.registers_per_sm // mapping.block)
+    shared = partial_bytes(sched, mapping) + (stage_bytes(sched, mapping) if mapping.shared else 0)
+    return max(1, blocks_per_sm(device, mapping.block, registers, shared))
+
+
+def _spills(alignment: Alignment, sched: LoopNest, mapping: RowMapping, device: DeviceModel) -> bool:
+    """Whether a thread has fewer registers than its tiles need in the dtype that is computed in, roughly.
+
+    NVIDIA's compiler converts what half types keep early.
+    """
+    if mapping.storage is not Storage.REGISTERS:
+        return False
+    narrowest = min(item_bytes(t.dtype) for t in (*alignment.graph.inputs, *alignment.graph.outputs))
+    tile = _tile_registers(alignment, sched, mapping)
+    elements = max(m.chunks * m.vector for m in mapping.columns.values())
+    needed = max(tile, elements if narrowest == 2 else 0) + heuristics.LARGEST_BLOCK_REGISTERS
+    return needed > min(MAX_REGISTERS, device.registers_per_sm // mapping.block)
+
+
+def _block_elements(sched: LoopNest, mapping: RowMapping) -> int:
+    """Elements that a block computes of its rows, those of all passes."""
+    columns = sum(static_extent(p.columns) for p in sched.passes)
+    return mapping.rows_per_block * -(-columns // mapping.row_splits)
+
+
+class _Traffic(NamedTuple):
+    """Bytes of a row: what it reads for the first time, what it writes, and what it reads again."""
+
+    read: int
+    written: int
+    again: int
+
+    @property
+    def first(self) -> int:
+        """What no cache can save."""
+        return self.read + self.written
+
+
+def _row_traffic(alignment: Alignment, sched: LoopNest) -> _Traffic:
+    """What a row moves; what rows share is left out."""
+    read = written = again = 0
+    seen = set()
+    for p in sched.passes:
+        columns = int(p.columns) if isinstance(p.columns, int) else 0
+        for leaf in p.loads:
+            size = columns * item_bytes(leaf[0].dtype)
+            if not is_streamed(alignment.domain.rows, leaf) or (leaf in seen and leaf in sched.kept_loads):
+                continue
+            if leaf in seen:
+                again += size
+            else:
+                read += size
+                seen.add(leaf)
+        written += sum(columns * item_bytes(op.output.dtype) for op, _ in p.outputs)
+    return _Traffic(read, written, again)
+
+
+def partial_scratch(sched: LoopNest, rows: Extent, mapping: RowMapping) -> dict[Operator, Scratch]:
+    """For each reduction the scratch of (rows, row_splits) partial results that an exchange by grid barrier needs."""
+    if mapping.exchange is not CrossBlockReduction.GRID:
+        return {}
+    reduces = [op for p in sched.passes for op in p.reduces]
+    shape = (rows, mapping.row_splits)
+    return {
+        op: Scratch(f"partials_{i}", shape, carried_dtype(op.output.dtype)) for i, op in enumerate(reduces)
+    }

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FusedAttention: attention becomes one kernel that keeps scores on chip.
+
+Before products become calls of a library. ``attention_scores`` reads how it is spelled between the two products,
+``attention_plan`` how the operands lie; ``attention_operator`` does the same for ``R.nn.attention``, which
+``decompose_attention`` writes out where the kernel does not take it. What comes out is plain data with three leading
+axes and a stride for each (``compute/attention``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import mutator
+
+from ... import compat
+from ...compat import tir
+from ...compute.attention import Attention, Operand
+from ...compute.attention_kernels import AttentionKernels, attention_kernels
+from ...graph.extent import Extent, as_expr, as_extent, is_number, same_shape
+from ...support.failures import reason_of
+from ...support.module_pass import module_pass
+from ..rewriting.compute_pass import ComputePass
+from ..rewriting.functions import own_functions
+from ..rewriting.operators import operator_name
+from ..rewriting.planned import PlannedRewriter
+from ..rewriting.views import shape_of
+from .operator import OPERATORS, planned_operator
+from .plan import AttentionFinder, Planned
+from .scores import NotAttention
+
+
+@module_pass
+class FusedAttention(ComputePass):
+    """Replace the product, softmax and product of attention by one kernel, as well as ``R.nn.attention``.
+
+    Runs before products become calls of a library, and before ``LegalizeOps``; ``computed``, if given, receives what
+    computes each attention that is found, and why.
+    """
+
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
+        kernels = attention_kernels(self.target, self.config)
+        if kernels is None:
+            return mod
+        plain = relax.transform.CanonicalizeBindings()(mod)  # without aliases
+        found = {gvar: self._planned(func, kernels) for gvar, func in own_functions(plain)}
+        return _Rewriter(plain, kernels).rewritten(found) if any(found.values()) else mod
+
+    def _planned(self, func: Any, kernels: AttentionKernels) -> dict[Any, Planned]:
+        """What is computed by our kernel, by the variables that its results stand for."""
+        finder = AttentionFinder(func)
+        operators = [v for v, call in finder.values.items() if operator_name(call) in OPERATORS]
+        ways = dict.fromkeys(finder.candidates(), finder.planned)
+        ways |= {var: partial(planned_operator, finder) for var in operators}
+        plans: dict[Any, Planned] = {}
+        for var, way in ways.items():
+            self._note(kernels, plans, var, partial(way, var))
+        read = {value for plan in plans.values() for value in plan.values}
+        for result, plan in list(plans.items()):
+            if not read.isdisjoint(plan.skipped):  # another one reads what would not be there
+                del plans[result]
+                var = plan.skipped[0]
+                self._note(kernels, plans, var, partial(ways[var], var, permuted=False))
+        return plans
+
+    def _note(
+        self, kernels: AttentionKernels, plans: dict[Any, Planned], var: Any, plan: Callable[[], Planned]
+    ) -> None:
+        key = f"attention {var.name}"
+        try:
+            made = plan()
+            kernels.check(made.attention)
+        except NotAttention:
+            return
+        except Exception as err:
+            reason = reason_of(err, key, self.config.strict)
+            self.computed[key] = f"its products and softmax one by one: {reason}"
+            return
+        plans[made.result] = made
+        self.computed[key] = f"our kernel: {described(made.attention)}"
+
+
+def described(attention: Attention) -> str:
+    """Sizes of attention in words."""
+    leading = " x ".join(str(e) for e in attention.leading if not is_number(e, 1)) or "1"
+    words = [f"{leading} heads of {attention.size}, {attention.queries} queries, {attention.keys} keys"]
+    words += ["causal"] if attention.causal is not None else []
+    words += ["with a mask"] if attention.mask is not None else []
+    return ", ".join(words)
+
+
+@mutator
+class _Rewriter(PlannedRewriter):
+    def __init__(self, mod: tvm.IRModule, kernels: AttentionKernels):
+        super().__init__(mod)
+        self.kernels = kernels
+        self.made: dict[Any, Any] = {}
+
+    def replaced(self, plan: Planned, call: Any) -> Any:
+        operands = [self.visit_expr(value) for value in plan.values]
+        operands += [self._mask(plan)] if plan.masks else []
+        kernel, numbers = self._kernel(plan.attention)
+        ty = relax.TensorType(call.ty.shape, str(call.ty.dtype))
+        return relax.call_tir(kernel, relax.Tuple([*operands, *numbers]), ty)
+
+    def _mask(self, plan: Planned) -> Any:
+        """The sum of what is added to the scores."""
+        summed = None
+        for mask in plan.masks:
+            value = self.visit_expr(mask.value)
+            if not same_shape(shape_of(mask.value) or (), mask.shape):
+                value = self._emitted(relax.op.reshape(value, [as_expr(e) for e in mask.shape]))
+            summed = value if summed is None else self._emitted(relax.op.add(summed, value))
+        return summed
+
+    def _emitted(self, call: Any) -> Any:
+        return self.builder_.emit(self.builder_.normalize(call))
+
+    def _kernel(self, attention: Attention) -> tuple[Any, list[Any]]:
+        """The function that computes it, one for all that are alike, and the numbers that it takes."""
+        symbols = _symbols(attention)
+        # A PrimFunc's variables are its own.
+        own = {symbol: tir.Var(symbol.name, "int64") for symbol in symbols}
+        bound = {
+            extent for operand in attention.inputs for extent in operand.shape if not isinstance(extent, int)
+        }
+        numbers = [symbol for symbol in symbols if symbol not in bound]
+        if symbols:
+            func = self.kernels.kernel(renamed(attention, own), [own[number] for number in numbers])
+            return self.builder_.add_func(func, "attention"), numbers
+        if attention not in self.made:
+            self.made[attention] = self.builder_.add_func(self.kernels.kernel(attention, []), "attention")
+        return self.made[attention], []
+
+
+def renamed(attention: Attention, variables: Mapping[Any, Any]) -> Attention:
+    """The same with other variables in extents, strides and offsets."""
+
+    def number(extent: Any) -> Any:
+        known = isinstance(extent, int) or extent is None
+        return extent if known else as_extent(compat.substitute(extent, variables))
+
+    def operand(of: Operand | None) -> Any:
+        if of is None:
+            return None
+        return replace(
+            of,
+            shape=tuple(map(number, of.shape)),
+            offset=number(of.offset),
+            strides=tuple(map(number, of.strides)),
+        )
+
+    return replace(
+        attention,
+        leading=tuple(map(number, attention.leading)),
+        **{name: number(getattr(attention, name)) for name in ("queries", "keys", "causal")},
+        **{name: operand(getattr(attention, name)) for name in ("q", "k", "v", "out", "mask")},
+    )
+
+
+def _symbols(attention: Attention) -> list[Any]:
+    """The variables of extents, strides and offsets."""
+    numbers: list[Extent] = [*attention.leading, attention.queries, attention.keys, attention.causal or 0]
+    for operand in (*attention.inputs, attention.out):
+        numbers += [*operand.shape, operand.offset, *operand.strides]
+    found: dict[Any, None] = {}
+    for number in numbers:
+        if not isinstance(number, int):
+            found |= dict.fromkeys(tir.analysis.undefined_vars(number, []))
+    return list(found)

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where attention's operands lie: the earliest value whose rows the kernel can read, as <leading axes, row, size>."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from ...compute.attention import Operand
+from ...graph.extent import Extent, is_number, product, same, same_shape
+from ...support.failures import Refusal
+from ..rewriting.operators import operator_name
+from ..rewriting.views import (
+    SLICES,
+    VIEWS,
+    Part,
+    View,
+    broadcast,
+    permutation,
+    reordered,
+    reshaped,
+    shape_of,
+    through,
+    whole,
+)
+from .scores import Spelling
+
+LEADING_AXES = 3
+"""Axes before rows and columns that operands may have."""
+
+
+class OperandReader:
+    """Finds operands.
+
+    Args:
+        spelling: reads the function that they are in.
+    """
+
+    def __init__(self, spelling: Spelling):
+        self.spelling = spelling
+
+    def rows(
+        self,
+        value: Any,
+        extents: tuple[Extent, ...],
+        repeats: bool,
+        transposed: bool = False,
+        factors: bool = True,
+    ) -> tuple[View, float]:
+        """The earliest value whose rows the kernel can read as an operand, seen with ``extents``, and its factor.
+
+        Args:
+            value: an operand of a product.
+            extents: of the leading axes, and of its matrices.
+            repeats: leading axes that it does not have, or of extent 1, are repeated.
+            transposed: the columns of its matrices are what the kernel reads as rows.
+            factors: may it be scaled?
+        """
+        start = value
+        while not same_shape(shape_of(start) or (), extents):
+            call = self.spelling.definition(start)
+            if call is None or not self.spelling.keeps_matrices(call):
+                start = value
+                break
+            start = call.args[0]
+
+        def seen(view: View) -> View | None:
+            found = reshaped(view, extents) or (broadcast(view, extents) if repeats else None)
+            return _transposed(found) if transposed and found is not None else found
+
+        return _earliest(((seen(view), f) for view, f in self._views(start, extents[:-2])), factors)
+
+    def heads(self, value: Any, factors: bool = True) -> tuple[View, float]:
+        """The same for a value that is <batch, row, head, element>: seen as <batch, head, row, element>.
+
+        Raises:
+            Refusal: where that is not its shape.
+        """
+        extents = shape_of(value)
+        if extents is None or len(extents) != 4:
+            raise Refusal("its shapes are not known")
+        return _earliest(((reordered(view, (0, 2, 1, 3)), f) for view, f in self._views(value)), factors)
+
+    def shapes(self, value: Any, matrix: tuple[Extent, Extent]) -> list[tuple[Extent, ...]]:
+        """Shapes that an operand has on its way, with all its matrices, some of which may be repeated."""
+        found = []
+        own = shape_of(value) or ()
+        while (call := self.spelling.definition(value)) is not None:
+            if (scaled := self.spelling.scaled(call)) is not None:
+                value = scaled[0]
+            elif operator_name(call) in VIEWS:
+                value = call.args[0]
+                before = shape_of(value)
+                if before and same(product(before), product(own)):
+                    if same_shape(before[-2:], matrix) or same_shape(before[-2:], matrix[::-1]):
+                        found.append(before)
+            else:
+                break
+        return found
+
+    def _views(self, value: Any, leading: tuple[Extent, ...] | None = None) -> Iterator[tuple[View, float]]:
+        """A value as views of earlier and earlier ones that it is made from, each times a factor.
+
+        Args:
+            value: an operand.
+            leading: the axes before those of matrices, which may be joined in the value itself; None: those it has.
+        """
+        extents = shape_of(value)
+        if extents is None:
+            return
+        yield whole(value, extents), 1.0
+        factor, steps, dtype = 1.0, list[Any](), str(value.ty.dtype)
+        while (step := self.spelling.part(value) or self.spelling.definition(value)) is not None:
+            call = step.call if isinstance(step, Part) else step
+            name = operator_name(call)
+            scaled = self.spelling.scaled(call)
+            if scaled is not None:
+                value, factor = scaled[0], factor * scaled[1]
+            elif name in (*VIEWS, *SLICES, "relax.split"):
+                value = call.args[0]
+                steps.append(step)
+            elif name == "relax.astype" and str(call.args[0].ty.dtype) in (dtype, "float32"):
+                value = call.args[0]  # there and back again: nothing gets lost
+            else:
+                return
+            extents = shape_of(value)
+            if extents is None:
+                return
+            view: View | None = whole(value, extents)
+            for taken in reversed(steps):
+                view = None if view is None else self._through(taken, view, leading)
+            if view is not None and str(value.ty.dtype) == dtype:
+                yield view, factor
+
+    def _through(self, step: Any, view: View, leading: tuple[Extent, ...] | None) -> View | None:
+        """A view of what a step makes of a view; leading axes that are apart already stay so."""
+        before = shape_of((step.call if isinstance(step, Part) else step).args[0])
+        if before is None:
+            return None
+        apart = (
+            leading is not None and len(before) >= 2 and same_shape(view.extents, (*leading, *before[-2:]))
+        )
+        if apart and not isinstance(step, Part):
+            if self.spelling.keeps_matrices(step):
+                return view
+            if _is_transposition(step):
+                return _transposed(view)
+        if not same_shape(view.extents, before):
+            again = reshaped(view, before)
+            if again is None:
+                return None
+            view = again
+        return through(step, view)
+
+
+def _earliest(seen: Iterable[tuple[View | None, float]], factors: bool) -> tuple[View, float]:
+    """The last of some views, each with its factor, whose rows have their elements side by side."""
+    best: tuple[View, float] | None = None
+    for view, factor in seen:
+        if view is not None and (factors or factor == 1.0):
+            if is_number(view.strides[-1], 1) or is_number(view.extents[-1], 1):
+                best = view, factor
+    if best is None:
+        raise Refusal("elements of a row of an operand are no neighbours")
+    return best
+
+
+def _transposed(view: View) -> View:
+    """Matrices with rows and columns exchanged."""
+    return reordered(view, [*range(len(view.extents) - 2), -1, -2])
+
+
+def _is_transposition(call: Any) -> bool:
+    """Does a call exchange rows and columns of matrices, and nothing else?"""
+    if operator_name(call) != "relax.permute_dims":
+        return False
+    rank = len(shape_of(call) or ())
+    return rank >= 2 and permutation(call, rank) == [*range(rank - 2), rank - 1, rank - 2]
+
+
+def as_operand(view: View) -> Operand:
+    """The value that a view is of, read row by row."""
+    return operand_of(view.value, of_rows(view.strides), view.offset)
+
+
+def operand_of(value: Any, strides: tuple[Extent, ...], offset: Extent = 0) -> Operand:
+    """A tensor as an operand whose rows lie so."""
+    return Operand(tuple(shape_of(value) or ()), str(value.ty.dtype), offset, strides)
+
+
+def of_scores(strides: Sequence[Extent]) -> tuple[Extent, ...]:
+    """The strides of three leading axes, of rows and of columns, out of those of all axes."""
+    return (*three(strides[:-2], 0), *strides[-2:])
+
+
+def of_rows(strides: Sequence[Extent]) -> tuple[Extent, ...]:
+    """The strides of three leading axes and of rows, out of those of all axes."""
+    return (*three(strides[:-2], 0), strides[-2])
+
+
+def three(extents: Sequence[Extent], filler: Extent = 1) -> Any:
+    return (*[filler] * (LEADING_AXES - len(extents)), *extents)

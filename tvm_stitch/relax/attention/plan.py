@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which values of a Relax function are attention, as models and importers spell it, and how its operands lie.
+
+``matmul(softmax(scale * matmul(q, k^T) + mask), v)``, with reshapes between batches of matrices and heads, conversions
+around the softmax, scales of q and k as well, several masks, and heads that share keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from ...compute.attention import Attention, Operand
+from ...graph.extent import Extent, is_number, product, same, same_shape
+from ...support.failures import Refusal
+from ..rewriting.operators import operator_name
+from ..rewriting.readers import only_reader_inside, readers_of
+from ..rewriting.views import RESHAPES, View, broadcast, permutation, reshaped, shape_of, whole
+from .operands import LEADING_AXES, OperandReader, as_operand, of_rows, of_scores, operand_of, three
+from .scores import NotAttention, Scores, Spelling
+
+_OF_SHAPES = ("relax.full_like", "relax.ones_like", "relax.zeros_like", "relax.shape_of")
+"""Operators that read no element of their operand."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """Attention that one kernel computes.
+
+    Attributes:
+        attention: what is computed.
+        values: q, k and v.
+        result: the variable that the kernel's result stands for.
+        skipped: variables before that one, which are views of the result in another order.
+        masks: what is added up to the mask, if there is one.
+    """
+
+    attention: Attention
+    values: tuple[Any, Any, Any]
+    result: Any
+    masks: tuple[Mask, ...] = ()
+    skipped: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class Mask:
+    """A value that is added to scores, and the shape in which it is added to other such values."""
+
+    value: Any
+    shape: tuple[Extent, ...]
+
+
+class AttentionFinder:
+    """Finds attention in a Relax function.
+
+    Args:
+        func: the function.
+    """
+
+    def __init__(self, func: Any):
+        self.values = dict(relax.analysis.get_var2val(func).items())
+        self.readers = readers_of(func)
+        self.spelling = Spelling(self.values)
+        self.operands = OperandReader(self.spelling)
+
+    def candidates(self) -> Iterator[Any]:
+        """The variables of products whose left side is a softmax."""
+        for var, call in self.values.items():
+            if operator_name(call) == "relax.matmul" and self.spelling.weights(call.args[0]) is not None:
+                yield var
+
+    def planned(self, var: Any, permuted: bool = True) -> Planned:
+        """The attention whose last product ``var`` is.
+
+        Args:
+            var: the variable.
+            permuted: may the result be stored in the order in which its only reader permutes it?
+
+        Raises:
+            NotAttention: where it is something else.
+            Refusal: where its operands lie in a way that the kernel cannot read.
+        """
+        call = self.values[var]
+        weights = self.spelling.weights(call.args[0])
+        if weights is None:
+            raise NotAttention("the left side is no softmax")
+        scores = self.spelling.scores(weights.softmax.args[0])
+        out, of_scores = shape_of(call), shape_of(scores.product)
+        if not out or not of_scores or min(len(out), len(of_scores)) < 2:
+            raise Refusal("its shapes are not known")
+        products = [*scores.product.args, *call.args]
+        if any(len(shape_of(value) or ()) < 2 for value in products) or not same(out[-2], of_scores[-2]):
+            raise NotAttention("a product is one of vectors")
+        matrices = product(out[:-2])
+        if not same(product(of_scores[:-2]), matrices):
+            raise NotAttention("its products are of other numbers of matrices")
+        self._check_members([*weights.members, *scores.members], var)
+        shapes = [*weights.shapes, *scores.shapes, out]
+        shapes += self.operands.shapes(scores.product.args[1], (out[-1], of_scores[-1]))
+        shapes += self.operands.shapes(call.args[1], (of_scores[-1], out[-1]))
+        whole_shapes = [shape for shape in shapes if same(product(shape[:-2]), matrices)]
+        few = [shape[:-2] for shape in whole_shapes if len(shape) <= LEADING_AXES + 2]
+        if not few:
+            raise Refusal(f"it has more than {LEADING_AXES} leading axes")
+        return self._laid_out(var, call, scores, weights.safe, max(few, key=_fineness), permuted)
+
+    def _check_members(self, members: list[Any], result: Any) -> None:
+        """Refuse attention whose scores or weights are read by others: they would be computed twice."""
+        inside = {*members, result}
+        for var in members:
+            for_data = [
+                r for r in self.readers.get(var, []) if r is None or operator_name(r.value) not in _OF_SHAPES
+            ]
+            if not isinstance(var, relax.DataflowVar) or any(
+                r is None or r.var not in inside for r in for_data
+            ):
+                raise NotAttention("its scores or weights are read elsewhere")
+
+    # -- how it lies in memory -------------------------------------------------------------------------------------
+    def _laid_out(
+        self, var: Any, call: Any, scores: Scores, safe: bool, leading: tuple[Extent, ...], permuted: bool
+    ) -> Planned:
+        first, out = shape_of(scores.product), shape_of(call)
+        assert first is not None and out is not None
+        queries, keys, size = first[-2], first[-1], out[-1]
+        if not isinstance(size, int):
+            raise Refusal("its heads are of symbolic size")
+        both = [same_shape(shape[:-2], leading) for shape in (first, out)]  # else matmul repeats matrices
+        q, of_q = self.operands.rows(scores.product.args[0], (*leading, queries, size), both[0])
+        k, of_k = self.operands.rows(scores.product.args[1], (*leading, size, keys), both[0], transposed=True)
+        v, _ = self.operands.rows(call.args[1], (*leading, keys, size), both[1], factors=False)
+        result, strides, skipped = self.stored(var, (*leading, queries, size), permuted)
+        plan = Attention(
+            three(leading),
+            queries,
+            keys,
+            size,
+            scores.scale * of_q * of_k,
+            as_operand(q),
+            as_operand(k),
+            as_operand(v),
+            operand_of(result, of_rows(strides)),
+            safe=safe,
+        )
+        causal = [causal_offset(value, queries, keys) for value, _ in scores.masks]
+        added = [mask for mask, offset in zip(scores.masks, causal) if offset is None]
+        masks, of_mask = self._masks(added, (*leading, queries, keys))
+        values = (q.value, k.value, v.value)
+        last = min((offset for offset in causal if offset is not None), default=None)
+        return Planned(replace(plan, mask=of_mask, causal=last), values, result, masks, tuple(skipped))
+
+    def _masks(
+        self, found: Sequence[tuple[Any, tuple[Extent, ...]]], extents: tuple[Extent, ...]
+    ) -> tuple[tuple[Mask, ...], Operand | None]:
+        """What is added to scores of ``extents``, and how the sum of it lies."""
+        if not found:
+            return (), None
+        masks = []
+        for value, added_to in found:
+            view: View | None = whole(value, shape_of(value) or ())
+            for shape in (added_to, None):
+                if view is not None:
+                    view = reshaped(view, extents) if shape is None else broadcast(view, shape)
+            if view is None:
+                raise Refusal("a mask lies in another way")
+            masks.append((value, view))
+        if len(masks) == 1:
+            value, view = masks[0]
+            own = operand_of(value, of_scores(view.strides))
+            return (Mask(value, own.shape),), own
+        if len({str(value.ty.dtype) for value, _ in masks}) > 1:
+            raise Refusal("its masks are of several types")
+        shapes = [
+            tuple(1 if is_number(s, 0) else e for e, s in zip(extents, view.strides)) for _, view in masks
+        ]
+        both = tuple(max(es, key=lambda e: not is_number(e, 1)) for es in zip(*shapes))
+        of_sum = Operand(both, str(masks[0][0].ty.dtype), 0, of_scores(whole(None, both).strides))
+        return tuple(Mask(value, shape) for (value, _), shape in zip(masks, shapes)), of_sum
+
+    def stored(
+        self, var: Any, extents: tuple[Extent, ...], permuted: bool
+    ) -> tuple[Any, tuple[Extent, ...], list[Any]]:
+        """The variable that the kernel's result stands for, the strides of its axes there, and variables before it."""
+        best: tuple[Any, tuple[Extent, ...], list[Any]] = (var, whole(None, extents).strides, [])
+        at, order, passed = var, list(range(len(extents))), [var]
+        while permuted and (binding := only_reader_inside(self.readers, at)) is not None:
+            name, after = operator_name(binding.value), shape_of(binding.value)
+            if after is None or name not in (*RESHAPES, "relax.permute_dims"):
+                break
+            if name == "relax.permute_dims":
+                if not same_shape(shape_of(at) or (), [extents[i] for i in order]):
+                    break
+                order = [order[i] for i in permutation(binding.value, len(after))]
+                if order[-1] != len(extents) - 1:
+                    break
+                inner = whole(None, after).strides
+                best = binding.var, tuple(inner[order.index(i)] for i in range(len(order))), list(passed)
+            at = binding.var
+            passed.append(at)
+        return best
+
+
+def causal_offset(mask: Any, queries: Extent, keys: Extent) -> int | None:
+    """How many keys beyond its own number each query sees by a mask; None for a mask that is no constant, or another.
+
+    Each query sees a key: what one that sees none gives depends on more than the mask.
+    """
+    if not isinstance(mask, tvm.ir.GenericConst):
+        return None
+    array = mask.value.numpy()
+    if (
+        not array.size
+        or array.shape[-2:] != (queries, keys)
+        or array.size != array.shape[-2] * array.shape[-1]
+    ):
+        return None
+    array = array.reshape(array.shape[-2:]).astype("float32")
+    seen = array == 0
+    offset = int(seen[0].sum()) - 1
+    expected = np.tril(np.ones(array.shape, bool), offset)
+    return offset if offset >= 0 and (seen == expected).all() and np.isneginf(array[~seen]).all() else None
+
+
+def _fineness(leading: tuple[Extent, ...]) -> tuple[int, bool, int]:
+    """Of equal leading axes those come last that are apart, and of these <batch, head>, as results are permuted."""
+    return sum(not is_number(extent, 1) for extent in leading), len(leading) == 2, -len(leading)

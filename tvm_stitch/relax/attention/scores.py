@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How attention is spelled between its two products: scales, masks, softmax, and what PyTorch makes of masked rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import ml_dtypes  # noqa: F401  # NumPy knows bfloat16 from here on
+import numpy as np
+import tvm
+from tvm import relax
+
+from ...graph.extent import Extent, product, same, same_shape
+from ...support.failures import Refusal
+from ..rewriting.operators import operator_name
+from ..rewriting.views import RESHAPES, Part, definition, shape_of
+
+_FLOATS = ("bfloat16", "float16", "float32", "float64")
+"""Types that scores and factors may be rounded to."""
+
+_FILLS = ("relax.full", "relax.full_like")
+
+
+class NotAttention(Refusal):
+    """Products around a softmax are something else: nothing that a user would look for among attention."""
+
+
+@dataclass
+class Weights:
+    """What was found between a softmax and the product of weights and v.
+
+    Attributes:
+        softmax: its call.
+        safe: rows of scores that are all -inf have weights of 0, not NaN.
+        members: the variables on the way.
+        shapes: those of the weights on the way.
+    """
+
+    softmax: Any
+    safe: bool
+    members: list[Any]
+    shapes: list[tuple[Extent, ...]]
+
+
+@dataclass
+class Scores:
+    """What was found between a softmax and the product of q and k."""
+
+    product: Any = None  # the call of R.matmul
+    scale: float = 1.0
+    masks: list[tuple[Any, tuple[Extent, ...]]] = field(default_factory=list)  # with shapes they are added to
+    shapes: list[tuple[Extent, ...]] = field(default_factory=list)  # of the scores, on the way
+    members: list[Any] = field(default_factory=list)  # variables
+
+
+class Spelling:
+    """Reads the values of a Relax function.
+
+    Args:
+        values: what variables are bound to.
+    """
+
+    def __init__(self, values: dict[Any, Any]):
+        self.values = values
+        self.definition = partial(definition, values)
+
+    def weights(self, value: Any) -> Weights | None:
+        """The softmax that a value is, and what is in between; None where it is none."""
+        members: list[Any] = []
+        shapes: list[tuple[Extent, ...]] = []
+        while (call := self.definition(value)) is not None:
+            members.append(value)
+            name, shape = operator_name(call), shape_of(call)
+            if shape is None:
+                return None
+            shapes.append(shape)
+            if name == "relax.nn.softmax":
+                last = int(call.attrs.axis) in (-1, len(shape) - 1)
+                return Weights(call, False, members, shapes) if last else None
+            if name == "relax.where" and (scores := self._all_masked(call, members)) is not None:
+                inner = self.weights(call.args[2])
+                if inner is None or not self._without_casts(inner.softmax.args[0], []).same_as(scores):
+                    return None
+                return Weights(inner.softmax, True, members + inner.members, shapes + inner.shapes)
+            if not self._is_cast(call) and not self.keeps_matrices(call):
+                return None
+            value = call.args[0]
+        return None
+
+    def _all_masked(self, where: Any, members: list[Any]) -> Any:
+        """The scores, where a choice is 0 for rows of which all are -inf; None where it is another one.
+
+        PyTorch's decomposition: ``where(not any(not (scores == -inf)), 0, softmax(scores))``.
+        """
+        if self._scalar(where.args[1]) != 0.0:
+            return None
+        steps = ("relax.logical_not", "relax.max", "relax.logical_not", "relax.equal")
+        value = where.args[0]
+        for step in steps:
+            value = self._without_casts(value, members)
+            call = self.definition(value)
+            if call is None or operator_name(call) != step:
+                return None
+            if step == "relax.max" and not _is_of_rows(call):
+                return None
+            members.append(value)
+            last, value = call, call.args[0]
+        if self._scalar(last.args[1]) != float("-inf"):
+            return None
+        return self._without_casts(last.args[0], members)
+
+    def _without_casts(self, value: Any, passed: list[Any]) -> Any:
+        """What a value is a cast of; the casts are appended to ``passed``."""
+        while operator_name(call := self.definition(value)) == "relax.astype":
+            passed.append(value)
+            value = call.args[0]
+        return value
+
+    def scores(self, value: Any) -> Scores:
+        """The product that scores come from, and what is in between.
+
+        Raises:
+            NotAttention: where something else is computed on the way.
+        """
+        found = Scores()
+        while (call := self.definition(value)) is not None:
+            name, shape = operator_name(call), shape_of(call)
+            if shape is None:
+                raise NotAttention("a shape is not known")
+            found.members.append(value)
+            found.shapes.append(shape)
+            if name == "relax.matmul":
+                found.product = call
+                return found
+            if (scaled := self.scaled(call)) is not None:
+                value, factor = scaled
+                found.scale *= factor
+            elif name == "relax.add":
+                if found.scale != 1.0:
+                    raise NotAttention("a mask is scaled")
+                value, mask = self._split_sum(call, shape)
+                found.masks.append((mask, shape))
+            elif self._is_cast(call) or self.keeps_matrices(call):
+                value = call.args[0]
+            else:
+                raise NotAttention(f"{name} is between its products")
+        raise NotAttention("what the softmax is of is no product")
+
+    def _split_sum(self, call: Any, shape: tuple[Extent, ...]) -> tuple[Any, Any]:
+        """The operands of an addition: the one that leads to a product first."""
+        for value, other in (call.args, reversed(call.args)):
+            own = shape_of(value)
+            if own is not None and same_shape(own, shape) and self._leads_to_product(value):
+                return value, other
+        raise NotAttention("a sum of scores and a mask is not recognized")
+
+    def _leads_to_product(self, value: Any) -> bool:
+        while (call := self.definition(value)) is not None:
+            name = operator_name(call)
+            if name == "relax.matmul":
+                return True
+            if name == "relax.add":
+                return any(self._leads_to_product(arg) for arg in call.args)
+            scaled = self.scaled(call)
+            if scaled is None and not self._is_cast(call) and not self.keeps_matrices(call):
+                return False
+            value = scaled[0] if scaled is not None else call.args[0]
+        return False
+
+    def _is_cast(self, call: Any) -> bool:
+        """Is a call a rounding of numbers?"""
+        return operator_name(call) == "relax.astype" and all(
+            str(v.ty.dtype) in _FLOATS for v in (call, call.args[0])
+        )
+
+    def keeps_matrices(self, call: Any) -> bool:
+        """Does a call only spell the axes before rows and columns in another way?"""
+        if operator_name(call) not in (*RESHAPES, "relax.broadcast_to"):
+            return False
+        before, after = shape_of(call.args[0]), shape_of(call)
+        if not before or not after or min(len(before), len(after)) < 2:
+            return False
+        return same_shape(before[-2:], after[-2:]) and same(product(before), product(after))
+
+    def scaled(self, call: Any) -> tuple[Any, float] | None:
+        """What a call multiplies by a number, and the number; None where it is another one."""
+        name = operator_name(call)
+        if name not in ("relax.multiply", "relax.divide"):
+            return None
+        pairs = [call.args] if name == "relax.divide" else [call.args, list(call.args)[::-1]]
+        for value, number in pairs:
+            factor = self._scalar(number)
+            if factor is not None and same_shape(shape_of(value) or (), shape_of(call) or (0,)):
+                return value, 1.0 / factor if name == "relax.divide" and factor else factor
+        return None
+
+    def _scalar(self, value: Any) -> float | None:
+        """The number that a value is everywhere, rounded as the casts on its way do; None where it is none."""
+        types: list[str] = []
+        while True:
+            types.append(str(value.ty.dtype))
+            call = self.definition(value)
+            if call is None:
+                break
+            name = operator_name(call)
+            if name in ("relax.zeros", "relax.zeros_like"):
+                return 0.0
+            if name not in ("relax.astype", "relax.broadcast_to", *_FILLS, *RESHAPES):
+                return None
+            value = call.args[1] if name in _FILLS else call.args[0]
+        if not isinstance(value, tvm.ir.GenericConst) or not set(types) <= set(_FLOATS):
+            return None
+        array = value.value.numpy()
+        if array.size != 1:
+            return None
+        number = array.reshape(-1)[0]
+        with np.errstate(over="ignore"):
+            for dtype in reversed(types):
+                number = np.asarray(number).astype(dtype)
+        return float(number)
+
+    def part(self, value: Any) -> Part | None:
+        """What a variable is bound to, if that is one of the parts that ``R.split`` makes."""
+        found = self.values.get(value) if isinstance(value, relax.DataflowVar) else None
+        if not isinstance(found, relax.TupleGetItem):
+            return None
+        call = self.values.get(found.tuple_value)
+        return Part(call, int(found.index)) if operator_name(call) == "relax.split" else None
+
+
+def _is_of_rows(reduction: Any) -> bool:
+    """Is a reduction one of the last axis, which stays with one element?"""
+    axes = [int(axis) for axis in reduction.attrs.axis or ()]
+    rank = len(shape_of(reduction) or ())
+    return axes in ([-1], [rank - 1]) and bool(reduction.attrs.keepdims)

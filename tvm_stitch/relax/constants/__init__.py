@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fold and simplify what depends on constants alone."""

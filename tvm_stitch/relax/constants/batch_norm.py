@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ConstantBatchNorm: a batch norm of constants is one multiplication and one addition."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from ...support.module_pass import module_pass
+from ..rewriting.calls import with_calls
+
+
+@module_pass
+class ConstantBatchNorm:
+    """Replace ``R.nn.batch_norm`` at inference, where all its parameters are constants, by ``x * scale + shift``.
+
+    TVM's own has one PrimFunc of four operators and three results, which nothing can be fused with. Scale and shift are
+    computed in float64. Runs before ``LegalizeOps``.
+    """
+
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
+        found: list[Any] = []
+        rewritten = with_calls(mod, ("relax.nn.batch_norm",), partial(_scaled, found))
+        if not found:
+            return mod
+        passes = [relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination()]
+        return tvm.transform.Sequential(passes)(rewritten)
+
+
+def _scaled(found: list[Any], builder: Any, call: Any) -> Any:
+    """What a call is replaced by, which is then appended to ``found``."""
+    if call.attrs.training:
+        return call
+    x, *constants = call.args
+    if not all(isinstance(c, tvm.ir.GenericConst) for c in constants):
+        return call
+    dtype = str(constants[0].value.dtype)
+    if dtype not in ("float32", "float64") or any(str(c.value.dtype) != dtype for c in constants):
+        return call
+    gamma, beta, mean, variance = (c.value.numpy().astype("float64") for c in constants)
+    with np.errstate(all="ignore"):
+        scale = 1 / np.sqrt(variance + call.attrs.epsilon)
+        if call.attrs.scale:
+            scale = gamma * scale
+        shift = -mean * scale
+        if call.attrs.center:
+            shift = beta + shift
+    shape = [1] * len(x.ty.shape)
+    shape[call.attrs.axis] = -1
+    scaled = builder.emit(relax.op.multiply(x, _constant(scale, shape, dtype)))
+    result = builder.emit(relax.op.add(scaled, _constant(shift, shape, dtype)))
+    found.append(call)
+    return relax.Tuple([result, constants[2], constants[3]])
+
+
+def _constant(values: np.ndarray, shape: list[int], dtype: str) -> Any:
+    with np.errstate(over="ignore"):
+        return relax.const(values.astype(dtype).reshape(shape), dtype)

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ComputedWeights: what a model computes from constants alone is a constant: weights, and masks and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from typing import Any
+
+import ml_dtypes  # noqa: F401  # NumPy knows bfloat16 from here on
+import numpy as np
+import tvm
+from tvm import relax
+
+from ...plan import heuristics
+from ...support.module_pass import module_pass
+from ..rewriting.functions import own_functions
+from ..rewriting.operators import PRODUCTS, operator_name
+from ..rewriting.views import bytes_of, shape_of
+
+_FILLED = {
+    f"relax.{name}{like}": number
+    for name, number in (("full", None), ("ones", 1), ("zeros", 0))
+    for like in ("", "_like")
+}
+"""Operators that fill a tensor with a number; None: with that of a constant behind the shape."""
+_FUNCTION = "computed_weights"
+"""The function that computes the weights of another one, in a module of its own."""
+
+
+@module_pass
+class ComputedWeights:
+    """Compute what depends on constants alone, and what does not reads, when the model is compiled.
+
+    Such are operands of products and convolutions: normalized weights (weight norm, standardized convolutions), and
+    those that are scaled, generated, or merged with an adapter. Layouts of convolutions are chosen before
+    ``FoldConstants``, and for constants only. Others are masks and tables of positions, up to a size: ``FoldConstants``
+    computes nothing that is filled, nor what depends on it. What has one value all over stays computed: a kernel needs
+    no memory for that. Runs behind what looks for quantized weights.
+
+    Args:
+        passes: from operators to constants: a legalization, and constant folding.
+    """
+
+    def __init__(self, passes: Sequence[Any]):
+        self.passes = tvm.transform.Sequential([relax.transform.Normalize(), *passes])
+
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
+        """Compute in each of the module's own functions."""
+        made = mod.clone()
+        for gvar, func in own_functions(mod):
+            values = relax.analysis.get_var2val(func)
+            constants = _constants(values)
+            weights = _weights(values, constants)
+            others = [var for var in _tables(func, values, constants) if var not in weights]
+            if weights or others:
+                found = self._computed(mod, [*weights, *others], constants)
+                kept = {var: to for var, to in found.items() if var in weights or _differs(to)}
+                made.update_func(gvar, relax.analysis.remove_all_unused(_Mutator(kept).visit_expr(func)))
+        return made
+
+    def _computed(self, mod: tvm.IRModule, weights: Sequence[Any], constants: Mapping[Any, Any]) -> Any:
+        """The constants that weights are, but for those that the passes do not compute."""
+        bindings = [relax.VarBinding(var, _whole(var, constants[var])) for var in _needed(weights, constants)]
+        result = relax.Var("weights", relax.TupleType([var.ty for var in weights]))
+        block = relax.DataflowBlock([*bindings, relax.VarBinding(result, relax.Tuple(list(weights)))])
+        function = relax.Function([], relax.SeqExpr([block], result), result.ty)
+        alone = mod.clone()
+        for gvar, _func in own_functions(mod):
+            del alone[gvar]
+        alone[_FUNCTION] = relax.utils.copy_with_new_vars(function).with_attr("global_symbol", _FUNCTION)
+        folded = self.passes(alone)[_FUNCTION]
+        values = relax.analysis.get_var2val(folded)
+        found = [values.get(field, field) for field in values[folded.body.body].fields]
+        return {
+            var: to for var, to in zip(weights, found, strict=True) if isinstance(to, tvm.ir.GenericConst)
+        }
+
+
+def _constants(values: Mapping[Any, Any]) -> dict[Any, Any]:
+    """The variables of values that depend on constants alone, each behind those that it reads."""
+    found: dict[Any, Any] = {}
+    for var, value in values.items():
+        if _is_constant(value, found):
+            found[var] = value
+    return found
+
+
+def _is_constant(value: Any, found: Container[Any]) -> bool:
+    """Whether a value depends on constants and on variables that are found to do so, alone."""
+    if isinstance(value, relax.Var):
+        return value in found
+    if isinstance(value, relax.Tuple):
+        return all(_is_constant(field, found) for field in value.fields)
+    if isinstance(value, relax.Call):
+        return _is_computed(value.op) and all(_is_constant(arg, found) for arg in value.args)
+    if isinstance(value, relax.ShapeExpr):
+        return all(isinstance(extent, tvm.tirx.IntImm) for extent in value.values)
+    return isinstance(value, (tvm.ir.GenericConst, tvm.tirx.IntImm, tvm.tirx.FloatImm))
+
+
+def _is_computed(op: Any) -> bool:
+    """Whether TVM's legalization knows an operator: it gives the same whenever it is computed."""
+    return isinstance(op, tvm.ir.Op) and op.get_attr("FLegalize") is not None
+
+
+def _weights(values: Mapping[Any, Any], constants: Container[Any]) -> list[Any]:
+    """The variables among constants that products of something else read, no larger than a constant may be."""
+    products = (
+        value for var, value in values.items() if operator_name(value) in PRODUCTS and var not in constants
+    )
+    read = dict.fromkeys(arg for call in products for arg in call.args if isinstance(arg, relax.Var))
+    return [var for var in read if var in constants and bytes_of(var) <= heuristics.LARGEST_FILLED_WEIGHT]
+
+
+def _tables(func: Any, values: Mapping[Any, Any], constants: Container[Any]) -> list[Any]:
+    """The tensors among constants that something else reads, as far as they depend on filled ones and are small."""
+    filled = _filled(values, constants)
+    readers = [var for var in values if var not in constants]
+    read = dict.fromkeys(arg for var in readers for arg in relax.analysis.free_vars(values[var]))
+    return [var for var in read if var in filled and 0 < bytes_of(var) <= heuristics.LARGEST_TABLE]
+
+
+def _filled(values: Mapping[Any, Any], constants: Container[Any]) -> set[Any]:
+    """The variables of values that depend on constants, and on something that is filled with a number."""
+    found: set[Any] = set()
+    for var, value in values.items():
+        if var in constants and (_fills(value) or not found.isdisjoint(relax.analysis.free_vars(value))):
+            found.add(var)
+    return found
+
+
+def _fills(value: Any) -> bool:
+    return operator_name(value) in _FILLED
+
+
+def _whole(var: Any, value: Any) -> Any:
+    """A value; of a tensor that is filled the constant that it is, since TVM folds no such call."""
+    name = operator_name(value)
+    if name not in _FILLED or bytes_of(var) > heuristics.LARGEST_TABLE:
+        return value
+    number = _FILLED[name]
+    if number is None:
+        if not isinstance(value.args[1], tvm.ir.GenericConst):
+            return value
+        number = value.args[1].value.numpy().item()
+    dtype = str(var.ty.dtype)
+    return relax.const(np.full(shape_of(var) or (), number, dtype), dtype)
+
+
+def _differs(value: Any) -> bool:
+    """Has a constant more than one value?"""
+    array = value.value.numpy()
+    return bool((array != array.reshape(-1)[0]).any())
+
+
+def _needed(weights: Sequence[Any], constants: Mapping[Any, Any]) -> list[Any]:
+    """The variables that weights depend on, themselves included, each behind those that it reads."""
+    needed = set(weights)
+    for var in reversed(constants):
+        if var in needed:
+            needed.update(relax.analysis.free_vars(constants[var]))
+    return [var for var in constants if var in needed]
+
+
+@relax.expr_functor.mutator
+class _Mutator(relax.PyExprMutator):
+    """Gives calls constants in the place of the given variables."""
+
+    def __init__(self, known: Mapping[Any, Any]):
+        super().__init__()
+        self.known = known
+
+    def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
+        if any(arg in self.known for arg in call.args if isinstance(arg, relax.Var)):
+            args = [self.known.get(arg, arg) if isinstance(arg, relax.Var) else arg for arg in call.args]
+            call = relax.Call(call.op, args, call.attrs, call.ty_args, call.span)
+        return super().visit_call_(call)

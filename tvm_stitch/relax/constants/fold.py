@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FoldConstants: TVM's constant folding, of what TVM's own arithmetic gets right."""
+
+from __future__ import annotations
+
+import tvm
+from tvm import relax, tirx
+
+from ...rules.sound_arithmetic import SoundArithmetic
+from ...support.module_pass import module_pass
+from .uniform import computed_of_scalars, with_single_values
+
+
+@module_pass
+class FoldConstants:
+    """Compute what depends on constants alone, with the arithmetic that kernels for a CPU have.
+
+    TVM's ``FoldConstant`` compiles the functions for this machine as they are, and what that makes of NaN and of casts
+    that wrap around would be in the result. Calls of functions with a pattern get one element of what is one value,
+    computed of scalars. Runs behind ``LegalizeOps``.
+    """
+
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
+        """Fold in the module's Relax functions; its PrimFuncs stay as they are."""
+        passes = [SoundArithmetic(on_device=False), relax.transform.FoldConstant()]
+        folded = tvm.transform.Sequential(passes)(mod)
+        for gvar, func in mod.functions_items():
+            if isinstance(func, tirx.PrimFunc):
+                folded.update_func(gvar, func)
+        return with_single_values(folded, computed_of_scalars(mod))

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors of one value that constant folding makes of scalars are given to calls as one element.
+
+TVM's ``FoldConstant`` makes a tensor of a scalar that is broadcast, or of a small mask that is filled: functions would
+read it from memory, element by element. What is computed of a model's own tensors stays a tensor: that a norm was
+never trained is nothing to build on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import ml_dtypes  # noqa: F401  # NumPy knows bfloat16 from here on
+import tvm
+import tvm_ffi
+from tvm import relax, s_tir, tirx
+
+from ... import compat
+from ...graph.reader import read
+from ...scope.fusion import Pattern
+from ...support.failures import Refusal
+from ..rewriting.calls import with_bound_calls
+from ..rewriting.functions import own_functions
+from ..rewriting.values import bindings_of
+from ..stitch.dataflow import call_args, is_call_tir
+
+Places = Mapping[Any, Collection[int]]
+"""Places among the arguments of calls, by the variable that a call is bound to."""
+
+
+def computed_of_scalars(mod: tvm.IRModule) -> Places:
+    """Where calls of functions are given what is computed of constants of one element alone, or of nothing."""
+    found: dict[Any, list[int]] = {}
+    for _, func in own_functions(mod):
+        scalars: set[Any] = set()
+        for binding in bindings_of(func.body):
+            if not is_call_tir(binding.value):
+                continue
+            args, numbers = call_args(binding.value)
+            places = [i for i, arg in enumerate(args) if arg in scalars]
+            if len(places) == len([arg for arg in args if not _is_scalar(arg)]) and not numbers:
+                scalars.add(binding.var)
+            elif places:
+                found[binding.var] = places
+    return found
+
+
+def _is_scalar(arg: Any) -> bool:
+    return isinstance(arg, tvm.ir.GenericConst) and math.prod(arg.value.shape) == 1
+
+
+def with_single_values(mod: tvm.IRModule, places: Places) -> tvm.IRModule:
+    """The module with one element for constants of one value, where they stand at the places given.
+
+    That is in calls of memory-intensive functions, behind ``AnnotateTIROpPattern``.
+    """
+    if not places:
+        return mod
+    known: dict[Any, Any] = {}
+
+    def narrowed(builder: Any, call: Any, var: Any) -> Any:
+        gvar, args = call.args[:2]
+        fields = list(args.fields) if isinstance(args, relax.Tuple) else [args]
+        func, buffers = mod[gvar], dict[Any, Any]()
+        for i in places.get(var, ()):
+            if not isinstance(fields[i], tvm.ir.GenericConst):
+                continue
+            array = fields[i].value
+            if array not in known:
+                known[array] = _single(array)
+            if known[array] is not None:
+                fields[i] = known[array]
+                buffers[func.params[i]] = tirx.decl_buffer((), str(array.dtype), func.params[i].name)
+        if not buffers or not _may_be_given(func):
+            return call
+        gvar = builder.add_func(_reading(func, buffers), gvar.name_hint)
+        return relax.Call(call.op, [gvar, relax.Tuple(fields), *call.args[2:]], call.attrs, call.ty_args)
+
+    return with_bound_calls(mod, ("relax.call_tir",), narrowed)
+
+
+def _single(array: Any) -> Any:
+    """The element that all of a tensor's are, bit for bit, as a constant; None where they differ or are one."""
+    if math.prod(array.shape) < 2:
+        return None
+    held = array.numpy().reshape(-1)
+    bits = held.view(f"u{held.dtype.itemsize}")
+    return relax.const(held[0].reshape(()), str(array.dtype)) if (bits == bits[0]).all() else None
+
+
+def _may_be_given(func: Any) -> bool:
+    """Whether a function reads tensors in blocks that a stitch kernel may have, and nowhere else."""
+    if int((func.attrs or {}).get("op_pattern", Pattern.OPAQUE)) > Pattern.REDUCE:  # contractions are
+        return False
+    try:
+        read(func)
+    except Refusal:
+        return False
+    return True
+
+
+def _reading(func: Any, buffers: dict[Any, Any]) -> Any:
+    """A function with buffers of one element in the place of some parameters."""
+
+    def loaded(load: Any) -> Any:
+        source = compat.load_buffer(load)
+        return compat.load(buffers[source], []) if source in buffers else load
+
+    def region(read: Any) -> Any:
+        return tirx.BufferRegion(buffers[read.source], []) if read.source in buffers else read
+
+    changes = [(tvm.ir.TensorLoad, loaded), (tvm.ir.TensorRegion, region)]
+    body = tvm_ffi.structural_map(func.body, changes, order="post")
+    return s_tir.renew_defs(compat.with_body_and_params(func, body, buffers, ()))

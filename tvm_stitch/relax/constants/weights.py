@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ConstantWeights: weights that a model makes of one value are constants, as all others are."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from ...graph.extent import is_static
+from ...plan import heuristics
+from ...support.module_pass import module_pass
+from ..rewriting.functions import with_own_functions
+from ..rewriting.operators import PRODUCTS, has_operators, operator_name
+from ..rewriting.readers import readers_of
+from ..rewriting.views import VIEWS, shape_of
+
+VALUE = {"relax.broadcast_to": 0, "relax.full": 1}
+"""Operators that may make a tensor of one value, and which of their arguments holds it."""
+
+
+@module_pass
+class ConstantWeights:
+    """Make constants of tensors of one value that a product or a convolution reads, directly or through views.
+
+    ONNX's ``ConstantOfShape`` is imported as such a tensor. Templates pack constants at compile time, and leave an
+    operator to TVM whose weights each call computes. What other operators read stays as it is: one value costs a
+    kernel nothing to read, a tensor does. Runs before ``ConstantViews`` and ``LegalizeOps``.
+    """
+
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
+        return with_own_functions(mod, _rewritten) if has_operators(mod, VALUE) else mod
+
+
+def _rewritten(func: Any) -> Any:
+    values = relax.analysis.get_var2val(func)
+    filled = {var: value for var, value in values.items() if _is_filled(value)}
+    readers = readers_of(func) if filled else {}
+
+    def reaches_product(var: Any) -> bool:
+        bindings = [binding for binding in readers.get(var, ()) if binding is not None]
+        names = [(binding, operator_name(getattr(binding, "value", None))) for binding in bindings]
+        return any(n in PRODUCTS or (n in VIEWS and reaches_product(b.var)) for b, n in names)
+
+    weights = {var for var in filled if reaches_product(var)}
+    return _Mutator(weights).visit_expr(func) if weights else func
+
+
+def _is_filled(value: Any) -> bool:
+    """Whether a value is a tensor of one constant value, and no larger than a constant may be."""
+    if operator_name(value) not in VALUE:
+        return False
+    source, shape = value.args[VALUE[operator_name(value)]], shape_of(value)
+    if not isinstance(source, tvm.ir.GenericConst) or shape is None or not is_static(shape):
+        return False
+    held = source.value
+    if str(held.dtype) != str(value.ty.dtype) or math.prod(held.shape) != 1:
+        return False
+    return math.prod(shape) * held.numpy().itemsize <= heuristics.LARGEST_FILLED_WEIGHT
+
+
+@relax.expr_functor.mutator
+class _Mutator(relax.PyExprMutator):
+    """Binds the given variables to constants."""
+
+    def __init__(self, weights: set[Any]):
+        super().__init__()
+        self.weights = weights
+
+    def visit_var_binding_(self, binding: Any) -> None:
+        if binding.var in self.weights:
+            call = binding.value
+            held = call.args[VALUE[operator_name(call)]].value
+            array = np.broadcast_to(held.numpy().reshape(()), shape_of(call) or ()).copy()
+            binding = relax.VarBinding(binding.var, relax.const(array, str(held.dtype)))
+        super().visit_var_binding_(binding)

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operands of element-wise operators that have as many axes as the result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from ..rewriting.calls import with_calls
+from ..rewriting.views import shape_of
+
+_OPERATORS = (
+    "add divide equal floor_divide floor_mod greater greater_equal less less_equal maximum minimum mod multiply "
+    "not_equal power subtract where"
+)
+BROADCASTING = frozenset(f"relax.{name}" for name in _OPERATORS.split())
+"""The operators that broadcast their operands."""
+
+
+def full_rank_operands(mod: tvm.IRModule) -> tvm.IRModule:
+    """Give operands that are broadcast leading axes of extent 1, but for scalars.
+
+    TVM's ``ConvertLayout`` keeps the layout of an operator whose operands differ in rank, and transposes before and
+    behind it.
+    """
+    return with_calls(mod, BROADCASTING, _with_full_ranks)
+
+
+def _with_full_ranks(builder: Any, call: Any) -> Any:
+    shape = shape_of(call)
+    if shape is None:
+        return call
+    args = [_widened(builder, arg, len(shape)) for arg in call.args]
+    if all(new is old for new, old in zip(args, call.args)):
+        return call
+    return relax.Call(call.op, args, call.attrs, call.ty_args)
+
+
+def _widened(builder: Any, operand: Any, rank: int) -> Any:
+    own = shape_of(operand)
+    if not own or len(own) == rank:
+        return operand
+    if isinstance(operand, tvm.ir.GenericConst):
+        array = operand.value.numpy()
+        return relax.const(array.reshape((1,) * (rank - len(own)) + array.shape), operand.ty.dtype)
+    return builder.emit(relax.op.expand_dims(operand, list(range(rank - len(own)))))

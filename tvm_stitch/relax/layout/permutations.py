@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CarriedPermutations: element-wise operators between transpositions run in the order that needs the fewest of them.
+
+A residual that is added where channels are second, between layers that want them last, is transposed on its way in and
+out at every layer; added where they are last it is not.
+
+``ConvertLayout`` carries a layout forwards only (ConvNeXt has a transposition on either side of every layer). Here
+connected element-wise operators, transpositions between them included, are one group, and each order of axes that
+makes one of its borders free is a candidate; the one in which the fewest bytes are transposed is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from ...graph.dtype import item_bytes
+from ...graph.extent import product, same_shape
+from ...support.module_pass import module_pass
+from ..rewriting.functions import with_own_functions
+from ..rewriting.operators import PRODUCTS, operator_name
+from ..rewriting.readers import readers_of
+from ..rewriting.views import permutation, shape_of
+from .quantization import is_elementwise
+
+PERMUTE = "relax.permute_dims"
+Axes = tuple[int, ...]
+"""An order: for each axis of what is permuted, the axis of what it is made from."""
+
+SMALL = 1 / 64
+"""What permuting an operand that is broadcast counts, beside one that is not, where extents are symbolic."""
+
+OF_PRODUCT = 3.0
+"""What permuting a product's result counts: in its own order what follows may be computed in the product's kernel."""
+
+
+@module_pass
+class CarriedPermutations:
+    """Permute connected element-wise operators as a whole, where fewer bytes are transposed then.
+
+    ``add(permute_dims(x), y)``, which is read through the inverse, becomes ``add(x, permute_dims(y))``, if ``y`` is a
+    transposition itself or so is what else reads the sum. Runs before ``LegalizeOps``.
+    """
+
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
+        """Rewrite the Relax functions in which something is permuted."""
+        return with_own_functions(mod, _rewritten)
+
+
+def _rewritten(func: Any) -> Any:
+    values = dict(relax.analysis.get_var2val(func).items())
+    if not any(operator_name(value) == PERMUTE for value in values.values()):
+        return func
+    readers = readers_of(func)
+    orders: dict[Any, Axes] = {}
+    for block in getattr(func.body, "blocks", ()):
+        if isinstance(block, relax.DataflowBlock):
+            inside = _inside(block, readers)
+            for group in _groups(block, values):
+                orders |= _best(group, values, inside)
+    if not orders and not any(_is_of_another(value, values) for value in values.values()):
+        return func
+    return _Mutator(orders, values, readers).visit_expr(func)
+
+
+def _is_of_another(value: Any, values: dict[Any, Any]) -> bool:
+    """Whether a value is a transposition of a transposition, which are one, or none."""
+    return operator_name(value) == PERMUTE and operator_name(values.get(value.args[0])) == PERMUTE
+
+
+def _inside(block: Any, readers: dict[Any, list[Any]]) -> dict[Any, list[Any]]:
+    """The readers, None in place of those that are in other blocks."""
+    bound = {binding.var for binding in block.bindings}
+    return {
+        var: [each if each is not None and each.var in bound else None for each in found]
+        for var, found in readers.items()
+    }
+
+
+def composed(first: Sequence[int], then: Sequence[int]) -> Axes:
+    """The order that two in a row give."""
+    return tuple(first[axis] for axis in then)
+
+
+def inverse(axes: Sequence[int]) -> Axes:
+    """The order that undoes one."""
+    return tuple(sorted(range(len(axes)), key=axes.__getitem__))
+
+
+def _unchanged(rank: int) -> Axes:
+    return tuple(range(rank))
+
+
+# -- which operators go together -----------------------------------------------------------------------------------
+Group = dict[Any, Axes]
+"""Connected operators of a dataflow block, by the variables that they are bound to, each with the order that its axes
+have beside those of the group."""
+
+
+def _groups(block: Any, values: dict[Any, Any]) -> list[Group]:
+    """The operators that are connected directly, or by transpositions alone."""
+    parent: dict[Any, tuple[Any, Axes]] = {}  # and the order of a variable's axes beside its parent's
+
+    def root(var: Any) -> tuple[Any, Axes]:
+        """The variable that stands for its group, and the order of its axes beside that one's; the way gets shorter."""
+        way = []
+        while parent[var][0] is not var:
+            way.append(var)
+            var = parent[var][0]
+        order = _unchanged(len(_shape(var)))
+        for each in reversed(way):
+            order = composed(order, parent[each][1])
+            parent[each] = var, order
+        return var, order
+
+    for binding in block.bindings:
+        var, value = binding.var, binding.value
+        if operator_name(value) == PERMUTE and value.args[0] in parent:
+            parent[var] = value.args[0], tuple(permutation(value, len(_shape(var))))
+        if not _is_elementwise(value):
+            continue
+        parent[var] = var, _unchanged(len(_shape(var)))
+        for arg in value.args:
+            if arg in parent and same_shape(_shape(arg), _shape(var)):
+                (theirs, their_order), (mine, order) = root(arg), root(var)
+                if theirs is not mine:
+                    parent[mine] = theirs, composed(their_order, inverse(order))
+    found: dict[Any, Group] = {}
+    for var in parent:
+        if operator_name(values[var]) != PERMUTE:
+            top, order = root(var)
+            found.setdefault(top, {})[var] = order
+    return list(found.values())
+
+
+def _is_elementwise(value: Any) -> bool:
+    """Whether a call computes each element of a tensor of known shape from one of each operand."""
+    if not is_elementwise(value):
+        return False
+    shape = shape_of(value)
+    if shape is None or len(shape) < 2:
+        return False
+    operands = [(arg, shape_of(arg)) for arg in value.args]
+    return all(_has_axes(arg, own, len(shape)) for arg, own in operands) and any(
+        same_shape(own, shape) for _, own in operands if own is not None
+    )
+
+
+def _has_axes(arg: Any, shape: tuple[Any, ...] | None, rank: int) -> bool:
+    """Whether an operand has ``rank`` axes, or none, or is a constant, which may get those that it lacks."""
+    return shape is not None and (len(shape) in (0, rank) or isinstance(arg, tvm.ir.GenericConst))
+
+
+def _shape(value: Any) -> tuple[Any, ...]:
+    found = shape_of(value)
+    assert found is not None
+    return found
+
+
+def _peeled(value: Any, order: Axes, values: dict[Any, Any]) -> tuple[Any, Axes]:
+    """What a value in some order is made from by transpositions that are seen where it is, and in which order."""
+    while isinstance(value, relax.DataflowVar) and operator_name(values.get(value)) == PERMUTE:
+        order = composed(permutation(values[value], len(order)), order)
+        value = values[value].args[0]
+    return value, order
+
+
+# -- in which order ------------------------------------------------------------------------------------------------
+def _best(group: Group, values: dict[Any, Any], readers: dict[Any, list[Any]]) -> Group:
+    """The order in which each operator's result is computed so that the fewest bytes are transposed; none: as it is."""
+    rank = len(_shape(next(iter(group))))
+    candidates: set[Axes] = set()
+    for var, arg in _operands(group, values):
+        base, order = _peeled(arg, _unchanged(rank), values)
+        if base not in group:
+            candidates.add(composed(group[var], inverse(order)))
+    read = {var: _read_in(var, group, values, readers) for var in group}
+    for var, orders in read.items():
+        candidates |= {composed(group[var], order) for order in orders}
+
+    bases = {_peeled(arg, _unchanged(rank), values)[0] for _, arg in _operands(group, values)}
+    there = {
+        (base, order)
+        for base in bases
+        if base not in group and len(_shape(base)) == rank
+        for order in _read_in(base, group, values, readers)
+    }
+
+    def cost(order_of: Callable[[Any], Axes]) -> float:
+        transposed = {}
+        for var, arg in _operands(group, values):
+            base, order = _peeled(arg, order_of(var), values)
+            if base in group:
+                order = composed(inverse(order_of(base)), order)
+            if isinstance(base, tvm.ir.GenericConst) or (base, order) in there:
+                continue
+            if order != _unchanged(rank):
+                weight = OF_PRODUCT if operator_name(values.get(base)) in PRODUCTS else 1.0
+                transposed[base, order] = weight * _bytes(arg) * _share(arg, var)
+        for var in group:
+            for order in read[var]:
+                if order != order_of(var):
+                    transposed[var, composed(inverse(order_of(var)), order)] = float(_bytes(var))
+        return sum(transposed.values())
+
+    found, least = dict[Any, Axes](), cost(lambda _: _unchanged(rank))
+    for axes in sorted(candidates):
+        moved = {var: composed(inverse(own), axes) for var, own in group.items()}
+        spent = cost(moved.__getitem__)
+        if spent < least:
+            found, least = moved, spent
+    return found
+
+
+def _operands(group: Group, values: dict[Any, Any]) -> Iterator[tuple[Any, Any]]:
+    """The operators with each of their operands that has axes."""
+    for var in group:
+        for arg in values[var].args:
+            if _shape(arg):
+                yield var, arg
+
+
+def _read_in(var: Any, group: Group, values: dict[Any, Any], readers: dict[Any, list[Any]]) -> set[Axes]:
+    """The orders in which a result is read outside of its group."""
+    rank = len(_shape(var))
+    found = set()
+    for binding in readers.get(var, [None]):
+        value = getattr(binding, "value", None)
+        if operator_name(value) == PERMUTE:
+            axes = permutation(value, rank)
+            found |= {composed(axes, order) for order in _read_in(binding.var, group, values, readers)}
+        elif binding is None or binding.var not in group:
+            found.add(_unchanged(rank))
+    return found
+
+
+def _bytes(value: Any) -> int:
+    return item_bytes(str(value.ty.dtype))
+
+
+def _share(operand: Any, result: Any) -> float:
+    """How many elements an operand has for each of the result's."""
+    own, whole = product(_shape(operand)), product(_shape(result))
+    if isinstance(own, int) and isinstance(whole, int):
+        return own / max(whole, 1)
+    return 1.0 if same_shape(_shape(operand), _shape(result)) else SMALL
+
+
+# -- rewriting -----------------------------------------------------------------------------------------------------
+@relax.expr_functor.mutator
+class _Mutator(relax.PyExprMutator):
+    def __init__(self, orders: dict[Any, Axes], values: dict[Any, Any], readers: dict[Any, list[Any]]):
+        super().__init__()
+        self.orders, self.values, self.readers = orders, values, readers
+        self.permuted: dict[Any, Any] = {}  # what stands for an operator's result, in its order
+        self.operands: dict[Any, Any] = {}  # what is transposed already, by what it is of and the order
+
+    def visit_dataflow_block_(self, block: Any) -> Any:
+        self.permuted.clear()  # seen in no other block
+        self.operands.clear()
+        return super().visit_dataflow_block_(block)
+
+    def visit_var_binding_(self, binding: Any) -> None:
+        var, value = binding.var, binding.value
+        if var in self.orders:
+            axes = self.orders[var]
+            args = [self._ordered(arg, axes) if _shape(arg) else self.visit_expr(arg) for arg in value.args]
+            made = relax.Call(value.op, args, value.attrs, value.ty_args)
+            self.permuted[var] = self.builder_.emit(made, var.name)
+            self._bind(var, var, _unchanged(len(axes)))
+        elif self._is_permuted(binding):
+            self._bind(var, value.args[0], tuple(permutation(value, len(_shape(var)))))
+        else:
+            super().visit_var_binding_(binding)
+
+    def _bind(self, var: Any, source: Any, order: Axes) -> None:
+        """Have a variable stand for what it is a transposition of, if anything reads it as it is."""
+        if not isinstance(var, relax.DataflowVar):
+            self.set_var_remap(var, self.builder_.emit_output(self._ordered(source, order), var.name))
+        elif any(map(self._reads_its_own_order, self.readers.get(var, ()))):
+            made = self._ordered(source, order)
+            self.set_var_remap(
+                var, made if isinstance(made, relax.Var) else self.builder_.emit(made, var.name)
+            )
+
+    def _reads_its_own_order(self, reader: Any) -> bool:
+        """Whether a reader takes a value as it is, neither in its group's order nor in that of a transposition."""
+        return reader is None or (reader.var not in self.orders and operator_name(reader.value) != PERMUTE)
+
+    def _is_permuted(self, binding: Any) -> bool:
+        """Whether a binding is a transposition that may be there already: by those whose operators have moved."""
+        value = binding.value
+        if not self.builder_.current_block_is_dataflow() or operator_name(value) != PERMUTE:
+            return False
+        return isinstance(value.args[0], relax.Var) and bool(shape_of(value))
+
+    def _ordered(self, value: Any, axes: Axes) -> Any:
+        """The value permuted: what is there in that order already, or a transposition of what it is made from."""
+        base, order = _peeled(value, axes, self.values)
+        if isinstance(base, tvm.ir.GenericConst):
+            array = base.value.numpy()
+            array = array.reshape((1,) * (len(order) - array.ndim) + array.shape)
+            return relax.const(array.transpose(order), base.ty.dtype)
+        if base in self.permuted:
+            source, order = self.permuted[base], composed(inverse(self.orders[base]), order)
+        else:
+            source = self.visit_expr(base)
+        if order == _unchanged(len(order)):
+            return source
+        if (base, order) not in self.operands:
+            self.operands[base, order] = self.builder_.emit(relax.op.permute_dims(source, list(order)))
+        return self.operands[base, order]

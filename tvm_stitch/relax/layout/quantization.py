@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layouts through quantizing and dequantizing, for which TVM's ``ConvertLayout`` has no rule.
+
+With one scale and one zero point they compute each element of one operand. Casts do so too, and have the same types: so
+the conversion sees casts in their stead, and the calls come back behind it. A call's span tells which is which: the
+conversion keeps it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from ..quantize.parameters import DEQUANTIZE, QUANTIZE, is_per_tensor
+from ..rewriting.calls import with_calls
+from ..rewriting.operators import operator_name
+from .convert_layout import ELEMENTWISE
+
+_STANDS_IN = "tvm_stitch.quantization"
+
+
+def is_elementwise(call: Any) -> bool:
+    """Whether an operator computes each element of one of each operand."""
+    return operator_name(call) in ELEMENTWISE or is_per_tensor(call)
+
+
+def converted_with_quantization(
+    mod: tvm.IRModule, convert: Callable[[tvm.IRModule], tvm.IRModule]
+) -> tvm.IRModule:
+    """``convert(mod)``, to which quantizing and dequantizing with one scale are casts."""
+    hidden: list[Any] = []
+
+    def cast(_builder: Any, call: Any) -> Any:
+        if not is_per_tensor(call):
+            return call
+        made = relax.op.astype(call.args[0], str(call.ty.dtype))
+        hidden.append(call)
+        span = tvm.ir.Span(tvm.ir.SourceName(f"{_STANDS_IN}.{len(hidden) - 1}"), 0, 0, 0, 0)
+        return relax.Call(made.op, made.args, made.attrs, made.ty_args, span)
+
+    def shown(_builder: Any, call: Any) -> Any:
+        name = str(call.span.source_name.name) if call.span is not None and call.span.source_name else ""
+        if not name.startswith(_STANDS_IN):
+            return call
+        before = hidden[int(name.rpartition(".")[2])]
+        args = [call.args[0], *before.args[1:]]
+        return relax.Call(before.op, args, before.attrs, before.ty_args, before.span)
+
+    return with_calls(convert(with_calls(mod, (QUANTIZE, DEQUANTIZE), cast)), ("relax.astype",), shown)

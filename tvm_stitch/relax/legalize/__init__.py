@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Legalize operators whose TIR from TVM cannot be stitched or is wrong."""

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transposed convolutions of channels innermost, legalized as convolutions of stride 1 over data that is spread out.
+
+TVM legalizes them in no such layout. Templates compute the function written here, without its zeros
+(:mod:`tvm_stitch.compute.cpu.phases`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax, te, tirx
+
+LAYOUTS = {
+    "relax.nn.conv1d_transpose": ("NWC", "OWI"),
+    "relax.nn.conv2d_transpose": ("NHWC", "OHWI"),
+    "relax.nn.conv3d_transpose": ("NDHWC", "ODHWI"),
+}
+"""The layouts of data and weight that are legalized here."""
+
+
+def _legalized(builder: Any, call: Any) -> Any:
+    attrs, (data, weight) = call.attrs, call.args
+    if (str(attrs.data_layout), str(attrs.kernel_layout)) != LAYOUTS[call.op.name]:
+        return call.op.get_attr("FLegalize")(builder, call)
+    if not isinstance(weight, tvm.ir.GenericConst):
+        return call
+    groups = int(attrs.groups)
+    turned = relax.const(turned_weight(weight.value.numpy(), groups), str(weight.ty.dtype))
+    name = str(call.op.name).rpartition(".")[2]
+    return builder.call_te(
+        over_spread_data,
+        data,
+        turned,
+        [int(s) for s in attrs.strides],
+        [int(p) for p in attrs.padding],
+        [int(d) for d in attrs.dilation],
+        groups,
+        [int(p) for p in attrs.output_padding],
+        str(call.ty.dtype),
+        primfunc_name_hint=name,
+    )
+
+
+TRANSPOSED_CONVOLUTIONS = dict.fromkeys(LAYOUTS, _legalized)
+"""For ``LegalizeOps``. Those in other layouts are TVM's."""
+
+
+def turned_weight(weight: np.ndarray, groups: int) -> np.ndarray:
+    """A transposed convolution's weight as the convolution's that it is over spread data.
+
+    Args:
+        weight: <channels of the result of a group, window..., channels of the data of all groups>.
+        groups: of channels.
+
+    Returns:
+        <channels of the result of all groups, window, the last element first..., channels of the data of a group>.
+    """
+    outputs, *window, channels = weight.shape
+    parts = weight.reshape((outputs, *window, groups, channels // groups))
+    parts = np.flip(parts, tuple(range(1, 1 + len(window))))
+    ordered = np.moveaxis(parts, -2, 0)
+    return np.ascontiguousarray(ordered.reshape((groups * outputs, *window, channels // groups)))
+
+
+def over_spread_data(
+    data: te.Tensor,
+    weight: te.Tensor,
+    strides: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    output_padding: Sequence[int],
+    out_dtype: str,
+) -> te.Tensor:
+    """A transposed convolution, as one of stride 1 over the data with zeros between its elements and around them.
+
+    Args:
+        data: ``(images, places..., channels)``.
+        weight: turned: ``(results, window..., channels of a group)``.
+        strides: of the transposed convolution.
+        padding: places that the result lacks, on the first side of each axis and then on the other side.
+        dilation: between elements of the window.
+        groups: of channels.
+        output_padding: places that the result has besides, on the other side of each axis.
+        out_dtype: of factors, sums and result.
+
+    Returns:
+        ``(images, places..., results)``.
+    """
+    spatial = len(strides)
+    images, *places, _ = data.shape
+    *window, inputs = weight.shape[1:]
+    reach = [(int(k) - 1) * d for k, d in zip(window, dilation)]
+    before = [r - p for r, p in zip(reach, padding)]
+    after = [r - p + more for r, p, more in zip(reach, padding[spatial:], output_padding)]
+    zero = tirx.const(0, data.dtype)
+    wide = [(n - 1) * s + 1 if s > 1 else n for n, s in zip(places, strides)]
+    spread = data
+
+    def with_zeros(n: Any, *at: Any) -> Any:
+        inside = [tirx.EQ(tirx.floormod(i, s), tirx.const(0, "int64")) for i, s in zip(at, strides) if s > 1]
+        source = [tirx.floordiv(i, s) if s > 1 else i for i, s in zip(at, strides)]
+        return tirx.if_then_else(tirx.all(*inside), data(n, *source, at[-1]), zero)
+
+    if any(s > 1 for s in strides):
+        spread = te.compute([images, *wide, data.shape[-1]], with_zeros, name="spread")
+    padded = [w + b + a for w, b, a in zip(wide, before, after)]
+    border = spread
+
+    def with_border(n: Any, *at: Any) -> Any:
+        source = [i - b for i, b in zip(at, before)]
+        inside = [tirx.GE(i, tirx.const(b, "int64")) for i, b in zip(at, before) if b > 0]
+        inside += [tirx.LT(i, w + b) for i, w, b, a in zip(at, wide, before, after) if a > 0]
+        value = spread(n, *source, at[-1])
+        return tirx.if_then_else(tirx.all(*inside), value, zero) if inside else value
+
+    if any(before) or any(after):
+        border = te.compute([images, *padded, data.shape[-1]], with_border, name="border")
+    results = weight.shape[0]
+    elements = [te.reduce_axis((0, k), f"k{i}") for i, k in enumerate(window)]
+    channel = te.reduce_axis((0, inputs), "c")
+
+    def summed(n: Any, *at: Any) -> Any:
+        *place, result = at
+        seen = [o + k * d for o, k, d in zip(place, elements, dilation)]
+        first = tirx.floordiv(result, results // groups) * inputs if groups > 1 else 0
+        factor = border(n, *seen, first + channel).astype(out_dtype)
+        return te.sum(factor * weight(result, *elements, channel).astype(out_dtype), [*elements, channel])
+
+    lengths = [p - r for p, r in zip(padded, reach)]
+    return te.compute([images, *lengths, results], summed, name="conv_transpose")

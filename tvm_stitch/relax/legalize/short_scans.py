@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ShortScans: running sums and products of short rows as reductions, which can be stitched.
+
+Each result reduces the elements up to its own place: as many operations as the square of a row's length, but with no
+step that waits for the one before, and in one kernel with what is around it. TVM's scan of a row is serial on a CPU,
+and takes several kernels on a GPU.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import tvm
+from tvm import relax, te, tirx
+
+from ...graph.extent import product
+from ...plan import heuristics
+from ...support.module_pass import module_pass
+from ..rewriting.calls import with_calls
+from ..rewriting.operators import operator_name
+from ..rewriting.views import shape_of
+
+_PRODUCT = te.comm_reducer(lambda a, b: a * b, lambda t: tirx.const(1, t), name="prod")
+SCANS = {"relax.cumsum": (te.sum, 0), "relax.cumprod": (_PRODUCT, 1)}
+"""Operators, each with what combines its elements and that one's identity."""
+
+
+@module_pass
+class ShortScans:
+    """Make reductions of ``cumsum`` and ``cumprod``. Runs before TVM chooses kernels for scans.
+
+    Args:
+        on_device: for a GPU, where longer rows are worth it than on a CPU.
+    """
+
+    def __init__(self, on_device: bool):
+        self.longest = heuristics.GPU_SCAN_AS_SUMS if on_device else heuristics.CPU_SCAN_AS_SUMS
+
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
+        return with_calls(mod, SCANS, partial(_as_reduction, self.longest))
+
+
+def _as_reduction(longest: int, builder: Any, call: Any) -> Any:
+    shape, dtype = shape_of(call.args[0]), str(call.ty.dtype)
+    if shape is None or not shape or dtype == "bool":
+        return call
+    axis = call.attrs.axis
+    length = product(shape) if axis is None else shape[int(axis) % len(shape)]
+    if not isinstance(length, int) or not 0 < length <= longest:
+        return call
+    x = call.args[0]
+    if axis is None:
+        x, axis = builder.emit(relax.op.flatten(x)), 0
+    hint = operator_name(call).removeprefix("relax.")
+    return builder.call_te(
+        scanned, x, int(axis), bool(call.attrs.exclusive), hint, dtype, primfunc_name_hint=hint
+    )
+
+
+def scanned(x: te.Tensor, axis: int, exclusive: bool, kind: str, dtype: str) -> te.Tensor:
+    """The running sums or products along an axis, computed in float32 for half types.
+
+    Args:
+        x: a tensor of numbers or booleans.
+        axis: the axis, of static extent.
+        exclusive: whether an element's own value is left out.
+        kind: ``"cumsum"`` or ``"cumprod"``.
+        dtype: the result's.
+
+    Returns:
+        A tensor of the shape of ``x``.
+    """
+    axis %= len(x.shape)
+    wide = "float32" if dtype in ("float16", "bfloat16") else dtype
+    combine, identity = SCANS[f"relax.{kind}"]
+    before = te.reduce_axis((0, x.shape[axis]), "before")
+
+    def reduced(*index: Any) -> Any:
+        own = [before if a == axis else i for a, i in enumerate(index)]
+        taken = before < index[axis] if exclusive else before <= index[axis]
+        return combine(tirx.Select(taken, x(*own).astype(wide), tirx.const(identity, wide)), before)
+
+    made = te.compute(x.shape, reduced, name=kind)
+    return made if wide == dtype else te.compute(x.shape, lambda *i: made(*i).astype(dtype), name="narrowed")

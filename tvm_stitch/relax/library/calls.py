@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the passes that call NVIDIA's libraries share: which dtypes these take, and when everything is left to TVM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from tvm import relax
+
+from ...compute.cuda.library import why_not
+from ...compute.cuda.shared_library import SharedLibrary
+from ...config import StitchConfig
+from ...support.failures import Refusal
+from ...target import capability_of
+
+_BFLOAT16_FROM = 80
+
+
+def check_capability(target: Any, dtype: str) -> None:
+    """Raise a Refusal where devices of a target have no arithmetic of a dtype."""
+    if dtype == "bfloat16" and capability_of(target) < _BFLOAT16_FROM:
+        raise Refusal(f"bfloat16 needs compute capability {_BFLOAT16_FROM / 10:.1f}")
+
+
+def has_calls(
+    functions: Iterable[Any],
+    name: str,
+    is_one: Callable[[Any], bool],
+    library: SharedLibrary,
+    config: StitchConfig,
+    computed: dict[str, str],
+) -> bool:
+    """Whether functions have values that a library is to compute.
+
+    Args:
+        functions: Relax functions.
+        name: of one such value, in words.
+        is_one: whether a bound value is one.
+        library: what may compute them.
+        config: says what is asked for.
+        computed: receives the reason where all of them are left to TVM.
+    """
+    count = sum(is_one(value) for func in functions for value in relax.analysis.get_var2val(func).values())
+    if not count:
+        return False
+    if (reason := why_not(library, config)) is not None:
+        computed[f"{count} {name}{'s' if count > 1 else ''}"] = f"TVM: {reason}"
+        return False
+    return True

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LibraryConvolutions: convolutions of a CUDA device become calls of cuDNN.
+
+The call takes ``(data, weight, numbers, mode)``; the numbers are groups, strides, paddings and dilations. The C++
+describes the convolution to cuDNN as a graph, asks it for engines, and drops those whose numerical notes say that
+they narrow inputs, sum in half types, transform, or vary from run to run; gradients of weights may be transformed.
+(cuDNN's older interface, with eight algorithms, was two to six times slower than PyTorch in half types.) Where tensor
+cores compute, ``convolution_layouts`` moves channels innermost first. What is the gradient of a weight is asked for as
+such; a transposed convolution, where ``PhasedConvolutions`` has left it, as the gradient of data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from ...compute.cuda import library
+from ...graph.dtype import HALF, MULTIPLIED
+from ...graph.extent import is_static
+from ...support.failures import Refusal
+from ...support.module_pass import module_pass
+from ..legalize.transposed_convolutions import SPATIAL
+from ..rewriting.calls import with_bound_calls
+from ..rewriting.compute_pass import ComputePass
+from ..rewriting.functions import own_functions
+from ..rewriting.operators import operator_name
+from ..rewriting.views import bytes_of, has_elements, shape_of
+from .calls import check_capability, has_calls
+from .weight_gradients import WeightGradient, WeightGradients
+
+CHANNELS_FIRST, CHANNELS_LAST = "channels_first", "channels_last"
+WEIGHT_GRADIENT, DATA_GRADIENT = "weight_gradient", "data_gradient"
+
+LAYOUTS = {
+    ("NCW", "OIW"): CHANNELS_FIRST,
+    ("NCHW", "OIHW"): CHANNELS_FIRST,
+    ("NCDHW", "OIDHW"): CHANNELS_FIRST,
+    ("NWC", "OWI"): CHANNELS_LAST,
+    ("NHWC", "OHWI"): CHANNELS_LAST,
+    ("NDHWC", "ODHWI"): CHANNELS_LAST,
+}
+"""The layouts of data and weight that the library takes."""
+
+TRANSPOSED_LAYOUTS = {
+    ("NCW", "IOW"): CHANNELS_FIRST,
+    ("NCHW", "IOHW"): CHANNELS_FIRST,
+    ("NCDHW", "IODHW"): CHANNELS_FIRST,
+}
+"""The same of transposed convolutions, which are gradients of a convolution's data."""
+
+OPERATORS = ("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d", *SPATIAL)
+
+WORKSPACE_BYTES = 64 << 20
+"""Device memory that a convolution may use beside its operands. It is planned with all other storage of a function, so
+that convolutions in a row share it."""
+
+TRANSFORMED_TIMES = 2.5
+"""Times its operands' bytes that a weight's gradient may use beside them, where cuDNN transforms them: tiles of 4 x 4
+become such of 6 x 6."""
+
+
+FEWEST_CHANNELS = 4
+"""Channels that images of half types get at least, with zeros, where channels are innermost: cuDNN's kernels for three
+take 1.7 times as long as those for four."""
+
+
+@module_pass
+class LibraryConvolutions(ComputePass):
+    """Replace ``R.nn.conv1d``, ``conv2d``, ``conv3d`` and transposed ones by calls of cuDNN.
+
+    Algorithms for static shapes are timed at the first call, others chosen by cuDNN's heuristic. Runs before
+    ``LegalizeOps``; ``computed``, if given, receives for each convolution what computes it, and why. With
+    ``compute="auto"`` all convolutions are left to TVM where cuDNN is not installed.
+    """
+
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
+        functions = dict(own_functions(mod))
+        wanted = is_convolution, library.CUDNN, self.config, self.computed
+        if not has_calls(functions.values(), "convolution", *wanted):
+            return mod
+        gradients = WeightGradients(mod)
+
+        def called(builder: Any, call: Any, var: Any) -> Any:
+            return _Rewriter(self, builder, gradients).replaced(call, var) if is_convolution(call) else call
+
+        return with_bound_calls(mod, OPERATORS, called)
+
+
+def is_convolution(value: Any) -> bool:
+    """True for the operators that the library may compute, of tensors that have elements."""
+    return operator_name(value) in OPERATORS and has_elements(*value.args, value)
+
+
+def layout_of(target: Any, call: Any) -> str:
+    """The layout of a convolution that the library computes, one of the two words.
+
+    Raises:
+        Refusal: where it does not.
+    """
+    attrs = call.attrs
+    known = TRANSPOSED_LAYOUTS if operator_name(call) in SPATIAL else LAYOUTS
+    layout = known.get((str(attrs.data_layout), str(attrs.kernel_layout)))
+    if layout is None or str(attrs.out_layout) not in ("", str(attrs.data_layout)):
+        raise Refusal(f"layouts {attrs.data_layout}, {attrs.kernel_layout} are none of cuDNN's")
+    data, weight, out = (str(v.ty.dtype) for v in (*call.args, call))
+    if data != weight or data != out or data not in MULTIPLIED:
+        raise Refusal(f"a convolution of {data} and {weight} in {out} is none that cuDNN is asked for")
+    check_capability(target, data)
+    shapes = [shape_of(v) for v in (*call.args, call)]
+    if any(shape is None for shape in shapes):
+        raise Refusal("its shapes are not known")
+    padding_of(call)
+    return layout
+
+
+def padding_of(call: Any) -> list[int]:
+    """The padding of a convolution along each spatial axis, the same on both sides.
+
+    Raises:
+        Refusal: where it differs.
+    """
+    padding = [int(p) for p in call.attrs.padding]
+    spatial = len(padding) // 2
+    if padding[:spatial] != padding[spatial:]:
+        raise Refusal(f"padding {padding} is not the same on both sides")
+    return padding[:spatial]
+
+
+class _Rewriter:
+    def __init__(self, owner: LibraryConvolutions, builder: Any, gradients: WeightGradients):
+        self.owner, self.builder, self.gradients = owner, builder, gradients
+
+    def replaced(self, call: Any, var: Any) -> Any:
+        """What stands for a convolution that is bound to ``var``."""
+        key = f"{call.op.name.rpartition('.')[2]} {var.name}"
+        try:
+            layout = layout_of(self.owner.target, call)
+        except Refusal as refusal:
+            self.owner.computed[key] = f"TVM: {refusal}"
+            return call
+        self.owner.computed[key] = f"{library.CUDNN.title}: {layout.replace('_', ' ')}"
+        words = [layout]
+        words += ["tf32"] if self.owner.config.tf32 and str(call.ty.dtype) == "float32" else []
+        words += ["timed"] if all(is_static(shape_of(v) or ()) for v in (*call.args, call)) else []
+        if operator_name(call) in SPATIAL:
+            words.append(DATA_GRADIENT)
+        elif layout == CHANNELS_FIRST:
+            gradient = self.gradients.found(self.builder, call, var)
+            if gradient is not None:
+                self.owner.computed[key] += ", a weight's gradient"
+                return self._gradient(gradient, words)
+        args = self._with_channels(call) if layout == CHANNELS_LAST else list(call.args)
+        called = library_call(args, numbers_of(call), words, call.ty.shape, str(call.ty.dtype))
+        return relax.TupleGetItem(self.builder.emit(called), 0)
+
+    def _gradient(self, found: WeightGradient, words: list[str]) -> Any:
+        """A weight's gradient as the convolution gave it: transposed."""
+        dtype = str(found.data.ty.dtype)
+        args, words = [found.data, found.gradient], [*words, WEIGHT_GRADIENT]
+        workspace = WORKSPACE_BYTES
+        if found.is_transformed:
+            workspace = max(workspace, int(TRANSFORMED_TIMES * sum(map(bytes_of, args))))
+        made = library_call(args, found.numbers, words, found.shape, dtype, workspace)
+        called = self.builder.emit(made)
+        made = self.builder.emit(relax.TupleGetItem(called, 0))
+        return relax.op.permute_dims(made, [1, 0, *range(2, len(found.shape))])
+
+    def _with_channels(self, call: Any) -> list[Any]:
+        """Data and weight, channels last, with the channels that cuDNN wants of them."""
+        data, weight = call.args
+        channels = (shape_of(weight) or (0,))[-1]
+        if str(call.ty.dtype) not in HALF or int(call.attrs.groups) > 1 or not isinstance(channels, int):
+            return [data, weight]
+        added = FEWEST_CHANNELS - channels
+        return [data, weight] if added <= 0 else [self._widened(data, added), self._widened(weight, added)]
+
+    def _widened(self, value: Any, added: int) -> Any:
+        rank = len(shape_of(value) or ())
+        if isinstance(value, tvm.ir.GenericConst):
+            widened = np.pad(value.value.numpy(), [(0, 0)] * (rank - 1) + [(0, added)])
+            return relax.const(widened, str(value.ty.dtype))
+        return self.builder.emit(relax.op.nn.pad(value, [0] * (2 * rank - 1) + [added]))
+
+
+def numbers_of(call: Any) -> list[int]:
+    """Groups, strides, paddings and dilations of a convolution."""
+    attrs = call.attrs
+    spatial = len(attrs.strides)
+    return [int(n) for n in (attrs.groups, *attrs.strides, *list(attrs.padding)[:spatial], *attrs.dilation)]
+
+
+def library_call(
+    args: list[Any],
+    numbers: Sequence[int],
+    words: list[str],
+    shape: Any,
+    dtype: str,
+    workspace: int = WORKSPACE_BYTES,
+) -> Any:
+    """The call that computes a convolution, or a weight's gradient: a tuple of its result and the workspace it used.
+
+    Args:
+        args: data and weight, or data and the gradient of the result.
+        numbers: as ``numbers_of`` gives them.
+        words: the mode.
+        shape, dtype: of the result.
+        workspace: bytes that may be used beside the operands.
+    """
+    told = relax.ShapeExpr([tvm.tirx.IntImm("int64", n) for n in numbers])
+    arguments = relax.Tuple([*args, told, tvm.ir.StringImm(" ".join(words))])
+    results = [relax.TensorType(shape, dtype), relax.TensorType([workspace], "uint8")]
+    return relax.call_dps_packed(library.CUDNN.function, arguments, results)

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which convolutions, transposed ones and gradients of weights our CUDA kernel computes, and of which operands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+
+from ...compute.cuda.convolution_plan import PACKED_PRODUCTS, ImageConvolution
+from ...graph.extent import is_number, is_static
+from ...support.failures import Refusal
+from ..legalize.transposed_convolutions import SPATIAL
+from ..rewriting.operators import operator_name
+from ..rewriting.views import shape_of
+from .convolutions import padding_of
+from .weight_gradients import WeightGradient
+
+LAYOUTS = {
+    "relax.nn.conv1d": ("NCW", "OIW"),
+    "relax.nn.conv2d": ("NCHW", "OIHW"),
+    "relax.nn.conv1d_transpose": ("NCW", "IOW"),
+    "relax.nn.conv2d_transpose": ("NCHW", "IOHW"),
+}
+"""The layouts of data and weight that the kernel takes."""
+
+
+@dataclass(frozen=True)
+class OwnConvolution:
+    """What our kernel computes for a call.
+
+    Attributes:
+        convolution: its sizes.
+        data: <images, channels, extents...>, or with the first two exchanged, as ``convolution.exchanged`` says.
+        weight: <groups * outputs, inputs, window...>.
+        inputs_first: the weight is <groups * inputs, outputs, window...> instead.
+        turned: and its window is read from the last element to the first.
+        shape: of the result.
+        title: what it is besides a convolution.
+    """
+
+    convolution: ImageConvolution
+    data: Any
+    weight: Any
+    inputs_first: bool
+    turned: bool
+    shape: tuple[int, ...]
+    title: str = ""
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the weight is."""
+        return isinstance(self.weight, tvm.ir.GenericConst)
+
+
+def own_convolution(call: Any, gradient: WeightGradient | None) -> OwnConvolution:
+    """What our kernel computes for a call: for the weight's gradient that it is, where it is one.
+
+    Raises:
+        Refusal: where it computes nothing for it.
+    """
+    if gradient is not None:
+        return _gradient(gradient)
+    found = _transposed(call) if operator_name(call) in SPATIAL else _convolution(call)
+    if not found.is_constant and found.convolution.products < PACKED_PRODUCTS:
+        raise Refusal("packing its weight takes too large a part of the time")
+    return found
+
+
+def check_kernel(call: Any) -> None:
+    """Check that a call is of the layouts and the dtype that our kernel computes, with symmetric padding.
+
+    Raises:
+        Refusal: where it is not.
+    """
+    attrs, layouts = call.attrs, (str(call.attrs.data_layout), str(call.attrs.kernel_layout))
+    if layouts != LAYOUTS[operator_name(call)] or str(attrs.out_layout) not in ("", layouts[0]):
+        raise Refusal(f"layouts {layouts[0]}, {layouts[1]} are none of our kernel's")
+    if any(str(value.ty.dtype) != "float32" for value in (*call.args, call)):
+        raise Refusal("our kernel is for float32")
+    padding_of(call)
+
+
+def _convolution(call: Any) -> OwnConvolution:
+    attrs, (data, weight) = call.attrs, call.args
+    (images, channels, *extents), (outputs, inputs, *window), shape = map(_static, (data, weight, call))
+    groups = int(attrs.groups)
+    if channels != inputs * groups:
+        raise Refusal("its channels are not those of its weight")
+    convolution = ImageConvolution(
+        images,
+        groups,
+        inputs,
+        outputs // groups,
+        _two(extents, 1),
+        _two(shape[2:], 1),
+        _two(window, 1),
+        _two(attrs.strides, 1),
+        _two(padding_of(call), 0),
+        _two(attrs.dilation, 1),
+    )
+    return OwnConvolution(convolution, data, weight, False, False, tuple(shape))
+
+
+def _transposed(call: Any) -> OwnConvolution:
+    """A transposed convolution of stride 1: a convolution of the weight turned around."""
+    attrs, (data, weight) = call.attrs, call.args
+    if isinstance(weight, tvm.ir.GenericConst):
+        raise Refusal("of a constant weight it is a convolution already")
+    (images, channels, *extents), (_, outputs, *window), shape = map(_static, (data, weight, call))
+    groups, dilation = int(attrs.groups), [int(d) for d in attrs.dilation]
+    if any(int(n) != 1 for n in attrs.strides) or any(map(int, attrs.output_padding)):
+        raise Refusal("our kernel computes transposed convolutions of stride 1")
+    padding = [d * (k - 1) - p for d, k, p in zip(dilation, window, padding_of(call))]
+    if min(padding) < 0:
+        raise Refusal("its padding is more than its window reaches")
+    convolution = ImageConvolution(
+        images,
+        groups,
+        channels // groups,
+        outputs,
+        _two(extents, 1),
+        _two(shape[2:], 1),
+        _two(window, 1),
+        (1, 1),
+        _two(padding, 0),
+        _two(dilation, 1),
+    )
+    return OwnConvolution(convolution, data, weight, True, True, tuple(shape), "transposed")
+
+
+def _gradient(found: WeightGradient) -> OwnConvolution:
+    """The convolution that computes a weight's gradient, images and channels of its result exchanged."""
+    inputs, channels, *extents = _static(found.data)
+    _, outputs, *window = _static(found.gradient)
+    spatial = len(window)
+    strides, padding, dilation = (
+        found.numbers[at : at + spatial] for at in range(1, 1 + 3 * spatial, spatial)
+    )
+    convolution = ImageConvolution(
+        channels,
+        1,
+        inputs,
+        outputs,
+        _two(extents, 1),
+        _two(found.kernel, 1),
+        _two(window, 1),
+        _two(dilation, 1),
+        _two(padding, 0),
+        _two(strides, 1),
+        exchanged=True,
+    )
+    shape = channels, outputs, *found.kernel
+    return OwnConvolution(convolution, found.data, found.gradient, True, False, shape, "a weight's gradient")
+
+
+def _two(numbers: Sequence[Any], one: int) -> tuple[int, int]:
+    first, second = [one, *map(int, numbers)][-2:]
+    return first, second
+
+
+def _static(value: Any) -> list[int]:
+    shape = shape_of(value)
+    if shape is None or not is_static(shape):
+        raise Refusal("its shapes are not static")
+    if any(is_number(extent, 0) for extent in shape):
+        raise Refusal("it has no elements")
+    return [int(extent) for extent in shape]

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operands of products that a library cannot read where they lie, permuted with their innermost axis kept.
+
+A library reads each side transposed as fast as it reads it otherwise. So where a permutation must be written for it and
+moves the innermost axis, as heads are split and keys transposed in one, only the other axes are moved in memory: lines
+are copied as they are, and no tile is turned.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import mutator
+
+from ...graph.extent import same
+from ..layout.permutations import PERMUTE
+from ..rewriting.functions import own_functions
+from ..rewriting.operators import operator_name
+from ..rewriting.planned import PlannedRewriter
+from ..rewriting.readers import only_reader_inside, readers_of
+from ..rewriting.views import VIEWS, permutation, shape_of
+from .plan import is_product
+
+
+def with_innermost_axes_kept(mod: tvm.IRModule) -> tvm.IRModule:
+    """Products read such permutations as two: the first one keeps the innermost axis, the other turns matrices.
+
+    ``matmul(x, permute_dims(y, [0, 2, 3, 1]))`` becomes ``matmul(x, permute_dims(permute_dims(y, [0, 2, 1, 3]), [0, 1,
+    3, 2]))``, if nothing else reads the permutation, directly or through views that keep the matrices.
+    """
+    plans = {gvar: _found(func) for gvar, func in own_functions(mod)}
+    return _Rewriter(mod).rewritten(plans) if any(plans.values()) else mod
+
+
+def _found(func: Any) -> dict[Any, list[int]]:
+    """By variables of permutations, in which order the operand is to lie in memory."""
+    values, readers = dict(relax.analysis.get_var2val(func).items()), readers_of(func)
+    found: dict[Any, list[int]] = {}
+    for call in values.values():
+        if not is_product(call):
+            continue
+        for operand in call.args:
+            var = operand
+            while (
+                only_reader_inside(readers, var) is not None and (read := _read(values.get(var))) is not None
+            ):
+                var = read
+            order = _kept(values.get(var)) if only_reader_inside(readers, var) is not None else None
+            if order is not None:
+                found[var] = order
+    return found
+
+
+def _read(value: Any) -> Any:
+    """What a view that keeps the matrices is of; None for anything else."""
+    if operator_name(value) not in VIEWS or operator_name(value) == PERMUTE:
+        return None
+    own, read = shape_of(value), shape_of(value.args[0])
+    if own is None or read is None or min(len(own), len(read)) < 2:
+        return None
+    return value.args[0] if all(same(a, b) for a, b in zip(own[-2:], read[-2:], strict=True)) else None
+
+
+def _kept(value: Any) -> list[int] | None:
+    """The order of a permutation with its last two axes exchanged, if that keeps the innermost one and is one still."""
+    shape = shape_of(value) if operator_name(value) == PERMUTE else None
+    if shape is None or len(shape) < 3:
+        return None
+    *outer, row, column = permutation(value, len(shape))
+    last = len(shape) - 1
+    return [*outer, column, row] if row == last and [*outer, column] != list(range(last)) else None
+
+
+@mutator
+class _Rewriter(PlannedRewriter):
+    def replaced(self, plan: list[int], call: Any) -> Any:
+        kept = self.builder_.emit(relax.op.permute_dims(self.visit_expr(call.args[0]), plan))
+        *outer, row, column = range(len(plan))
+        return relax.op.permute_dims(kept, [*outer, column, row])

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LibraryMatmuls: matrix products of a CUDA device become calls of cuBLASLt.
+
+It runs on Relax operators, before anything is legalized: there what reads what is told by names, and a product never
+meets TVM's schedules. The call is ``R.call_dps_packed("tvm_stitch.cublaslt.matmul", (left, right, bias?, residual?,
+numbers, mode))`` with two results: the product, and a workspace that nobody reads. So the planner of memory places
+the workspace, CUDA graphs own it, and no two streams or threads share one.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import mutator
+
+from ...compute.cuda import library
+from ...graph.dtype import MULTIPLIED
+from ...graph.extent import as_expr, is_number, is_static, text_of
+from ...rules.rewriting import is_scheduled
+from ...support.failures import Refusal
+from ...support.module_pass import module_pass
+from ...target import capability_of
+from ..rewriting.compute_pass import ComputePass
+from ..rewriting.functions import own_functions
+from ..rewriting.planned import PlannedRewriter
+from .calls import check_capability, has_calls
+from .innermost_operands import with_innermost_axes_kept
+from .plan import Planned, is_product, planned
+
+WORKSPACE_BYTES = {0: 4 << 20, 90: 32 << 20}
+"""Device memory that a product may use beside its operands, by ten times the least compute capability: NVIDIA's
+recommendation. It is planned with all other storage of a function, so that products in a row share it."""
+
+
+@module_pass
+class LibraryMatmuls(ComputePass):
+    """Replace ``R.matmul`` by calls of cuBLASLt that read operands as they lie in memory.
+
+    An operand that is a transposed, permuted, reshaped or broadcast value is read in that value's place where the
+    library can. A bias, a residual and ReLU behind a product are computed with it where no kernel follows that would
+    compute them on the way. Algorithms for static shapes are timed at the first call, others chosen by the library.
+    Runs before ``LegalizeOps``; ``computed``, if given, receives for each product what computes it, and why. With
+    ``compute="auto"`` all products are left to TVM where cuBLASLt is not installed.
+    """
+
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
+        functions = dict(own_functions(mod))
+        wanted = is_product, library.CUBLASLT, self.config, self.computed
+        if not has_calls(functions.values(), "matmul", *wanted):
+            return mod
+        mod = with_innermost_axes_kept(mod)
+        functions = dict(own_functions(mod))
+        scheduled = {
+            g for g, f in mod.functions_items() if isinstance(f, tvm.tirx.PrimFunc) and is_scheduled(f)
+        }
+        plans = {gvar: self._planned(func, scheduled) for gvar, func in functions.items()}
+        return _Rewriter(mod, self).rewritten(plans)
+
+    def _planned(self, func: Any, scheduled: set[Any]) -> dict[Any, Planned]:
+        def refused(name: str, reason: str) -> None:
+            self.computed[f"matmul {name}"] = f"TVM: {reason}"
+
+        found = planned(func, partial(check_dtypes, self.target), refused, self.config.epilogues, scheduled)
+        for plan in found.values():
+            self.computed[f"matmul {plan.name}"] = f"{library.CUBLASLT.title}: {described(plan)}"
+        return found
+
+
+def check_dtypes(target: Any, call: Any) -> None:
+    """Raise a Refusal unless the library has products of these dtypes."""
+    left, right = (str(arg.ty.dtype) for arg in call.args)
+    out = str(call.ty.dtype)
+    if left != right or left not in MULTIPLIED or out not in (left, "float32"):
+        raise Refusal(
+            f"a product of {left} and {right} in {out} is none that {library.CUBLASLT.title} is asked for"
+        )
+    check_capability(target, left)
+
+
+@mutator
+class _Rewriter(PlannedRewriter):
+    def __init__(self, mod: tvm.IRModule, owner: LibraryMatmuls):
+        super().__init__(mod)
+        self.owner = owner
+
+    def replaced(self, plan: Planned, call: Any) -> Any:
+        operands = [v for v in (plan.left, plan.right, plan.bias, plan.residual) if v is not None]
+        made = library_call(plan, [self.visit_expr(v) for v in operands], call.ty, self.owner)
+        return relax.TupleGetItem(self.builder_.emit(made), 0)
+
+
+def library_call(plan: Planned, operands: list[Any], ty: Any, owner: LibraryMatmuls) -> Any:
+    """The call that computes a product: a tuple of its result and the workspace that it used.
+
+    Args:
+        plan: how its operands lie, and what is computed with it.
+        operands: left and right side, bias and residual if there are any.
+        ty: the type of the result.
+        owner: names the target and the options.
+    """
+    numbers = relax.ShapeExpr([as_expr(n) for n in plan.layout.numbers])
+    tf32 = "tf32" if owner.config.tf32 and str(operands[0].ty.dtype) == "float32" else ""
+    timed = "timed" if is_static(plan.layout.numbers) else ""
+    mode = tvm.ir.StringImm(plan.layout.mode(*plan.words, tf32, timed))
+    capability = capability_of(owner.target)
+    size = WORKSPACE_BYTES[max(least for least in WORKSPACE_BYTES if capability >= least)]
+    result = relax.TensorType(ty.shape, str(ty.dtype))
+    workspace = relax.TensorType([size], "uint8")
+    arguments = relax.Tuple([*operands, numbers, mode])
+    return relax.call_dps_packed(library.CUBLASLT.function, arguments, [result, workspace])
+
+
+def described(plan: Planned) -> str:
+    """A product's sizes, how its sides lie, and what is computed with it, in words."""
+    found = plan.layout
+    batch = "" if is_number(found.batch, 1) else f"{text_of(found.batch)} of "
+    words = [f"{batch}{' x '.join(text_of(e) for e in (found.rows, found.columns, found.depth))}"]
+    words += ["result by columns"] if found.swapped else []
+    words += [f"{side} side transposed" for side in ("left", "right") if getattr(found, f"{side}_transposed")]
+    words += [f"with {' and '.join(plan.words)}"] if plan.words else []
+    return ", ".join(words)

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""OwnConvolutions: exact float32 convolutions become calls of our own CUDA kernel, of static shapes.
+
+Before :mod:`.library_convolutions`, which takes what is left. Sums that the kernel divides are added up by the
+stitched kernel behind the convolution, unless :mod:`.convolution_epilogues` finds that the convolution's can do so.
+Constant weights are packed when the model is compiled, those of training by a stitched kernel. So are transposed
+convolutions of stride 1, with the weight turned around, and gradients of weights, whose window is as large as the
+result's gradient: few results, with sums of many products to divide.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import tvm
+from tvm import relax, te
+
+from ...compute.cuda import library
+from ...compute.cuda.convolution import FIRST_CAPABILITY, KernelOf, cuda_convolution, kernel_of, packed_weight
+from ...compute.cuda.convolution_plan import ConvolutionPlan, convolution_plan
+from ...config import StitchConfig
+from ...device import DeviceModel, device_model
+from ...plan import heuristics
+from ...support.failures import Refusal
+from ...support.module_pass import module_pass
+from ...target import capability_of
+from ..legalize.transposed_convolutions import SPATIAL
+from ..rewriting.calls import with_bound_calls
+from ..rewriting.compute_pass import ComputePass
+from ..rewriting.operators import operator_name
+from .image_convolutions import LAYOUTS, OwnConvolution, check_kernel, own_convolution
+from .packed_weights import packed
+from .weight_gradients import WeightGradient, WeightGradients
+
+CONVOLUTION_ATTR = "tvm_stitch.convolution"
+"""Of a kernel: what it is compiled for, as numbers."""
+
+
+@module_pass
+class OwnConvolutions(ComputePass):
+    """Replace ``R.nn.conv1d``, ``conv2d`` and transposed ones of static shape by our kernel, with the weight packed.
+
+    ``computed``, if given, receives for each of them what computes it. Other convolutions stay as they are.
+    """
+
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
+        asked = self.config.compute_of("convolution") in ("auto", "templates") and not self.config.tf32
+        if not asked or capability_of(self.target) < FIRST_CAPABILITY:
+            return mod
+        rewriter = _Rewriter(self, mod)
+        made = with_bound_calls(mod, LAYOUTS, rewriter.replaced)
+        return relax.transform.DeadCodeElimination()(made) if rewriter.kernels else mod
+
+
+def described(plan: ConvolutionPlan, found: OwnConvolution) -> str:
+    """A plan in words."""
+    tile = plan.tile
+    words = [f"our kernel: tiles of {tile.rows} channels x {tile.places} places"]
+    words += [f"{plan.splits} splits"] if plan.splits > 1 else []
+    words += [found.title] if found.title else []
+    return ", ".join(words)
+
+
+def lanes_of(places: Sequence[int]) -> int:
+    """Neighbouring places of the result for which a thread evaluates an epilogue, or adds up splits, at once."""
+    return heuristics.EPILOGUE_LANES if math.prod(places) % heuristics.EPILOGUE_LANES == 0 else 1
+
+
+def has_barriers(config: StitchConfig, device: DeviceModel) -> bool:
+    """Whether a kernel may have a barrier behind its divided sums."""
+    return config.grid_barriers and device.cooperative
+
+
+def added_up(splits: te.Tensor) -> te.Tensor:
+    """The sum over the first axis, written out: threads that each add up one element read neighbours.
+
+    A reduction over so few rows would be spread over lanes.
+    """
+
+    def summed(first: int, last: int, indices: Sequence[Any]) -> Any:
+        if last - first == 1:
+            return splits(first, *indices)
+        middle = (first + last) // 2
+        return summed(first, middle, indices) + summed(middle, last, indices)
+
+    count, *shape = (int(extent) for extent in splits.shape)
+    return te.compute(shape, lambda *indices: summed(0, count, indices), name="added_up")
+
+
+class _Rewriter:
+    def __init__(self, owner: OwnConvolutions, mod: tvm.IRModule):
+        self.owner = owner
+        self.device = device_model(owner.target, owner.config).configured(owner.config)
+        self.gradients = WeightGradients(mod)
+        self.kernels: dict[KernelOf, Any] = {}
+        self.weights: dict[tuple[Any, ConvolutionPlan, int], Any] = {}
+
+    def replaced(self, builder: Any, call: Any, var: Any) -> Any:
+        """What stands for a convolution that is bound to ``var``: itself, where another pass takes it."""
+        try:
+            check_kernel(call)
+            gradient = self._gradient(builder, call, var)
+            if gradient is not None and gradient.is_transformed and self._has_library():
+                raise Refusal("the library's transforms take half the time")
+            found = own_convolution(call, gradient)
+            plan = convolution_plan(found.convolution, self.device)
+        except Refusal:
+            return call  # the library's pass tells why that, or TVM, computes it
+        self.owner.computed[f"{call.op.name.rpartition('.')[2]} {var.name}"] = described(plan, found)
+        of = kernel_of(found.convolution, plan, len(found.shape) - 2)
+        if of not in self.kernels:
+            func = cuda_convolution(of).with_attr(CONVOLUTION_ATTR, of.numbers())
+            self.kernels[of] = builder.add_func(func, "convolution")
+        weight = self._constant(found, plan) if found.is_constant else packed(builder, found, plan)
+        out = relax.TensorType([plan.splits, *found.shape] if plan.splits > 1 else found.shape, "float32")
+        made = relax.call_tir(self.kernels[of], relax.Tuple([found.data, weight]), out)
+        return made if plan.splits == 1 else builder.call_te(added_up, builder.emit(made))
+
+    def _has_library(self) -> bool:
+        config = self.owner.config
+        return config.compute_of("convolution") == "auto" and library.why_not(library.CUDNN, config) is None
+
+    def _gradient(self, builder: Any, call: Any, var: Any) -> WeightGradient | None:
+        """The weight's gradient that a call is, if it is one."""
+        if operator_name(call) in SPATIAL or isinstance(call.args[1], tvm.ir.GenericConst):
+            return None
+        return self.gradients.found(builder, call, var)
+
+    def _constant(self, found: OwnConvolution, plan: ConvolutionPlan) -> Any:
+        """The weight as the kernel reads it: one constant for convolutions that share it."""
+        key = found.weight, plan, found.convolution.groups
+        if key not in self.weights:
+            weight = found.weight.value.numpy()
+            self.weights[key] = relax.const(packed_weight(weight, found.convolution, plan))
+        return self.weights[key]

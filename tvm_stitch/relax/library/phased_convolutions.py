@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PhasedConvolutions: transposed convolutions as a convolution that a library computes, and a rearrangement.
+
+It becomes a convolution of cuDNN with the phases as channels, where cuDNN is there and the weight is a constant, and a
+rearrangement that the stitched kernel behind it computes with what follows. That is a kernel more than TVM's one, which
+has no schedule to speak of. Others, dilated ones, symbolic images, and windows so small beside the stride that most of
+a phase's window would be zeros, are left to ``LibraryConvolutions``. On an H100 what was tried is right against
+float64, one to three axes, groups, strides up to 8.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.relax import op as R
+
+from ...graph.dtype import MULTIPLIED
+from ...graph.extent import is_static
+from ...support.failures import Refusal
+from ...support.module_pass import module_pass
+from ..legalize.transposed_convolutions import CONVOLUTIONS, SPATIAL
+from ..rewriting.calls import with_bound_calls
+from ..rewriting.operators import has_operators
+from ..rewriting.views import shape_of
+
+MOST_WASTE = 4.0
+"""How many times as many multiplications the convolution may have: where the stride does not divide the window, phases
+get zeros to be of one size."""
+
+
+@module_pass
+class PhasedConvolutions:
+    """Write transposed convolutions of constant weights and static images as convolutions with more channels.
+
+    The results at places of one remainder by the stride, a phase, are a convolution of stride 1 over the data with
+    every ``stride``-th element of the window. All phases become the channels of one convolution, whose results a
+    stitched kernel puts into their places, with what follows. For targets whose library has convolutions: TVM has no
+    schedule for transposed ones. Runs behind ``TransposedConvolutions``.
+
+    Args:
+        is_called: whether the library is there; asked for transposed convolutions alone.
+        computed: if given, receives the reason for each that is left to TVM.
+    """
+
+    def __init__(self, is_called: Callable[[], bool], computed: dict[str, str] | None = None):
+        self.is_called = is_called
+        self.computed = computed if computed is not None else {}
+
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
+        if not has_operators(mod, SPATIAL) or not self.is_called():
+            return mod
+        return with_bound_calls(mod, SPATIAL, self._phased_or_left)
+
+    def _phased_or_left(self, builder: Any, call: Any, var: Any) -> Any:
+        try:
+            return _phased(builder, call)
+        except Refusal as refusal:
+            self.computed[f"{call.op.name.rpartition('.')[2]} {var.name}"] = f"TVM: {refusal}"
+            return call
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One spatial axis of a transposed convolution as phases.
+
+    Attributes:
+        stride: the number of phases.
+        window, border: of the convolution, the border on both sides.
+        places: of its result.
+        first, length: where the transposed convolution's result is among the phases in their places.
+    """
+
+    stride: int
+    window: int
+    border: int
+    places: int
+    first: int
+    length: int
+
+
+def axis_of(extent: int, kernel: int, stride: int, padding: int, length: int) -> Axis:
+    """The phases of an axis.
+
+    Args:
+        extent, kernel, stride, padding: of the transposed convolution; the padding on the first side.
+        length: of its result.
+
+    Raises:
+        Refusal: where the padding is more than the window reaches.
+    """
+    if padding >= kernel:
+        raise Refusal("its padding is more than its window reaches")
+    window, start = -(-kernel // stride), padding // stride
+    before = window - 1 - start
+    last = -(-(length + padding) // stride)  # behind the last place of a phase that is seen
+    border = max(before, last - extent)
+    places = extent + 2 * border - window + 1
+    first = padding - start * stride + (border - before) * stride
+    return Axis(stride, window, border, places, first, length)
+
+
+def phased_weight(weight: np.ndarray, axes: list[Axis], groups: int) -> np.ndarray:
+    """The convolution's weight: results are groups, channels, and the phases of each axis.
+
+    Args:
+        weight: <channels of the data, results of a group, window...>.
+        axes: of the window.
+        groups: of channels.
+    """
+    channels, results, *window = weight.shape
+    sizes = [axis.window * axis.stride for axis in axes]
+    widths = [(0, 0), (0, 0), *((0, size - k) for size, k in zip(sizes, window))]
+    parts = np.pad(weight, widths)
+    split = [n for axis in axes for n in (axis.window, axis.stride)]
+    parts = parts.reshape((groups, channels // groups, results, *split))
+    count = len(axes)
+    parts = np.flip(parts, tuple(3 + 2 * i for i in range(count)))
+    order = [0, 2, *(4 + 2 * i for i in range(count)), 1, *(3 + 2 * i for i in range(count))]
+    phases = math.prod(axis.stride for axis in axes)
+    shape = (groups * results * phases, channels // groups, *(axis.window for axis in axes))
+    return np.ascontiguousarray(parts.transpose(order)).reshape(shape)
+
+
+def _phased(builder: Any, call: Any) -> Any:
+    """The convolution with more channels, its results in their places.
+
+    Raises:
+        Refusal: where it is left to TVM.
+    """
+    name, attrs, (data, weight) = call.op.name, call.attrs, call.args
+    spatial, groups = SPATIAL[name], int(attrs.groups)
+    images, result = shape_of(data), shape_of(call)
+    if str(attrs.data_layout) != f"NC{spatial}" or not isinstance(weight, tvm.ir.GenericConst):
+        raise Refusal("its weight is no constant")
+    if images is None or result is None or not is_static(images[1:]) or not is_static(result[1:]):
+        raise Refusal("its images are of symbolic size")
+    if 0 in images[1:] or 0 in result[1:] or any(int(d) != 1 for d in attrs.dilation):
+        raise Refusal("it is dilated, or has no elements")
+    if {str(v.ty.dtype) for v in (data, weight, call)} - set(MULTIPLIED):
+        raise Refusal("its type is none that a library is asked for")
+    array = weight.value.numpy()
+    window, strides = array.shape[2:], [int(s) for s in attrs.strides]
+    axes = [
+        axis_of(int(n), k, s, int(p), int(length))
+        for n, k, s, p, length in zip(images[2:], window, strides, attrs.padding, result[2:])
+    ]
+    if math.prod(axis.window * axis.stride for axis in axes) > MOST_WASTE * math.prod(window):
+        raise Refusal("its phases are of many sizes")
+    made = builder.emit(
+        CONVOLUTIONS[name](
+            data,
+            relax.const(phased_weight(array, axes, groups), str(weight.ty.dtype)),
+            strides=[1] * len(axes),
+            padding=[axis.border for axis in axes] * 2,
+            groups=groups,
+            data_layout=f"NC{spatial}",
+            kernel_layout=f"OI{spatial}",
+            out_dtype=attrs.out_dtype,
+        )
+    )
+    return _in_places(builder, made, axes, call.ty.shape.values[0], int(result[1]))
+
+
+def _in_places(builder: Any, made: Any, axes: list[Axis], images: Any, channels: int) -> Any:
+    """The phases' results in their places."""
+    emit, count = builder.emit, len(axes)
+    parted = [images, channels, *(axis.stride for axis in axes), *(axis.places for axis in axes)]
+    order = [0, 1, *(at for i in range(count) for at in (2 + count + i, 2 + i))]
+    whole = [images, channels, *(axis.places * axis.stride for axis in axes)]
+    made = emit(R.permute_dims(emit(R.reshape(made, parted)), order))
+    made = R.reshape(made, whole)
+    if all(axis.first == 0 and axis.length == n for axis, n in zip(axes, whole[2:])):
+        return made
+    return R.strided_slice(
+        emit(made),
+        list(range(2, 2 + count)),
+        [axis.first for axis in axes],
+        [axis.first + axis.length for axis in axes],
+        assume_inbound=True,
+    )

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Convolutions that are gradients of a convolution's weight, found among others.
+
+The gradient of ``y = conv(x, w)`` to ``w`` is ``conv(x^T, g^T)^T``: images and channels of the data ``x`` and of the
+gradient ``g`` exchanged, strides and dilations too, and then cut where no whole stride reaches. So importers and
+``relax.transform.Gradient`` write it. Its window is as large as ``g``, for which a library's algorithms for
+convolutions are not made; for the gradient it has others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import tvm
+
+from ...graph.extent import is_static
+from ..rewriting.functions import own_functions
+from ..rewriting.operators import operator_name
+from ..rewriting.readers import readers_of
+from ..rewriting.views import integers_of, permutation, shape_of
+
+Definition = Callable[[Any], Any]
+"""What a variable is bound to; None for a parameter."""
+
+
+@dataclass(frozen=True)
+class WeightGradient:
+    """The gradient <O, I, *kernel> of the weight of a convolution with <N, O, ...> as its result.
+
+    Attributes:
+        data: what the convolution reads, <N, I, ...>.
+        gradient: of its result.
+        kernel: its window.
+        numbers: groups, strides, padding and dilations, as of the convolution.
+    """
+
+    data: Any
+    gradient: Any
+    kernel: tuple[int, ...]
+    numbers: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the result."""
+        return _extents(self.gradient)[1], _extents(self.data)[1], *self.kernel
+
+    @property
+    def is_transformed(self) -> bool:
+        """Whether cuDNN has transforms for it (Winograd's): a window of 3 x 3 without strides and dilations."""
+        spatial = len(self.kernel)
+        strides, dilations = self.numbers[1 : 1 + spatial], self.numbers[1 + 2 * spatial :]
+        return self.kernel == (3, 3) and {*strides, *dilations} == {1}
+
+
+class WeightGradients:
+    """Finds gradients of weights among a module's convolutions while these are rewritten."""
+
+    def __init__(self, mod: tvm.IRModule):
+        self._mod = mod
+
+    @cached_property
+    def _readers(self) -> dict[Any, list[Any]]:
+        return {var: found for _, func in own_functions(self._mod) for var, found in readers_of(func).items()}
+
+    def found(self, builder: Any, call: Any, var: Any) -> WeightGradient | None:
+        """The gradient that a convolution is which is bound to ``var``, as :func:`weight_gradient` tells."""
+
+        def definition(value: Any) -> Any:
+            return builder.lookup_binding(value) if isinstance(value, tvm.ir.Var) else None
+
+        return weight_gradient(call, cut_of(self._readers.get(var, [])), definition)
+
+
+def weight_gradient(call: Any, cut: tuple[int, ...] | None, definition: Definition) -> WeightGradient | None:
+    """The gradient that a convolution is, transposed: <I, O, *kernel>; None where it is another or rather as it is.
+
+    Args:
+        call: a convolution of symmetric padding with the channels first.
+        cut: the spatial extents that are read of its result, where these are not all.
+        definition: of variables.
+    """
+    attrs = call.attrs
+    if int(attrs.groups) != 1 or not all(is_static(shape_of(v) or ()) for v in (*call.args, call)):
+        return None
+    sides = [_exchanged(operand, definition) for operand in call.args]
+    if any(side is None for side in sides):
+        return None
+    data, gradient = sides
+    kernel = _extents(call)[2:] if cut is None else cut
+    extents, places = (_extents(side)[2:] for side in sides)
+    if math.prod(places) <= math.prod(kernel):
+        return None
+    strides, padding, dilations = (
+        [int(n) for n in a] for a in (attrs.dilation, attrs.padding, attrs.strides)
+    )
+    padding = padding[: len(strides)]
+    for extent, place, k, stride, p, dilation in zip(extents, places, kernel, strides, padding, dilations):
+        rest = extent + 2 * p - dilation * (k - 1) - 1
+        if rest < 0 or rest // stride + 1 != place:
+            return None
+    return WeightGradient(data, gradient, kernel, (1, *strides, *padding, *dilations))
+
+
+def _extents(value: Any) -> tuple[int, ...]:
+    """Of a value of static shape."""
+    return tuple(int(extent) for extent in shape_of(value) or ())
+
+
+def _exchanged(operand: Any, definition: Definition) -> Any:
+    """What an operand is with the first two axes exchanged; None where it is not made so."""
+    made = definition(operand)
+    rank = len(shape_of(operand) or ())
+    if made is None or operator_name(made) != "relax.permute_dims":
+        return None
+    return made.args[0] if permutation(made, rank) == [1, 0, *range(2, rank)] else None
+
+
+def cut_of(readers: list[Any]) -> tuple[int, ...] | None:
+    """The spatial extents that are read of a result: where its only reader cuts off the ends of these axes.
+
+    That one stays, and cuts nothing off a result that has these extents already: an end is not counted from behind.
+    """
+    if len(readers) != 1 or readers[0] is None or operator_name(readers[0].value) != "relax.strided_slice":
+        return None
+    call = readers[0].value
+    given, found = shape_of(call.args[0]), shape_of(call)
+    if given is None or found is None or not is_static((*given, *found)):
+        return None
+    axes, begin, end, *strides = (integers_of(argument) for argument in call.args[1:])
+    if axes is None or begin is None or end is None or any(begin) or any(axis < 2 for axis in axes):
+        return None
+    if any(last < 0 for last in end):
+        return None
+    if any(step is None or set(step) != {1} for step in strides):
+        return None
+    return tuple(int(extent) for extent in found[2:])

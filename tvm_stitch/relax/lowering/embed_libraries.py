@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""EmbedLibraries: the functions of ours that a compiled module calls become part of its executable."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from ...compute.cuda import library
+from ...support.module_pass import module_pass
+from ...target import other_machine
+from ..rewriting.functions import own_functions
+
+ATTRIBUTE = "external_mods"
+"""The attribute of a module that names what TVM's build imports into the executable."""
+
+
+@module_pass
+class EmbedLibraries:
+    """Attach the calls of libraries to a module that has some: ``export_library`` links them into its library.
+
+    A model for another kind of CPU than this machine's does not get them: they are compiled for this one.
+
+    Args:
+        target: what the module is compiled for.
+    """
+
+    def __init__(self, target: Any):
+        self.target = target
+
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
+        """Add to the modules that the executable will import."""
+        if self.target.kind.name != "cuda" or other_machine(self.target):
+            return mod
+        called = called_by_name(mod)
+        modules = [each.calls.module() for each in library.LIBRARIES if each.function in called]
+        attached = list((mod.attrs or {}).get(ATTRIBUTE, []))
+        return mod.with_attr(ATTRIBUTE, [*attached, *modules]) if modules else mod
+
+
+def called_by_name(mod: tvm.IRModule) -> set[str]:
+    """The functions outside a module that its Relax functions call: names of TVM's registry, or of imported modules."""
+    found: set[str] = set()
+
+    def visit(expr: Any) -> None:
+        if isinstance(expr, relax.ExternFunc):
+            found.add(str(expr.global_symbol))
+
+    for _, func in own_functions(mod):
+        relax.analysis.post_order_visit(func, visit)
+    return found

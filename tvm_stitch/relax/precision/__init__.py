@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mixed precision of half types."""

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is read again behind a product has the half type, as it has in a model whose every operator is half.
+
+In mixed precision, what norms and sums of float32 give is float32. A residual is such a value: it would be written to
+memory in float32 for the addition behind the next product, and in the half type for that product. Rounded, it is
+written once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import relax
+
+from ..rewriting.operators import PRODUCTS, operator_name
+from ..rewriting.readers import readers_of
+
+_NAMES = (relax.Var, relax.Tuple, relax.TupleGetItem)
+"""Expressions that are other names of values."""
+
+
+def with_half_crossings(func: Any, dtype: str) -> Any:
+    """The function, in which float32 values that cross a product are rounded to a half type where they are computed.
+
+    That is a value which comes of a product and is read, not only by products, by what comes of more products in a row
+    than the value does. Statistics, scores and others that are read before the next product stay as they are; so do
+    results of the function, and what comes of no product: a mask may hold numbers that a half type does not.
+    """
+    return _Rounds(_crossing(func), dtype).visit_expr(func)
+
+
+def _crossing(func: Any) -> frozenset[Any]:
+    levels = _Levels()
+    levels.visit_expr(func)
+    readers = readers_of(func)
+    found = []
+    for var, level in levels.of.items():
+        behind = [levels.behind(reader) for reader in readers.get(var, ())]
+        if level and max(behind, default=0) > level and not _is_result(var, readers):
+            found.append(var)
+    return frozenset(found)
+
+
+def _is_result(var: Any, readers: dict[Any, list[Any]]) -> bool:
+    """Whether a value is a result of the function, by itself, under another name, or in a tuple."""
+    return any(
+        reader is None or (isinstance(reader.value, _NAMES) and _is_result(reader.var, readers))
+        for reader in readers.get(var, ())
+    )
+
+
+@relax.expr_functor.visitor
+class _Levels(relax.PyExprVisitor):
+    """How many products in a row each variable comes of, at most."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of: dict[Any, int] = {}
+        self._seen = 0
+
+    def visit_var_binding_(self, binding: Any) -> None:
+        outer, self._seen = self._seen, 0
+        self.visit_expr(binding.value)
+        self.of[binding.var] = self._seen + (operator_name(binding.value) in PRODUCTS)
+        self._seen = max(outer, self._seen)
+
+    visit_match_cast_ = visit_var_binding_
+
+    def visit_var_(self, var: Any) -> None:
+        self._seen = max(self._seen, self.of.get(var, 0))
+
+    visit_dataflow_var_ = visit_var_
+
+    def visit_var_def_(self, var: Any) -> None:
+        """A definition is no use."""
+
+    def behind(self, reader: Any) -> int:
+        """The level of what reads a value beside products, which read half types anyway."""
+        return 0 if reader is None or operator_name(reader.value) in PRODUCTS else self.of[reader.var]
+
+
+@relax.expr_functor.mutator
+class _Rounds(relax.PyExprMutator):
+    def __init__(self, crossing: frozenset[Any], dtype: str):
+        super().__init__()
+        self.crossing, self.dtype = crossing, dtype
+
+    def visit_var_binding_(self, binding: Any) -> None:
+        super().visit_var_binding_(binding)
+        self._round(binding.var)
+
+    def visit_match_cast_(self, binding: Any) -> None:
+        super().visit_match_cast_(binding)
+        self._round(binding.var)
+
+    def _round(self, var: Any) -> None:
+        if var not in self.crossing or not isinstance(var.ty, relax.TensorType) or var.ty.dtype != "float32":
+            return
+        half = self.builder_.emit(relax.op.astype(self.visit_expr(var), self.dtype))
+        wide = relax.op.astype(half, "float32")
+        if self.builder_.current_block_is_dataflow() and not isinstance(var, relax.DataflowVar):
+            self.set_var_remap(var, self.builder_.emit_output(wide))  # other blocks read it
+        else:
+            self.set_var_remap(var, self.builder_.emit(wide))

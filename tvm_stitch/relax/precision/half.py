@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a float32 module to mixed precision of a half type.
+
+TVM's importer from PyTorch takes no half models (its products ask for float32 results), so a float32 one is imported
+and turned. TVM has a pass for that, `ToMixedPrecision`. Here is one of our own because that one knows no bfloat16,
+fails at calls with numbers beside tensors (``R.clip``) and at symbolic parameters, loses what is added to the scores of
+attention, and casts constants that a half type does not hold to infinities.
+
+Every value keeps its type: what is computed as half is cast back at once, and who reads it as half takes it before
+that cast. So a module is well-typed at every step, results keep their types, and dead casts go away.
+"""
+
+from __future__ import annotations
+
+import inspect
+from operator import attrgetter
+from typing import Any
+
+import ml_dtypes  # noqa: F401  # NumPy knows bfloat16 from here on
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.relax import op as R
+
+from ...graph.dtype import HALF
+from ..rewriting.checked_module import checked_module
+from ..rewriting.functions import with_own_functions
+from ..rewriting.operators import PRODUCTS, operator_name
+from .crossings import with_half_crossings
+
+NORMS = frozenset(f"relax.nn.{kind}_norm" for kind in ("batch", "group", "instance", "layer", "rms"))
+"""Operators that are computed of float32 and give it."""
+
+MOVEMENT = frozenset(
+    f"relax.{name}" for name in ("flip", "gather_elements", "gather_nd", "repeat", "take", "tile")
+)
+"""Operators that follow their operands' type though TVM's table does not say so."""
+
+_FOLLOWS = 1
+"""What TVM's table (``TMixedPrecisionPolicy``) says of operators that are half where their operands are."""
+
+
+def in_half_precision(mod: tvm.IRModule, dtype: str, products: str = "float32") -> tvm.IRModule:
+    """A float32 module in mixed precision; its float32 inputs become ones of the half type, its results stay.
+
+    Args:
+        mod: a Relax module of float32. Parameters and constants that are weights become half as well.
+        dtype: ``"float16"`` or ``"bfloat16"``.
+        products: what products and convolutions give: ``"float32"``, which what follows them may keep, or ``"half"``;
+            then what is read again behind a product is half, too.
+
+    Raises:
+        TypeError: when ``mod`` is no IRModule.
+        ValueError: for another dtype.
+    """
+    if dtype not in HALF:
+        raise ValueError(f"dtype is {' or '.join(HALF)}, not {dtype!r}")
+    if products not in ("float32", "half"):
+        raise ValueError(f"products are 'float32' or 'half', not {products!r}")
+    mod = with_own_functions(checked_module(mod), lambda func: _with_half_inputs(func, dtype))
+    mod = relax.transform.ConvertToDataflow(min_size=1)(mod)
+    if products == "half":
+        mod = with_own_functions(mod, lambda func: with_half_crossings(func, dtype))
+    given = dtype if products == "half" else "float32"
+    mod = with_own_functions(mod, lambda func: _HalfCalls(dtype, given).visit_expr(func))
+    return relax.transform.DeadCodeElimination()(mod)
+
+
+def _with_half_inputs(func: Any, dtype: str) -> Any:
+    """The function with the half type in place of float32 parameters."""
+    builder, params, bindings = relax.BlockBuilder(), [], []
+    for old in func.params:
+        new = old
+        if isinstance(old.ty, relax.TensorType) and old.ty.dtype == "float32":
+            rank = old.ty.ndim if old.ty.shape is None else -1  # else the shape tells
+            new = relax.Var(old.name, relax.TensorType(old.ty.shape, dtype, old.ty.vdevice, rank))
+            wide = builder.normalize(R.astype(new, "float32"))
+            bindings.append(relax.VarBinding(old, wide))
+        params.append(new)
+    body = relax.SeqExpr([relax.BindingBlock(bindings), *func.body.blocks], func.body.body)
+    return relax.Function(params, body, func.ret_ty, func.is_pure, func.attrs)
+
+
+@relax.expr_functor.mutator
+class _HalfCalls(relax.PyExprMutator):
+    """Has products computed of half types, and what follows them where its other operands are half, too.
+
+    Every value keeps its type: what is computed as half is cast back, and who reads it as half takes it before that.
+    """
+
+    def __init__(self, dtype: str, given: str):
+        super().__init__()
+        self.dtype, self.given = dtype, given
+        self.halves: dict[Any, Any] = {}  # casts that are made already, by what they are of
+        self.gone: set[Any] = set()  # seen in dataflow blocks and branches that are over, and nowhere else
+
+    def visit_dataflow_block_(self, block: Any) -> Any:
+        made = super().visit_dataflow_block_(block)
+        self.gone |= {each.var for each in made.bindings if isinstance(each.var, relax.DataflowVar)}
+        return made
+
+    def visit_seq_expr_(self, seq: Any) -> Any:
+        made = super().visit_seq_expr_(seq)
+        self.gone |= {each.var for block in made.blocks for each in block.bindings}
+        return made
+
+    def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
+        call = super().visit_call_(call)
+        name = operator_name(call)
+        if name == "relax.astype" and str(call.ty.dtype) == self.dtype and _is_float32(call.args[0].ty):
+            known = self._known_half(call.args[0])
+            return call if known is None else known
+        if not _is_float32(call.ty):
+            return call
+        if name in PRODUCTS:
+            return self._wide(self._product(call, name))
+        made = self._following(call) if _follows(call) else None
+        if made is None:
+            return call
+        if isinstance(made.ty, relax.TensorType):
+            return self._wide(made)
+        return relax.Tuple([self._wide(relax.TupleGetItem(made, i)) for i in range(len(made.ty.fields))])
+
+    def _product(self, call: Any, name: str) -> Any:
+        if name.startswith("relax.nn.attention"):
+            # Its mask stays: the least float32 would be an infinity, and a row of these no number.
+            half = [self._half(arg) for arg in call.args[:3]]
+            return relax.Call(call.op, [*half, *call.args[3:]], call.attrs)
+        operator = attrgetter(name.removeprefix("relax."))(R)
+        options = {
+            key: getattr(call.attrs, key)
+            for key in list(inspect.signature(operator).parameters)[2:]
+            if key != "out_dtype"
+        }
+        return operator(*map(self._half, call.args), **options, out_dtype=self.given)
+
+    def _following(self, call: Any) -> Any:
+        """The call of half operands, if all of them can be; None else."""
+        half = [self._half_operand(arg) for arg in call.args]
+        if any(each is None for each in half) or not any(map(_has_var, half)):
+            return None
+        made = self.builder_.emit(relax.Call(call.op, half, call.attrs, call.ty_args))
+        types = made.ty.fields if isinstance(made.ty, relax.TupleType) else [made.ty]
+        return made if all(str(ty.dtype) == self.dtype for ty in types) else None
+
+    def _half_operand(self, value: Any) -> Any:
+        """An operand of half type without a cast at run time, or of no type that floats; None where it is neither."""
+        if isinstance(value, relax.Tuple):
+            fields = [self._half_operand(field) for field in value.fields]
+            return None if any(field is None for field in fields) else relax.Tuple(fields)
+        return self._known_half(value) if _is_float32(value.ty) else value
+
+    def _known_half(self, value: Any) -> Any:
+        """What a float32 value is a cast of, or that cast to the half type; None where neither is seen here."""
+        found = self._half_of(value)
+        return None if found in self.gone else found
+
+    def _half_of(self, value: Any) -> Any:
+        if isinstance(value, tvm.ir.GenericConst):
+            return self._half_constant(value.value.numpy())
+        if isinstance(value, relax.TupleGetItem):
+            made = self.lookup_binding(value.tuple_value)
+            return self._half_of(made.fields[value.index]) if isinstance(made, relax.Tuple) else None
+        if not isinstance(value, relax.Var):
+            return None
+        if value in self.halves:
+            return self.halves[value]
+        made = self.lookup_binding(value)
+        if operator_name(made) == "relax.astype":
+            return made.args[0] if str(made.args[0].ty.dtype) == self.dtype else None
+        return self._half_of(made) if isinstance(made, (relax.Var, relax.TupleGetItem)) else None
+
+    def _half_constant(self, array: np.ndarray) -> Any:
+        """A constant in the half type; None where that would be an infinity, or another number than the one it is."""
+        with np.errstate(over="ignore"):
+            half = array.astype(self.dtype)
+        wide = half.astype(array.dtype)
+        if np.isinf(wide[np.isfinite(array)]).any() or (array.size == 1 and not np.array_equal(wide, array)):
+            return None
+        return relax.const(half, self.dtype)
+
+    def _half(self, value: Any) -> Any:
+        """A float32 value in the half type, cast if need be; others as they are."""
+        if not _is_float32(value.ty):
+            return value
+        known = self._known_half(value)
+        if known is not None:
+            return known
+        made = self.builder_.emit(R.astype(value, self.dtype))
+        if isinstance(value, relax.Var):
+            self.halves[value] = made
+        return made
+
+    def _wide(self, value: Any) -> Any:
+        made = value if isinstance(value, relax.Var) else self.builder_.emit(value)
+        return made if str(made.ty.dtype) == "float32" else R.astype(made, "float32")
+
+
+def _is_float32(ty: Any) -> bool:
+    if isinstance(ty, relax.TupleType):
+        return bool(ty.fields) and all(map(_is_float32, ty.fields))
+    return isinstance(ty, relax.TensorType) and str(ty.dtype) == "float32"
+
+
+def _follows(call: Any) -> bool:
+    name = operator_name(call)
+    if not name or name in NORMS:
+        return False
+    policy = call.op.get_attr("TMixedPrecisionPolicy")
+    return name in MOVEMENT or (policy is not None and int(policy) == _FOLLOWS)
+
+
+def _has_var(operand: Any) -> bool:
+    """Is an operand, or what a tuple holds, no constant?"""
+    if isinstance(operand, relax.Tuple):
+        return any(map(_has_var, operand.fields))
+    return isinstance(operand, relax.Var)

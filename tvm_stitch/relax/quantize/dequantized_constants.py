@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DequantizedConstants: weights and biases that a model stores quantized, and no integer product takes, as floats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes  # noqa: F401  # NumPy knows bfloat16 from here on
+import numpy as np
+import tvm
+from tvm import relax
+
+from ...support.module_pass import module_pass
+from ..rewriting.calls import with_calls
+from .parameters import DEQUANTIZE, constant_parts, dequantized
+
+
+@module_pass
+class DequantizedConstants:
+    """Dequantize constants with NumPy.
+
+    Templates and libraries take weights that are constants, and ``FoldConstant`` comes too late for them: it compiles
+    and runs a function for each. Runs before layouts are chosen, with ``ConstantViews`` behind it.
+    """
+
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
+        return with_calls(mod, (DEQUANTIZE,), lambda _builder, call: _folded(call))
+
+
+def _folded(call: Any) -> Any:
+    parts = constant_parts(call)
+    if parts is None:
+        return call
+    dtype = str(call.ty.dtype)
+    return relax.const(np.ascontiguousarray(dequantized(*parts).astype(dtype)), dtype)

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``R.quantize`` and ``R.dequantize`` as passes read them: scales and zero points, constant or not.
+
+A quantized tensor ``q`` of scale ``s`` and zero point ``z`` stands for ``(q - z) * s``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from ...graph.extent import is_number
+from ..rewriting.operators import operator_name
+from ..rewriting.views import shape_of
+
+QUANTIZE, DEQUANTIZE = "relax.quantize", "relax.dequantize"
+
+NARROW = ("int8", "uint8", "int16", "uint16")
+"""The types of quantized tensors that are computed here; int32 beside them of biases, which are only dequantized."""
+
+FLOATS = ("float32", "float16", "bfloat16")
+
+
+def is_constant(value: Any) -> bool:
+    """Whether a value is a constant tensor."""
+    return isinstance(value, tvm.ir.GenericConst) and isinstance(value.ty, relax.TensorType)
+
+
+def array_of(value: Any) -> np.ndarray:
+    """The elements of a constant tensor."""
+    return np.asarray(value.value.numpy())
+
+
+def is_zero(value: Any) -> bool:
+    """Whether a value is a constant of zeros."""
+    return is_constant(value) and not array_of(value).any()
+
+
+def is_single(value: Any) -> bool:
+    """Whether a tensor has one element."""
+    shape = shape_of(value)
+    return shape is not None and all(is_number(extent, 1) for extent in shape)
+
+
+def is_served(call: Any) -> bool:
+    """Whether a call quantizes floats to integers of at most 16 bits, or dequantizes those, or int32, to floats."""
+    name = operator_name(call)
+    if name not in (QUANTIZE, DEQUANTIZE) or any(getattr(arg, "ty", None) is None for arg in call.args):
+        return False
+    types = [getattr(value.ty, "dtype", None) for value in (call.args[0], call)]
+    if not all(types) or any(shape_of(arg) is None for arg in call.args):
+        return False
+    source, made = map(str, types)
+    if name == QUANTIZE:
+        return source in FLOATS and made in NARROW
+    return source in (*NARROW, "int32") and made in FLOATS
+
+
+def is_per_tensor(call: Any) -> bool:
+    """Whether a call quantizes or dequantizes all elements with one scale and one zero point."""
+    return is_served(call) and all(is_single(arg) for arg in call.args[1:])
+
+
+def along_axis(values: np.ndarray, rank: int, axis: int) -> np.ndarray:
+    """Scales or zero points with the rank of what they belong to: of one element, or along an axis."""
+    if values.size == 1:
+        return values.reshape((1,) * rank)
+    shape = [1] * rank
+    shape[axis % rank] = values.size
+    return values.reshape(shape)
+
+
+def constant_parts(call: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """A dequantized constant's integers, scales and zero points, all of one rank; None for another call."""
+    if operator_name(call) != DEQUANTIZE or not is_served(call) or not all(map(is_constant, call.args)):
+        return None
+    array, scale, zero = map(array_of, call.args)
+    axis = int(call.attrs.axis)
+    if any(part.size != 1 and part.size != array.shape[axis % max(1, array.ndim)] for part in (scale, zero)):
+        return None
+    return array, along_axis(scale, array.ndim, axis), along_axis(zero, array.ndim, axis)
+
+
+def dequantized(array: np.ndarray, scale: np.ndarray, zero: np.ndarray) -> np.ndarray:
+    """The float32 values that integers stand for, rounded once."""
+    return (array.astype("int64") - zero.astype("int64")).astype("float32") * scale.astype("float32")
+
+
+def undo_each_other(dequantize: Any, quantize: Any) -> bool:
+    """Whether quantizing what is dequantized gives the integers back: of one constant scale and zero point.
+
+    ``(q - z) * s / s`` differs from ``q - z`` by two roundings, less than half as long as nothing overflows.
+    """
+    if not (is_per_tensor(dequantize) and is_per_tensor(quantize)):
+        return False
+    if str(dequantize.args[0].ty.dtype) != str(quantize.ty.dtype) or str(quantize.ty.dtype) not in NARROW:
+        return False
+    if str(dequantize.ty.dtype) != "float32":
+        return False
+    if not all(map(is_constant, (*dequantize.args[1:], *quantize.args[1:]))):
+        return False
+    (scale, zero), (again, zero_again) = (
+        [array_of(arg).reshape(()) for arg in call.args[1:]] for call in (dequantize, quantize)
+    )
+    return bool(scale == again and int(zero) == int(zero_again) and is_plain(float(scale)))
+
+
+def is_plain(scale: float) -> bool:
+    """Whether products with a scale neither overflow nor lose bits."""
+    return math.isfinite(scale) and 2.0**-100 < scale < 2.0**100

@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: Apache-2.0
+"""QuantizedProducts: products of dequantized integers are products of integers, whose sums are dequantized.
+
+With activations ``(x - zx) * sx`` and a constant weight ``(w - zw) * sw``, a sum along the depth k is
+
+    sx * sw * (sum x w' - zx * sum w' + c * (sum x - K zx))
+
+of the bytes ``w' = w - zw - c``. Where all differences ``w - zw`` fit into a signed byte c is 0, else it is the middle
+of a column's. What depends on the weight alone is a constant; so a kernel adds one vector to its sums, and scales them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.relax import op as R
+
+from ...compute.templates import multiplies_unsigned, why_no_integers
+from ...graph.dtype import BYTES
+from ...support.failures import Refusal
+from ...support.module_pass import module_pass
+from ..layout.convolutions import suits_templates
+from ..rewriting.compute_pass import ComputePass
+from ..rewriting.functions import with_own_functions
+from ..rewriting.operators import has_operators, operator_name
+from ..rewriting.rebound import rebound
+from ..rewriting.views import definition, permutation, shape_of
+from .parameters import DEQUANTIZE, array_of, constant_parts, is_constant, is_per_tensor, is_zero
+from .unsigned import SHIFT, UnsignedQuantization
+
+MATMUL = "relax.matmul"
+CONVOLUTIONS = {
+    "relax.nn.conv1d": R.nn.conv1d,
+    "relax.nn.conv2d": R.nn.conv2d,
+    "relax.nn.conv3d": R.nn.conv3d,
+}
+
+LARGEST_SUM = (1 << 31) - 1
+LARGEST_BYTE = 255
+
+
+@module_pass
+class QuantizedProducts(ComputePass):
+    """Compute matrix products and convolutions by their integers, where a template multiplies them.
+
+    Taken are products of a dequantized tensor of int8 or uint8, with one scale and one zero point, which need not be
+    constants, and a constant weight, with a scale and a zero point for each column or for all; and
+    ``matmul(x - zx, w - zw)`` in int32, as ``MatMulInteger`` is imported. ``computed``, if given, receives the reason
+    where a product of dequantized operands stays one of floats. Runs before ``LegalizeOps``.
+    """
+
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
+        if not has_operators(mod, (MATMUL, *CONVOLUTIONS)):
+            return mod
+        if multiplies_unsigned(self.target) and has_operators(mod, (DEQUANTIZE,)):
+            mod = UnsignedQuantization().rewritten(mod)
+        return with_own_functions(mod, self._rewritten)
+
+    def _rewritten(self, func: Any) -> Any:
+        mutator = _Mutator(self, dict(relax.analysis.get_var2val(func).items()))
+        made = mutator.visit_expr(func)
+        return relax.analysis.remove_all_unused(made) if mutator.rewrote_any else func
+
+
+@dataclass(frozen=True)
+class _Data:
+    """Activations: bytes in memory, what is subtracted from them (None: nothing), and their scale (None: 1)."""
+
+    values: Any
+    zero: Any
+    scale: Any
+
+
+@dataclass(frozen=True)
+class _Weight:
+    """A constant weight: what its bytes stand for as integers, and scales of its rank (None: 1)."""
+
+    integers: np.ndarray
+    scale: np.ndarray | None
+
+
+@dataclass(frozen=True)
+class _Split:
+    """A weight as bytes: ``integers = bytes + rest``, the rest the same along the depth."""
+
+    bytes: np.ndarray
+    rest: np.ndarray
+    sums: np.ndarray
+
+
+@relax.expr_functor.mutator
+class _Mutator(relax.PyExprMutator):
+    def __init__(self, owner: QuantizedProducts, values: dict[Any, Any]):
+        super().__init__()
+        self.owner, self._definition = owner, partial(definition, values)
+        self.rewrote_any = False
+
+    def visit_var_binding_(self, binding: Any) -> None:
+        call = binding.value
+        name = operator_name(call)
+        if name != MATMUL and name not in CONVOLUTIONS:
+            super().visit_var_binding_(binding)
+            return
+        try:
+            made = self._product(call) if name == MATMUL else self._convolution(call)
+        except Refusal as err:
+            self.owner.computed[str(binding.var.name)] = f"multiplied as {call.ty.dtype}: {err}"
+            made = None
+        if made is None:
+            super().visit_var_binding_(binding)
+            return
+        self.rewrote_any = True
+        rebound(self, binding.var, made)
+
+    # -- what is multiplied ---------------------------------------------------------------------------------------
+    def _data(self, value: Any) -> _Data | None:
+        """The activations that a left factor is made of; None where it is made of something else."""
+        call = self._definition(value)
+        if operator_name(call) == DEQUANTIZE:
+            source, scale, zero = call.args
+            if is_per_tensor(call) and str(call.ty.dtype) == "float32":
+                return _Data(source, None if is_zero(zero) else zero, scale)
+            return None
+        zero = None
+        if operator_name(call) == "relax.subtract":
+            call, zero = self._definition(call.args[0]), call.args[1]
+        if operator_name(call) != "relax.astype" or str(call.ty.dtype) != "int32":
+            return None
+        return _Data(call.args[0], None if zero is None or is_zero(zero) else zero, None)
+
+    def _weight(self, value: Any) -> _Weight | None:
+        """The integers that a right factor stands for; None where it is no constant of integers."""
+        if is_constant(value):
+            whole = str(value.ty.dtype) == "int32"
+            return _Weight(array_of(value).astype("int64"), None) if whole else None
+        call = self._definition(value)
+        parts = constant_parts(call) if call is not None else None
+        if parts is not None:
+            array, scale, zero = parts
+            return _Weight(array.astype("int64") - zero.astype("int64"), scale.astype("float32"))
+        if operator_name(call) == "relax.subtract" and all(map(is_constant, call.args)):
+            first, second = (self._weight(arg) for arg in call.args)
+            if first is None or second is None:
+                return None
+            return _Weight(first.integers - second.integers, None)
+        if operator_name(call) == "relax.permute_dims":
+            found = self._weight(call.args[0])
+            if found is None:
+                return None
+            order = permutation(call, found.integers.ndim)
+            turned = None if found.scale is None else found.scale.transpose(order)
+            return _Weight(found.integers.transpose(order), turned)
+        return None
+
+    def _factors(self, call: Any) -> tuple[_Data, _Weight] | None:
+        """Both factors of a product of integers; None where it is none.
+
+        Raises:
+            Refusal: where it is one that is not taken.
+        """
+        data = self._data(call.args[0])
+        if data is None:
+            return None
+        if str(data.values.ty.dtype) not in BYTES:
+            raise Refusal(f"its left side is of {data.values.ty.dtype}, templates take int8 and uint8")
+        weight = self._weight(call.args[1])
+        if weight is None:
+            if data.scale is None or operator_name(self._definition(call.args[1])) == DEQUANTIZE:
+                raise Refusal("its right side is no constant")
+            return None
+        if (data.scale is None) != (weight.scale is None):
+            return None
+        return data, weight
+
+    def _check(self, kind: str, dtype: str) -> None:
+        if why := why_no_integers(self.owner.target, self.owner.config, kind, (dtype, "int8")):
+            raise Refusal(why)
+
+    # -- products -------------------------------------------------------------------------------------------------
+    def _product(self, call: Any) -> Any:
+        found = self._factors(call)
+        if found is None:
+            return None
+        data, weight = found
+        if weight.integers.ndim != 2:
+            raise Refusal("its right side is no matrix")
+        if weight.scale is not None and weight.scale.shape[0] != 1:
+            raise Refusal("its right side has scales along the depth, which is added up")
+        if data.scale is None and str(call.ty.dtype) != "int32":
+            return None
+        split = _split(weight.integers, (0,))
+        x, zero = self._bytes(data, "matmul")
+        sums = self.builder_.emit(R.matmul(x, relax.const(split.bytes), out_dtype="int32"))
+        if split.rest.any():
+            wide = self.builder_.emit(R.astype(x, "int32"))
+            rows = self.builder_.emit(R.sum(wide, -1, keepdims=True))
+            if zero is not None:
+                rows = self.builder_.emit(
+                    R.subtract(rows, self._times(zero, np.asarray(len(weight.integers))))
+                )
+            more = self.builder_.emit(R.multiply(rows, relax.const(split.rest.reshape(-1))))
+            sums = self.builder_.emit(R.add(sums, more))
+        if zero is not None:
+            sums = self.builder_.emit(R.subtract(sums, self._times(zero, split.sums.reshape(-1))))
+        if data.scale is None:
+            return sums
+        assert weight.scale is not None
+        return self._scaled(sums, data, weight.scale.reshape(-1))
+
+    def _convolution(self, call: Any) -> Any:
+        found = self._factors(call)
+        if found is None:
+            return None
+        data, weight = found
+        attrs, spatial = call.attrs, len(call.attrs.strides)
+        layout, kernel = str(attrs.data_layout), str(attrs.kernel_layout)
+        if len(layout) != spatial + 2 or str(attrs.out_layout) not in ("", layout):
+            return None
+        channel = kernel.index("O")
+        depth = tuple(axis for axis in range(weight.integers.ndim) if axis != channel)
+        if weight.scale is None or any(weight.scale.shape[axis] != 1 for axis in depth):
+            raise Refusal("its weight has scales along the depth, which is added up")
+        split = _split(weight.integers, depth)
+        if split.rest.any():
+            raise Refusal("the zero points of its weight leave integers that are no signed bytes")
+        if data.zero is not None and not is_constant(data.zero) and any(attrs.padding):
+            raise Refusal("its border would be of a zero point that is no constant")
+        x, zero = self._bytes(data, "convolution")
+        padding = [int(p) for p in attrs.padding]
+        if zero is not None and any(padding):
+            widths = [(0, 0)] * len(layout)
+            for axis, (before, after) in enumerate(zip(padding[:spatial], padding[spatial:])):
+                widths[layout.index(_spatial(layout)[axis])] = before, after
+            value = float(array_of(zero).reshape(()))
+            x = self.builder_.emit(R.nn.pad(x, [width for pair in widths for width in pair], pad_value=value))
+            padding = [0] * len(padding)
+        made = CONVOLUTIONS[call.op.name](
+            x,
+            relax.const(np.ascontiguousarray(split.bytes)),
+            strides=list(attrs.strides),
+            padding=padding,
+            dilation=list(attrs.dilation),
+            groups=int(attrs.groups),
+            data_layout=layout,
+            kernel_layout=kernel,
+            out_dtype="int32",
+        )
+        sums = self.builder_.emit(made)
+        if not suits_templates(made if made.ty is not None else self.builder_.lookup_binding(sums), False):
+            raise Refusal("its images are of symbolic size")
+
+        def along_channels(values: np.ndarray) -> np.ndarray:
+            shape = [1] * len(layout)
+            shape[layout.index("C")] = values.size
+            return values.reshape(shape)
+
+        if zero is not None:
+            sums = self.builder_.emit(R.subtract(sums, self._times(zero, along_channels(split.sums))))
+        scale = weight.scale.reshape(-1)
+        return self._scaled(sums, data, along_channels(scale) if scale.size > 1 else scale)
+
+    def _bytes(self, data: _Data, kind: str) -> tuple[Any, Any]:
+        """The activations and their zero point, an int32 or None, as a template takes them best."""
+        x, dtype = self.visit_expr(data.values), str(data.values.ty.dtype)
+        unsigned = dtype == "int8" and multiplies_unsigned(self.owner.target)
+        self._check(kind, "uint8" if unsigned else dtype)
+        zero = data.zero
+        if zero is not None:
+            if is_constant(zero):
+                zero = relax.const(array_of(zero).astype("int32"), "int32")
+            else:
+                zero = self.visit_expr(zero)
+                if str(zero.ty.dtype) != "int32":
+                    zero = self.builder_.emit(R.astype(zero, "int32"))
+        if not unsigned:
+            return x, zero
+        wide = self.builder_.emit(
+            R.add(self.builder_.emit(R.astype(x, "int16")), relax.const(np.int16(SHIFT)))
+        )
+        shifted = self.builder_.emit(R.astype(wide, "uint8"))
+        if zero is None:
+            return shifted, relax.const(np.int32(SHIFT))
+        if is_constant(zero):
+            return shifted, relax.const(array_of(zero) + np.int32(SHIFT))
+        return shifted, self.builder_.emit(R.add(zero, relax.const(np.int32(SHIFT))))
+
+    def _times(self, zero: Any, values: np.ndarray) -> Any:
+        """The product of a zero point with constants."""
+        if is_constant(zero):
+            with np.errstate(over="ignore"):
+                product = array_of(zero).astype("int64") * values.astype("int64")
+            return relax.const(product.astype("int32"), "int32")
+        return self.builder_.emit(R.multiply(zero, relax.const(np.asarray(values, "int32"))))
+
+    def _scaled(self, sums: Any, data: _Data, scale: np.ndarray) -> Any:
+        real = self.builder_.emit(R.astype(sums, "float32"))
+        if is_constant(data.scale):
+            product = array_of(data.scale).astype("float32").reshape(()) * scale.astype("float32")
+            return R.multiply(real, relax.const(product.reshape(()) if product.size == 1 else product))
+        whole = (
+            self.builder_.emit(R.reshape(self.visit_expr(data.scale), [])) if shape_of(data.scale) else None
+        )
+        own = whole if whole is not None else self.visit_expr(data.scale)
+        each = relax.const(scale.reshape(()) if scale.size == 1 else scale)
+        return R.multiply(real, self.builder_.emit(R.multiply(own, each)))
+
+
+def _spatial(layout: str) -> str:
+    return "".join(axis for axis in layout if axis not in "NC")
+
+
+def _split(integers: np.ndarray, depth: tuple[int, ...]) -> _Split:
+    """A weight as bytes and a rest that is the same along the axes of the depth.
+
+    Raises:
+        Refusal: where a column's integers differ by more than a byte, or sums may not fit into an int32.
+    """
+    count = int(np.prod([integers.shape[axis] for axis in depth]))
+    shape = [1 if axis in depth else extent for axis, extent in enumerate(integers.shape)]
+    if integers.size == 0:
+        nothing = np.zeros(shape, "int32")
+        return _Split(integers.astype("int8"), nothing, nothing)
+    low, high = integers.min(depth, keepdims=True), integers.max(depth, keepdims=True)
+    if (high - low).max() > LARGEST_BYTE:
+        raise Refusal("the integers of a column of its weight differ by more than a byte")
+    largest = max(abs(int(low.min())), abs(int(high.max())), SHIFT)
+    if count * LARGEST_BYTE * largest > LARGEST_SUM:
+        raise Refusal(f"its sums of {count} products may not fit into an int32")
+    fits = low.min() >= -SHIFT and high.max() < SHIFT
+    rest = np.zeros_like(low) if fits else (high + low + 1) // 2
+    found = integers - rest
+    sums = found.sum(depth, keepdims=True)
+    return _Split(found.astype("int8"), rest.astype("int32"), sums.astype("int32"))

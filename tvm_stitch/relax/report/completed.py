@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a report takes longer to find out: the kernels of TVM's own pipeline, and the sources of kernels."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+
+from ...device import DeviceModel, device_model
+from ...execution.count import count_lowered, is_compute_intensive
+from ...report.data import Code, Kind, ModelReport, StockCall, Totals, add_sizes
+from ...support.failures import let_pass
+from ...support.interrupts import watched
+from ...support.one_at_a_time import exclusively
+from ..legalize.take import LegalizeTakes
+from ..pipeline import backend_of, default_schedules
+from ..rewriting.functions import entries_of
+from ..rewriting.marked_names import unmarked
+from .kernel_calls import Call, kernel_calls
+from .model import estimated
+
+
+def completed(report: ModelReport, mod: tvm.IRModule, lowered: tvm.IRModule, target: Any) -> ModelReport:
+    """The report with TVM's own kernels beside it, and with the sources of the kernels.
+
+    Args:
+        report: what the planning passes gave.
+        mod: the module as it was given.
+        lowered: what the planning passes made of it.
+        target: what both are for.
+    """
+    with target, watched():
+        stock, stock_kernels = _stock(mod, target)
+        launches = _launches(lowered, target)
+        stitched = report.stitched
+        if launches is not None:
+            stitched = dataclasses.replace(stitched, kernels=launches[0], compute=launches[1])
+        codes = _codes(lowered, [k.function for k in report.kernels], target)
+    return dataclasses.replace(
+        report, stock=stock, stock_kernels=stock_kernels, stitched=stitched, codes=codes
+    )
+
+
+def _stock(mod: tvm.IRModule, target: Any) -> tuple[Totals | None, tuple[StockCall, ...]]:
+    """What TVM's own pipeline launches and moves; None where it does not compile the model."""
+    backend = backend_of(target)
+    passes = [
+        LegalizeTakes(),
+        *backend.library_dispatch_passes(target),
+        *backend.legalize_passes(target),
+        relax.transform.RewriteDataflowReshape(),  # reshapes by themselves are views, as TVM lowers them next
+    ]
+    try:
+        made = exclusively(passes)(mod)
+        total, own = _counted(made, target)
+    except Exception as err:  # whatever TVM makes of it
+        let_pass(err)
+        return None, ()
+    functions = {str(g.name_hint): f for g, f in made.functions_items()}
+    device = device_model(target)
+    calls = tuple(
+        _stock_call(call, functions.get(call.function), device) for call in kernel_calls(made).calls
+    )
+    compute = [call.bytes for call in calls if call.kind != "tvm"]
+    return Totals(total, own, add_sizes(*(call.bytes for call in calls)), add_sizes(*compute)), calls
+
+
+def _stock_call(call: Call, func: Any, device: DeviceModel) -> StockCall:
+    size = add_sizes(*(v.bytes for v in [*call.operands, *call.results]))
+    kind: Kind = "library" if call.external else "tvm"
+    if isinstance(func, tirx.PrimFunc) and is_compute_intensive(func, call.function):
+        kind = "compute"
+    return StockCall(call.function, kind, size, estimated(size, device))
+
+
+def _launches(lowered: tvm.IRModule, target: Any) -> tuple[int, int] | None:
+    """Kernels that a call of the stitched module launches, and how many of them hold a compute-intensive operator."""
+    try:
+        scheduled = tvm.transform.Sequential(default_schedules(target))(lowered)
+        return _counted(scheduled, target)
+    except Exception as err:  # symbolic launches; what TVM does not lower
+        let_pass(err)
+        return None
+
+
+def _counted(mod: tvm.IRModule, target: Any) -> tuple[int, int]:
+    """Kernels that one call of each function launches, and how many of them are compute-intensive or a library's."""
+    counts = [count_lowered(mod, target, entry=entry) for entry in entries_of(mod)]
+    return sum(c.total for c in counts), sum(c.compute_intensive + c.external for c in counts)
+
+
+def _codes(lowered: tvm.IRModule, names: Iterable[str], target: Any) -> dict[str, Code]:
+    """The sources of kernels: CUDA C of scheduled ones for CUDA, else TIR."""
+    functions = {str(g.name_hint): f for g, f in lowered.functions_items()}
+    found = {}
+    for name in dict.fromkeys(names):
+        func = functions.get(name)
+        if isinstance(func, tirx.PrimFunc):
+            found[name] = _cuda(name, func, target) or Code("TIR", unmarked(func.script()))
+    return found
+
+
+def _cuda(name: str, func: Any, target: Any) -> Code | None:
+    """A kernel in CUDA C; None where it is not for CUDA, not scheduled, or TVM wants a compiler for it."""
+    if target.kind.name != "cuda" or not (func.attrs and func.attrs.get("tirx.is_scheduled")):
+        return None
+    try:
+        built = tvm.compile(tvm.IRModule({name: func.with_attr("global_symbol", name)}), target=target)
+        module = getattr(built, "mod", built)
+        return Code("CUDA C", unmarked(str(module.imports[0].inspect_source())))
+    except Exception as err:
+        let_pass(err)
+        return None

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which calls that stitching saw end in which kernel: by the names of results, or by order where these are lost.
+
+TVM's fusion numbers the results of the functions that it makes anew. It emits each in the place of its last call and
+names it after its calls, so that it is found between neighbours that have kept their names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from ...report.flow import Flow
+from ..rewriting.marked_names import is_fresh
+from .kernel_calls import Call
+
+
+def ends_of(calls: Sequence[Call | None], flow: Flow) -> dict[int, int]:
+    """For nodes of a flow whose results kernels write, by index, the index of the kernel's call.
+
+    Args:
+        calls: those of the function that the flow is of; others are None.
+        flow: the calls before TVM's fusion.
+    """
+    node_of = {v: i for i, node in enumerate(flow.nodes) for v in node.values if not is_fresh(v)}
+    found: dict[int, int] = {}
+    unknown: list[tuple[int, str, int]] = []  # those without a name, with the last node before them
+    last = -1
+    for k, call in enumerate(calls):
+        if call is None:
+            continue
+        own = [node_of[v.name] for v in call.results if v.name in node_of]
+        for node in own:
+            found[node] = k
+        if own:
+            last = max(last, *own)
+        elif call.results:
+            unknown.append((k, call.function, last))
+    for k, function, after in unknown:
+        end = _next(flow, function, after, found)
+        if end is not None:
+            found[end] = k
+    return found
+
+
+def _next(flow: Flow, function: str, after: int, taken: Mapping[int, int]) -> int | None:
+    """The first node behind one that may end a function of such a name."""
+    name = re.sub(r"_tiled(\d*)$", "", function)
+    for i in range(after + 1, len(flow.nodes)):
+        if i not in taken and re.search(rf"(^|_){re.escape(flow.nodes[i].function)}\d*$", name):
+            return i
+    return None

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernels that a lowered Relax module calls, in order, and what goes from one to another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from ...compute.cpu.emit import COMPUTE_ATTR
+from ...report.data import Value
+from ..rewriting.functions import own_functions
+from ..rewriting.operators import operator_name
+from ..rewriting.values import bindings_of, operands_of, tensor_types, value_of
+
+_PACKED = ("relax.call_dps_packed", "relax.call_pure_packed", "relax.call_inplace_packed")
+_VIEWS = ("relax.reshape", "relax.memory.view", "relax.memory.ensure_zero_offset")
+_SCRATCH = ("relax.builtin.alloc_tensor", "relax.vm.alloc_tensor", "relax.memory.alloc_tensor")
+
+
+@dataclass(eq=False)
+class Call:
+    """A call of a kernel: its function and caller, what it reads and writes, and which calls it waits for.
+
+    ``producers`` gives by call the values that come from it. ``external`` says that a function outside the module is
+    called, ``marked`` that the kernel is one of our own around a compute-intensive operator.
+    """
+
+    caller: str
+    function: str
+    external: bool
+    marked: bool
+    operands: list[Value] = field(default_factory=list)
+    results: list[Value] = field(default_factory=list)
+    producers: dict[int, list[Value]] = field(default_factory=dict)
+
+
+@dataclass
+class Calls:
+    """The calls of all functions of a module, and by function the values that are views of others."""
+
+    calls: list[Call] = field(default_factory=list)
+    views: dict[str, set[str]] = field(default_factory=dict)
+
+    def written(self, function: str) -> dict[str, int]:
+        """By name of a value, the index of the call that makes it, among those of a function."""
+        return {
+            v.name: i for i, call in enumerate(self.calls) if call.caller == function for v in call.results
+        }
+
+    def calls_of(self, function: str) -> list[Call | None]:
+        """The calls that a function makes, in their places among all; None in those of others."""
+        return [call if call.caller == function else None for call in self.calls]
+
+
+def kernel_calls(mod: tvm.IRModule) -> Calls:
+    """The kernel calls of a module whose operators are functions; views, allocations and shapes are none."""
+    found = Calls()
+    for gvar, func in sorted(own_functions(mod), key=lambda pair: str(pair[0].name_hint)):
+        _Walk(mod, str(gvar.name_hint), found).visit(func)
+    return found
+
+
+class _Walk:
+    def __init__(self, mod: tvm.IRModule, caller: str, found: Calls):
+        self.caller, self.found = caller, found
+        self.functions = {str(g.name_hint): f for g, f in mod.functions_items()}
+        self.views = found.views.setdefault(caller, set())
+        self.made: dict[Any, list[tuple[int, int]]] = {}  # by variable, the results it holds: call and number
+        self.scratch: set[Any] = set()
+        self.taken: dict[int, set[int]] = {}  # by call, which of several results have a name
+
+    def visit(self, func: Any) -> None:
+        for binding in bindings_of(func.body):
+            self._bind(binding.var, binding.value)
+        self._use(operands_of(func.body.body))
+        for index, numbers in self.taken.items():
+            call = self.found.calls[index]
+            if call.external:  # a library's workspace is a result that nobody reads
+                call.results = [result for i, result in enumerate(call.results) if i in numbers]
+
+    def _bind(self, var: Any, value: Any) -> None:
+        operands = operands_of(value)
+        if isinstance(value, relax.TupleGetItem):
+            self._take(var, value)
+            return
+        self._use(operands)
+        name = operator_name(value)
+        callee = self._callee(value, name)
+        if callee is None:
+            self.made[var] = [r for v in operands for r in self.made.get(v, ())]
+            if name in _VIEWS:
+                self.views.add(str(var.name))
+            if name in _SCRATCH:
+                self.scratch.add(var)
+            return
+        function, external = callee
+        func = self.functions.get(function)
+        marked = bool(func is not None and func.attrs and COMPUTE_ATTR in func.attrs)
+        call = Call(self.caller, function, external, marked)
+        index = len(self.found.calls)
+        self._read(call, operands)
+        types = tensor_types(var.ty)
+        for i, ty in enumerate(types):
+            call.results.append(value_of(str(var.name) if len(types) == 1 else f"{var.name}[{i}]", ty))
+        self.found.calls.append(call)
+        self.made[var] = [(index, i) for i in range(len(types))]
+
+    def _use(self, operands: Iterable[Any]) -> None:
+        """Several results that are read as one are all read."""
+        for v in operands:
+            if len(tensor_types(v.ty)) > 1:
+                for index, number in self.made.get(v, ()):
+                    self.taken.setdefault(index, set()).add(number)
+
+    def _take(self, var: Any, value: Any) -> None:
+        """A name for one of several results: the one that the model gave it."""
+        results = self.made.get(value.tuple_value, [])
+        fields = len(tensor_types(value.tuple_value.ty))
+        if len(results) != fields or not tensor_types(var.ty):
+            self.made[var] = results
+            return
+        index, number = results[int(value.index)]
+        self.made[var] = [(index, number)]
+        self.taken.setdefault(index, set()).add(number)
+        made = self.found.calls[index].results
+        if made[number].name.endswith("]"):
+            made[number] = value_of(str(var.name), tensor_types(var.ty)[0])
+
+    def _read(self, call: Call, operands: Iterable[Any]) -> None:
+        for v in dict.fromkeys(operands):
+            types = tensor_types(v.ty)
+            if not types or v in self.scratch:
+                continue
+            results = self.made.get(v)
+            if isinstance(v, tvm.ir.GenericConst):
+                call.operands.append(value_of("constant", types[0], "constant"))
+            elif not results:
+                call.operands += [value_of(str(v.name), ty, "parameter") for ty in types]
+            else:
+                told = [value_of(str(v.name), ty) for ty in types]
+                call.operands += told
+                for index, _ in results:
+                    call.producers.setdefault(index, []).extend(told)
+
+    @staticmethod
+    def _callee(value: Any, name: str) -> tuple[str, bool] | None:
+        """The kernel that a value calls, and whether it is a function outside the module; None for no kernel."""
+        if not isinstance(value, relax.Call):
+            return None
+        if name in ("relax.call_tir", "relax.call_tir_inplace"):
+            return str(value.args[0].name_hint), False
+        if name in _PACKED:
+            return str(getattr(value.args[0], "global_symbol", "a packed function")), True
+        if isinstance(value.op, tvm.ir.GlobalVar):
+            return str(value.op.name_hint), True
+        if isinstance(value.op, relax.ExternFunc):
+            return str(value.op.global_symbol), True
+        return None

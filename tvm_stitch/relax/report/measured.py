@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A report's kernels run and timed one by one, with those of TVM's own pipeline in turn."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import statistics
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import tvm
+
+from ...config import StitchConfig
+from ...deploy.cpu_flags import needed_flags, why_not_here
+from ...execution.kernel_clock import clock_of
+from ...execution.runner import Runner
+from ...execution.tensors import make_inputs, specs_of_inputs
+from ...execution.timing import Times, interleaved
+from ...report.data import ModelReport, Spread
+from ...support.interrupts import watched
+from ...target import other_machine
+from ..build import build
+from ..legalize.take import stock_pipeline
+from ..rewriting.functions import entry_of
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Calls = list[tuple[str, float]]
+"""The names and seconds of a run's kernels, in order."""
+
+
+def measured(
+    report: ModelReport,
+    mod: tvm.IRModule,
+    target: Any,
+    config: StitchConfig,
+    inputs: Sequence[np.ndarray] | None,
+    repeats: int,
+    seed: int,
+) -> ModelReport:
+    """The report with times of this machine, where the model is compiled and run, with stitching and without.
+
+    CUDA graphs are not captured for it: their kernels cannot be told apart.
+
+    Args:
+        report: with TVM's own kernels, if it compiles the model.
+        mod: the module as it was given.
+        target: what to compile for.
+        config: stitching options.
+        inputs: of the function that is run (``entry_of``), in order; None for random ones.
+        repeats: timed calls of each.
+        seed: of random inputs.
+
+    Raises:
+        RuntimeError: where this machine has no such device, or its CPU is too old.
+        ValueError: for inputs that are not given and have symbolic shapes, for too many or too few inputs, for one of
+            another shape or dtype, and where it is not plain which function to run.
+    """
+    check_runs_here(target)
+    entry = entry_of(mod)
+    specs = specs_of_inputs(mod, entry=entry)
+    if inputs is None and not all(spec.is_static for spec in specs):
+        raise ValueError(
+            f"sizes are symbolic, {'; '.join(map(str, specs))}: give inputs, as measure(inputs=[...])"
+        )
+    values = list(inputs) if inputs is not None else list(make_inputs(specs, seed).values())
+    if len(values) != len(specs):
+        raise ValueError(
+            f"{entry} takes {len(specs)} inputs, {'; '.join(map(str, specs))}; got {len(values)}"
+        )
+    for spec, value in zip(specs, values):
+        dtype, shape = str(getattr(value, "dtype", type(value).__name__)), tuple(getattr(value, "shape", ()))
+        if dtype != spec.dtype or not spec.takes(shape):
+            raise ValueError(f"the input {spec} is given as {dtype}[{', '.join(map(str, shape))}]")
+    with watched():
+        executable = build(mod, target, dataclasses.replace(config, cuda_graph=False)).executable
+        runners = [Runner(executable, target, values, entry)]
+        if report.stock is not None:
+            stock = tvm.compile(mod, target, relax_pipeline=stock_pipeline(target))
+            runners.append(Runner(stock, target, values, entry))
+        whole = interleaved(runners, repeats)
+        # Afterwards, since what tells of kernels slows every later call down.
+        turns = kernel_turns(report, runners, repeats)
+    return with_times(report, whole, turns, f"{_name(runners[0].device)}, {repeats} calls")
+
+
+def kernel_turns(report: ModelReport, runners: Sequence[Runner], repeats: int) -> list[list[Calls]]:
+    """By runner and turn, the times of its kernels. Before each turn there is a call that does not count.
+
+    Args:
+        report: of the model that they run.
+        runners: the model with stitching, and by TVM's own pipeline if the report has that.
+        repeats: turns.
+    """
+    clock = clock_of(runners[0].device)
+    expected = [len(report.kernels), len(report.stock_kernels)]
+    found: list[list[Calls]] = [[] for _ in runners]
+    for _ in range(repeats):
+        for i, runner in enumerate(runners):
+            runner.kernel_times(clock, expected[i])
+            found[i].append(runner.kernel_times(clock, expected[i]))
+    return found
+
+
+def with_times(
+    report: ModelReport, whole: Sequence[Times], turns: Sequence[Sequence[Calls]], measured_on: str
+) -> ModelReport:
+    """The report with the times of calls and of kernels.
+
+    Args:
+        report: with TVM's own kernels, if it compiles the model.
+        whole: times of a call, with stitching and by TVM's own pipeline if the report has that.
+        turns: what :func:`kernel_turns` gives.
+        measured_on: where, and in how many calls.
+    """
+    stitched = _matched([k.function for k in report.kernels], turns[0])
+    found = dataclasses.replace(
+        report,
+        kernels=tuple(dataclasses.replace(k, measured=t) for k, t in zip(report.kernels, stitched)),
+        stitched=dataclasses.replace(report.stitched, measured=_spread(whole[0].seconds)),
+        measured_on=measured_on,
+    )
+    if report.stock is None:
+        return found
+    apart = _matched([k.function for k in report.stock_kernels], turns[1])
+    totals = dataclasses.replace(report.stock, measured=_spread(whole[1].seconds))
+    each = tuple(dataclasses.replace(k, measured=t) for k, t in zip(report.stock_kernels, apart))
+    return dataclasses.replace(found, stock=totals, stock_kernels=each)
+
+
+def check_runs_here(target: Any) -> None:
+    """Raise RuntimeError where code for a target does not run on this machine."""
+    if "gpu" in target.keys and not tvm.device(target.kind.name, 0).exist:
+        raise RuntimeError(
+            f"no {target.kind.name} device here; compile and explain need none, measuring does"
+        )
+    if target.kind.name == "llvm" and (other := other_machine(target)):
+        raise RuntimeError(
+            f"the model would not run here: it is for {other}, and this machine is {platform.machine()}"
+        )
+    if reason := why_not_here(needed_flags(target)):
+        raise RuntimeError(f"the model would not run here: {reason}")
+
+
+def _matched(names: Sequence[str], turns: Sequence[Calls]) -> list[Spread | None]:
+    """The times of the kernels that a report names, each by its place in the order.
+
+    Where a run had other kernels (only one branch of a condition runs), a kernel is found by its name, if it is called
+    as often as the report has it.
+    """
+    by_turn = [_in_places(names, turn) for turn in turns]
+    return [
+        _spread([t for t in times if t is not None]) if all(t is not None for t in times) else None
+        for times in zip(*by_turn)
+    ]
+
+
+def _in_places(names: Sequence[str], calls: Calls) -> list[float | None]:
+    if len(calls) == len(names) and all(name in ("", own) for own, (name, _) in zip(names, calls)):
+        return [seconds for _, seconds in calls]
+    times: dict[str, list[float]] = {}
+    for name, seconds in calls:
+        times.setdefault(name, []).append(seconds)
+    left = {
+        name: iter(times.get(name, ())) for name in names if names.count(name) == len(times.get(name, ()))
+    }
+    return [next(left[name]) if name in left else None for name in names]
+
+
+def _spread(seconds: Sequence[float]) -> Spread:
+    times = Times(tuple(seconds))
+    return Spread(statistics.median(seconds), *times.middle)
+
+
+def _name(device: Any) -> str:
+    is_cpu = device.dlpack_device_type() == tvm.cpu().dlpack_device_type()
+    return "this CPU" if is_cpu else str(device.device_name)

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a module before and after stitching to the report's data."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import tvm
+
+from ...cost.sol import Load, Work, moving_seconds, seconds
+from ...device import DeviceModel
+from ...report.data import (
+    Bytes,
+    KernelCall,
+    KernelEdge,
+    Kind,
+    ModelReport,
+    Reason,
+    SourceOperator,
+    Totals,
+    add_sizes,
+)
+from ...report.flow import Flow, FlowNode
+from ...report.owners import Step, owners
+from ...report.reasons import explained
+from ...report.repeats import find_repeats
+from ...report.words import target_words
+from ..rewriting.marked_names import is_fresh, marked, parts, unmarked
+from .fused_names import ends_of
+from .kernel_calls import Call, Calls, kernel_calls
+from .source_operators import Source
+
+COMPUTE = "compute-intensive"
+
+
+def model_report(
+    lowered: tvm.IRModule,
+    sources: tuple[Sequence[Source], Sequence[Step]],
+    flows: Sequence[Flow],
+    plans: Mapping[str, Any],
+    computed: Mapping[str, str],
+    left: Mapping[str, str],
+    target: Any,
+    device: DeviceModel,
+) -> ModelReport:
+    """The report of a module that went through the planning passes.
+
+    Args:
+        lowered: what they made of it, where it had marked names.
+        sources: the operators of the module before them, and how these depend on each other.
+        flows: the blocks that scopes were identified in.
+        plans: by function of a stitched kernel what its plan says (:class:`tvm_stitch.report.kernel.Kernel`).
+        computed: what computes compute-intensive operators, by marked names.
+        left: the calls that no stitch op took, with the reasons.
+        target: what it is planned for.
+        device: the model of that.
+    """
+    found = kernel_calls(lowered)
+    sources = sources[0], [Step(tuple(map(marked, s.values)), s.producers) for s in sources[1]]
+    steps = _Owned(found, sources, flows)
+    kinds = [_kind(call, plans, steps.flows_of[i]) for i, call in enumerate(found.calls)]
+    operators = tuple(
+        SourceOperator(s.name, s.operator, s.source, s.shape, s.dtype, step.producers, own)
+        for s, step, own in zip(*sources, steps.operators)
+    )
+    members: list[list[int]] = [[] for _ in found.calls]
+    for i, operator in enumerate(operators):
+        for kernel in operator.kernels:
+            members[kernel].append(i)
+    notes = [
+        _note(call, kind, steps.flows_of[i], computed, left, [operators[m] for m in members[i]])
+        for i, (call, kind) in enumerate(zip(found.calls, kinds))
+    ]
+    kernels = tuple(
+        _kernel(call, kinds[i], members[i], plans, device, notes[i]) for i, call in enumerate(found.calls)
+    )
+    report = ModelReport(
+        target=target_words(target.kind.name, target.attrs),
+        target_full=str(target),
+        device=device.name,
+        kernels=kernels,
+        edges=tuple(_edges(found.calls, kinds, steps)),
+        operators=operators,
+        repeats=find_repeats([(k.function, *(v.shape for v in k.results)) for k in kernels]),
+        plans={name: asdict(plan) for name, plan in plans.items()},
+        left=dict(left),
+        boundaries=tuple(steps.boundaries),
+        stitched=_totals(kernels),
+    )
+    return unmarked(report)
+
+
+def _totals(kernels: Sequence[KernelCall]) -> Totals:
+    compute = [k.bytes_moved for k in kernels if k.kind in ("compute", "library")]
+    return Totals(
+        len(kernels), len(compute), add_sizes(*(k.bytes_moved for k in kernels)), add_sizes(*compute)
+    )
+
+
+class _Owned:
+    """Which kernels compute which source operators, and which calls that stitching saw.
+
+    ``flows_of`` gives by kernel the nodes of flows in it, ``refused`` by pair of kernels why they are two, and
+    ``boundaries`` has all refusals.
+    """
+
+    def __init__(self, found: Calls, sources: tuple[Sequence[Source], Sequence[Step]], flows: Sequence[Flow]):
+        self.flows_of: list[list[FlowNode]] = [[] for _ in found.calls]
+        self.refused: dict[tuple[int, int], list[Reason]] = {}
+        self.boundaries: list[Reason] = []
+        callers = list(dict.fromkeys([*(s.function for s in sources[0]), *found.views]))
+        written = {caller: found.written(caller) for caller in callers}
+        known = {
+            caller: {part: {k} for v, k in written[caller].items() if not is_fresh(v) for part in parts(v)}
+            for caller in callers
+        }
+        for flow in flows:
+            steps = [Step(node.values, node.producers) for node in flow.nodes]
+            names = {v for step in steps for v in step.values}
+            caller = max(callers, key=lambda c: len(names & known[c].keys()))
+            ends = ends_of(found.calls_of(caller), flow)
+            placed = owners(steps, {i: {k} for i, k in ends.items()}, frozenset(found.views.get(caller, ())))
+            self._place(flow, placed)
+            for step, kernels in zip(steps, placed):
+                for value in (part for v in step.values for part in parts(v)):
+                    if kernels and not is_fresh(value):
+                        known[caller].setdefault(value, set(kernels))
+        self.operators: list[tuple[int, ...]] = []
+        for caller in callers:
+            own = [step for s, step in zip(*sources) if s.function == caller]
+            first = len(self.operators)
+            steps = [Step(s.values, tuple(p - first for p in s.producers)) for s in own]
+            sure = {i: known[caller][v] for i, s in enumerate(steps) for v in s.values if v in known[caller]}
+            self.operators += owners(steps, sure, frozenset(found.views.get(caller, ())))
+
+    def _place(self, flow: Flow, placed: Sequence[tuple[int, ...]]) -> None:
+        for node, kernels in zip(flow.nodes, placed):
+            for k in kernels:
+                self.flows_of[k].append(node)
+        for r in flow.refusals:
+            producer, consumer = flow.nodes[r.producer], flow.nodes[r.consumer]
+            if set(placed[r.producer]) & set(placed[r.consumer]):
+                continue  # a later pass has put them in one kernel
+            reason = Reason(producer.function, consumer.function, r.reason, *explained(r.reason))
+            self.boundaries.append(reason)
+            for a in placed[r.producer]:
+                for b in placed[r.consumer]:
+                    known = self.refused.setdefault((a, b), [])
+                    if a != b and reason not in known:
+                        known.append(reason)
+
+
+def _kind(call: Call, plans: Mapping[str, Any], nodes: Sequence[Any]) -> Kind:
+    if call.external:
+        return "library"
+    if call.function in plans:
+        return "stitched"
+    if call.marked or any(node.kind == COMPUTE for node in nodes):
+        return "compute"
+    return "tvm"
+
+
+def _note(
+    call: Call,
+    kind: Kind,
+    nodes: Sequence[Any],
+    computed: Mapping[str, str],
+    left: Mapping[str, str],
+    members: Sequence[SourceOperator],
+) -> str:
+    """What computes a kernel, or why no stitch op took it."""
+    if kind == "stitched":
+        return ""
+    if kind == "tvm":
+        reasons = (node.reason or left.get(node.function, "") for node in nodes)
+        return "; ".join(dict.fromkeys(reason for reason in reasons if reason))
+    given = [v.name for v in call.results] + [name for node in nodes for name in node.values]
+    of_model = {name for name in given if not is_fresh(name)} | {marked(o.name) for o in members}
+    for names in (of_model, set(given)):  # the surest first: passes number one after the other, each anew
+        keys = (
+            key
+            for key in computed
+            if key == call.function or call.function == f"{key}_tiled" or key.rpartition(" ")[2] in names
+        )
+        # Of attention that is left in pieces the product is told by what computes the product.
+        if best := min(keys, key=lambda key: key.startswith("attention "), default=None):
+            return computed[best]
+    if call.marked:
+        return "our kernel"
+    words = f"{call.function} {' '.join(node.function for node in nodes)}"
+    for key, how in computed.items():  # "12 matmuls": none of them has a word of its own
+        if (many := re.match(r"\d+ (\w+?)s?$", key)) and many[1][:4] in words:
+            return how
+    return "TVM" if kind == "compute" else "a function outside the module"
+
+
+def _kernel(
+    call: Call, kind: Kind, members: Sequence[int], plans: Mapping[str, Any], device: DeviceModel, note: str
+) -> KernelCall:
+    least = add_sizes(*(v.bytes for v in [*call.operands, *call.results]))
+    plan = plans.get(call.function)
+    moved = (None, None, least, estimated(least, device), note)
+    if plan is not None:
+        moved = (plan.bytes_read, plan.bytes_written, plan.bytes_least, plan.seconds, "")
+    return KernelCall(
+        call.function,
+        kind,
+        tuple(members),
+        tuple(call.operands),
+        tuple(call.results),
+        *moved,
+        caller=call.caller,
+    )
+
+
+def estimated(size: Bytes, device: DeviceModel) -> float | None:
+    """The seconds that the cost model expects of a kernel that moves so many bytes; None for a symbolic size."""
+    if not isinstance(size, int):
+        return None
+    work = Work(((Load(size),),))
+    return seconds(work, device) if device.is_gpu else moving_seconds(work, device)
+
+
+def _edges(calls: Sequence[Call], kinds: Sequence[Kind], steps: _Owned) -> list[KernelEdge]:
+    found = []
+    for consumer, call in enumerate(calls):
+        for producer, values in call.producers.items():
+            reasons = tuple(steps.refused.get((producer, consumer), ())) or _by_kind(
+                producer, consumer, calls, kinds, steps
+            )
+            found.append(KernelEdge(producer, consumer, tuple(dict.fromkeys(values)), reasons))
+    return found
+
+
+def _by_kind(
+    producer: int, consumer: int, calls: Sequence[Call], kinds: Sequence[Kind], steps: _Owned
+) -> tuple[Reason, ...]:
+    """Why two kernels are not one, where no merge was tried: one of them is no stitch op."""
+    names = calls[producer].function, calls[consumer].function
+    for end in (consumer, producer):
+        if kinds[end] in ("compute", "library"):
+            text = "computed by a function outside the module" if kinds[end] == "library" else COMPUTE
+            if calls[end].marked and not any(node.kind == COMPUTE for node in steps.flows_of[end]):
+                text = "computed by a kernel of its own"
+            return (Reason(*names, text, *explained(text)),)
+    for end in (consumer, producer):
+        for node in steps.flows_of[end]:
+            if kinds[end] == "tvm" and node.reason:
+                return (Reason(*names, node.reason, *explained(node.reason)),)
+    return ()

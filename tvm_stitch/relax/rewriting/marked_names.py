@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names that stay a model's own on their way through passes, which number what they make ``lv``, ``lv1``... anew.
+
+Importers number variables in the same way. So those of the model are marked before the passes, and what is told
+afterwards has the marks taken out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from ...support.interrupts import carrying
+from .functions import with_own_functions
+
+MARK = "_of_model"
+JOINED = "__and__"
+_NUMBERED = re.compile(r"(lv|gv)\d*")
+_Data = TypeVar("_Data")
+
+
+def marked(name: str) -> str:
+    """A variable's name as :func:`with_marked_names` gives it."""
+    return f"{name}{MARK}" if _NUMBERED.fullmatch(name) else name
+
+
+def is_fresh(name: str) -> bool:
+    """Whether a name is a number that a pass has given."""
+    return bool(_NUMBERED.fullmatch(name))
+
+
+def joined(names: Iterable[str]) -> str:
+    """The name of one value for several of a model's, as parameters of kernels in C may have it."""
+    return JOINED.join(names)
+
+
+def parts(name: str) -> list[str]:
+    """The names of a model's values that one value stands for: its own, where it was not ``joined``."""
+    return name.split(JOINED)
+
+
+def with_marked_names(mod: tvm.IRModule) -> tvm.IRModule:
+    """The module with its numbered variables marked."""
+    return with_own_functions(mod, lambda func: _Marks().visit_expr(func))
+
+
+def unmarked(data: _Data) -> _Data:
+    """Texts, and data that holds some, without the marks."""
+    found: Any = data
+    if isinstance(data, str):
+        found = data.replace(MARK, "")
+    elif isinstance(data, dict):
+        found = {unmarked(key): unmarked(value) for key, value in data.items()}
+    elif isinstance(data, (list, tuple)):
+        found = type(data)(unmarked(value) for value in data)
+    elif dataclasses.is_dataclass(data) and not isinstance(data, type):
+        fields = {f.name: unmarked(getattr(data, f.name)) for f in dataclasses.fields(data)}
+        found = dataclasses.replace(data, **fields)
+    return found
+
+
+@mutator
+class _Marks(PyExprMutator):
+    @carrying
+    def visit_var_binding_(self, binding: Any) -> None:
+        var = binding.var
+        value = self.visit_expr(binding.value)
+        dataflow = self.builder_.current_block_is_dataflow()
+        is_output = dataflow and not isinstance(var, relax.DataflowVar)
+        emit = self.builder_.emit_output if is_output else self.builder_.emit
+        self.set_var_remap(var, emit(self.builder_.normalize(value), marked(str(var.name))))

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""See a Relax dataflow block as the nodes that scope identification works on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from ...compat import elements, free_vars, kind, operands
+from ...compute.cpu.emit import COMPUTE_ATTR
+from ...graph.extent import as_extent, same
+from ...graph.ir import StitchGraph
+from ...graph.reader import Unreadable, read
+from ...graph.rewrite.constants import with_numbers
+from ...report.flow import Flow, FlowNode, Refusal
+from ...scope.identify import Identified
+from ...scope.node import Node, NodeKind, Value, kind_of, specialize
+from ...support.failures import reason_of
+from ..rewriting.operators import operator_name
+from .numbers import number_in
+
+
+@dataclass
+class BlockView:
+    """The nodes of a dataflow block, each with its bindings, and what stands for each value.
+
+    A value is the Relax variable or constant, or ``(variable, index)`` for one result of a call with several.
+    ``item`` maps such a result to the variable that names it in the program. ``numbers`` are what stands for constants
+    in calls, each by its place among the call's tensors; a node's inputs are without them.
+    """
+
+    nodes: list[Node] = field(default_factory=list)
+    bindings: dict[Node, Any] = field(default_factory=dict)
+    item: dict[Value, Any] = field(default_factory=dict)
+    numbers: dict[Node, dict[int, Any]] = field(default_factory=dict)
+
+    def named(self, value: Value) -> Any:
+        """What names a value in the program; itself, for a result of several that the program never names."""
+        return self.item.get(value, value)
+
+
+class GraphReader:
+    """Reads the PrimFuncs of a module, each once."""
+
+    def __init__(self, mod: tvm.IRModule):
+        self.mod = mod
+        self.cache: dict[Any, StitchGraph | str] = {}
+
+    def graph(
+        self, gvar: Any, args: list[Any], scalars: Sequence[Any] = (), results: Sequence[Any] = ()
+    ) -> StitchGraph:
+        """The graph of a function, its symbolic shapes and scalar parameters written in the caller's.
+
+        ``results`` are the types of what the call makes.
+
+        Raises:
+            Unreadable: with the reason.
+        """
+        func = self.mod[gvar]
+        if gvar not in self.cache:
+            self.cache[gvar] = self._read(func, gvar.name_hint)
+        found = self.cache[gvar]
+        if isinstance(found, str):
+            raise Unreadable(found)
+        if len(found.symbols) != len(scalars):
+            raise Unreadable("the function takes scalar arguments")
+        if all(isinstance(s, int) for t in found.tensors() for s in t.shape):
+            return found
+        values: dict[Any, Any] = dict(zip(found.symbols, scalars))
+        types = [arg.ty for arg in args]
+        for t, ty in zip([*found.inputs[: len(args)], *found.outputs], [*types, *results]):
+            shape = getattr(ty, "shape", None)
+            if shape is None:
+                raise Unreadable("an argument's shape is unknown")
+            for formal, actual in zip(t.buffer.shape, shape):
+                if type(formal).__name__ != "Var":
+                    continue
+                if not same(as_extent(values.setdefault(formal, actual)), as_extent(actual)):
+                    raise Unreadable(
+                        f"its arguments and results say that {formal} is {values[formal]} and {actual}"
+                    )
+        for t in found.tensors():
+            unknown = [v for s in t.shape if not isinstance(s, int) for v in free_vars(s) if v not in values]
+            if unknown:  # in another call it may be another number
+                raise Unreadable(f"no argument or result says what {unknown[0]} is")
+        return specialize(found, values)
+
+    @staticmethod
+    def _read(func: Any, name: str) -> StitchGraph | str:
+        try:
+            graph = read(func, name)
+        except Exception as err:  # whatever a hand-written function does, it compiles without us
+            return reason_of(err, name, quiet=True)
+        for t in [*graph.inputs, *graph.outputs]:
+            if any(str(s.ty) != "int64" for s in t.buffer.shape):
+                return f"the shape of {t.name} is not int64, which FuseTIR does not merge"
+        return graph
+
+
+def view_block(block: Any, reader: GraphReader) -> BlockView:
+    """The nodes of a dataflow block."""
+    view = BlockView()
+    tuples = _splittable(block)
+    packed = {b.var for b in block.bindings if _is_packed(b.value)}
+    for binding in block.bindings:
+        value, var = binding.value, binding.var
+        if type(value).__name__ == "TupleGetItem" and value.tuple_value in tuples:
+            view.item[(value.tuple_value, int(value.index))] = var
+            continue
+        node = _node(binding, reader, tuples)
+        view.nodes.append(node)
+        view.numbers[node] = _inlined(node)
+        if _is_packed(value) or getattr(value, "tuple_value", None) in packed:
+            node.reason = "computed by a function outside the module"
+        view.bindings[node] = binding
+    alias = {var: key for key, var in view.item.items()}
+    known: dict[
+        Value, Value
+    ] = {}  # one Python object for a value: TVM makes a new one at each access, slow to compare
+    for node in view.nodes:
+        inputs = (alias.get(v, v) if not isinstance(v, tuple) else v for v in node.inputs)
+        node.inputs = [known.setdefault(v, v) for v in inputs]
+        node.outputs = [known.setdefault(v, v) for v in node.outputs]
+        for out in node.outputs:
+            name = view.item.get(out, out)
+            if not isinstance(name, tuple) and type(name).__name__ != "DataflowVar":
+                node.escapes.add(out)
+    return view
+
+
+def _inlined(node: Node) -> dict[int, Any]:
+    """Write constants of one element that a memory-intensive call is given as numbers into what it computes.
+
+    Gives the numbers by their places among what was the node's inputs.
+    """
+    if node.graph is None or node.kind is not NodeKind.MEMORY:
+        return {}
+    tensors = node.graph.inputs
+    numbers = {i: number_in(v, tensors[i]) for i, v in enumerate(node.inputs)}
+    found = {i: number for i, number in numbers.items() if number is not None}
+    if found:
+        node.inputs = [v for i, v in enumerate(node.inputs) if i not in found]
+        node.graph = with_numbers(node.graph, {tensors[i]: number for i, number in found.items()})
+    return found
+
+
+def _splittable(block: Any) -> set[Any]:
+    """Variables of calls with several results whose every use takes one of them, under one name each."""
+    found: set[Any] = set()
+    named: set[Any] = set()
+    for binding in block.bindings:
+        if is_call_tir(binding.value) and len(result_types(binding.value)) > 1:
+            if type(binding.var).__name__ == "DataflowVar":
+                found.add(binding.var)
+    for binding in block.bindings:
+        if type(binding.value).__name__ == "TupleGetItem":
+            result = (binding.value.tuple_value, int(binding.value.index))
+            if result in named:
+                found.discard(result[0])
+            named.add(result)
+            continue
+        for v in relax.analysis.free_vars(binding.value):
+            found.discard(v)
+    return found
+
+
+def is_call_tir(value: Any) -> bool:
+    """True for ``R.call_tir(gvar, (...))``."""
+    return operator_name(value) == "relax.call_tir"
+
+
+def _is_packed(value: Any) -> bool:
+    """True for ``R.call_dps_packed("function", (...))``, which is how libraries are called."""
+    return operator_name(value) == "relax.call_dps_packed"
+
+
+def call_args(value: Any) -> tuple[list[Any], list[Any]]:
+    """The tensor arguments of a ``call_tir``, and the scalar ones that follow them."""
+    args = value.args[1]
+    fields = elements(args.fields) if type(args).__name__ == "Tuple" else [args]
+    tensors = [a for a in fields if type(a.ty).__name__ != "PrimType"]
+    return tensors, [a for a in fields if type(a.ty).__name__ == "PrimType"]
+
+
+def result_types(value: Any) -> list[Any]:
+    """The types of a ``call_tir``'s results."""
+    ty = value.ty_args[0]
+    return list(ty.fields) if type(ty).__name__ == "TupleType" else [ty]
+
+
+def _is_conditional(extent: Any) -> bool:
+    """Does an extent hold a call, such as the choice between two extents that a slice with unknown bounds has?"""
+    return kind(extent) == "Call" or any(_is_conditional(e) for e in operands(extent))
+
+
+def _node(binding: Any, reader: GraphReader, tuples: set[Any]) -> Node:
+    value, var = binding.value, binding.var
+    name = str(var.name)
+    if is_call_tir(value):
+        name = f"{value.args[0].name_hint}"
+        args, scalars = call_args(value)
+        several = len(result_types(value)) > 1
+        outputs = [(var, i) for i in range(len(result_types(value)))] if several else [var]
+        attrs = reader.mod[value.args[0]].attrs or {}
+        pattern = int(attrs.get("op_pattern", Node.pattern))
+        if COMPUTE_ATTR in attrs:
+            return Node(name, NodeKind.OPAQUE, args, outputs, reason="computed by a kernel of its own")
+        if several and var not in tuples:
+            return Node(
+                name, NodeKind.OPAQUE, args, [var], reason="its results are used as one tuple", is_call=True
+            )
+        try:
+            if len(value.args) > 2:
+                scalars += list(value.args[2].values)
+            for ty in [*(a.ty for a in args), *result_types(value)]:
+                if any(_is_conditional(s) for s in getattr(ty, "shape", None) or ()):
+                    raise Unreadable("a shape depends on a condition, which Relax does not copy")
+            graph = reader.graph(value.args[0], args, scalars, result_types(value))
+            if len(graph.inputs) != len(args) or len(graph.outputs) != len(outputs):
+                raise Unreadable("a parameter is both read and written")
+            kind = kind_of(graph)
+            reason = "compute-intensive" if kind is NodeKind.COMPUTE else ""
+            return Node(name, kind, args, outputs, graph, reason, pattern=pattern)
+        except Exception as err:
+            reason = reason_of(err, name, quiet=True)
+            return Node(name, NodeKind.OPAQUE, args, outputs, None, reason, is_call=True, pattern=pattern)
+    used = list(relax.analysis.free_vars(value))
+    return Node(name, NodeKind.OPAQUE, used, [var], reason="not a tensor function's call")
+
+
+def flow_of(view: BlockView, found: Identified) -> Flow:
+    """The calls of a block and the edges on which kernels end, without anything of TVM's."""
+    made = {value: i for i, node in enumerate(view.nodes) for value in node.outputs}
+    nodes = tuple(
+        FlowNode(
+            tuple(_told(view.named(v)) for v in node.outputs),
+            node.name,
+            node.kind.value,
+            node.reason,
+            tuple(dict.fromkeys(made[v] for v in node.inputs if v in made)),
+        )
+        for node in view.nodes
+    )
+    refusals = tuple(Refusal(*b.edge, b.reason) for b in found.boundaries)
+    return Flow(nodes, refusals, dict(found.left))
+
+
+def _told(value: Any) -> str:
+    """A variable's name; that of the whole and a number, for one result of several that the program does not name."""
+    if isinstance(value, tuple):
+        return f"{value[0].name}[{value[1]}]"
+    return str(value.name)

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ScheduleStitchOps: plan and emit every stitch op that FuseTIR has merged into one PrimFunc.
+
+TVM's simplifier, its analyses and its elimination of common subexpressions fail on some expressions with symbolic
+extents, after the pipeline, where nobody could mend it. So each stitched kernel is lowered once here, unless the caller
+mends that failure itself, and one that fails is left to TVM with the reason.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+
+from ...codegen.emit import emit
+from ...config import StitchConfig, checked_config
+from ...device import device_model
+from ...graph.reader import read
+from ...plan.choose import choose_plan
+from ...plan.kernel import KernelPlan
+from ...rules.lowering import lowered
+from ...rules.rewriting import with_unscheduled
+from ...support.failures import Refusal, error_text, let_pass, raise_where_strict, reason_of
+from ...support.interrupts import check
+from ...support.module_pass import module_pass
+from ...target import resolve_target
+from .stitch_ops import STITCH_ATTR
+
+
+@module_pass
+class ScheduleStitchOps:
+    """Replace the PrimFunc of every stitch op by its scheduled kernel.
+
+    Functions marked ``tvm_stitch.stitch_op`` are planned and emitted for ``target``; ``plans`` and ``declined``, if
+    given, receive each function's plan, or the reason why it has none. A kernel that TVM's lowering fails on is none;
+    with ``check=False`` that is not tried, which saves half the time of lowering.
+
+    Raises:
+        StitchError: under ``StitchConfig(strict=True)``, when a stitch op cannot be scheduled.
+    """
+
+    def __init__(
+        self,
+        target: Any,
+        config: StitchConfig | None = None,
+        plans: dict[str, KernelPlan] | None = None,
+        declined: dict[str, str] | None = None,
+        check: bool = True,
+    ):
+        self.target = resolve_target(target)
+        self.config = checked_config(config)
+        self.plans = plans if plans is not None else {}
+        self.declined = declined if declined is not None else {}
+        self.check = check
+
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
+        """Schedule the marked functions."""
+        device = device_model(self.target, self.config)
+
+        def scheduled(name: str, func: Any) -> Any:
+            if not (func.attrs and STITCH_ATTR in func.attrs):
+                return None
+            check()
+            try:
+                plan = choose_plan(read(func, name), device, self.config)
+                made = emit(func, plan)
+                if self.check:
+                    self._check(made)
+            except Exception as err:  # a fault of ours or of TVM's must not cost the user a working model
+                raise_where_strict(err, name, self.config.strict)
+                self.declined[name] = reason_of(err, name)
+                return None
+            self.plans[name] = plan
+            return made
+
+        return with_unscheduled(mod, scheduled)
+
+    def _check(self, kernel: Any) -> None:
+        """See whether TVM lowers a kernel: its simplifier and analyses fail on some expressions.
+
+        Raises:
+            Refusal: when it does not.
+        """
+        try:
+            lowered(kernel, self.target)
+        except Exception as err:
+            let_pass(err)
+            raise Refusal(f"TVM does not lower its kernel: {error_text(err)}") from err

@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""StitchOps: outline every stitch scope of a Relax module into one Primitive function."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import partial
+from typing import Any, TypeAlias
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from ... import compat
+from ...compute.anchored import has_template, reads_permuted
+from ...compute.templates import has_templates
+from ...config import StitchConfig, checked_config
+from ...graph.fingerprint import fingerprint
+from ...records.recorder import fresh
+from ...scope.epilogue import no_template
+from ...scope.for_target import identify_for
+from ...scope.identify import Boundary, Identified
+from ...scope.node import Node, Value
+from ...support.failures import ScopeFailed, raise_where_strict, reason_of
+from ...support.interrupts import carrying, check
+from ...support.module_pass import module_pass
+from ..rewriting.rebound import rebound
+from .dataflow import BlockView, GraphReader, call_args, view_block
+from .numbers import with_numbers
+
+STITCH_ATTR = "tvm_stitch.stitch_op"
+"""Function attribute that marks a stitch op, on the Primitive function and on what FuseTIR makes of it."""
+
+Known: TypeAlias = dict[tuple[Any, frozenset[str]], tuple[BlockView, Identified]]
+"""What was found in a dataflow block, by the block and the scopes that were excluded."""
+
+
+@module_pass
+class StitchOps:
+    """Replace TVM's fusion for memory-intensive operators.
+
+    Runs after ``LegalizeOps``. Every stitch scope (AStitch 4.1) becomes a Primitive function, marked with
+    ``tvm_stitch.stitch_op``; matmul epilogues become Primitive functions of their own, unmarked. ``FuseTIR`` merges
+    each into one PrimFunc. The boundaries between kernels are appended to ``boundaries``, if given. Scopes named in
+    ``exclude`` are left to TVM; ``scopes``, if given, receives each function's name with what names its scope
+    there, and ``left`` the calls that no scope could take, with the reasons. A scope that cannot be outlined is left
+    too. ``known``, if given, keeps what was found in the blocks of a module, for passes over the same module.
+
+    Raises:
+        StitchError: under ``StitchConfig(strict=True)``, when there is such a call or scope.
+    """
+
+    def __init__(
+        self,
+        config: StitchConfig | None = None,
+        boundaries: list[Boundary] | None = None,
+        exclude: Collection[str] = (),
+        scopes: dict[str, str] | None = None,
+        left: dict[str, str] | None = None,
+        known: Known | None = None,
+    ):
+        self.config = checked_config(config)
+        self.boundaries = boundaries if boundaries is not None else []
+        self.exclude = frozenset(exclude)
+        self.scopes = scopes if scopes is not None else {}
+        self.left = left if left is not None else {}
+        self.known = known
+
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
+        """Outline the scopes of every function of the module."""
+        exclude, failed = self.exclude, dict[str, str]()
+        known = self.known if self.known is not None else {}
+        while True:
+            stitcher = _Stitcher(mod, self.config, exclude, known)
+            try:
+                for gvar, func in mod.functions_items():
+                    if isinstance(func, relax.Function) and not _is_primitive(func):
+                        stitcher.builder_.update_func(gvar, stitcher.visit_expr(func))
+                break
+            except ScopeFailed as err:
+                failed[fresh(err.name, failed)] = err.reason(self.config.strict)
+                exclude |= {err.scope}
+        self.boundaries += stitcher.boundaries
+        self.scopes |= stitcher.scopes
+        self.left |= stitcher.left | failed
+        return stitcher.builder_.get()
+
+
+def _is_primitive(func: Any) -> bool:
+    return bool(func.attrs and ("Primitive" in func.attrs or "Codegen" in func.attrs))
+
+
+@mutator
+class _Stitcher(PyExprMutator):
+    def __init__(self, mod: tvm.IRModule, config: StitchConfig, exclude: frozenset[str], known: Known):
+        super().__init__(mod)
+        self.known, self.exclude = known, exclude
+        self.scopes: dict[str, str] = {}
+        self.left: dict[str, str] = {}
+        self.target = tvm.target.Target.current(allow_none=True)
+        self.reader = GraphReader(mod)
+        self.config = config
+        self.boundaries: list[Boundary] = []
+
+    @carrying
+    def visit_dataflow_block_(self, block: Any) -> Any:
+        check()
+        key = block, self.exclude
+        if key not in self.known:
+            try:
+                view = view_block(block, self.reader)
+                templates, but = has_templates(self.target, self.config), self.config.of_tvm
+                found = identify_for(
+                    view.nodes,
+                    self.target,
+                    self.config,
+                    excluded=lambda _nodes, g: bool(self.exclude) and fingerprint(g) in self.exclude,
+                    template=partial(has_template, but=but) if templates else no_template,
+                    permuted=partial(reads_permuted, but=but) if templates else no_template,
+                )
+                self.known[key] = view, found
+            except Exception as err:
+                name = f"the block of {block.bindings[0].var.name}"
+                raise_where_strict(err, name, self.config.strict)
+                self.left[name] = reason_of(err, name)
+                return super().visit_dataflow_block_(block)
+        view, found = self.known[key]
+        self.boundaries += found.boundaries
+        self.left |= found.checked_left(self.config)
+        self.builder_._begin_dataflow_block()
+        try:
+            self._emit_units(view, found)
+        finally:
+            ended = self.builder_._end_block()
+        return ended
+
+    def _emit_units(self, view: BlockView, found: Identified) -> None:
+        scope_of = {n: s for s in found.scopes for n in s.nodes}
+        for nodes in found.order:
+            scope = scope_of.get(nodes[0])
+            if scope is not None:
+                name = fingerprint(scope.graph)
+            else:
+                name = f"{_name('fused', nodes)} at {nodes[0].index}"
+            if (scope is None and len(nodes) == 1) or name in self.exclude:
+                for node in nodes:
+                    self._keep(view, node, node in found.views)
+                continue
+            inputs, outputs = (scope.inputs, scope.outputs) if scope is not None else found.interface(nodes)
+            try:
+                gvar = self._outline(view, nodes, inputs, outputs, stitch=scope is not None)
+            except Exception as err:
+                raise ScopeFailed(name, _name("stitch", nodes)) from err
+            self.scopes[gvar.name_hint] = name
+
+    def _keep(self, view: BlockView, node: Node, is_view: bool) -> None:
+        if is_view and isinstance(node.outputs[0], relax.DataflowVar) and _may_be_reshaped(node.outputs[0]):
+            self._view(view, node)
+            return
+        self.visit_binding(view.bindings[node])
+        for out in node.outputs:  # name the results of a call with several, as the program did
+            if isinstance(out, tuple) and out in view.item:
+                item = relax.TupleGetItem(self.visit_expr(out[0]), out[1])
+                rebound(self, view.item[out], self.builder_.normalize(item))
+
+    def _view(self, view: BlockView, node: Node) -> None:
+        """A reshape that stays outside every kernel: the runtime makes a view of it, whatever it was fused with."""
+        var: Any = node.outputs[0]
+        source = self.visit_expr(view.named(node.inputs[0]))
+        # As they are written: TVM's fusion takes 3 * n and n * 3 for two extents.
+        if compat.structural_equal(var.ty.shape, source.ty.shape):
+            is_var = isinstance(source, relax.Var)  # no constant
+            self.set_var_remap(var, source if is_var else self.builder_.emit(source, var.name))
+            return
+        reshape = self.builder_.normalize(relax.op.reshape(source, var.ty.shape))
+        self.set_var_remap(var, self.builder_.emit(reshape, var.name))
+
+    def _outline(
+        self, view: BlockView, nodes: list[Node], inputs: list[Value], outputs: list[Value], stitch: bool
+    ) -> Any:
+        func, extra = _function(view, {node: self._called(view, node) for node in nodes}, inputs, outputs)
+        prefix = "stitch" if stitch else "fused"
+        func = func.with_attr("Primitive", True)
+        if stitch:
+            func = func.with_attr(STITCH_ATTR, True)
+        gvar = self.builder_.add_func(relax.utils.copy_with_new_vars(func), _name(prefix, nodes))
+        args = [self.visit_expr(view.named(v)) for v in inputs] + extra
+        # TVM would infer n * 7 for 7 * n, and its fusion matches extents as they are written.
+        call = self.builder_.normalize(_typed(relax.Call(gvar, args), func.ret_ty))
+        if len(outputs) == 1:
+            self._define(view, outputs[0], call)
+            return gvar
+        result = self.builder_.emit(call)
+        for i, value in enumerate(outputs):
+            self._define(view, value, relax.TupleGetItem(result, i))
+        return gvar
+
+    def _called(self, view: BlockView, node: Node) -> Any:
+        """The PrimFunc that a node calls, without the parameters that numbers take the place of."""
+        gvar, numbers = view.bindings[node].value.args[0], view.numbers[node]
+        if not numbers:
+            return gvar
+        func = self.reader.mod[gvar]
+        buffers = [buffer for _, buffer in compat.prim_func_params(func) if buffer is not None]
+        made = with_numbers(func, {buffers[i]: number for i, number in numbers.items()})
+        return self.builder_.add_func(made, node.name)
+
+    def _define(self, view: BlockView, value: Value, expr: Any) -> None:
+        var, made = view.named(value), self.builder_.normalize(expr)
+        if isinstance(var, tuple):  # a result of a call with several that the program never names
+            self.builder_.emit(made)
+        else:
+            rebound(self, var, made)
+
+
+def _may_be_reshaped(var: Any) -> bool:
+    """In Relax's ``reshape`` an extent of 0 means the input's extent there."""
+    return all(compat.int_value(extent) != 0 for extent in var.ty.shape)
+
+
+def _name(prefix: str, nodes: list[Node]) -> str:
+    """What a kernel does, in order. Casts from float to float say what types it reads and writes, and do not count."""
+    named = [n for n in nodes if not n.is_float_cast] or nodes
+    names = [n.name.removeprefix("tir_") for n in named]
+    shown = names if len(names) <= 5 else names[:3] + [f"x{len(names) - 4}", names[-1]]
+    return "_".join([prefix, *shown])
+
+
+def _function(
+    view: BlockView, called: dict[Node, Any], inputs: list[Value], outputs: list[Value]
+) -> tuple[relax.Function, list[Any]]:
+    """The outlined function, and the shape argument that passes symbols no tensor argument carries."""
+    names: dict[Value, Any] = {}
+    params = []
+    for i, value in enumerate(inputs):
+        source = view.named(value)
+        hint = getattr(source, "name", None) or f"const{i}"
+        param = relax.Var(str(hint), source.ty)
+        names[value] = param
+        params.append(param)
+    bindings: list[Any] = []
+    for node, gvar in called.items():
+        old = view.bindings[node]
+        fields = relax.Tuple([*(names[v] for v in node.inputs), *call_args(old.value)[1]])
+        operands = [gvar, fields, *old.value.args[2:]]
+        call = relax.Call(old.value.op, operands, old.value.attrs, list(old.value.ty_args))
+        call = _typed(call, old.value.ty)
+        if not isinstance(node.outputs[0], tuple):
+            names[node.outputs[0]] = _bind(
+                bindings, call, old.var.name, old.var.ty, node.outputs[0] in outputs
+            )
+            continue
+        result = _bind(bindings, call, old.var.name, old.var.ty, False)
+        for k, value in enumerate(node.outputs):
+            item = _typed(relax.TupleGetItem(result, k), old.var.ty.fields[k])
+            names[value] = _bind(bindings, item, f"{old.var.name}_{k}", item.ty, value in outputs)
+    results = [names[v] for v in outputs]
+    body: Any = results[0] if len(results) == 1 else relax.Tuple(results)
+    ret_ty = results[0].ty if len(results) == 1 else relax.TupleType([r.ty for r in results])
+    seq = _typed(relax.SeqExpr([relax.DataflowBlock(bindings)], body), ret_ty)
+    func = relax.Function(params, seq, ret_ty)
+    free = list(relax.analysis.free_symbolic_vars(func))
+    if free:
+        shape = relax.ShapeExpr(free)
+        func = relax.Function([*params, relax.Var("shape", relax.ShapeType(free))], seq, ret_ty)
+        return func, [shape]
+    return func, []
+
+
+def _bind(bindings: list[Any], value: Any, hint: str, ty: Any, output: bool) -> Any:
+    var = (relax.Var if output else relax.DataflowVar)(hint, ty)
+    bindings.append(relax.VarBinding(var, value))
+    return var
+
+
+def _typed(expr: Any, ty: Any) -> Any:
+    """The expression with its type filled in (what normalization would infer)."""
+    if expr.ty.is_missing():
+        relax.expr._update_type(expr, ty)
+    return expr

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packed weights in Relay: the constant in panels, and the expression that is the weight again.
+
+A function of a packed weight computes with it: its body, which is never compiled, unpacks the panels by operators.
+When a layout rewriter takes the function apart, what is left is right, and TVM, which folds constants then, has the
+weight again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+from tvm import relay
+
+from ...compute.contraction import Contraction
+from ...compute.convolution import Convolution
+from ...compute.cpu.packing import layout, packed, weight_axes
+
+Product = Contraction | Convolution
+
+
+class PackedWeights:
+    """Constants in panels: one for all products that share it."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, Hashable, int], Any] = {}
+
+    def of(self, weight: Any, product: Product, width: int) -> Any:
+        """A constant in panels of ``width`` columns, as a constant."""
+        key = weight, layout(product), width
+        if key not in self._known:
+            self._known[key] = relay.const(packed(product, weight.data.numpy(), width))
+        return self._known[key]
+
+
+def unpacked(panels: Any, product: Product, width: int) -> Any:
+    """The weight of a product as an expression of its panels."""
+    depth, columns = int(product.depth), int(product.columns)
+    if not isinstance(product, Convolution):
+        rows = _rows(panels, 1, depth, columns, width)
+        rows = relay.transpose(rows, (1, 0)) if product.transposed else rows
+        return relay.reshape(rows, _shape(product.right))
+    rows = panels if product.is_depthwise else _rows(panels, product.groups, depth, columns, width)
+    shape, axes = _shape(product.weight), weight_axes(product)
+    return relay.transpose(relay.reshape(rows, [shape[axis] for axis in axes]), np.argsort(axes).tolist())
+
+
+def _rows(panels: Any, groups: int, depth: int, columns: int, width: int) -> Any:
+    """The matrix <depth, columns> whose columns are in panels, those of each group padded."""
+    each = columns // groups
+    wide = -(-each // width) * width
+    found = relay.reshape(panels, (groups, wide // width, depth, width))
+    found = relay.reshape(relay.transpose(found, (2, 0, 1, 3)), (depth, groups, wide))
+    return relay.reshape(relay.strided_slice(found, [0, 0, 0], [depth, groups, each]), (depth, columns))
+
+
+def _shape(weight: Any) -> list[int]:
+    return [int(extent) for extent in weight.shape]

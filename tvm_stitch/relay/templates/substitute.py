@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ComputeTemplates: products and convolutions of a Relay module by our templates, weights packed at compile time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import relay
+
+from ...compute.anchored import Anchored, anchored
+from ...compute.cpu.emit import emit_anchored
+from ...compute.cpu.packing import packed_shape
+from ...compute.cpu.tiles import Tiles
+from ...compute.templates import tiles_of, told
+from ...config import StitchConfig, checked_config
+from ...device import device_model
+from ...records.recorder import fresh
+from ...support.failures import let_pass, reason_of
+from ...support.interrupts import check
+from ...support.module_pass import module_pass
+from ...target import resolve_target
+from ..external import build, external_function
+from ..lower import GENERIC, exact_key, read_function, typed
+from ..schedule_stitch_ops import function_name
+from ..stitch_ops import TEMPLATE_ATTR
+from ..traverse import with_calls
+from .packed_weights import PackedWeights, unpacked
+
+
+@module_pass
+class ComputeTemplates:
+    """Give every function marked ``tvm_stitch.template`` a kernel of our own, and build it.
+
+    Such functions become external functions of the compiler ``tvm_stitch``, as stitch ops do. A weight that is a
+    constant is packed: the function takes it in panels, and its calls give it so.
+
+    Args:
+        target: a CPU, which the module is compiled for.
+        config: options; the defaults suit most models.
+        computed: receives for each kernel what is told of it.
+        declined: receives by scope why it has no kernel.
+        refused: receives by such a scope the name of its function.
+        prefix: begins the names of all kernels.
+        build: whether to build the kernels at once.
+    """
+
+    def __init__(
+        self,
+        target: Any,
+        config: StitchConfig | None = None,
+        computed: dict[str, str] | None = None,
+        declined: dict[str, str] | None = None,
+        refused: dict[str, str] | None = None,
+        prefix: str = "tvmgen_default",
+        build: bool = True,
+    ):
+        self.target, self.config = resolve_target(target), checked_config(config)
+        self.computed = computed if computed is not None else {}
+        self.declined = declined if declined is not None else {}
+        self.refused = refused if refused is not None else {}
+        self.prefix, self.build = prefix, build
+
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
+        """Replace the marked functions and their calls."""
+        maker = _Maker(self, {str(gvar.name_hint) for gvar in mod.functions})
+        return with_calls(mod, maker.replaced)
+
+
+@dataclass(frozen=True)
+class _Made:
+    """An external function, and its weight: which parameter it is, and whether it takes it in panels."""
+
+    function: Any
+    found: Anchored
+    tiles: Tiles
+    weight: int
+    packs: bool
+
+
+class _Maker:
+    def __init__(self, owner: ComputeTemplates, names: set[str]):
+        self.owner, self.names = owner, names
+        self.device = device_model(owner.target, owner.config)
+        self.known: dict[tuple[str, tuple[bool, ...]], _Made | None] = {}
+        self.weights = PackedWeights()
+        self.types: dict[tuple[Any, ...], Any] = {}
+
+    def replaced(self, call: Any) -> Any:
+        """The call of an external function, for one of a marked function."""
+        func = call.op
+        if not isinstance(func, relay.Function) or not func.attrs or TEMPLATE_ATTR not in func.attrs:
+            return call
+        scope = str(func.attrs[TEMPLATE_ATTR])
+        func = self._alike(func.without_attr(TEMPLATE_ATTR))
+        constant = tuple(isinstance(arg, relay.Constant) for arg in call.args)
+        key = exact_key(func), constant
+        if self.known.get(key) is None and scope not in self.owner.declined:
+            self.known[key] = self._made(func, scope, constant)
+        made = self.known.get(key)
+        if made is None:
+            return call
+        args = list(call.args)
+        if made.packs:
+            args[made.weight] = self.weights.of(args[made.weight], made.found.product, made.tiles.columns)
+        return relay.Call(made.function, args, None, None, call.span)
+
+    def _alike(self, func: Any) -> Any:
+        """The function over types that equal functions share: in a model these are one object, or several."""
+        params = []
+        for param in func.params:
+            found = param.checked_type
+            key = (*map(int, found.shape), str(found.dtype))
+            params.append(relay.Var(param.name_hint, self.types.setdefault(key, found)))
+        return typed(relay.Function(params, relay.bind(func.body, dict(zip(func.params, params)))))
+
+    def _made(self, func: Any, scope: str, constant: tuple[bool, ...]) -> _Made | None:
+        owner, first = self.owner, function_name(func, "tiled")
+        name = fresh(f"{owner.prefix}_{first}", self.names, "{}_{}")
+        check()
+        try:
+            made, kernel = self._kernel(func, constant, name)
+            if owner.build:
+                build(kernel, owner.target)
+        except Exception as err:  # a fault of ours or of TVM's must not cost the user a working model
+            let_pass(err)
+            owner.declined[scope] = reason_of(err, name)
+            owner.refused[scope] = first
+            return None
+        self.names.add(name)
+        owner.computed[name] = told(made.tiles, made.packs)
+        return made
+
+    def _kernel(self, func: Any, constant: tuple[bool, ...], name: str) -> tuple[_Made, Any]:
+        """What takes the place of a function, and its kernel."""
+        lowered, graph = read_function(func, tvm.target.Target(GENERIC), name)
+        found = anchored(graph)
+        product, tiles = found.product, tiles_of(self.owner.target, found.product)
+        buffers = [lowered.buffer_map[param] for param in lowered.params]
+        place = [buffer.same_as(found.weight.buffer) for buffer in buffers].index(True)
+        packs, panels = constant[place] and found.takes_packed, None
+        if packs:
+            shape = packed_shape(product, tiles.columns)
+            panels = tvm.tir.decl_buffer(shape, "float32", f"{found.weight.name}_packed")
+            param = relay.Var(func.params[place].name_hint, relay.TensorType(shape, "float32"))
+            weight = unpacked(param, product, tiles.columns)
+            params = [*func.params[:place], param, *func.params[place + 1 :]]
+            func = relay.Function(params, relay.bind(func.body, {func.params[place]: weight}))
+        kernel = emit_anchored(lowered, found, tiles, panels, self.device, self.owner.config)
+        kernel = kernel.with_attr("global_symbol", name)
+        made = external_function(func, kernel, self.owner.target)
+        return _Made(made, found, tiles, place, packs), kernel

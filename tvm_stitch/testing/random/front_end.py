@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the generator of random graphs asks of a front end, so that one generator serves them all."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..reference.bounds import Bound, Bounds
+
+
+class Made(NamedTuple):
+    """An operator's call that is typed and not part of the graph yet."""
+
+    call: Any
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class FrontEnd(ABC):
+    """A graph under construction.
+
+    ``ops`` constructs calls under the names and with the parameters of ``tvm.relax.op`` (``permute_dims``,
+    ``concat``, ``astype``, ...); those operators are nothing but names for what the graph then holds.
+    """
+
+    dtypes: Mapping[str, float]
+    """What graphs compute in, and how often each is chosen; the probabilities add up to 1."""
+    ops: Any
+
+    def __init__(self) -> None:
+        self.values = Bounds(half_arithmetic=True)
+        self.mod: Any = None
+
+    @property
+    def floats(self) -> tuple[str, ...]:
+        """The float dtypes of :attr:`dtypes`."""
+        return tuple(dtype for dtype in self.dtypes if "float" in dtype)
+
+    @abstractmethod
+    def function(self, arguments: Sequence[tuple[tuple[int, ...], str]]) -> AbstractContextManager[list[Any]]:
+        """The scope in which ``main`` grows; gives its parameters, one for every (shape, dtype)."""
+
+    @abstractmethod
+    def finish(self, results: Sequence[Any]) -> None:
+        """Return ``results``, the last thing in :meth:`function`'s scope, behind which ``mod`` is the module."""
+
+    @abstractmethod
+    def const(self, value: Any, dtype: str) -> Any:
+        """A constant, a scalar for a number."""
+
+    @abstractmethod
+    def inspect(self, expr: Any) -> Made:
+        """Type a call of one operator on parameters, bound values and constants."""
+
+    @abstractmethod
+    def evaluate(self, call: Any) -> Bound:
+        """What a typed call comes to on the sample."""
+
+    @abstractmethod
+    def bind(self, call: Any, bound: Bound) -> Any:
+        """Make a typed call part of the graph; gives what further calls are constructed of."""
+
+    @abstractmethod
+    def set_value(self, var: Any, bound: Bound) -> None:
+        """State a parameter's value on the sample."""
+
+    def sample(self, var: Any, array: np.ndarray) -> Bound:
+        """Take ``array`` for a parameter's value."""
+        bound = self.values.wrap(array, str(array.dtype))
+        self.set_value(var, bound)
+        return bound
