@@ -19,9 +19,9 @@ from .config import StitchConfig
 from .plan.kernel import KernelPlan
 from .records.recorder import Recorder, add_all
 from .scope.identify import Boundary
-from .support.bisect import isolate
+from .support.bisect import bisect
 from .support.errors import StitchError
-from .support.failures import let_pass, raise_where_strict, reason_of
+from .support.failures import raise_where_strict, reason_of, reraise_fatal
 from .support.pass_context import changed, instruments
 
 logger = logging.getLogger(__name__)
@@ -164,7 +164,7 @@ def culprits(
     if failure([]) is not None:
         return None
     raise_where_strict(err, "a scope", config.strict)
-    return isolate(units, failure)
+    return bisect(units, failure)
 
 
 def raise_if_of_instruments(err: Exception, step: Callable[[], Any]) -> None:
@@ -177,7 +177,7 @@ def raise_if_of_instruments(err: Exception, step: Callable[[], Any]) -> None:
     Raises:
         Exception: ``err``, where an instrument of the pass context raised it, or where it passes through.
     """
-    let_pass(err)
+    reraise_fatal(err)
     if isinstance(err, StitchError) or (instruments() and _failure(step) is None):
         raise err
 
@@ -188,7 +188,7 @@ def _failure(step: Callable[[], Any]) -> Exception | None:
         with changed([]):
             step()
     except Exception as err:
-        let_pass(err)
+        reraise_fatal(err)
         return err
     return None
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tvm_stitch.support.bisect import isolate
+from tvm_stitch.support.bisect import bisect
 
 
 @pytest.mark.parametrize("wrong", [set(), {0}, {6}, {2, 3}, {0, 4, 6}, set(range(7))])
@@ -17,11 +17,11 @@ def test_exactly_the_culprits_are_found(wrong: set[int]) -> None:
         found = [u for u in units if u in wrong]
         return ValueError(found[0]) if found else None
 
-    assert {u: err.args for u, err in isolate(range(7), attempt).items()} == {u: (u,) for u in wrong}
+    assert {u: err.args for u, err in bisect(range(7), attempt).items()} == {u: (u,) for u in wrong}
 
 
 def test_of_two_that_fail_only_together_one_is_kept() -> None:
-    assert set(isolate([0, 1, 2, 3], lambda u: ValueError() if {1, 2} <= set(u) else None)) == {2}
+    assert set(bisect([0, 1, 2, 3], lambda u: ValueError() if {1, 2} <= set(u) else None)) == {2}
 
 
 def test_few_attempts_find_one_of_many() -> None:
@@ -31,8 +31,8 @@ def test_few_attempts_find_one_of_many() -> None:
         asked.append(units)
         return ValueError() if 77 in units else None
 
-    assert set(isolate(range(128), attempt)) == {77} and len(asked) <= 16
+    assert set(bisect(range(128), attempt)) == {77} and len(asked) <= 16
 
 
-def test_nothing_to_isolate() -> None:
-    assert isolate([], lambda units: ValueError()) == {}
+def test_nothing_to_bisect() -> None:
+    assert bisect([], lambda units: ValueError()) == {}

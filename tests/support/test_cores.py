@@ -75,7 +75,7 @@ def test_how_openmp_waits_stays_where_it_is_said(
     ids=["tvm-stitch bench", "make run"],
 )
 def test_threads_that_wait_beside_what_is_timed_sleep_soon(imports: str) -> None:
-    root = Path(__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parents[2]
     told = {"OMP_DISPLAY_ENV": "verbose", "PYTHONPATH": os.pathsep.join([str(root), str(root / "scripts")])}
     unset = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
     command = [sys.executable, "-c", f"{imports}; import torch"]

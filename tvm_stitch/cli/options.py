@@ -118,7 +118,7 @@ def parse_target(text: str) -> Any:
     """
     import tvm
 
-    from ..support.failures import error_text, let_pass
+    from ..support.failures import error_text, reraise_fatal
     from ..support.quiet import without_native_stderr
     from ..target import resolve_target
 
@@ -129,7 +129,7 @@ def parse_target(text: str) -> Any:
             raise ValueError(f"this TVM generates no code for {target.kind.name}")
         return target
     except Exception as error:  # TVM raises several kinds; all mean that the target is not one
-        let_pass(error)
+        reraise_fatal(error)
         said = error_text(error)
         more = "" if said.endswith("?") else f"; --target takes {TARGET_HELP}"  # "?": it names what was meant
         raise UsageError(f"bad target {text!r}: {said}{more}") from None

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..support.failures import error_text, let_pass
+from ..support.failures import error_text, reraise_fatal
 from ..support.quiet import without_native_stderr
 from .errors import Failure
 
@@ -28,7 +28,7 @@ def by_tvm_alone(target: Any) -> Iterator[None]:
         with without_native_stderr():
             yield
     except Exception as error:
-        let_pass(error)
+        reraise_fatal(error)
         kinds = " and ".join(STITCHED_FOR)
         raise Failure(
             f"TVM's own compiler for {target.kind.name} failed: {error_text(error)}; kernels are stitched for {kinds}"

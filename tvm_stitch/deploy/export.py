@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..support.failures import let_pass
+from ..support.failures import reraise_fatal
 from ..support.interrupts import watched
 from ..target import resolve_target
 from . import embedded
@@ -157,7 +157,7 @@ def _compile(source: str, target: Any) -> tuple[str, bytes]:
             arch = ["-gencode", f"arch=compute_{number},code=[sm_{number},compute_{number}]"]
             return "fatbin", bytes(compile_cuda(source, target_format="fatbin", arch=arch, compiler=compiler))
     except RuntimeError as err:
-        let_pass(err)
+        reraise_fatal(err)
         raise RuntimeError(f"{compiler} rejects the kernels: {_complaint(str(err), source)}") from err
 
 

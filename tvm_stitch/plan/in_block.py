@@ -9,7 +9,7 @@ from ..graph.ir import StitchGraph
 from ..graph.rewrite.one_pass_variance import with_one_pass_variance
 from .cpu.tile import choose_cpu_mapping
 from .gpu.early_loads import with_early_loads
-from .gpu.l2_residency import with_lasting_inputs
+from .gpu.l2_residency import with_resident_inputs
 from .gpu.mapping import CrossBlockReduction, Storage
 from .gpu.tile import settled
 from .gpu.variants import has_symbolic_rows, stages_by_length
@@ -80,4 +80,4 @@ def _plan_gpu(graph: StitchGraph, device: DeviceModel, config: StitchConfig) -> 
         scratch=tuple(scratch.values()),
         place={partials[op]: s.name for op, s in scratch.items()},
     )
-    return with_lasting_inputs(plan)
+    return with_resident_inputs(plan)

@@ -58,7 +58,7 @@ class Stage:
     backwards: bool = False
     resident: tuple[Leaf, ...] = ()
     early: tuple[Leaf, ...] = ()
-    lasting: tuple[Leaf, ...] = ()
+    l2_resident: tuple[Leaf, ...] = ()
     rescaled: Mapping[Operator, Operator] = field(default_factory=dict)
 
     @property

@@ -89,12 +89,12 @@ def _variant(variant: Variant) -> dict[str, Any]:
 
 def _mapping(stage: Stage) -> dict[str, Any]:
     early = [tensor.name for tensor, _ in stage.early]
-    lasting = [tensor.name for tensor, _ in stage.lasting]
+    l2_resident = [tensor.name for tensor, _ in stage.l2_resident]
     rescaled = [op.name for op in stage.rescaled]
     return {
         **stage.mapping.describe(),
         **({"loaded before reductions": early} if early else {}),
-        **({"evicted last from the second-level cache": lasting} if lasting else {}),
+        **({"evicted last from the second-level cache": l2_resident} if l2_resident else {}),
         **({"summed beside their warp's maximum": rescaled} if rescaled else {}),
     }
 

@@ -14,7 +14,7 @@ from ..config import StitchConfig, checked_config
 from ..device import device_model
 from ..records.recorder import Recorder
 from ..report.report import Report
-from ..support.failures import error_text, let_pass
+from ..support.failures import error_text, reraise_fatal
 from ..support.interrupts import watched
 from ..target import resolve_target
 from .pipeline import planning_passes
@@ -54,7 +54,7 @@ def explain(mod: Any, target: Any = "native", config: StitchConfig | None = None
             report.left, target, device_model(target, config),
         )  # fmt: skip
     except Exception as err:  # a fault of ours must not cost the rest of the report
-        let_pass(err)
+        reraise_fatal(err)
         logger.warning("the report has no graph: %s", error_text(err))
         return report
     report.complete = partial(completed, mod=mod, lowered=lowered, target=target)

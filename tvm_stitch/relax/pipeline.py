@@ -37,7 +37,7 @@ from ..rules.half_sums import HalfSums
 from ..rules.scalar_booleans import ScalarBooleans
 from ..rules.sound_arithmetic import SoundArithmetic
 from ..rules.unit_reductions import UnitReductions
-from ..support.failures import let_pass, raise_where_strict, reason_of
+from ..support.failures import raise_where_strict, reason_of, reraise_fatal
 from ..support.interrupts import carrying, watched
 from ..support.one_at_a_time import exclusively
 from ..support.pass_context import CUDA_GRAPH, changed
@@ -358,7 +358,7 @@ def _without_stitching(
     try:
         result = exclusively([stock_pipeline(target)])(mod)
     except Exception as again:
-        let_pass(again)
+        reraise_fatal(again)
         raise err from None
     raise_where_strict(err, "the model", config.strict)
     recorder.note_target(target)

@@ -15,7 +15,7 @@ from tvm.relay.backend import te_compiler
 
 from ..graph.ir import StitchGraph
 from ..graph.reader import Unreadable, read
-from ..support.failures import error_text, fault_at, let_pass, reason_of
+from ..support.failures import error_text, fault_at, reason_of, reraise_fatal
 from ..support.one_at_a_time import operator_definitions
 from .global_function import replaced
 from .shared_context import SharedContext
@@ -63,7 +63,7 @@ def read_function(func: Any, target: Any, name: str) -> tuple[Any, StitchGraph]:
         except Unreadable as err:
             reasons.append(str(err))
         except Exception as err:  # whatever an operator's definition does, the model compiles without us
-            let_pass(err)
+            reraise_fatal(err)
             if fault_at(err) is not None:
                 raise
             said = error_text(err, LONGEST_REASON)

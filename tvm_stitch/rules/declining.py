@@ -21,7 +21,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 
 from .. import compat
-from ..support.failures import error_text, let_pass
+from ..support.failures import error_text, reraise_fatal
 from ..support.module_pass import module_pass
 from .lowering import lowered
 from .register_reads import foreign_read
@@ -73,7 +73,7 @@ class ApplyDecliningRules:
                 _check(func, made, target)
                 return made
             except Exception as err:
-                let_pass(err)
+                reraise_fatal(err)
                 first = first or err
                 self._note(name, type(rule).__name__, err)
         if first is not None:
@@ -135,7 +135,7 @@ def _refused_reduction(scheduled: Any) -> str | None:
     try:
         s_tir.transform.LowerCrossThreadReduction()(tvm.IRModule({"main": scheduled}))
     except Exception as err:
-        let_pass(err)
+        reraise_fatal(err)
         return error_text(err)
     return None
 

@@ -11,8 +11,8 @@ from ..device import device_model
 from ..graph.ir import StitchGraph
 from ..plan import heuristics
 from ..plan.iteration.index_space import IndexSpaces
-from ..support.bisect import isolate
-from ..support.failures import let_pass, raise_where_strict, reason_of
+from ..support.bisect import bisect
+from ..support.failures import raise_where_strict, reason_of, reraise_fatal
 from .epilogue import EpilogueRules, no_template
 from .estimate import KernelEstimate, estimate_kernel
 from .identify import Excluded, Identified, identify, nothing
@@ -75,11 +75,11 @@ def _identified(nodes: Sequence[Node], config: StitchConfig, run: Callable[[], I
         try:
             run()
         except Exception as err:
-            let_pass(err)
+            reraise_fatal(err)
             return err
         return None
 
-    culprits = isolate(memory, attempt)
+    culprits = bisect(memory, attempt)
     for n in memory:
         n.kind, n.reason = kinds[n]
         if n in culprits:

@@ -9,7 +9,7 @@ from typing import TypeVar
 Unit = TypeVar("Unit")
 
 
-def isolate(
+def bisect(
     units: Sequence[Unit], attempt: Callable[[Sequence[Unit]], Exception | None]
 ) -> dict[Unit, Exception]:
     """The units that have to be left out for a step to work, each with the error that it makes.

@@ -59,7 +59,7 @@ class ScopeFailed(Exception):
         return reason_of(self.__cause__, self.name)
 
 
-def let_pass(err: BaseException) -> None:
+def reraise_fatal(err: BaseException) -> None:
     """Raise what no handler may keep: an interrupt that has come meanwhile, or ``err`` if it passes through.
 
     That is the end of the program, and memory that is not to be had.
@@ -71,7 +71,7 @@ def let_pass(err: BaseException) -> None:
 
 def raise_where_strict(err: Exception, what: str, strict: bool) -> None:
     """In strict mode, a StitchError from what a step on ``what`` raised; ``err`` itself where it passes through."""
-    let_pass(err)
+    reraise_fatal(err)
     if isinstance(err, StitchError):
         raise err
     if strict:
@@ -88,7 +88,7 @@ def reason_of(err: Exception, what: str, strict: bool = False, quiet: bool = Fal
         StitchError: with ``strict``, for a fault of this package.
         BaseException: an interrupt that has come meanwhile, or ``err`` itself where it passes through.
     """
-    let_pass(err)
+    reraise_fatal(err)
     if isinstance(err, Refusal):
         return error_text(err)
     reason = f"{type(err).__name__}: {error_text(err)}"

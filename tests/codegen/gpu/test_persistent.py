@@ -59,7 +59,7 @@ def two_inputs(emit: Any, x: Any, y: Any) -> Any:
     "shape", [(256, 96), (2, 512, 160), (3, 256, 96), (1, 256, 132), (250, 140)], ids=str
 )
 @pytest.mark.parametrize("body", [layer_norm, softmax, affine, one_sum])
-def test_rows_in_turn(
+def test_persistent_rows(
     body: Callable[..., Any], shape: tuple[int, ...], splits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the last group is not full, or the last columns are not there."""

@@ -20,19 +20,19 @@ def norm(emit: Any, x: Any, w: Any) -> list[Any]:
     return [R.nn.rms_norm(x, w, axes=[-1])]
 
 
-def lasting(rows: Any, columns: int, device: Any = H200) -> list[str]:
+def l2_resident(rows: Any, columns: int, device: Any = H200) -> list[str]:
     made = plan(build(norm, ((rows, columns), F32), ((columns,), F32)), device)
-    return [tensor.name for tensor, _ in made.stage.lasting]
+    return [tensor.name for tensor, _ in made.stage.l2_resident]
 
 
 def test_what_overflows_the_cache_lasts_but_not_what_rows_share() -> None:
-    assert lasting(16_384, 4096) == ["x0"]
+    assert l2_resident(16_384, 4096) == ["x0"]
 
 
 @pytest.mark.parametrize("more", [0, 1])
 def test_reads_and_writes_fill_the_cache_so_often(more: int) -> None:
     rows = heuristics.CACHES_FILLED * H200.l2_bytes // (1024 * 4) - 1 + more
-    assert (lasting(rows, 1024) == ["x0"]) == bool(more)
+    assert (l2_resident(rows, 1024) == ["x0"]) == bool(more)
 
 
 def test_loads_that_crowd_the_registers_keep_the_compilers_order() -> None:
@@ -41,7 +41,7 @@ def test_loads_that_crowd_the_registers_keep_the_compilers_order() -> None:
             x = emit(R.add(x, other))
         return [x]
 
-    found = [plan(build(total, *[((16_384, 4096), F32)] * n), H200).stage.lasting for n in (2, 24)]
+    found = [plan(build(total, *[((16_384, 4096), F32)] * n), H200).stage.l2_resident for n in (2, 24)]
     assert [len(leaves) for leaves in found] == [2, 0]
 
 
@@ -50,22 +50,22 @@ def test_what_is_turned_is_loaded_without_a_policy() -> None:
         return [R.permute_dims(x, [1, 0])]
 
     stage = plan(build(turned, ((16_384, 4096), F32)), H200).stage
-    assert stage.row_mapping.crossed and stage.lasting == ()
+    assert stage.row_mapping.crossed and stage.l2_resident == ()
 
 
 def test_what_writes_little_leaves_the_cache_alone() -> None:
     def total(emit: Any, x: Any) -> list[Any]:
         return [R.sum(x, axis=[-1])]
 
-    assert plan(build(total, ((65_536, 4096), F32)), H200).stage.lasting == ()
+    assert plan(build(total, ((65_536, 4096), F32)), H200).stage.l2_resident == ()
 
 
 def test_sizes_that_nobody_knows_do_too() -> None:
-    assert lasting(symbol("n"), 4096) == []
+    assert l2_resident(symbol("n"), 4096) == []
 
 
 def test_devices_without_policies() -> None:
-    assert lasting(16_384, 4096, replace(H200, cache_policies=False)) == []
+    assert l2_resident(16_384, 4096, replace(H200, cache_policies=False)) == []
 
 
 def test_the_report_names_them() -> None:

@@ -98,14 +98,14 @@ def _export(executable: Any, path: Path, target: Any) -> bool:
     """Write a model's library, where it can be with its CUDA kernels compiled; are they?"""
     from ...deploy.export import export_library, kernel_compiler
     from ...deploy.linking import linking
-    from ...support.failures import let_pass
+    from ...support.failures import reraise_fatal
 
     if target.kind.name == "cuda" and kernel_compiler() is not None:
         try:
             export_library(executable, path, target)
             return True
         except Exception as error:  # the toolkit may be older than the architecture
-            let_pass(error)
+            reraise_fatal(error)
             reason = told(error).splitlines()[-1]
             tell(f"tvm-stitch: kernels are compiled when they are first launched: {reason}")
     with linking(path):

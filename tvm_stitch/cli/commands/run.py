@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...deploy.cpu_flags import why_not_here
-from ...support.failures import let_pass
+from ...support.failures import reraise_fatal
 from ..errors import Failure, UsageError
 from ..library_file import is_library, is_manifest, is_whole
 from ..options import add_shape, add_timing, check_timing, parse_shapes, path_of
@@ -266,7 +266,7 @@ def _first_call(runner: Any, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
     try:
         return list(runner.outputs())
     except (RuntimeError, TypeError, ValueError) as error:
-        let_pass(error)
+        reraise_fatal(error)
         if not (found := _UNFIT.search(str(error))):
             raise
         given = ", ".join(f"{name}: {a.dtype}{list(a.shape)}" for name, a in inputs.items())

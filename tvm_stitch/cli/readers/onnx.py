@@ -25,7 +25,7 @@ from ...execution.compare import (
 from ...importers.onnx.check import InvalidModel, check_model
 from ...importers.onnx.misread import misread
 from ...importers.onnx.shapes import folded, with_symbolic_dims
-from ...support.failures import error_text, fault_at, let_pass
+from ...support.failures import error_text, fault_at, reraise_fatal
 from ...support.quiet import without_native_stderr
 from ..errors import Failure, UsageError
 from ..heavy import import_or_say
@@ -55,7 +55,7 @@ def read_onnx(path: Path, shapes: dict[str, tuple[int, ...]], names: bool) -> Mo
     except InvalidModel as error:
         raise UsageError(f"{path} is no valid ONNX model: {error}") from None
     except Exception as error:  # protobuf raises kinds of its own, and external data may be missing
-        let_pass(error)
+        reraise_fatal(error)
         raise UsageError(f"{path} is no valid ONNX model: {error_text(error)}") from None
     _check_types(proto)
     try:
@@ -108,7 +108,7 @@ def _imported(proto: onnx.ModelProto, shapes: dict[str, tuple[int, ...]], names:
             warnings.filterwarnings("ignore", "Renaming name", UserWarning)  # names that are no identifiers
             return load_onnx(proto, shapes, names=names)
     except Exception as error:
-        let_pass(error)
+        reraise_fatal(error)
         if fault_at(error) is not None:  # ours, and not the importer's
             raise
         reason = error_text(error)

@@ -23,7 +23,7 @@ from ...execution.tensors import TensorSpec, specs_of_inputs, specs_of_outputs
 from ...graph.dtype import HALF
 from ...importers.torch.converters import torch_converters
 from ...importers.torch.names import from_exported_program_named
-from ...support.failures import error_text, fault_at, let_pass
+from ...support.failures import error_text, fault_at, reraise_fatal
 from ..errors import Failure, UsageError
 from .imported import Model
 
@@ -63,7 +63,7 @@ def _load(path: Path) -> Any:
         try:
             return torch.export.load(path)
         except Exception as error:  # of many kinds: of archives, of JSON, of other versions
-            let_pass(error)
+            reraise_fatal(error)
             reason = str(reasons[-1] if reasons else error)
     if found := re.search(r"Deserializing (\S+) in pytree is not registered", reason):
         raise UsageError(
@@ -83,7 +83,7 @@ def _imported(path: Path, program: Any, names: bool) -> Any:
     try:
         return importer(program, custom_convert_map=torch_converters())
     except Exception as error:  # of many kinds: assertions, of types, of operators
-        let_pass(error)
+        reraise_fatal(error)
         if fault_at(error) is not None:  # ours, and not the importer's
             raise
         if found := re.search(r"^Unsupported function types \[(.*)\]", str(error)):

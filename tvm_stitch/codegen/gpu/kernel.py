@@ -12,7 +12,7 @@ from .. import builder as B
 from .grid import GridEmitter
 from .launch_check import check_multiprocessors
 from .memory.scratch import declare_scratch, finish
-from .persistent import InTurnEmitter
+from .persistent import PersistentEmitter
 from .rows import RowEmitter
 from .variant_choice import launched
 
@@ -36,7 +36,7 @@ def emit_gpu(func: Any, plan: KernelPlan) -> Any:
             for stage, once in zip(stages, launched(plan)):
                 # Not in a condition: TVM takes one of the host for one around the barriers of its kernel.
                 with B.loop("serial", once, "chosen"):
-                    emitter = InTurnEmitter if stage.row_mapping.workers else RowEmitter
+                    emitter = PersistentEmitter if stage.row_mapping.workers else RowEmitter
                     emitter(stage, scratch, padding=more).emit()
     return finish(func, body[0], scratch, COOPERATIVE if plan.cooperative else None)
 

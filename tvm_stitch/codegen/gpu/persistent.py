@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Emit a stage whose clusters stay and take groups of rows in turn, turned in shared memory (see plan/gpu/in_turn)."""
+"""Emit a stage of persistent clusters, which transpose groups of rows in shared memory (see plan/strategies)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .memory.patch_copies import Beside, PatchCopy
 from .rows import RowEmitter
 
 
-class InTurnEmitter(RowEmitter):
+class PersistentEmitter(RowEmitter):
     """Emits a loop over a cluster's groups of rows: each is read from its patch, then copies of the next are begun."""
 
     def emit(self) -> None:

@@ -33,7 +33,7 @@ from ..evaluator import Evaluator, compute_dtype, convert, short_name
 from .exchange import Exchanger, make_exchange
 from .launch_bounds import bound_registers
 from .memory.async_copies import begin_copies, read_copies, wait_for_copies
-from .memory.cache_policy import lasting_policy
+from .memory.cache_policy import residency_policy
 from .memory.packed_pairs import widened
 from .memory.row_memory import RowMemory
 from .online import online_partials
@@ -87,8 +87,8 @@ class RowEmitter(RowMemory):
             row = self._launch(stack)
             self.eval = Evaluator(self.al, row, self, buffers=self.buffers)
             self.eval.guard = self.in_range if self.guarded else None
-            if self.stage.lasting:
-                self.lasting = lasting_policy()
+            if self.stage.l2_resident:
+                self.l2_resident = residency_policy()
             if self.mapping.shared:
                 self.copied = begin_copies(self)
                 self._allocate_stage()

@@ -189,13 +189,15 @@ class StageEmitter(RowEmitter):
         left = last - B.i64(first) if working is None else tir.Select(working, last - B.i64(first), B.i64(0))
         steps = tir.floordiv(left, B.i64(stage.unroll))
         with B.loop("serial", steps, "task") as step:
-            self._in_turn(worker, last, [step * B.i64(stage.unroll) + B.i64(k) for k in range(stage.unroll)])
+            self._grid_stride(
+                worker, last, [step * B.i64(stage.unroll) + B.i64(k) for k in range(stage.unroll)]
+            )
         if stage.unroll > 1 and (more or (least - first) % stage.unroll):
             done = steps * B.i64(stage.unroll)
             with B.loop("serial", left - done, "task") as step:
-                self._in_turn(worker, last, [done + step])
+                self._grid_stride(worker, last, [done + step])
 
-    def _in_turn(self, worker: Expr, last: Expr, places: list[Expr]) -> None:
+    def _grid_stride(self, worker: Expr, last: Expr, places: list[Expr]) -> None:
         """The tasks at these places among those that are not kept."""
         if self.stage.backwards:
             places = [last - B.i64(1) - place for place in places]

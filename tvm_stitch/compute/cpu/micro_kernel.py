@@ -189,7 +189,7 @@ def emit_sums(
         for each in more:
             tile.clear(each)
         with _loops(zip(kinds[:-1], loops[:-1])) as outer:
-            _in_turn(loops[-1], [sums, *more], lambda k, to: step([*outer, k], to))
+            _sequential(loops[-1], [sums, *more], lambda k, to: step([*outer, k], to))
         tile.each(
             sums, lambda i, c: sum((compat.load(each[i], [c]) for each in more), compat.load(sums[i], [c]))
         )
@@ -211,7 +211,7 @@ def chains_of(rows: int, vectors: int) -> int:
     return chains
 
 
-def _in_turn(
+def _sequential(
     count: Extent, buffers: Sequence[list[Buffer]], step: Callable[[Expr, list[Buffer]], None]
 ) -> None:
     """Emit a loop of ``count`` steps, which take the ``buffers`` in turn."""

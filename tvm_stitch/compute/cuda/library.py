@@ -18,7 +18,7 @@ ms with single calls timed while other processes used the GPU, 0.79 so (H100, fl
 from __future__ import annotations
 
 from ...config import ASKED, StitchConfig
-from ...support.failures import error_text, let_pass
+from ...support.failures import error_text, reraise_fatal
 from .shared_library import SharedLibrary, calls
 
 CUBLASLT = SharedLibrary(
@@ -61,6 +61,6 @@ def why_not(library: SharedLibrary, config: StitchConfig) -> str | None:
             library.load()
             return None
         except Exception as err:
-            let_pass(err)
+            reraise_fatal(err)
             reason = error_text(err)
     return library.calls.needs() if config.compute_of(library.kind) == "libraries" else reason

@@ -15,7 +15,7 @@ import onnx
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from ...support.failures import let_pass
+from ...support.failures import reraise_fatal
 
 _BETWEEN_CORNERS = ("align_corners", "tf_crop_and_resize")
 """Of a Resize: how coordinates are found without its scales."""
@@ -88,7 +88,7 @@ def _scales(node: Any, proto: onnx.ModelProto, constants: dict[str, Any]) -> Any
     try:
         return ReferenceEvaluator(alone).run(None, {})[0]
     except Exception as error:  # an operator that the evaluator does not know
-        let_pass(error)
+        reraise_fatal(error)
         return None
 
 

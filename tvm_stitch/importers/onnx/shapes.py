@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import onnx
 
-from ...support.failures import let_pass
+from ...support.failures import reraise_fatal
 
 
 def with_symbolic_dims(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -71,7 +71,7 @@ def folded(proto: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> onnx.
             )
             return onnx.load(options.optimized_model_filepath)
         except Exception as error:  # of its own kinds, protobuf's and the system's: the model stays as it is
-            let_pass(error)
+            reraise_fatal(error)
             return None
 
 

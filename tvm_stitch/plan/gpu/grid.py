@@ -212,7 +212,7 @@ class _Mapper:
         mapping = RowMapping(self.threads, 1, ByExtent(spaces), split=True)
         made = Stage(piece, sched, mapping, tasks, self.blocks)
         if self.barriers and len(spaces) == len(sched.passes) == 1 and self._reads_again(piece):
-            return self._in_turn(made)
+            return self._persistent(made)
         return made
 
     def _reads_again(self, piece: Slice) -> bool:
@@ -223,7 +223,7 @@ class _Mapper:
         ]
         return any(t in large for p in others for t in p.tensors)
 
-    def _in_turn(self, made: Stage) -> Stage:
+    def _persistent(self, made: Stage) -> Stage:
         """What was one task as several at once: stages whose tasks are of equal size share out inputs alike."""
         mapping = made.row_mapping
         ((columns, m),) = mapping.columns.items()

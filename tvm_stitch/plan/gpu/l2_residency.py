@@ -18,7 +18,7 @@ from ..memory import traffic
 from .tile import words_of
 
 
-def with_lasting_inputs(plan: KernelPlan) -> KernelPlan:
+def with_resident_inputs(plan: KernelPlan) -> KernelPlan:
     """A plan of one stage, whose inputs last in the cache if it reads and writes so much more than that holds."""
     device, stage = plan.device, plan.stage
     moved = traffic(plan)
@@ -35,7 +35,7 @@ def with_lasting_inputs(plan: KernelPlan) -> KernelPlan:
         return plan
     if not stage.row_mapping.copied and _words(stage) > heuristics.LASTING_WORDS:
         return plan
-    return replace(plan, phases=((replace(stage, lasting=tuple(loads)),),))
+    return replace(plan, phases=((replace(stage, l2_resident=tuple(loads)),),))
 
 
 def _streamed(stage: Stage, p: RowLoop) -> list[Leaf]:

@@ -10,8 +10,8 @@ bfloat16, us beside the fastest without copies (``scripts/bench_rows.py``, and `
     RMS norm                               129 / 132   131 / 148   139 / 149   145 / 164
     cross-entropy   62 /  93    63 /  82    64 /  72
 
-With inputs that last in the cache (see lasting.py) softmax of 65,536 and 131,072 columns takes 124 us, an RMS norm of
-65,536, 131,072 and 262,144 columns 125, 126 and 133.
+With inputs that stay in the L2 cache (see l2_residency.py) softmax of 65,536 and 131,072 columns takes 124 us, an RMS
+norm of 65,536, 131,072 and 262,144 columns 125, 126 and 133.
 
 Longer rows that are only reduced are swept once (see online.py).
 """

@@ -31,7 +31,7 @@ from ..iteration.contiguity import rows_vectorizable
 from ..iteration.loops import Leaf, LoopNest, is_streamed
 
 
-def in_turn(
+def persistent(
     alignment: Alignment, sched: LoopNest, mapping: RowMapping, device: DeviceModel
 ) -> RowMapping | None:
     """A mapping of whole rows that are turned, by clusters that stay; None where that cannot be, or gains nothing.

@@ -25,7 +25,7 @@ from ..gpu.tile import MOST_BLOCKS, partial_bytes, tile_words, vector_length
 from ..iteration.alignment import Alignment, Misaligned, align
 from ..iteration.domain import At, Domain
 from ..iteration.loops import Leaf, LoopNest, is_streamed, schedule
-from .persistent import in_turn
+from .persistent import persistent
 
 
 def plan_crossed(
@@ -179,7 +179,7 @@ def _whole_rows(
 
     splits = [n for n in heuristics.CROSSED_SPLITS if n <= device.max_cluster]
     for candidate in (room.mapping(leaves, rows, n) for rows in wanted for n in splits):
-        staying = None if candidate is None else in_turn(alignment, sched, candidate, device)
+        staying = None if candidate is None else persistent(alignment, sched, candidate, device)
         if staying is not None:
             return staying
     alone = found(1)

@@ -19,7 +19,7 @@ from tvm import relax
 from ...compute.anchored import are_served
 from ...graph.dtype import HALF
 from ...graph.extent import is_number, is_static
-from ...support.failures import error_text, let_pass
+from ...support.failures import error_text, reraise_fatal
 from ...support.module_pass import module_pass
 from ..legalize.input_dilation import LAYOUTS as SPREAD_LAYOUTS
 from ..legalize.transposed_convolutions import SPATIAL
@@ -67,7 +67,7 @@ class ConvolutionLayouts:
                 full_rank_operands(mod), lambda each: converted_where_carried(each, convert)
             )
         except Exception as err:
-            let_pass(err)
+            reraise_fatal(err)
             self.computed["convolutions"] = f"layouts stay as they are: {error_text(err)}"
             return mod
 

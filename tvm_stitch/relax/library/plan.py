@@ -19,7 +19,7 @@ from tvm import relax
 
 from ...compute.cuda.strided import Axis, StridedProduct, strided
 from ...graph.extent import Extent, is_number, same, same_shape
-from ...support.failures import Refusal, error_text, let_pass, reason_of
+from ...support.failures import Refusal, error_text, reason_of, reraise_fatal
 from ..rewriting.operators import PRODUCTS, operator_name
 from ..rewriting.readers import only_reader_inside, readers_of
 from ..rewriting.views import (
@@ -108,7 +108,7 @@ class _Planner:
                 check(call)
                 self.products[var] = self._product(var, call, shape_of(call))
             except Exception as err:
-                let_pass(err)
+                reraise_fatal(err)
                 refused(str(var.name), error_text(err))
         made = [self._grown_or_plain(var, p, epilogues) for var, p in self.products.items()]
         return {p.result: p for p in made}

@@ -13,7 +13,7 @@ from tvm import relax, tirx
 from ...device import DeviceModel, device_model
 from ...execution.count import count_lowered, is_compute_intensive
 from ...report.data import Code, Kind, ModelReport, StockCall, Totals, add_sizes
-from ...support.failures import let_pass
+from ...support.failures import reraise_fatal
 from ...support.interrupts import watched
 from ...support.one_at_a_time import exclusively
 from ..legalize.take import LegalizeTakes
@@ -58,7 +58,7 @@ def _stock(mod: tvm.IRModule, target: Any) -> tuple[Totals | None, tuple[StockCa
         made = exclusively(passes)(mod)
         total, own = _counted(made, target)
     except Exception as err:  # whatever TVM makes of it
-        let_pass(err)
+        reraise_fatal(err)
         return None, ()
     functions = {str(g.name_hint): f for g, f in made.functions_items()}
     device = device_model(target)
@@ -83,7 +83,7 @@ def _launches(lowered: tvm.IRModule, target: Any) -> tuple[int, int] | None:
         scheduled = tvm.transform.Sequential(default_schedules(target))(lowered)
         return _counted(scheduled, target)
     except Exception as err:  # symbolic launches; what TVM does not lower
-        let_pass(err)
+        reraise_fatal(err)
         return None
 
 
@@ -113,5 +113,5 @@ def _cuda(name: str, func: Any, target: Any) -> Code | None:
         module = getattr(built, "mod", built)
         return Code("CUDA C", unmarked(str(module.imports[0].inspect_source())))
     except Exception as err:
-        let_pass(err)
+        reraise_fatal(err)
         return None

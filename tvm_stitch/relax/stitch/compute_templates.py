@@ -22,7 +22,7 @@ from ...device import device_model
 from ...graph.reader import read
 from ...rules.lowering import lowered
 from ...rules.rewriting import is_scheduled
-from ...support.failures import Refusal, error_text, let_pass
+from ...support.failures import Refusal, error_text, reraise_fatal
 from ...support.module_pass import module_pass
 from ..rewriting.compute_pass import ComputePass
 from .dataflow import is_call_tir
@@ -82,7 +82,7 @@ class ComputeTemplates(ComputePass):
                 raise Refusal(ASKED)
             return found
         except Exception as err:
-            let_pass(err)
+            reraise_fatal(err)
             if contracts:
                 # A layout that was left as it is, since TVM is asked for, is not the reason.
                 kind = "convolution" if "conv" in name else "matmul"
@@ -117,7 +117,7 @@ class _Rewriter(PyExprMutator):
             try:
                 args[position] = self._packed(weight, product, self.tiles[gvar])
             except Exception as err:
-                let_pass(err)
+                reraise_fatal(err)
                 self.owner.computed[gvar.name_hint] = f"TVM: {error_text(err)}"
                 return call
         return relax.Call(call.op, [kernel, relax.Tuple(args), *call.args[2:]], call.attrs, call.ty_args)
@@ -152,7 +152,7 @@ class _Rewriter(PyExprMutator):
             if owner.check:
                 lowered(made, owner.target)
         except Exception as err:
-            let_pass(err)
+            reraise_fatal(err)
             owner.computed[name] = f"TVM: {error_text(err)}"
             return None
         owner.computed[name] = told(tiles, packs)

@@ -20,7 +20,7 @@ from ...plan.choose import choose_plan
 from ...plan.kernel import KernelPlan
 from ...rules.lowering import lowered
 from ...rules.rewriting import with_unscheduled
-from ...support.failures import Refusal, error_text, let_pass, raise_where_strict, reason_of
+from ...support.failures import Refusal, error_text, raise_where_strict, reason_of, reraise_fatal
 from ...support.interrupts import check
 from ...support.module_pass import module_pass
 from ...target import resolve_target
@@ -84,5 +84,5 @@ class ScheduleStitchOps:
         try:
             lowered(kernel, self.target)
         except Exception as err:
-            let_pass(err)
+            reraise_fatal(err)
             raise Refusal(f"TVM does not lower its kernel: {error_text(err)}") from err

@@ -17,7 +17,7 @@ from ...compute.templates import tiles_of, told
 from ...config import StitchConfig, checked_config
 from ...device import device_model
 from ...records.recorder import fresh
-from ...support.failures import let_pass, reason_of
+from ...support.failures import reason_of, reraise_fatal
 from ...support.interrupts import check
 from ...support.module_pass import module_pass
 from ...target import resolve_target
@@ -124,7 +124,7 @@ class _Maker:
             if owner.build:
                 build(kernel, owner.target)
         except Exception as err:  # a fault of ours or of TVM's must not cost the user a working model
-            let_pass(err)
+            reraise_fatal(err)
             owner.declined[scope] = reason_of(err, name)
             owner.refused[scope] = first
             return None

@@ -12,7 +12,7 @@ WORD = 4
 """Bytes of a register."""
 
 
-def lasting_policy() -> Expr:
+def residency_policy() -> Expr:
     """A policy under which lines are evicted last; it costs no instruction in a loop."""
     policy = B.local([1], "uint64", "lasting")
     B.evaluate(T.ptx.createpolicy.fractional.L2__evict_last.b64(policy[0]))
@@ -24,7 +24,7 @@ def loads_words(dtype: str, piece: int) -> bool:
     return piece * item_bytes(dtype) in (WORD, 2 * WORD, 4 * WORD)
 
 
-def load_lasting(
+def load_resident(
     memory: Buffer, where: list[Expr], tile: Buffer, start: Expr, piece: int, policy: Expr
 ) -> None:
     """Load ``piece`` elements into a tile from element ``start`` on, which begins a register."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copy the patches of a block's next rows to shared memory in the background, and read its own (see plan/gpu/in_turn).
+"""Copy the patches of a block's next rows to shared memory in the background, and read its own (see plan/strategies).
 
 Every thread copies pieces of 16 bytes, neighbouring ones with its neighbours, and reads what others have copied: block
 barriers stand between. What all rows share for each column is kept beside the patches.
@@ -19,13 +19,13 @@ from ... import builder as B
 from ...evaluator import input_indices
 
 if TYPE_CHECKING:
-    from ..persistent import InTurnEmitter
+    from ..persistent import PersistentEmitter
 
 
 class PatchCopy:
     """The patch of one input."""
 
-    def __init__(self, emitter: InTurnEmitter, leaf: Leaf):
+    def __init__(self, emitter: PersistentEmitter, leaf: Leaf):
         self.emitter, self.leaf = emitter, leaf
         m, (tensor, point) = emitter.mapping, leaf
         self.layout = pieces(m, leaf)
@@ -101,7 +101,7 @@ class PatchCopy:
 class Beside:
     """What all rows share for each column, in shared memory for as long as the block stays."""
 
-    def __init__(self, emitter: InTurnEmitter):
+    def __init__(self, emitter: PersistentEmitter):
         self.emitter = emitter
         self.kept: dict[Leaf, Buffer] = {}
         m = emitter.mapping

@@ -17,7 +17,7 @@ from ....plan.kernel import Stage
 from ... import builder as B
 from ...buffers import Buffers
 from ...evaluator import Evaluator, input_indices
-from .cache_policy import load_lasting, loads_words
+from .cache_policy import load_resident, loads_words
 from .packed_pairs import reads_words
 from .transposed_loads import load_crossed
 from .vector_address import vector_address
@@ -40,7 +40,7 @@ class RowMemory:
         self.block: Expr = B.i64(0)
         self.first_row: Expr = B.i64(0)  # of the block's group of rows
         self.segment: Expr = B.i64(0)  # which part of the row's columns the block has
-        self.lasting: Expr | None = None  # the cache policy of loads of the stage's lasting inputs
+        self.l2_resident: Expr | None = None  # the cache policy of loads of the stage's l2_resident inputs
         self.in_range: Expr | None = None
         self.guarded = False
         self.padding = padding  # bytes that the kernel's dynamic shared memory is larger than what it uses
@@ -134,8 +134,8 @@ class RowMemory:
 
     def policy_of(self, leaf: Leaf, piece: int) -> Expr | None:
         """The cache policy for loads of ``piece`` elements of an input; None for the cache's own."""
-        lasts = leaf in self.stage.lasting and loads_words(self.buffers.dtype(leaf[0]), piece)
-        return self.lasting if lasts else None
+        lasts = leaf in self.stage.l2_resident and loads_words(self.buffers.dtype(leaf[0]), piece)
+        return self.l2_resident if lasts else None
 
     def _store(self, p: RowLoop, cm: ColumnMapping, base: Expr, out_tiles: dict[Key, Buffer]) -> None:
         for key in p.outputs:
@@ -170,7 +170,7 @@ class RowMemory:
             with B.loop("unroll", cm.vector // piece, "part") as q:
                 where, memory = self.vector_at(memory, indices, base + q * B.i64(piece), piece)
                 if policy is not None:
-                    load_lasting(memory, where, tile, start + q * B.i64(piece), piece, policy)
+                    load_resident(memory, where, tile, start + q * B.i64(piece), piece, policy)
                 else:
                     self._copy_piece(memory, where, tile, start + q * B.i64(piece), piece, to_tile)
 
