@@ -26,9 +26,9 @@ from tests.graph.helpers import build
 from tvm_stitch import StitchConfig, cli
 from tvm_stitch.compute.cuda import library
 from tvm_stitch.deploy import export, native_code
-from tvm_stitch.deploy.needs import needs
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.lowering.embed_libraries import EmbedLibraries
+from tvm_stitch.relax.lowering.needs import needs
 
 ROOT = Path(__file__).resolve().parent.parent
 FFI = Path(tvm_ffi.libinfo.find_libtvm_ffi())

@@ -57,7 +57,7 @@ def explain(mod: Any, target: Any = "native", config: StitchConfig | None = None
         TypeError: when ``mod`` is no IRModule.
         ValueError: for a target with a CPU, a CUDA architecture or a number that no machine has.
     """
-    from .relax.explain import explain as report_on
+    from .relax.report.explain import explain as report_on
 
     return report_on(mod, target, config)
 

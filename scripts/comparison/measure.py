@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from comparison.results import Kernels, Record, Spread
-from tvm_stitch.execution.compare import greatest_error
+from tvm_stitch.importers.onnx.compare import greatest_error
 
 
 class Program(Protocol):

@@ -125,15 +125,15 @@ def onnx_model(path: str) -> RelaxWorkload:
     """A model from a file, its shapes all static, with random inputs."""
     import onnx
 
-    from tvm_stitch.execution.compare import input_specs
     from tvm_stitch.execution.tensors import make_inputs
+    from tvm_stitch.importers.onnx.compare import input_specs
 
     proto = onnx.load(path)
     return _from_onnx(path, proto, make_inputs(input_specs(proto)))
 
 
 def _from_onnx(title: str, proto: Any, inputs: dict[str, np.ndarray]) -> RelaxWorkload:
-    from tvm_stitch.execution.compare import load_onnx
+    from tvm_stitch.importers.onnx.compare import load_onnx
 
     model = load_onnx(proto)
     return RelaxWorkload(title, model.mod, [inputs[spec.name] for spec in model.inputs])

@@ -119,8 +119,8 @@ def onnx_model(path: str) -> RelayWorkload:
     """A model from a file, its shapes all static, with random inputs."""
     import onnx
 
-    from tvm_stitch.execution.compare import input_specs
     from tvm_stitch.execution.tensors import make_inputs
+    from tvm_stitch.importers.onnx.compare import input_specs
 
     proto = onnx.load(path)
     return _from_onnx(path, proto, make_inputs(input_specs(proto)))

@@ -10,8 +10,8 @@ import numpy as np
 import tvm
 
 import tvm_stitch
-from tvm_stitch.execution.compare import onnxruntime_call
 from tvm_stitch.execution.runner import Runner
+from tvm_stitch.importers.onnx.compare import onnxruntime_call
 from tvm_stitch.relax.legalize.take import stock_pipeline
 from tvm_stitch.testing.workloads.bert import BertConfig
 

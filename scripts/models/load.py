@@ -29,7 +29,8 @@ class Loaded:
             return Loaded(make(registry.MODELS[job.model], job.size, job.batch, job.dtype))
         import onnx
 
-        from tvm_stitch.execution import compare, tensors
+        from tvm_stitch.execution import tensors
+        from tvm_stitch.importers.onnx import compare
 
         proto = onnx.load(job.model)
         model = compare.load_onnx(proto, _fixed(compare.input_specs(proto), job))

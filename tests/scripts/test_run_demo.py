@@ -17,8 +17,8 @@ from tvm import relax
 from tvm.relax import op as R
 
 from tests.graph.helpers import build
-from tvm_stitch.execution.compare import onnxruntime_call
 from tvm_stitch.execution.timing import Times
+from tvm_stitch.importers.onnx.compare import onnxruntime_call
 from tvm_stitch.testing.workloads.bert import BertConfig, build_bert, random_inputs
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))

@@ -14,7 +14,7 @@ import tvm
 from tvm import relax
 
 from tests.cli.helpers import run
-from tvm_stitch.execution.compare import onnxruntime_call
+from tvm_stitch.importers.onnx.compare import onnxruntime_call
 
 
 def test_compile_writes_a_library_that_runs(

@@ -15,7 +15,7 @@ import pytest
 import tvm
 
 from tests.cli.helpers import run
-from tvm_stitch.execution.compare import onnxruntime_call
+from tvm_stitch.importers.onnx.compare import onnxruntime_call
 
 
 @pytest.fixture(scope="module")

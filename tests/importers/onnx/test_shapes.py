@@ -10,8 +10,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tvm_stitch.execution.compare import input_specs, load_onnx, onnxruntime_call
 from tvm_stitch.importers.onnx.check import InvalidModel, check_model
+from tvm_stitch.importers.onnx.compare import input_specs, load_onnx, onnxruntime_call
 from tvm_stitch.importers.onnx.shapes import folded, with_symbolic_dims
 
 

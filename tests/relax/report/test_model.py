@@ -19,8 +19,8 @@ from tvm.script import relax as RS
 from tests.graph.helpers import build, symbol
 from tvm_stitch import Report, explain
 from tvm_stitch.config import StitchConfig
-from tvm_stitch.execution.compare import load_onnx
 from tvm_stitch.execution.count import count_kernels
+from tvm_stitch.importers.onnx.compare import load_onnx
 from tvm_stitch.relax import explain as explaining
 from tvm_stitch.relax import pipeline
 from tvm_stitch.relax.report.model import _note

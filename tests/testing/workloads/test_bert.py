@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from tvm_stitch.execution.compare import onnxruntime_call
+from tvm_stitch.importers.onnx.compare import onnxruntime_call
 from tvm_stitch.testing.workloads.bert import BertConfig, build_bert, random_inputs
 
 SMALL = BertConfig(layers=2, hidden=48, heads=4, sequence=10, ffn=96, vocabulary=50, batch=3)

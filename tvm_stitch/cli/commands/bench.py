@@ -35,10 +35,10 @@ def run(args: argparse.Namespace, progress: Progress) -> tuple[dict[str, Any], s
 
     import tvm_stitch
 
-    from ...execution.compare import greatest_error
     from ...execution.count import count_kernels
     from ...execution.runner import Runner
     from ...execution.timing import Times, comparison, interleaved
+    from ...importers.onnx.compare import greatest_error
     from ...relax import pipeline
     from ...relax.legalize.take import stock_pipeline
     from ...support.failures import error_text, reraise_fatal

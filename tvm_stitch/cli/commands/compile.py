@@ -57,9 +57,9 @@ def _compiled(
     job = read_job(args, progress)
     check_linker(job.target)  # before minutes of work whose result could not be written
     from ...deploy.cpu_flags import needed_flags
-    from ...deploy.needs import needs
     from ...execution.count import count_lowered
     from ...relax.build import build
+    from ...relax.lowering.needs import needs
     from ..other_targets import by_tvm_alone
 
     with written_to(args.output, "-o") as folder:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import onnx
 
-from ...execution.compare import (
+from ...importers.onnx.check import InvalidModel, check_model
+from ...importers.onnx.compare import (
     OnnxModel,
     check_shapes,
     input_specs,
@@ -22,7 +23,6 @@ from ...execution.compare import (
     onnxruntime_call,
     output_specs,
 )
-from ...importers.onnx.check import InvalidModel, check_model
 from ...importers.onnx.misread import misread
 from ...importers.onnx.shapes import folded, with_symbolic_dims
 from ...support.failures import error_text, fault_at, reraise_fatal

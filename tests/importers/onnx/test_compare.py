@@ -11,15 +11,15 @@ from onnx import TensorProto, helper
 from tvm import relax
 from tvm.target import Target
 
-from tvm_stitch.execution.compare import (
+from tvm_stitch.execution.runner import Runner
+from tvm_stitch.execution.tensors import TensorSpec, make_inputs
+from tvm_stitch.importers.onnx.compare import (
     greatest_error,
     input_specs,
     load_onnx,
     onnxruntime_call,
     output_specs,
 )
-from tvm_stitch.execution.runner import Runner
-from tvm_stitch.execution.tensors import TensorSpec, make_inputs
 
 CPU = Target("llvm")
 

@@ -11,8 +11,8 @@ import onnx
 import tvm
 from onnx import helper
 
-from ..graph.dtype import HALF
-from .tensors import TensorSpec, specs_of_outputs
+from ...execution.tensors import TensorSpec, specs_of_outputs
+from ...graph.dtype import HALF
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def load_onnx(
     """
     from tvm.relax.frontend.onnx import from_onnx
 
-    from ..importers.onnx.names import from_onnx_named  # not for a TVM with Relay
+    from .names import from_onnx_named  # not for a TVM with Relay
 
     fixed = {name: tuple(int(d) for d in shape) for name, shape in (shapes or {}).items()}
     check_shapes(proto, fixed)

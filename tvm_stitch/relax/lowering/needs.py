@@ -9,10 +9,10 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from ..compute.cuda import library
-from ..relax.lowering.embed_libraries import called_by_name
-from ..relax.rewriting.operators import operator_name
-from .export import HOW_TO_GET_IT as COMPILER
+from ...compute.cuda import library
+from ...deploy.export import HOW_TO_GET_IT as COMPILER
+from ..rewriting.operators import operator_name
+from .embed_libraries import called_by_name
 
 EXTRA_PREFIX = "tvm.contrib."
 """Functions of this prefix are in the part of TVM's runtime that holds what few models call, such as sorts."""

@@ -10,20 +10,20 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..config import StitchConfig, checked_config
-from ..device import device_model
-from ..records.recorder import Recorder
-from ..report.report import Report
-from ..support.failures import error_text, reraise_fatal
-from ..support.interrupts import watched
-from ..target import resolve_target
-from .pipeline import planning_passes
-from .report.completed import completed
-from .report.measured import measured
-from .report.model import model_report
-from .report.source_operators import source_operators
-from .rewriting.checked_module import checked_module
-from .rewriting.marked_names import unmarked, with_marked_names
+from ...config import StitchConfig, checked_config
+from ...device import device_model
+from ...records.recorder import Recorder
+from ...report.report import Report
+from ...support.failures import error_text, reraise_fatal
+from ...support.interrupts import watched
+from ...target import resolve_target
+from ..pipeline import planning_passes
+from ..rewriting.checked_module import checked_module
+from ..rewriting.marked_names import unmarked, with_marked_names
+from .completed import completed
+from .measured import measured
+from .model import model_report
+from .source_operators import source_operators
 
 logger = logging.getLogger(__name__)
 
