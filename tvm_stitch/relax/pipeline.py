@@ -52,7 +52,7 @@ from .constants.weights import ConstantWeights
 from .imports.declared_bounds import DeclaredBounds
 from .imports.mend import MendImports
 from .imports.raised_calls import RaisedCalls
-from .layout.convolutions import ConvolutionLayouts, suits_library, suits_templates
+from .layout.convolutions import ConvolutionLayouts, suits_library
 from .layout.copies import DropCopies
 from .layout.pads import CarriedPads
 from .layout.permutations import CarriedPermutations
@@ -84,6 +84,7 @@ from .quantize.dequantized_constants import DequantizedConstants
 from .quantize.elementwise import ELEMENTWISE_QUANTIZATION
 from .quantize.products import QuantizedProducts
 from .quantize.views import QuantizedViews
+from .rewriting.templates import suits_templates
 from .stitch.compute_templates import ComputeTemplates
 from .stitch.dataflow import flow_of
 from .stitch.fuse_rest import FuseRest

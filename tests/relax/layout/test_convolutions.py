@@ -15,8 +15,9 @@ from tvm.relax import op as R
 from tests.graph.helpers import build, symbol
 from tvm_stitch.execution.count import count_kernels
 from tvm_stitch.relax import pipeline
-from tvm_stitch.relax.layout.convolutions import ConvolutionLayouts, suits_library, suits_templates
+from tvm_stitch.relax.layout.convolutions import ConvolutionLayouts, suits_library
 from tvm_stitch.relax.layout.full_rank import full_rank_operands
+from tvm_stitch.relax.rewriting.templates import suits_templates
 
 
 def weight(*shape: int, dtype: str = "float32") -> Any:

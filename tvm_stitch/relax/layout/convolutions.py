@@ -16,9 +16,8 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ...compute.anchored import are_served
 from ...graph.dtype import HALF
-from ...graph.extent import is_number, is_static
+from ...graph.extent import is_number
 from ...support.failures import error_text, reraise_fatal
 from ...support.module_pass import module_pass
 from ..legalize.input_dilation import LAYOUTS as SPREAD_LAYOUTS
@@ -106,15 +105,6 @@ def _has_constant_weight(call: Any) -> bool:
     if name not in LAYOUTS or call.attrs.data_layout != LAYOUTS[name][0]:
         return False
     return isinstance(call.args[1], tvm.ir.GenericConst) and isinstance(call.ty, relax.TensorType)
-
-
-def suits_templates(call: Any, _read_last: bool) -> bool:
-    """Whether a template may compute a convolution: of types that one multiplies, and static images."""
-    data, weight = call.args
-    if not are_served(*(str(ty.dtype) for ty in (data.ty, weight.ty, call.ty))):
-        return False
-    shapes = [shape_of(data), shape_of(call)]
-    return all(shape is not None and is_static(shape[1:]) for shape in shapes)
 
 
 def suits_library(tf32: bool, call: Any, read_last: bool) -> bool:

@@ -24,11 +24,11 @@ from ...compute.templates import multiplies_unsigned, why_no_integers
 from ...graph.dtype import BYTES
 from ...support.failures import Refusal
 from ...support.module_pass import module_pass
-from ..layout.convolutions import suits_templates
 from ..rewriting.compute_pass import ComputePass
 from ..rewriting.functions import with_own_functions
 from ..rewriting.operators import has_operators, operator_name
 from ..rewriting.rebound import rebound
+from ..rewriting.templates import suits_templates
 from ..rewriting.views import definition, permutation, shape_of
 from .parameters import DEQUANTIZE, array_of, constant_parts, is_constant, is_per_tensor, is_zero
 from .unsigned import SHIFT, UnsignedQuantization

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Folders are rooms: they stay small, and imports between them run one way, for type checkers too."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parent.parent / "tvm_stitch"
+MOST_FILES = 16
+MOST_AT_THE_TOP = 8
+ROOMS = """
+compat config support graph target deploy device report plan codegen cost scope compute records rules driver execution
+relax/rewriting relax/attention relax/imports relax/precision relax/quantize relax/stitch relay relax/constants
+relax/legalize relax/lowering relax/layout relax/library relax relax/report testing importers/onnx importers/torch
+tvm_stitch cli
+""".split()
+"""Rooms from the lowest to the highest. A room imports only rooms that stand before it."""
+
+
+def room_of(module: str) -> str:
+    """Return the room of a dotted module name: its folder below the package; for relax and importers, two levels."""
+    names = module.split(".")[1:]
+    if not names:
+        return "tvm_stitch"
+    deep = names[0] in ("relax", "importers") and len(names) > 2
+    return "/".join(names[:2]) if deep else names[0]
+
+
+def modules() -> dict[str, Path]:
+    """Return the files of the package by module name."""
+    found = {}
+    for path in PACKAGE.rglob("*.py"):
+        names = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        found[".".join(names[:-1] if names[-1] == "__init__" else names)] = path
+    return found
+
+
+def imports(module: str, path: Path, known: set[str]) -> Iterator[str]:
+    """Yield the modules of the package that a file imports, anywhere in it."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in known)
+        elif isinstance(node, ast.ImportFrom):
+            base = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
+            base = base[: len(base) - node.level + 1] if node.level else []
+            source = ".".join([*base, *([node.module] if node.module else [])])
+            for alias in node.names:
+                full = f"{source}.{alias.name}"
+                yield from (name for name in (full if full in known else source,) if name in known)
+
+
+def upward(arrows: set[tuple[str, str]], rooms: list[str]) -> list[tuple[str, str]]:
+    """Return the arrows from a room to a higher one."""
+    height = {room: i for i, room in enumerate(rooms)}
+    return sorted((a, b) for a, b in arrows if height[a] < height[b])
+
+
+def test_no_import_runs_up() -> None:
+    known = modules()
+    arrows = {(m, name) for m, path in known.items() for name in imports(m, path, set(known))}
+    between = {(room_of(a), room_of(b)) for a, b in arrows}
+    assert {room for pair in between for room in pair} == set(ROOMS)
+    assert len(between) > 100
+    assert upward(between, ROOMS) == []
+
+
+def test_upward_imports_are_found() -> None:
+    assert upward({("graph", "plan"), ("plan", "graph")}, ROOMS) == [("graph", "plan")]
+
+
+def test_rooms_are_small() -> None:
+    files = [p for p in PACKAGE.rglob("*") if p.is_file() and "__pycache__" not in p.parts]
+    counts = Counter(p.parent for p in files)
+    assert len(files) > 300
+    assert {str(f.relative_to(PACKAGE)): n for f, n in counts.items() if n > MOST_FILES} == {}
+    assert counts[PACKAGE] <= MOST_AT_THE_TOP
