@@ -24,22 +24,13 @@ PACKAGES = [
 
 
 # -- imports -------------------------------------------------------------------------------------------------
-def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """All nodes of a module but those that only type checkers see."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            continue
-        yield node
-        yield from _nodes(node)
-
-
 def _imported(name: str, source: str, is_package: bool, modules: set[str]) -> set[str]:
-    """The modules, of those given, that a module imports, at its top or within functions.
+    """The modules, of those given, that a module imports: at its top, within functions, or for type checkers alone.
 
     A module behind a package brings the package's own file with it, where the importer is not in that package itself.
     """
     found: set[str] = set()
-    for node in _nodes(ast.parse(source)):
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -100,8 +91,11 @@ def test_circles_are_found() -> None:
         "p.d": "TYPE_CHECKING = False\nif TYPE_CHECKING:\n    from .a import f\nfrom . import b",
     }
     graph = {name: _imported(name, text, name in ("p", "p.q"), modules) for name, text in sources.items()}
-    assert graph["p.b"] == {"p.q", "p.q.c"} and graph["p.d"] == {"p.b"}
+    assert graph["p.b"] == {"p.q", "p.q.c"} and graph["p.d"] == {"p.a", "p.b"}
     assert circles(graph) == [["p.a", "p.b", "p.q"]]
+    sources["p.a"] += "\n    from .d import h"
+    graph = {name: _imported(name, text, name in ("p", "p.q"), modules) for name, text in sources.items()}
+    assert circles(graph) == [["p.a", "p.b", "p.d", "p.q"]]
 
 
 def _importers(package: Path, name: str) -> list[str]:
@@ -110,7 +104,7 @@ def _importers(package: Path, name: str) -> list[str]:
     for path in sorted(package.rglob("*.py")):
         folders = path.relative_to(package.parent).parts[:-1]
         names: list[str] = []
-        for node in _nodes(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
                 names += [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom):

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from ...compat import Buffer, Expr, tir
 from ...graph.ir import Operator
@@ -13,12 +12,10 @@ from .. import builder as B
 from ..combine import accumulator_dtype, in_pairs
 from ..evaluator import convert, short_name
 from .reduce import WARP, as_bound, shuffle_reduce
-
-if TYPE_CHECKING:
-    from .rows import RowEmitter
+from .sweep import SweepEmitter
 
 
-def online_partials(emitter: RowEmitter, passes: Sequence[RowLoop]) -> tuple[list[Operator], list[Expr]]:
+def online_partials(emitter: SweepEmitter, passes: Sequence[RowLoop]) -> tuple[list[Operator], list[Expr]]:
     """The reductions of all passes, and a thread's partial results: maxima its warp's, sums beside these.
 
     What was computed of what a thread has seen is forgotten.
@@ -65,7 +62,7 @@ def _whole(op: Operator, acc: Buffer) -> Expr:
 
 
 def _rescale(
-    emitter: RowEmitter, maximum: Operator, greatest: Expr, seen: Buffer, held: dict[Operator, Buffer]
+    emitter: SweepEmitter, maximum: Operator, greatest: Expr, seen: Buffer, held: dict[Operator, Buffer]
 ) -> None:
     """Let sums be beside ``greatest`` that are beside what was ``seen`` of their maximum.
 

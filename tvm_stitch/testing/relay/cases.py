@@ -12,7 +12,8 @@ from tvm import relay
 
 from ..workloads import cases as named
 from ..workloads import grid_cases as named_grid
-from ..workloads.cases import Body, Case, Spec
+from ..workloads.cases import Case
+from ..workloads.specs import Body, Spec
 from . import ops
 
 CaseType = TypeVar("CaseType", bound=Case)

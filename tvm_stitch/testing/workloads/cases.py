@@ -12,6 +12,8 @@ import ml_dtypes  # noqa: F401  (gives NumPy the name "bfloat16")
 import numpy as np
 import tvm
 
+from .specs import Body, Spec
+
 #: Largest |actual - reference| allowed: (relative, absolute), by dtype of the output.
 DEFAULT_TOLERANCE: Mapping[str, tuple[float, float]] = {
     "float32": (2e-5, 2e-5),
@@ -22,21 +24,6 @@ DEFAULT_TOLERANCE: Mapping[str, tuple[float, float]] = {
 
 
 Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
-Body = Callable[..., Sequence[Any]]
-"""Takes a table of operators, under the names of ``tvm.relax.op``, and the arguments; returns the results."""
-
-
-@dataclass(frozen=True)
-class Spec:
-    """Shape and dtype of one argument or result."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-
-    @property
-    def nbytes(self) -> int:
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 @dataclass(frozen=True)

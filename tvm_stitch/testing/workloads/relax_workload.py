@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tvm
 from tvm import relax, tirx
 from tvm.relax import op as R
 
-if TYPE_CHECKING:
-    from .cases import Body, Spec
+from .specs import Body, Spec
 
 
 class RelaxOps:

@@ -8,8 +8,6 @@ for its own copies and reads nothing else, so no block barrier is needed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from .... import compat
 from ....compat import Buffer, Expr, T, tir
 from ....graph.dtype import item_bytes
@@ -17,12 +15,10 @@ from ....plan.gpu.mapping import ColumnMapping
 from ....plan.iteration.loops import Leaf, RowLoop
 from ... import builder as B
 from ...evaluator import input_indices
-
-if TYPE_CHECKING:
-    from ..rows import RowEmitter
+from .row_memory import RowMemory
 
 
-def begin_copies(emitter: RowEmitter) -> dict[Leaf, Buffer]:
+def begin_copies(emitter: RowMemory) -> dict[Leaf, Buffer]:
     """Begin to copy what is kept of inputs; returns where in shared memory it will be.
 
     Left out is what the instruction cannot copy: elements that do not lie next to each other, and rows of symbolic
@@ -45,13 +41,13 @@ def begin_copies(emitter: RowEmitter) -> dict[Leaf, Buffer]:
     return begun
 
 
-def wait_for_copies(emitter: RowEmitter) -> None:
+def wait_for_copies(emitter: RowMemory) -> None:
     """Wait until the thread's own copies are there."""
     if emitter.copied:
         B.evaluate(T.ptx.cp.async_.wait_all())
 
 
-def read_copies(emitter: RowEmitter, p: RowLoop, cm: ColumnMapping, place: Expr) -> None:
+def read_copies(emitter: RowMemory, p: RowLoop, cm: ColumnMapping, place: Expr) -> None:
     """Read one vector of each input that a pass needs into registers."""
     for leaf, stage in emitter.copied.items():
         if leaf not in p.loads:
@@ -65,7 +61,7 @@ def read_copies(emitter: RowEmitter, p: RowLoop, cm: ColumnMapping, place: Expr)
         emitter.load_tiles[leaf] = tile
 
 
-def _begin(emitter: RowEmitter, leaf: Leaf, p: RowLoop, piece: int, size: int) -> Buffer:
+def _begin(emitter: RowMemory, leaf: Leaf, p: RowLoop, piece: int, size: int) -> Buffer:
     """Copy an input by instructions that take ``piece`` elements each, ``size`` bytes."""
     tensor, point = leaf
     m, cm = emitter.mapping, emitter.mapping.of(p.columns)

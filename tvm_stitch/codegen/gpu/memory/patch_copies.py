@@ -7,8 +7,6 @@ barriers stand between. What all rows share for each column is kept beside the p
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from .... import compat
 from ....compat import Buffer, Expr, T, tir
 from ....graph.dtype import item_bytes
@@ -17,15 +15,13 @@ from ....plan.gpu.patches import PIECE_BYTES, beside_patches, copied_at_once, co
 from ....plan.iteration.loops import Leaf
 from ... import builder as B
 from ...evaluator import input_indices
-
-if TYPE_CHECKING:
-    from ..persistent import PersistentEmitter
+from .row_memory import RowMemory
 
 
 class PatchCopy:
     """The patch of one input."""
 
-    def __init__(self, emitter: PersistentEmitter, leaf: Leaf):
+    def __init__(self, emitter: RowMemory, leaf: Leaf):
         self.emitter, self.leaf = emitter, leaf
         m, (tensor, point) = emitter.mapping, leaf
         self.layout = pieces(m, leaf)
@@ -101,7 +97,7 @@ class PatchCopy:
 class Beside:
     """What all rows share for each column, in shared memory for as long as the block stays."""
 
-    def __init__(self, emitter: PersistentEmitter):
+    def __init__(self, emitter: RowMemory):
         self.emitter = emitter
         self.kept: dict[Leaf, Buffer] = {}
         m = emitter.mapping

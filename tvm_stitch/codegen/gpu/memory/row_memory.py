@@ -6,47 +6,34 @@ from __future__ import annotations
 from typing import Any
 
 from .... import compat
-from ....compat import Buffer, Expr, tir
+from ....compat import Buffer, Expr
 from ....graph.dtype import item_bytes
-from ....graph.extent import Extent, as_expr, is_number
+from ....graph.extent import Extent
 from ....plan.gpu.mapping import ColumnMapping
 from ....plan.iteration.alignment import Key
 from ....plan.iteration.contiguity import vectorizable
-from ....plan.iteration.loops import Leaf, RowLoop, is_streamed
+from ....plan.iteration.loops import Leaf, RowLoop
 from ....plan.kernel import Stage
 from ... import builder as B
 from ...buffers import Buffers
-from ...evaluator import Evaluator, input_indices
+from ...evaluator import input_indices
 from .cache_policy import load_resident, loads_words
 from .packed_pairs import reads_words
+from .row_position import RowPosition
 from .transposed_loads import load_crossed
 from .vector_address import vector_address
 
 
-class RowMemory:
-    """A thread's place among the rows and columns of a stage, and the tiles that it has loaded."""
-
-    eval: Evaluator
+class RowMemory(RowPosition):
+    """The tiles that a thread has loaded, and its loads and stores."""
 
     def __init__(self, stage: Stage, buffers: Buffers, padding: int = 0):
-        self.stage, self.al, self.mapping = stage, stage.alignment, stage.row_mapping
-        self.buffers = buffers
-        self.domain = stage.alignment.domain
+        super().__init__(stage, buffers, padding)
         self.load_tiles: dict[Leaf, Buffer] = {}
         self.resident: dict[Leaf, Buffer] = {}  # tiles of all the thread's columns of what rows share
+        self.copied: dict[Leaf, Buffer] = {}  # inputs that cp.async stages in shared memory
         self.pairs: dict[Buffer, Buffer] = {}  # tiles as words of two elements
-        self.lane: Expr = B.i64(0)
-        self.slot: Expr = B.i64(0)
-        self.block: Expr = B.i64(0)
-        self.first_row: Expr = B.i64(0)  # of the block's group of rows
-        self.segment: Expr = B.i64(0)  # which part of the row's columns the block has
         self.l2_resident: Expr | None = None  # the cache policy of loads of the stage's l2_resident inputs
-        self.in_range: Expr | None = None
-        self.guarded = False
-        self.padding = padding  # bytes that the kernel's dynamic shared memory is larger than what it uses
-
-    def _streamed(self, leaf: Leaf) -> bool:
-        return is_streamed(self.domain.rows, leaf)
 
     def dynamic(self, size: int, dtype: str, name: str) -> Buffer:
         """A buffer of ``size`` elements in dynamic shared memory; the first one has the kernel's padding too."""
@@ -63,34 +50,6 @@ class RowMemory:
         if reads_words(dtype, self.input_piece(leaf, p), self.stage.schedule):
             self.pairs[tile] = B.words_of(tile)
         return tile
-
-    def inside(self, base: Expr, columns: Extent, cm: ColumnMapping) -> Expr:
-        """The column a thread works on: in shared memory's mode never past the last vector of the row."""
-        if not self.mapping.shared or self._tail(columns, base) is None:
-            return base
-        return B.bind(tir.min(base, as_expr(columns) - B.i64(cm.vector)), "col")
-
-    def base(self, cm: ColumnMapping, step: Expr, chunk: Expr) -> Expr:
-        """The first column of a vector."""
-        place = self.place(cm, step, chunk)
-        if self.mapping.row_splits == 1:
-            return place
-        assert isinstance(cm.steps, int)
-        return self.segment * B.i64(cm.steps * cm.chunks * self.mapping.threads * cm.vector) + place
-
-    def place(self, cm: ColumnMapping, step: Expr, chunk: Expr) -> Expr:
-        """A vector's place in the block's segment."""
-        group = chunk if is_number(cm.steps, 1) else step * B.i64(cm.chunks) + chunk
-        if self.mapping.split:
-            group = self.block * B.i64(cm.chunks) + chunk
-        return (group * B.i64(self.mapping.threads) + self.lane) * B.i64(cm.vector)
-
-    def _tail(self, columns: Extent, base: Expr) -> Expr | None:
-        if isinstance(columns, int):
-            covered = self.mapping.covered(columns)
-            if covered == columns or (self.mapping.split and columns % covered == 0):
-                return None
-        return base < as_expr(columns)
 
     def _load_tile(
         self, leaf: Leaf, p: RowLoop, cm: ColumnMapping, step: Expr, tile: Buffer | None = None

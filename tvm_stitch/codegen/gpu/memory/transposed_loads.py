@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from .... import compat
 from ....compat import Buffer, Expr, tir
 from ....graph.extent import Extent, static_extent
@@ -13,12 +11,10 @@ from ....plan.gpu.patches import patch_elements, pitch
 from ....plan.iteration.loops import Leaf
 from ... import builder as B
 from ...evaluator import input_indices
-
-if TYPE_CHECKING:
-    from .row_memory import RowMemory
+from .row_position import RowPosition
 
 
-def load_crossed(emitter: RowMemory, leaf: Leaf, columns: Extent, tile: Buffer) -> None:
+def load_crossed(emitter: RowPosition, leaf: Leaf, columns: Extent, tile: Buffer) -> None:
     """Bring a thread's columns of an input into a tile, by way of the block's patch.
 
     Threads next to each other load rows next to each other; what is past the last row or column is 0. All threads of
@@ -44,7 +40,7 @@ def load_crossed(emitter: RowMemory, leaf: Leaf, columns: Extent, tile: Buffer) 
         B.store(tile, B.fetch(patch, emitter.slot * B.i64(line) + column), [chunk * B.i64(cm.vector) + v])
 
 
-def _element(emitter: RowMemory, leaf: Leaf, columns: Extent, row: Expr, column: Expr) -> Expr:
+def _element(emitter: RowPosition, leaf: Leaf, columns: Extent, row: Expr, column: Expr) -> Expr:
     """An element of an input; 0 where there is none."""
     tensor, point = leaf
     m, rows, length = emitter.mapping, static_extent(emitter.domain.rows), static_extent(columns)
