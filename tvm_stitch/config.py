@@ -86,7 +86,7 @@ class StitchConfig:
             object.__setattr__(self, name, _checked(name, value, field.default))
 
     def limited(self, max_operators: int, max_arguments: int) -> StitchConfig:
-        """The same configuration with limits no higher than those given."""
+        """Return the same configuration with limits no higher than those given."""
         operators, arguments = min(self.max_operators, max_operators), min(self.max_arguments, max_arguments)
         return replace(self, max_operators=operators, max_arguments=arguments)
 
@@ -101,7 +101,7 @@ class StitchConfig:
         return frozenset(kind for kind in _KINDS if self.compute_of(kind) == "tvm")
 
     def to_dict(self) -> dict[str, Any]:
-        """The options as plain data."""
+        """Return the options as plain data."""
         return asdict(self)
 
 
@@ -152,7 +152,7 @@ def _choices(text: Any) -> tuple[str, dict[str, str]]:
 
 
 def checked_config(config: StitchConfig | None) -> StitchConfig:
-    """The configuration given, or the default one.
+    """Return the configuration given, or the default one.
 
     Raises:
         TypeError: when it is neither a StitchConfig nor None.

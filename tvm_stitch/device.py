@@ -57,7 +57,7 @@ class DeviceModel:
         return self.kind == "gpu"
 
     def configured(self, config: StitchConfig) -> DeviceModel:
-        """The device as plans may use it: it has no clusters where the configuration allows none."""
+        """Return the device as plans may use it: it has no clusters where the configuration allows none."""
         return self if config.clusters or self.max_cluster == 1 else replace(self, max_cluster=1)
 
     def clusters_at_once(self, sms: int) -> int:
@@ -97,7 +97,7 @@ _CAPABILITIES = {
 
 
 def _gpu(name: str, capability: int, sms: int, l2_mb: float, tbs: float, gpc_sms: int = 0) -> DeviceModel:
-    """A GPU with ``sms`` multiprocessors, a second-level cache of ``l2_mb`` MiB, and memory of ``tbs`` TB/s."""
+    """Return a GPU with ``sms`` multiprocessors, a second-level cache of ``l2_mb`` MiB, and memory of ``tbs`` TB/s."""
     limits = _CAPABILITIES[capability]
     reserved = 1024 if capability >= 80 else 0
     return DeviceModel(
@@ -146,7 +146,7 @@ _BY_CAPABILITY = {103: "b200"} | {figures[0]: name for name, figures in reversed
 
 
 def device_model(target: Any, config: StitchConfig | None = None) -> DeviceModel:
-    """The model of a target.
+    """Return the model of a target.
 
     A CUDA target's architecture picks the model, and the device of this machine its multiprocessors, if there is one
     of that architecture. Unknown architectures get the most conservative limits, and grid barriers only from compute
@@ -168,7 +168,7 @@ def device_model(target: Any, config: StitchConfig | None = None) -> DeviceModel
 
 
 def _launchable(device: DeviceModel, config: StitchConfig | None) -> DeviceModel:
-    """The device as the TVM at hand can launch kernels on it."""
+    """Return the device as the TVM at hand can launch kernels on it."""
     if compat.LAUNCHES_CLUSTERS and compat.LAUNCHES_COOPERATIVELY:
         return device
     plain = config is not None and config.plain_launch_barriers

@@ -65,7 +65,7 @@ _OTHER_NAMES = {
 
 
 def resolve_target(target: Any) -> Any:
-    """A TVM Target with a host, from a Target or what stands for one.
+    """Return a TVM Target with a host, from a Target or what stands for one.
 
     Beside what ``tvm.target.Target`` takes that is ``"native"``, an llvm target for this machine's CPU and the number
     of its processors; a JSON object; and options, ``"cuda -arch=sm_80"``. A CUDA target without an architecture means
@@ -96,17 +96,17 @@ def other_machine(target: Any) -> str:
 
 
 def has_feature(target: Any, name: str) -> bool:
-    """Whether the CPU of an llvm target has a feature, by LLVM's name of it."""
+    """Return whether the CPU of an llvm target has a feature, by LLVM's name of it."""
     return bool(tvm.get_global_func("target.target_has_feature")(name, target))
 
 
 def llvm_version() -> int:
-    """The major version of TVM's LLVM."""
+    """Return the major version of TVM's LLVM."""
     return int(tvm.target.codegen.llvm_version_major())
 
 
 def this_cpu() -> dict[str, Any]:
-    """An llvm target for this machine's CPU, as ``tvm.target.Target`` takes it.
+    """Return an llvm target for this machine's CPU, as ``tvm.target.Target`` takes it.
 
     A virtual machine may hide some of a CPU's instructions; LLVM then takes the CPU for an older one, and leaves out
     others that it has.
@@ -118,7 +118,7 @@ def this_cpu() -> dict[str, Any]:
 
 
 def _features_here() -> set[str]:
-    """The features that LLVM finds this machine's CPU to have; none where TVM does not tell."""
+    """Return the features that LLVM finds this machine's CPU to have; none where TVM does not tell."""
     found = tvm.get_global_func("tvm.codegen.llvm.GetHostCPUFeatures", allow_missing=True)
     return {str(name) for name, has in (found() if found else {}).items() if has}
 
@@ -199,7 +199,7 @@ def _without_internals(text: str) -> str:
 
 
 def arch_of(device: Any) -> str:
-    """The architecture of a CUDA device that is present, such as ``"sm_90"``."""
+    """Return the architecture of a CUDA device that is present, such as ``"sm_90"``."""
     return "sm_" + "".join(str(device.compute_version).split(".")[:2])
 
 
@@ -286,13 +286,13 @@ def _own_cpu(known: list[str]) -> str:
 
 
 def _is_known(triple: str) -> bool:
-    """Whether LLVM has code for a triple's architecture, as far as its name tells."""
+    """Return whether LLVM has code for a triple's architecture, as far as its name tells."""
     arch = triple.split("-", 1)[0]
     arch = _OTHER_NAMES.get(arch, arch)
     return any(arch.startswith(str(known)) for known in tvm.target.codegen.llvm_get_targets())
 
 
 def _cpus(triple: str) -> list[str]:
-    """The CPUs that TVM's LLVM knows for a triple ("": this machine's)."""
+    """Return the CPUs that TVM's LLVM knows for a triple ("": this machine's)."""
     spec = {"kind": "llvm", "mtriple": triple} if triple else {"kind": "llvm"}
     return sorted(map(str, tvm.target.codegen.llvm_get_cpu_archlist(tvm.target.Target(spec))))

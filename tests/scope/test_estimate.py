@@ -150,14 +150,14 @@ def test_what_is_written_across_memory_counts_by_sectors() -> None:
     shape = [4096, 4096]
     found = at(graph(build(turned, (shape, "float32"))))
     plain = at(graph(build(lambda emit, x: R.subtract(x, emit(R.mean(x, -1, True))), (shape, "float32"))))
-    assert found.scattered and not plain.scattered
+    assert found.uncoalesced and not plain.uncoalesced
     assert found.seconds is not None and plain.seconds is not None
     assert found.seconds > 3 * plain.seconds
 
 
 def test_what_is_turned_in_shared_memory_does_not() -> None:
     found = at(graph(build(lambda emit, x: R.permute_dims(x, [1, 0]), ([4096, 4096], "float32"))))
-    assert not found.scattered
+    assert not found.uncoalesced
 
 
 @pytest.mark.parametrize(("shape", "kernels"), [([4096, 4096], 2), ([128, 256], 1)])

@@ -14,7 +14,7 @@ from tvm_stitch.graph.ir import StitchGraph
 from tvm_stitch.plan.heuristics import FULL_NODES, FULL_REFUSALS
 from tvm_stitch.scope.estimate import KernelEstimate, estimate_kernel, in_block
 from tvm_stitch.scope.identify import Identified, identify
-from tvm_stitch.scope.merging import Merger, loss, turns_across
+from tvm_stitch.scope.merging import Merger, loss, turns_uncoalesced
 from tvm_stitch.scope.node import Node
 from tvm_stitch.scope.quotient import Quotient
 
@@ -99,13 +99,13 @@ def test_loss_is_told_only_where_times_are_known() -> None:
 
 def test_rows_are_weighed_where_they_lie_across_memory() -> None:
     small = KernelEstimate(False, 3e-6, 1e-6)
-    across = KernelEstimate(False, 9e-6, 7e-6, scattered=True)
+    across = KernelEstimate(False, 9e-6, 7e-6, uncoalesced=True)
     assert loss(across, [small, small]).startswith(
         "one kernel, which reads or writes across memory, would take 9.0 us"
     )
     assert loss(across, [small, small, small, small]) == ""
-    assert turns_across(across, [small, small]) and not turns_across(across, [small, across])
-    assert not turns_across(small, [small, small])
+    assert turns_uncoalesced(across, [small, small]) and not turns_uncoalesced(across, [small, across])
+    assert not turns_uncoalesced(small, [small, small])
 
 
 def test_a_batch_is_undone_whole() -> None:

@@ -37,7 +37,7 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def told(error: BaseException) -> str:
-    """An error in one line: what went wrong, without the traces that TVM puts into its messages."""
+    """Return an error in one line: what went wrong, without the traces that TVM puts into its messages."""
     if isinstance(error, (Failure, UsageError)):
         return str(error)
     if _is_full_disk(error):
@@ -54,6 +54,6 @@ def told(error: BaseException) -> str:
 
 
 def _is_full_disk(error: BaseException) -> bool:
-    """A full disk, met by us or by a linker that we started."""
+    """Return a full disk, met by us or by a linker that we started."""
     full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
     return full or _FULL in str(error) or os.strerror(errno.ENOSPC) in str(error)

@@ -31,7 +31,7 @@ def import_compiler() -> None:
 
 
 def import_or_say(module: str, advice: str) -> Any:
-    """A module that not every installation has.
+    """Return a module that not every installation has.
 
     Raises:
         Failure: where it is not installed, with what to do.

@@ -16,13 +16,13 @@ _DTYPE = re.compile(r"bool|u?int(4|8|16|32|64)|float(16|32|64)|bfloat16|float[48
 
 
 def is_library(path: Path) -> bool:
-    """Whether a file begins as a shared library does (ELF)."""
+    """Return whether a file begins as a shared library does (ELF)."""
     with reading(path), path.open("rb") as file:
         return file.read(4) == b"\x7fELF"
 
 
 def is_whole(path: Path) -> bool:
-    """Whether a shared library is as long as its header says. One that is not ends the process that loads it."""
+    """Return whether a shared library is as long as its header says. One that is not ends the process that loads it."""
     with reading(path), path.open("rb") as file:
         header = file.read(64)
     if len(header) < 64:
@@ -35,7 +35,7 @@ def is_whole(path: Path) -> bool:
 
 
 def is_manifest(said: Any) -> bool:
-    """Whether what a JSON file says has the parts that are read of a manifest, each of its kind."""
+    """Return whether what a JSON file says has the parts that are read of a manifest, each of its kind."""
     if not isinstance(said, dict):
         return False
     specs = [said.get("inputs", []), said.get("outputs", [])]

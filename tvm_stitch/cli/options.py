@@ -26,7 +26,7 @@ PRODUCTS = ("float32", "half")
 
 
 def path_of(text: str) -> Path:
-    """A path, for argparse; what no file can be called is an error of the command line."""
+    """Return a path, for argparse; what no file can be called is an error of the command line."""
     path = Path(text)
     try:
         if "\0" in text:
@@ -111,7 +111,7 @@ def add_output_options(command: argparse.ArgumentParser) -> None:
 
 
 def parse_target(text: str) -> Any:
-    """A TVM target from what ``--target`` takes.
+    """Return a TVM target from what ``--target`` takes.
 
     Raises:
         UsageError: when TVM knows no such target.
@@ -154,7 +154,7 @@ def parse_config(pairs: Sequence[str]) -> dict[str, Any]:
 
 
 def make_config(options: dict[str, Any]) -> Any:
-    """A StitchConfig of the options given.
+    """Return a StitchConfig of the options given.
 
     Raises:
         UsageError: for an unknown option or a bad value.

@@ -32,7 +32,7 @@ def written_to(output: Path, option: str) -> Iterator[Path]:
 
 
 def check_files(outputs: Mapping[str, Path | None], inputs: Collection[Path] = ()) -> dict[str, Path]:
-    """Those of the files, by option, that are given.
+    """Return those of the files, by option, that are given.
 
     Args:
         outputs: files to write, by option; None where it is not given.

@@ -41,7 +41,7 @@ class OneLineParser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of all options; every command has a ``check`` of its options, and a ``run``."""
+    """Return the parser of all options; every command has a ``check`` of its options, and a ``run``."""
     made = OneLineParser(
         prog="tvm-stitch",
         description="Compile ONNX and PyTorch models with memory-intensive operators stitched into single kernels.",

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 
 def one_line(text: str) -> str:
-    """A text without what would end its line or steer a terminal: names of files may hold anything."""
+    """Return a text without what would end its line or steer a terminal: names of files may hold anything."""
     return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", lambda found: repr(found[0])[1:-1], text)
 
 

@@ -56,24 +56,24 @@ LEAVES = _CONSTANTS | {"Var", "SizeVar"}
 
 
 def kind(node: Any) -> str:
-    """The class name of an IR node: the key that this package dispatches on."""
+    """Return the class name of an IR node: the key that this package dispatches on."""
     return type(node).__name__
 
 
 def dtype_of(expr: Expr) -> str:
-    """The dtype of a scalar expression, as a string such as ``"float32"``."""
+    """Return the dtype of a scalar expression, as a string such as ``"float32"``."""
     if HAS_TIRX:
         return str(expr.ty)
     return str(expr.dtype)
 
 
 def is_load(expr: Expr) -> bool:
-    """True for a read of a buffer element."""
+    """Return True for a read of a buffer element."""
     return kind(expr) in ("TensorLoad", "BufferLoad")
 
 
 def load_buffer(expr: Expr) -> Buffer:
-    """The buffer that a load reads."""
+    """Return the buffer that a load reads."""
     return expr.source if HAS_TIRX else expr.buffer
 
 
@@ -93,27 +93,27 @@ def _bare(name: str) -> str:
 
 
 def is_expr(value: Any) -> bool:
-    """True for a scalar expression (or a string constant), False for what else a call may take."""
+    """Return True for a scalar expression (or a string constant), False for what else a call may take."""
     return isinstance(value, tvm.ir.Expr if HAS_TIRX else tvm.ir.PrimExpr)
 
 
 def is_choice(expr: Expr) -> bool:
-    """True for an ``if_then_else``, of which one branch is evaluated."""
+    """Return True for an ``if_then_else``, of which one branch is evaluated."""
     return kind(expr) == "Call" and call_name(expr) == "if_then_else"
 
 
 def is_operator_call(expr: Expr) -> bool:
-    """True for a call of a registered operator (not of a function)."""
+    """Return True for a call of a registered operator (not of a function)."""
     return kind(expr) == "Call" and isinstance(expr.op, tvm.ir.Op)
 
 
 def structural_hash(node: Any) -> int:
-    """A hash that nodes of equal structure share."""
+    """Return a hash that nodes of equal structure share."""
     return int(_STRUCTURE.structural_hash(node))
 
 
 def hash_in_order(nodes: Sequence[Any]) -> int:
-    """A hash that sequences of nodes share which differ at most in what their variables and buffers are called.
+    """Return a hash that sequences of nodes share which differ at most in what their variables and buffers are called.
 
     On a TVM with Relax.
     """
@@ -121,7 +121,7 @@ def hash_in_order(nodes: Sequence[Any]) -> int:
 
 
 def structural_equal(a: Any, b: Any) -> bool:
-    """True for scalar expressions of equal structure over the same variables and buffers.
+    """Return True for scalar expressions of equal structure over the same variables and buffers.
 
     A Relay-era TVM's own comparison takes loads of any two buffers alike for equal, and floats that differ by less
     than 1e-9.
@@ -162,17 +162,17 @@ def expression_key(expr: Expr) -> Hashable:
 
 
 def buffer_dtype(buffer: Buffer) -> str:
-    """The element dtype of a buffer."""
+    """Return the element dtype of a buffer."""
     return str(buffer.dtype)
 
 
 def const(value: float | int | bool, dtype: str) -> Expr:
-    """A constant of the given dtype."""
+    """Return a constant of the given dtype."""
     return tir.const(value, dtype)
 
 
 def float_const(value: float, dtype: str) -> Expr:
-    """A float32 or float64 constant that TVM does not take for another one.
+    """Return a float32 or float64 constant that TVM does not take for another one.
 
     A Relay-era TVM's simplifier replaces a choice between two constants by one of them if they differ by less than
     1e-9. There small ones are written in their bits.
@@ -185,17 +185,17 @@ def float_const(value: float, dtype: str) -> Expr:
 
 
 def same_var(expr: Expr, var: Var) -> bool:
-    """True when the expression is that very variable."""
+    """Return whether the expression is that very variable."""
     return kind(expr) in ("Var", "SizeVar") and bool(expr.same_as(var))
 
 
 def string(value: str) -> Expr:
-    """A string constant as an expression."""
+    """Return a string constant as an expression."""
     return tvm.ir.StringImm(value) if HAS_TIRX else tir.StringImm(value)
 
 
 def int_value(expr: Expr) -> int | None:
-    """The value of an integer constant (or a Python int), None for anything else."""
+    """Return the value of an integer constant (or a Python int), None for anything else."""
     if isinstance(expr, int):
         return int(expr)
     if kind(expr) == "IntImm":
@@ -215,7 +215,7 @@ def rebuild(expr: Expr, visit: Callable[[Expr], Expr]) -> Expr:
 
 
 def with_operands(expr: Expr, after: Sequence[Expr]) -> Expr:
-    """The same kind of node with other direct sub-expressions, in the order of :func:`operands`."""
+    """Return the same kind of node with other direct sub-expressions, in the order of :func:`operands`."""
     name = kind(expr)
     if is_load(expr):
         return load(load_buffer(expr), after)
@@ -229,7 +229,7 @@ def with_operands(expr: Expr, after: Sequence[Expr]) -> Expr:
 
 
 def operands(expr: Expr) -> list[Expr]:
-    """The direct sub-expressions of a scalar expression (indices for a load).
+    """Return the direct sub-expressions of a scalar expression (indices for a load).
 
     Raises:
         NotImplementedError: for a node kind this package does not know.
@@ -255,26 +255,26 @@ def operands(expr: Expr) -> list[Expr]:
 
 
 def elements(array: Any) -> list[Any]:
-    """The elements of a TVM array; its own iteration asks for the length before every one."""
+    """Return the elements of a TVM array; its own iteration asks for the length before every one."""
     return [_item(array, i) for i in range(len(array))]
 
 
 def remake_call(expr: Expr, args: Sequence[Expr]) -> Expr:
-    """The call ``expr`` with other arguments."""
+    """Return the call ``expr`` with other arguments."""
     if HAS_TIRX:
         return tir.call_intrin(expr.ty, expr.op, *args, attrs=expr.attrs)
     return tir.Call(expr.dtype, expr.op, list(args))
 
 
 def recast_call(expr: Expr, dtype: str, args: Sequence[Expr]) -> Expr:
-    """The call ``expr`` with other arguments and another result dtype."""
+    """Return the call ``expr`` with other arguments and another result dtype."""
     if HAS_TIRX:
         return tir.call_intrin(dtype, expr.op, *args)
     return tir.Call(dtype, expr.op, list(args))
 
 
 def intrinsic(dtype: str, name: str, *args: Expr) -> Expr:
-    """A call of a TIR builtin by its bare name."""
+    """Return a call of a TIR builtin by its bare name."""
     return tir.call_intrin(dtype, ("tirx." if HAS_TIRX else "tir.") + name, *args)
 
 
@@ -284,12 +284,12 @@ def unfolded_or(a: Expr, b: Expr) -> Expr:
 
 
 def attribute(name: str) -> str:
-    """The full name of one of TIR's function attributes (``"is_scheduled"``, ``"noalias"``)."""
+    """Return the full name of one of TIR's function attributes (``"is_scheduled"``, ``"noalias"``)."""
     return ("tirx." if HAS_TIRX else "tir.") + name
 
 
 def shuffle_xor(dtype: str, value: Expr, offset: int) -> Expr:
-    """The value of the lane whose number differs in the bits of ``offset``, among all 32 lanes of a warp."""
+    """Return the value of the lane whose number differs in the bits of ``offset``, among all 32 lanes of a warp."""
     mask, width = const(0xFFFFFFFF, "uint32"), const(32, "int32")
     if HAS_TIRX:
         return intrinsic(dtype, "tvm_warp_shuffle_xor", mask, value, const(offset, "int32"), width, width)
@@ -309,7 +309,7 @@ def substitute(expr: Expr, values: Mapping[Var, Expr]) -> Expr:
 
 
 def parts(expr: Expr) -> Iterator[Expr]:
-    """An expression and all that it is made of, indices of loads included, each before its own parts.
+    """Yield an expression and all that it is made of, indices of loads included, each before its own parts.
 
     Raises:
         NotImplementedError: at a node kind this package does not know.
@@ -322,7 +322,7 @@ def parts(expr: Expr) -> Iterator[Expr]:
 
 
 def free_vars(expr: Expr) -> set[Var]:
-    """The scalar variables that an expression reads and does not bind (buffers excluded)."""
+    """Return the scalar variables that an expression reads and does not bind (buffers excluded)."""
     if HAS_TIRX:
         return {var for var in elements(tir.analysis.undefined_vars(expr)) if kind(var.ty) != "BufferType"}
     return {var for var in elements(tir.analysis.undefined_vars(expr, [])) if var.dtype != "handle"}
@@ -334,13 +334,13 @@ def bind_range(analyzer: Any, var: Var, extent: Expr, least: int = 0) -> None:
 
 
 def lanes_of(expr: Expr) -> int:
-    """How many scalars an expression holds: 1 unless it is a vector."""
+    """Return how many scalars an expression holds: 1 unless it is a vector."""
     _, _, lanes = dtype_of(expr).rpartition("x")
     return int(lanes) if lanes.isdigit() else 1
 
 
 def loads_in(expr: Expr) -> list[Expr]:
-    """All reads of buffer elements under an expression of any kind, those in indices included."""
+    """Return all reads of buffer elements under an expression of any kind, those in indices included."""
     found: list[Expr] = []
     if HAS_TIRX:
         structural_walk(expr, (tvm.ir.TensorLoad, found.append), order="post")
@@ -350,7 +350,7 @@ def loads_in(expr: Expr) -> list[Expr]:
 
 
 def has_load(expr: Expr) -> bool:
-    """True when the expression reads any buffer."""
+    """Return whether the expression reads any buffer."""
     if kind(expr) in LEAVES:
         return False
     if not HAS_TIRX:
@@ -359,7 +359,7 @@ def has_load(expr: Expr) -> bool:
 
 
 def llvm_intrinsic(dtype: str, name: str, *args: Expr) -> Expr | None:
-    """A call of one of LLVM's intrinsics by its name alone, None on a TVM that wants its signature with it."""
+    """Return a call of one of LLVM's intrinsics by its name alone, None on a TVM that wants its signature with it."""
     return tir.call_llvm_pure_intrin(dtype, name, *args) if HAS_TIRX else None
 
 

@@ -13,7 +13,7 @@ from .expressions import Buffer, Expr, IRBuilder, T, Var, buffer_dtype, kind, st
 
 
 def prim_func_params(func: Any) -> list[tuple[Var, Buffer | None]]:
-    """Each parameter of a PrimFunc with its buffer (None for a scalar parameter)."""
+    """Return each parameter of a PrimFunc with its buffer (None for a scalar parameter)."""
     if HAS_TIRX:
         return [(p, p if kind(p.ty) == "BufferType" else None) for p in func.params]
     return [(p, func.buffer_map.get(p)) for p in func.params]
@@ -32,7 +32,7 @@ def with_body_and_params(
 
 
 def is_block_realize(stmt: Any) -> bool:
-    """True for a block's realize node."""
+    """Return True for a block's realize node."""
     return kind(stmt) in ("SBlockRealize", "BlockRealize")
 
 
@@ -110,7 +110,7 @@ def with_buffers(body: Any, buffers: Mapping[Buffer, Buffer]) -> Any:
 
 
 def changed_block(block: Any, **changes: Any) -> Any:
-    """A block of a TVM with Relax, with other fields in the place of some."""
+    """Return a block of a TVM with Relax, with other fields in the place of some."""
     from tvm import s_tir
 
     fields = "iter_vars reads writes name_hint body init alloc_buffers match_buffers annotations span".split()

@@ -66,14 +66,14 @@ class Anchored:
 
 
 def are_served(data: str, weight: str, output: str) -> bool:
-    """Whether there is a template for factors of these types, and a result of that."""
+    """Return whether there is a template for factors of these types, and a result of that."""
     if output == "int32":
         return {data, weight} <= set(BYTES)
     return {data, weight, output} <= set(MULTIPLIED)
 
 
 def anchored(graph: StitchGraph) -> Anchored:
-    """A graph as one compute-intensive operator and its epilogue; takes the graph apart.
+    """Return a graph as one compute-intensive operator and its epilogue; takes the graph apart.
 
     Raises:
         Refusal: when it has none, several, or one whose operands it computes.
@@ -95,7 +95,7 @@ def anchored(graph: StitchGraph) -> Anchored:
 
 
 def anchor_of(graph: StitchGraph) -> Anchored:
-    """The compute-intensive operator of a graph, without what is behind it; leaves the graph as it is.
+    """Return the compute-intensive operator of a graph, without what is behind it; leaves the graph as it is.
 
     Raises:
         Refusal: when it has none, several, or one whose operands it computes.
@@ -105,7 +105,7 @@ def anchor_of(graph: StitchGraph) -> Anchored:
 
 
 def has_template(graph: StitchGraph, but: frozenset[str] = frozenset()) -> bool:
-    """Whether a template computes the compute-intensive operator of a graph: of any kind ``but`` these."""
+    """Return whether a template computes the compute-intensive operator of a graph: of any kind ``but`` these."""
     try:
         found = anchor_of(graph)
         return found.is_served and found.kind not in but
@@ -130,7 +130,7 @@ def reads_permuted(graph: StitchGraph, but: frozenset[str] = frozenset()) -> boo
 
 
 def _anchor(graph: StitchGraph) -> Operator:
-    """The one compute-intensive operator of a graph."""
+    """Return the one compute-intensive operator of a graph."""
     found = [op for op in graph.operators if op.contraction]
     if len(found) != 1:
         raise Refusal(f"{len(found)} compute-intensive operators in one kernel, a template computes one")

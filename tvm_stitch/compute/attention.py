@@ -31,7 +31,7 @@ class Operand:
     strides: tuple[Extent, ...]
 
     def declared(self, name: str) -> Buffer:
-        """A buffer for it, as a kernel's parameter."""
+        """Return a buffer for it, as a kernel's parameter."""
         return tir.decl_buffer([as_expr(e) for e in self.shape], self.dtype, name)
 
 

@@ -23,11 +23,11 @@ class AttentionKernels(Protocol):
         """Raise a Refusal unless a kernel computes this, and soon enough."""
 
     def kernel(self, attention: Attention, numbers: Sequence[Any]) -> Any:
-        """The scheduled PrimFunc; its parameters are the inputs, ``numbers`` and the result."""
+        """Return the scheduled PrimFunc; its parameters are the inputs, ``numbers`` and the result."""
 
 
 def attention_kernels(target: Any, config: StitchConfig) -> AttentionKernels | None:
-    """The kernels of a target; None where there are none."""
+    """Return the kernels of a target; None where there are none."""
     if target.kind.name == "cuda":
         return _Cuda(target, config, device_model(target).shared_per_block)
     return _Cpu(target, config) if target.kind.name == "llvm" else None

@@ -54,7 +54,7 @@ class Contraction:
 
 
 def contraction_of(op: Operator) -> tuple[Contraction, list[Operator]]:
-    """The contraction that an operator is, and the operators that permute the axes of what it reads.
+    """Return the contraction that an operator is, and the operators that permute the axes of what it reads.
 
     Raises:
         Refusal: when it is something else, or its tensors are stored in another order.

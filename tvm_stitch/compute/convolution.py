@@ -96,7 +96,7 @@ class Convolution:
 
 
 def convolution_of(op: Operator) -> tuple[Convolution, list[Operator]]:
-    """The convolution that an operator is, with the operators that make what it reads.
+    """Return the convolution that an operator is, with the operators that make what it reads.
 
     Raises:
         Refusal: when it is something else, or its tensors are stored in another order.
@@ -195,7 +195,7 @@ def _groups(index: Expr, channel: Axis, inner: Var | None, inputs: int, data: Te
 
 
 def as_contraction(made: Convolution) -> Contraction:
-    """A pointwise convolution as the product that it is: rows of channels with a matrix."""
+    """Return a pointwise convolution as the product that it is: rows of channels with a matrix."""
     transposed = made.weight_order[0] < made.weight_order[-1]
     return Contraction(
         made.data.source, made.weight, made.output, 1, made.rows, made.outputs, made.inputs, transposed
@@ -203,7 +203,7 @@ def as_contraction(made: Convolution) -> Contraction:
 
 
 def _with_unit(data: Padded) -> Padded:
-    """The data of one spatial axis as of two: images of one row."""
+    """Return the data of one spatial axis as of two: images of one row."""
     order = tuple(axis if axis == 0 else axis + 1 for axis in data.order)
     images, *rest = data.shape
     kept, *inner = data.inner

@@ -18,7 +18,7 @@ TEMPLATE = "our template"
 
 
 def has_templates(target: Any, config: StitchConfig) -> bool:
-    """Whether templates compute operators for a target: on CPUs, unless TVM's schedules are asked for."""
+    """Return whether templates compute operators for a target: on CPUs, unless TVM's schedules are asked for."""
     return (
         target is not None and target.kind.name == "llvm" and not {"matmul", "convolution"} <= config.of_tvm
     )
@@ -43,12 +43,12 @@ def why_no_integers(target: Any, config: StitchConfig, kind: str, dtypes: tuple[
 
 
 def multiplies_unsigned(target: Any) -> bool:
-    """Whether a CPU's templates are fastest with data of uint8."""
+    """Return whether a CPU's templates are fastest with data of uint8."""
     return prefers_unsigned(target, lanes_of(target))
 
 
 def tiles_of(target: Any, product: Contraction | Convolution) -> Tiles:
-    """The tiles of an operator on a CPU."""
+    """Return the tiles of an operator on a CPU."""
     if isinstance(product, Convolution):
         tiles = tiles_for_convolution(target, product)
         left, right = product.data.source, product.weight
@@ -62,7 +62,7 @@ def tiles_of(target: Any, product: Contraction | Convolution) -> Tiles:
 
 
 def _has_groups(product: Contraction | Convolution, group: int) -> bool:
-    """Whether neighbours of the depth can be multiplied so many at once."""
+    """Return whether neighbours of the depth can be multiplied so many at once."""
     if not isinstance(product, Convolution):
         return isinstance(product.depth, int)
     # The last channels of a group of a convolution's lie beside another group's.

@@ -66,7 +66,7 @@ def needed_flags(target: Any) -> list[str]:
 
 
 def missing_flags(needed: Iterable[str], cpuinfo: Path = CPUINFO) -> list[str]:
-    """Those of the flags that this machine's CPU does not have; none where that cannot be told."""
+    """Return those of the flags that this machine's CPU does not have; none where that cannot be told."""
     if platform.machine() != "x86_64" or not cpuinfo.is_file():
         return []
     for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():

@@ -72,7 +72,7 @@ class Embedded:
         return _cached((self.source, *self.headers), ".so")
 
     def _build(self) -> tuple[Path, Path]:
-        """The object, and the library that is linked from it."""
+        """Return the object, and the library that is linked from it."""
         found, library = self._object(), self._library()
         if not found.exists():
             flags = [*_compile_flags(self.source), "-c", str(self.source)]
@@ -99,7 +99,7 @@ def serialize(module: Any) -> bytes:
 
 
 def serialized(kind: str, data: bytes) -> Any:
-    """A module that is written into a model's library as another one of that kind, and cannot run before.
+    """Return a module that is written into a model's library as another one of that kind, and cannot run before.
 
     Raises:
         RuntimeError: where no C++ compiler is.
@@ -109,7 +109,7 @@ def serialized(kind: str, data: bytes) -> Any:
 
 
 def _function(name: str) -> Any:
-    """A function of ``embedded.cc``."""
+    """Return a function of ``embedded.cc``."""
     full = f"tvm_stitch.deploy.embedded.{name}"
     if tvm.get_global_func(full, allow_missing=True) is None:
         path = _module_library()

@@ -110,7 +110,7 @@ def _compiled_kernels(root: Any, target: Any) -> Iterator[None]:
 
 
 def _parents(module: Any) -> list[Any]:
-    """The modules, this one and those below it, that import CUDA kernels."""
+    """Return the modules, this one and those below it, that import CUDA kernels."""
     below = [found for inner in module.imports for found in _parents(inner)]
     return below + ([module] if any(inner.kind == "cuda" for inner in module.imports) else [])
 
@@ -122,7 +122,7 @@ def _set_imports(module: Any, imports: list[Any]) -> None:
 
 
 def _compiled(module: Any, target: Any) -> Any:
-    """A module of CUDA C with the kernels compiled.
+    """Return a module of CUDA C with the kernels compiled.
 
     TVM writes one as the format and the code, each behind its length, and between them the kernels' signatures.
     """
@@ -143,7 +143,7 @@ def _text(data: bytes) -> bytes:
 
 
 def _compile(source: str, target: Any) -> tuple[str, bytes]:
-    """The format of machine code, and the code."""
+    """Return the format of machine code, and the code."""
     from tvm.support.nvcc import compile_cuda
 
     compiler = kernel_compiler()

@@ -37,7 +37,7 @@ def cache_folder(name: str) -> Path:
 
 @functools.cache
 def _temporary_folder(name: str, why: str) -> Path:
-    """A folder that lasts as long as this process."""
+    """Return a folder that lasts as long as this process."""
     warnings.warn(
         f"compiled kernels are not kept: {why}; TVM_STITCH_CACHE_DIR names another folder", stacklevel=3
     )

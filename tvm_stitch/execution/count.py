@@ -68,7 +68,7 @@ def count_lowered(lowered: tvm.IRModule, target: Target | str, *, entry: str = "
 
 
 def is_compute_intensive(func: tirx.PrimFunc, name: str = "") -> bool:
-    """Whether a PrimFunc holds a contraction.
+    """Return whether a PrimFunc holds a contraction.
 
     That is a kernel of our templates, or a sum of products of two tensors, each of which spans output axes that the
     other does not. PrimFuncs may be scheduled as long as their SBlocks are there, or tensorized. ``name`` decides where
@@ -106,7 +106,7 @@ def is_compute_intensive(func: tirx.PrimFunc, name: str = "") -> bool:
 
 
 def _index_vars(expr: Any) -> set[tirx.Var]:
-    """The variables in the indices of all loads under a scalar expression."""
+    """Return the variables in the indices of all loads under a scalar expression."""
     found: set[tirx.Var] = set()
 
     def visit_load(load: Any) -> None:
@@ -118,7 +118,7 @@ def _index_vars(expr: Any) -> set[tirx.Var]:
 
 
 def _calls(mod: tvm.IRModule, entry: str, stack: tuple[str, ...]) -> list[tvm.ir.GlobalVar | str]:
-    """The PrimFuncs (by GlobalVar) and external functions (by name) that a Relax function calls, in order."""
+    """Return the PrimFuncs (by GlobalVar) and external functions (by name) that a Relax function calls, in order."""
     if entry in stack:
         raise ValueError(f"the Relax function '{entry}' calls itself: its kernels cannot be counted")
     known = {gvar.name_hint for gvar in mod.get_global_vars()}
@@ -166,7 +166,7 @@ def _global_vars(args: Any) -> Iterator[tvm.ir.GlobalVar]:
 
 
 def _launches_of_primfuncs(mod: tvm.IRModule, target: Target) -> dict[str, list[str]]:
-    """The kernels that a call of each PrimFunc launches, by the PrimFunc's name."""
+    """Return the kernels that a call of each PrimFunc launches, by the PrimFunc's name."""
     primfuncs = {g: f for g, f in mod.functions.items() if isinstance(f, tirx.PrimFunc)}
     own = {g.name_hint: [g.name_hint] for g in primfuncs}
     if "gpu" not in target.keys or not primfuncs:
@@ -177,7 +177,7 @@ def _launches_of_primfuncs(mod: tvm.IRModule, target: Target) -> dict[str, list[
 
 
 def _launches(stmt: Any, kernels: set[str]) -> list[str]:
-    """The kernels that a host statement launches, in order; a loop repeats its own.
+    """Return the kernels that a host statement launches, in order; a loop repeats its own.
 
     Loops that run once or not at all are alternatives: of a stitched kernel's variants one is launched.
     """

@@ -24,7 +24,7 @@ class KernelClock(Protocol):
         """A call with about so many kernels comes next."""
 
     def mark(self) -> Any:
-        """The time at this place in the order of launches."""
+        """Return the time at this place in the order of launches."""
 
     def seconds(self, begin: Any, end: Any) -> float:
         """Between two marks. On a GPU this waits for the second."""
@@ -64,7 +64,7 @@ class CudaClock:
             self.buffers[0].copyto(self.buffers[1])
 
     def mark(self) -> ctypes.c_void_p:
-        """An event at this place of the default stream, in which TVM launches kernels."""
+        """Return an event at this place of the default stream, in which TVM launches kernels."""
         event = ctypes.c_void_p()
         self._call("cuEventCreate", ctypes.byref(event), 0)
         self._call("cuEventRecord", event, None)
@@ -85,7 +85,7 @@ class CudaClock:
 
 
 def clock_of(device: Any) -> KernelClock:
-    """A clock for a device's kernels.
+    """Return a clock for a device's kernels.
 
     Raises:
         ValueError: for a device that is neither a CPU nor a CUDA device.

@@ -48,11 +48,11 @@ class KernelCount:
         return self._of("external")
 
     def names_of(self, kind: Kind) -> frozenset[str]:
-        """The names of the kernels of one kind."""
+        """Return the names of the kernels of one kind."""
         return frozenset(name for name, own in self.launches if own == kind)
 
     def to_dict(self) -> dict[str, Any]:
-        """The counts and names as JSON-able data."""
+        """Return the counts and names as JSON-able data."""
         return {
             "total": self.total,
             "memory_intensive": self.memory_intensive,

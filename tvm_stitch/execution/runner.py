@@ -39,7 +39,7 @@ class Runner:
         return list(_flatten(self()))
 
     def kernel_times(self, clock: KernelClock, kernels: int) -> list[tuple[str, float]]:
-        """The names and seconds of what one call of the entry function calls, in order, builtins left out.
+        """Return the names and seconds of what one call of the entry function calls, in order, builtins left out.
 
         A function of the model that calls others is none of them. Of a kernel that is called with symbolic sizes the
         virtual machine does not tell the name: it is "".

@@ -49,13 +49,13 @@ class TensorSpec:
 def specs_of_inputs(
     mod: tvm.IRModule, names: Sequence[str] | None = None, entry: str = "main"
 ) -> tuple[TensorSpec, ...]:
-    """The parameters of a Relax module's function, in order, by names of their own or those given."""
+    """Return the parameters of a Relax module's function, in order, by names of their own or those given."""
     params = mod[entry].params
     return tuple(_spec(n, p.ty) for n, p in zip(names or [p.name for p in params], params))
 
 
 def specs_of_outputs(mod: tvm.IRModule, names: Sequence[str]) -> tuple[TensorSpec, ...]:
-    """The results of a Relax module's ``main``, in order, with the shapes that are inferred for them."""
+    """Return the results of a Relax module's ``main``, in order, with the shapes that are inferred for them."""
     returned = mod["main"].ret_ty
     fields = returned.fields if isinstance(returned, relax.TupleType) else [returned]
     return tuple(map(_spec, names, fields))

@@ -71,7 +71,7 @@ def comparison(ours: Times, other: Times, name: str) -> str:
 
 
 def interleaved(runs: Sequence[Callable[[], Any]], repeats: int = 5) -> list[Times]:
-    """The times of each callable, all of them called in turn ``repeats`` times after one warm-up.
+    """Return the times of each callable, all of them called in turn ``repeats`` times after one warm-up.
 
     Turns alternate in direction, so that none of them always follows the same other one. Before each there is a pause,
     in which threads that another one left spinning go to sleep, and a call that does not count. What takes less

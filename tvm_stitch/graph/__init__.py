@@ -24,7 +24,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Names on first use: what only asks for element types does without TVM."""
+    """Import a public name on first use, so that modules that only need element types load without TVM."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = "reader" if name in ("Unreadable", "read") else "ir"

@@ -13,7 +13,7 @@ from .ir import Axis, Span
 
 
 def loads(value: Expr, guarded: bool = False) -> Iterator[tuple[Expr, bool]]:
-    """Every load in ``value`` with whether a condition guards it (loads in indices included)."""
+    """Yield every load in ``value`` with whether a condition guards it (loads in indices included)."""
     if compat.is_load(value):
         yield value, guarded
     chosen = branches(value)
@@ -27,10 +27,11 @@ def loads(value: Expr, guarded: bool = False) -> Iterator[tuple[Expr, bool]]:
 
 
 def branches(value: Expr) -> tuple[Expr, Expr, Expr] | None:
-    """Condition and branches of what evaluates one branch only: ``if_then_else``, and a ``Select`` that gathers.
+    """Return the condition and both branches of an expression that evaluates only one branch, else None.
 
-    A Select may evaluate both, but TVM makes it an ``if_then_else`` where a branch reads at an index that is itself
-    read: the index may be out of bounds where the branch is not chosen (an ignored label of a loss).
+    Such expressions are ``if_then_else`` and a ``Select`` with a gather in a branch. TVM turns such a ``Select``
+    into an ``if_then_else``, because the index of a gather may be out of bounds while the other branch is chosen.
+    An example is the ignored label of a loss.
     """
     if compat.is_choice(value):
         return value.args[0], value.args[1], value.args[2]
@@ -40,7 +41,7 @@ def branches(value: Expr) -> tuple[Expr, Expr, Expr] | None:
 
 
 def gathers(value: Expr) -> bool:
-    """True when the expression reads at an index that is itself read."""
+    """Return whether the expression reads at an index that is itself read."""
     return any(
         compat.is_load(e) and any(map(has_load, compat.elements(e.indices))) for e in compat.parts(value)
     )
@@ -57,7 +58,7 @@ def span_of(indices: Sequence[Expr], shape: Sequence[Extent], axes: Sequence[Axi
     mentioned = sorted(position[v] for v in used if v in position)
     if not mentioned:
         return (Span.NOTHING, 0) if not kept else (Span.OTHER, 0)
-    # The common case, decided without the analyzer: the kept indices are axis variables in order.
+    # The common case, decided without the analyzer: the remaining indices are axis variables in order.
     plain = [compat.kind(i) in ("Var", "SizeVar") and i in position for i, _ in kept]
     order = [position[i] for (i, _), p in zip(kept, plain) if p]
     first, last = mentioned[0], mentioned[-1]
@@ -77,7 +78,7 @@ def span_of(indices: Sequence[Expr], shape: Sequence[Extent], axes: Sequence[Axi
 
 
 def _flat_equal(kept: list[tuple[Expr, Extent]], part: list[Axis], axes: Sequence[Axis]) -> bool:
-    """Is the flat index into the tensor the flat index over ``part``, and the sizes equal?"""
+    """Return whether the tensor's flat index is the flat index over ``part``, and both have the same size."""
     analyzer = Analyzer()
     if not same(product(e for _, e in kept), product(a.extent for a in part), analyzer):
         return False
@@ -91,6 +92,6 @@ def _flat_equal(kept: list[tuple[Expr, Extent]], part: list[Axis], axes: Sequenc
     wanted = flatten([a.var for a in part], [a.extent for a in part])
     if is_static(a.extent for a in axes) and is_static(e for _, e in kept):
         return bool(analyzer.can_prove_equal(access, wanted))
-    # Equally many elements as the part has points: where there is a point, no dimension is 0.
+    # The tensor has as many elements as ``part`` has points, so at any point no dimension is 0.
     space = [(a.var, a.extent) for a in axes if not is_number(a.extent, 1)]
     return equal_indices(access, wanted, space, [e for _, e in kept])

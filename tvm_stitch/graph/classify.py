@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kind of operator a block is, told by its expression and access patterns, never by its name."""
+"""Classify operators by their expression and access patterns, never by name."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ HEAVY_CALLS = frozenset(
     "exp exp2 exp10 log log2 log10 log1p pow tanh erf sigmoid sin cos tan sinh cosh asin acos atan asinh acosh atanh"
     " atan2 sqrt rsqrt hypot fmod".split()
 )
-"""Calls that cost several instructions an element (AStitch's 'expensive element-wise')."""
+"""Calls that cost several instructions per element (AStitch's 'expensive element-wise')."""
 
 DEVICE_FUNCTION = "tvm_stitch_"
-"""What stands before a call's name in that of the device function for it."""
+"""Prefix that turns a call's name into the name of its device function."""
 
 
 def _nodes(value: Expr) -> Iterator[Expr]:
@@ -27,7 +27,7 @@ def _nodes(value: Expr) -> Iterator[Expr]:
 
 
 def is_heavy(value: Expr) -> bool:
-    """True when evaluating the expression costs more than a few simple instructions."""
+    """Return whether evaluating the expression costs more than a few simple instructions."""
     for e in _nodes(value):
         if compat.kind(e) == "Call":
             if compat.call_name(e) in HEAVY_CALLS:
@@ -44,7 +44,7 @@ def is_heavy(value: Expr) -> bool:
 
 
 def classify(value: Expr, accesses: Sequence[Access], combiner: str | None) -> OpClass:
-    """The class of an operator with the given right-hand side."""
+    """Return the class of an operator with the given right-hand side."""
     if combiner is not None:
         return OpClass.REDUCE
     if compat.is_load(value) or (compat.kind(value) == "Cast" and compat.is_load(value.value)):
@@ -66,7 +66,9 @@ def _strip_cast(value: Expr) -> Expr:
 
 
 def is_contraction(value: Expr, combiner: str | None) -> bool:
-    """True for a sum of products of two differently indexed reads: matmul, conv, einsum (compute-intensive)."""
+    """Return whether a reduction sums products of two differently indexed reads: matmul, conv, einsum
+    (compute-intensive).
+    """
     if combiner != "sum":
         return False
     value = _strip_cast(value)

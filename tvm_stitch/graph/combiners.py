@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways in which reductions combine values: every one that is read, planned and emitted stands here."""
+"""The combining operations of reductions: the reader, the planner and the emitters know exactly these."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 class Combiner:
     """An associative and commutative operation.
 
-    ``node`` is the kind of TIR's node for it. Partial results start from ``neutral``; None where they may start from
-    anything, since to take in a value twice changes nothing.
+    ``node`` is the class name of its TIR node. Partial results start from ``neutral``. None means that they may
+    start from any value of the data, because taking in a value twice changes nothing.
     """
 
     node: str
@@ -26,4 +26,4 @@ COMBINERS = {
     "all": Combiner("And", 1),
     "any": Combiner("Or", 0),
 }
-"""By the name that an operator has in ``combiner``."""
+"""Combiners by the name that ``Operator.combiner`` holds."""

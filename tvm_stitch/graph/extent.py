@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arithmetic on extents, which are Python ints where static and TIR expressions where symbolic."""
+"""Arithmetic on extents: Python ints if static, TIR expressions if symbolic."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Value = TypeVar("Value")
 
 
 def as_extent(expr: Expr) -> Extent:
-    """A Python int for a constant, the expression itself otherwise."""
+    """Return a Python int for a constant, the expression itself otherwise."""
     value = compat.int_value(expr)
     return expr if value is None else value
 
 
 def as_expr(extent: Extent) -> Expr:
-    """The extent as an int64 TIR expression."""
+    """Return the extent as an int64 TIR expression."""
     return compat.const(extent, "int64") if isinstance(extent, int) else extent
 
 
 def product(extents: Iterable[Extent]) -> Extent:
-    """The product; constant factors are folded together."""
+    """Return the product of extents, with constant factors folded together."""
     number, symbols = 1, None
     for e in extents:
         if isinstance(e, int):
@@ -40,12 +40,15 @@ def product(extents: Iterable[Extent]) -> Extent:
 
 
 def text_of(extent: Extent) -> str:
-    """An extent as it is read: ``8``, ``n``, ``n * 2`` or ``n * m * 4 + 16``."""
+    """Return an extent as text for readers: ``8``, ``n``, ``n * 2`` or ``n * m * 4 + 16``."""
     return str(size_of(extent))
 
 
 def size_of(extent: Extent) -> Size:
-    """The size that an extent is. Symbols of one name are one, and operations but sums and products are names."""
+    """Return an extent as a size.
+
+    Symbols of the same name become the same unknown. Operations other than sums and products become names.
+    """
     number = extent if isinstance(extent, int) else compat.int_value(extent)
     if number is not None:
         return number
@@ -61,7 +64,7 @@ def size_of(extent: Extent) -> Size:
 
 
 def total(extents: Iterable[Extent]) -> Extent:
-    """The sum; constants are added up."""
+    """Return the sum of extents, with constants folded together."""
     number, symbols = 0, None
     for e in extents:
         if isinstance(e, int):
@@ -74,7 +77,7 @@ def total(extents: Iterable[Extent]) -> Extent:
 
 
 def same(a: Extent, b: Extent, analyzer: Analyzer | None = None) -> bool:
-    """True when the two extents are provably equal."""
+    """Return whether the two extents are provably equal."""
     if isinstance(a, int) and isinstance(b, int):
         return a == b
     if a is b:
@@ -83,7 +86,7 @@ def same(a: Extent, b: Extent, analyzer: Analyzer | None = None) -> bool:
 
 
 def is_multiple(extent: Extent, number: int) -> bool:
-    """True where an extent is known to be a multiple of a number."""
+    """Return whether an extent is provably a multiple of a number."""
     if isinstance(extent, int):
         return extent % number == 0
     known = Analyzer().modular_set(extent)
@@ -91,17 +94,17 @@ def is_multiple(extent: Extent, number: int) -> bool:
 
 
 def is_number(extent: Extent, number: int) -> bool:
-    """True for a static extent of that size."""
+    """Return whether an extent is static and equal to a number."""
     return isinstance(extent, int) and extent == number
 
 
 def extent_key(extent: Extent) -> Hashable:
-    """What extents of one structure share, and others do not, whatever their symbols are called."""
+    """Return a key that is equal for extents of equal structure, whatever the names of their symbols."""
     return extent if isinstance(extent, int) else compat.expression_key(extent)
 
 
 class ByExtent(Mapping[Extent, Value]):
-    """Values by extent, which is told by its structure; in order, and not to be changed."""
+    """A read-only, ordered mapping from extents to values. Keys are compared by their structure."""
 
     def __init__(self, items: Iterable[tuple[Extent, Value]] = ()):
         self._entries = {extent_key(extent): (extent, value) for extent, value in items}
@@ -120,58 +123,58 @@ class ByExtent(Mapping[Extent, Value]):
 
 
 def same_shape(a: Sequence[Extent], b: Sequence[Extent]) -> bool:
-    """True when two shapes have provably equal extents."""
+    """Return whether two shapes have provably equal extents."""
     return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b))
 
 
 def is_static(extents: Iterable[Extent]) -> bool:
-    """True when every extent is a Python int."""
+    """Return whether every extent is a Python int."""
     return all(isinstance(e, int) for e in extents)
 
 
 def static_extent(extent: Extent) -> int:
-    """An extent that is known to be static, as those of several stages, or with a grid barrier, are."""
+    """Return an extent that the caller knows to be static, as in multi-stage kernels or with a grid barrier."""
     assert isinstance(extent, int), f"{extent} is symbolic"
     return extent
 
 
 def ceildiv(total: Extent, part: int) -> Extent:
-    """Rounded-up quotient of an extent."""
+    """Return the quotient of an extent and a positive number, rounded up."""
     if isinstance(total, int):
         return -(-total // part)
     return total if part == 1 else compat.tir.floordiv(total + as_expr(part - 1), as_expr(part))
 
 
 def quotient(total: Extent, part: Extent, analyzer: Analyzer | None = None) -> Extent | None:
-    """``total / part`` when that is provably exact, else None."""
+    """Return ``total / part`` if the division is provably exact, else None."""
     if isinstance(total, int) and isinstance(part, int):
         return total // part if part and total % part == 0 else None
     analyzer = analyzer or Analyzer()
     if same(total, part, analyzer):
         return 1
-    found = _cancelled(total, part)
-    if found is not None:
-        return found
+    cancelled = _cancelled(total, part)
+    if cancelled is not None:
+        return cancelled
     guess = as_extent(analyzer.simplify(compat.tir.floordiv(as_expr(total), as_expr(part))))
     return guess if same(product([guess, part]), total, analyzer) else None
 
 
 def _cancelled(total: Extent, part: Extent) -> Extent | None:
-    """``total`` without the factors of ``part``, where those are found among its own."""
+    """Return ``total`` without the factors of ``part``, or None if a factor of ``part`` is missing in ``total``."""
     number, symbols = factors(total)
     divisor, others = factors(part)
     if divisor == 0 or number % divisor:
         return None
-    for other in others:
-        place = next((i for i, s in enumerate(symbols) if compat.structural_equal(s, other)), None)
-        if place is None:
+    for factor in others:
+        position = next((i for i, s in enumerate(symbols) if compat.structural_equal(s, factor)), None)
+        if position is None:
             return None
-        del symbols[place]
+        del symbols[position]
     return product([number // divisor, *symbols])
 
 
 def factors(extent: Extent) -> tuple[int, list[Expr]]:
-    """The constant factor of an extent and its other ones."""
+    """Return the constant factor of an extent, and its other factors."""
     value = extent if isinstance(extent, int) else compat.int_value(extent)
     if value is not None:
         return value, []
@@ -183,7 +186,7 @@ def factors(extent: Extent) -> tuple[int, list[Expr]]:
 
 
 def flatten(indices: Sequence[Expr], extents: Sequence[Extent]) -> Expr:
-    """The row-major flat index of a point."""
+    """Return the row-major flat index of a point."""
     flat: Expr = compat.const(0, "int64")
     for index, extent in zip(indices, extents):
         flat = flat * as_expr(extent) + index
@@ -191,7 +194,7 @@ def flatten(indices: Sequence[Expr], extents: Sequence[Extent]) -> Expr:
 
 
 def unflatten(flat: Expr, extents: Sequence[Extent]) -> list[Expr]:
-    """The point whose row-major flat index is ``flat`` (the outermost index carries no modulo)."""
+    """Return the point whose row-major flat index is ``flat`` (the outermost index needs no modulo)."""
     tir = compat.tir
     indices: list[Expr] = []
     live = [i for i, e in enumerate(extents) if not is_number(e, 1)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A text that says what a graph computes."""
+"""A text that identifies a graph's computation."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from .ir import Operator, StitchGraph, Tensor
 
 
 def fingerprint(graph: StitchGraph) -> str:
-    """A text that only graphs of the same computation share, unlike ``str(graph)``, which names tensors and operators.
+    """Return a text that two graphs share only if they compute the same.
 
-    It is the same for what is read again from the same functions. Of expressions it has a hash of 64 bits, which takes
-    TVM much less time than to print them.
+    Unlike ``str(graph)``, it names no tensors and operators. Reading the same functions again gives the same text.
+    Expressions enter as one hash of 64 bits, which takes TVM much less time than printing them.
     """
     numbers = {tensor: number for number, tensor in enumerate(graph.tensors())}
     lines = [_tensors(graph.inputs)]
@@ -28,17 +28,19 @@ def fingerprint(graph: StitchGraph) -> str:
 
 
 def _line(op: Operator, numbers: dict[Tensor, int]) -> str:
-    """An operator but for its expressions. The accesses say which tensors the buffers are that its value reads."""
+    """Return an operator's text without its expressions. The accesses identify the tensors behind the buffers it
+    reads.
+    """
     reads = ", ".join(str(numbers[a.tensor]) for a in op.accesses)
     return f"{_tensors([op.output])} over {_shape(a.extent for a in op.reduce)} {op.combiner} <- {reads}"
 
 
 def _nodes(op: Operator) -> list[Any]:
-    """An operator's expressions and the variables that they are over, in order."""
-    found = [a.var for a in op.axes]
-    found += [a.extent for a in op.reduce if not isinstance(a.extent, int)]
-    found += [] if op.identity is None else [op.identity]
-    return [*found, op.value, *(index for a in op.accesses for index in a.indices)]
+    """Return an operator's expressions and their variables, in order."""
+    nodes = [a.var for a in op.axes]
+    nodes += [a.extent for a in op.reduce if not isinstance(a.extent, int)]
+    nodes += [] if op.identity is None else [op.identity]
+    return [*nodes, op.value, *(index for a in op.accesses for index in a.indices)]
 
 
 def _tensors(tensors: Iterable[Tensor]) -> str:
@@ -46,5 +48,5 @@ def _tensors(tensors: Iterable[Tensor]) -> str:
 
 
 def _shape(shape: Iterable[Extent]) -> str:
-    """A shape; what its symbolic extents are, the hash says."""
+    """Return a shape as text. Symbolic extents are left to the hash."""
     return f"<{','.join(str(e) if isinstance(e, int) else '?' for e in shape)}>"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Divisions of indices by symbolic extents, carried out where it is known what they give.
+"""Divisions of indices by symbolic extents, evaluated if the result is known.
 
-``(outer * n + inner) // n`` is ``outer`` for ``0 <= inner < n``: TVM's simplifier does not see it, and less where the
-extent is derived, as ``(n - 1) // 2 + 1``. Nor does it see that ``outer * (n * 8 + 8)`` is a multiple of 8.
+``(outer * n + inner) // n`` is ``outer`` for ``0 <= inner < n``. TVM's simplifier misses this, the more so if the
+extent is derived, as ``(n - 1) // 2 + 1``. It also misses that ``outer * (n * 8 + 8)`` is a multiple of 8.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from .polynomial import Polynomial, TooLarge, add, as_constant
 
 
 class Divisions:
-    """What is known of the indices of one space; what was found for one answers for others.
+    """Facts about the indices of one space. Results for one index are kept for the next.
 
     Args:
-        axes: every axis variable with its extent; it runs from 0 to below that.
-        sizes: what is at least 1 besides.
+        axes: every axis variable with its extent. A variable runs from 0 to below its extent.
+        sizes: other extents that are at least 1.
     """
 
     def __init__(self, axes: Sequence[tuple[Var, Extent]], sizes: Iterable[Extent] = ()):
@@ -29,21 +29,25 @@ class Divisions:
         self._known: Prover | None = None
 
     def _prover(self) -> Prover:
-        """The prover of the space, with all its steps before it."""
+        """Return the prover of the space, with its step counter reset."""
         if self._known is None:
             self._known = Prover(self._axes, self._sizes)
         self._known.steps = 0
         return self._known
 
     def divided(self, e: Expr) -> Expr:
-        """An index without the divisions by symbols whose result is known, and without multiples of what it is modulo.
+        """Return an index without the divisions and modulo terms that are known.
 
-        ``e`` is an int64 expression over axes and symbols; what it reads from tensors stays as it is.
+        Divisions by symbols are replaced if their result is known. Multiples of a modulo's divisor are dropped.
+        Loads from tensors stay as they are.
+
+        Args:
+            e: an int64 expression over axes and symbols.
         """
         return _Divider(self._prover()).visit(e) if _divides(e) else e
 
     def constant_step(self, after: Expr, before: Expr) -> int | None:
-        """The difference of two indices, where it is one number at every point of the space."""
+        """Return the difference of two indices if it is the same number at every point of the space, else None."""
         try:
             prover = self._prover()
             return as_constant(add(prover.polynomial(after), prover.polynomial(before), -1))
@@ -52,13 +56,16 @@ class Divisions:
 
 
 def _divides(e: Expr) -> bool:
-    """Is anything divided by a symbol, or a product of symbols modulo a number?"""
+    """Return whether the expression divides by a symbol, or takes products of symbols modulo a number."""
     divisions = (part for part in compat.parts(e) if compat.kind(part) in ("FloorDiv", "FloorMod"))
     return any(compat.int_value(division.b) is None or _is_of_products(division) for division in divisions)
 
 
 def _is_of_products(division: Expr) -> bool:
-    """Is it the rest of something with a product of two that are no numbers? TVM's simplifier multiplies none out."""
+    """Return whether the expression is a modulo of a product of two non-constants.
+
+    TVM's simplifier multiplies out none of these.
+    """
     return compat.kind(division) == "FloorMod" and any(
         compat.kind(part) == "Mul" and compat.int_value(part.a) is None and compat.int_value(part.b) is None
         for part in compat.parts(division.a)
@@ -70,7 +77,7 @@ class _Divider:
         self.prover = prover
 
     def visit(self, e: Expr) -> Expr:
-        """The expression with its divisions carried out, inner ones first."""
+        """Return the expression with its divisions evaluated, inner ones first."""
         e = compat.rebuild(e, self.visit)
         if compat.kind(e) not in ("FloorDiv", "FloorMod") or has_load(e):
             return e
@@ -86,15 +93,19 @@ class _Divider:
         return e if result is None else result
 
     def _rest(self, e: Expr, divisor: int) -> Expr | None:
-        """``e % divisor`` without terms that are multiples of it; None where there are none."""
+        """Return ``e % divisor`` without the terms of ``e`` that are multiples of it, or None if there are no such
+        terms.
+        """
         whole = self.prover.polynomial(e)
         rest = {monomial: number for monomial, number in whole.items() if number % divisor}
-        found = None if len(rest) == len(whole) else self._expression(rest)
-        return None if found is None else compat.tir.floormod(found, compat.const(divisor, "int64"))
+        reduced = None if len(rest) == len(whole) else self._expression(rest)
+        return None if reduced is None else compat.tir.floormod(reduced, compat.const(divisor, "int64"))
 
     def _expression(self, p: Polynomial) -> Expr | None:
-        """The expression of a polynomial; None where it holds a quotient by a symbol that varies along an axis."""
-        known = {number: what for what, number in self.prover.number.items()}
+        """Return the expression of a polynomial, or None if it holds a quotient by a symbol that varies along an
+        axis.
+        """
+        known = {number: key for key, number in self.prover.number.items()}
         total: Expr | None = None
         for monomial, coefficient in p.items():
             term = compat.const(abs(coefficient), "int64")

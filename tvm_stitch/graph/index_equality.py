@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Proof that two index expressions with symbolic extents are equal wherever they are evaluated.
+"""Proof that two index expressions with symbolic extents are equal at every point at which they are evaluated.
 
-TVM's simplifier cannot cancel divisions by symbols, so that it proves almost nothing of a symbolic reshape. Here both
-expressions become polynomials over axes, symbols and quotients, in a form that chains of reshapes share:
+TVM's simplifier cannot cancel divisions by symbols, so it proves almost nothing about a symbolic reshape. Here both
+expressions become polynomials over axes, symbols and quotients. Chains of reshapes share one form of them:
 
-- ``x % q`` is ``x - q * (x // q)``, so that the digits of a mixed-radix number add up to the number again;
-- of ``x // q``, multiples of ``q`` leave the quotient, quotients of quotients become one, and a factor common to ``q``
-  and the leading part of ``x`` is divided out where the rest is proved to be less than that factor;
-- what is proved to lie in ``0 .. q - 1`` has the quotient 0.
+- ``x % q`` becomes ``x - q * (x // q)``, so that the digits of a mixed-radix number add up to the number again.
+- Multiples of ``q`` leave the quotient ``x // q``, and quotients of quotients become one.
+- A factor common to ``q`` and the leading part of ``x`` is divided out if the rest of ``x`` is provably below it.
+- A value that provably lies in ``0 .. q - 1`` has the quotient 0.
 
-Expressions are equal if the difference of their polynomials is 0. Bounds follow from ``0 <= v < extent`` of the axes.
-Of symbols nothing is assumed: neither that they differ nor that they are positive. But an expression is evaluated at
-points of its index space only, so every axis has an extent of at least 1 there, and so has every dimension of a tensor
-that has as many elements as some of the axes have points. Of an empty space everything is true.
+Expressions are equal if the difference of their polynomials is 0. Bounds follow from ``0 <= v < extent`` of the
+axes. Nothing is assumed about symbols: they may be equal, zero or negative. But an expression is evaluated only at
+points of its index space. At such a point every axis has an extent of at least 1. So has every dimension of a
+tensor that has as many elements as some of the axes have points. Over an empty space every claim is true.
 
-What is not proved is not equal. A proof has a limited number of steps, so that time grows with the expressions' size.
+An unproved equality counts as an inequality. A proof has a limited number of steps, which bounds its time by the
+size of the expressions.
 """
 
 from __future__ import annotations
@@ -45,27 +46,28 @@ from .polynomial import (
 )
 
 MOST_STEPS = 600
-"""Steps (quotients and bounds) of one proof."""
+"""Limit of steps (quotients and bounds) of one proof."""
 
 ONE = constant(1)
 
 
 class Unproved(ValueError):
-    """An expression of another kind than the prover knows, or a proof of too many steps."""
+    """The expression is of a kind that the prover does not know, or the proof takes too many steps."""
 
 
 def equal_indices(a: Expr, b: Expr, axes: Sequence[tuple[Var, Extent]], sizes: Iterable[Extent] = ()) -> bool:
-    """Are two index expressions over ``axes`` equal at every point of the axes' space, whatever the symbols are?
+    """Return whether two index expressions are provably equal at every point of the space, for all values of
+    symbols.
 
     Args:
         a: an int32 or int64 expression over axes and symbols.
-        b: another.
-        axes: every axis variable with its extent; it runs from 0 to below that.
-        sizes: what is at least 1 besides, whenever the axes' space is not empty.
+        b: another one.
+        axes: every axis variable with its extent. A variable runs from 0 to below its extent.
+        sizes: other extents that are at least 1 whenever the space is not empty.
 
     Returns:
-        True when that is proved. False when they differ, or hold what the prover does not know, or it takes too many
-        steps.
+        True if equality is proved. False if the expressions differ, hold an unknown kind of node, or need too many
+            steps.
     """
     try:
         prover = Prover(axes, sizes)
@@ -77,8 +79,9 @@ def equal_indices(a: Expr, b: Expr, axes: Sequence[tuple[Var, Extent]], sizes: I
 class Prover:
     """Polynomials of expressions over one index space.
 
-    Unknowns are numbers: of axes, symbols, quotients, other operations, and of *slacks*, which stand for any number
-    from 0 on. ``slack_form`` writes what is known of an unknown that depends on no axis as a polynomial in slacks.
+    Unknowns are numbered. They represent axes, symbols, quotients, other operations, and *slacks*, which are
+    arbitrary numbers from 0 on. ``slack_form`` describes an unknown that depends on no axis as a polynomial in
+    slacks.
     """
 
     def __init__(self, axes: Sequence[tuple[Var, Extent]], sizes: Iterable[Extent]):
@@ -86,9 +89,9 @@ class Prover:
         self.count = 0
         self.number: dict[Hashable, int] = {}
         self.quotient_of: dict[int, tuple[Polynomial, Polynomial]] = {}
-        """Dividend and divisor, which depends on no axis and is positive."""
+        """Dividend and divisor by quotient. The divisor is positive and depends on no axis."""
         self.known: dict[tuple[Key, Key], Polynomial] = {}
-        """Quotients worked out so far."""
+        """Quotients computed so far."""
         self.extent_of: dict[int, Polynomial] = {}
         self.on_axes: set[int] = set()
         self.slacks: set[int] = set()
@@ -97,7 +100,7 @@ class Prover:
         for var, _ in axes:
             self.on_axes.add(self._number(("var", var)))
         extents = [e for _, e in axes]
-        # Plain symbols first: others may be divided by them.
+        # Plain symbols first, because other extents may divide by them.
         known = [*extents, *sizes]
         self._assume([self._extent(e) for e in known if not _is_divided(e)])
         self._assume([self._extent(e) for e in known])
@@ -106,7 +109,7 @@ class Prover:
 
     # -- expressions ----------------------------------------------------------------------------------------------
     def polynomial(self, e: Expr) -> Polynomial:
-        """The polynomial of an integer expression."""
+        """Return the polynomial of an integer expression."""
         name = compat.kind(e)
         if name == "IntImm":
             return constant(int(e.value))
@@ -130,17 +133,17 @@ class Prover:
     def _extent(self, extent: Extent) -> Polynomial:
         return constant(extent) if isinstance(extent, int) else self.polynomial(extent)
 
-    def _number(self, what: Hashable) -> int:
-        if what not in self.number:
-            self.number[what] = self._new()
-        return self.number[what]
+    def _number(self, key: Hashable) -> int:
+        if key not in self.number:
+            self.number[key] = self._new()
+        return self.number[key]
 
     def _new(self) -> int:
         self.count += 1
         return self.count
 
     def _other(self, name: str, a: Polynomial, b: Polynomial) -> Polynomial:
-        """What is known by its operands only."""
+        """Return the unknown of an operation that is known by its operands only."""
         number = self._number((name, key(a), key(b)))
         if (unknowns(a) | unknowns(b)) & self.on_axes:
             self.on_axes.add(number)
@@ -153,7 +156,7 @@ class Prover:
 
     # -- quotients ------------------------------------------------------------------------------------------------
     def _quotient(self, p: Polynomial, q: Polynomial) -> Polynomial:
-        """``p // q``. By something that might not be positive, it is known by its operands only."""
+        """Return ``p // q``. If ``q`` may be 0 or negative, the result is known by its operands only."""
         if not p and q:
             return {}
         pair = key(p), key(q)
@@ -167,7 +170,7 @@ class Prover:
         return self.known[pair]
 
     def _proper(self, p: Polynomial, q: Polynomial) -> Polynomial:
-        """``p // q`` where ``p`` holds no multiple of ``q``, which is positive."""
+        """Return ``p // q`` for a positive ``q`` of which ``p`` holds no multiple."""
         if not p or self._is_digit(p, q):
             return {}
         if min(p.values()) < 0 and self._is_digit(add(p, q), q):
@@ -194,21 +197,21 @@ class Prover:
         return unknown(number)
 
     def _common_factors(self, p: Polynomial, q: Polynomial) -> Iterator[Polynomial]:
-        """Factors of ``q`` that divide terms of ``p``, greatest first."""
+        """Yield the factors of ``q`` that divide terms of ``p``, greatest first."""
         whole, powers = content(q)
-        found: dict[tuple[int, int, tuple[int, ...]], None] = {}
+        candidates: dict[tuple[int, int, tuple[int, ...]], None] = {}
         for monomial, coefficient in p.items():
             shared = common(powers, monomial)
             number = gcd(whole, coefficient)
             if shared or number != 1:
-                found[(len(shared), number, shared)] = None
+                candidates[(len(shared), number, shared)] = None
         yield from (f for f in self.factors if not divide(q, f)[1])
-        for _, number, shared in sorted(found, reverse=True):
+        for _, number, shared in sorted(candidates, reverse=True):
             yield {shared: number}
 
     # -- bounds ---------------------------------------------------------------------------------------------------
     def _is_digit(self, p: Polynomial, radix: Polynomial) -> bool:
-        """Is ``0 <= p < radix`` at every point?"""
+        """Return whether ``0 <= p < radix`` holds at every point."""
         least = self._extreme(p, greatest=False)
         if least is None or not self._is_natural(least):
             return False
@@ -216,12 +219,12 @@ class Prover:
         return most is not None and self._is_natural(add(add(radix, most, -1), ONE, -1))
 
     def _extreme(self, p: Polynomial, greatest: bool) -> Polynomial | None:
-        """A bound of ``p`` over the space, without axes; None if none is found."""
+        """Return a bound of ``p`` over the space that holds no axis, or None if none is known."""
         while True:
             moving = unknowns(p) & self.on_axes
             if not moving:
                 return p
-            # Quotients are numbered after what they are made of.
+            # Quotients have higher numbers than their operands.
             for number in sorted(moving, reverse=True):
                 self._step()
                 changed = self._at_extreme(p, number, greatest)
@@ -232,7 +235,7 @@ class Prover:
                 return None
 
     def _at_extreme(self, p: Polynomial, number: int, greatest: bool) -> Polynomial | None:
-        """``p`` with an unknown at the end of its range that makes ``p`` greatest or least."""
+        """Return ``p`` with one unknown set to the end of its range that makes ``p`` greatest or least, or None."""
         factor = coefficient_of(p, number)
         if factor is None or unknowns(factor) & self.on_axes:
             return None
@@ -262,7 +265,9 @@ class Prover:
         return add(rest, multiply(factor, add(self.extent_of[number], ONE, -1))) if upper else rest
 
     def _upper(self, factor: Polynomial, greatest: bool) -> bool | None:
-        """Is the product of a factor and an unknown greatest (or least) at the unknown's upper end?"""
+        """Return whether the unknown's upper end makes its product with ``factor`` greatest (or least). None if
+        unknown.
+        """
         if self._is_natural(factor):
             return greatest
         if self._is_natural(multiply(factor, constant(-1))):
@@ -274,7 +279,10 @@ class Prover:
         return not unknowns(p) & self.on_axes and self._is_natural(add(p, ONE, -1), p)
 
     def _is_natural(self, p: Polynomial, above: Polynomial | None = None) -> bool:
-        """Is ``p``, which depends on no axis, never negative? (``above`` is ``p + 1``, if that may be a product.)"""
+        """Return whether ``p``, which depends on no axis, is provably never negative.
+
+        ``above`` is ``p + 1``, given if that may be a product.
+        """
         number = as_constant(p)
         if number is not None:
             return number >= 0
@@ -301,11 +309,11 @@ class Prover:
         return False
 
     def _counts(self, p: Polynomial) -> bool:
-        """Has a polynomial nothing but slacks and coefficients that are not negative?"""
+        """Return whether a polynomial holds only slacks, with coefficients that are not negative."""
         return min(p.values(), default=0) >= 0 and unknowns(p) <= self.slacks
 
     def _is_product(self, p: Polynomial) -> bool:
-        """Is ``p`` a product of what is known to be positive?"""
+        """Return whether ``p`` is a product of positive factors."""
         for factor in self.factors:
             times, left = divide(p, factor)
             if not left and times:
@@ -316,7 +324,7 @@ class Prover:
 
     # -- assumptions ----------------------------------------------------------------------------------------------
     def _assume(self, positive: Sequence[Polynomial]) -> None:
-        """Take it that all of these are at least 1."""
+        """Assume that all of these are at least 1."""
         left = [p for p in positive if as_constant(p) is None]
         self.factors = list({key(p): p for p in left if len(p) > 1 or len(next(iter(p))) > 1}.values())
         while left:
@@ -326,7 +334,7 @@ class Prover:
             left = after
 
     def _learn(self, p: Polynomial) -> bool:
-        """Take in that ``p`` is at least 1; False if nothing follows as yet."""
+        """Use the fact that ``p`` is at least 1. Return False if nothing follows from it yet."""
         _, powers = content(p)
         inner = {without(m, powers) or (): c for m, c in p.items()}
         open_powers = [u for u in powers if not self._is_positive(unknown(u))]
@@ -337,7 +345,7 @@ class Prover:
         return False
 
     def _at_least_one(self, p: Polynomial) -> bool:
-        """Solve ``p >= 1`` for an unknown that occurs once and alone."""
+        """Solve ``p >= 1`` for an unknown that occurs once, in a monomial of its own."""
         p = substitute(p, self.slack_form)
         if self._counts(add(p, ONE, -1)):
             return True
@@ -351,7 +359,7 @@ class Prover:
             elif coefficient != 1:
                 continue
             if monomial[0] in self.slacks and not self._counts(least):
-                continue  # that it is not negative would be forgotten
+                continue  # this would lose the fact that it is not negative
             self._define(monomial[0], add(least, unknown(self._slack())))
             return True
         return False
@@ -368,7 +376,7 @@ class Prover:
 
 
 def _is_divided(extent: Extent) -> bool:
-    """Does an extent hold a quotient?"""
+    """Return whether an extent holds a quotient."""
     parts = () if isinstance(extent, int) else compat.parts(extent)
     return any(compat.kind(e) in ("FloorDiv", "FloorMod") for e in parts)
 

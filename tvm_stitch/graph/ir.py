@@ -24,7 +24,7 @@ class Dependency(enum.Enum):
 
 
 class OpClass(enum.Enum):
-    """What an operator does with its inputs' elements."""
+    """Class of an operator by its effect on its inputs' elements."""
 
     LIGHT = "light element-wise"
     HEAVY = "heavy element-wise"
@@ -34,11 +34,15 @@ class OpClass(enum.Enum):
 
 
 class Span(enum.Enum):
-    """Which axes of an operator's iteration space an access depends on, when its flat index says so exactly.
+    """The axes of an operator's iteration space that an access depends on, if its flat index shows it exactly.
 
-    With the operator's axes in the order spatial, then reduced: ``ALL`` is the identity on the flat index, ``LEADING``
-    a projection onto the first axes, ``TRAILING`` onto the last ones, ``NOTHING`` a single element; ``OTHER`` is
-    anything else (transposes, slices, gathers).
+    The operator's axes are ordered: spatial axes, then reduced axes.
+
+    - ``ALL``: the identity on the flat index.
+    - ``LEADING``: a projection onto the first axes.
+    - ``TRAILING``: a projection onto the last axes.
+    - ``NOTHING``: a single element.
+    - ``OTHER``: anything else (transposes, slices, gathers).
     """
 
     ALL = "all"
@@ -58,7 +62,10 @@ class Axis:
 
 @dataclass(eq=False)
 class Tensor:
-    """A value of the graph. ``producer`` is None for an input; ``buffer`` is the function's buffer behind it."""
+    """A value of the graph.
+
+    ``producer`` is None for an input. ``buffer`` is the function's buffer that holds the value.
+    """
 
     name: str
     shape: tuple[Extent, ...]
@@ -80,9 +87,9 @@ class Tensor:
 class Access:
     """An operator's read of a tensor: ``indices`` over the operator's axis variables.
 
-    ``guarded`` marks a read below ``if_then_else`` (or a ``Select`` that gathers): it may be out of bounds where the
-    condition is false, so nothing may move it out of there. ``span`` with ``cut`` says which axes it depends on:
-    ``cut`` is the number of leading axes of a ``LEADING`` access, and the position of the first axis of a
+    ``guarded`` marks a read below ``if_then_else`` (or a ``Select`` that gathers). It may be out of bounds while
+    the condition is false, so no pass may move it out of the branch. ``span`` and ``cut`` say which axes it depends
+    on. ``cut`` is the number of leading axes of a ``LEADING`` access, and the position of the first axis of a
     ``TRAILING`` one.
     """
 
@@ -98,9 +105,9 @@ class Access:
 class Operator:
     """One block of the function: ``output[spatial] = value`` or ``output[spatial] = combine over reduce of value``.
 
-    ``value`` is a scalar expression over the axes' variables whose loads read the buffers in ``operand``.
-    ``combiner`` is a name in :data:`.combiners.COMBINERS` for a reduce (None otherwise), ``identity`` its
-    start value. Axes of ``spatial`` are in the order of the output's dimensions.
+    ``value`` is a scalar expression over the axes' variables. Its loads read the buffers in ``operand``. A
+    reduction has a ``combiner`` (a name in :data:`.combiners.COMBINERS`, else None) and the start value
+    ``identity``. The axes of ``spatial`` are in the order of the output's dimensions.
     """
 
     name: str
@@ -136,7 +143,7 @@ class Operator:
         return list(dict.fromkeys(a.tensor for a in self.accesses))
 
     def dependency(self, access: Access) -> Dependency:
-        """Element-level dependency of the edge behind ``access``."""
+        """Return the element-level dependency of the edge behind ``access``."""
         one_point = all(is_number(e, 1) for e in self.extents)
         if access.span is Span.ALL or (access.span is Span.NOTHING and one_point):
             return Dependency.MANY_TO_ONE if self.is_reduce else Dependency.ONE_TO_ONE
@@ -156,7 +163,7 @@ class Operator:
 
 
 def wired(op: Operator) -> Operator:
-    """The operator, made known to its tensors as their producer and consumer."""
+    """Register the operator as producer and consumer of its tensors, and return it."""
     op.output.producer = op
     for t in op.inputs:
         t.consumers.append(op)
@@ -164,7 +171,7 @@ def wired(op: Operator) -> Operator:
 
 
 def copied(op: Operator, tensors: Mapping[Tensor, Tensor]) -> Operator:
-    """The operator over other tensors, to which it is wired; ``tensors`` has one for each of its own."""
+    """Return a copy of the operator, wired to other tensors. ``tensors`` maps each of its tensors to the new one."""
     accesses = tuple(
         Access(tensors[a.tensor], a.buffer, a.indices, a.guarded, a.span, a.cut) for a in op.accesses
     )
@@ -183,13 +190,15 @@ class StitchGraph:
     symbols: list[Var] = field(default_factory=list)
 
     def tensors(self) -> Iterator[Tensor]:
-        """Inputs, then every operator's output."""
+        """Yield the inputs, then every operator's output."""
         yield from self.inputs
         for op in self.operators:
             yield op.output
 
     def touched(self) -> Iterator[Tensor]:
-        """The same without inputs that nothing reads, as those of a product without depth."""
+        """Yield the tensors without inputs that nothing reads, as those of a matmul with an empty reduction
+        dimension.
+        """
         read = {access.tensor for op in self.operators for access in op.accesses} | set(self.outputs)
         return (t for t in self.tensors() if t in read or t not in self.inputs)
 

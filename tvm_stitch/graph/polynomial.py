@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Polynomials with integer coefficients over numbered unknowns.
 
-A polynomial maps monomials to coefficients that are not zero; a monomial is the sorted tuple of its unknowns, each as
-often as its power says. Equal polynomials are equal dictionaries.
+A polynomial maps monomials to non-zero coefficients. A monomial is the sorted tuple of its unknowns, each repeated
+as often as its power. Equal polynomials are equal dictionaries.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Polynomial: TypeAlias = dict[Monomial, int]
 Key: TypeAlias = tuple[tuple[Monomial, int], ...]
 
 MOST_TERMS = 400
-"""Terms of a polynomial; what needs more is given up."""
+"""Limit of terms of a polynomial. A larger one raises :class:`TooLarge`."""
 
 
 class TooLarge(ValueError):
@@ -26,82 +26,82 @@ class TooLarge(ValueError):
 
 
 def constant(value: int) -> Polynomial:
-    """The polynomial of degree 0."""
+    """Return the polynomial of degree 0 with the given value."""
     return {(): value} if value else {}
 
 
 def unknown(number: int) -> Polynomial:
-    """The polynomial that is one unknown."""
+    """Return the polynomial that is a single unknown."""
     return {(number,): 1}
 
 
 def as_constant(p: Polynomial) -> int | None:
-    """The value of a polynomial of degree 0, None for others."""
+    """Return the value of a polynomial of degree 0, or None for others."""
     if not p:
         return 0
     return p[()] if len(p) == 1 and () in p else None
 
 
 def key(p: Polynomial) -> Key:
-    """What equal polynomials share, and others do not."""
+    """Return a hashable key that is equal for equal polynomials only."""
     return tuple(sorted(p.items()))
 
 
 def add(a: Polynomial, b: Polynomial, factor: int = 1) -> Polynomial:
-    """``a + factor * b``."""
-    found = dict(a)
+    """Return ``a + factor * b``."""
+    result = dict(a)
     for monomial, coefficient in b.items():
-        value = found.get(monomial, 0) + factor * coefficient
+        value = result.get(monomial, 0) + factor * coefficient
         if value:
-            found[monomial] = value
+            result[monomial] = value
         else:
-            found.pop(monomial, None)
-    return found
+            result.pop(monomial, None)
+    return result
 
 
 def multiply(a: Polynomial, b: Polynomial) -> Polynomial:
-    """``a * b``.
+    """Return ``a * b``.
 
     Raises:
-        TooLarge: when the product has too many terms.
+        TooLarge: if the product has too many terms.
     """
     if len(a) * len(b) > MOST_TERMS:
         raise TooLarge(f"a product of {len(a)} and {len(b)} terms")
-    found: Polynomial = {}
+    result: Polynomial = {}
     for m, c in a.items():
         for n, d in b.items():
             monomial = tuple(sorted(m + n)) if m and n else m or n
-            value = found.get(monomial, 0) + c * d
+            value = result.get(monomial, 0) + c * d
             if value:
-                found[monomial] = value
+                result[monomial] = value
             else:
-                del found[monomial]
-    return found
+                del result[monomial]
+    return result
 
 
 def substitute(p: Polynomial, values: Mapping[int, Polynomial]) -> Polynomial:
-    """``p`` with unknowns replaced.
+    """Return ``p`` with unknowns replaced by polynomials.
 
     Raises:
-        TooLarge: when the result has too many terms.
+        TooLarge: if the result has too many terms.
     """
-    found: Polynomial = {}
+    result: Polynomial = {}
     for monomial, coefficient in p.items():
         term = {tuple(u for u in monomial if u not in values): coefficient}
         for u in monomial:
             if u in values:
                 term = multiply(term, values[u])
-        found = add(found, term)
-    return found
+        result = add(result, term)
+    return result
 
 
 def unknowns(p: Polynomial) -> set[int]:
-    """The unknowns that occur."""
+    """Return the unknowns that occur in a polynomial."""
     return set(chain.from_iterable(p))
 
 
 def without(monomial: Monomial, part: Monomial) -> Monomial | None:
-    """``monomial / part``, None where ``part`` does not divide it."""
+    """Return ``monomial / part``, or None if ``part`` does not divide it."""
     left = list(monomial)
     for u in part:
         if u not in left:
@@ -111,7 +111,8 @@ def without(monomial: Monomial, part: Monomial) -> Monomial | None:
 
 
 def divide(p: Polynomial, by: Polynomial) -> tuple[Polynomial, Polynomial]:
-    """``a`` and ``r`` with ``p == by * a + r``, where no term of ``r`` is a multiple of ``by``'s leading one.
+    """Return ``a`` and ``r`` with ``p == by * a + r``. No term of ``r`` is a multiple of the leading term of
+    ``by``.
 
     The leading term has the highest degree. ``by`` is not zero.
     """
@@ -124,7 +125,7 @@ def divide(p: Polynomial, by: Polynomial) -> tuple[Polynomial, Polynomial]:
         monomial = max(left, key=_order)
         coefficient = left.pop(monomial)
         part = without(monomial, lead)
-        # Constants round down, so that of equal quotients one form is found; signs of others are kept.
+        # Constants round down, so that equal quotients have one form. Other coefficients keep their sign.
         times = coefficient // divisor if not monomial else _truncated(coefficient, divisor)
         if part is None or not times:
             rest[monomial] = coefficient
@@ -137,32 +138,32 @@ def divide(p: Polynomial, by: Polynomial) -> tuple[Polynomial, Polynomial]:
 
 
 def coefficient_of(p: Polynomial, number: int) -> Polynomial | None:
-    """The factor of an unknown that occurs with no power but 0 and 1, None if with others."""
-    found: Polynomial = {}
+    """Return the factor of an unknown that occurs with the powers 0 and 1 only, or None for higher powers."""
+    factor: Polynomial = {}
     for monomial, c in p.items():
         count = monomial.count(number)
         if count > 1:
             return None
         if count:
-            found[tuple(u for u in monomial if u != number)] = c
-    return found
+            factor[tuple(u for u in monomial if u != number)] = c
+    return factor
 
 
 def content(p: Polynomial) -> tuple[int, Monomial]:
-    """The greatest integer and the greatest monomial that divide every term (1 and () of 0)."""
+    """Return the greatest integer and the greatest monomial that divide every term (1 and () for 0)."""
     if not p:
         return 1, ()
     return reduce(gcd, p.values(), 0), reduce(common, p)
 
 
 def common(a: Monomial, b: Monomial) -> Monomial:
-    """The greatest common divisor of two monomials."""
-    left, found = list(b), []
+    """Return the greatest common divisor of two monomials."""
+    left, shared = list(b), []
     for u in a:
         if u in left:
             left.remove(u)
-            found.append(u)
-    return tuple(found)
+            shared.append(u)
+    return tuple(shared)
 
 
 def _order(monomial: Monomial) -> tuple[int, Monomial]:

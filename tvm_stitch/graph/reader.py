@@ -21,21 +21,23 @@ from .rewrite.reduced_order import in_memory_order
 
 
 class Unreadable(Refusal):
-    """A function that no StitchGraph can express; the message names the construct."""
+    """No StitchGraph can express the function. The message names the construct."""
 
 
 def read(func: Any, name: str = "stitch") -> StitchGraph:
-    """Read ``func``.
+    """Read a function into a graph.
+
+    The body is a root block over loop nests. Each nest holds one block with one store. Blocks may have spatial and
+    reduced axes, an init, ``if_then_else``, casts and gathers. A scalar constant in a block of its own becomes an
+    operator of the graph only if it is an output.
 
     Args:
-        func: a PrimFunc whose body is a root block over loop nests that each hold one block with one store; spatial
-            and reduce axes, init, ``if_then_else``, casts and gathers are understood. Scalar constants in blocks of
-            their own are no operators of the graph, unless they are outputs.
+        func: the PrimFunc.
         name: the graph's name.
 
     Raises:
-        Unreadable: when a block does anything else (several stores, extern calls, scatter writes, argmax-like tuple
-            reductions...).
+        Unreadable: if a block does anything else (several stores, extern calls, scatter writes, argmax-like tuple
+            reductions).
     """
     try:
         return _Reader(func, name).graph()
@@ -70,8 +72,8 @@ class _Reader:
         outputs = [self._tensor_of(b) for b in self.params if b in self.written]
         if not outputs:
             raise Unreadable("no parameter is written")
-        found = StitchGraph(self.name, inputs, self.operators, outputs, self.symbols)
-        return in_memory_order(inline_constants(found))
+        graph = StitchGraph(self.name, inputs, self.operators, outputs, self.symbols)
+        return in_memory_order(inline_constants(graph))
 
     def _statement(self, stmt: Any) -> None:
         if compat.kind(stmt) == "SeqStmt":
@@ -121,7 +123,9 @@ class _Reader:
 
     @staticmethod
     def _bindings(block: Any, values: Any, loops: dict[Var, Extent], where: str) -> None:
-        """Every axis runs over a loop of its own, and every loop over an axis: the block is its whole space."""
+        """Check that each axis runs over its own loop, and each loop over an axis, so that the block covers its
+        space.
+        """
         for axis, value in zip(compat.elements(block.iter_vars), compat.elements(values)):
             extent = as_extent(axis.dom.extent)
             if compat.int_value(axis.dom.min) != 0:
@@ -136,7 +140,7 @@ class _Reader:
             raise Unreadable(f"{where} repeats in a loop that no axis names")
 
     def _output_axes(self, store: Any, spatial: dict[Var, Any], where: str) -> list[Axis]:
-        """The spatial axes in the order of the output's dimensions."""
+        """Return the spatial axes in the order of the output's dimensions."""
         axes: list[Axis] = []
         left = dict(spatial)
         for index, dim in zip(compat.elements(store.indices), compat.elements(store.buffer.shape)):
@@ -185,7 +189,7 @@ class _Reader:
 
 
 def _equal_indices(a: Any, b: Any) -> bool:
-    """True when two accesses have the same indices, variable by variable."""
+    """Return whether two accesses have the same indices, compared by variable and by number."""
     return len(a) == len(b) and all(
         compat.same_var(i, j)
         or (compat.int_value(i) is not None and compat.int_value(i) == compat.int_value(j))
@@ -194,9 +198,10 @@ def _equal_indices(a: Any, b: Any) -> bool:
 
 
 def _start(combiner: str, value: Expr) -> Expr:
-    """What a reduction starts from: infinity, where TVM takes the last number of a float type for a maximum's identity.
+    """Return the start value of a reduction: infinity if TVM starts a float maximum or minimum from the type's last
+    number.
 
-    The maximum of nothing but minus infinities is minus infinity.
+    The maximum of minus infinities is minus infinity.
     """
     if combiner not in ("max", "min") or compat.kind(value) != "FloatImm":
         return value
@@ -206,7 +211,7 @@ def _start(combiner: str, value: Expr) -> Expr:
 
 
 def _is_neutral(combiner: str, value: Expr) -> bool:
-    """May every partial result of a reduction start from this value?"""
+    """Return whether every partial result of a reduction may start from this value."""
     wanted = COMBINERS[combiner].neutral
     if wanted is None:
         return True

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes: ints where shapes are static, polynomials over names where they are symbolic, text only when they are printed.
+"""Sizes: ints for static shapes, polynomials over names for symbolic shapes. They become text only for printing.
 
-What is no sum and no product, as ``n // 2``, is a name like any other; in a product it stands in brackets.
+An operation other than sum and product, as ``n // 2``, is a name too. It is printed in brackets within a product.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from .polynomial import Polynomial, TooLarge, add, as_constant, constant, multip
 
 
 class SymbolicSize:
-    """A polynomial over names, with the arithmetic of numbers. It is never a constant: that is an int.
+    """A polynomial over names, with the arithmetic of numbers. A constant size is an int instead.
 
-    Unknown ``i`` of ``terms`` is ``names[i]``. Names stand in the order in which they were first written, which is how
-    a size is printed; it makes no difference to what is equal.
+    Unknown ``i`` of ``terms`` is ``names[i]``. Names are in the order of their first use, which is the order of
+    printing. Equality ignores that order.
     """
 
     __slots__ = ("names", "terms")
@@ -29,7 +29,9 @@ class SymbolicSize:
         return _size(names, add(a, b))
 
     def __radd__(self, other: int) -> Size:
-        return _size(self.names, add(constant(other), self.terms))  # terms keep their order: products show it
+        return _size(
+            self.names, add(constant(other), self.terms)
+        )  # terms keep their order, because printing shows it
 
     def __mul__(self, other: Size) -> Size:
         names, a, b = _over_same_names(self, other)
@@ -76,18 +78,18 @@ Size: TypeAlias = int | SymbolicSize
 
 
 def named(name: str) -> SymbolicSize:
-    """The size that a symbol, or an operation that is no sum and no product, is the name of."""
+    """Return the size named by a symbol, or by an operation other than a sum or a product."""
     return SymbolicSize((name,), unknown(0))
 
 
 def static_size(size: Size) -> int:
-    """A size that is known to be static."""
+    """Return a size that the caller knows to be static."""
     assert isinstance(size, int), f"{size} is symbolic"
     return size
 
 
 def with_sizes_as_text(data: Any) -> Any:
-    """Data as JSON has them: symbolic sizes in dicts, lists and tuples become text."""
+    """Return JSON-like data with the symbolic sizes in its dicts, lists and tuples as text."""
     if isinstance(data, SymbolicSize):
         return str(data)
     if isinstance(data, dict):
@@ -103,15 +105,19 @@ def _size(names: tuple[str, ...], terms: Polynomial) -> Size:
 
 
 def _over_same_names(a: SymbolicSize, b: Size) -> tuple[tuple[str, ...], Polynomial, Polynomial]:
-    """The names of two sizes, and both sizes' polynomials over these."""
+    """Return the names of two sizes, and both sizes' polynomials over these."""
     if isinstance(b, int):
         return a.names, a.terms, constant(b)
-    place = {name: i for i, name in enumerate(dict.fromkeys([*a.names, *b.names]))}
-    return tuple(place), a.terms, substitute(b.terms, {i: unknown(place[n]) for i, n in enumerate(b.names)})
+    position = {name: i for i, name in enumerate(dict.fromkeys([*a.names, *b.names]))}
+    return (
+        tuple(position),
+        a.terms,
+        substitute(b.terms, {i: unknown(position[n]) for i, n in enumerate(b.names)}),
+    )
 
 
 def _bracketed(factor: str) -> str:
-    """A factor in brackets, if it has parts that stand in none."""
+    """Return a factor, in brackets if it holds a space outside of brackets."""
     depth = 0
     for letter in factor:
         depth += (letter in "([") - (letter in ")]")

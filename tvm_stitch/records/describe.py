@@ -30,7 +30,7 @@ def report_of(
     boundaries: Iterable[Boundary],
     computed: Mapping[str, str],
 ) -> Report:
-    """A Report of plans by kernel, reasons by what was left to TVM, and boundaries."""
+    """Return a Report of plans by kernel, reasons by what was left to TVM, and boundaries."""
     kernels = [describe(name, plan) for name, plan in plans.items()]
     devices = sorted({_device(plan.device) for plan in plans.values()})
     edges = [{"producer": b.producer, "consumer": b.consumer, "reason": b.reason} for b in boundaries]
@@ -42,7 +42,7 @@ def _device(device: DeviceModel) -> str:
 
 
 def describe(name: str, plan: KernelPlan) -> Kernel:
-    """A plan as plain data."""
+    """Return a plan as plain data."""
     scheme = schemes(plan)
     operators = [
         {"operator": repr(op), "class": op.op_class.value, "scheme": scheme[op].value}
@@ -135,7 +135,7 @@ def _passes(sched: LoopNest) -> list[dict[str, Any]]:
 
 
 def _launch(plan: KernelPlan) -> dict[str, Any]:
-    """The launch of a plan whose blocks wait for each other: it is fixed, other grids follow from the shapes."""
+    """Return the launch of a plan whose blocks wait for each other: it is fixed, other grids follow from the shapes."""
     if plan.grid is not None:
         barriers = len(plan.phases) - 1 if plan.cooperative else 0
         return {

@@ -73,7 +73,7 @@ def add_all(known: dict[str, Any], more: Iterable[tuple[str, Any]]) -> None:
 
 
 def fresh(name: str, taken: Container[str], numbered: str = "{} ({})") -> str:
-    """The name, with a number behind it, as ``numbered`` has them, where it is taken."""
+    """Return the name, with a number behind it, as ``numbered`` has them, where it is taken."""
     number, found = 1, name
     while found in taken:
         number += 1

@@ -48,7 +48,7 @@ _BOUND = re.compile(r"__launch_bounds__\((\d+)\)(\s+(\w+)\s*\()")
 
 
 def fix_source(code: str, target: Any = None) -> str:
-    """The CUDA C of a module, fit for compilers from CUDA 11 to 13, with the launch bounds that plans rely on.
+    """Return the CUDA C of a module, fit for compilers from CUDA 11 to 13, with the launch bounds that plans rely on.
 
     - Functions on float16 that the code defines itself because CUDA lacked them (``htanh``; newer headers have it) get
       names of their own, and so do their calls.
@@ -154,7 +154,7 @@ def _compile(code: str, target: Any, build: Callable[..., Any] | None) -> Any:
 
 
 def compile_with_nvrtc(code: str, arch: str = DEFAULT_ARCH) -> bytearray:
-    """The cubin of CUDA C for an architecture such as ``"sm_90"``.
+    """Return the cubin of CUDA C for an architecture such as ``"sm_90"``.
 
     NVRTC is the library that TVM itself is linked to, or one on the library path; CUDA's headers are those of NVIDIA's
     wheels, or of a toolkit (``CUDA_PATH``, ``CUDA_HOME``, ``/usr/local/cuda``).

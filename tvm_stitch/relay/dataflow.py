@@ -56,7 +56,7 @@ class Region:
                 return expr
 
     def leaves(self, expr: Expr) -> list[Value]:
-        """The values in an expression, a tuple's fields one by one."""
+        """Return the values in an expression, a tuple's fields one by one."""
         value = self.value(expr)
         if isinstance(value, relay.Tuple):
             return [v for f in value.fields for v in self.leaves(f)]
@@ -66,14 +66,14 @@ class Region:
 
 
 def results_of(call: Expr) -> list[Value]:
-    """The results of a call, as values."""
+    """Return the results of a call, as values."""
     if isinstance(call.checked_type, relay.TupleType):
         return [(call, i) for i in range(len(call.checked_type.fields))]
     return [call]
 
 
 def view(root: Expr, reader: OpReader, templates: Templates | None = None) -> Region:
-    """The nodes of an expression; branches and function literals are not looked into.
+    """Return the nodes of an expression; branches and function literals are not looked into.
 
     What ``templates`` serve are nodes with the graphs that these give.
     """
@@ -120,7 +120,7 @@ def _is_operator_call(expr: Expr) -> bool:
 def _node(
     expr: Expr, region: Region, reader: OpReader, chain: set[Expr], templates: Templates | None
 ) -> Node | None:
-    """The node that makes the expression's value, if any does."""
+    """Return the node that makes the expression's value, if any does."""
     if _is_operator_call(expr):
         return _operator(expr, region, reader, templates)
     if isinstance(expr, relay.TupleGetItem):
@@ -168,13 +168,13 @@ def _operator(call: Expr, region: Region, reader: OpReader, templates: Templates
 
 
 def _shape(value: Value) -> Any:
-    """The shape of a tensor, as text; None for several tensors."""
+    """Return the shape of a tensor, as text; None for several tensors."""
     ty = type_of(value)
     return str(ty.shape) if isinstance(ty, relay.TensorType) else None
 
 
 def _of_template(call: Expr, region: Region, templates: Templates) -> tuple[Node | None, str]:
-    """The node of a call that a template computes; None, and why, for others."""
+    """Return the node of a call that a template computes; None, and why, for others."""
     name = short_name(call.op.name)
     try:
         _readable(call)

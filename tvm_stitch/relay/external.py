@@ -66,7 +66,7 @@ def _leave_scopes_above(target: Any) -> None:
 
 
 def external_function(func: Any, kernel: Any, target: Any) -> Any:
-    """The function for which TVM asks our compiler, in the place of one that a kernel computes.
+    """Return the function for which TVM asks our compiler, in the place of one that a kernel computes.
 
     Args:
         func: what it computes, of the kernel's parameters.
@@ -88,7 +88,7 @@ def external_function(func: Any, kernel: Any, target: Any) -> Any:
 
 @tvm.register_func("relay.ext." + COMPILER, override=True)
 def module_of(func: Any) -> Any:
-    """The runtime module of a scheduled stitch op, with the function under its global symbol."""
+    """Return the runtime module of a scheduled stitch op, with the function under its global symbol."""
     kernel = func.attrs[KERNEL_ATTR]
     with _lock:
         known = _built.get(hash(kernel))
@@ -99,7 +99,7 @@ def module_of(func: Any) -> Any:
 
 @tvm.register_func(f"relay.ext.{COMPILER}.constant_updater", override=True)
 def constants(_func: Any, _name: str) -> dict[str, Any]:
-    """The constants that an external function needs at run time: none, its kernel holds their values.
+    """Return the constants that an external function needs at run time: none, its kernel holds their values.
 
     Without this TVM makes each a parameter of the model, which the AOT executor then does not find.
     """

@@ -102,7 +102,7 @@ _methods = SharedContext(_methods_replaced)
 
 
 def _stitching(original: Callable[..., Any]) -> Callable[..., Any]:
-    """The method, run under our instrument in threads with an open context."""
+    """Return the method, run under our instrument in threads with an open context."""
     signature = inspect.signature(original)
 
     @functools.wraps(original)

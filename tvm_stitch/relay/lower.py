@@ -24,7 +24,7 @@ PRIMITIVE = "Primitive"
 
 
 def typed(func: Any) -> Any:
-    """The function with all types inferred."""
+    """Return the function with all types inferred."""
     return relay.transform.InferType()(tvm.IRModule.from_expr(func))["main"]
 
 
@@ -89,7 +89,7 @@ def _check_shapes(ret_type: Any, graph: StitchGraph) -> None:
 
 
 def tensor_types(ty: Any) -> list[Any]:
-    """The tensor types in a type, in order.
+    """Return the tensor types in a type, in order.
 
     Raises:
         Unreadable: for a type that holds others.
@@ -180,12 +180,12 @@ class OpReader:
 
 
 def type_of(value: Any) -> Any:
-    """The tensor type of a value: an expression, or ``(call, index)`` for one result of several."""
+    """Return the tensor type of a value: an expression, or ``(call, index)`` for one result of several."""
     if isinstance(value, tuple):
         return value[0].checked_type.fields[value[1]]
     return value.checked_type
 
 
 def short_name(name: str) -> str:
-    """An operator's name without its dialect, fit for a function's name: ``"nn.softmax"`` is ``"softmax"``."""
+    """Return an operator's name without its dialect, fit for a function's name: ``"nn.softmax"`` is ``"softmax"``."""
     return name.rsplit(".", 1)[-1]

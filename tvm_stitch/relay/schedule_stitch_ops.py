@@ -70,7 +70,7 @@ class ScheduleStitchOps:
         names = {str(gvar.name_hint) for gvar in mod.functions}
 
         def schedule(func: Any) -> Any:
-            """The external function for a marked one."""
+            """Return the external function for a marked one."""
             scope = str(func.attrs[STITCH_ATTR])
             key = exact_key(func.without_attr(STITCH_ATTR))
             if known.get(key) is None and scope not in self.declined:

@@ -309,5 +309,5 @@ class _Outliner:
 
 
 def is_marked(expr: Any) -> bool:
-    """True for a function literal that :class:`StitchOps` outlined as a stitch op."""
+    """Return True for a function literal that :class:`StitchOps` outlined as a stitch op."""
     return isinstance(expr, relay.Function) and bool(expr.attrs) and STITCH_ATTR in expr.attrs

@@ -26,13 +26,13 @@ _PARTS: dict[Any, Callable[[Expr], list[Expr]]] = {
 
 
 def children(expr: Expr) -> list[Expr]:
-    """The direct sub-expressions; a function literal is a leaf, and so are the clauses of a match."""
+    """Return the direct sub-expressions; a function literal is a leaf, and so are the clauses of a match."""
     parts = _PARTS.get(type(expr))
     return [] if parts is None else parts(expr)
 
 
 def remake(expr: Expr, new: list[Expr]) -> Expr:
-    """The expression over other sub-expressions, in the order of :func:`children`."""
+    """Return the expression over other sub-expressions, in the order of :func:`children`."""
     if all(a.same_as(b) for a, b in zip(children(expr), new)):
         return expr
     if isinstance(expr, relay.Call):
@@ -51,7 +51,7 @@ def remake(expr: Expr, new: list[Expr]) -> Expr:
 
 
 def post_order(roots: Iterable[Expr], below: Callable[[Expr], list[Expr]] = children) -> Iterator[Expr]:
-    """Every expression under the roots once, after those that it is made of."""
+    """Yield every expression under the roots once, after those that it is made of."""
     done: set[Expr] = set()
     for root in roots:
         stack = [(root, False)]
@@ -68,7 +68,7 @@ def post_order(roots: Iterable[Expr], below: Callable[[Expr], list[Expr]] = chil
 
 
 def rewrite(root: Expr, change: Callable[[Expr], Expr]) -> Expr:
-    """The expression with ``change`` applied to all that it is made of, from the leaves up."""
+    """Return the expression with ``change`` applied to all that it is made of, from the leaves up."""
     new: dict[Expr, Expr] = {}
     for expr in post_order([root]):
         new[expr] = change(remake(expr, [new[c] for c in children(expr)]))
@@ -85,7 +85,7 @@ def with_calls(mod: tvm.IRModule, change: Callable[[Expr], Expr]) -> tvm.IRModul
 
 
 def with_bodies(mod: tvm.IRModule, change: Callable[[str, Any], Expr]) -> tvm.IRModule:
-    """The module with ``change(name, func)`` for the bodies of its functions, typed anew."""
+    """Return the module with ``change(name, func)`` for the bodies of its functions, typed anew."""
     new = tvm.IRModule(dict(mod.functions.items()), mod.type_definitions, attrs=mod.attrs)
     for gvar, func in mod.functions.items():
         if isinstance(func, relay.Function) and func.body is not None:

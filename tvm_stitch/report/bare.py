@@ -13,7 +13,7 @@ from .kernel import Kernel
 def bare_report(
     target: str, device: str, kernels: Sequence[Kernel], left: Mapping[str, str], boundaries: Sequence[Reason]
 ) -> ModelReport:
-    """The report of kernels whose calls nobody has recorded.
+    """Return the report of kernels whose calls nobody has recorded.
 
     Args:
         target: as text.

@@ -213,6 +213,6 @@ class ModelReport:
 
 
 def add_sizes(*sizes: Bytes) -> Bytes:
-    """The sum of sizes; None where one is unknown."""
+    """Return the sum of sizes; None where one is unknown."""
     known = [s for s in sizes if s is not None]
     return sum(known) if len(known) == len(sizes) else None

@@ -21,7 +21,7 @@ EMBEDDED_HEIGHT = 720
 
 
 def html_page(report: ModelReport, title: str, embedded: bool = False) -> str:
-    """The page of a report.
+    """Return the page of a report.
 
     Args:
         report: what is shown.

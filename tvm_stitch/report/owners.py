@@ -22,7 +22,7 @@ class Step:
 def owners(
     steps: Sequence[Step], known: Mapping[int, Collection[int]], views: frozenset[str] = frozenset()
 ) -> list[tuple[int, ...]]:
-    """The kernels of every step, in order; none for a view and for what nothing reads.
+    """Return the kernels of every step, in order; none for a view and for what nothing reads.
 
     Args:
         steps: in topological order.
@@ -39,7 +39,7 @@ def owners(
 
 
 def inherited(labels: Sequence[str], steps: Sequence[Step]) -> list[str]:
-    """A label for every step that has none: that of the first step, in order, that reads it and has one."""
+    """Return a label for every step that has none: that of the first step, in order, that reads it and has one."""
     found = list(labels)
     for i in reversed(range(len(steps))):
         for p in steps[i].producers:

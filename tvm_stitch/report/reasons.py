@@ -199,6 +199,6 @@ def plain(markdown: str) -> str:
 
 
 def guide_table() -> list[str]:
-    """The lines of the user guide's table of reasons."""
+    """Return the lines of the user guide's table of reasons."""
     rows = [f"| {r.shown} | {r.meaning} | {r.advice} |" for r in RULES]
     return ["| Reason | What it means | What to do |", "|---|---|---|", *rows]

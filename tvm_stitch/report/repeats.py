@@ -35,7 +35,7 @@ def _saved(length: int, count: int) -> int:
 
 
 def _count(row: Sequence[int], at: int, length: int) -> int:
-    """How many times the ``length`` numbers from ``at`` on stand there."""
+    """Return how many times the ``length`` numbers from ``at`` on stand there."""
     end = at + length
     while end < len(row) and row[end] == row[end - length]:
         end += 1

@@ -45,7 +45,7 @@ class Report:
     time: Callable[..., ModelReport] | None = field(default=None, repr=False, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as JSON-able data. What was measured is under ``"measured"``, if anything was."""
+        """Return the report as JSON-able data. What was measured is under ``"measured"``, if anything was."""
         model = self.model
         times = {"measured": times_of(model)} if model is not None and model.measured_on else {}
         return {
@@ -128,7 +128,7 @@ class Report:
         return why(self._model(), first, second)
 
     def to_html(self, title: str = "Model") -> str:
-        """A page of its own: one HTML file that needs no network.
+        """Return a page of its own: one HTML file that needs no network.
 
         Args:
             title: what to call the model; any text.
@@ -151,7 +151,7 @@ class Report:
         return html_page(self.completed(), "Model", embedded=True)
 
     def code(self, kernel: str) -> str:
-        """The source of a kernel: CUDA C for a CUDA device, else TIR.
+        """Return the source of a kernel: CUDA C for a CUDA device, else TIR.
 
         Args:
             kernel: its name, as the report has it.

@@ -30,7 +30,7 @@ _Equal = tuple[str, str, str]
 
 
 def summary(report: ModelReport, device: str, computed: Mapping[str, str]) -> str:
-    """The report in about 50 lines, whatever the size of the model.
+    """Return the report in about 50 lines, whatever the size of the model.
 
     Args:
         report: what is known.
@@ -83,7 +83,7 @@ def _function(report: ModelReport, name: str, kernels: int) -> str:
 
 
 def _shares(wanted: Sequence[int], room: int) -> list[int]:
-    """How many lines each section gets: those that want few have all of them, the others share the rest."""
+    """Return how many lines each section gets: those that want few have all of them, the others share the rest."""
     found = [0] * len(wanted)
     for done, i in enumerate(sorted(range(len(wanted)), key=lambda i: wanted[i])):
         found[i] = min(wanted[i], max(2, room // (len(wanted) - done)))
@@ -97,7 +97,7 @@ def _place(report: ModelReport, kernel: int) -> str:
 
 
 def _kernels(report: ModelReport, kind: str, heading: str) -> tuple[str, list[str]]:
-    """A heading and a line for each different kernel, with what computes it where that differs."""
+    """Return a heading and a line for each different kernel, with what computes it where that differs."""
     calls: dict[_Equal, list[KernelCall]] = {}
     for kernel in report.kernels:
         if kernel.kind == kind:

@@ -43,7 +43,7 @@ def time_of(calls: Sequence[KernelCall | StockCall]) -> str:
 
 
 def stock_lines(report: ModelReport) -> list[str]:
-    """The kernels of TVM's own pipeline, equal ones once, those that take longest first."""
+    """Return the kernels of TVM's own pipeline, equal ones once, those that take longest first."""
     calls: dict[str, list[StockCall]] = {}
     for call in report.stock_kernels:
         calls.setdefault(call.function, []).append(call)
@@ -52,7 +52,7 @@ def stock_lines(report: ModelReport) -> list[str]:
 
 
 def time_lines(report: ModelReport) -> list[str]:
-    """Every kernel call with its time, in order, for the text that tells everything."""
+    """Return every kernel call with its time, in order, for the text that tells everything."""
     if not report.measured_on:
         return []
     lines = ["", *measured_lines(report), "", "Kernels in order, stitched:", *_each(report.kernels)]
@@ -86,7 +86,7 @@ def _each(kernels: Iterable[KernelCall | StockCall]) -> list[str]:
 
 
 def _sum(kernels: Iterable[KernelCall | StockCall]) -> float | None:
-    """The seconds of kernels together; None where one of them was not measured."""
+    """Return the seconds of kernels together; None where one of them was not measured."""
     total = 0.0
     for kernel in kernels:
         if kernel.measured is None:

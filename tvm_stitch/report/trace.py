@@ -22,7 +22,7 @@ STITCHED, STOCK = 1, 2
 
 
 def trace(report: ModelReport) -> dict[str, Any]:
-    """The kernels of a call one behind the other, and below them those of TVM's own pipeline.
+    """Return the kernels of a call one behind the other, and below them those of TVM's own pipeline.
 
     Each is as long as was measured, else as long as the cost model expects it to take. The model counts bytes and
     launches, no arithmetic: a kernel around a compute-intensive operator takes at least so long. A kernel of symbolic
@@ -55,7 +55,7 @@ def trace(report: ModelReport) -> dict[str, Any]:
 def _process(
     number: int, name: str, kernels: Iterable[KernelCall | StockCall], rows: dict[str, str]
 ) -> list[dict[str, Any]]:
-    """The names of a process and of its rows."""
+    """Return the names of a process and of its rows."""
     events: list[dict[str, Any]] = [
         {"ph": "M", "name": "process_name", "pid": number, "tid": 0, "args": {"name": name}},
         {"ph": "M", "name": "process_sort_index", "pid": number, "tid": 0, "args": {"sort_index": number}},
@@ -69,7 +69,7 @@ def _process(
 def _event(
     process: int, kernel: KernelCall | StockCall, start: float, args: dict[str, Any], report: ModelReport
 ) -> dict[str, Any]:
-    """A kernel that starts at a time in microseconds."""
+    """Return a kernel that starts at a time in microseconds."""
     measured = kernel.measured
     micros = (measured.median if measured else kernel.seconds or 0.0) * 1e6
     if measured:

@@ -44,7 +44,7 @@ def why(report: ModelReport, first: str, second: str) -> str:
 
 
 def kernels_of(report: ModelReport, name: str) -> set[int] | None:
-    """The kernels that a name stands for; None for an operator that no kernel computes.
+    """Return the kernels that a name stands for; None for an operator that no kernel computes.
 
     Raises:
         ValueError: when nothing has the name.
@@ -82,7 +82,7 @@ def _edge_lines(report: ModelReport, edges: list[KernelEdge]) -> list[str]:
 
 
 def _path(report: ModelReport, starts: set[int], ends: set[int]) -> list[int]:
-    """The shortest way along edges from one of some kernels to one of others; empty where there is none."""
+    """Return the shortest way along edges from one of some kernels to one of others; empty where there is none."""
     after: dict[int, list[int]] = {}
     for edge in report.edges:
         after.setdefault(edge.producer, []).append(edge.consumer)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which operators form a stitch op (AStitch 4.1): classify, compose, identify, join horizontally."""
+"""Choose the operators that form a stitch op (AStitch 4.1): classify, compose, identify, join horizontally."""

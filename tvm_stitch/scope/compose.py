@@ -10,12 +10,14 @@ from ..graph.ir import StitchGraph, Tensor, copied
 from .node import Node, Value
 
 Wiring: TypeAlias = tuple[tuple[StitchGraph | None, tuple[int, ...], tuple[tuple[int, bool], ...]], ...]
-"""For each node its graph, by identity, and the values that it reads and makes, numbered as they occur in all nodes;
-with what it makes, whether that is an output."""
+"""For each node its graph (by identity), its inputs and its outputs, each output with whether it leaves the nodes.
+
+Values are numbered by their first occurrence over all nodes.
+"""
 
 
 def wiring(nodes: Sequence[Node], outputs: Collection[Value]) -> Wiring:
-    """What :func:`compose` makes of the nodes: equal for nodes of which it makes graphs that differ in nothing."""
+    """Return a key of the graph that :func:`compose` builds: nodes with equal keys compose to equal graphs."""
     numbers: dict[Value, int] = {}
     return tuple(
         (
@@ -28,9 +30,9 @@ def wiring(nodes: Sequence[Node], outputs: Collection[Value]) -> Wiring:
 
 
 def compose(nodes: Sequence[Node], outputs: Collection[Value], name: str = "stitch") -> StitchGraph:
-    """One graph for ``nodes`` (in topological order), returning the values in ``outputs``.
+    """Return one graph for ``nodes`` (in topological order), with the values in ``outputs`` as its outputs.
 
-    Values that no node of the set makes become the graph's inputs.
+    Values that no node of the set computes become the graph's inputs.
     """
     values: dict[Value, Tensor] = {}
     inputs: list[Tensor] = []

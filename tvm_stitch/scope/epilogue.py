@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Biases, residuals and activations that stay in the kernel of the matmul or convolution before them.
 
-An epilogue is a region of element-wise nodes that starts at a compute-intensive node's result and leaves through one
-value. Besides the region's own values it reads vectors, and tensors that are in memory anyway. By default it is taken
-when it saves a kernel or a round trip through memory: not when all its users are stitched and might as well compute it.
+An epilogue is a region of element-wise nodes that starts at a compute-intensive node's result and leaves through
+one value. Besides the region's values it reads vectors, and tensors that are in memory anyway. By default it is
+taken if it saves a kernel or a round trip through memory. If stitch ops alone use its result, they might as well
+compute it.
 
-A residual that has to be written for this, or that the stitch op behind the region reads too, is stitched instead. On
-a CPU heavy operators stay only where a template of ours computes the matmul: TVM computes exp or erf element by
-element through libm, and a kernel of polynomials is faster than the round trip through memory costs. With a template,
-transpositions of what the region reads are taken in too, and one behind it. The kernels of a library (``-libs``) hold
-no epilogue, nor does Relax's code for CPUs, which has no schedules; there an epilogue has to pay.
+A residual that would have to be written for this, or that the stitch op behind the region reads too, is stitched
+instead. On a CPU heavy operators stay only if a template of this package computes the matmul. TVM computes exp or
+erf element by element through libm. A kernel of polynomials saves more than the round trip through memory costs.
+With a template, transpositions of the region's operands are taken in too, and one behind the region. A library's
+kernels (``-libs``) hold no epilogue. Relax's code for CPUs has no schedules and holds none either, so an epilogue
+has to pay.
 """
 
 from __future__ import annotations
@@ -29,23 +31,25 @@ from .quotient import Quotient
 
 
 def no_template(_graph: StitchGraph) -> bool:
-    """No graph is computed by a template of ours."""
+    """Return False: no template computes the graph."""
     return False
 
 
 @dataclass(frozen=True)
 class EpilogueRules:
-    """What compute-intensive kernels can hold.
+    """Rules for the epilogues that compute-intensive kernels can hold.
 
     Attributes:
         heavy: whether an epilogue may have heavy element-wise operators. TVM's CPU code computes those element by
-            element, so that a vectorized kernel of their own is faster there.
-        greedy: whether it is taken whoever reads its result, unless that would be wider in memory than the
-            compute-intensive node's own. It costs nothing where TVM's schedules always compute an epilogue in
-            registers, and leaves the functions that TVM's fusion makes, so that what was tuned for them serves.
-        template: tells the compute-intensive graphs that a template of ours computes. Their kernels are vectorized
-            throughout, and write a result in any order of its axes.
-        permuted: tells the same of such a graph behind permutations of its operands' axes.
+            element, so that a separate vectorized kernel is faster there.
+        greedy: whether an epilogue is taken whatever reads its result, unless the result is wider in memory than
+            the
+            compute-intensive node's result. It costs nothing if TVM's schedules always compute an epilogue in
+                registers.
+            It also keeps the functions of TVM's fusion, so that schedules tuned for them apply.
+        template: returns whether a template of this package computes a compute-intensive graph. Its kernels are
+            vectorized throughout, and write a result in any order of its axes.
+        permuted: the same for such a graph behind permutations of its operands' axes.
     """
 
     heavy: bool = True
@@ -54,22 +58,22 @@ class EpilogueRules:
     permuted: Callable[[StitchGraph], bool] = no_template
 
     def is_template(self, node: Node) -> bool:
-        """Does a template of ours compute a compute-intensive node?"""
+        """Return whether a template of this package computes a compute-intensive node."""
         return node.graph is not None and self.template(node.graph)
 
     def holds(self, node: Node) -> bool:
-        """Is a node fast in a compute-intensive kernel of TVM's?"""
+        """Return whether a node is fast within a compute-intensive kernel of TVM."""
         return self.heavy or node.graph is None or not any(is_heavy(op.value) for op in node.graph.operators)
 
 
 RULES = EpilogueRules()
-"""The default ones: an epilogue has to pay, whatever operators it has."""
+"""The default rules: an epilogue has to pay, whatever operators it has."""
 
 
 def find_epilogues(
     quotient: Quotient, stitchable: Sequence[bool], rules: EpilogueRules
 ) -> Iterator[list[int]]:
-    """The epilogues, each as its compute-intensive node followed by the element-wise ones, by node number."""
+    """Yield each epilogue as node numbers: its compute-intensive node, then the element-wise ones."""
     finder = _Finder(quotient, stitchable, rules)
     for i, node in enumerate(quotient.nodes):
         if node.kind is NodeKind.COMPUTE and len(node.outputs) == 1:
@@ -82,15 +86,15 @@ def find_epilogues(
 class _Finder:
     def __init__(self, quotient: Quotient, stitchable: Sequence[bool], rules: EpilogueRules):
         self.quotient, self.nodes, self.rules = quotient, quotient.nodes, rules
-        self.free = list(stitchable)  # for epilogues and stitch ops
+        self.free = list(stitchable)  # by node: free for epilogues and stitch ops
 
     def take(self, region: Sequence[int]) -> None:
-        """Its nodes are no other epilogue's, and no stitch op's."""
+        """Mark the region's nodes as used: no other epilogue or stitch op may take them."""
         for i in region:
             self.free[i] = False
 
     def region(self, start: int) -> list[int]:
-        """The largest region from ``start`` on that one value leaves and that is worth it; else ``start`` alone."""
+        """Return the largest region from ``start`` that one value leaves and that pays, else ``start`` alone."""
         region = _Region([start], set(self.nodes[start].outputs), self.rules.is_template(self.nodes[start]))
         best = [start]
         waiting = list(self.quotient.consumers[start])
@@ -105,7 +109,7 @@ class _Finder:
         return best if self.rules.greedy or self._pays(best[-1]) or self._narrows(best, region) else [start]
 
     def _joins(self, user: int, region: _Region) -> bool:
-        """Add a user of the region's values to it, if it is element-wise and its other operands are there."""
+        """Add a user of the region's values to it if it is element-wise and its other operands are available."""
         node = self.nodes[user]
         if not self.free[user] or not (node.escapes or self.quotient.consumers[user]):
             return False
@@ -118,7 +122,7 @@ class _Finder:
             region.values |= set(node.outputs)
             region.permuted = True
             return True
-        others = tensors_beside(node, region.values)
+        others = other_tensors(node, region.values)
         if others is None:
             return False
         makers = {v: self._made_as_read(v, user, region) for v in others}
@@ -131,7 +135,10 @@ class _Finder:
         return True
 
     def _made_as_read(self, value: Value, user: int, region: _Region) -> int | None:
-        """The node that makes a tensor for one user alone of what is in memory, in a template's kernel as it reads."""
+        """Return the node that computes ``value`` from a stored tensor for ``user`` alone, else None.
+
+        A template's kernel computes such a node while it reads the tensor.
+        """
         if not region.vectorized:
             return None
         widened = maker_for(value, user, self.quotient, self.free, lambda node: node.widens)
@@ -145,7 +152,10 @@ class _Finder:
         return node.inputs[0] if node.widened is None else node.widened
 
     def _permuted(self, value: Value, user: int) -> int | None:
-        """The node that permutes the axes of what is in memory, for one user alone: the kernel reads it so."""
+        """Return the node that permutes the axes of a stored tensor for ``user`` alone, else None.
+
+        The kernel reads the tensor in that order.
+        """
         maker = maker_for(value, user, self.quotient, self.free, is_permutation)
         if maker is None:
             return None
@@ -153,7 +163,7 @@ class _Finder:
         return maker if source is None or not self.free[source] else None
 
     def _leaving(self, region: Sequence[int]) -> list[int]:
-        """The nodes of a region whose results are used outside it."""
+        """Return the nodes of a region whose results are used outside of it."""
         inside = set(region)
         return [
             i
@@ -162,24 +172,30 @@ class _Finder:
         ]
 
     def _is_end(self, end: int, region: _Region) -> bool:
-        """May the region end here: no operand is read again by a stitch op behind it, and no wider value written?"""
+        """Return whether the region may end here.
+
+        A stitch op behind the region must not read an operand of it again, and the result must not be wider in
+        memory.
+        """
         if any(self._is_read_behind(v, region) for v in region.others):
             return False
         if self._pays(end):
             return True
         if not self.rules.greedy:
-            return not self.nodes[end].widens  # who reads it widens it
+            return not self.nodes[end].widens  # the reader widens it instead
         (result,) = self.nodes[region.nodes[0]].outputs
         first = next(self.nodes[i] for i in region.nodes[1:] if result in self.nodes[i].inputs)
         return item_bytes(_dtype(self.nodes[end])) <= item_bytes(_dtype(first, result))
 
     def _pays(self, end: int) -> bool:
-        """False when stitch ops alone read the region's result, and might as well compute it."""
+        """Return whether the region's result has other readers than stitch ops, which might as well compute it."""
         readers, escapes = self._readers(self.nodes[end].outputs[0])
         return escapes or not all(self.free[r] for r in readers)
 
     def _narrows(self, nodes: Sequence[int], region: _Region) -> bool:
-        """Would a template write less than its product has, as where it quantizes the result?"""
+        """Return whether a template would write fewer bytes than its matmul's result has, as if it quantizes the
+        result.
+        """
         (product,) = self.nodes[nodes[0]].outputs
         first = next((self.nodes[i] for i in nodes[1:] if product in self.nodes[i].inputs), None)
         if first is None or not region.vectorized:
@@ -187,7 +203,9 @@ class _Finder:
         return item_bytes(_dtype(self.nodes[nodes[-1]])) < item_bytes(_dtype(first, product))
 
     def _readers(self, value: Value) -> tuple[list[int], bool]:
-        """The nodes that read a value, itself or as a view, and whether it is needed beyond the graph."""
+        """Return the nodes that read a value, directly or through views, and whether the value is used beyond the
+        graph.
+        """
         escapes = False
         readers: dict[int, None] = {}
         waiting = [value]
@@ -203,7 +221,10 @@ class _Finder:
         return list(readers), escapes
 
     def _is_stored(self, value: Value, user: int, region: _Region) -> bool:
-        """Is a value in memory anyway? It is unless all that read it could be one stitch op with what makes it."""
+        """Return whether a value is in memory anyway.
+
+        It is, unless all its readers could form one stitch op with its producer.
+        """
         value = self._viewed(value)
         maker = self.quotient.maker.get(value)
         readers, escapes = self._readers(value)
@@ -213,12 +234,12 @@ class _Finder:
         return any(not self.free[r] or (below >> r & 1 and r not in self._behind(region)) for r in readers)
 
     def _is_read_behind(self, value: Value, region: _Region) -> bool:
-        """Would a stitch op behind the region read an operand of the region a second time?"""
+        """Return whether a stitch op behind the region would read an operand of the region a second time."""
         readers, _ = self._readers(self._viewed(value))
         return any(r in self._behind(region) for r in readers if r not in region.nodes)
 
     def _behind(self, region: _Region) -> set[int]:
-        """The nodes that a stitch op behind the region may have: no compute-intensive one in between."""
+        """Return the nodes that a stitch op behind the region may hold: no compute-intensive node lies in between."""
         if region.behind is None:
             region.behind = set()
             waiting = [region.nodes[0]]
@@ -230,7 +251,7 @@ class _Finder:
         return region.behind
 
     def _viewed(self, value: Value) -> Value:
-        """The value that a chain of views starts from."""
+        """Return the value from which a chain of views starts."""
         maker = self.quotient.maker.get(value)
         while maker is not None and self.nodes[maker].is_view:
             value = self.nodes[maker].inputs[0]
@@ -240,7 +261,8 @@ class _Finder:
 
 @dataclass
 class _Region:
-    """An epilogue in the making: its nodes, the first one compute-intensive, their values, and the tensors beside.
+    """An epilogue under construction: its nodes (the first is compute-intensive), their values, and its other
+    operands.
 
     ``vectorized`` says that a template computes it, ``permuted`` that it ends with a permutation of axes.
     """
@@ -254,16 +276,18 @@ class _Region:
 
 
 def _dtype(node: Node, value: Value | None = None) -> str:
-    """The dtype of a node's result, or of one of its inputs."""
+    """Return the dtype of a node's result, or of one of its inputs."""
     graph = node.graph
     assert graph is not None
     return (graph.outputs[0] if value is None else graph.inputs[list(node.inputs).index(value)]).dtype
 
 
-def tensors_beside(node: Node, values: set[Value]) -> dict[Value, Tensor] | None:
-    """The tensors other than vectors that a node reads besides ``values``; None if it is not element-wise on those.
+def other_tensors(node: Node, values: set[Value]) -> dict[Value, Tensor] | None:
+    """Return the tensors other than vectors that a node reads besides ``values``, or None if it is not
+    element-wise.
 
-    It is when it computes one tensor of their shape, element by element, and broadcasts everything else.
+    A node is element-wise if it computes one tensor of the shape of ``values`` from their elements at the same
+    position, and broadcasts everything else.
     """
     graph = node.graph
     assert graph is not None
@@ -301,15 +325,15 @@ def _is_elementwise(op: Operator, inside: set[Tensor], vectors: set[Tensor]) -> 
 
 
 def _is_broadcast(op: Operator, access: Access) -> bool:
-    """Is every index constant or an axis of the operator's result, in order?"""
+    """Return whether the access's indices are constants or axes of the operator's result, in order."""
     if access.guarded:
         return False
-    place = {axis.var: i for i, axis in enumerate(op.spatial)}
+    position = {axis.var: i for i, axis in enumerate(op.spatial)}
     last = -1
     for index in access.indices:
         if kind(index) == "IntImm":
             continue
-        if index not in place or place[index] <= last:
+        if index not in position or position[index] <= last:
             return False
-        last = place[index]
+        last = position[index]
     return True

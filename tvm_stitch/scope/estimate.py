@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Estimate a scope before it is one: what kind of plan it would have, and how long its kernel would take."""
+"""Estimate a scope before it is merged: the kind of its plan, and the time of its kernel."""
 
 from __future__ import annotations
 
@@ -25,31 +25,36 @@ from ..plan.strategies.transposed_loads import plan_crossed
 
 @dataclass(frozen=True)
 class KernelEstimate:
-    """A scope as a kernel.
+    """The estimate of a scope as one kernel.
 
-    ``grid``: it would have a grid-wide plan. ``seconds`` in all, of which data moves for ``moving``; for ``idle`` of
-    them the last wave leaves room. ``scattered``: it would read or write across memory. All None where a shape is
-    symbolic or the device is not a GPU: nothing is known.
+    Times are None if a shape is symbolic or the device is not a GPU.
+
+    Attributes:
+        grid: whether it would have a grid-wide plan.
+        seconds: time of the kernel.
+        moving: seconds of it in which data moves.
+        idle: seconds of it in which the last wave leaves part of the device idle.
+        uncoalesced: whether it would read or write uncoalesced.
     """
 
     grid: bool = False
     seconds: float | None = None
     moving: float | None = None
     idle: float = 0.0
-    scattered: bool = False
+    uncoalesced: bool = False
 
 
 FREE = KernelEstimate(False, 0.0, 0.0)
-"""A view outside a kernel."""
+"""The estimate of a view outside a kernel."""
 
 Estimator = Callable[[StitchGraph], KernelEstimate]
 
 
 def in_block(graph: StitchGraph, spaces: IndexSpaces | None = None) -> KernelEstimate:
-    """Estimate a graph for one row domain, of which only the kind is told.
+    """Estimate a graph for one row domain. Only the kind of plan is known, no times.
 
     Raises:
-        Misaligned: when no domain serves it.
+        Misaligned: if no row domain fits.
     """
     align(graph, spaces=spaces)
     return KernelEstimate()
@@ -58,16 +63,16 @@ def in_block(graph: StitchGraph, spaces: IndexSpaces | None = None) -> KernelEst
 def estimate_kernel(
     graph: StitchGraph, device: DeviceModel | None, config: StitchConfig, spaces: IndexSpaces | None = None
 ) -> KernelEstimate:
-    """Estimate what ``choose_plan`` would make of a graph.
+    """Estimate the plan that ``choose_plan`` would choose for a graph.
 
     Args:
         graph: the operators of a scope.
-        device: what it is for; None, where that is not known, asks for one row domain.
-        config: says whether there may be grid barriers.
-        spaces: what was found of the same operators in other graphs, for one row domain.
+        device: the device. None if it is unknown: then the graph has to fit one row domain.
+        config: says whether grid barriers are allowed.
+        spaces: index spaces found for the same operators in other graphs, for one row domain.
 
     Raises:
-        Misaligned: when there is no plan, with the reason.
+        Misaligned: if there is no plan, with the reason.
     """
     if device is not None and not device.is_gpu:
         count = len(graph.operators)
@@ -77,10 +82,10 @@ def estimate_kernel(
             )
     if device is None or not device.is_gpu:
         return in_block(graph, spaces)
-    found = choose(graph, device, config)
-    if isinstance(found, Partition):
-        return _grid_wide(found, device, device.cooperative and config.grid_barriers)
-    return _one_domain(found, device)
+    plan = choose(graph, device, config)
+    if isinstance(plan, Partition):
+        return _grid_wide(plan, device, device.cooperative and config.grid_barriers)
+    return _one_domain(plan, device)
 
 
 def _one_domain(alignment: Alignment, device: DeviceModel) -> KernelEstimate:
@@ -95,17 +100,19 @@ def _one_domain(alignment: Alignment, device: DeviceModel) -> KernelEstimate:
     return KernelEstimate(False, seconds(work, device), moving, idle, scattered > 0)
 
 
-def _grid_wide(found: Partition, device: DeviceModel, barriers: bool) -> KernelEstimate:
-    scattered = {piece: scattered_bytes(piece.alignment) for pieces in found.phases for piece in pieces}
-    phases = [[_load(piece, found, device, scattered[piece]) for piece in pieces] for pieces in found.phases]
-    resident = barriers and (len(phases) > 1 or bool(found.crossing.shared))
+def _grid_wide(partition: Partition, device: DeviceModel, barriers: bool) -> KernelEstimate:
+    scattered = {piece: scattered_bytes(piece.alignment) for pieces in partition.phases for piece in pieces}
+    phases = [
+        [_load(piece, partition, device, scattered[piece]) for piece in pieces] for pieces in partition.phases
+    ]
+    resident = barriers and (len(phases) > 1 or bool(partition.crossing.shared))
     work = Work(phases, True, resident, barriers)
     across = any(scattered.values())
-    return KernelEstimate(True, seconds(work, device), moving_seconds(work, device), scattered=across)
+    return KernelEstimate(True, seconds(work, device), moving_seconds(work, device), uncoalesced=across)
 
 
-def _load(piece: Slice, found: Partition, device: DeviceModel, scattered: int) -> Load:
-    partials = (bytes_of(found.crossing.partials[op]) for op in piece.cross_row)
+def _load(piece: Slice, partition: Partition, device: DeviceModel, scattered: int) -> Load:
+    partials = (bytes_of(partition.crossing.partials[op]) for op in piece.cross_row)
     moved = static_size(sum([least_bytes(piece.graph), *partials])) + scattered
     if piece.replicated:
         return Load(moved, share_of(1, device))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scope identification as a target wants it: what its kernels may hold, and what they would cost."""
+"""Scope identification for a target: the limits of its kernels, and their estimated time."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ def identify_for(
 
     Args:
         nodes: the calls of a dataflow block.
-        target: a TVM target, or None where it is not known.
-        config: limits, and what is allowed.
-        topi: whether TOPI's schedules serve what is left (Relay's, or Ansor's in their place), for CPUs too; else
-            dlight's, for GPUs alone. Both compute an epilogue where the matmul leaves its result. A library's kernels,
-            which the target may ask for (``-libs``), do not.
-        excluded: says of the nodes of a scope, and its graph, that TVM is to have them.
-        template: tells the compute-intensive graphs that a template of ours computes.
-        permuted: tells the same of such a graph behind permutations of its operands' axes.
+        target: a TVM target, or None if it is unknown.
+        config: limits, and permitted rewrites.
+        topi: whether TOPI's schedules (Relay's, or Ansor's in their place) compute the remaining operators, on CPUs
+            too. Otherwise dlight's do, on GPUs only. Both compute an epilogue where the matmul leaves its result.
+                The
+            kernels of a library, which the target may ask for (``-libs``), do not.
+        excluded: returns whether TVM is to have a scope, from the scope's nodes and graph.
+        template: returns whether a template of this package computes a compute-intensive graph.
+        permuted: the same for such a graph behind permutations of its operands' axes.
     """
     gpu = target is None or "gpu" in target.keys
     device = device_model(target, config) if target is not None else None
@@ -51,7 +52,7 @@ def identify_for(
         template=template,
         permuted=permuted,
     )
-    spaces = IndexSpaces()  # the same nodes are asked about, alone and with others
+    spaces = IndexSpaces()  # the same nodes are estimated alone and with others
 
     def estimate(graph: StitchGraph) -> KernelEstimate:
         return estimate_kernel(graph, device, limited, spaces)
@@ -60,7 +61,7 @@ def identify_for(
 
 
 def _identified(nodes: Sequence[Node], config: StitchConfig, run: Callable[[], Identified]) -> Identified:
-    """What a partition of the nodes gives; where it fails, with the fewest of them left to TVM that make it fail."""
+    """Return a partition of the nodes. If it fails, leave the fewest nodes to TVM with which it succeeds."""
     try:
         return run()
     except Exception as err:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What TVM's ``FuseOps`` makes of a graph of nodes: which of them share a kernel where no scope takes them.
+"""Predict TVM's ``FuseOps`` on a graph of nodes: the nodes outside of scopes that share a kernel.
 
-The rules are TVM's, of Relax and Relay alike. A node is fused into the node that all paths from it meet at (its
-immediate post-dominator), with everything on those paths, if the patterns on the way allow it: in a first sweep what is
-element-wise or broadcasts, and matmuls with what is element-wise behind them; in a second one what is injective, and
-in a third what reaches an injective node through a tuple.
+The rules are TVM's, the same in Relax and Relay. All paths from a node meet at its immediate post-dominator. The node
+is fused into it, with everything on those paths, if the patterns on the way allow it. There are three sweeps:
+
+1. element-wise nodes and broadcasts, and matmuls with element-wise nodes behind them, 2. injective nodes, 3. nodes
+that reach an injective node through a tuple.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class Pattern(enum.IntEnum):
 class FusionGraph:
     """Vertices 0..n-1 in topological order, each with its pattern.
 
-    ``uses`` are a vertex's readers, each with the pattern in which it reads; ``kept`` marks vertices whose value is
-    needed beyond the graph.
+    ``uses`` holds the readers of each vertex, with the pattern of the read. ``kept`` marks vertices whose value is
+    used beyond the graph.
     """
 
     patterns: list[int] = field(default_factory=list)
@@ -39,18 +40,20 @@ class FusionGraph:
     kept: list[bool] = field(default_factory=list)
 
     def add(self, pattern: int, reads: Iterable[tuple[int, int]] = (), kept: bool = False) -> int:
-        """A new vertex, which reads others that are there, in some pattern each."""
+        """Return a new vertex. ``reads`` holds existing vertices, each with the pattern in which the new one reads
+        it.
+        """
         new = len(self.patterns)
         self.patterns.append(pattern)
         self.uses.append([])
         self.kept.append(kept)
-        for vertex, how in reads:
-            self.uses[vertex].append((new, how))
+        for vertex, pattern_of_read in reads:
+            self.uses[vertex].append((new, pattern_of_read))
         return new
 
 
 def fuse(graph: FusionGraph) -> list[int]:
-    """The group of every vertex, named by one of its vertices."""
+    """Return the group of every vertex, named by one of its members."""
     fuser = _Fuser(graph)
     for sweep in range(3):
         fuser.sweep(sweep)
@@ -62,7 +65,7 @@ class _Fuser:
         self.graph, self.uses = graph, graph.uses
         count = len(graph.patterns)
         self.parent: list[int | None] = [None] * count  # the immediate post-dominator
-        self.way = [int(Pattern.OPAQUE)] * count  # the widest pattern on the way there
+        self.way = [int(Pattern.OPAQUE)] * count  # the widest pattern on the path there
         self.depth = [1] * count
         for v in reversed(range(count)):
             self._dominate(v)
@@ -76,8 +79,8 @@ class _Fuser:
             return
         way = int(Pattern.ELEMENTWISE)
         meet: int | None = None
-        for i, (user, how) in enumerate(self.uses[v]):
-            way = max(way, how)
+        for i, (user, pattern) in enumerate(self.uses[v]):
+            way = max(way, pattern)
             if i == 0:
                 meet = user
             else:
@@ -86,7 +89,7 @@ class _Fuser:
         self.depth[v] = 1 if meet is None else self.depth[meet] + 1
 
     def _meet(self, a: int | None, b: int | None, way: int) -> tuple[int | None, int]:
-        """Where the ways from two vertices meet, and the widest pattern on them."""
+        """Return the vertex at which the paths from two vertices meet, and the widest pattern on them."""
         while a != b:
             if a is None or b is None:
                 return None, way
@@ -99,14 +102,14 @@ class _Fuser:
 
     # -- groups -------------------------------------------------------------------------------------------------
     def root(self, v: int) -> int:
-        """What names the group of a vertex."""
+        """Return the vertex that names the group of a vertex."""
         while self.group[v] != v:
             self.group[v] = self.group[self.group[v]]
             v = self.group[v]
         return v
 
     def sweep(self, sweep: int) -> None:
-        """Fuse what one of the three sweeps may, in topological order."""
+        """Run one of the three sweeps, in topological order."""
         for v in range(len(self.group)):
             meet, own = self.parent[v], self.pattern[self.root(v)]
             if own == Pattern.OPAQUE or meet is None:
@@ -128,7 +131,7 @@ class _Fuser:
                 self._try(v, meet, _only_up_to(Pattern.INJECTIVE))
 
     def _try(self, start: int, end: int, allowed: Callable[[int, bool], bool]) -> None:
-        """Fuse all vertices on paths between two, if their groups' patterns allow it."""
+        """Fuse all vertices on paths between two vertices, if their groups' patterns allow it."""
         inside = {start}
         waiting = [start]
         while waiting:

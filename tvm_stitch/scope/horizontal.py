@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Horizontal fusion (remote stitching in AStitch 4.1): join scopes with no path between them into one launch.
+"""Horizontal fusion (remote stitching in AStitch 4.1): join scopes without a path between them into one launch.
 
-Siblings, which read the same large input, save reading it again. Others save a launch: scopes of equal shape share a
-row domain, scopes of different shapes lie side by side in a grid. Nothing is joined that would make an operator wait:
-its *level* says after how many kernels, one behind the other, a scope is done.
+Siblings, which read the same large input, save reading it again. Others save a launch. Scopes of equal shape share
+a row domain, and scopes of different shapes lie side by side in a grid. No join may delay an operator. A scope's
+*level* is the number of consecutive kernels after which it is done.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def fuse_horizontally(merger: Merger, is_scope: Callable[[int], bool]) -> None:
 
     Args:
         merger: the scopes, which are merged in place.
-        is_scope: tells stitch scopes from other units.
+        is_scope: returns whether a unit is a stitch scope.
     """
     fusion = _HorizontalFusion(merger, is_scope)
     fusion.join_siblings()
@@ -33,7 +33,7 @@ def fuse_horizontally(merger: Merger, is_scope: Callable[[int], bool]) -> None:
 
 @dataclass
 class _Bin:
-    """Scopes to be merged, with the unions of their bit sets, and the operators that wait for them."""
+    """Scopes to merge, the unions of their bit sets, and the operators that wait for them."""
 
     scopes: list[int] = field(default_factory=list)
     inside: int = 0
@@ -83,7 +83,9 @@ class _HorizontalFusion:
 
     # -- bins ---------------------------------------------------------------------------------------------------
     def signature(self, scope: int) -> Hashable | None:
-        """What makes scopes alike: the sizes of their outputs and reductions; None for views."""
+        """Return the sizes of a scope's outputs and reductions, which are equal for scopes of one kind. None for
+        views.
+        """
         sizes: set[Hashable] = set()
         for i in self.quotient.members[scope]:
             node = self.quotient.nodes[i]
@@ -94,7 +96,9 @@ class _HorizontalFusion:
         return frozenset(sizes) or None
 
     def whatever(self, scope: int) -> Hashable | None:
-        """The same for all scopes that may share a launch with others; None where that costs more than it saves."""
+        """Return one key for all scopes that may share a launch with others, or None if sharing costs more than it
+        saves.
+        """
         moving = self.merger.worth[scope].moving
         if not moving or moving * (1 / heuristics.SIDE_BY_SIDE_SHARE - 1) > heuristics.LAUNCH_SECONDS:
             return None
@@ -109,19 +113,19 @@ class _HorizontalFusion:
         for s in sorted(order, key=lambda s: self.level[s]):
             opened = bins.setdefault(kind(s), [])
             new = self._bin(s)
-            for found in reversed(opened):
-                if self._fits(found, new, weigh=not alike):
-                    self._put(found, new)
+            for candidate in reversed(opened):
+                if self._fits(candidate, new, weigh=not alike):
+                    self._put(candidate, new)
                     break
             else:
                 opened.append(new)
                 if len(opened) > heuristics.OPEN_BINS:
                     closed.append(opened.pop(0))
-        for found in [*closed, *(b for opened in bins.values() for b in opened)]:
-            self._merge(found.scopes)
+        for candidate in [*closed, *(b for opened in bins.values() for b in opened)]:
+            self._merge(candidate.scopes)
 
     def _merge(self, scopes: Sequence[int]) -> None:
-        """Merge all of them, or else halves."""
+        """Merge all scopes, or else each half."""
         if len(scopes) < 2:
             return
         level, ready = max(self.level[s] for s in scopes), max(self.ready[s] for s in scopes)
@@ -165,10 +169,11 @@ class _HorizontalFusion:
 
     # -- the critical path --------------------------------------------------------------------------------------
     def _delay(self, a: _Bin, b: _Bin, weigh: bool) -> bool:
-        """Would an operator that needs one of them wait for the other?
+        """Return whether an operator that needs one of two bins would wait for the other.
 
-        It waits for both anyway, or until a level at which the other is done; but with ``weigh`` not for one whose
-        data takes longer to move than a launch takes, unless it runs while the first one's last wave does.
+        There is no delay if the operator needs both, or is not ready before the other one is done. With ``weigh``,
+        the other's data must also not take longer to move than a launch takes, unless it runs during the first
+        one's last wave.
         """
         return any(self._waits(x, y, weigh) for x, y in ((a, b), (b, a)))
 
@@ -183,7 +188,7 @@ class _HorizontalFusion:
 
 
 def _is_large(size: Extent, others: list[Extent]) -> bool:
-    """Is the tensor of about the size of the largest one its reader touches?"""
+    """Return whether a tensor is about as large as the largest one that its reader touches."""
     static = [s for s in others if isinstance(s, int)]
     if isinstance(size, int):
         return len(static) == len(others) and 2 * size >= max(static)

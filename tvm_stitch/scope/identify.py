@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stitching-scope identification (AStitch 4.1): grow maximal sets of memory-intensive nodes that may form a kernel.
 
-Nodes are visited in topological (breadth-first) order and each is joined with the scopes that feed it, as long as no
-cycle arises, a kernel's limits hold, and there is a plan for the whole scope that does not lose against two kernels.
+Nodes are visited in topological (breadth-first) order. Each is joined with the scopes that feed it on three
+conditions: no cycle arises, a kernel's limits hold, and the whole scope has a plan no slower than two kernels.
 Scopes that leave more kernels to TVM than they save are given up. Every refusal is recorded.
 """
 
@@ -29,13 +29,13 @@ Excluded = Callable[[Sequence[Node], StitchGraph], bool]
 
 
 def nothing(_nodes: Sequence[Node], _graph: StitchGraph) -> bool:
-    """Excludes no scope."""
+    """Return False: TVM is to have no scope."""
     return False
 
 
 @dataclass
 class Scope:
-    """A stitch op in the making: its nodes, what leaves it, and its graph."""
+    """A stitch op under construction: its nodes, the values that enter and leave it, and its graph."""
 
     nodes: list[Node]
     inputs: list[Value]
@@ -45,7 +45,7 @@ class Scope:
 
 @dataclass
 class Boundary:
-    """Why an edge is not inside a kernel. ``edge`` are the indices of the nodes at its ends."""
+    """An edge outside of all kernels, with the reason. ``edge`` holds the indices of the nodes at its ends."""
 
     producer: str
     consumer: str
@@ -57,9 +57,9 @@ class Boundary:
 class Identified:
     """The result: scopes, matmul epilogues left to TVM, every unit in an executable order, and the boundaries.
 
-    ``left`` names the calls that no scope could take, with the reason; compute-intensive ones are not among them.
-    ``users`` are the indices of the nodes that read a value. ``views`` are the reshapes that are to be views, whatever
-    TVM would fuse them with.
+    ``left`` names the calls that no scope could take, with the reason. Compute-intensive calls are not among them.
+    ``users`` holds the indices of the nodes that read a value. ``views`` are the reshapes that must become views,
+    whatever TVM would fuse them with.
     """
 
     scopes: list[Scope]
@@ -72,14 +72,18 @@ class Identified:
     views: Set[Node] = frozenset()
 
     def checked_left(self, config: StitchConfig) -> dict[str, str]:
-        """What is left to TVM, by name; in strict mode a StitchError."""
+        """Return the calls left to TVM and the reasons, by name.
+
+        Raises:
+            StitchError: in strict mode, if there are any.
+        """
         if config.strict and self.left:
             name, reason = next(iter(self.left.items()))
             raise StitchError(f"{name} cannot be stitched: {reason}")
         return self.left
 
     def interface(self, nodes: Sequence[Node]) -> tuple[list[Value], list[Value]]:
-        """What some nodes read from outside, and the results that others read or that are needed beyond the graph."""
+        """Return the values that nodes read from outside, and their results that are used outside."""
         inside = {n.index for n in nodes}
         leaving = [
             v
@@ -91,8 +95,8 @@ class Identified:
 
 
 def _inputs(nodes: Sequence[Node]) -> list[Value]:
-    made = {v for n in nodes for v in n.outputs}
-    return list(dict.fromkeys(v for n in nodes for v in n.inputs if v not in made))
+    computed = {v for n in nodes for v in n.outputs}
+    return list(dict.fromkeys(v for n in nodes for v in n.inputs if v not in computed))
 
 
 def identify(
@@ -107,10 +111,11 @@ def identify(
 
     Args:
         nodes: the calls of a dataflow block.
-        config: limits, and what is allowed.
-        rules: what an epilogue may hold, and when it is taken (if ``config`` lets it be).
-        estimate: says what a graph would be as one kernel; raises Misaligned, with the reason, where it cannot be.
-        excluded: says of the nodes of a scope, and its graph, that TVM is to have them.
+        config: limits, and permitted rewrites.
+        rules: the operators that an epilogue may hold, and when it is taken (if ``config`` permits epilogues).
+        estimate: returns the estimate of a graph as one kernel. It raises Misaligned, with the reason, if there is
+            none.
+        excluded: returns whether TVM is to have a scope, from the scope's nodes and graph.
         views: whether reshapes outside of scopes are views, which TVM does not fuse with anything.
     """
     return _Identifier(nodes, config, rules, estimate).run(excluded, views)
@@ -128,7 +133,7 @@ class _Identifier:
         self.refused: list[tuple[int, int, str]] = []
         self.lossy: list[tuple[int, int]] = []
         self.declined: dict[int, str] = {}
-        self.held: dict[int, str] = {}  # in an epilogue
+        self.held: dict[int, str] = {}  # reasons of nodes in an epilogue
 
     def run(self, excluded: Excluded, views: bool) -> Identified:
         self.stitchable = [n.kind is NodeKind.MEMORY and self._alone(n) for n in self.nodes]
@@ -149,23 +154,23 @@ class _Identifier:
             i for i, n in enumerate(self.nodes) if n.kind is NodeKind.COMPUTE and self.rules.is_template(n)
         ]
 
-        def free_but(found: Mapping[int, Sequence[int]]) -> list[bool]:
-            taken = {i for nodes in found.values() for i in nodes}
+        def free_but(chains: Mapping[int, Sequence[int]]) -> list[bool]:
+            taken = {i for nodes in chains.values() for i in nodes}
             return [stitchable and i not in taken for i, stitchable in enumerate(self.stitchable)]
 
         borders = find_prologues(self.quotient, self.stitchable, anchors, self.rules.permuted, is_border, {})
         behind = {c[0]: c[1:] for c in find_epilogues(self.quotient, free_but(borders), self.rules)}
         free = free_but(behind)
         before = find_prologues(self.quotient, free, anchors, self.rules.permuted, is_permutation, borders)
-        found = []
+        epilogues = []
         for anchor in sorted({*behind, *before}):
             scope = anchor
             for i in [*before.get(anchor, []), *behind.get(anchor, [])]:
                 scope = self.quotient.merge(scope, i)
                 self.stitchable[i] = False
                 self.held[i] = f"computed in the kernel of {self.nodes[anchor].name}"
-            found.append([self.nodes[i] for i in self.quotient.members[scope]])
-        return found
+            epilogues.append([self.nodes[i] for i in self.quotient.members[scope]])
+        return epilogues
 
     def _alone(self, node: Node) -> bool:
         why = self.merger.alone(node.index)
@@ -178,9 +183,9 @@ class _Identifier:
 
     # -- growing ------------------------------------------------------------------------------------------------
     def _grow(self, order: Sequence[int]) -> None:
-        """Join every node with its producers, more nodes at a time as long as that succeeds.
+        """Join every node with its producers, with more nodes at a time as long as that succeeds.
 
-        Where it fails, halving finds the first node that has to be looked at alone.
+        After a failure, halving finds the first node that has to be joined alone.
         """
         at, many = 0, 1
         wrong: int | None = None  # the end of a batch that failed
@@ -199,7 +204,7 @@ class _Identifier:
                 wrong = None
 
     def _join_many(self, batch: Sequence[int]) -> bool:
-        """Join nodes with their producers as if no scope could be too much for a kernel, and see whether none is."""
+        """Join nodes with their producers without checking the plans, then check that every scope has one."""
         before, noted = self.quotient.snapshot(), len(self.refused)
         touched = set()
         for i in batch:
@@ -216,13 +221,18 @@ class _Identifier:
         return False
 
     def _joins_its_reader(self, i: int) -> bool:
-        """Is a node a cast that its only reader makes best: what is between two kernels is then the narrower type."""
+        """Return whether a node is a cast that its only reader best computes.
+
+        Two kernels then exchange the narrower type.
+        """
         node, readers = self.nodes[i], self.quotient.consumers[i]
         one = len(readers) == 1 and self.stitchable[readers[0]]
         return self.stitchable[i] and node.widens and not node.escapes and one
 
     def _feeding(self, i: int) -> Iterator[tuple[int, int]]:
-        """The nodes that a node is joined with, each with who reads it: the node, or a cast that is joined with it."""
+        """Yield the nodes that a node is joined with, each with its reader: the node, or a cast that is joined with
+        it.
+        """
         waiting = [] if i in self.late else [(p, i) for p in self.quotient.producers[i]]
         while waiting:
             p, reader = waiting.pop(0)
@@ -231,14 +241,16 @@ class _Identifier:
                 waiting = [*((q, p) for q in self.quotient.producers[p]), *waiting]
 
     def _join_late(self) -> None:
-        """Join those casts with their producers that could not be joined with what reads them."""
+        """Join casts that could not be joined with their readers with their producers."""
         late, self.late = self.late, set()
         for i in sorted(late):
             if len(self.quotient.members[self.quotient.scope_of[i]]) == 1:
                 self._join_producers(i)
 
     def _edges(self, i: int) -> Iterator[tuple[int, int, int, int]]:
-        """The nodes that feed one from other scopes, who reads each, its scope and the node's as they are by then."""
+        """Yield the nodes of other scopes that feed a node: each with its reader, its scope, and the node's current
+        scope.
+        """
         for p, reader in self._feeding(i):
             a, b = self.quotient.scope_of[p], self.quotient.scope_of[i]
             if a == b:
@@ -250,10 +262,12 @@ class _Identifier:
                 self.refused.append((p, reader, known or self.nodes[p].kind.value))
 
     def _join_producers(self, i: int) -> None:
-        """Join a node with its producers: first where one row domain goes on, then where it would be grid-wide."""
+        """Join a node with its producers: first those that keep one row domain, then those that need a grid-wide
+        plan.
+        """
         later = []
         for p, reader, a, b in self._edges(i):
-            refusal = self.merger.try_merge(a, b, turn=False)
+            refusal = self.merger.try_merge(a, b, grid_wide=False)
             if refusal is not None and refusal.lossy:
                 later.append((p, reader))
             elif refusal is not None:
@@ -272,14 +286,14 @@ class _Identifier:
                 self.lossy.append((p, i))
 
     def _reconsider(self) -> None:
-        """Merges that lost once may win now that the scopes have grown."""
+        """Try again merges that were too slow before: they may pay now that the scopes have grown."""
         lossy, self.lossy = self.lossy, []
         for p, i in lossy:
             self._join_edge(p, i)
 
     # -- views --------------------------------------------------------------------------------------------------
     def _release_views(self) -> None:
-        """Take reshapes out of a scope's border, where TVM makes them views that cost nothing."""
+        """Take reshapes out of a scope's border if TVM turns them into views that cost nothing."""
         for scope in [s for s in self.quotient.members if self._is_scope(s)]:
             changed = True
             while changed:
@@ -317,7 +331,7 @@ class _Identifier:
                 self._give_back(self.quotient.take_apart(scope))
 
     def _scopes(self) -> list[int]:
-        """The scopes that become stitch ops."""
+        """Return the scopes that become stitch ops."""
         members = self.quotient.members
         return [
             s for s in members if self._is_scope(s) and not all(self.nodes[i].is_view for i in members[s])
@@ -328,7 +342,7 @@ class _Identifier:
             self.stitchable[i] = False
 
     def _weigh(self, epilogues: list[list[Node]], views: bool) -> None:
-        """Give up the scopes, and epilogues, with which there would be more kernels than TVM alone makes."""
+        """Give up the scopes and epilogues with which there would be more kernels than TVM alone makes."""
         q = self.quotient
         kernels = dict.fromkeys(self._scopes(), 1)
         for s in [s for s, members in q.members.items() if s not in kernels and self._is_scope(s)]:
@@ -337,7 +351,9 @@ class _Identifier:
         self.views = {i for i, n in enumerate(self.nodes) if views and n.is_view and not n.escapes}
         kernels |= {i: 0 for i in self.views if q.members.get(i) == [i] and i not in kernels}
         slow = {i for i, n in enumerate(self.nodes) if n.graph is not None and not self.rules.holds(n)}
-        for members in Weigher(q, kernels, slow).run():  # TVM computes those slowly in a matmul's kernel
+        for members in Weigher(
+            q, kernels, slow
+        ).run():  # TVM computes the nodes in ``slow`` slowly in a matmul's kernel
             self._give_back(members)
             self.views -= set(members)
             inside = set(members)
@@ -356,16 +372,16 @@ class _Identifier:
             order.append(nodes)
             if not self._is_scope(s) or all(n.is_view for n in nodes):
                 continue
-            found = self.merger.outputs(members)
-            outputs = [v for n in nodes for v in n.outputs if v in found]
-            scopes.append(Scope(nodes, _inputs(nodes), outputs, compose(nodes, found)))
+            leaving = self.merger.outputs(members)
+            outputs = [v for n in nodes for v in n.outputs if v in leaving]
+            scopes.append(Scope(nodes, _inputs(nodes), outputs, compose(nodes, leaving)))
         left = {self.nodes[i].name: why for i, why in self.declined.items()}
         left |= {n.name: n.reason for n in self.nodes if n.kind is NodeKind.OPAQUE and n.is_call}
         views = {self.nodes[i] for i in self.views}
         return Identified(scopes, epilogues, order, self._boundaries(), left, self.quotient.users, views)
 
     def _boundaries(self) -> list[Boundary]:
-        """The edges that were refused and are still between scopes, each with its last reason."""
+        """Return the refused edges that still lie between scopes, each with its last reason."""
         reasons = {(p, i): why for p, i, why in self.refused}
         scope_of = self.quotient.scope_of
         return [

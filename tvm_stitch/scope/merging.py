@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Merge scopes: what forbids it, what it is worth, and one by one or many at a time.
+"""Merge scopes: check obstacles, compare times, merge one by one or many at a time.
 
-Planning what a merge would give takes time that grows with the scope, so that a scope grown node by node would be
-planned over and over. Merges are therefore tried many at a time, and one by one only where that fails.
+Planning a merge takes time that grows with the scope. A scope grown node by node would be planned over and over.
+Many merges are therefore tried at a time, and one by one only if that fails.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from .quotient import Quotient, State
 
 
 @dataclass(frozen=True)
-class Refusal:
-    """Why two scopes are not merged; ``lossy`` when they could be, but two kernels take less time than one."""
+class RefusedMerge:
+    """The reason why two scopes are not merged. ``lossy`` marks a legal merge that is slower than two kernels."""
 
     reason: str
     lossy: bool = False
 
 
 class Merger:
-    """The scopes of a graph of nodes, with what each is worth as a kernel.
+    """The scopes of a graph of nodes, with the estimate of each as a kernel.
 
-    ``worth`` is kept for every scope that may be merged, by its name in the quotient graph. ``asked`` counts the
-    graphs that were estimated: nodes of the same graphs, connected in the same way, are estimated once, as in the equal
-    layers of a model.
+    ``worth`` holds the estimate of every scope that may be merged, by its name in the quotient graph. ``asked``
+    counts the estimated graphs. Nodes of the same graphs, connected in the same way, are estimated once, as in the
+    equal layers of a model.
     """
 
     def __init__(self, nodes: Sequence[Node], quotient: Quotient, config: StitchConfig, estimate: Estimator):
@@ -48,14 +48,14 @@ class Merger:
 
     # -- appraising ---------------------------------------------------------------------------------------------
     def alone(self, i: int) -> str:
-        """Estimate a node as a scope; the reason why it is none otherwise (empty when it is one)."""
+        """Estimate a node as a scope. Return the reason why it is none, or an empty string."""
         node = self.nodes[i]
         assert node.graph is not None
         if len(node.inputs) + len(node.outputs) > self.config.max_arguments:
             return f"it has more than {self.config.max_arguments} arguments (max_arguments)"
         if node.graph not in self._alone:  # calls of one function share its graph
-            found = self._ask(lambda: node.graph, [node])
-            self._alone[node.graph] = FREE if node.is_view and not isinstance(found, str) else found
+            estimate = self._ask(lambda: node.graph, [node])
+            self._alone[node.graph] = FREE if node.is_view and not isinstance(estimate, str) else estimate
         known = self._alone[node.graph]
         if isinstance(known, str):
             return known
@@ -63,18 +63,18 @@ class Merger:
         return ""
 
     def _ask(self, graph: Callable[[], StitchGraph | None], nodes: Sequence[Node]) -> KernelEstimate | str:
-        """What the nodes would be as one kernel, or why they are none.
+        """Return the estimate of the nodes as one kernel, or the reason why they are none.
 
-        An expression that an analysis of TVM's fails on costs this merge and no more.
+        If one of TVM's analyses fails on an expression, only this merge is lost.
 
         Raises:
-            Exception: a fault of this package: no graph that is planned wrongly becomes a boundary.
+            Exception: a fault of this package. A graph that is planned wrongly must not become a boundary.
         """
         self.asked += 1
         try:
-            made = graph()
-            assert made is not None
-            return self._estimate(made)
+            composed = graph()
+            assert composed is not None
+            return self._estimate(composed)
         except Refused as err:
             return str(err)
         except Exception as err:
@@ -90,23 +90,23 @@ class Merger:
         return self._known[key]
 
     def outputs(self, members: Sequence[int]) -> set[Value]:
-        """The values that leave a set of nodes."""
+        """Return the values that leave a set of nodes."""
         inside = set(members)
-        found: set[Value] = set()
+        leaving: set[Value] = set()
         for i in members:
             node = self.nodes[i]
-            found |= node.escapes
+            leaving |= node.escapes
             for c in self.quotient.consumers[i]:
                 if c not in inside:
-                    found |= set(node.outputs) & set(self.nodes[c].inputs)
-        for i in members:  # a result nobody uses is still written, as its caller declared it
+                    leaving |= set(node.outputs) & set(self.nodes[c].inputs)
+        for i in members:  # a result without readers is still written, as its caller declared it
             if not self.quotient.consumers[i]:
-                found |= set(self.nodes[i].outputs)
-        return found
+                leaving |= set(self.nodes[i].outputs)
+        return leaving
 
     # -- one by one ---------------------------------------------------------------------------------------------
     def limits(self, members: Sequence[int]) -> str:
-        """Which limit of a kernel the nodes exceed (empty when none)."""
+        """Return the limit of a kernel that the nodes exceed (empty if none)."""
         nodes = [self.nodes[i] for i in members]
         count = sum(len(n.graph.operators) for n in nodes if n.graph is not None)
         if count > self.config.max_operators:
@@ -118,7 +118,7 @@ class Merger:
         return ""
 
     def obstacle(self, a: int, b: int) -> str:
-        """What forbids merging two scopes whatever they compute (empty when nothing does)."""
+        """Return the reason that forbids merging two scopes whatever they compute (empty if none)."""
         if self.quotient.would_cycle(a, b):
             return "joining them would make a cycle through an operator outside"
         for s in (a, b):
@@ -130,42 +130,45 @@ class Merger:
     def _members(self, *scopes: int) -> list[int]:
         return sorted(i for s in scopes for i in self.quotient.members[s])
 
-    def try_merge(self, a: int, b: int, turn: bool = True) -> Refusal | None:
-        """Merge two scopes if that is legal and does not lose; why not otherwise.
+    def try_merge(self, a: int, b: int, grid_wide: bool = True) -> RefusedMerge | None:
+        """Merge two scopes if that is legal and not slower. Return the refusal otherwise.
 
-        ``turn``: two scopes that each run on one row domain may become one that is grid-wide.
+        Args:
+            a: name of a scope.
+            b: name of another.
+            grid_wide: whether two scopes that each run on one row domain may become one that is grid-wide.
         """
         if why := self.obstacle(a, b):
-            return Refusal(why)
-        found = self._of(self._members(a, b))
-        if isinstance(found, str):
+            return RefusedMerge(why)
+        estimate = self._of(self._members(a, b))
+        if isinstance(estimate, str):
             for s in (a, b):
-                self._refused.setdefault(s, []).append(found)
-            return Refusal(found)
+                self._refused.setdefault(s, []).append(estimate)
+            return RefusedMerge(estimate)
         before = [self.worth[a], self.worth[b]]
-        if found.grid and not turn and not any(w.grid for w in before):
-            return Refusal("left for later", True)
-        if why := loss(found, before):
-            return Refusal(why, True)
-        self._merge(a, b, found)
+        if estimate.grid and not grid_wide and not any(w.grid for w in before):
+            return RefusedMerge("left for later", True)
+        if why := loss(estimate, before):
+            return RefusedMerge(why, True)
+        self._merge(a, b, estimate)
         return None
 
-    def _merge(self, a: int, b: int, found: KernelEstimate) -> None:
-        self._replace([a, b], self.quotient.merge(a, b), found)
+    def _merge(self, a: int, b: int, estimate: KernelEstimate) -> None:
+        self._replace([a, b], self.quotient.merge(a, b), estimate)
 
-    def _replace(self, olds: Iterable[int], new: int, found: KernelEstimate) -> None:
-        """Keep what is known of a scope that has taken the place of others."""
+    def _replace(self, olds: Iterable[int], new: int, estimate: KernelEstimate) -> None:
+        """Keep the estimate and the refusals of a scope that replaces others."""
         refused: list[str] = []
         for s in olds:
             del self.worth[s]
             refused += self._refused.pop(s, [])
-        self.worth[new] = found
+        self.worth[new] = estimate
         if refused:
             self._refused[new] = refused
 
     # -- many at a time -----------------------------------------------------------------------------------------
     def merge_all(self, scopes: Sequence[int]) -> bool:
-        """Merge scopes into one if that is legal and does not lose; else nothing changes."""
+        """Merge scopes into one if that is legal and not slower, else change nothing."""
         before = self.quotient.snapshot()
         into = scopes[0]
         for s in scopes[1:]:
@@ -173,45 +176,47 @@ class Merger:
                 self.quotient.restore(before)
                 return False
             into = self.quotient.merge(into, s)
-        found, apart = self._of(self.quotient.members[into]), [self.worth[s] for s in scopes]
-        if isinstance(found, str) or turns_across(found, apart) or loss(found, apart):
+        estimate, apart = self._of(self.quotient.members[into]), [self.worth[s] for s in scopes]
+        if isinstance(estimate, str) or turns_uncoalesced(estimate, apart) or loss(estimate, apart):
             self.quotient.restore(before)
             return False
-        self._replace(scopes, into, found)
+        self._replace(scopes, into, estimate)
         return True
 
     def settle(self, before: State, touched: Collection[int]) -> bool:
-        """Estimate scopes that were merged in the quotient graph since a snapshot; undo all of it if one is wrong.
+        """Estimate the scopes that were merged since a snapshot. Undo all merges and return False if one is wrong.
 
-        What turns a scope on one row domain into a grid-wide one, or into one that lies across memory, is wrong here,
-        since that has to be weighed.
+        A merge is wrong here if it turns a scope on one row domain into a grid-wide or an uncoalesced one. Such a
+        merge needs a comparison of times.
         """
         scope_of, members = before.scope_of, before.members
-        found: dict[int, KernelEstimate] = {}
+        estimates: dict[int, KernelEstimate] = {}
         for s in {self.quotient.scope_of[i] for i in touched}:
             olds = {scope_of[i] for i in self.quotient.members[s]}
-            got = self._of(self.quotient.members[s])
-            if isinstance(got, str) or self._is_wrong(olds, members, got):
+            estimate = self._of(self.quotient.members[s])
+            if isinstance(estimate, str) or self._is_wrong(olds, members, estimate):
                 self.quotient.restore(before)
                 return False
-            found[s] = got
-        for s, got in found.items():
-            self._replace({scope_of[i] for i in self.quotient.members[s]}, s, got)
+            estimates[s] = estimate
+        for s, estimate in estimates.items():
+            self._replace({scope_of[i] for i in self.quotient.members[s]}, s, estimate)
         return True
 
-    def _is_wrong(self, olds: Collection[int], members: dict[int, list[int]], found: KernelEstimate) -> bool:
-        if turns_across(found, [self.worth[o] for o in olds]):
+    def _is_wrong(
+        self, olds: Collection[int], members: dict[int, list[int]], estimate: KernelEstimate
+    ) -> bool:
+        if turns_uncoalesced(estimate, [self.worth[o] for o in olds]):
             return True
-        return found.grid and not self._stays_grid(olds, members, found)
+        return estimate.grid and not self._stays_grid(olds, members, estimate)
 
     def _stays_grid(
-        self, olds: Collection[int], members: dict[int, list[int]], found: KernelEstimate
+        self, olds: Collection[int], members: dict[int, list[int]], estimate: KernelEstimate
     ) -> bool:
-        """Is a grid-wide scope the result of small ones, or of one and what is light beside it?"""
+        """Return whether a grid-wide scope consists of small scopes, or of a grid-wide one and light ones."""
         worth = {o: self.worth[o] for o in olds}
-        if loss(found, list(worth.values())):
+        if loss(estimate, list(worth.values())):
             return False
-        if (found.moving or 0.0) <= heuristics.SMALL_SECONDS:
+        if (estimate.moving or 0.0) <= heuristics.SMALL_SECONDS:
             return True
         rest = [o for o, w in worth.items() if not w.grid and (w.moving or 0.0) > heuristics.SMALL_SECONDS]
         return len(rest) < len(worth) and all(self._is_light(members[o]) for o in rest)
@@ -221,25 +226,26 @@ class Merger:
         return len(members) == 1 and graph is not None and not graph.reduces
 
 
-def turns_across(found: KernelEstimate, before: Sequence[KernelEstimate]) -> bool:
-    """Whether kernels read and write across memory only when they are one.
+def turns_uncoalesced(estimate: KernelEstimate, before: Sequence[KernelEstimate]) -> bool:
+    """Return whether accesses become uncoalesced only by merging the scopes.
 
-    Of several at a time that is not weighed: they may well be faster than all of them apart, but not than those of
-    them that lie alike.
+    For several scopes at a time the times are not compared. One kernel may be faster than all of them apart, but
+    slower than merging only those with equal layouts.
     """
-    return found.scattered and not any(w.scattered for w in before)
+    return estimate.uncoalesced and not any(w.uncoalesced for w in before)
 
 
-def loss(found: KernelEstimate, before: Sequence[KernelEstimate]) -> str:
-    """Why kernels apart are faster than one (empty when they are not, or that is not known).
+def loss(estimate: KernelEstimate, before: Sequence[KernelEstimate]) -> str:
+    """Return the reason if separate kernels are faster than one (empty if they are not, or if that is unknown).
 
-    Rows that stay in their blocks save what they keep on chip, and are not weighed unless they lie across memory.
+    Rows that stay in their blocks save the data that they keep on chip. Their times are compared only if accesses
+    are uncoalesced.
     """
-    weighed = found.grid or found.scattered
-    if not weighed or found.seconds is None or any(w.seconds is None for w in before):
+    weighed = estimate.grid or estimate.uncoalesced
+    if not weighed or estimate.seconds is None or any(w.seconds is None for w in before):
         return ""
     apart = sum(w.seconds or 0.0 for w in before)
-    if found.seconds <= apart + heuristics.LAUNCH_DOUBT_SECONDS * (len(before) - 1):
+    if estimate.seconds <= apart + heuristics.LAUNCH_DOUBT_SECONDS * (len(before) - 1):
         return ""
-    kind = "grid-wide kernel" if found.grid else "kernel, which reads or writes across memory,"
-    return f"one {kind} would take {found.seconds * 1e6:.1f} us, apart they take {apart * 1e6:.1f} us"
+    kind = "grid-wide kernel" if estimate.grid else "kernel, which reads or writes across memory,"
+    return f"one {kind} would take {estimate.seconds * 1e6:.1f} us, apart they take {apart * 1e6:.1f} us"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes of the graph in which stitch scopes are identified: calls of tensor functions, and everything else."""
+"""Nodes of the graph in which scopes are identified: calls of tensor functions, and everything else."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ..graph.extent import as_expr, as_extent, is_number
 from ..graph.ir import Access, Axis, Dependency, OpClass, Operator, Span, StitchGraph, Tensor, copied
 
 Value = Hashable
-"""A tensor value of the host program, by identity (the front end chooses what stands for it)."""
+"""A tensor value of the host program, compared by identity. The front end chooses the representation."""
 
 
 class NodeKind(enum.Enum):
-    """How scope identification treats a node."""
+    """Class of a node for scope identification."""
 
     MEMORY = "memory-intensive"
     COMPUTE = "compute-intensive"
@@ -27,13 +27,15 @@ class NodeKind(enum.Enum):
 
 @dataclass(eq=False)
 class Node:
-    """One call. ``graph`` is what it computes (None unless readable), over ``inputs`` and ``outputs`` in order.
+    """One call. ``graph`` is its computation over ``inputs`` and ``outputs`` in order, or None if it is not
+    readable.
 
-    ``reason`` says why a node is not memory-intensive; ``escapes`` marks outputs needed beyond the graph, ``is_call``
-    a call of a tensor function (readable or not).
+    ``reason`` says why a node is not memory-intensive. ``escapes`` marks outputs used beyond the graph. ``is_call``
+    marks a call of a tensor function (readable or not).
 
-    How TVM's fusion sees it: ``pattern`` is its ``TOpPattern``, ``elementwise`` are inputs that it reads element by
-    element though the pattern is wider, and ``tupled`` says that it takes them as one tuple.
+    Three fields describe it for TVM's fusion. ``pattern`` is its ``TOpPattern``. ``elementwise`` holds inputs that
+    it reads element by element although the pattern is wider. ``tupled`` says that it takes its inputs as one
+    tuple.
     """
 
     name: str
@@ -55,22 +57,22 @@ class Node:
         op = self._only_operator
         if op is None or op.output.dtype != op.inputs[0].dtype:
             return False
-        # Of no axis it is one whichever way it is read.
+        # Without axes the access counts as a view, whatever its span.
         if is_number(op.output.size, 1) and is_number(op.inputs[0].size, 1):
             return op.op_class in (OpClass.MOVE, OpClass.BROADCAST)
         return op.op_class is OpClass.MOVE and op.accesses[0].span is Span.ALL
 
     @property
     def widens(self) -> bool:
-        """True for what computes every element lightly of one in its place that takes less memory, and of scalars.
+        """True if each element is cheaply computed from a narrower element at the same position, and from scalars.
 
-        Casts do, and what dequantizes integers.
+        Casts do so, and dequantization of integers.
         """
         return self.widened is not None
 
     @property
     def widened(self) -> Value | None:
-        """The tensor whose elements a node widens; None where it does something else."""
+        """The tensor whose elements a node widens, or None if it does something else."""
         g = self.graph
         if g is None or len(g.operators) != 1 or len(g.inputs) != len(self.inputs) or self.is_view:
             return None
@@ -100,7 +102,7 @@ class Node:
 
     @property
     def _only_operator(self) -> Operator | None:
-        """The operator of a graph that has one, if that reads its one input in one place, unguarded."""
+        """The operator of a graph with a single one, if it reads a single input once and unguarded. Else None."""
         g = self.graph
         if g is None or len(g.operators) != 1 or len(g.inputs) != 1:
             return None
@@ -109,12 +111,12 @@ class Node:
 
 
 def kind_of(graph: StitchGraph) -> NodeKind:
-    """Memory-intensive unless some block is a contraction."""
+    """Return the kind of a graph: memory-intensive unless some block is a contraction."""
     return NodeKind.COMPUTE if any(op.contraction for op in graph.operators) else NodeKind.MEMORY
 
 
 def specialize(graph: StitchGraph, values: dict[Var, object]) -> StitchGraph:
-    """The graph with its symbolic shape variables replaced (by expressions of the caller)."""
+    """Return the graph with its symbolic shape variables replaced by expressions of the caller."""
     if not values:
         return graph
     exprs = {k: as_expr(v) for k, v in values.items()}
@@ -135,7 +137,7 @@ def specialize(graph: StitchGraph, values: dict[Var, object]) -> StitchGraph:
 
 
 def _substituted(op: Operator, exprs: dict) -> Operator:
-    """The operator with its symbolic shape variables replaced, over the same tensors."""
+    """Return the operator with its symbolic shape variables replaced, over the same tensors."""
 
     def axis(a: Axis) -> Axis:
         return a if isinstance(a.extent, int) else Axis(a.var, as_extent(substitute(a.extent, exprs)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transpositions, and borders, that the kernel of a compute-intensive operator makes as it reads."""
+"""Transpositions and borders that the kernel of a compute-intensive operator computes while it reads its operands."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ def find_prologues(
     is_read: Callable[[Node], bool],
     before: Mapping[int, Sequence[int]],
 ) -> dict[int, list[int]]:
-    """For those of ``anchors`` where there are some, the nodes that make what it alone reads of an operand.
+    """Return the prologue of each anchor that has one: the nodes that compute an operand for this anchor alone.
 
-    They permute an operand's axes, or put a border of one value around it, or one behind the other. Borders are looked
-    for first: nothing else would make one in its own kernel.
+    The nodes permute an operand's axes, or put a border of one value around it, or both in a row. Callers look for
+    borders first, because nothing else computes a border in its kernel.
 
     Args:
-        quotient: the graph; no scopes yet.
+        quotient: the graph, without scopes yet.
         free: by node, whether it may be taken.
         anchors: compute-intensive nodes that a template computes.
-        serves: whether a template computes such a node and the nodes before it, as one graph.
-        is_read: whether a node is of the kind that is looked for, ``is_border`` or ``is_permutation``.
+        serves: returns whether a template computes such a node together with the nodes before it, as one graph.
+        is_read: returns whether a node is of the wanted kind, ``is_border`` or ``is_permutation``.
         before: prologues that are taken already.
     """
-    found: dict[int, list[int]] = {}
+    prologues: dict[int, list[int]] = {}
     for i in anchors:
         taken = list(before.get(i, ()))
         for value in quotient.nodes[i].inputs:
@@ -54,14 +54,14 @@ def find_prologues(
                     break
                 taken, user, value = chosen, maker, quotient.nodes[maker].inputs[0]
         if taken:
-            found[i] = taken
-    return found
+            prologues[i] = taken
+    return prologues
 
 
 def maker_for(
     value: Value, user: int, quotient: Quotient, free: Sequence[bool], serves: Callable[[Node], bool]
 ) -> int | None:
-    """The free node that makes ``value`` for ``user`` and nobody else, if it ``serves``; None if there is none."""
+    """Return the free node that computes ``value`` for ``user`` alone, if it ``serves``, else None."""
     maker = quotient.maker.get(value)
     if maker is None or not free[maker] or quotient.consumers[maker] != [user]:
         return None
@@ -70,7 +70,7 @@ def maker_for(
 
 
 def _only_operator(node: Node) -> Operator | None:
-    """The one memory-intensive operator that a node is, of one input; None where it is more, or something else."""
+    """Return the operator of a memory-intensive node that has a single operator and a single input, else None."""
     graph = node.graph
     if node.kind is not NodeKind.MEMORY or graph is None:
         return None
@@ -80,14 +80,14 @@ def _only_operator(node: Node) -> Operator | None:
 
 
 def is_border(node: Node) -> bool:
-    """Does a node put a border of one value around its one input, and nothing else?"""
+    """Return whether a node only puts a border of one value around its single input."""
     op = _only_operator(node)
     chosen = None if op is None or op.is_reduce else branches(op.value)
     return chosen is not None and compat.is_load(chosen[1]) and not compat.operands(chosen[2])
 
 
 def is_permutation(node: Node) -> bool:
-    """Does a node permute the axes of its one input, and nothing else?"""
+    """Return whether a node only permutes the axes of its single input."""
     op = _only_operator(node)
     if op is None or op.is_reduce or not compat.is_load(op.value):
         return False
@@ -98,4 +98,4 @@ def is_permutation(node: Node) -> bool:
     extents = {axis.var: axis.extent for axis in op.spatial}
     if len(indices) != len(extents) or set(indices) != set(extents):
         return False
-    return all(same(extents[i], extent) for i, extent in zip(indices, source.shape))  # no part of it
+    return all(same(extents[i], extent) for i, extent in zip(indices, source.shape))  # not a slice of it

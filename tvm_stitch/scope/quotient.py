@@ -10,7 +10,7 @@ from .node import Node, Value
 
 
 class State(NamedTuple):
-    """A quotient graph at some time."""
+    """A snapshot of a quotient graph."""
 
     scope_of: list[int]
     members: dict[int, list[int]]
@@ -21,8 +21,8 @@ class State(NamedTuple):
 class Quotient:
     """Scopes over nodes 0..n-1 (topologically ordered). A scope is named by its least node.
 
-    ``below[s]`` and ``above[s]`` are bit sets of the nodes that a path leads to from scope s, and that lead to it,
-    paths going through whole scopes. ``maker`` and ``users`` are the nodes that make and read a value.
+    ``below[s]`` is a bit set of the nodes reachable from scope s. ``above[s]`` is that of the nodes from which s is
+    reachable. Paths go through whole scopes. ``maker`` and ``users`` hold the nodes that compute and read a value.
     """
 
     def __init__(self, nodes: Sequence[Node]):
@@ -49,45 +49,46 @@ class Quotient:
                 self.below[i] |= self.below[c] | 1 << c
 
     def snapshot(self) -> State:
-        """The scopes as they are, for :meth:`restore`."""
+        """Return the current scopes, for :meth:`restore`."""
         return State(list(self.scope_of), dict(self.members), list(self.above), list(self.below))
 
     def restore(self, state: State) -> None:
-        """Undo all merges since a snapshot, which is used up by that."""
+        """Undo all merges since a snapshot. A snapshot can be restored only once."""
         self.scope_of, self.members, self.above, self.below = state
 
     def mask(self, scope: int) -> int:
-        """The scope's nodes as a bit set."""
+        """Return the scope's nodes as a bit set."""
         m = 0
         for i in self.members[scope]:
             m |= 1 << i
         return m
 
     def connected(self, a: int, b: int) -> bool:
-        """True when a path leads from one scope to the other."""
+        """Return whether a path leads from one scope to the other."""
         return bool(self.below[a] & self.mask(b) or self.below[b] & self.mask(a))
 
     def would_cycle(self, a: int, b: int) -> bool:
-        """Would merging make a path leave the merged scope and come back?"""
+        """Return whether merging would create a path that leaves the merged scope and comes back."""
         both = self.mask(a) | self.mask(b)
         between = (self.below[a] | self.below[b]) & (self.above[a] | self.above[b]) & ~both
         return bool(between)
 
     def merge(self, a: int, b: int) -> int:
-        """Merge two scopes (the caller has checked ``would_cycle``); returns the merged scope's name."""
+        """Merge two scopes (the caller has checked ``would_cycle``). Return the merged scope's name."""
         a, b = min(a, b), max(a, b)
-        parts = {s: (self.above[s], self.below[s], self.mask(s)) for s in (a, b)}
-        both = parts[a][2] | parts[b][2]
-        above = (parts[a][0] | parts[b][0]) & ~both
-        below = (parts[a][1] | parts[b][1]) & ~both
+        reach = {s: (self.above[s], self.below[s], self.mask(s)) for s in (a, b)}
+        both = reach[a][2] | reach[b][2]
+        above = (reach[a][0] | reach[b][0]) & ~both
+        below = (reach[a][1] | reach[b][1]) & ~both
         self.members[a] = sorted(self.members[a] + self.members.pop(b))
         for i in self.members[a]:
             self.scope_of[i] = a
-        # Reachability is stored at scope names. What is above one part only now reaches the other part and what is
-        # below it, and back; what is above both knows that already, so that merging neighbours touches few scopes.
+        # Reachability is stored at scope names. A scope above only one of the two now reaches the other one and all
+        # below it. The same holds the other way round. A scope above both reaches all of it already, so merging
+        # neighbours touches few scopes.
         for one, other in ((a, b), (b, a)):
-            above_one, below_one, _ = parts[one]
-            above_other, below_other, mask_other = parts[other]
+            above_one, below_one, _ = reach[one]
+            above_other, below_other, mask_other = reach[other]
             for s in self._scopes(above_one & ~above_other & ~both):
                 self.below[s] |= below_other | mask_other
             for s in self._scopes(below_one & ~below_other & ~both):
@@ -96,7 +97,7 @@ class Quotient:
         return a
 
     def take_apart(self, scope: int) -> list[int]:
-        """Make every node of a scope one of its own again, when nothing is going to be merged any more."""
+        """Split a scope into its nodes and return them. No merge may follow."""
         members = self.members.pop(scope)
         for i in members:
             self.members[i] = [i]
@@ -104,9 +105,10 @@ class Quotient:
         return members
 
     def detach(self, scope: int, node: int) -> int:
-        """Make one node of a scope one of its own again, when nothing is going to be merged any more.
+        """Split one node off a scope. No merge may follow.
 
-        Returns: the name of what is left of the scope.
+        Returns:
+            The name of the remaining scope.
         """
         members = [i for i in self.members.pop(scope) if i != node]
         self.members[node] = [node]
@@ -128,7 +130,7 @@ class Quotient:
                 yield s
 
     def topological(self) -> list[int]:
-        """Scope names in an order in which every scope comes after the ones it needs, near the original order."""
+        """Return scope names in an order in which every scope follows the ones it needs, near the original order."""
         import heapq
 
         waiting = dict.fromkeys(self.members, 0)

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weigh scopes against TVM's own fusion, and give up those that leave more kernels than they save.
 
-What is left to TVM loses neighbours to a scope: an operator that no scope can take would have computed its element-wise
-producers and consumers in its own kernel. ``fusion.py`` says what TVM makes of the graph without any scope and of what
-the scopes leave; where that is more kernels, scopes go back.
+A scope takes neighbours away from TVM's kernels. An operator that no scope can take would have computed its
+element-wise producers and consumers in its own kernel. ``fusion.py`` predicts TVM's kernels for the graph without
+any scope, and for the operators outside of the scopes. If the scopes lead to more kernels, some are given up.
 
-Scopes, epilogues and views go back where their neighbourhood (TVM's kernels that share nodes with them) has fewer
-kernels without them; then all of those that are more only together. A scope counts as one kernel here, also where a
-device without cooperative launches makes a launch of every phase: how many phases a sum across rows takes is a
-question of time, and TVM's one kernel for it leaves most of the device idle.
+A scope's neighbourhood consists of TVM's kernels that share nodes with it. Scopes, epilogues and views are given up
+if their neighbourhood has fewer kernels without them. Then all those are given up that lose only together. A scope
+counts as one kernel here, even if a device without cooperative launches needs a launch for every phase. The
+phases of a sum across rows are a question of time. TVM's single kernel for it leaves most of the device idle.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MORE_KERNELS = "TVM fuses them; as a stitch op of its own it would be one kernel
 
 @dataclass(frozen=True)
 class Kernels:
-    """What runs together: the nodes, by number, and how many launches that is."""
+    """Nodes (by number) that run together, and their number of launches."""
 
     nodes: tuple[int, ...]
     count: int
@@ -33,14 +33,16 @@ class Kernels:
 
 @dataclass
 class Weigher:
-    """The units of a graph, scopes and epilogues among them, and what TVM would make of the graph without them.
+    """The units of a graph, among them scopes and epilogues, compared with TVM's kernels without them.
 
     Attributes:
-        quotient: the units; those that are given up are taken apart in it.
-        kernels: the launches of every unit that TVM's fusion leaves alone, by its name in ``quotient``: of scopes,
-            epilogues, and views outside them, which take none.
-        apart: nodes that TVM had better not compute in a matmul's kernel, for speed; scopes that take them out of one
-            are kept as long as the graph as a whole has no more kernels than TVM makes of it.
+        quotient: the units. Units that are given up are taken apart in it.
+        kernels: the launches of every unit that TVM's fusion does not touch, by its name in ``quotient``. Scopes
+            and
+            epilogues are such units, and views outside of them, which need no launch.
+        apart: nodes that are slow in a matmul's kernel of TVM. Scopes that take them out of one are kept as long as
+            the
+            whole graph has no more kernels than TVM's.
     """
 
     quotient: Quotient
@@ -48,7 +50,7 @@ class Weigher:
     apart: Collection[int] = ()
 
     def run(self) -> list[tuple[int, ...]]:
-        """Give up units until there are no more kernels than TVM makes; the nodes of those, unit by unit."""
+        """Give up units until there are no more kernels than TVM's. Return the nodes of each unit given up."""
         self.given_up: list[tuple[int, ...]] = []
         stock = self._stock()
         self._settle(self._stock(self.apart))
@@ -57,16 +59,18 @@ class Weigher:
         return self.given_up
 
     def _stock(self, barred: Iterable[int] = ()) -> list[Kernels]:
-        """TVM's kernels without any scope, if it left ``barred`` nodes out of the kernels of matmuls."""
+        """Return TVM's kernels without any scope, with the ``barred`` nodes kept out of the kernels of matmuls."""
         nodes = self.quotient.nodes
         units = [[i] for i in range(len(nodes))]
-        found = kernels_of(nodes, self.quotient.users, units, {})
-        held = {i for k in found if any(nodes[n].kind is NodeKind.COMPUTE for n in k.nodes) for i in k.nodes}
+        kernels = kernels_of(nodes, self.quotient.users, units, {})
+        held = {
+            i for k in kernels if any(nodes[n].kind is NodeKind.COMPUTE for n in k.nodes) for i in k.nodes
+        }
         barred = held & set(barred)
-        return kernels_of(nodes, self.quotient.users, units, {}, barred) if barred else found
+        return kernels_of(nodes, self.quotient.users, units, {}, barred) if barred else kernels
 
     def grouped(self) -> list[Kernels]:
-        """The kernels as it stands: units, and what TVM makes of the rest."""
+        """Return the current kernels: the units, and TVM's kernels for the rest."""
         q = self.quotient
         order = q.topological()
         fixed = {at: self.kernels[s] for at, s in enumerate(order) if s in self.kernels}
@@ -74,7 +78,7 @@ class Weigher:
 
     # -- giving up ----------------------------------------------------------------------------------------------
     def _settle(self, stock: Sequence[Kernels]) -> None:
-        """Give up units that lose by themselves, then all of those that lose together."""
+        """Give up units that lose by themselves, then all units that lose together."""
         self._one_by_one(stock)
         while losing := self._losing(stock):
             for s in losing:
@@ -87,11 +91,11 @@ class Weigher:
     def _one_by_one(self, stock: Sequence[Kernels]) -> None:
         """Give up every unit whose neighbourhood has fewer kernels without it.
 
-        A unit's neighbourhood are the kernels of TVM's that share nodes with it.
+        The neighbourhood of a unit consists of TVM's kernels that share nodes with it.
         """
         q = self.quotient
-        place = {i: (at, i) for at, s in enumerate(q.topological()) for i in q.members[s]}
-        near: dict[int, list[int]] = {}  # by node, the kernel of TVM's
+        order_of = {i: (at, i) for at, s in enumerate(q.topological()) for i in q.members[s]}
+        near: dict[int, list[int]] = {}  # by node, its kernels of TVM
         for k, group in enumerate(stock):
             for i in group.nodes:
                 near.setdefault(i, []).append(k)
@@ -101,7 +105,7 @@ class Weigher:
             if scope not in self.kernels:
                 continue
             touched = dict.fromkeys(k for i in q.members[scope] for k in near.get(i, ()))
-            around = sorted({i for k in touched for i in stock[k].nodes}, key=lambda i: place[i])
+            around = sorted({i for k in touched for i in stock[k].nodes}, key=lambda i: order_of[i])
             if self._kernels_around(around, scope) <= self._kernels_around(around, None, scope):
                 continue
             self._give_up(scope)
@@ -109,7 +113,11 @@ class Weigher:
             waiting += sorted(again - set(waiting))
 
     def _kernels_around(self, around: Sequence[int], kept: int | None, without: int | None = None) -> int:
-        """Kernels of some nodes, of which one unit is a kernel or given up, and others' nodes are out of reach."""
+        """Return the number of kernels of some nodes, with the unit ``kept`` as a kernel and the unit ``without``
+        given up.
+
+        Nodes of other units count as out of reach.
+        """
         q = self.quotient
         units: list[Sequence[int]] = []
         fixed: dict[int, int] = {}
@@ -126,7 +134,7 @@ class Weigher:
         return _total(kernels_of(q.nodes, q.users, units, fixed, within=set(around)))
 
     def _losing(self, stock: Sequence[Kernels]) -> list[int]:
-        """The units among kernels that share nodes with each other and are more than TVM's for the same nodes."""
+        """Return the units in groups of overlapping kernels that are more than TVM's kernels for the same nodes."""
         q = self.quotient
         first = list(range(len(q.nodes)))  # a forest of nodes that belong together
 
@@ -160,19 +168,20 @@ def kernels_of(
     barred: Collection[int] = (),
     within: Collection[int] | None = None,
 ) -> list[Kernels]:
-    """The kernels of units of nodes, in topological order: of ``fixed`` ones so many, and what TVM fuses of the others.
+    """Return the kernels of units in topological order: ``fixed`` units with their launches, TVM's fusion for the
+    others.
 
     Args:
         nodes: all nodes of a graph.
         users: the numbers of the nodes that read a value.
-        units: numbers of nodes each; those that are not fixed are single nodes.
-        fixed: launches by place in ``units``.
-        barred: nodes that are no part of a matmul's kernel.
-        within: the nodes in ``units``, where these are not all; values that others read stay in memory.
+        units: node numbers of each unit. Units that are not fixed are single nodes.
+        fixed: launches by position in ``units``.
+        barred: nodes that must not join a matmul's kernel.
+        within: the nodes in ``units`` if these are not all. Values that other nodes read stay in memory.
     """
     graph = FusionGraph()
-    made: dict[Value, int] = {}  # the vertex of a value
-    owner: list[int | None] = []  # the unit of a vertex; None for one result of several, which is no kernel
+    vertex_of: dict[Value, int] = {}  # the vertex of a value
+    owner: list[int | None] = []  # the unit of a vertex, None for one of several results
 
     def add(unit: int | None, pattern: int, reads: Iterable[tuple[int, int]], kept: bool) -> int:
         owner.append(unit)
@@ -186,10 +195,10 @@ def kernels_of(
         reads: dict[int, int] = {}
         for i in unit:
             for value in dict.fromkeys(nodes[i].inputs):
-                if value in made:
+                if value in vertex_of:
                     narrow = value in nodes[i].elementwise and pattern == Pattern.BROADCAST
-                    how = int(Pattern.ELEMENTWISE) if narrow else pattern
-                    reads[made[value]] = max(how, reads.get(made[value], 0))
+                    read_pattern = int(Pattern.ELEMENTWISE) if narrow else pattern
+                    reads[vertex_of[value]] = max(read_pattern, reads.get(vertex_of[value], 0))
         leaving: list[tuple[Value, bool]] = []
         for i in unit:
             for value in nodes[i].outputs:
@@ -205,7 +214,7 @@ def kernels_of(
         several = len(nodes[unit[0]].outputs) > 1 if len(unit) == 1 else len(leaving) > 1
         vertex = add(at, pattern, through, not several and any(kept for _, kept in leaving))
         for value, kept in leaving:
-            made[value] = (
+            vertex_of[value] = (
                 add(None, Pattern.INJECTIVE, [(vertex, Pattern.INJECTIVE)], kept) if several else vertex
             )
     together: dict[int, list[int]] = {}
@@ -213,11 +222,11 @@ def kernels_of(
         unit_at = owner[vertex]
         if unit_at is not None:
             together.setdefault(root, []).append(unit_at)
-    found = []
-    for places in together.values():
-        members = tuple(sorted(i for at in places for i in units[at]))
-        if places[0] in fixed:
-            found.append(Kernels(members, fixed[places[0]]))
+    kernels = []
+    for positions in together.values():
+        members = tuple(sorted(i for at in positions for i in units[at]))
+        if positions[0] in fixed:
+            kernels.append(Kernels(members, fixed[positions[0]]))
         else:
-            found.append(Kernels(members, int(not all(nodes[i].is_view for i in members))))
-    return found
+            kernels.append(Kernels(members, int(not all(nodes[i].is_view for i in members))))
+    return kernels

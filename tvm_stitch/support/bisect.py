@@ -12,7 +12,7 @@ Unit = TypeVar("Unit")
 def bisect(
     units: Sequence[Unit], attempt: Callable[[Sequence[Unit]], Exception | None]
 ) -> dict[Unit, Exception]:
-    """The units that have to be left out for a step to work, each with the error that it makes.
+    """Return the units that have to be left out for a step to work, each with the error that it makes.
 
     Units are added to those that work, all at once, then in halves where that fails: for few culprits the step is tried
     about twice the logarithm of ``len(units)`` times for each.

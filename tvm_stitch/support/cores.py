@@ -38,7 +38,7 @@ def processors() -> int:
 
 
 def threads() -> int:
-    """The threads that TVM runs: what ``TVM_NUM_THREADS`` says, else this machine's processors.
+    """Return the threads that TVM runs: what ``TVM_NUM_THREADS`` says, else this machine's processors.
 
     TVM reads a number off the variable's beginning, and runs one thread where there is none, or none above 0.
     """

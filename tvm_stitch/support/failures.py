@@ -140,7 +140,7 @@ def error_text(err: BaseException | str, most: int = LONGEST_TEXT) -> str:
 
 
 def _without_code(lines: list[str]) -> list[str]:
-    """The lines before the program that TVM prints beneath what it says.
+    """Return the lines before the program that TVM prints beneath what it says.
 
     Errors of schedules give the reason behind the program, with definitions of its words; of these its first line.
     """

@@ -63,7 +63,7 @@ class Carried(Exception):
 
     @classmethod
     def of(cls, err: BaseException) -> Carried:
-        """The exception that stands for ``err``."""
+        """Return the exception that stands for ``err``."""
         if isinstance(err, Carried):
             return err
         key = f"tvm_stitch carries {type(err).__name__} {id(err):x}"
@@ -169,7 +169,7 @@ def _leave() -> BaseException | None:
 
 
 def _crossing(err: BaseException) -> BaseException:
-    """An exception as it is to be raised where TVM may be between here and the end of :func:`watched`."""
+    """Return an exception as it is to be raised where TVM may be between here and the end of :func:`watched`."""
     return Carried.of(err) if _only_exceptions_cross() else err
 
 

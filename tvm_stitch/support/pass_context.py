@@ -13,7 +13,7 @@ CUDA_GRAPH = "relax.backend.use_cuda_graph"
 
 
 def instruments() -> list[Any]:
-    """The instruments of the current pass context."""
+    """Return the instruments of the current pass context."""
     return list(tvm.transform.PassContext.current().instruments or [])
 
 

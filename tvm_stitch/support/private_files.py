@@ -46,7 +46,7 @@ def private_folder(path: Path) -> Path:
 
 
 def check_own_file(path: Path) -> Path:
-    """The path of a regular file that this user alone may write.
+    """Return the path of a regular file that this user alone may write.
 
     Raises:
         PermissionError: if it is anything else, a symbolic link for example.

@@ -109,7 +109,7 @@ def run(args: argparse.Namespace, progress: Progress) -> tuple[dict[str, Any], s
 
 
 def _find(path: Path) -> tuple[Path, dict[str, Any]]:
-    """A library, and what its manifest says; of a library without one nothing is known."""
+    """Return a library, and what its manifest says; of a library without one nothing is known."""
     if path.is_dir():
         manifest = path / MANIFEST
         if not manifest.is_file():
@@ -142,7 +142,7 @@ def _manifest(path: Path) -> dict[str, Any]:
 
 
 def _input_path(word: str) -> Path:
-    """The file of an ``--input``."""
+    """Return the file of an ``--input``."""
     try:
         return path_of(word.rpartition("=")[2])
     except argparse.ArgumentTypeError as error:
@@ -181,7 +181,7 @@ def _given(words: list[str], known: list[str]) -> dict[str, np.ndarray]:
 def _inputs(
     manifest: dict[str, Any], given: dict[str, np.ndarray], shapes: dict[str, tuple[int, ...]], seed: int
 ) -> dict[str, np.ndarray]:
-    """All inputs in order: those given, checked, and random ones for the rest."""
+    """Return all inputs in order: those given, checked, and random ones for the rest."""
     from ...execution.tensors import TensorSpec, make_inputs
 
     if "inputs" not in manifest:
@@ -216,7 +216,7 @@ def _inputs(
 
 
 def _checked(spec: TensorSpec, array: np.ndarray) -> np.ndarray:
-    """An array that an input takes. NumPy's files know no bfloat16, and tell it as two bytes."""
+    """Return an array that an input takes. NumPy's files know no bfloat16, and tell it as two bytes."""
     if spec.dtype == "bfloat16" and array.dtype.kind == "V" and array.dtype.itemsize == 2:
         array = array.view(spec.numpy_dtype)
     if str(array.dtype) != spec.dtype or not spec.takes(array.shape):
@@ -239,7 +239,7 @@ def _device(manifest: dict[str, Any], asked: str | None) -> str:
 
 
 def _load(library: Path, device: str, inputs: list[np.ndarray]) -> Any:
-    """The model, ready to be called.
+    """Return the model, ready to be called.
 
     Raises:
         UsageError: where the library is none of a model.

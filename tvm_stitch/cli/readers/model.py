@@ -40,7 +40,7 @@ def check_options(args: argparse.Namespace) -> None:
 
 
 def read_job(args: argparse.Namespace, progress: Progress, names: bool = False) -> Job:
-    """The model, target and options that a command line gives.
+    """Return the model, target and options that a command line gives.
 
     Args:
         args: with what :func:`options.add_model_options` added.

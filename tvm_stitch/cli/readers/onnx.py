@@ -38,7 +38,7 @@ _UNKNOWN = "it does not know the operator"
 
 
 def read_onnx(path: Path, shapes: dict[str, tuple[int, ...]], names: bool) -> Model:
-    """An ONNX model.
+    """Return an ONNX model.
 
     Args:
         path: of the file.
@@ -101,7 +101,7 @@ def _check_types(proto: onnx.ModelProto) -> None:
 
 
 def _imported(proto: onnx.ModelProto, shapes: dict[str, tuple[int, ...]], names: bool) -> OnnxModel | str:
-    """The model as TVM imports it, or why it does not, in a line."""
+    """Return the model as TVM imports it, or why it does not, in a line."""
     said = io.StringIO()
     try:
         with contextlib.redirect_stdout(said), warnings.catch_warnings():
@@ -124,7 +124,7 @@ def _imported(proto: onnx.ModelProto, shapes: dict[str, tuple[int, ...]], names:
 
 
 def _fix_shapes(proto: onnx.ModelProto, shapes: dict[str, tuple[int, ...]]) -> str:
-    """The options that fix the sizes which are still symbolic."""
+    """Return the options that fix the sizes which are still symbolic."""
     words = [
         f"--shape {spec.name}={','.join(str(d) if isinstance(d, int) else 'N' for d in spec.shape)}"
         for spec in input_specs(proto)

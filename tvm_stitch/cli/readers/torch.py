@@ -34,7 +34,7 @@ HOW_TO_WRITE_ONE = "torch.export.save(torch.export.export(module.eval(), example
 
 
 def read_torch(path: Path, shapes: dict[str, tuple[int, ...]], names: bool) -> Model:
-    """A PyTorch program.
+    """Return a PyTorch program.
 
     Args:
         path: of the .pt2 file.
@@ -74,7 +74,7 @@ def _load(path: Path) -> Any:
 
 
 def _imported(path: Path, program: Any, names: bool) -> Any:
-    """The module that TVM's importer makes of a program.
+    """Return the module that TVM's importer makes of a program.
 
     Raises:
         Failure: where it makes none, with what the importer says.
@@ -125,7 +125,7 @@ def _logged(name: str) -> Iterator[list[BaseException]]:
 
 
 def _with_shapes(mod: Any, declared: tuple[TensorSpec, ...], shapes: dict[str, tuple[int, ...]]) -> Any:
-    """The module with the symbolic dimensions that shapes of inputs fix."""
+    """Return the module with the symbolic dimensions that shapes of inputs fix."""
     known = {spec.name: spec for spec in declared}
     sizes: dict[str, int] = {}
     for name, shape in shapes.items():
@@ -141,7 +141,7 @@ def _with_shapes(mod: Any, declared: tuple[TensorSpec, ...], shapes: dict[str, t
 
 
 def _peer(program: Any, declared: tuple[TensorSpec, ...], inputs: Inputs) -> Call:
-    """A call of PyTorch, uncompiled, on the CPU. Inputs of a half type become what the program takes."""
+    """Return a call of PyTorch, uncompiled, on the CPU. Inputs of a half type become what the program takes."""
     from torch.utils import _pytree as pytree
 
     arrays = [

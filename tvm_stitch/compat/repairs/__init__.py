@@ -23,5 +23,5 @@ def repaired_on_cpu(func: Any) -> Any:
 
 
 def simplifiable(e: Expr) -> Expr:
-    """An expression in a form of which TVM's simplifier draws no false conclusions."""
+    """Return an expression in a form of which TVM's simplifier draws no false conclusions."""
     return e if HAS_TIRX else with_closed_bounds(e)

@@ -19,7 +19,7 @@ _ACCESSES = ["tir.BufferLoad", "tir.BufferStore"]
 
 
 def element_aligned(func: Any) -> Any:
-    """The scheduled PrimFunc with arguments aligned to their elements."""
+    """Return the scheduled PrimFunc with arguments aligned to their elements."""
     arguments = {buffer: _element_aligned(buffer) for buffer in func.buffer_map.values()}
 
     def change(access: Any) -> Any:

@@ -18,7 +18,7 @@ from ..expressions import Expr, tir
 
 
 def hidden_lower_bounds(func: Any) -> Any:
-    """The scheduled PrimFunc, with the conditions of guards that state a lower bound marked ``likely``.
+    """Return the scheduled PrimFunc, with the conditions of guards that state a lower bound marked ``likely``.
 
     A guard is an ``if_then_else`` or a conditional statement; mere upper bounds (the tail of a loop) do no harm. TVM
     drops the marks after it has flattened buffers.
@@ -28,7 +28,7 @@ def hidden_lower_bounds(func: Any) -> Any:
 
 
 def _hidden(node: Any) -> Any:
-    """The guard with its condition marked; None for what stays as it is."""
+    """Return the guard with its condition marked; None for what stays as it is."""
     if ir.kind(node) == "IfThenElse":
         if not _bounds_below(node.condition):
             return None

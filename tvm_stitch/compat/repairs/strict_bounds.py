@@ -18,19 +18,19 @@ _COMPARISONS = ["tir.LT", "tir.GT", "tir.NE", "tir.Not"]
 
 
 def closed_bounds(func: Any) -> Any:
-    """The scheduled PrimFunc with its strict bounds of integers as closed ones."""
+    """Return the scheduled PrimFunc with its strict bounds of integers as closed ones."""
     return func.with_body(tir.stmt_functor.ir_transform(func.body, None, _closed, _COMPARISONS))
 
 
 def with_closed_bounds(e: Expr) -> Expr:
-    """An expression with its strict bounds of integers as closed ones."""
+    """Return an expression with its strict bounds of integers as closed ones."""
     e = ir.rebuild(e, with_closed_bounds)
     closed = _closed(e)
     return e if closed is None else closed
 
 
 def _closed(e: Expr) -> Expr | None:
-    """The comparison in closed bounds; None for what stays as it is."""
+    """Return the comparison in closed bounds; None for what stays as it is."""
     name = ir.kind(e)
     if name == "LT":
         return _below(e.a, e.b)
@@ -74,7 +74,7 @@ def _other(a: Expr, b: Expr) -> Expr | None:
 
 
 def _are_indices(a: Expr, b: Expr) -> bool:
-    """Whether both are of the dtypes that indices have."""
+    """Return whether both are of the dtypes that indices have."""
     return ir.dtype_of(a) in ("int32", "int64") and ir.dtype_of(b) == ir.dtype_of(a)
 
 
@@ -83,7 +83,7 @@ def _greatest(dtype: str) -> int:
 
 
 def _subtracts(e: Expr) -> bool:
-    """Whether terms may be negative in a sum."""
+    """Return whether terms may be negative in a sum."""
     name = ir.kind(e)
     if name == "Sub":
         return ir.int_value(e.b) is None or _subtracts(e.a)

@@ -53,7 +53,7 @@ def check(attention: Attention) -> None:
 
 
 def cpu_attention(attention: Attention, numbers: Sequence[Any], target: Any) -> Any:
-    """The scheduled PrimFunc; its parameters are the inputs, ``numbers`` and the result.
+    """Return the scheduled PrimFunc; its parameters are the inputs, ``numbers`` and the result.
 
     Args:
         attention: what it computes.
@@ -131,12 +131,12 @@ class _Emitter:
             yield
 
     def _number(self, value: Any, name: str) -> Any:
-        """A number by itself where sizes are symbolic; of known ones TVM makes short expressions."""
+        """Return a number by itself where sizes are symbolic; of known ones TVM makes short expressions."""
         a = self.attention
         return B.number_of(value, name, (*a.leading, a.queries, a.keys))
 
     def _seen(self, last: Expr) -> Extent:
-        """How many of the keys the queries before ``last`` see."""
+        """Return how many of the keys the queries before ``last`` see."""
         a = self.attention
         if a.causal is None:
             return a.keys
@@ -149,18 +149,18 @@ class _Emitter:
         return B.when(tir.LT(start, as_expr(self._seen(self.first + B.i64(self.width)))))
 
     def _base(self, operand: Operand) -> Expr:
-        """The element at which the rows of the task's head begin."""
+        """Return the element at which the rows of the task's head begin."""
         base = as_expr(operand.offset)
         for place, stride in zip(self.place, operand.strides):
             base = base + place * as_expr(stride)
         return B.bind(base, "base") if compat.free_vars(base) else base
 
     def _row(self, number: int, row: Expr) -> Expr:
-        """The first element of a row of an operand."""
+        """Return the first element of a row of an operand."""
         return self.bases[number] + row * as_expr(self.operands[number][0].strides[3])
 
     def _rows(self, number: int, row: Expr, column: Expr | None = None) -> MatrixRows:
-        """The rows of an operand from one on, seen from a column on."""
+        """Return the rows of an operand from one on, seen from a column on."""
         start = self._row(number, row) + (B.i64(0) if column is None else column)
         return MatrixRows(self.flat[number], start, as_expr(self.operands[number][0].strides[3]))
 
@@ -250,7 +250,7 @@ class _Emitter:
         self._each_lane(self.most, highest, self.lane)
 
     def _masked_score(self, line: Buffer, start: Expr, key: Expr) -> Callable[[Expr], Expr]:
-        """A key's scores, with what is added to them; -inf for queries that do not see it."""
+        """Return a key's scores, with what is added to them; -inf for queries that do not see it."""
         a = self.attention
         value = self._lane_of(line)
         if a.mask is not None:
@@ -270,7 +270,7 @@ class _Emitter:
         return value
 
     def _masked(self) -> bool:
-        """Whether queries differ in what is added to their scores."""
+        """Return whether queries differ in what is added to their scores."""
         mask = self.attention.mask
         return mask is not None and not is_number(mask.strides[3], 0)
 
@@ -348,7 +348,7 @@ class _Emitter:
         )
 
     def _or_nothing(self, total: Expr, value: Expr) -> Expr:
-        """A result; 0 of a sum over no keys, and of a query that sees none if that is asked for."""
+        """Return a result; 0 of a sum over no keys, and of a query that sees none if that is asked for."""
         a = self.attention
         if a.safe or is_number(a.keys, 0):
             return tir.Select(tir.EQ(total, _f32(0.0)), _f32(0.0), value)
@@ -374,7 +374,7 @@ Lane = Callable[[Expr], Expr]
 
 
 def _like(scalar: Expr, value: Expr) -> Expr:
-    """A scalar, or a vector of it as long as ``value``."""
+    """Return a scalar, or a vector of it as long as ``value``."""
     lanes = compat.lanes_of(value)
     return scalar if lanes == 1 else tir.Broadcast(scalar, lanes)
 

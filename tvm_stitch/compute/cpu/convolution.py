@@ -127,7 +127,7 @@ class ConvolutionTasks:
                 )
 
     def _row(self, line: Expr, place: Expr) -> Expr:
-        """The result's row of a place on a line of the task."""
+        """Return the result's row of a place on a line of the task."""
         *_, lines, places = self.taps
         row = (self.start + line * B.i64(lines.step)) * B.i64(self.conv.phases.lengths[-1])
         return row + (self.first + place) * B.i64(places.step) + B.i64(places.first)
@@ -172,7 +172,7 @@ class ConvolutionTasks:
         raise NotImplementedError
 
     def depth_of(self, taps: Phase) -> list[int]:
-        """The extents of the depth's loops in a phase."""
+        """Return the extents of the depth's loops in a phase."""
         raise NotImplementedError
 
     def width(self) -> int:
@@ -185,7 +185,7 @@ class ConvolutionTasks:
 
 
 def _within(taps: Taps, window: Window, each: int, first: Expr) -> Extent:
-    """How many of a phase's places along an axis a group of at most ``each`` of all places has."""
+    """Return how many of a phase's places along an axis a group of at most ``each`` of all places has."""
     if taps.outputs == window.outputs:
         return count_of(taps.outputs, each, first)
     return taps.outputs if window.outputs <= each else extent_min(each, B.i64(taps.outputs) - first)
@@ -219,7 +219,7 @@ class MixedTasks(ConvolutionTasks):
         return [*kernel, self.steps]
 
     def _is_joined(self, taps: Phase) -> bool:
-        """Whether the last axis of the window and the channels are neighbours."""
+        """Return whether the last axis of the window and the channels are neighbours."""
         return self.conv.groups == 1 and taps[-1].dilation == 1
 
     def width(self) -> int:
@@ -268,7 +268,7 @@ class MixedTasks(ConvolutionTasks):
     def sums(
         self, number: Expr, places: Places, block: tuple[DepthBlocks, Expr] | None = None
     ) -> list[Buffer]:
-        """A tile of places, over the whole depth or a block of it."""
+        """Return a tile of places, over the whole depth or a block of it."""
         conv, tiles, instruction = self.conv, self.tiles, self.tiles.instruction
 
         def data(i: int, k: list[Expr]) -> Expr:

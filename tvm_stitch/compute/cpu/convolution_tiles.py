@@ -128,11 +128,11 @@ class _Divided:
         )
 
     def across_lines(self, task_rows: int) -> bool:
-        """Whether the tiles of a task of so many lines go on from line to line."""
+        """Return whether the tiles of a task of so many lines go on from line to line."""
         return self._step(task_rows) < task_rows * step_cost(self.rows, self.places, self.vectors)
 
     def has_rows_outside(self, task_rows: int, task_panels: int) -> bool:
-        """Whether tasks that follow each other have lines in common."""
+        """Return whether tasks that follow each other have lines in common."""
         read = product(self.conv.data.inner)
         return has_rows_outside(
             read if isinstance(read, int) else None,

@@ -193,14 +193,14 @@ def _strides(extents: Sequence[int], channels: int) -> list[int]:
 
 
 def _overruns(window: Window, count: int, extent: Extent) -> bool:
-    """Whether the last of the blocks of ``count`` places of windows reaches beyond the data."""
+    """Return whether the last of the blocks of ``count`` places of windows reaches beyond the data."""
     assert isinstance(extent, int)
     first = -(-window.outputs // count) * count - count
     return first * window.stride + window.span(count) > extent
 
 
 def _inside(data: Padded, axis: int, place: Expr, overruns: bool) -> Expr | None:
-    """Whether a place of the data is in the source; None where all are."""
+    """Return whether a place of the data is in the source; None where all are."""
     before, inner, extent = data.before[axis], data.inner[axis], data.shape[axis]
     conditions = []
     assert isinstance(inner, int) and isinstance(extent, int)

@@ -62,7 +62,7 @@ class DotInstruction:
         return -(-depth // self.group)
 
     def add(self, sums: Expr, left: Expr, right: Expr) -> Expr:
-        """A vector of sums with the products added.
+        """Return a vector of sums with the products added.
 
         Args:
             sums: ``lanes`` elements.
@@ -177,5 +177,5 @@ def bits(value: Expr) -> Expr:
 
 
 def vector(first: Expr, lanes: int) -> Expr:
-    """The places of ``lanes`` neighbours, from the first one on."""
+    """Return the places of ``lanes`` neighbours, from the first one on."""
     return tir.Ramp(first, B.i64(1), lanes)

@@ -33,14 +33,14 @@ _MARKS = {compat.attribute("is_scheduled"): True, "op_pattern": int(Pattern.OPAQ
 
 
 def compute_func(params: Sequence[Any], body: Any) -> Any:
-    """The scheduled PrimFunc of a compute-intensive operator that has a kernel of its own."""
+    """Return the scheduled PrimFunc of a compute-intensive operator that has a kernel of its own."""
     return tir.PrimFunc(list(params), body).with_attrs({**_MARKS, "tirx.noalias": True, "s_tir": True})
 
 
 def emit_anchored(
     func: Any, found: Anchored, tiles: Tiles, packed: Buffer | None, device: DeviceModel, config: StitchConfig
 ) -> Any:
-    """The scheduled PrimFunc that computes an operator, and then what is computed of it.
+    """Return the scheduled PrimFunc that computes an operator, and then what is computed of it.
 
     An epilogue is evaluated tile by tile if it can be, else when all of the operator's result is there: in workspace,
     the function's last parameter then (see ``relax/stitch/lift_workspace.py``). A TVM with Relay, where shapes

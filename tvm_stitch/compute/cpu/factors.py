@@ -13,7 +13,7 @@ from .dot_instruction import BITS, DotInstruction, bits
 
 
 def widened(value: Expr, dtype: str) -> Expr:
-    """An element as the float32 or int32 in which it is multiplied."""
+    """Return an element as the float32 or int32 in which it is multiplied."""
     if compat.kind(value) in ("FloatImm", "IntImm"):
         return compat.const((float if dtype == "float32" else int)(value.value), dtype)
     return convert(value, dtype)

@@ -99,7 +99,7 @@ class MatmulTasks:
                 self._panel(batch, first, count, first_panel + panel, width)
 
     def _number(self, value: Extent, name: str) -> Expr:
-        """A number by itself where the sizes that tasks are made of are symbolic."""
+        """Return a number by itself where the sizes that tasks are made of are symbolic."""
         p = self.product
         return as_expr(B.number_of(value, name, (p.batch, p.rows, p.columns)))
 
@@ -139,7 +139,7 @@ class MatmulTasks:
                     self._rows(batch, first, count, column, 1, 1)
 
     def _copies_rows(self) -> bool:
-        """Whether to copy a task's rows: widened, or so that each begins with a group of an instruction."""
+        """Return whether to copy a task's rows: widened, or so that each begins with a group of an instruction."""
         p = self.product
         if not isinstance(p.depth, int) or p.depth == 0:
             return False
@@ -181,7 +181,7 @@ class MatmulTasks:
         )
 
     def _copies(self, width: int) -> bool:
-        """Whether to copy panels, so that vectors run along columns."""
+        """Return whether to copy panels, so that vectors run along columns."""
         p, tiles = self.product, self.tiles
         if self.packed is not None or not p.transposed or not isinstance(p.columns, int):
             return False
@@ -324,7 +324,7 @@ class MatmulTasks:
         column: Expr,
         width: int,
     ) -> tuple[Expr, Expr]:
-        """A group of a row's elements, and those of a vector of columns."""
+        """Return a group of a row's elements, and those of a vector of columns."""
         assert self.packed is not None and isinstance(self.depth, int)
         group, p = instruction.group, self.product
         rows, first, each = self.left, row if p.left_shared else line, as_expr(p.depth)

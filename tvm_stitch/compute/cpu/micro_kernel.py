@@ -75,7 +75,7 @@ class DepthBlocks:
 
 
 def blocks_of(depth: Sequence[Extent]) -> DepthBlocks | None:
-    """The blocks of a depth; None where it is short enough to be added one by one."""
+    """Return the blocks of a depth; None where it is short enough to be added one by one."""
     total = product(depth)
     if isinstance(total, int) and total <= LONG_DEPTH:
         return None
@@ -274,7 +274,7 @@ class Totals:
         )
 
     def read(self, number: Expr, rows: int) -> list[Buffer]:
-        """A tile's totals, each row in a buffer."""
+        """Return a tile's totals, each row in a buffer."""
         tile = self._tile(rows)
         found = tile.buffers("total")
         tile.each(found, lambda i, c: compat.load(self.buffer, [self._at(number, rows, i, c)]))
@@ -365,7 +365,7 @@ def _folded(line: Buffer, count: int, lanes: int) -> Expr:
 
 
 def _shuffled(vectors: Sequence[Expr], order: Iterable[int]) -> Expr:
-    """A vector of elements of others, which are numbered one behind the other."""
+    """Return a vector of elements of others, which are numbered one behind the other."""
     return tir.Shuffle(list(vectors), [compat.const(at, "int32") for at in order])
 
 

@@ -15,7 +15,7 @@ from ..convolution import Convolution
 
 
 def packed_shape(product: Contraction | Convolution, width: int, group: int = 1) -> tuple[int, ...]:
-    """The extents of a packed weight, in panels of ``width`` columns.
+    """Return the extents of a packed weight, in panels of ``width`` columns.
 
     Panels, steps of the depth, and elements of a step; a depthwise convolution's has places of the window, and
     channels. A step has ``group`` elements of each column.
@@ -36,7 +36,7 @@ def layout(product: Contraction | Convolution) -> Hashable:
 
 
 def packed(product: Contraction | Convolution, weight: np.ndarray, width: int, group: int = 1) -> np.ndarray:
-    """A weight as the template for a product reads it: the last panel, and the last group, padded with zeros."""
+    """Return a weight as the template for a product reads it: the last panel, and the last group, padded with zeros."""
     if not isinstance(product, Convolution):
         rows = weight.reshape((product.columns, product.depth)).T if product.transposed else weight
         return _panels(_grouped(rows.reshape((1, product.depth, product.columns)), group), width)
@@ -56,7 +56,7 @@ def weight_axes(product: Convolution) -> list[int]:
 
 
 def _rows(product: Convolution, weight: np.ndarray) -> np.ndarray:
-    """A convolution's weight <places of the window and channels that are read, channels that are written>.
+    """Return a convolution's weight <places of the window and channels that are read, channels that are written>.
 
     Behind each other for each phase, with the places that it sees.
     """

@@ -110,7 +110,7 @@ def _over(found: Padded, under: Padded, refusal: Refusal) -> Padded:
 
 
 def _padding(op: Operator) -> Padded:
-    """An operator that puts a border around a tensor, spreads it or permutes its axes."""
+    """Return an operator that puts a border around a tensor, spreads it or permutes its axes."""
     refusal = Refusal(f"{op.output.name} is computed in the same kernel")
     if op.is_reduce:
         raise refusal
@@ -143,7 +143,7 @@ def _padding(op: Operator) -> Padded:
 
 
 def _spreading(op: Operator, source: Tensor, indices: Sequence[Expr], refusal: Refusal) -> Padded:
-    """An operator that puts zeros between the elements of a tensor."""
+    """Return an operator that puts zeros between the elements of a tensor."""
     chosen = branches(op.value)
     if chosen is None or float(chosen[2].value) != 0 or len(indices) != len(op.spatial):
         raise refusal
@@ -191,7 +191,7 @@ def _divisors(condition: Expr, refusal: Refusal) -> dict[Var, int]:
 
 
 def _shifted(index: Expr, refusal: Refusal) -> tuple[Var, int]:
-    """A variable and what is subtracted from it."""
+    """Return a variable and what is subtracted from it."""
     if compat.kind(index) in ("Var", "SizeVar"):
         return index, 0
     if compat.kind(index) in ("Sub", "Add") and compat.kind(index.a) in ("Var", "SizeVar"):
@@ -206,14 +206,14 @@ Range = tuple[int, int]
 
 
 def _range(before: int, inner: Extent, extent: Extent) -> Range:
-    """The part of an axis where the source is."""
+    """Return the part of an axis where the source is."""
     if isinstance(inner, int) and isinstance(extent, int):
         return max(before, 0), min(before + inner, extent)
     return 0, -1
 
 
 def _bounds(condition: Expr, extents: dict[Var, Extent], refusal: Refusal) -> dict[Var, Range]:
-    """The ranges of variables in which a condition holds, which is a conjunction of bounds."""
+    """Return the ranges of variables in which a condition holds, which is a conjunction of bounds."""
     found = {v: [0, e if isinstance(e, int) else -1] for v, e in extents.items()}
     waiting = [condition]
     while waiting:

@@ -87,7 +87,7 @@ class Phases:
 
 
 def whole(windows: tuple[Window, ...]) -> Phases:
-    """The one phase of a convolution over data as it is."""
+    """Return the one phase of a convolution over data as it is."""
     one = tuple(Taps(0, 1, w.outputs, w.kernel, w.dilation, 0, range(w.kernel)) for w in windows)
     return Phases(tuple(w.outputs for w in windows), tuple(w.kernel for w in windows), (one,))
 
@@ -122,7 +122,7 @@ def phases_of(data: Padded, windows: tuple[Window, ...]) -> tuple[Padded, tuple[
 
 
 def _taps(window: Window, spacing: int, before: int) -> tuple[list[Taps], int]:
-    """The taps of an axis's phases, and what their offsets are counted from.
+    """Return the taps of an axis's phases, and what their offsets are counted from.
 
     The result at ``o`` meets with element ``u`` of the window what lies at ``o + u * dilation - before`` in the spread
     data: an element of the data where ``spacing`` divides that.

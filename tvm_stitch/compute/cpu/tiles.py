@@ -145,7 +145,7 @@ class Tiles:
         return 1 if self.instruction is None else self.instruction.group
 
     def packed_dtype(self, dtype: str) -> str:
-        """The type of a packed weight whose elements are of a type."""
+        """Return the type of a packed weight whose elements are of a type."""
         return dtype if self.instruction is None else self.instruction.right
 
     def within(self, columns: int) -> int:
@@ -210,7 +210,7 @@ def _task(batch: int, rows: int, panels: int, tile: int, cores: Sequence[int]) -
 
 
 def has_rows_outside(left: int | None, right: int, row_tasks: int, panel_tasks: int) -> bool:
-    """Whether tasks that follow each other should have rows in common: where less is read into the cache then.
+    """Return whether tasks that follow each other should have rows in common: where less is read into the cache then.
 
     The side that changes from task to task is read once if it stays in the cache, else once for each task of the other
     side. Of equals rows are outside: they are written whole, one behind the other.
@@ -227,7 +227,7 @@ def has_rows_outside(left: int | None, right: int, row_tasks: int, panel_tasks: 
 
 
 def elapsed(tasks: int, cost: float, busy: float, cores: Sequence[int]) -> float:
-    """The time of tasks of one ``cost``, times the cores that compute them: the mean over numbers of cores.
+    """Return the time of tasks of one ``cost``, times the cores that compute them: the mean over numbers of cores.
 
     Args:
         tasks: how many there are.

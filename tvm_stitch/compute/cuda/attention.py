@@ -70,7 +70,7 @@ def check(attention: Attention, shared_bytes: int) -> None:
 
 
 def cuda_attention(attention: Attention, numbers: Sequence[Any], shared_bytes: int) -> Any:
-    """The scheduled PrimFunc; its parameters are the inputs, ``numbers`` and the result.
+    """Return the scheduled PrimFunc; its parameters are the inputs, ``numbers`` and the result.
 
     Args:
         attention: what it computes.
@@ -96,7 +96,7 @@ def cuda_attention(attention: Attention, numbers: Sequence[Any], shared_bytes: i
 
 
 def is_aligned(attention: Attention) -> bool:
-    """Whether rows of q, k, v and the result provably begin at multiples of 16 bytes."""
+    """Return whether rows of q, k, v and the result provably begin at multiples of 16 bytes."""
     analyzer = Analyzer()
     for operand in (attention.q, attention.k, attention.v, attention.out):
         elements = B.i64(_ALIGNMENT_BYTES // item_bytes(operand.dtype))

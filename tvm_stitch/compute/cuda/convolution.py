@@ -63,7 +63,7 @@ class KernelOf:
     exchanged: bool
 
     def numbers(self) -> list[int]:
-        """The same as numbers, for an attribute of the kernel."""
+        """Return the same as numbers, for an attribute of the kernel."""
         parts = (part if isinstance(part, tuple) else (part,) for part in astuple(self))
         return [int(number) for numbers in parts for number in numbers]
 
@@ -107,7 +107,7 @@ def kernel_of(convolution: ImageConvolution, plan: ConvolutionPlan, axes: int) -
 
 
 def packed_weight(weight: np.ndarray, convolution: ImageConvolution, plan: ConvolutionPlan) -> np.ndarray:
-    """The weight ``<groups * outputs, inputs, window...>`` as the kernel reads it: ``<groups * depth, line>``.
+    """Return the weight ``<groups * outputs, inputs, window...>`` as the kernel reads it: ``<groups * depth, line>``.
 
     The depth is filled up to whole steps, a line to whole tiles.
     """
@@ -201,14 +201,14 @@ def cuda_convolution(
 
 
 def tiles_of(of: KernelOf, whole: Sequence[int]) -> int:
-    """The tiles of a convolution whose results have those extents, of one split."""
+    """Return the tiles of a convolution whose results have those extents, of one split."""
     images, outputs, *places = whole
     rows = ceildiv(outputs // of.groups, of.tile.rows)
     return of.groups * rows * ceildiv(images * math.prod(places), of.tile.places)
 
 
 def _behind(epilogue: Epilogue | None, whole: list[Any]) -> list[Buffer]:
-    """The buffers of an epilogue's operands and results, their shapes in the sizes of the kernel."""
+    """Return the buffers of an epilogue's operands and results, their shapes in the sizes of the kernel."""
     if epilogue is None:
         return []
     every = tuple(range(len(whole)))
@@ -271,7 +271,7 @@ def _buffer(shape: list[Any], name: str) -> Buffer:
 
 
 def _call(of: KernelOf, shared: Expr, buffers: list[Buffer], at: Buffer | None, sizes: list[Any]) -> Expr:
-    """A call of the kernel's C++. Given ``at`` and no buffer of the result, the tile stays in shared memory."""
+    """Return a call of the kernel's C++. Given ``at`` and no buffer of the result, the tile stays in shared memory."""
     tile, keeps = of.tile, at is not None
     numbers = [
         tile.rows,

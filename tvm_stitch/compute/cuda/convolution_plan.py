@@ -149,7 +149,7 @@ class ConvolutionPlan:
 
 
 def convolution_plan(convolution: ImageConvolution, device: DeviceModel) -> ConvolutionPlan:
-    """The plan of the least estimated time.
+    """Return the plan of the least estimated time.
 
     Raises:
         Refusal: where most of each tile would be computed in vain, or sizes are too large for 32 bits.
@@ -186,7 +186,7 @@ def _plans(c: ImageConvolution, device: DeviceModel) -> Iterator[ConvolutionPlan
 
 
 def _is_worth_dividing(c: ImageConvolution, plan: ConvolutionPlan, device: DeviceModel) -> bool:
-    """Whether splits have enough to do, and all run at once: blocks can then wait for each other.
+    """Return whether splits have enough to do, and all run at once: blocks can then wait for each other.
 
     Where some would begin when others end, smaller tiles fill the device as well, without sums to add up.
     """
@@ -215,7 +215,7 @@ def _computed(c: ImageConvolution, plan: ConvolutionPlan) -> int:
 
 
 def _cycles(c: ImageConvolution, plan: ConvolutionPlan, device: DeviceModel) -> float:
-    """The estimated time: full rounds of resident blocks, and a last one of those that are left."""
+    """Return the estimated time: full rounds of resident blocks, and a last one of those that are left."""
     tile = plan.tile
     efficiency = EFFICIENCY.get((tile.rows, tile.places, tile.slices), USUAL_EFFICIENCY)
     step = tile.slices * tile.rows * tile.places * DEPTH / LANES / efficiency
@@ -228,7 +228,7 @@ def _cycles(c: ImageConvolution, plan: ConvolutionPlan, device: DeviceModel) -> 
 
 
 def _sums(c: ImageConvolution, plan: ConvolutionPlan, device: DeviceModel) -> float:
-    """The cycles in which splits are added up."""
+    """Return the cycles in which splits are added up."""
     if plan.splits == 1:
         return 0.0
     if are_clusters(_tiles(c, plan), plan.splits, device):

@@ -51,7 +51,7 @@ class Epilogue:
 
 
 def without_sum(graph: StitchGraph, splits: Tensor) -> StitchGraph:
-    """A graph that begins with the sums of a convolution's splits, with these sums as an input in their place.
+    """Return a graph that begins with the sums of a convolution's splits, with these sums as an input in their place.
 
     Raises:
         Refusal: where the splits are read otherwise.
@@ -81,7 +81,7 @@ def components(graph: StitchGraph, products: Sequence[int]) -> list[tuple[Stitch
 
 
 def _reached(output: Tensor, shared: Container[Tensor]) -> set[Tensor]:
-    """The tensors that one depends on, but for inputs that are not shared."""
+    """Return the tensors that one depends on, but for inputs that are not shared."""
     found: set[Tensor] = set()
     waiting = [output]
     while waiting:
@@ -99,7 +99,7 @@ def _giving(graph: StitchGraph, numbers: Sequence[int]) -> StitchGraph:
 
 
 def epilogue_of(graph: StitchGraph, product: Tensor) -> Epilogue:
-    """A graph as the epilogue of the convolution that makes one of its inputs.
+    """Return a graph as the epilogue of the convolution that makes one of its inputs.
 
     Raises:
         Refusal: where the graph does anything else than element-wise operations on it.
@@ -127,7 +127,7 @@ def epilogue_of(graph: StitchGraph, product: Tensor) -> Epilogue:
 
 
 def _points(graph: StitchGraph, whole: Axes) -> Iterator[tuple[Operator, Axes]]:
-    """The operators with the axes that they are evaluated at, readers before what they read."""
+    """Yield the operators with the axes that they are evaluated at, readers before what they read."""
     found: dict[tuple[Operator, Axes], None] = {}
     waiting = [(output.producer, whole) for output in graph.outputs if output.producer is not None]
     while waiting:
@@ -170,7 +170,7 @@ def _check(op: Operator) -> None:
 
 
 def _operands(e: Expr) -> Sequence[Expr]:
-    """Those of an expression, but the indices of what it loads."""
+    """Return those of an expression, but the indices of what it loads."""
     return () if compat.is_load(e) else compat.operands(e)
 
 
@@ -244,7 +244,7 @@ class TileEvaluator:
                 B.store(flat, B.fetch(result, v), [places.first(whole) + v])
 
     def _tile(self, source: Buffer, start: Expr, name: str) -> Buffer:
-        """The lanes' elements from a place on, in registers."""
+        """Return the lanes' elements from a place on, in registers."""
         dtype = compat.buffer_dtype(source)
         tile = B.local([self.lanes], dtype, name)
         with B.loop(_loop_of(dtype), self.lanes, "v") as v:
@@ -252,7 +252,7 @@ class TileEvaluator:
         return tile
 
     def _value(self, op: Operator, axes: Axes) -> Expr:
-        """The value of an operator at some axes of the element, bound on first use."""
+        """Return the value of an operator at some axes of the element, bound on first use."""
         if (op, axes) not in self.known:
             accesses = iter(op.accesses)
 
@@ -271,7 +271,7 @@ class TileEvaluator:
 
 
 def _loop_of(dtype: str) -> str:
-    """The kind of loop over neighbours of an element type."""
+    """Return the kind of loop over neighbours of an element type."""
     return "vectorized" if dtype in VECTORS else "unroll"
 
 

@@ -19,7 +19,7 @@ FIRST = 2
 
 
 def spatial(axes: Axes) -> list[int]:
-    """Those of some axes that run over places."""
+    """Return those of some axes that run over places."""
     return [axis for axis in axes if axis is not None and axis >= FIRST]
 
 
@@ -43,16 +43,16 @@ class Places:
     lanes: int
 
     def are_neighbours(self, axes: Axes) -> bool:
-        """Whether the places are neighbours in a tensor of some axes."""
+        """Return whether the places are neighbours in a tensor of some axes."""
         return len(spatial(axes)) == len(self.whole) - FIRST
 
     def first(self, axes: Axes) -> Expr:
-        """The first one's element in a tensor in which they are neighbours, or that has none of their axes."""
+        """Return the first one's element in a tensor in which they are neighbours, or that has none of their axes."""
         found = self._line(axes)
         return (found * self.of_image + self.vector) * B.i64(self.lanes) if spatial(axes) else found
 
     def at(self, axes: Axes, lane: Expr) -> Expr:
-        """The element of one of them."""
+        """Return the element of one of them."""
         place = self.vector * B.i64(self.lanes) + lane
         found = self._line(axes)
         for axis in spatial(axes):
@@ -73,5 +73,5 @@ def quotient(a: Expr, b: Expr) -> Expr:
 
 
 def remainder(a: Expr, b: Expr) -> Expr:
-    """The same for what is left."""
+    """Return the same for what is left."""
     return tir.Cast("int64", tir.Mod(tir.Cast("int32", a), tir.Cast("int32", b)))

@@ -84,7 +84,7 @@ class SharedLibrary:
 
 
 def calls(source: str, title: str) -> Embedded:
-    """The C++ file of this folder that calls a library."""
+    """Return the C++ file of this folder that calls a library."""
     folder = Path(__file__).parent / "native"
     headers = tuple(folder / name for name in ("device.h", "tuned.h", "choices.h", "fastest.h"))
     return Embedded(folder / source, f"calls of {title}", headers)
@@ -99,7 +99,7 @@ def _folders(in_wheels: tuple[str, ...]) -> list[Path]:
 
 
 def _places(package: str) -> list[Path]:
-    """The folders that hold a package, which is not imported."""
+    """Return the folders that hold a package, which is not imported."""
     try:
         spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):

@@ -9,5 +9,5 @@ from pathlib import Path
 
 @cache
 def sources(*names: str) -> str:
-    """The texts of device functions, each of which is compiled once where several kernels bring it."""
+    """Return the texts of device functions, each of which is compiled once where several kernels bring it."""
     return "".join((Path(__file__).parent / "native" / f"{name}.cuh").read_text() for name in names)

@@ -100,7 +100,7 @@ class Cluster:
         B.evaluate(T.ptx.barrier.cluster.wait.acquire.aligned())
 
     def added_up(self, shared: Buffer, start: Expr, lanes: int) -> Buffer:
-        """The sums over all blocks of the floats from a place of shared memory on, in registers."""
+        """Return the sums over all blocks of the floats from a place of shared memory on, in registers."""
         sums = B.local([lanes], "float32", "sums")
         name = f"tvm_stitch_cluster_sums_{self.blocks}_{lanes}"
         code = sources("cluster_sums") + _SUMS.format(name=name, blocks=self.blocks, lanes=lanes)

@@ -69,7 +69,7 @@ class StridedProduct:
 
 
 def strided(axes: Sequence[Axis]) -> StridedProduct:
-    """The product over axes.
+    """Return the product over axes.
 
     Args:
         axes: those of the result from the outermost on, and one to sum over.
@@ -107,7 +107,7 @@ def _is_unit(stride: Extent) -> bool:
 
 
 def _merged(axes: list[Axis]) -> list[Axis]:
-    """The axes with each that continues another one made part of it."""
+    """Return the axes with each that continues another one made part of it."""
     found: list[Axis] = []
     for axis in reversed(axes):  # from the innermost on
         for i, inner in enumerate(found):
@@ -139,7 +139,7 @@ def _laid_out(batch: Axis, row: Axis, column: Axis, depth: Axis) -> StridedProdu
 
 
 def _side(outer: Extent, inner: Extent, columns: Extent, name: str) -> tuple[Extent, bool]:
-    """The distance between lines of a matrix, and whether its lines are columns.
+    """Return the distance between lines of a matrix, and whether its lines are columns.
 
     Args:
         outer: the stride between rows, 0 where there is one.

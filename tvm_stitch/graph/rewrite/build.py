@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make tensors and operators of a StitchGraph, and assemble a graph of operators old and new."""
+"""Create tensors and operators of a StitchGraph, and assemble a graph of old and new operators."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ..ir import Access, Axis, Operator, StitchGraph, Tensor, copied
 
 
 def new_tensor(name: str, shape: Sequence[Extent], dtype: str) -> Tensor:
-    """A tensor with a buffer of its own."""
+    """Return a tensor with a buffer of its own."""
     return Tensor(name, tuple(shape), dtype, tir.decl_buffer([as_expr(e) for e in shape], dtype, name))
 
 
 def fresh_axes(axes: Sequence[Axis]) -> tuple[tuple[Axis, ...], dict[Var, Expr]]:
-    """Axes of the same extents over new variables, and what each old variable becomes."""
-    made = tuple(Axis(tir.Var(str(a.var), "int64"), a.extent) for a in axes)
-    return made, {old.var: new.var for old, new in zip(axes, made, strict=True)}
+    """Return axes of the same extents over new variables, and the new variable of each old one."""
+    renamed = tuple(Axis(tir.Var(str(a.var), "int64"), a.extent) for a in axes)
+    return renamed, {old.var: new.var for old, new in zip(axes, renamed, strict=True)}
 
 
 def make_operator(
@@ -33,9 +33,9 @@ def make_operator(
     combiner: str | None = None,
     identity: Expr | None = None,
 ) -> Operator:
-    """An operator over ``axes`` (spatial, reduced), not wired to its tensors: :func:`assemble` does that.
+    """Return an operator over ``axes`` (spatial, reduced) that is not wired to its tensors yet.
 
-    ``operand`` holds at least the buffers that ``value`` reads.
+    :func:`assemble` wires it. ``operand`` holds at least the buffers that ``value`` reads.
     """
     spatial, reduce = axes
     accesses = []
@@ -52,9 +52,10 @@ def make_operator(
 
 
 def assemble(graph: StitchGraph, operators: Sequence[Operator]) -> StitchGraph:
-    """The graph of ``operators`` (in topological order) with tensors of its own; what nothing needs is left out.
+    """Return the graph of ``operators`` (in topological order) over new tensors.
 
-    ``graph`` gives name, inputs, outputs and symbols, and is not changed, nor is any operator. All inputs are kept.
+    Operators that no output needs are dropped. ``graph`` provides name, inputs, outputs and symbols. Neither it nor
+    any operator is changed. All inputs are kept.
     """
     made_by = {op.output: op for op in operators}
     needed: set[Tensor] = set()

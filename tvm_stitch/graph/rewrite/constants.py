@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scalar constants become part of the expressions that read them.
+"""Fold scalar constants into the expressions that read them.
 
-Relay lowers every scalar constant to a block of its own, which writes a tensor of one element; Relax writes the number
-where it is used. Behind a block a constant hides what an operator is: a division by one looks heavy, a power has no
-known exponent, an index seems to be gathered.
+Relay lowers every scalar constant to its own block, which writes a tensor of one element. Relax writes the number
+into its reader. A constant in its own block hides an operator's class. A division by it looks heavy, a power has no
+known exponent, an index looks gathered.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from .build import assemble, make_operator
 
 
 def inline_constants(graph: StitchGraph) -> StitchGraph:
-    """The graph without operators that only hold a scalar constant. ``graph`` is not changed; itself if there are none.
+    """Return the graph without operators that only hold a scalar constant.
 
-    An operator holds one when it has no inputs, one element, and a value made of numbers, arithmetic and casts alone,
-    or when it becomes so by other constants. Its value takes the place of every load of it, as it is written: casts
-    stay, and so does each number's dtype. Outputs stay operators, but what reads them reads the constant. Operators
-    whose results nothing needs are left out as well where anything is.
+    ``graph`` is not changed. It is returned itself if it has no such operators. An operator holds a constant if it
+    has no inputs, one element, and a value of numbers, arithmetic and casts only. Folding other constants may bring
+    it there. Its value replaces every load of it. Casts and the dtypes of numbers stay. Outputs remain operators,
+    but their readers read the constant. If anything is folded, operators without a reader are dropped as well.
     """
     constants: dict[Tensor, Expr] = {}
     operators: list[Operator] = []
@@ -38,7 +38,7 @@ def inline_constants(graph: StitchGraph) -> StitchGraph:
 
 
 def with_numbers(graph: StitchGraph, numbers: Mapping[Tensor, Expr]) -> StitchGraph:
-    """The graph without some of its inputs, which are of one element each, and numbers in their place."""
+    """Return the graph with some inputs of one element each replaced by numbers."""
     operators = [_inlined(op, numbers) for op in graph.operators]
     left = StitchGraph(
         graph.name, [t for t in graph.inputs if t not in numbers], operators, graph.outputs, graph.symbols
@@ -52,7 +52,10 @@ def _holds_constant(op: Operator) -> bool:
 
 
 def _is_number(value: Expr) -> bool:
-    """Is the expression made of numbers, arithmetic and casts? A call may cost more than the read of its result."""
+    """Return whether the expression consists of numbers, arithmetic and casts.
+
+    A call does not count, because it may cost more than reading its result.
+    """
     name = compat.kind(value)
     if name in ("IntImm", "FloatImm"):
         return True
@@ -61,7 +64,7 @@ def _is_number(value: Expr) -> bool:
 
 
 def _inlined(op: Operator, constants: Mapping[Tensor, Expr]) -> Operator:
-    """The operator with the constants among its operands in its value; new spans and a new class follow from that."""
+    """Return the operator with constant operands folded into its value. Spans and class are computed again."""
     values: dict[Buffer, Expr] = {b: constants[t] for b, t in op.operand.items() if t in constants}
     if not values:
         return op

@@ -1,35 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mean and sum of squared deviations in one pass over the data instead of two.
 
-Variances are written as two reductions in a row, ``s = sum(f)`` and ``q = sum((f - s/n)^2)``, so what does not fit on
-chip is read twice before it can be normalised. With a shift ``k`` close to the mean both become independent::
+A variance is written as two consecutive reductions, ``s = sum(f)`` and ``q = sum((f - s/n)^2)``. Data that does not
+fit on chip is therefore read twice before it can be normalised. With a shift ``k`` near the mean, both sums become
+independent::
 
     k = mean of J of f's own elements        S = sum(f - k)        Q = sum((f - k)^2)
     s/n = k + S/n                            q = Q - S*S/n
 
-Where ``k + S/n`` is not between half and twice k, as behind an outlier or an infinite element, s is taken from a third
-sum of the same pass, of f itself: its error is what it is without the rewriting.
+``k + S/n`` may lie outside half to twice k, as behind an outlier or an infinite element. Then s comes from a third sum
+of the same pass, that of f itself. Its error is the same as without the rewrite.
 
-**Error.** Let mu and sigma^2 be the exact mean and variance, u the unit roundoff, and g u the relative error of
-summing n positive terms (g is about log n in trees, at most n one by one). Because Q = q + n (mu-k)^2, and S*S/n is
-the second term, rounding changes q by at most about ``g u (q + 2 n (mu-k)^2)``; relative to ``q = n sigma^2``::
+**Error.** Let mu and sigma^2 be the exact mean and variance, and u the unit roundoff. Let g u be the relative error
+of summing n positive terms. In trees g is about log n, one by one it is at most n. We have Q = q + n (mu-k)^2, and
+S*S/n is the second term. Rounding therefore changes q by at most about ``g u (q + 2 n (mu-k)^2)``. Relative to
+``q = n sigma^2`` this is::
 
     g u (1 + 2 (mu-k)^2 / sigma^2)
 
-Unshifted (k = 0) that is unbounded: data of mean 1e4 and deviation 1e-2 keeps no digit in float32. But k is a mean
-of own elements, ``k - mu = sum over samples of (f_j - mu) / J``. If m of the J samples hold what deviates, Cauchy and
-Schwarz give ``(k-mu)^2 <= m/J^2 * sum (f_j - mu)^2 <= m n sigma^2 / J^2``, so the relative error is at most about
+Unshifted (k = 0) this is unbounded: data of mean 1e4 and deviation 1e-2 keeps no digit in float32. But k is a mean
+of the data's elements, ``k - mu = sum over samples of (f_j - mu) / J``. Suppose that m of the J samples hold the
+deviation. The Cauchy-Schwarz inequality gives ``(k-mu)^2 <= m/J^2 * sum (f_j - mu)^2 <= m n sigma^2 / J^2``. The
+relative error is therefore at most about
 
 * ``g u (1 + 2/J)`` for samples that are like the rest,
-* ``g u (1 + 2 n/J^2)`` where one sample is an outlier larger than everything else together,
+* ``g u (1 + 2 n/J^2)`` if one sample is an outlier larger than everything else together,
 * ``g u (1 + 2 n/J)`` at the very worst: all J samples deviate, and nothing else does.
 
-The shift is taken as ``f_0 + sum((f_j - f_0)/J)``, which no sum makes too large, so that equal elements give k = f_0
-exactly, S = Q = 0 and a variance of exactly 0. Rounding may make the difference negative: it is clamped at 0; NaN and
-infinity stay what they are.
+The shift is computed as ``f_0 + sum((f_j - f_0)/J)``, in which no partial sum grows too large. Equal elements give
+k = f_0 exactly, S = Q = 0 and a variance of exactly 0. Rounding may make the difference negative, so it is clamped
+at 0. NaN and infinity stay as they are.
 
-Half types: the new tensors have f's dtype, and like all values of a stitch op are held in
-:func:`~tvm_stitch.graph.dtype.compute_dtype`. Only k may be rounded to a half type: any k will do, if all use it.
+Half types: the new tensors have f's dtype. Like all values of a stitch op they are held in
+:func:`~tvm_stitch.graph.dtype.compute_dtype`. Only k may be rounded to a half type, and any k is correct if all
+sums use the same.
 """
 
 from __future__ import annotations
@@ -46,14 +50,14 @@ from .build import assemble, fresh_axes, make_operator, new_tensor
 from .terms import Inexpressible, Terms, widens
 
 SAMPLES = 32
-"""Elements that the shift is the mean of (J): one row of a warp's lanes."""
+"""Number of elements that the shift averages (J): one row of a warp's lanes."""
 
 
 @dataclass(frozen=True)
 class Moments:
     """Two reductions over the same ``count`` elements: ``total`` = sum(f), ``squares`` = sum((f - total/count)^2).
 
-    ``where`` are the indices of ``total``'s result over the axes of ``squares``.
+    ``where`` holds the indices of ``total``'s result over the axes of ``squares``.
     """
 
     total: Operator
@@ -63,26 +67,30 @@ class Moments:
 
 
 def candidates(graph: StitchGraph) -> list[Moments]:
-    """The pairs of reductions that :func:`with_one_pass_variance` can make independent of each other, in order.
+    """Return the pairs of reductions that :func:`with_one_pass_variance` can make independent, in order.
 
-    It pays where the elements are read from memory again for the second reduction. Where a row stays on chip it costs a
-    barrier for the shift and gains nothing.
+    The rewrite pays if the second reduction reads the elements from memory again. For a row that stays on chip it
+    only adds a barrier for the shift.
     """
-    found: list[Moments] = []
+    pairs: list[Moments] = []
     squares: set[Operator] = set()
     for op in graph.reduces:
         pair = _match(op)
         if pair is not None and pair.total not in squares:
-            found.append(pair)
+            pairs.append(pair)
             squares.add(op)
-    totals = {pair.total for pair in found}
-    return [pair for pair in found if pair.squares not in totals]
+    totals = {pair.total for pair in pairs}
+    return [pair for pair in pairs if pair.squares not in totals]
 
 
 def with_one_pass_variance(graph: StitchGraph, pairs: Sequence[Moments] | None = None) -> StitchGraph:
-    """The graph with ``pairs`` (of :func:`candidates` of this graph; None: all of them) computed in one pass.
+    """Return the graph with ``pairs`` computed in one pass.
 
-    ``graph`` is not changed; it is returned itself where there is nothing to rewrite.
+    ``graph`` is not changed. It is returned itself if there is nothing to rewrite.
+
+    Args:
+        graph: the graph.
+        pairs: a selection of :func:`candidates` of this graph. None means all of them.
     """
     pairs = candidates(graph) if pairs is None else pairs
     return _Rewriter(graph, pairs).run() if pairs else graph
@@ -99,12 +107,12 @@ def _match(squares: Operator) -> Moments | None:
             return None
         a, b = terms.nodes[root].args
         return _deviation(terms, squares, a, b) or _deviation(terms, squares, b, a)
-    except (Inexpressible, RecursionError):  # the latter for chains of hundreds of operators
+    except (Inexpressible, RecursionError):  # RecursionError: for chains of hundreds of operators
         return None
 
 
 def _root_of_square(terms: Terms, term: int) -> int | None:
-    """The difference whose square a term is."""
+    """Return the difference whose square a term is, or None."""
     node = terms.nodes[term]
     if node.head[0] == "Mul" and node.args[0] == node.args[1]:
         root = node.args[0]
@@ -116,7 +124,7 @@ def _root_of_square(terms: Terms, term: int) -> int | None:
 
 
 def _deviation(terms: Terms, squares: Operator, element: int, mean: int) -> Moments | None:
-    """The pair, if ``mean`` is the mean of ``element`` over the axes that ``squares`` reduces."""
+    """Return the pair if ``mean`` is the mean of ``element`` over the axes that ``squares`` reduces, else None."""
     scaled = terms.scaled(mean)
     total = scaled[0].tensor.producer if scaled is not None and scaled[0].tensor is not None else None
     if scaled is None or total is None or total.combiner != "sum":
@@ -137,7 +145,7 @@ def _deviation(terms: Terms, squares: Operator, element: int, mean: int) -> Mome
 
 
 def _is_reciprocal(factor: float, count: int, dtype: str) -> bool:
-    """Is it 1/count, as exactly as constants of the dtype say it?"""
+    """Return whether a factor is 1/count, up to the rounding of constants of the dtype."""
     digits = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}.get(dtype, 53)
     means = (1 / count, 1 / _rounded(count, digits), _rounded(1 / count, digits))
     return any(abs(factor / m - 1) <= 2.0**-50 for m in means)
@@ -151,7 +159,9 @@ def _rounded(value: float, digits: int) -> float:
 def _map_axes(
     terms: Terms, total: Operator, squares: Operator, where: Sequence[Expr]
 ) -> dict[Var, Expr] | None:
-    """What the axes of ``total`` are at the axes of ``squares``, if each result covers the same index space."""
+    """Return the value of each axis of ``total`` at the axes of ``squares``, if both results cover the same index
+    space.
+    """
     values: dict[Var, Expr] = {a.var: compat.const(0, "int64") for a in total.axes}
     left: dict[Expr, Axis] = {terms.var[a.var]: a for a in _live(squares.spatial)}
     for axis, index in zip(total.spatial, where):
@@ -175,7 +185,7 @@ def _live(axes: Sequence[Axis]) -> list[Axis]:
 
 @dataclass
 class _Shifted:
-    """The tensors that replace a pair's results, all of the shape of ``total``'s."""
+    """The tensors that replace a pair's results. All have the shape of ``total``'s result."""
 
     count: int
     shift: Tensor
@@ -185,7 +195,7 @@ class _Shifted:
     mean: Tensor
 
     def exact_mean(self, where: Sequence[Expr]) -> Expr:
-        """The mean, from the shifted sum where that is near the shift."""
+        """Return the mean: from the shifted sum if that is near the shift, else from the plain sum."""
         shift, mean = _at(self.shift, where), self._shifted_mean(where)
         return tir.Select(self._is_near(mean, shift), mean, _at(self.plain, where) / self._count)
 
@@ -198,18 +208,21 @@ class _Shifted:
         return _at(self.shift, where) + _at(self.sum, where) / self._count
 
     def _is_near(self, mean: Expr, shift: Expr) -> Expr:
-        """Is a mean between half and twice the shift? No such mean lost digits, or overflowed on the way."""
+        """Return the condition that a mean is between half and twice the shift.
+
+        Such a mean neither lost digits nor overflowed on the way.
+        """
         zero, half, two = (compat.const(v, self.sum.dtype) for v in (0.0, 0.5, 2.0))
         size, least = tir.Max(mean, zero - mean), tir.Max(shift, zero - shift) * half
         return tir.And(tir.LE(least, size), tir.LE(size * half, least * two))
 
     def rest(self, where: Sequence[Expr]) -> Expr:
-        """Q - S*S/n, up to rounding not negative."""
+        """Return Q - S*S/n, which is not negative up to rounding."""
         part = _at(self.sum, where)
         return _at(self.squares, where) - part * (part / self._count)
 
     def clamped(self, rest: Expr, where: Sequence[Expr]) -> Expr:
-        """``rest``, at least 0. A Q that is infinite (equal to its double) stays so, and so does NaN."""
+        """Return ``rest``, but at least 0. An infinite Q (equal to its double) stays infinite, and NaN stays NaN."""
         whole, zero = _at(self.squares, where), compat.const(0.0, self.squares.dtype)
         return tir.Select(tir.EQ(whole, whole + whole), whole, tir.Select(tir.LT(rest, zero), zero, rest))
 
@@ -231,7 +244,7 @@ class _Rewriter:
         self.operators: list[Operator] = []
 
     def run(self) -> StitchGraph:
-        # Tensors of the old graph serve as keys only: ``assemble`` makes all of them anew.
+        # Tensors of the old graph serve as keys only: ``assemble`` creates all tensors anew.
         for op in self.graph.operators:
             if op in self.totals:
                 self._total(op, self.totals[op])
@@ -246,7 +259,9 @@ class _Rewriter:
         return assemble(self.graph, self.operators)
 
     def _total(self, op: Operator, count: int) -> None:
-        """The shift, the three sums, the mean, and what the old sum was (dropped again unless something needs it)."""
+        """Append the shift, the three sums, the mean and the old sum. The old sum is dropped again if nothing needs
+        it.
+        """
         element_of, operand = self._with_means(op)
         zero, used = compat.const(0, "int64"), min(SAMPLES, count)
         first = {a.var: zero for a in op.reduce}
@@ -260,8 +275,8 @@ class _Rewriter:
         middle = element(names, first)
         known = dict(operand)
         if used > 1:
-            # The last sample is near the last element, and the stride divides n hardly ever: where data repeats with
-            # an inner extent, samples come from different places in the period.
+            # The last sample is near the last element, and the stride rarely divides n. Data that repeats with an
+            # inner extent is therefore sampled at different positions of its period.
             stride = compat.const((count - 1) // (used - 1), "int64")
             sampled = new_tensor(f"{name}_samples", shape, dtype)
             inner, inner_names = fresh_axes(op.spatial)
@@ -280,43 +295,43 @@ class _Rewriter:
             middle = middle + _at(sampled, [a.var for a in spatial])
         self._add(f"{op.name}_shift", shift, spatial, [], middle, known)
         parts = ("shifted", "squares", "plain", "mean")
-        made = _Shifted(count, shift, *[new_tensor(f"{name}_{part}", shape, dtype) for part in parts])
+        sums = _Shifted(count, shift, *[new_tensor(f"{name}_{part}", shape, dtype) for part in parts])
         known = {**operand, shift.buffer: shift}
-        for tensor in (made.sum, made.squares, made.plain):
+        for tensor in (sums.sum, sums.squares, sums.plain):
             spatial, names = fresh_axes(op.spatial)
             reduce, more = fresh_axes(op.reduce)
             plain, middle = element(names, more), _at(shift, [a.var for a in spatial])
             value = plain - middle
-            if tensor is made.squares:
+            if tensor is sums.squares:
                 value = value * value
-            elif tensor is made.plain:
-                # Always f itself: that it names the shift keeps it in the pass of the others.
+            elif tensor is sums.plain:
+                # Always f itself: naming the shift keeps this sum in the pass of the others.
                 value = tir.Select(tir.LT(middle, plain), plain, plain)
             self._add(tensor.name, tensor, spatial, reduce, value, known, op)
         spatial, _ = fresh_axes(op.spatial)
         self._add(
-            made.mean.name,
-            made.mean,
+            sums.mean.name,
+            sums.mean,
             spatial,
             [],
-            made.exact_mean([a.var for a in spatial]),
-            made.operand,
+            sums.exact_mean([a.var for a in spatial]),
+            sums.operand,
         )
-        self.shifted[op.output] = made
-        self._add(op.name, op.output, op.spatial, [], made.total([a.var for a in op.spatial]), made.operand)
+        self.shifted[op.output] = sums
+        self._add(op.name, op.output, op.spatial, [], sums.total([a.var for a in op.spatial]), sums.operand)
 
     def _add(
         self, name: str, output: Tensor, spatial: Sequence[Axis], reduce: Sequence[Axis], value: Expr,
         operand: dict[Buffer, Tensor], like: Operator | None = None,
     ) -> None:  # fmt: skip
-        """Append an operator: a sum as ``like`` is one, or an element-wise one."""
+        """Append an operator: a reduction that combines like ``like``, or an element-wise operator."""
         combiner, identity = (like.combiner, like.identity) if like is not None else (None, None)
         self.operators.append(
             make_operator(name, output, (spatial, reduce), value, operand, combiner, identity)
         )
 
     def _squares(self, op: Operator, pair: Moments) -> None:
-        """The sum of squared deviations from the mean, of those from the shift."""
+        """Append the sum of squared deviations from the mean, computed from the deviations from the shift."""
         shifted, shape = self.shifted[pair.total.output], op.output.shape
         rest = new_tensor(f"{op.output.name}_rest", shape, op.output.dtype)
         spatial, names = fresh_axes(op.spatial)
@@ -327,13 +342,13 @@ class _Rewriter:
         self._add(op.name, op.output, op.spatial, [], shifted.clamped(own, pair.where), operand)
 
     def _with_means(self, op: Operator) -> tuple[Expr, dict[Buffer, Tensor]]:
-        """The operator's value with every ``sum/n`` of a pair replaced, and the tensors it reads then."""
+        """Return the operator's value with every ``sum/n`` of a pair replaced, and the tensors that it then reads."""
         operand = dict(op.operand)
 
         def visit(e: Expr) -> Expr:
-            found = _scaled(e)
-            if found is not None:
-                load, factor = found
+            scaled = _scaled(e)
+            if scaled is not None:
+                load, factor = scaled
                 tensor = op.operand[compat.load_buffer(load)]
                 shifted = self.shifted.get(tensor)
                 if shifted is not None and _is_reciprocal(factor, shifted.count, tensor.dtype):
@@ -350,7 +365,7 @@ class _Rewriter:
 
 
 def _scaled(e: Expr) -> tuple[Expr, float] | None:
-    """A load times or divided by a constant: the load and the factor."""
+    """Return the load and the factor of a load that is multiplied or divided by a constant, else None."""
     if compat.kind(e) not in ("Mul", "Div"):
         return None
     a, b = e.a, e.b

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reductions over several axes take them in the order in which what they read lies in memory.
+"""Order the axes of a reduction as its data lies in memory.
 
-A sum over axes is the same in any order of them, up to rounding; its columns are walked in the order in which it names
-them. Where a layout was changed in front of it, as for a group norm between convolutions whose channels are last,
+A sum over axes is the same in any order of them, up to rounding. A kernel walks its elements in the order in which
+the operator names the axes. After a change of layout, as for a group norm between channels-last convolutions,
 neighbouring columns would lie far apart.
 """
 
@@ -16,9 +16,9 @@ from .build import assemble, make_operator
 
 
 def in_memory_order(graph: StitchGraph) -> StitchGraph:
-    """The graph with the reduced axes of its reductions in the order of memory; itself if they are so already.
+    """Return the graph with reduced axes in the order of memory, or the graph itself if they are in that order.
 
-    That order is taken from the largest input behind what a reduction reads, where its extents are static.
+    The order comes from the largest input behind the reduction's reads. Symbolic extents keep their order.
     """
     operators = [_ordered(op) for op in graph.operators]
     changed = any(new is not op for new, op in zip(operators, graph.operators))
@@ -42,7 +42,7 @@ def _ordered(op: Operator) -> Operator:
 
 
 def _strides(op: Operator, axes: list[Axis]) -> dict[Var, int] | None:
-    """How many elements apart the largest input's elements are for neighbours along each axis."""
+    """Return the distance in elements between neighbours along each axis, in the largest input. None if unknown."""
     path = _path(op)
     if path is None:
         return None
@@ -63,14 +63,14 @@ def _strides(op: Operator, axes: list[Axis]) -> dict[Var, int] | None:
         return compat.int_value(analyzer.simplify(flatten(indices, tensor.shape)))
 
     start = offset(None)
-    found = {a.var: offset(a.var) for a in axes}
-    if start is None or any(where is None for where in found.values()):
+    offsets = {a.var: offset(a.var) for a in axes}
+    if start is None or any(position is None for position in offsets.values()):
         return None
-    return {var: where - start for var, where in found.items() if where is not None}
+    return {var: position - start for var, position in offsets.items() if position is not None}
 
 
 def _path(op: Operator) -> list[tuple[Operator, Access]] | None:
-    """From a reduction to an input: of each operator on the way the access of the largest tensor."""
+    """Return the operators from a reduction back to an input, each with its access to its largest tensor."""
     path: list[tuple[Operator, Access]] = []
     reader: Operator | None = op
     while reader is not None:
@@ -79,7 +79,7 @@ def _path(op: Operator) -> list[tuple[Operator, Access]] | None:
         ]
         if not read:
             return None
-        access = max(read, key=lambda a: int(a.tensor.size))  # the first one of several
+        access = max(read, key=lambda a: int(a.tensor.size))  # the first one of several equal ones
         path.append((reader, access))
         reader = access.tensor.producer
         if reader is not None and reader.is_reduce:

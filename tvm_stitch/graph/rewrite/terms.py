@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scalar expressions expanded through element-wise producers, hash-consed so that equal ones are one number.
+"""Scalar expressions expanded through element-wise producers, hash-consed: equal expressions have the same number.
 
-Two values of a graph are the same function of an operator's axes when their terms are equal, whatever chain of
-broadcasts, reshapes and casts to wider types computes them.
+Two values of a graph are the same function of an operator's axes if their terms are equal. The chain of broadcasts,
+reshapes and casts to wider types that computes them does not matter.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ..ir import Axis, Operator, Tensor
 
 
 class Inexpressible(ValueError):
-    """An expression that no term stands for (a read whose index is itself read)."""
+    """No term can express the expression (a read whose index is itself read)."""
 
 
 @dataclass(frozen=True)
 class Term:
-    """One node: what it does (``head``), to which terms; a load also has its ``tensor`` and ``indices``."""
+    """One node: its operation (``head``) and its argument terms. A load also has ``tensor`` and ``indices``."""
 
     head: tuple[object, ...]
     args: tuple[int, ...] = ()
@@ -34,7 +34,7 @@ class Term:
 class Terms:
     """The terms of expressions over one set of axes.
 
-    Axes get variables of their own; ``var`` maps each axis to its variable (to 0 where the extent is one).
+    ``var`` maps each axis to a new variable, or to 0 for an extent of one.
     """
 
     def __init__(self, axes: Sequence[Axis]):
@@ -52,10 +52,11 @@ class Terms:
         self.expanded: dict[tuple[Operator, tuple[Hashable, ...]], int] = {}
 
     def value(self, op: Operator, values: Mapping[Var, Expr]) -> int:
-        """The term of an operator's value (of what it combines, for a reduction) at the given axes.
+        """Return the term of an operator's value at the given axes. For a reduction this is the value that it
+        combines.
 
         Raises:
-            Inexpressible: when the value reads at an index that is itself read.
+            Inexpressible: if the value reads at an index that is itself read.
         """
         if _gathers(op):
             raise Inexpressible(f"{op.name} reads at indices that it reads")
@@ -70,7 +71,7 @@ class Terms:
         if name in ("Var", "SizeVar"):
             return self._make(("index", compat.expression_key(self.analyzer.simplify(values.get(e, e)))))
         if name in ("IntImm", "FloatImm", "StringImm"):
-            return self._make(("const", e.value, repr(e.value)))  # 0.0 is equal to -0.0 and to 0
+            return self._make(("const", e.value, repr(e.value)))  # 0.0, -0.0 and 0 are equal in Python
         if name == "Cast" and widens(compat.dtype_of(e.value), compat.dtype_of(e)):
             return self._visit(op, e.value, values)
         head: tuple[object, ...] = (
@@ -109,16 +110,16 @@ class Terms:
         return self.known[key]
 
     def constant(self, term: int) -> float | None:
-        """The value of a constant."""
+        """Return the value of a constant term, or None for other terms."""
         head = self.nodes[term].head
         return float(head[1]) if head[0] == "const" and isinstance(head[1], (int, float)) else None
 
     def is_kind(self, term: int, name: str) -> bool:
-        """Is the term's node of that kind (the class name of the expression, or ``load``)?"""
+        """Return whether the term's node is of that kind (the class name of the expression, or ``load``)."""
         return self.nodes[term].head[0] == name
 
     def scaled(self, term: int) -> tuple[Term, float] | None:
-        """The load and the constant factor, if the term is a load multiplied or divided by constants."""
+        """Return the load and the constant factor of a load multiplied or divided by constants, else None."""
         node = self.nodes[term]
         if node.head[0] == "load":
             return node, 1.0
@@ -138,6 +139,6 @@ def _gathers(op: Operator) -> bool:
 
 
 def widens(source: str, target: str) -> bool:
-    """Does a cast between these floats change no value?"""
+    """Return whether a cast between these floats changes no value."""
     floats = source.startswith(("float", "bfloat")) and target.startswith(("float", "bfloat"))
     return source == target or (floats and item_bytes(source) < item_bytes(target))

@@ -108,7 +108,7 @@ class _Checker:
         known |= set(node.output) - {""}
 
     def schema(self, node: onnx.NodeProto) -> Any:
-        """The schema of a node's operator; None where ONNX has none."""
+        """Return the schema of a node's operator; None where ONNX has none."""
         domain = "" if node.domain == "ai.onnx" else node.domain
         if node.op_type in self.functions or domain not in self.versions:
             return None

@@ -61,7 +61,7 @@ def check_shapes(proto: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) ->
 
 
 def input_specs(proto: onnx.ModelProto) -> tuple[TensorSpec, ...]:
-    """The inputs of a model that no initializer fills, in order."""
+    """Return the inputs of a model that no initializer fills, in order."""
     filled = {tensor.name for tensor in proto.graph.initializer}
     specs = []
     for value in proto.graph.input:
@@ -77,14 +77,14 @@ def input_specs(proto: onnx.ModelProto) -> tuple[TensorSpec, ...]:
 
 
 def output_specs(model: OnnxModel) -> tuple[TensorSpec, ...]:
-    """The outputs of an imported model, in order, with the shapes that Relax infers for them."""
+    """Return the outputs of an imported model, in order, with the shapes that Relax infers for them."""
     return specs_of_outputs(model.mod, [value.name for value in model.proto.graph.output])
 
 
 def onnxruntime_call(
     proto: onnx.ModelProto, inputs: Mapping[str, np.ndarray]
 ) -> Callable[[], list[np.ndarray]]:
-    """A call of ONNX Runtime on the CPU, with as many threads as it likes; it returns all outputs in order.
+    """Return a call of ONNX Runtime on the CPU, with as many threads as it likes; it returns all outputs in order.
 
     Inputs that are of a half type where the model's are not become what it takes.
     """
@@ -101,7 +101,7 @@ def onnxruntime_call(
 
 
 def greatest_error(outputs: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
-    """The greatest absolute difference over all outputs; infinite where shapes, NaN or inf do not match."""
+    """Return the greatest absolute difference over all outputs; infinite where shapes, NaN or inf do not match."""
     if len(outputs) != len(expected):
         return float("inf")
     worst = 0.0

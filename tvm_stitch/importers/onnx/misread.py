@@ -22,7 +22,7 @@ _BETWEEN_CORNERS = ("align_corners", "tf_crop_and_resize")
 
 
 def misread(proto: onnx.ModelProto) -> str | None:
-    """The first node of a model that the importer gets wrong, and what of it; None where it finds none."""
+    """Return the first node of a model that the importer gets wrong, and what of it; None where it finds none."""
     inferred = onnx.shape_inference.infer_shapes(proto)
     graph = inferred.graph
     read = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
@@ -69,7 +69,7 @@ def _of_resize(node: Any, shapes: dict[str, Any], scales: Any) -> Iterator[str]:
 
 
 def _scales(node: Any, proto: onnx.ModelProto, constants: dict[str, Any]) -> Any:
-    """Those of a Resize, where they are constants or computed from constants alone, as the importer does."""
+    """Return those of a Resize, where they are constants or computed from constants alone, as the importer does."""
     name = node.input[2] if len(node.input) > 2 else ""
     if not name or name in constants:
         return numpy_helper.to_array(constants[name]) if name else None

@@ -18,7 +18,7 @@ from ...support.failures import reraise_fatal
 
 
 def with_symbolic_dims(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The model, with symbolic dimensions where some exporters (Paddle's) write -1.
+    """Return the model, with symbolic dimensions where some exporters (Paddle's) write -1.
 
     Those of inputs get names, ``x_dim0`` for the first one of ``x``; of other values nothing is known then.
     """
@@ -42,7 +42,7 @@ def with_symbolic_dims(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def folded(proto: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> onnx.ModelProto | None:
-    """The model with what depends on constants and on its shapes alone computed, by ONNX Runtime.
+    """Return the model with what depends on constants and on its shapes alone computed, by ONNX Runtime.
 
     Args:
         proto: the model.

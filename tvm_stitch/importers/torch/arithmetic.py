@@ -72,7 +72,7 @@ def _given(node: Any, importer: Any) -> list[Any]:
 
 
 def is_tensor(operand: Any) -> bool:
-    """Whether an operand is a tensor: neither a number nor a symbolic extent."""
+    """Return whether an operand is a tensor: neither a number nor a symbolic extent."""
     return isinstance(getattr(operand, "ty", None), relax.TensorType)
 
 
@@ -92,7 +92,7 @@ def in_type(given: list[Any], dtype: str, importer: Any) -> list[Any]:
 
 
 def _common_type(operands: list[Any]) -> str:
-    """The type in which PyTorch computes of some operands: nodes of its graph, and numbers."""
+    """Return the type in which PyTorch computes of some operands: nodes of its graph, and numbers."""
     import torch
 
     def value(operand: Any) -> Any:
@@ -198,7 +198,7 @@ _OF_FLOATS: dict[str, tuple[Callable[..., Any], Any]] = {
 
 
 def _of_floats(function: Any, of_numbers: Any, node: Any, importer: Any) -> Any:
-    """An operator of operands in the type of its result, where that is of floats."""
+    """Return an operator of operands in the type of its result, where that is of floats."""
     given = _given(node, importer)
     if not any(map(is_tensor, given)) or not node.meta["val"].dtype.is_floating_point:
         return importer._binary_op(function, of_numbers)(node)

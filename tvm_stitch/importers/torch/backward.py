@@ -30,13 +30,13 @@ def backward_converters() -> dict[str, Converter]:
 
 
 def _operand(node: Any, importer: Any, at: int) -> Any:
-    """A tensor that a node reads; None where it has none there."""
+    """Return a tensor that a node reads; None where it has none there."""
     given = node.args[at] if at < len(node.args) else None
     return None if given is None else importer.env[given]
 
 
 def number(node: Any, at: int, otherwise: float) -> float:
-    """A number that a node is given."""
+    """Return a number that a node is given."""
     return float(node.args[at]) if at < len(node.args) else otherwise
 
 
@@ -241,6 +241,6 @@ class _Window:
         )  # fmt: skip
 
     def _cut(self, value: Any, extents: Sequence[Any]) -> Any:
-        """The first elements along the spatial axes."""
+        """Return the first elements along the spatial axes."""
         axes = list(range(2, 2 + len(extents)))
         return self.emit(R.strided_slice(value, axes, [0] * len(axes), [int(e) for e in extents]))

@@ -42,12 +42,12 @@ def core_converters() -> dict[str, Converter]:
 
 
 def argument(node: Any, at: int, name: str, otherwise: Any) -> Any:
-    """An argument, given by place or by name."""
+    """Return an argument, given by place or by name."""
     return node.args[at] if at < len(node.args) else node.kwargs.get(name, otherwise)
 
 
 def results_read(node: Any) -> set[int]:
-    """The numbers of a node's results that other nodes read."""
+    """Return the numbers of a node's results that other nodes read."""
     return {user.args[1] for user in node.users if user.target is operator.getitem}
 
 

@@ -75,7 +75,7 @@ class _Indexed:
         """Where these stand in the result: where the indexed axes were, or in front if those are apart."""
 
     def _natural(self, index: Any, axis: int) -> Any:
-        """An index that counts from the front, in int64."""
+        """Return an index that counts from the front, in int64."""
         if index.ty.dtype.dtype != "int64":
             index = self.emit(R.astype(index, "int64"))
         extent = self.data.ty.shape[axis]
@@ -89,7 +89,7 @@ class _Indexed:
         return self.emit(R.where(before, self.emit(R.add(index, length)), index))
 
     def fronted(self) -> Any:
-        """The data, indexed axes first."""
+        """Return the data, indexed axes first."""
         return self._permuted(self.data, [*self.axes, *self.rest])
 
     def as_data(self, moved: Any) -> Any:
@@ -116,7 +116,7 @@ class _Indexed:
 
 
 def _has_mask(node: Any, importer: Any) -> bool:
-    """Whether an index says for every element whether it is taken: how many that are, no shape says."""
+    """Return whether an index says for every element whether it is taken: how many that are, no shape says."""
     return any(str(importer.env[i].ty.dtype.dtype) == "bool" for i in node.args[1] if i is not None)
 
 

@@ -54,7 +54,7 @@ def from_exported_program_named(program: Any, **options: Any) -> tvm.IRModule:
 
 
 def _name(node: Any) -> str:
-    """The path of the module that a node of PyTorch's graph is in, and the node's name."""
+    """Return the path of the module that a node of PyTorch's graph is in, and the node's name."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     path = str(stack[-1][0]).removeprefix("L['self']").strip(".") if stack else ""
     return f"{path}/{node.name}" if path else str(node.name)

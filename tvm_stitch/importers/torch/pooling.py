@@ -56,7 +56,7 @@ class _Windows:
         return isinstance(node.meta["val"], (tuple, list))
 
     def _each(self, given: Any) -> list[int]:
-        """One number for each axis, of one or as many."""
+        """Return one number for each axis, of one or as many."""
         numbers = list(given) if isinstance(given, Sequence) else [given]
         return [int(number) for number in (numbers * self.axes if len(numbers) == 1 else numbers)]
 
@@ -80,7 +80,7 @@ class _Windows:
         return found
 
     def as_given(self, found: Any) -> Any:
-        """A result with a batch where the input had one."""
+        """Return a result with a batch where the input had one."""
         return found if self.has_batch else self.emit(R.squeeze(found, [0]))
 
     def extents(self) -> list[int] | None:
@@ -105,7 +105,7 @@ def _average(axes: int, node: Any, importer: Any) -> Any:
 
 
 def _counted(windows: _Windows) -> np.ndarray:
-    """How many elements TVM divides the sum of each window by: those up to the end of the border."""
+    """Return how many elements TVM divides the sum of each window by: those up to the end of the border."""
     extents = windows.extents()
     if extents is None:
         return np.asarray(float(math.prod(windows.kernel)))
@@ -183,7 +183,7 @@ def _adaptive_maximum(node: Any, importer: Any) -> Any:
 
 
 def _parts(extent: int, count: int) -> np.ndarray:
-    """The places of each part, [count, longest]: shorter parts have their last place several times."""
+    """Return the places of each part, [count, longest]: shorter parts have their last place several times."""
     begins = np.arange(count) * extent // count
     ends = -(-(np.arange(count) + 1) * extent // count)
     longest = int((ends - begins).max())

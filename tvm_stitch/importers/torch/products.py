@@ -51,7 +51,7 @@ def _cast(x: Any, dtype: str, importer: Any) -> Any:
 
 
 def _summed(left: Any, right: Any, dtype: str, importer: Any) -> Any:
-    """A product in the type in which operands of ``dtype`` are added up."""
+    """Return a product in the type in which operands of ``dtype`` are added up."""
     wide = "float32" if dtype in HALVES else dtype
     return importer.block_builder.emit(R.matmul(left, right, out_dtype=wide))
 

@@ -128,7 +128,7 @@ def _triangle(distance: np.ndarray) -> np.ndarray:
 
 
 def _cubic(distance: np.ndarray) -> np.ndarray:
-    """The cubic convolution of PyTorch's antialiased resizing (and Pillow's): its parameter is -0.5."""
+    """Return the cubic convolution of PyTorch's antialiased resizing (and Pillow's): its parameter is -0.5."""
     a, x = -0.5, distance
     near = ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0
     far = (((x - 5.0) * x + 8.0) * x - 4.0) * a

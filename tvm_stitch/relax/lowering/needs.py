@@ -49,7 +49,7 @@ def needs(lowered: tvm.IRModule, target: Any, compiled: bool = False) -> list[di
 
 
 def _called_in_kernels(mod: tvm.IRModule) -> set[str]:
-    """The functions of TVM's registry that PrimFuncs call."""
+    """Return the functions of TVM's registry that PrimFuncs call."""
     calls: list[Any] = []
     for _, func in mod.functions_items():
         if isinstance(func, tirx.PrimFunc):

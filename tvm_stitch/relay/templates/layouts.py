@@ -97,7 +97,7 @@ def _dense(templates: Templates, attrs: Any, inputs: Any, tinfos: Any) -> None:
 
 
 def _conv2d(templates: Templates, attrs: Any, inputs: Any, tinfos: Any) -> Any:
-    """A convolution with the channels innermost, for one that a template serves then."""
+    """Return a convolution with the channels innermost, for one that a template serves then."""
     options = {key: attrs[key] for key in attrs.keys()}
     layouts = [str(options[key]) for key in ("data_layout", "kernel_layout", "out_layout")]
     if layouts not in (["NCHW", "OIHW", ""], ["NCHW", "OIHW", "NCHW"]):

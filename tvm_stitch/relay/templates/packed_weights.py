@@ -28,7 +28,7 @@ class PackedWeights:
         self._known: dict[tuple[Any, Hashable, int], Any] = {}
 
     def of(self, weight: Any, product: Product, width: int) -> Any:
-        """A constant in panels of ``width`` columns, as a constant."""
+        """Return a constant in panels of ``width`` columns, as a constant."""
         key = weight, layout(product), width
         if key not in self._known:
             self._known[key] = relay.const(packed(product, weight.data.numpy(), width))
@@ -36,7 +36,7 @@ class PackedWeights:
 
 
 def unpacked(panels: Any, product: Product, width: int) -> Any:
-    """The weight of a product as an expression of its panels."""
+    """Return the weight of a product as an expression of its panels."""
     depth, columns = int(product.depth), int(product.columns)
     if not isinstance(product, Convolution):
         rows = _rows(panels, 1, depth, columns, width)
@@ -48,7 +48,7 @@ def unpacked(panels: Any, product: Product, width: int) -> Any:
 
 
 def _rows(panels: Any, groups: int, depth: int, columns: int, width: int) -> Any:
-    """The matrix <depth, columns> whose columns are in panels, those of each group padded."""
+    """Return the matrix <depth, columns> whose columns are in panels, those of each group padded."""
     each = columns // groups
     wide = -(-each // width) * width
     found = relay.reshape(panels, (groups, wide // width, depth, width))

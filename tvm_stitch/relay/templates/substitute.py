@@ -88,7 +88,7 @@ class _Maker:
         self.types: dict[tuple[Any, ...], Any] = {}
 
     def replaced(self, call: Any) -> Any:
-        """The call of an external function, for one of a marked function."""
+        """Return the call of an external function, for one of a marked function."""
         func = call.op
         if not isinstance(func, relay.Function) or not func.attrs or TEMPLATE_ATTR not in func.attrs:
             return call
@@ -107,7 +107,7 @@ class _Maker:
         return relay.Call(made.function, args, None, None, call.span)
 
     def _alike(self, func: Any) -> Any:
-        """The function over types that equal functions share: in a model these are one object, or several."""
+        """Return the function over types that equal functions share: in a model these are one object, or several."""
         params = []
         for param in func.params:
             found = param.checked_type

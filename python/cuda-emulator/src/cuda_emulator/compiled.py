@@ -20,7 +20,7 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def cache_folder() -> Path:
-    """The folder of compiled kernels, which only this user may write.
+    """Return the folder of compiled kernels, which only this user may write.
 
     It is $CUDA_EMULATOR_CACHE_DIR, else one below the user's cache folder. Where the latter cannot be used, a warning
     says why, and a temporary one serves this process.
@@ -40,7 +40,7 @@ def cache_folder() -> Path:
 
 @functools.cache
 def _temporary(why: str) -> Path:
-    """A folder that lasts as long as this process."""
+    """Return a folder that lasts as long as this process."""
     warnings.warn(f"compiled kernels are not kept: {why}; {CACHE} names another folder", stacklevel=3)
     folder = tempfile.mkdtemp(prefix="cuda_emulator-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -66,7 +66,7 @@ def _private(path: Path) -> Path:
 
 
 def check_own_file(path: Path) -> Path:
-    """The path of a regular file that this user alone may write.
+    """Return the path of a regular file that this user alone may write.
 
     Raises:
         PermissionError: if it is anything else, a symbolic link for example.

@@ -218,7 +218,7 @@ class KernelModule:
 
 
 def _too_large(launch: Launch, options: Options) -> Report | None:
-    """The finding if a cooperative launch has more blocks than the device holds at once."""
+    """Return the finding if a cooperative launch has more blocks than the device holds at once."""
     limit = options.resident_blocks
     if limit is None or not launch.cooperative:
         return None
@@ -302,7 +302,7 @@ def run_kernel(
 
 
 def check_written(address: int, nbytes: int, itemsize: int, kernel: str, name: str) -> list[Report]:
-    """A finding if some element of an output was never written."""
+    """Return a finding if some element of an output was never written."""
     missing, first = unwritten(address, nbytes)
     if not missing:
         return []

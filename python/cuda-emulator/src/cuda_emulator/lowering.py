@@ -42,7 +42,7 @@ class Lowered:
 
 
 def default_target() -> tvm.target.Target:
-    """An sm_90 target with an llvm host."""
+    """Return an sm_90 target with an llvm host."""
     return tvm.target.Target("nvidia/nvidia-h100").with_host(tvm.target.Target("llvm"))
 
 
@@ -70,7 +70,7 @@ class _Redirect(PyExprMutator):
         return self.visit_expr_post_order(call)
 
     def _packed(self, name: str, args: list[relax.Expr], call: relax.Call) -> relax.Call:
-        """A call of a global function that keeps the type of the call it replaces."""
+        """Return a call of a global function that keeps the type of the call it replaces."""
         new_args = [arg if isinstance(arg, tvm.ir.StringImm) else self.visit_expr(arg) for arg in args]
         return relax.Call(relax.ExternFunc(name), new_args, ty_args=[call.ty])
 
@@ -127,7 +127,7 @@ def lower(
 
 
 def _without_graphs() -> tvm.transform.PassContext:
-    """The current pass context, without CUDA graphs: captured calls would not reach the emulator."""
+    """Return the current pass context, without CUDA graphs: captured calls would not reach the emulator."""
     now = tvm.transform.PassContext.current()
     return tvm.transform.PassContext(
         opt_level=now.opt_level,

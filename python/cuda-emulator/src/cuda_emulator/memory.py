@@ -29,7 +29,7 @@ class DeviceBuffer:
 
     @classmethod
     def of(cls, array: np.ndarray) -> DeviceBuffer:
-        """A copy of a host array, counted as written."""
+        """Return a copy of a host array, counted as written."""
         flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         buffer = cls(flat.nbytes, array.itemsize)
         buffer.data[:] = flat
@@ -37,18 +37,18 @@ class DeviceBuffer:
         return buffer
 
     def numpy(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        """A copy on the host."""
+        """Return a copy on the host."""
         return self.data.copy().view(dtype).reshape(shape)
 
 
 def copy_bytes(address: int, nbytes: int) -> np.ndarray:
-    """A copy of bytes that lie anywhere in this process, as uint8."""
+    """Return a copy of bytes that lie anywhere in this process, as uint8."""
     raw = (ctypes.c_uint8 * max(nbytes, 1)).from_address(address)
     return np.frombuffer(memoryview(raw), dtype=np.uint8)[:nbytes].copy()
 
 
 def owns(address: int) -> bool:
-    """Whether an address lies in an array of the emulated device."""
+    """Return whether an address lies in an array of the emulated device."""
     return bool(load_runtime()[0].emu_owns(address))
 
 
@@ -58,7 +58,7 @@ def mark(address: int, nbytes: int, written: bool) -> None:
 
 
 def unwritten(address: int, nbytes: int) -> tuple[int, int]:
-    """How many of these bytes nobody wrote, and the offset of the first of them (-1 if none)."""
+    """Return how many of these bytes nobody wrote, and the offset of the first of them (-1 if none)."""
     first = ctypes.c_int64(-1)
     count = load_runtime()[0].emu_count_unwritten(address, nbytes, ctypes.byref(first))
     return int(count), int(first.value)

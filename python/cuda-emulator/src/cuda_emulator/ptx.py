@@ -109,7 +109,7 @@ def _sections(statement: str) -> list[str]:
 
 
 def _operands(section: str) -> list[str]:
-    """The C expressions of one operand list."""
+    """Return the C expressions of one operand list."""
     expressions, at = [], 0
     while (open_at := section.find("(", at)) >= 0:
         end = _closing(section, open_at + 1)

@@ -34,7 +34,7 @@ class _Session(DeviceCalls):
         ] = {}  # constants: the original and its device copy
 
     def new_input(self, array: np.ndarray, dtype: str, shape: Sequence[int]) -> tvm.runtime.Tensor:
-        """A device copy of a host array."""
+        """Return a device copy of a host array."""
         buffer = DeviceBuffer.of(array)
         self.buffers[buffer.address] = buffer
         self.inputs.add(buffer.address)
@@ -50,7 +50,7 @@ class _Session(DeviceCalls):
     def alloc_tensor(
         self, storage: tvm.runtime.Tensor, offset: int, shape: Any, dtype: Any
     ) -> tvm.runtime.Tensor:
-        """A tensor in a storage; what was there before counts as gone."""
+        """Return a tensor in a storage; what was there before counts as gone."""
         buffer = self.buffers[address_of(storage)]
         tensor = device_tensor(buffer, [int(e) for e in shape], str(dtype), int(offset))
         nbytes = nbytes_of(tensor)
@@ -92,7 +92,7 @@ class _Session(DeviceCalls):
             raise NotImplementedError(message) from error
 
     def _on_device(self, tensor: tvm.runtime.Tensor) -> tvm.runtime.Tensor:
-        """The tensor itself, or the device copy of a constant."""
+        """Return the tensor itself, or the device copy of a constant."""
         address = address_of(tensor)
         if owns(address):
             return tensor

@@ -32,20 +32,20 @@ class _Session(DeviceCalls):
         self.workspaces: list[DeviceBuffer] = []  # of the PrimFunc that runs
 
     def new_input(self, array: np.ndarray, shape: Sequence[int], dtype: str) -> Any:
-        """A device copy of a host array."""
+        """Return a device copy of a host array."""
         buffer = DeviceBuffer.of(array)
         self.inputs.add(buffer.address)
         return self._tensor(buffer, shape, dtype)
 
     def new_output(self, shape: Sequence[int], dtype: str) -> Any:
-        """A tensor in memory of its own that nobody wrote."""
+        """Return a tensor in memory of its own that nobody wrote."""
         itemsize = itemsize_of(dtype)
         return self._tensor(
             DeviceBuffer(int(np.prod(shape)) * itemsize, itemsize, self.options.poison), shape, dtype
         )
 
     def view(self, tensor: Any, shape: Sequence[int], dtype: str) -> Any:
-        """The memory of a tensor in another shape."""
+        """Return the memory of a tensor in another shape."""
         return device_tensor(self.buffers[address_of(tensor)], shape, dtype)
 
     def _tensor(self, buffer: DeviceBuffer, shape: Sequence[int], dtype: str) -> Any:

@@ -51,7 +51,7 @@ class RelayLowered:
 
 
 def default_target() -> Any:
-    """An sm_90 target with an llvm host."""
+    """Return an sm_90 target with an llvm host."""
     return tvm.target.Target("cuda -arch=sm_90", host="llvm")
 
 
@@ -122,7 +122,7 @@ def emulated_build() -> Iterator[list[str]]:
 
 
 def _is_default(context: Any) -> bool:
-    """Whether nobody asked for this context: then optimise as is usual."""
+    """Return whether nobody asked for this context: then optimise as is usual."""
     return int(context.opt_level) == 2 and not context.config and not context.disabled_pass
 
 
@@ -198,7 +198,7 @@ def _all_modules(library: Any) -> Sequence[Any]:
 
 
 def _read_device(module: Any) -> tuple[str, dict[str, tuple[str, ...]]]:
-    """The source of a CUDA module, and what it knows of its kernels."""
+    """Return the source of a CUDA module, and what it knows of its kernels."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernels.cu"
         module.save(str(path))

@@ -64,7 +64,7 @@ class ReportRecord(ctypes.Structure):
     ]
 
     def to_report(self, kernel: str) -> Report:
-        """The record as a Report of `kernel`."""
+        """Return the record as a Report of `kernel`."""
         message = self.message.decode(errors="replace")
         if self.has_other:
             message += f" (the other: block {tuple(self.other_block)} thread {tuple(self.other_thread)})"

@@ -69,7 +69,7 @@ class _Exporter:
 
 
 def device_tensor(buffer: DeviceBuffer, shape: Sequence[int], dtype: str, offset: int = 0) -> Any:
-    """A compact tensor of `shape` and `dtype` that starts `offset` bytes into a buffer and keeps it alive."""
+    """Return a compact tensor of `shape` and `dtype` that starts `offset` bytes into a buffer and keeps it alive."""
     kind = tvm.DataType(dtype)
     code = int(kind.type_code)
     dims = (ctypes.c_int64 * max(len(shape), 1))(*shape)
@@ -105,7 +105,7 @@ def device_tensor(buffer: DeviceBuffer, shape: Sequence[int], dtype: str, offset
 
 
 def address_of(tensor: Any) -> int:
-    """The address of a tensor's first element."""
+    """Return the address of a tensor's first element."""
     if not HAS_RELAY:
         pointer = tensor.data_ptr
         return int(pointer() if callable(pointer) else pointer)
@@ -114,12 +114,12 @@ def address_of(tensor: Any) -> int:
 
 
 def shape_of(tensor: Any) -> tuple[int, ...]:
-    """A tensor's shape."""
+    """Return a tensor's shape."""
     return tuple(int(e) for e in tensor.shape)
 
 
 def dtype_of(tensor: Any) -> str:
-    """A tensor's dtype."""
+    """Return a tensor's dtype."""
     return str(tensor.dtype)
 
 

@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def describe(found: Status) -> list[str]:
-    """The report, line by line."""
+    """Return the report, line by line."""
     lines = []
 
     def line(what: str, text: str) -> None:

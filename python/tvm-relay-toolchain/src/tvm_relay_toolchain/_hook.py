@@ -28,7 +28,7 @@ class TvmFinder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec of the TVM to import, or None to leave the name to the other finders."""
+        """Return the spec of the TVM to import, or None to leave the name to the other finders."""
         if name != "tvm":
             return None
         from .loading import tvm_spec

@@ -48,7 +48,7 @@ class _LinkMap(ctypes.Structure):
 
 
 def path_of(library: ctypes.CDLL) -> Path:
-    """The file a library was loaded from."""
+    """Return the file a library was loaded from."""
     link_map = ctypes.POINTER(_LinkMap)()
     dlinfo = ctypes.CDLL(None).dlinfo
     dlinfo.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]

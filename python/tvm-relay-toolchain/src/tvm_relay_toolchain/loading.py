@@ -54,7 +54,7 @@ def prepare(tvm: locate.TvmInstall, hooked: bool) -> None:
 
 
 def tvm_spec(hooked: bool) -> ModuleSpec | None:
-    """The spec of the chosen TVM; None when there is none, or when it is no business of this package.
+    """Return the spec of the chosen TVM; None when there is none, or when it is no business of this package.
 
     ``hooked`` tells whether the import hook runs in every process of this Python.
     """

@@ -58,12 +58,12 @@ class TvmInstall:
         return self.package.parent.parent / "build"
 
     def same(self, other: TvmInstall | None) -> bool:
-        """True when both are the same folder."""
+        """Return whether both are the same folder."""
         return other is not None and self.package.resolve() == other.package.resolve()
 
 
 def bundled() -> TvmInstall | None:
-    """The TVM inside the bitblas wheel, found without importing bitblas (which would import torch)."""
+    """Return the TVM inside the bitblas wheel, found without importing bitblas (which would import torch)."""
     spec = PathFinder.find_spec("bitblas")
     for folder in (spec.submodule_search_locations or []) if spec else []:
         package = Path(folder) / "3rdparty" / "tvm" / "python" / "tvm"
@@ -84,13 +84,13 @@ def other_spec() -> ModuleSpec | None:
 
 
 def importable() -> TvmInstall | None:
-    """The TVM that is importable without this package."""
+    """Return the TVM that is importable without this package."""
     spec = other_spec()
     return TvmInstall(Path(spec.origin).parent, "path") if spec and spec.origin else None
 
 
 def from_environment() -> TvmInstall | None:
-    """A source build with Relay that ``TVM_HOME`` or ``TVM_LIBRARY_PATH`` (its build folder) points to."""
+    """Return a source build with Relay that ``TVM_HOME`` or ``TVM_LIBRARY_PATH`` (its build folder) points to."""
     roots = []
     if home := os.environ.get("TVM_HOME"):
         roots.append(Path(home))
@@ -104,7 +104,7 @@ def from_environment() -> TvmInstall | None:
 
 
 def choose() -> TvmInstall | None:
-    """The TVM to import: one that is importable anyway, else one the environment names, else the wheel's."""
+    """Return the TVM to import: one that is importable anyway, else one the environment names, else the wheel's."""
     wheel = bundled()
     if forced:
         return wheel

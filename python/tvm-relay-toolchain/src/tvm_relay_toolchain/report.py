@@ -92,7 +92,7 @@ def _problems(
     cuda: dict[str, libraries.Library | None],
     packages: dict[str, str | None],
 ) -> list[Problem]:
-    """All that is missing, the worst first."""
+    """Return all that is missing, the worst first."""
     found = []
     if tvm is None:
         found.append(Problem("no TVM with Relay", f"pip install --no-deps {locate.WHEEL}"))
@@ -116,7 +116,7 @@ def _problems(
 
 
 def _version(distribution: str) -> str | None:
-    """The version of an installed distribution."""
+    """Return the version of an installed distribution."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:

@@ -28,11 +28,11 @@ class OnnxMappingFinder(Loader):
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec of ``onnx.mapping``, where onnx has none; None for any other name."""
+        """Return the spec of ``onnx.mapping``, where onnx has none; None for any other name."""
         return ModuleSpec(name, self, origin="tvm_relay_toolchain") if name == "onnx.mapping" else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """An ordinary module."""
+        """Return an ordinary module."""
         return None
 
     def exec_module(self, module: ModuleType) -> None:

@@ -44,7 +44,7 @@ _temporary: tempfile.TemporaryDirectory[str] | None = None
 
 
 def image() -> bytes:
-    """The bytes of the shared object (ELF64, x86-64).
+    """Return the bytes of the shared object (ELF64, x86-64).
 
     Page 0 holds headers, symbols and code (readable, executable), page 1 the dynamic section (writable: the loader of
     older C libraries relocates it in place).
@@ -97,13 +97,13 @@ def image() -> bytes:
 
 
 def cache_dir() -> Path:
-    """The user's cache folder of this package."""
+    """Return the user's cache folder of this package."""
     root = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(root) / "tvm-relay-toolchain"
 
 
 def ensure() -> Path:
-    """The path of the stand-in, written if it is not there as it should be.
+    """Return the path of the stand-in, written if it is not there as it should be.
 
     It lies in the user's cache folder; where that cannot be written, in a temporary one until the process ends.
 
