@@ -40,7 +40,7 @@ from models.registry import MODELS, check_packages
 from models.spec import MissingPackages
 
 import tvm_stitch
-from tvm_stitch.relax.legalize.take import stock_pipeline
+from tvm_stitch.repairs.legalize.take import stock_pipeline
 from tvm_stitch.testing.warned import warned
 
 ZOO = "zoo"

@@ -33,8 +33,8 @@ from tvm_stitch.cli.options import parse_shapes  # noqa: E402
 from tvm_stitch.execution import tensors, timing  # noqa: E402
 from tvm_stitch.execution.runner import Runner  # noqa: E402
 from tvm_stitch.importers.onnx import compare  # noqa: E402
-from tvm_stitch.relax.legalize.take import stock_pipeline  # noqa: E402
 from tvm_stitch.relax.report.measured import Calls, kernel_turns, with_times  # noqa: E402
+from tvm_stitch.repairs.legalize.take import stock_pipeline  # noqa: E402
 from tvm_stitch.report.data import ModelReport, Totals  # noqa: E402
 from tvm_stitch.report.words import bytes_in_words  # noqa: E402
 from tvm_stitch.target import DEFAULT_ARCH, resolve_target  # noqa: E402

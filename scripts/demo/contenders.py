@@ -12,7 +12,7 @@ import tvm
 import tvm_stitch
 from tvm_stitch.execution.runner import Runner
 from tvm_stitch.importers.onnx.compare import onnxruntime_call
-from tvm_stitch.relax.legalize.take import stock_pipeline
+from tvm_stitch.repairs.legalize.take import stock_pipeline
 from tvm_stitch.testing.workloads.bert import BertConfig
 
 from .screen import Screen

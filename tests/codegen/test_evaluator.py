@@ -14,13 +14,13 @@ from tvm.relax import op as R
 
 from tests.graph.helpers import build, graph
 from tvm_stitch import compat
-from tvm_stitch.codegen.arithmetic import DEVICE, HOST
 from tvm_stitch.codegen.combine import accumulator_dtype, combine, identity
 from tvm_stitch.codegen.evaluator import Evaluator, compute_dtype, convert, input_indices, widen
 from tvm_stitch.compat import tir
 from tvm_stitch.graph.ir import Operator, StitchGraph
 from tvm_stitch.plan.iteration.alignment import align
 from tvm_stitch.plan.iteration.domain import ONE, ROW, At, Point
+from tvm_stitch.repairs.tir.arithmetic import DEVICE, HOST
 
 F32 = "float32"
 

@@ -20,7 +20,7 @@ from fuzzing.shrink import candidates, shrink
 from fuzzing.workers import Answer, Work, Worker, run_all
 
 from tvm_stitch.codegen import combine
-from tvm_stitch.rules import sound_arithmetic
+from tvm_stitch.repairs.schedule import sound_arithmetic
 
 SMALL = Profile(elements=3000, runs=2)
 STRICT = Settings(nan_max="propagate")

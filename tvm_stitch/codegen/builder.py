@@ -12,7 +12,7 @@ from ..graph.classify import is_heavy
 from ..graph.dtype import item_bytes
 from ..graph.extent import Extent, as_expr, is_static
 from ..plan import heuristics
-from .opaque import hidden
+from ..repairs.tir.opaque import hidden
 
 
 def i64(value: int) -> Expr:

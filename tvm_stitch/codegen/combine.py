@@ -13,7 +13,7 @@ from .. import compat
 from ..compat import Expr, tir
 from ..graph.combiners import COMBINERS
 from ..graph.ir import Operator
-from .arithmetic import DEVICE, Arithmetic
+from ..repairs.tir.arithmetic import DEVICE, Arithmetic
 from .evaluator import HALF, compute_dtype
 
 NODES = {name: getattr(tir, combiner.node) for name, combiner in COMBINERS.items()}

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import compat
 from ..plan.kernel import KernelPlan
-from .exact_constants import exact_constants
-from .extent_bounds import sound_extents
+from ..repairs.relay import repaired, repaired_on_cpu
+from ..repairs.tir.exact_constants import exact_constants
+from ..repairs.tir.extent_bounds import sound_extents
+from ..repairs.tir.zero_divisors import without_zero_divisors
 from .gpu.kernel import emit_gpu
-from .zero_divisors import without_zero_divisors
 
 
 def emit(func: Any, plan: KernelPlan) -> Any:
@@ -24,9 +24,9 @@ def emit(func: Any, plan: KernelPlan) -> Any:
 
 def sound_for_cpu(func: Any) -> Any:
     """The scheduled PrimFunc for a CPU in forms that TVM and the machine take for what they are."""
-    return compat.repaired_on_cpu(_guarded(without_zero_divisors(func)))
+    return repaired_on_cpu(_guarded(without_zero_divisors(func)))
 
 
 def _guarded(func: Any) -> Any:
     """The scheduled PrimFunc with its conditions and extents in forms that TVM takes for what they are."""
-    return sound_extents(compat.repaired(func))
+    return sound_extents(repaired(func))

@@ -19,13 +19,13 @@ from ..graph.extent import unflatten
 from ..graph.ir import Access, Operator, Tensor
 from ..plan.iteration.alignment import Alignment, Key
 from ..plan.iteration.domain import At, Point
+from ..repairs.tir.arithmetic import DEVICE, Arithmetic, is_small, wraps
+from ..repairs.tir.negation import hidden_negation
+from ..repairs.tir.opaque import as_c_type
+from ..repairs.tir.sound_indices import is_padded, sound_index
+from ..repairs.tir.truncated import signed_symbols
 from . import builder as B
-from .arithmetic import DEVICE, Arithmetic, is_small, wraps
 from .buffers import IN_PLACE, Buffers
-from .negation import hidden_negation
-from .opaque import as_c_type
-from .sound_indices import is_padded, sound_index
-from .truncated import signed_symbols
 
 FLOAT_CALLS = HEAVY_CALLS | frozenset(
     "fabs floor ceil round trunc nearbyint isnan isinf isfinite copysign fma abs likely".split()

@@ -86,4 +86,3 @@ from .functions import (
     with_buffers,
     with_float_constants,
 )
-from .repairs import repaired, repaired_on_cpu, simplifiable

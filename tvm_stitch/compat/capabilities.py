@@ -57,6 +57,12 @@ COMPARES_NAN: bool = HAS_TIRX
 FLOORS_DATA: bool = HAS_TIRX
 """Floor divisions of data are right: with Relay some add a multiple of the divisor, which overflows."""
 
+SIMPLIFIES_BOUNDS: bool = HAS_TIRX
+"""TVM's simplifier draws right conclusions from conditions that bound integers."""
+
+ALIGNS_PARAMETERS: bool = HAS_TIRX
+"""Every executor gives kernels tensors that are aligned as the kernels declare them."""
+
 WRITES_FLOAT32: bool = HAS_TIRX
 """CUDA C has all digits of float32 constants; else seven."""
 

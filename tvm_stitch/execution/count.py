@@ -13,7 +13,7 @@ from tvm.target import Target
 
 from ..compat import Analyzer
 from ..compute.cpu.emit import COMPUTE_ATTR
-from ..rules.lowering import host_and_devices
+from ..repairs.lowering import host_and_devices
 from ..target import resolve_target
 from .kernel_count import CONTRACTION_NAMES, KernelCount, Kind
 

@@ -30,13 +30,23 @@ from ..compute.templates import has_templates
 from ..config import StitchConfig, checked_config
 from ..driver import Attempt, Scopes, attempt_with, culprits, stitch_module
 from ..records.recorder import Recorder
-from ..rules.declining import ApplyDecliningRules
-from ..rules.empty_grids import EmptyGrids
-from ..rules.empty_reductions import EmptyReductions
-from ..rules.half_sums import HalfSums
-from ..rules.scalar_booleans import ScalarBooleans
-from ..rules.sound_arithmetic import SoundArithmetic
-from ..rules.unit_reductions import UnitReductions
+from ..repairs.legalize.centred_norms import CENTRED_NORMS
+from ..repairs.legalize.declared_bounds import DeclaredBounds
+from ..repairs.legalize.empty import SkipEmpty
+from ..repairs.legalize.fuse_rest import FuseRest
+from ..repairs.legalize.keep_zeros import KeepZeros
+from ..repairs.legalize.mend import MendImports
+from ..repairs.legalize.raised_calls import RaisedCalls
+from ..repairs.legalize.slice_scatters import SLICE_SCATTERS
+from ..repairs.legalize.take import TAKES, stock_pipeline
+from ..repairs.legalize.wide_operators import WideOperators
+from ..repairs.schedule.declining import ApplyDecliningRules
+from ..repairs.schedule.empty_grids import EmptyGrids
+from ..repairs.schedule.empty_reductions import EmptyReductions
+from ..repairs.schedule.half_sums import HalfSums
+from ..repairs.schedule.scalar_booleans import ScalarBooleans
+from ..repairs.schedule.sound_arithmetic import SoundArithmetic
+from ..repairs.schedule.unit_reductions import UnitReductions
 from ..support.failures import raise_where_strict, reason_of, reraise_fatal
 from ..support.interrupts import carrying, watched
 from ..support.one_at_a_time import exclusively
@@ -49,9 +59,6 @@ from .constants.computed_weights import ComputedWeights
 from .constants.fold import FoldConstants
 from .constants.views import ConstantViews
 from .constants.weights import ConstantWeights
-from .imports.declared_bounds import DeclaredBounds
-from .imports.mend import MendImports
-from .imports.raised_calls import RaisedCalls
 from .layout.convolutions import ConvolutionLayouts, suits_library
 from .layout.copies import DropCopies
 from .layout.pads import CarriedPads
@@ -60,15 +67,9 @@ from .layout.reshapes import CarriedReshapes
 from .layout.unequal_splits import UnequalSplits
 from .layout.viewed_results import ViewedResults
 from .legalize.arg_reductions import ARG_REDUCTIONS
-from .legalize.centred_norms import CENTRED_NORMS
-from .legalize.empty import SkipEmpty
 from .legalize.input_dilation import TRANSPOSED_CONVOLUTIONS
-from .legalize.keep_zeros import KeepZeros
 from .legalize.short_scans import ShortScans
-from .legalize.slice_scatters import SLICE_SCATTERS
-from .legalize.take import TAKES, stock_pipeline
 from .legalize.transposed_convolutions import TransposedConvolutions
-from .legalize.wide_operators import WideOperators
 from .legalize.widening_casts import WideningCasts
 from .library.convolution_epilogues import ConvolutionEpilogues
 from .library.convolutions import LibraryConvolutions
@@ -87,7 +88,6 @@ from .quantize.views import QuantizedViews
 from .rewriting.templates import suits_templates
 from .stitch.compute_templates import ComputeTemplates
 from .stitch.dataflow import flow_of
-from .stitch.fuse_rest import FuseRest
 from .stitch.lift_workspace import LiftWorkspace
 from .stitch.mark import MergeStitchOps, UnmarkEpilogues
 from .stitch.schedule_stitch_ops import ScheduleStitchOps

@@ -19,12 +19,12 @@ from typing import Any
 
 import tvm
 
-from ..codegen.device_math import FUNCTIONS as MATH
-from ..codegen.device_math import device_name
 from ..codegen.gpu.grid_barrier import GRID_BARRIER
 from ..codegen.gpu.launch_bounds import RESIDENT_BLOCKS
-from ..codegen.nan_extrema import FUNCTIONS
-from ..codegen.negation import FUNCTION, NEGATED
+from ..repairs.tir.device_math import FUNCTIONS as MATH
+from ..repairs.tir.device_math import device_name
+from ..repairs.tir.nan_extrema import FUNCTIONS
+from ..repairs.tir.negation import FUNCTION, NEGATED
 from .global_function import registered
 from .grid_barrier import FUNCTION as BARRIER
 from .shared_context import SharedContext
@@ -56,9 +56,9 @@ def fix_source(code: str, target: Any = None) -> str:
       its ``__launch_bounds__``.
     - A constant written in its bits, of which the code takes the address, becomes one that has none.
     - Arrays in shared memory and registers are aligned as the vectors are by which they are read.
-    - Maxima and minima that keep NaN are defined where kernels call them (``tvm_stitch.codegen.nan_extrema``).
-    - Functions of float32 are defined where kernels call them (``tvm_stitch.codegen.device_math``).
-    - Negation of int32 is defined where kernels call it (``tvm_stitch.codegen.negation``).
+    - Maxima and minima that keep NaN are defined where kernels call them (``tvm_stitch.repairs.tir.nan_extrema``).
+    - Functions of float32 are defined where kernels call them (``tvm_stitch.repairs.tir.device_math``).
+    - Negation of int32 is defined where kernels call it (``tvm_stitch.repairs.tir.negation``).
     - The barrier across the grid is defined where kernels call it (``tvm_stitch.relay.grid_barrier``).
 
     Code in which there is nothing to do comes back as it is; applying it twice does no more than once.

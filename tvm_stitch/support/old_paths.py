@@ -17,7 +17,7 @@ MOVED = {
     "tvm_stitch.errors": "tvm_stitch.support.errors",
     "tvm_stitch.onnx_misread": "tvm_stitch.importers.onnx.misread",
     "tvm_stitch.onnx_names": "tvm_stitch.importers.onnx.names",
-    "tvm_stitch.relax.fuse_rest": "tvm_stitch.relax.stitch.fuse_rest",
+    "tvm_stitch.relax.fuse_rest": "tvm_stitch.repairs.legalize.fuse_rest",
     "tvm_stitch.relax.half_precision": "tvm_stitch.relax.precision.half",
     "tvm_stitch.relax.lift_workspace": "tvm_stitch.relax.stitch.lift_workspace",
     "tvm_stitch.relax.mark": "tvm_stitch.relax.stitch.mark",

@@ -40,7 +40,7 @@ def run(args: argparse.Namespace, progress: Progress) -> tuple[dict[str, Any], s
     from ...execution.timing import Times, comparison, interleaved
     from ...importers.onnx.compare import greatest_error
     from ...relax import pipeline
-    from ...relax.legalize.take import stock_pipeline
+    from ...repairs.legalize.take import stock_pipeline
     from ...support.failures import error_text, reraise_fatal
 
     on_gpu = "gpu" in job.target.keys

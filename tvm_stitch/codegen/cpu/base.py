@@ -17,11 +17,11 @@ from ...plan.iteration.alignment import Key
 from ...plan.iteration.domain import Point
 from ...plan.iteration.loops import Leaf, RowLoop
 from ...plan.kernel import Stage
+from ...repairs.tir.arithmetic import FLOATS, HOST
+from ...repairs.tir.truncated import signed_symbols
 from .. import builder as B
-from ..arithmetic import FLOATS, HOST
 from ..combine import NODES, accumulator_dtype, combine, identity
 from ..evaluator import compute_dtype, convert, input_indices
-from ..truncated import signed_symbols
 from ..vector_math import keeping_nan, lower_math
 from .half import lower_rounding, rounds, stored_as
 from .index_context import ContextEvaluator, IndexContext

@@ -12,7 +12,8 @@ from ...compat import Analyzer, Expr, Var
 from ...graph.extent import Extent, as_expr, is_multiple, quotient, same
 from ...graph.index_division import Divisions
 from ...plan.iteration.domain import Domain
-from ..arithmetic import HOST
+from ...repairs.relay import simplifiable
+from ...repairs.tir.arithmetic import HOST
 from ..evaluator import Evaluator, widen
 
 
@@ -112,7 +113,7 @@ class IndexContext:
 
     def simplify(self, value: Expr) -> Expr:
         """Simplify what is written in the frame's variables."""
-        return self.analyzer.simplify(compat.simplifiable(self._divisions.divided(value)))
+        return self.analyzer.simplify(simplifiable(self._divisions.divided(value)))
 
     def actual(self, value: Expr) -> Expr:
         """What is written in the frame's variables, at the current place."""

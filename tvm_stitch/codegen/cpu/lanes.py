@@ -17,8 +17,8 @@ from collections.abc import Collection, Sequence
 
 from ... import compat
 from ...compat import Buffer, Expr, Var, tir
+from ...repairs.tir.truncated import truncated
 from .. import builder as B
-from ..truncated import truncated
 from .index_context import IndexContext
 
 

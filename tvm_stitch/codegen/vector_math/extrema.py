@@ -8,7 +8,7 @@ from typing import Any
 
 from ... import compat
 from ...compat import tir
-from ..arithmetic import HOST
+from ...repairs.tir.arithmetic import HOST
 from .scope import EXPONENT_BITS, Expr, Scope, dtype_of, i32, magnitude_bits
 
 

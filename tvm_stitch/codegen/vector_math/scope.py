@@ -11,7 +11,7 @@ import numpy as np
 from ... import compat
 from ...compat import tir
 from ...plan import heuristics
-from ..opaque import through_bits
+from ...repairs.tir.opaque import through_bits
 
 Expr: TypeAlias = Any  # an expression of TVM, whose Python class shows its operators to no type checker
 Bind = Callable[[Expr], Expr]

@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 
 from ...codegen import builder as B
-from ...codegen.exact_constants import exact_constants
 from ...codegen.gpu.kernel import COOPERATIVE
 from ...codegen.gpu.launch_bounds import bound_registers
 from ...codegen.gpu.launch_check import check_multiprocessors
 from ...compat import Buffer, Expr, T, tir
 from ...graph.extent import ceildiv, product
+from ...repairs.tir.exact_constants import exact_constants
 from ..cpu.emit import compute_func
 from .convolution_plan import DEPTH, ConvolutionPlan, ImageConvolution, Tile
 from .epilogue import Epilogue, TileEvaluator

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 
 from ... import compat
 from ...codegen import builder as B
-from ...codegen.arithmetic import DEVICE
 from ...codegen.evaluator import convert, short_name, widen
-from ...codegen.negation import hidden_negation
-from ...codegen.opaque import C_TYPES
 from ...compat import Buffer, Expr
 from ...graph.dtype import FLOATS, compute_dtype
 from ...graph.extent import is_number, same
 from ...graph.ir import Access, Operator, StitchGraph, Tensor
 from ...graph.rewrite.build import assemble
+from ...repairs.tir.arithmetic import DEVICE
+from ...repairs.tir.negation import hidden_negation
+from ...repairs.tir.opaque import C_TYPES
 from ...support.failures import Refusal
 from .positions import Axes, Places, spatial
 

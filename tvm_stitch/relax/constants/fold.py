@@ -6,7 +6,7 @@ from __future__ import annotations
 import tvm
 from tvm import relax, tirx
 
-from ...rules.sound_arithmetic import SoundArithmetic
+from ...repairs.schedule.sound_arithmetic import SoundArithmetic
 from ...support.module_pass import module_pass
 from .uniform import computed_of_scalars, with_single_values
 

@@ -19,7 +19,7 @@ from tvm.relax.expr_functor import mutator
 from ...compute.cuda import library
 from ...graph.dtype import MULTIPLIED
 from ...graph.extent import as_expr, is_number, is_static, text_of
-from ...rules.rewriting import is_scheduled
+from ...repairs.prim_funcs import is_scheduled
 from ...support.failures import Refusal
 from ...support.module_pass import module_pass
 from ...target import capability_of

@@ -15,7 +15,7 @@ from tvm.tirx.analysis import undefined_vars
 from ... import compat
 from ...codegen.cpu.tasks import SERIAL_WHERE
 from ...graph.dtype import item_bytes
-from ...rules.rewriting import is_scheduled, with_body
+from ...repairs.prim_funcs import is_scheduled, with_body
 from ...support.module_pass import module_pass
 from .separate_tasks import TASK_ATTR
 

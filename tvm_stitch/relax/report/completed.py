@@ -12,11 +12,11 @@ from tvm import relax, tirx
 
 from ...device import DeviceModel, device_model
 from ...execution.count import count_lowered, is_compute_intensive
+from ...repairs.legalize.take import LegalizeTakes
 from ...report.data import Code, Kind, ModelReport, StockCall, Totals, add_sizes
 from ...support.failures import reraise_fatal
 from ...support.interrupts import watched
 from ...support.one_at_a_time import exclusively
-from ..legalize.take import LegalizeTakes
 from ..pipeline import backend_of, default_schedules
 from ..rewriting.functions import entries_of
 from ..rewriting.marked_names import unmarked

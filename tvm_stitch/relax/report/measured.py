@@ -17,11 +17,11 @@ from ...execution.kernel_clock import clock_of
 from ...execution.runner import Runner
 from ...execution.tensors import make_inputs, specs_of_inputs
 from ...execution.timing import Times, interleaved
+from ...repairs.legalize.take import stock_pipeline
 from ...report.data import ModelReport, Spread
 from ...support.interrupts import watched
 from ...target import other_machine
 from ..build import build
-from ..legalize.take import stock_pipeline
 from ..rewriting.functions import entry_of
 
 if TYPE_CHECKING:

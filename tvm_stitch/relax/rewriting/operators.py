@@ -24,6 +24,10 @@ PRODUCTS = frozenset(
 """The operators that end a kernel: what is needed on both sides of one goes through memory."""
 
 
+OPAQUE_PATTERN = 8
+"""TVM's ``op_pattern`` of functions that ``FuseOps`` fuses nothing into."""
+
+
 def operator_name(value: Any) -> str:
     """The name of the operator that ``value`` calls, such as ``"relax.add"``; "" where it calls none."""
     return str(getattr(getattr(value, "op", None), "name", ""))

@@ -20,8 +20,8 @@ from ...compute.templates import tiles_of, told
 from ...config import ASKED, StitchConfig
 from ...device import device_model
 from ...graph.reader import read
-from ...rules.lowering import lowered
-from ...rules.rewriting import is_scheduled
+from ...repairs.lowering import lowered
+from ...repairs.prim_funcs import is_scheduled
 from ...support.failures import Refusal, error_text, reraise_fatal
 from ...support.module_pass import module_pass
 from ..rewriting.compute_pass import ComputePass

@@ -7,9 +7,9 @@ import tvm
 from tvm import relax, tirx
 
 from ...support.module_pass import module_pass
+from ..rewriting.operators import OPAQUE_PATTERN
 from .stitch_ops import STITCH_ATTR
 
-OPAQUE_PATTERN = 8
 EPILOGUE_ATTR = "tvm_stitch.epilogue"
 """Marks a compute-intensive function merged with its epilogue, until TVM has fused what is left."""
 

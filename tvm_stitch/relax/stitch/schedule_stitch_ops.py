@@ -18,8 +18,8 @@ from ...device import device_model
 from ...graph.reader import read
 from ...plan.choose import choose_plan
 from ...plan.kernel import KernelPlan
-from ...rules.lowering import lowered
-from ...rules.rewriting import with_unscheduled
+from ...repairs.lowering import lowered
+from ...repairs.prim_funcs import with_unscheduled
 from ...support.failures import Refusal, error_text, raise_where_strict, reason_of, reraise_fatal
 from ...support.interrupts import check
 from ...support.module_pass import module_pass

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from .... import compat
 from ....compat import Buffer, Expr, tir
 from ....graph.extent import Extent, as_expr, as_extent, flatten
+from ....repairs.tir.sound_indices import divides
 from ... import builder as B
 from ...evaluator import Evaluator
-from ...sound_indices import divides
 
 
 def vector_address(

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""KeepZeros: zeros of float products, quotients and remainders become variables; nothing else changes."""
+
+from __future__ import annotations
+
+import tvm
+from tvm.script import ir as I
+from tvm.script import relax as R
+
+from tvm_stitch.repairs.legalize.keep_zeros import KeepZeros
+
+
+def test_zeros_of_products_and_quotients_are_bound() -> None:
+    @I.ir_module
+    class Before:
+        @R.function
+        def main(x: R.Tensor((8,), "float32"), n: R.Tensor((8,), "int32")):
+            with R.dataflow():
+                a = R.multiply(x, R.const(0, "float32"))
+                b = R.divide(R.const(0, "float32"), a)
+                c = R.add(b, R.const(0, "float32"))
+                d = R.multiply(c, R.const(2, "float32"))
+                e = R.multiply(n, R.const(0, "int32"))
+                f = R.floor_mod(d, R.const(0, "float32"))
+                R.output(e, f)
+            return (e, f)
+
+    @I.ir_module
+    class After:
+        @R.function
+        def main(x: R.Tensor((8,), "float32"), n: R.Tensor((8,), "int32")):
+            with R.dataflow():
+                zero = R.const(0, "float32")
+                a = R.multiply(x, zero)
+                other = R.const(0, "float32")
+                b = R.divide(other, a)
+                c = R.add(b, R.const(0, "float32"))
+                d = R.multiply(c, R.const(2, "float32"))
+                e = R.multiply(n, R.const(0, "int32"))
+                last = R.const(0, "float32")
+                f = R.floor_mod(d, last)
+                R.output(e, f)
+            return (e, f)
+
+    tvm.ir.assert_structural_equal(KeepZeros()(Before), After)

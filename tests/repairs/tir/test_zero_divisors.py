@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CPU kernels divide by no extent that is 0: they do nothing where all results are empty, else divide by 1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+from tvm.relax import op as R
+from tvm.script import tirx as T
+
+from tests.graph.helpers import build, symbol
+from tvm_stitch.relax import pipeline
+from tvm_stitch.repairs.tir.zero_divisors import without_zero_divisors
+
+F32 = "float32"
+
+
+def difference(emit: Any, x: Any, _: Any) -> Any:
+    return [R.subtract(x, x)]
+
+
+def joined(emit: Any, x: Any, y: Any) -> Any:
+    """A result that has elements where the extent that it divides by is 0."""
+    return [R.concat([emit(R.reshape(emit(R.exp(emit(R.permute_dims(x, [2, 1, 0])))), [-1])), y], 0)]
+
+
+@T.prim_func(s_tir=True)
+def split_rows(a: T.handle, b: T.handle, c: T.handle):
+    n = T.int64()
+    x = T.match_buffer(a, (48, n - 9), F32)
+    flat = T.match_buffer(b, ((n - 9) * 48,), F32)
+    other = T.match_buffer(c, (n,), F32)
+    with T.sblock("root"):
+        for i in range((n - 9) * 48):
+            flat[i] = x[i // (n - 9), i % (n - 9)]
+        for i in range(n):
+            other[i] = T.float32(1)
+
+
+@T.prim_func(s_tir=True)
+def split_rows_after(a: T.handle, b: T.handle, c: T.handle):
+    n = T.int64()
+    x = T.match_buffer(a, (48, n - 9), F32)
+    flat = T.match_buffer(b, ((n - 9) * 48,), F32)
+    other = T.match_buffer(c, (n,), F32)
+    with T.sblock("root"):
+        for i in range((n - 9) * 48):
+            flat[i] = x[i // T.max(n - 9, T.int64(1)), i % T.max(n - 9, T.int64(1))]
+        for i in range(n):
+            other[i] = T.float32(1)
+
+
+@T.prim_func(s_tir=True)
+def rows(a: T.handle, b: T.handle):
+    n = T.int64()
+    x = T.match_buffer(a, (48, n - 9), F32)
+    flat = T.match_buffer(b, ((n - 9) * 48,), F32)
+    with T.sblock("root"):
+        for i in range((n - 9) * 48):
+            flat[i] = x[i // (n - 9), i % (n - 9)]
+
+
+@T.prim_func(s_tir=True)
+def rows_after(a: T.handle, b: T.handle):
+    n = T.int64()
+    x = T.match_buffer(a, (48, n - 9), F32)
+    flat = T.match_buffer(b, ((n - 9) * 48,), F32)
+    with T.sblock("root"):
+        if n - 9 != T.int64(0):
+            for i in range((n - 9) * 48):
+                flat[i] = x[i // (n - 9), i % (n - 9)]
+
+
+@T.prim_func(s_tir=True)
+def never_zero(a: T.handle, b: T.handle):
+    n = T.int64()
+    x = T.match_buffer(a, (48, n + 1), F32)
+    flat = T.match_buffer(b, ((n + 1) * 48,), F32)
+    with T.sblock("root"):
+        for i in range((n + 1) * 48):
+            flat[i] = x[i // (n + 1), i % (n + 1)]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(rows, rows_after), (split_rows, split_rows_after), (never_zero, never_zero)],
+    ids=["all results empty", "another result", "never 0"],
+)
+def test_divisors(before: tvm.tirx.PrimFunc, after: tvm.tirx.PrimFunc) -> None:
+    tvm.ir.assert_structural_equal(
+        without_zero_divisors(before).with_attr("global_symbol", "f"), after.with_attr("global_symbol", "f")
+    )
+
+
+def specs(body: Callable[..., Any], dtype: str) -> tvm.IRModule:
+    n, m = symbol("n"), symbol("m")
+    return build(body, ((n // 4, m - 9, 48), dtype), ((70,), dtype), ((n, m), F32))
+
+
+@pytest.mark.parametrize("sizes", [(9, 9), (3, 9), (3, 12), (16, 9), (33, 10)], ids=str)
+@pytest.mark.parametrize(
+    ("body", "dtype"), [(difference, "int32"), (joined, F32)], ids=["difference", "joined"]
+)
+def test_extents_of_zero(body: Callable[..., Any], dtype: str, sizes: tuple[int, int]) -> None:
+    mod, (n, m) = specs(lambda emit, x, y, _: body(emit, x, y), dtype), sizes
+    vm = relax.VirtualMachine(tvm.compile(mod, "llvm", relax_pipeline=pipeline("llvm")), tvm.cpu())
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(-9, 9, (n // 4, m - 9, 48)).astype(dtype), rng.integers(-9, 9, 70).astype(dtype)
+    got = vm["main"](*map(tvm.runtime.tensor, (x, y, np.zeros(sizes, F32)))).numpy()
+    wanted = x - x if body is difference else np.concatenate([np.exp(x).transpose(2, 1, 0).reshape(-1), y])
+    np.testing.assert_allclose(got, wanted, rtol=1e-5)

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Adaptive average pooling whose parts differ in size, as sums over parts of one size.
+
+9 rows pooled to 6 are read in parts of one and two rows. TVM loops over as many as a part has, which depends on where
+it is: such a loop nest is no reduction that can be stitched. Read in parts of the greatest size, of which some have
+less than that, it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tvm import relax
+from tvm.relax import op as R
+
+from ...relax.rewriting.views import shape_of
+
+LAYOUTS = {
+    "relax.nn.adaptive_avg_pool1d": "NCW",
+    "relax.nn.adaptive_avg_pool2d": "NCHW",
+    "relax.nn.adaptive_avg_pool3d": "NCDHW",
+}
+"""Of the operators that are rewritten, where the axes are."""
+
+
+def parts_of_one_size(builder: Any, call: Any) -> Any:
+    """The average as a sum over an axis of its own for each pooled one; the call itself where all parts are equal."""
+    (x,), attrs, emit = call.args, call.attrs, builder.emit
+    layout = LAYOUTS[call.op.name]
+    before, after = shape_of(x), shape_of(call)
+    if before is None or after is None or str(attrs.layout) != layout or str(attrs.out_layout) != layout:
+        return call
+    pairs = list(zip(before[2:], after[2:]))
+    if not all(isinstance(old, int) and isinstance(new, int) and old and new for old, new in pairs):
+        return call
+    if all(old % new == 0 for old, new in pairs):
+        return call
+    dtype, count = str(x.ty.dtype), np.ones([1] * len(pairs))
+    for at, (old, new) in enumerate(pairs):
+        begins, ends = np.arange(new) * old // new, -(-(np.arange(new) + 1) * old // new)
+        places = begins[:, None] + np.arange((ends - begins).max())
+        axis = 2 + 2 * at
+        x = emit(R.take(x, relax.const(np.minimum(places, old - 1)), axis, mode="fast"))
+        there = (places < ends[:, None]).reshape([*places.shape, *[1] * (len(x.ty.shape) - axis - 2)])
+        if not there.all():
+            x = emit(R.where(relax.const(there), x, relax.const(0, dtype)))
+        count = count * (ends - begins).reshape([-1] + [1] * (len(pairs) - 1 - at))
+    total = emit(R.sum(x, [3 + 2 * at for at in range(len(pairs))]))
+    return R.multiply(total, relax.const((1.0 / count).astype(dtype)))
+
+
+MENDED = dict.fromkeys(LAYOUTS, parts_of_one_size)
+"""By operator what makes of a call one that is stitched, or the call itself."""

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DeclaredBounds: shapes are as simple as what a function declares of its symbolic variables makes them.
+
+An importer slices a table of 512 positions to a sequence's length: ``min(s, 512)``, unless it is known that ``s`` is no
+more. TVM adds no tensor of ``min(s, 512)`` to one of ``s``: the sum has no shape, and what follows cannot be compiled.
+The function says it all the same, as PyTorch's ``Dim("s", max=500)`` does, in ``tir_var_upper_bound``. So it is with
+differences of neighbours, ``x[:, 1:] - x[:, :-1]``: these are ``s - min(1, s)`` and ``max(s - 1, 0)`` numbers, both
+``s - 1`` where ``tir_var_lower_bound`` says that there is one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from ... import compat
+from ...graph.extent import as_expr
+from ...relax.rewriting.functions import own_functions, with_own_functions, with_result_inferred
+from ...relax.rewriting.operators import operator_name
+from ...relax.rewriting.views import shape_of
+from ...support.module_pass import module_pass
+
+LEAST, MOST = "tir_var_lower_bound", "tir_var_upper_bound"
+"""Of a function: by the name of a variable, the least and the greatest value that it has."""
+
+ENDLESS = 1 << 40
+"""What no extent reaches; one for which no greatest value is declared is below."""
+
+SLICE = "relax.strided_slice"
+
+
+@module_pass
+class DeclaredBounds:
+    """Simplify the shapes of functions that declare upper bounds, and slices that are known to stay within a tensor."""
+
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
+        """Rewrite the functions that declare some."""
+        if not any(_declared(func, name) for _, func in own_functions(mod) for name in (LEAST, MOST)):
+            return mod
+        return with_own_functions(mod, _simplified)
+
+
+def _declared(func: Any, name: str) -> dict[str, int]:
+    given = dict(func.attrs or {}).get(name) or {}
+    return {str(variable): int(value) for variable, value in given.items()}
+
+
+def _simplified(func: Any) -> Any:
+    least, most, analyzer = _declared(func, LEAST), _declared(func, MOST), compat.Analyzer()
+    for var in relax.analysis.defined_symbolic_vars(func):
+        low, high = least.get(var.name, 0), most.get(var.name, -1)
+        high = high if high >= 0 else ENDLESS
+        if (var.name in least or var.name in most) and 0 <= low <= high:
+            compat.bind_range(analyzer, var, compat.const(high + 1, "int64"), low)
+    mutator = _Mutator(analyzer)
+    made = mutator.visit_expr(func)
+    return with_result_inferred(made) if mutator.changed else func
+
+
+@relax.expr_functor.mutator
+class _Mutator(relax.PyExprMutator):
+    def __init__(self, analyzer: Any) -> None:
+        super().__init__()
+        self.analyzer, self.changed = analyzer, False
+
+    def visit_shape_expr_(self, shape: Any) -> Any:  # pylint: disable=arguments-renamed
+        values = [self.analyzer.simplify(value) for value in shape.values]
+        if all(compat.structural_equal(a, b) for a, b in zip(values, shape.values)):
+            return shape
+        self.changed = True
+        return relax.ShapeExpr(values)
+
+    def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
+        call = super().visit_call_(call)
+        if operator_name(call) != SLICE or call.attrs.assume_inbound:
+            return call
+        if (within := self._within(call)) is None:
+            return call
+        self.changed = True
+        return within
+
+    def _within(self, call: Any) -> Any:
+        """A slice that begins and ends in the tensor, its ends counted from the front; None for another one."""
+        shape, (axes, begin, end, *strides) = shape_of(call.args[0]), call.args[1:]
+        parts = [list(getattr(part, "fields", None) or ()) for part in (axes, begin, end, *strides)]
+        if shape is None or any(len(part) != len(parts[0]) for part in parts):
+            return None
+        if any((compat.int_value(stride) or 0) < 1 for part in parts[3:] for stride in part):
+            return None
+        cuts = []
+        for axis, first, last in zip(*parts[:3]):
+            number = compat.int_value(axis)
+            if number is None:
+                return None
+            extent = as_expr(shape[number])
+            first, last = (self._from_the_front(place, extent) for place in (first, last))
+            order = (as_expr(0) <= first, first <= last, last <= extent)
+            if not all(self.analyzer.can_prove(each) for each in order):
+                return None
+            cuts.append((first, last))
+        firsts, lasts = zip(*cuts)
+        return relax.op.strided_slice(
+            call.args[0], axes, relax.Tuple(firsts), relax.Tuple(lasts), *strides, assume_inbound=True
+        )
+
+    def _from_the_front(self, place: Any, extent: Any) -> Any:
+        """An end of a slice that is a number: one below zero counts from the end, one beyond the tensor is its end."""
+        number = compat.int_value(place)
+        if number is None:
+            return place
+        if number < 0:
+            return self.analyzer.simplify(extent + as_expr(number))
+        return extent if self.analyzer.can_prove(extent <= place) else place

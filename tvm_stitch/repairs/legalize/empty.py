@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SkipEmpty: what has no elements is not computed.
+
+A call whose results have a static extent of 0 becomes allocations, and an empty part among results that are not empty
+loses its loop. A reduction of nothing, such as a matrix product without depth, becomes what it begins with: an
+element-wise operator, which is stitched like any other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax, s_tir, tirx
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from ... import compat
+from ...relax.rewriting.operators import operator_name
+from ...support.module_pass import module_pass
+from ..prim_funcs import REDUCED, with_body, with_prim_funcs
+
+
+@module_pass
+class SkipEmpty:
+    """Replace each ``call_tir`` whose results all have a static extent of 0 by allocations that nothing is written to.
+
+    Of a call with several results, those that are empty are no longer computed. On a GPU it would be a launch of an
+    empty grid, which is an error, and TVM's schedules divide by its extents. What is reduced along a static extent of 0
+    gets the number that the reduction begins with. Other extents may be symbolic. Constants without elements become
+    allocations as well.
+    """
+
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
+        """Rewrite every Relax function that has such a call, and every PrimFunc with such a result among others."""
+        mod = with_prim_funcs(mod, _without_empty_loops)
+        skipper = _Skipper(mod)
+        for gvar, func in mod.functions_items():
+            if isinstance(func, relax.Function):
+                after = skipper.visit_expr(func)
+                if not after.same_as(func):
+                    skipper.builder_.update_func(gvar, after)
+        return skipper.builder_.get()
+
+
+def _without_empty_loops(_name: str, func: Any) -> Any:
+    started = tvm_ffi.structural_map(func.body, (tirx.For, _as_it_begins), order="pre")
+    return with_body(func, tvm_ffi.structural_map(started, (tirx.SeqStmt, _those_that_run), order="post"))
+
+
+def _as_it_begins(nest: Any) -> Any:
+    """A loop nest that reduces nothing without the loops of the reduction; others as they are."""
+    loops, stmt = [], nest
+    while isinstance(stmt, tirx.For):
+        loops.append(stmt)
+        stmt = stmt.body
+    if not isinstance(stmt, s_tir.SBlockRealize) or stmt.block.init is None:
+        return nest
+    axes = list(zip(stmt.block.iter_vars, stmt.iter_values))
+    if all(compat.int_value(axis.dom.extent) != 0 for axis, _value in axes if axis.iter_type == REDUCED):
+        return nest
+    kept = [(axis, value) for axis, value in axes if axis.iter_type != REDUCED]
+    needed = set().union(*[compat.free_vars(value) for _axis, value in kept])
+    block = stmt.block
+    made: Any = s_tir.SBlock(
+        [axis for axis, _value in kept],
+        [],
+        block.writes,
+        block.name_hint,
+        block.init,
+        annotations=block.annotations,
+    )
+    made = s_tir.SBlockRealize([value for _axis, value in kept], stmt.predicate, made)
+    for loop in reversed([loop for loop in loops if loop.loop_var in needed]):
+        made = tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, made, annotations=loop.annotations)
+    return made
+
+
+def _those_that_run(sequence: Any) -> Any:
+    kept = [stmt for stmt in sequence.seq if not _never_runs(stmt)]
+    if len(kept) in (0, len(sequence.seq)):
+        return sequence
+    return kept[0] if len(kept) == 1 else tirx.SeqStmt(kept)
+
+
+def _never_runs(stmt: Any) -> bool:
+    """Is it a loop nest without iterations, and no reduction? Those of nothing still have a result."""
+    empty = False
+    while isinstance(stmt, tirx.For):
+        empty = empty or compat.int_value(stmt.extent) == 0
+        stmt = stmt.body
+    return empty and isinstance(stmt, s_tir.SBlockRealize) and stmt.block.init is None
+
+
+@mutator
+class _Skipper(PyExprMutator):
+    def visit_call_(self, call: Any) -> Any:
+        if operator_name(call) == "relax.call_tir":
+            types = call.ty_args[0]
+            if type(types).__name__ != "TupleType":
+                if _is_empty(types):
+                    return _nothing(types)
+            elif len(types.fields) and all(_is_empty(ty) for ty in types.fields):
+                return relax.Tuple([_nothing(ty) for ty in types.fields])
+        return super().visit_call_(call)
+
+    def visit_tuple_getitem_(self, item: Any) -> Any:
+        return _nothing(item.ty) if _is_empty(item.ty) else super().visit_tuple_getitem_(item)
+
+    def visit_generic_const_(self, constant: Any) -> Any:
+        # TVM 0.27 writes one of shape (6, 0) in a form that it does not read again.
+        return _nothing(constant.ty) if _is_empty(constant.ty) else super().visit_generic_const_(constant)
+
+
+def _is_empty(ty: Any) -> bool:
+    """Is it a tensor without elements, whatever its symbols are?"""
+    shape = getattr(ty, "shape", None)
+    return isinstance(shape, relax.ShapeExpr) and any(compat.int_value(s) == 0 for s in shape)
+
+
+def _nothing(ty: Any) -> Any:
+    return relax.op.builtin.alloc_tensor(ty.shape, str(ty.dtype), 0)

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FuseRest: TVM's ``FuseOps`` for what no scope took, which does not see that results come from tuples.
+
+``FuseOps`` gives a kernel that reads elements of tuples the elements as parameters, in the place of the tuples. Where
+these are two or more, it may drop the wrong ones, by the order in which a hash table has them: such a function reads
+what it is not given, and ``FuseTIR`` fails at it. The last cells of two LSTMs, fused with what joins all their results,
+are one. So while it runs, elements of what another kernel gives, or the caller, are variables of their own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from ... import compat
+from ...relax.rewriting.functions import with_own_functions
+from ...relax.rewriting.operators import OPAQUE_PATTERN, operator_name
+from ...support.module_pass import module_pass
+
+
+@module_pass
+class FuseRest:
+    """Fuse what no stitch op took, as TVM's ``FuseOps`` does, which loses parameters of functions that read elements
+    of several tuples.
+
+    Takes a module behind ``AnnotateTIROpPattern``, with stitch ops (:class:`MergeStitchOps`) or without any, and takes
+    the place of ``FuseOps`` before ``FuseTIR``.
+    """
+
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
+        """Fuse what is left."""
+        hidden = with_own_functions(mod, lambda func: _Hidden(mod).visit_expr(func))
+        fused = relax.transform.FuseOps()(hidden)
+        return with_own_functions(fused, lambda func: _Shown().visit_expr(func))
+
+
+@relax.expr_functor.mutator
+class _Hidden(relax.PyExprMutator):
+    def __init__(self, mod: tvm.IRModule) -> None:
+        super().__init__()
+        self.mod = mod
+
+    def visit_var_binding_(self, binding: Any) -> None:
+        super().visit_var_binding_(binding)
+        value = binding.value
+        if not isinstance(value, relax.TupleGetItem) or not isinstance(binding.var, relax.DataflowVar):
+            return
+        item = self.visit_expr(binding.var)
+        if isinstance(binding.var.ty, relax.TensorType) and self._is_opaque(
+            self.visit_expr(value.tuple_value)
+        ):
+            self.set_var_remap(binding.var, self.builder_.match_cast(item, binding.var.ty))
+
+    def _is_opaque(self, var: Any) -> bool:
+        """Whether a tuple is a parameter, or what a call gives that nothing is fused into."""
+        call = self.lookup_binding(var) if isinstance(var, relax.Var) else var
+        if not isinstance(call, relax.Call):
+            return not isinstance(call, relax.Tuple)  # a parameter, or an element of one
+        if operator_name(call) != "relax.call_tir":
+            return True
+        attrs = dict(self.mod[call.args[0]].attrs or {})
+        return int(attrs.get("op_pattern", -1)) == OPAQUE_PATTERN
+
+
+@relax.expr_functor.mutator
+class _Shown(relax.PyExprMutator):
+    def visit_match_cast_(self, binding: Any) -> None:
+        value = self.visit_expr(binding.value)
+        made = self.lookup_binding(value) if isinstance(value, relax.DataflowVar) else None
+        is_item = isinstance(made, relax.TupleGetItem) and isinstance(binding.var, relax.DataflowVar)
+        if is_item and compat.structural_equal(value.ty, binding.ty):
+            self.set_var_remap(binding.var, value)
+            return
+        super().visit_match_cast_(binding)

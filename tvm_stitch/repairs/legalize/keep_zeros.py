@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""KeepZeros: products with a constant zero, and quotients and remainders by or of one, kept from being folded.
+
+TVM's legalization writes scalar constants into expressions, and folds ``x * 0`` and ``0 / x`` to 0 as it does, though
+they are NaN where x is infinite or NaN (it refuses ``x / 0``). Bound to a variable, the constant is a tensor to it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from ...relax.rewriting.calls import with_calls
+from ...support.module_pass import module_pass
+
+_FOLDED = tuple(f"relax.{name}" for name in ("multiply", "divide", "floor_divide", "floor_mod", "mod"))
+
+
+@module_pass
+class KeepZeros:
+    """Bind the scalar zeros of float products, quotients and remainders. Runs before ``LegalizeOps``."""
+
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
+        return with_calls(mod, _FOLDED, _kept)
+
+
+def _kept(builder: Any, call: Any) -> Any:
+    if not any(map(_is_zero, call.args)):
+        return call
+    args = [builder.emit(a) if _is_zero(a) else a for a in call.args]
+    return relax.Call(call.op, args, call.attrs, call.ty_args, call.span)
+
+
+def _is_zero(arg: Any) -> bool:
+    if not isinstance(arg, tvm.ir.GenericConst):
+        return False
+    array = arg.value
+    dtype = str(array.dtype)
+    return len(array.shape) == 0 and "float" in dtype and float(array.numpy()) == 0

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MendImports: calls as importers emit them that TVM does not compile, or compiles to more than they are.
+
+``MENDED`` lists them, each with what it mends; tests/repairs/legalize/test_mend.py has a test for each that fails when
+TVM no longer needs it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import tvm
+from tvm import relax
+
+from ...graph.extent import is_static
+from ...relax.rewriting.functions import with_own_functions, with_result_inferred
+from ...relax.rewriting.operators import has_operators, operator_name
+from ...relax.rewriting.views import has_elements, integers_of, shape_of
+from ...support.module_pass import module_pass
+from . import adaptive_pools, boolean_arithmetic
+
+
+def _clip(builder: Any, call: Any) -> Any:
+    """A clip by what bounds it: of integers, TVM does not legalize one with an infinite bound, as ``clamp(min=0)`` has.
+
+    Of any type it is more than it seems: TVM's change of layouts stops at a clip, and not at a maximum.
+    """
+    x, *bounds = call.args
+    dtype = str(call.ty.dtype)
+    values = [getattr(bound, "value", None) for bound in bounds]
+    if not all(isinstance(v, (int, float)) and _is_exact(v, dtype) for v in values):
+        return call
+    for value, combine, none in zip(values, (relax.op.maximum, relax.op.minimum), (-math.inf, math.inf)):
+        if value != none:
+            x = builder.emit(combine(x, relax.const(value, dtype)))
+    return x
+
+
+def _is_exact(value: float, dtype: str) -> bool:
+    """Whether a bound is infinite, or what its dtype holds (of a float: in range)."""
+    if math.isnan(value):
+        return False
+    if "float" in dtype:
+        return math.isinf(value) or abs(value) <= float(ml_dtypes.finfo(dtype).max)
+    if dtype == "bool":
+        return False
+    held = np.iinfo(dtype)
+    return math.isinf(value) or (value == int(value) and held.min <= value <= held.max)
+
+
+def _full(_builder: Any, call: Any) -> Any:
+    """A tensor of one value as that value, broadcast: TVM's legalization raises for a value that is infinite or NaN."""
+    shape, value = call.args
+    if not isinstance(value, tvm.ir.GenericConst) or not isinstance(shape, relax.ShapeExpr):
+        return call
+    dtype = str(call.ty.dtype)
+    number = value.value.numpy()
+    if "float" not in str(value.ty.dtype) or "float" not in dtype:
+        return call
+    if np.isfinite(number.astype("float64")).all():
+        return call
+    return relax.op.broadcast_to(relax.const(number.astype("float64").astype(dtype), dtype), shape)
+
+
+def _count(_builder: Any, call: Any) -> Any:
+    """A running sum of booleans as one of int64, which PyTorch means: TVM's importer keeps them boolean.
+
+    LLVM refuses to add them, and TVM's kernel for a GPU reads them out of alignment.
+    """
+    (x,) = call.args
+    if str(x.ty.dtype) != "bool" or call.attrs.dtype is not None and str(call.ty.dtype) != "bool":
+        return call
+    scan = relax.op.cumsum if operator_name(call) == "relax.cumsum" else relax.op.cumprod
+    axis = None if call.attrs.axis is None else int(call.attrs.axis)
+    return scan(relax.op.astype(x, "int64"), axis, "int64", bool(call.attrs.exclusive))
+
+
+def _topk(builder: Any, call: Any) -> Any:
+    """The greatest or least element with its index by reductions: ``max(dim)`` is imported as a top-1, which sorts."""
+    (x,) = call.args
+    shape, attrs = shape_of(x), call.attrs
+    if int(attrs.k) != 1 or shape is None or not shape:
+        return call
+    axis = int(attrs.axis) % len(shape)
+    if not is_static(shape[axis : axis + 1]) or shape[axis] == 0:
+        return call
+    which = str(attrs.ret_type)
+    of_booleans = str(x.ty.dtype) == "bool"
+    if of_booleans:
+        x = builder.emit(relax.op.astype(x, "int8"))
+    found = []
+    if which in ("both", "values"):
+        extreme = relax.op.max if attrs.largest else relax.op.min
+        value = extreme(x, axis, True)
+        found.append(relax.op.astype(builder.emit(value), "bool") if of_booleans else value)
+    if which in ("both", "indices"):
+        place = relax.op.argmax if attrs.largest else relax.op.argmin
+        index = builder.emit(place(x, axis, True))
+        dtype = str(attrs.dtype) if attrs.dtype is not None else "int32"
+        found.append(index if str(index.ty.dtype) == dtype else relax.op.astype(index, dtype))
+    return relax.Tuple([builder.emit(each) for each in found]) if which == "both" else found[0]
+
+
+def _take(builder: Any, call: Any) -> Any:
+    """A take at constant indices with negative ones counted from the start: TVM's reads in front of the tensor.
+
+    ``x[:, -1]`` is imported so, in the mode that does not check indices.
+    """
+    x, indices = call.args
+    checked = call.attrs.axis is None or str(call.attrs.mode) != "fast"
+    if checked or not isinstance(indices, tvm.ir.GenericConst):
+        return call
+    shape, places = shape_of(x), indices.value.numpy()
+    if not shape or places.dtype.kind != "i" or not (places < 0).any():
+        return call
+    axis = int(call.attrs.axis) % len(shape)
+    extent = shape[axis]
+    if isinstance(extent, int):
+        counted = relax.const(
+            np.where(places < 0, places + extent, places).astype(places.dtype), str(indices.ty.dtype)
+        )
+        return relax.op.take(x, counted, axis, "fast")
+    if places.ndim:
+        return call
+    first = extent + int(places)
+    part = builder.emit(relax.op.strided_slice(x, [axis], [first], [first + 1], assume_inbound=True))
+    return relax.op.squeeze(part, [axis])
+
+
+def _slice(_builder: Any, call: Any) -> Any:
+    """A slice with its axes counted from the front: TVM legalizes no other of a tensor with a symbolic extent.
+
+    PyTorch's ``diff`` is imported so, by which transformers see where sequences begin.
+    """
+    x, axes, *cuts = call.args
+    shape, places = shape_of(x), integers_of(axes)
+    if shape is None or places is None or min(places) >= 0:
+        return call
+    counted = [place % len(shape) for place in places]
+    return relax.op.strided_slice(x, counted, *cuts, assume_inbound=bool(call.attrs.assume_inbound))
+
+
+def _concat(_builder: Any, call: Any) -> Any:
+    """A concatenation without the parts that have no elements.
+
+    Rotary embeddings of whole heads have them: what is left of a head is ``x[..., 64:]`` of 64 numbers. Such a part is
+    no input of a stitched kernel, and TVM's schedules for a GPU divide by its extents.
+    """
+    (parts,) = call.args
+    if not isinstance(parts, relax.Tuple):
+        return call
+    some = [part for part in parts.fields if has_elements(part)]
+    if len(some) in (0, len(parts.fields)):
+        return call
+    return some[0] if len(some) == 1 else relax.op.concat(some, call.attrs.axis)
+
+
+def _leaky_relu(builder: Any, call: Any) -> Any:
+    """The greater of an element and its multiple: TVM's change of layouts stops at a leaky ReLU, and not at a maximum.
+
+    Of a factor above 1 it is the lesser of both.
+    """
+    (x,), alpha = call.args, float(call.attrs.alpha)
+    if alpha == 0.0:
+        return relax.op.nn.relu(x)  # of an infinity, a product with zero is NaN
+    combine = relax.op.maximum if alpha <= 1.0 else relax.op.minimum
+    return combine(x, builder.emit(relax.op.multiply(x, relax.const(alpha, str(x.ty.dtype)))))
+
+
+MENDED: dict[str, Callable[[Any, Any], Any]] = {
+    **adaptive_pools.MENDED,
+    **boolean_arithmetic.MENDED,
+    "relax.clip": _clip,
+    "relax.concat": _concat,
+    "relax.full": _full,
+    "relax.cumsum": _count,
+    "relax.cumprod": _count,
+    "relax.topk": _topk,
+    "relax.take": _take,
+    "relax.strided_slice": _slice,
+    "relax.nn.leakyrelu": _leaky_relu,
+}
+"""By operator what makes of a call one that TVM compiles, or the call itself."""
+
+
+@module_pass
+class MendImports:
+    """Rewrite the calls that ``MENDED`` knows. Runs before all else; types that change are inferred anew."""
+
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
+        if not has_operators(mod, MENDED):
+            return mod
+        return with_own_functions(mod, _mended)
+
+
+def _mended(func: Any) -> Any:
+    mutator = _Mutator()
+    made = mutator.visit_expr(func)
+    return with_result_inferred(made) if mutator.retyped else made
+
+
+@relax.expr_functor.mutator
+class _Mutator(relax.PyExprMutator):
+    def __init__(self) -> None:
+        super().__init__()
+        self.retyped = False
+
+    def visit_call_(self, call: Any) -> Any:  # pylint: disable=arguments-renamed
+        call = super().visit_call_(call)
+        name = operator_name(call)
+        if name not in MENDED:
+            return call
+        made = MENDED[name](self.builder_, call)
+        self.retyped |= name in ("relax.cumsum", "relax.cumprod") and made is not call
+        return made

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RaisedCalls: functions that an importer made of operators become those operators again.
+
+TVM's ONNX importer computes ``Clip`` by calls of functions (``call_tir(maximum, x, bound)``), which layouts and
+transpositions do not go through. Every network for small devices has them, as ReLU6 and hard-swish, and was transposed
+around each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from ... import compat
+from ...relax.rewriting.calls import with_calls
+from ...support.module_pass import module_pass
+from ...support.one_at_a_time import exclusively
+
+RAISED: dict[str, Callable[..., Any]] = {"maximum": relax.op.maximum, "minimum": relax.op.minimum}
+"""By name of a function, the operator that it may be."""
+
+
+@module_pass
+class RaisedCalls:
+    """Replace calls of functions that are what TVM legalizes an operator to. Runs before passes that see operators."""
+
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
+        """Rewrite the Relax functions of a module that has such functions."""
+        functions = {gvar: func for gvar, func in mod.functions_items() if _name(gvar) in RAISED}
+        if not functions:
+            return mod
+        known: dict[Any, bool] = {}
+
+        def raised(_builder: Any, call: Any) -> Any:
+            if call.args[0] not in functions or len(call.args) != 2:
+                return call
+            gvar, args = call.args[0], list(call.args[1])
+            operator = RAISED[_name(gvar)]
+            if gvar not in known:
+                known[gvar] = _is_of(operator, functions[gvar], [arg.ty for arg in args])
+            return operator(*args) if known[gvar] else call
+
+        return with_calls(mod, ("relax.call_tir",), raised)
+
+
+def _name(gvar: Any) -> str:
+    """A function's name without the number that tells it from others."""
+    return str(gvar.name_hint).rstrip("0123456789_")
+
+
+def _legalized(operator: Callable[..., Any], types: list[Any]) -> Any:
+    """The function that TVM makes of an operator of operands of these types; None where it makes another call."""
+    builder = relax.BlockBuilder()
+    params = [relax.Var(f"x{i}", ty) for i, ty in enumerate(types)]
+    with builder.function("main", params):
+        builder.emit_func_output(builder.emit(operator(*params)))
+    made = exclusively([relax.transform.LegalizeOps()])(builder.get())
+    (func,) = [f for g, f in made.functions_items() if g.name_hint != "main"] or [None]
+    return func
+
+
+def _is_of(operator: Callable[..., Any], func: Any, types: list[Any]) -> bool:
+    """Whether a function is what TVM makes of an operator, which takes two tensors of one type of elements."""
+    if len(types) != 2 or not all(isinstance(ty, relax.TensorType) and ty.shape is not None for ty in types):
+        return False
+    if types[0].dtype != types[1].dtype:
+        return False
+    return compat.structural_equal(func, _legalized(operator, types))

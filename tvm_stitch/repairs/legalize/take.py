@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Takes without a check of their indices, legalized to what TVM makes of them, but without its warning.
+
+Importers take embeddings and gathers in the mode ``"fast"``, which reads where the index says. TVM's legalization calls
+a TOPI function that warns of that at every such call, though the model's author can do nothing about it and the
+importer has made negative indices positive. The same expression written here warns of nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax, te
+from tvm.topi import tag
+
+from ...relax.rewriting.calls import with_calls
+from ...support.module_pass import module_pass
+
+TAKE = "relax.take"
+
+
+def _take(builder: Any, call: Any) -> Any:
+    if not _is_unchecked(call):
+        return call.op.get_attr("FLegalize")(builder, call)
+    return builder.call_te(taken, *call.args, int(call.attrs.axis), primfunc_name_hint="take")
+
+
+TAKES = {TAKE: _take}
+"""For ``LegalizeOps``."""
+
+
+def taken(data: Any, indices: Any, axis: int) -> Any:
+    """The elements of a tensor at indices along an axis; an index outside is not looked for."""
+    axis %= len(data.shape)
+    end = axis + len(indices.shape)
+    return te.compute(
+        [*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :]],
+        lambda *i: data(*i[:axis], indices(*i[axis:end]), *i[end:]),
+        name="T_take",
+        tag=tag.INJECTIVE,
+    )
+
+
+def _is_unchecked(call: Any) -> bool:
+    """A take along an axis of tensors of known shape, in the mode ``"fast"``."""
+    shaped = all(isinstance(arg.ty, relax.TensorType) and arg.ty.shape is not None for arg in call.args)
+    return shaped and str(call.attrs.mode) == "fast" and call.attrs.axis is not None
+
+
+@module_pass
+class LegalizeTakes:
+    """Legalize the takes that TVM would warn of, and nothing else: for pipelines of TVM's own."""
+
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
+        return with_calls(
+            mod, TAKES, lambda builder, call: _take(builder, call) if _is_unchecked(call) else call
+        )
+
+
+def stock_pipeline(target: Any) -> Any:
+    """TVM's default pipeline for a target: its kernels, without its warnings about takes."""
+    return tvm.transform.Sequential([LegalizeTakes(), relax.get_default_pipeline(tvm.target.Target(target))])

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""WideOperators: in float32, operators that TVM does not lower for bfloat16."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from ...relax.rewriting.calls import with_calls
+from ...support.module_pass import module_pass
+
+WIDENED = tuple(
+    f"relax.{name}"
+    for name in ("nn.layer_norm", "nn.group_norm", "nn.instance_norm", "power", "argmax", "argmin")
+)
+"""Operators whose legalization, or what follows, is an error for bfloat16."""
+
+
+@module_pass
+class WideOperators:
+    """Cast the operands of such an operator to float32, and its result back. Runs before ``LegalizeOps``."""
+
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
+        return with_calls(mod, WIDENED, _widened)
+
+
+def _widened(builder: Any, call: Any) -> Any:
+    if not _is_bfloat16(call.args[0]):
+        return call
+    args = [relax.op.astype(arg, "float32") if _is_bfloat16(arg) else arg for arg in call.args]
+    made = relax.Call(call.op, list(map(builder.emit, args)), call.attrs, call.ty_args, call.span)
+    return relax.op.astype(builder.emit(made), "bfloat16") if _is_bfloat16(call) else made
+
+
+def _is_bfloat16(value: Any) -> bool:
+    return str(getattr(value.ty, "dtype", "")) == "bfloat16"

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Guards with lower bounds, kept from a fault of index simplification.
+
+When a TVM with Relay flattens buffers, its simplifier of iteration maps moves the origin of a sum of loop variables to
+the lower bound that a guard states, also where that lies below the sum's least value. Indices are then wrong by the
+difference: under ``24 <= i + j``, then ``32 <= i + j`` it takes ``i + j - 24`` for ``i + j - 32`` (concats of concats
+have such), and under ``1 <= 8 * n + i + j``, with an ``n`` that is no loop variable, the bound on ``i + j`` is negative
+for every ``n`` but 0 (pads in tiles of rows or columns have such). It leaves guards alone that are no comparison, and
+simplifies indices in them without, so conditions that state a lower bound are hidden from it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...compat import expressions as ir
+from ...compat.expressions import Expr, tir
+
+
+def hidden_lower_bounds(func: Any) -> Any:
+    """Return the scheduled PrimFunc, with the conditions of guards that state a lower bound marked ``likely``.
+
+    A guard is an ``if_then_else`` or a conditional statement; mere upper bounds (the tail of a loop) do no harm. TVM
+    drops the marks after it has flattened buffers.
+    """
+    body = tir.stmt_functor.ir_transform(func.body, None, _hidden, ["tir.Call", "tir.IfThenElse"])
+    return func.with_body(body)
+
+
+def _hidden(node: Any) -> Any:
+    """Return the guard with its condition marked; None for what stays as it is."""
+    if ir.kind(node) == "IfThenElse":
+        if not _bounds_below(node.condition):
+            return None
+        # Twice: of a statement's condition TVM looks behind one mark.
+        hidden = tir.likely(tir.likely(node.condition))
+        return tir.IfThenElse(hidden, node.then_case, node.else_case)
+    if ir.call_name(node) != "if_then_else" or not _bounds_below(node.args[0]):
+        return None
+    return ir.remake_call(node, [tir.likely(node.args[0]), *node.args[1:]])
+
+
+def _bounds_below(condition: Expr) -> bool:
+    """Whether the simplifier may read a lower bound from a condition (of others than comparisons it reads nothing)."""
+    name = ir.kind(condition)
+    if name == "And":
+        return _bounds_below(condition.a) or _bounds_below(condition.b)
+    if name in ("LT", "LE"):
+        return ir.int_value(condition.b) is None
+    return name in ("GT", "GE") and ir.int_value(condition.a) is None

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ApplyDecliningRules: dlight's rules for what is not stitched, of which one that fails declines.
+
+They assert on matrix-vector products whose number of rows no tile divides and on convolutions of one pixel, and their
+tiles of symbolic extents may keep a symbolic size, which code generation refuses: stock TVM does not compile such a
+model. The next rule is asked instead, down to Fallback, which takes them all; schedules of symbolic functions are
+lowered as far as device code to find out. A schedule whose reduction across threads would lose its condition declines
+too: dlight's (TVM 0.27) writes up to 15 elements beyond the result of a matrix times a vector whose rows are no
+multiple of 16. So do one whose threads read each other's registers (see :mod:`.register_reads`), and one whose
+reduction across threads TVM cannot lower (of a grouped convolution of one dimension dlight puts a loop of outputs
+inside of it).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+
+from ... import compat
+from ...support.failures import error_text, reraise_fatal
+from ...support.module_pass import module_pass
+from ..lowering import lowered
+from ..prim_funcs import REDUCED, with_unscheduled
+from .register_reads import foreign_read
+
+logger = logging.getLogger(__name__)
+
+
+class Unlowerable(Exception):
+    """A schedule that TVM cannot make a kernel of."""
+
+
+@module_pass
+class ApplyDecliningRules:
+    """dlight's ``ApplyDefaultSchedule`` in which a rule that fails declines, so that the next one is asked.
+
+    A function that no rule schedules stays as it is, unless one failed.
+
+    Args:
+        rules: in the order in which they are asked.
+        declined: receives, by function name and rule, why the rule failed.
+
+    Raises:
+        Exception: the first failure, of a function for which rules failed and no other one has a schedule.
+    """
+
+    def __init__(self, *rules: Any, declined: dict[str, dict[str, str]] | None = None):
+        self.rules = rules
+        self.declined = declined if declined is not None else {}
+
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
+        """Schedule every PrimFunc that is not scheduled yet."""
+        return with_unscheduled(mod, self._rewritten)
+
+    def _rewritten(self, name: str, func: Any) -> Any:
+        target = func.attrs.get("target") or tvm.target.Target.current(allow_none=False)
+        scheduled = self._scheduled(name, func, target)
+        return None if scheduled is None else scheduled.with_attr("tirx.is_scheduled", True)
+
+    def _scheduled(self, name: str, func: Any, target: Any) -> Any:
+        first: Exception | None = None
+        for rule in self.rules:
+            try:
+                found = rule.apply(func, target, False)
+                if found is None:
+                    continue
+                (schedule,) = [found] if isinstance(found, s_tir.Schedule) else found
+                made = schedule.mod["main"]
+                _check(func, made, target)
+                return made
+            except Exception as err:
+                reraise_fatal(err)
+                first = first or err
+                self._note(name, type(rule).__name__, err)
+        if first is not None:
+            raise first
+        return None
+
+    def _note(self, name: str, rule: str, err: Exception) -> None:
+        reason = str(err) if isinstance(err, Unlowerable) else f"{type(err).__name__}: {error_text(err)}"
+        self.declined.setdefault(name, {})[rule] = reason
+        logger.info("%s does not schedule %s: %s", rule, name, reason)
+
+
+def _check(func: Any, scheduled: Any, target: Any) -> None:
+    """See whether TVM makes sound kernels of a schedule.
+
+    Raises:
+        Unlowerable: when it does not.
+    """
+    _check_reductions(scheduled)
+    if (foreign := foreign_read(scheduled)) is not None:
+        raise Unlowerable(f"threads read elements of {foreign} in registers that others wrote")
+    if (refused := _refused_reduction(scheduled)) is not None:
+        raise Unlowerable(f"TVM does not lower its reduction across threads: {refused}")
+    _check_allocations(func, scheduled, target)
+
+
+def _check_reductions(scheduled: Any) -> None:
+    """See whether threads that compute nothing write nothing.
+
+    TVM 0.27 forgets the condition of a block that reduces across threads when it writes the result. That does no harm
+    to a result in registers. Matrix times vector has one in memory, with rows that are no multiple of 16.
+
+    Raises:
+        Unlowerable: when a kernel would write beyond its result.
+    """
+    threads: set[Any] = set()
+
+    def bind(loop: Any) -> None:
+        if loop.kind == tirx.ForKind.THREAD_BINDING:
+            threads.add(loop.loop_var)
+
+    def visit(realize: Any) -> None:
+        block = realize.block
+        reduced: set[Any] = set()
+        for axis, value in zip(block.iter_vars, realize.iter_values):
+            if axis.iter_type == REDUCED:
+                reduced |= compat.free_vars(value)
+        others = compat.free_vars(realize.predicate) - reduced
+        in_memory = any(region.source.scope() == "global" for region in block.writes)
+        if reduced & threads and others and in_memory:
+            raise Unlowerable(f"the condition of {block.name_hint} is lost where threads reduce together")
+
+    tvm_ffi.structural_walk(scheduled.body, (tirx.For, bind), order="pre")
+    tvm_ffi.structural_walk(scheduled.body, (s_tir.SBlockRealize, visit), order="pre")
+
+
+def _refused_reduction(scheduled: Any) -> str | None:
+    """What TVM's lowering of reductions across threads says of a schedule that it refuses."""
+    try:
+        s_tir.transform.LowerCrossThreadReduction()(tvm.IRModule({"main": scheduled}))
+    except Exception as err:
+        reraise_fatal(err)
+        return error_text(err)
+    return None
+
+
+def _check_allocations(func: Any, scheduled: Any, target: Any) -> None:
+    """Lower the schedule of a function with symbolic extents as far as device code, to see whether TVM can.
+
+    What the rules make of symbolic extents depends on how far its simplifier comes: tiles may keep a symbolic size.
+
+    Raises:
+        Unlowerable: when a kernel would have to allocate an array of unknown size.
+    """
+    buffers = [buffer for _, buffer in compat.prim_func_params(func) if buffer is not None]
+    if all(isinstance(extent, tirx.IntImm) for buffer in buffers for extent in buffer.shape):
+        return
+    found: list[Any] = []
+    for kernel in lowered(scheduled, target):
+        tvm_ffi.structural_walk(
+            kernel.body, (tirx.AllocBuffer, lambda n: found.append(n.buffer)), order="post"
+        )
+    for buffer in found:
+        if buffer.scope() != "shared.dyn" and not all(isinstance(e, tirx.IntImm) for e in buffer.shape):
+            raise Unlowerable(f"{buffer.name} in {buffer.scope()} memory has a size known at run time only")

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""EmptyGrids: a kernel that has nothing to compute touches no memory.
+
+Where a symbolic extent makes a grid empty at run time, TVM's runtime launches one block, and dlight's kernels then
+read and write tensors that have no elements: an illegal access, which ends the process. Threads of such a block leave
+first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.script import tirx as T
+
+from ... import compat
+from ...support.module_pass import module_pass
+from ..prim_funcs import with_scheduled
+from ..tir.opaque import as_c_type
+from ..tir.zero_divisors import is_positive
+
+
+@module_pass
+class EmptyGrids:
+    """Let the threads of TVM's schedules leave where the grid is empty; stitched kernels see to it themselves."""
+
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
+        """Rewrite every PrimFunc that is scheduled and whose number of blocks may be 0."""
+        return with_scheduled(mod, (tirx.For, _guarded), (tirx.AttrStmt, _guarded_launch))
+
+
+def _guarded(loop: Any) -> Any:
+    """A loop whose iterations are blocks."""
+    if not _may_be_empty(loop.thread_binding, loop.extent):
+        return loop
+    body = _unless_empty(loop.extent, loop.body)
+    return tirx.For(
+        loop.loop_var, loop.min, loop.extent, loop.kind, body, loop.thread_binding, loop.annotations
+    )
+
+
+def _guarded_launch(attr: Any) -> Any:
+    """A launch as kernels have it that TVM writes by hand, such as scans and sorts."""
+    if attr.attr_key != "thread_extent" or not _may_be_empty(attr.node, attr.value):
+        return attr
+    return tirx.AttrStmt(attr.node, attr.attr_key, attr.value, _unless_empty(attr.value, attr.body))
+
+
+def _may_be_empty(axis: Any, extent: Any) -> bool:
+    """Whether an axis, or None, is one of blocks of which there may be none."""
+    return axis is not None and axis.thread_tag.startswith("blockIdx.") and not is_positive(extent)
+
+
+def _unless_empty(extent: Any, body: Any) -> Any:
+    dtype = compat.dtype_of(extent)
+    # To the simplifier the extent of a loop is positive inside of it.
+    idle = tirx.LE(as_c_type(extent, dtype), compat.const(0, dtype))
+    return tirx.SeqStmt([tirx.IfThenElse(idle, tirx.Evaluate(T.thread_return()), None), body])

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""EmptyReductions: a reduction of nothing has a result.
+
+TVM begins a reduction in its first iteration where no schedule says otherwise, as on CPUs; where a symbolic extent is
+0, results would be what memory held before. Here such reductions begin before their loops.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir
+
+from ... import compat
+from ...support.module_pass import module_pass
+from ..prim_funcs import REDUCED, with_unscheduled
+
+
+@module_pass
+class EmptyReductions:
+    """Begin reductions whose extents may be 0 before their loops."""
+
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
+        return with_unscheduled(mod, _rewritten)
+
+
+def _rewritten(_name: str, func: Any) -> Any:
+    blocks = [realize.block for realize in _realizes(func)]
+    if not any(map(_may_be_empty, blocks)):
+        return func
+    schedule = s_tir.Schedule(func)
+    for name in [block.name_hint for block in blocks if _may_be_empty(block)]:
+        block = schedule.get_sblock(name)
+        reduced = _reduced_variables(schedule.mod["main"], name)
+        loops = [loop for loop in schedule.get_loops(block) if schedule.get(loop).loop_var in reduced]
+        if loops:
+            schedule.decompose_reduction(block, loops[0])
+    return schedule.mod["main"]
+
+
+def _realizes(func: Any) -> list[Any]:
+    found: list[Any] = []
+    tvm_ffi.structural_walk(func.body, (s_tir.SBlockRealize, found.append), order="pre")
+    return found
+
+
+def _may_be_empty(block: Any) -> bool:
+    """Does a block reduce an extent that may be 0?"""
+    extents = [axis.dom.extent for axis in block.iter_vars if axis.iter_type == REDUCED]
+    return block.init is not None and any((compat.int_value(extent) or 0) < 1 for extent in extents)
+
+
+def _reduced_variables(func: Any, name: str) -> set[Any]:
+    """The variables of the loops that a block's reduced axes are bound to."""
+    (realize,) = [r for r in _realizes(func) if r.block.name_hint == name]
+    axes = zip(realize.block.iter_vars, realize.iter_values)
+    return set().union(*[compat.free_vars(value) for axis, value in axes if axis.iter_type == REDUCED])

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SoundArithmetic: what TVM computes of floats and small integers is what their dtypes say.
+
+TVM's simplifier takes ``x == x`` for true and ``not a < b`` for ``b <= a``, also of floats in kernels of its own,
+which NaN makes wrong; and in CUDA C its ``min(acc, ~x)`` of 16-bit integers compares ints. On a CPU it rounds to
+bfloat16 by adding to the bits, which makes zeros of NaNs whose bits are all set. So what is left to TVM is written as
+stitched kernels are, maxima that propagate NaN included. Combiners of reductions for a GPU are not: there its maximum
+loses NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+
+from ... import compat
+from ...codegen.vector_math import keeping_nan, lower_math
+from ...codegen.vector_math.extrema import is_nan
+from ...graph.dtype import HALF
+from ...support.module_pass import module_pass
+from ..prim_funcs import with_body, with_unscheduled
+from ..tir.arithmetic import DEVICE, FLOATS, HOST, is_small, wraps
+from ..tir.device_math import FUNCTIONS
+from ..tir.exact_constants import exact_constant
+from ..tir.opaque import as_c_type
+
+COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
+EXTREMA = (tirx.Max, tirx.Min)
+WIDENED = (tirx.Add, tirx.Sub, tirx.Mul)
+"""What C computes of small integers as of ``int``."""
+CANCELLING = ("tanh", "atanh")
+"""Functions for which TVM's rule for LLVM is a formula that loses all digits of an operand near 0."""
+
+
+@module_pass
+class SoundArithmetic:
+    """Write what is left to TVM as stitched kernels are written (:mod:`tvm_stitch.repairs.tir.arithmetic`).
+
+    Combiners of reductions for a GPU stay as they are: TVM's schedules know them by their form. Constants are what CUDA
+    C has of them, and functions keep their digits (:mod:`tvm_stitch.repairs.tir.device_math`; on a CPU those of
+    operands near 0).
+
+    Args:
+        on_device: whether the module is for a GPU.
+    """
+
+    def __init__(self, on_device: bool):
+        self.on_device = on_device
+        self.arithmetic = DEVICE if on_device else HOST
+
+    def rewritten(self, mod: tvm.IRModule) -> tvm.IRModule:
+        return with_unscheduled(mod, self._rewritten)
+
+    def _rewritten(self, _name: str, func: Any) -> Any:
+        return with_body(
+            func, tvm_ffi.structural_map(func.body, (s_tir.SBlock, self._computed), order="post")
+        )
+
+    def _computed(self, block: Any) -> Any:
+        if not isinstance(block.body, tirx.BufferStore):
+            return block
+        store = block.body
+        value = self._sound(store.value) if block.init is None else self._combined(store)
+        if value.same_as(store.value):
+            return block
+        return compat.changed_block(block, body=tirx.BufferStore(store.buffer, value, store.indices))
+
+    def _combined(self, store: Any) -> Any:
+        """What a reduction stores, with another operand."""
+        value = store.value
+        if compat.kind(value) not in ("Add", "Mul", "Max", "Min") or not compat.is_load(value.a):
+            return value
+        if compat.kind(value.b) == "Mul":  # a contraction, which schedules know by its form
+            return value
+        operand = self._sound(value.b)
+        combined = value if operand.same_as(value.b) else type(value)(value.a, operand)
+        return combined if self.on_device else self._extremum(combined)
+
+    def _sound(self, value: Any) -> Any:
+        changes: list[tuple[Any, Callable[[Any], Any]]] = [
+            (COMPARISONS, self._compared),
+            (tirx.Not, self._negated),
+            (EXTREMA, self._extremum),
+            (tirx.Cast, self._cast),
+        ]
+        if self.on_device:
+            changes += [(WIDENED, self._wrapped), (tirx.BitwiseNot, self._complement)]
+            changes += [(tirx.FloatImm, exact_constant), (tvm.ir.Call, self._called_on_device)]
+        else:
+            changes.append((tvm.ir.Call, self._called))
+        return tvm_ffi.structural_map(value, changes, order="post")
+
+    def _compared(self, e: Any) -> Any:
+        return self.arithmetic.binary(type(e), e.a, e.b) if compat.dtype_of(e.a) in FLOATS else e
+
+    def _extremum(self, e: Any) -> Any:
+        dtype = compat.dtype_of(e)
+        if dtype not in (*FLOATS, *HALF) or not isinstance(e, EXTREMA):
+            return e
+        if dtype in HALF:
+            wide = type(e)(tirx.Cast("float32", e.a), tirx.Cast("float32", e.b))
+            return self._rounded(tirx.Cast(dtype, self._extremum(wide)))
+        if self.on_device:
+            return self.arithmetic.binary(type(e), e.a, e.b)
+        # Numbers first: of TVM's, the second operand stays if it is NaN.
+        e = self.arithmetic.extremum(type(e), e.a, e.b)
+        if compat.kind(e.a) == "FloatImm" and not math.isnan(float(e.a.value)):
+            return e
+        return keeping_nan(type(e), e.a, e.b)
+
+    def _cast(self, e: Any) -> Any:
+        return self.arithmetic.narrowed(e.value, compat.dtype_of(e)) if wraps(e) else self._rounded(e)
+
+    def _rounded(self, e: Any) -> Any:
+        """On a CPU TVM rounds to bfloat16 by adding to the bits, which makes zeros of NaNs whose bits are all set."""
+        if self.on_device or compat.dtype_of(e) != "bfloat16" or compat.dtype_of(e.value) != "float32":
+            return e
+        return tirx.Cast(
+            "bfloat16", tirx.Select(is_nan(e.value), compat.float_const(math.nan, "float32"), e.value)
+        )
+
+    def _negated(self, e: Any) -> Any:
+        if self.on_device:  # of a boolean that is read, too: schedules put comparisons in its place
+            return tirx.Not(as_c_type(e.a, "bool"))
+        return self.arithmetic.negated(e.a)
+
+    def _called(self, e: Any) -> Any:
+        if not compat.is_operator_call(e) or compat.call_name(e) not in CANCELLING:
+            return e
+        if compat.dtype_of(e) == "bfloat16":  # TVM's legalization of bfloat16 leaves the values of Lets out
+            wide = tirx.Cast("float32", e.args[0])
+            return self._rounded(
+                tirx.Cast("bfloat16", tirx.call_pure_extern("float32", f"{compat.call_name(e)}f", wide))
+            )
+        operand = tirx.Var("x", compat.dtype_of(e.args[0]))
+        return tirx.Let(operand, e.args[0], lower_math(compat.with_operands(e, [operand])))
+
+    def _called_on_device(self, e: Any) -> Any:
+        if not compat.is_operator_call(e) or not e.args:
+            return e
+        name = compat.call_name(e)
+        return self.arithmetic.called(name, lambda *_: e, *e.args) if name in FUNCTIONS else e
+
+    def _wrapped(self, e: Any) -> Any:
+        return self.arithmetic.binary(type(e), e.a, e.b) if is_small(compat.dtype_of(e)) else e
+
+    def _complement(self, e: Any) -> Any:
+        return self.arithmetic.complement(type(e), e.a) if is_small(compat.dtype_of(e)) else e

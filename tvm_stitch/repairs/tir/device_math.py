@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions of float32 as device functions, where ``--use_fast_math`` makes too little of CUDA's.
+
+TVM compiles with that flag. Then ``tanhf`` is right to 11 bits, ``logf`` loses all digits near 1, ``sinf`` and ``cosf``
+are wrong for large angles, and ``powf`` is two to the power of y * log2(x), which is NaN for every negative x and for x
+of 1 and y of 0 beside infinities. ``expf`` and divisions stay as they are: they are right to a few last places.
+
+The formulas are those of fdlibm and Cody and Waite, with Taylor coefficients where the intervals are short enough.
+"""
+
+from __future__ import annotations
+
+from ... import compat
+from ...compat import Expr
+from ...graph.classify import DEVICE_FUNCTION
+
+_POWER = """
+__forceinline__ __device__ float tvm_stitch_pow(float x, float y) {
+  if (y == 2.0f || y == 3.0f) return y == 2.0f ? x * x : x * x * x;
+  float a = fabsf(x);
+  float power = powf(a, y);
+  power = x == 1.0f || y == 0.0f || (x == -1.0f && fabsf(y) > 3e38f) ? 1.0f : power;
+  bool whole = truncf(y) == y;
+  bool odd = whole && truncf(0.5f * y) != 0.5f * y;
+  power = x < 0.0f && x * 0.0f == 0.0f && !whole ? __int_as_float(0x7fffffff) : power;
+  return __float_as_int(x) < 0 && odd ? -power : power;
+}
+"""
+
+# Behind 0.3 the sixth term of the series is less than half a last place.
+_TANH = """
+__forceinline__ __device__ float tvm_stitch_tanh(float x) {
+  float a = fabsf(x), z = x * x;
+  float e = expf(-2.0f * a);
+  float large = (1.0f - e) / (1.0f + e);
+  float series = fmaf(z, fmaf(z, fmaf(z, 2.18694885e-2f, -5.39682540e-2f), 1.33333333e-1f), -3.33333333e-1f);
+  float small = fmaf(a * z, series, a);
+  float found = a < 0.3f ? small : large;
+  return __float_as_int(x) < 0 ? -found : found;
+}
+"""
+
+# Of float32 in three parts up to 2^16 quarters of a circle, else of float64 in two.
+_QUARTERS = """
+  float n, r;
+  if (fabsf(x) < 102943.0f) {
+    n = rintf(x * 0.636619772f);
+    r = fmaf(n, -1.57079601e+00f, x);
+    r = fmaf(n, -3.13916473e-07f, r);
+    r = fmaf(n, -5.39030253e-15f, r);
+  } else {
+    double d = x, k = rint(d * 0.63661977236758134308);
+    r = (float)fma(-k, 6.123233995736766e-17, fma(-k, 1.5707963267948966, d));
+    n = (float)(k - 4.0 * floor(0.25 * k));
+  }
+  float z = r * r;
+  float s = fmaf(r * z, fmaf(z, fmaf(z, -1.9515295891e-4f, 8.3321608736e-3f), -1.6666654611e-1f), r);
+  float c = fmaf(z * z, fmaf(z, fmaf(z, 2.4433157118e-5f, -1.3887316255e-3f), 4.1666645683e-2f), fmaf(z, -0.5f, 1.0f));
+"""
+
+_SIN = f"""
+__forceinline__ __device__ float tvm_stitch_sin(float x) {{{_QUARTERS}
+  int q = (int)n;
+  float found = q & 1 ? c : s;
+  return q & 2 ? -found : found;
+}}
+"""
+
+_COS = f"""
+__forceinline__ __device__ float tvm_stitch_cos(float x) {{{_QUARTERS}
+  int q = (int)n + 1;
+  float found = q & 1 ? c : s;
+  return q & 2 ? -found : found;
+}}
+"""
+
+_TAN = f"""
+__forceinline__ __device__ float tvm_stitch_tan(float x) {{{_QUARTERS}
+  return (int)n & 1 ? -c / s : s / c;
+}}
+"""
+
+# x is 2^e * (1 + f) with 1 + f between the square roots of 1/2 and 2; log(1 + f) is 2 atanh(f / (2 + f)). Denormals are
+# told by their bits: to the device's arithmetic they are 0.
+_LOG = """
+__forceinline__ __device__ float tvm_stitch_{name}(float x) {{
+  int own = __float_as_int(x), bits = own, e = 0;
+  if (own > 0 && own < 0x00800000) {{
+    bits = __float_as_int((float)own);
+    e = -149;
+  }}
+  int more = (bits - 0x3f3504f3) >> 23;
+  float f = __int_as_float(bits - (more << 23)) - 1.0f;
+  e += more;
+  float t = f / (2.0f + f), z = t * t;
+  float r = z * fmaf(z, fmaf(z, fmaf(z, 2.22222222e-1f, 2.85714286e-1f), 4.0e-1f), 6.66666667e-1f);
+  float found = fmaf((float)e, {high}f, fmaf((float)e, {low}f, {scale}f * (f - t * (f - r))));
+  float limit = __int_as_float((own & 0x7fffffff) == 0 ? 0xff800000 : own == 0x7f800000 ? own : 0x7fffffff);
+  return own > 0 && own < 0x7f800000 ? found : limit;
+}}
+"""
+_LOGARITHMS = {
+    "log": ("0.693145752", "1.42860677e-6", "1.0"),
+    "log2": ("1.0", "0.0", "1.44269504"),
+    "log10": ("0.301029205", "7.90488e-7", "0.434294482"),
+}
+"""For each logarithm, what doubling adds to it, in two parts, and its value of e."""
+
+FUNCTIONS = {
+    "pow": _POWER,
+    "tanh": _TANH,
+    "sin": _SIN,
+    "cos": _COS,
+    "tan": _TAN,
+    **{
+        name: _LOG.format(name=name, high=high, low=low, scale=scale)
+        for name, (high, low, scale) in _LOGARITHMS.items()
+    },
+}
+"""The device functions' sources, by the calls that they stand for; arguments and results are float32."""
+
+
+def device_name(name: str) -> str:
+    """What the device function for a call is called."""
+    return DEVICE_FUNCTION + name
+
+
+def device_call(name: str, *operands: Expr) -> Expr:
+    """A call's value in a kernel; ``name`` is one of ``FUNCTIONS``, the operands are float32."""
+    return compat.device_function_call("float32", device_name(name), FUNCTIONS[name], *operands)

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Float constants that survive being written as CUDA C.
+
+TVM writes float64 constants with 15 digits behind the point: of 1/3 the last bits are lost, of 1e-20 everything. A TVM
+with Relay writes all float constants with seven significant digits. That is less than float32 has (a third is off by
+one in its last place). In kernels for GPUs, constants that these digits do not tell are written in their bits.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Any
+
+from ... import compat
+from ...compat import Expr, tir
+
+
+def exact_constants(func: Any) -> Any:
+    """The scheduled PrimFunc with its float32 and float64 constants as CUDA C will have them, to the last bit."""
+    return compat.with_float_constants(func, _in_bits)
+
+
+def exact_constant(constant: Any) -> Expr:
+    """The constant, or its bits where CUDA C would not have it to the last one."""
+    written = _in_bits(constant)
+    return constant if written is None else written
+
+
+def is_written_exactly(value: float, dtype: str) -> bool:
+    """Whether TVM writes a constant so that C reads the same one."""
+    if not compat.WRITES_FLOAT32:
+        return is_exact_in_seven_digits(value, dtype)
+    if dtype == "float32" or not math.isfinite(value):  # hexadecimal digits, and names
+        return True
+    return _bits(float(f"{value:.15f}"), dtype) == _bits(value, dtype)
+
+
+def is_exact_in_seven_digits(value: float, dtype: str) -> bool:
+    """Whether a constant of float32 or float64 is the one that is nearest to its first seven digits."""
+    if not math.isfinite(value):
+        return True
+    written = float(f"{value:.6e}")
+    return _bits(written, dtype) == _bits(value, dtype)
+
+
+def _in_bits(constant: Any) -> Expr | None:
+    value, dtype = float(constant.value), compat.dtype_of(constant)
+    if dtype not in ("float32", "float64") or is_written_exactly(value, dtype):
+        return None
+    name, integer = {
+        "float32": ("__int_as_float", "int32"),
+        "float64": ("__longlong_as_double", "int64"),
+    }[dtype]
+    return tir.call_pure_extern(dtype, name, compat.const(_bits(value, dtype), integer))
+
+
+def _bits(value: float, dtype: str) -> int:
+    codes = "if" if dtype == "float32" else "qd"
+    try:
+        packed = struct.pack(codes[1], value)
+    except OverflowError:  # seven digits of the greatest float32 are more than it
+        return -1
+    return int(struct.unpack(codes[0], packed)[0])

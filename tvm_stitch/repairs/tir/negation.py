@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Negations of integers that ptxas does not lose.
+
+For sm_90 and later ptxas makes one instruction (VIMNMX3) of two minima or maxima of int32, and drops the sign of an
+operand that is a negation: ``min(min(a, -x), b)`` becomes ``min(min(a, x), b)``. CUDA 13.0 does so on sm_90; versions
+from 12.8 to 13.3 are reported to on sm_100. Which source that hits depends on the order of operands that the compilers
+before it choose. So kernels hold no negation that it could see: ``-x`` is ``~x + 1``, with the ``~`` in assembly, since
+NVVM would make a negation of it again.
+
+Absolute values stay as they are: they have an instruction of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ... import compat
+from ...compat import Expr, tir
+from .arithmetic import DEVICE
+
+NEGATED = "tvm_stitch_negated"
+"""Name of the device function; its argument and result are int32."""
+
+FUNCTION = f"""
+__forceinline__ __device__ int {NEGATED}(int x) {{
+  int complement;
+  asm("not.b32 %0, %1;" : "=r"(complement) : "r"(x));
+  return (int)((unsigned)complement + 1u);
+}}
+"""
+
+_LEAST = -(2**31)
+
+
+def hidden_negation(e: Expr, visit: Callable[[Expr], Expr]) -> Expr | None:
+    """An operation on int32 that negates, over visited operands, in a form that ptxas keeps; None for all others.
+
+    Besides ``0 - x`` these are differences, which may become negations where terms cancel, and products and quotients
+    with negative constants.
+    """
+    name = compat.kind(e)
+    if name not in ("Sub", "Mul", "Div", "FloorDiv") or compat.dtype_of(e) != "int32":
+        return None
+    if name == "Sub":
+        if compat.int_value(e.b) is not None:
+            return None
+        a, b = visit(e.a), negated(visit(e.b))
+        return b if compat.int_value(a) == 0 else DEVICE.binary(tir.Add, a, b)
+    other, factor = e.a, compat.int_value(e.b)
+    if name == "Mul" and factor is None:
+        other, factor = e.b, compat.int_value(e.a)
+    if factor is None or not _LEAST < factor < 0 or (name == "FloorDiv" and factor != -1):
+        return None
+    if factor == -1:
+        return negated(visit(other))
+    return negated(DEVICE.binary(type(e), visit(other), compat.const(-factor, "int32")))
+
+
+def negated(x: Expr) -> Expr:
+    """``-x`` for an int32 in a kernel."""
+    return compat.device_function_call("int32", NEGATED, FUNCTION, x)

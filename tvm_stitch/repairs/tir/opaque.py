@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Identities that TVM's simplifier does not see through, and that cost nothing in machine code.
+
+TVM simplifies floats as if they were real numbers (``x - x`` is 0, ``x == x`` is true, ``not a < b`` is ``b <= a``) and
+int32 and int64 as if they never overflowed. That holds for indices, not for a model's data. Behind an identity an
+operand equals no other and cancels with none. There are two of them, so that both operands of an operation may be
+hidden and still differ when they are the same expression.
+
+In CUDA C they are casts of a value to its own type, written as calls (TVM drops its own casts of that kind). For llvm,
+where calls would not vectorize, they are bit casts to integers and back.
+"""
+
+from __future__ import annotations
+
+from ... import compat
+from ...compat import Expr, tir
+
+C_TYPES = {
+    "float32": "float",
+    "float64": "double",
+    "bool": "bool",
+    "int8": "signed char",
+    "int16": "short",
+    "int32": "int",
+    "int64": "int64_t",
+    "uint8": "unsigned char",
+    "uint16": "unsigned short",
+    "uint32": "unsigned",
+    "uint64": "uint64_t",
+}
+"""The types of CUDA C for the dtypes that kernels compute in."""
+
+
+def as_c_type(value: Expr, dtype: str, second: bool = False) -> Expr:
+    """A value converted to ``dtype`` as CUDA C converts it: for kernels.
+
+    Only names of one word are called as functions: the old TVM's kernels define ``int64_t`` as ``long long``.
+    """
+    name = C_TYPES[dtype]
+    spelled = name if name.isalpha() and not second else f"static_cast<{name}>"
+    return tir.call_pure_extern(dtype, spelled, value)
+
+
+def through_bits(value: Expr, second: bool = False) -> Expr:
+    """A float32 or float64 by way of its bits, as a signed (``second``: an unsigned) integer: for llvm."""
+    dtype = compat.dtype_of(value)
+    bits = f"{'u' if second else ''}int{dtype[5:]}"
+    return tir.reinterpret(dtype, tir.reinterpret(bits, value))
+
+
+def or_zero(value: Expr) -> Expr:
+    """An integer that the simplifier may well know, but not put in place of this: for llvm.
+
+    TVM's code generation for llvm refuses to reinterpret a literal 0, which ``x - x`` is, and ``x * 0``, and the
+    maximum of x and 0 that is at most 0.
+    """
+    return compat.unfolded_or(value, compat.const(0, compat.dtype_of(value)))
+
+
+def hidden(expr: Expr) -> Expr | None:
+    """What an identity stands for; None for other expressions."""
+    if compat.kind(expr) == "BitwiseOr":
+        return expr.a if compat.int_value(expr.b) == 0 else None
+    if compat.kind(expr) != "Call":
+        return None
+    name = compat.call_name(expr)
+    if name == "bitwise_or":
+        return expr.args[0] if compat.int_value(expr.args[1]) == 0 else None
+    if name == "reinterpret":
+        inner = expr.args[0]
+        same = compat.kind(inner) == "Call" and compat.call_name(inner) == "reinterpret"
+        return inner.args[0] if same and compat.dtype_of(inner.args[0]) == compat.dtype_of(expr) else None
+    if name == "call_pure_extern" and str(expr.args[0].value) in _SPELLINGS:
+        return expr.args[1]
+    return None
+
+
+_SPELLINGS = frozenset(C_TYPES.values()) | frozenset(f"static_cast<{name}>" for name in C_TYPES.values())

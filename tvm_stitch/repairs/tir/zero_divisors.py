@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Divisions by extents that may be 0, for kernels on a CPU, where they trap.
+
+No element of an empty tensor is computed, so none of its indices is divided by its extents. But TVM's elimination of
+common subexpressions moves a division out of the loops that do not change it, also out of one without iterations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any
+
+from ... import compat
+from ...compat import Expr, tir
+from ...graph.index_equality import equal_indices
+
+
+def without_zero_divisors(func: Any) -> Any:
+    """The scheduled PrimFunc, which divides by no symbolic extent that is 0.
+
+    Where all results are empty when a divisor is 0, nothing is done then. For what divides by another extent that may
+    be 0, at least 1 is put in its place.
+    """
+    if not compat.HAS_SYMBOLIC_EXTENTS:
+        return func
+    from tvm import s_tir
+
+    divisors = _divisors(func)
+    if not divisors:
+        return func
+    shapes = _results(func)
+    deciding = [d for d in divisors if all(_empties(d, shape) for shape in shapes)]
+    others = [d for d in divisors if d not in deciding]
+    body = _at_least_one(func.body, others) if others else func.body
+    if deciding:
+        present = reduce(tir.And, [tir.NE(d, compat.const(0, compat.dtype_of(d))) for d in deciding])
+
+        def where_present(block: Any) -> Any:
+            if block.name_hint != "root":
+                return block
+            return compat.changed_block(block, body=tir.IfThenElse(present, block.body, None))
+
+        body = compat.structural_map(body, (s_tir.SBlock, where_present), order="post")
+    return func.with_body(body)
+
+
+_DIVISIONS = (tir.FloorDiv, tir.FloorMod, tir.Div, tir.Mod)
+
+
+def _divisors(func: Any) -> list[Expr]:
+    """The different integer divisors that consist of the function's symbols and may be 0; floats do not trap."""
+    symbols = {
+        v for _, b in compat.prim_func_params(func) if b is not None for e in b.shape for v in _symbols(e)
+    }
+    symbols |= {p for p, b in compat.prim_func_params(func) if b is None}
+    found: dict[Any, Expr] = {}
+
+    def visit(e: Expr) -> None:
+        used = _symbols(e.b)
+        if "int" not in compat.dtype_of(e.b):
+            return
+        if used and used <= symbols and not is_positive(e.b):
+            found.setdefault(compat.expression_key(e.b), e.b)
+
+    compat.structural_walk(func.body, (_DIVISIONS, visit), order="post")
+    return list(found.values())
+
+
+def _symbols(e: Expr) -> set[Any]:
+    return set() if compat.int_value(e) is not None else compat.free_vars(e)
+
+
+def is_positive(e: Expr) -> bool:
+    """Is an extent at least 1 because of the number that it is more than another extent?"""
+    value = compat.int_value(e)
+    if value is not None:
+        return value > 0
+    name = compat.kind(e)
+    if name == "Max":
+        return is_positive(e.a) or is_positive(e.b)
+    if name in ("Mul", "Min"):
+        return is_positive(e.a) and is_positive(e.b)
+    return name == "Add" and _is_sum(e) and (is_positive(e.a) or is_positive(e.b))
+
+
+def _is_sum(e: Expr) -> bool:
+    """Does an expression hold no operation that makes a negative number of natural ones?"""
+    value = compat.int_value(e)
+    if value is not None:
+        return value >= 0
+    if compat.kind(e) in ("Var", "SizeVar"):
+        return True
+    return compat.kind(e) in ("Add", "Mul", "Max", "Min", "FloorDiv", "FloorMod", "Div", "Mod") and all(
+        map(_is_sum, compat.operands(e))
+    )
+
+
+def _results(func: Any) -> list[Sequence[Expr]]:
+    """The shapes of the parameters that the function writes."""
+    written: list[Any] = []
+    compat.structural_walk(func.body, (tir.BufferStore, lambda s: written.append(s.buffer)), order="post")
+    buffers = [b for _, b in compat.prim_func_params(func) if b is not None]
+    return [b.shape for b in buffers if any(b.same_as(w) for w in written)]
+
+
+def _empties(divisor: Expr, shape: Sequence[Expr]) -> bool:
+    """Has a tensor no elements whenever the divisor is 0?"""
+    factors = [f for extent in shape for f in _factors(extent)]
+    return all(
+        is_positive(f) or any(equal_indices(f, factor, ()) for factor in factors) for f in _factors(divisor)
+    )
+
+
+def _factors(e: Expr) -> list[Expr]:
+    return _factors(e.a) + _factors(e.b) if compat.kind(e) == "Mul" else [e]
+
+
+def _at_least_one(body: Any, divisors: Sequence[Expr]) -> Any:
+    """A statement with ``max(d, 1)`` for each of some divisors."""
+    keys = {compat.expression_key(d) for d in divisors}
+
+    def divided(e: Expr) -> Expr:
+        if compat.expression_key(e.b) not in keys:
+            return e
+        return type(e)(e.a, tir.Max(e.b, compat.const(1, compat.dtype_of(e.b))))
+
+    return compat.structural_map(body, (_DIVISIONS, divided), order="post")
