@@ -10,6 +10,10 @@ a CPU heavy operators stay only where a template of ours computes the matmul: TV
 element through libm, and a kernel of polynomials is faster than the round trip through memory costs. With a template,
 transpositions of what the region reads are taken in too, and one behind it. The kernels of a library (``-libs``) hold
 no epilogue, nor does Relax's code for CPUs, which has no schedules; there an epilogue has to pay.
+
+Where TVM schedules the matmul, epilogues are taken greedily: they move the same bytes but take less time. An encoder
+layer (batch 8, H200) took 874 us of kernels with epilogues in the matmuls, 890 without. Tuners also store records by
+fused function, so with TVM's own epilogues all records apply to the stitched build.
 """
 
 from __future__ import annotations
