@@ -283,9 +283,9 @@ def test_shown_commands_are_understood(page: Path) -> None:
             source = script.read_text(encoding="utf-8")
             named: set[str] = set()
             if (
-                "testing.comparison" in source
-            ):  # the comparisons share options, those of sizes made from names
-                shared = ROOT / "tvm_stitch" / "testing" / "comparison"
+                "from comparison import" in source
+            ):  # comparisons share options; those of sizes have workloads' names
+                shared = ROOT / "scripts" / "comparison"
                 source += (shared / "options.py").read_text(encoding="utf-8")
                 sizes = (shared / "workload_sizes.py").read_text(encoding="utf-8")
                 named = {f"--{name}" for name in re.findall(r'^    "(\w+)": "', sizes, re.M)}
