@@ -4,6 +4,9 @@
 Where a step works on all scopes (merging, TVM's lowering of what is left, code generation) it is done again with
 parts of them, in halves, until the scopes are found that make it fail. An error that is gone in a second run without
 the pass context's instruments was an instrument's, and is raised.
+
+A refused scope goes back whole, and TVM fuses its operators: dlight would schedule the merged function as one, slowly
+or not at all.
 """
 
 from __future__ import annotations

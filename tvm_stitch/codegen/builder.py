@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A thin layer over TVM's IR builder: loops, conditions, bound scalars and local buffers as context managers."""
+"""A thin layer over TVM's IR builder: loops, conditions, bound scalars and local buffers as context managers.
+
+A value gets its name from a local buffer of one element, not from a bound scalar. TVM's simplifier substitutes bound
+scalars back into their uses, which doubles the code at each level. Compilers keep such a buffer in a register.
+"""
 
 from __future__ import annotations
 

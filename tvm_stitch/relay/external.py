@@ -7,6 +7,9 @@ compiled exactly as without stitching.
 
 Kernels are built when they are scheduled, not when TVM asks for them: an error that leaves an external compiler ends
 the process, where an earlier one only gives the operators back to TVM.
+
+A MetaSchedule database could hold the kernels as well. But the option that makes TVM ask it gives naive schedules to
+all matmuls and convolutions that the database lacks. With external functions any tuner serves the rest.
 """
 
 from __future__ import annotations

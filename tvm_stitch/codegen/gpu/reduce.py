@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reduce over the threads of a row: warp shuffles, then shared memory across the row's warps."""
+"""Reduce over the threads of a row: warp shuffles, then shared memory across the row's warps.
+
+One barrier between writing and reading partial results is emitted here. TVM adds those that protect a reused buffer.
+Placing all of them here would save a few.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lay out the scratch of a grid-wide plan: buffers in device memory for the values that cross between phases."""
+"""Lay out the scratch of a grid-wide plan: buffers in device memory for the values that cross between phases.
+
+Buffers are reused by liveness over the phases. The paper plans shared memory by a dominator tree, but phases are a
+line: first and last use say everything.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,11 @@
 Neighbouring columns of a row are far apart in such an input, and neighbouring rows next to each other. A warp that
 loads a row of it moves a sector of 32 bytes for every element. So a block takes several rows, loads its patch of them
 with neighbouring threads at neighbouring rows, and finds its columns in shared memory.
+
+Without a reduction a patch is 32 to 128 columns wide, whichever leaves fewest threads idle. With a reduction it holds
+whole rows, as many as share out evenly among the multiprocessors. If two blocks of at most half a line do not fit a
+multiprocessor, a cluster shares rows: of 4,096 columns of float32 each of 8 blocks holds an eighth of 32 rows. Sizes
+are static, and only reads are transposed: results are written as their rows lie.
 """
 
 from __future__ import annotations
