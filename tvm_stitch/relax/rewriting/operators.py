@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
-from typing import Any
+from collections.abc import Container, Iterator
 
 import tvm
 from tvm import relax
@@ -28,13 +27,22 @@ OPAQUE_PATTERN = 8
 """TVM's ``op_pattern`` of functions that ``FuseOps`` fuses nothing into."""
 
 
-def operator_name(value: Any) -> str:
+def operator_name(value: relax.Expr | None) -> str:
     """The name of the operator that ``value`` calls, such as ``"relax.add"``; "" where it calls none."""
     return str(getattr(getattr(value, "op", None), "name", ""))
 
 
+def operators_in(mod: tvm.IRModule) -> frozenset[str]:
+    """The names of the operators that a module's own functions call."""
+    return frozenset(_names(mod))
+
+
 def has_operators(mod: tvm.IRModule, names: Container[str]) -> bool:
     """Whether a module's own functions call any of some operators."""
+    return any(name in names for name in _names(mod))
+
+
+def _names(mod: tvm.IRModule) -> Iterator[str]:
     functions = [func for _, func in own_functions(mod)]
     values = (value for func in functions for value in relax.analysis.get_var2val(func).values())
-    return any(operator_name(value) in names for value in values)
+    return map(operator_name, values)

@@ -5,24 +5,28 @@ from __future__ import annotations
 
 from typing import Any
 
+from tvm import relax
 from tvm.relax import DataflowVar
 from tvm.relax.expr_functor import PyExprVisitor, visitor
 
+Readers = dict[relax.Var, list[Any]]
+"""The bindings that read each variable, in order, each as often as it reads it; None if the variable is a result."""
 
-def readers_of(func: Any) -> dict[Any, list[Any]]:
-    """The bindings that read each variable, in order, each as often as it does; None for what is a result."""
+
+def readers_of(func: relax.Function) -> Readers:
+    """Return the readers of the variables of a function."""
     found = _Readers()
     found.visit_expr(func)
     return found.readers
 
 
-def only_reader(readers: dict[Any, list[Any]], var: Any) -> Any:
+def only_reader(readers: Readers, var: relax.Expr) -> Any:
     """The binding that alone reads a variable, once; None where several do, or it is a result."""
     found = readers.get(var, ())
     return found[0] if len(found) == 1 else None
 
 
-def only_reader_inside(readers: dict[Any, list[Any]], var: Any) -> Any:
+def only_reader_inside(readers: Readers, var: relax.Expr) -> Any:
     """The same of a variable that is not seen outside its dataflow block; None for others."""
     return only_reader(readers, var) if isinstance(var, DataflowVar) else None
 
@@ -30,7 +34,7 @@ def only_reader_inside(readers: dict[Any, list[Any]], var: Any) -> Any:
 @visitor
 class _Readers(PyExprVisitor):
     def __init__(self) -> None:
-        self.readers: dict[Any, list[Any]] = {}
+        self.readers: dict[relax.Var, list[Any]] = {}
         self.binding: Any = None
 
     def visit_var_binding_(self, binding: Any) -> None:
